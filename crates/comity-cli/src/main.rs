@@ -1,0 +1,2 @@
+//! The `comity` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Comity for candle.

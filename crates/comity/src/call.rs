@@ -1,0 +1,135 @@
+//! One call as headers, errors, logs and traces see it.
+
+use crate::{DType, ReduceOp};
+use std::fmt;
+
+/// The operations of a group.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Op {
+    AllReduce = 1,
+    Reduce = 2,
+    Broadcast = 3,
+    AllGather = 4,
+    ReduceScatter = 5,
+    Gather = 6,
+    Scatter = 7,
+    AllToAll = 8,
+    Send = 9,
+    Recv = 10,
+    Exchange = 11,
+    Barrier = 12,
+    Split = 13,
+}
+
+impl Op {
+    /// Every operation, in the order of its wire number (which starts at 1).
+    pub const ALL: [Self; 13] = [
+        Self::AllReduce,
+        Self::Reduce,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::Gather,
+        Self::Scatter,
+        Self::AllToAll,
+        Self::Send,
+        Self::Recv,
+        Self::Exchange,
+        Self::Barrier,
+        Self::Split,
+    ];
+
+    /// The name of the method that makes this call.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::Reduce => "reduce",
+            Self::Broadcast => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Send => "send",
+            Self::Recv => "recv",
+            Self::Exchange => "exchange",
+            Self::Barrier => "barrier",
+            Self::Split => "split",
+        }
+    }
+
+    /// The operation of this [`name`](Self::name).
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|o| o.name() == name)
+    }
+
+    /// The operation of this wire number.
+    pub(crate) fn from_number(n: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(n).checked_sub(1)?).copied()
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a call was, without its buffers.
+///
+/// Displays as `all_reduce #812 f32[1048576] sum`.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallInfo {
+    /// The operation.
+    pub op: Op,
+    /// Its number in the group's sequence of collective calls, from 1; 0 for send and recv.
+    pub seq: u64,
+    /// Elements: of the whole buffer for all_reduce, reduce, broadcast; of one rank's part for
+    /// all_gather, reduce_scatter, gather, scatter, all_to_all (of all parts together where parts differ).
+    pub count: usize,
+    /// Element type; `None` for barrier.
+    pub dtype: Option<DType>,
+    /// Reduction, for operations that reduce.
+    pub reduce: Option<ReduceOp>,
+    /// Root rank, for operations that have one; the other rank for send and recv.
+    pub root: Option<usize>,
+    /// Tag, for send and recv.
+    pub tag: Option<u32>,
+}
+
+impl CallInfo {
+    pub(crate) fn new(op: Op) -> Self {
+        Self { op, seq: 0, count: 0, dtype: None, reduce: None, root: None, tag: None }
+    }
+}
+
+impl fmt::Display for CallInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.op)?;
+        if self.seq > 0 {
+            write!(f, " #{}", self.seq)?;
+        }
+        if let Some(d) = self.dtype {
+            write!(f, " {d}[{}]", self.count)?;
+        }
+        if let Some(o) = self.reduce {
+            write!(f, " {o}")?;
+        }
+        if let Some(r) = self.root {
+            match self.op {
+                Op::Send => write!(f, " to {r}")?,
+                Op::Recv => write!(f, " from {r}")?,
+                Op::Exchange => write!(f, " with {r}")?,
+                _ => write!(f, " root {r}")?,
+            }
+        }
+        if let Some(t) = self.tag {
+            write!(f, " tag {t}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,233 @@
+//! Element types a collective can move and reduce, and the reductions.
+
+use half::{bf16, f16};
+use std::fmt;
+
+/// The type of one element of a buffer: the 14 types of MLX.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum DType {
+    /// One byte, 0 or 1.
+    Bool = 0,
+    /// Unsigned 8 bits.
+    U8 = 1,
+    /// Unsigned 16 bits.
+    U16 = 2,
+    /// Unsigned 32 bits.
+    U32 = 3,
+    /// Unsigned 64 bits.
+    U64 = 4,
+    /// Signed 8 bits.
+    I8 = 5,
+    /// Signed 16 bits.
+    I16 = 6,
+    /// Signed 32 bits.
+    I32 = 7,
+    /// Signed 64 bits.
+    I64 = 8,
+    /// IEEE 754 half precision.
+    F16 = 9,
+    /// The upper half of an `f32`.
+    BF16 = 10,
+    /// IEEE 754 single precision.
+    F32 = 11,
+    /// IEEE 754 double precision.
+    F64 = 12,
+    /// Two `f32`: real, then imaginary part.
+    C64 = 13,
+}
+
+impl DType {
+    /// Every type, in the order of its wire number.
+    pub const ALL: [Self; 14] = [
+        Self::Bool,
+        Self::U8,
+        Self::U16,
+        Self::U32,
+        Self::U64,
+        Self::I8,
+        Self::I16,
+        Self::I32,
+        Self::I64,
+        Self::F16,
+        Self::BF16,
+        Self::F32,
+        Self::F64,
+        Self::C64,
+    ];
+
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::Bool | Self::U8 | Self::I8 => 1,
+            Self::U16 | Self::I16 | Self::F16 | Self::BF16 => 2,
+            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U64 | Self::I64 | Self::F64 | Self::C64 => 8,
+        }
+    }
+
+    /// The name used in messages, flags and files: `f32`, `bf16`, `bool`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "bool",
+            Self::U8 => "u8",
+            Self::U16 => "u16",
+            Self::U32 => "u32",
+            Self::U64 => "u64",
+            Self::I8 => "i8",
+            Self::I16 => "i16",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+            Self::F16 => "f16",
+            Self::BF16 => "bf16",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::C64 => "c64",
+        }
+    }
+
+    /// The type of this [`name`](Self::name).
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|d| d.name() == name)
+    }
+
+    /// Whether `op` is defined on this type; see [`ReduceOp`].
+    pub const fn supports(self, op: ReduceOp) -> bool {
+        let float = matches!(self, Self::F16 | Self::BF16 | Self::F32 | Self::F64 | Self::C64);
+        match op {
+            ReduceOp::Sum | ReduceOp::Product | ReduceOp::Min | ReduceOp::Max => true,
+            ReduceOp::Avg => !matches!(self, Self::Bool),
+            ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => !float,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How elements of different ranks are combined.
+///
+/// | op | `bool` | integers | floats | `c64` |
+/// |---|---|---|---|---|
+/// | `Sum` | or | wraps | IEEE | per part |
+/// | `Product` | and | wraps | IEEE | complex product |
+/// | `Min`, `Max` | and, or | | NaN wins; -0 < +0 | lexicographic: real part, then imaginary; a NaN part wins |
+/// | `Avg` | refused | wrapping sum, then division toward zero | sum, then division | sum, then division |
+/// | `And`, `Or`, `Xor` | logical | bitwise | refused | refused |
+///
+/// `f16` and `bf16` are combined in `f32` and rounded to nearest even. Where a plan brings all
+/// contributions to an element together, they are added in `f32` and rounded once; elsewhere
+/// each partial result is rounded. Every rank gets the same bits (the payload of a NaN excepted).
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ReduceOp {
+    /// Addition.
+    Sum = 0,
+    /// Multiplication.
+    Product = 1,
+    /// The least element.
+    Min = 2,
+    /// The greatest element.
+    Max = 3,
+    /// Addition, then division by the number of ranks.
+    Avg = 4,
+    /// Bitwise and; logical on `bool`.
+    And = 5,
+    /// Bitwise or; logical on `bool`.
+    Or = 6,
+    /// Bitwise exclusive or; logical on `bool`.
+    Xor = 7,
+}
+
+impl ReduceOp {
+    /// Every reduction, in the order of its wire number.
+    pub const ALL: [Self; 8] =
+        [Self::Sum, Self::Product, Self::Min, Self::Max, Self::Avg, Self::And, Self::Or, Self::Xor];
+
+    /// The name used in messages and flags.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Product => "product",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::Avg => "avg",
+            Self::And => "and",
+            Self::Or => "or",
+            Self::Xor => "xor",
+        }
+    }
+
+    /// The reduction of this [`name`](Self::name).
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|o| o.name() == name)
+    }
+}
+
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A complex number of two `f32`, laid out as C, NumPy and MLX lay out `complex64`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub struct C64 {
+    /// Real part.
+    pub re: f32,
+    /// Imaginary part.
+    pub im: f32,
+}
+
+/// A Rust type with a [`DType`].
+///
+/// # Safety
+/// `Self` is plain data of `Self::DTYPE.size()` bytes without padding, and every value that the
+/// reductions of its `DType` can write is a valid `Self`.
+pub unsafe trait Element: sealed::Sealed + Copy + Send + Sync + 'static {
+    /// The matching dynamic type.
+    const DTYPE: DType;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! element {
+    ($($t:ty => $d:ident),* $(,)?) => {$(
+        impl sealed::Sealed for $t {}
+        // SAFETY: plain data of the stated size; bool buffers are normalised to 0 and 1 on receipt.
+        unsafe impl Element for $t {
+            const DTYPE: DType = DType::$d;
+        }
+        const _: () = assert!(size_of::<$t>() == DType::$d.size());
+    )*};
+}
+element! {
+    bool => Bool, u8 => U8, u16 => U16, u32 => U32, u64 => U64, i8 => I8, i16 => I16, i32 => I32, i64 => I64,
+    f16 => F16, bf16 => BF16, f32 => F32, f64 => F64, C64 => C64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_names_round_trip() {
+        for (i, d) in DType::ALL.into_iter().enumerate() {
+            assert_eq!(d as usize, i);
+            assert_eq!(DType::from_name(d.name()), Some(d));
+        }
+        for (i, o) in ReduceOp::ALL.into_iter().enumerate() {
+            assert_eq!(o as usize, i);
+            assert_eq!(ReduceOp::from_name(o.name()), Some(o));
+        }
+        assert_eq!(DType::from_name("f128"), None);
+    }
+}

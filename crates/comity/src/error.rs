@@ -1,0 +1,247 @@
+//! The one error type, sorted by who is to blame.
+
+use crate::{CallInfo, DType, ReduceOp};
+use std::{fmt, sync::Arc, time::Duration};
+
+/// Result of a collective operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation failed.
+///
+/// Cloneable, because every later call on a failed group gets the root cause.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The configuration is incomplete or contradicts itself. Nothing was connected.
+    #[error("configuration: {0}")]
+    Config(String),
+
+    /// The backend cannot run here: its library, device or permission is missing.
+    #[error("{backend} is not available: {reason}")]
+    Unavailable {
+        /// Which backend or link.
+        backend: &'static str,
+        /// What is missing, where it was looked for, and what mends it.
+        reason: String,
+    },
+
+    /// The caller broke a rule it could have checked. No byte moved; the group is unharmed.
+    #[error("{op}: {misuse}")]
+    Misuse {
+        /// The operation called.
+        op: crate::Op,
+        /// The rule.
+        misuse: Misuse,
+    },
+
+    /// Not all ranks came together in time.
+    #[error("{0}")]
+    Join(String),
+
+    /// Two ranks made different calls, or the same call with other arguments.
+    #[error("ranks disagree: {peer} called {theirs} while rank {rank} called {ours}; every rank must make the same calls in the same order")]
+    Mismatch {
+        /// This rank.
+        rank: usize,
+        /// This rank's call.
+        ours: CallInfo,
+        /// The other rank.
+        peer: Peer,
+        /// Its call.
+        theirs: CallInfo,
+    },
+
+    /// The operation did not finish in time.
+    #[error("{call} on rank {rank} did not finish within {after:?}; it was waiting for {}; raise the limit with Group::timeout or COMITY_TIMEOUT if those ranks are only slow", Peers(.waiting_for))]
+    Timeout {
+        /// This rank.
+        rank: usize,
+        /// The call.
+        call: CallInfo,
+        /// The limit that passed.
+        after: Duration,
+        /// Peers not heard from.
+        waiting_for: Vec<Peer>,
+    },
+
+    /// A member's process or link is gone.
+    #[error("{peer} {cause}{}", During(.call))]
+    PeerLost {
+        /// The member.
+        peer: Peer,
+        /// What was seen, as the rest of a sentence: "closed its connections".
+        cause: String,
+        /// What this rank was doing.
+        call: Option<CallInfo>,
+    },
+
+    /// Another rank reported a failure that this rank did not see itself.
+    #[error("{by} gave up the group: {reason}{}", During(.call))]
+    Aborted {
+        /// Who reported it.
+        by: Peer,
+        /// Its words.
+        reason: String,
+        /// What this rank was doing.
+        call: Option<CallInfo>,
+    },
+
+    /// A library outside this project said no.
+    #[error("{library}: {message} (code {code})")]
+    Library {
+        /// Which one.
+        library: &'static str,
+        /// Its code.
+        code: i64,
+        /// Its message.
+        message: String,
+    },
+
+    /// The operating system refused something this process needs.
+    #[error("{what}: {message}")]
+    Os {
+        /// What was tried.
+        what: String,
+        /// The system's words.
+        message: String,
+    },
+
+    /// An earlier failure left the group unusable; this is that failure.
+    #[error("the group failed earlier: {0}")]
+    Broken(Arc<Error>),
+
+    /// This handle's group was closed by this process.
+    #[error("the group is closed on this rank")]
+    Closed,
+}
+
+impl Error {
+    /// Whether the group is unusable after this error.
+    pub fn is_fatal(&self) -> bool {
+        !matches!(self, Self::Config(_) | Self::Unavailable { .. } | Self::Misuse { .. })
+    }
+
+    /// The first failure: what is inside [`Error::Broken`], else the error itself.
+    pub fn root(&self) -> &Self {
+        match self {
+            Self::Broken(e) => e.root(),
+            e => e,
+        }
+    }
+
+    pub(crate) fn os(what: impl Into<String>, e: impl fmt::Display) -> Self {
+        Self::Os { what: what.into(), message: e.to_string() }
+    }
+}
+
+/// A member of a group, as errors name it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Peer {
+    /// Its rank in the group of the call.
+    pub rank: usize,
+    /// Its host name, where known.
+    pub host: Option<Arc<str>>,
+    /// Its process id, where known.
+    pub pid: Option<u32>,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}", self.rank)?;
+        match (&self.host, self.pid) {
+            (Some(h), Some(p)) => write!(f, " (host {h}, pid {p})"),
+            (Some(h), None) => write!(f, " (host {h})"),
+            (None, Some(p)) => write!(f, " (pid {p})"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// A rule the caller broke.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misuse {
+    /// A buffer has the wrong number of elements.
+    #[error("the {buffer} holds {got} elements, expected {expected}{why}")]
+    Length {
+        /// Which buffer: "source" or "destination".
+        buffer: &'static str,
+        /// What the rule asks.
+        expected: usize,
+        /// What was given.
+        got: usize,
+        /// The rule, as the rest of the sentence; may be empty.
+        why: &'static str,
+    },
+    /// Two buffers of one call have different types.
+    #[error("the source is {src} and the destination {dst}; they must be the same")]
+    DTypes {
+        /// Of the source.
+        src: DType,
+        /// Of the destination.
+        dst: DType,
+    },
+    /// The reduction is not defined on this type.
+    #[error("{reduce} is not defined on {dtype}")]
+    Reduction {
+        /// The reduction.
+        reduce: ReduceOp,
+        /// The type.
+        dtype: DType,
+    },
+    /// No such rank.
+    #[error("{what} {rank} is not in a group of {size} (ranks 0 to {})", .size - 1)]
+    Rank {
+        /// "root", "destination" or "source".
+        what: &'static str,
+        /// The rank asked for.
+        rank: usize,
+        /// The group's size.
+        size: usize,
+    },
+    /// A list of counts has the wrong length.
+    #[error("{got} counts were given for {size} ranks")]
+    Counts {
+        /// Entries given.
+        got: usize,
+        /// Ranks in the group.
+        size: usize,
+    },
+    /// Sends and receives to oneself.
+    #[error("rank {0} cannot {1} itself")]
+    Oneself(usize, &'static str),
+    /// A negative color that is not [`crate::UNDEFINED`].
+    #[error("color {0} is negative; use a color >= 0, or comity::UNDEFINED to stay out")]
+    Color(i32),
+    /// A tag outside the range for users.
+    #[error("tag {0} is above {max}", max = crate::MAX_TAG)]
+    Tag(u32),
+    /// Memory this backend cannot reach.
+    #[error("the buffer lives in {0}, which this backend does not reach; copy it to host memory")]
+    Place(String),
+    /// A call on the group from inside its own background work would wait for itself.
+    #[error("{0}")]
+    Order(&'static str),
+}
+
+struct During<'a>(&'a Option<CallInfo>);
+
+impl fmt::Display for During<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |c| write!(f, " during {c}"))
+    }
+}
+
+struct Peers<'a>(&'a [Peer]);
+
+impl fmt::Display for Peers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("this process");
+        }
+        for (i, p) in self.0.iter().enumerate() {
+            write!(f, "{}{p}", if i > 0 { ", " } else { "" })?;
+        }
+        Ok(())
+    }
+}

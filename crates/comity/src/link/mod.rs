@@ -1,0 +1,85 @@
+//! Bytes between two ranks.
+//!
+//! A link carries one stream of bytes each way, reliably and in order, and never blocks. It
+//! lends bytes where they arrived, so that the engine reduces straight from a shared-memory
+//! ring, a registered buffer or a socket's buffer, and moves bytes that are only copied straight
+//! to their place. What the medium needs of its own (frames, checksums, credits, striping over
+//! several connections) stays inside.
+//!
+//! The contract, held by tests/link conformance over every implementation:
+//! - `put` accepts a prefix of `head` followed by `body`, possibly nothing; what it has accepted
+//!   reaches the peer without further calls.
+//! - `peek` lends the bytes that lie ready, without a gap; `consume` gives back a prefix of them.
+//!   `peek` may return fewer bytes than are ready (the ring wraps there), but never zero when some are.
+//! - `take` moves a prefix of the ready bytes to `dst`; the same bytes that `peek` would lend.
+//! - After an error every call returns it again.
+//! - `arm` announces that this side is about to sleep in `poll` on `fds`: from then until `disarm`
+//!   the peer's `put` or `consume` makes one of them readable. A caller arms, tries once more, then polls.
+
+use std::{fmt, os::fd::BorrowedFd};
+
+/// The kind of medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LinkKind {
+    /// Threads of one process.
+    Local,
+    /// Processes of one host, over shared memory.
+    Shm,
+    /// TCP connections.
+    Tcp,
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Local => "local",
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        })
+    }
+}
+
+/// Why a link ended, as the rest of the sentence "rank 3 ...": "closed its connection".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LinkError(pub(crate) String);
+
+/// What the engine waits for on a link's descriptors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Interest {
+    /// Bytes to take.
+    pub(crate) recv: bool,
+    /// Room to put.
+    pub(crate) send: bool,
+}
+
+/// One end of a link. See the module's contract.
+pub(crate) trait Link: Send + fmt::Debug {
+    /// The medium.
+    fn kind(&self) -> LinkKind;
+
+    /// Bytes worth moving in one go before looking elsewhere.
+    fn chunk(&self) -> usize;
+
+    /// Accept a prefix of `head` followed by `body`; how many bytes in all.
+    fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError>;
+
+    /// Bytes that lie ready, in place; empty when none are. A link that must read them from the
+    /// system reads about `want`.
+    fn peek(&mut self, want: usize) -> Result<&[u8], LinkError>;
+
+    /// Give back the first `n` bytes that `peek` lent.
+    fn consume(&mut self, n: usize);
+
+    /// Move ready bytes to `dst`; how many.
+    fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError>;
+
+    /// Announce sleep. See the module's contract.
+    fn arm(&mut self, interest: Interest);
+
+    /// Take the announcement back, and swallow wake-ups that came of it.
+    fn disarm(&mut self) -> Result<(), LinkError>;
+
+    /// Descriptors to poll while armed, each with whether to wait for readable and for writable.
+    fn fds<'a>(&'a self, interest: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>);
+}

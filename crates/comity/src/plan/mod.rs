@@ -1,0 +1,116 @@
+//! Collective algorithms as pure data: what one rank sends, receives and combines, step by step.
+//!
+//! A plan does no I/O and reads no clock. `build` makes one rank's plan for a call; `Schedule`
+//! (schedule.rs) turns it into what may move now; the engine runs it over links, `simulate`
+//! runs all ranks of it against each other in one thread.
+//!
+//! ```text
+//!   choose ──> ring | doubling | direct | tree | ... ──> Plan ──> Schedule ──> engine (links)
+//!                    (pipelined over segments)                        └──────> simulate (no links)
+//! ```
+//!
+//! Ranges are in elements. A step names its `round`: a message is sent and received in the same
+//! round on both sides, which fixes the order of messages between two ranks.
+
+mod schedule;
+
+pub(crate) use schedule::{Schedule, Want};
+
+/// A buffer of a call. For operations in place `In` and `Out` are the same memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Buf {
+    /// What this rank contributes. Never written (except through `Out`, when in place).
+    In,
+    /// Where the result goes.
+    Out,
+    /// The plan's own memory, `Plan::tmp` elements.
+    Tmp,
+}
+
+/// `len` elements of `buf`, from `at`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slice {
+    /// Which buffer.
+    pub buf: Buf,
+    /// First element.
+    pub at: usize,
+    /// Elements.
+    pub len: usize,
+}
+
+/// What happens to received elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Take {
+    /// They are the result.
+    Copy,
+    /// `dst = with ∘ received`. `with` has the length of `dst` and is often `dst` itself.
+    Reduce {
+        /// This rank's operand.
+        with: Slice,
+        /// Nothing is added to `dst` afterwards (an average divides here).
+        last: bool,
+    },
+}
+
+/// What one step does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Act {
+    /// Send `src` to rank `to`.
+    Send {
+        /// The receiver.
+        to: usize,
+        /// What.
+        src: Slice,
+    },
+    /// Take `dst.len` elements from rank `from`.
+    Recv {
+        /// The sender.
+        from: usize,
+        /// Where they go.
+        dst: Slice,
+        /// How.
+        take: Take,
+    },
+    /// Take `dst.len` elements from each rank in `from` (ascending, without this rank) and combine them with
+    /// `own`, all in rank order, into `dst`. Nothing is added to `dst` afterwards.
+    Fold {
+        /// The senders.
+        from: Vec<usize>,
+        /// This rank's operand.
+        own: Slice,
+        /// Where the result goes.
+        dst: Slice,
+    },
+    /// Copy within this rank.
+    Copy {
+        /// From.
+        src: Slice,
+        /// To.
+        dst: Slice,
+    },
+}
+
+/// One step of one rank.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// When: the same number on both sides of a message.
+    pub round: u32,
+    /// What.
+    pub act: Act,
+}
+
+/// What one rank does in one call, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The steps, by ascending round.
+    pub steps: Vec<Step>,
+    /// Elements of `Buf::Tmp` that the steps use.
+    pub tmp: usize,
+}
+
+impl Slice {
+    /// All of `buf` from `at` for `len`.
+    pub const fn new(buf: Buf, at: usize, len: usize) -> Self {
+        Self { buf, at, len }
+    }
+}

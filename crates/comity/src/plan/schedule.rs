@@ -1,0 +1,352 @@
+//! What of a plan may move now: the sans-IO heart that the engine and the simulator both drive.
+//!
+//! Between two ranks messages keep the plan's order; otherwise steps overlap wherever their data
+//! allow. A step that reads a range waits for the earlier steps that write it, a step that
+//! writes waits for the earlier ones that read or write it, element by element: a block of a ring
+//! travels on while its tail still arrives.
+//!
+//! ```text
+//!   recv  [########>.........]   8 elements are here,
+//!   send  [######>...........]   so 8 may leave: 2 more now
+//! ```
+//!
+//! Cost: building is linear in the steps times the overlapping ones before them; asking and
+//! advancing are O(dependencies of the step), of which a ring has two.
+
+use super::{Act, Buf, Plan, Slice, Take};
+use std::collections::BTreeMap;
+
+/// A step's place in the schedule.
+pub(crate) type Id = u32;
+
+/// What a peer's queue asks for next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Want {
+    /// The step.
+    pub(crate) id: Id,
+    /// Elements of it that have moved.
+    pub(crate) done: usize,
+    /// Elements of it that may have moved by now, at most its length.
+    pub(crate) allowed: usize,
+}
+
+#[derive(Debug)]
+struct Item {
+    act: Act,
+    len: usize,
+    done: usize,
+    /// Range of `Schedule::deps`.
+    deps: (u32, u32),
+}
+
+/// Before this step may pass element `e` of its own, step `on` must have passed `e + shift`, as far as it reaches.
+#[derive(Clone, Copy, Debug)]
+struct Dep {
+    on: Id,
+    /// Start of this step's range minus start of the other's, in elements.
+    shift: isize,
+    /// Elements of this step before the overlap begins.
+    free: usize,
+}
+
+/// One direction between this rank and a peer: step ids in order, and the one in progress.
+#[derive(Debug)]
+struct Queue {
+    peer: usize,
+    ids: Vec<Id>,
+    at: usize,
+}
+
+/// A plan under way.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    items: Vec<Item>,
+    deps: Vec<Dep>,
+    sends: Vec<Queue>,
+    recvs: Vec<Queue>,
+    copies: Vec<Id>,
+    copied: usize,
+    left: usize,
+    tmp: usize,
+}
+
+impl Schedule {
+    /// Prepare `plan`. With `in_place`, `In` and `Out` are the same memory from the same start.
+    pub(crate) fn new(plan: &Plan, in_place: bool) -> Self {
+        let mut s = Self {
+            items: Vec::with_capacity(plan.steps.len()),
+            deps: Vec::new(),
+            sends: Vec::new(),
+            recvs: Vec::new(),
+            copies: Vec::new(),
+            copied: 0,
+            left: 0,
+            tmp: plan.tmp,
+        };
+        let mut touched = Touched::new(plan, in_place);
+        for step in &plan.steps {
+            let id = s.items.len() as Id;
+            let len = match &step.act {
+                Act::Send { to, src } => {
+                    enqueue(&mut s.sends, *to, id);
+                    src.len
+                }
+                Act::Recv { from, dst, .. } => {
+                    enqueue(&mut s.recvs, *from, id);
+                    dst.len
+                }
+                Act::Fold { from, dst, .. } => {
+                    from.iter().for_each(|&f| enqueue(&mut s.recvs, f, id));
+                    dst.len
+                }
+                Act::Copy { dst, .. } => {
+                    s.copies.push(id);
+                    dst.len
+                }
+            };
+            let from = s.deps.len() as u32;
+            touched.depend(&step.act, id, &mut s.deps);
+            s.items.push(Item { act: step.act.clone(), len, done: 0, deps: (from, s.deps.len() as u32) });
+        }
+        s.reset();
+        s
+    }
+
+    /// Back to the start, to run the same plan again.
+    pub(crate) fn reset(&mut self) {
+        for item in &mut self.items {
+            item.done = 0;
+        }
+        for q in self.sends.iter_mut().chain(&mut self.recvs) {
+            q.at = 0;
+        }
+        self.copied = 0;
+        self.left = self.items.len();
+    }
+
+    /// Elements of `Buf::Tmp` that the plan uses.
+    pub(crate) fn tmp(&self) -> usize {
+        self.tmp
+    }
+
+    /// Whether every step has ended.
+    pub(crate) fn is_done(&self) -> bool {
+        self.left == 0
+    }
+
+    /// How many peers this rank sends to; send queues are numbered below it.
+    pub(crate) fn send_queues(&self) -> usize {
+        self.sends.len()
+    }
+
+    /// How many peers this rank receives from; receive queues are numbered below it.
+    pub(crate) fn recv_queues(&self) -> usize {
+        self.recvs.len()
+    }
+
+    /// The peer of a send queue.
+    pub(crate) fn send_peer(&self, queue: usize) -> usize {
+        self.sends[queue].peer
+    }
+
+    /// The peer of a receive queue.
+    pub(crate) fn recv_peer(&self, queue: usize) -> usize {
+        self.recvs[queue].peer
+    }
+
+    /// What a send queue wants next, or `None` when it has ended.
+    pub(crate) fn next_send(&self, queue: usize) -> Option<Want> {
+        let q = &self.sends[queue];
+        q.ids.get(q.at).map(|&id| self.want(id))
+    }
+
+    /// What a receive queue wants next, or `None` when it has ended.
+    pub(crate) fn next_recv(&self, queue: usize) -> Option<Want> {
+        let q = &self.recvs[queue];
+        q.ids.get(q.at).map(|&id| self.want(id))
+    }
+
+    /// The act of a step.
+    pub(crate) fn act(&self, id: Id) -> &Act {
+        &self.items[id as usize].act
+    }
+
+    /// The length of a step in elements.
+    pub(crate) fn len(&self, id: Id) -> usize {
+        self.items[id as usize].len
+    }
+
+    /// Whether the queue's next message is its first, and so carries the call's header.
+    pub(crate) fn is_first_send(&self, queue: usize) -> bool {
+        self.sends[queue].at == 0
+    }
+
+    /// As [`is_first_send`](Self::is_first_send), for receives.
+    pub(crate) fn is_first_recv(&self, queue: usize) -> bool {
+        self.recvs[queue].at == 0
+    }
+
+    /// `n` more elements of the queue's current send have left.
+    pub(crate) fn sent(&mut self, queue: usize, n: usize) {
+        let q = &mut self.sends[queue];
+        let item = &mut self.items[q.ids[q.at] as usize];
+        item.done += n;
+        if item.done == item.len {
+            q.at += 1;
+            self.left -= 1;
+        }
+    }
+
+    /// `n` more elements of the queue's current receive, a [`Act::Recv`], have been taken.
+    pub(crate) fn received(&mut self, queue: usize, n: usize) {
+        let q = &mut self.recvs[queue];
+        let item = &mut self.items[q.ids[q.at] as usize];
+        item.done += n;
+        if item.done == item.len {
+            q.at += 1;
+            self.left -= 1;
+        }
+    }
+
+    /// Whether the fold `id` is at the head of all its senders' queues.
+    pub(crate) fn fold_is_ready(&self, id: Id) -> bool {
+        let Act::Fold { from, .. } = self.act(id) else { return false };
+        let at_head = |q: &Queue| q.ids.get(q.at) == Some(&id);
+        self.recvs.iter().filter(|q| at_head(q)).count() == from.len()
+    }
+
+    /// `n` more elements of the fold `id` have been taken from each of its senders.
+    pub(crate) fn folded(&mut self, id: Id, n: usize) {
+        let item = &mut self.items[id as usize];
+        item.done += n;
+        if item.done == item.len {
+            self.left -= 1;
+            for q in self.recvs.iter_mut().filter(|q| q.ids.get(q.at) == Some(&id)) {
+                q.at += 1;
+            }
+        }
+    }
+
+    /// The next local copy if it may run now; the caller does it and asks again.
+    pub(crate) fn next_copy(&mut self) -> Option<(Slice, Slice)> {
+        let &id = self.copies.get(self.copied)?;
+        let want = self.want(id);
+        let item = &mut self.items[id as usize];
+        if want.allowed < item.len {
+            return None;
+        }
+        item.done = item.len;
+        self.left -= 1;
+        self.copied += 1;
+        match item.act {
+            Act::Copy { src, dst } => Some((src, dst)),
+            _ => unreachable!("only copies are in this list"),
+        }
+    }
+
+    /// Ranks whose bytes this rank still needs, ascending.
+    pub(crate) fn waiting_for(&self) -> Vec<usize> {
+        let open = |q: &&Queue| q.at < q.ids.len();
+        let mut from: Vec<_> = self.recvs.iter().filter(open).map(|q| q.peer).collect();
+        if from.is_empty() {
+            from = self.sends.iter().filter(open).map(|q| q.peer).collect();
+        }
+        from.sort_unstable();
+        from
+    }
+
+    fn want(&self, id: Id) -> Want {
+        let item = &self.items[id as usize];
+        let mut allowed = item.len;
+        for d in &self.deps[item.deps.0 as usize..item.deps.1 as usize] {
+            let on = &self.items[d.on as usize];
+            if on.done < on.len {
+                let reach = (on.done as isize - d.shift).max(d.free as isize);
+                allowed = allowed.min(reach as usize);
+            }
+        }
+        Want { id, done: item.done, allowed: allowed.max(item.done) }
+    }
+}
+
+/// Append to the queue of `peer`.
+fn enqueue(queues: &mut Vec<Queue>, peer: usize, id: Id) {
+    match queues.iter_mut().find(|q| q.peer == peer) {
+        Some(q) => q.ids.push(id),
+        None => queues.push(Queue { peer, ids: vec![id], at: 0 }),
+    }
+}
+
+/// Who has touched which range so far, to find what a step must wait for.
+struct Touched {
+    in_place: bool,
+    /// No slice is longer: what begins this far before a range cannot reach it.
+    longest: usize,
+    reads: Ranges,
+    writes: Ranges,
+}
+
+/// Lengths by buffer, start and step.
+type Ranges = BTreeMap<(Buf, usize, Id), usize>;
+
+impl Touched {
+    fn new(plan: &Plan, in_place: bool) -> Self {
+        let len = |s: &super::Step| match &s.act {
+            Act::Send { src: s, .. } | Act::Recv { dst: s, .. } | Act::Fold { dst: s, .. } => s.len,
+            Act::Copy { dst, .. } => dst.len,
+        };
+        let longest = plan.steps.iter().map(len).max().unwrap_or(0);
+        Self { in_place, longest, reads: Ranges::new(), writes: Ranges::new() }
+    }
+
+    fn depend(&mut self, act: &Act, id: Id, deps: &mut Vec<Dep>) {
+        let (read, write) = match act {
+            Act::Send { src, .. } => (Some(*src), None),
+            Act::Recv { dst, take: Take::Copy, .. } => (None, Some(*dst)),
+            Act::Recv { dst, take: Take::Reduce { with, .. }, .. } => (Some(*with), Some(*dst)),
+            Act::Fold { own, dst, .. } => (Some(*own), Some(*dst)),
+            Act::Copy { src, dst } => (Some(*src), Some(*dst)),
+        };
+        if let Some(r) = read.map(|r| self.place(r)) {
+            self.after(r, &self.writes, deps);
+        }
+        if let Some(w) = write.map(|w| self.place(w)) {
+            self.after(w, &self.writes, deps);
+            self.after(w, &self.reads, deps);
+            // Whoever waits for this step has waited for all that it covers.
+            self.forget_covered(w);
+            self.writes.insert((w.buf, w.at, id), w.len);
+        }
+        // Own reads come last: a step reads each element before it writes it.
+        if let Some(r) = read.map(|r| self.place(r)) {
+            self.reads.insert((r.buf, r.at, id), r.len);
+        }
+    }
+
+    /// `In` and `Out` are one memory when in place.
+    fn place(&self, s: Slice) -> Slice {
+        match s.buf {
+            Buf::In if self.in_place => Slice { buf: Buf::Out, ..s },
+            _ => s,
+        }
+    }
+
+    fn after(&self, s: Slice, earlier: &Ranges, deps: &mut Vec<Dep>) {
+        let near = (s.buf, s.at.saturating_sub(self.longest), 0)..(s.buf, s.at + s.len, 0);
+        for (&(_, at, on), &len) in earlier.range(near) {
+            if at + len > s.at && s.len > 0 && len > 0 {
+                let free = at.saturating_sub(s.at);
+                deps.push(Dep { on, shift: s.at as isize - at as isize, free });
+            }
+        }
+    }
+
+    fn forget_covered(&mut self, w: Slice) {
+        for ranges in [&mut self.reads, &mut self.writes] {
+            let within = (w.buf, w.at, 0)..(w.buf, w.at + w.len, 0);
+            let covered: Vec<_> =
+                ranges.range(within).filter(|&(k, len)| k.1 + len <= w.at + w.len).map(|(k, _)| *k).collect();
+            covered.into_iter().for_each(|k| drop(ranges.remove(&k)));
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Borrowed, type-erased buffers: what every operation takes.
+
+use crate::{DType, Element};
+use std::marker::PhantomData;
+
+/// Where a buffer's bytes live.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Host memory.
+    Host,
+    /// CUDA device memory; work is ordered on `stream` (a `cudaStream_t`).
+    Cuda {
+        /// Device ordinal.
+        device: u32,
+        /// The stream, as an address, so that views stay `Send`.
+        stream: usize,
+    },
+}
+
+/// A buffer to read from.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    pub(crate) ptr: *const u8,
+    pub(crate) count: usize,
+    pub(crate) dtype: DType,
+    pub(crate) place: Place,
+    life: PhantomData<&'a [u8]>,
+}
+
+/// A buffer to write to, or to work on in place.
+#[derive(Debug)]
+pub struct ViewMut<'a> {
+    pub(crate) ptr: *mut u8,
+    pub(crate) count: usize,
+    pub(crate) dtype: DType,
+    pub(crate) place: Place,
+    life: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: a view is a shared borrow of plain data, and `Element: Send + Sync`.
+unsafe impl Send for View<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for View<'_> {}
+// SAFETY: a `ViewMut` is the only path to its bytes, which are plain data.
+unsafe impl Send for ViewMut<'_> {}
+
+impl<'a> View<'a> {
+    /// A view from raw parts, for buffers Rust does not own (C, Python, CUDA).
+    ///
+    /// `ptr` need not be aligned for `dtype`.
+    ///
+    /// # Safety
+    /// `ptr` is readable for `count * dtype.size()` bytes in `place` for `'a`.
+    pub unsafe fn from_raw(ptr: *const u8, count: usize, dtype: DType, place: Place) -> Self {
+        Self { ptr, count, dtype, place, life: PhantomData }
+    }
+
+    /// Number of elements.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Where the bytes live.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Size in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.count * self.dtype.size()
+    }
+}
+
+impl<'a> ViewMut<'a> {
+    /// As [`View::from_raw`], for writing.
+    ///
+    /// # Safety
+    /// `ptr` is readable and writable for `count * dtype.size()` bytes in `place` for `'a`, and
+    /// nothing else reads or writes them meanwhile.
+    pub unsafe fn from_raw(ptr: *mut u8, count: usize, dtype: DType, place: Place) -> Self {
+        Self { ptr, count, dtype, place, life: PhantomData }
+    }
+
+    /// Number of elements.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Where the bytes live.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Size in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.count * self.dtype.size()
+    }
+
+    /// The same buffer, borrowed for a shorter time.
+    pub fn reborrow(&mut self) -> ViewMut<'_> {
+        ViewMut { ptr: self.ptr, count: self.count, dtype: self.dtype, place: self.place, life: PhantomData }
+    }
+}
+
+impl<'a, T: Element> From<&'a [T]> for View<'a> {
+    fn from(s: &'a [T]) -> Self {
+        // SAFETY: a borrowed slice of plain data.
+        unsafe { Self::from_raw(s.as_ptr().cast(), s.len(), T::DTYPE, Place::Host) }
+    }
+}
+
+impl<'a, T: Element> From<&'a Vec<T>> for View<'a> {
+    fn from(s: &'a Vec<T>) -> Self {
+        s.as_slice().into()
+    }
+}
+
+impl<'a, T: Element, const N: usize> From<&'a [T; N]> for View<'a> {
+    fn from(s: &'a [T; N]) -> Self {
+        s.as_slice().into()
+    }
+}
+
+impl<'a, T: Element> From<&'a mut [T]> for ViewMut<'a> {
+    fn from(s: &'a mut [T]) -> Self {
+        // SAFETY: an exclusively borrowed slice of plain data.
+        unsafe { Self::from_raw(s.as_mut_ptr().cast(), s.len(), T::DTYPE, Place::Host) }
+    }
+}
+
+impl<'a, T: Element> From<&'a mut Vec<T>> for ViewMut<'a> {
+    fn from(s: &'a mut Vec<T>) -> Self {
+        s.as_mut_slice().into()
+    }
+}
+
+impl<'a, T: Element, const N: usize> From<&'a mut [T; N]> for ViewMut<'a> {
+    fn from(s: &'a mut [T; N]) -> Self {
+        s.as_mut_slice().into()
+    }
+}
