@@ -1,10 +1,13 @@
 //! Collective communication for machine learning.
+mod boot;
 mod call;
 mod dtype;
+mod engine;
 mod error;
 mod link;
 #[allow(dead_code)]
 mod plan;
+mod sys;
 mod view;
 
 pub use call::{CallInfo, Op};

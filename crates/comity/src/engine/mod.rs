@@ -1,0 +1,5 @@
+//! Runs plans over links.
+
+mod watch;
+
+pub(crate) use watch::{Failure, Watch};
