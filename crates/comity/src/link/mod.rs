@@ -16,6 +16,13 @@
 //! - `arm` announces that this side is about to sleep in `poll` on `fds`: from then until `disarm`
 //!   the peer's `put` or `consume` makes one of them readable. A caller arms, tries once more, then polls.
 
+mod local;
+mod ring;
+mod shm;
+
+pub(crate) use local::LocalWorld;
+pub(crate) use shm::ShmLink;
+
 use std::{fmt, os::fd::BorrowedFd};
 
 /// The kind of medium.
