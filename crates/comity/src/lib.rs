@@ -2,6 +2,8 @@
 mod call;
 mod dtype;
 mod error;
+#[allow(dead_code)]
+mod kernel;
 mod link;
 #[allow(dead_code)]
 mod plan;
