@@ -6,6 +6,8 @@ mod dtype;
 mod engine;
 mod error;
 mod group;
+#[allow(dead_code)]
+mod kernel;
 mod link;
 #[allow(dead_code)]
 mod plan;
