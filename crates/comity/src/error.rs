@@ -39,7 +39,9 @@ pub enum Error {
     Join(String),
 
     /// Two ranks made different calls, or the same call with other arguments.
-    #[error("ranks disagree: {peer} called {theirs} while rank {rank} called {ours}; every rank must make the same calls in the same order")]
+    #[error(
+        "ranks disagree: {peer} called {theirs} while rank {rank} called {ours}; every rank must make the same calls in the same order"
+    )]
     Mismatch {
         /// This rank.
         rank: usize,
