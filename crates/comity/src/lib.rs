@@ -2,12 +2,14 @@
 mod backend;
 mod boot;
 mod call;
+mod config;
 mod dtype;
 mod engine;
 mod error;
 mod group;
 #[allow(dead_code)]
 mod kernel;
+mod key;
 mod link;
 #[allow(dead_code)]
 mod plan;
@@ -18,10 +20,13 @@ mod sys;
 mod turn;
 mod view;
 
+pub use boot::board::Board;
 pub use call::{CallInfo, Op};
+pub use config::{Config, Found, HostPort, Launcher, MAX_SIZE, Meet};
 pub use dtype::{C64, DType, Element, ReduceOp};
 pub use error::{Error, Misuse, Peer, Result};
 pub use group::{Group, Request, Scope};
+pub use key::Key;
 pub use link::LinkKind;
 pub use stats::Stats;
 pub use view::{Place, View, ViewMut};

@@ -1,5 +1,7 @@
 //! How ranks meet and how groups get their links.
 
+pub(crate) mod board;
+
 use crate::{
     Peer, Result,
     engine::{Failure, Watch},
