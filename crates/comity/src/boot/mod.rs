@@ -25,6 +25,9 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
     /// The host of each world rank, numbered from 0 in order of first appearance.
     fn hosts(&self) -> &[usize];
 
+    /// Cores of the host that has fewest: a number that all ranks know alike.
+    fn cores(&self) -> usize;
+
     /// Make the links of a group and begin to watch its members on behalf of `watch`. Every member calls this with the same
     /// `context` (which names the group among all of this world's) and the same `members`.
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links>;

@@ -1,15 +1,13 @@
 //! The only door to the operating system: calls that need `unsafe` or differ between systems.
 
 mod bell;
+mod exit;
 mod fds;
+mod inherited;
 mod map;
 
 pub(crate) use bell::Bell;
-pub(crate) use fds::{recv_fd, send_fd};
-pub(crate) use map::Mapping;
-mod exit;
-mod inherited;
-
-pub(crate) use bell::Bell;
 pub(crate) use exit::at_exit;
+pub(crate) use fds::{recv_fd, send_fd};
 pub(crate) use inherited::inherited;
+pub(crate) use map::Mapping;
