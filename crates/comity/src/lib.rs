@@ -14,7 +14,6 @@ mod link;
 #[allow(dead_code)]
 mod plan;
 mod stats;
-#[allow(dead_code)]
 mod sync;
 mod sys;
 mod turn;
