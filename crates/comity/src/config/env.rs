@@ -143,10 +143,8 @@ impl Vars<'_> {
                 "MASTER_PORT={p} is set, but MASTER_ADDR is not; set it to the address of rank 0's host"
             )),
             (Some(a), Some(p)) => {
-                let port = match place::parse_port(&p) {
-                    Ok(0) => return wrong("MASTER_PORT", &p, "is not a number from 1 to 65535"),
-                    Ok(port) => port,
-                    Err(_) => return wrong("MASTER_PORT", &p, "is not a number from 1 to 65535"),
+                let Some(port) = place::parse_port(&p).ok().filter(|port| *port != 0) else {
+                    return wrong("MASTER_PORT", &p, "is not a number from 1 to 65535");
                 };
                 match HostPort::new(&a, port) {
                     Ok(at) => Ok(Some(at)),
@@ -217,7 +215,7 @@ fn comity(vars: &Vars<'_>) -> Result<Option<Place>> {
         }
     }
     let local = vars.local("COMITY_LOCAL_RANK", "COMITY_LOCAL_SIZE", size)?;
-    let job = torch_job(vars)?;
+    let mut job = torch_job(vars)?;
     let meet = if let Some(at) = vars.host_port("COMITY_STORE")? {
         Meet::Store(at)
     } else if size == 1 {
@@ -225,7 +223,10 @@ fn comity(vars: &Vars<'_>) -> Result<Option<Place>> {
     } else if let Some(at) = vars.master()? {
         master_meet(vars, at, &job)?
     } else if let Some(path) = vars.text("MLX_HOSTFILE")? {
-        hostfile(&path, "COMITY_RANK", rank, Some(size))?.0
+        let file = Hostfile::read(Path::new(&path))?;
+        file.check("COMITY_RANK", rank, Some(size), true)?;
+        job = file.job();
+        Meet::Hostfile(file.ranks)
     } else {
         return bad(format!(
             "COMITY_RANK={rank} and COMITY_SIZE={size} are set, but not where the ranks meet; set COMITY_STORE=host:port to a running store, or MASTER_ADDR and MASTER_PORT, where rank 0 then runs one"
@@ -414,13 +415,6 @@ fn slurm(vars: &Vars<'_>) -> Result<Option<Place>> {
     let launcher = Launcher::Slurm;
     let why = format!("SLURM_STEP_ID={step}, SLURM_PROCID={rank} and {size_is}={size} are set ({launcher})");
     Ok(Some(Place { launcher, why, rank, size, local, meet, job }))
-}
-
-fn hostfile(path: &str, rank_is: &str, rank: usize, size: Option<usize>) -> Result<(Meet, String)> {
-    let file = Hostfile::read(Path::new(path))?;
-    file.check(rank_is, rank, size, true)?;
-    let job = file.job();
-    Ok((Meet::Hostfile(file.ranks), job))
 }
 
 /// The variables that hold under every launcher.
