@@ -3,7 +3,9 @@
 mod env;
 mod hostfile;
 mod place;
+mod settings;
 mod slurm;
+mod vars;
 
 use crate::{Error, Key, LinkKind, Result, boot::board::Board};
 pub use place::HostPort;

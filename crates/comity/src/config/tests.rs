@@ -5,6 +5,10 @@ use proptest::prelude::*;
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Instant};
 
 type Vars<'a> = &'a [(&'a str, &'a str)];
+/// Variables, and what the error about them shows.
+type Bad<'a> = (Vec<(&'a str, &'a str)>, &'a [&'a str]);
+/// Sets of variables; launcher, rank, size, local place, job and part of the meeting place.
+type Good<'a> = (Vec<Vars<'a>>, Launcher, usize, usize, Option<(usize, usize)>, &'a str, &'a str);
 
 fn from(vars: Vars<'_>) -> Result<Config> {
     Config::from_vars(|name| vars.iter().rev().find(|(n, _)| *n == name).map(|(_, v)| v.into()))
@@ -91,7 +95,7 @@ fn each_launcher() {
     let job = format!("mlx-{:x}", fnv(HOSTS));
     let port = 20_000 + fnv(b"77.0") % 20_000;
     let first = format!("at rank 0's store at gpu03:{port}");
-    let cases: Vec<(Vec<Vars<'_>>, Launcher, usize, usize, Option<(usize, usize)>, &str, &str)> = vec![
+    let cases: Vec<Good<'_>> = vec![
         (vec![&comity], Launcher::Comity, 1, 4, Some((1, 4)), "beef", "at the store at 127.0.0.1:4000"),
         (vec![&comity[..2], &master], Launcher::Comity, 1, 4, None, "-", "at rank 0's store at node1:29500"),
         (
@@ -235,8 +239,7 @@ fn bad_variables_are_named() {
     fs::set_permissions(&open.0, fs::Permissions::from_mode(0o644)).unwrap();
     let hosts = Temp::new("bad", HOSTS);
     let long = "x".repeat(300);
-    // What is set, and what the error must show.
-    let cases: Vec<(Vec<(&str, &str)>, &[&str])> = vec![
+    let cases: Vec<Bad<'_>> = vec![
         (vec![R], &["COMITY_RANK=1", "COMITY_SIZE"]),
         (vec![S], &["COMITY_SIZE=4", "COMITY_RANK"]),
         (vec![("COMITY_RANK", "one"), S], &["COMITY_RANK", "\"one\"", "0 to"]),

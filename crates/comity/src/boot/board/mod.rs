@@ -21,7 +21,7 @@ pub(crate) use torch::TorchBoard;
 pub(crate) use unix::UnixBoard;
 
 /// The longest text that every board can carry.
-pub const MAX_TEXT: usize = 512;
+pub(crate) const MAX_TEXT: usize = 512;
 
 /// A place where rank 0 posts a text that every other rank reads.
 ///
