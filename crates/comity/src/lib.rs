@@ -1,5 +1,6 @@
 //! Collective communication for machine learning.
-mod boot;
+#[doc(hidden)]
+pub mod boot;
 mod call;
 mod config;
 mod dtype;

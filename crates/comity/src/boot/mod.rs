@@ -1,6 +1,14 @@
 //! How ranks meet and how groups get their links.
 
+mod accept;
 pub(crate) mod board;
+mod dial;
+mod hello;
+mod store;
+mod stream;
+mod wire;
+
+pub use store::Store;
 
 use crate::{
     Peer, Result,
