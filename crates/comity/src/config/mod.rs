@@ -1,10 +1,14 @@
 //! Where a process stands in its job and how it meets the others: given by value, or found in the environment.
 
+mod env;
+mod hostfile;
 mod place;
+mod slurm;
 
 use crate::{Error, Key, LinkKind, Result, boot::board::Board};
 pub use place::HostPort;
 use std::{
+    ffi::OsString,
     fmt,
     net::{IpAddr, SocketAddr},
     path::Path,
@@ -164,6 +168,31 @@ impl Config {
         }
     }
 
+    /// What the environment says. The first of these that is there decides, and a variable that is set but makes no sense is
+    /// an error, never passed over:
+    ///
+    /// | Launcher | Variables |
+    /// |---|---|
+    /// | `comity launch` | `COMITY_RANK`, `COMITY_SIZE` |
+    /// | `mlx.launch` | `MLX_RANK`, `MLX_HOSTFILE` |
+    /// | `torchrun` | `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` |
+    /// | Open MPI | `OMPI_COMM_WORLD_RANK`, `OMPI_COMM_WORLD_SIZE` |
+    /// | MPICH | `PMI_RANK`, `PMI_SIZE`, `PMI_FD` |
+    /// | Slurm | `SLURM_STEP_ID`, `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS` (inside `srun` only) |
+    /// | none | a group of one |
+    ///
+    /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
+    /// `COMITY_LINKS`, `COMITY_ADDRS`, `COMITY_CONNECTIONS` and `COMITY_HOST` hold under every launcher.
+    pub fn from_env() -> Result<Self> {
+        Self::from_vars(|name| std::env::var_os(name))
+    }
+
+    /// As [`from_env`](Self::from_env), with the variables from a function: for tests, and for launchers that show what a rank would do.
+    /// Reads the files and descriptors that the variables name and nothing else.
+    pub fn from_vars(var: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        env::read(&var)
+    }
+
     /// Meet at a store that runs elsewhere (`comity launch` runs one): `host:port`.
     pub fn store(mut self, at: &str) -> Result<Self> {
         self.meet = Meet::Store(at.parse()?);
@@ -173,6 +202,18 @@ impl Config {
     /// Meet at a store that rank 0 runs at this `host:port`, which every rank can reach.
     pub fn host(mut self, at: &str) -> Result<Self> {
         self.meet = Meet::Host(at.parse()?);
+        Ok(self)
+    }
+
+    /// Meet at rank 0's first address in a hostfile of MLX's form, and listen on this rank's own:
+    /// `[["10.0.0.1:5000"], ["10.0.0.2:5000"]]`, one entry per rank.
+    pub fn hostfile(mut self, path: impl AsRef<Path>) -> Result<Self> {
+        let file = hostfile::Hostfile::read(path.as_ref())?;
+        file.check("rank", self.rank, Some(self.size), true)?;
+        if self.job == "-" {
+            self.job = file.job();
+        }
+        self.meet = Meet::Hostfile(file.ranks);
         Ok(self)
     }
 
@@ -365,6 +406,11 @@ fn check_own(ip: IpAddr) -> Result<(), &'static str> {
         return Err("it belongs to many hosts; name an address of this host");
     }
     Ok(())
+}
+
+/// A small hash (FNV-1a) that is the same on every host and in every version.
+pub(crate) fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
 
 fn bad<T>(why: impl Into<String>) -> Result<T> {

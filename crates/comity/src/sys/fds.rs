@@ -13,7 +13,7 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
     },
     time::{Duration, Instant},
@@ -32,10 +32,10 @@ const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 const SEND: SendFlags = SendFlags::DONTWAIT;
 
 /// Send `fd` within `limit`. Works on blocking and non-blocking streams.
-pub(crate) fn send_fd(stream: &UnixStream, fd: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
+pub(crate) fn send_fd(stream: &UnixStream, fd: &impl AsFd, limit: Duration) -> io::Result<()> {
     let until = Instant::now() + limit;
     loop {
-        let fds = [fd];
+        let fds = [fd.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&fds));
@@ -108,7 +108,7 @@ mod tests {
             a.set_nonblocking(!blocking).unwrap();
             b.set_nonblocking(!blocking).unwrap();
             let (mut rx, tx) = io::pipe().unwrap();
-            send_fd(&a, tx.as_fd(), SOON).unwrap();
+            send_fd(&a, &tx, SOON).unwrap();
             (&a).write_all(b"next").unwrap();
             drop(tx);
             let got = recv_fd(&b, SOON).unwrap();
@@ -132,6 +132,6 @@ mod tests {
         assert_eq!(recv_fd(&b, SOON).unwrap_err().kind(), io::ErrorKind::InvalidData);
         drop(a);
         assert_eq!(recv_fd(&b, SOON).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-        assert!(send_fd(&b, b.as_fd(), SOON).is_err());
+        assert!(send_fd(&b, &b, SOON).is_err());
     }
 }
