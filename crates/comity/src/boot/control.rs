@@ -104,7 +104,14 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn start(me: usize, size: usize, world: u64, shm: bool, patience: Duration, acceptor: Acceptor) -> Result<Self> {
+    pub(super) fn start(
+        me: usize,
+        size: usize,
+        world: u64,
+        shm: bool,
+        patience: Duration,
+        acceptor: Acceptor,
+    ) -> Result<Self> {
         let trouble = |e| Error::os("starting the control thread", e);
         let slots = (0..size).map(|r| if r == me { Slot::Oneself } else { Slot::Absent }).collect();
         let control = Arc::new(Control {
@@ -207,7 +214,9 @@ impl Control {
         let early = std::mem::take(&mut state.early);
         for (from, note) in early {
             match note {
-                Note::Leave { context: c } | Note::Abort { context: c, .. } if c == context => state.apply(from, note),
+                Note::Leave { context: c } | Note::Abort { context: c, .. } if c == context => {
+                    state.apply(from, note)
+                }
                 note => state.early.push_back((from, note)),
             }
         }
@@ -256,6 +265,24 @@ impl Control {
         self.bell.ring();
     }
 
+    /// Close every connection without a word, as the system does when a process is killed.
+    #[cfg(test)]
+    pub(super) fn die(&self) {
+        let mut state = self.lock();
+        for slot in &mut state.slots {
+            if let Slot::Live(conn) = slot {
+                match &**conn.stream() {
+                    Stream::Tcp(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
+                    Stream::Unix(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
+                }
+                *slot = Slot::Dead("died".into());
+            }
+        }
+        state.stop = Some(Instant::now());
+        drop(state);
+        self.bell.ring();
+    }
+
     fn serve(&self, mut acceptor: Acceptor) {
         loop {
             let mut conns: Vec<(usize, Arc<Stream>, bool)> = Vec::new();
@@ -291,7 +318,12 @@ impl Control {
     }
 
     /// Sleep until there is something to do; the ranks that have something to say or room to be told.
-    fn wait(&self, acceptor: &Acceptor, conns: &[(usize, Arc<Stream>, bool)], until: Option<Instant>) -> Vec<usize> {
+    fn wait(
+        &self,
+        acceptor: &Acceptor,
+        conns: &[(usize, Arc<Stream>, bool)],
+        until: Option<Instant>,
+    ) -> Vec<usize> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::IN)];
         for (_, stream, pending) in conns {
             let write = if *pending { PollFlags::OUT } else { PollFlags::empty() };
@@ -322,11 +354,21 @@ impl Control {
         };
         match (hello.channel, from) {
             (Channel::Control, Slot::Absent) => Verdict::Yes,
-            (Channel::Control, _) => no("this rank is connected already; every process needs a rank of its own"),
-            (Channel::Shm | Channel::Tcp { .. }, Slot::Absent | Slot::Dead(_)) => no("you are not a member any more"),
-            (Channel::Shm, _) if !self.shm || !matches!(stream, Stream::Unix(_)) => no("it does not share memory"),
-            (Channel::Tcp { .. }, _) if !matches!(stream, Stream::Tcp(_)) => no("that is not a TCP connection"),
-            (Channel::Shm | Channel::Tcp { .. }, _) if state.closed.contains(&hello.context) => no("it has left that group"),
+            (Channel::Control, _) => {
+                no("this rank is connected already; every process needs a rank of its own")
+            }
+            (Channel::Shm | Channel::Tcp { .. }, Slot::Absent | Slot::Dead(_)) => {
+                no("you are not a member any more")
+            }
+            (Channel::Shm, _) if !self.shm || !matches!(stream, Stream::Unix(_)) => {
+                no("it does not share memory")
+            }
+            (Channel::Tcp { .. }, _) if !matches!(stream, Stream::Tcp(_)) => {
+                no("that is not a TCP connection")
+            }
+            (Channel::Shm | Channel::Tcp { .. }, _) if state.closed.contains(&hello.context) => {
+                no("it has left that group")
+            }
             (Channel::Shm | Channel::Tcp { .. }, _) if state.parked.len() >= MAX_PARKED => Verdict::Busy,
             (Channel::Shm | Channel::Tcp { .. }, _) => Verdict::Yes,
             (Channel::Join, _) => no("it is a rank, not the store"),
@@ -375,14 +417,16 @@ impl State {
             Note::Leave { context } | Note::Abort { context, .. } => {
                 let Some(group) = self.contexts.get_mut(&context) else {
                     if !self.closed.contains(&context) {
-                        self.early.truncate_front(MAX_EARLY - 1);
+                        self.early.keep_last(MAX_EARLY - 1);
                         self.early.push_back((from, note));
                     }
                     return;
                 };
                 let Some(by) = group.members.iter().position(|m| *m == from) else { return };
                 match note {
-                    Note::Abort { culprit, reported, cause, .. } if (culprit as usize) < group.members.len() => {
+                    Note::Abort { culprit, reported, cause, .. }
+                        if (culprit as usize) < group.members.len() =>
+                    {
                         group.watch.fail(Failure { culprit: culprit as usize, by, cause, reported });
                     }
                     Note::Leave { .. } => {
@@ -448,7 +492,7 @@ impl State {
 
     /// Forget what was kept for a group that is over.
     fn forget(&mut self, context: u64) {
-        self.closed.truncate_front(MAX_CLOSED - 1);
+        self.closed.keep_last(MAX_CLOSED - 1);
         self.closed.push_back(context);
         self.parked.retain(|a| a.context != context);
         self.early.retain(|(_, note)| !matches!(note, Note::Leave { context: c } | Note::Abort { context: c, .. } if *c == context));
@@ -459,13 +503,13 @@ fn abort_note(context: u64, f: &Failure) -> Note {
     Note::Abort { context, culprit: f.culprit as u32, reported: f.reported, cause: f.cause.clone() }
 }
 
-trait TruncateFront {
+trait KeepLast {
     /// Drop the oldest until at most `n` are left.
-    fn truncate_front(&mut self, n: usize);
+    fn keep_last(&mut self, n: usize);
 }
 
-impl<T> TruncateFront for VecDeque<T> {
-    fn truncate_front(&mut self, n: usize) {
+impl<T> KeepLast for VecDeque<T> {
+    fn keep_last(&mut self, n: usize) {
         while self.len() > n {
             self.pop_front();
         }

@@ -60,8 +60,12 @@ impl Mesh<'_> {
         watch: &Arc<Watch>,
         until: Instant,
     ) -> Result<Vec<Option<L>>> {
-        let internal = |what: &str| Error::Config(format!("group {context:x}: {what}; this is a bug in Comity"));
-        let mine = members.iter().position(|m| *m == self.me).ok_or_else(|| internal("this rank is not a member"))?;
+        let internal =
+            |what: &str| Error::Config(format!("group {context:x}: {what}; this is a bug in Comity"));
+        let mine = members
+            .iter()
+            .position(|m| *m == self.me)
+            .ok_or_else(|| internal("this rank is not a member"))?;
         if members.iter().any(|m| *m >= self.facts.len()) {
             return Err(internal("a member is not in the world"));
         }
@@ -133,7 +137,9 @@ impl<L> Opening<'_, L> {
 
     fn facts(&self, rank: usize) -> Result<(&Facts, &Facts), Trouble> {
         let of = |r| self.mesh.facts.get(r);
-        of(self.mesh.me).zip(of(self.world_rank(rank))).ok_or_else(|| self.own(rank, "has no entry in the table".into()))
+        of(self.mesh.me)
+            .zip(of(self.world_rank(rank)))
+            .ok_or_else(|| self.own(rank, "has no entry in the table".into()))
     }
 
     /// Connect to a lower rank. A stream: shared memory will come over it.
@@ -197,8 +203,9 @@ impl<L> Opening<'_, L> {
         loop {
             self.watch.hush();
             self.receive(&mut parts)?;
-            let missing: Vec<usize> =
-                (0..self.members.len()).filter(|r| *r != self.mine && matches!(self.links.get(*r), Some(None))).collect();
+            let missing: Vec<usize> = (0..self.members.len())
+                .filter(|r| *r != self.mine && matches!(self.links.get(*r), Some(None)))
+                .collect();
             if missing.is_empty() {
                 return Ok(());
             }
@@ -248,7 +255,8 @@ impl<L> Opening<'_, L> {
     fn wait(&self, offered: &[(usize, UnixStream)]) -> Result<Vec<usize>, Trouble> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN)];
         fds.extend(offered.iter().map(|(_, s)| PollFd::new(s, PollFlags::IN)));
-        poll_until(&mut fds, Some(self.until)).map_err(|e| self.own(self.mine, format!("cannot wait: {e}")))?;
+        poll_until(&mut fds, Some(self.until))
+            .map_err(|e| self.own(self.mine, format!("cannot wait: {e}")))?;
         let ready = fds.iter().skip(1).zip(offered).filter(|(fd, _)| !fd.revents().is_empty());
         Ok(ready.map(|(_, o)| o.0).collect())
     }
@@ -293,7 +301,8 @@ impl<L> Opening<'_, L> {
 
     fn late(&self, missing: &[usize]) -> Trouble {
         let waited = seconds(self.begun.elapsed());
-        let names: Vec<String> = missing.iter().map(|r| self.mesh.peer(self.members, *r).to_string()).collect();
+        let names: Vec<String> =
+            missing.iter().map(|r| self.mesh.peer(self.members, *r).to_string()).collect();
         let first = missing.first().copied().unwrap_or(self.mine);
         let mut trouble = self.own(first, format!("did not come to the group within {waited}"));
         trouble.error = Error::Join(format!(

@@ -2,12 +2,18 @@
 
 mod accept;
 pub(crate) mod board;
+mod control;
 mod dial;
+mod endpoint;
 mod hello;
+mod here;
+mod meet;
+mod mesh;
 mod store;
 mod stream;
 mod wire;
 
+pub(crate) use endpoint::Endpoint;
 pub use store::Store;
 
 use crate::{
@@ -33,6 +39,9 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
     /// The host of each world rank, numbered from 0 in order of first appearance.
     fn hosts(&self) -> &[usize];
 
+    /// Cores of the host that has fewest: a number that all ranks know alike.
+    fn cores(&self) -> usize;
+
     /// Make the links of a group and begin to watch its members on behalf of `watch`. Every member calls this with the same
     /// `context` (which names the group among all of this world's) and the same `members`.
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links>;
@@ -43,3 +52,6 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
     /// Tell the members that the group has failed. Does not block.
     fn abort(&self, context: u64, failure: &Failure);
 }
+
+#[cfg(test)]
+mod tests;

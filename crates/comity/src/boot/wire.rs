@@ -20,6 +20,7 @@ pub(super) struct Facts {
     pub(super) host_id: u64,
     pub(super) host: String,
     pub(super) pid: u32,
+    pub(super) cores: u16,
     pub(super) shm: bool,
     pub(super) tcp: bool,
     /// TCP connections per address.
@@ -76,6 +77,7 @@ impl Facts {
         w.u64(self.host_id);
         w.text(&self.host);
         w.u32(self.pid);
+        w.u16(self.cores);
         w.u8(u8::from(self.shm) | u8::from(self.tcp) << 1);
         w.u16(self.connections);
         w.text(&self.unix);
@@ -86,7 +88,7 @@ impl Facts {
     }
 
     fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (host_id, host, pid) = (r.u64()?, r.text()?, r.u32()?);
+        let (host_id, host, pid, cores) = (r.u64()?, r.text()?, r.u32()?, r.u16()?);
         let kinds = r.u8()?;
         let (connections, unix) = (r.u16()?, r.text()?);
         let n = usize::from(r.u8()?);
@@ -94,7 +96,17 @@ impl Facts {
             return Err(Malformed);
         }
         let addrs = (0..n).map(|_| r.addr()).collect::<Result<_, _>>()?;
-        Ok(Self { host_id, host, pid, shm: kinds & 1 != 0, tcp: kinds & 2 != 0, connections, unix, addrs })
+        Ok(Self {
+            host_id,
+            host,
+            pid,
+            cores,
+            shm: kinds & 1 != 0,
+            tcp: kinds & 2 != 0,
+            connections,
+            unix,
+            addrs,
+        })
     }
 }
 
@@ -335,7 +347,7 @@ mod tests {
 
     prop_compose! {
         fn facts()(
-            host_id: u64, host in "\\PC{0,40}", pid: u32, shm: bool, tcp: bool, connections: u16,
+            host_id: u64, host in "\\PC{0,40}", pid: u32, cores: u16, shm: bool, tcp: bool, connections: u16,
             unix in "[a-z]{0,20}", addrs in prop::collection::vec(any::<SocketAddr>(), 0..=MAX_ADDRS),
         ) -> Facts {
             // Flow labels do not travel.
@@ -343,7 +355,7 @@ mod tests {
                 SocketAddr::V6(a) => SocketAddrV6::new(*a.ip(), a.port(), 0, a.scope_id()).into(),
                 a => a,
             }).collect();
-            Facts { host_id, host, pid, shm, tcp, connections, unix, addrs }
+            Facts { host_id, host, pid, cores, shm, tcp, connections, unix, addrs }
         }
     }
 
