@@ -50,7 +50,7 @@ for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX
 #[command(after_help = AFTER)]
 pub(crate) struct Args {
     /// How many ranks to start
-    #[arg(short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(short, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
     n: u32,
 
     /// Set a variable for every rank (repeatable)
@@ -62,7 +62,7 @@ pub(crate) struct Args {
     cwd: Option<PathBuf>,
 
     /// End the job after this many seconds, with exit code 124
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     timeout: Option<Duration>,
 
     /// Also write each rank's output, untagged, to DIR/rank-N.out and DIR/rank-N.err
