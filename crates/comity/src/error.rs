@@ -34,12 +34,20 @@ pub enum Error {
         misuse: Misuse,
     },
 
+    /// A wait that could never end: background work waits for later work of the same group. Nothing moved.
+    #[error(
+        "background work of a group cannot wait for a later request of the same group, which runs after it; wait outside, or make the call inside"
+    )]
+    Order,
+
     /// Not all ranks came together in time.
     #[error("{0}")]
     Join(String),
 
     /// Two ranks made different calls, or the same call with other arguments.
-    #[error("ranks disagree: {peer} called {theirs} while rank {rank} called {ours}; every rank must make the same calls in the same order")]
+    #[error(
+        "ranks disagree: {peer} called {theirs} while rank {rank} called {ours}; every rank must make the same calls in the same order"
+    )]
     Mismatch {
         /// This rank.
         rank: usize,
@@ -49,6 +57,8 @@ pub enum Error {
         peer: Peer,
         /// Its call.
         theirs: CallInfo,
+        /// What differs first: "dtype", "count", ...
+        differs: &'static str,
     },
 
     /// The operation did not finish in time.
@@ -118,7 +128,7 @@ pub enum Error {
 impl Error {
     /// Whether the group is unusable after this error.
     pub fn is_fatal(&self) -> bool {
-        !matches!(self, Self::Config(_) | Self::Unavailable { .. } | Self::Misuse { .. })
+        !matches!(self, Self::Config(_) | Self::Unavailable { .. } | Self::Misuse { .. } | Self::Order)
     }
 
     /// The first failure: what is inside [`Error::Broken`], else the error itself.
@@ -210,8 +220,8 @@ pub enum Misuse {
     /// Sends and receives to oneself.
     #[error("rank {0} cannot {1} itself")]
     Oneself(usize, &'static str),
-    /// A negative color that is not [`crate::UNDEFINED`].
-    #[error("color {0} is negative; use a color >= 0, or comity::UNDEFINED to stay out")]
+    /// A negative color.
+    #[error("color {0} is negative; use a color >= 0, or split_opt with None to stay out")]
     Color(i32),
     /// A tag outside the range for users.
     #[error("tag {0} is above {max}", max = crate::MAX_TAG)]
@@ -219,9 +229,6 @@ pub enum Misuse {
     /// Memory this backend cannot reach.
     #[error("the buffer lives in {0}, which this backend does not reach; copy it to host memory")]
     Place(String),
-    /// A call on the group from inside its own background work would wait for itself.
-    #[error("{0}")]
-    Order(&'static str),
 }
 
 struct During<'a>(&'a Option<CallInfo>);

@@ -11,7 +11,7 @@ use super::memory::Kills;
 use super::outlet::{Outlets, Stream};
 use super::rank::{Rank, environment};
 use super::signals::Signals;
-use super::{REFUSED, USAGE, tree};
+use super::{REFUSED, USAGE, meet, tree};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, Signal, WaitOptions};
@@ -91,7 +91,7 @@ impl Keeper {
         front.set_nonblocking(true)?;
         let timeout = job.timeout.and_then(|t| Instant::now().checked_add(t));
         Ok(Self {
-            meeting: Meeting::open(job.size)?,
+            meeting: Meeting::open(job.size, meet::join_limit())?,
             ranks: Vec::with_capacity(job.size),
             course: Course::new(job.size, timeout),
             deaths: Deaths::new()?,

@@ -6,17 +6,36 @@
 //! to their place. What the medium needs of its own (frames, checksums, credits, striping over
 //! several connections) stays inside.
 //!
-//! The contract, held by tests/link conformance over every implementation:
+//! The contract, held by the `conformance` tests over every implementation:
 //! - `put` accepts a prefix of `head` followed by `body`, possibly nothing; what it has accepted
-//!   reaches the peer without further calls.
+//!   reaches the peer without further calls. What it has not accepted is offered again before
+//!   anything else, in any pieces: a link may have announced it already.
 //! - `peek` lends the bytes that lie ready, without a gap; `consume` gives back a prefix of them.
-//!   `peek` may return fewer bytes than are ready (the ring wraps there), but never zero when some are.
+//!   `peek` may return fewer bytes than are ready (the ring wraps there, a frame ends there), but
+//!   never zero when some are; and for `want` up to [`SMALL_WANT`] it lends that many when that many are
+//!   ready, for a larger one at least eight: a header or an element comes whole.
 //! - `take` moves a prefix of the ready bytes to `dst`; the same bytes that `peek` would lend.
-//! - After an error every call returns it again.
+//! - After an error every call returns it again, but bytes that arrived before it are lent first.
 //! - `arm` announces that this side is about to sleep in `poll` on `fds`: from then until `disarm`
-//!   the peer's `put` or `consume` makes one of them readable. A caller arms, tries once more, then polls.
+//!   the peer's `put` or `consume` makes one of them ready. A caller arms, tries once more, then
+//!   polls. Which descriptors those are changes with every call that moves bytes.
+//! - A link that is dropped delivers what it has accepted; then the peer sees it closed.
+
+#[cfg(test)]
+pub(crate) mod conformance;
+pub(crate) mod tcp;
+
+mod local;
+mod ring;
+mod shm;
+
+pub(crate) use local::LocalWorld;
+pub(crate) use shm::ShmLink;
 
 use std::{fmt, os::fd::BorrowedFd};
+
+/// The largest `want` that [`Link::peek`] fills in one piece when the bytes are there.
+pub(crate) const SMALL_WANT: usize = 64;
 
 /// The kind of medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,7 +84,7 @@ pub(crate) trait Link: Send + fmt::Debug {
     fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError>;
 
     /// Bytes that lie ready, in place; empty when none are. A link that must read them from the
-    /// system reads about `want`.
+    /// system reads about `want`. All of them up to [`SMALL_WANT`]; see the module's contract.
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError>;
 
     /// Give back the first `n` bytes that `peek` lent.

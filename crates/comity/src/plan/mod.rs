@@ -5,20 +5,36 @@
 //! runs all ranks of it against each other in one thread.
 //!
 //! ```text
-//!   choose ──> ring | doubling | direct | tree | ... ──> Plan ──> Schedule ──> engine (links)
+//!   choose ──> direct | ring | doubling | tree | ... ──> Plan ──> Schedule ──> engine (links)
 //!                    (pipelined over segments)                        └──────> simulate (no links)
 //! ```
 //!
 //! Ranges are in elements. A step names its `round`: a message is sent and received in the same
-//! round on both sides, which fixes the order of messages between two ranks.
+//! round on both sides, which fixes the order of messages between two ranks. Data flow only from
+//! earlier rounds to later ones, so the earliest open round can always move: no plan deadlocks.
 
+mod alltoall;
+mod choose;
+mod direct;
+mod doubling;
+mod draft;
+mod hierarchy;
+mod pipeline;
+mod ring;
 mod schedule;
+mod shape;
+#[cfg(test)]
+mod simulate;
+mod tree;
 
+pub(crate) use choose::{Choice, Cost, Topology, choose};
+pub(crate) use pipeline::build;
 pub(crate) use schedule::{Schedule, Want};
+pub(crate) use shape::{Algorithm, Kind, Shape};
 
 /// A buffer of a call. For operations in place `In` and `Out` are the same memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Buf {
+pub(crate) enum Buf {
     /// What this rank contributes. Never written (except through `Out`, when in place).
     In,
     /// Where the result goes.
@@ -29,18 +45,18 @@ pub enum Buf {
 
 /// `len` elements of `buf`, from `at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Slice {
+pub(crate) struct Slice {
     /// Which buffer.
-    pub buf: Buf,
+    pub(crate) buf: Buf,
     /// First element.
-    pub at: usize,
+    pub(crate) at: usize,
     /// Elements.
-    pub len: usize,
+    pub(crate) len: usize,
 }
 
 /// What happens to received elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Take {
+pub(crate) enum Take {
     /// They are the result.
     Copy,
     /// `dst = with ∘ received`. `with` has the length of `dst` and is often `dst` itself.
@@ -54,7 +70,7 @@ pub enum Take {
 
 /// What one step does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Act {
+pub(crate) enum Act {
     /// Send `src` to rank `to`.
     Send {
         /// The receiver.
@@ -72,14 +88,16 @@ pub enum Act {
         take: Take,
     },
     /// Take `dst.len` elements from each rank in `from` (ascending, without this rank) and combine them with
-    /// `own`, all in rank order, into `dst`. Nothing is added to `dst` afterwards.
+    /// `own`, all in rank order, into `dst`.
     Fold {
-        /// The senders.
+        /// The senders, two or more.
         from: Vec<usize>,
         /// This rank's operand.
         own: Slice,
         /// Where the result goes.
         dst: Slice,
+        /// Nothing is added to `dst` afterwards (an average divides here).
+        last: bool,
     },
     /// Copy within this rank.
     Copy {
@@ -92,25 +110,30 @@ pub enum Act {
 
 /// One step of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Step {
+pub(crate) struct Step {
     /// When: the same number on both sides of a message.
-    pub round: u32,
+    pub(crate) round: u32,
     /// What.
-    pub act: Act,
+    pub(crate) act: Act,
 }
 
 /// What one rank does in one call, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The steps, by ascending round.
-    pub steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
     /// Elements of `Buf::Tmp` that the steps use.
-    pub tmp: usize,
+    pub(crate) tmp: usize,
 }
 
 impl Slice {
     /// All of `buf` from `at` for `len`.
-    pub const fn new(buf: Buf, at: usize, len: usize) -> Self {
+    pub(crate) const fn new(buf: Buf, at: usize, len: usize) -> Self {
         Self { buf, at, len }
+    }
+
+    /// `part` of this slice: offset from its start, and length.
+    pub(crate) const fn part(self, part: (usize, usize)) -> Self {
+        Self { buf: self.buf, at: self.at + part.0, len: part.1 }
     }
 }

@@ -10,6 +10,9 @@
 //!   send  [######>...........]   so 8 may leave: 2 more now
 //! ```
 //!
+//! Messages without elements (a barrier's) have no data to wait for: such a send waits for those that arrive
+//! in earlier rounds.
+//!
 //! Cost: building is linear in the steps times the overlapping ones before them; asking and
 //! advancing are O(dependencies of the step), of which a ring has two.
 
@@ -35,6 +38,7 @@ struct Item {
     act: Act,
     len: usize,
     done: usize,
+    ended: bool,
     /// Range of `Schedule::deps`.
     deps: (u32, u32),
 }
@@ -84,6 +88,7 @@ impl Schedule {
             tmp: plan.tmp,
         };
         let mut touched = Touched::new(plan, in_place);
+        let mut bells: Vec<(u32, Id)> = Vec::new();
         for step in &plan.steps {
             let id = s.items.len() as Id;
             let len = match &step.act {
@@ -105,8 +110,16 @@ impl Schedule {
                 }
             };
             let from = s.deps.len() as u32;
-            touched.depend(&step.act, id, &mut s.deps);
-            s.items.push(Item { act: step.act.clone(), len, done: 0, deps: (from, s.deps.len() as u32) });
+            match &step.act {
+                Act::Recv { .. } if len == 0 => bells.push((step.round, id)),
+                Act::Send { .. } if len == 0 => {
+                    let heard = bells.iter().filter(|b| b.0 < step.round);
+                    s.deps.extend(heard.map(|&(_, on)| Dep { on, shift: 0, free: 0 }));
+                }
+                act => touched.depend(act, id, &mut s.deps),
+            }
+            let deps = (from, s.deps.len() as u32);
+            s.items.push(Item { act: step.act.clone(), len, done: 0, ended: false, deps });
         }
         s.reset();
         s
@@ -116,6 +129,7 @@ impl Schedule {
     pub(crate) fn reset(&mut self) {
         for item in &mut self.items {
             item.done = 0;
+            item.ended = false;
         }
         for q in self.sends.iter_mut().chain(&mut self.recvs) {
             q.at = 0;
@@ -154,10 +168,16 @@ impl Schedule {
         self.recvs[queue].peer
     }
 
-    /// What a send queue wants next, or `None` when it has ended.
+    /// What a send queue wants next, or `None` when it has ended or its next message, one without elements, may not
+    /// go yet.
     pub(crate) fn next_send(&self, queue: usize) -> Option<Want> {
         let q = &self.sends[queue];
-        q.ids.get(q.at).map(|&id| self.want(id))
+        let &id = q.ids.get(q.at)?;
+        let item = &self.items[id as usize];
+        if item.len == 0 && self.deps_of(item).iter().any(|d| !self.items[d.on as usize].ended) {
+            return None;
+        }
+        Some(self.want(id))
     }
 
     /// What a receive queue wants next, or `None` when it has ended.
@@ -192,6 +212,7 @@ impl Schedule {
         let item = &mut self.items[q.ids[q.at] as usize];
         item.done += n;
         if item.done == item.len {
+            item.ended = true;
             q.at += 1;
             self.left -= 1;
         }
@@ -203,6 +224,7 @@ impl Schedule {
         let item = &mut self.items[q.ids[q.at] as usize];
         item.done += n;
         if item.done == item.len {
+            item.ended = true;
             q.at += 1;
             self.left -= 1;
         }
@@ -220,6 +242,7 @@ impl Schedule {
         let item = &mut self.items[id as usize];
         item.done += n;
         if item.done == item.len {
+            item.ended = true;
             self.left -= 1;
             for q in self.recvs.iter_mut().filter(|q| q.ids.get(q.at) == Some(&id)) {
                 q.at += 1;
@@ -236,6 +259,7 @@ impl Schedule {
             return None;
         }
         item.done = item.len;
+        item.ended = true;
         self.left -= 1;
         self.copied += 1;
         match item.act {
@@ -255,10 +279,14 @@ impl Schedule {
         from
     }
 
+    fn deps_of(&self, item: &Item) -> &[Dep] {
+        &self.deps[item.deps.0 as usize..item.deps.1 as usize]
+    }
+
     fn want(&self, id: Id) -> Want {
         let item = &self.items[id as usize];
         let mut allowed = item.len;
-        for d in &self.deps[item.deps.0 as usize..item.deps.1 as usize] {
+        for d in self.deps_of(item) {
             let on = &self.items[d.on as usize];
             if on.done < on.len {
                 let reach = (on.done as isize - d.shift).max(d.free as isize);
@@ -307,10 +335,12 @@ impl Touched {
             Act::Fold { own, dst, .. } => (Some(*own), Some(*dst)),
             Act::Copy { src, dst } => (Some(*src), Some(*dst)),
         };
-        if let Some(r) = read.map(|r| self.place(r)) {
+        let read = read.map(|r| self.place(r));
+        let write = write.map(|w| self.place(w));
+        if let Some(r) = read.filter(|_| read != write) {
             self.after(r, &self.writes, deps);
         }
-        if let Some(w) = write.map(|w| self.place(w)) {
+        if let Some(w) = write {
             self.after(w, &self.writes, deps);
             self.after(w, &self.reads, deps);
             // Whoever waits for this step has waited for all that it covers.
@@ -318,7 +348,7 @@ impl Touched {
             self.writes.insert((w.buf, w.at, id), w.len);
         }
         // Own reads come last: a step reads each element before it writes it.
-        if let Some(r) = read.map(|r| self.place(r)) {
+        if let Some(r) = read {
             self.reads.insert((r.buf, r.at, id), r.len);
         }
     }

@@ -1,5 +1,9 @@
 //! Borrowed, type-erased buffers: what every operation takes.
 
+mod memory;
+
+pub(crate) use memory::Memory;
+
 use crate::{DType, Element};
 use std::marker::PhantomData;
 
@@ -149,4 +153,11 @@ impl<'a, T: Element, const N: usize> From<&'a mut [T; N]> for ViewMut<'a> {
     fn from(s: &'a mut [T; N]) -> Self {
         s.as_mut_slice().into()
     }
+}
+
+/// Copy the whole of `src` to `dst`, which has the same size.
+pub(crate) fn copy(src: View<'_>, dst: ViewMut<'_>) {
+    assert_eq!(src.len_bytes(), dst.len_bytes());
+    // SAFETY: both live in host memory for that many bytes (checked by the group for every call); `copy` allows overlap.
+    unsafe { std::ptr::copy(src.ptr, dst.ptr, src.len_bytes()) };
 }

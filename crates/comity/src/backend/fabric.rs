@@ -1,0 +1,308 @@
+//! Plans over links: the backend that needs nothing but memory and sockets.
+
+use super::{Backend, Bufs, Call};
+use crate::{
+    CallInfo, DType, Error, LinkKind, Misuse, Op, Peer, Result,
+    boot::World,
+    engine::{Engine, Failure, Header, Patience, Task, Watch, Way},
+    plan::{self, Act, Algorithm, Buf, Kind, Plan, Schedule, Shape, Slice, Step, Take, Topology},
+    stats::Counters,
+    view::Memory,
+};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Schedules kept for calls that come again.
+const KEPT: usize = 16;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Fabric {
+    engine: Engine,
+    world: Arc<dyn World>,
+    /// World ranks by rank.
+    members: Vec<usize>,
+    rank: usize,
+    context: u64,
+    topology: Topology,
+    kept: Vec<Kept>,
+    scratch: Vec<u8>,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    key: Key,
+    schedule: Schedule,
+    shape: u64,
+}
+
+/// What a schedule depends on, besides the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    kind: Kind,
+    count: usize,
+    elem: usize,
+    root: usize,
+    in_place: bool,
+}
+
+impl Fabric {
+    /// The backend of the group of `members` (world ranks); all of them call this.
+    pub(crate) fn open(
+        world: Arc<dyn World>,
+        members: Vec<usize>,
+        context: u64,
+        counters: Arc<Counters>,
+        until: Instant,
+    ) -> Result<Self> {
+        let watch =
+            Arc::new(Watch::new(members.len()).map_err(|e| Error::os("making an event descriptor", e))?);
+        let links = world.open(context, &members, &watch, until)?;
+        let rank = members.iter().position(|&m| m == world.rank()).unwrap_or_default();
+        let peers: Arc<[Peer]> = members
+            .iter()
+            .enumerate()
+            .map(|(rank, &m)| Peer {
+                rank,
+                ..world.peers().get(m).cloned().unwrap_or(Peer { rank, host: None, pid: None })
+            })
+            .collect();
+        // All ranks must choose alike: from what all know, not from what this one measured.
+        let host: Vec<usize> = members.iter().map(|&m| world.hosts().get(m).copied().unwrap_or(0)).collect();
+        let here = host.iter().filter(|&&h| h == host[rank]).count();
+        let cores = thread::available_parallelism().map_or(1, |n| n.get());
+        let engine = Engine::new(
+            world.clone(),
+            context,
+            (rank, peers),
+            (links, watch),
+            Patience::new(here, cores),
+            counters.clone(),
+        );
+        let topology = Topology::new(host, world.cores());
+        Ok(Self {
+            engine,
+            world,
+            members,
+            rank,
+            context,
+            topology,
+            kept: Vec::new(),
+            scratch: Vec::new(),
+            counters,
+        })
+    }
+
+    fn collective(&mut self, kind: Kind, call: Call<'_>, limit: Duration) -> Result<()> {
+        let info = call.info;
+        let in_place = matches!(call.bufs, Bufs::InPlace(_)) && kind != Kind::Broadcast;
+        let elem = info.dtype.map_or(1, DType::size);
+        let key = Key { kind, count: info.count, elem, root: info.root.unwrap_or(0), in_place };
+        let plain = call.counts.is_empty();
+        let known = if plain { self.kept.iter().position(|k| k.key == key) } else { None };
+        let mut kept = match known {
+            // The last one used stands last: the first to go is the one not used longest.
+            Some(i) => self.kept.remove(i),
+            None => self.prepare(key, &call),
+        };
+        let context = self.context as u16;
+        let shape = kept.shape;
+        let pairwise = kind == Kind::AllToAll && !plain;
+        let counts = (call.counts, call.recv_counts);
+        let header = |way: Way, peer: usize| {
+            let shape = match way {
+                Way::Out if pairwise => counts.0.get(peer).map_or(0, |&c| c as u64),
+                Way::In if pairwise => counts.1.get(peer).map_or(0, |&c| c as u64),
+                _ => shape,
+            };
+            // With parts that differ by pair nobody knows the others' totals.
+            let info = if pairwise { CallInfo { count: 0, ..info } } else { info };
+            Header { info, shape, epoch: 0, context }
+        };
+        let tmp = kept.schedule.tmp();
+        if self.scratch.len() < tmp {
+            self.scratch.resize(tmp, 0);
+        }
+        let part = info.count * elem;
+        let tmp = &mut self.scratch[..tmp];
+        let mut memory = match call.bufs {
+            Bufs::None => Memory::new(None, None, tmp),
+            Bufs::In(src) => Memory::new(Some(src), None, tmp),
+            Bufs::Out(dst) | Bufs::InPlace(dst) => Memory::new(None, Some(dst), tmp),
+            Bufs::Both(src, dst) => Memory::new(Some(src), Some(dst), tmp),
+            Bufs::OwnIn(dst) => Memory::within(dst, self.rank * part, part, tmp),
+            Bufs::OwnOut(dst) => Memory::around(dst, self.rank * part, part, tmp),
+        };
+        let task = Task { info, header: &header, limit };
+        let out = self.engine.run(&mut kept.schedule, &mut memory, &task);
+        if plain && out.is_ok() {
+            kept.schedule.reset();
+            if self.kept.len() == KEPT {
+                self.kept.remove(0);
+            }
+            self.kept.push(kept);
+        }
+        out
+    }
+
+    /// Choose a plan and prepare it, in bytes.
+    fn prepare(&self, key: Key, call: &Call<'_>) -> Kept {
+        let shape = Shape {
+            kind: key.kind,
+            rank: self.rank,
+            size: self.members.len(),
+            count: key.count,
+            elem: key.elem,
+            root: key.root,
+            counts: call.counts,
+            recv_counts: call.recv_counts,
+            hosts: &self.topology.host,
+        };
+        let choice = plan::choose(&shape, &self.topology);
+        let plan = plan::build(&shape, choice.algorithm, choice.segment);
+        let agreed = fingerprint(choice.algorithm, choice.segment, call.counts);
+        Kept { key, schedule: Schedule::new(&scaled(plan, key.elem), key.in_place), shape: agreed }
+    }
+
+    /// send, recv and exchange.
+    fn pair(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
+        let info = call.info;
+        let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
+        let context = self.context as u16;
+        let (src, dst) = match call.bufs {
+            Bufs::In(s) => (Some(s), None),
+            Bufs::Out(d) => (None, Some(d)),
+            Bufs::Both(s, d) => (Some(s), Some(d)),
+            _ => (None, None),
+        };
+        let message = |count: usize, dtype: DType, other: usize| CallInfo {
+            op: Op::Send,
+            seq: 0,
+            count,
+            dtype: Some(dtype),
+            reduce: None,
+            root: Some(other),
+            tag: info.tag,
+        };
+        let out = src.zip(to).map(|(s, to)| (message(s.count(), s.dtype(), to), s.len_bytes()));
+        let mut into =
+            dst.as_ref().zip(from).map(|(d, from)| (message(d.count(), d.dtype(), from), d.len_bytes()));
+        let mut memory = Memory::new(src, dst, &mut []);
+        // What is expected may be here already.
+        if let Some((m, len)) = into
+            && let Some((h, bytes)) = self.engine.unstash(from.unwrap_or(0), |h| h.info.tag == m.tag)
+        {
+            if (h.info.count, h.info.dtype) != (m.count, m.dtype) {
+                let differs = if h.info.dtype == m.dtype { "count" } else { "dtype" };
+                return Err(self.engine.refuse(from.unwrap_or(0), info, h, differs));
+            }
+            memory.write(Slice::new(Buf::Out, 0, len)).copy_from_slice(&bytes);
+            into = None;
+        }
+        let mut steps = Vec::with_capacity(2);
+        if let (Some((_, len)), Some(to)) = (out, to) {
+            steps.push(Step { round: 0, act: Act::Send { to, src: Slice::new(Buf::In, 0, len) } });
+        }
+        if let (Some((_, len)), Some(from)) = (into, from) {
+            let dst = Slice::new(Buf::Out, 0, len);
+            steps.push(Step { round: 0, act: Act::Recv { from, dst, take: Take::Copy } });
+        }
+        let header = |way: Way, _: usize| {
+            let of = if way == Way::Out { &out } else { &into };
+            Header { info: of.as_ref().map_or(info, |(m, _)| *m), shape: 0, epoch: 0, context }
+        };
+        let mut schedule = Schedule::new(&Plan { steps, tmp: 0 }, false);
+        self.engine.run(&mut schedule, &mut memory, &Task { info, header: &header, limit })
+    }
+}
+
+impl Backend for Fabric {
+    fn name(&self) -> &'static str {
+        "fabric"
+    }
+
+    fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
+        let kind = match call.info.op {
+            Op::AllReduce => Kind::AllReduce,
+            Op::Reduce => Kind::Reduce,
+            Op::Broadcast => Kind::Broadcast,
+            Op::AllGather | Op::Split => Kind::AllGather,
+            Op::ReduceScatter => Kind::ReduceScatter,
+            Op::Gather => Kind::Gather,
+            Op::Scatter => Kind::Scatter,
+            Op::AllToAll => Kind::AllToAll,
+            Op::Barrier => Kind::Barrier,
+            Op::Send | Op::Recv | Op::Exchange => return self.pair(call, limit),
+        };
+        self.collective(kind, call, limit)
+    }
+
+    fn split(&mut self, members: &[usize], context: u64, limit: Duration) -> Result<Box<dyn Backend>> {
+        if members.len() == 1 {
+            return Ok(Box::new(super::Single));
+        }
+        let members = members.iter().map(|&m| self.members[m]).collect();
+        let counters = Arc::new(Counters::default());
+        Ok(Box::new(Self::open(self.world.clone(), members, context, counters, Instant::now() + limit)?))
+    }
+
+    fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
+        self.engine.failure(call)
+    }
+
+    fn abort(&mut self, failure: Failure) {
+        self.engine.abort(failure);
+    }
+
+    fn links(&self) -> Vec<Option<LinkKind>> {
+        self.engine.links().iter().map(|l| l.as_ref().map(|l| l.kind())).collect()
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        self.world.leave(self.context);
+    }
+}
+
+/// The plan with ranges in bytes.
+fn scaled(mut plan: Plan, elem: usize) -> Plan {
+    let scale = |s: &mut Slice| {
+        s.at *= elem;
+        s.len *= elem;
+    };
+    for step in &mut plan.steps {
+        match &mut step.act {
+            Act::Send { src, .. } => scale(src),
+            Act::Recv { dst, take, .. } => {
+                scale(dst);
+                if let Take::Reduce { with, .. } = take {
+                    scale(with);
+                }
+            }
+            Act::Fold { own, dst, .. } => {
+                scale(own);
+                scale(dst);
+            }
+            Act::Copy { src, dst } => {
+                scale(src);
+                scale(dst);
+            }
+        }
+    }
+    plan.tmp *= elem;
+    plan
+}
+
+/// What all ranks must agree on beyond the call's own words (FNV-1a).
+fn fingerprint(algorithm: Algorithm, segment: usize, counts: &[usize]) -> u64 {
+    let words = [algorithm as usize, segment, counts.len()];
+    words
+        .iter()
+        .chain(counts)
+        .fold(0xcbf2_9ce4_8422_2325, |h, &w| (h ^ w as u64).wrapping_mul(0x0100_0000_01b3))
+}

@@ -1,0 +1,74 @@
+//! What carries out a group's calls.
+
+mod fabric;
+mod single;
+
+pub(crate) use fabric::Fabric;
+pub(crate) use single::Single;
+
+use crate::{CallInfo, LinkKind, Op, Result, View, ViewMut, engine::Failure};
+use std::{fmt, time::Duration};
+
+/// A checked call with its buffers.
+pub(crate) struct Call<'a> {
+    pub(crate) info: CallInfo,
+    pub(crate) bufs: Bufs<'a>,
+    /// Elements per rank, where parts are unequal: of the source for all_to_all.
+    pub(crate) counts: &'a [usize],
+    /// For all_to_all with unequal parts: elements from each rank.
+    pub(crate) recv_counts: &'a [usize],
+}
+
+/// The buffers of a call.
+pub(crate) enum Bufs<'a> {
+    /// Nothing moves.
+    None,
+    /// One buffer to read.
+    In(View<'a>),
+    /// One buffer to write.
+    Out(ViewMut<'a>),
+    /// Separate buffers.
+    Both(View<'a>, ViewMut<'a>),
+    /// The result replaces the contribution.
+    InPlace(ViewMut<'a>),
+    /// The contribution is this rank's part of the result (all_gather).
+    OwnIn(ViewMut<'a>),
+    /// The result replaces this rank's part of the contribution (reduce_scatter).
+    OwnOut(ViewMut<'a>),
+}
+
+/// Carries out calls for one rank of one group. Calls come one at a time.
+pub(crate) trait Backend: Send + fmt::Debug {
+    /// For messages: "fabric", "nccl".
+    fn name(&self) -> &'static str;
+
+    /// Carry out a call. After a fatal error the backend is not used again.
+    fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()>;
+
+    /// The backend of a new group of `members` (ranks of this group, in the new order). Every member calls this, in the same order.
+    fn split(&mut self, members: &[usize], context: u64, limit: Duration) -> Result<Box<dyn Backend>>;
+
+    /// The failure that another rank or the control thread has seen, if any.
+    fn failure(&self, call: Option<CallInfo>) -> Option<crate::Error>;
+
+    /// Tell the other ranks that this one gives up the group. Does not block.
+    fn abort(&mut self, failure: Failure);
+
+    /// The link to each rank; `None` for oneself.
+    fn links(&self) -> Vec<Option<LinkKind>>;
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn new(op: Op, bufs: Bufs<'a>) -> Self {
+        let mut info = CallInfo::new(op);
+        let (count, dtype) = match &bufs {
+            Bufs::None => (0, None),
+            Bufs::In(v) | Bufs::Both(v, _) => (v.count(), Some(v.dtype())),
+            Bufs::Out(v) | Bufs::InPlace(v) | Bufs::OwnIn(v) | Bufs::OwnOut(v) => {
+                (v.count(), Some(v.dtype()))
+            }
+        };
+        (info.count, info.dtype) = (count, dtype);
+        Self { info, bufs, counts: &[], recv_counts: &[] }
+    }
+}

@@ -1,0 +1,36 @@
+//! A group of one: every call copies or does nothing.
+
+use super::{Backend, Bufs, Call};
+use crate::{CallInfo, Error, LinkKind, Result, engine::Failure, view};
+use std::time::Duration;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Single;
+
+impl Backend for Single {
+    fn name(&self) -> &'static str {
+        "single"
+    }
+
+    fn run(&mut self, call: Call<'_>, _: Duration) -> Result<()> {
+        if let Bufs::Both(src, dst) = call.bufs {
+            view::copy(src, dst);
+        }
+        Ok(())
+    }
+
+    fn split(&mut self, _: &[usize], _: u64, _: Duration) -> Result<Box<dyn Backend>> {
+        Ok(Box::new(Self))
+    }
+
+    fn failure(&self, _: Option<CallInfo>) -> Option<Error> {
+        None
+    }
+
+    fn abort(&mut self, _: Failure) {}
+
+    fn links(&self) -> Vec<Option<LinkKind>> {
+        vec![None]
+    }
+}

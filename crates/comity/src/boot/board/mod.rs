@@ -1,0 +1,176 @@
+//! Boards: how rank 0 tells the others one short text before any of Comity's own connections exists.
+//!
+//! Every launcher that does not run a store for Comity has a channel of its own on which a few bytes can be told: torchrun's
+//! store, MPICH's process manager, the host itself when all ranks are on it.
+
+mod pmi;
+mod torch;
+mod unix;
+
+use crate::{Error, Result};
+pub(crate) use pmi::PmiBoard;
+use rustix::net::{SendFlags, send};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    io::{self, Read},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+pub(crate) use torch::TorchBoard;
+pub(crate) use unix::UnixBoard;
+
+/// The longest text that every board can carry.
+pub(crate) const MAX_TEXT: usize = 512;
+
+/// A place where rank 0 posts a text that every other rank reads.
+///
+/// All ranks call [`share`](Self::share) equally often; call k of one rank belongs to call k of the others. Boards
+/// that other code implements (over Ray, Kubernetes or a torch `Store`) go into [`Config::board`](crate::Config::board).
+pub trait Board: Send + Sync + fmt::Debug + fmt::Display {
+    /// Rank 0 gives its text as `mine`, the others give `None`; all get rank 0's text. Ends by `until`, with an error that says
+    /// what it waited for. Others may read as long as rank 0 keeps the board, which it does until all have met. The text has 1 to 512 bytes, all of them printable ASCII other than space, `=`, `;` and quotes.
+    fn share(&self, rank: usize, size: usize, mine: Option<&str>, until: Instant) -> Result<String>;
+}
+
+/// How often this process has shared over the board `name`, this time not counted.
+///
+/// Counted per process, because a process that makes a second group makes a second board, which must not find
+/// what was posted for the first.
+fn shares(name: String) -> usize {
+    static SHARES: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+    let mut shares = SHARES.lock().unwrap_or_else(PoisonError::into_inner);
+    let next = shares.entry(name).or_default();
+    let this = *next;
+    *next += 1;
+    this
+}
+
+/// The text if rank 0 gave one that every board can carry, and the others none.
+fn own_text(rank: usize, mine: Option<&str>) -> Result<Option<&str>> {
+    match mine {
+        Some(text) if rank == 0 && is_text(text) => Ok(Some(text)),
+        None if rank != 0 => Ok(None),
+        Some(_) if rank == 0 => Err(Error::Config(format!(
+            "a board carries 1 to {MAX_TEXT} printable ASCII characters other than space, '=', ';' and quotes"
+        ))),
+        _ => Err(Error::Config("rank 0, and no other, gives the text that a board shares".into())),
+    }
+}
+
+fn is_text(text: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_graphic() && !matches!(b, b'=' | b';' | b'"' | b'\'');
+    !text.is_empty() && text.len() <= MAX_TEXT && text.bytes().all(fits)
+}
+
+/// What came back from elsewhere, if it is a text.
+fn checked(text: String, from: &dyn fmt::Display) -> Result<String> {
+    if is_text(&text) {
+        Ok(text)
+    } else {
+        Err(Error::Join(format!("{from} answered with {} bytes that no rank posted", text.len())))
+    }
+}
+
+/// A stream with a deadline on every byte.
+trait Timed: Read {
+    /// As `write`, but an end that is gone is an error and never a signal, whatever the program does with signals.
+    fn send(&self, buf: &[u8]) -> io::Result<usize>;
+
+    fn limit(&self, limit: Duration) -> io::Result<()>;
+}
+
+/// Systems without this flag set an option on the socket, which the standard library does for its own.
+#[cfg(target_vendor = "apple")]
+const QUIET: SendFlags = SendFlags::empty();
+#[cfg(not(target_vendor = "apple"))]
+const QUIET: SendFlags = SendFlags::NOSIGNAL;
+
+impl Timed for std::net::TcpStream {
+    fn send(&self, buf: &[u8]) -> io::Result<usize> {
+        Ok(send(self, buf, QUIET)?)
+    }
+
+    fn limit(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit))?;
+        self.set_write_timeout(Some(limit))
+    }
+}
+
+impl Timed for std::os::unix::net::UnixStream {
+    fn send(&self, buf: &[u8]) -> io::Result<usize> {
+        Ok(send(self, buf, QUIET)?)
+    }
+
+    fn limit(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit))?;
+        self.set_write_timeout(Some(limit))
+    }
+}
+
+/// The time left until `until`, as sockets take it: never zero, which would mean for ever.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left.max(Duration::from_millis(1))) }
+}
+
+/// Fill `buf` by `until`.
+fn read_all(stream: &mut impl Timed, mut buf: &mut [u8], until: Instant) -> io::Result<()> {
+    while !buf.is_empty() {
+        stream.limit(left(until)?)?;
+        match stream.read(buf) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => buf = buf.get_mut(n..).unwrap_or_default(),
+            Err(e) => retry(e)?,
+        }
+    }
+    Ok(())
+}
+
+/// Write all of `buf` by `until`.
+fn write_all(stream: &impl Timed, mut buf: &[u8], until: Instant) -> io::Result<()> {
+    while !buf.is_empty() {
+        stream.limit(left(until)?)?;
+        match stream.send(buf) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => buf = buf.get(n..).unwrap_or_default(),
+            Err(e) => retry(e)?,
+        }
+    }
+    Ok(())
+}
+
+/// Nothing for an error that says "again"; the loop looks at the clock then.
+fn retry(e: io::Error) -> io::Result<()> {
+    match e.kind() {
+        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Ok(()),
+        _ => Err(e),
+    }
+}
+
+fn is_late(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_rank_0_gives_a_text_and_one_that_fits() {
+        assert_eq!(own_text(0, Some("[::1]:5000")).unwrap(), Some("[::1]:5000"));
+        assert_eq!(own_text(1, None).unwrap(), None);
+        let long = "x".repeat(MAX_TEXT + 1);
+        for (rank, mine) in [
+            (0, None),
+            (1, Some("a")),
+            (0, Some("")),
+            (0, Some("a b")),
+            (0, Some("a=b")),
+            (0, Some("é")),
+            (0, Some(&long)),
+        ] {
+            assert!(matches!(own_text(rank, mine), Err(Error::Config(_))), "{rank} {mine:?}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! MPICH's process manager as a board: PMI-1, lines of text over the descriptor in `PMI_FD`.
+//!
+//! Rank 0 puts, all meet in a barrier, the others get. The manager takes one conversation per process, so all
+//! boards of a descriptor share it. It also takes a process that leaves without "finalize" for a crash and ends the others,
+//! so that is said when the process exits, and not before: an MPI library in the same process may still need the manager.
+
+use super::{Board, Timed, checked, is_late, own_text, read_all, write_all};
+use crate::{Error, Result, sys};
+use std::{
+    fmt, io,
+    os::{fd::RawFd, unix::net::UnixStream},
+    sync::{Mutex, Once, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// The longest line of the protocol, which is that of the longest value, with room.
+const MOST_LINE: usize = 4096;
+
+/// A board over the process manager of MPICH and its kin.
+pub(crate) struct PmiBoard {
+    fd: RawFd,
+}
+
+impl PmiBoard {
+    /// The manager behind descriptor `fd`; nothing is said to it yet.
+    pub(crate) fn new(fd: RawFd) -> Self {
+        Self { fd }
+    }
+}
+
+impl fmt::Debug for PmiBoard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PmiBoard({})", self.fd)
+    }
+}
+
+impl fmt::Display for PmiBoard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MPICH's process manager (PMI_FD={})", self.fd)
+    }
+}
+
+/// The conversations of this process, by descriptor: one, outside of odd cases.
+static TALKS: Mutex<Vec<(RawFd, Talk<UnixStream>)>> = Mutex::new(Vec::new());
+
+impl Board for PmiBoard {
+    fn share(&self, rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
+        let mine = own_text(rank, mine)?;
+        let mut talks = TALKS.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = match talks.iter().position(|(fd, _)| *fd == self.fd) {
+            Some(at) => at,
+            None => {
+                let stream = sys::inherited(self.fd).map_err(|e| {
+                    Error::Config(format!(
+                        "PMI_FD={} cannot be used: {e}; is the rank started by mpiexec itself?",
+                        self.fd
+                    ))
+                })?;
+                talks.push((self.fd, Talk::new(UnixStream::from(stream))));
+                finalize_at_exit();
+                talks.len() - 1
+            }
+        };
+        let Some((_, talk)) = talks.get_mut(at) else { return Err(gone()) };
+        talk.share(mine, until)
+    }
+}
+
+/// Say goodbye to the manager when the process exits by itself.
+fn finalize_at_exit() {
+    static REGISTER: Once = Once::new();
+    static OWNER: Mutex<Option<u32>> = Mutex::new(None);
+
+    extern "C" fn finalize() {
+        // A forked child inherits the handler, but is not the rank; a thread that talks right now keeps the lock.
+        if OWNER.try_lock().is_ok_and(|o| *o == Some(std::process::id()))
+            && let Ok(mut talks) = TALKS.try_lock()
+        {
+            let until = Instant::now() + Duration::from_millis(500);
+            for (_, talk) in talks.iter_mut() {
+                // The manager may be gone, or an MPI library may have said it already.
+                let _ = talk.finalize(until);
+            }
+        }
+    }
+
+    REGISTER.call_once(|| {
+        *OWNER.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::process::id());
+        // When there is no room for one more handler the manager ends the job a little early.
+        let _ = sys::at_exit(finalize);
+    });
+}
+
+/// One conversation with the manager.
+struct Talk<S> {
+    stream: S,
+    /// The name of the job's key-value space, once known.
+    space: Option<String>,
+    shares: u32,
+    /// Why nothing more can be said: after an answer that did not come, the next one would be taken for it.
+    broken: Option<Error>,
+}
+
+impl<S: Timed> Talk<S> {
+    fn new(stream: S) -> Self {
+        Self { stream, space: None, shares: 0, broken: None }
+    }
+
+    fn share(&mut self, mine: Option<&str>, until: Instant) -> Result<String> {
+        if let Some(e) = &self.broken {
+            return Err(e.clone());
+        }
+        self.try_share(mine, until).inspect_err(|e| self.broken = Some(e.clone()))
+    }
+
+    fn try_share(&mut self, mine: Option<&str>, until: Instant) -> Result<String> {
+        let space = match &self.space {
+            Some(space) => space.clone(),
+            None => {
+                self.ask("init pmi_version=1 pmi_subversion=1", "response_to_init", until)?;
+                let space = self.ask("get_my_kvsname", "my_kvsname", until)?;
+                let space = space.field("kvsname").ok_or_else(gone)?.to_owned();
+                self.space.insert(space).clone()
+            }
+        };
+        let key = format!("comity-{}", self.shares);
+        self.shares += 1;
+        if let Some(text) = mine {
+            self.ask(&format!("put kvsname={space} key={key} value={text}"), "put_result", until)?;
+        }
+        self.ask("barrier_in", "barrier_out", until).map_err(|e| match e {
+            Error::Join(_) if Instant::now() >= until => {
+                Error::Join("not all ranks came to MPICH's process manager in time; did one of them end, or not call comity?".into())
+            }
+            e => e,
+        })?;
+        if let Some(text) = mine {
+            return Ok(text.to_owned());
+        }
+        let answer = self.ask(&format!("get kvsname={space} key={key}"), "get_result", until)?;
+        checked(answer.field("value").ok_or_else(gone)?.to_owned(), &"MPICH's process manager")
+    }
+
+    fn finalize(&mut self, until: Instant) -> Result<()> {
+        if self.space.is_some() && self.broken.is_none() {
+            self.broken = Some(gone());
+            self.ask("finalize", "finalize_ack", until)?;
+        }
+        Ok(())
+    }
+
+    /// Say `line` and take the answer, which must be of kind `expect` and no failure.
+    fn ask(&mut self, line: &str, expect: &str, until: Instant) -> Result<Answer> {
+        let doing = line.split(' ').next().unwrap_or_default().to_owned();
+        let failed = |e: io::Error| {
+            Error::Join(if is_late(&e) {
+                format!("MPICH's process manager did not answer {doing} in time")
+            } else {
+                format!("talking to MPICH's process manager ({doing}) failed: {e}")
+            })
+        };
+        write_all(&self.stream, format!("cmd={line}\n").as_bytes(), until).map_err(failed)?;
+        // By single bytes, since what follows the line may be for the MPI library that shares the descriptor.
+        let mut text = Vec::new();
+        loop {
+            let mut byte = [0];
+            read_all(&mut self.stream, &mut byte, until).map_err(failed)?;
+            match byte {
+                [b'\n'] => break,
+                [b] if text.len() < MOST_LINE => text.push(b),
+                _ => {
+                    return Err(Error::Join(format!(
+                        "MPICH's process manager answered {doing} with an endless line"
+                    )));
+                }
+            }
+        }
+        let answer = Answer(String::from_utf8_lossy(&text).into_owned());
+        if answer.field("cmd") != Some(expect) || answer.field("rc").is_some_and(|rc| rc != "0") {
+            let shown: String = answer.0.chars().take(200).collect();
+            return Err(Error::Join(format!(
+                "MPICH's process manager answered {doing} with {shown:?}, not with {expect}"
+            )));
+        }
+        Ok(answer)
+    }
+}
+
+fn gone() -> Error {
+    Error::Join("MPICH's process manager gave an incomplete answer".into())
+}
+
+/// `cmd=get_result rc=0 value=...`
+struct Answer(String);
+
+impl Answer {
+    fn field(&self, name: &str) -> Option<&str> {
+        self.0.split(' ').filter_map(|f| f.split_once('=')).find(|(n, _)| *n == name).map(|(_, v)| v)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        collections::HashMap,
+        io::{BufRead, BufReader, Write},
+        sync::{Arc, Barrier},
+        thread,
+    };
+
+    /// What Hydra's proxy does, with the answers recorded from it.
+    fn manager(
+        stream: UnixStream,
+        values: Arc<Mutex<HashMap<String, String>>>,
+        barrier: Arc<Barrier>,
+    ) -> bool {
+        let mut out = stream.try_clone().unwrap();
+        for line in BufReader::new(stream).lines() {
+            let line = line.unwrap();
+            let ask = Answer(line);
+            let field = |name| ask.field(name).unwrap().to_owned();
+            let answer = match ask.field("cmd").unwrap() {
+                "init" => "response_to_init pmi_version=1 pmi_subversion=1 rc=0".into(),
+                "get_my_kvsname" => "my_kvsname kvsname=kvs_14338_0_1108132936_vm".into(),
+                "put" => {
+                    assert_eq!(field("kvsname"), "kvs_14338_0_1108132936_vm");
+                    values.lock().unwrap().insert(field("key"), field("value"));
+                    "put_result rc=0 msg=success".into()
+                }
+                "barrier_in" => {
+                    barrier.wait();
+                    "barrier_out".to_owned()
+                }
+                "get" => match values.lock().unwrap().get(&field("key")) {
+                    Some(value) => format!("get_result rc=0 msg=success value={value}"),
+                    None => "get_result rc=-1 msg=key_not_found value=unknown".into(),
+                },
+                "finalize" => {
+                    out.write_all(b"cmd=finalize_ack\n").unwrap();
+                    return true;
+                }
+                other => panic!("{other}"),
+            };
+            out.write_all(format!("cmd={answer}\n").as_bytes()).unwrap();
+        }
+        false
+    }
+
+    #[test]
+    fn all_get_what_rank_0_puts_twice() {
+        let until = Instant::now() + Duration::from_secs(10);
+        let (values, barrier) = (Arc::default(), Arc::new(Barrier::new(3)));
+        let ranks: Vec<_> = (0..3)
+            .map(|rank| {
+                let (here, there) = UnixStream::pair().unwrap();
+                let (values, barrier) = (Arc::clone(&values), Arc::clone(&barrier));
+                let manager = thread::spawn(move || manager(there, values, barrier));
+                thread::spawn(move || {
+                    let mut talk = Talk::new(here);
+                    for text in ["10.0.0.1:5000", "[fe80::1%4]:5001"] {
+                        let got = talk.share((rank == 0).then_some(text), until).unwrap();
+                        assert_eq!(got, text);
+                    }
+                    talk.finalize(until).unwrap();
+                    assert!(talk.share(None, until).is_err(), "nothing can be said after the end");
+                    assert!(manager.join().unwrap(), "finalize was said");
+                })
+            })
+            .collect();
+        for rank in ranks {
+            rank.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn bad_answers_are_errors_and_stay() {
+        let endless = [b'x'; MOST_LINE + 10];
+        for bad in [
+            &b"cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=-1\n"[..],
+            b"cmd=response_to_init rc=0\ncmd=my_kvsname rc=0\n",
+            b"hello\n",
+            b"\n",
+            b"\xff\xfe\n",
+            b"",
+            b"cmd=response_to_init",
+            &endless,
+        ] {
+            let (here, mut there) = UnixStream::pair().unwrap();
+            there.write_all(bad).unwrap();
+            there.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut talk = Talk::new(here);
+            let until = Instant::now() + Duration::from_secs(5);
+            let first = talk.share(None, until).unwrap_err();
+            assert!(first.to_string().contains("process manager"), "{first}");
+            assert_eq!(talk.share(None, until).unwrap_err(), first);
+        }
+    }
+
+    #[test]
+    fn a_silent_manager_is_not_waited_for() {
+        let (here, _there) = UnixStream::pair().unwrap();
+        let start = Instant::now();
+        let e = Talk::new(here).share(None, start + Duration::from_millis(100)).unwrap_err();
+        assert!(e.to_string().contains("in time"), "{e}");
+        assert!(start.elapsed() < Duration::from_secs(2));
+    }
+
+    #[test]
+    fn a_descriptor_that_is_not_open_names_the_variable() {
+        let until = Instant::now() + Duration::from_secs(1);
+        let e = PmiBoard::new(1_000_000).share(1, 2, None, until).unwrap_err();
+        assert!(e.to_string().contains("PMI_FD=1000000"), "{e}");
+    }
+}

@@ -1,0 +1,323 @@
+//! The host itself as a board, for ranks that all run on it: rank 0 answers on a Unix socket named after user and job.
+//!
+//! On Linux the name is abstract, so nothing is left behind whatever happens; elsewhere it is a path in the user's temporary
+//! folder. Both ends see to it that the other belongs to the same user.
+
+use super::{Board, MAX_TEXT, checked, left, own_text, read_all, shares, write_all};
+use crate::{Error, Result, config::fnv};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    io::{self, PipeReader, PipeWriter},
+    os::unix::net::{UnixListener, UnixStream},
+    sync::{Arc, Mutex, PoisonError, Weak},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+/// A client that dawdles longer than this is not a rank.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A board for ranks of one host and one user.
+#[derive(Debug)]
+pub(crate) struct UnixBoard {
+    name: String,
+    /// Rank 0's end, once it has posted.
+    server: Mutex<Option<Arc<Server>>>,
+}
+
+/// The servers of this process, so that a second board of the same name posts to the first one's.
+static SERVERS: Mutex<Vec<Weak<Server>>> = Mutex::new(Vec::new());
+
+impl UnixBoard {
+    /// The board of this user's job `job`; nothing is opened yet.
+    pub(crate) fn new(job: &str) -> Self {
+        let name = format!("comity-{}-{:016x}", rustix::process::geteuid().as_raw(), fnv(job.as_bytes()));
+        Self { name, server: Mutex::default() }
+    }
+
+    fn post(&self, n: usize, text: &str) -> Result<()> {
+        let server = self.serve().map_err(|e| {
+            if e.kind() == io::ErrorKind::AddrInUse {
+                Error::Join(
+                    "another rank 0 of this user and job runs on this host; set COMITY_JOB to tell the jobs apart".into(),
+                )
+            } else {
+                Error::os(format!("opening {self}"), e)
+            }
+        })?;
+        server.texts.lock().unwrap_or_else(PoisonError::into_inner).insert(n as u64, text.to_owned());
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+        Ok(())
+    }
+
+    fn serve(&self) -> io::Result<Arc<Server>> {
+        let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+        servers.retain(|s| s.strong_count() > 0);
+        if let Some(server) = servers.iter().filter_map(Weak::upgrade).find(|s| s.name == self.name) {
+            return Ok(server);
+        }
+        let server = Arc::new(Server::start(&self.name)?);
+        servers.push(Arc::downgrade(&server));
+        Ok(server)
+    }
+
+    /// Rank 0's text number `n`, or nothing when it is not there yet.
+    fn ask(&self, n: usize, until: Instant) -> io::Result<Option<String>> {
+        let mut stream = place::connect(&self.name)?;
+        write_all(&stream, &(n as u64).to_le_bytes(), until)?;
+        let mut len = [0; 2];
+        read_all(&mut stream, &mut len, until)?;
+        let len = usize::from(u16::from_le_bytes(len));
+        if len == 0 {
+            return Ok(None);
+        }
+        let mut text = vec![0; len.min(MAX_TEXT)];
+        read_all(&mut stream, &mut text, until)?;
+        Ok(Some(String::from_utf8_lossy(&text).into_owned()))
+    }
+}
+
+impl fmt::Display for UnixBoard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a Unix socket ({})", self.name)
+    }
+}
+
+impl Board for UnixBoard {
+    fn share(&self, rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
+        let mine = own_text(rank, mine)?;
+        let n = shares(self.name.clone());
+        if let Some(text) = mine {
+            self.post(n, text)?;
+            return Ok(text.to_owned());
+        }
+        // Often rank 0 comes in the next millisecond; where it takes long, nobody is in a hurry.
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match self.ask(n, until) {
+                Ok(Some(text)) => return checked(text, self),
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                    return Err(Error::Join(format!("{self} belongs to another user: {e}")));
+                }
+                Ok(None) | Err(_) => {}
+            }
+            let Ok(left) = left(until) else {
+                return Err(Error::Join(format!(
+                    "rank 0 did not post its address on {self} in time; does it run on this host?"
+                )));
+            };
+            thread::sleep(pause.min(left));
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
+    }
+}
+
+/// What was posted, by the number of the share.
+type Texts = BTreeMap<u64, String>;
+
+/// Rank 0's end: a thread that answers until this is dropped.
+#[derive(Debug)]
+struct Server {
+    texts: Arc<Mutex<Texts>>,
+    /// Its end is what the thread ends by.
+    stop: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+    name: String,
+}
+
+impl Server {
+    fn start(name: &str) -> io::Result<Self> {
+        let listener = place::bind(name)?;
+        listener.set_nonblocking(true)?;
+        let (stopped, stop) = io::pipe()?;
+        let texts = Arc::default();
+        let shared = Arc::clone(&texts);
+        let thread = thread::Builder::new()
+            .name("comity-board".into())
+            .spawn(move || serve(&listener, &stopped, &shared))?;
+        Ok(Self { texts, stop: Some(stop), thread: Some(thread), name: name.to_owned() })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It ends within PATIENCE; had it panicked, there would be nothing to do.
+            let _ = thread.join();
+        }
+        place::unbind(&self.name);
+    }
+}
+
+fn serve(listener: &UnixListener, stopped: &PipeReader, texts: &Mutex<Texts>) {
+    loop {
+        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return,
+        }
+        if fds.get(1).is_none_or(|f| !f.revents().is_empty()) {
+            return;
+        }
+        match listener.accept() {
+            // One that goes wrong asks again.
+            Ok((stream, _)) => drop(answer(stream, texts)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            // Out of descriptors, say: do not spin.
+            Err(_) => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+fn answer(mut stream: UnixStream, texts: &Mutex<Texts>) -> io::Result<()> {
+    place::check_peer(&stream)?;
+    stream.set_nonblocking(false)?;
+    let until = Instant::now() + PATIENCE;
+    let mut n = [0; 8];
+    read_all(&mut stream, &mut n, until)?;
+    let text = texts
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .get(&u64::from_le_bytes(n))
+        .cloned()
+        .unwrap_or_default();
+    let mut reply = u16::try_from(text.len()).unwrap_or(0).to_le_bytes().to_vec();
+    reply.extend(text.as_bytes());
+    write_all(&stream, &reply, until)
+}
+
+/// Where the socket is, by system.
+#[cfg(target_os = "linux")]
+mod place {
+    use super::*;
+    use std::os::{linux::net::SocketAddrExt, unix::net::SocketAddr};
+
+    pub(super) fn bind(name: &str) -> io::Result<UnixListener> {
+        UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)
+    }
+
+    pub(super) fn connect(name: &str) -> io::Result<UnixStream> {
+        let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+        check_peer(&stream)?;
+        Ok(stream)
+    }
+
+    /// Anyone can take an abstract name and connect to one, but not as another user.
+    pub(super) fn check_peer(stream: &UnixStream) -> io::Result<()> {
+        let theirs = rustix::net::sockopt::socket_peercred(stream)?.uid;
+        let ours = rustix::process::geteuid();
+        if theirs == ours {
+            return Ok(());
+        }
+        let why = format!("user {} instead of {}", theirs.as_raw(), ours.as_raw());
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    }
+
+    pub(super) fn unbind(_name: &str) {}
+}
+
+/// Where the socket is, by system.
+#[cfg(not(target_os = "linux"))]
+mod place {
+    use super::*;
+    use std::{
+        fs,
+        os::unix::fs::{MetadataExt, PermissionsExt},
+        path::PathBuf,
+    };
+
+    fn path(name: &str) -> PathBuf {
+        std::env::temp_dir().join(name)
+    }
+
+    pub(super) fn bind(name: &str) -> io::Result<UnixListener> {
+        let path = path(name);
+        if UnixStream::connect(&path).is_ok() {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        // Left by a rank 0 that was killed.
+        let _ = fs::remove_file(&path);
+        let listener = UnixListener::bind(&path)?;
+        // To connect takes the right to write, so this keeps other users out.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        Ok(listener)
+    }
+
+    pub(super) fn connect(name: &str) -> io::Result<UnixStream> {
+        let path = path(name);
+        let owner = fs::symlink_metadata(&path)?.uid();
+        if owner != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("user {owner}")));
+        }
+        UnixStream::connect(&path)
+    }
+
+    pub(super) fn check_peer(_stream: &UnixStream) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn unbind(name: &str) {
+        let _ = fs::remove_file(path(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(10)
+    }
+
+    /// A board for tests counts by itself, because both ends live in one process here.
+    fn ask(board: &UnixBoard, n: usize) -> Option<String> {
+        board.ask(n, soon()).ok().flatten()
+    }
+
+    #[test]
+    fn others_read_what_rank_0_posts() {
+        let job = format!("test-{}", std::process::id());
+        let (zero, one) = (UnixBoard::new(&job), UnixBoard::new(&job));
+        assert!(one.ask(0, soon()).is_err(), "nobody serves yet");
+        zero.post(0, "10.0.0.1:5000").unwrap();
+        assert_eq!(ask(&one, 0).as_deref(), Some("10.0.0.1:5000"));
+        assert_eq!(ask(&one, 1), None);
+        // A second group of the same process.
+        let again = UnixBoard::new(&job);
+        again.post(1, "10.0.0.1:5001").unwrap();
+        drop(zero);
+        assert_eq!(ask(&one, 1).as_deref(), Some("10.0.0.1:5001"));
+        drop(again);
+        assert!(one.ask(1, soon()).is_err(), "the socket is gone with the last board");
+    }
+
+    #[test]
+    fn a_late_rank_0_is_waited_for_and_a_missing_one_named() {
+        let job = format!("late-{}", std::process::id());
+        let board = UnixBoard::new(&job);
+        let start = Instant::now();
+        let e = board.share(1, 2, None, start + Duration::from_millis(100)).unwrap_err();
+        assert!(matches!(&e, Error::Join(why) if why.contains("rank 0")), "{e}");
+        assert!(start.elapsed() < Duration::from_secs(2));
+
+        let zero = UnixBoard::new(&job);
+        let late = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            zero.post(1, "a:1").map(|()| zero)
+        });
+        assert_eq!(board.share(1, 2, None, soon()).unwrap(), "a:1");
+        late.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_silent_client_does_not_stop_the_others() {
+        let board = UnixBoard::new(&format!("silent-{}", std::process::id()));
+        board.post(0, "a:1").unwrap();
+        let silent = place::connect(&board.name).unwrap();
+        assert_eq!(ask(&board, 0).as_deref(), Some("a:1"));
+        drop(silent);
+    }
+}

@@ -1,0 +1,57 @@
+//! How ranks meet and how groups get their links.
+
+mod accept;
+pub(crate) mod board;
+mod control;
+mod dial;
+mod endpoint;
+mod hello;
+mod here;
+mod meet;
+mod mesh;
+mod store;
+mod stream;
+mod wire;
+
+pub(crate) use endpoint::Endpoint;
+pub use store::Store;
+
+use crate::{
+    Peer, Result,
+    engine::{Failure, Watch},
+    link::Link,
+};
+use std::{fmt, sync::Arc, time::Instant};
+
+/// Links by rank of the group; `None` for oneself.
+pub(crate) type Links = Vec<Option<Box<dyn Link>>>;
+
+/// What a group asks of the world it lives in: the processes that met, or the threads of [`crate::Group::local`].
+///
+/// `members` are world ranks in group order.
+pub(crate) trait World: Send + Sync + fmt::Debug {
+    /// This process's world rank.
+    fn rank(&self) -> usize;
+
+    /// Everyone, by world rank.
+    fn peers(&self) -> &[Peer];
+
+    /// The host of each world rank, numbered from 0 in order of first appearance.
+    fn hosts(&self) -> &[usize];
+
+    /// Cores of the host that has fewest: a number that all ranks know alike.
+    fn cores(&self) -> usize;
+
+    /// Make the links of a group and begin to watch its members on behalf of `watch`. Every member calls this with the same
+    /// `context` (which names the group among all of this world's) and the same `members`.
+    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links>;
+
+    /// Tell the members that this rank leaves the group in good order, and forget it. Does not block.
+    fn leave(&self, context: u64);
+
+    /// Tell the members that the group has failed. Does not block.
+    fn abort(&self, context: u64, failure: &Failure);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+//! A process's place in its job, from the variables of the launcher that started it.
+
+use super::{
+    Config, Found, HostPort, Launcher, MAX_SIZE, Meet, bad, fnv,
+    hostfile::Hostfile,
+    place::shown,
+    settings, slurm,
+    vars::{Vars, wrong},
+};
+use crate::{
+    Result,
+    boot::board::{PmiBoard, TorchBoard, UnixBoard},
+};
+use std::{ffi::OsString, path::Path, sync::Arc};
+
+/// What [`Config::from_vars`] promises.
+pub(super) fn read(var: &dyn Fn(&str) -> Option<OsString>) -> Result<Config> {
+    let vars = Vars::new(var);
+    let place = Place::find(&vars)?;
+    let mut config = Config::new(place.rank, place.size);
+    config.local = place.local;
+    config.meet = if place.size == 1 { Meet::Alone } else { place.meet };
+    config.job = place.job;
+    settings::read(&vars, &mut config)?;
+    config.check()?;
+    config.found = Found { launcher: place.launcher, why: place.why, seen: vars.into_seen() };
+    Ok(config)
+}
+
+/// A process's place in its job.
+struct Place {
+    launcher: Launcher,
+    why: String,
+    rank: usize,
+    size: usize,
+    local: Option<(usize, usize)>,
+    meet: Meet,
+    job: String,
+}
+
+impl Place {
+    fn find(vars: &Vars<'_>) -> Result<Self> {
+        for launcher in [comity, mlx, torch, open_mpi, mpich, slurm] {
+            if let Some(place) = launcher(vars)? {
+                return Ok(place);
+            }
+        }
+        for name in ["COMITY_STORE", "COMITY_LOCAL_RANK", "COMITY_LOCAL_SIZE"] {
+            if let Some(value) = vars.text(name)? {
+                return bad(format!(
+                    "{name}={value} is set, but no launcher's rank was found; set COMITY_RANK and COMITY_SIZE too, or unset it to run alone"
+                ));
+            }
+        }
+        let why = if vars.is_set("SLURM_JOB_ID") {
+            "SLURM_JOB_ID is set, but this process is not a task of srun, so it is alone"
+        } else {
+            "no launcher's variables are set, so this process is alone"
+        };
+        Ok(Self {
+            launcher: Launcher::Alone,
+            why: why.into(),
+            rank: 0,
+            size: 1,
+            local: Some((0, 1)),
+            meet: Meet::Alone,
+            job: "-".into(),
+        })
+    }
+}
+
+fn both_set(rank_is: &str, rank: usize, size_is: &str, size: usize, launcher: Launcher) -> String {
+    format!("{rank_is}={rank} and {size_is}={size} are set ({launcher})")
+}
+
+fn comity(vars: &Vars<'_>) -> Result<Option<Place>> {
+    let Some((rank, size)) = vars.rank_and_size("COMITY_RANK", "COMITY_SIZE")? else { return Ok(None) };
+    for (one, other) in
+        [("COMITY_LOCAL_RANK", "COMITY_LOCAL_SIZE"), ("COMITY_LOCAL_SIZE", "COMITY_LOCAL_RANK")]
+    {
+        if vars.is_set(one) && !vars.is_set(other) {
+            return bad(format!("{one} is set, but {other} is not; set both or neither"));
+        }
+    }
+    let local = vars.local("COMITY_LOCAL_RANK", "COMITY_LOCAL_SIZE", size)?;
+    let mut job = torch_job(vars)?;
+    let meet = if let Some(at) = vars.host_port("COMITY_STORE")? {
+        Meet::Store(at)
+    } else if size == 1 {
+        Meet::Alone
+    } else if let Some(at) = vars.master()? {
+        master_meet(vars, at, &job)?
+    } else if let Some(path) = vars.text("MLX_HOSTFILE")? {
+        let file = Hostfile::read(Path::new(&path))?;
+        file.check("COMITY_RANK", rank, Some(size), true)?;
+        job = file.job();
+        Meet::Hostfile(file.ranks)
+    } else {
+        return bad(format!(
+            "COMITY_RANK={rank} and COMITY_SIZE={size} are set, but not where the ranks meet; set COMITY_STORE=host:port to a running store, or MASTER_ADDR and MASTER_PORT, where rank 0 then runs one"
+        ));
+    };
+    let launcher = Launcher::Comity;
+    let why = both_set("COMITY_RANK", rank, "COMITY_SIZE", size, launcher);
+    Ok(Some(Place { launcher, why, rank, size, local, meet, job }))
+}
+
+fn mlx(vars: &Vars<'_>) -> Result<Option<Place>> {
+    let (rank, path) = (vars.number("MLX_RANK", MAX_SIZE - 1)?, vars.text("MLX_HOSTFILE")?);
+    let (rank, path) = match (rank, path) {
+        (None, None) => return Ok(None),
+        (Some(rank), None) => {
+            return bad(format!(
+                "MLX_RANK={rank} is set, but MLX_HOSTFILE is not; set it to a file such as [[\"10.0.0.1:5000\"], [\"10.0.0.2:5000\"]], or set COMITY_RANK and COMITY_SIZE"
+            ));
+        }
+        (None, Some(path)) => {
+            return bad(format!(
+                "MLX_HOSTFILE={path} is set, but MLX_RANK is not; set it to this process's rank"
+            ));
+        }
+        (Some(rank), Some(path)) => (rank, path),
+    };
+    let store = vars.host_port("COMITY_STORE")?;
+    let file = Hostfile::read(Path::new(&path))?;
+    file.check("MLX_RANK", rank, None, store.is_none())?;
+    let (size, job) = (file.ranks.len(), file.job());
+    let meet = store.map_or(Meet::Hostfile(file.ranks), Meet::Store);
+    let launcher = Launcher::Mlx;
+    let why = format!("MLX_RANK={rank} and MLX_HOSTFILE={path} are set ({launcher})");
+    Ok(Some(Place { launcher, why, rank, size, local: None, meet, job }))
+}
+
+fn torch(vars: &Vars<'_>) -> Result<Option<Place>> {
+    let Some((rank, size)) = vars.rank_and_size("RANK", "WORLD_SIZE")? else { return Ok(None) };
+    let local = vars.local("LOCAL_RANK", "LOCAL_WORLD_SIZE", size)?;
+    let job = torch_job(vars)?;
+    let meet = if let Some(at) = vars.host_port("COMITY_STORE")? {
+        Meet::Store(at)
+    } else if let Some(at) = vars.master()? {
+        master_meet(vars, at, &job)?
+    } else if size == 1 {
+        Meet::Alone
+    } else {
+        return bad(format!(
+            "RANK={rank} and WORLD_SIZE={size} are set, but MASTER_ADDR and MASTER_PORT are not; set them to rank 0's host and a free port of it"
+        ));
+    };
+    let launcher = Launcher::Torch;
+    let why = both_set("RANK", rank, "WORLD_SIZE", size, launcher);
+    Ok(Some(Place { launcher, why, rank, size, local, meet, job }))
+}
+
+/// Under torchrun a store of torch's own listens at the master's port already; a board tells the others
+/// through it where rank 0's store is. Without torchrun rank 0 listens there.
+fn master_meet(vars: &Vars<'_>, at: HostPort, job: &str) -> Result<Meet> {
+    Ok(if vars.flag("TORCHELASTIC_USE_AGENT_STORE")? {
+        Meet::Board(Arc::new(TorchBoard::new(at, job)))
+    } else {
+        Meet::Host(at)
+    })
+}
+
+/// torchrun restarts the ranks of a job after a failure; those of different lives must not meet.
+fn torch_job(vars: &Vars<'_>) -> Result<String> {
+    let Some(id) = vars.text("TORCHELASTIC_RUN_ID")? else { return Ok("-".into()) };
+    let life = vars.number("TORCHELASTIC_RESTART_COUNT", u32::MAX as usize)?;
+    Ok(life.map_or_else(|| id.clone(), |life| format!("{id}.{life}")))
+}
+
+fn open_mpi(vars: &Vars<'_>) -> Result<Option<Place>> {
+    let (rank_is, size_is) = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
+    let Some((rank, size)) = vars.rank_and_size(rank_is, size_is)? else { return Ok(None) };
+    let local = vars.local("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", size)?;
+    let id = match vars.text("PMIX_NAMESPACE")? {
+        Some(id) => Some(id),
+        None => vars.text("OMPI_MCA_ess_base_jobid")?,
+    };
+    let named = if vars.is_set("COMITY_JOB") { vars.text("COMITY_JOB")? } else { id.clone() };
+    let meet = if let Some(at) = vars.host_port("COMITY_STORE")? {
+        Meet::Store(at)
+    } else if size == 1 {
+        Meet::Alone
+    } else if let Some(at) = vars.master()? {
+        Meet::Host(at)
+    } else if local.is_none_or(|(_, l)| l != size) {
+        return bad(format!(
+            "{rank_is}={rank} and {size_is}={size} are set, but the ranks are on several hosts (OMPI_COMM_WORLD_LOCAL_SIZE) and not told where to meet; add -x MASTER_ADDR=<rank 0's host> -x MASTER_PORT=<a free port> to mpirun"
+        ));
+    } else if let Some(name) = named {
+        Meet::Board(Arc::new(UnixBoard::new(&name)))
+    } else {
+        return bad(format!(
+            "{rank_is}={rank} and {size_is}={size} are set, but no job id (PMIX_NAMESPACE, OMPI_MCA_ess_base_jobid); add -x COMITY_JOB=<a name> to mpirun"
+        ));
+    };
+    let launcher = Launcher::OpenMpi;
+    let why = both_set(rank_is, rank, size_is, size, launcher);
+    Ok(Some(Place { launcher, why, rank, size, local, meet, job: id.unwrap_or_else(|| "-".into()) }))
+}
+
+fn mpich(vars: &Vars<'_>) -> Result<Option<Place>> {
+    let Some((rank, size)) = vars.rank_and_size("PMI_RANK", "PMI_SIZE")? else { return Ok(None) };
+    let local = vars.local("MPI_LOCALRANKID", "MPI_LOCALNRANKS", size)?;
+    let fd = vars.number("PMI_FD", i32::MAX as usize)?;
+    let meet = if let Some(at) = vars.host_port("COMITY_STORE")? {
+        Meet::Store(at)
+    } else if size == 1 {
+        Meet::Alone
+    } else if let Some(at) = vars.master()? {
+        Meet::Host(at)
+    } else if let Some(fd) = fd.and_then(|fd| i32::try_from(fd).ok()) {
+        Meet::Board(Arc::new(PmiBoard::new(fd)))
+    } else {
+        return bad(format!(
+            "PMI_RANK={rank} and PMI_SIZE={size} are set, but PMI_FD is not; set MASTER_ADDR and MASTER_PORT to rank 0's host and a free port of it"
+        ));
+    };
+    let launcher = Launcher::Mpich;
+    let why = both_set("PMI_RANK", rank, "PMI_SIZE", size, launcher);
+    Ok(Some(Place { launcher, why, rank, size, local, meet, job: "-".into() }))
+}
+
+/// Only inside a step that srun started: sbatch and salloc set `SLURM_PROCID` and `SLURM_NTASKS` too, for a shell that is
+/// one process, but no step, or one of the reserved numbers at the upper end.
+fn slurm(vars: &Vars<'_>) -> Result<Option<Place>> {
+    const RESERVED: usize = 0xffff_fff0;
+    let Some(step) = vars.number("SLURM_STEP_ID", u32::MAX as usize)? else { return Ok(None) };
+    if step >= RESERVED {
+        return Ok(None);
+    }
+    // The step's own number of tasks, not the allocation's.
+    let size_is = if vars.is_set("SLURM_STEP_NUM_TASKS") { "SLURM_STEP_NUM_TASKS" } else { "SLURM_NTASKS" };
+    let Some((rank, size)) = vars.rank_and_size("SLURM_PROCID", size_is)? else {
+        return bad(format!(
+            "SLURM_STEP_ID={step} is set, but SLURM_PROCID and SLURM_NTASKS are not; srun sets all three"
+        ));
+    };
+    let Some(job) = vars.number("SLURM_JOB_ID", u32::MAX as usize)? else {
+        return bad(format!("SLURM_STEP_ID={step} is set, but SLURM_JOB_ID is not; srun sets both"));
+    };
+    let job = format!("{job}.{step}");
+    let local = vars.number("SLURM_LOCALID", MAX_SIZE - 1)?;
+    let tasks = vars.text("SLURM_STEP_TASKS_PER_NODE")?;
+    let node = vars.number("SLURM_NODEID", MAX_SIZE - 1)?;
+    let local = match (local, tasks, node) {
+        (Some(r), Some(tasks), Some(node)) => match slurm::tasks_on(&tasks, node) {
+            Ok(l) if r < l && l <= size => Some((r, l)),
+            Ok(l) => {
+                return bad(format!(
+                    "SLURM_LOCALID={r} does not fit SLURM_STEP_TASKS_PER_NODE={tasks}, which has {l} tasks on node {node}, and {size_is}={size}"
+                ));
+            }
+            Err(why) => return wrong("SLURM_STEP_TASKS_PER_NODE", &tasks, &why),
+        },
+        _ => None,
+    };
+    let meet = if let Some(at) = vars.host_port("COMITY_STORE")? {
+        Meet::Store(at)
+    } else if size == 1 {
+        Meet::Alone
+    } else if let Some(at) = vars.master()? {
+        Meet::Host(at)
+    } else {
+        let list =
+            if vars.is_set("SLURM_STEP_NODELIST") { "SLURM_STEP_NODELIST" } else { "SLURM_JOB_NODELIST" };
+        let Some(nodes) = vars.text(list)? else {
+            return bad(format!(
+                "SLURM_STEP_ID={step} is set, but {list} is not; set MASTER_ADDR and MASTER_PORT"
+            ));
+        };
+        let port = 20_000 + fnv(job.as_bytes()) % 20_000;
+        let first = slurm::first_host(&nodes).and_then(|host| {
+            let port = u16::try_from(port).map_err(|e| e.to_string())?;
+            HostPort::new(&host, port)
+                .map_err(|_| format!("begins with {}, which is not a host name", shown(&host)))
+        });
+        match first {
+            Ok(at) => Meet::Host(at),
+            Err(why) => return wrong(list, &nodes, &why),
+        }
+    };
+    let launcher = Launcher::Slurm;
+    let why = format!("SLURM_STEP_ID={step}, SLURM_PROCID={rank} and {size_is}={size} are set ({launcher})");
+    Ok(Some(Place { launcher, why, rank, size, local, meet, job }))
+}

@@ -1,0 +1,430 @@
+//! Where a process stands in its job and how it meets the others: given by value, or found in the environment.
+
+mod env;
+mod hostfile;
+mod place;
+mod settings;
+mod slurm;
+mod vars;
+
+use crate::{Error, Key, LinkKind, Result, boot::board::Board};
+pub use place::HostPort;
+use std::{
+    ffi::OsString,
+    fmt,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+/// The most ranks a job can have.
+pub const MAX_SIZE: usize = 65_536;
+/// The most TCP connections per pair of addresses.
+const MAX_CONNECTIONS: usize = 64;
+/// A limit longer than this is a mistake in the unit.
+const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// Everything a process says about itself before it meets the others.
+///
+/// ```
+/// use comity::{Config, Key};
+/// # fn main() -> comity::Result<()> {
+/// let config = Config::new(0, 4).host("10.0.0.1:7000")?.key(Key::random()?);
+/// # Ok(()) }
+/// ```
+///
+/// Nothing is opened or sent before the configuration as a whole makes sense; what contradicts itself is
+/// [`Error::Config`], which names the variable, file or setter.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    /// Rank and size among the processes of this host, where the launcher says so.
+    pub(crate) local: Option<(usize, usize)>,
+    pub(crate) meet: Meet,
+    pub(crate) job: String,
+    pub(crate) key: Option<Key>,
+    /// The user said in so many words that no key is wanted.
+    pub(crate) insecure: bool,
+    pub(crate) timeout: Duration,
+    pub(crate) join_timeout: Duration,
+    pub(crate) links: Links,
+    /// Own addresses to listen on; port 0 stands for any. Empty: boot chooses.
+    pub(crate) addrs: Vec<SocketAddr>,
+    pub(crate) connections: usize,
+    pub(crate) host: Option<String>,
+    pub(crate) found: Found,
+}
+
+/// Where ranks meet.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Meet {
+    /// Nowhere: a group of one.
+    Alone,
+    /// At a store that runs elsewhere, such as the launcher's.
+    Store(HostPort),
+    /// At a store that rank 0 runs at this address.
+    Host(HostPort),
+    /// At a store that rank 0 runs at its first address; each rank's addresses to listen on, by rank.
+    ///
+    /// A rank whose addresses the file does not tell has an empty list; that is never rank 0. Only this rank's own
+    /// may be unspecified (`0.0.0.0`), which stands for all addresses of this host.
+    Hostfile(Vec<Vec<HostPort>>),
+    /// At a store that rank 0 runs at an ephemeral port, which it tells the others through this board.
+    Board(Arc<dyn Board>),
+}
+
+impl fmt::Display for Meet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Alone => f.write_str("nowhere (one rank)"),
+            Self::Store(at) => write!(f, "at the store at {at}"),
+            Self::Host(at) => write!(f, "at rank 0's store at {at}"),
+            Self::Hostfile(ranks) => match ranks.first().and_then(|r| r.first()) {
+                Some(at) => write!(f, "at rank 0's store at {at}, from the hostfile"),
+                None => f.write_str("at rank 0's store"),
+            },
+            Self::Board(board) => write!(f, "at rank 0's store, told through {board}"),
+        }
+    }
+}
+
+/// Which launcher's variables gave the place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Launcher {
+    /// None: [`Config::new`].
+    Explicit,
+    /// `comity launch`, or `COMITY_*` set by hand.
+    Comity,
+    /// `mlx.launch`, or `MLX_RANK` and `MLX_HOSTFILE`.
+    Mlx,
+    /// `torchrun`, or what torch's `env://` reads.
+    Torch,
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// MPICH's `mpiexec` and its kin that speak PMI-1.
+    Mpich,
+    /// Slurm's `srun`.
+    Slurm,
+    /// None was found: a group of one.
+    Alone,
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Explicit => "the program",
+            Self::Comity => "comity launch",
+            Self::Mlx => "mlx.launch",
+            Self::Torch => "torchrun",
+            Self::OpenMpi => "Open MPI",
+            Self::Mpich => "MPICH",
+            Self::Slurm => "Slurm",
+            Self::Alone => "no launcher",
+        })
+    }
+}
+
+/// What was found in the environment, and why it was believed.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Found {
+    /// Whose variables gave rank and size.
+    pub launcher: Launcher,
+    /// The reason, in one sentence.
+    pub why: String,
+    /// Every variable that was read and set, in the order of reading. None of them holds a secret.
+    pub seen: Vec<(&'static str, String)>,
+}
+
+/// The kinds of link that may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Links {
+    pub(crate) shm: bool,
+    pub(crate) tcp: bool,
+}
+
+impl Config {
+    /// Rank `rank` of `size`, with every other setting at its default. More than one rank needs a place to meet:
+    /// [`store`](Self::store), [`host`](Self::host), [`hostfile`](Self::hostfile) or [`board`](Self::board).
+    pub fn new(rank: usize, size: usize) -> Self {
+        let why = format!("the program said rank {rank} of {size}");
+        Self {
+            rank,
+            size,
+            local: None,
+            meet: Meet::Alone,
+            job: "-".into(),
+            key: None,
+            insecure: false,
+            timeout: Duration::from_secs(300),
+            join_timeout: Duration::from_secs(60),
+            links: Links { shm: true, tcp: true },
+            addrs: Vec::new(),
+            connections: 1,
+            host: None,
+            found: Found { launcher: Launcher::Explicit, why, seen: Vec::new() },
+        }
+    }
+
+    /// What the environment says. The first of these that is there decides, and a variable that is set but makes no sense is
+    /// an error, never passed over:
+    ///
+    /// | Launcher | Variables |
+    /// |---|---|
+    /// | `comity launch` | `COMITY_RANK`, `COMITY_SIZE` |
+    /// | `mlx.launch` | `MLX_RANK`, `MLX_HOSTFILE` |
+    /// | `torchrun` | `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` |
+    /// | Open MPI | `OMPI_COMM_WORLD_RANK`, `OMPI_COMM_WORLD_SIZE` |
+    /// | MPICH | `PMI_RANK`, `PMI_SIZE`, `PMI_FD` |
+    /// | Slurm | `SLURM_STEP_ID`, `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS` (inside `srun` only) |
+    /// | none | a group of one |
+    ///
+    /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
+    /// `COMITY_LINKS`, `COMITY_ADDRS`, `COMITY_CONNECTIONS` and `COMITY_HOST` hold under every launcher.
+    pub fn from_env() -> Result<Self> {
+        Self::from_vars(|name| std::env::var_os(name))
+    }
+
+    /// As [`from_env`](Self::from_env), with the variables from a function: for tests, and for launchers that show what a rank would do.
+    /// Reads the files and descriptors that the variables name and nothing else.
+    pub fn from_vars(var: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        env::read(&var)
+    }
+
+    /// Meet at a store that runs elsewhere (`comity launch` runs one): `host:port`.
+    pub fn store(mut self, at: &str) -> Result<Self> {
+        self.meet = Meet::Store(at.parse()?);
+        Ok(self)
+    }
+
+    /// Meet at a store that rank 0 runs at this `host:port`, which every rank can reach.
+    pub fn host(mut self, at: &str) -> Result<Self> {
+        self.meet = Meet::Host(at.parse()?);
+        Ok(self)
+    }
+
+    /// Meet at rank 0's first address in a hostfile of MLX's form, and listen on this rank's own:
+    /// `[["10.0.0.1:5000"], ["10.0.0.2:5000"]]`, one entry per rank.
+    pub fn hostfile(mut self, path: impl AsRef<Path>) -> Result<Self> {
+        let file = hostfile::Hostfile::read(path.as_ref())?;
+        file.check("rank", self.rank, Some(self.size), true)?;
+        if self.job == "-" {
+            self.job = file.job();
+        }
+        self.meet = Meet::Hostfile(file.ranks);
+        Ok(self)
+    }
+
+    /// Meet at a store that rank 0 runs at a free port, which it tells the others through `board`.
+    pub fn board(mut self, board: Arc<dyn Board>) -> Self {
+        self.meet = Meet::Board(board);
+        self
+    }
+
+    /// The name of the job, the same on all ranks; default `-`. Ranks of different jobs refuse one another.
+    pub fn job(mut self, job: impl Into<String>) -> Self {
+        self.job = job.into();
+        self
+    }
+
+    /// The secret that every rank of the job holds; default none.
+    pub fn key(mut self, key: Key) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    /// As [`key`](Self::key), from a file that only its owner can read.
+    pub fn key_file(self, path: impl AsRef<Path>) -> Result<Self> {
+        Ok(self.key(Key::from_file(path)?))
+    }
+
+    /// Meet without a secret: whoever reaches a port and knows the job's name can join.
+    pub fn insecure(mut self) -> Self {
+        self.insecure = true;
+        self
+    }
+
+    /// How long a call may take; default 5 minutes, longer than a slow checkpoint on another rank and shorter than a night.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// How long to wait until all ranks have met; default one minute, the time in which a launcher starts the last
+    /// process of a large job on a cold file system.
+    pub fn join_timeout(mut self, limit: Duration) -> Self {
+        self.join_timeout = limit;
+        self
+    }
+
+    /// The kinds of link that may be used; default all: shared memory within a host, TCP between hosts.
+    pub fn links(mut self, kinds: impl IntoIterator<Item = LinkKind>) -> Self {
+        self.links = Links { shm: false, tcp: false };
+        for kind in kinds {
+            match kind {
+                LinkKind::Shm => self.links.shm = true,
+                LinkKind::Tcp => self.links.tcp = true,
+                // Threads of one process are never connected through a Config.
+                LinkKind::Local => {}
+            }
+        }
+        self
+    }
+
+    /// This rank's own addresses to listen on; port 0 stands for any. Default: those of the interface that leads to the store.
+    pub fn addrs(mut self, addrs: impl IntoIterator<Item = SocketAddr>) -> Self {
+        self.addrs = addrs.into_iter().collect();
+        self
+    }
+
+    /// TCP connections per pair of addresses; default 1, which fills a 10 Gbit/s link. More help on faster ones.
+    pub fn connections(mut self, n: usize) -> Self {
+        self.connections = n;
+        self
+    }
+
+    /// The name of this host. Ranks whose hosts have equal names use shared memory; default: the system's, made unique.
+    pub fn host_name(mut self, name: impl Into<String>) -> Self {
+        self.host = Some(name.into());
+        self
+    }
+
+    /// This process's rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Rank and size among the processes of this host, where the launcher told.
+    pub fn local(&self) -> Option<(usize, usize)> {
+        self.local
+    }
+
+    /// Where the ranks meet.
+    pub fn meet(&self) -> &Meet {
+        &self.meet
+    }
+
+    /// What was found in the environment, and why it was believed.
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// Whether the whole makes sense; asked before anything is opened.
+    pub(crate) fn check(&self) -> Result<()> {
+        check_place("size", self.size, "rank", self.rank)?;
+        if let Some((rank, size)) = self.local {
+            check_place("local size", size, "local rank", rank)?;
+            if size > self.size {
+                return bad(format!("local size {size} is larger than the whole size {}", self.size));
+            }
+        }
+        match &self.meet {
+            Meet::Hostfile(ranks) if ranks.len() != self.size => {
+                return bad(format!(
+                    "the hostfile lists {} ranks, but the size is {}",
+                    ranks.len(),
+                    self.size
+                ));
+            }
+            Meet::Alone if self.size > 1 => {
+                return bad(format!(
+                    "{} ranks need a place to meet: call store, host, hostfile or board, or set COMITY_STORE=host:port",
+                    self.size
+                ));
+            }
+            Meet::Store(at) | Meet::Host(at) if at.port == 0 => {
+                return bad(format!(
+                    "ranks cannot meet at {at}: port 0 stands for any port; give a real one"
+                ));
+            }
+            Meet::Store(at) | Meet::Host(at) if at.is_unspecified() => {
+                return bad(format!(
+                    "ranks cannot meet at {at}: nobody can connect to it; give an address of that host"
+                ));
+            }
+            _ => {}
+        }
+        if self.job.is_empty() || self.job.len() > 255 || self.job.chars().any(char::is_control) {
+            return bad(format!("job {:?} is not a name of 1 to 255 printable bytes", self.job));
+        }
+        if self.key.is_some() && self.insecure {
+            return bad("a key is given and insecure (COMITY_INSECURE) is asked for; drop one of them");
+        }
+        for (what, limit) in [
+            ("timeout (COMITY_TIMEOUT)", self.timeout),
+            ("join_timeout (COMITY_JOIN_TIMEOUT)", self.join_timeout),
+        ] {
+            if limit.is_zero() || limit > MAX_TIMEOUT {
+                return bad(format!("{what} is {limit:?}; allowed is more than 0 and at most ten years"));
+            }
+        }
+        if !self.links.shm && !self.links.tcp {
+            return bad("links names no kind of link; name shm, tcp or both");
+        }
+        if self.connections == 0 || self.connections > MAX_CONNECTIONS {
+            return bad(format!(
+                "connections (COMITY_CONNECTIONS) is {}; allowed is 1 to {MAX_CONNECTIONS}",
+                self.connections
+            ));
+        }
+        for (i, addr) in self.addrs.iter().enumerate() {
+            check_own(addr.ip())
+                .map_err(|why| Error::Config(format!("addrs (COMITY_ADDRS) holds {addr}: {why}")))?;
+            if self.addrs[..i].contains(addr) {
+                return bad(format!("addrs (COMITY_ADDRS) holds {addr} twice"));
+            }
+        }
+        if let Some(host) = &self.host
+            && (host.is_empty() || host.len() > 255 || host.chars().any(char::is_control))
+        {
+            return bad(format!(
+                "host name (COMITY_HOST) {host:?} is not a name of 1 to 255 printable bytes"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn check_place(size_is: &str, size: usize, rank_is: &str, rank: usize) -> Result<()> {
+    if size == 0 || size > MAX_SIZE {
+        return bad(format!("{size_is} is {size}; allowed is 1 to {MAX_SIZE}"));
+    }
+    if rank >= size {
+        return bad(format!("{rank_is} is {rank}, but {size_is} is {size}; allowed is 0 to {}", size - 1));
+    }
+    Ok(())
+}
+
+/// Whether one can listen on `ip` and say so to a peer.
+fn check_own(ip: IpAddr) -> Result<(), &'static str> {
+    if ip.is_unspecified() {
+        return Err(
+            "it stands for every address, and Comity listens only where it is told; name the address",
+        );
+    }
+    if ip.is_multicast() || ip == IpAddr::V4(std::net::Ipv4Addr::BROADCAST) {
+        return Err("it belongs to many hosts; name an address of this host");
+    }
+    Ok(())
+}
+
+/// A small hash (FNV-1a) that is the same on every host and in every version.
+pub(crate) fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+}
+
+fn bad<T>(why: impl Into<String>) -> Result<T> {
+    Err(Error::Config(why.into()))
+}
+
+#[cfg(test)]
+mod tests;

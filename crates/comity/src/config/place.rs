@@ -1,0 +1,177 @@
+//! `host:port` as people write it, kept as text until it is needed: a name may only resolve on the host that uses it.
+
+use crate::{Error, Result};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs},
+    str::FromStr,
+    sync::mpsc,
+    time::Instant,
+};
+
+/// A host by name or address, and a port: `node7:5000`, `10.0.0.1:5000`, `[::1]:5000`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostPort {
+    /// A name, or an address without brackets.
+    pub(crate) host: String,
+    /// May be 0 only where "any port" makes sense.
+    pub(crate) port: u16,
+}
+
+impl HostPort {
+    /// A host, which is a name or an address without brackets, and a port.
+    pub fn new(host: &str, port: u16) -> Result<Self> {
+        check_host(host).map_err(|why| Error::Config(format!("{host:?} is not a host: {why}")))?;
+        Ok(Self { host: host.to_owned(), port })
+    }
+
+    /// The host's name or address.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Whether the host is `0.0.0.0` or `::`.
+    pub(crate) fn is_unspecified(&self) -> bool {
+        self.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified())
+    }
+
+    /// Its addresses, asked of the system's resolver, which may take its time: not longer than `until`.
+    pub(crate) fn resolve(&self, until: Instant) -> Result<Vec<SocketAddr>> {
+        if let Some(addr) = self.literal() {
+            return Ok(vec![addr]);
+        }
+        let (tell, told) = mpsc::sync_channel(1);
+        let (host, port) = (self.host.clone(), self.port);
+        // getaddrinfo has no deadline; a thread that stays in it harms nobody.
+        std::thread::Builder::new()
+            .name("comity-resolve".into())
+            .spawn(move || {
+                let answer = (host.as_str(), port).to_socket_addrs().map(Vec::from_iter);
+                let _ = tell.send(answer);
+            })
+            .map_err(|e| Error::os("starting a thread to look up a host", e))?;
+        match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Ok(addrs)) if !addrs.is_empty() => Ok(addrs),
+            Ok(Ok(_)) => Err(Error::Config(format!("host {} has no address", self.host))),
+            Ok(Err(e)) => Err(Error::Config(format!(
+                "host {} cannot be looked up: {e}; check the name, or write the address instead",
+                self.host
+            ))),
+            Err(_) => Err(Error::Join(format!(
+                "looking up host {} took too long; write the address instead",
+                self.host
+            ))),
+        }
+    }
+
+    fn literal(&self) -> Option<SocketAddr> {
+        if let Ok(ip) = self.host.parse::<IpAddr>() {
+            return Some(SocketAddr::new(ip, self.port));
+        }
+        scoped(&self.host).map(|(ip, scope)| SocketAddrV6::new(ip, self.port, 0, scope).into())
+    }
+}
+
+impl From<SocketAddr> for HostPort {
+    fn from(addr: SocketAddr) -> Self {
+        let host = match addr {
+            SocketAddr::V6(a) if a.scope_id() != 0 => format!("{}%{}", a.ip(), a.scope_id()),
+            a => a.ip().to_string(),
+        };
+        Self { host, port: addr.port() }
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl FromStr for HostPort {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        parse(text, false).map_err(|why| Error::Config(format!("{}: {why}", shown(text))))
+    }
+}
+
+/// `text` as host and port, or why not, as a sentence about it.
+pub(super) fn parse(text: &str, port_zero: bool) -> Result<HostPort, String> {
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let Some((host, port)) = rest.split_once("]:") else {
+            return Err("after '[address' must come ']:port'".into());
+        };
+        if scoped(host).is_none() && host.parse::<Ipv6Addr>().is_err() {
+            return Err(format!("{} between the brackets is not an IPv6 address", shown(host)));
+        }
+        (host, port)
+    } else {
+        let Some((host, port)) = text.rsplit_once(':') else {
+            return Err("the port is missing; write host:port".into());
+        };
+        if host.contains(':') {
+            return Err("an IPv6 address goes between brackets: [::1]:5000".into());
+        }
+        check_host(host)?;
+        (host, port)
+    };
+    let port = parse_port(port)?;
+    if port == 0 && !port_zero {
+        return Err("port 0 stands for any port, which the others cannot know; allowed is 1 to 65535".into());
+    }
+    Ok(HostPort { host: host.to_owned(), port })
+}
+
+pub(super) fn parse_port(text: &str) -> Result<u16, String> {
+    // parse::<u16> would take "+5000".
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    text.parse()
+        .ok()
+        .filter(|_| digits)
+        .ok_or_else(|| format!("port {} is not a number from 1 to 65535", shown(text)))
+}
+
+/// A name or an address without brackets.
+fn check_host(host: &str) -> Result<(), String> {
+    if host.parse::<IpAddr>().is_ok() || scoped(host).is_some() {
+        return Ok(());
+    }
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    if host.is_empty() {
+        return Err("the host is missing; write host:port".into());
+    }
+    if host.len() > 253 || !host.bytes().all(allowed) || host.starts_with(['-', '.']) {
+        return Err(format!("{} is neither a host name nor an address", shown(host)));
+    }
+    // "10.0.0.256" and "10.0.1" are addresses with a slip of the pen, not names.
+    let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    if last.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(format!("{} is not an IPv4 address", shown(host)));
+    }
+    Ok(())
+}
+
+/// `fe80::1%4`: an address that only means something on one interface, by its number.
+fn scoped(host: &str) -> Option<(Ipv6Addr, u32)> {
+    let (ip, scope) = host.split_once('%')?;
+    Some((ip.parse().ok()?, scope.parse().ok()?))
+}
+
+/// A value as an error shows it: quoted, and not longer than a line.
+pub(super) fn shown(text: &str) -> String {
+    const MOST: usize = 80;
+    match text.char_indices().nth(MOST) {
+        Some((cut, _)) => format!("{:?}...", text.get(..cut).unwrap_or_default()),
+        None => format!("{text:?}"),
+    }
+}

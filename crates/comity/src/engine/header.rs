@@ -1,0 +1,168 @@
+//! What the first message between two ranks in a call begins with.
+//!
+//! ```text
+//!   0     1      2       3        4           8      16      24   28     30
+//!   | op  dtype  reduce  version  root or tag count  shape   seq  epoch  context |  32 bytes, little endian
+//! ```
+//!
+//! `shape` is what else both sides must agree on: a hash of the per-rank counts and of the plan, or, where counts
+//! differ by pair, the elements of this pair. The receiver compares before it takes a byte of what follows.
+
+use crate::{CallInfo, DType, Op, ReduceOp};
+
+/// Bytes of a header.
+pub(crate) const LEN: usize = 32;
+/// Changes with the format or the meaning of any field.
+const VERSION: u8 = 1;
+const NONE: u8 = 0xff;
+const NO_ROOT: u32 = u32::MAX;
+
+/// One call as one rank announces it to one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) info: CallInfo,
+    pub(crate) shape: u64,
+    pub(crate) epoch: u16,
+    pub(crate) context: u16,
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; LEN] {
+        let i = &self.info;
+        let mut b = [0; LEN];
+        b[0] = i.op as u8;
+        b[1] = i.dtype.map_or(NONE, |d| d as u8);
+        b[2] = i.reduce.map_or(NONE, |r| r as u8);
+        b[3] = VERSION;
+        let word = i.tag.or(if i.tag.is_none() { i.root.map(|r| r as u32) } else { None }).unwrap_or(NO_ROOT);
+        b[4..8].copy_from_slice(&word.to_le_bytes());
+        b[8..16].copy_from_slice(&(i.count as u64).to_le_bytes());
+        b[16..24].copy_from_slice(&self.shape.to_le_bytes());
+        b[24..28].copy_from_slice(&(i.seq as u32).to_le_bytes());
+        b[28..30].copy_from_slice(&self.epoch.to_le_bytes());
+        b[30..32].copy_from_slice(&self.context.to_le_bytes());
+        b
+    }
+
+    /// `None` when these bytes are no header: the stream is out of step.
+    pub(crate) fn decode(b: &[u8; LEN], from: usize) -> Option<Self> {
+        let word = |r: std::ops::Range<usize>| b[r].iter().rev().fold(0u64, |w, &x| w << 8 | u64::from(x));
+        if b[3] != VERSION {
+            return None;
+        }
+        let op = Op::from_number(b[0])?;
+        let some = |x: u8| (x != NONE).then_some(x as usize);
+        let dtype = some(b[1]).map(|d| DType::ALL.get(d).copied().ok_or(())).transpose().ok()?;
+        let reduce = some(b[2]).map(|r| ReduceOp::ALL.get(r).copied().ok_or(())).transpose().ok()?;
+        let who = Some(word(4..8) as u32).filter(|&r| r != NO_ROOT);
+        let pair = op == Op::Send;
+        let info = CallInfo {
+            op,
+            seq: word(24..28),
+            count: usize::try_from(word(8..16)).ok()?,
+            dtype,
+            reduce,
+            root: if pair { Some(from) } else { who.map(|r| r as usize) },
+            tag: if pair { who } else { None },
+        };
+        Some(Self { info, shape: word(16..24), epoch: word(28..30) as u16, context: word(30..32) as u16 })
+    }
+
+    /// What differs first, in a word for the error's reader; `None` when both sides make the same call.
+    pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
+        let (a, b) = (&self.info, &other.info);
+        let checks = [
+            (self.context == other.context && self.epoch == other.epoch, "group"),
+            (a.op == b.op, "operation"),
+            (a.seq as u32 == b.seq as u32, "position in the sequence of calls"),
+            (a.dtype == b.dtype, "dtype"),
+            (a.reduce == b.reduce, "reduction"),
+            (a.tag == b.tag, "tag"),
+            (a.tag.is_some() || a.root == b.root, "root"),
+            (a.count == b.count, "count"),
+            (self.shape == other.shape, "per-rank counts or plan"),
+        ];
+        checks.into_iter().find(|(same, _)| !same).map(|(_, what)| what)
+    }
+
+    /// Bytes that follow, for a message between two ranks alone.
+    pub(crate) fn pair_bytes(&self) -> Option<usize> {
+        let d = self.info.dtype?;
+        (self.info.op == Op::Send).then(|| self.info.count.checked_mul(d.size()))?
+    }
+}
+
+/// Bytes before the payload of a message of `len` at stream position `pos`: the header if it has one, then padding so
+/// that elements never straddle the end of a ring, and long payloads start on a cache line.
+pub(crate) fn lead(pos: u64, header: bool, len: usize) -> usize {
+    let align = if len >= 4096 { 64 } else { 8 };
+    let head = if header { LEN } else { 0 };
+    let at = (pos as usize).wrapping_add(head);
+    head + (align - at % align) % align
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all_reduce() -> Header {
+        let info = CallInfo {
+            op: Op::AllReduce,
+            seq: 812,
+            count: 1 << 20,
+            dtype: Some(DType::F32),
+            reduce: Some(ReduceOp::Sum),
+            root: None,
+            tag: None,
+        };
+        Header { info, shape: 77, epoch: 3, context: 9 }
+    }
+
+    #[test]
+    fn headers_round_trip() {
+        let send =
+            CallInfo { op: Op::Send, seq: 0, reduce: None, root: Some(5), tag: Some(8), ..all_reduce().info };
+        for h in [all_reduce(), Header { info: send, ..all_reduce() }] {
+            assert_eq!(Header::decode(&h.encode(), 5), Some(h));
+            assert_eq!(h.difference(&h), None);
+        }
+    }
+
+    #[test]
+    fn every_difference_has_a_name() {
+        let a = all_reduce();
+        let with = |f: &dyn Fn(&mut Header)| {
+            let mut b = a;
+            f(&mut b);
+            a.difference(&b)
+        };
+        assert_eq!(with(&|b| b.info.op = Op::Reduce), Some("operation"));
+        assert_eq!(with(&|b| b.info.dtype = Some(DType::I32)), Some("dtype"));
+        assert_eq!(with(&|b| b.info.reduce = Some(ReduceOp::Max)), Some("reduction"));
+        assert_eq!(with(&|b| b.info.count = 5), Some("count"));
+        assert_eq!(with(&|b| b.info.root = Some(1)), Some("root"));
+        assert_eq!(with(&|b| b.info.seq = 813), Some("position in the sequence of calls"));
+        assert_eq!(with(&|b| b.shape = 0), Some("per-rank counts or plan"));
+        assert_eq!(with(&|b| b.context = 0), Some("group"));
+    }
+
+    #[test]
+    fn foreign_bytes_are_no_header() {
+        assert_eq!(Header::decode(&[0; LEN], 0), None);
+        assert_eq!(Header::decode(&[0xff; LEN], 0), None);
+        let mut b = all_reduce().encode();
+        b[1] = 14;
+        assert_eq!(Header::decode(&b, 0), None);
+    }
+
+    #[test]
+    fn payloads_are_aligned() {
+        for pos in 0..200u64 {
+            for (header, len) in [(true, 8), (false, 8), (true, 5000), (false, 5000)] {
+                let align = if len >= 4096 { 64 } else { 8 };
+                assert_eq!((pos as usize + lead(pos, header, len)) % align, 0);
+                assert!(lead(pos, header, len) < LEN + align);
+            }
+        }
+    }
+}

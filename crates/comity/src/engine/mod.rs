@@ -1,0 +1,12 @@
+//! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
+
+mod header;
+mod run;
+mod stream;
+mod wait;
+mod watch;
+
+pub(crate) use header::Header;
+pub(crate) use run::{Engine, Task, Way};
+pub(crate) use wait::Patience;
+pub(crate) use watch::{Failure, Watch};

@@ -1,0 +1,531 @@
+//! The engine: one rank's links, and the loop that runs a schedule over them.
+//!
+//! ```text
+//!   loop:  every send queue:     schedule says how far -> memory -> link.put
+//!          every receive queue:  link.peek -> kernel -> memory, or link.take -> memory
+//!          nothing moved:        spin | yield | park, look at the watch, look at the clock
+//! ```
+
+use super::{
+    Failure, Patience, Watch,
+    header::Header,
+    stream::{Begin, Refusal, Rx, Tx},
+    wait::{Stage, Wait},
+};
+use crate::{
+    CallInfo, DType, Error, Peer, ReduceOp, Result,
+    boot::{Links, World},
+    kernel,
+    link::{Interest, LinkError, LinkKind},
+    plan::{Act, Schedule, Slice, Take},
+    stats::Counters,
+    view::Memory,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long after a link broke to wait for word of whose fault it was.
+const GRACE: Duration = Duration::from_millis(100);
+/// The longest sleep without a look around.
+const NAP: Duration = Duration::from_millis(500);
+
+/// One rank's links of one group.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    rank: usize,
+    links: Links,
+    tx: Vec<Tx>,
+    rx: Vec<Rx>,
+    world: Arc<dyn World>,
+    context: u64,
+    watch: Arc<Watch>,
+    members: Arc<[Peer]>,
+    patience: Patience,
+    counters: Arc<Counters>,
+}
+
+/// What a call is made of besides its data.
+pub(crate) struct Task<'a> {
+    /// Announced to peers, and named in errors.
+    pub(crate) info: CallInfo,
+    /// The header for (or from) each peer.
+    pub(crate) header: &'a dyn Fn(Way, usize) -> Header,
+    /// How long it may take.
+    pub(crate) limit: Duration,
+}
+
+/// Direction of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Out,
+    In,
+}
+
+/// Why the loop stopped.
+enum Stop {
+    Refused(usize, Refusal),
+    Failed(Failure),
+    Late,
+    Left(usize),
+}
+
+impl Engine {
+    pub(crate) fn new(
+        world: Arc<dyn World>,
+        context: u64,
+        (rank, members): (usize, Arc<[Peer]>),
+        (links, watch): (Links, Arc<Watch>),
+        patience: Patience,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let size = members.len();
+        let (tx, rx) = ((0..size).map(|_| Tx::new()).collect(), (0..size).map(|_| Rx::new()).collect());
+        Self { rank, links, tx, rx, world, context, watch, members, patience, counters }
+    }
+
+    /// Run `schedule` to its end over `memory`. An error means that the group has failed, and has been told so.
+    pub(crate) fn run(
+        &mut self,
+        schedule: &mut Schedule,
+        memory: &mut Memory<'_>,
+        task: &Task<'_>,
+    ) -> Result<()> {
+        match self.drive(schedule, memory, task) {
+            Ok(()) => Ok(()),
+            Err(stop) => Err(self.explain(stop, schedule, task)),
+        }
+    }
+
+    /// A send from `peer` that came before its receive, if `wants` accepts its header.
+    pub(crate) fn unstash(
+        &mut self,
+        peer: usize,
+        wants: impl Fn(&Header) -> bool,
+    ) -> Option<(Header, Vec<u8>)> {
+        self.rx[peer].unstash(wants).map(|p| (p.header, p.bytes))
+    }
+
+    /// A send that was kept does not fit the receive that asks for it: the error, told to all.
+    pub(crate) fn refuse(&self, peer: usize, ours: CallInfo, theirs: Header, differs: &'static str) -> Error {
+        let cause = format!("called {} while rank {} called {ours}", theirs.info, self.rank);
+        self.abort(Failure { culprit: peer, by: self.rank, cause, reported: false });
+        Error::Mismatch {
+            rank: self.rank,
+            ours,
+            peer: self.members[peer].clone(),
+            theirs: theirs.info,
+            differs,
+        }
+    }
+
+    /// The failure that this group has, if any, as this rank's error.
+    pub(crate) fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
+        self.watch.failure().map(|f| self.blame(f, call))
+    }
+
+    /// The link to `peer`, for information.
+    pub(crate) fn links(&self) -> &Links {
+        &self.links
+    }
+
+    /// Tell the members that this rank gives up, and why.
+    pub(crate) fn abort(&self, failure: Failure) {
+        if self.watch.fail(failure.clone()) {
+            self.world.abort(self.context, &failure);
+        }
+    }
+
+    fn drive(
+        &mut self,
+        schedule: &mut Schedule,
+        memory: &mut Memory<'_>,
+        task: &Task<'_>,
+    ) -> std::result::Result<(), Stop> {
+        let mut wait = Wait::new(self.patience, task.limit);
+        let (mut armed, mut leavers, mut turns) = (false, false, 0u32);
+        loop {
+            let mut moved = false;
+            for q in 0..schedule.send_queues() {
+                let peer = schedule.send_peer(q);
+                moved |= self.push(schedule, q, memory, task).map_err(|e| Stop::Refused(peer, e.into()))?;
+            }
+            for q in 0..schedule.recv_queues() {
+                let peer = schedule.recv_peer(q);
+                moved |= self.pull(schedule, q, memory, task).map_err(|e| Stop::Refused(peer, e))?;
+            }
+            while let Some((src, dst)) = schedule.next_copy() {
+                memory.copy(src, dst);
+                moved = true;
+            }
+            if schedule.is_done() {
+                if armed {
+                    self.disarm();
+                }
+                return Ok(());
+            }
+            turns = turns.wrapping_add(1);
+            if moved {
+                if armed {
+                    self.disarm();
+                    armed = false;
+                }
+                leavers = false;
+                wait.reset();
+                if turns.is_multiple_of(4096) && wait.left().is_none() {
+                    return Err(Stop::Late);
+                }
+                continue;
+            }
+            if let Some(f) = self.watch.failure() {
+                return Err(Stop::Failed(f.clone()));
+            }
+            match wait.next() {
+                Stage::Spin => std::hint::spin_loop(),
+                Stage::Yield => thread::yield_now(),
+                Stage::Park => {
+                    if self.watch.anyone_left()
+                        && let Some(peer) = schedule.waiting_for().into_iter().find(|&p| self.has_left(p))
+                    {
+                        // What it sent before it left may have come since the last look.
+                        if leavers {
+                            return Err(Stop::Left(peer));
+                        }
+                        leavers = true;
+                        continue;
+                    }
+                    let Some(left) = wait.left() else { return Err(Stop::Late) };
+                    if !armed {
+                        self.arm(schedule);
+                        armed = true;
+                        continue;
+                    }
+                    self.sleep(left.min(NAP));
+                    self.disarm();
+                    armed = false;
+                }
+            }
+        }
+    }
+
+    /// Send what may leave of one queue.
+    #[inline]
+    fn push(
+        &mut self,
+        schedule: &mut Schedule,
+        q: usize,
+        memory: &Memory<'_>,
+        task: &Task<'_>,
+    ) -> std::result::Result<bool, LinkError> {
+        let peer = schedule.send_peer(q);
+        let tx = &mut self.tx[peer];
+        tx.blocked = false;
+        let Some(link) = self.links[peer].as_deref_mut() else { return Ok(false) };
+        let mut moved = false;
+        loop {
+            let Some(want) = schedule.next_send(q) else { return Ok(moved) };
+            let len = schedule.len(want.id);
+            if !tx.is_open() {
+                if want.allowed == 0 && len > 0 {
+                    return Ok(moved);
+                }
+                let header = schedule.is_first_send(q).then(|| (task.header)(Way::Out, peer));
+                tx.begin(header.as_ref(), len);
+            }
+            if want.allowed == want.done && tx.lead_is_sent() && len > 0 {
+                return Ok(moved);
+            }
+            let Act::Send { src, .. } = *schedule.act(want.id) else { return Ok(moved) };
+            let n = (want.allowed - want.done).min(link.chunk());
+            let n = tx.put(link, memory.read(Slice { at: src.at + want.done, len: n, ..src }))?;
+            moved |= n > 0;
+            if !tx.lead_is_sent() {
+                return Ok(moved);
+            }
+            self.counters.sent.fetch_add(n as u64, Ordering::Relaxed);
+            if want.done + n == len {
+                tx.end();
+            }
+            if n > 0 || len == 0 {
+                moved = true;
+                schedule.sent(q, n);
+            }
+            // One chunk, then look at what arrives; a message that has ended makes room for the next small one.
+            if want.done + n < len || len >= link.chunk() {
+                return Ok(moved);
+            }
+        }
+    }
+
+    /// Take what has come of one queue.
+    #[inline]
+    fn pull(
+        &mut self,
+        schedule: &mut Schedule,
+        q: usize,
+        memory: &mut Memory<'_>,
+        task: &Task<'_>,
+    ) -> std::result::Result<bool, Refusal> {
+        let peer = schedule.recv_peer(q);
+        let mut moved = false;
+        loop {
+            let Some(want) = schedule.next_recv(q) else { return Ok(moved) };
+            let len = schedule.len(want.id);
+            let rx = &mut self.rx[peer];
+            let Some(link) = self.links[peer].as_deref_mut() else { return Ok(moved) };
+            if let Act::Fold { from, .. } = schedule.act(want.id)
+                && rx.is_in_body()
+            {
+                // All of a fold's senders are looked at together, once a round, and their flags are set there.
+                let last = from.last() == Some(&peer);
+                return Ok(last && self.fold(schedule, q, memory, task)? || moved);
+            }
+            rx.starved = false;
+            if !rx.is_in_body() {
+                let header = schedule.is_first_recv(q).then(|| (task.header)(Way::In, peer));
+                match rx.begin(link, header.as_ref(), len, peer)? {
+                    Begin::Nothing => return Ok(moved),
+                    Begin::More => return Ok(true),
+                    Begin::Body => moved = true,
+                }
+            }
+            let may = want.allowed - want.done;
+            let n = match schedule.act(want.id) {
+                Act::Recv { .. } if may == 0 && len > 0 => return Ok(moved),
+                &Act::Recv { dst, take: Take::Copy, .. } => {
+                    let dst = memory.write(Slice { at: dst.at + want.done, len: may, ..dst });
+                    let n = if len == 0 { 0 } else { link.take(dst)? };
+                    if task.info.dtype == Some(DType::Bool) {
+                        kernel::normalise_bool(&mut dst[..n]);
+                    }
+                    n
+                }
+                &Act::Recv { dst, take: Take::Reduce { with, last }, .. } => {
+                    let (dtype, op) = types(&task.info);
+                    let chunk = link.chunk();
+                    let ready = link.peek(may.min(chunk))?;
+                    let n = whole(ready.len().min(may).min(chunk), dtype);
+                    let cut = |s: Slice| Slice { at: s.at + want.done, len: n, ..s };
+                    let (out, operand) = memory.operands(cut(dst), cut(with));
+                    match operand {
+                        None => kernel::combine(dtype, op, out, &ready[..n]),
+                        Some(a) => kernel::combine_into(dtype, op, out, a, &ready[..n]),
+                    }
+                    if last {
+                        kernel::finish(dtype, op, self.members.len(), out);
+                    }
+                    link.consume(n);
+                    n
+                }
+                Act::Fold { .. } => continue,
+                Act::Send { .. } | Act::Copy { .. } => return Ok(moved),
+            };
+            let rx = &mut self.rx[peer];
+            rx.took(n);
+            rx.starved = n == 0 && len > 0;
+            if want.done + n == len {
+                rx.end();
+            }
+            if n > 0 || len == 0 {
+                moved = true;
+                schedule.received(q, n);
+            }
+            if want.done + n < len || len >= 4096 {
+                return Ok(moved);
+            }
+        }
+    }
+
+    /// Combine what all senders of a fold have brought.
+    fn fold(
+        &mut self,
+        schedule: &mut Schedule,
+        q: usize,
+        memory: &mut Memory<'_>,
+        task: &Task<'_>,
+    ) -> std::result::Result<bool, Refusal> {
+        let Some(want) = schedule.next_recv(q) else { return Ok(false) };
+        if !schedule.fold_is_ready(want.id) {
+            return Ok(false);
+        }
+        let Act::Fold { from, own, dst, last } = schedule.act(want.id) else { return Ok(false) };
+        let (own, dst, last) = (*own, *dst, *last);
+        if !from.iter().all(|&p| self.rx[p].is_in_body()) {
+            return Ok(false);
+        }
+        let (dtype, op) = types(&task.info);
+        let mut n = want.allowed - want.done;
+        let mut sources: [&[u8]; 64] = [&[]; 64];
+        let mut many: Vec<&[u8]> = Vec::new();
+        if from.len() > sources.len() {
+            many.resize(from.len(), &[]);
+        }
+        let slots = if from.len() > 64 { &mut many[..] } else { &mut sources[..from.len()] };
+        let mut links = self.links.iter_mut().enumerate();
+        for (slot, &p) in slots.iter_mut().zip(from) {
+            let Some((_, Some(link))) = links.by_ref().find(|(i, _)| *i == p) else { return Ok(false) };
+            let chunk = link.chunk();
+            *slot = link.peek(n.min(chunk))?;
+            let ready = whole(slot.len().min(chunk), dtype);
+            self.rx[p].starved = ready == 0;
+            n = n.min(ready);
+        }
+        let n = whole(n, dtype);
+        if n == 0 {
+            return Ok(false);
+        }
+        slots.iter_mut().for_each(|s| *s = &s[..n]);
+        let me = from.partition_point(|&p| p < self.rank);
+        let cut = |s: Slice| Slice { at: s.at + want.done, len: n, ..s };
+        let (out, operand) = memory.operands(cut(dst), cut(own));
+        let op = if op == ReduceOp::Avg && !last { ReduceOp::Sum } else { op };
+        kernel::fold(dtype, op, self.members.len(), out, operand, &slots[..me], &slots[me..]);
+        let ended = want.done + n == schedule.len(want.id);
+        for &p in from {
+            if let Some(link) = &mut self.links[p] {
+                link.consume(n);
+            }
+            self.rx[p].took(n);
+            if ended {
+                self.rx[p].end();
+            }
+        }
+        schedule.folded(want.id, n);
+        Ok(true)
+    }
+
+    /// Whether `peer` left and nothing of it can still be under way. What it sent over TCP may arrive after word that it
+    /// left; there the end of the connection tells.
+    fn has_left(&self, peer: usize) -> bool {
+        self.watch.has_left(peer) && self.links[peer].as_ref().is_none_or(|l| l.kind() != LinkKind::Tcp)
+    }
+
+    /// What each open queue lacks.
+    fn lacks(&self) -> impl Iterator<Item = (usize, Interest)> {
+        self.tx.iter().zip(&self.rx).enumerate().filter_map(|(p, (tx, rx))| {
+            let i = Interest { recv: rx.starved, send: tx.blocked };
+            (i.recv || i.send).then_some((p, i))
+        })
+    }
+
+    fn arm(&mut self, schedule: &Schedule) {
+        // Flags of peers whose queues ended in an earlier look are stale.
+        let open_send: Vec<_> = (0..schedule.send_queues())
+            .filter(|&q| schedule.next_send(q).is_some())
+            .map(|q| schedule.send_peer(q))
+            .collect();
+        let open_recv: Vec<_> = (0..schedule.recv_queues())
+            .filter(|&q| schedule.next_recv(q).is_some())
+            .map(|q| schedule.recv_peer(q))
+            .collect();
+        for p in 0..self.tx.len() {
+            self.tx[p].blocked &= open_send.contains(&p);
+            self.rx[p].starved &= open_recv.contains(&p);
+        }
+        let lacks: Vec<_> = self.lacks().collect();
+        for (p, i) in lacks {
+            if let Some(link) = &mut self.links[p] {
+                link.arm(i);
+            }
+        }
+    }
+
+    fn disarm(&mut self) {
+        for link in self.links.iter_mut().flatten() {
+            // A link that ended says so again when it is used.
+            let _ = link.disarm();
+        }
+        self.watch.hush();
+    }
+
+    fn sleep(&self, limit: Duration) {
+        let mut fds = Vec::with_capacity(self.links.len() + 1);
+        for (p, i) in self.lacks() {
+            if let Some(link) = &self.links[p] {
+                link.fds(i, &mut fds);
+            }
+        }
+        let mut polls: Vec<_> = fds
+            .iter()
+            .map(|(fd, i)| {
+                let mut flags = PollFlags::empty();
+                flags.set(PollFlags::IN, i.recv);
+                flags.set(PollFlags::OUT, i.send);
+                PollFd::from_borrowed_fd(*fd, flags)
+            })
+            .collect();
+        polls.push(PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN));
+        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+        let slept = Instant::now();
+        // A signal ends the sleep early, which is no harm.
+        let _ = poll(&mut polls, Some(&limit));
+        self.counters.parked_ns.fetch_add(slept.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Turn what stopped the loop into this rank's error, and tell the others.
+    fn explain(&mut self, stop: Stop, schedule: &Schedule, task: &Task<'_>) -> Error {
+        let call = Some(task.info);
+        match stop {
+            Stop::Failed(f) => self.blame(&f, call),
+            Stop::Left(peer) => {
+                let cause = "left the group".to_owned();
+                self.abort(Failure { culprit: peer, by: self.rank, cause: cause.clone(), reported: false });
+                Error::PeerLost { peer: self.members[peer].clone(), cause, call }
+            }
+            Stop::Late => {
+                let waiting_for = schedule.waiting_for();
+                let culprit = waiting_for.first().copied().unwrap_or(self.rank);
+                let cause = format!("did not finish {} within {:?}", task.info, task.limit);
+                self.abort(Failure { culprit, by: self.rank, cause, reported: false });
+                let waiting_for = waiting_for.into_iter().map(|p| self.members[p].clone()).collect();
+                Error::Timeout { rank: self.rank, call: task.info, after: task.limit, waiting_for }
+            }
+            Stop::Refused(peer, Refusal::Other(theirs, differs)) => {
+                self.refuse(peer, task.info, theirs, differs)
+            }
+            Stop::Refused(peer, Refusal::Flood(h)) => {
+                let cause = format!(
+                    "sent {} that this rank has not asked for; no more than 256 MiB are kept",
+                    h.info
+                );
+                self.abort(Failure { culprit: peer, by: self.rank, cause: cause.clone(), reported: false });
+                Error::PeerLost { peer: self.members[peer].clone(), cause, call }
+            }
+            Stop::Refused(peer, Refusal::Link(LinkError(cause))) => {
+                // The peer may have closed because of somebody else: word of that travels on another connection.
+                let until = Instant::now() + GRACE;
+                while self.watch.failure().is_none() && !self.watch.has_left(peer) && Instant::now() < until {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                if let Some(f) = self.watch.failure() {
+                    return self.blame(f, call);
+                }
+                let cause = if self.watch.has_left(peer) { "left the group".into() } else { cause };
+                self.abort(Failure { culprit: peer, by: self.rank, cause: cause.clone(), reported: false });
+                Error::PeerLost { peer: self.members[peer].clone(), cause, call }
+            }
+        }
+    }
+
+    fn blame(&self, f: &Failure, call: Option<CallInfo>) -> Error {
+        let member =
+            |r: usize| self.members.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
+        if f.reported {
+            return Error::Aborted { by: member(f.culprit), reason: f.cause.clone(), call };
+        }
+        let seen = if f.by == self.rank { String::new() } else { format!(" (seen by rank {})", f.by) };
+        Error::PeerLost { peer: member(f.culprit), cause: format!("{}{seen}", f.cause), call }
+    }
+}
+
+fn types(info: &CallInfo) -> (DType, ReduceOp) {
+    (info.dtype.unwrap_or(DType::U8), info.reduce.unwrap_or(ReduceOp::Sum))
+}
+
+/// `n` bytes, rounded down to whole elements.
+fn whole(n: usize, dtype: DType) -> usize {
+    n - n % dtype.size()
+}

@@ -1,0 +1,269 @@
+//! One direction between two ranks as messages: where the stream stands, and what came too early.
+
+use super::header::{self, Header, LEN};
+use crate::link::{Link, LinkError};
+use std::collections::VecDeque;
+
+/// Most a lead can be: a header and padding to a cache line.
+const LEAD: usize = LEN + 64;
+/// Bytes of sends without a receive yet that a peer may make this rank keep.
+pub(super) const STASH: usize = 256 << 20;
+
+/// What this rank sends to a peer.
+#[derive(Debug)]
+pub(super) struct Tx {
+    pos: u64,
+    lead: [u8; LEAD],
+    lead_at: usize,
+    lead_len: usize,
+    /// The current message's lead has been made.
+    open: bool,
+    /// The link had no room at the last look.
+    pub(super) blocked: bool,
+}
+
+impl Tx {
+    pub(super) fn new() -> Self {
+        Self { pos: 0, lead: [0; LEAD], lead_at: 0, lead_len: 0, open: false, blocked: false }
+    }
+
+    /// Whether the current message has begun.
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Begin a message of `len` bytes.
+    pub(super) fn begin(&mut self, header: Option<&Header>, len: usize) {
+        self.lead_len = header::lead(self.pos, header.is_some(), len);
+        self.lead_at = 0;
+        self.lead[..self.lead_len].fill(0);
+        if let Some(h) = header {
+            self.lead[..LEN].copy_from_slice(&h.encode());
+        }
+        self.open = true;
+    }
+
+    /// Offer the lead, then `body`; how many bytes of `body` left.
+    pub(super) fn put(&mut self, link: &mut dyn Link, body: &[u8]) -> Result<usize, LinkError> {
+        let lead = &self.lead[self.lead_at..self.lead_len];
+        let n = link.put(lead, body)?;
+        let of_lead = n.min(lead.len());
+        self.lead_at += of_lead;
+        self.pos += n as u64;
+        self.blocked = n < lead.len() + body.len();
+        Ok(n - of_lead)
+    }
+
+    /// Whether the lead has left.
+    pub(super) fn lead_is_sent(&self) -> bool {
+        self.lead_at == self.lead_len
+    }
+
+    /// The message has ended.
+    pub(super) fn end(&mut self) {
+        self.open = false;
+    }
+}
+
+/// A send that arrived before its receive.
+#[derive(Debug)]
+pub(super) struct Parcel {
+    pub(super) header: Header,
+    pub(super) bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum At {
+    /// Between messages.
+    Start,
+    /// In a header; so many bytes of it are here.
+    Header(usize),
+    /// In padding; so many bytes of it are still to come.
+    Pad(usize),
+    /// In the payload.
+    Body,
+    /// In the padding and payload of a message for later.
+    Stash(usize),
+}
+
+/// What this rank receives from a peer.
+#[derive(Debug)]
+pub(super) struct Rx {
+    pos: u64,
+    at: At,
+    head: [u8; LEAD],
+    stash: VecDeque<Parcel>,
+    stashed: usize,
+    /// The link had no bytes at the last look.
+    pub(super) starved: bool,
+}
+
+/// What stands at the beginning of a message.
+#[derive(Debug)]
+pub(super) enum Begin {
+    /// Nothing yet.
+    Nothing,
+    /// Bytes came, the payload has not begun.
+    More,
+    /// The payload follows.
+    Body,
+}
+
+/// Why a message cannot be taken.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The link ended.
+    Link(LinkError),
+    /// The peer made another call.
+    Other(Header, &'static str),
+    /// The peer sent so much unasked that this rank will not keep it.
+    Flood(Header),
+}
+
+impl From<LinkError> for Refusal {
+    fn from(e: LinkError) -> Self {
+        Self::Link(e)
+    }
+}
+
+impl Rx {
+    pub(super) fn new() -> Self {
+        let (stash, stashed) = (VecDeque::new(), 0);
+        Self { pos: 0, at: At::Start, head: [0; LEAD], stash, stashed, starved: false }
+    }
+
+    /// The first kept send that `wants` accepts, in the order they came.
+    pub(super) fn unstash(&mut self, wants: impl Fn(&Header) -> bool) -> Option<Parcel> {
+        let i = self.stash.iter().position(|p| wants(&p.header))?;
+        let p = self.stash.remove(i)?;
+        self.stashed -= p.bytes.len();
+        Some(p)
+    }
+
+    /// Come to the payload of the message of `len` bytes that begins with `expected` (if it is a first one), keeping
+    /// sends for later that stand before it.
+    #[inline]
+    pub(super) fn begin(
+        &mut self,
+        link: &mut dyn Link,
+        expected: Option<&Header>,
+        len: usize,
+        from: usize,
+    ) -> Result<Begin, Refusal> {
+        let mut moved = false;
+        loop {
+            match self.at {
+                At::Start if expected.is_some() => self.at = At::Header(0),
+                At::Start => self.at = At::Pad(header::lead(self.pos, false, len)),
+                At::Header(have) => {
+                    let n = link.take(&mut self.head[have..LEN])?;
+                    self.pos += n as u64;
+                    moved |= n > 0;
+                    if have + n < LEN {
+                        self.at = At::Header(have + n);
+                        self.starved = true;
+                        return Ok(if moved { Begin::More } else { Begin::Nothing });
+                    }
+                    self.check(expected, len, from)?;
+                }
+                At::Pad(0) => {
+                    self.at = At::Body;
+                    return Ok(Begin::Body);
+                }
+                At::Pad(left) => {
+                    let n = link.take(&mut self.head[..left])?;
+                    self.pos += n as u64;
+                    moved |= n > 0;
+                    self.at = At::Pad(left - n);
+                    if n < left {
+                        self.starved = true;
+                        return Ok(if moved { Begin::More } else { Begin::Nothing });
+                    }
+                }
+                At::Body => return Ok(Begin::Body),
+                At::Stash(pad) => {
+                    if !self.keep(link, pad)? {
+                        self.starved = true;
+                        return Ok(Begin::More);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A whole header is here: is it the expected one?
+    fn check(&mut self, expected: Option<&Header>, len: usize, from: usize) -> Result<(), Refusal> {
+        let mut head = [0; LEN];
+        head.copy_from_slice(&self.head[..LEN]);
+        let Some(got) = Header::decode(&head, from) else {
+            return Err(LinkError("sent bytes that are no header; the stream is out of step".into()).into());
+        };
+        let difference = expected.and_then(|e| e.difference(&got));
+        let Some(what) = difference else {
+            self.at = At::Pad(header::lead(self.pos - LEN as u64, true, len) - LEN);
+            return Ok(());
+        };
+        // A send for a later receive may stand before anything; a send with our tag and another shape is a mistake.
+        let same_tag = expected.is_some_and(|e| e.info.op == got.info.op && e.info.tag == got.info.tag);
+        match got.pair_bytes() {
+            Some(bytes) if !same_tag && expected.is_none_or(|e| e.context == got.context) => {
+                if bytes > STASH - self.stashed {
+                    return Err(Refusal::Flood(got));
+                }
+                self.stashed += bytes;
+                // Grows as bytes arrive, not by what a header claims.
+                self.stash.push_back(Parcel { header: got, bytes: Vec::new() });
+                self.at = At::Stash(header::lead(self.pos - LEN as u64, true, bytes) - LEN);
+                Ok(())
+            }
+            _ => Err(Refusal::Other(got, what)),
+        }
+    }
+
+    /// Go on keeping the last parcel; true when it is whole.
+    fn keep(&mut self, link: &mut dyn Link, mut pad: usize) -> Result<bool, LinkError> {
+        while pad > 0 {
+            let n = link.take(&mut self.head[..pad])?;
+            self.pos += n as u64;
+            pad -= n;
+            self.at = At::Stash(pad);
+            if n == 0 {
+                return Ok(false);
+            }
+        }
+        let Some(parcel) = self.stash.back_mut() else {
+            self.at = At::Start;
+            return Ok(true);
+        };
+        let len = parcel.header.pair_bytes().unwrap_or(0);
+        while parcel.bytes.len() < len {
+            let have = parcel.bytes.len();
+            let part = (len - have).min(1 << 20);
+            parcel.bytes.resize(have + part, 0);
+            let n = link.take(&mut parcel.bytes[have..]);
+            parcel.bytes.truncate(have + *n.as_ref().unwrap_or(&0));
+            let n = n?;
+            self.pos += n as u64;
+            if n == 0 {
+                return Ok(false);
+            }
+        }
+        self.at = At::Start;
+        Ok(true)
+    }
+
+    /// `n` payload bytes were taken from the link.
+    pub(super) fn took(&mut self, n: usize) {
+        self.pos += n as u64;
+    }
+
+    /// The message has ended.
+    pub(super) fn end(&mut self) {
+        self.at = At::Start;
+    }
+
+    /// Whether the payload of the current message has begun.
+    pub(super) fn is_in_body(&self) -> bool {
+        matches!(self.at, At::Body)
+    }
+}

@@ -1,0 +1,126 @@
+//! The one flag that every wait loop of a group checks, and the bell that wakes a parked one.
+//!
+//! The first failure wins and stays. A member that left in good order is no failure until someone
+//! needs bytes from it: what it sent before it left still counts.
+
+use crate::sys::Bell;
+use std::{
+    os::fd::BorrowedFd,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+/// Why a group failed, as seen by one of its members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// The member at fault, by its rank in the group.
+    pub(crate) culprit: usize,
+    /// The member that saw it.
+    pub(crate) by: usize,
+    /// What happened, as the rest of the sentence "rank 3 ...": "died: its connections closed".
+    pub(crate) cause: String,
+    /// The culprit itself reported it, in whole sentences of its own (an abort, not a death).
+    pub(crate) reported: bool,
+}
+
+/// A group's state as its wait loops see it.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    failed: AtomicBool,
+    first: OnceLock<Failure>,
+    left: Vec<AtomicBool>,
+    /// How many members have left; lets a call skip the list.
+    left_count: AtomicU32,
+    bell: Bell,
+}
+
+impl Watch {
+    /// For a group of `size`.
+    pub(crate) fn new(size: usize) -> std::io::Result<Self> {
+        Ok(Self {
+            failed: AtomicBool::new(false),
+            first: OnceLock::new(),
+            left: (0..size).map(|_| AtomicBool::new(false)).collect(),
+            left_count: AtomicU32::new(0),
+            bell: Bell::new()?,
+        })
+    }
+
+    /// Record a failure; true if it is the first. Wakes whoever waits.
+    pub(crate) fn fail(&self, failure: Failure) -> bool {
+        let first = self.first.set(failure).is_ok();
+        self.failed.store(true, Ordering::Release);
+        self.bell.ring();
+        first
+    }
+
+    /// Record that `rank` left the group in good order. Wakes whoever waits.
+    pub(crate) fn leave(&self, rank: usize) {
+        if let Some(l) = self.left.get(rank)
+            && !l.swap(true, Ordering::Release)
+        {
+            self.left_count.fetch_add(1, Ordering::Release);
+            self.bell.ring();
+        }
+    }
+
+    /// The first failure, if there is one. One load when there is none.
+    #[inline]
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        if self.failed.load(Ordering::Acquire) { self.first.get() } else { None }
+    }
+
+    /// Whether any member has left.
+    #[inline]
+    pub(crate) fn anyone_left(&self) -> bool {
+        self.left_count.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether `rank` has left in good order.
+    pub(crate) fn has_left(&self, rank: usize) -> bool {
+        self.left.get(rank).is_some_and(|l| l.load(Ordering::Acquire))
+    }
+
+    /// Readable after the bell rang, until [`hush`](Self::hush).
+    pub(crate) fn bell_fd(&self) -> BorrowedFd<'_> {
+        self.bell.fd()
+    }
+
+    /// Swallow past rings.
+    pub(crate) fn hush(&self) {
+        self.bell.hush();
+    }
+
+    /// Wake whoever waits, without a reason of its own.
+    pub(crate) fn ring(&self) {
+        self.bell.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failure_wins() {
+        let w = Watch::new(3).unwrap();
+        assert!(w.failure().is_none());
+        let f = |culprit| Failure { culprit, by: 0, cause: "died".into(), reported: false };
+        assert!(w.fail(f(2)));
+        assert!(!w.fail(f(1)));
+        assert_eq!(w.failure().map(|f| f.culprit), Some(2));
+    }
+
+    #[test]
+    fn leaving_is_counted_once() {
+        let w = Watch::new(2).unwrap();
+        assert!(!w.anyone_left());
+        w.leave(1);
+        w.leave(1);
+        w.leave(7);
+        assert!(w.anyone_left() && w.has_left(1) && !w.has_left(0));
+        assert_eq!(w.left_count.load(Ordering::Relaxed), 1);
+    }
+}

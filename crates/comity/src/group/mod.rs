@@ -1,0 +1,299 @@
+//! The handle that users hold, and whose turn it is on it.
+
+mod connect;
+mod ops;
+mod request;
+mod split;
+
+pub use connect::{init, init_strict};
+pub use request::{Request, Scope};
+
+use crate::{
+    CallInfo, Error, LinkKind, Misuse, Op, Peer, Result, Stats,
+    backend::{Backend, Call, Fabric, Single},
+    boot::World,
+    engine::Failure,
+    link::LocalWorld,
+    stats::Counters,
+    sync::lock,
+    turn::Turn,
+};
+use request::Job;
+use std::{
+    cell::Cell,
+    fmt,
+    sync::{Arc, Mutex, OnceLock, atomic::Ordering, mpsc},
+    time::{Duration, Instant},
+};
+
+/// How long a call may take when nobody says otherwise.
+pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
+
+/// Ranks that call collectives together.
+///
+/// A `Group` is a cheap handle: clone it, send it, share it. Calls on one group, from whatever threads, run one at a
+/// time in the order they were made, and that order must be the same on every rank. To overlap communication with
+/// other work use [`spawn`](Self::spawn); to run two collectives at once use two groups ([`split`](Self::split)).
+///
+/// A group of one rank is a group too: calls are checked in the same way, then copy or do nothing.
+///
+/// # Errors
+/// [`Error::Misuse`] leaves the group as it was, and no byte has moved. Every other error is final: the group has
+/// failed on every rank, later calls return [`Error::Broken`] with the first cause at once, and what the failed
+/// call's output buffer holds is undefined.
+///
+/// ```
+/// use comity::{Group, ReduceOp};
+/// let totals = std::thread::scope(|s| {
+///     let ranks: Vec<_> = Group::local(2)?
+///         .into_iter()
+///         .map(|g| {
+///             s.spawn(move || {
+///                 let mut x = [g.rank() as f32 + 1.0; 3];
+///                 g.all_reduce(&mut x, ReduceOp::Sum).map(|()| x)
+///             })
+///         })
+///         .collect();
+///     ranks.into_iter().map(|r| r.join().unwrap()).collect::<Result<Vec<_>, _>>()
+/// })?;
+/// assert_eq!(totals, [[3.0; 3]; 2]);
+/// # Ok::<(), comity::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Group {
+    core: Arc<Core>,
+    limit: Duration,
+}
+
+/// What all handles of one group share.
+pub(crate) struct Core {
+    rank: usize,
+    peers: Vec<Peer>,
+    turn: Turn,
+    state: Mutex<State>,
+    counters: Arc<Counters>,
+    /// Jobs for the group's own thread, which starts with the first.
+    worker: OnceLock<mpsc::Sender<Job>>,
+}
+
+struct State {
+    backend: Option<Box<dyn Backend>>,
+    seq: u64,
+    splits: u64,
+    context: u64,
+    broken: Option<Arc<Error>>,
+}
+
+thread_local! {
+    /// The group whose turn this thread holds while it runs background work.
+    static TURN: Cell<*const Core> = const { Cell::new(std::ptr::null()) };
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group")
+            .field("rank", &self.rank())
+            .field("size", &self.size())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Group {
+    /// A group of this process alone.
+    pub fn single() -> Self {
+        let peers = vec![Peer { rank: 0, host: None, pid: Some(std::process::id()) }];
+        Self::with(0, peers, Box::new(Single), 0, Arc::default(), DEFAULT_LIMIT)
+    }
+
+    /// `size` groups for `size` threads of this process, by rank; they talk through memory.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the system has no descriptors or memory left; [`Error::Config`] for a size of 0.
+    pub fn local(size: usize) -> Result<Vec<Self>> {
+        if size == 0 {
+            return Err(Error::Config("a group needs at least one rank; size 0 was asked for".into()));
+        }
+        if size == 1 {
+            return Ok(vec![Self::single()]);
+        }
+        let worlds = LocalWorld::all(size);
+        worlds.into_iter().map(|w| Self::open(Arc::new(w), DEFAULT_LIMIT, DEFAULT_LIMIT)).collect()
+    }
+
+    /// The group of everyone in `world`.
+    pub(crate) fn open(world: Arc<dyn World>, limit: Duration, join: Duration) -> Result<Self> {
+        let rank = world.rank();
+        let peers = world.peers().to_vec();
+        let members = (0..peers.len()).collect();
+        let counters = Arc::<Counters>::default();
+        let fabric = Fabric::open(world, members, 0, counters.clone(), Instant::now() + join)?;
+        Ok(Self::with(rank, peers, Box::new(fabric), 0, counters, limit))
+    }
+
+    fn with(
+        rank: usize,
+        peers: Vec<Peer>,
+        backend: Box<dyn Backend>,
+        context: u64,
+        counters: Arc<Counters>,
+        limit: Duration,
+    ) -> Self {
+        let state = State { backend: Some(backend), seq: 0, splits: 0, context, broken: None };
+        let core = Core {
+            rank,
+            peers,
+            turn: Turn::new(),
+            state: Mutex::new(state),
+            counters,
+            worker: OnceLock::new(),
+        };
+        Self { core: Arc::new(core), limit }
+    }
+
+    /// This process's (or thread's) place in the group, from 0.
+    #[inline]
+    pub fn rank(&self) -> usize {
+        self.core.rank
+    }
+
+    /// How many ranks there are.
+    #[inline]
+    pub fn size(&self) -> usize {
+        self.core.peers.len()
+    }
+
+    /// The same group; calls through the returned handle fail after `limit` (default: 5 minutes).
+    ///
+    /// A call that runs out of time ends the group, since nobody can know how far the others got.
+    ///
+    /// ```
+    /// # use comity::Group;
+    /// # let g = Group::single();
+    /// g.timeout(std::time::Duration::from_secs(5)).barrier()?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    #[must_use]
+    pub fn timeout(&self, limit: Duration) -> Self {
+        Self { limit, ..self.clone() }
+    }
+
+    /// The members by rank, as errors name them.
+    pub fn members(&self) -> &[Peer] {
+        &self.core.peers
+    }
+
+    /// The kind of link to each rank; `None` for this rank, and for all of them once the group has failed or is closed.
+    pub fn link_kinds(&self) -> Vec<Option<LinkKind>> {
+        let state = lock(&self.core.state);
+        state.backend.as_ref().map_or_else(|| vec![None; self.size()], |b| b.links())
+    }
+
+    /// What this group has done on this rank so far.
+    pub fn stats(&self) -> Stats {
+        self.core.counters.read()
+    }
+
+    /// Leave the group, in this call's turn; later calls return [`Error::Closed`], and peers that still need this rank
+    /// get an error that names it. Dropping the last handle does the same. Neither waits for other ranks.
+    pub fn close(&self) {
+        self.in_turn(|| {
+            let mut state = lock(&self.core.state);
+            state.backend = None;
+            state.broken.get_or_insert_with(|| Arc::new(Error::Closed));
+        });
+    }
+
+    /// Give the group up on every rank: calls under way and later ones fail with [`Error::Aborted`], which carries `why`.
+    pub fn abort(&self, why: &str) {
+        let failure =
+            Failure { culprit: self.rank(), by: self.rank(), cause: why.to_owned(), reported: true };
+        self.in_turn(|| {
+            let mut state = lock(&self.core.state);
+            if let Some(b) = &mut state.backend {
+                b.abort(failure);
+            }
+            let by = self.core.peers[self.rank()].clone();
+            let error = Error::Aborted { by, reason: why.to_owned(), call: None };
+            state.broken.get_or_insert_with(|| Arc::new(error));
+        });
+    }
+
+    /// Make a checked call, in its turn.
+    fn call(&self, call: Call<'_>) -> Result<()> {
+        self.in_turn(|| lock(&self.core.state).run(call, self.limit, &self.core.counters))
+    }
+
+    /// Run `f` when all calls made before have ended; at once on the thread that runs this group's background work.
+    fn in_turn<R>(&self, f: impl FnOnce() -> R) -> R {
+        if TURN.get() == Arc::as_ptr(&self.core) {
+            return f();
+        }
+        let turn = Served::wait(&self.core.turn, self.core.turn.take());
+        let out = f();
+        drop(turn);
+        out
+    }
+}
+
+impl State {
+    fn run(&mut self, mut call: Call<'_>, limit: Duration, counters: &Counters) -> Result<()> {
+        let counts = !matches!(call.info.op, Op::Send | Op::Recv | Op::Exchange);
+        if let Some(root) = &self.broken {
+            return Err(if **root == Error::Closed { Error::Closed } else { Error::Broken(root.clone()) });
+        }
+        self.seq += u64::from(counts);
+        call.info.seq = if counts { self.seq } else { 0 };
+        let Some(backend) = &mut self.backend else { return Err(Error::Closed) };
+        let info = call.info;
+        let out = match backend.failure(Some(info)) {
+            None => backend.run(call, limit),
+            Some(e) => Err(e),
+        };
+        self.note(&out, counters);
+        out
+    }
+
+    /// A fatal error ends the group. The links stay until the handle is dropped, so that peers hear the reason first.
+    fn note<T>(&mut self, out: &Result<T>, counters: &Counters) {
+        match out {
+            Ok(_) => counters.calls.fetch_add(1, Ordering::Relaxed),
+            Err(_) => counters.errors.fetch_add(1, Ordering::Relaxed),
+        };
+        if let Err(e) = out
+            && e.is_fatal()
+        {
+            tracing::error!(error = %e, "the group failed");
+            self.broken = Some(Arc::new(e.clone()));
+        }
+    }
+}
+
+/// A turn being served; it ends with the guard, also when the work panics.
+struct Served<'a> {
+    turn: &'a Turn,
+    ticket: u64,
+}
+
+impl<'a> Served<'a> {
+    fn wait(turn: &'a Turn, ticket: u64) -> Self {
+        turn.wait(ticket);
+        Self { turn, ticket }
+    }
+}
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        self.turn.end(self.ticket);
+    }
+}
+
+fn misuse(op: Op, misuse: Misuse) -> Error {
+    Error::Misuse { op, misuse }
+}
+
+const _: () = {
+    const fn both<T: Send + Sync>() {}
+    both::<Group>();
+    both::<Error>();
+    both::<CallInfo>();
+};

@@ -1,0 +1,279 @@
+//! Work that runs in its turn in the background.
+
+use super::{Core, Group, Served, TURN};
+use crate::{Error, Result, sync::lock};
+use std::{
+    any::Any,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{Arc, Condvar, Mutex, OnceLock, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// One piece of background work.
+pub(super) type Job = Box<dyn FnOnce() + Send>;
+
+impl Group {
+    /// Run `f` on the group's own thread, in its turn among this group's calls.
+    ///
+    /// The turn is taken now: a call made after `spawn` runs after `f`, whichever thread makes it. `f` owns its
+    /// buffers and hands them back through [`Request::wait`]. Dropping the request lets the work finish
+    /// unobserved, since other ranks count on it. A process may exit with work pending.
+    ///
+    /// ```
+    /// # use comity::{Group, ReduceOp};
+    /// # let g = Group::single();
+    /// let mut grad = vec![1f32; 1024];
+    /// let pending = g.spawn(move |g| {
+    ///     g.all_reduce(&mut grad, ReduceOp::Sum)?;
+    ///     Ok(grad)
+    /// });
+    /// // ... compute ...
+    /// let grad = pending.wait()?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// Borrowed buffers need [`scope`](Self::scope):
+    /// ```compile_fail
+    /// # use comity::{Group, ReduceOp};
+    /// # let g = Group::single();
+    /// let mut grad = vec![1f32; 1024];
+    /// let pending = g.spawn(|g| g.all_reduce(&mut grad, ReduceOp::Sum));
+    /// ```
+    ///
+    /// # Errors
+    /// What `f` returns; [`Error::Os`] when the system gives no thread. A panic in `f` goes on in `wait`.
+    pub fn spawn<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Self) -> Result<R> + Send + 'static,
+    ) -> Request<R> {
+        let (request, job) = self.job(f);
+        let worker = match self.worker() {
+            Ok(w) => w,
+            Err(e) => return request.failed(e),
+        };
+        // The thread lives as long as the group does, and this handle keeps it alive.
+        let _ = worker.send(Box::new(job));
+        request
+    }
+
+    /// As [`spawn`](Self::spawn), for borrowed buffers: all work spawned in the scope has ended when `scope` returns.
+    ///
+    /// The scope has a thread of its own, which starts with the first piece of work.
+    ///
+    /// ```
+    /// # use comity::{Group, ReduceOp};
+    /// # let g = Group::single();
+    /// let (mut a, mut b) = (vec![1f32; 8], vec![2f64; 8]);
+    /// g.scope(|s| {
+    ///     let first = s.spawn(|g| g.all_reduce(&mut a, ReduceOp::Sum));
+    ///     s.spawn(|g| g.all_reduce(&mut b, ReduceOp::Sum)).detach();
+    ///     first.wait()
+    /// })?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    /// ```compile_fail
+    /// # use comity::{Group, ReduceOp};
+    /// # let g = Group::single();
+    /// let mut a = vec![1f32; 8];
+    /// g.scope(|s| {
+    ///     let first = s.spawn(|g| g.all_reduce(&mut a, ReduceOp::Sum));
+    ///     a[0] = 3.0; // still borrowed
+    ///     first.wait()
+    /// })?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    pub fn scope<'env, T>(&'env self, f: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> T) -> T {
+        thread::scope(|threads| {
+            // Dropping it at the end, also by a panic, tells the scope's thread that no more work comes.
+            let scope = Scope { group: self, threads, jobs: OnceLock::new() };
+            f(&scope)
+        })
+    }
+
+    /// The two halves of a piece of work: what is waited for, and what is run.
+    fn job<'a, R: Send + 'a>(
+        &self,
+        f: impl FnOnce(&Self) -> Result<R> + Send + 'a,
+    ) -> (Request<R>, impl FnOnce() + Send + 'a) {
+        let slot = Arc::new(Slot { out: Mutex::new(None), done: Condvar::new() });
+        let ticket = self.core.turn.take();
+        let request = Request { slot: slot.clone(), core: Arc::as_ptr(&self.core) as usize };
+        let group = self.clone();
+        let job = move || {
+            let core = group.core.clone();
+            let out = {
+                let _turn = Served::wait(&core.turn, ticket);
+                let _mark = Mark::set(&core);
+                catch_unwind(AssertUnwindSafe(|| f(&group)))
+            };
+            drop(group);
+            slot.set(out);
+        };
+        (request, job)
+    }
+
+    fn worker(&self) -> Result<&mpsc::Sender<Job>> {
+        if let Some(w) = self.core.worker.get() {
+            return Ok(w);
+        }
+        let (tx, rx) = mpsc::channel::<Job>();
+        // The thread ends when the last handle has gone and no work is left. It is not joined: a process that exits
+        // does not wait for peers.
+        let work = move || rx.into_iter().for_each(|job| job());
+        thread::Builder::new()
+            .name("comity".into())
+            .spawn(work)
+            .map_err(|e| Error::os("starting the group's thread", e))?;
+        Ok(self.core.worker.get_or_init(|| tx))
+    }
+}
+
+/// Marks this thread as the one that holds a group's turn.
+struct Mark {
+    before: *const Core,
+}
+
+impl Mark {
+    fn set(core: &Arc<Core>) -> Self {
+        Self { before: TURN.replace(Arc::as_ptr(core)) }
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        TURN.set(self.before);
+    }
+}
+
+/// Where borrowed work is spawned. See [`Group::scope`].
+pub struct Scope<'scope, 'env: 'scope> {
+    group: &'env Group,
+    threads: &'scope thread::Scope<'scope, 'env>,
+    jobs: OnceLock<ScopeWorker<'scope>>,
+}
+
+type ScopeWorker<'scope> = mpsc::Sender<Box<dyn FnOnce() + Send + 'scope>>;
+
+/// Work under way on a group's thread.
+#[must_use = "wait for the result, or `detach` to let the work finish unobserved"]
+pub struct Request<R> {
+    slot: Arc<Slot<R>>,
+    /// Which group, to refuse a wait that could never end.
+    core: usize,
+}
+
+struct Slot<R> {
+    out: Mutex<Option<Outcome<R>>>,
+    done: Condvar,
+}
+
+type Outcome<R> = std::result::Result<Result<R>, Box<dyn Any + Send>>;
+
+impl<R> Slot<R> {
+    fn set(&self, out: Outcome<R>) {
+        *lock(&self.out) = Some(out);
+        self.done.notify_all();
+    }
+}
+
+impl<'scope> Scope<'scope, '_> {
+    /// Run `f` on the scope's thread, in its turn among the group's calls. See [`Group::spawn`].
+    pub fn spawn<R: Send + 'scope>(&self, f: impl FnOnce(&Group) -> Result<R> + Send + 'scope) -> Request<R> {
+        let (request, job) = self.group.job(f);
+        match self.worker() {
+            Ok(w) => {
+                let _ = w.send(Box::new(job));
+                request
+            }
+            Err(e) => request.failed(e),
+        }
+    }
+
+    fn worker(&self) -> Result<&ScopeWorker<'scope>> {
+        if let Some(w) = self.jobs.get() {
+            return Ok(w);
+        }
+        let (tx, rx) = mpsc::channel::<Box<dyn FnOnce() + Send + 'scope>>();
+        thread::Builder::new()
+            .name("comity-scope".into())
+            .spawn_scoped(self.threads, move || rx.into_iter().for_each(|job| job()))
+            .map_err(|e| Error::os("starting the scope's thread", e))?;
+        Ok(self.jobs.get_or_init(|| tx))
+    }
+}
+
+impl fmt::Debug for Scope<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scope").field("group", self.group).finish_non_exhaustive()
+    }
+}
+
+impl<R> Request<R> {
+    /// Whether [`wait`](Self::wait) would return at once.
+    pub fn is_done(&self) -> bool {
+        lock(&self.slot.out).is_some()
+    }
+
+    /// Block until the work has ended. A panic in it goes on here.
+    ///
+    /// # Errors
+    /// What the work returned; [`Error::Order`] in background work of the same group when this request comes later.
+    pub fn wait(self) -> Result<R> {
+        let mut out = lock(&self.slot.out);
+        loop {
+            if let Some(out) = out.take() {
+                return out.unwrap_or_else(|p| resume_unwind(p));
+            }
+            if self.would_wait_for_itself() {
+                return Err(Error::Order);
+            }
+            out = self.slot.done.wait(out).unwrap_or_else(|e| e.into_inner());
+        }
+    }
+
+    /// As [`wait`](Self::wait); gives the request back when it is not done within `limit`.
+    ///
+    /// # Errors
+    /// The request itself, still under way.
+    pub fn wait_for(self, limit: Duration) -> std::result::Result<Result<R>, Self> {
+        let end = Instant::now() + limit;
+        {
+            let mut out = lock(&self.slot.out);
+            loop {
+                if let Some(out) = out.take() {
+                    return Ok(out.unwrap_or_else(|p| resume_unwind(p)));
+                }
+                if self.would_wait_for_itself() {
+                    return Ok(Err(Error::Order));
+                }
+                let left = end.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                out = self.slot.done.wait_timeout(out, left).unwrap_or_else(|e| e.into_inner()).0;
+            }
+        }
+        Err(self)
+    }
+
+    /// Let the work finish unobserved; what it returns is dropped.
+    pub fn detach(self) {}
+
+    /// This request ended before it began.
+    fn failed(self, e: Error) -> Self {
+        self.slot.set(Ok(Err(e)));
+        self
+    }
+
+    fn would_wait_for_itself(&self) -> bool {
+        TURN.get() as usize == self.core
+    }
+}
+
+impl<R> fmt::Debug for Request<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request").field("is_done", &self.is_done()).finish()
+    }
+}

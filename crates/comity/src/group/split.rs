@@ -1,0 +1,90 @@
+//! Smaller groups out of a group.
+
+use super::{Group, lock, misuse};
+use crate::{
+    Misuse, Op, Peer, Result,
+    backend::{Bufs, Call},
+    stats::Counters,
+};
+use std::sync::Arc;
+
+/// What stands for "no color" between ranks.
+const STAY_OUT: i32 = -1;
+
+impl Group {
+    /// Split into groups of equal `color` (MPI's rules): every rank calls this, ranks of one color form a group, ordered by
+    /// `key` and, where keys are equal, by rank in this group. A group can be split as often as wanted, also a split one.
+    ///
+    /// ```
+    /// # use comity::Group;
+    /// # let g = Group::single();
+    /// let row = g.split((g.rank() / 4) as i32, 0)?;
+    /// let column = g.split((g.rank() % 4) as i32, 0)?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Group`]; [`Misuse::Color`] for a negative color.
+    pub fn split(&self, color: i32, key: i32) -> Result<Self> {
+        match self.split_opt(Some(color), key)? {
+            Some(g) => Ok(g),
+            None => Err(misuse(Op::Split, Misuse::Color(color))),
+        }
+    }
+
+    /// As [`split`](Self::split); a rank that gives no color takes part in the call, but gets no group.
+    ///
+    /// # Errors
+    /// As [`split`](Self::split).
+    pub fn split_opt(&self, color: Option<i32>, key: i32) -> Result<Option<Self>> {
+        if let Some(c) = color
+            && c < 0
+        {
+            return Err(misuse(Op::Split, Misuse::Color(c)));
+        }
+        self.in_turn(|| self.split_now(color.unwrap_or(STAY_OUT), key))
+    }
+
+    fn split_now(&self, color: i32, key: i32) -> Result<Option<Self>> {
+        let mut state = lock(&self.core.state);
+        let mine = [color, key];
+        let mut all = vec![0i32; 2 * self.size()];
+        let call = Call::new(Op::Split, Bufs::Both((&mine).into(), (&mut all).into()));
+        state.run(call, self.limit, &self.core.counters)?;
+        // Agreed by all ranks, since all make the same calls.
+        state.splits += 1;
+        if color == STAY_OUT {
+            return Ok(None);
+        }
+        let mut members: Vec<usize> = (0..self.size()).filter(|&r| all[2 * r] == color).collect();
+        members.sort_by_key(|&r| (all[2 * r + 1], r));
+        let rank = members.iter().position(|&r| r == self.rank()).unwrap_or_default();
+        let context = name(state.context, state.splits, color);
+        let backend = state.backend.as_mut().map(|b| b.split(&members, context, self.limit)).transpose();
+        let Some(backend) = backend.inspect_err(|e| {
+            let out: Result<()> = Err(e.clone());
+            state.note(&out, &self.core.counters);
+        })?
+        else {
+            return Err(crate::Error::Closed);
+        };
+        let peers = members
+            .iter()
+            .enumerate()
+            .map(|(rank, &m)| Peer { rank, ..self.core.peers[m].clone() })
+            .collect();
+        Ok(Some(Self::with(rank, peers, backend, context, Arc::<Counters>::default(), self.limit)))
+    }
+}
+
+/// The name of a new group among all of its world's: the same on all its members, and no other group's (a 64-bit mix of where it
+/// comes from).
+fn name(parent: u64, split: u64, color: i32) -> u64 {
+    let mix = |mut x: u64| {
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    };
+    mix(mix(mix(parent.wrapping_add(0x9e37_79b9_7f4a_7c15)).wrapping_add(split)).wrapping_add(color as u64))
+        .max(1)
+}

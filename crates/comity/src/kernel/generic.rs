@@ -1,0 +1,139 @@
+//! The loops, written once; `Isa` is what they are compiled for.
+
+use super::lane::{Divide, Lane, Op, WIDE};
+use std::array::from_fn;
+
+/// An instruction set. A value of an implementing type is the proof that the processor has it.
+///
+/// Shorter slices end the loops; bytes after the last whole element stay as they are.
+pub(super) trait Isa: Copy {
+    /// Whether [`widen`](Self::widen) and [`narrow`](Self::narrow) are instructions.
+    const F16: bool;
+
+    /// `f16` to `f32`.
+    fn widen(self, bytes: &[[u8; 2]; WIDE]) -> [f32; WIDE];
+    /// `f32` to `f16`, to nearest even.
+    fn narrow(self, values: &[f32; WIDE]) -> [[u8; 2]; WIDE];
+
+    /// `d = d ∘ s`
+    fn update<D: Lane, S: Lane<Value = D::Value>, O: Op<D::Value>>(self, d: &mut [u8], s: &[u8]);
+    /// `d = a ∘ b`
+    fn zip<D: Lane, O: Op<D::Value>>(self, d: &mut [u8], a: &[u8], b: &[u8]);
+    /// `d = s`
+    fn convert<D: Lane, S: Lane<Value = D::Value>>(self, d: &mut [u8], s: &[u8]);
+    /// `d = d / n`
+    fn divide<D: Lane<Value: Divide>>(self, d: &mut [u8], n: usize);
+}
+
+/// Whatever the build target has: SSE2 on x86-64, NEON on aarch64.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Generic;
+
+impl Isa for Generic {
+    const F16: bool = false;
+
+    #[inline(always)]
+    fn widen(self, bytes: &[[u8; 2]; WIDE]) -> [f32; WIDE] {
+        bytes.map(super::lane::F16::load)
+    }
+
+    #[inline(always)]
+    fn narrow(self, values: &[f32; WIDE]) -> [[u8; 2]; WIDE] {
+        values.map(super::lane::F16::store)
+    }
+
+    fn update<D: Lane, S: Lane<Value = D::Value>, O: Op<D::Value>>(self, d: &mut [u8], s: &[u8]) {
+        update::<Self, D, S, O>(self, d, s);
+    }
+
+    fn zip<D: Lane, O: Op<D::Value>>(self, d: &mut [u8], a: &[u8], b: &[u8]) {
+        zip::<Self, D, O>(self, d, a, b);
+    }
+
+    fn convert<D: Lane, S: Lane<Value = D::Value>>(self, d: &mut [u8], s: &[u8]) {
+        convert::<Self, D, S>(self, d, s);
+    }
+
+    fn divide<D: Lane<Value: Divide>>(self, d: &mut [u8], n: usize) {
+        divide::<Self, D>(self, d, n);
+    }
+}
+
+// Each body is inlined into a function that has the instruction set enabled. The wide part is for `f16`
+// only: of all other types the compiler makes vectors from the plain loop.
+
+#[inline(always)]
+pub(super) fn update<I: Isa, D: Lane, S: Lane<Value = D::Value>, O: Op<D::Value>>(
+    isa: I,
+    d: &mut [u8],
+    s: &[u8],
+) {
+    let (d, s) = (D::split_mut(d), S::split(s));
+    let n = d.len().min(s.len());
+    let (mut d, mut s) = (&mut d[..n], &s[..n]);
+    if I::F16 && (D::F16 || S::F16) {
+        let (wide_d, wide_s);
+        (wide_d, d) = d.as_chunks_mut::<WIDE>();
+        (wide_s, s) = s.as_chunks::<WIDE>();
+        for (d, s) in wide_d.iter_mut().zip(wide_s) {
+            let (x, y) = (D::load_wide(isa, d), S::load_wide(isa, s));
+            *d = D::store_wide(isa, &from_fn(|i| O::apply(x[i], y[i])));
+        }
+    }
+    for (d, s) in d.iter_mut().zip(s) {
+        *d = D::store(O::apply(D::load(*d), S::load(*s)));
+    }
+}
+
+#[inline(always)]
+pub(super) fn zip<I: Isa, D: Lane, O: Op<D::Value>>(isa: I, d: &mut [u8], a: &[u8], b: &[u8]) {
+    let (d, a, b) = (D::split_mut(d), D::split(a), D::split(b));
+    let n = d.len().min(a.len()).min(b.len());
+    let (mut d, mut a, mut b) = (&mut d[..n], &a[..n], &b[..n]);
+    if I::F16 && D::F16 {
+        let (wide_d, wide_a, wide_b);
+        (wide_d, d) = d.as_chunks_mut::<WIDE>();
+        (wide_a, a) = a.as_chunks::<WIDE>();
+        (wide_b, b) = b.as_chunks::<WIDE>();
+        for ((d, a), b) in wide_d.iter_mut().zip(wide_a).zip(wide_b) {
+            let (x, y) = (D::load_wide(isa, a), D::load_wide(isa, b));
+            *d = D::store_wide(isa, &from_fn(|i| O::apply(x[i], y[i])));
+        }
+    }
+    for ((d, a), b) in d.iter_mut().zip(a).zip(b) {
+        *d = D::store(O::apply(D::load(*a), D::load(*b)));
+    }
+}
+
+#[inline(always)]
+pub(super) fn convert<I: Isa, D: Lane, S: Lane<Value = D::Value>>(isa: I, d: &mut [u8], s: &[u8]) {
+    let (d, s) = (D::split_mut(d), S::split(s));
+    let n = d.len().min(s.len());
+    let (mut d, mut s) = (&mut d[..n], &s[..n]);
+    if I::F16 && (D::F16 || S::F16) {
+        let (wide_d, wide_s);
+        (wide_d, d) = d.as_chunks_mut::<WIDE>();
+        (wide_s, s) = s.as_chunks::<WIDE>();
+        for (d, s) in wide_d.iter_mut().zip(wide_s) {
+            *d = D::store_wide(isa, &S::load_wide(isa, s));
+        }
+    }
+    for (d, s) in d.iter_mut().zip(s) {
+        *d = D::store(S::load(*s));
+    }
+}
+
+#[inline(always)]
+pub(super) fn divide<I: Isa, D: Lane<Value: Divide>>(isa: I, d: &mut [u8], n: usize) {
+    let mut d = D::split_mut(d);
+    if I::F16 && D::F16 {
+        let wide;
+        (wide, d) = d.as_chunks_mut::<WIDE>();
+        for d in wide {
+            *d = D::store_wide(isa, &D::load_wide(isa, d).map(|x| x.divide(n)));
+        }
+    }
+    for d in d {
+        *d = D::store(D::load(*d).divide(n));
+    }
+}

@@ -1,0 +1,465 @@
+//! The contract of [`Link`](super::Link) as tests, written once and run over every kind of link.
+//!
+//! A module of tests writes `conformance!(make)`, where `make` gives a fresh connected pair.
+//! Byte `p` of a stream is a function of `p`, so every test knows what must come next.
+
+use super::{Interest, Link, LinkError, SMALL_WANT};
+use proptest::prelude::*;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    fmt, thread,
+    time::{Duration, Instant},
+};
+
+/// Two ends of one link.
+pub(crate) type Pair = (Box<dyn Link>, Box<dyn Link>);
+
+/// The suite over the pairs that `$make` makes.
+macro_rules! conformance {
+    ($make:expr) => {
+        $crate::link::conformance::conformance!(@ $make;
+            moves_both_ways_at_once any_order_of_calls keeps_the_order_of_head_and_body nothing_is_nothing
+            small_wants_come_whole elements_come_whole pushes_back_and_recovers sleeps_when_nothing_happens
+            put_wakes_a_reader consume_wakes_a_writer bytes_come_before_the_end an_error_stays
+            a_drop_delivers_what_was_accepted);
+    };
+    (@ $make:expr; $($test:ident)*) => {
+        $(#[test]
+        fn $test() {
+            $crate::link::conformance::$test($make);
+        })*
+    };
+}
+pub(crate) use conformance;
+
+/// What `step` gives at last; fails the test when that takes too long.
+pub(crate) fn eventually<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(t) = step() {
+            return t;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain for {what}");
+        thread::yield_now();
+    }
+}
+
+fn byte(at: usize) -> u8 {
+    // No period that a buffer size divides.
+    ((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+fn bytes(from: usize, len: usize) -> Vec<u8> {
+    (from..from + len).map(byte).collect()
+}
+
+#[track_caller]
+fn expect(got: &[u8], from: usize) {
+    if let Some(i) = (0..got.len()).find(|&i| got[i] != byte(from + i)) {
+        panic!("byte {} of the stream is wrong ({} into a piece of {})", from + i, i, got.len());
+    }
+}
+
+/// One direction of a link: how far each end is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stream {
+    put: usize,
+    got: usize,
+}
+
+impl Stream {
+    fn put(&mut self, link: &mut dyn Link, head: usize, body: usize) -> Result<usize, LinkError> {
+        let (h, b) = (bytes(self.put, head), bytes(self.put + head, body));
+        let n = link.put(&h, &b)?;
+        assert!(n <= head + body, "accepted {n} of {}", head + body);
+        self.put += n;
+        Ok(n)
+    }
+
+    fn put_all(&mut self, link: &mut dyn Link, len: usize) {
+        let end = self.put + len;
+        eventually("room", || {
+            self.put(link, 0, end - self.put).unwrap();
+            (self.put == end).then_some(())
+        });
+    }
+
+    /// Peek at about `want` and give back `share` of 256 parts of it, at least a byte.
+    fn peek(&mut self, link: &mut dyn Link, want: usize, share: usize) -> Result<usize, LinkError> {
+        let lent = link.peek(want)?;
+        expect(lent, self.got);
+        let n = lent.len();
+        assert!(self.got + n <= self.put, "lent more than was put");
+        let n = (n * share / 256).max(n.min(1));
+        link.consume(n);
+        self.got += n;
+        Ok(n)
+    }
+
+    fn take(&mut self, link: &mut dyn Link, len: usize) -> Result<usize, LinkError> {
+        let mut place = vec![0xee; len];
+        let n = link.take(&mut place)?;
+        expect(&place[..n], self.got);
+        self.got += n;
+        assert!(self.got <= self.put, "took more than was put");
+        Ok(n)
+    }
+
+    /// Get all that was put, by any means.
+    fn catch_up(&mut self, link: &mut dyn Link) {
+        eventually("bytes that were put", || {
+            if self.got < self.put {
+                self.peek(link, 5000, 256).unwrap();
+            }
+            if self.got < self.put {
+                self.take(link, 100_000).unwrap();
+            }
+            (self.got == self.put).then_some(())
+        });
+    }
+}
+
+/// Numbers that look random, the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % sides as u64) as usize
+    }
+
+    /// A length: as likely small as large.
+    fn len(&mut self) -> usize {
+        let sides = 1 << self.roll(21);
+        self.roll(sides)
+    }
+}
+
+pub(crate) fn moves_both_ways_at_once(make: impl Fn() -> Pair) {
+    const ALL: usize = 6 << 20;
+    let (mut a, mut b) = make();
+    assert_eq!(a.kind(), b.kind());
+    assert!(a.chunk() > 0);
+    let mut dice = Dice(0x1234_5678_9abc_def1);
+    let mut ways = [Stream::default(); 2];
+    eventually("both streams", || {
+        for (way, s) in ways.iter_mut().enumerate() {
+            let (from, to) = if way == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+            let head = dice.len().min(ALL - s.put);
+            let body = dice.len().min(ALL - s.put - head);
+            s.put(from.as_mut(), head, body).unwrap();
+            match dice.roll(3) {
+                0 => s.peek(to.as_mut(), dice.len(), dice.roll(257)).unwrap(),
+                1 => s.take(to.as_mut(), dice.len()).unwrap(),
+                _ => 0,
+            };
+        }
+        ways.iter().all(|s| s.got == ALL).then_some(())
+    });
+}
+
+#[derive(Clone, Debug)]
+enum Do {
+    Put { head: usize, body: usize },
+    Peek { want: usize, share: usize },
+    Take { len: usize },
+}
+
+fn any_do() -> impl Strategy<Value = (bool, Do)> {
+    let len = || prop_oneof![0usize..9, 0usize..100, 0usize..6000, 0usize..700_000];
+    let what = prop_oneof![
+        (0usize..50, len()).prop_map(|(head, body)| Do::Put { head, body }),
+        (len(), 0usize..257).prop_map(|(want, share)| Do::Peek { want, share }),
+        len().prop_map(|len| Do::Take { len }),
+    ];
+    (any::<bool>(), what)
+}
+
+pub(crate) fn any_order_of_calls<M: Fn() -> Pair>(make: M) {
+    let config = ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(calls in proptest::collection::vec(any_do(), 0..60))| {
+        let mut ends: [Box<dyn Link>; 2] = make().into();
+        // By the end that puts.
+        let mut ways = [Stream::default(); 2];
+        for (second, call) in calls {
+            let end = usize::from(second);
+            let link = ends[end].as_mut();
+            match call {
+                Do::Put { head, body } => ways[end].put(link, head, body).unwrap(),
+                Do::Peek { want, share } => ways[1 - end].peek(link, want, share).unwrap(),
+                Do::Take { len } => ways[1 - end].take(link, len).unwrap(),
+            };
+        }
+        ways[0].catch_up(ends[1].as_mut());
+        ways[1].catch_up(ends[0].as_mut());
+        for end in &mut ends {
+            prop_assert_eq!(end.peek(100).unwrap(), b"");
+        }
+    });
+}
+
+pub(crate) fn keeps_the_order_of_head_and_body(make: impl Fn() -> Pair) {
+    let (mut a, mut b) = make();
+    let mut s = Stream::default();
+    for (head, body) in [(32, 8), (32, 0), (0, 32), (1, 1), (64, 100_000), (3, 300_000), (300_000, 3)] {
+        let end = s.put + head + body;
+        eventually("room", || {
+            let head = head.min(end - s.put);
+            s.put(a.as_mut(), head, end - s.put - head).unwrap();
+            // Make room, but not always at the same place.
+            s.take(b.as_mut(), 70_001).unwrap();
+            (s.put == end).then_some(())
+        });
+    }
+    s.catch_up(b.as_mut());
+}
+
+pub(crate) fn nothing_is_nothing(make: impl Fn() -> Pair) {
+    let (mut a, mut b) = make();
+    assert_eq!(a.put(b"", b""), Ok(0));
+    thread::sleep(Duration::from_millis(5));
+    assert_eq!(b.take(&mut []), Ok(0));
+    assert_eq!(b.take(&mut [0; 9]), Ok(0));
+    assert_eq!(b.peek(0).unwrap(), b"");
+    assert_eq!(b.peek(9).unwrap(), b"");
+    b.consume(0);
+    let mut s = Stream::default();
+    s.put_all(a.as_mut(), 5);
+    assert_eq!(b.take(&mut []), Ok(0));
+    s.catch_up(b.as_mut());
+}
+
+pub(crate) fn small_wants_come_whole(make: impl Fn() -> Pair) {
+    let (mut a, mut b) = make();
+    let mut s = Stream::default();
+    let mut dice = Dice(0xfeed_beef_1234_5677);
+    for round in 0..2000 {
+        // Pieces that end anywhere, and sometimes one that fills buffers up.
+        let piece = if round % 200 == 0 { 40_001 } else { 1 + dice.roll(40) };
+        let end = s.put + piece;
+        eventually("room", || {
+            s.put(a.as_mut(), 0, end - s.put).unwrap();
+            s.take(b.as_mut(), s.put - end.saturating_sub(100).min(s.put)).unwrap();
+            (s.put == end).then_some(())
+        });
+        let want = 1 + dice.roll(SMALL_WANT);
+        if s.put - s.got < want {
+            continue;
+        }
+        let n = eventually("as many bytes as wanted", || {
+            let lent = b.peek(want).unwrap();
+            expect(lent, s.got);
+            (lent.len() >= want).then_some(lent.len())
+        });
+        let n = dice.roll(n.min(100) + 1);
+        b.consume(n);
+        s.got += n;
+    }
+    s.catch_up(b.as_mut());
+}
+
+pub(crate) fn elements_come_whole(make: impl Fn() -> Pair) {
+    let (mut a, mut b) = make();
+    let mut s = Stream::default();
+    // A head of odd length puts every later element across some boundary.
+    s.put_all(a.as_mut(), 3);
+    eventually("the head", || (s.take(b.as_mut(), 3).unwrap() > 0 && s.got == 3).then_some(()));
+    let all = 3 + (3 << 20);
+    let mut dice = Dice(77);
+    eventually("all elements", || {
+        let n = dice.len().min(all - s.put);
+        s.put(a.as_mut(), 0, n).unwrap();
+        let ready = s.put - s.got;
+        if ready >= 8 {
+            let n = eventually("an element", || {
+                let lent = b.peek(60_000).unwrap();
+                expect(lent, s.got);
+                (lent.len() >= 8).then_some(lent.len() / 8 * 8)
+            });
+            b.consume(n);
+            s.got += n;
+        }
+        (s.got == all).then_some(())
+    });
+}
+
+pub(crate) fn pushes_back_and_recovers(make: impl Fn() -> Pair) {
+    let (mut a, mut b) = make();
+    let mut s = Stream::default();
+    let block = bytes(0, 1 << 20);
+    let mut refused = 0;
+    eventually("a full link", || {
+        // Only what was refused may be offered next: the block starts where the stream stands.
+        let from = s.put % block.len();
+        let n = a.put(&[], &block[from..]).unwrap();
+        s.put += n;
+        assert!(s.put < 1 << 30, "accepts without bound");
+        if n > 0 {
+            refused = 0;
+            return None;
+        }
+        refused += 1;
+        thread::sleep(Duration::from_millis(1));
+        (refused == 50).then_some(())
+    });
+    let mut place = vec![0; 1 << 20];
+    let mut drain = |s: &mut Stream| {
+        eventually("the bytes of a full link", || {
+            let n = b.take(&mut place).unwrap();
+            for i in (0..n).step_by(61) {
+                assert_eq!(place[i], block[(s.got + i) % block.len()], "byte {} of the stream", s.got + i);
+            }
+            s.got += n;
+            (s.got == s.put).then_some(())
+        });
+    };
+    drain(&mut s);
+    let end = s.put + (2 << 20);
+    eventually("room again", || {
+        let from = s.put % block.len();
+        s.put += a.put(&block[from..], &[]).unwrap();
+        drain(&mut s);
+        (s.put >= end).then_some(())
+    });
+}
+
+/// Whether a descriptor of `link` becomes ready within `limit`.
+fn wakes(link: &dyn Link, interest: Interest, limit: Duration) -> bool {
+    let mut fds = Vec::new();
+    link.fds(interest, &mut fds);
+    let flags = |i: Interest| {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, i.recv);
+        flags.set(PollFlags::OUT, i.send);
+        flags
+    };
+    let mut fds: Vec<_> = fds.iter().map(|(fd, i)| PollFd::from_borrowed_fd(*fd, flags(*i))).collect();
+    poll(&mut fds, Some(&Timespec::try_from(limit).unwrap())).unwrap() > 0
+}
+
+const RECV: Interest = Interest { recv: true, send: false };
+const SEND: Interest = Interest { recv: false, send: true };
+const LONG: Duration = Duration::from_secs(20);
+
+pub(crate) fn sleeps_when_nothing_happens(make: impl Fn() -> Pair) {
+    let (mut a, mut b) = make();
+    let mut s = Stream::default();
+    for _ in 0..3 {
+        s.put_all(a.as_mut(), 1000);
+        b.arm(RECV);
+        s.catch_up(b.as_mut());
+        b.disarm().unwrap();
+        b.arm(RECV);
+        assert_eq!(b.peek(1).unwrap(), b"");
+        assert!(!wakes(b.as_ref(), RECV, Duration::from_millis(20)), "woken by what was taken already");
+        b.disarm().unwrap();
+    }
+}
+
+pub(crate) fn put_wakes_a_reader(make: impl Fn() -> Pair) {
+    let (mut a, mut b) = make();
+    let mut s = Stream::default();
+    for _ in 0..4 {
+        b.arm(RECV);
+        assert_eq!(b.peek(1).unwrap(), b"");
+        thread::scope(|scope| {
+            let reader = &mut b;
+            let sleeper = scope.spawn(move || wakes(reader.as_ref(), RECV, LONG));
+            thread::sleep(Duration::from_millis(10));
+            s.put_all(a.as_mut(), 100);
+            assert!(sleeper.join().unwrap());
+        });
+        b.disarm().unwrap();
+        s.catch_up(b.as_mut());
+    }
+}
+
+pub(crate) fn consume_wakes_a_writer(make: impl Fn() -> Pair) {
+    let (mut a, mut b) = make();
+    let block = vec![7; 1 << 20];
+    let (mut put, mut got) = (0, 0);
+    for by_peek in [true, false] {
+        let mut refused = 0;
+        eventually("a full link", || {
+            let n = a.put(&[], &block).unwrap();
+            put += n;
+            refused = if n > 0 { 0 } else { refused + 1 };
+            thread::sleep(Duration::from_millis(u64::from(n == 0)));
+            (refused == 50).then_some(())
+        });
+        a.arm(SEND);
+        assert_eq!(a.put(&[], &block), Ok(0));
+        thread::scope(|scope| {
+            let writer = &mut a;
+            let sleeper = scope.spawn(move || wakes(writer.as_ref(), SEND, LONG));
+            thread::sleep(Duration::from_millis(10));
+            let mut place = vec![0; 1 << 20];
+            eventually("all bytes to leave", || {
+                let n = if by_peek {
+                    let n = b.peek(1 << 20).unwrap().len();
+                    b.consume(n);
+                    n
+                } else {
+                    b.take(&mut place).unwrap()
+                };
+                got += n;
+                (got == put).then_some(())
+            });
+            assert!(sleeper.join().unwrap());
+        });
+        a.disarm().unwrap();
+        let n = eventually("room", || Some(a.put(&[], &block).unwrap()).filter(|&n| n > 0));
+        put += n;
+    }
+}
+
+pub(crate) fn bytes_come_before_the_end(make: impl Fn() -> Pair) {
+    for len in [0, 1, 40, 5000, 100_000] {
+        let (mut a, mut b) = make();
+        let mut s = Stream::default();
+        // The longest need not fit.
+        s.put(a.as_mut(), 0, len).unwrap();
+        drop(a);
+        let error = eventually("the end", || {
+            let step = if s.got % 2 == 0 { s.peek(b.as_mut(), 64, 200) } else { s.take(b.as_mut(), 999) };
+            step.err()
+        });
+        assert_eq!(s.got, s.put);
+        assert_eq!(error.0, "closed its connection");
+    }
+}
+
+pub(crate) fn an_error_stays(make: impl Fn() -> Pair) {
+    let (a, mut b) = make();
+    drop(a);
+    let error = eventually("the end", || b.peek(1).map(<[u8]>::len).err());
+    for _ in 0..3 {
+        assert_eq!(b.put(b"head", b"body"), Err(error.clone()));
+        assert_eq!(b.peek(8).map(<[u8]>::len), Err(error.clone()));
+        assert_eq!(b.take(&mut [0; 8]), Err(error.clone()));
+    }
+    // One that only puts finds out as well.
+    let (a, mut b) = make();
+    drop(a);
+    let error = eventually("an error of put", || b.put(b"", &[1; 5000]).err());
+    assert!(error.0.contains("its connection"), "{error:?}");
+    assert_eq!(b.put(b"", &[1]), Err(error.clone()));
+    assert_eq!(eventually("an error of peek", || b.peek(1).map(<[u8]>::len).err()), error);
+}
+
+pub(crate) fn a_drop_delivers_what_was_accepted(make: impl Fn() -> Pair) {
+    for unread in [0, 10, 100_000] {
+        let (mut a, mut b) = make();
+        let (mut there, mut back) = (Stream::default(), Stream::default());
+        for _ in 0..8 {
+            there.put(a.as_mut(), 40, 1 << 20).unwrap();
+        }
+        // Bytes on their way to the end that goes must not cost those that it sent.
+        back.put(b.as_mut(), 0, unread).unwrap();
+        drop(a);
+        let error = eventually("the end", || there.take(b.as_mut(), 1 << 16).err());
+        assert_eq!(there.got, there.put, "{error:?}");
+    }
+}

@@ -1,0 +1,114 @@
+//! The world of [`crate::Group::local`]: threads of one process, whose links are pairs of rings in its memory.
+
+use super::ShmLink;
+use crate::{
+    Error, Peer, Result,
+    boot::{Links, World},
+    engine::{Failure, Watch},
+    link::Link,
+    sync::lock,
+};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, Weak},
+    thread,
+    time::Instant,
+};
+
+/// One thread's view of the world.
+pub(crate) struct LocalWorld {
+    rank: usize,
+    hub: Arc<Hub>,
+    peers: Vec<Peer>,
+    hosts: Vec<usize>,
+}
+
+/// Where the threads' ends of links wait for their owners, and who is in which group.
+#[derive(Default)]
+struct Hub {
+    /// Ends made by the peer that came first, by context, owner and peer.
+    ends: Mutex<HashMap<(u64, usize, usize), Box<dyn Link>>>,
+    /// Members and watches of each open group, by context and world rank.
+    groups: Mutex<HashMap<(u64, usize), Open>>,
+}
+
+struct Open {
+    members: Vec<usize>,
+    watch: Weak<Watch>,
+}
+
+impl LocalWorld {
+    /// The views of `size` threads.
+    pub(crate) fn all(size: usize) -> Vec<Self> {
+        let hub = Arc::<Hub>::default();
+        let pid = Some(std::process::id());
+        let peers: Vec<_> = (0..size).map(|rank| Peer { rank, host: None, pid }).collect();
+        let one = |rank| Self { rank, hub: hub.clone(), peers: peers.clone(), hosts: vec![0; size] };
+        (0..size).map(one).collect()
+    }
+}
+
+impl World for LocalWorld {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn peers(&self) -> &[Peer] {
+        &self.peers
+    }
+
+    fn hosts(&self) -> &[usize] {
+        &self.hosts
+    }
+
+    fn cores(&self) -> usize {
+        thread::available_parallelism().map_or(1, |n| n.get())
+    }
+
+    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, _: Instant) -> Result<Links> {
+        let open = Open { members: members.to_vec(), watch: Arc::downgrade(watch) };
+        lock(&self.hub.groups).insert((context, self.rank), open);
+        let mut ends = lock(&self.hub.ends);
+        let mut link = |&peer: &usize| {
+            if peer == self.rank {
+                return Ok(None);
+            }
+            if let Some(end) = ends.remove(&(context, self.rank, peer)) {
+                return Ok(Some(end));
+            }
+            let (mine, theirs) =
+                ShmLink::pair().map_err(|e| Error::os("making a link between two threads", e))?;
+            ends.insert((context, peer, self.rank), theirs);
+            Ok(Some(mine))
+        };
+        members.iter().map(&mut link).collect()
+    }
+
+    fn leave(&self, context: u64) {
+        let mut groups = lock(&self.hub.groups);
+        let Some(open) = groups.remove(&(context, self.rank)) else { return };
+        let me = open.members.iter().position(|&m| m == self.rank).unwrap_or_default();
+        for &m in &open.members {
+            if let Some(watch) = groups.get(&(context, m)).and_then(|o| o.watch.upgrade()) {
+                watch.leave(me);
+            }
+        }
+        drop(groups);
+        lock(&self.hub.ends).retain(|(c, owner, _), _| *c != context || *owner != self.rank);
+    }
+
+    fn abort(&self, context: u64, failure: &Failure) {
+        let groups = lock(&self.hub.groups);
+        let others = groups.iter().filter(|((c, m), _)| *c == context && *m != self.rank);
+        for watch in others.filter_map(|(_, o)| o.watch.upgrade()) {
+            watch.fail(failure.clone());
+        }
+    }
+}
+
+impl fmt::Debug for LocalWorld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalWorld").field("rank", &self.rank).finish_non_exhaustive()
+    }
+}

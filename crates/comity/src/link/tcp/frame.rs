@@ -1,0 +1,155 @@
+//! The frame that carries a piece of the stream over a connection: sixteen bytes of header, then
+//! the piece. Integers are little endian.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0..4 | length of the piece, 1 to [`MAX_FRAME`] |
+//! | 4..8 | CRC32C over the length, the number and the piece |
+//! | 8..16 | number of the frame in the stream, from 0 over all connections |
+
+use crate::link::LinkError;
+use crc_fast::{CrcAlgorithm, Digest};
+
+/// Bytes of a header.
+pub(super) const HEADER: usize = 16;
+/// The longest piece that a receiver takes.
+pub(super) const MAX_FRAME: usize = 1 << 20;
+/// The longest piece that a sender makes: it fits the second-level cache, so that what the
+/// checksum has just read the system copies from there.
+pub(super) const FRAME: usize = 256 << 10;
+
+const _: () = assert!(FRAME <= MAX_FRAME);
+
+/// A CRC32C in the making.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Checksum(Digest);
+
+impl Checksum {
+    fn of_header(len: u32, number: u64) -> Self {
+        let mut covered = [0; 12];
+        covered[..4].copy_from_slice(&len.to_le_bytes());
+        covered[4..].copy_from_slice(&number.to_le_bytes());
+        let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+        digest.update(&covered);
+        Self(digest)
+    }
+
+    pub(super) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    fn value(&self) -> u32 {
+        // A 32-bit checksum in a wider return type.
+        self.0.finalize() as u32
+    }
+}
+
+/// The header of frame `number`, which carries `parts` one after the other.
+pub(super) fn header(number: u64, parts: [&[u8]; 2]) -> [u8; HEADER] {
+    // FRAME bounds the length.
+    let len = (parts[0].len() + parts[1].len()) as u32;
+    let mut checksum = Checksum::of_header(len, number);
+    for part in parts {
+        if !part.is_empty() {
+            checksum.update(part);
+        }
+    }
+    let mut header = [0; HEADER];
+    header[..4].copy_from_slice(&len.to_le_bytes());
+    header[4..8].copy_from_slice(&checksum.value().to_le_bytes());
+    header[8..].copy_from_slice(&number.to_le_bytes());
+    header
+}
+
+/// A frame whose header has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arriving {
+    /// Bytes of the piece that the reader has not had.
+    pub(super) left: usize,
+    announced: u32,
+    checksum: Checksum,
+}
+
+impl Arriving {
+    /// Read the header of frame `due`.
+    pub(super) fn parse(header: &[u8; HEADER], due: u64) -> Result<Self, LinkError> {
+        let [l0, l1, l2, l3, c0, c1, c2, c3, number @ ..] = *header;
+        let len = u32::from_le_bytes([l0, l1, l2, l3]);
+        let number = u64::from_le_bytes(number);
+        if number != due {
+            return Err(LinkError(format!(
+                "sent a frame that is out of sequence (number {number}, {due} was due)"
+            )));
+        }
+        if len == 0 {
+            return Err(LinkError("sent a frame that is empty".into()));
+        }
+        if len as usize > MAX_FRAME {
+            return Err(LinkError(format!("sent a frame that is {len} bytes long (at most {MAX_FRAME})")));
+        }
+        Ok(Self {
+            left: len as usize,
+            announced: u32::from_le_bytes([c0, c1, c2, c3]),
+            checksum: Checksum::of_header(len, number),
+        })
+    }
+
+    /// Count the next bytes of the piece into the checksum.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.checksum.update(bytes);
+    }
+
+    /// Compare the checksums once the last byte was added.
+    pub(super) fn check(&self) -> Result<(), LinkError> {
+        let computed = self.checksum.value();
+        if computed == self.announced {
+            return Ok(());
+        }
+        let announced = self.announced;
+        Err(LinkError(format!(
+            "sent a damaged frame (checksum {announced:#010x}, its bytes give {computed:#010x})"
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The example of RFC 3720, B.4: the polynomial is Castagnoli's.
+    #[test]
+    fn the_checksum_is_crc32c() {
+        assert_eq!(crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, &[0; 32]), 0x8a91_36aa);
+    }
+
+    proptest! {
+        #[test]
+        fn headers_survive_the_wire(number: u64, head: Vec<u8>, body in proptest::collection::vec(any::<u8>(), 1..999), cut in 0usize..999) {
+            let header = header(number, [&head, &body]);
+            let mut frame = Arriving::parse(&header, number).unwrap();
+            prop_assert_eq!(frame.left, head.len() + body.len());
+            let bytes = [head, body].concat();
+            let cut = cut.min(bytes.len());
+            frame.add(&bytes[..cut]);
+            frame.add(&bytes[cut..]);
+            prop_assert_eq!(frame.check(), Ok(()));
+        }
+
+        #[test]
+        fn a_flipped_bit_is_seen(number: u64, mut bytes in proptest::collection::vec(any::<u8>(), 1..999), at: prop::sample::Index, bit in 0u8..8) {
+            let mut frame = Arriving::parse(&header(number, [&bytes, &[]]), number).unwrap();
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+            frame.add(&bytes);
+            prop_assert!(frame.check().is_err());
+        }
+
+        #[test]
+        fn any_header_parses_or_is_refused(bytes: [u8; HEADER], due: u64) {
+            if let Ok(frame) = Arriving::parse(&bytes, due) {
+                prop_assert!((1..=MAX_FRAME).contains(&frame.left));
+            }
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The receiving half: frames in order from the connections in turn, checked, lent where they lie
+//! or received straight into their place.
+
+use super::{
+    CHUNK,
+    frame::{Arriving, HEADER},
+    socket::receive,
+};
+use crate::link::{LinkError, SMALL_WANT};
+use std::{io::IoSliceMut, net::TcpStream};
+
+/// Bytes of the buffer of a connection.
+const INBOX: usize = 256 << 10;
+/// How far to read beyond what was asked for, to get the next header, or a small message whole,
+/// with the same call. What of it must be copied again is little.
+const AHEAD: usize = 4 << 10;
+
+/// What was read from a connection ahead of its use: a header, or bytes to lend.
+#[derive(Debug)]
+struct Inbox {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    fn new() -> Self {
+        // Zeroed memory comes untouched from the system, so what is never read into costs nothing.
+        Self { bytes: vec![0; INBOX].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    fn unread(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    fn pass(&mut self, n: usize) {
+        self.start += n;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    fn clear(&mut self) {
+        (self.start, self.end) = (0, 0);
+    }
+
+    /// Room for up to `n` more bytes behind the unread ones.
+    fn room(&mut self, n: usize) -> &mut [u8] {
+        // Called when less than a header or a small want is unread: moving that costs nothing.
+        self.bytes.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let until = self.bytes.len().min(self.end + n);
+        &mut self.bytes[self.end..until]
+    }
+}
+
+/// Where the incoming stream stands.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    inboxes: Vec<Inbox>,
+    /// The number of the arriving frame, or else of the next.
+    number: u64,
+    /// The connection that it travels on.
+    pub(super) turn: usize,
+    frame: Option<Arriving>,
+    /// Bytes at the front of the turn's inbox that belong to the frame and went into its checksum;
+    /// if they are the frame's last, it was right.
+    checked: usize,
+    /// Bytes of several frames put together for a small want, in front of all others.
+    joint: [u8; SMALL_WANT],
+    joint_start: usize,
+    joint_end: usize,
+    /// Nothing more will come from the connections.
+    ended: bool,
+}
+
+impl Receiver {
+    pub(super) fn new(connections: usize) -> Self {
+        Self {
+            inboxes: (0..connections).map(|_| Inbox::new()).collect(),
+            number: 0,
+            turn: 0,
+            frame: None,
+            checked: 0,
+            joint: [0; SMALL_WANT],
+            joint_start: 0,
+            joint_end: 0,
+            ended: false,
+        }
+    }
+
+    /// The bytes that lie ready without a gap, as [`gather`](Self::gather) left them.
+    pub(super) fn ready(&self) -> &[u8] {
+        if self.joint_start < self.joint_end {
+            &self.joint[self.joint_start..self.joint_end]
+        } else {
+            &self.inboxes[self.turn].unread()[..self.checked]
+        }
+    }
+
+    /// Give back `n` of the ready bytes.
+    pub(super) fn consume(&mut self, n: usize) {
+        debug_assert!(n <= self.ready().len());
+        let n = n.min(self.ready().len());
+        if self.joint_start < self.joint_end { self.joint_start += n } else { self.advance(n) }
+    }
+
+    /// Make bytes ready: about `want`, and as many as the link's contract promises.
+    pub(super) fn gather(&mut self, sockets: &[TcpStream], want: usize) -> Result<(), LinkError> {
+        // An element must come whole, whatever is wanted.
+        let least = if want <= SMALL_WANT { want.max(1) } else { size_of::<u64>() };
+        if self.joint_start >= self.joint_end {
+            (self.joint_start, self.joint_end) = (0, 0);
+        }
+        loop {
+            let run = self.run()?;
+            let joint = self.joint_end - self.joint_start;
+            if joint >= least || (joint == 0 && run >= least) {
+                return Ok(());
+            }
+            let frame_ends = self.frame.is_some_and(|f| f.left == run);
+            if run > 0 && (joint > 0 || frame_ends) {
+                self.join(run);
+            } else if self.read(sockets, want)? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Move ready bytes to `dst`; how many. Bytes moved before an error are lost with it, so the
+    /// caller is told of them through `taken`.
+    pub(super) fn take(
+        &mut self,
+        sockets: &[TcpStream],
+        dst: &mut [u8],
+        taken: &mut usize,
+    ) -> Result<(), LinkError> {
+        let end = dst.len().min(CHUNK);
+        // A connection that gave less than was asked has no more.
+        let mut drained = None;
+        while *taken < end {
+            let rest = &mut dst[*taken..];
+            let run = if self.joint_start < self.joint_end { 0 } else { self.run()? };
+            let ready = self.ready();
+            debug_assert!(run == 0 || run == ready.len());
+            if !ready.is_empty() {
+                let n = ready.len().min(rest.len());
+                rest[..n].copy_from_slice(&ready[..n]);
+                self.consume(n);
+                *taken += n;
+                continue;
+            }
+            if self.ended || drained == Some(self.turn) {
+                break;
+            }
+            let turn = self.turn;
+            let all = if self.frame.is_some() {
+                self.receive_into(sockets, rest, taken)?
+            } else {
+                self.read(sockets, 0)? == AHEAD
+            };
+            if !all {
+                drained = Some(turn);
+            }
+        }
+        Ok(())
+    }
+
+    /// Receive the frame's next bytes straight into `dst`, and what follows them into the inbox,
+    /// which is empty. Whether as many came as were asked for.
+    fn receive_into(
+        &mut self,
+        sockets: &[TcpStream],
+        dst: &mut [u8],
+        taken: &mut usize,
+    ) -> Result<bool, LinkError> {
+        let Some(frame) = &mut self.frame else { return Ok(false) };
+        let n = frame.left.min(dst.len());
+        let inbox = &mut self.inboxes[self.turn];
+        let ahead = inbox.room(AHEAD);
+        let asked = n + ahead.len();
+        let mut parts = [IoSliceMut::new(&mut dst[..n]), IoSliceMut::new(ahead)];
+        let got = receive(&sockets[self.turn], &mut parts).inspect_err(|_| self.ended = true)?;
+        let direct = got.min(n);
+        inbox.end += got - direct;
+        frame.add(&dst[..direct]);
+        if direct == frame.left
+            && let Err(e) = frame.check()
+        {
+            return Err(self.spoilt(e));
+        }
+        *taken += direct;
+        self.advance_frame(direct);
+        Ok(got == asked)
+    }
+
+    /// Read into the inbox of the turn: about `want` bytes of the stream and what may follow.
+    fn read(&mut self, sockets: &[TcpStream], want: usize) -> Result<usize, LinkError> {
+        if self.ended {
+            return Ok(0);
+        }
+        let inbox = &mut self.inboxes[self.turn];
+        let room = inbox.room(AHEAD.max(want.saturating_add(HEADER)));
+        let got =
+            receive(&sockets[self.turn], &mut [IoSliceMut::new(room)]).inspect_err(|_| self.ended = true)?;
+        inbox.end += got;
+        Ok(got)
+    }
+
+    /// How many bytes of the arriving frame lie in the inbox of the turn, all of them checked.
+    fn run(&mut self) -> Result<usize, LinkError> {
+        let unread = self.inboxes[self.turn].unread();
+        if self.frame.is_none() {
+            let Some((header, _)) = unread.split_first_chunk::<HEADER>() else { return Ok(0) };
+            let frame = match Arriving::parse(header, self.number) {
+                Ok(frame) => frame,
+                Err(e) => return Err(self.spoilt(e)),
+            };
+            self.inboxes[self.turn].pass(HEADER);
+            self.frame = Some(frame);
+        }
+        let Some(frame) = &mut self.frame else { return Ok(0) };
+        let unread = self.inboxes[self.turn].unread();
+        let run = unread.len().min(frame.left);
+        if run > self.checked {
+            frame.add(&unread[self.checked..run]);
+            self.checked = run;
+            if run == frame.left
+                && let Err(e) = frame.check()
+            {
+                return Err(self.spoilt(e));
+            }
+        }
+        Ok(run)
+    }
+
+    /// Give back `n` bytes of the run.
+    fn advance(&mut self, n: usize) {
+        self.inboxes[self.turn].pass(n);
+        self.checked -= n;
+        self.advance_frame(n);
+    }
+
+    fn advance_frame(&mut self, n: usize) {
+        let Some(frame) = &mut self.frame else { return };
+        frame.left -= n;
+        if frame.left == 0 {
+            self.frame = None;
+            self.number += 1;
+            self.turn = (self.turn + 1) % self.inboxes.len();
+        }
+    }
+
+    /// Move what fits of the run behind the joint bytes.
+    fn join(&mut self, run: usize) {
+        self.joint.copy_within(self.joint_start..self.joint_end, 0);
+        (self.joint_start, self.joint_end) = (0, self.joint_end - self.joint_start);
+        let n = run.min(self.joint.len() - self.joint_end);
+        self.joint[self.joint_end..self.joint_end + n]
+            .copy_from_slice(&self.inboxes[self.turn].unread()[..n]);
+        self.joint_end += n;
+        self.advance(n);
+    }
+
+    /// The stream cannot go on: forget what has arrived beyond this point.
+    fn spoilt(&mut self, e: LinkError) -> LinkError {
+        self.ended = true;
+        self.frame = None;
+        self.checked = 0;
+        for inbox in &mut self.inboxes {
+            inbox.clear();
+        }
+        e
+    }
+
+    /// Swallow what lies unread in the sockets, within bounds, before they are closed.
+    pub(super) fn drain(&mut self, sockets: &[TcpStream]) {
+        const MOST: usize = 64 << 20;
+        for (inbox, socket) in self.inboxes.iter_mut().zip(sockets) {
+            let mut swallowed = 0;
+            while swallowed < MOST {
+                inbox.clear();
+                match receive(socket, &mut [IoSliceMut::new(inbox.room(INBOX))]) {
+                    Ok(n) if n > 0 => swallowed += n,
+                    _ => break,
+                }
+            }
+        }
+    }
+}

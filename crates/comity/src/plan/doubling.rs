@@ -1,0 +1,103 @@
+//! Partners at distance 1, 2, 4, ...: the fewest rounds, for small messages on many ranks.
+//!
+//! ```text
+//!   all_reduce of 6:  0 ──> 1   1 <──> 3   1 <──> 4   1 ──> 0     4 = 2 x 2 continue,
+//!                     2 ──> 3   4 <──> 5   3 <──> 5   3 ──> 2     the others hand in and are told
+//! ```
+//!
+//! Cost per rank, n ranks, B bytes in all, k = log2 n rounded down:
+//! - all_reduce: k rounds (k + 2 when n is no power of two), at most (k + 1) B; everyone adds in the same
+//!   pairs, so all get the same bits.
+//! - reduce_scatter: an all_reduce of which everyone keeps a part.
+//! - all_gather (Bruck): log2 n rounded up rounds, (n-1)/n B, everything copied once more.
+//! - barrier (dissemination): log2 n rounded up rounds of one message.
+
+use super::Slice;
+use super::draft::{Draft, Parts, Team};
+
+pub(super) fn all_reduce(d: &mut Draft, team: &Team, src: Slice, dst: Slice) {
+    let n = team.len();
+    if n == 1 {
+        return d.copy(src, dst);
+    }
+    let levels = n.ilog2();
+    let extra = n - (1 << levels);
+    // Of the first `2 * extra` positions the even ones hand in to their neighbour.
+    let paired = team.me < 2 * extra;
+    if paired && team.me.is_multiple_of(2) {
+        d.send(team, team.me + 1, src);
+        d.round += levels + 1;
+        d.recv(team, team.me + 1, dst);
+        d.round += 1;
+        return;
+    }
+    let mut held = src;
+    if paired {
+        d.reduce(team, team.me - 1, src, dst, false);
+        held = dst;
+    }
+    d.round += u32::from(extra > 0);
+    let me = if paired { team.me / 2 } else { team.me - extra };
+    for level in 0..levels {
+        let other = me ^ (1 << level);
+        let other = if other < extra { 2 * other + 1 } else { other + extra };
+        d.send(team, other, held);
+        d.reduce(team, other, held, dst, level + 1 == levels);
+        held = dst;
+        d.round += 1;
+    }
+    if paired {
+        d.send(team, team.me - 1, dst);
+    }
+    d.round += u32::from(extra > 0);
+}
+
+/// How many rounds [`all_reduce`] takes on `n` ranks.
+pub(super) fn rounds(n: usize) -> u32 {
+    let levels = n.ilog2();
+    levels + if n.is_power_of_two() { 0 } else { 2 }
+}
+
+pub(super) fn reduce_scatter(d: &mut Draft, team: &Team, src: Slice, parts: &Parts, dst: Slice) {
+    if team.len() == 1 {
+        return d.copy(src.part(parts[0]), dst);
+    }
+    let all = d.reserve(src.len);
+    all_reduce(d, team, src, all);
+    d.copy(all.part(parts[team.me]), dst);
+}
+
+/// Everyone gathers into own memory, beginning with the own part, and turns it round at the end.
+pub(super) fn all_gather(d: &mut Draft, team: &Team, own: Slice, out: Slice, parts: &Parts) {
+    let n = team.len();
+    if n == 1 {
+        return d.copy(own, out.part(parts[0]));
+    }
+    // Where the i-th part after the own one begins.
+    let mut starts = vec![0];
+    (0..n).for_each(|i| starts.push(starts[i] + parts[team.after(i)].1));
+    let all = d.reserve(starts[n]);
+    let span = |from: usize, to: usize| all.part((starts[from], starts[to] - starts[from]));
+    d.copy(own, span(0, 1));
+    let mut have = 1;
+    while have < n {
+        let more = have.min(n - have);
+        // The first message can leave before the copy.
+        let lent = if have == 1 { own } else { span(0, more) };
+        d.send(team, team.before(have), lent);
+        d.recv(team, team.after(have), span(have, have + more));
+        have += more;
+        d.round += 1;
+    }
+    (0..n).for_each(|i| d.copy(span(i, i + 1), out.part(parts[team.after(i)])));
+}
+
+pub(super) fn barrier(d: &mut Draft, team: &Team, nothing: Slice) {
+    let mut by = 1;
+    while by < team.len() {
+        d.send(team, team.after(by), nothing);
+        d.recv(team, team.before(by), nothing);
+        d.round += 1;
+        by *= 2;
+    }
+}

@@ -1,0 +1,161 @@
+//! What a call asks of a plan, and the names of the algorithms.
+
+/// The collective operations, as plans see them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    AllReduce,
+    Reduce,
+    Broadcast,
+    AllGather,
+    ReduceScatter,
+    Gather,
+    Scatter,
+    AllToAll,
+    Barrier,
+}
+
+/// How a call is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Algorithm {
+    /// Everyone who has something sends it straight to everyone who needs it: one round.
+    Direct,
+    /// Each rank answers for one part: collect the parts directly, then share them directly.
+    TwoPhase,
+    /// Parts travel from neighbour to neighbour.
+    Ring,
+    /// Partners at distance 1, 2, 4, ...: a logarithm of rounds.
+    Doubling,
+    /// A binomial tree.
+    Tree,
+    /// From neighbour to neighbour, streaming.
+    Chain,
+    /// One rank speaks for each host; for small messages.
+    Leader,
+    /// Each rank of a host answers for one part of the traffic between hosts; for large messages.
+    Hierarchy,
+}
+
+/// One rank's view of one call. Ranges of the buffers `In` and `Out`, in elements:
+///
+/// | kind | `count` | `In` | `Out` |
+/// |---|---|---|---|
+/// | all_reduce | all | all | all, or `In` itself |
+/// | reduce | all | all | at the root: all, or `In` itself |
+/// | broadcast | all | unused | all |
+/// | all_gather | a part | own part | all parts by rank; `In` may be `Out`'s own part |
+/// | reduce_scatter | a part | all parts by rank | own part; may be `In`'s own part |
+/// | gather | a part | own part | at the root: all parts; `In` may be its own part |
+/// | scatter | a part | at the root: all parts | own part; may be `In`'s own part |
+/// | all_to_all | a part | a part for each rank | a part of each rank, or `In` itself when parts are equal |
+/// | barrier | 0 | unused | unused |
+///
+/// Where `In` and `Out` are one memory from the same start, `Schedule::new` wants `in_place`; where
+/// one is a part of the other it wants `false`, as no plan reads an own part after writing it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) count: usize,
+    /// Bytes of one element.
+    pub(crate) elem: usize,
+    pub(crate) root: usize,
+    /// Elements of each rank's part where they differ, else empty. For all_to_all what this rank sends to each.
+    pub(crate) counts: &'a [usize],
+    /// For all_to_all with unequal parts: what this rank receives from each.
+    pub(crate) recv_counts: &'a [usize],
+    /// Host of each rank, any numbers; empty when all share one.
+    pub(crate) hosts: &'a [usize],
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::AllReduce,
+        Self::Reduce,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::Gather,
+        Self::Scatter,
+        Self::AllToAll,
+        Self::Barrier,
+    ];
+
+    /// The name of the operation.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::Reduce => "reduce",
+            Self::Broadcast => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Barrier => "barrier",
+        }
+    }
+
+    /// The operation of this name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|k| k.name() == name)
+    }
+
+    /// What can carry it out. `Direct` always can.
+    pub(crate) const fn algorithms(self) -> &'static [Algorithm] {
+        use Algorithm::*;
+        match self {
+            Self::AllReduce => &[Direct, TwoPhase, Ring, Doubling, Leader, Hierarchy],
+            Self::Reduce => &[Direct, TwoPhase, Ring, Tree, Leader],
+            Self::Broadcast => &[Direct, TwoPhase, Tree, Chain, Leader],
+            Self::AllGather | Self::ReduceScatter => &[Direct, Ring, Doubling, Hierarchy],
+            Self::Gather | Self::Scatter => &[Direct, Tree],
+            Self::AllToAll => &[Direct],
+            Self::Barrier => &[Direct, Doubling, Leader],
+        }
+    }
+}
+
+impl Algorithm {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Direct,
+        Self::TwoPhase,
+        Self::Ring,
+        Self::Doubling,
+        Self::Tree,
+        Self::Chain,
+        Self::Leader,
+        Self::Hierarchy,
+    ];
+
+    /// The name used in reports and flags.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::TwoPhase => "two-phase",
+            Self::Ring => "ring",
+            Self::Doubling => "doubling",
+            Self::Tree => "tree",
+            Self::Chain => "chain",
+            Self::Leader => "leader",
+            Self::Hierarchy => "hierarchy",
+        }
+    }
+
+    /// The algorithm of this name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|a| a.name() == name)
+    }
+}
+
+impl Shape<'_> {
+    /// A call with equal parts and root 0 on one host.
+    pub(crate) const fn new(kind: Kind, rank: usize, size: usize, count: usize, elem: usize) -> Self {
+        Self { kind, rank, size, count, elem, root: 0, counts: &[], recv_counts: &[], hosts: &[] }
+    }
+
+    /// Elements of the part of rank `i`.
+    pub(crate) fn part(&self, i: usize) -> usize {
+        self.counts.get(i).copied().unwrap_or(self.count)
+    }
+}

@@ -1,0 +1,39 @@
+//! Counters of a group, always on.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+/// What a group has done on this rank so far.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Calls that succeeded.
+    pub calls: u64,
+    /// Calls that failed.
+    pub errors: u64,
+    /// Payload bytes sent to other ranks.
+    pub bytes_sent: u64,
+    /// Time asleep, waiting for other ranks (spinning and yielding not counted).
+    pub parked: Duration,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) calls: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) sent: AtomicU64,
+    pub(crate) parked_ns: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn read(&self) -> Stats {
+        Stats {
+            calls: self.calls.load(Ordering::Relaxed),
+            errors: self.errors.load(Ordering::Relaxed),
+            bytes_sent: self.sent.load(Ordering::Relaxed),
+            parked: Duration::from_nanos(self.parked_ns.load(Ordering::Relaxed)),
+        }
+    }
+}

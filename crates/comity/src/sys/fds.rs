@@ -1,0 +1,137 @@
+//! Passing a descriptor to another process over a Unix socket.
+
+use super::poll_until;
+use rustix::{
+    event::{PollFd, PollFlags},
+    io::Errno,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    },
+};
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    time::{Duration, Instant},
+};
+
+/// The byte that carries a descriptor: a message needs one.
+const CARRIER: u8 = b'F';
+
+#[cfg(target_os = "linux")]
+const RECV: RecvFlags = RecvFlags::DONTWAIT.union(RecvFlags::CMSG_CLOEXEC);
+#[cfg(not(target_os = "linux"))]
+const RECV: RecvFlags = RecvFlags::DONTWAIT;
+#[cfg(target_os = "linux")]
+const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+#[cfg(not(target_os = "linux"))]
+const SEND: SendFlags = SendFlags::DONTWAIT;
+
+/// Send `fd` within `limit`. Works on blocking and non-blocking streams.
+pub(crate) fn send_fd(stream: &UnixStream, fd: &impl AsFd, limit: Duration) -> io::Result<()> {
+    let until = Instant::now() + limit;
+    loop {
+        let fds = [fd.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+        match sendmsg(stream, &[IoSlice::new(&[CARRIER])], &mut control, SEND) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => wait(stream, PollFlags::OUT, until)?,
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Receive one descriptor within `limit`; close-on-exec. Works on blocking and non-blocking streams.
+///
+/// Reads one byte and no more, so what follows on the stream stays there.
+pub(crate) fn recv_fd(stream: &UnixStream, limit: Duration) -> io::Result<OwnedFd> {
+    let until = Instant::now() + limit;
+    loop {
+        let mut byte = [0];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = match recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut control, RECV) {
+            Ok(got) => got,
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => {
+                wait(stream, PollFlags::IN, until)?;
+                continue;
+            }
+            Err(e) => return Err(e.into()),
+        };
+        if got.bytes == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed its connection"));
+        }
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(more) = message {
+                fds.extend(more);
+            }
+        }
+        let (Some(fd), true, CARRIER) =
+            (fds.pop(), fds.is_empty() && !got.flags.contains(ReturnFlags::CTRUNC), byte[0])
+        else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "expected one descriptor from the peer"));
+        };
+        #[cfg(not(target_os = "linux"))]
+        rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+        return Ok(fd);
+    }
+}
+
+fn wait(stream: &UnixStream, flags: PollFlags, until: Instant) -> io::Result<()> {
+    let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), flags)];
+    match poll_until(&mut fds, Some(until))? {
+        0 => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer did not answer in time")),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    const SOON: Duration = Duration::from_millis(50);
+
+    #[test]
+    fn a_descriptor_crosses_and_works() {
+        for blocking in [true, false] {
+            let (a, b) = UnixStream::pair().unwrap();
+            a.set_nonblocking(!blocking).unwrap();
+            b.set_nonblocking(!blocking).unwrap();
+            let (mut rx, tx) = io::pipe().unwrap();
+            send_fd(&a, &tx, SOON).unwrap();
+            (&a).write_all(b"next").unwrap();
+            drop(tx);
+            let got = recv_fd(&b, SOON).unwrap();
+            let flags = rustix::io::fcntl_getfd(&got).unwrap();
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+            std::fs::File::from(got).write_all(b"hi").unwrap();
+            let mut text = String::new();
+            rx.read_to_string(&mut text).unwrap();
+            assert_eq!(text, "hi");
+            let mut next = [0; 4];
+            (&b).read_exact(&mut next).unwrap();
+            assert_eq!(&next, b"next");
+        }
+    }
+
+    #[test]
+    fn silence_end_and_nonsense_are_errors() {
+        let (a, b) = UnixStream::pair().unwrap();
+        assert_eq!(recv_fd(&b, SOON).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        (&a).write_all(b"F").unwrap();
+        assert_eq!(recv_fd(&b, SOON).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        drop(a);
+        assert_eq!(recv_fd(&b, SOON).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(send_fd(&b, &b, SOON).is_err());
+    }
+}

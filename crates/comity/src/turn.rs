@@ -1,0 +1,115 @@
+//! Whose turn it is: calls on a group run one at a time, in the order of their tickets.
+
+use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
+use std::sync::PoisonError;
+
+/// A queue of tickets. Uncontended, taking and ending a turn are two atomic operations each.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    next: AtomicU64,
+    serving: AtomicU64,
+    waiters: AtomicU32,
+    lock: Mutex<()>,
+    moved: Condvar,
+}
+
+impl Turn {
+    pub(crate) fn new() -> Self {
+        Self {
+            next: AtomicU64::new(0),
+            serving: AtomicU64::new(0),
+            waiters: AtomicU32::new(0),
+            lock: Mutex::new(()),
+            moved: Condvar::new(),
+        }
+    }
+
+    /// The next ticket.
+    #[inline]
+    pub(crate) fn take(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Wait until `ticket` is served.
+    #[inline]
+    pub(crate) fn wait(&self, ticket: u64) {
+        if self.serving.load(Ordering::Acquire) == ticket {
+            return;
+        }
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        while self.serving.load(Ordering::SeqCst) != ticket {
+            guard = self.moved.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+        drop(guard);
+    }
+
+    /// End the turn of `ticket`, which is being served.
+    #[inline]
+    pub(crate) fn end(&self, ticket: u64) {
+        self.serving.store(ticket + 1, Ordering::SeqCst);
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.moved.notify_all();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::lock;
+    use std::{sync::Arc, thread, time::Duration};
+
+    #[test]
+    fn turns_follow_tickets_not_arrival() {
+        let (turn, log) = (Arc::new(Turn::new()), Arc::new(Mutex::new(vec![])));
+        let tickets: Vec<_> = (0..8).map(|_| turn.take()).collect();
+        let threads: Vec<_> = tickets
+            .into_iter()
+            .rev()
+            .map(|t| {
+                let (turn, log) = (turn.clone(), log.clone());
+                thread::sleep(Duration::from_millis(1));
+                thread::spawn(move || {
+                    turn.wait(t);
+                    lock(&log).push(t);
+                    turn.end(t);
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!(*lock(&log), (0..8).collect::<Vec<_>>());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::{cell::UnsafeCell, sync::Arc, thread};
+
+    /// Three threads: the turns exclude each other, and nobody waits for ever.
+    #[test]
+    fn turns_exclude_each_other_and_all_come() {
+        loom::model(|| {
+            let turn = Arc::new(Turn::new());
+            let cell = Arc::new(UnsafeCell::new(0));
+            let one = |turn: &Turn, cell: &UnsafeCell<i32>| {
+                let t = turn.take();
+                turn.wait(t);
+                // SAFETY: in its turn a thread is alone with the cell; loom checks it.
+                cell.with_mut(|p| unsafe { *p += 1 });
+                turn.end(t);
+            };
+            let threads: Vec<_> = (0..2)
+                .map(|_| {
+                    let (turn, cell) = (turn.clone(), cell.clone());
+                    thread::spawn(move || one(&turn, &cell))
+                })
+                .collect();
+            one(&turn, &cell);
+            threads.into_iter().for_each(|t| t.join().unwrap());
+        });
+    }
+}

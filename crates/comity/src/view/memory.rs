@@ -1,0 +1,97 @@
+//! The three buffers of a running call, addressed as a plan addresses them.
+//!
+//! In place, `In` and `Out` are the same bytes. That is sound because every slice handed out borrows the whole
+//! `Memory`, and a slice to write comes with no other slice that overlaps it.
+
+use super::{View, ViewMut};
+use crate::plan::{Buf, Slice};
+use std::{marker::PhantomData, ptr, slice};
+
+/// Slices here are in bytes.
+#[derive(Debug)]
+pub(crate) struct Memory<'a> {
+    input: (*const u8, usize),
+    output: (*mut u8, usize),
+    tmp: (*mut u8, usize),
+    life: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Memory<'a> {
+    /// `input` `None` means in place: it is `output`.
+    pub(crate) fn new(input: Option<View<'a>>, output: Option<ViewMut<'a>>, tmp: &'a mut [u8]) -> Self {
+        let output = output.map_or((ptr::null_mut(), 0), |o| (o.ptr, o.len_bytes()));
+        let input = input.map_or((output.0.cast_const(), output.1), |i| (i.ptr, i.len_bytes()));
+        Self { input, output, tmp: (tmp.as_mut_ptr(), tmp.len()), life: PhantomData }
+    }
+
+    /// As [`new`](Self::new) in place, with `In` being `len` bytes of the output from `at`.
+    pub(crate) fn within(output: ViewMut<'a>, at: usize, len: usize, tmp: &'a mut [u8]) -> Self {
+        let mut m = Self::new(None, Some(output), tmp);
+        assert!(at + len <= m.output.1);
+        // SAFETY: checked to lie inside the output.
+        m.input = (unsafe { m.output.0.add(at).cast_const() }, len);
+        m
+    }
+
+    /// As [`new`](Self::new) in place, with `Out` being `len` bytes of the buffer from `at` and `In` all of it.
+    pub(crate) fn around(buffer: ViewMut<'a>, at: usize, len: usize, tmp: &'a mut [u8]) -> Self {
+        let mut m = Self::new(None, Some(buffer), tmp);
+        assert!(at + len <= m.output.1);
+        // SAFETY: checked to lie inside the buffer.
+        m.output = (unsafe { m.output.0.add(at) }, len);
+        m
+    }
+
+    /// Bytes to read.
+    pub(crate) fn read(&self, s: Slice) -> &[u8] {
+        let p = self.at(s);
+        // SAFETY: inside a buffer that the views promise to be readable; nothing writes while `self` is borrowed.
+        unsafe { slice::from_raw_parts(p, s.len) }
+    }
+
+    /// Bytes to write.
+    pub(crate) fn write(&mut self, s: Slice) -> &mut [u8] {
+        let p = self.at(s).cast_mut();
+        assert!(s.buf != Buf::In || self.input.0 == self.output.0.cast_const(), "the input is only read");
+        // SAFETY: inside a buffer that the views promise to be writable and not used elsewhere; `self` is borrowed
+        // mutably, so no other slice of it exists.
+        unsafe { slice::from_raw_parts_mut(p, s.len) }
+    }
+
+    /// Bytes to write and the operand they are made from; `None` when that is the same bytes.
+    pub(crate) fn operands(&mut self, dst: Slice, with: Slice) -> (&mut [u8], Option<&[u8]>) {
+        let (d, w) = (self.at(dst), self.at(with));
+        if d == w || with.len == 0 {
+            return (self.write(dst), None);
+        }
+        let (d0, w0) = (d as usize, w as usize);
+        assert!(d0 + dst.len <= w0 || w0 + with.len <= d0, "a plan combined overlapping ranges");
+        // SAFETY: as in `read`, and disjoint from `dst`, as just checked.
+        let operand = unsafe { slice::from_raw_parts(w, with.len) };
+        (self.write(dst), Some(operand))
+    }
+
+    /// Copy within the call; nothing to do when both are the same bytes.
+    pub(crate) fn copy(&mut self, src: Slice, dst: Slice) {
+        let (s, d) = (self.at(src), self.at(dst).cast_mut());
+        assert_eq!(src.len, dst.len);
+        if s != d.cast_const() {
+            // SAFETY: both inside their buffers; `copy` allows overlap.
+            unsafe { ptr::copy(s, d, src.len) };
+        }
+    }
+
+    fn at(&self, s: Slice) -> *const u8 {
+        let (p, len) = match s.buf {
+            Buf::In => self.input,
+            Buf::Out => (self.output.0.cast_const(), self.output.1),
+            Buf::Tmp => (self.tmp.0.cast_const(), self.tmp.1),
+        };
+        assert!(s.at <= len && s.len <= len - s.at, "a plan left its buffer");
+        if p.is_null() || s.len == 0 {
+            return ptr::NonNull::<u8>::dangling().as_ptr().cast_const();
+        }
+        // SAFETY: checked to lie inside the buffer.
+        unsafe { p.add(s.at) }
+    }
+}
