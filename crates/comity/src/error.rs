@@ -35,7 +35,9 @@ pub enum Error {
     },
 
     /// A wait that could never end: background work waits for later work of the same group. Nothing moved.
-    #[error("background work of a group cannot wait for a later request of the same group, which runs after it; wait outside, or make the call inside")]
+    #[error(
+        "background work of a group cannot wait for a later request of the same group, which runs after it; wait outside, or make the call inside"
+    )]
     Order,
 
     /// Not all ranks came together in time.

@@ -59,14 +59,19 @@ impl Fabric {
         counters: Arc<Counters>,
         until: Instant,
     ) -> Result<Self> {
-        let watch = Arc::new(Watch::new(members.len()).map_err(|e| Error::os("making an event descriptor", e))?);
+        let watch =
+            Arc::new(Watch::new(members.len()).map_err(|e| Error::os("making an event descriptor", e))?);
         let links = world.open(context, &members, &watch, until)?;
         let rank = members.iter().position(|&m| m == world.rank()).unwrap_or_default();
         let peers: Arc<[Peer]> = members
             .iter()
             .enumerate()
-            .map(|(rank, &m)| Peer { rank, ..world.peers().get(m).cloned().unwrap_or(Peer { rank, host: None, pid: None }) })
+            .map(|(rank, &m)| Peer {
+                rank,
+                ..world.peers().get(m).cloned().unwrap_or(Peer { rank, host: None, pid: None })
+            })
             .collect();
+        // All ranks must choose alike: from what all know, not from what this one measured.
         let host: Vec<usize> = members.iter().map(|&m| world.hosts().get(m).copied().unwrap_or(0)).collect();
         let here = host.iter().filter(|&&h| h == host[rank]).count();
         let cores = thread::available_parallelism().map_or(1, |n| n.get());
@@ -78,7 +83,7 @@ impl Fabric {
             Patience::new(here, cores),
             counters.clone(),
         );
-        let topology = topology(host, &engine);
+        let topology = Topology::new(host, world.cores());
         Ok(Self {
             engine,
             world,
@@ -184,7 +189,8 @@ impl Fabric {
             tag: info.tag,
         };
         let out = src.zip(to).map(|(s, to)| (message(s.count(), s.dtype(), to), s.len_bytes()));
-        let mut into = dst.as_ref().zip(from).map(|(d, from)| (message(d.count(), d.dtype(), from), d.len_bytes()));
+        let mut into =
+            dst.as_ref().zip(from).map(|(d, from)| (message(d.count(), d.dtype(), from), d.len_bytes()));
         let mut memory = Memory::new(src, dst, &mut []);
         // What is expected may be here already.
         if let Some((m, len)) = into
@@ -263,12 +269,6 @@ impl Drop for Fabric {
     }
 }
 
-/// The costs of this group's links.
-fn topology(host: Vec<usize>, engine: &Engine) -> Topology {
-    let _ = engine;
-    Topology { host, ..Topology::default() }
-}
-
 /// The plan with ranges in bytes.
 fn scaled(mut plan: Plan, elem: usize) -> Plan {
     let scale = |s: &mut Slice| {
@@ -301,5 +301,8 @@ fn scaled(mut plan: Plan, elem: usize) -> Plan {
 /// What all ranks must agree on beyond the call's own words (FNV-1a).
 fn fingerprint(algorithm: Algorithm, segment: usize, counts: &[usize]) -> u64 {
     let words = [algorithm as usize, segment, counts.len()];
-    words.iter().chain(counts).fold(0xcbf2_9ce4_8422_2325, |h, &w| (h ^ w as u64).wrapping_mul(0x0100_0000_01b3))
+    words
+        .iter()
+        .chain(counts)
+        .fold(0xcbf2_9ce4_8422_2325, |h, &w| (h ^ w as u64).wrapping_mul(0x0100_0000_01b3))
 }

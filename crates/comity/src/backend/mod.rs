@@ -64,7 +64,9 @@ impl<'a> Call<'a> {
         let (count, dtype) = match &bufs {
             Bufs::None => (0, None),
             Bufs::In(v) | Bufs::Both(v, _) => (v.count(), Some(v.dtype())),
-            Bufs::Out(v) | Bufs::InPlace(v) | Bufs::OwnIn(v) | Bufs::OwnOut(v) => (v.count(), Some(v.dtype())),
+            Bufs::Out(v) | Bufs::InPlace(v) | Bufs::OwnIn(v) | Bufs::OwnOut(v) => {
+                (v.count(), Some(v.dtype()))
+            }
         };
         (info.count, info.dtype) = (count, dtype);
         Self { info, bufs, counts: &[], recv_counts: &[] }

@@ -26,7 +26,15 @@ fn config(rank: usize, size: usize, at: SocketAddr) -> Config {
 /// Run `f` as each of `ranks`, at the same time.
 fn each<T: Send>(ranks: impl IntoIterator<Item = usize>, f: impl Fn(usize) -> T + Sync) -> Vec<T> {
     thread::scope(|s| {
-        let threads: Vec<_> = ranks.into_iter().map(|r| s.spawn({ let f = &f; move || f(r) })).collect();
+        let threads: Vec<_> = ranks
+            .into_iter()
+            .map(|r| {
+                s.spawn({
+                    let f = &f;
+                    move || f(r)
+                })
+            })
+            .collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     })
 }
@@ -145,7 +153,8 @@ fn ipv6() {
 #[test]
 fn hosts_that_differ_use_tcp() {
     let store = store(4, LONG);
-    let all = each(0..4, |r| Endpoint::join(&config(r, 4, store.addr()).host_name(["b", "a"][r / 2])).unwrap());
+    let all =
+        each(0..4, |r| Endpoint::join(&config(r, 4, store.addr()).host_name(["b", "a"][r / 2])).unwrap());
     assert!(all.iter().all(|e| e.hosts() == [0, 0, 1, 1]));
     each(0..4, |r| {
         let (_w, mut links) = open(&all[r], 0, &[0, 1, 2, 3]);
@@ -186,7 +195,9 @@ fn rank_0_runs_the_store_and_may_come_late() {
 fn without_a_key() {
     let zeros = Key::from([0; 32]);
     let store = Store::start((LOOPBACK, 0).into(), 2, &zeros, "job", LONG).unwrap();
-    let c = |r| Config::new(r, 2).store(&store.addr().to_string()).unwrap().job("job").insecure().join_timeout(LONG);
+    let c = |r| {
+        Config::new(r, 2).store(&store.addr().to_string()).unwrap().job("job").insecure().join_timeout(LONG)
+    };
     each(0..2, |r| Endpoint::join(&c(r)).map(drop).unwrap());
 }
 
@@ -239,7 +250,10 @@ fn another_key_or_job_is_refused_and_harms_nobody() {
     let begun = Instant::now();
     for c in [config(0, 2, store.addr()).key(Key::from([8; 32])), config(0, 2, store.addr()).job("other")] {
         let e = Endpoint::join(&c).unwrap_err().to_string();
-        assert!(e.contains("rank 0: the store at 127.0.0.1") && e.contains("another job or holds another key"), "{e}");
+        assert!(
+            e.contains("rank 0: the store at 127.0.0.1") && e.contains("another job or holds another key"),
+            "{e}"
+        );
     }
     assert!(begun.elapsed() < Duration::from_secs(5));
     each(0..2, |r| Endpoint::join(&config(r, 2, store.addr())).map(drop).unwrap());
@@ -347,7 +361,10 @@ fn a_death_is_known_to_all_by_name() {
     all[2].die();
     for r in [0, 1, 3] {
         let f = await_failure(&opened[r].0);
-        assert_eq!((f.culprit, f.cause.as_str(), f.reported), (3, "died: its control connection closed", false));
+        assert_eq!(
+            (f.culprit, f.cause.as_str(), f.reported),
+            (3, "died: its control connection closed", false)
+        );
         // A group with the dead cannot be made, one without can.
         let e = all[r].open(1, &[0, 1, 2, 3], &watch(4), until()).unwrap_err();
         assert!(matches!(&e, Error::PeerLost { peer, .. } if peer.rank == 2 && peer.pid.is_some()), "{e}");

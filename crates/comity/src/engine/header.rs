@@ -120,7 +120,8 @@ mod tests {
 
     #[test]
     fn headers_round_trip() {
-        let send = CallInfo { op: Op::Send, seq: 0, reduce: None, root: Some(5), tag: Some(8), ..all_reduce().info };
+        let send =
+            CallInfo { op: Op::Send, seq: 0, reduce: None, root: Some(5), tag: Some(8), ..all_reduce().info };
         for h in [all_reduce(), Header { info: send, ..all_reduce() }] {
             assert_eq!(Header::decode(&h.encode(), 5), Some(h));
             assert_eq!(h.difference(&h), None);

@@ -16,7 +16,7 @@ use crate::{
     CallInfo, DType, Error, Peer, ReduceOp, Result,
     boot::{Links, World},
     kernel,
-    link::{Interest, Link, LinkError, LinkKind},
+    link::{Interest, LinkError, LinkKind},
     plan::{Act, Schedule, Slice, Take},
     stats::Counters,
     view::Memory,
@@ -88,7 +88,12 @@ impl Engine {
     }
 
     /// Run `schedule` to its end over `memory`. An error means that the group has failed, and has been told so.
-    pub(crate) fn run(&mut self, schedule: &mut Schedule, memory: &mut Memory<'_>, task: &Task<'_>) -> Result<()> {
+    pub(crate) fn run(
+        &mut self,
+        schedule: &mut Schedule,
+        memory: &mut Memory<'_>,
+        task: &Task<'_>,
+    ) -> Result<()> {
         match self.drive(schedule, memory, task) {
             Ok(()) => Ok(()),
             Err(stop) => Err(self.explain(stop, schedule, task)),
@@ -96,7 +101,11 @@ impl Engine {
     }
 
     /// A send from `peer` that came before its receive, if `wants` accepts its header.
-    pub(crate) fn unstash(&mut self, peer: usize, wants: impl Fn(&Header) -> bool) -> Option<(Header, Vec<u8>)> {
+    pub(crate) fn unstash(
+        &mut self,
+        peer: usize,
+        wants: impl Fn(&Header) -> bool,
+    ) -> Option<(Header, Vec<u8>)> {
         self.rx[peer].unstash(wants).map(|p| (p.header, p.bytes))
     }
 
@@ -104,7 +113,13 @@ impl Engine {
     pub(crate) fn refuse(&self, peer: usize, ours: CallInfo, theirs: Header, differs: &'static str) -> Error {
         let cause = format!("called {} while rank {} called {ours}", theirs.info, self.rank);
         self.abort(Failure { culprit: peer, by: self.rank, cause, reported: false });
-        Error::Mismatch { rank: self.rank, ours, peer: self.members[peer].clone(), theirs: theirs.info, differs }
+        Error::Mismatch {
+            rank: self.rank,
+            ours,
+            peer: self.members[peer].clone(),
+            theirs: theirs.info,
+            differs,
+        }
     }
 
     /// The failure that this group has, if any, as this rank's error.
@@ -291,7 +306,7 @@ impl Engine {
                 &Act::Recv { dst, take: Take::Reduce { with, last }, .. } => {
                     let (dtype, op) = types(&task.info);
                     let chunk = link.chunk();
-                    let ready = peek(link, may.min(chunk), dtype)?;
+                    let ready = link.peek(may.min(chunk))?;
                     let n = whole(ready.len().min(may).min(chunk), dtype);
                     let cut = |s: Slice| Slice { at: s.at + want.done, len: n, ..s };
                     let (out, operand) = memory.operands(cut(dst), cut(with));
@@ -336,8 +351,8 @@ impl Engine {
         if !schedule.fold_is_ready(want.id) {
             return Ok(false);
         }
-        let Act::Fold { from, own, dst } = schedule.act(want.id) else { return Ok(false) };
-        let (own, dst) = (*own, *dst);
+        let Act::Fold { from, own, dst, last } = schedule.act(want.id) else { return Ok(false) };
+        let (own, dst, last) = (*own, *dst, *last);
         if !from.iter().all(|&p| self.rx[p].is_in_body()) {
             return Ok(false);
         }
@@ -353,7 +368,7 @@ impl Engine {
         for (slot, &p) in slots.iter_mut().zip(from) {
             let Some((_, Some(link))) = links.by_ref().find(|(i, _)| *i == p) else { return Ok(false) };
             let chunk = link.chunk();
-            *slot = peek(link.as_mut(), n.min(chunk), dtype)?;
+            *slot = link.peek(n.min(chunk))?;
             let ready = whole(slot.len().min(chunk), dtype);
             self.rx[p].starved = ready == 0;
             n = n.min(ready);
@@ -366,6 +381,7 @@ impl Engine {
         let me = from.partition_point(|&p| p < self.rank);
         let cut = |s: Slice| Slice { at: s.at + want.done, len: n, ..s };
         let (out, operand) = memory.operands(cut(dst), cut(own));
+        let op = if op == ReduceOp::Avg && !last { ReduceOp::Sum } else { op };
         kernel::fold(dtype, op, self.members.len(), out, operand, &slots[..me], &slots[me..]);
         let ended = want.done + n == schedule.len(want.id);
         for &p in from {
@@ -397,10 +413,14 @@ impl Engine {
 
     fn arm(&mut self, schedule: &Schedule) {
         // Flags of peers whose queues ended in an earlier look are stale.
-        let open_send: Vec<_> =
-            (0..schedule.send_queues()).filter(|&q| schedule.next_send(q).is_some()).map(|q| schedule.send_peer(q)).collect();
-        let open_recv: Vec<_> =
-            (0..schedule.recv_queues()).filter(|&q| schedule.next_recv(q).is_some()).map(|q| schedule.recv_peer(q)).collect();
+        let open_send: Vec<_> = (0..schedule.send_queues())
+            .filter(|&q| schedule.next_send(q).is_some())
+            .map(|q| schedule.send_peer(q))
+            .collect();
+        let open_recv: Vec<_> = (0..schedule.recv_queues())
+            .filter(|&q| schedule.next_recv(q).is_some())
+            .map(|q| schedule.recv_peer(q))
+            .collect();
         for p in 0..self.tx.len() {
             self.tx[p].blocked &= open_send.contains(&p);
             self.rx[p].starved &= open_recv.contains(&p);
@@ -467,7 +487,10 @@ impl Engine {
                 self.refuse(peer, task.info, theirs, differs)
             }
             Stop::Refused(peer, Refusal::Flood(h)) => {
-                let cause = format!("sent {} that this rank has not asked for; no more than 256 MiB are kept", h.info);
+                let cause = format!(
+                    "sent {} that this rank has not asked for; no more than 256 MiB are kept",
+                    h.info
+                );
                 self.abort(Failure { culprit: peer, by: self.rank, cause: cause.clone(), reported: false });
                 Error::PeerLost { peer: self.members[peer].clone(), cause, call }
             }
@@ -488,9 +511,8 @@ impl Engine {
     }
 
     fn blame(&self, f: &Failure, call: Option<CallInfo>) -> Error {
-        let member = |r: usize| {
-            self.members.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None })
-        };
+        let member =
+            |r: usize| self.members.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
         if f.reported {
             return Error::Aborted { by: member(f.culprit), reason: f.cause.clone(), call };
         }
@@ -501,13 +523,6 @@ impl Engine {
 
 fn types(info: &CallInfo) -> (DType, ReduceOp) {
     (info.dtype.unwrap_or(DType::U8), info.reduce.unwrap_or(ReduceOp::Sum))
-}
-
-/// Look at ready bytes; at least one whole element of them when there is one, also where frames meet.
-#[inline]
-fn peek(link: &mut dyn Link, want: usize, dtype: DType) -> std::result::Result<&[u8], LinkError> {
-    let part = link.peek(want)?.len() % dtype.size() != 0 && link.peek(want)?.len() < dtype.size();
-    link.peek(if part { dtype.size() } else { want })
 }
 
 /// `n` bytes, rounded down to whole elements.

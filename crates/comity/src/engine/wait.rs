@@ -93,7 +93,8 @@ mod tests {
 
     #[test]
     fn spins_then_yields_then_parks() {
-        let mut w = Wait::new(Patience { spins: 2, yields: Duration::from_millis(5) }, Duration::from_secs(1));
+        let mut w =
+            Wait::new(Patience { spins: 2, yields: Duration::from_millis(5) }, Duration::from_secs(1));
         assert_eq!([w.next(), w.next(), w.next()], [Stage::Spin, Stage::Spin, Stage::Yield]);
         std::thread::sleep(Duration::from_millis(6));
         assert_eq!(w.next(), Stage::Park);

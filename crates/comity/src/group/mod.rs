@@ -1,9 +1,11 @@
 //! The handle that users hold, and whose turn it is on it.
 
+mod connect;
 mod ops;
 mod request;
 mod split;
 
+pub use connect::{init, init_strict};
 pub use request::{Request, Scope};
 
 use crate::{
@@ -89,7 +91,10 @@ thread_local! {
 
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group").field("rank", &self.rank()).field("size", &self.size()).finish_non_exhaustive()
+        f.debug_struct("Group")
+            .field("rank", &self.rank())
+            .field("size", &self.size())
+            .finish_non_exhaustive()
     }
 }
 
@@ -200,7 +205,8 @@ impl Group {
 
     /// Give the group up on every rank: calls under way and later ones fail with [`Error::Aborted`], which carries `why`.
     pub fn abort(&self, why: &str) {
-        let failure = Failure { culprit: self.rank(), by: self.rank(), cause: why.to_owned(), reported: true };
+        let failure =
+            Failure { culprit: self.rank(), by: self.rank(), cause: why.to_owned(), reported: true };
         self.in_turn(|| {
             let mut state = lock(&self.core.state);
             if let Some(b) = &mut state.backend {

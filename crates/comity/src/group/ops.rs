@@ -31,7 +31,12 @@ impl Group {
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
-    pub fn all_reduce_into<'a>(&self, src: impl Into<View<'a>>, dst: impl Into<ViewMut<'a>>, op: ReduceOp) -> Result<()> {
+    pub fn all_reduce_into<'a>(
+        &self,
+        src: impl Into<View<'a>>,
+        dst: impl Into<ViewMut<'a>>,
+        op: ReduceOp,
+    ) -> Result<()> {
         let (src, dst) = (src.into(), dst.into());
         length(Op::AllReduce, "destination", dst.count(), src.count(), " as in the source")?;
         self.reducing(Op::AllReduce, Bufs::Both(src, dst), op, None)
@@ -102,7 +107,12 @@ impl Group {
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); [`Misuse::Length`] unless `src` has `n` times the length of `dst`.
-    pub fn reduce_scatter<'a>(&self, src: impl Into<View<'a>>, dst: impl Into<ViewMut<'a>>, op: ReduceOp) -> Result<()> {
+    pub fn reduce_scatter<'a>(
+        &self,
+        src: impl Into<View<'a>>,
+        dst: impl Into<ViewMut<'a>>,
+        op: ReduceOp,
+    ) -> Result<()> {
         let (src, dst) = (src.into(), dst.into());
         self.parts(Op::ReduceScatter, "source", src.count(), dst.count())?;
         let part = dst.count();
@@ -133,7 +143,13 @@ impl Group {
         let (src, dst) = (src.into(), dst.into());
         let total = self.total(Op::ReduceScatter, counts)?;
         length(Op::ReduceScatter, "source", src.count(), total, ", the sum of counts")?;
-        length(Op::ReduceScatter, "destination", dst.count(), counts[self.rank()], ", this rank's entry of counts")?;
+        length(
+            Op::ReduceScatter,
+            "destination",
+            dst.count(),
+            counts[self.rank()],
+            ", this rank's entry of counts",
+        )?;
         self.reducing_parts(Bufs::Both(src, dst), op, total, counts)
     }
 
@@ -141,7 +157,12 @@ impl Group {
     ///
     /// # Errors
     /// See [`Group`]; [`Misuse::Rank`], and [`Misuse::Length`] at the root unless `dst` has `n` times the length of `src`.
-    pub fn gather<'a>(&self, src: impl Into<View<'a>>, dst: impl Into<ViewMut<'a>>, root: usize) -> Result<()> {
+    pub fn gather<'a>(
+        &self,
+        src: impl Into<View<'a>>,
+        dst: impl Into<ViewMut<'a>>,
+        root: usize,
+    ) -> Result<()> {
         let (src, dst) = (src.into(), dst.into());
         self.has(Op::Gather, "root", root)?;
         if root != self.rank() {
@@ -155,7 +176,12 @@ impl Group {
     ///
     /// # Errors
     /// See [`Group`]; [`Misuse::Rank`], and [`Misuse::Length`] at the root unless `src` has `n` times the length of `dst`.
-    pub fn scatter<'a>(&self, src: impl Into<View<'a>>, dst: impl Into<ViewMut<'a>>, root: usize) -> Result<()> {
+    pub fn scatter<'a>(
+        &self,
+        src: impl Into<View<'a>>,
+        dst: impl Into<ViewMut<'a>>,
+        root: usize,
+    ) -> Result<()> {
         let (src, dst) = (src.into(), dst.into());
         self.has(Op::Scatter, "root", root)?;
         let part = dst.count();
@@ -213,7 +239,13 @@ impl Group {
         length(Op::AllToAll, "source", src.count(), out, ", the sum of send_counts")?;
         length(Op::AllToAll, "destination", dst.count(), into, ", the sum of recv_counts")?;
         let (me, own) = (self.rank(), send_counts[self.rank()]);
-        length(Op::AllToAll, "destination", recv_counts[me], own, " of this rank's own: its two entries must agree")?;
+        length(
+            Op::AllToAll,
+            "destination",
+            recv_counts[me],
+            own,
+            " of this rank's own: its two entries must agree",
+        )?;
         let mut call = Call::new(Op::AllToAll, Bufs::Both(src, dst));
         (call.counts, call.recv_counts) = (send_counts, recv_counts);
         self.checked(call)

@@ -44,7 +44,10 @@ impl Group {
     ///
     /// # Errors
     /// What `f` returns; [`Error::Os`] when the system gives no thread. A panic in `f` goes on in `wait`.
-    pub fn spawn<R: Send + 'static>(&self, f: impl FnOnce(&Self) -> Result<R> + Send + 'static) -> Request<R> {
+    pub fn spawn<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Self) -> Result<R> + Send + 'static,
+    ) -> Request<R> {
         let (request, job) = self.job(f);
         let worker = match self.worker() {
             Ok(w) => w,

@@ -68,7 +68,11 @@ impl Group {
         else {
             return Err(crate::Error::Closed);
         };
-        let peers = members.iter().enumerate().map(|(rank, &m)| Peer { rank, ..self.core.peers[m].clone() }).collect();
+        let peers = members
+            .iter()
+            .enumerate()
+            .map(|(rank, &m)| Peer { rank, ..self.core.peers[m].clone() })
+            .collect();
         Ok(Some(Self::with(rank, peers, backend, context, Arc::<Counters>::default(), self.limit)))
     }
 }
@@ -81,5 +85,6 @@ fn name(parent: u64, split: u64, color: i32) -> u64 {
         x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         x ^ (x >> 31)
     };
-    mix(mix(mix(parent.wrapping_add(0x9e37_79b9_7f4a_7c15)).wrapping_add(split)).wrapping_add(color as u64)).max(1)
+    mix(mix(mix(parent.wrapping_add(0x9e37_79b9_7f4a_7c15)).wrapping_add(split)).wrapping_add(color as u64))
+        .max(1)
 }

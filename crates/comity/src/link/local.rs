@@ -12,6 +12,7 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, Mutex, Weak},
+    thread,
     time::Instant,
 };
 
@@ -61,6 +62,10 @@ impl World for LocalWorld {
         &self.hosts
     }
 
+    fn cores(&self) -> usize {
+        thread::available_parallelism().map_or(1, |n| n.get())
+    }
+
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, _: Instant) -> Result<Links> {
         let open = Open { members: members.to_vec(), watch: Arc::downgrade(watch) };
         lock(&self.hub.groups).insert((context, self.rank), open);
@@ -72,7 +77,8 @@ impl World for LocalWorld {
             if let Some(end) = ends.remove(&(context, self.rank, peer)) {
                 return Ok(Some(end));
             }
-            let (mine, theirs) = ShmLink::pair().map_err(|e| Error::os("making a link between two threads", e))?;
+            let (mine, theirs) =
+                ShmLink::pair().map_err(|e| Error::os("making a link between two threads", e))?;
             ends.insert((context, peer, self.rank), theirs);
             Ok(Some(mine))
         };
@@ -95,7 +101,9 @@ impl World for LocalWorld {
     fn abort(&self, context: u64, failure: &Failure) {
         let groups = lock(&self.hub.groups);
         let others = groups.iter().filter(|((c, m), _)| *c == context && *m != self.rank);
-        others.filter_map(|(_, o)| o.watch.upgrade()).for_each(|w| drop(w.fail(failure.clone())));
+        for watch in others.filter_map(|(_, o)| o.watch.upgrade()) {
+            watch.fail(failure.clone());
+        }
     }
 }
 

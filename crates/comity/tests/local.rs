@@ -1,0 +1,292 @@
+//! Groups of threads: every operation on small groups, splits, background work, misuse and failures.
+
+use comity::{Error, Group, Misuse, Op, ReduceOp, Result};
+use std::{thread, time::Duration};
+
+/// Run `f` on every rank of a group of `n`; results by rank.
+fn run<T: Send>(n: usize, f: impl Fn(Group) -> T + Sync) -> Vec<T> {
+    let groups = Group::local(n).unwrap();
+    thread::scope(|s| {
+        let ranks: Vec<_> = groups
+            .into_iter()
+            .map(|g| {
+                let f = &f;
+                s.spawn(move || f(g.timeout(Duration::from_secs(20))))
+            })
+            .collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    })
+}
+
+fn ok<T>(results: Vec<Result<T>>) -> Vec<T> {
+    results.into_iter().map(|r| r.unwrap()).collect()
+}
+
+#[test]
+fn every_operation_on_small_groups() {
+    for n in [1, 2, 3, 4, 5, 8] {
+        for count in [0usize, 1, 3, 1000, 70_001] {
+            ok(run(n, |g| {
+                let r = g.rank();
+                let mine = |i: usize| (r * 1000 + i * 7 + 1) as i64;
+                let of = |r: usize, i: usize| (r * 1000 + i * 7 + 1) as i64;
+                let total = |i: usize| (0..n).map(|r| of(r, i)).sum::<i64>();
+                let src: Vec<i64> = (0..count).map(mine).collect();
+
+                let mut x = src.clone();
+                g.all_reduce(&mut x, ReduceOp::Sum)?;
+                assert!(x.iter().enumerate().all(|(i, &v)| v == total(i)), "all_reduce n={n} count={count}");
+                let mut x = vec![0; count];
+                g.all_reduce_into(&src, &mut x, ReduceOp::Max)?;
+                assert!(
+                    x.iter().enumerate().all(|(i, &v)| v == of(n - 1, i)),
+                    "all_reduce_into n={n} count={count}"
+                );
+
+                for root in [0, n - 1] {
+                    let mut x = src.clone();
+                    g.reduce(&mut x, ReduceOp::Sum, root)?;
+                    let want: Vec<_> =
+                        (0..count).map(|i| if r == root { total(i) } else { mine(i) }).collect();
+                    assert_eq!(x, want, "reduce n={n} count={count}");
+                    let mut x = src.clone();
+                    g.broadcast(&mut x, root)?;
+                    assert!(
+                        x.iter().enumerate().all(|(i, &v)| v == of(root, i)),
+                        "broadcast n={n} count={count}"
+                    );
+                    let mut x = vec![0; if r == root { n * count } else { 0 }];
+                    g.gather(&src, &mut x, root)?;
+                    assert!(
+                        x.iter().enumerate().all(|(i, &v)| v == of(i / count, i % count)),
+                        "gather n={n}"
+                    );
+                    let all: Vec<i64> = if r == root {
+                        (0..n * count).map(|i| of(i / count, i % count)).collect()
+                    } else {
+                        vec![]
+                    };
+                    let mut x = vec![0; count];
+                    g.scatter(&all, &mut x, root)?;
+                    assert_eq!(x, src, "scatter n={n} count={count}");
+                }
+
+                let mut x = vec![0; n * count];
+                g.all_gather(&src, &mut x)?;
+                assert!(
+                    x.iter().enumerate().all(|(i, &v)| v == of(i / count, i % count)),
+                    "all_gather n={n}"
+                );
+                let mut y = vec![0; n * count];
+                y[r * count..][..count].copy_from_slice(&src);
+                g.all_gather_in_place(&mut y)?;
+                assert_eq!(x, y);
+
+                let parts: Vec<i64> = (0..n * count).map(mine).collect();
+                let mut x = vec![0; count];
+                g.reduce_scatter(&parts, &mut x, ReduceOp::Sum)?;
+                assert!(
+                    x.iter().enumerate().all(|(i, &v)| v == total(r * count + i)),
+                    "reduce_scatter n={n}"
+                );
+                let mut y = parts.clone();
+                g.reduce_scatter_in_place(&mut y, ReduceOp::Sum)?;
+                assert_eq!(y[r * count..][..count], x[..]);
+                let rest = |y: &[i64]| [&y[..r * count], &y[(r + 1) * count..]].concat();
+                assert_eq!(rest(&y), rest(&parts));
+
+                let mut x = vec![0; n * count];
+                g.all_to_all(&parts, &mut x)?;
+                let want: Vec<_> = (0..n * count).map(|i| of(i / count, r * count + i % count)).collect();
+                assert_eq!(x, want, "all_to_all n={n} count={count}");
+                let mut y = parts.clone();
+                g.all_to_all_in_place(&mut y)?;
+                assert_eq!(y, want, "all_to_all_in_place n={n} count={count}");
+
+                let counts: Vec<usize> = (0..n).map(|r| (r * 37 + count) % 900).collect();
+                let src: Vec<i64> = (0..counts[r]).map(mine).collect();
+                let sum: usize = counts.iter().sum();
+                let mut x = vec![0; sum];
+                g.all_gather_v(&src, &mut x, &counts)?;
+                let want: Vec<_> = (0..n).flat_map(|r| (0..counts[r]).map(move |i| of(r, i))).collect();
+                assert_eq!(x, want, "all_gather_v n={n}");
+                let parts: Vec<i64> = (0..sum).map(mine).collect();
+                let mut x = vec![0; counts[r]];
+                g.reduce_scatter_v(&parts, &mut x, &counts, ReduceOp::Sum)?;
+                let at: usize = counts[..r].iter().sum();
+                assert!(x.iter().enumerate().all(|(i, &v)| v == total(at + i)), "reduce_scatter_v n={n}");
+                // Rank a gives (a + 2b) mod 5 elements to rank b.
+                let gives = |a: usize, b: usize| (a + 2 * b) % 5;
+                let out: Vec<usize> = (0..n).map(|b| gives(r, b)).collect();
+                let into: Vec<usize> = (0..n).map(|a| gives(a, r)).collect();
+                let src: Vec<i64> = (0..n).flat_map(|b| vec![(r * 100 + b) as i64; gives(r, b)]).collect();
+                let mut dst = vec![0; into.iter().sum()];
+                g.all_to_all_v(&src, &out, &mut dst, &into)?;
+                let want: Vec<i64> = (0..n).flat_map(|a| vec![(a * 100 + r) as i64; gives(a, r)]).collect();
+                assert_eq!(dst, want, "all_to_all_v n={n}");
+
+                g.barrier()?;
+                if n > 1 {
+                    let (next, prev) = ((r + 1) % n, (r + n - 1) % n);
+                    let src: Vec<i64> = (0..count).map(mine).collect();
+                    let mut x = vec![0; count];
+                    g.exchange(&src, next, &mut x, prev, 3)?;
+                    assert!(x.iter().enumerate().all(|(i, &v)| v == of(prev, i)), "exchange n={n}");
+                    if r == 0 {
+                        g.send(&[1i32], 1, 10)?;
+                        g.send(&[2i32, 3], 1, 11)?;
+                        g.send(&[4i32], 1, 10)?;
+                    } else if r == 1 {
+                        let (mut a, mut b, mut c) = ([0i32], [0i32; 2], [0i32]);
+                        g.recv(&mut b, 0, 11)?;
+                        g.recv(&mut a, 0, 10)?;
+                        g.recv(&mut c, 0, 10)?;
+                        assert_eq!((a, b, c), ([1], [2, 3], [4]));
+                    }
+                    g.barrier()?;
+                }
+                Ok(())
+            }));
+        }
+    }
+}
+
+#[test]
+fn splits_nest_and_run_side_by_side() {
+    ok(run(8, |g| {
+        let row = g.split((g.rank() / 4) as i32, 0)?;
+        let column = g.split((g.rank() % 4) as i32, -(g.rank() as i32))?;
+        assert_eq!((row.size(), row.rank()), (4, g.rank() % 4));
+        assert_eq!((column.size(), column.rank()), (2, 1 - g.rank() / 4));
+        let half = row.split((row.rank() / 2) as i32, 0)?;
+        for _ in 0..20 {
+            let mut x = [g.rank() as u32];
+            row.all_reduce(&mut x, ReduceOp::Sum)?;
+            assert_eq!(x[0], if g.rank() < 4 { 6 } else { 22 });
+            let mut x = [g.rank() as u32];
+            column.all_reduce(&mut x, ReduceOp::Sum)?;
+            assert_eq!(x[0] as usize, 2 * (g.rank() % 4) + 4);
+            let mut x = [g.rank() as u32];
+            half.all_reduce(&mut x, ReduceOp::Sum)?;
+            assert_eq!(x[0] as usize, 4 * (g.rank() / 2) + 1);
+        }
+        let some = g.split_opt((g.rank() % 2 == 0).then_some(0), 0)?;
+        assert_eq!(some.map(|s| s.size()), (g.rank() % 2 == 0).then_some(4));
+        assert!(matches!(g.split(-3, 0), Err(Error::Misuse { misuse: Misuse::Color(-3), .. })));
+        g.barrier()
+    }));
+}
+
+#[test]
+fn background_work_keeps_its_turn() {
+    ok(run(3, |g| {
+        let pending: Vec<_> = (0..50u32)
+            .map(|i| {
+                g.spawn(move |g| {
+                    let mut x = vec![i; 100];
+                    g.all_reduce(&mut x, ReduceOp::Sum)?;
+                    Ok(x[0])
+                })
+            })
+            .collect();
+        let mut now = [1u32];
+        g.all_reduce(&mut now, ReduceOp::Sum)?;
+        assert_eq!(now, [3]);
+        for (i, p) in pending.into_iter().enumerate() {
+            assert_eq!(p.wait()?, 3 * i as u32);
+        }
+        let (mut a, mut b) = (vec![1f32; 1000], [2u8; 3]);
+        g.scope(|s| {
+            let first = s.spawn(|g| g.all_reduce(&mut a, ReduceOp::Sum));
+            s.spawn(|g| g.broadcast(&mut b, 1)).detach();
+            first.wait()
+        })?;
+        assert_eq!((a[999], b), (3.0, [2; 3]));
+        // The group's own handle inside its work makes the call in that turn, and later work cannot be waited for.
+        let outer = g.clone();
+        g.spawn(move |_| outer.barrier()).wait()?;
+        let outer = g.clone();
+        let inner = g.spawn(move |_| Ok(outer.spawn(|_| Ok(())).wait())).wait()?;
+        assert_eq!(inner, Err(Error::Order));
+        Ok(())
+    }));
+}
+
+#[test]
+fn misuse_leaves_the_group_usable() {
+    ok(run(2, |g| {
+        let misuse = |r: Result<()>, op: Op| {
+            assert!(matches!(r, Err(Error::Misuse { op: o, .. }) if o == op), "{r:?}")
+        };
+        misuse(g.broadcast(&mut [0u8], 2), Op::Broadcast);
+        misuse(g.all_gather(&[0u8; 2], &mut [0u8; 3]), Op::AllGather);
+        misuse(g.all_reduce_into(&[0u8; 2], &mut [0u16; 2], ReduceOp::Sum), Op::AllReduce);
+        misuse(g.all_reduce(&mut [0f32], ReduceOp::Xor), Op::AllReduce);
+        misuse(g.all_reduce(&mut [true], ReduceOp::Avg), Op::AllReduce);
+        misuse(g.all_to_all_in_place(&mut [0u8; 3]), Op::AllToAll);
+        misuse(g.all_gather_v(&[0u8], &mut [0u8; 2], &[1]), Op::AllGather);
+        misuse(g.send(&[0u8], g.rank(), 0), Op::Send);
+        misuse(g.recv(&mut [0u8], 1 - g.rank(), u32::MAX), Op::Recv);
+        g.barrier()
+    }));
+}
+
+#[test]
+fn ranks_that_disagree_are_told() {
+    let errors = run(2, |g| {
+        if g.rank() == 0 {
+            g.all_reduce(&mut [0f32; 4], ReduceOp::Sum).unwrap_err()
+        } else {
+            g.broadcast(&mut [0f32; 4], 0).unwrap_err()
+        }
+    });
+    assert!(errors.iter().any(|e| matches!(e, Error::Mismatch { differs: "operation", .. })), "{errors:?}");
+    let errors = run(3, |g| {
+        let mut x = vec![0i32; if g.rank() == 2 { 5 } else { 4 }];
+        let first = g.all_reduce(&mut x, ReduceOp::Sum).unwrap_err();
+        let again = g.barrier().unwrap_err();
+        assert!(matches!(again, Error::Broken(_)) && again.root() == &first);
+        first
+    });
+    assert!(errors.iter().any(|e| e.to_string().contains("i32[5]")), "{errors:?}");
+}
+
+#[test]
+fn a_missing_rank_is_named_at_the_deadline() {
+    let errors = run(3, |g| {
+        if g.rank() == 1 {
+            thread::sleep(Duration::from_millis(400));
+            return None;
+        }
+        Some(g.timeout(Duration::from_millis(100)).barrier().unwrap_err().to_string())
+    });
+    assert!(errors.iter().flatten().all(|e| e.contains("rank 1")), "{errors:?}");
+}
+
+#[test]
+fn a_rank_that_leaves_is_named() {
+    let errors = run(3, |g| {
+        if g.rank() == 2 {
+            g.barrier().unwrap();
+            return None;
+        }
+        g.barrier().unwrap();
+        Some(g.all_reduce(&mut [0u8; 1 << 20], ReduceOp::Max).unwrap_err().to_string())
+    });
+    assert!(errors.iter().flatten().all(|e| e.contains("rank 2") && e.contains("left")), "{errors:?}");
+}
+
+#[test]
+fn abort_and_close_end_the_group() {
+    let errors = run(3, |g| {
+        if g.rank() == 0 {
+            thread::sleep(Duration::from_millis(20));
+            g.abort("no more data");
+        }
+        g.barrier().unwrap_err().to_string()
+    });
+    assert!(errors.iter().all(|e| e.contains("rank 0") && e.contains("no more data")), "{errors:?}");
+    let g = Group::single();
+    g.close();
+    assert_eq!(g.barrier(), Err(Error::Closed));
+}
