@@ -1,7 +1,7 @@
 //! Worlds of threads: each has its own `Config` and `Endpoint`, as processes have.
 
 use super::*;
-use crate::{Config, Error, HostPort, Key, LinkKind};
+use crate::{Config, Error, Key, LinkKind};
 use std::{
     io::{Read, Write},
     net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
@@ -20,7 +20,7 @@ fn store(size: usize, join: Duration) -> Store {
 }
 
 fn config(rank: usize, size: usize, at: SocketAddr) -> Config {
-    Config::new(rank, size).store(HostPort::from(at)).job("job").key(Key::from(KEY)).join_timeout(LONG)
+    Config::new(rank, size).store(&at.to_string()).unwrap().job("job").key(Key::from(KEY)).join_timeout(LONG)
 }
 
 /// Run `f` as each of `ranks`, at the same time.
@@ -66,7 +66,7 @@ fn await_failure(watch: &Watch) -> Failure {
     watch.failure().expect("no failure").clone()
 }
 
-fn await_that(what: &str, f: impl Fn() -> bool) {
+fn await_that(what: &str, mut f: impl FnMut() -> bool) {
     let end = until();
     while !f() {
         assert!(Instant::now() < end, "{what}");
@@ -181,7 +181,7 @@ fn rank_0_runs_the_store_and_may_come_late() {
         if r == 0 {
             thread::sleep(Duration::from_millis(150));
         }
-        let c = Config::new(r, 3).host(HostPort::from(free)).key(Key::from(KEY)).join_timeout(LONG);
+        let c = Config::new(r, 3).host(&free.to_string()).unwrap().key(Key::from(KEY)).join_timeout(LONG);
         Endpoint::join(&c).unwrap()
     });
     each(0..3, |r| talk(r, &mut open(&all[r], 0, &[0, 1, 2]).1));
@@ -195,8 +195,9 @@ fn rank_0_runs_the_store_and_may_come_late() {
 fn without_a_key() {
     let zeros = Key::from([0; 32]);
     let store = Store::start((LOOPBACK, 0).into(), 2, &zeros, "job", LONG).unwrap();
-    let c =
-        |r| Config::new(r, 2).store(HostPort::from(store.addr())).job("job").insecure().join_timeout(LONG);
+    let c = |r| {
+        Config::new(r, 2).store(&store.addr().to_string()).unwrap().job("job").insecure().join_timeout(LONG)
+    };
     each(0..2, |r| Endpoint::join(&c(r)).map(drop).unwrap());
 }
 
