@@ -91,7 +91,7 @@ impl Keeper {
         front.set_nonblocking(true)?;
         let timeout = job.timeout.and_then(|t| Instant::now().checked_add(t));
         Ok(Self {
-            meeting: Meeting::open(job.size, meet::join_limit())?,
+            meeting: Meeting::open(job.size, meet::join_limit(&job.env))?,
             ranks: Vec::with_capacity(job.size),
             course: Course::new(job.size, timeout),
             deaths: Deaths::new()?,

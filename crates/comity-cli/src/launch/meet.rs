@@ -1,5 +1,5 @@
 //! What the ranks need to find each other: a job key, a store, and addresses for the libraries that bring their own.
-use super::handed::Handed;
+use super::{Setting, handed::Handed};
 use comity::{Key, boot::Store};
 use socket2::{Domain, Socket, Type};
 use std::io;
@@ -14,8 +14,10 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
 }
 
 /// How long the ranks may take to come together, as they read it themselves; a rank says what is wrong with a broken value.
-pub(super) fn join_limit() -> Duration {
-    let given = std::env::var("COMITY_JOIN_TIMEOUT").ok().and_then(|s| s.parse().ok());
+pub(super) fn join_limit(env: &[Setting]) -> Duration {
+    let name = "COMITY_JOIN_TIMEOUT";
+    let set = env.iter().rev().find(|s| s.name == name).map(|s| s.value.clone());
+    let given = set.or_else(|| std::env::var_os(name)).and_then(|s| s.to_str()?.parse().ok());
     given.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or(Duration::from_secs(60))
 }
 
