@@ -1,6 +1,9 @@
 //! The `comity` command as a library: [`run`] takes the arguments and returns the exit code, so that
 //! other front ends (a Python entry point, a test) can offer the same command.
+pub mod check;
+mod here;
 mod launch;
+mod size;
 
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
@@ -17,6 +20,8 @@ struct Cli {
 enum Command {
     /// Start N copies of a command on this machine as the ranks of one group
     Launch(launch::Args),
+    /// Check every operation, type and awkward size against a scalar reference
+    Check(check::Args),
 }
 
 /// Runs `comity` with these arguments (the first is the program's name) and returns the exit code.
@@ -33,5 +38,6 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     };
     match cli.command {
         Command::Launch(args) => launch::launch(args),
+        Command::Check(args) => check::check(args),
     }
 }

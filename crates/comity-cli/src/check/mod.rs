@@ -1,0 +1,233 @@
+//! `comity check`: every operation against a scalar reference.
+//!
+//! Data are random and known to all: every rank computes what the others hold, and so what should come out. No operation
+//! is trusted to check another, but for the exchange of what was found wrong; a rank that saw a
+//! difference itself says so whatever it hears.
+//!
+//! ```text
+//!   mod.rs     the rows of the table, in order
+//!   reduce.rs moves.rs pairs.rs groups.rs large.rs   what a row does
+//!   case.rs    a row under way: buffers between guards, comparisons
+//!   value.rs   the numbers, and the reference; parts.rs  unequal parts
+//!   report.rs  what was found, the same on every rank
+//! ```
+mod case;
+mod groups;
+mod large;
+mod moves;
+mod pairs;
+mod parts;
+mod reduce;
+mod report;
+mod value;
+
+pub use report::{Difference, Line, Report};
+
+use crate::here;
+use case::Row;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use comity::{DType, Group, Result};
+use report::merge;
+use std::{io::Write, time::Instant};
+
+/// The families of rows, as `--ops` names them, and what else each is called.
+const OPS: [(&str, &[&str]); 13] = [
+    ("all_reduce", &[]),
+    ("reduce", &[]),
+    ("broadcast", &[]),
+    ("all_gather", &[]),
+    ("reduce_scatter", &[]),
+    ("gather", &[]),
+    ("scatter", &[]),
+    ("all_to_all", &[]),
+    ("send", &["recv", "exchange"]),
+    ("barrier", &[]),
+    ("split", &[]),
+    ("spawn", &["scope"]),
+    ("misuse", &[]),
+];
+
+type Check = fn(&mut Row<'_>) -> Result<()>;
+
+/// The table: family, method, what it does.
+const ROWS: [(&str, &str, Check); 23] = [
+    ("all_reduce", "all_reduce", reduce::all_reduce),
+    ("all_reduce", "all_reduce_into", reduce::all_reduce_into),
+    ("reduce", "reduce", reduce::reduce),
+    ("broadcast", "broadcast", moves::broadcast),
+    ("all_gather", "all_gather", moves::all_gather),
+    ("all_gather", "all_gather_in_place", moves::all_gather_in_place),
+    ("all_gather", "all_gather_v", moves::all_gather_v),
+    ("reduce_scatter", "reduce_scatter", reduce::reduce_scatter),
+    ("reduce_scatter", "reduce_scatter_in_place", reduce::reduce_scatter_in_place),
+    ("reduce_scatter", "reduce_scatter_v", reduce::reduce_scatter_v),
+    ("gather", "gather", moves::gather),
+    ("scatter", "scatter", moves::scatter),
+    ("all_to_all", "all_to_all", moves::all_to_all),
+    ("all_to_all", "all_to_all_in_place", moves::all_to_all_in_place),
+    ("all_to_all", "all_to_all_v", moves::all_to_all_v),
+    ("send", "send, recv", pairs::send_recv),
+    ("send", "exchange", pairs::exchange),
+    ("send", "tags out of order", pairs::tags),
+    ("barrier", "barrier", groups::barrier),
+    ("split", "split, split of split", groups::split),
+    ("spawn", "spawn", groups::spawn),
+    ("spawn", "scope", groups::scope),
+    ("misuse", "misuse", groups::misuse),
+];
+
+/// What `comity check` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER)]
+pub(crate) struct Args {
+    /// Only these operations (comma list)
+    #[arg(long, value_name = "OP,..", value_delimiter = ',', value_parser = op_parser())]
+    ops: Vec<String>,
+
+    /// Only these element types (comma list)
+    #[arg(long, value_name = "TYPE,..", value_delimiter = ',', value_parser = dtype_parser())]
+    dtypes: Vec<DType>,
+
+    /// Fewer sizes
+    #[arg(long)]
+    quick: bool,
+
+    /// Also buffers of more than 2 and 4 GiB, as far as memory has room
+    #[arg(long)]
+    large: bool,
+
+    /// The seed of the data
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+const AFTER: &str = "\
+Run it under a launcher to check the links between its ranks: comity launch -n 4 -- comity check
+Alone, it checks a group of one.
+
+Exit code: 0 when everything was right; 1 when something was wrong, with the first difference on standard error, or when
+the group failed; 2 for bad arguments or variables.";
+
+fn op_parser() -> PossibleValuesParser {
+    PossibleValuesParser::new(OPS.into_iter().flat_map(|(op, more)| [&[op], more].concat()))
+}
+
+/// The name of an element type.
+pub(crate) fn dtype_parser() -> impl TypedValueParser<Value = DType> {
+    PossibleValuesParser::new(DType::ALL.map(DType::name))
+        .try_map(|name| DType::from_name(&name).ok_or("no such type"))
+}
+
+/// What to check.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The operations, by the names of `--ops`; empty for all.
+    pub ops: Vec<String>,
+    /// The element types.
+    pub dtypes: Vec<DType>,
+    /// Fewer sizes.
+    pub quick: bool,
+    /// Also buffers of more than 2 and 4 GiB.
+    pub large: bool,
+    /// The seed of the data, the same on every rank.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { ops: Vec::new(), dtypes: DType::ALL.to_vec(), quick: false, large: false, seed: 0 }
+    }
+}
+
+impl Options {
+    fn asks_for(&self, family: &str) -> bool {
+        let of = |op: &str| OPS.into_iter().find(|(name, more)| *name == op || more.contains(&op));
+        self.ops.is_empty() || self.ops.iter().any(|op| of(op).is_some_and(|(name, _)| name == family))
+    }
+}
+
+/// Check `group`; every rank calls this with the same options.
+///
+/// # Errors
+/// When the group fails. Wrong results are no error: they are in the report.
+pub fn run(group: &Group, options: &Options) -> Result<Report> {
+    run_with(group, options, &mut |_| {})
+}
+
+/// As [`run`], with each line of the table as soon as it is known.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(group: &Group, options: &Options, each: &mut dyn FnMut(&Line)) -> Result<Report> {
+    let mut report = Report::default();
+    for (_, method, check) in ROWS.into_iter().filter(|(family, ..)| options.asks_for(family)) {
+        let mut row = Row::new(group, options, method);
+        // Nobody to send to, in a group of one.
+        let line = if group.size() == 1 && matches!(method, "send, recv" | "exchange" | "tags out of order") {
+            Line { skipped: Some("needs two ranks".into()), ..merge(row, &mut report)? }
+        } else {
+            check(&mut row)?;
+            merge(row, &mut report)?
+        };
+        each(&line);
+        report.lines.push(line);
+    }
+    if options.large {
+        large::run(group, options, &mut report, each)?;
+    }
+    Ok(report)
+}
+
+/// `comity check`; the exit code.
+pub(crate) fn check(args: Args) -> u8 {
+    let dtypes = if args.dtypes.is_empty() { DType::ALL.to_vec() } else { args.dtypes };
+    let options =
+        Options { ops: args.ops, dtypes, quick: args.quick, large: args.large, seed: args.seed };
+    let group = match here::join() {
+        Ok(g) => g,
+        Err(e) => return here::failed("check", &e),
+    };
+    let speaks = group.rank() == 0;
+    let mut out = std::io::stdout();
+    // A reader that went away is no reason to leave the others waiting for this rank.
+    let mut say = |line: String| {
+        if speaks {
+            let _ = writeln!(out, "{line}");
+            let _ = out.flush();
+        }
+    };
+    let start = Instant::now();
+    say(format!("# comity {} check: {}, seed {}", here::VERSION, here::world(&group), options.seed));
+    say(Line::head());
+    let report = match run_with(&group, &options, &mut |line| say(line.to_string())) {
+        Ok(report) => report,
+        Err(e) => return here::failed("check", &e),
+    };
+    if let Some(first) = &report.first {
+        // Another rank than the one that saw it speaks only where rank 0 may not know.
+        if speaks || first.rank == group.rank() {
+            let _ = std::io::stdout().flush();
+            eprintln!("comity check: first difference: {first}");
+        }
+        return 1;
+    }
+    say(format!("# {} cases on each rank in {:.1} s: all ok", report.cases(), start.elapsed().as_secs_f64()));
+    u8::from(!report.is_right())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_can_be_asked_for_alone() {
+        for (family, method, _) in ROWS {
+            let asked = Options { ops: vec![family.into()], ..Options::default() };
+            assert!(asked.asks_for(family), "{method}");
+            let rows: Vec<_> = ROWS.into_iter().filter(|(f, ..)| asked.asks_for(f)).collect();
+            assert!(rows.iter().all(|(f, ..)| *f == family));
+        }
+        let recv = Options { ops: vec!["recv".into()], ..Options::default() };
+        assert!(recv.asks_for("send") && !recv.asks_for("split"));
+    }
+}

@@ -1,0 +1,219 @@
+//! Operations that reduce: every reduction of every type, on data of three kinds.
+
+use super::{
+    case::{Buf, Case, Row, given},
+    parts,
+    value::{Data, Sample, with_type},
+};
+use comity::{DType, ReduceOp, Result};
+
+/// What is reduced.
+#[derive(Clone, Copy)]
+struct On {
+    op: ReduceOp,
+    data: Data,
+    count: usize,
+}
+
+impl On {
+    fn case<T: Sample>(self, row: &mut Row<'_>, root: Option<usize>) -> Case {
+        let note = match self.data {
+            Data::Exact if T::FLOAT => "values that add up exactly",
+            Data::Exact => "",
+            Data::Special => "NaN, infinities, signed zeros",
+            Data::Real => "real values",
+        };
+        Case { reduce: Some(self.op), root, note, ..row.case::<T>(self.count) }
+    }
+}
+
+/// Every type and reduction asked for, on every kind of data that says something about them.
+fn each(
+    row: &mut Row<'_>,
+    sizes: fn(&Row<'_>, DType) -> Vec<usize>,
+    call: fn(&mut Row<'_>, DType, On) -> Result<()>,
+) -> Result<()> {
+    for dtype in row.options.dtypes.clone() {
+        for op in ReduceOp::ALL.into_iter().filter(|&op| dtype.supports(op)) {
+            let float = with_type!(dtype, T => T::FLOAT);
+            let ordered = matches!(op, ReduceOp::Min | ReduceOp::Max);
+            for count in sizes(row, dtype) {
+                // Large buffers are about where bytes go, which no reduction changes.
+                if count > 100_000 && !matches!(op, ReduceOp::Sum) {
+                    continue;
+                }
+                call(row, dtype, On { op, data: Data::Exact, count })?;
+                if float {
+                    call(row, dtype, On { op, data: Data::Special, count })?;
+                }
+                if float && !ordered {
+                    call(row, dtype, On { op, data: Data::Real, count })?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn whole(row: &Row<'_>, dtype: DType) -> Vec<usize> {
+    [&row.sizes(), row.large(dtype)].concat()
+}
+
+/// Element `i` of the result, of what each rank gives.
+fn result<T: Sample>(op: ReduceOp, n: usize, of: &impl Fn(usize, usize) -> T, i: usize) -> T {
+    // One allocation for each element is what takes the time otherwise.
+    let mut few = [T::any(0); 16];
+    match few.get_mut(..n) {
+        Some(few) => {
+            few.iter_mut().enumerate().for_each(|(r, x)| *x = of(r, i));
+            T::fold(op, few)
+        }
+        None => T::fold(op, &(0..n).map(|r| of(r, i)).collect::<Vec<_>>()),
+    }
+}
+
+/// Hold `got`, which starts at element `from` of the whole, against the reference.
+fn judge<T: Sample>(
+    row: &mut Row<'_>,
+    case: &Case,
+    on: On,
+    got: &[T],
+    from: usize,
+    of: &impl Fn(usize, usize) -> T,
+) {
+    let n = row.n();
+    if on.data != Data::Real {
+        let want: Vec<T> = (0..got.len()).map(|i| result(on.op, n, of, from + i)).collect();
+        return row.expect_reduced(case, on.op, got, &want);
+    }
+    let mut values = vec![T::any(0); n];
+    for (i, &x) in got.iter().enumerate() {
+        values.iter_mut().enumerate().for_each(|(r, v)| *v = of(r, from + i));
+        if let Err(expected) = T::near(on.op, &values, x) {
+            return row.differs(case, Some(from + i), format!("{x:?}"), expected);
+        }
+    }
+}
+
+/// The bits of a call and of the same call again.
+fn expect_again<T: Sample>(row: &mut Row<'_>, case: &Case, first: &[T], again: &[T]) {
+    let case = Case { note: "the same call again", ..*case };
+    row.expect(&case, again, |i| first[i]);
+}
+
+pub(super) fn all_reduce(row: &mut Row<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut Row<'_>, on: On) -> Result<()> {
+        let (g, me) = (row.group, row.rank());
+        let of = given::<T>(row.deal(), on.data, on.op, row.n());
+        let case = on.case::<T>(row, None);
+        let mut buf = Buf::new(on.count, |i| of(me, i));
+        g.all_reduce(buf.get_mut(), on.op)?;
+        judge(row, &case, on, buf.get(), 0, &of);
+        row.expect_guarded(&case, &buf);
+        if on.data == Data::Real {
+            row.expect_everywhere(&case, buf.get())?;
+            let mut again = Buf::new(on.count, |i| of(me, i));
+            g.all_reduce(again.get_mut(), on.op)?;
+            expect_again(row, &case, buf.get(), again.get());
+        }
+        Ok(())
+    }
+    each(row, whole, |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
+}
+
+pub(super) fn all_reduce_into(row: &mut Row<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut Row<'_>, on: On) -> Result<()> {
+        let me = row.rank();
+        let of = given::<T>(row.deal(), on.data, on.op, row.n());
+        let case = on.case::<T>(row, None);
+        let src = Buf::new(on.count, |i| of(me, i));
+        let mut dst = Buf::stale(on.count);
+        row.group.all_reduce_into(src.get(), dst.get_mut(), on.op)?;
+        judge(row, &case, on, dst.get(), 0, &of);
+        row.expect_guarded(&case, &dst);
+        row.expect(&Case { note: "the source", ..case }, src.get(), |i| of(me, i));
+        if on.data == Data::Real {
+            row.expect_everywhere(&case, dst.get())?;
+        }
+        Ok(())
+    }
+    each(row, whole, |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
+}
+
+pub(super) fn reduce(row: &mut Row<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut Row<'_>, on: On) -> Result<()> {
+        let me = row.rank();
+        for root in row.roots(on.count) {
+            let of = given::<T>(row.deal(), on.data, on.op, row.n());
+            let case = on.case::<T>(row, Some(root));
+            let mut buf = Buf::new(on.count, |i| of(me, i));
+            row.group.reduce(buf.get_mut(), on.op, root)?;
+            if me == root {
+                judge(row, &case, on, buf.get(), 0, &of);
+            } else {
+                let case = Case { note: "the buffer of another rank than the root", ..case };
+                row.expect(&case, buf.get(), |i| of(me, i));
+            }
+            row.expect_guarded(&case, &buf);
+        }
+        Ok(())
+    }
+    each(row, whole, |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
+}
+
+pub(super) fn reduce_scatter(row: &mut Row<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut Row<'_>, on: On) -> Result<()> {
+        let (g, me, n) = (row.group, row.rank(), row.n());
+        let of = given::<T>(row.deal(), on.data, on.op, n);
+        let case = on.case::<T>(row, None);
+        let src = Buf::new(n * on.count, |i| of(me, i));
+        let mut dst = Buf::stale(on.count);
+        g.reduce_scatter(src.get(), dst.get_mut(), on.op)?;
+        judge(row, &case, on, dst.get(), me * on.count, &of);
+        row.expect_guarded(&case, &dst);
+        if on.data == Data::Real {
+            let mut again = Buf::stale(on.count);
+            g.reduce_scatter(src.get(), again.get_mut(), on.op)?;
+            expect_again(row, &case, dst.get(), again.get());
+        }
+        Ok(())
+    }
+    each(row, |row, dtype| row.parts(dtype), |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
+}
+
+pub(super) fn reduce_scatter_in_place(row: &mut Row<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut Row<'_>, on: On) -> Result<()> {
+        let (me, n) = (row.rank(), row.n());
+        let of = given::<T>(row.deal(), on.data, on.op, n);
+        let case = on.case::<T>(row, None);
+        let mut buf = Buf::new(n * on.count, |i| of(me, i));
+        row.group.reduce_scatter_in_place(buf.get_mut(), on.op)?;
+        let (before, rest) = buf.get().split_at(me * on.count);
+        let (own, after) = rest.split_at(on.count);
+        judge(row, &case, on, own, me * on.count, &of);
+        let others = Case { note: "the parts of other ranks", ..case };
+        row.expect(&others, before, |i| of(me, i));
+        row.expect(&others, after, |i| of(me, (me + 1) * on.count + i));
+        row.expect_guarded(&case, &buf);
+        Ok(())
+    }
+    each(row, |row, dtype| row.parts(dtype), |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
+}
+
+pub(super) fn reduce_scatter_v(row: &mut Row<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut Row<'_>, on: On) -> Result<()> {
+        let (me, n) = (row.rank(), row.n());
+        for counts in parts::unequal(n, on.count) {
+            let of = given::<T>(row.deal(), on.data, on.op, n);
+            let case = on.case::<T>(row, None);
+            let from: usize = counts[..me].iter().sum();
+            let src = Buf::new(counts.iter().sum(), |i| of(me, i));
+            let mut dst = Buf::stale(counts[me]);
+            row.group.reduce_scatter_v(src.get(), dst.get_mut(), &counts, on.op)?;
+            judge(row, &case, on, dst.get(), from, &of);
+            row.expect_guarded(&case, &dst);
+        }
+        Ok(())
+    }
+    each(row, |row, dtype| row.parts(dtype), |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
+}
