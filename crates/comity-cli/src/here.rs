@@ -23,15 +23,25 @@ pub(crate) fn world(group: &Group) -> String {
     if n == 1 {
         return "1 rank".into();
     }
-    let hosts: BTreeSet<_> = group.members().iter().map(|m| m.host.as_deref()).collect();
-    let names: Vec<_> = hosts.iter().flatten().copied().collect();
-    let names = match names.len() {
-        0 => String::new(),
-        1..=4 => format!(" ({})", names.join(", ")),
-        more => format!(" ({}, {}, .. {})", names[0], names[1], names[more - 1]),
+    let (hosts, links) = (hosts(group), links(group).join(" and "));
+    let names = match hosts.as_slice() {
+        [] => String::new(),
+        [first, second, _, _, .., last] => format!(" ({first}, {second}, .. {last})"),
+        few => format!(" ({})", few.join(", ")),
     };
-    let links: BTreeSet<_> = group.link_kinds().into_iter().flatten().map(|k| k.to_string()).collect();
-    let links = Vec::from_iter(links).join(" and ");
-    let s = if hosts.len() == 1 { "" } else { "s" };
-    format!("{n} ranks on {} host{s}{names}, links {links}", hosts.len())
+    let (many, s) = (hosts.len().max(1), if hosts.len() > 1 { "s" } else { "" });
+    format!("{n} ranks on {many} host{s}{names}, links {links}")
+}
+
+/// The names of the hosts, in order of first rank; none where all ranks are threads of this process.
+pub(crate) fn hosts(group: &Group) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let names = group.members().iter().filter_map(|m| m.host.as_deref());
+    names.filter(|h| seen.insert(*h)).map(str::to_owned).collect()
+}
+
+/// The kinds of link that this rank uses.
+pub(crate) fn links(group: &Group) -> Vec<String> {
+    let kinds: BTreeSet<_> = group.link_kinds().into_iter().flatten().map(|k| k.to_string()).collect();
+    Vec::from_iter(kinds)
 }

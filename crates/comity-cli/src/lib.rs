@@ -1,8 +1,11 @@
 //! The `comity` command as a library: [`run`] takes the arguments and returns the exit code, so that
 //! other front ends (a Python entry point, a test) can offer the same command.
+mod bench;
 pub mod check;
 mod here;
+mod info;
 mod launch;
+mod plan;
 mod size;
 
 use clap::{Parser, Subcommand};
@@ -22,6 +25,12 @@ enum Command {
     Launch(launch::Args),
     /// Check every operation, type and awkward size against a scalar reference
     Check(check::Args),
+    /// Measure how long operations take, and their bandwidth
+    Bench(bench::Args),
+    /// Say what was found in the environment, and what links would be used
+    Info(info::Args),
+    /// Show what an operation would do: steps, bytes and predicted time
+    Plan(plan::Args),
 }
 
 /// Runs `comity` with these arguments (the first is the program's name) and returns the exit code.
@@ -39,5 +48,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     match cli.command {
         Command::Launch(args) => launch::launch(args),
         Command::Check(args) => check::check(args),
+        Command::Bench(args) => bench::bench(args),
+        Command::Info(args) => info::info(args),
+        Command::Plan(args) => plan::plan(args),
     }
 }

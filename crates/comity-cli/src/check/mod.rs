@@ -19,7 +19,7 @@ mod pairs;
 mod parts;
 mod reduce;
 mod report;
-mod value;
+pub(crate) mod value;
 
 pub use report::{Difference, Line, Report};
 

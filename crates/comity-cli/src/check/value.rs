@@ -11,7 +11,7 @@ use std::{cmp::Ordering, fmt::Debug};
 
 /// The kinds of data of a reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Data {
+pub(crate) enum Data {
     Exact,
     Special,
     Real,
@@ -19,22 +19,22 @@ pub(super) enum Data {
 
 /// The numbers of one case: a draw for each rank and index.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Deal {
+pub(crate) struct Deal {
     seed: u64,
 }
 
 impl Deal {
-    pub(super) fn new(seed: u64, case: u64) -> Self {
+    pub(crate) fn new(seed: u64, case: u64) -> Self {
         Self { seed: mix(seed ^ mix(case)) }
     }
 
-    pub(super) fn draw(self, rank: usize, index: usize) -> u64 {
+    pub(crate) fn draw(self, rank: usize, index: usize) -> u64 {
         mix(self.seed.wrapping_add((rank as u64) << 40).wrapping_add(index as u64))
     }
 }
 
 /// The finalizer of SplitMix64: neighbours in, strangers out.
-pub(super) fn mix(x: u64) -> u64 {
+pub(crate) fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -43,18 +43,18 @@ pub(super) fn mix(x: u64) -> u64 {
 
 /// What one rank gives to a reduction of `n` ranks at one index.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Give {
-    pub(super) data: Data,
-    pub(super) op: ReduceOp,
-    pub(super) n: usize,
+pub(crate) struct Give {
+    pub(crate) data: Data,
+    pub(crate) op: ReduceOp,
+    pub(crate) n: usize,
     /// Random.
-    pub(super) draw: u64,
+    pub(crate) draw: u64,
     /// Rank plus index: some values go to a few ranks only, so that the result stays in range.
-    pub(super) turn: usize,
+    pub(crate) turn: usize,
 }
 
 /// An element type of the check.
-pub(super) trait Sample: Element + Debug {
+pub(crate) trait Sample: Element + Debug {
     /// Whether `Real` and `Special` say something about it.
     const FLOAT: bool = false;
 
@@ -377,7 +377,7 @@ macro_rules! with_type {
         }
     };
 }
-pub(super) use with_type;
+pub(crate) use with_type;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,273 @@
+//! `comity bench`: how long operations take, and what that is in bytes per second.
+//!
+//! ```text
+//!   mod.rs      arguments, and which cells there are    op.rs   one call of each operation, checked
+//!   measure.rs  how a cell is timed                     row.rs  the table    raw.rs  samples, for other tools
+//! ```
+mod measure;
+mod op;
+mod raw;
+mod row;
+
+use crate::{
+    check::{dtype_parser, value::with_type},
+    here,
+    size::Sizes,
+};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use comity::{DType, Error, Group, ReduceOp, Result};
+use measure::measure;
+use op::{Cell, Op};
+use raw::Raw;
+use row::Row;
+use serde_json::json;
+use std::{collections::BTreeSet, io::Write, path::PathBuf, time::SystemTime};
+
+const AFTER: &str = "\
+Run it under a launcher: comity launch -n 4 -- comity bench
+OP is all_reduce (when none is named), all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather,
+scatter, sendrecv (every rank to the next), pingpong (ranks 0 and 1) or barrier; or all.
+
+The time of a call is that of the rank where it took longest. algbw is bytes by median time; busbw is what
+each link carries then, as nccl-tests count it; CPU is processor time of all ranks for 1e9 bytes. One call of
+each row is checked before the clock runs; #wrong counts elements, and any of them makes the exit code 1.";
+
+/// What `comity bench` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER)]
+pub(crate) struct Args {
+    /// What to measure
+    #[arg(value_name = "OP", value_parser = op_parser(), hide_possible_values = true)]
+    ops: Vec<String>,
+
+    /// Bytes: sizes and ranges, in a comma list (8, 1K, 64M, 2G: binary units)
+    #[arg(long, value_name = "A:B", value_delimiter = ',', default_value = "8:256M")]
+    sizes: Vec<Sizes>,
+
+    /// From one size of a range to the next
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(2..))]
+    factor: u64,
+
+    /// The element type
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype_parser())]
+    dtype: DType,
+
+    /// The reduction
+    #[arg(long, value_name = "OP", default_value = "sum", value_parser = reduce_parser())]
+    op: ReduceOp,
+
+    /// For how long to measure each row; at least 5 calls are made
+    #[arg(long, value_name = "SECONDS", default_value = "0.25", value_parser = seconds)]
+    budget: f64,
+
+    /// How many calls to measure for each row, instead of --budget
+    #[arg(long, value_name = "N", value_parser = count)]
+    iters: Option<usize>,
+
+    /// Calls before the clock runs [default: 20, above 1 MiB 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    warmup: Option<u32>,
+
+    /// One JSON object for each row
+    #[arg(long)]
+    json: bool,
+
+    /// Write each rank's samples to DIR/TAG.rN.jsonl
+    #[arg(long, value_name = "DIR/TAG", hide = true)]
+    raw: Option<PathBuf>,
+}
+
+fn op_parser() -> PossibleValuesParser {
+    PossibleValuesParser::new(["all"].into_iter().chain(Op::ALL.map(Op::name)))
+}
+
+fn reduce_parser() -> impl TypedValueParser<Value = ReduceOp> {
+    PossibleValuesParser::new(ReduceOp::ALL.map(ReduceOp::name))
+        .try_map(|name| ReduceOp::from_name(&name).ok_or("no such reduction"))
+}
+
+fn seconds(s: &str) -> Result<f64, String> {
+    let ok = s.parse().ok().filter(|n: &f64| *n > 0.0 && *n <= 3600.0);
+    ok.ok_or_else(|| "seconds are a number above 0 and up to 3600".into())
+}
+
+fn count(s: &str) -> Result<usize, String> {
+    let ok = s.parse().ok().filter(|n| (1..=100_000_000).contains(n));
+    ok.ok_or_else(|| "calls are a whole number from 1 to 100000000".into())
+}
+
+/// How long to measure a cell.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Seconds.
+    budget: f64,
+    iters: Option<usize>,
+    warmup: Option<u32>,
+}
+
+/// `comity bench`; the exit code.
+pub(crate) fn bench(args: Args) -> u8 {
+    if !args.dtype.supports(args.op) {
+        eprintln!("comity bench: --op {} is not defined on --dtype {}", args.op, args.dtype);
+        return 2;
+    }
+    let group = match here::join() {
+        Ok(g) => g,
+        Err(e) => return here::failed("bench", &e),
+    };
+    let raw = match args.raw.as_deref().map(|tag| Raw::create(tag, group.rank())).transpose() {
+        Ok(raw) => raw,
+        Err(e) => {
+            eprintln!("comity bench: --raw {}: {e}", args.raw.unwrap_or_default().display());
+            return 2;
+        }
+    };
+    let mut out = std::io::stdout();
+    let speaks = group.rank() == 0;
+    let say = |line: String| {
+        // A reader that went away is no reason to leave the others waiting for this rank.
+        if speaks {
+            let _ = writeln!(out, "{line}");
+            let _ = out.flush();
+        }
+    };
+    match table(&group, &args, raw, say) {
+        Ok(wrong) => u8::from(wrong > 0),
+        Err(e) => here::failed("bench", &e),
+    }
+}
+
+/// The whole table; how many elements were wrong.
+fn table(group: &Group, args: &Args, mut raw: Option<Raw>, mut say: impl FnMut(String)) -> Result<u64> {
+    let n = group.size();
+    let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    if !args.json {
+        let cores = std::thread::available_parallelism().map_or(0, usize::from);
+        say(format!("# comity {} bench: {}", here::VERSION, here::world(group)));
+        say(format!("# {date}, {cores} cores on the host of rank 0"));
+    }
+    let world = json!({
+        "version": here::VERSION, "date": date, "ranks": n, "hosts": here::hosts(group), "links": here::links(group),
+    });
+    let limits = Limits { budget: args.budget, iters: args.iters, warmup: args.warmup };
+    let mut wrong = 0;
+    for op in ops(&args.ops) {
+        if !args.json {
+            say(Row::head(op, args.dtype, args.op));
+        }
+        let mut seen = BTreeSet::new();
+        for asked in args.sizes.iter().flat_map(|s| s.by(args.factor)) {
+            let (count, bytes) = elements(op, asked, args.dtype, n, raw.is_some())?;
+            if !seen.insert(bytes) && raw.is_none() {
+                continue;
+            }
+            let samples = with_type!(args.dtype, T => {
+                measure(group, &mut Cell::<T>::new(op, args.op, group, count), bytes, &limits)
+            })?;
+            if let Some(raw) = &mut raw {
+                raw.write(op, asked, n, &samples)?;
+            }
+            let merged = samples.merge(group)?;
+            let row = Row { op, bytes, count, dtype: args.dtype, reduce: args.op, ranks: n, merged };
+            wrong += row.merged.wrong;
+            say(if args.json { row.to_json(&world).to_string() } else { row.to_string() });
+        }
+    }
+    Ok(wrong)
+}
+
+fn ops(names: &[String]) -> Vec<Op> {
+    if names.is_empty() {
+        return vec![Op::AllReduce];
+    }
+    if names.iter().any(|name| name == "all") {
+        return Op::ALL.to_vec();
+    }
+    names.iter().filter_map(|name| Op::from_name(name)).collect()
+}
+
+/// Elements and bytes of the whole buffer next to what was asked for: at least one element, the same for each rank.
+/// `exactly` as benchmarks of other libraries do it, which may come to nothing.
+fn elements(op: Op, asked: u64, dtype: DType, n: usize, exactly: bool) -> Result<(usize, u64)> {
+    let size = dtype.size();
+    let whole = usize::try_from(asked).unwrap_or(usize::MAX) / size;
+    let least = usize::from(!exactly);
+    let count = match op {
+        Op::Barrier => 0,
+        _ if op.has_parts() => (whole / n).max(least) * n,
+        _ => whole.max(least),
+    };
+    let bytes = count.checked_mul(size).filter(|&b| b <= isize::MAX as usize);
+    bytes.map(|bytes| (count, bytes as u64)).ok_or_else(|| {
+        Error::Config(format!("--sizes: {asked} bytes are more than this machine can address"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use std::thread;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// What rank 0 says on `n` ranks.
+    fn lines(n: usize, flags: &[&str]) -> Vec<String> {
+        let args = Cli::try_parse_from([&["bench"], flags].concat()).unwrap().args;
+        let groups = Group::local(n).unwrap();
+        thread::scope(|s| {
+            let ranks: Vec<_> = groups
+                .into_iter()
+                .map(|g| {
+                    let args = &args;
+                    s.spawn(move || {
+                        let mut lines = Vec::new();
+                        assert_eq!(table(&g, args, None, |line| lines.push(line)), Ok(0));
+                        lines
+                    })
+                })
+                .collect();
+            let mut all: Vec<_> = ranks.into_iter().map(|r| r.join().unwrap()).collect();
+            all.swap_remove(0)
+        })
+    }
+
+    #[test]
+    fn every_operation_is_right_and_takes_time() {
+        for n in [1, 2, 3] {
+            let flags = ["all", "--json", "--iters", "6", "--sizes", "8,10000:40000", "--factor", "4"];
+            let lines = lines(n, &flags);
+            assert_eq!(lines.len(), 3 * 10 + 1, "{lines:#?}");
+            for line in lines {
+                let row: serde_json::Value = serde_json::from_str(&line).unwrap();
+                assert_eq!(row["wrong"], 0, "{line}");
+                let us = |k: &str| row[k].as_f64().unwrap();
+                assert!(us("min_us") <= us("median_us") && us("median_us") <= us("p99_us"), "{line}");
+                assert!(row["calls"].as_u64().unwrap() >= 6 && row["world"]["ranks"] == n, "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_is_aligned_and_fits() {
+        let said = lines(2, &["all_reduce", "barrier", "--budget", "0.001", "--sizes", "8:64"]);
+        let lines: Vec<_> = said.iter().flat_map(|l| l.lines()).collect();
+        assert!(lines.iter().all(|l| l.len() <= 100), "{lines:#?}");
+        let rows: Vec<_> = lines.iter().filter(|l| l.ends_with(" 0")).collect();
+        assert_eq!(rows.len(), 5);
+        assert!(rows.iter().all(|l| l.len() == rows[0].len()), "{lines:#?}");
+        assert!(lines[0].contains("2 ranks") && lines.iter().any(|l| l.starts_with("# all_reduce f32 sum")));
+    }
+
+    #[test]
+    fn buffers_come_in_whole_parts() {
+        assert_eq!(elements(Op::AllGather, 8, DType::F32, 4, false), Ok((4, 16)));
+        assert_eq!(elements(Op::AllGather, 8, DType::F32, 4, true), Ok((0, 0)));
+        assert_eq!(elements(Op::AllReduce, 9, DType::F32, 4, false), Ok((2, 8)));
+        assert_eq!(elements(Op::Barrier, 1 << 30, DType::F32, 4, false), Ok((0, 0)));
+    }
+}

@@ -1,0 +1,209 @@
+//! The operations of the benchmark: one call, whether it was right, and what its speed counts as.
+
+use crate::check::value::{Data, Deal, Give, Sample};
+use comity::{Group, ReduceOp, Result};
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    Broadcast,
+    Reduce,
+    AllToAll,
+    Gather,
+    Scatter,
+    SendRecv,
+    PingPong,
+    Barrier,
+}
+
+impl Op {
+    pub(crate) const ALL: [Self; 11] = [
+        Self::AllReduce,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::Broadcast,
+        Self::Reduce,
+        Self::AllToAll,
+        Self::Gather,
+        Self::Scatter,
+        Self::SendRecv,
+        Self::PingPong,
+        Self::Barrier,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::AllToAll => "all_to_all",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::SendRecv => "sendrecv",
+            Self::PingPong => "pingpong",
+            Self::Barrier => "barrier",
+        }
+    }
+
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|o| o.name() == name)
+    }
+
+    /// What the numbers stand for.
+    pub(super) const fn about(self) -> &'static str {
+        match self {
+            Self::AllReduce => "in place",
+            Self::AllGather => "bytes: of the result",
+            Self::ReduceScatter => "bytes: of the source",
+            Self::Broadcast | Self::Reduce => "roots 0 and 1 in turn",
+            Self::AllToAll => "bytes: that a rank holds",
+            Self::Gather | Self::Scatter => "bytes: at the root; roots 0 and 1 in turn",
+            Self::SendRecv => "every rank to the next, at once",
+            Self::PingPong => "half a round trip of ranks 0 and 1",
+            Self::Barrier => "",
+        }
+    }
+
+    /// Whether the reduction asked for says anything here.
+    pub(super) const fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
+    }
+
+    /// Whether the buffer holds a part for each rank.
+    pub(super) const fn has_parts(self) -> bool {
+        matches!(
+            self,
+            Self::AllGather | Self::ReduceScatter | Self::AllToAll | Self::Gather | Self::Scatter
+        )
+    }
+
+    /// Calls in one timed step. A root that is always the same would run ahead of the others.
+    pub(super) const fn calls(self) -> usize {
+        match self {
+            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter | Self::PingPong => 2,
+            _ => 1,
+        }
+    }
+
+    /// What makes of bytes per second what each link carries, as nccl-tests count it.
+    pub(super) fn bus(self, ranks: usize) -> f64 {
+        let n = ranks as f64;
+        match self {
+            Self::AllReduce => 2.0 * (n - 1.0) / n,
+            _ if self.has_parts() => (n - 1.0) / n,
+            _ => 1.0,
+        }
+    }
+}
+
+/// The buffers of one operation at one size.
+pub(super) struct Cell<'a, T> {
+    pub(super) op: Op,
+    reduce: ReduceOp,
+    group: &'a Group,
+    /// The full buffer.
+    full: Vec<T>,
+    /// The other one: a part, or of the same size.
+    other: Vec<T>,
+}
+
+impl<'a, T: Sample> Cell<'a, T> {
+    /// `count` elements in all; a multiple of the group's size where there are parts.
+    pub(super) fn new(op: Op, reduce: ReduceOp, group: &'a Group, count: usize) -> Self {
+        let other = match op {
+            Op::AllToAll | Op::SendRecv | Op::PingPong => count,
+            _ if op.has_parts() => count / group.size(),
+            _ => 0,
+        };
+        // Written, not only reserved: the first touch of a page is no part of a call.
+        let touched = |n: usize| (0..n).map(|i| T::any(i as u64)).collect();
+        Self { op, reduce, group, full: touched(count), other: touched(other) }
+    }
+
+    /// What is timed.
+    pub(super) fn step(&mut self) -> Result<()> {
+        self.call(0)?;
+        if self.op.calls() == 2 && self.op != Op::PingPong {
+            self.call(1 % self.group.size())?;
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, root: usize) -> Result<()> {
+        let (g, full, other) = (self.group, &mut self.full, &mut self.other);
+        let (me, n) = (g.rank(), g.size());
+        let at_root = me == root;
+        match self.op {
+            Op::AllReduce => g.all_reduce(full, self.reduce),
+            Op::AllGather => g.all_gather(&*other, full),
+            Op::ReduceScatter => g.reduce_scatter(&*full, other, self.reduce),
+            Op::Broadcast => g.broadcast(full, root),
+            Op::Reduce => g.reduce(full, self.reduce, root),
+            Op::AllToAll => g.all_to_all(&*full, other),
+            Op::Gather => g.gather(&*other, if at_root { &mut full[..] } else { &mut [] }, root),
+            Op::Scatter => g.scatter(if at_root { &full[..] } else { &[] }, other, root),
+            Op::SendRecv if n > 1 => g.exchange(&*full, (me + 1) % n, other, (me + n - 1) % n, 0),
+            Op::PingPong if n > 1 && me == 0 => {
+                g.send(&*full, 1, 0)?;
+                g.recv(other, 1, 0)
+            }
+            Op::PingPong if me == 1 => {
+                g.recv(other, 0, 0)?;
+                g.send(&*full, 0, 0)
+            }
+            Op::SendRecv | Op::PingPong => Ok(()),
+            Op::Barrier => g.barrier(),
+        }
+    }
+
+    /// One call, with root 0, on data that every rank knows; how many elements came out wrong on this rank. Zeros are
+    /// left behind.
+    pub(super) fn check(&mut self) -> Result<u64> {
+        let (me, n, reduce) = (self.group.rank(), self.group.size(), self.reduce);
+        let (len, part) = (self.full.len(), self.other.len());
+        // A few numbers for each rank, over and over: many gigabytes may be checked.
+        let deal = Deal::new(0, len as u64);
+        let give = |r, i| Give { data: Data::Exact, op: reduce, n, draw: deal.draw(r, i), turn: r + i };
+        let table: Vec<T> = (0..n * PERIOD).map(|k| T::give(give(k / PERIOD, k % PERIOD))).collect();
+        let of = |r: usize, i: usize| table[r * PERIOD + i % PERIOD];
+        let fold = |i| T::fold(reduce, &Vec::from_iter((0..n).map(|r| of(r, i))));
+        let folded: Vec<T> = (0..PERIOD).map(fold).collect();
+        let sum = |i: usize| folded[i % PERIOD];
+
+        let gives_part = matches!(self.op, Op::AllGather | Op::Gather);
+        let source = if gives_part { &mut self.other } else { &mut self.full };
+        source.iter_mut().enumerate().for_each(|(i, x)| *x = of(me, i));
+        self.call(0)?;
+        let (full, other) = (&self.full, &self.other);
+        let (each, prev) = (len / n, (me + n - 1) % n);
+        let wrong = match self.op {
+            Op::AllReduce => differ(full, reduce, sum),
+            Op::ReduceScatter => differ(other, reduce, |i| sum(me * part + i)),
+            Op::Reduce => differ(full, reduce, |i| if me == 0 { sum(i) } else { of(me, i) }),
+            Op::AllGather => differ(full, reduce, |i| of(i / part, i % part)),
+            Op::Gather if me == 0 => differ(full, reduce, |i| of(i / part, i % part)),
+            Op::Broadcast => differ(full, reduce, |i| of(0, i)),
+            Op::AllToAll => differ(other, reduce, |i| of(i / each, me * each + i % each)),
+            Op::Scatter => differ(other, reduce, |i| of(0, me * part + i)),
+            Op::SendRecv if n > 1 => differ(other, reduce, |i| of(prev, i)),
+            Op::PingPong if n > 1 && me < 2 => differ(other, reduce, |i| of(1 - me, i)),
+            Op::Gather | Op::SendRecv | Op::PingPong | Op::Barrier => 0,
+        };
+        self.full.fill(T::any(0));
+        self.other.fill(T::any(0));
+        Ok(wrong)
+    }
+}
+
+/// A prime, so that no segment or part begins as another one does.
+const PERIOD: usize = 1021;
+
+fn differ<T: Sample>(got: &[T], op: ReduceOp, want: impl Fn(usize) -> T) -> u64 {
+    let settled = |x: T| x.settle(op).bits();
+    got.iter().enumerate().filter(|&(i, &x)| settled(x) != settled(want(i))).count() as u64
+}

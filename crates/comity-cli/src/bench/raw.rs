@@ -1,0 +1,79 @@
+//! The samples of each rank as lines of JSON, for tools that put several libraries side by side.
+
+use super::{measure::Samples, op::Op};
+use comity::{Error, Result};
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{self, Write},
+    path::Path,
+};
+
+/// One rank's file.
+pub(super) struct Raw {
+    file: File,
+    path: String,
+}
+
+impl Raw {
+    /// `tag` is a directory and the beginning of the file's name.
+    pub(super) fn create(tag: &Path, rank: usize) -> io::Result<Self> {
+        if let Some(dir) = tag.parent().filter(|d| !d.as_os_str().is_empty()) {
+            std::fs::create_dir_all(dir)?;
+        }
+        let mut path = OsString::from(tag);
+        path.push(format!(".r{rank}.jsonl"));
+        Ok(Self { file: File::create(&path)?, path: path.to_string_lossy().into_owned() })
+    }
+
+    pub(super) fn write(&mut self, op: Op, bytes: u64, n: usize, s: &Samples) -> Result<()> {
+        let op = match op {
+            Op::AllReduce => "ar",
+            Op::AllGather => "ag",
+            Op::ReduceScatter => "rs",
+            Op::Broadcast => "bc",
+            Op::PingPong => "pp",
+            other => other.name(),
+        };
+        let times: Vec<_> = s.times.iter().map(|t| format!("{t:.0}")).collect();
+        let (calls, batch, wall) = (s.calls, s.batch, s.wall_ns);
+        let line = format!(
+            "{{\"op\":\"{op}\",\"bytes\":{bytes},\"n\":{n},\"ok\":{},\"iters\":{calls},\"batch\":{batch},\
+             \"busy_s\":{:.2},\"wall_ns\":{wall},\"user_s\":{:.6},\"sys_s\":{:.6},\"times_ns\":[{}]}}\n",
+            s.wrong == 0,
+            s.busy_s,
+            s.user_s,
+            s.sys_s,
+            times.join(",")
+        );
+        self.file
+            .write_all(line.as_bytes())
+            .map_err(|e| Error::Os { what: format!("writing {}", self.path), message: e.to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_holds_every_field() {
+        let dir = tempfile::tempdir().unwrap();
+        let tag = dir.path().join("new/tag");
+        let samples = Samples {
+            wrong: 0,
+            calls: 4,
+            batch: 2,
+            times: vec![10.4, 12.6],
+            wall_ns: 46,
+            user_s: 0.25,
+            sys_s: 0.0,
+            busy_s: 0.5,
+        };
+        Raw::create(&tag, 1).unwrap().write(Op::Broadcast, 64, 2, &samples).unwrap();
+        let text = std::fs::read_to_string(dir.path().join("new/tag.r1.jsonl")).unwrap();
+        let want = "{\"op\":\"bc\",\"bytes\":64,\"n\":2,\"ok\":true,\"iters\":4,\"batch\":2,\"busy_s\":0.50,\
+                    \"wall_ns\":46,\"user_s\":0.250000,\"sys_s\":0.000000,\"times_ns\":[10,13]}\n";
+        assert_eq!(text, want);
+    }
+}

@@ -1,0 +1,195 @@
+//! `comity info`: what this process would do, and why: its place, where it would meet, its host, its links.
+
+use crate::here;
+use comity::{Config, DType, Error, LinkKind};
+use serde_json::{Value, json};
+use std::{
+    fmt::Write,
+    net::{TcpListener, UdpSocket},
+};
+
+/// What `comity info` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Outside a job it tells what a group of one would be; under a launcher, what each rank found. Nothing is sent.
+Exit code: 0; 2 when variables make no sense, which are named.")]
+pub(crate) struct Args {
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Whether a kind of link would be used, and why.
+struct LinkNote {
+    kind: LinkKind,
+    used: bool,
+    why: String,
+}
+
+/// `comity info`; the exit code.
+pub(crate) fn info(args: Args) -> u8 {
+    let config = match Config::from_env() {
+        Ok(config) => config,
+        Err(e) => return here::failed("info", &e),
+    };
+    let text = if args.json { format!("{}\n", to_json(&config)) } else { to_text(&config) };
+    // In one piece, since ranks share the output; a reader that went away is no failure.
+    let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
+    0
+}
+
+fn to_text(config: &Config) -> String {
+    let found = config.found();
+    let local = config.local().map_or_else(String::new, |(r, n)| format!(", local rank {r} of {n}"));
+    let variables: Vec<_> = found.seen.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let mut t = format!("comity {}\n", here::VERSION);
+    let mut row = |name: &str, values: &[String]| {
+        for (i, value) in values.iter().enumerate() {
+            // Writing to a string cannot fail.
+            let _ = writeln!(t, "  {:<10} {value}", if i == 0 { name } else { "" });
+        }
+    };
+    row("place", &[format!("rank {} of {}{local}", config.rank(), config.size())]);
+    row("found by", &[format!("{}: {}", found.launcher, found.why)]);
+    row("variables", if variables.is_empty() { vec!["none set".to_owned()] } else { variables }.as_slice());
+    row("meets", &[config.meet().to_string()]);
+    row("host", &[format!("{}, {} cores, pages of {} bytes", host(), cores(), rustix::param::page_size())]);
+    row("system", &[system()]);
+    let links = links(config);
+    let note = |l: &LinkNote| format!("{:<4} {}: {}", l.kind.to_string(), if l.used { "yes" } else { "no " }, l.why);
+    row("links", &links.iter().map(note).collect::<Vec<_>>());
+    let addresses = addresses().into_iter().map(|(name, ip)| format!("{ip:<28} {name}"));
+    row("addresses", &addresses.collect::<Vec<_>>());
+    row("types", &[DType::ALL.map(DType::name).join(" ")]);
+    t
+}
+
+fn to_json(config: &Config) -> Value {
+    let found = config.found();
+    let variables: serde_json::Map<String, Value> =
+        found.seen.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+    let links: Vec<_> = links(config)
+        .into_iter()
+        .map(|l| json!({ "kind": l.kind.to_string(), "used": l.used, "why": l.why }))
+        .collect();
+    let addresses: Vec<_> =
+        addresses().into_iter().map(|(name, ip)| json!({ "interface": name, "address": ip })).collect();
+    json!({
+        "version": here::VERSION, "rank": config.rank(), "size": config.size(),
+        "local_rank": config.local().map(|l| l.0), "local_size": config.local().map(|l| l.1),
+        "launcher": found.launcher.to_string(), "why": found.why, "variables": variables,
+        "meets": config.meet().to_string(), "host": host(), "cores": cores(),
+        "page_size": rustix::param::page_size(), "system": system(), "links": links, "addresses": addresses,
+        "types": DType::ALL.map(DType::name),
+    })
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn system() -> String {
+    let name = rustix::system::uname();
+    let [system, release] = [name.sysname(), name.release()].map(|s| s.to_string_lossy());
+    format!("{system} {release} {}", name.machine().to_string_lossy())
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(0, usize::from)
+}
+
+/// What was set, of a variable that was read.
+fn setting<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
+    config.found().seen.iter().find(|(n, _)| *n == name).map(|(_, value)| value.as_str())
+}
+
+fn links(config: &Config) -> Vec<LinkNote> {
+    let allowed = |kind: LinkKind| {
+        let asked = setting(config, "COMITY_LINKS").filter(|s| !s.trim().is_empty());
+        asked.is_none_or(|s| s.split(',').any(|k| k.trim().eq_ignore_ascii_case(&kind.to_string())))
+    };
+    [LinkKind::Shm, LinkKind::Tcp]
+        .into_iter()
+        .map(|kind| {
+            let (works, why) = if kind == LinkKind::Shm { shm(config) } else { tcp(config) };
+            if !allowed(kind) {
+                return LinkNote { kind, used: false, why: "COMITY_LINKS leaves it out".into() };
+            }
+            if works && config.size() == 1 {
+                return LinkNote { kind, used: false, why: format!("one rank needs no link; could be used {why}") };
+            }
+            LinkNote { kind, used: works, why }
+        })
+        .collect()
+}
+
+fn shm(config: &Config) -> (bool, String) {
+    #[cfg(target_os = "linux")]
+    if let Err(e) = rustix::fs::memfd_create(c"comity-info", rustix::fs::MemfdFlags::CLOEXEC) {
+        return (false, format!("the system gives no memory to share: {e}"));
+    }
+    let name = setting(config, "COMITY_HOST").map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
+    (true, format!("with ranks of this host{name}"))
+}
+
+fn tcp(config: &Config) -> (bool, String) {
+    let with = setting(config, "COMITY_CONNECTIONS").map_or_else(String::new, |n| format!(", {n} connections each"));
+    if let Some(own) = setting(config, "COMITY_ADDRS") {
+        return (true, format!("with other ranks, on {own} (COMITY_ADDRS){with}"));
+    }
+    let ip = outward();
+    match TcpListener::bind((ip.as_str(), 0)) {
+        Ok(_) => (true, format!("with other ranks{with}; the way out of this host is {ip}")),
+        Err(e) => (false, format!("cannot listen on {ip}: {e}")),
+    }
+}
+
+/// The address that leads out of this host; loopback if none does.
+fn outward() -> String {
+    let route = |any: &str, out: &str| {
+        // An address for documentation; connecting UDP sends nothing.
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((out, 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip().to_string())
+    };
+    route("0.0.0.0", "192.0.2.1").or_else(|| route("::", "2001:db8::1")).unwrap_or_else(|| "127.0.0.1".into())
+}
+
+/// Interfaces that are up, and their addresses.
+fn addresses() -> Vec<(String, String)> {
+    let all = if_addrs::get_if_addrs().unwrap_or_default();
+    all.into_iter().map(|i| (i.name.clone(), i.ip().to_string())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+
+    fn config(vars: &[(&str, &str)]) -> Result<Config, Error> {
+        Config::from_vars(|name| vars.iter().find(|v| v.0 == name).map(|v| OsString::from(v.1)))
+    }
+
+    #[test]
+    fn alone_and_in_a_job() {
+        let alone = to_text(&config(&[]).unwrap());
+        assert!(alone.contains("rank 0 of 1") && alone.contains("none set"), "{alone}");
+        assert!(alone.contains("needs no link"), "{alone}");
+        let vars = [
+            ("COMITY_RANK", "1"),
+            ("COMITY_SIZE", "3"),
+            ("COMITY_STORE", "127.0.0.1:7000"),
+            ("COMITY_INSECURE", "1"),
+            ("COMITY_LINKS", "tcp"),
+        ];
+        let job = config(&vars).unwrap();
+        let text = to_text(&job);
+        for part in ["rank 1 of 3", "COMITY_STORE=127.0.0.1:7000", "comity launch", "COMITY_LINKS leaves it out"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(text.lines().all(|l| l.chars().count() <= 110), "{text}");
+        let json = to_json(&job);
+        assert_eq!((&json["rank"], &json["links"][0]["used"]), (&json!(1), &json!(false)));
+        assert_eq!(json["variables"]["COMITY_SIZE"], "3");
+    }
+}
