@@ -17,7 +17,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::net::UnixListener,
+        unix::net::{UnixListener, UnixStream},
     },
     time::{Duration, Instant},
 };
@@ -88,11 +88,7 @@ impl Listener {
             Self::Unix(l) => {
                 let (s, _) = l.accept()?;
                 s.set_nonblocking(true)?;
-                // Another user's process has no business here, key or not.
-                #[cfg(target_os = "linux")]
-                if rustix::net::sockopt::socket_peercred(&s)?.uid != rustix::process::geteuid() {
-                    return Err(io::ErrorKind::ConnectionAborted.into());
-                }
+                check_user(&s)?;
                 Ok(Stream::Unix(s))
             }
         }
@@ -106,6 +102,22 @@ impl AsFd for Listener {
             Self::Unix(l) => l.as_fd(),
         }
     }
+}
+
+/// An error if the other end is another user's process, which has no business here, key or not.
+#[cfg(target_os = "linux")]
+pub(super) fn check_user(stream: &UnixStream) -> io::Result<()> {
+    if rustix::net::sockopt::socket_peercred(stream)?.uid == rustix::process::geteuid() {
+        Ok(())
+    } else {
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, "its process belongs to another user"))
+    }
+}
+
+/// Sockets by name exist on Linux only, so there is no other end.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn check_user(_: &UnixStream) -> io::Result<()> {
+    Ok(())
 }
 
 /// The address of a socket by name.
