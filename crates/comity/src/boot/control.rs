@@ -392,7 +392,15 @@ impl State {
 
     /// Read what `rank` says. True if it has ended.
     fn hear(&mut self, rank: usize) -> bool {
-        let Some(Slot::Live(conn)) = self.slots.get_mut(rank) else { return false };
+        let Some(slot @ Slot::Live(_)) = self.slots.get_mut(rank) else { return false };
+        let Slot::Live(conn) = slot else { return false };
+        if self.stop.is_some() {
+            // This process has said goodbye: what the others do now is no news, they may well close first.
+            if conn.flush().is_err() {
+                *slot = Slot::Gone(String::new());
+            }
+            return false;
+        }
         let open = conn.fill() && conn.flush().is_ok();
         loop {
             let Some(Slot::Live(conn)) = self.slots.get_mut(rank) else { return true };

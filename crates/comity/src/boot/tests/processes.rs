@@ -65,7 +65,7 @@ fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-fn say(words: impl std::fmt::Display) {
+fn say(words: impl fmt::Display) {
     println!("{SAYS}{words}");
 }
 
