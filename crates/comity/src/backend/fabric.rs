@@ -73,7 +73,8 @@ impl Fabric {
             .collect();
         // All ranks must choose alike: from what all know, not from what this one measured.
         let host: Vec<usize> = members.iter().map(|&m| world.hosts().get(m).copied().unwrap_or(0)).collect();
-        let here = host.iter().filter(|&&h| h == host[rank]).count();
+        // Ranks outside this group run on the same cores.
+        let here = world.hosts().iter().filter(|&&h| h == host[rank]).count();
         let cores = thread::available_parallelism().map_or(1, |n| n.get());
         let engine = Engine::new(
             world.clone(),

@@ -228,3 +228,32 @@ impl Link for ShmLink {
         out.push((self.bell.as_fd(), Interest { recv: true, send: false }));
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::link::conformance::conformance;
+    use std::thread;
+
+    mod local {
+        use super::*;
+        conformance!(|| ShmLink::pair().unwrap());
+    }
+
+    mod shm {
+        use super::*;
+        conformance!(|| {
+            let (a, b) = UnixStream::pair().unwrap();
+            let other = thread::spawn(move || ShmLink::attach(b).unwrap());
+            (ShmLink::create(a).unwrap(), other.join().unwrap())
+        });
+    }
+
+    #[test]
+    fn memory_of_another_size_is_refused() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (_map, fd) = Mapping::create(4096).unwrap();
+        sys::send_fd(&a, &fd, PASS).unwrap();
+        assert!(ShmLink::attach(b).is_err());
+    }
+}
