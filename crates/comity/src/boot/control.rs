@@ -221,14 +221,7 @@ impl Control {
             }
         }
         for rank in members {
-            match state.slots.get(*rank) {
-                Some(Slot::Gone(_)) => state.apply(*rank, Note::Leave { context }),
-                Some(Slot::Dead(cause)) => {
-                    let cause = cause.clone();
-                    state.member_died(context, *rank, &cause);
-                }
-                _ => {}
-            }
+            state.member_is_gone(context, *rank);
         }
         true
     }
@@ -399,7 +392,15 @@ impl State {
 
     /// Read what `rank` says. True if it has ended.
     fn hear(&mut self, rank: usize) -> bool {
-        let Some(Slot::Live(conn)) = self.slots.get_mut(rank) else { return false };
+        let Some(slot @ Slot::Live(_)) = self.slots.get_mut(rank) else { return false };
+        let Slot::Live(conn) = slot else { return false };
+        if self.stop.is_some() {
+            // This process has said goodbye: what the others do now is no news, they may well close first.
+            if conn.flush().is_err() {
+                *slot = Slot::Gone(String::new());
+            }
+            return false;
+        }
         let open = conn.fill() && conn.flush().is_ok();
         loop {
             let Some(Slot::Live(conn)) = self.slots.get_mut(rank) else { return true };
@@ -440,12 +441,10 @@ impl State {
             }
             Note::Heartbeat { .. } => {}
             Note::Goodbye { words } => {
-                if let Some(slot) = self.slots.get_mut(from) {
-                    *slot = Slot::Gone(words);
-                }
-                let with: Vec<u64> = self.contexts_with(from);
-                for context in with {
-                    self.apply(from, Note::Leave { context });
+                let Some(slot) = self.slots.get_mut(from) else { return };
+                *slot = Slot::Gone(words);
+                for context in self.contexts_with(from) {
+                    self.member_is_gone(context, from);
                 }
             }
         }
@@ -462,18 +461,25 @@ impl State {
             _ => return,
         }
         for context in self.contexts_with(rank) {
-            self.member_died(context, rank, cause);
+            self.member_is_gone(context, rank);
         }
     }
 
-    /// Fail a group for the death of a member that had not left it, and tell the others.
-    fn member_died(&mut self, context: u64, rank: usize, cause: &str) {
+    /// Tell a group what became of a member whose process has ended: in good order, it has left; else the group has failed,
+    /// unless the member had left before, and the others are told.
+    fn member_is_gone(&mut self, context: u64, rank: usize) {
+        let cause = match self.slots.get(rank) {
+            Some(Slot::Gone(words)) if words.is_empty() => return self.apply(rank, Note::Leave { context }),
+            Some(Slot::Gone(words)) => format!("gave up: {words}"),
+            Some(Slot::Dead(cause)) => cause.clone(),
+            _ => return,
+        };
         let Some(group) = self.contexts.get(&context) else { return };
         let Some(culprit) = group.members.iter().position(|m| *m == rank) else { return };
         if group.left.get(culprit) == Some(&true) || group.watch.failure().is_some() {
             return;
         }
-        let failure = Failure { culprit, by: group.mine, cause: cause.into(), reported: false };
+        let failure = Failure { culprit, by: group.mine, cause, reported: false };
         let (members, watch) = (group.members.clone(), Arc::clone(&group.watch));
         // Told before this process can act on it and exit.
         self.tell(&members, rank, &abort_note(context, &failure));

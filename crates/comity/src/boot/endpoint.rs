@@ -254,6 +254,11 @@ impl Endpoint {
         }
     }
 
+    /// As if the socket of `rank` could not be reached from here.
+    pub(super) fn spoil_unix_of(&mut self, rank: usize) {
+        self.facts[rank].unix.push('x');
+    }
+
     pub(super) fn facts_of(&self, rank: usize) -> &Facts {
         &self.facts[rank]
     }
