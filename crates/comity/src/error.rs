@@ -118,7 +118,7 @@ pub enum Error {
 
     /// An earlier failure left the group unusable; this is that failure.
     #[error("the group failed earlier: {0}")]
-    Broken(Arc<Error>),
+    Broken(Arc<Self>),
 
     /// This handle's group was closed by this process.
     #[error("the group is closed on this rank")]

@@ -13,12 +13,12 @@ use super::{
 use crate::{
     Error, Result,
     engine::{Failure, Watch},
-    sys::{Bell, poll_until},
+    sys::{self, Bell, poll_until},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -85,6 +85,8 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Control {
     me: usize,
+    /// Whose connections these are.
+    pid: u32,
     world: u64,
     /// Connections of groups that were not opened are dropped after this.
     patience: Duration,
@@ -116,6 +118,7 @@ impl Running {
         let slots = (0..size).map(|r| if r == me { Slot::Oneself } else { Slot::Absent }).collect();
         let control = Arc::new(Control {
             me,
+            pid: std::process::id(),
             world,
             patience,
             shm,
@@ -130,6 +133,7 @@ impl Running {
             bell: Bell::new().map_err(trouble)?,
             news: Bell::new().map_err(trouble)?,
         });
+        farewell_at_exit(&control);
         let shared = Arc::clone(&control);
         let thread = std::thread::Builder::new()
             .name("comity-control".into())
@@ -146,13 +150,7 @@ impl Running {
     pub(super) fn end(&mut self, words: &str) {
         let Some(thread) = self.thread.take() else { return };
         let mut state = self.control.lock();
-        let note = Note::Goodbye { words: words.into() }.encode();
-        for slot in &mut state.slots {
-            if let Slot::Live(conn) = slot {
-                // It may be gone itself.
-                let _ = conn.send(&note);
-            }
-        }
+        state.farewell(words);
         state.stop = Some(Instant::now() + LAST_WORDS);
         drop(state);
         self.control.bell.ring();
@@ -383,7 +381,46 @@ impl Control {
     }
 }
 
+/// Worlds that are open in this process.
+static OPEN: Mutex<Vec<Weak<Control>>> = Mutex::new(Vec::new());
+
+/// A process that exits without dropping its groups leaves in good order too: peers that have what they need go on.
+fn farewell_at_exit(control: &Arc<Control>) {
+    static ONCE: Once = Once::new();
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.retain(|c| c.strong_count() > 0);
+    open.push(Arc::downgrade(control));
+    drop(open);
+    ONCE.call_once(|| {
+        // Without it the peers take the exit for a death, which is the lesser evil.
+        let _ = sys::at_exit(farewell);
+    });
+}
+
+extern "C" fn farewell() {
+    let Ok(open) = OPEN.try_lock() else { return };
+    for control in open.iter().filter_map(Weak::upgrade) {
+        // A forked child shares the connections, but they are not its own.
+        if control.pid == std::process::id()
+            && let Ok(mut state) = control.state.try_lock()
+            && state.stop.is_none()
+        {
+            state.farewell("");
+        }
+    }
+}
+
 impl State {
+    fn farewell(&mut self, words: &str) {
+        let note = Note::Goodbye { words: words.into() }.encode();
+        for slot in &mut self.slots {
+            if let Slot::Live(conn) = slot {
+                // It may be gone itself.
+                let _ = conn.send(&note);
+            }
+        }
+    }
+
     fn attach(&mut self, rank: usize, stream: Stream) {
         if let Some(slot @ Slot::Absent) = self.slots.get_mut(rank) {
             *slot = Slot::Live(Conn::new(stream));

@@ -64,24 +64,27 @@ impl ShmLink {
     pub(crate) fn create(stream: UnixStream) -> io::Result<Box<dyn Link>> {
         let (map, fd) = Mapping::create(LEN)?;
         sys::send_fd(&stream, &fd, PASS)?;
-        Self::new(LinkKind::Shm, Arc::new(map), true, stream)
+        Self::boxed(LinkKind::Shm, Arc::new(map), true, stream)
     }
 
     /// Take the memory that the peer in [`create`](Self::create) passes over `stream`.
     pub(crate) fn attach(stream: UnixStream) -> io::Result<Box<dyn Link>> {
         let fd = sys::recv_fd(&stream, PASS)?;
         let map = Mapping::attach(&fd, LEN)?;
-        Self::new(LinkKind::Shm, Arc::new(map), false, stream)
+        Self::boxed(LinkKind::Shm, Arc::new(map), false, stream)
     }
 
     /// Both ends, for two threads of this process.
     pub(crate) fn pair() -> io::Result<(Box<dyn Link>, Box<dyn Link>)> {
         let map = Arc::new(Mapping::private(LEN)?);
         let (a, b) = UnixStream::pair()?;
-        Ok((Self::new(LinkKind::Local, map.clone(), true, a)?, Self::new(LinkKind::Local, map, false, b)?))
+        Ok((
+            Self::boxed(LinkKind::Local, map.clone(), true, a)?,
+            Self::boxed(LinkKind::Local, map, false, b)?,
+        ))
     }
 
-    fn new(kind: LinkKind, map: Arc<Mapping>, first: bool, bell: UnixStream) -> io::Result<Box<dyn Link>> {
+    fn boxed(kind: LinkKind, map: Arc<Mapping>, first: bool, bell: UnixStream) -> io::Result<Box<dyn Link>> {
         bell.set_nonblocking(true)?;
         let (tx, rx) = (Writer::new(RING), Reader::new(RING));
         Ok(Box::new(Self {
