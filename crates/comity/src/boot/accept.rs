@@ -19,6 +19,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -36,7 +37,7 @@ const BACKLOG: i32 = 1024;
 #[derive(Debug)]
 pub(super) enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener),
+    Unix(UnixListener, Unlink),
 }
 
 impl Listener {
@@ -54,13 +55,13 @@ impl Listener {
         Ok(Self::Tcp(socket.into()))
     }
 
-    /// For this host only, by a name that leaves nothing in the file system.
+    /// For this host only. On Linux the name is outside the file system and leaves nothing there.
     pub(super) fn unix(name: &str) -> io::Result<Self> {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.bind(&unix_addr(name)?)?;
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
-        Ok(Self::Unix(socket.into()))
+        Ok(Self::Unix(socket.into(), Unlink(unix_path(name))))
     }
 
     /// One that listens already.
@@ -73,7 +74,7 @@ impl Listener {
     pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Tcp(l) => l.local_addr(),
-            Self::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+            Self::Unix(..) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -85,7 +86,7 @@ impl Listener {
                 s.set_nodelay(true)?;
                 Ok(Stream::Tcp(s))
             }
-            Self::Unix(l) => {
+            Self::Unix(l, _) => {
                 let (s, _) = l.accept()?;
                 s.set_nonblocking(true)?;
                 check_user(&s)?;
@@ -99,7 +100,7 @@ impl AsFd for Listener {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         match self {
             Self::Tcp(l) => l.as_fd(),
-            Self::Unix(l) => l.as_fd(),
+            Self::Unix(l, _) => l.as_fd(),
         }
     }
 }
@@ -114,10 +115,28 @@ pub(super) fn check_user(stream: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// Sockets by name exist on Linux only, so there is no other end.
+/// Elsewhere the socket lies in a directory of this user's alone.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn check_user(_: &UnixStream) -> io::Result<()> {
     Ok(())
+}
+
+/// Removes a socket's name from the file system in the end.
+#[derive(Debug)]
+pub(super) struct Unlink(Option<PathBuf>);
+
+impl Drop for Unlink {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // Gone already is as good.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Where a socket by name lies in the file system, if it does.
+fn unix_path(name: &str) -> Option<PathBuf> {
+    (!cfg!(target_os = "linux")).then(|| std::env::temp_dir().join(name))
 }
 
 /// The address of a socket by name.
@@ -126,10 +145,11 @@ pub(super) fn unix_addr(name: &str) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0{name}"))
 }
 
-/// The address of a socket by name: only Linux has names outside the file system.
+/// The address of a socket by name: only Linux has names outside the file system. On macOS the temporary directory is this
+/// user's alone.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn unix_addr(_name: &str) -> io::Result<SockAddr> {
-    Err(io::ErrorKind::Unsupported.into())
+pub(super) fn unix_addr(name: &str) -> io::Result<SockAddr> {
+    SockAddr::unix(unix_path(name).unwrap_or_default())
 }
 
 /// An authenticated connection.

@@ -169,7 +169,7 @@ impl Endpoint {
     }
 }
 
-/// What to tell the others of this process; on Linux also opens the socket for those of the same host.
+/// What to tell the others of this process; also opens the socket for those of the same host.
 fn announce(config: &Config, mut listeners: Vec<Listener>) -> Result<(Vec<Listener>, Facts)> {
     let addrs = listeners.iter().map(Listener::local_addr).collect::<Result<_, _>>();
     let addrs = addrs.map_err(|e| Error::os("listening", e))?;
