@@ -37,6 +37,7 @@ const BACKLOG: i32 = 1024;
 #[derive(Debug)]
 pub(super) enum Listener {
     Tcp(TcpListener),
+    #[allow(dead_code, reason = "the second field is kept for its drop")]
     Unix(UnixListener, Unlink),
 }
 
