@@ -11,6 +11,8 @@ pub use call::{CallInfo, Op};
 pub use dtype::{C64, DType, Element, ReduceOp};
 pub use error::{Error, Misuse, Peer, Result};
 pub use link::LinkKind;
+#[doc(hidden)]
+pub use plan::{PlanReport, plan_report};
 pub use view::{Place, View, ViewMut};
 
 /// The color that keeps a rank out of every group of a [split].
