@@ -196,8 +196,9 @@ fn text(report: &PlanReport, shape: &Shape, grid: &[Plan]) -> String {
     let _ = writeln!(t, "{}{of}, {} ranks{on}: {}{cut}", report.op, report.ranks, report.algorithm);
     let _ = writeln!(
         t,
-        "  {} rounds, {} messages, about {}",
+        "  {} rounds{}, {} messages, about {}",
         report.rounds,
+        if report.segment > 0 { " a segment" } else { "" },
         report.messages,
         time(report.seconds)
     );
@@ -278,11 +279,20 @@ fn cell(plan: &Plan, round: u32, n: usize, me: usize, way: fn(&Act) -> (&str, Ve
         debug_assert!(!peers.contains(&me), "a rank sends to itself");
         let list = match peers.len() {
             k if k > 2 && k == n - 1 => "all".to_owned(),
-            _ => peers.iter().map(usize::to_string).collect::<Vec<_>>().join(","),
+            _ => runs(&peers),
         };
         cells.push(format!("{sign}{list}"));
     }
     cells.join(" ")
+}
+
+/// `1,3-5` for 1, 3, 4, 5.
+fn runs(ranks: &[usize]) -> String {
+    let name = |run: &[usize]| match run {
+        [first, _, .., last] => format!("{first}-{last}"),
+        few => few.iter().map(usize::to_string).collect::<Vec<_>>().join(","),
+    };
+    ranks.chunk_by(|a, b| a + 1 == *b).map(name).collect::<Vec<_>>().join(",")
 }
 
 /// Shortened to `width` columns.
@@ -342,6 +352,12 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn neighbours_are_written_as_runs() {
+        assert_eq!(runs(&[1, 3, 4, 5, 8, 9]), "1,3-5,8,9");
+        assert_eq!(runs(&[]), "");
     }
 
     #[test]
