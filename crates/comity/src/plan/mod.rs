@@ -23,6 +23,7 @@ mod pipeline;
 mod ring;
 mod schedule;
 mod shape;
+mod show;
 #[cfg(test)]
 mod simulate;
 mod tree;
@@ -31,6 +32,7 @@ pub(crate) use choose::{Topology, choose};
 pub(crate) use pipeline::build;
 pub(crate) use schedule::Schedule;
 pub(crate) use shape::{Algorithm, Kind, Shape};
+pub use show::{PlanReport, plan_report};
 
 /// A buffer of a call. For operations in place `In` and `Out` are the same memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

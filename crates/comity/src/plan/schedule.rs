@@ -382,3 +382,6 @@ impl Touched {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
