@@ -28,12 +28,8 @@ pub use error::{Error, Misuse, Peer, Result};
 pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;
 pub use link::LinkKind;
-<<<<<<< HEAD
-pub use stats::Stats;
-=======
 #[doc(hidden)]
 pub use plan::{PlanReport, plan_report};
->>>>>>> plan
 pub use view::{Place, View, ViewMut};
 
 /// The largest tag of send, recv and exchange.
