@@ -30,6 +30,7 @@ pub use key::Key;
 pub use link::LinkKind;
 #[doc(hidden)]
 pub use plan::{PlanReport, plan_report};
+pub use stats::Stats;
 pub use view::{Place, View, ViewMut};
 
 /// The largest tag of send, recv and exchange.
