@@ -28,6 +28,8 @@ pub use error::{Error, Misuse, Peer, Result};
 pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;
 pub use link::LinkKind;
+#[doc(hidden)]
+pub use plan::{PlanReport, plan_report};
 pub use stats::Stats;
 pub use view::{Place, View, ViewMut};
 

@@ -196,7 +196,33 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use loom::{cell::UnsafeCell, sync::Arc, sync::Notify, thread};
+    use loom::{
+        cell::UnsafeCell,
+        sync::{Arc, Condvar, Mutex},
+        thread,
+    };
+
+    /// What the socket is to a real link: rings are kept until they are heard.
+    #[derive(Default)]
+    struct Bell {
+        rung: Mutex<bool>,
+        heard: Condvar,
+    }
+
+    impl Bell {
+        fn ring(&self) {
+            *self.rung.lock().unwrap() = true;
+            self.heard.notify_one();
+        }
+
+        fn wait(&self) {
+            let mut rung = self.rung.lock().unwrap();
+            while !*rung {
+                rung = self.heard.wait(rung).unwrap();
+            }
+            *rung = false;
+        }
+    }
 
     /// Three bytes through a ring of two, with sleep on both sides: no byte is lost, torn or seen early, and nobody sleeps for ever.
     #[test]
@@ -204,7 +230,7 @@ mod loom_tests {
         loom::model(|| {
             let shared = Arc::new(Shared::default());
             let bytes: Arc<[UnsafeCell<u8>; 2]> = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
-            let bells = Arc::new((Notify::new(), Notify::new()));
+            let bells = Arc::new((Bell::default(), Bell::default()));
             let writer = {
                 let (s, b, bells) = (shared.clone(), bytes.clone(), bells.clone());
                 thread::spawn(move || {
@@ -224,7 +250,7 @@ mod loom_tests {
                         // SAFETY: the position is the writer's until it is published; loom checks it.
                         b[at].with_mut(|p| unsafe { *p = i });
                         if w.publish(&s, 1) {
-                            bells.0.notify();
+                            bells.0.ring();
                         }
                     }
                 })
@@ -245,7 +271,7 @@ mod loom_tests {
                 // SAFETY: published and not yet released; loom checks it.
                 assert_eq!(bytes[at].with(|p| unsafe { *p }), i);
                 if r.release(&shared, 1) {
-                    bells.1.notify();
+                    bells.1.ring();
                 }
             }
             writer.join().unwrap();

@@ -177,14 +177,21 @@ impl<'a> Call<'a> {
         self.within((self.local - 1.0).min(1.0), bytes) + self.between((self.hosts - 1.0).min(1.0), bytes)
     }
 
+    /// Whether ranks at a distance of `by` share a host. Unless counts are powers of two, some pairs lie astride two
+    /// hosts at any distance.
+    fn is_near(&self, by: f64) -> bool {
+        let aligned = self.even && self.local.log2().fract() == 0.0 && self.n.log2().fract() == 0.0;
+        self.hosts < 2.0 || (aligned && by < self.local)
+    }
+
     /// Everyone sends `bytes` to a partner at a distance of `by`.
     fn swap(&self, by: f64, bytes: f64) -> f64 {
-        if by < self.local { self.within(1.0, bytes) } else { self.between(1.0, self.local * bytes) }
+        if self.is_near(by) { self.within(1.0, bytes) } else { self.between(1.0, self.local * bytes) }
     }
 
     /// A step of a tree: `bytes` from one rank to another at a distance of `by`.
     fn hop(&self, by: f64, bytes: f64) -> f64 {
-        if by < self.local { self.within(1.0, bytes) } else { self.between(1.0, bytes) }
+        if self.is_near(by) { self.within(1.0, bytes) } else { self.between(1.0, bytes) }
     }
 
     /// Sum over the distances 1, 2, 4, ... below `n`.
@@ -309,5 +316,66 @@ impl<'a> Call<'a> {
         let message = if self.hosts > 1.0 { 524288.0 } else { 131072.0 };
         let segment = (message * messages) as usize / self.elem;
         if segment as f64 * self.elem as f64 >= self.bytes { 0 } else { segment.max(1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pick(kind: Kind, n: usize, bytes: usize, per_host: usize, cores: usize) -> Choice {
+        let host = (0..n).map(|r| r / per_host).collect();
+        choose(&Shape::new(kind, 0, n, bytes / 4, 4), &Topology::new(host, cores))
+    }
+
+    #[test]
+    fn small_messages_take_few_rounds_and_large_ones_few_bytes() {
+        assert_eq!(pick(Kind::AllReduce, 2, 8, 2, 2).algorithm, Algorithm::Direct);
+        assert_eq!(pick(Kind::AllReduce, 4, 8, 4, 2).algorithm, Algorithm::Direct);
+        assert_eq!(pick(Kind::AllReduce, 64, 8, 1, 1).algorithm, Algorithm::Doubling);
+        let large = pick(Kind::AllReduce, 4, 64 << 20, 4, 2);
+        assert_eq!(large.algorithm, Algorithm::TwoPhase);
+        assert!((1..16 << 20).contains(&large.segment));
+        assert_eq!(pick(Kind::Broadcast, 8, 64, 1, 1).algorithm, Algorithm::Tree);
+        assert_eq!(pick(Kind::Barrier, 2, 0, 2, 2).algorithm, Algorithm::Direct);
+        assert_eq!(pick(Kind::Barrier, 512, 0, 1, 1).algorithm, Algorithm::Doubling);
+    }
+
+    #[test]
+    fn hosts_with_several_ranks_speak_as_one() {
+        assert_eq!(pick(Kind::AllReduce, 16, 64 << 20, 8, 8).algorithm, Algorithm::Hierarchy);
+        assert_eq!(pick(Kind::AllReduce, 12, 8, 3, 3).algorithm, Algorithm::Leader);
+        assert_eq!(pick(Kind::AllGather, 16, 1 << 20, 8, 8).algorithm, Algorithm::Hierarchy);
+        assert_eq!(pick(Kind::Broadcast, 12, 8, 3, 3).algorithm, Algorithm::Leader);
+    }
+
+    #[test]
+    fn all_ranks_choose_alike() {
+        let counts = [[1, 2, 3], [7, 0, 900], [0, 0, 0]];
+        let world = Topology::new(vec![0, 0, 1], 2);
+        for kind in Kind::ALL {
+            let choice = |rank: usize| {
+                // What a rank sends in an all_to_all is its own affair.
+                let counts = if kind == Kind::AllToAll { &counts[rank] } else { &counts[0] };
+                choose(&Shape { counts, recv_counts: counts, ..Shape::new(kind, rank, 3, 0, 4) }, &world)
+            };
+            assert_eq!(choice(0), choice(1), "{kind:?}");
+            assert_eq!(choice(0), choice(2), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn costs_grow_with_bytes_and_never_go_wrong() {
+        for kind in Kind::ALL {
+            for n in [1, 2, 3, 5, 8, 64, 1000] {
+                for &algorithm in kind.algorithms() {
+                    let world = Topology::new((0..n).map(|r| r / 3).collect(), 2);
+                    let at = |count| price(&Shape::new(kind, 0, n, count, 4), &world, algorithm).predicted;
+                    assert!(at(0).is_finite() && at(0) >= 0.0, "{kind:?} {algorithm:?} {n}");
+                    assert!(at(1000) <= at(1_000_000), "{kind:?} {algorithm:?} {n}");
+                    assert_eq!(n == 1, at(1) == 0.0, "{kind:?} {algorithm:?} {n}");
+                }
+            }
+        }
     }
 }

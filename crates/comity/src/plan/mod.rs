@@ -23,14 +23,16 @@ mod pipeline;
 mod ring;
 mod schedule;
 mod shape;
+mod show;
 #[cfg(test)]
 mod simulate;
 mod tree;
 
-pub(crate) use choose::{Choice, Cost, Topology, choose};
+pub(crate) use choose::{Topology, choose};
 pub(crate) use pipeline::build;
-pub(crate) use schedule::{Schedule, Want};
+pub(crate) use schedule::Schedule;
 pub(crate) use shape::{Algorithm, Kind, Shape};
+pub use show::{PlanReport, plan_report};
 
 /// A buffer of a call. For operations in place `In` and `Out` are the same memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

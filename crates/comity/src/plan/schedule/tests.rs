@@ -1,0 +1,165 @@
+//! One rank's steps, a few at a time.
+
+use super::*;
+use crate::plan::Step;
+
+fn slice(buf: Buf, at: usize, len: usize) -> Slice {
+    Slice::new(buf, at, len)
+}
+
+fn send(to: usize, src: Slice) -> Act {
+    Act::Send { to, src }
+}
+
+fn recv(from: usize, dst: Slice) -> Act {
+    Act::Recv { from, dst, take: Take::Copy }
+}
+
+fn reduce(from: usize, with: Slice, dst: Slice) -> Act {
+    Act::Recv { from, dst, take: Take::Reduce { with, last: true } }
+}
+
+/// Acts in rounds of their own.
+fn schedule(acts: impl IntoIterator<Item = Act>, in_place: bool) -> Schedule {
+    let steps = acts.into_iter().enumerate().map(|(i, act)| Step { round: i as u32, act }).collect();
+    Schedule::new(&Plan { steps, tmp: 16 }, in_place)
+}
+
+fn may_send(s: &Schedule, queue: usize) -> Option<usize> {
+    s.next_send(queue).map(|w| w.allowed)
+}
+
+fn may_recv(s: &Schedule, queue: usize) -> Option<usize> {
+    s.next_recv(queue).map(|w| w.allowed)
+}
+
+#[test]
+fn a_block_travels_on_while_its_tail_arrives() {
+    let mut s = schedule([recv(0, slice(Buf::Out, 4, 8)), send(2, slice(Buf::Out, 6, 8))], false);
+    assert_eq!(may_send(&s, 0), Some(0));
+    s.received(0, 2);
+    assert_eq!(may_send(&s, 0), Some(0));
+    s.received(0, 3);
+    assert_eq!(may_send(&s, 0), Some(3));
+    s.received(0, 3);
+    assert_eq!(may_recv(&s, 0), None);
+    assert_eq!(may_send(&s, 0), Some(8), "what lies beyond the received block is free too");
+    s.sent(0, 8);
+    assert!(s.is_done());
+}
+
+#[test]
+fn what_comes_before_an_overlap_is_free() {
+    let s = schedule([recv(0, slice(Buf::Out, 5, 8)), send(2, slice(Buf::Out, 0, 8))], false);
+    assert_eq!(may_send(&s, 0), Some(5));
+}
+
+#[test]
+fn a_partner_overwrites_only_what_has_left() {
+    let all = slice(Buf::Out, 0, 4);
+    let mut s = schedule([send(1, all), reduce(1, all, all)], false);
+    assert_eq!((may_send(&s, 0), may_recv(&s, 0)), (Some(4), Some(0)));
+    s.sent(0, 3);
+    assert_eq!(may_recv(&s, 0), Some(3));
+    s.received(0, 3);
+    s.sent(0, 1);
+    assert_eq!(may_recv(&s, 0), Some(4));
+}
+
+#[test]
+fn in_and_out_are_one_only_in_place() {
+    let acts = || [send(1, slice(Buf::In, 0, 4)), recv(1, slice(Buf::Out, 0, 4))];
+    assert_eq!(may_recv(&schedule(acts(), false), 0), Some(4));
+    assert_eq!(may_recv(&schedule(acts(), true), 0), Some(0));
+}
+
+#[test]
+fn several_earlier_steps_all_hold_back() {
+    let out = |at, len| slice(Buf::Out, at, len);
+    let acts = [recv(0, out(0, 4)), recv(1, out(4, 4)), recv(2, out(2, 4)), send(3, out(0, 8))];
+    let mut s = schedule(acts, false);
+    assert_eq!(may_recv(&s, 2), Some(0));
+    s.received(0, 4);
+    assert_eq!(may_recv(&s, 2), Some(2), "the second block holds the rest");
+    assert_eq!(may_send(&s, 0), Some(2));
+    s.received(1, 1);
+    assert_eq!(may_recv(&s, 2), Some(3));
+    s.received(2, 3);
+    s.received(1, 3);
+    assert_eq!(may_send(&s, 0), Some(5));
+    s.received(2, 1);
+    assert_eq!(may_send(&s, 0), Some(8));
+}
+
+#[test]
+fn queues_keep_the_order_of_the_plan() {
+    let tmp = |at| slice(Buf::Tmp, at, 2);
+    let mut s = schedule([send(1, tmp(0)), recv(2, tmp(2)), send(1, tmp(4)), send(3, tmp(6))], false);
+    assert_eq!((s.send_queues(), s.recv_queues(), s.tmp()), (2, 1, 16));
+    assert_eq!((s.send_peer(0), s.send_peer(1), s.recv_peer(0)), (1, 3, 2));
+    assert!(s.is_first_send(0) && s.is_first_recv(0));
+    assert_eq!(s.waiting_for(), [2]);
+    s.sent(0, 2);
+    assert!(!s.is_first_send(0));
+    assert_eq!(s.next_send(0).map(|w| w.id), Some(2));
+    s.received(0, 2);
+    assert_eq!(s.waiting_for(), [1, 3], "with nothing to come, whoever does not take");
+    s.sent(0, 2);
+    s.sent(1, 2);
+    assert!(s.is_done());
+    s.reset();
+    assert!(!s.is_done() && s.is_first_send(0));
+    assert_eq!(s.next_send(0), Some(Want { id: 0, done: 0, allowed: 2 }));
+}
+
+#[test]
+fn a_fold_waits_until_all_its_senders_have_come_to_it() {
+    let (a, b) = (slice(Buf::Out, 0, 2), slice(Buf::Out, 2, 2));
+    let fold = Act::Fold { from: vec![1, 2], own: slice(Buf::In, 2, 2), dst: b, last: true };
+    let mut s = schedule([recv(1, a), fold, send(3, b)], false);
+    assert!(!s.fold_is_ready(1), "rank 1 has another message to bring first");
+    s.received(0, 2);
+    assert!(s.fold_is_ready(1));
+    s.folded(1, 1);
+    assert_eq!(may_send(&s, 0), Some(1));
+    s.folded(1, 1);
+    assert_eq!((may_recv(&s, 0), may_recv(&s, 1)), (None, None));
+    s.sent(0, 2);
+    assert!(s.is_done());
+}
+
+#[test]
+fn copies_wait_for_all_of_their_source_and_place() {
+    let (a, b) = (slice(Buf::Tmp, 0, 3), slice(Buf::Out, 0, 3));
+    let mut s = schedule([recv(1, a), send(2, b), Act::Copy { src: a, dst: b }, send(2, b)], false);
+    assert_eq!(s.next_copy(), None);
+    s.received(0, 3);
+    assert_eq!(s.next_copy(), None, "the old content has not left yet");
+    s.sent(0, 3);
+    assert_eq!(may_send(&s, 0), Some(0));
+    assert_eq!(s.next_copy(), Some((a, b)));
+    assert_eq!((s.next_copy(), may_send(&s, 0)), (None, Some(3)));
+}
+
+#[test]
+fn a_message_without_elements_waits_for_those_of_earlier_rounds() {
+    let none = slice(Buf::Tmp, 0, 0);
+    let mut s = schedule([send(1, none), recv(3, none), send(2, none)], false);
+    assert_eq!((may_send(&s, 0), may_send(&s, 1)), (Some(0), None));
+    s.sent(0, 0);
+    assert!(!s.is_done());
+    s.received(0, 0);
+    assert_eq!(may_send(&s, 1), Some(0));
+    s.sent(1, 0);
+    assert!(s.is_done());
+    s.reset();
+    assert_eq!(may_send(&s, 1), None, "a second run waits again");
+}
+
+#[test]
+fn what_a_step_covers_need_not_be_asked_again() {
+    let all = slice(Buf::Out, 0, 4);
+    let s = schedule((0..4).map(|r| recv(r, all)), false);
+    let deps: Vec<_> = s.items.iter().map(|i| i.deps.1 - i.deps.0).collect();
+    assert_eq!(deps, [0, 1, 1, 1]);
+}
