@@ -348,9 +348,9 @@ impl Control {
             (Channel::Control, _) => {
                 no("this rank is connected already; every process needs a rank of its own")
             }
-            (Channel::Shm | Channel::Tcp { .. }, Slot::Absent | Slot::Dead(_)) => {
-                no("you are not a member any more")
-            }
+            // Its control connection may be among those that are being taken up right now.
+            (Channel::Shm | Channel::Tcp { .. }, Slot::Absent) => Verdict::Busy,
+            (Channel::Shm | Channel::Tcp { .. }, Slot::Dead(_)) => no("you are not a member any more"),
             (Channel::Shm, _) if !self.shm || !matches!(stream, Stream::Unix(_)) => {
                 no("it does not share memory")
             }
