@@ -290,3 +290,59 @@ fn abort_and_close_end_the_group() {
     g.close();
     assert_eq!(g.barrier(), Err(Error::Closed));
 }
+
+/// A promise: a rank that waits for a peer uses less than 1% of a core.
+#[test]
+fn waiting_costs_no_cpu() {
+    let used = run(2, |g| {
+        if g.rank() == 1 {
+            thread::sleep(Duration::from_secs(5));
+            g.barrier().unwrap();
+            return Duration::ZERO;
+        }
+        let before = cpu();
+        g.barrier().unwrap();
+        cpu() - before
+    });
+    assert!(used[0] < Duration::from_millis(50), "waiting 5 s took {:?} of CPU", used[0]);
+}
+
+/// CPU time of this thread.
+fn cpu() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
+#[test]
+fn kept_sends_and_long_exchanges_do_not_block() {
+    ok(run(2, |g| {
+        let peer = 1 - g.rank();
+        let long = vec![g.rank() as u8; 3 << 20];
+        let mut got = vec![0u8; 3 << 20];
+        g.exchange(&long, peer, &mut got, peer, 1)?;
+        assert!(got.iter().all(|&b| b == peer as u8));
+        // Sent before a collective, received after it: kept meanwhile.
+        if g.rank() == 0 {
+            g.send(&long, 1, 7)?;
+        }
+        let mut x = [1u64];
+        g.all_reduce(&mut x, ReduceOp::Sum)?;
+        assert_eq!(x, [2]);
+        if g.rank() == 1 {
+            g.recv(&mut got, 0, 7)?;
+            assert!(got.iter().all(|&b| b == 0));
+        }
+        // A kept send that does not fit its receive is a mismatch, not a wrong number.
+        if g.rank() == 0 {
+            g.send(&[1f32; 3], 1, 9)?;
+            let _ = g.barrier();
+        } else {
+            let mut x = [0u8];
+            let mut y = [0f32; 2];
+            let wrong = g.recv(&mut y, 0, 9).unwrap_err();
+            assert!(matches!(wrong, Error::Mismatch { differs: "count", .. }), "{wrong}");
+            assert!(matches!(g.recv(&mut x, 0, 9), Err(Error::Broken(_))));
+        }
+        Ok(())
+    }));
+}

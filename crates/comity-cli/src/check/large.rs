@@ -75,7 +75,9 @@ trait Cheap: Sample {
 
 /// Not periodic in any size of segment: the high bits of the index count too.
 fn pattern(rank: usize, i: usize) -> u8 {
-    (i as u8).wrapping_mul(31) ^ ((i >> 8) as u8).wrapping_mul(7) ^ ((i >> 20) as u8).wrapping_add(rank as u8 * 13)
+    (i as u8).wrapping_mul(31)
+        ^ ((i >> 8) as u8).wrapping_mul(7)
+        ^ ((i >> 20) as u8).wrapping_add(rank as u8 * 13)
 }
 
 impl Cheap for u8 {
