@@ -1,7 +1,7 @@
 //! `comity info`: what this process would do, and why: its place, where it would meet, its host, its links.
 
 use crate::here;
-use comity::{Config, DType, Error, LinkKind};
+use comity::{Config, DType, LinkKind};
 use serde_json::{Value, json};
 use std::{
     fmt::Write,
@@ -56,7 +56,8 @@ fn to_text(config: &Config) -> String {
     row("host", &[format!("{}, {} cores, pages of {} bytes", host(), cores(), rustix::param::page_size())]);
     row("system", &[system()]);
     let links = links(config);
-    let note = |l: &LinkNote| format!("{:<4} {}: {}", l.kind.to_string(), if l.used { "yes" } else { "no " }, l.why);
+    let note =
+        |l: &LinkNote| format!("{:<4} {}: {}", l.kind.to_string(), if l.used { "yes" } else { "no " }, l.why);
     row("links", &links.iter().map(note).collect::<Vec<_>>());
     let addresses = addresses().into_iter().map(|(name, ip)| format!("{ip:<28} {name}"));
     row("addresses", &addresses.collect::<Vec<_>>());
@@ -116,7 +117,11 @@ fn links(config: &Config) -> Vec<LinkNote> {
                 return LinkNote { kind, used: false, why: "COMITY_LINKS leaves it out".into() };
             }
             if works && config.size() == 1 {
-                return LinkNote { kind, used: false, why: format!("one rank needs no link; could be used {why}") };
+                return LinkNote {
+                    kind,
+                    used: false,
+                    why: format!("one rank needs no link; could be used {why}"),
+                };
             }
             LinkNote { kind, used: works, why }
         })
@@ -128,12 +133,14 @@ fn shm(config: &Config) -> (bool, String) {
     if let Err(e) = rustix::fs::memfd_create(c"comity-info", rustix::fs::MemfdFlags::CLOEXEC) {
         return (false, format!("the system gives no memory to share: {e}"));
     }
-    let name = setting(config, "COMITY_HOST").map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
+    let name = setting(config, "COMITY_HOST")
+        .map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
     (true, format!("with ranks of this host{name}"))
 }
 
 fn tcp(config: &Config) -> (bool, String) {
-    let with = setting(config, "COMITY_CONNECTIONS").map_or_else(String::new, |n| format!(", {n} connections each"));
+    let with =
+        setting(config, "COMITY_CONNECTIONS").map_or_else(String::new, |n| format!(", {n} connections each"));
     if let Some(own) = setting(config, "COMITY_ADDRS") {
         return (true, format!("with other ranks, on {own} (COMITY_ADDRS){with}"));
     }
@@ -164,6 +171,7 @@ fn addresses() -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use comity::Error;
     use std::ffi::OsString;
 
     fn config(vars: &[(&str, &str)]) -> Result<Config, Error> {
@@ -184,7 +192,9 @@ mod tests {
         ];
         let job = config(&vars).unwrap();
         let text = to_text(&job);
-        for part in ["rank 1 of 3", "COMITY_STORE=127.0.0.1:7000", "comity launch", "COMITY_LINKS leaves it out"] {
+        for part in
+            ["rank 1 of 3", "COMITY_STORE=127.0.0.1:7000", "comity launch", "COMITY_LINKS leaves it out"]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.lines().all(|l| l.chars().count() <= 110), "{text}");

@@ -148,7 +148,10 @@ mod tests {
         let rows: Vec<_> = text.lines().take_while(|l| !l.is_empty()).collect();
         assert_eq!(rows.len(), 7, "{text}");
         assert_eq!(rows.iter().filter(|r| r.contains(" * ")).count(), 1, "{text}");
-        assert!(rows.iter().all(|r| r.chars().count() == rows[0].chars().count() && r.len() <= 100), "{text}");
+        assert!(
+            rows.iter().all(|r| r.chars().count() == rows[0].chars().count() && r.len() <= 100),
+            "{text}"
+        );
         assert!(text.contains("64 MiB, 12 ranks on 3 hosts"), "{text}");
         let ring = told(&["all_reduce", "--algorithm", "ring", "--dot"]).unwrap();
         assert!(ring.starts_with("digraph") && ring.trim_end().ends_with('}'), "{ring}");

@@ -13,7 +13,8 @@ impl FromStr for Size {
 
     fn from_str(s: &str) -> Result<Self, String> {
         let number = s.strip_suffix("iB").or_else(|| s.strip_suffix(['B', 'b'])).unwrap_or(s);
-        let unit = number.chars().last().and_then(|c| UNITS.into_iter().find(|u| u.0 == c.to_ascii_uppercase()));
+        let unit =
+            number.chars().last().and_then(|c| UNITS.into_iter().find(|u| u.0 == c.to_ascii_uppercase()));
         let digits = if unit.is_some() { &number[..number.len() - 1] } else { number };
         digits
             .parse::<u64>()
@@ -22,7 +23,8 @@ impl FromStr for Size {
             .filter(|&n| n <= 1 << 45)
             .map(Self)
             .ok_or_else(|| {
-                "a size is a whole number of bytes, or one with K, M, G or T (binary units): 8, 1K, 64M, 2G".into()
+                "a size is a whole number of bytes, or one with K, M, G or T (binary units): 8, 1K, 64M, 2G"
+                    .into()
             })
     }
 }
@@ -58,7 +60,7 @@ impl Sizes {
 
 /// Bytes in few characters: `64M` where that is exact, else `1.5 GiB`.
 pub(crate) fn bytes(n: u64) -> String {
-    let exact = UNITS.iter().rev().find(|u| n > 0 && n.is_multiple_of(1 << u.1));
+    let exact = UNITS.iter().rev().find(|u| n > 0 && n.is_multiple_of(1 << u.1) && n >> u.1 < 10_000);
     match exact {
         Some(&(c, shift)) => format!("{}{c}", n >> shift),
         None => match UNITS.iter().rev().find(|u| n >= 10 << u.1) {
@@ -74,7 +76,9 @@ mod tests {
 
     #[test]
     fn sizes_as_people_write_them() {
-        for (text, n) in [("8", 8), ("1K", 1024), ("64M", 64 << 20), ("2g", 2 << 30), ("1KiB", 1024), ("0", 0)] {
+        for (text, n) in
+            [("8", 8), ("1K", 1024), ("64M", 64 << 20), ("2g", 2 << 30), ("1KiB", 1024), ("0", 0)]
+        {
             assert_eq!(text.parse(), Ok(Size(n)), "{text}");
         }
         for text in ["", "K", "-1", "1.5M", "1 K", "99999999999T", "1X", "é", "0x8"] {

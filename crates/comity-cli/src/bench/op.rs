@@ -76,10 +76,7 @@ impl Op {
 
     /// Whether the buffer holds a part for each rank.
     pub(super) const fn has_parts(self) -> bool {
-        matches!(
-            self,
-            Self::AllGather | Self::ReduceScatter | Self::AllToAll | Self::Gather | Self::Scatter
-        )
+        matches!(self, Self::AllGather | Self::ReduceScatter | Self::AllToAll | Self::Gather | Self::Scatter)
     }
 
     /// Calls in one timed step. A root that is always the same would run ahead of the others.

@@ -74,7 +74,8 @@ impl<'a> Row<'a> {
         if count <= SMALL && n <= 64 {
             return 0..n;
         }
-        let root = self.deal().draw(0, count) as usize % n;
+        // Whatever the seed: ranks must agree on the calls they make.
+        let root = Deal::new(0, self.cases).draw(0, count) as usize % n;
         root..root + 1
     }
 
@@ -142,7 +143,11 @@ impl<'a> Row<'a> {
         let beside = (0..GUARD).chain(len - GUARD..len);
         for at in beside {
             if buf.all[at].bits() != stale::<T>(at).bits() {
-                let got = format!("{:?} written beside the buffer, at {}", buf.all[at], at as isize - GUARD as isize);
+                let got = format!(
+                    "{:?} written beside the buffer, at {}",
+                    buf.all[at],
+                    at as isize - GUARD as isize
+                );
                 return self.differs(case, None, got, format!("{:?} as before", stale::<T>(at)));
             }
         }
@@ -150,7 +155,8 @@ impl<'a> Row<'a> {
 
     /// Hold the bits of `got` against those of the other ranks. A call of its own.
     pub(super) fn expect_everywhere<T: Sample>(&mut self, case: &Case, got: &[T]) -> Result<()> {
-        let own = got.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, x| (h ^ x.bits()).wrapping_mul(0x100_0000_01b3));
+        let own =
+            got.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, x| (h ^ x.bits()).wrapping_mul(0x100_0000_01b3));
         let mut all = vec![0u64; self.n()];
         self.group.all_gather(&[own], &mut all)?;
         if let Some(r) = all.iter().position(|&h| h != own) {

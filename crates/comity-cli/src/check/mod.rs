@@ -181,8 +181,7 @@ pub fn run_with(group: &Group, options: &Options, each: &mut dyn FnMut(&Line)) -
 /// `comity check`; the exit code.
 pub(crate) fn check(args: Args) -> u8 {
     let dtypes = if args.dtypes.is_empty() { DType::ALL.to_vec() } else { args.dtypes };
-    let options =
-        Options { ops: args.ops, dtypes, quick: args.quick, large: args.large, seed: args.seed };
+    let options = Options { ops: args.ops, dtypes, quick: args.quick, large: args.large, seed: args.seed };
     let group = match here::join() {
         Ok(g) => g,
         Err(e) => return here::failed("check", &e),

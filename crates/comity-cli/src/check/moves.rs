@@ -87,7 +87,8 @@ pub(super) fn all_gather_v(row: &mut Row<'_>) -> Result<()> {
             let src = Buf::new(counts[me], |i| of(me, i));
             let mut dst = Buf::stale(counts.iter().sum());
             row.group.all_gather_v(src.get(), dst.get_mut(), &counts)?;
-            let want: Vec<T> = (0..n).flat_map(|r| (0..counts[r]).map(move |i| (r, i))).map(|(r, i)| of(r, i)).collect();
+            let want: Vec<T> =
+                (0..n).flat_map(|r| (0..counts[r]).map(move |i| (r, i))).map(|(r, i)| of(r, i)).collect();
             row.expect(&case, dst.get(), |i| want[i]);
             row.expect_guarded(&case, &dst);
         }

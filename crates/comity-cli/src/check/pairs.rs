@@ -9,7 +9,8 @@ use comity::Result;
 /// Pairs of (sender, receiver): all of them in small groups, else those at distances 1, 2, 4, ...
 fn pairs(n: usize) -> Vec<(usize, usize)> {
     let all = n <= 8;
-    let steps: Vec<usize> = if all { (1..n).collect() } else { (0..).map(|k| 1 << k).take_while(|&d| d < n).collect() };
+    let steps: Vec<usize> =
+        if all { (1..n).collect() } else { (0..).map(|k| 1 << k).take_while(|&d| d < n).collect() };
     steps.into_iter().flat_map(|d| (0..n).map(move |a| (a, (a + d) % n))).collect()
 }
 

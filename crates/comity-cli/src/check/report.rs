@@ -69,7 +69,9 @@ impl fmt::Display for Line {
         match (&self.skipped, self.wrong) {
             (Some(why), _) => write!(f, "skipped: {why}"),
             (None, 0) => f.write_str("ok"),
-            (None, wrong) => write!(f, "WRONG: {wrong} on {} rank{}", self.ranks, if self.ranks == 1 { "" } else { "s" }),
+            (None, wrong) => {
+                write!(f, "WRONG: {wrong} on {} rank{}", self.ranks, if self.ranks == 1 { "" } else { "s" })
+            }
         }
     }
 }

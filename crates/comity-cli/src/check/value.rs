@@ -390,7 +390,10 @@ mod tests {
         let back = of.iter().rev().copied().reduce(|a, b| T::combine(op, a, b)).unwrap();
         let mut level = of.to_vec();
         while level.len() > 1 {
-            level = level.chunks(2).map(|c| c.iter().copied().reduce(|a, b| T::combine(op, a, b)).unwrap()).collect();
+            level = level
+                .chunks(2)
+                .map(|c| c.iter().copied().reduce(|a, b| T::combine(op, a, b)).unwrap())
+                .collect();
         }
         [T::fold(op, of).settle(op), finish(back), finish(level[0])]
     }
