@@ -1,7 +1,7 @@
 //! `comity info`: what this process would do, and why: its place, where it would meet, its host, its links.
 
 use crate::here;
-use comity::{Config, DType, Error, LinkKind};
+use comity::{Config, DType, LinkKind};
 use serde_json::{Value, json};
 use std::{
     fmt::Write,
@@ -171,6 +171,7 @@ fn addresses() -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use comity::Error;
     use std::ffi::OsString;
 
     fn config(vars: &[(&str, &str)]) -> Result<Config, Error> {

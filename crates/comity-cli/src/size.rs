@@ -60,7 +60,7 @@ impl Sizes {
 
 /// Bytes in few characters: `64M` where that is exact, else `1.5 GiB`.
 pub(crate) fn bytes(n: u64) -> String {
-    let exact = UNITS.iter().rev().find(|u| n > 0 && n.is_multiple_of(1 << u.1));
+    let exact = UNITS.iter().rev().find(|u| n > 0 && n.is_multiple_of(1 << u.1) && n >> u.1 < 10_000);
     match exact {
         Some(&(c, shift)) => format!("{}{c}", n >> shift),
         None => match UNITS.iter().rev().find(|u| n >= 10 << u.1) {

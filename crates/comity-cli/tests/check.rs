@@ -39,3 +39,86 @@ fn comity() -> Command {
     c.env_remove("RANK").env_remove("WORLD_SIZE");
     c
 }
+
+#[test]
+fn a_rank_with_other_data_is_found_out() {
+    let groups = Group::local(3).unwrap();
+    let reports: Vec<_> = thread::scope(|s| {
+        let check = |g: Group| {
+            // Rank 2 gives what the others do not expect.
+            let seed = u64::from(g.rank() == 2);
+            let ops = vec!["all_reduce".into(), "broadcast".into()];
+            run(&g, &Options { quick: true, seed, ops, ..Options::default() })
+        };
+        let ranks: Vec<_> = groups.into_iter().map(|g| s.spawn(move || check(g))).collect();
+        ranks.into_iter().map(|r| r.join().unwrap().unwrap()).collect()
+    });
+    for report in &reports {
+        assert!(!report.is_right());
+        let first = report.first.as_ref().unwrap();
+        assert_eq!(first, reports[0].first.as_ref().unwrap(), "all ranks tell the same");
+        let text = first.to_string();
+        assert!(
+            text.starts_with("all_reduce bool[1] sum, rank 0, index 0: got ") || first.rank < 3,
+            "{text}"
+        );
+        assert!(
+            first.method == "all_reduce" && first.index.is_some() && first.got != first.expected,
+            "{text}"
+        );
+        let wrong: Vec<_> =
+            report.lines.iter().filter(|l| l.wrong > 0).map(|l| (l.method, l.ranks)).collect();
+        assert_eq!(wrong, [("all_reduce", 3), ("all_reduce_into", 3), ("broadcast", 3)]);
+    }
+}
+
+#[test]
+fn processes_are_checked_under_the_launcher() {
+    let me = env!("CARGO_BIN_EXE_comity");
+    let args = ["launch", "-n", "3", "--", me, "check", "--quick", "--dtypes", "f32,u8"];
+    let out = comity().args(args).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{text}{}", String::from_utf8_lossy(&out.stderr));
+    assert!(text.starts_with("[0] # comity") && text.trim_end().ends_with("all ok"), "{text}");
+    assert_eq!(text.lines().filter(|l| l.ends_with("  ok")).count(), 23, "{text}");
+    assert!(text.lines().all(|l| l.starts_with("[0] ") && l.len() <= 104), "{text}");
+}
+
+#[test]
+fn a_wrong_result_is_told_with_exit_code_1() {
+    let me = env!("CARGO_BIN_EXE_comity");
+    let script = format!("exec {me} check --quick --ops broadcast --dtypes u32 --seed $COMITY_RANK");
+    let out = comity().args(["launch", "-n", "2", "--", "sh", "-c", &script]).output().unwrap();
+    let (text, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert_eq!(out.status.code(), Some(1), "{text}{errors}");
+    assert!(text.contains("WRONG: ") && text.contains(" on 2 ranks"), "{text}");
+    let first = "comity check: first difference: broadcast u32[1] root 1, rank 0, index 0: got ";
+    assert!(errors.contains(first) && errors.contains(", expected "), "{errors}");
+}
+
+#[test]
+fn bad_flags_and_variables_are_named() {
+    for (args, name) in [
+        (["check", "--ops", "nonsense"], "--ops"),
+        (["check", "--dtypes", "f128"], "--dtypes"),
+        (["bench", "--sizes", "8:x"], "--sizes"),
+        (["bench", "--factor", "1"], "--factor"),
+        (["bench", "--budget", "0"], "--budget"),
+        (["plan", "all_reduce", "--bytes=-1"], "--bytes"),
+        (["plan", "all_reduce", "--hosts=9"], "hosts"),
+    ] {
+        let out = comity().args(args).output().unwrap();
+        let errors = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {errors}");
+        assert!(errors.contains(name), "{args:?}: {errors}");
+    }
+    for command in ["check", "bench", "info"] {
+        let out = comity().arg(command).env("COMITY_RANK", "7").env("COMITY_SIZE", "2").output().unwrap();
+        let errors = String::from_utf8_lossy(&out.stderr);
+        assert_eq!((out.status.code(), out.stdout.len()), (Some(2), 0), "{command}: {errors}");
+        assert!(
+            errors.starts_with(&format!("comity {command}: ")) && errors.contains("COMITY_RANK"),
+            "{errors}"
+        );
+    }
+}

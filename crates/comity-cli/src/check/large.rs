@@ -75,9 +75,9 @@ trait Cheap: Sample {
 
 /// Not periodic in any size of segment: the high bits of the index count too.
 fn pattern(rank: usize, i: usize) -> u8 {
-    (i as u8).wrapping_mul(31)
-        ^ ((i >> 8) as u8).wrapping_mul(7)
-        ^ ((i >> 20) as u8).wrapping_add(rank as u8 * 13)
+    let rank = rank as u8;
+    let high = ((i >> 16) as u8).wrapping_mul(3) ^ (i >> 24) as u8;
+    (i as u8).wrapping_mul(31) ^ ((i >> 8) as u8).wrapping_mul(7) ^ high.wrapping_add(rank.wrapping_mul(13))
 }
 
 impl Cheap for u8 {
