@@ -1,2 +1,6 @@
 //! The `comity` command.
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::from(comity_cli::run(std::env::args_os()))
+}

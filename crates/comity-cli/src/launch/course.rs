@@ -1,0 +1,249 @@
+//! What is done to the ranks, and when: the rules of ending a job, without a clock or a process in them.
+use super::ending::Ending;
+use std::time::{Duration, Instant};
+
+/// How long the others may go on after a rank failed, so that they can report what they saw of it.
+pub(super) const GRACE: Duration = Duration::from_secs(1);
+/// How long a rank may take to end after SIGTERM.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// The same when the launcher was killed: nothing may outlive it by 2 s.
+const PATIENCE_ORPHANED: Duration = Duration::from_secs(1);
+/// How long a process may take to vanish after SIGKILL before it is left behind (it hangs in the kernel).
+const VANISH: Duration = Duration::from_secs(10);
+/// A rank that crashed holds its connections until the kernel has taken it apart, so a peer may report the
+/// loss and exit first. A crash seen this soon after such an exit is taken for its cause.
+const ECHO: Duration = Duration::from_millis(100);
+
+/// Why a job ends before all of its ranks exited with 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// A rank ended with a failure (the first, by its index).
+    Failed {
+        rank: usize,
+        ending: Ending,
+    },
+    Interrupted {
+        signal: i32,
+    },
+    TimedOut,
+    /// Nobody takes the output any more.
+    Unread,
+    /// The process that the user started is gone.
+    Orphaned,
+    /// Not all ranks could be started.
+    Unstarted,
+}
+
+/// What is to be sent to every rank that still runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    Term,
+    Kill,
+    /// Some process does not die of SIGKILL: do not wait for it.
+    Abandon,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    Grace { until: Instant },
+    Ending { until: Instant },
+    Killing { until: Instant },
+    Abandoned,
+}
+
+#[derive(Debug)]
+pub(super) struct Course {
+    alive: usize,
+    phase: Phase,
+    timeout: Option<Instant>,
+    cause: Option<Cause>,
+    failed_at: Option<Instant>,
+}
+
+impl Course {
+    pub(super) fn new(size: usize, timeout: Option<Instant>) -> Self {
+        Self { alive: size, phase: Phase::Running, timeout, cause: None, failed_at: None }
+    }
+
+    pub(super) fn cause(&self) -> Option<&Cause> {
+        self.cause.as_ref()
+    }
+
+    /// No rank is left, or none is waited for.
+    pub(super) fn over(&self) -> bool {
+        self.alive == 0 || self.phase == Phase::Abandoned
+    }
+
+    pub(super) fn ended(&mut self, rank: usize, ending: Ending, now: Instant) {
+        self.alive = self.alive.saturating_sub(1);
+        if !ending.is_failure() {
+            return;
+        }
+        match (self.phase, &self.cause) {
+            (Phase::Running, _) => {
+                self.cause = Some(Cause::Failed { rank, ending });
+                self.failed_at = Some(now);
+                self.phase = Phase::Grace { until: now + GRACE };
+            }
+            (Phase::Grace { .. }, Some(Cause::Failed { ending: first, .. }))
+                if first.may_be_an_echo()
+                    && !ending.may_be_an_echo()
+                    && self.failed_at.is_some_and(|at| now.saturating_duration_since(at) <= ECHO) =>
+            {
+                self.cause = Some(Cause::Failed { rank, ending });
+            }
+            // From SIGTERM on, an end says nothing about its rank.
+            _ => {}
+        }
+    }
+
+    /// The job is to end now for `cause`, unless it already ends for another; asking again hurries it.
+    pub(super) fn stop(&mut self, cause: Cause, now: Instant) -> Option<Order> {
+        let patience = if cause == Cause::Orphaned { PATIENCE_ORPHANED } else { PATIENCE };
+        match self.phase {
+            Phase::Running => {
+                self.cause = Some(cause);
+                self.phase = Phase::Ending { until: now + patience };
+                Some(Order::Term)
+            }
+            Phase::Grace { .. } => {
+                self.phase = Phase::Ending { until: now + patience };
+                Some(Order::Term)
+            }
+            Phase::Ending { .. } if matches!(cause, Cause::Interrupted { .. }) => Some(self.kill(now)),
+            Phase::Ending { until } => {
+                self.phase = Phase::Ending { until: until.min(now + patience) };
+                None
+            }
+            Phase::Killing { .. } | Phase::Abandoned => None,
+        }
+    }
+
+    /// What is due by now.
+    pub(super) fn tick(&mut self, now: Instant) -> Option<Order> {
+        match self.phase {
+            Phase::Running if self.timeout.is_some_and(|t| now >= t) => self.stop(Cause::TimedOut, now),
+            Phase::Grace { until } if now >= until => {
+                self.phase = Phase::Ending { until: now + PATIENCE };
+                Some(Order::Term)
+            }
+            Phase::Ending { until } if now >= until => Some(self.kill(now)),
+            Phase::Killing { until } if now >= until => {
+                self.phase = Phase::Abandoned;
+                Some(Order::Abandon)
+            }
+            _ => None,
+        }
+    }
+
+    /// When `tick` has something to do next.
+    pub(super) fn next(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Running => self.timeout,
+            Phase::Grace { until } | Phase::Ending { until } | Phase::Killing { until } => Some(until),
+            Phase::Abandoned => None,
+        }
+    }
+
+    fn kill(&mut self, now: Instant) -> Order {
+        self.phase = Phase::Killing { until: now + VANISH };
+        Order::Kill
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INT: Cause = Cause::Interrupted { signal: 2 };
+
+    fn failed(rank: usize, ending: Ending) -> Cause {
+        Cause::Failed { rank, ending }
+    }
+
+    #[test]
+    fn ranks_that_end_well_stop_nobody() {
+        let now = Instant::now();
+        let mut course = Course::new(2, None);
+        course.ended(0, Ending::Exit(0), now);
+        assert!(!course.over() && course.tick(now + PATIENCE).is_none() && course.next().is_none());
+        course.ended(1, Ending::Exit(0), now);
+        assert!(course.over() && course.cause().is_none());
+    }
+
+    #[test]
+    fn a_failure_gives_the_others_a_second_then_term_then_kill() {
+        let now = Instant::now();
+        let mut course = Course::new(3, None);
+        course.ended(2, Ending::Exit(3), now);
+        assert_eq!(course.tick(now), None);
+        assert_eq!(course.next(), Some(now + GRACE));
+        course.ended(0, Ending::Exit(1), now + GRACE / 2);
+        assert_eq!(course.tick(now + GRACE), Some(Order::Term));
+        assert_eq!(course.tick(now + GRACE), None);
+        assert_eq!(course.tick(now + GRACE + PATIENCE), Some(Order::Kill));
+        course.ended(1, Ending::Signal(9), now + GRACE + PATIENCE);
+        assert!(course.over());
+        assert_eq!(course.cause(), Some(&failed(2, Ending::Exit(3))));
+    }
+
+    #[test]
+    fn a_crash_takes_the_blame_from_its_echo_and_only_then() {
+        let now = Instant::now();
+        let soon = now + ECHO / 2;
+        let mut course = Course::new(4, None);
+        course.ended(0, Ending::Exit(1), now);
+        course.ended(1, Ending::Signal(libc::SIGABRT), soon);
+        course.ended(2, Ending::Signal(9), soon);
+        course.ended(3, Ending::Signal(11), soon);
+        assert_eq!(course.cause(), Some(&failed(2, Ending::Signal(9))));
+
+        let mut course = Course::new(2, None);
+        course.ended(0, Ending::Exit(1), now);
+        course.ended(1, Ending::Signal(9), now + ECHO * 2);
+        assert_eq!(course.cause(), Some(&failed(0, Ending::Exit(1))));
+    }
+
+    #[test]
+    fn a_second_interrupt_kills_and_no_later_end_is_blamed() {
+        let now = Instant::now();
+        let mut course = Course::new(1, None);
+        assert_eq!(course.stop(INT, now), Some(Order::Term));
+        assert_eq!(course.stop(INT, now), Some(Order::Kill));
+        assert_eq!(course.stop(INT, now), None);
+        course.ended(0, Ending::Signal(9), now);
+        assert_eq!(course.cause(), Some(&INT));
+    }
+
+    #[test]
+    fn an_interrupt_during_the_grace_keeps_the_culprit() {
+        let now = Instant::now();
+        let mut course = Course::new(2, None);
+        course.ended(1, Ending::Exit(7), now);
+        assert_eq!(course.stop(INT, now), Some(Order::Term));
+        assert_eq!(course.cause(), Some(&failed(1, Ending::Exit(7))));
+    }
+
+    #[test]
+    fn an_orphaned_job_hurries() {
+        let now = Instant::now();
+        let mut course = Course::new(1, None);
+        assert_eq!(course.stop(INT, now), Some(Order::Term));
+        assert_eq!(course.stop(Cause::Orphaned, now), None);
+        assert_eq!(course.tick(now + PATIENCE_ORPHANED), Some(Order::Kill));
+    }
+
+    #[test]
+    fn time_runs_out_once_and_what_does_not_die_is_left() {
+        let now = Instant::now();
+        let limit = now + Duration::from_secs(60);
+        let mut course = Course::new(1, Some(limit));
+        assert_eq!(course.next(), Some(limit));
+        assert_eq!(course.tick(limit), Some(Order::Term));
+        assert_eq!(course.cause(), Some(&Cause::TimedOut));
+        assert_eq!(course.tick(limit + PATIENCE), Some(Order::Kill));
+        assert_eq!(course.tick(limit + PATIENCE + VANISH), Some(Order::Abandon));
+        assert!(course.over());
+    }
+}

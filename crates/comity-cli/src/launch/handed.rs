@@ -1,0 +1,104 @@
+//! A few bytes that ranks inherit as an open file, so that they are in no argument, variable or directory.
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+/// Below it are the numbers that shell scripts use for themselves.
+const LOWEST: RawFd = 100;
+
+/// An open file that holds what it was made with.
+#[derive(Debug)]
+pub(super) struct Handed {
+    fd: OwnedFd,
+    #[cfg(not(target_os = "linux"))]
+    name: Option<Name>,
+}
+
+impl Handed {
+    /// The number under which a rank has it.
+    pub(super) fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Handed {
+    /// Without any name in a file system.
+    pub(super) fn secret(bytes: &[u8]) -> io::Result<Self> {
+        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+        let mut file = File::from(memfd_create("comity", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+        file.write_all(bytes)?;
+        fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(Self { fd: raise(file)? })
+    }
+
+    /// To be opened by [`path`](Self::path).
+    pub(super) fn readable(bytes: &[u8]) -> io::Result<Self> {
+        Self::secret(bytes)
+    }
+
+    /// Opens anew, from the first byte, in every process that has inherited the descriptor.
+    pub(super) fn path(&self) -> String {
+        format!("/proc/self/fd/{}", self.fd())
+    }
+}
+
+/// Where an inherited descriptor cannot be opened anew by a path, the file keeps its name until the job ends.
+#[cfg(not(target_os = "linux"))]
+#[derive(Debug)]
+struct Name(std::path::PathBuf);
+
+#[cfg(not(target_os = "linux"))]
+impl Drop for Name {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Handed {
+    /// Without any name in a file system.
+    pub(super) fn secret(bytes: &[u8]) -> io::Result<Self> {
+        Ok(Self { name: None, ..Self::readable(bytes)? })
+    }
+
+    /// To be opened by [`path`](Self::path).
+    pub(super) fn readable(bytes: &[u8]) -> io::Result<Self> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(io::Error::other)?;
+        let path = std::env::temp_dir().join(format!("comity-{:016x}", u64::from_ne_bytes(random)));
+        let mut file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        let name = Name(path);
+        file.write_all(bytes)?;
+        Ok(Self { fd: raise(file)?, name: Some(name) })
+    }
+
+    /// The file's path, while this value lives.
+    pub(super) fn path(&self) -> String {
+        self.name.as_ref().map(|n| n.0.display().to_string()).unwrap_or_default()
+    }
+}
+
+/// The same file under a number that is out of the way, unless the limit of open files is too low for that.
+fn raise(file: File) -> io::Result<OwnedFd> {
+    let dup = |lowest| rustix::io::fcntl_dupfd_cloexec(file.as_fd(), lowest);
+    Ok(dup(LOWEST).or_else(|_| dup(3))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_can_be_read_again_and_not_written() {
+        let handed = Handed::readable(b"some bytes").unwrap();
+        assert!(handed.fd() >= LOWEST);
+        for _ in 0..2 {
+            assert_eq!(std::fs::read(handed.path()).unwrap(), b"some bytes");
+        }
+        if cfg!(target_os = "linux") {
+            assert!(rustix::io::pwrite(&handed.fd, b"x", 0).is_err());
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What was asked for, checked against this machine before anything is started.
+use super::{Args, REFUSED, Setting, USAGE};
+use rustix::fs::{Access, CWD};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A job that can be started as far as can be known now.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) size: usize,
+    /// As typed: what a rank sees as its name.
+    pub(super) name: OsString,
+    /// What is run.
+    pub(super) program: PathBuf,
+    pub(super) args: Vec<OsString>,
+    pub(super) env: Vec<Setting>,
+    pub(super) cwd: Option<PathBuf>,
+    pub(super) timeout: Option<Duration>,
+    /// Per rank, for its output and its errors.
+    pub(super) logs: Option<Vec<[File; 2]>>,
+    pub(super) tag: bool,
+    pub(super) verbose: bool,
+}
+
+/// Why a job cannot be started, for the user, and the exit code.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) text: String,
+    pub(super) code: u8,
+}
+
+impl Refusal {
+    pub(super) fn usage(text: String) -> Self {
+        Self { text, code: USAGE }
+    }
+
+    pub(super) fn machine(text: String) -> Self {
+        Self { text, code: REFUSED }
+    }
+}
+
+/// Variables that say who a rank is: a job in which they are set by hand cannot meet.
+const OURS: [&str; 12] = [
+    "COMITY_RANK",
+    "COMITY_SIZE",
+    "COMITY_LOCAL_RANK",
+    "COMITY_LOCAL_SIZE",
+    "COMITY_STORE",
+    "COMITY_JOB",
+    "COMITY_KEY_FD",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MLX_RANK",
+];
+
+impl Job {
+    pub(super) fn check(args: Args) -> Result<Self, Refusal> {
+        let size = args.n as usize;
+        let mut command = args.command.into_iter();
+        let name = command.next().unwrap_or_default();
+        if let Some(set) = args.env.iter().find(|s| OURS.iter().any(|o| s.name == *o)) {
+            let name = set.name.display();
+            return Err(Refusal::usage(format!(
+                "--env {name}: comity launch sets {name} itself for each rank"
+            )));
+        }
+        if let Some(dir) = &args.cwd {
+            directory(dir).map_err(|e| Refusal::usage(format!("--cwd '{}': {e}", dir.display())))?;
+        }
+        let given = args.env.iter().rev().find(|s| s.name == "PATH").map(|s| s.value.clone());
+        let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+        let program = find(&name, args.cwd.as_deref(), &path).map_err(Refusal::usage)?;
+        let logs = args.log_dir.as_deref().map(|dir| open_logs(dir, size)).transpose()?;
+        Ok(Self {
+            size,
+            name,
+            program,
+            args: command.collect(),
+            env: args.env,
+            cwd: args.cwd,
+            timeout: args.timeout,
+            logs,
+            tag: args.tag_output || (size > 1 && !args.no_tag_output),
+            verbose: args.verbose,
+        })
+    }
+}
+
+fn directory(dir: &Path) -> Result<(), String> {
+    match std::fs::metadata(dir) {
+        Ok(meta) if !meta.is_dir() => Err("is not a directory".into()),
+        Ok(_) => rustix::fs::access(dir, Access::EXEC_OK)
+            .map_err(|e| format!("cannot be entered: {}", io::Error::from(e))),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err("there is no such directory".into()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// The file that a command's name means, by the rules of a shell.
+fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, String> {
+    let from = cwd.unwrap_or_else(|| Path::new(""));
+    let shown = name.display();
+    if name.is_empty() {
+        return Err("the command is an empty word".into());
+    }
+    if name.as_bytes().contains(&b'/') {
+        let file = from.join(name);
+        return match runnable(&file) {
+            // The rank enters --cwd first, and a relative name counts from there.
+            Ok(()) => Ok(name.into()),
+            Err(Unfit::Absent) => Err(format!("command '{shown}': there is no file '{}'", file.display())),
+            Err(Unfit::Directory) => Err(format!("command '{shown}': is a directory")),
+            Err(Unfit::NotExecutable) => Err(not_executable(&file)),
+        };
+    }
+    let mut almost = None;
+    for dir in std::env::split_paths(path) {
+        let file = if dir.as_os_str().is_empty() { Path::new(".").join(name) } else { dir.join(name) };
+        match runnable(&from.join(&file)) {
+            Ok(()) => return Ok(file),
+            Err(Unfit::NotExecutable) => almost = almost.or(Some(file)),
+            Err(_) => {}
+        }
+    }
+    if let Some(file) = almost {
+        return Err(not_executable(&file));
+    }
+    let here = match runnable(&from.join(name)) {
+        Err(Unfit::Absent | Unfit::Directory) => "",
+        _ => "; a file of that name is in the directory itself: put ./ or its interpreter before it",
+    };
+    Err(format!("command '{shown}': not found; PATH was searched ({}){here}", path.display()))
+}
+
+fn not_executable(file: &Path) -> String {
+    format!(
+        "command '{0}': the file is not executable; put its interpreter before it (as in `python {0}`) or run \
+         `chmod +x {0}`",
+        file.display()
+    )
+}
+
+enum Unfit {
+    Absent,
+    Directory,
+    NotExecutable,
+}
+
+fn runnable(file: &Path) -> Result<(), Unfit> {
+    let meta = std::fs::metadata(file).map_err(|_| Unfit::Absent)?;
+    if meta.is_dir() {
+        return Err(Unfit::Directory);
+    }
+    rustix::fs::accessat(CWD, file, Access::EXEC_OK, rustix::fs::AtFlags::empty())
+        .map_err(|_| Unfit::NotExecutable)
+}
+
+fn open_logs(dir: &Path, size: usize) -> Result<Vec<[File; 2]>, Refusal> {
+    let bad = |place: &Path, e: io::Error| Refusal::usage(format!("--log-dir '{}': {e}", place.display()));
+    std::fs::create_dir_all(dir).map_err(|e| bad(dir, e))?;
+    let open = |name: String| {
+        let file = dir.join(name);
+        File::create(&file).map_err(|e| bad(&file, e))
+    };
+    (0..size).map(|rank| Ok([open(format!("rank-{rank}.out"))?, open(format!("rank-{rank}.err"))?])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_name_is_found_as_a_shell_finds_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tool");
+        std::fs::write(&file, "#!/bin/sh\n").unwrap();
+        let path = dir.path().as_os_str();
+        assert_eq!(find("/bin/sh".as_ref(), None, path), Ok("/bin/sh".into()));
+        assert!(find("tool".as_ref(), None, path).unwrap_err().contains("chmod +x"));
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        assert_eq!(find("tool".as_ref(), None, path), Ok(file));
+        assert_eq!(find("./tool".as_ref(), Some(dir.path()), "".as_ref()), Ok("./tool".into()));
+        let lost = find("trian".as_ref(), None, path).unwrap_err();
+        assert!(lost.contains("'trian'") && lost.contains("PATH was searched"), "{lost}");
+        assert!(find("tool".as_ref(), Some(dir.path()), "/nowhere".as_ref()).unwrap_err().contains("./"));
+        assert!(find("/bin".as_ref(), None, path).unwrap_err().contains("directory"));
+        assert!(find("".as_ref(), None, path).is_err());
+    }
+}

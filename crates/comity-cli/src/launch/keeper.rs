@@ -1,0 +1,424 @@
+//! The process that starts the ranks, carries their input and output, and ends them.
+use super::course::{Cause, Course, Order};
+use super::deaths::Deaths;
+use super::ending::Ending;
+use super::feed::Feed;
+use super::job::Job;
+use super::meet::Meeting;
+use super::memory::Kills;
+use super::outlet::{Outlets, Stream};
+use super::rank::{Rank, environment};
+use super::signals::Signals;
+use super::{REFUSED, USAGE, tree};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Signal, WaitOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// What ranks leave running gets SIGTERM when the last rank has ended, and SIGKILL after this.
+const STRAYS: Duration = Duration::from_millis(500);
+/// How long it is tried to end them, and how long a pipe may stay open after that.
+const LEFT_OPEN: Duration = Duration::from_secs(2);
+/// How long the reader of the output may do nothing when the job was ended from outside.
+const READER: Duration = Duration::from_secs(2);
+
+/// Runs the job and returns the exit code.
+pub(super) fn keep(job: Job, front: UnixStream, input: OwnedFd) -> u8 {
+    match Keeper::open(job, front, input) {
+        Ok(keeper) => keeper.run(),
+        Err(e) => {
+            let _ = writeln!(io::stderr(), "comity launch: cannot prepare the job: {e}");
+            REFUSED
+        }
+    }
+}
+
+struct Keeper {
+    job: Job,
+    meeting: Meeting,
+    ranks: Vec<Rank>,
+    course: Course,
+    deaths: Deaths,
+    feed: Feed,
+    outlets: Outlets,
+    signals: Signals,
+    /// The process that the user started; None when it is gone.
+    front: Option<UnixStream>,
+    kills: Kills,
+    /// What speaks for lack of memory as the end of the rank that is blamed.
+    memory: Option<&'static str>,
+    /// Why not all ranks could be started.
+    unstarted: Option<(String, u8)>,
+    /// Why the output cannot be written.
+    unread: Option<(Stream, Errno)>,
+    buffer: Vec<u8>,
+}
+
+/// What a descriptor in the poll set belongs to.
+#[derive(Clone, Copy)]
+enum Source {
+    Front,
+    Signals,
+    Bell,
+    Feed,
+    Pipe(usize, usize),
+}
+
+impl Keeper {
+    fn open(job: Job, front: UnixStream, input: OwnedFd) -> io::Result<Self> {
+        // Out of reach of what is sent to the terminal's processes, SIGKILL of a process group above all.
+        rustix::process::setsid()?;
+        #[cfg(target_os = "linux")]
+        {
+            rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+            // `killall -9 comity` must not take both guards at once.
+            rustix::thread::set_name(c"rank-keeper")?;
+        }
+        // The terminal is read by the front.
+        rustix::stdio::dup2_stdin(&input)?;
+        front.set_nonblocking(true)?;
+        let timeout = job.timeout.and_then(|t| Instant::now().checked_add(t));
+        Ok(Self {
+            meeting: Meeting::open(job.size)?,
+            ranks: Vec::with_capacity(job.size),
+            course: Course::new(job.size, timeout),
+            deaths: Deaths::new()?,
+            feed: Feed::new(input),
+            outlets: Outlets::open()?,
+            signals: Signals::open()?,
+            front: Some(front),
+            kills: Kills::watch(),
+            memory: None,
+            unstarted: None,
+            unread: None,
+            buffer: vec![0; 64 << 10],
+            job,
+        })
+    }
+
+    fn run(mut self) -> u8 {
+        self.start();
+        while !self.course.over() {
+            self.turn(self.course.next());
+            if let Some(order) = self.course.tick(Instant::now()) {
+                self.carry_out(order);
+            }
+        }
+        self.end_strays();
+        self.drain();
+        let (text, code) = self.verdict();
+        if let Some(text) = text {
+            self.outlets.say(&text);
+        }
+        self.flush(|keeper| keeper.outlets.is_pending());
+        code
+    }
+
+    fn start(&mut self) {
+        if self.job.verbose {
+            let Meeting { job, .. } = &self.meeting;
+            self.outlets.say(&format!("job {job}: the ranks meet at {}", self.meeting.store()));
+        }
+        self.meeting.release();
+        for number in 0..self.job.size {
+            match Rank::start(&mut self.job, &self.meeting, number) {
+                Ok((rank, stdin)) => {
+                    if let Some(mut front) = self.front.as_ref() {
+                        let _ = front.write(&rank.pid.as_raw_pid().to_ne_bytes());
+                    }
+                    self.deaths.add(rank.pid);
+                    self.feed.add(stdin);
+                    self.ranks.push(rank);
+                    if self.job.verbose {
+                        self.say_started(number);
+                    }
+                }
+                Err(e) => {
+                    let program = self.job.program.display();
+                    let code = match e.raw_os_error() {
+                        Some(libc::ENOENT | libc::EACCES | libc::ENOEXEC | libc::E2BIG | libc::ENOTDIR) => {
+                            USAGE
+                        }
+                        _ => REFUSED,
+                    };
+                    self.unstarted = Some((format!("rank {number}: cannot start '{program}': {e}"), code));
+                    self.course = Course::new(self.ranks.len(), None);
+                    if let Some(order) = self.course.stop(Cause::Unstarted, Instant::now()) {
+                        self.carry_out(order);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn say_started(&self, number: usize) {
+        let Some(rank) = self.ranks.get(number) else { return };
+        let mut text =
+            format!("rank {number} (pid {}): {}", rank.pid.as_raw_pid(), self.job.program.display());
+        for arg in &self.job.args {
+            text.push_str(&format!(" {arg:?}"));
+        }
+        text.push_str(" with");
+        for (name, value) in environment(&self.job, &self.meeting, number) {
+            if let Some(value) = value {
+                text.push_str(&format!(" {}={}", name.display(), value.display()));
+            }
+        }
+        self.outlets.say(&text);
+    }
+
+    /// Waits until something happens, or `until`, and deals with all that has happened.
+    fn turn(&mut self, until: Option<Instant>) {
+        for source in self.wait(until) {
+            match source {
+                Source::Front => self.listen(),
+                Source::Bell => self.check_outlets(),
+                Source::Feed => self.feed.pump(true),
+                Source::Pipe(rank, pipe) => self.read(rank, pipe),
+                Source::Signals => {
+                    for signal in self.signals.take() {
+                        if signal != libc::SIGCHLD {
+                            self.stop(Cause::Interrupted { signal });
+                        }
+                    }
+                }
+            }
+        }
+        self.reap();
+    }
+
+    fn wait(&self, until: Option<Instant>) -> Vec<Source> {
+        let mut fds = vec![PollFd::new(self.outlets.bell(), PollFlags::IN)];
+        let mut sources = vec![Source::Bell];
+        let mut add = |fd, source| {
+            fds.push(fd);
+            sources.push(source);
+        };
+        if let Some(front) = &self.front {
+            add(PollFd::new(front, PollFlags::IN), Source::Front);
+        }
+        self.signals.wants().for_each(|fd| add(fd, Source::Signals));
+        self.feed.wants().for_each(|fd| add(fd, Source::Feed));
+        let room = Stream::BOTH.map(|stream| self.outlets.has_room(stream));
+        for (number, rank) in self.ranks.iter().enumerate() {
+            for (index, pipe) in rank.pipes.iter().enumerate() {
+                if let (Some(fd), true) = (&pipe.fd, room[index]) {
+                    add(PollFd::new(fd, PollFlags::IN), Source::Pipe(number, index));
+                }
+            }
+        }
+        let pause = until.map(|t| t.saturating_duration_since(Instant::now()));
+        let pause = pause.and_then(|p| Timespec::try_from(p).ok());
+        if rustix::event::poll(&mut fds, pause.as_ref()).is_err() {
+            return Vec::new();
+        }
+        fds.iter().zip(sources).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, s)| s).collect()
+    }
+
+    /// Takes the signals that the front passes on, or notices its end.
+    fn listen(&mut self) {
+        let Some(mut front) = self.front.as_ref() else { return };
+        let mut bytes = [0; 64];
+        match front.read(&mut bytes) {
+            Ok(0) => {
+                self.front = None;
+                self.stop(Cause::Orphaned);
+            }
+            Ok(n) => {
+                for &signal in &bytes[..n] {
+                    self.stop(Cause::Interrupted { signal: signal.into() });
+                }
+            }
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(_) => {
+                self.front = None;
+                self.stop(Cause::Orphaned);
+            }
+        }
+    }
+
+    fn check_outlets(&mut self) {
+        self.outlets.hush();
+        while let Some((stream, error)) = self.outlets.failure() {
+            // The logs still have a reader.
+            if self.job.logs.is_none() && self.unread.is_none() {
+                self.unread = Some((stream, error));
+                self.stop(Cause::Unread);
+            }
+        }
+    }
+
+    fn read(&mut self, rank: usize, pipe: usize) {
+        let Some(pipe) = self.ranks.get_mut(rank).and_then(|r| r.pipes.get_mut(pipe)) else { return };
+        let mut show = Vec::new();
+        let logged = pipe.read(&mut self.buffer, &mut show);
+        self.outlets.put(pipe.stream, &show);
+        if let Err(e) = logged {
+            let name = pipe.stream.name();
+            self.outlets.say(&format!("rank {rank}: its {name} is no longer written to --log-dir: {e}"));
+        }
+    }
+
+    /// Takes note of the processes that have ended: ranks in the order of their ends, then any other.
+    fn reap(&mut self) {
+        for rank in self.deaths.take() {
+            let Some(pid) = self.ranks.get(rank).filter(|r| r.alive).map(|r| r.pid) else { continue };
+            if let Ok(Some((_, status))) = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG)
+                && let Some(ending) = Ending::of(status)
+            {
+                self.ended(rank, ending);
+            }
+        }
+        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            let rank = self.ranks.iter().position(|r| r.alive && r.pid == pid);
+            if let (Some(rank), Some(ending)) = (rank, Ending::of(status)) {
+                self.ended(rank, ending);
+            }
+        }
+    }
+
+    fn ended(&mut self, number: usize, ending: Ending) {
+        let Some(rank) = self.ranks.get_mut(number) else { return };
+        rank.alive = false;
+        let pid = rank.pid;
+        self.feed.remove(number);
+        self.course.ended(number, ending, Instant::now());
+        if ending.is_failure() {
+            // The number is free for a new process from now on, but not taken within microseconds.
+            let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+        }
+        if self.course.cause() == Some(&Cause::Failed { rank: number, ending }) {
+            let killed = ending == Ending::Signal(libc::SIGKILL);
+            self.memory = if killed { self.kills.evidence() } else { None };
+        }
+        if self.job.verbose {
+            self.outlets.say(&format!("{} {ending}", self.name(number)));
+        }
+    }
+
+    fn stop(&mut self, cause: Cause) {
+        if let Some(order) = self.course.stop(cause, Instant::now()) {
+            self.carry_out(order);
+        }
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        let alive = || self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
+        let list = || {
+            alive().map(|(n, r)| format!("{n} (pid {})", r.pid.as_raw_pid())).collect::<Vec<_>>().join(", ")
+        };
+        match order {
+            Order::Term => alive().for_each(|(_, rank)| {
+                rank.signal(Signal::TERM);
+                // A stopped process gets it only when it goes on.
+                rank.signal(Signal::CONT);
+            }),
+            Order::Kill => {
+                self.outlets.say(&format!("still running after SIGTERM, now killed: rank {}", list()));
+                alive().for_each(|(_, rank)| rank.signal(Signal::KILL));
+                tree::signal(&tree::descendants(), Signal::KILL);
+            }
+            Order::Abandon => {
+                self.outlets.say(&format!("left behind, for they do not die of SIGKILL: rank {}", list()));
+            }
+        }
+    }
+
+    /// Ends what ranks have left running, wherever it hides.
+    fn end_strays(&mut self) {
+        let since = Instant::now();
+        let mut asked = false;
+        while since.elapsed() < LEFT_OPEN {
+            let strays = tree::descendants();
+            if strays.is_empty() {
+                break;
+            }
+            if since.elapsed() >= STRAYS {
+                tree::signal(&strays, Signal::KILL);
+            } else if !asked {
+                asked = true;
+                tree::signal(&strays, Signal::TERM);
+                tree::signal(&strays, Signal::CONT);
+            }
+            self.turn(Some(Instant::now() + Duration::from_millis(20)));
+        }
+    }
+
+    /// Reads what the ranks have written before they ended.
+    fn drain(&mut self) {
+        let since = Instant::now();
+        self.flush(|keeper| {
+            let open = keeper.ranks.iter().flat_map(|r| &r.pipes).any(|p| p.fd.is_some());
+            // Some other process may have been handed a pipe; then it never ends.
+            open && (keeper.outlets.is_pending() || since.elapsed() < LEFT_OPEN)
+        });
+        for pipe in self.ranks.iter_mut().flat_map(|r| &mut r.pipes) {
+            let mut show = Vec::new();
+            pipe.close(&mut show);
+            self.outlets.put(pipe.stream, &show);
+        }
+    }
+
+    /// Goes on while `more` says so. A reader that takes nothing is waited for, unless the job was ended from outside.
+    fn flush(&mut self, more: impl Fn(&Self) -> bool) {
+        let mut written = self.outlets.written();
+        let mut since = Instant::now();
+        while more(self) {
+            self.turn(Some(Instant::now() + Duration::from_millis(100)));
+            if written != self.outlets.written() || !self.outlets.is_pending() {
+                (written, since) = (self.outlets.written(), Instant::now());
+            }
+            let patience = match self.course.cause() {
+                None | Some(Cause::Failed { .. }) => continue,
+                Some(Cause::Orphaned) => READER / 10,
+                Some(_) => READER,
+            };
+            if since.elapsed() >= patience {
+                return;
+            }
+        }
+    }
+
+    fn name(&self, number: usize) -> String {
+        let pid = self.ranks.get(number).map_or(0, |r: &Rank| r.pid.as_raw_pid());
+        format!("rank {number} (pid {pid}, host {})", rustix::system::uname().nodename().to_string_lossy())
+    }
+
+    /// The last line and the exit code.
+    fn verdict(&self) -> (Option<String>, u8) {
+        let Some(cause) = self.course.cause() else { return (None, 0) };
+        let (text, code) = match cause {
+            Cause::Failed { rank, ending } => {
+                let why = self.memory.map(|m| format!(": {m}")).unwrap_or_default();
+                (format!("{} {ending}{why}", self.name(*rank)), ending.code())
+            }
+            Cause::Interrupted { signal } => {
+                let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a signal");
+                (format!("ended by {name}"), Ending::Signal(*signal).code())
+            }
+            Cause::TimedOut => {
+                let seconds = self.job.timeout.unwrap_or_default().as_secs_f64();
+                (format!("ended because the job took longer than --timeout {seconds} s"), 124)
+            }
+            Cause::Unread => match self.unread {
+                Some((stream, Errno::PIPE)) => {
+                    (format!("ended because nobody reads {} any more", stream.name()), 141)
+                }
+                Some((stream, error)) => {
+                    let error = io::Error::from(error);
+                    (format!("ended because {} cannot be written: {error}", stream.name()), REFUSED)
+                }
+                None => ("ended because its output cannot be written".into(), REFUSED),
+            },
+            Cause::Orphaned => ("ended because the process that started it is gone".into(), 137),
+            Cause::Unstarted => {
+                self.unstarted.clone().unwrap_or_else(|| ("not all ranks could be started".into(), REFUSED))
+            }
+        };
+        (Some(text), code)
+    }
+}

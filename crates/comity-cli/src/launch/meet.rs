@@ -1,0 +1,157 @@
+//! What the ranks need to find each other: a job key, a store, and addresses for the libraries that bring their own.
+use super::handed::Handed;
+use socket2::{Domain, Socket, Type};
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::RawFd;
+
+/// 32 random bytes that let a process join the job.
+pub(super) struct JobKey([u8; 32]);
+
+impl JobKey {
+    fn random() -> io::Result<Self> {
+        random().map(Self)
+    }
+}
+
+impl fmt::Debug for JobKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JobKey")
+    }
+}
+
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok(bytes)
+}
+
+/// Everything by which the ranks of one job meet; it must live as long as they do.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    pub(super) job: String,
+    store: Store,
+    master: Reserved,
+    ring: Vec<Reserved>,
+    key_file: Handed,
+    host_file: Option<Handed>,
+}
+
+impl Meeting {
+    pub(super) fn open(size: usize) -> io::Result<Self> {
+        let key = JobKey::random()?;
+        let job: String = random::<8>()?.iter().map(|b| format!("{b:02x}")).collect();
+        let store = open_store(size, &key, &job)?;
+        let key_file = Handed::secret(&key.0)?;
+        // MLX's ring dies of a group of one; without its variables it runs alone, as it should.
+        let ring = if size > 1 { (0..size).map(|_| Reserved::new()).collect() } else { Ok(Vec::new()) }?;
+        let host_file = match ring.is_empty() {
+            true => None,
+            false => Some(Handed::readable(host_list(&ring).as_bytes())?),
+        };
+        Ok(Self { job, store, master: Reserved::new()?, ring, key_file, host_file })
+    }
+
+    pub(super) fn store(&self) -> SocketAddr {
+        self.store.addr
+    }
+
+    /// For torch's `env://`.
+    pub(super) fn master(&self) -> SocketAddr {
+        self.master.addr
+    }
+
+    pub(super) fn key_fd(&self) -> RawFd {
+        self.key_file.fd()
+    }
+
+    /// The path of MLX's host file.
+    pub(super) fn host_file(&self) -> Option<String> {
+        self.host_file.as_ref().map(Handed::path)
+    }
+
+    /// The descriptors that a rank inherits.
+    pub(super) fn handed(&self) -> Vec<RawFd> {
+        std::iter::once(&self.key_file).chain(&self.host_file).map(Handed::fd).collect()
+    }
+
+    /// Frees the addresses where holding them would keep the ranks from taking them.
+    pub(super) fn release(&mut self) {
+        if !cfg!(target_os = "linux") {
+            self.ring.iter_mut().chain([&mut self.master]).for_each(|r| r.socket = None);
+        }
+    }
+}
+
+/// `[["127.0.0.1:5000"],["127.0.0.1:5001"]]`: an address per rank.
+fn host_list(ring: &[Reserved]) -> String {
+    let hosts: Vec<[String; 1]> = ring.iter().map(|r| [r.addr.to_string()]).collect();
+    serde_json::json!(hosts).to_string()
+}
+
+/// A port that no one else is given.
+///
+/// The socket is bound but does not listen. On Linux such a socket keeps the kernel from handing the port to
+/// others, and still lets a listener take it that sets SO_REUSEADDR, as servers do.
+#[derive(Debug)]
+struct Reserved {
+    addr: SocketAddr,
+    socket: Option<Socket>,
+}
+
+impl Reserved {
+    fn new() -> io::Result<Self> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+        let addr = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self { addr, socket: Some(socket) })
+    }
+}
+
+/// Where the ranks of Comity meet.
+#[derive(Debug)]
+struct Store {
+    addr: SocketAddr,
+    /// Holds the address.
+    _listener: TcpListener,
+}
+
+fn open_store(_size: usize, _key: &JobKey, _job: &str) -> io::Result<Store> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    Ok(Store { addr: listener.local_addr()?, _listener: listener })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_shows_nothing_of_itself() {
+        assert_eq!(format!("{:?}", JobKey([7; 32])), "JobKey");
+        assert_ne!(JobKey::random().unwrap().0, JobKey::random().unwrap().0);
+    }
+
+    #[test]
+    fn reserved_addresses_differ_and_can_be_taken_by_a_server() {
+        let mut meeting = Meeting::open(3).unwrap();
+        meeting.release();
+        let mut addrs: Vec<_> = meeting.ring.iter().map(|r| r.addr).collect();
+        addrs.extend([meeting.master(), meeting.store()]);
+        addrs.sort();
+        addrs.dedup();
+        assert_eq!(addrs.len(), 5);
+        let servers: Vec<_> = meeting.ring.iter().map(|r| TcpListener::bind(r.addr).unwrap()).collect();
+        std::net::TcpStream::connect(servers[1].local_addr().unwrap()).unwrap();
+        // torch listens on every address of the machine.
+        TcpListener::bind((Ipv4Addr::UNSPECIFIED, meeting.master().port())).unwrap();
+    }
+
+    #[test]
+    fn the_host_file_is_a_list_of_lists() {
+        let ring = [Reserved::new().unwrap(), Reserved::new().unwrap()];
+        assert_eq!(host_list(&ring), format!("[[\"{}\"],[\"{}\"]]", ring[0].addr, ring[1].addr));
+        assert_eq!(Meeting::open(1).unwrap().host_file(), None);
+    }
+}

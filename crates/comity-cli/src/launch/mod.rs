@@ -1,0 +1,173 @@
+//! `comity launch`: starts the ranks of a job on this machine and answers for how they end.
+//!
+//! Two processes stand guard over each other. The [front](front) is the one that the user started: it takes
+//! the signals and the standard input of the terminal. The [keeper](keeper) is its child in a session of its
+//! own: it starts the ranks, carries their lines, and ends them. The front's death closes a socket that the
+//! keeper polls; the keeper's death makes its children the front's (both are "subreapers" on Linux). So
+//! whichever of the two is killed, the other one is an ancestor of every process of the job, also of those
+//! that left their process group, and ends them.
+mod course;
+mod deaths;
+mod ending;
+mod feed;
+mod front;
+mod handed;
+mod job;
+mod keeper;
+mod lines;
+mod meet;
+mod memory;
+mod outlet;
+mod rank;
+mod signals;
+mod sys;
+mod tree;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The exit code for input that a user can correct.
+const USAGE: u8 = 2;
+/// The exit code when the machine refuses something that was asked correctly.
+const REFUSED: u8 = 1;
+
+const AFTER: &str = "\
+Exit code: 0 when every rank ended with 0; the code of the first rank that failed (128 + signal when a signal
+killed it); 124 after --timeout; 130, 143, 129 after SIGINT (Ctrl-C), SIGTERM, SIGHUP; 141 when the reader of
+the output went away; 2 for bad arguments. When a rank fails, the others have 1 s to end by themselves, then get
+SIGTERM, then, after 5 s or a second Ctrl-C, SIGKILL. What ranks leave running ends with the job.
+
+Each rank finds COMITY_RANK, COMITY_SIZE, COMITY_LOCAL_RANK, COMITY_LOCAL_SIZE, COMITY_STORE, COMITY_JOB and
+COMITY_KEY_FD in its environment; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX.";
+
+/// What `comity launch` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER)]
+pub(crate) struct Args {
+    /// How many ranks to start
+    #[arg(short, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    n: u32,
+
+    /// Set a variable for every rank (repeatable)
+    #[arg(long, value_name = "K=V", value_parser = OsStringValueParser::new().try_map(Setting::parse))]
+    env: Vec<Setting>,
+
+    /// The directory in which the ranks start
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+
+    /// End the job after this many seconds, with exit code 124
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
+    timeout: Option<Duration>,
+
+    /// Also write each rank's output, untagged, to DIR/rank-N.out and DIR/rank-N.err
+    #[arg(long, value_name = "DIR")]
+    log_dir: Option<PathBuf>,
+
+    /// Start each line with its rank, as in "[2] " (the default with two ranks or more)
+    #[arg(long, overrides_with = "no_tag_output")]
+    tag_output: bool,
+
+    /// Pass lines through as they are
+    #[arg(long)]
+    no_tag_output: bool,
+
+    /// Say what is started, with which variables, and how each rank ended
+    #[arg(long, short)]
+    verbose: bool,
+
+    /// The command that every rank runs, with its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// One `--env`.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    name: OsString,
+    value: OsString,
+}
+
+impl Setting {
+    fn parse(text: OsString) -> Result<Self, String> {
+        let bytes = text.as_bytes();
+        match bytes.iter().position(|&b| b == b'=') {
+            Some(0) => Err("there is no name before '='; write NAME=VALUE".into()),
+            Some(at) => Ok(Self {
+                name: OsStr::from_bytes(&bytes[..at]).into(),
+                value: OsStr::from_bytes(&bytes[at + 1..]).into(),
+            }),
+            None => Err("there is no '='; write NAME=VALUE (variables of this shell reach the ranks \
+                 without --env)"
+                .into()),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let allowed = "allowed is a number of seconds above 0, such as 90 or 0.5";
+    let number: f64 = text.parse().map_err(|_| format!("not a number; {allowed}"))?;
+    match Duration::try_from_secs_f64(number) {
+        // A century: beyond it, adding to the clock could overflow.
+        Ok(time) if !time.is_zero() && time.as_secs() < 3_200_000_000 => Ok(time),
+        _ => Err(format!("out of range; {allowed}")),
+    }
+}
+
+/// Runs the job to its end and returns the exit code.
+pub(crate) fn launch(args: Args) -> u8 {
+    let job = match job::Job::check(args) {
+        Ok(job) => job,
+        Err(refusal) => return refuse(&refusal),
+    };
+    let pair = UnixStream::pair().and_then(|sockets| Ok((sockets, std::io::pipe()?)));
+    let ((to_keeper, to_front), (input, relay)) = match pair {
+        Ok(pair) => pair,
+        Err(e) => return refuse(&job::Refusal::machine(format!("cannot make a pipe: {e}"))),
+    };
+    match sys::fork() {
+        Ok(sys::Fork::Child) => {
+            drop((to_keeper, relay));
+            let code = keeper::keep(job, to_front, input.into());
+            // The front's part of the program must not run a second time here.
+            std::process::exit(code.into())
+        }
+        Ok(sys::Fork::Parent(keeper)) => {
+            drop((job, to_front, input));
+            front::watch(keeper, to_keeper, relay.into())
+        }
+        Err(e) => refuse(&job::Refusal::machine(format!("cannot start a second process: {e}"))),
+    }
+}
+
+fn refuse(refusal: &job::Refusal) -> u8 {
+    eprintln!("comity launch: {}", refusal.text);
+    refusal.code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_need_a_name_and_an_equals_sign() {
+        let set = Setting::parse("A=b=c".into()).unwrap();
+        assert_eq!((set.name.to_str(), set.value.to_str()), (Some("A"), Some("b=c")));
+        assert_eq!(Setting::parse("A=".into()).unwrap().value, "");
+        assert!(Setting::parse("A".into()).unwrap_err().contains("NAME=VALUE"));
+        assert!(Setting::parse("=b".into()).is_err());
+    }
+
+    #[test]
+    fn seconds_are_positive_and_finite() {
+        assert_eq!(seconds("1.5"), Ok(Duration::from_millis(1500)));
+        for bad in ["0", "-1", "nan", "inf", "1e300", "ten", "", "1e-300"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

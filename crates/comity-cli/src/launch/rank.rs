@@ -1,0 +1,129 @@
+//! One rank: its environment, its start, and the launcher's ends of its pipes.
+use super::job::Job;
+use super::lines::Lines;
+use super::meet::Meeting;
+use super::outlet::Stream;
+use super::sys;
+use rustix::fs::OFlags;
+use rustix::process::{Pid, Signal};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+#[derive(Debug)]
+pub(super) struct Rank {
+    pub(super) pid: Pid,
+    pub(super) alive: bool,
+    pub(super) pipes: [Pipe; 2],
+}
+
+/// One of a rank's output streams.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    pub(super) stream: Stream,
+    /// Until its end.
+    pub(super) fd: Option<OwnedFd>,
+    lines: Lines,
+    log: Option<File>,
+}
+
+impl Rank {
+    /// Starts a rank, and returns it with the end that feeds its standard input.
+    pub(super) fn start(job: &mut Job, meeting: &Meeting, rank: usize) -> io::Result<(Self, OwnedFd)> {
+        let mut command = Command::new(&job.program);
+        command.arg0(&job.name).args(&job.args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        for (name, value) in environment(job, meeting, rank) {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        if let Some(dir) = &job.cwd {
+            command.current_dir(dir);
+        }
+        sys::prepare(&mut command, meeting.handed());
+        let mut child = command.spawn()?;
+        let gone = || io::Error::other("no pipe");
+        let stdin: OwnedFd = child.stdin.take().ok_or_else(gone)?.into();
+        let out = child.stdout.take().ok_or_else(gone)?.into();
+        let err = child.stderr.take().ok_or_else(gone)?.into();
+        rustix::fs::fcntl_setfl(&stdin, rustix::fs::fcntl_getfl(&stdin)? | OFlags::NONBLOCK)?;
+        let [log_out, log_err] = match job.logs.as_mut().and_then(|logs| logs.get_mut(rank)) {
+            Some(files) => [Some(files[0].try_clone()?), Some(files[1].try_clone()?)],
+            None => [None, None],
+        };
+        let lines = || Lines::new(rank, job.size, job.tag);
+        let pipes = [
+            Pipe { stream: Stream::Out, fd: Some(out), lines: lines(), log: log_out },
+            Pipe { stream: Stream::Err, fd: Some(err), lines: lines(), log: log_err },
+        ];
+        Ok((Self { pid: Pid::from_child(&child), alive: true, pipes }, stdin))
+    }
+
+    /// Signals the rank's process group. Only while the rank was not reaped, so that the number is its own.
+    pub(super) fn signal(&self, signal: Signal) {
+        if self.alive {
+            let _ = rustix::process::kill_process_group(self.pid, signal);
+        }
+    }
+}
+
+impl Pipe {
+    /// Reads once, which does not block when the pipe is readable; appends what can be shown to `show`.
+    /// The error is that of the log file, told once.
+    pub(super) fn read(&mut self, buffer: &mut [u8], show: &mut Vec<u8>) -> Result<(), io::Error> {
+        let Some(fd) = &self.fd else { return Ok(()) };
+        match rustix::io::read(fd, &mut *buffer) {
+            Ok(n) if n > 0 => {
+                let bytes = &buffer[..n];
+                self.lines.take(bytes, show);
+                if let Some(file) = &mut self.log
+                    && let Err(e) = file.write_all(bytes)
+                {
+                    self.log = None;
+                    return Err(e);
+                }
+            }
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+            _ => self.close(show),
+        }
+        Ok(())
+    }
+
+    /// Gives up on the pipe; what it had of a last line is shown.
+    pub(super) fn close(&mut self, show: &mut Vec<u8>) {
+        self.fd = None;
+        self.lines.finish(show);
+    }
+}
+
+/// What is changed for a rank in the environment of the launcher; None removes a variable.
+pub(super) fn environment(job: &Job, meeting: &Meeting, rank: usize) -> Vec<(OsString, Option<OsString>)> {
+    let (rank, size) = (rank.to_string(), job.size.to_string());
+    let master = meeting.master();
+    let mut all: Vec<(OsString, Option<OsString>)> = Vec::new();
+    let mut set = |name: &str, value: Option<String>| all.push((name.into(), value.map(Into::into)));
+    // These can be chosen with --env.
+    set("MASTER_ADDR", Some(master.ip().to_string()));
+    set("MASTER_PORT", Some(master.port().to_string()));
+    set("MLX_HOSTFILE", meeting.host_file());
+    // Another job's, if this one is started from inside it.
+    set("COMITY_KEY_FILE", None);
+    all.extend(job.env.iter().map(|s| (s.name.clone(), Some(s.value.clone()))));
+    let mut set = |name: &str, value: Option<&str>| all.push((name.into(), value.map(Into::into)));
+    for name in ["COMITY_RANK", "COMITY_LOCAL_RANK", "RANK", "LOCAL_RANK"] {
+        set(name, Some(&rank));
+    }
+    for name in ["COMITY_SIZE", "COMITY_LOCAL_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE"] {
+        set(name, Some(&size));
+    }
+    set("MLX_RANK", (job.size > 1).then_some(&rank));
+    set("COMITY_STORE", Some(&meeting.store().to_string()));
+    set("COMITY_JOB", Some(&meeting.job));
+    set("COMITY_KEY_FD", Some(&meeting.key_fd().to_string()));
+    all
+}

@@ -1,0 +1,45 @@
+//! Signals as descriptors to poll.
+use rustix::event::{PollFd, PollFlags};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use std::io;
+use std::os::unix::net::UnixStream;
+
+/// From here on, these signals no longer do what they do by default.
+#[derive(Debug)]
+pub(super) struct Signals {
+    pipes: Vec<(i32, UnixStream)>,
+}
+
+impl Signals {
+    /// SIGCHLD, and those by which a user ends a job, less those that this process was started to ignore (nohup).
+    pub(super) fn open() -> io::Result<Self> {
+        let mut pipes = Vec::new();
+        for signal in [SIGCHLD, SIGINT, SIGTERM, SIGHUP] {
+            if signal != SIGCHLD && super::sys::is_ignored(signal) {
+                continue;
+            }
+            let (pipe, end) = UnixStream::pair()?;
+            pipe.set_nonblocking(true)?;
+            signal_hook::low_level::pipe::register(signal, end)?;
+            pipes.push((signal, pipe));
+        }
+        Ok(Self { pipes })
+    }
+
+    pub(super) fn wants(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.pipes.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN))
+    }
+
+    /// The signals that came since the last call, each once.
+    pub(super) fn take(&self) -> Vec<i32> {
+        let mut sink = [0; 64];
+        let came = |pipe: &UnixStream, sink: &mut [u8]| {
+            let mut any = false;
+            while matches!(rustix::io::read(pipe, &mut *sink), Ok(n) if n > 0) {
+                any = true;
+            }
+            any
+        };
+        self.pipes.iter().filter(|(_, pipe)| came(pipe, &mut sink)).map(|(signal, _)| *signal).collect()
+    }
+}

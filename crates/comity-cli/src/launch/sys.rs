@@ -1,0 +1,65 @@
+//! What needs `unsafe` in the launcher: fork, the moment between fork and exec of a rank, signal dispositions.
+use rustix::io::FdFlags;
+use rustix::process::Pid;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+pub(super) enum Fork {
+    Parent(Pid),
+    Child,
+}
+
+/// Splits the process in two. Only called while there is one thread.
+pub(super) fn fork() -> io::Result<Fork> {
+    // SAFETY: no other thread exists (see `run`), so the child finds every lock free and may run any code.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        pid => Ok(Pid::from_raw(pid).map_or(Fork::Child, Fork::Parent)),
+    }
+}
+
+/// Prepares a rank: a process group of its own, death with the keeper, and these descriptors kept open.
+pub(super) fn prepare(command: &mut Command, keep: Vec<RawFd>) {
+    command.process_group(0);
+    #[cfg(target_os = "linux")]
+    let keeper = rustix::process::getpid();
+    let before_exec = move || {
+        #[cfg(target_os = "linux")]
+        {
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+            // The keeper may have died before that line.
+            if rustix::process::getppid() != Some(keeper) {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+        }
+        for &fd in &keep {
+            // SAFETY: the owners of these descriptors outlive the call of `spawn` that runs this closure.
+            rustix::io::fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::empty())?;
+        }
+        Ok(())
+    };
+    // SAFETY: the closure only makes system calls (prctl, getppid, fcntl) and allocates nothing, so it is fit
+    // to run between fork and exec.
+    unsafe { command.pre_exec(before_exec) };
+}
+
+pub(super) fn is_ignored(signal: i32) -> bool {
+    // SAFETY: all-zero is a valid `sigaction`, which the call then fills; no disposition is changed.
+    unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// Makes a read of the terminal from the background an error instead of a stop.
+pub(super) fn block_background_stop() {
+    // SAFETY: the set is initialised by `sigemptyset` before it is used; only this thread's mask changes.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGTTIN);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+}

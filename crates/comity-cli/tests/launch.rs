@@ -1,0 +1,18 @@
+//! `comity launch` with real processes. Every wait has a deadline, and what a test starts is ended with it.
+#![allow(missing_docs)]
+
+#[path = "launch/harness.rs"]
+mod harness;
+
+#[path = "launch/bad_input.rs"]
+mod bad_input;
+#[path = "launch/endings.rs"]
+mod endings;
+#[path = "launch/environment.rs"]
+mod environment;
+#[path = "launch/orphans.rs"]
+mod orphans;
+#[path = "launch/output.rs"]
+mod output;
+#[path = "launch/stdin.rs"]
+mod stdin;

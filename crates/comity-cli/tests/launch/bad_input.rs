@@ -1,0 +1,85 @@
+//! What a user can get wrong: an answer at once that names the place, and exit code 2.
+use super::harness::*;
+use std::time::{Duration, Instant};
+
+fn refused(args: &[&str], says: &[&str]) {
+    // The bound is for the launcher, not for a machine that runs all tests at once: the best of five counts.
+    let mut best = Duration::MAX;
+    for _ in 0..5 {
+        let start = Instant::now();
+        let done = run(args);
+        best = best.min(start.elapsed());
+        assert_eq!(done.code, 2, "{args:?}: {}", done.err);
+        assert_eq!(done.out, "", "{args:?}");
+        for word in says {
+            assert!(done.err.contains(word), "{args:?}: no '{word}' in: {}", done.err);
+        }
+        assert!(!done.err.contains("panicked"), "{}", done.err);
+        if best < Duration::from_millis(100) {
+            return;
+        }
+    }
+    panic!("{args:?}: {best:?}");
+}
+
+#[test]
+fn counts_of_ranks() {
+    for bad in ["0", "-1", "two", "1.5", "", "4097", "99999999999999999999"] {
+        refused(&["-n", bad, "true"], &["-n"]);
+    }
+    refused(&["-n"], &["-n"]);
+}
+
+#[test]
+fn flags_and_commands() {
+    refused(&["--frobnicate", "true"], &["--frobnicate"]);
+    refused(&["-n", "2"], &["COMMAND"]);
+    refused(&["-n", "2", "--"], &["COMMAND"]);
+    refused(&["no-such-command-here"], &["'no-such-command-here'", "PATH was searched", "/bin"]);
+    refused(&["--", "./no-such-file"], &["./no-such-file", "no file"]);
+    refused(&["/"], &["'/'", "directory"]);
+    refused(&[""], &["empty"]);
+    refused(&["/etc/passwd"], &["/etc/passwd", "not executable", "chmod"]);
+}
+
+#[test]
+fn variables() {
+    refused(&["--env", "FOO", "true"], &["--env", "FOO", "NAME=VALUE"]);
+    refused(&["--env", "=x", "true"], &["--env", "no name"]);
+    refused(&["--env", "COMITY_RANK=3", "true"], &["--env COMITY_RANK", "itself"]);
+    refused(&["--env", "WORLD_SIZE=3", "true"], &["--env WORLD_SIZE"]);
+    refused(&["--env", "PATH=/nowhere", "ls"], &["'ls'", "/nowhere"]);
+}
+
+#[test]
+fn directories() {
+    refused(&["--cwd", "/no/such/dir", "true"], &["--cwd", "/no/such/dir", "no such directory"]);
+    refused(&["--cwd", "/etc/passwd", "true"], &["--cwd", "/etc/passwd", "not a directory"]);
+    refused(&["--log-dir", "/etc/passwd/logs", "true"], &["--log-dir", "/etc/passwd/logs"]);
+    refused(&["--log-dir", "/proc/nothing", "true"], &["--log-dir", "/proc/nothing"]);
+}
+
+#[test]
+fn a_log_directory_without_room_for_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("rank-1.err")).unwrap();
+    refused(&["-n", "2", "--log-dir", dir.path().to_str().unwrap(), "true"], &["--log-dir", "rank-1.err"]);
+}
+
+#[test]
+fn times() {
+    for bad in ["0", "-3", "soon", "nan", "inf", "1e30"] {
+        refused(&["--timeout", bad, "true"], &["--timeout", "seconds"]);
+    }
+}
+
+#[test]
+fn a_file_that_is_no_program_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tool");
+    std::fs::write(&file, b"\x7fELF nonsense").unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let done = run(&["-n", "2", file.to_str().unwrap()]);
+    assert_ne!(done.code, 0);
+    assert!(done.last().starts_with("comity launch: rank 0"), "{}", done.err);
+}

@@ -1,0 +1,173 @@
+//! Exit codes, the rank that is blamed, and how the others are ended.
+use super::harness::*;
+use rustix::process::Signal;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+#[test]
+fn all_well_is_zero_and_says_nothing() {
+    let done = script(4, &[], "exit 0");
+    assert_eq!((done.code, done.out.as_str(), done.err.as_str()), (0, "", ""));
+    assert_eq!(run(&["true"]).code, 0);
+    assert_eq!(run(&["-n1", "sh", "-c", "exit 0"]).code, 0);
+}
+
+#[test]
+fn the_code_is_that_of_the_rank_that_failed() {
+    let done = script(4, &[], "[ $COMITY_RANK = 2 ] && exit 37; exit 0");
+    assert_eq!(done.code, 37);
+    assert!(done.last().starts_with("comity launch: rank 2 (pid "), "{}", done.err);
+    assert!(done.last().ends_with(") exited with code 37"), "{}", done.err);
+    assert_eq!(run(&["sh", "-c", "exit 255"]).code, 255);
+}
+
+#[test]
+fn a_killed_rank_is_named_with_its_signal() {
+    for (signal, number, name) in [("KILL", 9, "SIGKILL"), ("SEGV", 11, "SIGSEGV"), ("USR1", 10, "SIGUSR1")] {
+        let done = script(3, &[], &format!("[ $RANK = 1 ] && kill -{signal} $$; sleep 30"));
+        assert_eq!(done.code, 128 + number);
+        let end = format!("was killed by signal {number} ({name})");
+        assert!(done.last().starts_with("comity launch: rank 1 (pid "), "{}", done.err);
+        assert!(done.last().ends_with(&end), "{}", done.err);
+        assert!(!done.err.contains("out of memory"), "{}", done.err);
+    }
+}
+
+#[test]
+fn the_first_failure_is_blamed_not_its_echoes() {
+    // The others report the loss and fail, too, within the second that they are given.
+    let dir = tempfile::tempdir().unwrap();
+    let flags = ["--env", &format!("D={}", dir.path().display())];
+    let all = "if [ $RANK = 2 ]; then touch $D/go; exit 5; fi
+               while [ ! -e $D/go ]; do sleep 0.01; done; sleep 0.1; echo rank 2 is gone >&2; exit 1";
+    for _ in 0..5 {
+        let done = script(4, &flags, all);
+        assert_eq!(done.code, 5, "{}", done.err);
+        assert_eq!(done.err.matches("rank 2 is gone").count(), 3, "{}", done.err);
+        assert!(done.last().contains(" rank 2 (pid"), "{}", done.err);
+        std::fs::remove_file(dir.path().join("go")).unwrap();
+    }
+}
+
+#[test]
+fn a_rank_that_ends_early_and_well_stops_nobody() {
+    let done = script(2, &[], "[ $RANK = 0 ] && exit 0; sleep 1.5; echo done");
+    assert_eq!((done.code, done.out.as_str()), (0, "[1] done\n"));
+}
+
+#[test]
+fn the_others_of_a_failed_rank_are_ended_and_may_clean_up() {
+    let done = script(3, &[], "[ $RANK = 0 ] && exit 9; trap 'echo bye; exit 0' TERM; sleep 30 & wait");
+    assert_eq!(done.code, 9);
+    assert_eq!(done.sorted(), ["[1] bye", "[2] bye"]);
+    assert!(done.took < Duration::from_secs(5), "{:?}", done.took);
+}
+
+#[test]
+fn ranks_that_ignore_sigterm_are_killed() {
+    let job = start_script(2, &[], "[ $RANK = 0 ] && exit 4; trap '' TERM; while :; do sleep 1; done");
+    let done = job.finish();
+    assert_eq!(done.code, 4);
+    assert!(done.err.contains("still running after SIGTERM, now killed: rank 1 (pid"), "{}", done.err);
+    assert!(done.last().contains("rank 0 ") && done.last().contains("code 4"), "{}", done.err);
+    assert!((Duration::from_secs(5)..Duration::from_secs(12)).contains(&done.took), "{:?}", done.took);
+}
+
+#[test]
+fn a_stopped_rank_is_ended_without_waiting() {
+    let job = start(&["-n", "2", "sleep", "100"]);
+    let sleeps = job.wait_running("sleep", 2);
+    rustix::process::kill_process(sleeps[0].pid, Signal::STOP).unwrap();
+    let mark = job.mark.clone();
+    job.signal(Signal::TERM);
+    let done = job.finish();
+    assert_eq!(done.code, 143);
+    assert!(done.took < Duration::from_secs(4), "{:?}", done.took);
+    assert!(marked(&mark).is_empty());
+}
+
+#[test]
+fn each_signal_of_a_user_has_its_code() {
+    for (signal, code, name) in
+        [(Signal::INT, 130, "SIGINT"), (Signal::TERM, 143, "SIGTERM"), (Signal::HUP, 129, "SIGHUP")]
+    {
+        let job = start(&["-n", "3", "sleep", "100"]);
+        job.wait_running("sleep", 3);
+        let mark = job.mark.clone();
+        job.signal(signal);
+        let done = job.finish();
+        assert_eq!((done.code, done.last()), (code, format!("comity launch: ended by {name}").as_str()));
+        assert!(done.took < Duration::from_secs(4), "{:?}", done.took);
+        assert!(marked(&mark).is_empty());
+    }
+}
+
+#[test]
+fn ctrl_c_is_sigterm_first_and_sigkill_when_repeated() {
+    let dir = tempfile::tempdir().unwrap();
+    let stay = format!("trap '' TERM; echo > {}/up$RANK; while :; do sleep 0.2; done", dir.path().display());
+    let job = start_script(2, &[], &stay);
+    wait_files(dir.path(), "up", 2);
+    job.signal(Signal::INT);
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(job.running("sh").len() >= 2, "SIGTERM was enough?");
+    let again = Instant::now();
+    job.signal(Signal::INT);
+    let done = job.finish();
+    assert_eq!(done.code, 130);
+    assert!(again.elapsed() < Duration::from_secs(4), "{:?}", again.elapsed());
+}
+
+#[test]
+fn a_signal_to_the_whole_process_group_counts_once() {
+    // What a terminal does on Ctrl-C.
+    let dir = tempfile::tempdir().unwrap();
+    let slow = format!(
+        "trap 'sleep 0.7; echo cleaned up; exit 0' TERM; echo > {}/up$RANK; while :; do sleep 0.05; done",
+        dir.path().display()
+    );
+    let job = start_with(&["-n", "2", "sh", "-c", &slow], own_group);
+    wait_files(dir.path(), "up", 2);
+    rustix::process::kill_process_group(rustix::process::Pid::from_child(&job.child), Signal::INT).unwrap();
+    let done = job.finish();
+    assert_eq!((done.code, done.sorted()), (130, vec!["[0] cleaned up", "[1] cleaned up"]));
+}
+
+#[test]
+fn a_job_that_ignores_hangups_goes_on() {
+    let job = start_with(&[], |command| {
+        let comity = env!("CARGO_BIN_EXE_comity");
+        let line = format!("trap '' HUP; exec {comity} launch -n 2 -- sh -c 'sleep 1; echo done'");
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        for (name, value) in command.get_envs() {
+            shell.env(name, value.unwrap_or_default());
+        }
+        *command = shell;
+    });
+    job.wait_running("sleep", 2);
+    job.signal(Signal::HUP);
+    let done = job.finish();
+    assert_eq!((done.code, done.sorted()), (0, vec!["[0] done", "[1] done"]));
+}
+
+#[test]
+fn the_timeout_is_for_the_whole_job() {
+    let done = run(&["-n", "2", "--timeout", "0.5", "sleep", "100"]);
+    assert_eq!(done.code, 124);
+    assert_eq!(done.last(), "comity launch: ended because the job took longer than --timeout 0.5 s");
+    assert!(done.took < Duration::from_secs(4), "{:?}", done.took);
+    assert_eq!(run(&["--timeout", "50", "true"]).code, 0);
+}
+
+#[test]
+fn the_culprit_is_right_every_time() {
+    for round in 0..50 {
+        let victim = round % 4;
+        let dir = tempfile::tempdir().unwrap();
+        let flags = ["--env", &format!("D={}", dir.path().display()), "--env", &format!("VICTIM={victim}")];
+        let done = script(4, &flags, "[ $RANK = $VICTIM ] && kill -9 $$; sleep 0.02; exit 1");
+        assert_eq!(done.code, 137, "round {round}: {}", done.err);
+        assert!(done.last().contains(&format!(" rank {victim} (pid")), "round {round}: {}", done.err);
+    }
+}

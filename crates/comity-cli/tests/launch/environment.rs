@@ -1,0 +1,171 @@
+//! What the ranks find, and what others do not find of it.
+use super::harness::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// The environment of each rank.
+fn environments(n: usize, flags: &[&str]) -> Vec<BTreeMap<String, String>> {
+    let done = script(n, &[&["--tag-output"], flags].concat(), "env");
+    assert_eq!(done.code, 0, "{}", done.err);
+    let mut all = vec![BTreeMap::new(); n];
+    for line in done.out.lines() {
+        let (rank, rest) = line.strip_prefix('[').and_then(|l| l.split_once("] ")).unwrap();
+        if let Some((name, value)) = rest.split_once('=') {
+            all[rank.parse::<usize>().unwrap()].insert(name.into(), value.into());
+        }
+    }
+    all
+}
+
+#[test]
+fn every_rank_knows_its_place() {
+    let all = environments(3, &[]);
+    for (rank, env) in all.iter().enumerate() {
+        for name in ["COMITY_RANK", "COMITY_LOCAL_RANK", "RANK", "LOCAL_RANK", "MLX_RANK"] {
+            assert_eq!(env[name], rank.to_string(), "{name}");
+        }
+        for name in ["COMITY_SIZE", "COMITY_LOCAL_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE"] {
+            assert_eq!(env[name], "3", "{name}");
+        }
+        for name in
+            ["COMITY_STORE", "COMITY_JOB", "COMITY_KEY_FD", "MASTER_ADDR", "MASTER_PORT", "MLX_HOSTFILE"]
+        {
+            assert_eq!(env[name], all[0][name], "{name}");
+        }
+        assert!(env["COMITY_STORE"].parse::<std::net::SocketAddr>().unwrap().ip().is_loopback());
+        assert_eq!(env["MASTER_ADDR"], "127.0.0.1");
+        assert!(env["MASTER_PORT"].parse::<u16>().unwrap() > 0);
+        assert!(env["COMITY_KEY_FD"].parse::<i32>().unwrap() >= 3);
+        assert!(u64::from_str_radix(&env["COMITY_JOB"], 16).is_ok());
+    }
+}
+
+#[test]
+fn a_rank_that_is_alone_has_nothing_of_mlx() {
+    let job = start_with(&["-n", "1", "env"], |c| {
+        c.env("MLX_RANK", "7").env("MLX_HOSTFILE", "/old").env("COMITY_RANK", "9").env("KEPT", "yes");
+    });
+    let done = job.finish();
+    assert!(!done.out.contains("MLX_"), "{}", done.out);
+    assert!(
+        done.out.contains("\nCOMITY_RANK=0\n") || done.out.starts_with("COMITY_RANK=0\n"),
+        "{}",
+        done.out
+    );
+    assert!(done.out.contains("WORLD_SIZE=1\n") && done.out.contains("KEPT=yes\n"), "{}", done.out);
+}
+
+#[test]
+fn variables_of_the_user_arrive() {
+    let flags =
+        ["--env", "A=1", "--env", "B=x=y z", "--env", "A=2", "--env", "EMPTY=", "--env", "MASTER_PORT=29500"];
+    for env in environments(2, &flags) {
+        assert_eq!((env["A"].as_str(), env["B"].as_str(), env["EMPTY"].as_str()), ("2", "x=y z", ""));
+        assert_eq!(env["MASTER_PORT"], "29500");
+    }
+}
+
+#[test]
+fn ranks_start_where_they_are_told_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().canonicalize().unwrap();
+    let done = run(&["-n", "2", "--cwd", place.to_str().unwrap(), "pwd"]);
+    let want = place.display();
+    assert_eq!(done.sorted(), [format!("[0] {want}"), format!("[1] {want}")]);
+    let file = place.join("tool");
+    std::fs::write(&file, "#!/bin/sh\necho from $0\n").unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    assert_eq!(run(&["--cwd", place.to_str().unwrap(), "./tool"]).out, "from ./tool\n");
+}
+
+#[test]
+fn arguments_arrive_as_they_are() {
+    let done = run(&["-n1", "--", "printf", "%s|", "a b", "", "$HOME", "--", "-n", "'\"*"]);
+    assert_eq!(done.out, "a b||$HOME|--|-n|'\"*|");
+    // Also without the two dashes, from the command's name on.
+    assert_eq!(run(&["printf", "%s|", "--verbose", "-n", "3"]).out, "--verbose|-n|3|");
+}
+
+#[test]
+fn mlx_can_read_its_host_file_more_than_once() {
+    let done =
+        script(3, &[], "for i in 1 2; do cat $MLX_HOSTFILE; echo; done; sh -c 'cat $MLX_HOSTFILE'; echo");
+    assert_eq!(done.code, 0, "{}", done.err);
+    let texts: BTreeSet<&str> = done.out.lines().map(|l| l.split_once("] ").unwrap().1).collect();
+    assert_eq!((done.out.lines().count(), texts.len()), (9, 1), "{}", done.out);
+    let hosts: Vec<Vec<String>> = serde_json::from_str(texts.first().unwrap()).unwrap();
+    let addrs: BTreeSet<std::net::SocketAddr> = hosts.iter().map(|h| h[0].parse().unwrap()).collect();
+    assert!(hosts.len() == 3 && hosts.iter().all(|h| h.len() == 1) && addrs.len() == 3, "{hosts:?}");
+}
+
+#[test]
+fn the_key_is_on_its_descriptor_and_nowhere_else() {
+    let job = start_script(
+        2,
+        &["--verbose"],
+        "od -An -v -tx1 /proc/self/fd/$COMITY_KEY_FD; wc -c < /proc/self/fd/$COMITY_KEY_FD; exec sleep 100",
+    );
+    let sleeps = job.wait_running("sleep", 2);
+    let env = std::fs::read_to_string(format!("/proc/{}/environ", sleeps[0].pid.as_raw_pid())).unwrap();
+    let fd = env.split('\0').find_map(|v| v.strip_prefix("COMITY_KEY_FD=")).unwrap();
+    let path = format!("/proc/{}/fd/{fd}", sleeps[0].pid.as_raw_pid());
+    let key = std::fs::read(&path).unwrap();
+    assert_eq!(key.len(), 32);
+    assert!(key.iter().any(|&b| b != 0));
+    assert!(std::fs::read_link(&path).unwrap().to_str().unwrap().starts_with("/memfd:"));
+    let hex: String = key.iter().map(|b| format!("{b:02x}")).collect();
+    for process in job.processes() {
+        for file in ["cmdline", "environ"] {
+            let bytes =
+                std::fs::read(format!("/proc/{}/{file}", process.pid.as_raw_pid())).unwrap_or_default();
+            assert!(!bytes.windows(32).any(|w| w == key), "{process:?}");
+            assert!(!String::from_utf8_lossy(&bytes).to_lowercase().contains(&hex), "{process:?}");
+        }
+    }
+    job.signal(rustix::process::Signal::TERM);
+    let done = job.finish();
+    // What the ranks themselves printed is the proof that they can read it.
+    let printed: String = done.out.lines().filter_map(|l| l.strip_prefix("[0] ")).collect();
+    assert!(printed.replace(' ', "").starts_with(&hex), "{}", done.out);
+    assert_eq!(done.out.lines().filter(|l| l.ends_with("] 32")).count(), 2, "{}", done.out);
+    assert!(done.err.contains("COMITY_KEY_FD=") && !done.err.contains(&hex), "{}", done.err);
+}
+
+#[test]
+fn verbose_tells_what_is_started_and_how_it_ended() {
+    let done = run(&["-n", "2", "--verbose", "--env", "A=b", "sh", "-c", "exit 0"]);
+    assert_eq!(done.code, 0);
+    for rank in 0..2 {
+        assert!(done.err.contains(&format!("comity launch: rank {rank} (pid ")), "{}", done.err);
+        assert!(done.err.contains(&format!("COMITY_RANK={rank} ")), "{}", done.err);
+    }
+    assert_eq!(done.err.matches(" A=b ").count(), 2, "{}", done.err);
+    assert_eq!(done.err.matches("exited with code 0").count(), 2, "{}", done.err);
+}
+
+#[test]
+fn nothing_of_the_launcher_is_open_in_the_ranks() {
+    let list = "ls -l /proc/self/fd | sed -n 's/.* \\([0-9]*\\) -> \\(.*\\)/\\1 \\2/p'";
+    // What the test itself was started with reaches every child.
+    let bare = std::process::Command::new("sh").args(["-c", list]).output().unwrap();
+    let bare = String::from_utf8(bare.stdout).unwrap();
+    let before: BTreeSet<&str> = bare.lines().filter_map(|l| l.split(' ').next()).collect();
+    let done = script(2, &[], list);
+    let mut handed = 0;
+    for line in done.out.lines() {
+        let (fd, to) = line.split_once("] ").unwrap().1.split_once(' ').unwrap();
+        if ["0", "1", "2"].contains(&fd) {
+            assert!(to.starts_with("pipe:"), "{line}");
+        } else if !before.contains(fd) {
+            assert!(to.starts_with("/memfd:"), "{line}");
+            handed += 1;
+        }
+    }
+    assert_eq!(handed, 4, "{}", done.out);
+}
+
+#[test]
+fn a_group_of_four_is_started_fast() {
+    let best = (0..5).map(|_| run(&["-n", "4", "true"]).took).min().unwrap();
+    assert!(best < Duration::from_millis(150), "{best:?}");
+}

@@ -1,0 +1,189 @@
+//! Starts `comity launch` and waits for what it does, never for long.
+use rustix::process::{Pid, Signal};
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes on a machine that is busy.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A running `comity launch`; dropping it ends it and every process that carries its mark.
+pub(crate) struct Job {
+    pub(crate) child: Child,
+    pub(crate) mark: String,
+    out: Option<JoinHandle<Vec<u8>>>,
+    err: Option<JoinHandle<Vec<u8>>>,
+}
+
+pub(crate) struct Done {
+    /// As a shell shows it: 128 + signal when `comity` itself was killed.
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+    pub(crate) took: Duration,
+}
+
+impl Done {
+    pub(crate) fn last(&self) -> &str {
+        self.err.lines().last().unwrap_or_default()
+    }
+
+    /// The lines of standard output, sorted, for the ranks' order is their own.
+    pub(crate) fn sorted(&self) -> Vec<&str> {
+        let mut lines: Vec<&str> = self.out.lines().collect();
+        lines.sort_unstable();
+        lines
+    }
+}
+
+/// `comity launch` with these words, no input, and a mark in its environment by which its processes are found.
+pub(crate) fn command(args: &[&str]) -> (Command, String) {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let mark = format!("mark-{}-{}-", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
+    command.arg("launch").args(args).env("LAUNCH_TEST_MARK", &mark).stdin(Stdio::null());
+    (command, mark)
+}
+
+pub(crate) fn start(args: &[&str]) -> Job {
+    start_with(args, |_| {})
+}
+
+pub(crate) fn start_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Job {
+    let (mut command, mark) = command(args);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    change(&mut command);
+    let mut child = command.spawn().unwrap();
+    fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+        std::thread::spawn(move || {
+            let mut all = Vec::new();
+            let _ = from.read_to_end(&mut all);
+            all
+        })
+    }
+    let (out, err) = (child.stdout.take().map(collect), child.stderr.take().map(collect));
+    Job { child, mark, out, err }
+}
+
+/// Runs to the end.
+pub(crate) fn run(args: &[&str]) -> Done {
+    start(args).finish()
+}
+
+/// Runs a shell script on `n` ranks, with flags before it.
+pub(crate) fn script(n: usize, flags: &[&str], script: &str) -> Done {
+    start_script(n, flags, script).finish()
+}
+
+pub(crate) fn start_script(n: usize, flags: &[&str], script: &str) -> Job {
+    let n = n.to_string();
+    start(&[&["-n", &n], flags, &["--", "sh", "-c", script]].concat())
+}
+
+impl Job {
+    pub(crate) fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    pub(crate) fn finish(mut self) -> Done {
+        let start = Instant::now();
+        let status = wait_for("comity launch to end", || self.child.try_wait().unwrap());
+        let took = start.elapsed();
+        let text = |thread: Option<JoinHandle<Vec<u8>>>| {
+            let Some(thread) = thread else { return String::new() };
+            wait_for("the end of the output", || thread.is_finished().then_some(()));
+            String::from_utf8_lossy(&thread.join().unwrap()).into_owned()
+        };
+        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+        Done { code, out: text(self.out.take()), err: text(self.err.take()), took }
+    }
+
+    /// The living processes of this job, the launcher's own included.
+    pub(crate) fn processes(&self) -> Vec<Process> {
+        marked(&self.mark)
+    }
+
+    /// Those of them that run this program.
+    pub(crate) fn running(&self, name: &str) -> Vec<Process> {
+        self.processes().into_iter().filter(|p| p.name == name).collect()
+    }
+
+    /// Waits until `count` processes of this name run.
+    pub(crate) fn wait_running(&self, name: &str, count: usize) -> Vec<Process> {
+        wait_for(&format!("{count} processes {name}"), || {
+            let all = self.running(name);
+            (all.len() >= count).then_some(all)
+        })
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for process in marked(&self.mark) {
+            let _ = rustix::process::kill_process(process.pid, Signal::KILL);
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
+    pub(crate) name: String,
+}
+
+/// Processes that have the mark in their environment, or in their arguments (for those that cleared the former).
+pub(crate) fn marked(mark: &str) -> Vec<Process> {
+    let own = std::process::id() as i32;
+    let numbers = std::fs::read_dir("/proc").unwrap().flatten();
+    numbers
+        .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|&pid| pid != own)
+        .filter_map(|pid| {
+            let has = |file| {
+                let bytes = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+                bytes.windows(mark.len()).any(|w| w == mark.as_bytes())
+            };
+            if !has("environ") && !has("cmdline") {
+                return None;
+            }
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let (name, state) = stat.split_once('(')?.1.rsplit_once(") ")?;
+            (!state.starts_with(['Z', 'X']))
+                .then(|| Process { pid: Pid::from_raw(pid).unwrap(), name: name.into() })
+        })
+        .collect()
+}
+
+pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    wait_at_most(DEADLINE, what, look)
+}
+
+pub(crate) fn wait_at_most<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < limit, "waited {limit:?} in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until every rank has left a file of this name and its number here.
+pub(crate) fn wait_files(dir: &Path, name: &str, count: usize) {
+    for rank in 0..count {
+        let file = dir.join(format!("{name}{rank}"));
+        wait_for(&format!("{}", file.display()), || file.exists().then_some(()));
+    }
+}
+
+/// Runs a prepared command in a process group of its own, so that signals for the group do not reach the test.
+pub(crate) fn own_group(command: &mut Command) {
+    command.process_group(0);
+}

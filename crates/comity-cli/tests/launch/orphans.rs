@@ -1,0 +1,198 @@
+//! Nothing outlives the job, whoever is killed.
+use super::harness::*;
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::Duration;
+
+/// What is promised for a launcher that is killed.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// Ranks with children: one in the rank's group, one in a session of its own, one that also forgot its parent and
+/// its environment. All ignore what can be ignored.
+fn family(mark_arg: &str) -> String {
+    format!(
+        "trap '' TERM HUP INT
+         sh -c 'trap \"\" TERM HUP INT; sleep 1000; sleep 1000' child-{mark_arg} &
+         setsid sh -c 'trap \"\" TERM HUP INT; sleep 1000; sleep 1000' session-{mark_arg} &
+         (env -i setsid sh -c 'trap \"\" TERM HUP INT; exec tail -f /dev/null {mark_arg}' &) &
+         while :; do sleep 1000; done"
+    )
+}
+
+/// Starts two such ranks; the mark is also in their arguments.
+fn start_family() -> (Job, String) {
+    let mark = format!("/dev/null/family-{}-{:?}", std::process::id(), std::thread::current().id());
+    let mark = mark.replace(['(', ')'], "");
+    let job = start_script(2, &[], &family(&mark));
+    job.wait_running("sleep", 6);
+    wait_for("the processes without a parent", || {
+        (marked(&mark).iter().filter(|p| p.name == "tail").count() == 2).then_some(())
+    });
+    (job, mark)
+}
+
+fn all_gone(job: &Job, mark: &str) {
+    let left = || [job.processes(), marked(mark)].concat_processes();
+    wait_at_most(LIMIT, "the end of every process", || left().is_empty().then_some(()));
+}
+
+trait Concat {
+    fn concat_processes(self) -> Vec<Process>;
+}
+
+impl Concat for [Vec<Process>; 2] {
+    fn concat_processes(self) -> Vec<Process> {
+        self.into_iter().flatten().collect()
+    }
+}
+
+#[test]
+fn killing_the_launcher_ends_every_descendant() {
+    let (mut job, mark) = start_family();
+    job.signal(Signal::KILL);
+    job.child.wait().unwrap();
+    all_gone(&job, &mark);
+}
+
+#[test]
+fn killing_the_launchers_process_group_ends_every_descendant() {
+    let mark = "/dev/null/group-kill-of-a-family";
+    let mut job = start_with(&["-n", "2", "sh", "-c", &family(mark)], own_group);
+    job.wait_running("sleep", 6);
+    rustix::process::kill_process_group(Pid::from_child(&job.child), Signal::KILL).unwrap();
+    job.child.wait().unwrap();
+    all_gone(&job, mark);
+}
+
+#[test]
+fn killing_the_keeper_ends_every_descendant_and_is_told() {
+    let (job, mark) = start_family();
+    let keeper = job.wait_running("rank-keeper", 1);
+    kill_process(keeper[0].pid, Signal::KILL).unwrap();
+    wait_at_most(LIMIT, "the end of every process", || {
+        job.processes().iter().all(|p| p.name == "comity").then_some(())
+    });
+    all_gone(&job, &mark);
+    let done = job.finish();
+    assert_eq!(done.code, 137);
+    assert!(done.last().contains("was killed by signal 9 (SIGKILL)"), "{}", done.err);
+}
+
+#[test]
+fn ending_the_launcher_ends_every_descendant() {
+    for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129)] {
+        let (job, mark) = start_family();
+        job.signal(signal);
+        // A second one, for these ranks ignore SIGTERM.
+        std::thread::sleep(Duration::from_millis(200));
+        job.signal(Signal::INT);
+        let own = job.mark.clone();
+        assert_eq!(job.finish().code, code);
+        // No wait here: when the launcher has returned, all are gone.
+        assert!(marked(&own).is_empty() && marked(&mark).is_empty());
+    }
+}
+
+#[test]
+fn a_killed_rank_leaves_nothing_either() {
+    let done = script(2, &[], "sleep 1000 & setsid sleep 1000 & [ $RANK = 1 ] && kill -9 $$; sleep 1000");
+    assert_eq!(done.code, 137);
+    let job = start_script(2, &[], "sleep 1000 & setsid sleep 1000 & exec sleep 1000");
+    let sleeps = job.wait_running("sleep", 6);
+    kill_process(sleeps[0].pid, Signal::KILL).unwrap();
+    let own = job.mark.clone();
+    job.finish();
+    assert!(marked(&own).is_empty());
+}
+
+#[test]
+fn what_ranks_leave_running_ends_with_the_job() {
+    let job = start_script(2, &[], "setsid sleep 1000 & echo started");
+    let own = job.mark.clone();
+    let done = job.finish();
+    assert_eq!((done.code, done.sorted()), (0, vec!["[0] started", "[1] started"]));
+    assert!(marked(&own).is_empty());
+    assert!(done.took < Duration::from_secs(4), "{:?}", done.took);
+}
+
+#[test]
+fn nothing_is_left_in_temporary_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = || -> BTreeSet<String> {
+        let names = |d| std::fs::read_dir(d).into_iter().flatten().flatten();
+        let named = names("/tmp").chain(names("/dev/shm"));
+        named.filter_map(|e| e.file_name().into_string().ok()).filter(|n| n.contains("comity")).collect()
+    };
+    let before = list();
+    let mut job = start_with(&["-n", "4", "sleep", "1000"], |c| {
+        c.env("TMPDIR", dir.path());
+    });
+    job.wait_running("sleep", 4);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    job.signal(Signal::KILL);
+    job.child.wait().unwrap();
+    wait_at_most(LIMIT, "the end of the ranks", || job.processes().is_empty().then_some(()));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    assert_eq!(list(), before);
+}
+
+#[test]
+fn an_idle_job_costs_no_time() {
+    // With standard input at its end, and with one that stays open.
+    for open in [false, true] {
+        let job = start_with(&["-n", "4", "sleep", "1000"], |c| {
+            if open {
+                c.stdin(std::process::Stdio::piped());
+            }
+        });
+        job.wait_running("sleep", 4);
+        std::thread::sleep(Duration::from_millis(300));
+        let own = || -> Vec<Process> { job.processes().into_iter().filter(|p| p.name != "sleep").collect() };
+        assert_eq!(own().len(), 2);
+        let ticks = || -> u64 { own().iter().map(|p| cpu_ticks(p.pid)).sum() };
+        let before = ticks();
+        std::thread::sleep(Duration::from_secs(3));
+        // 1% of 3 s is three ticks of 10 ms.
+        assert!(ticks() - before <= 3, "{} ticks", ticks() - before);
+    }
+}
+
+fn cpu_ticks(pid: Pid) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn many_launchers_that_die_at_any_moment_leave_nothing() {
+    let mut jobs: Vec<Job> = Vec::new();
+    for round in 0..30 {
+        let mut job = start_script(2, &[], "setsid sleep 1000 & sleep 1000");
+        std::thread::sleep(Duration::from_millis(round * 2));
+        job.signal(Signal::KILL);
+        job.child.wait().unwrap();
+        jobs.push(job);
+    }
+    for job in &jobs {
+        wait_at_most(LIMIT, "the end of every process", || job.processes().is_empty().then_some(()));
+    }
+}
+
+#[test]
+fn a_shell_that_dies_with_the_launcher_in_it_is_no_different() {
+    let job = start_with(&[], |command| {
+        let comity = env!("CARGO_BIN_EXE_comity");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{comity} launch -n 2 -- sh -c 'setsid sleep 1000 & sleep 1000' & wait")]);
+        for (name, value) in command.get_envs() {
+            shell.env(name, value.unwrap_or_default());
+        }
+        *command = shell;
+    });
+    let sleeps = job.wait_running("sleep", 4);
+    assert_eq!(sleeps.len(), 4);
+    let launcher = job.wait_running("comity", 1);
+    kill_process(launcher[0].pid, Signal::KILL).unwrap();
+    wait_at_most(LIMIT, "the end of the ranks", || job.running("sleep").is_empty().then_some(()));
+}
