@@ -89,7 +89,7 @@ fn gradients_missing_everywhere_stay_missing_and_missing_somewhere_count_as_zero
 fn the_average_of_shares_is_the_gradient_of_the_batch() {
     let w = |rows: &[[f32; 2]]| {
         let w = Var::new(&[0.5f32, -0.25], &Device::Cpu).unwrap();
-        let x = Tensor::new(rows, &Device::Cpu).unwrap();
+        let x = Tensor::from_slice(rows.as_flattened(), (rows.len(), 2), &Device::Cpu).unwrap();
         let loss = x.broadcast_mul(&w).unwrap().sqr().unwrap().sum_all().unwrap();
         (w, loss)
     };
