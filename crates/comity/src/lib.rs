@@ -1,6 +1,7 @@
 //! Collective communication for machine learning.
 mod backend;
-mod boot;
+#[doc(hidden)]
+pub mod boot;
 mod call;
 mod config;
 mod dtype;
@@ -14,7 +15,6 @@ mod link;
 #[allow(dead_code)]
 mod plan;
 mod stats;
-#[allow(dead_code)]
 mod sync;
 mod sys;
 mod turn;
@@ -25,7 +25,7 @@ pub use call::{CallInfo, Op};
 pub use config::{Config, Found, HostPort, Launcher, MAX_SIZE, Meet};
 pub use dtype::{C64, DType, Element, ReduceOp};
 pub use error::{Error, Misuse, Peer, Result};
-pub use group::{Group, Request, Scope};
+pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;
 pub use link::LinkKind;
 pub use stats::Stats;

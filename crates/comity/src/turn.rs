@@ -1,6 +1,7 @@
 //! Whose turn it is: calls on a group run one at a time, in the order of their tickets.
 
-use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering, lock};
+use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
+use std::sync::PoisonError;
 
 /// A queue of tickets. Uncontended, taking and ending a turn are two atomic operations each.
 #[derive(Debug)]
@@ -35,10 +36,10 @@ impl Turn {
         if self.serving.load(Ordering::Acquire) == ticket {
             return;
         }
-        let mut guard = lock(&self.lock);
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiters.fetch_add(1, Ordering::SeqCst);
         while self.serving.load(Ordering::SeqCst) != ticket {
-            guard = self.moved.wait(guard).unwrap_or_else(|e| e.into_inner());
+            guard = self.moved.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         self.waiters.fetch_sub(1, Ordering::Relaxed);
         drop(guard);
@@ -49,7 +50,7 @@ impl Turn {
     pub(crate) fn end(&self, ticket: u64) {
         self.serving.store(ticket + 1, Ordering::SeqCst);
         if self.waiters.load(Ordering::SeqCst) > 0 {
-            drop(lock(&self.lock));
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.moved.notify_all();
         }
     }
@@ -58,6 +59,7 @@ impl Turn {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::sync::lock;
     use std::{sync::Arc, thread, time::Duration};
 
     #[test]

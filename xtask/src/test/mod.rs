@@ -1,0 +1,1 @@
+//! `cargo xtask test`: every check of the project, step by step.

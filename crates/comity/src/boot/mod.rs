@@ -1,6 +1,20 @@
 //! How ranks meet and how groups get their links.
 
+mod accept;
 pub(crate) mod board;
+mod control;
+mod dial;
+mod endpoint;
+mod hello;
+mod here;
+mod meet;
+mod mesh;
+mod store;
+mod stream;
+mod wire;
+
+pub(crate) use endpoint::Endpoint;
+pub use store::Store;
 
 use crate::{
     Peer, Result,
@@ -38,3 +52,6 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
     /// Tell the members that the group has failed. Does not block.
     fn abort(&self, context: u64, failure: &Failure);
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,164 +1,30 @@
-//! Reading a process's place from the variables of its launcher.
+//! A process's place in its job, from the variables of the launcher that started it.
 
 use super::{
-    Config, Found, HostPort, Launcher, Links, MAX_SIZE, Meet, bad, fnv, hostfile::Hostfile, place,
-    place::shown, slurm,
+    Config, Found, HostPort, Launcher, MAX_SIZE, Meet, bad, fnv,
+    hostfile::Hostfile,
+    place::shown,
+    settings, slurm,
+    vars::{Vars, wrong},
 };
 use crate::{
-    Error, Key, Result,
+    Result,
     boot::board::{PmiBoard, TorchBoard, UnixBoard},
 };
-use std::{
-    cell::RefCell,
-    ffi::OsString,
-    net::{IpAddr, SocketAddr},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{ffi::OsString, path::Path, sync::Arc};
 
 /// What [`Config::from_vars`] promises.
 pub(super) fn read(var: &dyn Fn(&str) -> Option<OsString>) -> Result<Config> {
-    let vars = Vars { var, seen: RefCell::default() };
+    let vars = Vars::new(var);
     let place = Place::find(&vars)?;
     let mut config = Config::new(place.rank, place.size);
     config.local = place.local;
     config.meet = if place.size == 1 { Meet::Alone } else { place.meet };
     config.job = place.job;
-    settings(&vars, &mut config)?;
+    settings::read(&vars, &mut config)?;
     config.check()?;
-    config.found = Found { launcher: place.launcher, why: place.why, seen: vars.seen.into_inner() };
+    config.found = Found { launcher: place.launcher, why: place.why, seen: vars.into_seen() };
     Ok(config)
-}
-
-/// The environment, and what was read of it.
-struct Vars<'a> {
-    var: &'a dyn Fn(&str) -> Option<OsString>,
-    seen: RefCell<Vec<(&'static str, String)>>,
-}
-
-impl Vars<'_> {
-    fn is_set(&self, name: &str) -> bool {
-        (self.var)(name).is_some()
-    }
-
-    fn text(&self, name: &'static str) -> Result<Option<String>> {
-        let Some(value) = (self.var)(name) else { return Ok(None) };
-        let value =
-            value.into_string().or_else(|v| wrong(name, &v.to_string_lossy(), "is not valid UTF-8"))?;
-        if value.is_empty() {
-            return bad(format!("{name} is set but empty; give it a value or unset it"));
-        }
-        let mut seen = self.seen.borrow_mut();
-        if !seen.iter().any(|(n, _)| *n == name) {
-            seen.push((name, value.clone()));
-        }
-        Ok(Some(value))
-    }
-
-    fn number(&self, name: &'static str, most: usize) -> Result<Option<usize>> {
-        let Some(text) = self.text(name)? else { return Ok(None) };
-        // parse would take "+1".
-        let digits = text.bytes().all(|b| b.is_ascii_digit());
-        match text.parse() {
-            Ok(n) if digits && n <= most => Ok(Some(n)),
-            _ => wrong(name, &text, &format!("is not a whole number from 0 to {most}")),
-        }
-    }
-
-    fn flag(&self, name: &'static str) -> Result<bool> {
-        match self.text(name)?.as_deref() {
-            None | Some("0" | "false" | "False") => Ok(false),
-            Some("1" | "true" | "True") => Ok(true),
-            Some(other) => wrong(name, other, "is neither 1 nor 0 (true, false)"),
-        }
-    }
-
-    fn seconds(&self, name: &'static str) -> Result<Option<Duration>> {
-        let Some(text) = self.text(name)? else { return Ok(None) };
-        let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-        let limit = text.parse().ok().filter(|_| plain).and_then(|s| Duration::try_from_secs_f64(s).ok());
-        match limit {
-            Some(limit) => Ok(Some(limit)),
-            None => wrong(name, &text, "is not a number of seconds such as 300 or 2.5"),
-        }
-    }
-
-    fn host_port(&self, name: &'static str) -> Result<Option<HostPort>> {
-        let Some(text) = self.text(name)? else { return Ok(None) };
-        match place::parse(&text, false) {
-            Ok(at) => Ok(Some(at)),
-            Err(why) => wrong(name, &text, &format!("is not host:port: {why}")),
-        }
-    }
-
-    /// Rank and size; `None` when neither is set.
-    fn rank_and_size(&self, rank_is: &'static str, size_is: &'static str) -> Result<Option<(usize, usize)>> {
-        let (rank, size) = (self.number(rank_is, MAX_SIZE - 1)?, self.number(size_is, MAX_SIZE)?);
-        match (rank, size) {
-            (None, None) => Ok(None),
-            (Some(r), None) => {
-                bad(format!("{rank_is}={r} is set, but {size_is} is not; set both, or neither to run alone"))
-            }
-            (None, Some(s)) => {
-                bad(format!("{size_is}={s} is set, but {rank_is} is not; set both, or neither to run alone"))
-            }
-            (Some(_), Some(0)) => {
-                bad(format!("{size_is}=0: a job has at least one rank; allowed is 1 to {MAX_SIZE}"))
-            }
-            (Some(r), Some(s)) if r >= s => {
-                bad(format!("{rank_is}={r}, but {size_is}={s}; allowed is 0 to {}", s - 1))
-            }
-            (Some(r), Some(s)) => Ok(Some((r, s))),
-        }
-    }
-
-    /// Rank and size on this host; launchers other than Comity's own may tell only one of them.
-    fn local(
-        &self,
-        rank_is: &'static str,
-        size_is: &'static str,
-        size: usize,
-    ) -> Result<Option<(usize, usize)>> {
-        let (rank, local) = (self.number(rank_is, MAX_SIZE - 1)?, self.number(size_is, MAX_SIZE)?);
-        let (Some(r), Some(l)) = (rank, local) else { return Ok(None) };
-        if l == 0 || l > size {
-            return bad(format!("{size_is}={l}, in a job of {size} ranks; allowed is 1 to {size}"));
-        }
-        if r >= l {
-            return bad(format!("{rank_is}={r}, but {size_is}={l}; allowed is 0 to {}", l - 1));
-        }
-        Ok(Some((r, l)))
-    }
-
-    /// `MASTER_ADDR` and `MASTER_PORT`.
-    fn master(&self) -> Result<Option<HostPort>> {
-        let (addr, port) = (self.text("MASTER_ADDR")?, self.text("MASTER_PORT")?);
-        match (addr, port) {
-            (None, None) => Ok(None),
-            (Some(a), None) => bad(format!(
-                "MASTER_ADDR={a} is set, but MASTER_PORT is not; set it to a free port of that host"
-            )),
-            (None, Some(p)) => bad(format!(
-                "MASTER_PORT={p} is set, but MASTER_ADDR is not; set it to the address of rank 0's host"
-            )),
-            (Some(a), Some(p)) => {
-                let port = match place::parse_port(&p) {
-                    Ok(0) => return wrong("MASTER_PORT", &p, "is not a number from 1 to 65535"),
-                    Ok(port) => port,
-                    Err(_) => return wrong("MASTER_PORT", &p, "is not a number from 1 to 65535"),
-                };
-                match HostPort::new(&a, port) {
-                    Ok(at) => Ok(Some(at)),
-                    Err(_) => wrong("MASTER_ADDR", &a, "is neither a host name nor an address"),
-                }
-            }
-        }
-    }
-}
-
-fn wrong<T>(name: &str, value: &str, why: &str) -> Result<T> {
-    bad(format!("{name}={} {why}", shown(value)))
 }
 
 /// A process's place in its job.
@@ -217,7 +83,7 @@ fn comity(vars: &Vars<'_>) -> Result<Option<Place>> {
         }
     }
     let local = vars.local("COMITY_LOCAL_RANK", "COMITY_LOCAL_SIZE", size)?;
-    let job = torch_job(vars)?;
+    let mut job = torch_job(vars)?;
     let meet = if let Some(at) = vars.host_port("COMITY_STORE")? {
         Meet::Store(at)
     } else if size == 1 {
@@ -225,7 +91,10 @@ fn comity(vars: &Vars<'_>) -> Result<Option<Place>> {
     } else if let Some(at) = vars.master()? {
         master_meet(vars, at, &job)?
     } else if let Some(path) = vars.text("MLX_HOSTFILE")? {
-        hostfile(&path, "COMITY_RANK", rank, Some(size))?.0
+        let file = Hostfile::read(Path::new(&path))?;
+        file.check("COMITY_RANK", rank, Some(size), true)?;
+        job = file.job();
+        Meet::Hostfile(file.ranks)
     } else {
         return bad(format!(
             "COMITY_RANK={rank} and COMITY_SIZE={size} are set, but not where the ranks meet; set COMITY_STORE=host:port to a running store, or MASTER_ADDR and MASTER_PORT, where rank 0 then runs one"
@@ -414,91 +283,4 @@ fn slurm(vars: &Vars<'_>) -> Result<Option<Place>> {
     let launcher = Launcher::Slurm;
     let why = format!("SLURM_STEP_ID={step}, SLURM_PROCID={rank} and {size_is}={size} are set ({launcher})");
     Ok(Some(Place { launcher, why, rank, size, local, meet, job }))
-}
-
-fn hostfile(path: &str, rank_is: &str, rank: usize, size: Option<usize>) -> Result<(Meet, String)> {
-    let file = Hostfile::read(Path::new(path))?;
-    file.check(rank_is, rank, size, true)?;
-    let job = file.job();
-    Ok((Meet::Hostfile(file.ranks), job))
-}
-
-/// The variables that hold under every launcher.
-fn settings(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
-    if let Some(job) = vars.text("COMITY_JOB")? {
-        config.job = job;
-    }
-    let fd = vars.number("COMITY_KEY_FD", i32::MAX as usize)?;
-    match (fd.and_then(|fd| i32::try_from(fd).ok()), vars.text("COMITY_KEY_FILE")?) {
-        (Some(fd), Some(path)) => {
-            return bad(format!(
-                "COMITY_KEY_FD={fd} and COMITY_KEY_FILE={path} are both set; unset one of them"
-            ));
-        }
-        (Some(fd), None) => config.key = Some(Key::from_fd(fd).map_err(|e| name("COMITY_KEY_FD", e))?),
-        (None, Some(path)) => {
-            config.key = Some(Key::from_file(&path).map_err(|e| name("COMITY_KEY_FILE", e))?)
-        }
-        (None, None) => {}
-    }
-    config.insecure = vars.flag("COMITY_INSECURE")?;
-    if let Some(limit) = vars.seconds("COMITY_TIMEOUT")? {
-        config.timeout = limit;
-    }
-    if let Some(limit) = vars.seconds("COMITY_JOIN_TIMEOUT")? {
-        config.join_timeout = limit;
-    }
-    if let Some(text) = vars.text("COMITY_LINKS")? {
-        config.links = links(&text).or_else(|why| wrong("COMITY_LINKS", &text, &why))?;
-    }
-    if let Some(text) = vars.text("COMITY_ADDRS")? {
-        config.addrs = text
-            .split(',')
-            .map(|part| own_addr(part.trim()))
-            .collect::<Result<_, _>>()
-            .or_else(|why| wrong("COMITY_ADDRS", &text, &why))?;
-    }
-    if let Some(n) = vars.number("COMITY_CONNECTIONS", super::MAX_CONNECTIONS)? {
-        config.connections = n;
-    }
-    config.host = vars.text("COMITY_HOST")?;
-    Ok(())
-}
-
-/// `e`, which names a file or descriptor, with the variable that gave it.
-fn name(var: &str, e: Error) -> Error {
-    match e {
-        Error::Config(why) => Error::Config(format!("{var}: {why}")),
-        e => e,
-    }
-}
-
-fn links(text: &str) -> Result<Links, String> {
-    let mut links = Links { shm: false, tcp: false };
-    for part in text.split(',') {
-        let link = match part.trim() {
-            "shm" => &mut links.shm,
-            "tcp" => &mut links.tcp,
-            other => {
-                return Err(format!("names {}; allowed are shm and tcp, with a comma between", shown(other)));
-            }
-        };
-        if std::mem::replace(link, true) {
-            return Err(format!("names {} twice", part.trim()));
-        }
-    }
-    Ok(links)
-}
-
-/// An address to listen on, with or without a port.
-fn own_addr(text: &str) -> Result<SocketAddr, String> {
-    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
-    text.parse::<SocketAddr>().or_else(|_| bare.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 0))).map_err(
-        |_| {
-            format!(
-                "holds {}, which is not an address such as 10.0.0.1, 10.0.0.1:7000 or [fe80::1%4]:7000",
-                shown(text)
-            )
-        },
-    )
 }

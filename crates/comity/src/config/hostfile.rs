@@ -9,7 +9,13 @@ use super::{HostPort, MAX_SIZE, bad, fnv, place, place::shown};
 use crate::{Error, Result};
 use rustix::fs::{Mode, OFlags};
 use serde_json::Value;
-use std::{collections::HashMap, fs::File, io::Read, net::Ipv4Addr, path::Path};
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::Read,
+    net::{IpAddr, Ipv4Addr},
+    path::Path,
+};
 
 /// A hostfile of the largest job, with long names, is smaller.
 const MOST_BYTES: u64 = 1 << 20;
@@ -66,7 +72,9 @@ impl Hostfile {
             let addrs = addrs(rank, entry).map_err(wrong)?;
             for addr in &addrs {
                 // Whether the addresses of two ranks that hold for any address clash is not known here.
-                let key = (addr.host.to_ascii_lowercase(), addr.port);
+                let ip = addr.host.parse::<IpAddr>();
+                let host = ip.map_or_else(|_| addr.host.to_ascii_lowercase(), |ip| ip.to_string());
+                let key = (host, addr.port);
                 if let Some(other) = taken.insert(key, rank).filter(|_| !addr.is_unspecified()) {
                     return Err(wrong(format!(
                         "entry {rank} (rank {rank}): {addr} is also in entry {other}; every address and port can be used once"

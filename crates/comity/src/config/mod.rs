@@ -3,7 +3,9 @@
 mod env;
 mod hostfile;
 mod place;
+mod settings;
 mod slurm;
+mod vars;
 
 use crate::{Error, Key, LinkKind, Result, boot::board::Board};
 pub use place::HostPort;
@@ -326,6 +328,13 @@ impl Config {
             }
         }
         match &self.meet {
+            Meet::Hostfile(ranks) if ranks.len() != self.size => {
+                return bad(format!(
+                    "the hostfile lists {} ranks, but the size is {}",
+                    ranks.len(),
+                    self.size
+                ));
+            }
             Meet::Alone if self.size > 1 => {
                 return bad(format!(
                     "{} ranks need a place to meet: call store, host, hostfile or board, or set COMITY_STORE=host:port",
@@ -416,3 +425,6 @@ pub(crate) fn fnv(bytes: &[u8]) -> u64 {
 fn bad<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::Config(why.into()))
 }
+
+#[cfg(test)]
+mod tests;

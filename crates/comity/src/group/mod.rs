@@ -1,9 +1,11 @@
 //! The handle that users hold, and whose turn it is on it.
 
+mod connect;
 mod ops;
 mod request;
 mod split;
 
+pub use connect::{init, init_strict};
 pub use request::{Request, Scope};
 
 use crate::{

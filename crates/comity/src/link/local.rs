@@ -101,7 +101,9 @@ impl World for LocalWorld {
     fn abort(&self, context: u64, failure: &Failure) {
         let groups = lock(&self.hub.groups);
         let others = groups.iter().filter(|((c, m), _)| *c == context && *m != self.rank);
-        others.filter_map(|(_, o)| o.watch.upgrade()).for_each(|w| drop(w.fail(failure.clone())));
+        for watch in others.filter_map(|(_, o)| o.watch.upgrade()) {
+            watch.fail(failure.clone());
+        }
     }
 }
 

@@ -23,6 +23,8 @@ mod pipeline;
 mod ring;
 mod schedule;
 mod shape;
+#[cfg(test)]
+mod simulate;
 mod tree;
 
 pub(crate) use choose::{Choice, Cost, Topology, choose};

@@ -1,8 +1,13 @@
 //! Passing a descriptor to another process over a Unix socket.
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+use super::poll_until;
+use rustix::{
+    event::{PollFd, PollFlags},
+    io::Errno,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    },
 };
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -11,46 +16,82 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-/// Pass `fd` with one byte; the peer calls [`recv_fd`]. Fails after `limit`.
+/// The byte that carries a descriptor: a message needs one.
+const CARRIER: u8 = b'F';
+
+#[cfg(target_os = "linux")]
+const RECV: RecvFlags = RecvFlags::DONTWAIT.union(RecvFlags::CMSG_CLOEXEC);
+#[cfg(not(target_os = "linux"))]
+const RECV: RecvFlags = RecvFlags::DONTWAIT;
+#[cfg(target_os = "linux")]
+const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+#[cfg(not(target_os = "linux"))]
+const SEND: SendFlags = SendFlags::DONTWAIT;
+
+/// Send `fd` within `limit`. Works on blocking and non-blocking streams.
 pub(crate) fn send_fd(stream: &UnixStream, fd: &impl AsFd, limit: Duration) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(limit))?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd.as_fd()];
-    control.push(SendAncillaryMessage::ScmRights(&fds));
-    sendmsg(stream, &[IoSlice::new(&[0])], &mut control, SendFlags::empty())?;
-    stream.set_write_timeout(None)
+    let until = Instant::now() + limit;
+    loop {
+        let fds = [fd.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+        match sendmsg(stream, &[IoSlice::new(&[CARRIER])], &mut control, SEND) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => wait(stream, PollFlags::OUT, until)?,
+            Err(e) => return Err(e.into()),
+        }
+    }
 }
 
-/// Take the descriptor that the peer passes with [`send_fd`]. Fails after `limit`.
+/// Receive one descriptor within `limit`; close-on-exec. Works on blocking and non-blocking streams.
+///
+/// Reads one byte and no more, so what follows on the stream stays there.
 pub(crate) fn recv_fd(stream: &UnixStream, limit: Duration) -> io::Result<OwnedFd> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(limit))?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0u8];
-    #[cfg(target_os = "linux")]
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    #[cfg(not(target_os = "linux"))]
-    let flags = RecvFlags::empty();
-    let got = recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)?;
-    if got.bytes == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+    let until = Instant::now() + limit;
+    loop {
+        let mut byte = [0];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = match recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut control, RECV) {
+            Ok(got) => got,
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => {
+                wait(stream, PollFlags::IN, until)?;
+                continue;
+            }
+            Err(e) => return Err(e.into()),
+        };
+        if got.bytes == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed its connection"));
+        }
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(more) = message {
+                fds.extend(more);
+            }
+        }
+        let (Some(fd), true, CARRIER) =
+            (fds.pop(), fds.is_empty() && !got.flags.contains(ReturnFlags::CTRUNC), byte[0])
+        else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "expected one descriptor from the peer"));
+        };
+        #[cfg(not(target_os = "linux"))]
+        rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+        return Ok(fd);
     }
-    let fd = control.drain().find_map(|m| match m {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    let fd =
-        fd.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no descriptor came with the byte"))?;
-    #[cfg(not(target_os = "linux"))]
-    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
-    stream.set_read_timeout(None)?;
-    Ok(fd)
+}
+
+fn wait(stream: &UnixStream, flags: PollFlags, until: Instant) -> io::Result<()> {
+    let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), flags)];
+    match poll_until(&mut fds, Some(until))? {
+        0 => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer did not answer in time")),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -58,23 +99,39 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
+    const SOON: Duration = Duration::from_millis(50);
+
     #[test]
-    fn a_descriptor_crosses() {
-        let (a, b) = UnixStream::pair().unwrap();
-        let (mut x, y) = UnixStream::pair().unwrap();
-        send_fd(&a, &y, Duration::from_secs(1)).unwrap();
-        let mut z = UnixStream::from(recv_fd(&b, Duration::from_secs(1)).unwrap());
-        x.write_all(b"hi").unwrap();
-        let mut got = [0; 2];
-        z.read_exact(&mut got).unwrap();
-        assert_eq!(&got, b"hi");
+    fn a_descriptor_crosses_and_works() {
+        for blocking in [true, false] {
+            let (a, b) = UnixStream::pair().unwrap();
+            a.set_nonblocking(!blocking).unwrap();
+            b.set_nonblocking(!blocking).unwrap();
+            let (mut rx, tx) = io::pipe().unwrap();
+            send_fd(&a, &tx, SOON).unwrap();
+            (&a).write_all(b"next").unwrap();
+            drop(tx);
+            let got = recv_fd(&b, SOON).unwrap();
+            let flags = rustix::io::fcntl_getfd(&got).unwrap();
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+            std::fs::File::from(got).write_all(b"hi").unwrap();
+            let mut text = String::new();
+            rx.read_to_string(&mut text).unwrap();
+            assert_eq!(text, "hi");
+            let mut next = [0; 4];
+            (&b).read_exact(&mut next).unwrap();
+            assert_eq!(&next, b"next");
+        }
     }
 
     #[test]
-    fn silence_and_a_closed_peer_are_errors() {
+    fn silence_end_and_nonsense_are_errors() {
         let (a, b) = UnixStream::pair().unwrap();
-        assert!(recv_fd(&b, Duration::from_millis(20)).is_err());
+        assert_eq!(recv_fd(&b, SOON).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        (&a).write_all(b"F").unwrap();
+        assert_eq!(recv_fd(&b, SOON).unwrap_err().kind(), io::ErrorKind::InvalidData);
         drop(a);
-        assert!(recv_fd(&b, Duration::from_secs(1)).is_err());
+        assert_eq!(recv_fd(&b, SOON).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(send_fd(&b, &b, SOON).is_err());
     }
 }

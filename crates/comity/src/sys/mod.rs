@@ -5,9 +5,11 @@ mod exit;
 mod fds;
 mod inherited;
 mod map;
+mod poll;
 
 pub(crate) use bell::Bell;
 pub(crate) use exit::at_exit;
 pub(crate) use fds::{recv_fd, send_fd};
 pub(crate) use inherited::inherited;
 pub(crate) use map::Mapping;
+pub(crate) use poll::poll_until;

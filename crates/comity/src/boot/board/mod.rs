@@ -9,10 +9,11 @@ mod unix;
 
 use crate::{Error, Result};
 pub(crate) use pmi::PmiBoard;
+use rustix::net::{SendFlags, send};
 use std::{
     collections::BTreeMap,
     fmt,
-    io::{self, Read, Write},
+    io::{self, Read},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -20,7 +21,7 @@ pub(crate) use torch::TorchBoard;
 pub(crate) use unix::UnixBoard;
 
 /// The longest text that every board can carry.
-pub const MAX_TEXT: usize = 512;
+pub(crate) const MAX_TEXT: usize = 512;
 
 /// A place where rank 0 posts a text that every other rank reads.
 ///
@@ -28,7 +29,7 @@ pub const MAX_TEXT: usize = 512;
 /// that other code implements (over Ray, Kubernetes or a torch `Store`) go into [`Config::board`](crate::Config::board).
 pub trait Board: Send + Sync + fmt::Debug + fmt::Display {
     /// Rank 0 gives its text as `mine`, the others give `None`; all get rank 0's text. Ends by `until`, with an error that says
-    /// what it waited for. The text has 1 to 512 bytes, all of them printable ASCII other than space, `=`, `;` and quotes.
+    /// what it waited for. Others may read as long as rank 0 keeps the board, which it does until all have met. The text has 1 to 512 bytes, all of them printable ASCII other than space, `=`, `;` and quotes.
     fn share(&self, rank: usize, size: usize, mine: Option<&str>, until: Instant) -> Result<String>;
 }
 
@@ -72,11 +73,24 @@ fn checked(text: String, from: &dyn fmt::Display) -> Result<String> {
 }
 
 /// A stream with a deadline on every byte.
-trait Timed: Read + Write {
+trait Timed: Read {
+    /// As `write`, but an end that is gone is an error and never a signal, whatever the program does with signals.
+    fn send(&self, buf: &[u8]) -> io::Result<usize>;
+
     fn limit(&self, limit: Duration) -> io::Result<()>;
 }
 
+/// Systems without this flag set an option on the socket, which the standard library does for its own.
+#[cfg(target_vendor = "apple")]
+const QUIET: SendFlags = SendFlags::empty();
+#[cfg(not(target_vendor = "apple"))]
+const QUIET: SendFlags = SendFlags::NOSIGNAL;
+
 impl Timed for std::net::TcpStream {
+    fn send(&self, buf: &[u8]) -> io::Result<usize> {
+        Ok(send(self, buf, QUIET)?)
+    }
+
     fn limit(&self, limit: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(limit))?;
         self.set_write_timeout(Some(limit))
@@ -84,6 +98,10 @@ impl Timed for std::net::TcpStream {
 }
 
 impl Timed for std::os::unix::net::UnixStream {
+    fn send(&self, buf: &[u8]) -> io::Result<usize> {
+        Ok(send(self, buf, QUIET)?)
+    }
+
     fn limit(&self, limit: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(limit))?;
         self.set_write_timeout(Some(limit))
@@ -110,10 +128,10 @@ fn read_all(stream: &mut impl Timed, mut buf: &mut [u8], until: Instant) -> io::
 }
 
 /// Write all of `buf` by `until`.
-fn write_all(stream: &mut impl Timed, mut buf: &[u8], until: Instant) -> io::Result<()> {
+fn write_all(stream: &impl Timed, mut buf: &[u8], until: Instant) -> io::Result<()> {
     while !buf.is_empty() {
         stream.limit(left(until)?)?;
-        match stream.write(buf) {
+        match stream.send(buf) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => buf = buf.get(n..).unwrap_or_default(),
             Err(e) => retry(e)?,

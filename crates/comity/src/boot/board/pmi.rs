@@ -159,7 +159,7 @@ impl<S: Timed> Talk<S> {
                 format!("talking to MPICH's process manager ({doing}) failed: {e}")
             })
         };
-        write_all(&mut self.stream, format!("cmd={line}\n").as_bytes(), until).map_err(failed)?;
+        write_all(&self.stream, format!("cmd={line}\n").as_bytes(), until).map_err(failed)?;
         // By single bytes, since what follows the line may be for the MPI library that shares the descriptor.
         let mut text = Vec::new();
         loop {

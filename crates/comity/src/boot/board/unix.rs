@@ -66,7 +66,7 @@ impl UnixBoard {
     /// Rank 0's text number `n`, or nothing when it is not there yet.
     fn ask(&self, n: usize, until: Instant) -> io::Result<Option<String>> {
         let mut stream = place::connect(&self.name)?;
-        write_all(&mut stream, &(n as u64).to_le_bytes(), until)?;
+        write_all(&stream, &(n as u64).to_le_bytes(), until)?;
         let mut len = [0; 2];
         read_all(&mut stream, &mut len, until)?;
         let len = usize::from(u16::from_le_bytes(len));
@@ -186,7 +186,7 @@ fn answer(mut stream: UnixStream, texts: &Mutex<Texts>) -> io::Result<()> {
         .unwrap_or_default();
     let mut reply = u16::try_from(text.len()).unwrap_or(0).to_le_bytes().to_vec();
     reply.extend(text.as_bytes());
-    write_all(&mut stream, &reply, until)
+    write_all(&stream, &reply, until)
 }
 
 /// Where the socket is, by system.

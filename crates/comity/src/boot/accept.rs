@@ -1,0 +1,255 @@
+//! Listening: takes connections, lets in who holds the key, and lets nobody else cost much.
+//!
+//! A stranger holds a descriptor and about a kilobyte, for two seconds at most; 64 strangers at a time, the oldest goes first.
+//! When descriptors run out, one that was kept in reserve serves to turn connections away.
+
+use super::{
+    hello::{Hello, Responder, Secret, Step, Verdict},
+    stream::Stream,
+};
+use rustix::{
+    event::{PollFd, PollFlags},
+    io::Errno,
+};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::{
+    io::{self, Write},
+    net::{SocketAddr, TcpListener},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixListener,
+    },
+    time::{Duration, Instant},
+};
+
+/// Connections that have not shown the key yet.
+const MAX_HALF_OPEN: usize = 64;
+/// The time they have.
+const LIMIT: Duration = Duration::from_secs(2);
+/// How long to leave new connections alone when descriptors have run out.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Connections taken from one listener before the others have their turn.
+const BATCH: usize = 64;
+const BACKLOG: i32 = 1024;
+
+/// A socket that others can connect to.
+#[derive(Debug)]
+pub(super) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// At exactly this address; port 0 stands for any.
+    pub(super) fn tcp(at: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
+        // Lets a port be used again at once; it does not let two listen on it.
+        socket.set_reuse_address(true)?;
+        if at.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.bind(&at.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(Self::Tcp(socket.into()))
+    }
+
+    /// For this host only, by a name that leaves nothing in the file system.
+    pub(super) fn unix(name: &str) -> io::Result<Self> {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.bind(&unix_addr(name)?)?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(Self::Unix(socket.into()))
+    }
+
+    /// One that listens already.
+    pub(super) fn from_tcp(listener: TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self::Tcp(listener))
+    }
+
+    /// The address of a TCP listener.
+    pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Tcp(l) => l.local_addr(),
+            Self::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(l) => {
+                let (s, _) = l.accept()?;
+                s.set_nonblocking(true)?;
+                s.set_nodelay(true)?;
+                Ok(Stream::Tcp(s))
+            }
+            Self::Unix(l) => {
+                let (s, _) = l.accept()?;
+                s.set_nonblocking(true)?;
+                // Another user's process has no business here, key or not.
+                #[cfg(target_os = "linux")]
+                if rustix::net::sockopt::socket_peercred(&s)?.uid != rustix::process::geteuid() {
+                    return Err(io::ErrorKind::ConnectionAborted.into());
+                }
+                Ok(Stream::Unix(s))
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        match self {
+            Self::Tcp(l) => l.as_fd(),
+            Self::Unix(l) => l.as_fd(),
+        }
+    }
+}
+
+/// The address of a socket by name.
+#[cfg(target_os = "linux")]
+pub(super) fn unix_addr(name: &str) -> io::Result<SockAddr> {
+    SockAddr::unix(format!("\0{name}"))
+}
+
+/// The address of a socket by name: only Linux has names outside the file system.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn unix_addr(_name: &str) -> io::Result<SockAddr> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// An authenticated connection.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) stream: Stream,
+    pub(super) hello: Hello,
+}
+
+#[derive(Debug)]
+struct HalfOpen {
+    stream: Stream,
+    responder: Responder,
+    until: Instant,
+}
+
+/// Listeners, and the connections that have not shown the key yet.
+#[derive(Debug)]
+pub(super) struct Acceptor {
+    listeners: Vec<Listener>,
+    secret: Secret,
+    half_open: Vec<HalfOpen>,
+    /// Given up when descriptors run out, so that waiting connections can be turned away.
+    reserve: Option<OwnedFd>,
+    paused: Option<Instant>,
+}
+
+impl Acceptor {
+    pub(super) fn new(listeners: Vec<Listener>, secret: Secret) -> Self {
+        Self { listeners, secret, half_open: Vec::new(), reserve: reserve(), paused: None }
+    }
+
+    /// What to poll for, and when to [`step`](Self::step) at the latest.
+    pub(super) fn interest<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) -> Option<Instant> {
+        if self.paused.is_none() {
+            fds.extend(self.listeners.iter().map(|l| PollFd::new(l, PollFlags::IN)));
+        }
+        fds.extend(self.half_open.iter().map(|h| PollFd::new(&h.stream, PollFlags::IN)));
+        self.half_open.iter().map(|h| h.until).chain(self.paused).min()
+    }
+
+    /// Go on with whatever is ready. `judge` hears who wants what, and whether from this host.
+    pub(super) fn step(&mut self, judge: &mut dyn FnMut(&Hello, &Stream) -> Verdict) -> Vec<Accepted> {
+        let now = Instant::now();
+        self.paused.take_if(|p| now >= *p);
+        let mut done = Vec::new();
+        self.advance(now, judge, &mut done);
+        if self.paused.is_none() {
+            self.take_new(now);
+            self.advance(now, judge, &mut done);
+            while self.half_open.len() > MAX_HALF_OPEN {
+                // Who knows the key goes last.
+                let oldest = self.half_open.iter().position(|h| !h.responder.knows_key()).unwrap_or(0);
+                self.half_open.remove(oldest);
+            }
+        }
+        done
+    }
+
+    fn take_new(&mut self, now: Instant) {
+        for listener in &self.listeners {
+            for _ in 0..BATCH {
+                match listener.accept() {
+                    Ok(stream) => {
+                        self.half_open.push(HalfOpen {
+                            stream,
+                            responder: Responder::new(),
+                            until: now + LIMIT,
+                        });
+                    }
+                    Err(e) => match Errno::from_io_error(&e) {
+                        Some(Errno::AGAIN) => break,
+                        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                            drop(self.reserve.take());
+                            drop(listener.accept());
+                            self.reserve = reserve();
+                            self.paused = Some(now + PAUSE);
+                            return;
+                        }
+                        // That one connection failed; the next may not.
+                        _ => {}
+                    },
+                }
+            }
+        }
+    }
+
+    fn advance(
+        &mut self,
+        now: Instant,
+        judge: &mut dyn FnMut(&Hello, &Stream) -> Verdict,
+        done: &mut Vec<Accepted>,
+    ) {
+        for mut h in std::mem::take(&mut self.half_open) {
+            match h.advance(&self.secret, judge) {
+                Fate::Done(hello) => done.push(Accepted { stream: h.stream, hello }),
+                Fate::Stay if h.until > now => self.half_open.push(h),
+                Fate::Stay | Fate::Go => {}
+            }
+        }
+    }
+}
+
+enum Fate {
+    Stay,
+    Go,
+    Done(Hello),
+}
+
+impl HalfOpen {
+    fn advance(&mut self, secret: &Secret, judge: &mut dyn FnMut(&Hello, &Stream) -> Verdict) -> Fate {
+        let stream = &self.stream;
+        loop {
+            // An answer fits an empty socket buffer; if it does not, this is no rank.
+            match self.responder.step(stream, secret, &mut |hello| judge(hello, stream)) {
+                Step::More => return Fate::Stay,
+                Step::Send(bytes) => {
+                    if (&*stream).write_all(&bytes).is_err() {
+                        return Fate::Go;
+                    }
+                }
+                Step::SendAndClose(bytes) => {
+                    let _ = (&*stream).write_all(&bytes);
+                    return Fate::Go;
+                }
+                Step::Close => return Fate::Go,
+                Step::Done(hello) => return Fate::Done(hello),
+            }
+        }
+    }
+}
+
+fn reserve() -> Option<OwnedFd> {
+    std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
+}

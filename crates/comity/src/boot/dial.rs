@@ -1,0 +1,206 @@
+//! Connecting: to an address, with patience, up to an authenticated stream.
+
+use super::{
+    hello::{Hello, Initiator, Refusal, Secret},
+    stream::Stream,
+};
+use crate::{Error, Result, sys::poll_until};
+use rustix::{
+    event::{PollFd, PollFlags},
+    io::Errno,
+};
+use socket2::{SockAddr, Socket, Type};
+use std::{
+    fmt,
+    io::{self, ErrorKind, Write},
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd},
+    time::{Duration, Instant},
+};
+
+/// How long one try may take; a listener that is alive answers in microseconds, one whose answer was lost in a flood of
+/// strangers drops us after two seconds.
+const TRY: Duration = Duration::from_secs(3);
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where to connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    Tcp(SocketAddr),
+    /// By name, on this host.
+    Unix(String),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(a) => a.fmt(f),
+            Self::Unix(_) => f.write_str("its socket on this host"),
+        }
+    }
+}
+
+/// How long to wait, and what ends the wait early.
+pub(super) struct Patience<'a> {
+    pub(super) until: Instant,
+    /// When one of these is readable, `check` is asked (and hushes it).
+    pub(super) bells: Vec<BorrowedFd<'a>>,
+    pub(super) check: &'a dyn Fn() -> Result<()>,
+}
+
+impl Patience<'_> {
+    /// Wait until `fd` is ready (true) or `until` passes (false).
+    pub(super) fn wait(&self, fd: Option<(BorrowedFd<'_>, PollFlags)>, until: Instant) -> Result<bool> {
+        loop {
+            let mut fds: Vec<_> =
+                self.bells.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
+            fds.extend(fd.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
+            poll_until(&mut fds, Some(until)).map_err(|e| Error::os("waiting for a connection", e))?;
+            let mut ready = fds.iter().map(|f| !f.revents().is_empty());
+            if ready.by_ref().take(self.bells.len()).fold(false, |any, r| any | r) {
+                (self.check)()?;
+            }
+            if ready.next() == Some(true) {
+                return Ok(true);
+            }
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// Why no connection came about.
+#[derive(Debug)]
+pub(super) enum Miss {
+    /// It is over for the one who asked.
+    Stop(Error),
+    /// Nothing answers there, for now.
+    Nobody(io::Error),
+    /// Nothing will: not from this host, or not on this system.
+    Nowhere(io::Error),
+    /// It answered and said no.
+    Refused(Refusal),
+}
+
+impl Miss {
+    /// Whether another try may do better.
+    fn is_passing(&self) -> bool {
+        match self {
+            Self::Stop(_) | Self::Nowhere(_) => false,
+            // An address or a permission does not change by waiting.
+            Self::Nobody(e) => !matches!(
+                e.kind(),
+                ErrorKind::AddrNotAvailable | ErrorKind::InvalidInput | ErrorKind::PermissionDenied
+            ),
+            Self::Refused(r) => r.is_passing(),
+        }
+    }
+}
+
+impl fmt::Display for Miss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stop(e) => e.fmt(f),
+            Self::Nobody(e) | Self::Nowhere(e) => e.fmt(f),
+            Self::Refused(r) => r.fmt(f),
+        }
+    }
+}
+
+/// Connect to the first of `targets` that answers, again and again until the patience ends.
+pub(super) fn dial(
+    targets: &[Target],
+    secret: &Secret,
+    hello: &Hello,
+    patience: &Patience<'_>,
+) -> Result<Stream, Miss> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let mut last = Miss::Nobody(ErrorKind::AddrNotAvailable.into());
+        for target in targets {
+            match dial_once(target, secret, hello, patience) {
+                Ok(stream) => return Ok(stream),
+                Err(miss) => {
+                    if matches!(miss, Miss::Stop(_) | Miss::Refused(Refusal::No(_))) {
+                        return Err(miss);
+                    }
+                    last = miss;
+                }
+            }
+        }
+        let next = Instant::now() + pause;
+        if !last.is_passing() || next >= patience.until {
+            return Err(last);
+        }
+        patience.wait(None, next).map_err(Miss::Stop)?;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// One try.
+pub(super) fn dial_once(
+    target: &Target,
+    secret: &Secret,
+    hello: &Hello,
+    patience: &Patience<'_>,
+) -> Result<Stream, Miss> {
+    let until = patience.until.min(Instant::now() + TRY);
+    let stream = connect(target, until, patience)?;
+    let ended = |e| Miss::Refused(Refusal::Ended(Some(e)));
+    let (mut initiator, first) = Initiator::start(secret, hello).ok_or_else(|| {
+        Miss::Stop(Error::Unavailable { backend: "the handshake", reason: "no random numbers".into() })
+    })?;
+    // Small enough for an empty socket buffer.
+    (&stream).write_all(&first).map_err(ended)?;
+    loop {
+        match initiator.read(&stream).map_err(Miss::Refused)? {
+            Some(proof) => {
+                (&stream).write_all(&proof).map_err(ended)?;
+                return Ok(stream);
+            }
+            None => {
+                if !patience.wait(Some((stream.as_fd(), PollFlags::IN)), until).map_err(Miss::Stop)? {
+                    return Err(ended(silence()));
+                }
+            }
+        }
+    }
+}
+
+fn silence() -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, "it does not answer")
+}
+
+fn connect(target: &Target, until: Instant, patience: &Patience<'_>) -> Result<Stream, Miss> {
+    let addr = match target {
+        Target::Tcp(a) => SockAddr::from(*a),
+        Target::Unix(name) => super::accept::unix_addr(name).map_err(Miss::Nowhere)?,
+    };
+    let socket = Socket::new(addr.domain(), Type::STREAM, None).map_err(Miss::Nobody)?;
+    socket.set_nonblocking(true).map_err(Miss::Nobody)?;
+    match socket.connect(&addr) {
+        Ok(()) => {}
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::INPROGRESS) => {
+            if !patience.wait(Some((socket.as_fd(), PollFlags::OUT)), until).map_err(Miss::Stop)? {
+                return Err(Miss::Nobody(silence()));
+            }
+            if let Some(e) = socket.take_error().map_err(Miss::Nobody)? {
+                return Err(Miss::Nobody(e));
+            }
+        }
+        // A name belongs to a process for all its life.
+        Err(e) if matches!(target, Target::Unix(_)) && e.kind() != ErrorKind::WouldBlock => {
+            return Err(Miss::Nowhere(e));
+        }
+        Err(e) => return Err(Miss::Nobody(e)),
+    }
+    match target {
+        Target::Tcp(_) => {
+            socket.set_tcp_nodelay(true).map_err(Miss::Nobody)?;
+            Ok(Stream::Tcp(socket.into()))
+        }
+        Target::Unix(_) => Ok(Stream::Unix(socket.into())),
+    }
+}

@@ -1,0 +1,260 @@
+//! This process as a member of a world of processes.
+
+use super::{
+    Links, World,
+    accept::{Acceptor, Listener},
+    control::{Control, Running},
+    dial::{Miss, Patience, Target, dial},
+    hello::{Channel, Hello, Secret},
+    here,
+    meet::{Meeting, Table},
+    mesh::{Makers, Mesh},
+    store::{Store, seconds},
+    wire::Facts,
+};
+use crate::{
+    Config, Error, Key, Peer, Result,
+    engine::{Failure, Watch},
+    link::{Link, ShmLink, tcp::TcpLink},
+    sys::poll_until,
+};
+use rustix::event::{PollFd, PollFlags};
+use std::{cell::RefCell, os::fd::AsFd, sync::Arc, thread, time::Instant};
+
+/// The longest time that a rank keeps connections for a group that it has not opened itself.
+const PARKING: std::time::Duration = std::time::Duration::from_secs(300);
+
+const MAKERS: Makers<Box<dyn Link>> = Makers {
+    create: ShmLink::create,
+    attach: ShmLink::attach,
+    tcp: |streams| Ok(Box::new(TcpLink::new(streams)?)),
+};
+
+/// See the module. Dropping it says goodbye to the others and ends its threads.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    me: usize,
+    peers: Vec<Peer>,
+    hosts: Vec<usize>,
+    cores: usize,
+    facts: Vec<Facts>,
+    world: u64,
+    secret: Secret,
+    /// None for a world of one.
+    running: Option<Running>,
+    /// Kept for those that are slower to meet.
+    _store: Option<Store>,
+}
+
+impl Endpoint {
+    /// Meet the others, and connect to each of them.
+    pub(crate) fn join(config: &Config) -> Result<Arc<Self>> {
+        config.check()?;
+        // Without a key, whoever knows the job's name holds the key of zeros.
+        let key = config.key.clone().unwrap_or_else(|| Key::from([0; 32]));
+        let secret = Secret::new(&key, &config.job, 0);
+        if config.size == 1 {
+            let table = Table { world: 0, facts: vec![facts(config, Vec::new(), String::new())] };
+            return Ok(Arc::new(Self::new(config, secret, table)));
+        }
+        let mut meeting = Meeting::find(config, &key, &secret)?;
+        let (listeners, facts) = meeting
+            .listen(config)
+            .and_then(|listeners| announce(config, listeners))
+            .inspect_err(|e| meeting.give_up(e))?;
+        let table = meeting.join(facts)?;
+        let mut endpoint = Self::new(config, secret, table);
+        let acceptor = Acceptor::new(listeners, endpoint.secret.clone());
+        let shm = config.links.shm;
+        let running = Running::start(endpoint.me, config.size, endpoint.world, shm, PARKING, acceptor)?;
+        match endpoint.connect(running.control(), &mut meeting) {
+            Ok(()) => {
+                endpoint._store = meeting.ready();
+                endpoint.running = Some(running);
+                Ok(Arc::new(endpoint))
+            }
+            Err(e) => {
+                meeting.give_up(&e);
+                let mut running = running;
+                running.end(&e.to_string());
+                Err(e)
+            }
+        }
+    }
+
+    fn new(config: &Config, secret: Secret, Table { world, facts }: Table) -> Self {
+        let peer =
+            |(rank, f): (usize, &Facts)| Peer { rank, host: Some(f.host.as_str().into()), pid: Some(f.pid) };
+        Self {
+            me: config.rank,
+            peers: facts.iter().enumerate().map(peer).collect(),
+            hosts: here::number_hosts(facts.iter().map(|f| f.host_id)),
+            cores: facts.iter().map(|f| usize::from(f.cores)).min().unwrap_or(1).max(1),
+            facts,
+            world,
+            secret,
+            running: None,
+            _store: None,
+        }
+    }
+
+    /// Make a control connection with everyone: this rank connects to lower ranks and waits for higher ones.
+    fn connect(&self, control: &Control, meeting: &mut Meeting) -> Result<()> {
+        let (until, limit) = (meeting.until(), meeting.limit());
+        let store = Arc::clone(meeting.conn().stream());
+        let meeting = RefCell::new(meeting);
+        let check = || {
+            control.news().hush();
+            let absent = control.standing().map_err(|(rank, words)| self.broken(rank, &words))?;
+            let mut meeting = meeting.borrow_mut();
+            // Rank 0 may have met everyone and left, and its store with it.
+            if !meeting.hear()? && absent.contains(&0) {
+                return Err(meeting.lost("it ended"));
+            }
+            Ok(())
+        };
+        let bells = || vec![control.news().fd(), store.as_fd()];
+        for rank in 0..self.me {
+            let Some(facts) = self.facts.get(rank) else { continue };
+            let hello = Hello {
+                from: self.me as u32,
+                to: rank as u32,
+                world: self.world,
+                context: 0,
+                channel: Channel::Control,
+            };
+            let mut targets: Vec<Target> = facts.addrs.iter().copied().map(Target::Tcp).collect();
+            if self.facts.get(self.me).is_some_and(|f| f.host_id == facts.host_id) && !facts.unix.is_empty() {
+                targets.insert(0, Target::Unix(facts.unix.clone()));
+            }
+            let patience = Patience { until, bells: bells(), check: &check };
+            match dial(&targets, &self.secret, &hello, &patience) {
+                Ok(stream) => control.attach(rank, stream),
+                Err(Miss::Stop(e)) => return Err(e),
+                Err(miss) => {
+                    let at: Vec<String> = facts.addrs.iter().map(ToString::to_string).collect();
+                    let words = format!(
+                        "could not be reached at {} within {} ({miss}); can the hosts connect to each other there? COMITY_ADDRS on rank {rank} chooses other addresses",
+                        at.join(", "),
+                        seconds(limit)
+                    );
+                    return Err(self.broken(rank, &words));
+                }
+            }
+        }
+        loop {
+            check()?;
+            let absent = control.standing().map_err(|(rank, words)| self.broken(rank, &words))?;
+            let Some(first) = absent.first() else { return Ok(()) };
+            if Instant::now() >= until {
+                let words = format!(
+                    "joined but did not connect to rank {} within {}; can its host reach this one?",
+                    self.me,
+                    seconds(limit)
+                );
+                return Err(self.broken(*first, &words));
+            }
+            let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];
+            // A store that has ended is readable for ever, and will say nothing more.
+            if meeting.borrow_mut().hear()? {
+                fds.push(PollFd::new(&store, PollFlags::IN));
+            }
+            poll_until(&mut fds, Some(until)).map_err(|e| Error::os("joining", e))?;
+        }
+    }
+
+    fn broken(&self, rank: usize, words: &str) -> Error {
+        let who = self.peers.get(rank).map_or_else(|| format!("rank {rank}"), ToString::to_string);
+        Error::Join(format!("{who} {words}"))
+    }
+}
+
+/// What to tell the others of this process; on Linux also opens the socket for those of the same host.
+fn announce(config: &Config, mut listeners: Vec<Listener>) -> Result<(Vec<Listener>, Facts)> {
+    let addrs = listeners.iter().map(Listener::local_addr).collect::<Result<_, _>>();
+    let addrs = addrs.map_err(|e| Error::os("listening", e))?;
+    let mut name = [0; 16];
+    getrandom::fill(&mut name).map_err(|e| Error::os("naming a socket", e))?;
+    let name = format!("comity-{:032x}", u128::from_be_bytes(name));
+    let unix = match Listener::unix(&name) {
+        Ok(listener) => {
+            listeners.push(listener);
+            name
+        }
+        Err(e) => {
+            tracing::debug!(%e, "no socket for this host's processes, using TCP");
+            String::new()
+        }
+    };
+    Ok((listeners, facts(config, addrs, unix)))
+}
+
+fn facts(config: &Config, addrs: Vec<std::net::SocketAddr>, unix: String) -> Facts {
+    Facts {
+        host_id: here::host_id(config.host.as_deref()),
+        host: config.host.clone().unwrap_or_else(here::host_name),
+        pid: std::process::id(),
+        cores: thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX)),
+        shm: config.links.shm,
+        tcp: config.links.tcp,
+        connections: u16::try_from(config.connections).unwrap_or(u16::MAX),
+        unix,
+        addrs,
+    }
+}
+
+impl World for Endpoint {
+    fn rank(&self) -> usize {
+        self.me
+    }
+
+    fn peers(&self) -> &[Peer] {
+        &self.peers
+    }
+
+    fn hosts(&self) -> &[usize] {
+        &self.hosts
+    }
+
+    fn cores(&self) -> usize {
+        self.cores
+    }
+
+    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {
+        let Some(running) = &self.running else { return Ok(members.iter().map(|_| None).collect()) };
+        let mesh = Mesh {
+            me: self.me,
+            world: self.world,
+            facts: &self.facts,
+            secret: &self.secret,
+            control: running.control(),
+        };
+        mesh.open(&MAKERS, context, members, watch, until)
+    }
+
+    fn leave(&self, context: u64) {
+        if let Some(running) = &self.running {
+            running.control().leave(context, true);
+        }
+    }
+
+    fn abort(&self, context: u64, failure: &Failure) {
+        if let Some(running) = &self.running {
+            running.control().abort(context, failure);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Endpoint {
+    /// End as a killed process does: its connections close, and nothing is said.
+    pub(super) fn die(&self) {
+        if let Some(running) = &self.running {
+            running.control().die();
+        }
+    }
+
+    pub(super) fn facts_of(&self, rank: usize) -> &Facts {
+        &self.facts[rank]
+    }
+}

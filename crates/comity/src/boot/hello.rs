@@ -1,0 +1,374 @@
+//! The handshake that every connection begins with.
+//!
+//! Noise NNpsk0 under the job's key: one round trip, after which both sides know that the other holds the key, and who it
+//! says it is. The first message already carries the (encrypted) hello; a wrong key, job or epoch is refused there. The third
+//! message proves that the first was not a recording; nobody waits for it but the listener. After it the connection is clear.
+//!
+//! A message is `"cm"`, its kind, a length and at most 1 KiB; nothing larger is ever allocated for a stranger.
+
+use super::wire::{Malformed, Reader, Writer};
+use crate::Key;
+use snow::{Builder, HandshakeState, TransportState};
+use std::{
+    fmt,
+    io::{self, ErrorKind, Read},
+    sync::{Arc, LazyLock},
+};
+
+/// Part of the prologue, and the high half of every message's kind.
+const VERSION: u8 = 1;
+const HEADER: usize = 5;
+/// The longest body of a message.
+const MAX_BODY: usize = 1024;
+/// Room for words in an answer, after Noise's own bytes.
+const MAX_WORDS: usize = 900;
+
+/// The rank of the store, which has none.
+pub(super) const STORE: u32 = u32::MAX;
+
+static PATTERN: LazyLock<Option<snow::params::NoiseParams>> =
+    LazyLock::new(|| "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s".parse().ok());
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Channel {
+    /// To the store.
+    Join,
+    Control,
+    /// Hands over shared memory, then wakes.
+    Shm,
+    /// One of several that make a link.
+    Tcp {
+        index: u16,
+        of: u16,
+    },
+}
+
+/// Who connects to whom, for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    /// Drawn anew by the store for each group of processes; 0 towards the store.
+    pub(super) world: u64,
+    /// The group, for `Shm` and `Tcp`.
+    pub(super) context: u64,
+    pub(super) channel: Channel,
+}
+
+impl Hello {
+    fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.u32(self.from);
+        w.u32(self.to);
+        w.u64(self.world);
+        w.u64(self.context);
+        let (kind, index, of) = match self.channel {
+            Channel::Join => (0, 0, 0),
+            Channel::Control => (1, 0, 0),
+            Channel::Shm => (2, 0, 0),
+            Channel::Tcp { index, of } => (3, index, of),
+        };
+        w.u8(kind);
+        w.u16(index);
+        w.u16(of);
+        w.0
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut r = Reader(bytes);
+        let (from, to, world, context) = (r.u32()?, r.u32()?, r.u64()?, r.u64()?);
+        let channel = match (r.u8()?, r.u16()?, r.u16()?) {
+            (0, 0, 0) => Channel::Join,
+            (1, 0, 0) => Channel::Control,
+            (2, 0, 0) => Channel::Shm,
+            (3, index, of) if index < of => Channel::Tcp { index, of },
+            _ => return Err(Malformed),
+        };
+        r.end(Self { from, to, world, context, channel })
+    }
+}
+
+/// What both ends must know beforehand.
+#[derive(Clone)]
+pub(super) struct Secret {
+    /// All zero for a job that the user wanted without a key.
+    key: Key,
+    prologue: Arc<[u8]>,
+}
+
+impl Secret {
+    pub(super) fn new(key: &Key, job: &str, epoch: u32) -> Self {
+        let mut w = Writer::default();
+        w.0.extend(b"comity");
+        w.u8(VERSION);
+        w.text(job);
+        w.u32(epoch);
+        Self { key: key.clone(), prologue: w.0.into() }
+    }
+
+    fn builder(&self) -> Option<Builder<'_>> {
+        let pattern = (*PATTERN).clone()?;
+        Builder::new(pattern).prologue(&self.prologue).ok()?.psk(0, self.key.bytes()).ok()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Kinds of message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Hello = 1,
+    Answer = 2,
+    Proof = 3,
+    /// In the clear, to one who lacks the key: "I cannot read you".
+    Unreadable = 4,
+}
+
+fn message(kind: Kind, body: &[u8]) -> Vec<u8> {
+    let mut w = Writer::default();
+    w.0.extend(b"cm");
+    w.u8(VERSION << 4 | kind as u8);
+    w.u16(body.len() as u16);
+    w.0.extend(body);
+    w.0
+}
+
+/// A message as it arrives; takes no byte beyond its end.
+#[derive(Debug, Default)]
+struct Incoming(Vec<u8>);
+
+impl Incoming {
+    /// Read on; the body once it is whole, `None` when the stream has no more for now.
+    fn read(&mut self, mut stream: impl Read, want: Kind) -> Result<Option<Vec<u8>>, Refusal> {
+        loop {
+            let missing = match self.0.as_slice() {
+                [b'c', b'm', kind, high, low, body @ ..] => {
+                    if kind >> 4 != VERSION {
+                        return Err(Refusal::Version(kind >> 4));
+                    }
+                    if *kind == VERSION << 4 | Kind::Unreadable as u8 && want == Kind::Answer {
+                        return Err(Refusal::Key);
+                    }
+                    let n = usize::from(u16::from_be_bytes([*high, *low]));
+                    if *kind != VERSION << 4 | want as u8 || n > MAX_BODY {
+                        return Err(Refusal::Stranger);
+                    }
+                    if body.len() == n {
+                        return Ok(Some(body.to_vec()));
+                    }
+                    n - body.len()
+                }
+                // Tell a stranger early, before it has sent a whole header.
+                [] | [b'c'] | [b'c', b'm', ..] => HEADER - self.0.len(),
+                _ => return Err(Refusal::Stranger),
+            };
+            let mut chunk = [0; MAX_BODY];
+            let Some(chunk) = chunk.get_mut(..missing) else { return Err(Refusal::Stranger) };
+            match stream.read(chunk) {
+                Ok(0) => return Err(Refusal::Ended(None)),
+                Ok(n) => self.0.extend(chunk.get(..n).unwrap_or_default()),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(Refusal::Ended(Some(e))),
+            }
+        }
+    }
+}
+
+/// Why a handshake did not come about.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The connection ended; it may be worth another try.
+    Ended(Option<io::Error>),
+    /// Not a rank of Comity at all.
+    Stranger,
+    /// Another version of Comity's protocol.
+    Version(u8),
+    /// Another job or another key.
+    Key,
+    /// The other side knows us and says no, in words.
+    No(String),
+    /// The other side has no room now; worth another try.
+    Busy,
+}
+
+impl Refusal {
+    /// Whether another try may do better.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(self, Self::Ended(_) | Self::Busy)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ended(None) => f.write_str("it closed the connection"),
+            Self::Ended(Some(e)) => write!(f, "{e}"),
+            Self::Stranger => f.write_str("what listens there is not Comity"),
+            Self::Version(v) => write!(
+                f,
+                "it speaks version {v} of Comity's protocol, this process version {VERSION}; use one version of Comity everywhere"
+            ),
+            Self::Key => f.write_str(
+                "it belongs to another job or holds another key; every rank needs the same job (COMITY_JOB) and key (COMITY_KEY_FD or COMITY_KEY_FILE)",
+            ),
+            Self::No(words) => f.write_str(words),
+            Self::Busy => f.write_str("it is busy"),
+        }
+    }
+}
+
+/// The connecting side.
+#[derive(Debug)]
+pub(super) struct Initiator {
+    /// Taken by the answer.
+    noise: Option<Box<HandshakeState>>,
+    incoming: Incoming,
+}
+
+impl Initiator {
+    /// And the bytes to send first.
+    pub(super) fn start(secret: &Secret, hello: &Hello) -> Option<(Self, Vec<u8>)> {
+        let mut noise = secret.builder()?.build_initiator().ok()?;
+        let mut body = [0; MAX_BODY];
+        let n = noise.write_message(&hello.encode(), &mut body).ok()?;
+        let first = message(Kind::Hello, body.get(..n)?);
+        Some((Self { noise: Some(Box::new(noise)), incoming: Incoming::default() }, first))
+    }
+
+    /// Read the answer; once it is there and favourable, the bytes to send last. `None`: wait for more.
+    pub(super) fn read(&mut self, stream: impl Read) -> Result<Option<Vec<u8>>, Refusal> {
+        let Some(body) = self.incoming.read(stream, Kind::Answer)? else { return Ok(None) };
+        let mut noise = self.noise.take().ok_or(Refusal::Ended(None))?;
+        let mut payload = [0; MAX_BODY];
+        let n = noise.read_message(&body, &mut payload).map_err(|_| Refusal::Key)?;
+        match payload.get(..n) {
+            Some([0]) => {}
+            Some([1, words @ ..]) => return Err(Refusal::No(String::from_utf8_lossy(words).into_owned())),
+            Some([2]) => return Err(Refusal::Busy),
+            _ => return Err(Refusal::Stranger),
+        }
+        // A handshake that is over cannot be extended: prove with the keys that came of it.
+        let proof = noise.get_handshake_hash().to_vec();
+        let mut out = [0; MAX_BODY];
+        let mut transport = noise.into_transport_mode().map_err(|_| Refusal::Stranger)?;
+        let n = transport.write_message(&proof, &mut out).map_err(|_| Refusal::Stranger)?;
+        Ok(Some(message(Kind::Proof, out.get(..n).unwrap_or_default())))
+    }
+}
+
+/// What the listener says to a hello.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Yes,
+    No(String),
+    Busy,
+}
+
+/// The listening side.
+#[derive(Debug)]
+pub(super) struct Responder {
+    incoming: Incoming,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Hello,
+    Proof(Box<TransportState>, Vec<u8>, Hello),
+}
+
+/// How far a [`Responder`] came.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Wait for more.
+    More,
+    /// Send these bytes, then step again.
+    Send(Vec<u8>),
+    /// Send these bytes, then close.
+    SendAndClose(Vec<u8>),
+    /// Close.
+    Close,
+    /// The connection is authenticated.
+    Done(Hello),
+}
+
+impl Responder {
+    pub(super) fn new() -> Self {
+        Self { incoming: Incoming::default(), stage: Stage::Hello }
+    }
+
+    /// Whether the other side has shown that it holds the key (or a recording of one who did).
+    pub(super) fn knows_key(&self) -> bool {
+        matches!(self.stage, Stage::Proof(..))
+    }
+
+    pub(super) fn step(
+        &mut self,
+        stream: impl Read,
+        secret: &Secret,
+        judge: &mut dyn FnMut(&Hello) -> Verdict,
+    ) -> Step {
+        match &mut self.stage {
+            Stage::Hello => {
+                let body = match self.incoming.read(stream, Kind::Hello) {
+                    Ok(None) => return Step::More,
+                    Ok(Some(body)) => body,
+                    Err(Refusal::Version(_)) => return Step::SendAndClose(message(Kind::Unreadable, &[])),
+                    Err(_) => return Step::Close,
+                };
+                self.answer(&body, secret, judge).unwrap_or(Step::Close)
+            }
+            Stage::Proof(transport, hash, hello) => match self.incoming.read(stream, Kind::Proof) {
+                Ok(None) => Step::More,
+                Ok(Some(body)) => {
+                    let mut proof = [0; MAX_BODY];
+                    match transport.read_message(&body, &mut proof) {
+                        Ok(n) if proof.get(..n) == Some(hash.as_slice()) => Step::Done(*hello),
+                        _ => Step::Close,
+                    }
+                }
+                Err(_) => Step::Close,
+            },
+        }
+    }
+
+    fn answer(
+        &mut self,
+        body: &[u8],
+        secret: &Secret,
+        judge: &mut dyn FnMut(&Hello) -> Verdict,
+    ) -> Option<Step> {
+        let mut noise = secret.builder()?.build_responder().ok()?;
+        let mut payload = [0; MAX_BODY];
+        let Ok(n) = noise.read_message(body, &mut payload) else {
+            return Some(Step::SendAndClose(message(Kind::Unreadable, &[])));
+        };
+        let hello = Hello::decode(payload.get(..n)?).ok()?;
+        let verdict = judge(&hello);
+        let words = match &verdict {
+            Verdict::Yes => vec![0],
+            Verdict::No(words) => {
+                let mut w = vec![1];
+                w.extend(words.bytes().take(MAX_WORDS));
+                w
+            }
+            Verdict::Busy => vec![2],
+        };
+        let mut out = [0; MAX_BODY];
+        let n = noise.write_message(&words, &mut out).ok()?;
+        let answer = message(Kind::Answer, out.get(..n)?);
+        if verdict != Verdict::Yes {
+            return Some(Step::SendAndClose(answer));
+        }
+        let hash = noise.get_handshake_hash().to_vec();
+        self.stage = Stage::Proof(Box::new(noise.into_transport_mode().ok()?), hash, hello);
+        self.incoming = Incoming::default();
+        Some(Step::Send(answer))
+    }
+}

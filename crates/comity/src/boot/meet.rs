@@ -1,0 +1,263 @@
+//! How a rank meets the others: finds the store, says what it is, and gets the table of everyone.
+
+use super::{
+    accept::Listener,
+    dial::{Miss, Patience, Target, dial},
+    hello::{Channel, Hello, Refusal, STORE, Secret},
+    here,
+    store::{Store, cannot_listen, seconds},
+    stream::{Conn, Stream},
+    wire::{Facts, FromStore, MAX_ADDRS, ToStore},
+};
+use crate::{
+    Config, Error, HostPort, Key, Meet, Result,
+    sys::{Bell, poll_until},
+};
+use rustix::event::{PollFd, PollFlags};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+/// How much longer than its own limit a rank waits for the store, which says who is missing.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A rank that speaks with the store.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    conn: Conn,
+    /// The store, if this rank runs it.
+    pub(super) store: Option<Store>,
+    /// This process's address on the way to the store.
+    local: IpAddr,
+    /// As errors name the store.
+    name: String,
+    rank: usize,
+    size: usize,
+    until: Instant,
+    limit: Duration,
+}
+
+/// Everyone.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) world: u64,
+    pub(super) facts: Vec<Facts>,
+}
+
+impl Meeting {
+    /// Find the store, or start it, and connect.
+    pub(super) fn find(config: &Config, key: &Key, secret: &Secret) -> Result<Self> {
+        let limit = config.join_timeout;
+        let until = Instant::now() + limit;
+        let (addrs, store) = locate(config, key, until)?;
+        let name = match addrs.first() {
+            Some(addr) if config.rank == 0 || matches!(config.meet, Meet::Store(_)) => {
+                format!("the store at {addr}")
+            }
+            Some(addr) => format!("rank 0's store at {addr}"),
+            None => "the store".into(),
+        };
+        let hello =
+            Hello { from: config.rank as u32, to: STORE, world: 0, context: 0, channel: Channel::Join };
+        let silent = Bell::new().map_err(|e| Error::os("joining", e))?;
+        let patience = Patience { until, bells: vec![silent.fd()], check: &|| Ok(()) };
+        let targets: Vec<Target> = addrs.iter().copied().map(Target::Tcp).collect();
+        let stream = dial(&targets, secret, &hello, &patience).map_err(|miss| match miss {
+            Miss::Stop(e) => e,
+            Miss::Nobody(e) | Miss::Nowhere(e) | Miss::Refused(Refusal::Ended(Some(e))) => Error::Join(format!(
+                "rank {}: {name} did not answer within {} ({e}); is {} running, and is the address right?",
+                config.rank,
+                seconds(limit),
+                if matches!(config.meet, Meet::Store(_)) { "the launcher" } else { "rank 0" },
+            )),
+            Miss::Refused(why) => Error::Join(format!("rank {}: {name} refused this process: {why}", config.rank)),
+        })?;
+        let local = match &stream {
+            Stream::Tcp(s) => s.local_addr().map_err(|e| Error::os("joining", e))?.ip(),
+            Stream::Unix(_) => Ipv4Addr::LOCALHOST.into(),
+        };
+        let conn = Conn::new(stream);
+        Ok(Self { conn, store, local, name, rank: config.rank, size: config.size, until, limit })
+    }
+
+    /// Listen where the configuration says, else on the address that leads to the store.
+    pub(super) fn listen(&self, config: &Config) -> Result<Vec<Listener>> {
+        let mut addrs = config.addrs.clone();
+        if addrs.is_empty()
+            && let Meet::Hostfile(ranks) = &config.meet
+        {
+            for (i, at) in ranks.get(self.rank).into_iter().flatten().enumerate() {
+                if at.is_unspecified() {
+                    continue;
+                }
+                let mut at = at.resolve(self.until)?.into_iter().take(1);
+                // The store has rank 0's first port.
+                let port_is_taken = self.rank == 0 && i == 0;
+                addrs.extend(at.next().map(|a| if port_is_taken { SocketAddr::new(a.ip(), 0) } else { a }));
+            }
+        }
+        if addrs.is_empty() {
+            addrs.push(SocketAddr::new(self.local, 0));
+        }
+        if addrs.len() > MAX_ADDRS {
+            return Err(Error::Config(format!(
+                "rank {} has {} addresses to listen on (COMITY_ADDRS or the hostfile); allowed are {MAX_ADDRS}",
+                self.rank,
+                addrs.len()
+            )));
+        }
+        let who = format!("rank {}", self.rank);
+        addrs.into_iter().map(|at| Listener::tcp(at).map_err(|e| cannot_listen(&who, at, &e))).collect()
+    }
+
+    /// Tell the store who is here, and wait for everyone.
+    pub(super) fn join(&mut self, facts: Facts) -> Result<Table> {
+        let patience = self.until.saturating_duration_since(Instant::now()).as_millis();
+        let join = ToStore::Join {
+            rank: self.rank as u32,
+            size: self.size as u32,
+            patience: patience as u64,
+            facts,
+        };
+        self.conn.send(&join.encode()).map_err(|e| self.lost(&e.to_string()))?;
+        let mut world = None;
+        let mut table: Vec<Option<Facts>> = Vec::new();
+        table.resize_with(self.size, || None);
+        let mut here = 0;
+        loop {
+            let open = self.conn.fill();
+            while let Some(message) = self.conn.next().map_err(|_| self.nonsense())? {
+                match FromStore::decode(&message).map_err(|_| self.nonsense())? {
+                    FromStore::Welcome { world: w, size } if size as usize == self.size => world = Some(w),
+                    FromStore::Entry { rank, facts } => match table.get_mut(rank as usize) {
+                        Some(place @ None) => {
+                            *place = Some(facts);
+                            here += 1;
+                        }
+                        _ => return Err(self.nonsense()),
+                    },
+                    FromStore::Refused { words } => return Err(Error::Join(words)),
+                    FromStore::Welcome { .. } => return Err(self.nonsense()),
+                }
+            }
+            if let Some(world) = world
+                && here == self.size
+            {
+                return Ok(Table { world, facts: table.into_iter().flatten().collect() });
+            }
+            if !open {
+                return Err(self.lost("it ended"));
+            }
+            let until = self.until + GRACE;
+            let write = if self.conn.is_pending() { PollFlags::OUT } else { PollFlags::empty() };
+            let mut fds = [PollFd::new(self.conn.stream(), PollFlags::IN | write)];
+            if poll_until(&mut fds, Some(until)).map_err(|e| Error::os("joining", e))? == 0 {
+                return Err(Error::Join(format!(
+                    "rank {}: {} did not say within {} who is there",
+                    self.rank,
+                    self.name,
+                    seconds(self.limit)
+                )));
+            }
+            self.conn.flush().map_err(|e| self.lost(&e.to_string()))?;
+        }
+    }
+
+    /// When to have met.
+    pub(super) fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// How long that was in all.
+    pub(super) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    pub(super) fn conn(&self) -> &Conn {
+        &self.conn
+    }
+
+    /// Whether the store says that it did not come to a group, or has ended (false).
+    pub(super) fn hear(&mut self) -> Result<bool> {
+        let open = self.conn.fill();
+        match self.conn.next().map(|m| m.map(|m| FromStore::decode(&m))) {
+            Ok(Some(Ok(FromStore::Refused { words }))) => Err(Error::Join(words)),
+            Ok(None) => Ok(open),
+            _ => Err(self.nonsense()),
+        }
+    }
+
+    /// All of this rank's connections stand.
+    pub(super) fn ready(mut self) -> Option<Store> {
+        // If the store is gone, nobody needs to know.
+        let _ = self.conn.send(&ToStore::Ready.encode());
+        self.store
+    }
+
+    /// This rank gives up.
+    pub(super) fn give_up(&mut self, why: &Error) {
+        let _ = self.conn.send(&ToStore::Failed { words: why.to_string() }.encode());
+    }
+
+    pub(super) fn lost(&self, how: &str) -> Error {
+        Error::Join(format!(
+            "rank {} lost {} before all ranks had met ({how}); was {} killed?",
+            self.rank,
+            self.name,
+            if self.name.starts_with("rank 0") { "rank 0" } else { "its process" },
+        ))
+    }
+
+    fn nonsense(&self) -> Error {
+        Error::Join(format!(
+            "rank {}: {} says what this version of Comity does not understand; use one version everywhere",
+            self.rank, self.name
+        ))
+    }
+}
+
+/// The store's addresses, and the store itself if this rank runs it.
+fn locate(config: &Config, key: &Key, until: Instant) -> Result<(Vec<SocketAddr>, Option<Store>)> {
+    let serve = |at: SocketAddr| Store::start(at, config.size, key, &config.job, config.join_timeout);
+    let at_rank_0 = |at: &HostPort| {
+        let addrs = at.resolve(until)?;
+        match addrs.first() {
+            Some(first) if config.rank == 0 => {
+                let store = serve(*first)?;
+                Ok((vec![store.addr()], Some(store)))
+            }
+            _ => Ok((addrs, None)),
+        }
+    };
+    match &config.meet {
+        Meet::Alone => Err(Error::Config(format!("{} ranks need a place to meet", config.size))),
+        Meet::Store(at) => Ok((at.resolve(until)?, None)),
+        Meet::Host(at) => at_rank_0(at),
+        Meet::Hostfile(ranks) => match ranks.first().and_then(|r| r.first()) {
+            Some(at) if !at.is_unspecified() => at_rank_0(at),
+            _ => Err(Error::Config(
+                "the hostfile does not tell an address of rank 0, where the ranks meet".into(),
+            )),
+        },
+        Meet::Board(board) => {
+            let store = if config.rank == 0 {
+                let all_here = config.local.is_some_and(|(_, n)| n == config.size);
+                let ip = match config.addrs.first() {
+                    Some(a) => a.ip(),
+                    None if all_here => Ipv4Addr::LOCALHOST.into(),
+                    None => here::outward(),
+                };
+                Some(serve(SocketAddr::new(ip, 0))?)
+            } else {
+                None
+            };
+            let mine = store.as_ref().map(|s| s.addr().to_string());
+            let text = board.share(config.rank, config.size, mine.as_deref(), until)?;
+            let at: SocketAddr = text.parse().map_err(|_| {
+                Error::Join(format!("{board} holds {text:?}, which is no address of rank 0's store"))
+            })?;
+            Ok((vec![at], store))
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Making the links of a group, pair by pair.
+//!
+//! The higher rank of a pair connects and so decides: over the host's own socket for shared memory if both ends allow it and
+//! it works, else over TCP. The lower rank sees from what arrives what was decided.
+
+use super::{
+    control::{Arrival, Control},
+    dial::{Miss, Patience, Target, dial},
+    hello::{Channel, Hello, Refusal, Secret},
+    store::seconds,
+    stream::Stream,
+    wire::Facts,
+};
+use crate::{
+    Error, Peer, Result,
+    engine::{Failure, Watch},
+    sys::poll_until,
+};
+use rustix::event::{PollFd, PollFlags};
+use std::{
+    collections::HashMap,
+    io,
+    net::TcpStream,
+    os::unix::net::UnixStream,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// When a link breaks while it is made, a death that explains it may be known this much later.
+const EXPLANATION: Duration = Duration::from_millis(250);
+
+/// How connected streams become links.
+#[derive(Debug)]
+pub(super) struct Makers<L> {
+    /// On the listening side: makes the memory and sends it.
+    pub(super) create: fn(UnixStream) -> io::Result<L>,
+    /// On the connecting side, once the stream is readable: takes the memory.
+    pub(super) attach: fn(UnixStream) -> io::Result<L>,
+    /// All connections of the pair, in the same order on both sides.
+    pub(super) tcp: fn(Vec<TcpStream>) -> io::Result<L>,
+}
+
+/// What a process knows of all, for making links.
+#[derive(Debug)]
+pub(super) struct Mesh<'a> {
+    pub(super) me: usize,
+    pub(super) world: u64,
+    pub(super) facts: &'a [Facts],
+    pub(super) secret: &'a Secret,
+    pub(super) control: &'a Control,
+}
+
+impl Mesh<'_> {
+    /// See [`World::open`](super::World::open).
+    pub(super) fn open<L>(
+        &self,
+        makers: &Makers<L>,
+        context: u64,
+        members: &[usize],
+        watch: &Arc<Watch>,
+        until: Instant,
+    ) -> Result<Vec<Option<L>>> {
+        let internal =
+            |what: &str| Error::Config(format!("group {context:x}: {what}; this is a bug in Comity"));
+        let mine = members
+            .iter()
+            .position(|m| *m == self.me)
+            .ok_or_else(|| internal("this rank is not a member"))?;
+        if members.iter().any(|m| *m >= self.facts.len()) {
+            return Err(internal("a member is not in the world"));
+        }
+        if !self.control.enter(context, members, mine, watch) {
+            return Err(internal("it is open already"));
+        }
+        let opening = Opening {
+            mesh: self,
+            makers,
+            context,
+            members,
+            mine,
+            watch,
+            until,
+            begun: Instant::now(),
+            links: members.iter().map(|_| None).collect(),
+        };
+        opening.run().map_err(|trouble| {
+            if let Some(failure) = trouble.news {
+                self.control.abort(context, &failure);
+            }
+            self.control.leave(context, false);
+            trouble.error
+        })
+    }
+
+    /// A member as errors name it.
+    fn peer(&self, members: &[usize], rank: usize) -> Peer {
+        let facts = members.get(rank).and_then(|m| self.facts.get(*m));
+        Peer { rank, host: facts.map(|f| f.host.as_str().into()), pid: facts.map(|f| f.pid) }
+    }
+}
+
+/// An error, and what the other members must hear if they do not know it yet.
+struct Trouble {
+    error: Error,
+    news: Option<Failure>,
+}
+
+struct Opening<'a, L> {
+    mesh: &'a Mesh<'a>,
+    makers: &'a Makers<L>,
+    context: u64,
+    members: &'a [usize],
+    mine: usize,
+    watch: &'a Arc<Watch>,
+    until: Instant,
+    begun: Instant,
+    links: Vec<Option<L>>,
+}
+
+impl<L> Opening<'_, L> {
+    fn run(mut self) -> Result<Vec<Option<L>>, Trouble> {
+        let mut offered = Vec::new();
+        for rank in 0..self.members.len() {
+            if self.world_rank(rank) < self.mesh.me
+                && let Some(stream) = self.connect(rank)?
+            {
+                offered.push((rank, stream));
+            }
+        }
+        self.complete(offered)?;
+        Ok(self.links)
+    }
+
+    fn world_rank(&self, rank: usize) -> usize {
+        self.members.get(rank).copied().unwrap_or_default()
+    }
+
+    fn facts(&self, rank: usize) -> Result<(&Facts, &Facts), Trouble> {
+        let of = |r| self.mesh.facts.get(r);
+        of(self.mesh.me)
+            .zip(of(self.world_rank(rank)))
+            .ok_or_else(|| self.own(rank, "has no entry in the table".into()))
+    }
+
+    /// Connect to a lower rank. A stream: shared memory will come over it.
+    fn connect(&mut self, rank: usize) -> Result<Option<UnixStream>, Trouble> {
+        let (ours, theirs) = self.facts(rank)?;
+        let share = ours.shm && theirs.shm && ours.host_id == theirs.host_id && !theirs.unix.is_empty();
+        let (tcp, n) = (ours.tcp && theirs.tcp, ours.connections.max(theirs.connections));
+        let addrs = theirs.addrs.clone();
+        let mut why_not = "its host is another".to_owned();
+        if share {
+            match self.dial(rank, Target::Unix(theirs.unix.clone()), Channel::Shm) {
+                Ok(Stream::Unix(stream)) => return Ok(Some(stream)),
+                Ok(Stream::Tcp(_)) => {}
+                Err(miss @ (Miss::Nowhere(_) | Miss::Refused(Refusal::No(_)))) => {
+                    tracing::debug!(rank, %miss, "no shared memory, taking TCP");
+                    why_not = miss.to_string();
+                }
+                Err(miss) => return Err(self.missed(rank, "its socket on this host", miss)),
+            }
+        }
+        if !tcp {
+            return Err(self.own(
+                rank,
+                format!(
+                    "cannot be reached: not over shared memory ({why_not}), and TCP is not allowed; allow it (COMITY_LINKS=shm,tcp)"
+                ),
+            ));
+        }
+        let of = u16::try_from(addrs.len() * usize::from(n)).unwrap_or(u16::MAX);
+        let mut streams = Vec::with_capacity(usize::from(of));
+        for (index, addr) in (0..of).zip(addrs.iter().cycle()) {
+            match self.dial(rank, Target::Tcp(*addr), Channel::Tcp { index, of }) {
+                Ok(Stream::Tcp(stream)) => streams.push(stream),
+                Ok(Stream::Unix(_)) => {}
+                Err(miss) => return Err(self.missed(rank, &addr.to_string(), miss)),
+            }
+        }
+        self.keep(rank, "TCP", (self.makers.tcp)(streams))?;
+        Ok(None)
+    }
+
+    fn dial(&self, rank: usize, target: Target, channel: Channel) -> Result<Stream, Miss> {
+        let hello = Hello {
+            from: self.mesh.me as u32,
+            to: self.world_rank(rank) as u32,
+            world: self.mesh.world,
+            context: self.context,
+            channel,
+        };
+        let check = || {
+            self.watch.hush();
+            self.watch.failure().map_or(Ok(()), |f| Err(self.failed(f)))
+        };
+        let patience = Patience { until: self.until, bells: vec![self.watch.bell_fd()], check: &check };
+        dial(&[target], self.mesh.secret, &hello, &patience)
+    }
+
+    /// Take what the others make: connections of higher ranks, memory of lower ones.
+    fn complete(&mut self, mut offered: Vec<(usize, UnixStream)>) -> Result<(), Trouble> {
+        let mut parts: HashMap<usize, Vec<Option<TcpStream>>> = HashMap::new();
+        loop {
+            self.watch.hush();
+            self.receive(&mut parts)?;
+            let missing: Vec<usize> = (0..self.members.len())
+                .filter(|r| *r != self.mine && matches!(self.links.get(*r), Some(None)))
+                .collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if let Some(f) = self.watch.failure() {
+                return Err(Trouble { error: self.failed(f), news: None });
+            }
+            if let Some(rank) = missing.iter().find(|r| self.watch.has_left(**r)) {
+                return Err(self.own(*rank, "left before the group was complete".into()));
+            }
+            if Instant::now() >= self.until {
+                return Err(self.late(&missing));
+            }
+            for rank in self.wait(&offered)? {
+                if let Some(i) = offered.iter().position(|o| o.0 == rank) {
+                    let (_, stream) = offered.swap_remove(i);
+                    self.keep(rank, "shared memory", (self.makers.attach)(stream))?;
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, parts: &mut HashMap<usize, Vec<Option<TcpStream>>>) -> Result<(), Trouble> {
+        for Arrival { from, channel, stream, .. } in self.mesh.control.arrivals(self.context) {
+            let Some(rank) = self.members.iter().position(|m| *m == from) else { continue };
+            match (channel, stream) {
+                (Channel::Shm, Stream::Unix(stream)) => {
+                    self.keep(rank, "shared memory", (self.makers.create)(stream))?;
+                }
+                (Channel::Tcp { index, of }, Stream::Tcp(stream)) => {
+                    let streams = parts.entry(rank).or_insert_with(|| (0..of).map(|_| None).collect());
+                    match streams.get_mut(usize::from(index)) {
+                        Some(place @ None) => *place = Some(stream),
+                        _ => return Err(self.own(rank, "made its connections twice".into())),
+                    }
+                    if streams.iter().all(Option::is_some) {
+                        let streams = parts.remove(&rank).into_iter().flatten().flatten().collect();
+                        self.keep(rank, "TCP", (self.makers.tcp)(streams))?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleep until something is new; the ranks whose offer has come.
+    fn wait(&self, offered: &[(usize, UnixStream)]) -> Result<Vec<usize>, Trouble> {
+        let mut fds = vec![PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN)];
+        fds.extend(offered.iter().map(|(_, s)| PollFd::new(s, PollFlags::IN)));
+        poll_until(&mut fds, Some(self.until))
+            .map_err(|e| self.own(self.mine, format!("cannot wait: {e}")))?;
+        let ready = fds.iter().skip(1).zip(offered).filter(|(fd, _)| !fd.revents().is_empty());
+        Ok(ready.map(|(_, o)| o.0).collect())
+    }
+
+    fn keep(&mut self, rank: usize, kind: &str, link: io::Result<L>) -> Result<(), Trouble> {
+        match link {
+            Ok(link) => {
+                if let Some(place) = self.links.get_mut(rank) {
+                    *place = Some(link);
+                }
+                Ok(())
+            }
+            Err(e) => Err(self.explained(rank, format!("could not be linked over {kind}: {e}"))),
+        }
+    }
+
+    /// What went wrong with `rank`; but if it has died or the group has failed, that is the reason.
+    fn explained(&self, rank: usize, cause: String) -> Trouble {
+        let until = (Instant::now() + EXPLANATION).min(self.until);
+        while self.watch.failure().is_none() && Instant::now() < until {
+            self.watch.hush();
+            if self.watch.failure().is_some() {
+                break;
+            }
+            let mut fds = [PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN)];
+            if poll_until(&mut fds, Some(until)).is_err() {
+                break;
+            }
+        }
+        match self.watch.failure() {
+            Some(f) => Trouble { error: self.failed(f), news: None },
+            None => self.own(rank, cause),
+        }
+    }
+
+    fn missed(&self, rank: usize, at: &str, miss: Miss) -> Trouble {
+        match miss {
+            Miss::Stop(error) => Trouble { error, news: None },
+            miss => self.explained(rank, format!("could not be reached at {at}: {miss}")),
+        }
+    }
+
+    fn late(&self, missing: &[usize]) -> Trouble {
+        let waited = seconds(self.begun.elapsed());
+        let names: Vec<String> =
+            missing.iter().map(|r| self.mesh.peer(self.members, *r).to_string()).collect();
+        let first = missing.first().copied().unwrap_or(self.mine);
+        let mut trouble = self.own(first, format!("did not come to the group within {waited}"));
+        trouble.error = Error::Join(format!(
+            "rank {} waited {waited} for {} to come to the group; do all of its ranks make this call?",
+            self.mine,
+            names.join(", ")
+        ));
+        trouble
+    }
+
+    /// A failure that this rank has found.
+    fn own(&self, culprit: usize, cause: String) -> Trouble {
+        let failure = Failure { culprit, by: self.mine, cause, reported: false };
+        Trouble { error: self.failed(&failure), news: Some(failure) }
+    }
+
+    fn failed(&self, f: &Failure) -> Error {
+        let peer = self.mesh.peer(self.members, f.culprit);
+        if f.reported {
+            Error::Aborted { by: peer, reason: f.cause.clone(), call: None }
+        } else {
+            Error::PeerLost { peer, cause: f.cause.clone(), call: None }
+        }
+    }
+}

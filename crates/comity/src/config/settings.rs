@@ -1,0 +1,89 @@
+//! The variables that hold under every launcher.
+
+use super::{
+    Config, Links, MAX_CONNECTIONS, bad,
+    place::shown,
+    vars::{Vars, wrong},
+};
+use crate::{Error, Key, Result};
+use std::net::{IpAddr, SocketAddr};
+
+/// Put them into `config`.
+pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
+    if let Some(job) = vars.text("COMITY_JOB")? {
+        config.job = job;
+    }
+    let fd = vars.number("COMITY_KEY_FD", i32::MAX as usize)?;
+    match (fd.and_then(|fd| i32::try_from(fd).ok()), vars.text("COMITY_KEY_FILE")?) {
+        (Some(fd), Some(path)) => {
+            return bad(format!(
+                "COMITY_KEY_FD={fd} and COMITY_KEY_FILE={path} are both set; unset one of them"
+            ));
+        }
+        (Some(fd), None) => config.key = Some(Key::from_fd(fd).map_err(|e| name("COMITY_KEY_FD", e))?),
+        (None, Some(path)) => {
+            config.key = Some(Key::from_file(&path).map_err(|e| name("COMITY_KEY_FILE", e))?)
+        }
+        (None, None) => {}
+    }
+    config.insecure = vars.flag("COMITY_INSECURE")?;
+    if let Some(limit) = vars.seconds("COMITY_TIMEOUT")? {
+        config.timeout = limit;
+    }
+    if let Some(limit) = vars.seconds("COMITY_JOIN_TIMEOUT")? {
+        config.join_timeout = limit;
+    }
+    if let Some(text) = vars.text("COMITY_LINKS")? {
+        config.links = links(&text).or_else(|why| wrong("COMITY_LINKS", &text, &why))?;
+    }
+    if let Some(text) = vars.text("COMITY_ADDRS")? {
+        config.addrs = text
+            .split(',')
+            .map(|part| own_addr(part.trim()))
+            .collect::<Result<_, _>>()
+            .or_else(|why| wrong("COMITY_ADDRS", &text, &why))?;
+    }
+    if let Some(n) = vars.number("COMITY_CONNECTIONS", MAX_CONNECTIONS)? {
+        config.connections = n;
+    }
+    config.host = vars.text("COMITY_HOST")?;
+    Ok(())
+}
+
+/// `e`, which names a file or descriptor, with the variable that gave it.
+fn name(var: &str, e: Error) -> Error {
+    match e {
+        Error::Config(why) => Error::Config(format!("{var}: {why}")),
+        e => e,
+    }
+}
+
+fn links(text: &str) -> Result<Links, String> {
+    let mut links = Links { shm: false, tcp: false };
+    for part in text.split(',') {
+        let link = match part.trim() {
+            "shm" => &mut links.shm,
+            "tcp" => &mut links.tcp,
+            other => {
+                return Err(format!("names {}; allowed are shm and tcp, with a comma between", shown(other)));
+            }
+        };
+        if std::mem::replace(link, true) {
+            return Err(format!("names {} twice", part.trim()));
+        }
+    }
+    Ok(links)
+}
+
+/// An address to listen on, with or without a port.
+fn own_addr(text: &str) -> Result<SocketAddr, String> {
+    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+    text.parse::<SocketAddr>().or_else(|_| bare.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 0))).map_err(
+        |_| {
+            format!(
+                "holds {}, which is not an address such as 10.0.0.1, 10.0.0.1:7000 or [fe80::1%4]:7000",
+                shown(text)
+            )
+        },
+    )
+}

@@ -1,0 +1,146 @@
+//! Single variables: read once, noted, and parsed strictly, so that every error names the variable and its value.
+
+use super::{HostPort, MAX_SIZE, bad, place, place::shown};
+use crate::Result;
+use std::{cell::RefCell, ffi::OsString, time::Duration};
+
+/// The environment, and what was read of it.
+pub(super) struct Vars<'a> {
+    var: &'a dyn Fn(&str) -> Option<OsString>,
+    seen: RefCell<Vec<(&'static str, String)>>,
+}
+
+impl<'a> Vars<'a> {
+    pub(super) fn new(var: &'a dyn Fn(&str) -> Option<OsString>) -> Self {
+        Self { var, seen: RefCell::default() }
+    }
+
+    /// Every variable that was read and set, in the order of reading.
+    pub(super) fn into_seen(self) -> Vec<(&'static str, String)> {
+        self.seen.into_inner()
+    }
+
+    pub(super) fn is_set(&self, name: &str) -> bool {
+        (self.var)(name).is_some()
+    }
+
+    pub(super) fn text(&self, name: &'static str) -> Result<Option<String>> {
+        let Some(value) = (self.var)(name) else { return Ok(None) };
+        let value =
+            value.into_string().or_else(|v| wrong(name, &v.to_string_lossy(), "is not valid UTF-8"))?;
+        if value.is_empty() {
+            return bad(format!("{name} is set but empty; give it a value or unset it"));
+        }
+        let mut seen = self.seen.borrow_mut();
+        if !seen.iter().any(|(n, _)| *n == name) {
+            seen.push((name, value.clone()));
+        }
+        Ok(Some(value))
+    }
+
+    pub(super) fn number(&self, name: &'static str, most: usize) -> Result<Option<usize>> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        // parse would take "+1".
+        let digits = text.bytes().all(|b| b.is_ascii_digit());
+        match text.parse() {
+            Ok(n) if digits && n <= most => Ok(Some(n)),
+            _ => wrong(name, &text, &format!("is not a whole number from 0 to {most}")),
+        }
+    }
+
+    pub(super) fn flag(&self, name: &'static str) -> Result<bool> {
+        match self.text(name)?.as_deref() {
+            None | Some("0" | "false" | "False") => Ok(false),
+            Some("1" | "true" | "True") => Ok(true),
+            Some(other) => wrong(name, other, "is neither 1 nor 0 (true, false)"),
+        }
+    }
+
+    pub(super) fn seconds(&self, name: &'static str) -> Result<Option<Duration>> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        let limit = text.parse().ok().filter(|_| plain).and_then(|s| Duration::try_from_secs_f64(s).ok());
+        match limit {
+            Some(limit) => Ok(Some(limit)),
+            None => wrong(name, &text, "is not a number of seconds such as 300 or 2.5"),
+        }
+    }
+
+    pub(super) fn host_port(&self, name: &'static str) -> Result<Option<HostPort>> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        match place::parse(&text, false) {
+            Ok(at) => Ok(Some(at)),
+            Err(why) => wrong(name, &text, &format!("is not host:port: {why}")),
+        }
+    }
+
+    /// Rank and size; `None` when neither is set.
+    pub(super) fn rank_and_size(
+        &self,
+        rank_is: &'static str,
+        size_is: &'static str,
+    ) -> Result<Option<(usize, usize)>> {
+        let (rank, size) = (self.number(rank_is, MAX_SIZE - 1)?, self.number(size_is, MAX_SIZE)?);
+        match (rank, size) {
+            (None, None) => Ok(None),
+            (Some(r), None) => {
+                bad(format!("{rank_is}={r} is set, but {size_is} is not; set both, or neither to run alone"))
+            }
+            (None, Some(s)) => {
+                bad(format!("{size_is}={s} is set, but {rank_is} is not; set both, or neither to run alone"))
+            }
+            (Some(_), Some(0)) => {
+                bad(format!("{size_is}=0: a job has at least one rank; allowed is 1 to {MAX_SIZE}"))
+            }
+            (Some(r), Some(s)) if r >= s => {
+                bad(format!("{rank_is}={r}, but {size_is}={s}; allowed is 0 to {}", s - 1))
+            }
+            (Some(r), Some(s)) => Ok(Some((r, s))),
+        }
+    }
+
+    /// Rank and size on this host; launchers other than Comity's own may tell only one of them.
+    pub(super) fn local(
+        &self,
+        rank_is: &'static str,
+        size_is: &'static str,
+        size: usize,
+    ) -> Result<Option<(usize, usize)>> {
+        let (rank, local) = (self.number(rank_is, MAX_SIZE - 1)?, self.number(size_is, MAX_SIZE)?);
+        let (Some(r), Some(l)) = (rank, local) else { return Ok(None) };
+        if l == 0 || l > size {
+            return bad(format!("{size_is}={l}, in a job of {size} ranks; allowed is 1 to {size}"));
+        }
+        if r >= l {
+            return bad(format!("{rank_is}={r}, but {size_is}={l}; allowed is 0 to {}", l - 1));
+        }
+        Ok(Some((r, l)))
+    }
+
+    /// `MASTER_ADDR` and `MASTER_PORT`.
+    pub(super) fn master(&self) -> Result<Option<HostPort>> {
+        let (addr, port) = (self.text("MASTER_ADDR")?, self.text("MASTER_PORT")?);
+        match (addr, port) {
+            (None, None) => Ok(None),
+            (Some(a), None) => bad(format!(
+                "MASTER_ADDR={a} is set, but MASTER_PORT is not; set it to a free port of that host"
+            )),
+            (None, Some(p)) => bad(format!(
+                "MASTER_PORT={p} is set, but MASTER_ADDR is not; set it to the address of rank 0's host"
+            )),
+            (Some(a), Some(p)) => {
+                let Some(port) = place::parse_port(&p).ok().filter(|port| *port != 0) else {
+                    return wrong("MASTER_PORT", &p, "is not a number from 1 to 65535");
+                };
+                match HostPort::new(&a, port) {
+                    Ok(at) => Ok(Some(at)),
+                    Err(_) => wrong("MASTER_ADDR", &a, "is neither a host name nor an address"),
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn wrong<T>(name: &str, value: &str, why: &str) -> Result<T> {
+    bad(format!("{name}={} {why}", shown(value)))
+}

@@ -1,0 +1,60 @@
+//! From a place in a job to a group.
+
+use super::Group;
+use crate::{Config, Error, Launcher, Result, boot::Endpoint};
+use std::env;
+
+/// The group of this process's job, found in the environment; a group of one where no launcher's variables are set.
+///
+/// The variables of `comity launch`, MLX, torchrun, Open MPI, MPICH and Slurm are understood; see [`Config::from_env`]
+/// for their order. Which were used, and why, is logged as a `tracing` event, and printed to standard error when
+/// `COMITY_VERBOSE` is set.
+///
+/// ```
+/// let g = comity::init()?;
+/// println!("rank {} of {}", g.rank(), g.size());
+/// # Ok::<(), comity::Error>(())
+/// ```
+///
+/// # Errors
+/// Broken variables and a job that does not come together are errors: only their absence makes a group of one.
+pub fn init() -> Result<Group> {
+    Config::from_env()?.connect()
+}
+
+/// As [`init`], but an error where no launcher's variables are set.
+///
+/// # Errors
+/// As [`init`], and [`Error::Config`] when this process is in no job.
+pub fn init_strict() -> Result<Group> {
+    let config = Config::from_env()?;
+    if config.found().launcher == Launcher::Alone {
+        let hint =
+            "start it with `comity launch -n 2 -- ...`, or set COMITY_RANK, COMITY_SIZE and COMITY_STORE";
+        return Err(Error::Config(format!("this process is in no job: {}; {hint}", config.found().why)));
+    }
+    config.connect()
+}
+
+impl Config {
+    /// Meet the other ranks and make the group of all of them.
+    ///
+    /// Every rank of the job calls this. It returns when all have come, or fails on all of them at the join limit,
+    /// naming those that are missing. A process may connect more than once, and hold several groups.
+    ///
+    /// # Errors
+    /// [`Error::Config`] before anything is opened; [`Error::Join`] when the ranks do not come together;
+    /// [`Error::Unavailable`], [`Error::Os`] when the system refuses what a rank needs.
+    pub fn connect(&self) -> Result<Group> {
+        let (rank, size, why) = (self.rank(), self.size(), &self.found().why);
+        tracing::info!(rank, size, why, meet = %self.meet(), "joining");
+        if env::var_os("COMITY_VERBOSE").is_some_and(|v| !v.is_empty() && v != "0") {
+            eprintln!("comity: rank {rank} of {size}: {why}; meeting {}", self.meet());
+        }
+        self.check()?;
+        if size == 1 {
+            return Ok(Group::single().timeout(self.timeout));
+        }
+        Group::open(Endpoint::join(self)?, self.timeout, self.join_timeout)
+    }
+}

@@ -1,0 +1,367 @@
+//! All ranks of a plan against each other in one thread, with real values: the proof of the plans.
+//!
+//! Every rank runs its own [`Schedule`], the same code that the engine drives. Between each two ranks lie
+//! channels that hold a bounded number of elements. A run fails when a result is wrong, when nothing can
+//! move before all have ended, when the two ends of a message disagree about its round or length, when a message is left
+//! over, when a step leaves its buffer, when `In` changes, or when an element is not averaged exactly once.
+
+use super::{Act, Buf, Kind, Plan, Schedule, Shape, Slice, Take};
+use std::collections::{HashMap, VecDeque};
+
+/// An element that remembers how it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Value {
+    /// A wrapping sum of random numbers: equal only if the same contributions are in it.
+    pub(super) sum: u64,
+    /// A hash of the order of additions: equal only if the bits of a float would be.
+    pub(super) tree: u64,
+    /// How often an average was taken.
+    pub(super) averaged: u32,
+}
+
+/// How a run is to go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    /// Elements in flight from one rank to another.
+    pub(super) capacity: usize,
+    pub(super) in_place: bool,
+    /// Mixes the order in which ranks and queues get their turn; 0 keeps it.
+    pub(super) disorder: u64,
+}
+
+/// What a run did.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    /// Elements that each rank sent.
+    pub(super) sent: Vec<usize>,
+    /// Messages that each rank sent.
+    pub(super) messages: Vec<usize>,
+    /// What each rank has at the end.
+    pub(super) out: Vec<Vec<Value>>,
+}
+
+#[derive(Default)]
+struct Channel {
+    values: VecDeque<Value>,
+    /// Round and length of messages begun and not yet received from.
+    begun: VecDeque<(u32, usize)>,
+}
+
+struct Rank {
+    me: usize,
+    plan: Plan,
+    schedule: Schedule,
+    /// `In`, `Out` and `Tmp`, each from its place in it; in place they overlap.
+    memory: Vec<Value>,
+    places: [(usize, usize); 3],
+    sends: Vec<usize>,
+    recvs: Vec<usize>,
+}
+
+pub(super) fn mix(a: u64, b: u64) -> u64 {
+    let x = (a.rotate_left(23) ^ b.wrapping_add(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    x ^ (x >> 29)
+}
+
+/// What rank `r` contributes at `i`.
+fn given(r: usize, i: usize) -> Value {
+    let sum = mix(r as u64 + 1, i as u64);
+    Value { sum, tree: sum, averaged: 0 }
+}
+
+/// As a float's addition: commutative, not associative.
+fn add(a: Value, b: Value, last: bool) -> Value {
+    let tree = mix(a.tree.min(b.tree), a.tree.max(b.tree));
+    Value { sum: a.sum.wrapping_add(b.sum), tree, averaged: a.averaged + b.averaged + u32::from(last) }
+}
+
+/// Elements before the part of rank `i`.
+fn before(shape: &Shape, i: usize) -> usize {
+    (0..i).map(|r| shape.part(r)).sum()
+}
+
+/// Lengths of a rank's `In` and `Out`.
+fn lengths(s: &Shape) -> (usize, usize) {
+    let all = before(s, s.size);
+    let at_root = |len| if s.rank == s.root { len } else { 0 };
+    match s.kind {
+        Kind::AllReduce => (s.count, s.count),
+        Kind::Reduce => (s.count, at_root(s.count)),
+        Kind::Broadcast => (0, s.count),
+        Kind::AllGather => (s.part(s.rank), all),
+        Kind::ReduceScatter => (all, s.part(s.rank)),
+        Kind::Gather => (s.part(s.rank), at_root(all)),
+        Kind::Scatter => (at_root(all), s.part(s.rank)),
+        Kind::AllToAll if s.recv_counts.is_empty() => (all, all),
+        Kind::AllToAll => (all, s.recv_counts.iter().sum()),
+        Kind::Barrier => (0, 0),
+    }
+}
+
+/// What `Out` must hold at the end, as sums.
+fn expected(shapes: &[Shape], sums: &[u64], rank: usize) -> Vec<u64> {
+    let s = &shapes[rank];
+    let out = lengths(s).1;
+    match s.kind {
+        Kind::AllReduce | Kind::Reduce => sums[..out].to_vec(),
+        Kind::Broadcast => (0..out).map(|i| given(s.root, i).sum).collect(),
+        Kind::ReduceScatter => sums[before(s, rank)..][..out].to_vec(),
+        Kind::Scatter => (0..out).map(|i| given(s.root, before(s, rank) + i).sum).collect(),
+        Kind::AllGather | Kind::Gather if out > 0 => {
+            (0..s.size).flat_map(|r| (0..s.part(r)).map(move |i| given(r, i).sum)).collect()
+        }
+        Kind::AllToAll => {
+            let part = |r: usize| (before(&shapes[r], rank), shapes[r].part(rank));
+            (0..s.size).flat_map(|r| (0..part(r).1).map(move |i| given(r, part(r).0 + i).sum)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+impl Rank {
+    fn new(s: &Shape, plan: Plan, in_place: bool) -> Self {
+        let (len_in, len_out) = lengths(s);
+        // Where one buffer lies in the other when in place.
+        let (at_in, at_out, same) = match s.kind {
+            _ if !in_place => (0, len_in, false),
+            Kind::AllGather | Kind::Gather if len_out > 0 => (before(s, s.rank), 0, false),
+            Kind::ReduceScatter | Kind::Scatter if len_in > 0 => (0, before(s, s.rank), false),
+            Kind::AllReduce | Kind::AllToAll => (0, 0, true),
+            Kind::Reduce if len_out > 0 => (0, 0, true),
+            _ => (0, len_in, false),
+        };
+        let at_tmp = (at_in + len_in).max(at_out + len_out);
+        let mut memory = vec![Value::default(); at_tmp + plan.tmp];
+        match s.kind {
+            Kind::Broadcast if s.rank == s.root => {
+                (0..len_out).for_each(|i| memory[at_out + i] = given(s.rank, i))
+            }
+            _ => (0..len_in).for_each(|i| memory[at_in + i] = given(s.rank, i)),
+        }
+        let schedule = Schedule::new(&plan, same);
+        let places = [(at_in, len_in), (at_out, len_out), (at_tmp, plan.tmp)];
+        Self { me: s.rank, plan, schedule, memory, places, sends: Vec::new(), recvs: Vec::new() }
+    }
+
+    fn at(&self, s: Slice, i: usize) -> usize {
+        let (at, len) = self.places[s.buf as usize];
+        assert!(s.at + s.len <= len, "{s:?} leaves its buffer of {len}");
+        assert!(i < s.len, "element {i} of {s:?}");
+        at + s.at + i
+    }
+
+    fn read(&self, s: Slice, i: usize) -> Value {
+        self.memory[self.at(s, i)]
+    }
+
+    fn write(&mut self, s: Slice, i: usize, v: Value) {
+        assert!(s.buf != Buf::In, "In is written");
+        let at = self.at(s, i);
+        self.memory[at] = v;
+    }
+}
+
+/// Run the plans that `plan` makes of these shapes, one per rank, to the end.
+pub(super) fn run(shapes: &[Shape], how: Run, plan: impl Fn(&Shape) -> Plan) -> Result<Outcome, String> {
+    let mut ranks: Vec<_> = shapes.iter().map(|s| Rank::new(s, plan(s), how.in_place)).collect();
+    let mut channels: Vec<Channel> = Vec::new();
+    let mut between: HashMap<(usize, usize), usize> = HashMap::new();
+    for (r, rank) in ranks.iter_mut().enumerate() {
+        let mut channel = |pair| {
+            *between.entry(pair).or_insert_with(|| {
+                channels.push(Channel::default());
+                channels.len() - 1
+            })
+        };
+        let s = &rank.schedule;
+        rank.sends = (0..s.send_queues()).map(|q| channel((r, s.send_peer(q)))).collect();
+        rank.recvs = (0..s.recv_queues()).map(|q| channel((s.recv_peer(q), r))).collect();
+    }
+    let mut done = Outcome { sent: vec![0; ranks.len()], messages: vec![0; ranks.len()], out: Vec::new() };
+    let mut seed = how.disorder;
+    loop {
+        let mut moved = false;
+        for turn in 0..ranks.len() {
+            seed = if seed == 0 { 0 } else { mix(seed, turn as u64) };
+            let r = (turn + seed as usize % ranks.len()) % ranks.len();
+            let (sent, messages) = send(&mut ranks[r], &mut channels, how.capacity, seed);
+            done.sent[r] += sent;
+            done.messages[r] += messages;
+            moved |= sent + messages > 0;
+            moved |= receive(&mut ranks[r], &mut channels, seed)?;
+            moved |= copy(&mut ranks[r]);
+        }
+        if ranks.iter().all(|r| r.schedule.is_done()) {
+            break;
+        }
+        // With disorder a rank may have been left out of a pass.
+        if !moved && seed == 0 {
+            let stuck = ranks.iter().enumerate().filter(|(_, r)| !r.schedule.is_done());
+            let stuck: Vec<_> = stuck.map(|(i, r)| (i, r.schedule.waiting_for())).collect();
+            return Err(format!("nothing moves; ranks and whom they wait for: {stuck:?}"));
+        }
+        if !moved {
+            seed = 0;
+        }
+    }
+    if channels.iter().any(|c| !c.values.is_empty() || !c.begun.is_empty()) {
+        return Err("a message was not read".into());
+    }
+    check(shapes, &ranks, how)?;
+    done.out = ranks.iter().map(|r| r.memory[r.places[1].0..][..r.places[1].1].to_vec()).collect();
+    Ok(done)
+}
+
+fn send(rank: &mut Rank, channels: &mut [Channel], capacity: usize, seed: u64) -> (usize, usize) {
+    let (mut sent, mut messages) = (0, 0);
+    let queues = rank.sends.len();
+    for turn in 0..queues {
+        let q = (turn + seed as usize) % queues;
+        while let Some(want) = rank.schedule.next_send(q) {
+            let channel = &mut channels[rank.sends[q]];
+            let len = rank.schedule.len(want.id);
+            let room = capacity.saturating_sub(channel.values.len());
+            let n = room.min(want.allowed - want.done);
+            if n == 0 && len > 0 {
+                break;
+            }
+            if want.done == 0 {
+                channel.begun.push_back((rank.plan.steps[want.id as usize].round, len));
+                messages += 1;
+            }
+            if let &Act::Send { src, .. } = rank.schedule.act(want.id) {
+                for i in want.done..want.done + n {
+                    let v = rank.read(src, i);
+                    channels[rank.sends[q]].values.push_back(v);
+                }
+            }
+            rank.schedule.sent(q, n);
+            sent += n;
+        }
+    }
+    (sent, messages)
+}
+
+/// The message begun next on a channel must be the one that is awaited.
+fn agree(channel: &mut Channel, round: u32, len: usize) -> Result<(), String> {
+    match channel.begun.pop_front() {
+        Some(m) if m == (round, len) => Ok(()),
+        Some(m) => Err(format!("sent (round, length) {m:?}, awaited {:?}", (round, len))),
+        None => Err("elements without a message".into()),
+    }
+}
+
+fn receive(rank: &mut Rank, channels: &mut [Channel], seed: u64) -> Result<bool, String> {
+    let mut moved = false;
+    let queues = rank.recvs.len();
+    for turn in 0..queues {
+        let q = (turn + seed as usize) % queues;
+        while let Some(want) = rank.schedule.next_recv(q) {
+            let round = rank.plan.steps[want.id as usize].round;
+            match rank.schedule.act(want.id).clone() {
+                Act::Recv { dst, take, .. } => {
+                    let channel = &mut channels[rank.recvs[q]];
+                    let n = channel.values.len().min(want.allowed - want.done);
+                    if n == 0 && (dst.len > 0 || channel.begun.is_empty()) {
+                        break;
+                    }
+                    if want.done == 0 {
+                        agree(channel, round, dst.len)?;
+                    }
+                    for i in want.done..want.done + n {
+                        let Some(v) = channels[rank.recvs[q]].values.pop_front() else { break };
+                        let v = match take {
+                            Take::Copy => v,
+                            Take::Reduce { with, last } => add(rank.read(with, i), v, last),
+                        };
+                        rank.write(dst, i, v);
+                    }
+                    rank.schedule.received(q, n);
+                }
+                Act::Fold { from, own, dst, last } => {
+                    if !rank.schedule.fold_is_ready(want.id) {
+                        break;
+                    }
+                    let of = |f: usize| {
+                        (0..queues).find(|&q| rank.schedule.recv_peer(q) == f).map(|q| rank.recvs[q])
+                    };
+                    let senders: Vec<_> = from.iter().filter_map(|&f| of(f)).collect();
+                    let ready = senders.iter().map(|&c| channels[c].values.len()).min().unwrap_or(0);
+                    let n = ready.min(want.allowed - want.done);
+                    if n == 0 {
+                        break;
+                    }
+                    if want.done == 0 {
+                        senders.iter().try_for_each(|&c| agree(&mut channels[c], round, dst.len))?;
+                    }
+                    for i in want.done..want.done + n {
+                        let own = rank.read(own, i);
+                        let received = senders.iter().filter_map(|&c| channels[c].values.pop_front());
+                        rank.write(dst, i, fold(&from, received, own, rank.me, last));
+                    }
+                    rank.schedule.folded(want.id, n);
+                }
+                act => return Err(format!("{act:?} in a receive queue")),
+            }
+            moved = true;
+        }
+    }
+    Ok(moved)
+}
+
+/// All operands in rank order, `own` in its place among them.
+fn fold(from: &[usize], received: impl Iterator<Item = Value>, own: Value, me: usize, last: bool) -> Value {
+    let mut all: Vec<_> = received.collect();
+    all.insert(from.partition_point(|&f| f < me), own);
+    let sum = all.iter().fold(0u64, |s, v| s.wrapping_add(v.sum));
+    let tree = all.iter().fold(0, |t, v| mix(t, v.tree));
+    Value { sum, tree, averaged: all.iter().map(|v| v.averaged).sum::<u32>() + u32::from(last) }
+}
+
+fn copy(rank: &mut Rank) -> bool {
+    let mut moved = false;
+    while let Some((src, dst)) = rank.schedule.next_copy() {
+        for i in 0..src.len {
+            let v = rank.read(src, i);
+            rank.write(dst, i, v);
+        }
+        moved = true;
+    }
+    moved
+}
+
+fn check(shapes: &[Shape], ranks: &[Rank], how: Run) -> Result<(), String> {
+    let reduces = matches!(shapes[0].kind, Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter);
+    let longest = lengths(&Shape { rank: shapes[0].root, ..shapes[0] });
+    let sums: Vec<u64> = match reduces {
+        true => (0..longest.0.max(longest.1))
+            .map(|i| (0..shapes.len()).fold(0, |s: u64, r| s.wrapping_add(given(r, i).sum)))
+            .collect(),
+        false => Vec::new(),
+    };
+    for (r, rank) in ranks.iter().enumerate() {
+        let [(at_in, len_in), (at_out, len_out), _] = rank.places;
+        let out = &rank.memory[at_out..at_out + len_out];
+        let wrong = expected(shapes, &sums, r).iter().zip(out).position(|(e, v)| *e != v.sum);
+        if let Some(i) = wrong {
+            return Err(format!("rank {r}: wrong result at {i} of {len_out}"));
+        }
+        let times = u32::from(reduces && shapes.len() > 1);
+        if let Some(i) = out.iter().position(|v| v.averaged != times) {
+            return Err(format!("rank {r}: element {i} averaged {} times", out[i].averaged));
+        }
+        let untouched = |at: usize| !how.in_place || !(at_out..at_out + len_out).contains(&at);
+        let spoilt = |&i: &usize| rank.memory[at_in + i] != given(r, i);
+        if let Some(i) = (0..len_in).filter(|i| untouched(at_in + i)).find(spoilt) {
+            return Err(format!("rank {r}: In changed at {i}"));
+        }
+        if shapes[0].kind == Kind::AllReduce
+            && out.iter().zip(&ranks[0].memory[ranks[0].places[1].0..]).any(|(a, b)| a != b)
+        {
+            return Err(format!("rank {r} and rank 0 would differ in bits"));
+        }
+    }
+    Ok(())
+}
+
+mod tests;
