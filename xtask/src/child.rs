@@ -21,8 +21,16 @@ use std::{
 const GRACE: Duration = Duration::from_secs(8);
 
 /// Variables that would put the children into some job.
-const JOB: [&str; 8] =
-    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MLX_RANK", "MLX_HOSTFILE"];
+const JOB: [&str; 8] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "MLX_RANK",
+    "MLX_HOSTFILE",
+];
 
 /// From now on the first of these signals ends the children, then fails the task, so that what it made is cleared away.
 pub(crate) fn catch_signals() -> io::Result<()> {
@@ -43,6 +51,7 @@ pub(crate) struct Task {
     command: Command,
     limit: Duration,
     echo: bool,
+    heeds_signals: bool,
 }
 
 impl Task {
@@ -52,11 +61,13 @@ impl Task {
         command.current_dir(crate::place::root());
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            if JOB.contains(&&*text) || ["COMITY_", "OMPI_", "PMI", "SLURM_"].iter().any(|p| text.starts_with(p)) {
+            if JOB.contains(&&*text)
+                || ["COMITY_", "OMPI_", "PMI", "SLURM_"].iter().any(|p| text.starts_with(p))
+            {
                 command.env_remove(name);
             }
         }
-        Self { command, limit: Duration::from_secs(60), echo: false }
+        Self { command, limit: Duration::from_secs(60), echo: false, heeds_signals: true }
     }
 
     /// The cargo that runs this program.
@@ -89,6 +100,12 @@ impl Task {
         self
     }
 
+    /// For clearing away: also when this program was asked to end.
+    pub(crate) fn regardless_of_signals(mut self) -> Self {
+        self.heeds_signals = false;
+        self
+    }
+
     /// Run to the end; an exit code other than 0 is an error that shows the output unless it was shown already.
     pub(crate) fn run(self) -> Result<String, String> {
         self.start()?.wait()
@@ -106,7 +123,17 @@ impl Task {
         if let Some(err) = child.stderr.take() {
             follow(err, self.echo.then(io::stderr), Arc::clone(&text), done);
         }
-        Ok(Running { what, child, text, readers, until: Instant::now() + self.limit, limit: self.limit, echo: self.echo })
+        let until = Instant::now() + self.limit;
+        Ok(Running {
+            what,
+            child,
+            text,
+            readers,
+            until,
+            limit: self.limit,
+            echo: self.echo,
+            heeds_signals: self.heeds_signals,
+        })
     }
 }
 
@@ -140,6 +167,7 @@ pub(crate) struct Running {
     until: Instant,
     limit: Duration,
     echo: bool,
+    heeds_signals: bool,
 }
 
 impl Running {
@@ -150,7 +178,7 @@ impl Running {
                 Ok(None) => {}
                 Err(e) => return Err(format!("cannot wait for `{}`: {e}", self.what)),
             }
-            if interrupted().load(Ordering::Relaxed) {
+            if self.heeds_signals && interrupted().load(Ordering::Relaxed) {
                 self.end();
                 return Err(format!("interrupted during `{}`", self.what));
             }
@@ -288,7 +316,10 @@ mod tests {
         let e = sh("sleep 60 & echo $!; wait").limit(1).run().unwrap_err();
         assert!(e.contains("within 1s"), "{e}");
         let pid: u32 = e.lines().last().unwrap().parse().unwrap();
-        let gone = || started(pid).is_none() || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ");
+        let gone = || {
+            started(pid).is_none()
+                || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ")
+        };
         while !gone() {
             assert!(start.elapsed() < Duration::from_secs(20));
             thread::sleep(Duration::from_millis(10));

@@ -38,8 +38,12 @@ pub(crate) fn run(profile: Profile) -> Result<String, String> {
         println!("\ntraining on {n} rank{}:", if n == 1 { "" } else { "s" });
         let task = Task::new(&comity).args(["launch", "-n", &n.to_string(), "--timeout", "300", "--"]);
         let keep = if n == 1 { "--weights" } else { "--compare" };
-        let out = task.args([digits.as_os_str(), keep.as_ref(), weights.as_os_str()]).limit(330).echo().run()?;
-        rows.push((n, Outcome::find(&out).ok_or_else(|| format!("the run on {n} ranks ended without a result"))?));
+        let out =
+            task.args([digits.as_os_str(), keep.as_ref(), weights.as_os_str()]).limit(330).echo().run()?;
+        rows.push((
+            n,
+            Outcome::find(&out).ok_or_else(|| format!("the run on {n} ranks ended without a result"))?,
+        ));
     }
 
     println!("\nranks  accuracy  samples/s  largest difference of the weights from one rank's");

@@ -1,7 +1,9 @@
 //! Averaging gradients: few large calls instead of one per variable.
 //!
-//!     bf16  [ w0 | b0 | w2 ]          one bucket per type, closed when it is full:
-//!     f32   [ w1 | b1 ] [ w3 | b3 ]   one all_reduce each, in the order in which they close
+//! ```text
+//! bf16  [ w0 | b0 | w2 ]          one bucket per type, closed when it is full:
+//! f32   [ w1 | b1 ] [ w3 | b3 ]   one all_reduce each, in the order in which they close
+//! ```
 
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor, Var, WithDType, backprop::GradStore};

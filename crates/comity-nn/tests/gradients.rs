@@ -127,5 +127,8 @@ fn lists_that_differ_are_an_error_on_some_rank() {
         let mut grads = store(&vars, |_| Some(1.0));
         average_gradients(&g, &vars[g.rank()..], &mut grads)
     });
-    assert!(results.iter().any(|r| matches!(r, Err(Error::Group(comity::Error::Mismatch { .. })))), "{results:?}");
+    assert!(
+        results.iter().any(|r| matches!(r, Err(Error::Group(comity::Error::Mismatch { .. })))),
+        "{results:?}"
+    );
 }

@@ -25,11 +25,15 @@ impl Digits {
         for (i, line) in text.lines().enumerate() {
             let values = line.split(',').map(|v| v.trim().parse::<u8>()).collect::<Result<Vec<_>, _>>();
             let Some((&label, pixels)) = values.as_ref().ok().and_then(|v| v.split_last()) else {
-                return Err(format!("{}:{}: expected numbers with commas between", file.display(), i + 1).into());
+                return Err(
+                    format!("{}:{}: expected numbers with commas between", file.display(), i + 1).into()
+                );
             };
             if pixels.len() != PIXELS || pixels.iter().any(|&p| p > 16) || label > 9 {
                 let place = format!("{}:{}", file.display(), i + 1);
-                return Err(format!("{place}: expected 64 pixels from 0 to 16, then a digit from 0 to 9").into());
+                return Err(
+                    format!("{place}: expected 64 pixels from 0 to 16, then a digit from 0 to 9").into()
+                );
             }
             images.extend(pixels.iter().map(|&p| f32::from(p) / 16.0));
             labels.push(u32::from(label));

@@ -1,7 +1,9 @@
 //! Data-parallel training: a small network learns handwritten digits, on any number of ranks.
 //!
-//!     cargo build --release --example digits
-//!     comity launch -n 4 -- target/release/examples/digits
+//! ```text
+//! cargo build --release --package comity-nn --example digits
+//! comity launch -n 4 -- target/release/examples/digits
+//! ```
 //!
 //! Every rank holds the whole network. Of each batch, rank `r` of `n` takes samples `r`, `r + n`, `r + 2n`, ...; the
 //! gradients are averaged over the ranks before each step, so the result is that of one rank up to rounding.
@@ -45,7 +47,9 @@ fn run() -> Result<()> {
     })?;
     if group.rank() == 0 {
         let difference = match &options.compare {
-            Some(file) => format!(", differs from {} by {:.1e}", file.display(), difference(file, &out.network)?),
+            Some(file) => {
+                format!(", differs from {} by {:.1e}", file.display(), difference(file, &out.network)?)
+            }
             None => String::new(),
         };
         if let Some(file) = &options.weights {
@@ -68,7 +72,10 @@ fn train(group: &Group, digits: &Digits, options: &Options, say: impl Fn(String)
     let (rank, ranks, batch) = (group.rank(), group.size(), options.batch);
     let samples = digits.train.len();
     if batch < ranks || batch > samples {
-        return Err(format!("--batch {batch} must lie between the number of ranks, {ranks}, and of samples, {samples}").into());
+        return Err(format!(
+            "--batch {batch} must lie between the number of ranks, {ranks}, and of samples, {samples}"
+        )
+        .into());
     }
     // The same seed on every rank gives all of them the same network and the same order of samples.
     let mut random = Random::new(options.seed);

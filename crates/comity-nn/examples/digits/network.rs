@@ -48,7 +48,10 @@ impl Network {
         let layers = self.layers.iter().enumerate();
         layers
             .flat_map(|(i, l)| {
-                [(format!("{i}.weight"), l.weight.as_tensor().clone()), (format!("{i}.bias"), l.bias.as_tensor().clone())]
+                [
+                    (format!("{i}.weight"), l.weight.as_tensor().clone()),
+                    (format!("{i}.bias"), l.bias.as_tensor().clone()),
+                ]
             })
             .collect()
     }

@@ -8,7 +8,9 @@ fn on_ranks(n: usize, digits: &Digits, options: &Options) -> Vec<Trained> {
     thread::scope(|s| {
         let ranks: Vec<_> = groups
             .into_iter()
-            .map(|g| s.spawn(move || train(&g.timeout(Duration::from_secs(60)), digits, options, |_| ()).unwrap()))
+            .map(|g| {
+                s.spawn(move || train(&g.timeout(Duration::from_secs(60)), digits, options, |_| ()).unwrap())
+            })
             .collect();
         ranks.into_iter().map(|r| r.join().unwrap()).collect()
     })
