@@ -10,6 +10,8 @@ mod bad_input;
 mod endings;
 #[path = "launch/environment.rs"]
 mod environment;
+#[path = "launch/memory.rs"]
+mod memory;
 #[path = "launch/orphans.rs"]
 mod orphans;
 #[path = "launch/output.rs"]

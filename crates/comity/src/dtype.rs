@@ -196,6 +196,7 @@ pub unsafe trait Element: sealed::Sealed + Copy + Send + Sync + 'static {
 }
 
 mod sealed {
+    #[allow(unnameable_types, reason = "what nobody can name, nobody else can implement")]
     pub trait Sealed {}
 }
 

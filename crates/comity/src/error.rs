@@ -10,7 +10,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// Cloneable, because every later call on a failed group gets the root cause.
 #[non_exhaustive]
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The configuration is incomplete or contradicts itself. Nothing was connected.
     #[error("configuration: {0}")]
@@ -118,11 +118,18 @@ pub enum Error {
 
     /// An earlier failure left the group unusable; this is that failure.
     #[error("the group failed earlier: {0}")]
-    Broken(Arc<Error>),
+    Broken(Arc<Self>),
 
     /// This handle's group was closed by this process.
     #[error("the group is closed on this rank")]
     Closed,
+}
+
+/// The same sentence as `Display`: it is what a `main` that returns the error prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

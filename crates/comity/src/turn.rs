@@ -1,9 +1,9 @@
 //! Whose turn it is: calls on a group run one at a time, in the order of their tickets.
 
-use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering, fence};
 use std::sync::PoisonError;
 
-/// A queue of tickets. Uncontended, taking and ending a turn are two atomic operations each.
+/// A queue of tickets. Uncontended, taking and ending a turn are a few atomic operations.
 #[derive(Debug)]
 pub(crate) struct Turn {
     next: AtomicU64,
@@ -37,8 +37,10 @@ impl Turn {
             return;
         }
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        self.waiters.fetch_add(1, Ordering::SeqCst);
-        while self.serving.load(Ordering::SeqCst) != ticket {
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        // Either this thread sees the turn that ends now, or the thread that ends it sees a waiter (Dekker).
+        fence(Ordering::SeqCst);
+        while self.serving.load(Ordering::Acquire) != ticket {
             guard = self.moved.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         self.waiters.fetch_sub(1, Ordering::Relaxed);
@@ -48,8 +50,9 @@ impl Turn {
     /// End the turn of `ticket`, which is being served.
     #[inline]
     pub(crate) fn end(&self, ticket: u64) {
-        self.serving.store(ticket + 1, Ordering::SeqCst);
-        if self.waiters.load(Ordering::SeqCst) > 0 {
+        self.serving.store(ticket + 1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.waiters.load(Ordering::Relaxed) > 0 {
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.moved.notify_all();
         }

@@ -14,6 +14,10 @@ const VANISH: Duration = Duration::from_secs(10);
 /// loss and exit first. A crash seen this soon after such an exit is taken for its cause.
 const ECHO: Duration = Duration::from_millis(100);
 
+/// SIGINT hurries a job that ends already, but not this soon: `timeout` and some shells send a signal to the
+/// process and to its group, which is one wish in two signals.
+const TWICE: Duration = Duration::from_millis(200);
+
 /// Why a job ends before all of its ranks exited with 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
@@ -34,6 +38,12 @@ pub(super) enum Cause {
     Unstarted,
 }
 
+impl Cause {
+    fn is_ctrl_c(&self) -> bool {
+        matches!(self, Self::Interrupted { signal: libc::SIGINT })
+    }
+}
+
 /// What is to be sent to every rank that still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
@@ -47,7 +57,7 @@ pub(super) enum Order {
 enum Phase {
     Running,
     Grace { until: Instant },
-    Ending { until: Instant },
+    Ending { since: Instant, until: Instant },
     Killing { until: Instant },
     Abandoned,
 }
@@ -104,16 +114,16 @@ impl Course {
         match self.phase {
             Phase::Running => {
                 self.cause = Some(cause);
-                self.phase = Phase::Ending { until: now + patience };
+                self.phase = Phase::Ending { since: now, until: now + patience };
                 Some(Order::Term)
             }
             Phase::Grace { .. } => {
-                self.phase = Phase::Ending { until: now + patience };
+                self.phase = Phase::Ending { since: now, until: now + patience };
                 Some(Order::Term)
             }
-            Phase::Ending { .. } if matches!(cause, Cause::Interrupted { .. }) => Some(self.kill(now)),
-            Phase::Ending { until } => {
-                self.phase = Phase::Ending { until: until.min(now + patience) };
+            Phase::Ending { since, .. } if cause.is_ctrl_c() && now >= since + TWICE => Some(self.kill(now)),
+            Phase::Ending { since, until } => {
+                self.phase = Phase::Ending { since, until: until.min(now + patience) };
                 None
             }
             Phase::Killing { .. } | Phase::Abandoned => None,
@@ -125,10 +135,10 @@ impl Course {
         match self.phase {
             Phase::Running if self.timeout.is_some_and(|t| now >= t) => self.stop(Cause::TimedOut, now),
             Phase::Grace { until } if now >= until => {
-                self.phase = Phase::Ending { until: now + PATIENCE };
+                self.phase = Phase::Ending { since: now, until: now + PATIENCE };
                 Some(Order::Term)
             }
-            Phase::Ending { until } if now >= until => Some(self.kill(now)),
+            Phase::Ending { until, .. } if now >= until => Some(self.kill(now)),
             Phase::Killing { until } if now >= until => {
                 self.phase = Phase::Abandoned;
                 Some(Order::Abandon)
@@ -141,7 +151,7 @@ impl Course {
     pub(super) fn next(&self) -> Option<Instant> {
         match self.phase {
             Phase::Running => self.timeout,
-            Phase::Grace { until } | Phase::Ending { until } | Phase::Killing { until } => Some(until),
+            Phase::Grace { until } | Phase::Ending { until, .. } | Phase::Killing { until } => Some(until),
             Phase::Abandoned => None,
         }
     }
@@ -210,8 +220,10 @@ mod tests {
         let now = Instant::now();
         let mut course = Course::new(1, None);
         assert_eq!(course.stop(INT, now), Some(Order::Term));
-        assert_eq!(course.stop(INT, now), Some(Order::Kill));
-        assert_eq!(course.stop(INT, now), None);
+        assert_eq!(course.stop(INT, now + TWICE / 2), None);
+        assert_eq!(course.stop(Cause::Interrupted { signal: libc::SIGHUP }, now + TWICE), None);
+        assert_eq!(course.stop(INT, now + TWICE), Some(Order::Kill));
+        assert_eq!(course.stop(INT, now + TWICE), None);
         course.ended(0, Ending::Signal(9), now);
         assert_eq!(course.cause(), Some(&INT));
     }

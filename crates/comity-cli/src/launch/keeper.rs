@@ -1,4 +1,6 @@
 //! The process that starts the ranks, carries their input and output, and ends them.
+mod verdict;
+
 use super::course::{Cause, Course, Order};
 use super::deaths::Deaths;
 use super::ending::Ending;
@@ -9,10 +11,10 @@ use super::memory::Kills;
 use super::outlet::{Outlets, Stream};
 use super::rank::{Rank, environment};
 use super::signals::Signals;
-use super::{REFUSED, USAGE, tree};
+use super::{REFUSED, USAGE, meet, tree};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::{Signal, WaitOptions};
+use rustix::process::{Resource, Rlimit, Signal, WaitOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -48,6 +50,8 @@ struct Keeper {
     /// The process that the user started; None when it is gone.
     front: Option<UnixStream>,
     kills: Kills,
+    /// The limit of open files with which the job was started, and which the ranks get.
+    open_files: Rlimit,
     /// What speaks for lack of memory as the end of the rank that is blamed.
     memory: Option<&'static str>,
     /// Why not all ranks could be started.
@@ -77,12 +81,17 @@ impl Keeper {
             // `killall -9 comity` must not take both guards at once.
             rustix::thread::set_name(c"rank-keeper")?;
         }
+        // Each rank needs a handful of descriptors here.
+        let open_files = rustix::process::getrlimit(Resource::Nofile);
+        let all = Rlimit { current: open_files.maximum, ..open_files };
+        // When that is refused, what there is may still be enough.
+        let _ = rustix::process::setrlimit(Resource::Nofile, all);
         // The terminal is read by the front.
         rustix::stdio::dup2_stdin(&input)?;
         front.set_nonblocking(true)?;
         let timeout = job.timeout.and_then(|t| Instant::now().checked_add(t));
         Ok(Self {
-            meeting: Meeting::open(job.size)?,
+            meeting: Meeting::open(job.size, meet::join_limit(&job.env))?,
             ranks: Vec::with_capacity(job.size),
             course: Course::new(job.size, timeout),
             deaths: Deaths::new()?,
@@ -91,6 +100,7 @@ impl Keeper {
             signals: Signals::open()?,
             front: Some(front),
             kills: Kills::watch(),
+            open_files,
             memory: None,
             unstarted: None,
             unread: None,
@@ -124,7 +134,7 @@ impl Keeper {
         }
         self.meeting.release();
         for number in 0..self.job.size {
-            match Rank::start(&mut self.job, &self.meeting, number) {
+            match Rank::start(&mut self.job, &self.meeting, &self.open_files, number) {
                 Ok((rank, stdin)) => {
                     if let Some(mut front) = self.front.as_ref() {
                         let _ = front.write(&rank.pid.as_raw_pid().to_ne_bytes());
@@ -381,44 +391,5 @@ impl Keeper {
                 return;
             }
         }
-    }
-
-    fn name(&self, number: usize) -> String {
-        let pid = self.ranks.get(number).map_or(0, |r: &Rank| r.pid.as_raw_pid());
-        format!("rank {number} (pid {pid}, host {})", rustix::system::uname().nodename().to_string_lossy())
-    }
-
-    /// The last line and the exit code.
-    fn verdict(&self) -> (Option<String>, u8) {
-        let Some(cause) = self.course.cause() else { return (None, 0) };
-        let (text, code) = match cause {
-            Cause::Failed { rank, ending } => {
-                let why = self.memory.map(|m| format!(": {m}")).unwrap_or_default();
-                (format!("{} {ending}{why}", self.name(*rank)), ending.code())
-            }
-            Cause::Interrupted { signal } => {
-                let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a signal");
-                (format!("ended by {name}"), Ending::Signal(*signal).code())
-            }
-            Cause::TimedOut => {
-                let seconds = self.job.timeout.unwrap_or_default().as_secs_f64();
-                (format!("ended because the job took longer than --timeout {seconds} s"), 124)
-            }
-            Cause::Unread => match self.unread {
-                Some((stream, Errno::PIPE)) => {
-                    (format!("ended because nobody reads {} any more", stream.name()), 141)
-                }
-                Some((stream, error)) => {
-                    let error = io::Error::from(error);
-                    (format!("ended because {} cannot be written: {error}", stream.name()), REFUSED)
-                }
-                None => ("ended because its output cannot be written".into(), REFUSED),
-            },
-            Cause::Orphaned => ("ended because the process that started it is gone".into(), 137),
-            Cause::Unstarted => {
-                self.unstarted.clone().unwrap_or_else(|| ("not all ranks could be started".into(), REFUSED))
-            }
-        };
-        (Some(text), code)
     }
 }

@@ -1,30 +1,24 @@
 //! What the ranks need to find each other: a job key, a store, and addresses for the libraries that bring their own.
-use super::handed::Handed;
+use super::{Setting, handed::Handed};
+use comity::{Key, boot::Store};
 use socket2::{Domain, Socket, Type};
-use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
-
-/// 32 random bytes that let a process join the job.
-pub(super) struct JobKey([u8; 32]);
-
-impl JobKey {
-    fn random() -> io::Result<Self> {
-        random().map(Self)
-    }
-}
-
-impl fmt::Debug for JobKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JobKey")
-    }
-}
+use std::time::Duration;
 
 fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
     Ok(bytes)
+}
+
+/// How long the ranks may take to come together, as they read it themselves; a rank says what is wrong with a broken value.
+pub(super) fn join_limit(env: &[Setting]) -> Duration {
+    let name = "COMITY_JOIN_TIMEOUT";
+    let set = env.iter().rev().find(|s| s.name == name).map(|s| s.value.clone());
+    let given = set.or_else(|| std::env::var_os(name)).and_then(|s| s.to_str()?.parse().ok());
+    given.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or(Duration::from_secs(60))
 }
 
 /// Everything by which the ranks of one job meet; it must live as long as they do.
@@ -39,11 +33,12 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    pub(super) fn open(size: usize) -> io::Result<Self> {
-        let key = JobKey::random()?;
+    pub(super) fn open(size: usize, join: Duration) -> io::Result<Self> {
+        let key = Key::random().map_err(io::Error::other)?;
         let job: String = random::<8>()?.iter().map(|b| format!("{b:02x}")).collect();
-        let store = open_store(size, &key, &job)?;
-        let key_file = Handed::secret(&key.0)?;
+        let bind = (Ipv4Addr::LOCALHOST, 0).into();
+        let store = Store::start(bind, size, &key, &job, join).map_err(io::Error::other)?;
+        let key_file = Handed::secret(key.bytes())?;
         // MLX's ring dies of a group of one; without its variables it runs alone, as it should.
         let ring = if size > 1 { (0..size).map(|_| Reserved::new()).collect() } else { Ok(Vec::new()) }?;
         let host_file = match ring.is_empty() {
@@ -54,7 +49,7 @@ impl Meeting {
     }
 
     pub(super) fn store(&self) -> SocketAddr {
-        self.store.addr
+        self.store.addr()
     }
 
     /// For torch's `env://`.
@@ -110,32 +105,16 @@ impl Reserved {
     }
 }
 
-/// Where the ranks of Comity meet.
-#[derive(Debug)]
-struct Store {
-    addr: SocketAddr,
-    /// Holds the address.
-    _listener: TcpListener,
-}
-
-fn open_store(_size: usize, _key: &JobKey, _job: &str) -> io::Result<Store> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    Ok(Store { addr: listener.local_addr()?, _listener: listener })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
 
-    #[test]
-    fn a_key_shows_nothing_of_itself() {
-        assert_eq!(format!("{:?}", JobKey([7; 32])), "JobKey");
-        assert_ne!(JobKey::random().unwrap().0, JobKey::random().unwrap().0);
-    }
+    const JOIN: Duration = Duration::from_secs(60);
 
     #[test]
     fn reserved_addresses_differ_and_can_be_taken_by_a_server() {
-        let mut meeting = Meeting::open(3).unwrap();
+        let mut meeting = Meeting::open(3, JOIN).unwrap();
         meeting.release();
         let mut addrs: Vec<_> = meeting.ring.iter().map(|r| r.addr).collect();
         addrs.extend([meeting.master(), meeting.store()]);
@@ -152,6 +131,6 @@ mod tests {
     fn the_host_file_is_a_list_of_lists() {
         let ring = [Reserved::new().unwrap(), Reserved::new().unwrap()];
         assert_eq!(host_list(&ring), format!("[[\"{}\"],[\"{}\"]]", ring[0].addr, ring[1].addr));
-        assert_eq!(Meeting::open(1).unwrap().host_file(), None);
+        assert_eq!(Meeting::open(1, JOIN).unwrap().host_file(), None);
     }
 }

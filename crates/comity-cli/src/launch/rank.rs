@@ -5,7 +5,7 @@ use super::meet::Meeting;
 use super::outlet::Stream;
 use super::sys;
 use rustix::fs::OFlags;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Rlimit, Signal};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
@@ -32,7 +32,12 @@ pub(super) struct Pipe {
 
 impl Rank {
     /// Starts a rank, and returns it with the end that feeds its standard input.
-    pub(super) fn start(job: &mut Job, meeting: &Meeting, rank: usize) -> io::Result<(Self, OwnedFd)> {
+    pub(super) fn start(
+        job: &mut Job,
+        meeting: &Meeting,
+        open_files: &Rlimit,
+        rank: usize,
+    ) -> io::Result<(Self, OwnedFd)> {
         let mut command = Command::new(&job.program);
         command.arg0(&job.name).args(&job.args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -45,7 +50,7 @@ impl Rank {
         if let Some(dir) = &job.cwd {
             command.current_dir(dir);
         }
-        sys::prepare(&mut command, meeting.handed());
+        sys::prepare(&mut command, meeting.handed(), *open_files);
         let mut child = command.spawn()?;
         let gone = || io::Error::other("no pipe");
         let stdin: OwnedFd = child.stdin.take().ok_or_else(gone)?.into();

@@ -1,6 +1,6 @@
 //! What needs `unsafe` in the launcher: fork, the moment between fork and exec of a rank, signal dispositions.
 use rustix::io::FdFlags;
-use rustix::process::Pid;
+use rustix::process::{Pid, Resource, Rlimit};
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -20,8 +20,9 @@ pub(super) fn fork() -> io::Result<Fork> {
     }
 }
 
-/// Prepares a rank: a process group of its own, death with the keeper, and these descriptors kept open.
-pub(super) fn prepare(command: &mut Command, keep: Vec<RawFd>) {
+/// Prepares a rank: a process group of its own, death with the keeper, these descriptors kept open, and this
+/// limit of open files.
+pub(super) fn prepare(command: &mut Command, keep: Vec<RawFd>, open_files: Rlimit) {
     command.process_group(0);
     #[cfg(target_os = "linux")]
     let keeper = rustix::process::getpid();
@@ -34,13 +35,14 @@ pub(super) fn prepare(command: &mut Command, keep: Vec<RawFd>) {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
         }
+        rustix::process::setrlimit(Resource::Nofile, open_files)?;
         for &fd in &keep {
             // SAFETY: the owners of these descriptors outlive the call of `spawn` that runs this closure.
             rustix::io::fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::empty())?;
         }
         Ok(())
     };
-    // SAFETY: the closure only makes system calls (prctl, getppid, fcntl) and allocates nothing, so it is fit
+    // SAFETY: the closure only makes system calls (prctl, getppid, setrlimit, fcntl) and allocates nothing, so it is fit
     // to run between fork and exec.
     unsafe { command.pre_exec(before_exec) };
 }

@@ -1,7 +1,6 @@
 //! Exit codes, the rank that is blamed, and how the others are ended.
 use super::harness::*;
 use rustix::process::Signal;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -135,16 +134,7 @@ fn a_signal_to_the_whole_process_group_counts_once() {
 
 #[test]
 fn a_job_that_ignores_hangups_goes_on() {
-    let job = start_with(&[], |command| {
-        let comity = env!("CARGO_BIN_EXE_comity");
-        let line = format!("trap '' HUP; exec {comity} launch -n 2 -- sh -c 'sleep 1; echo done'");
-        let mut shell = std::process::Command::new("sh");
-        shell.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        for (name, value) in command.get_envs() {
-            shell.env(name, value.unwrap_or_default());
-        }
-        *command = shell;
-    });
+    let job = start_line("trap '' HUP; exec $COMITY launch -n 2 -- sh -c 'sleep 1; echo done'", "");
     job.wait_running("sleep", 2);
     job.signal(Signal::HUP);
     let done = job.finish();

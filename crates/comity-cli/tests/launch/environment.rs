@@ -169,3 +169,11 @@ fn a_group_of_four_is_started_fast() {
     let best = (0..5).map(|_| run(&["-n", "4", "true"]).took).min().unwrap();
     assert!(best < Duration::from_millis(150), "{best:?}");
 }
+
+#[test]
+fn more_ranks_than_the_limit_of_open_files_allows_for() {
+    let job = start_line("ulimit -Sn 64; exec $COMITY launch -n 40 -- sh -c 'ulimit -Sn'", "");
+    let done = job.finish();
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert_eq!(done.out.lines().filter(|l| l.ends_with("] 64")).count(), 40, "{}", done.out);
+}

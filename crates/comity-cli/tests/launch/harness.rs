@@ -84,6 +84,17 @@ pub(crate) fn start_script(n: usize, flags: &[&str], script: &str) -> Job {
     start(&[&["-n", &n], flags, &["--", "sh", "-c", script]].concat())
 }
 
+/// Starts a line of shell, in which `$COMITY` is the command and `$1` this word.
+pub(crate) fn start_line(line: &str, word: &str) -> Job {
+    start_with(&[], |command| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", line, "sh", word]).env("COMITY", env!("CARGO_BIN_EXE_comity"));
+        shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        *command = shell;
+    })
+}
+
 impl Job {
     pub(crate) fn signal(&self, signal: Signal) {
         rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();

@@ -2,7 +2,6 @@
 use super::harness::*;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
-use std::process::Command;
 use std::time::Duration;
 
 /// What is promised for a launcher that is killed.
@@ -85,7 +84,7 @@ fn ending_the_launcher_ends_every_descendant() {
         let (job, mark) = start_family();
         job.signal(signal);
         // A second one, for these ranks ignore SIGTERM.
-        std::thread::sleep(Duration::from_millis(200));
+        std::thread::sleep(Duration::from_millis(400));
         job.signal(Signal::INT);
         let own = job.mark.clone();
         assert_eq!(job.finish().code, code);
@@ -181,15 +180,7 @@ fn many_launchers_that_die_at_any_moment_leave_nothing() {
 
 #[test]
 fn a_shell_that_dies_with_the_launcher_in_it_is_no_different() {
-    let job = start_with(&[], |command| {
-        let comity = env!("CARGO_BIN_EXE_comity");
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("{comity} launch -n 2 -- sh -c 'setsid sleep 1000 & sleep 1000' & wait")]);
-        for (name, value) in command.get_envs() {
-            shell.env(name, value.unwrap_or_default());
-        }
-        *command = shell;
-    });
+    let job = start_line("$COMITY launch -n 2 -- sh -c 'setsid sleep 1000 & sleep 1000' & wait", "");
     let sleeps = job.wait_running("sleep", 4);
     assert_eq!(sleeps.len(), 4);
     let launcher = job.wait_running("comity", 1);

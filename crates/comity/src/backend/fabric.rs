@@ -2,7 +2,7 @@
 
 use super::{Backend, Bufs, Call};
 use crate::{
-    CallInfo, DType, Error, LinkKind, Misuse, Op, Peer, Result,
+    CallInfo, DType, Error, LinkKind, Op, Peer, Result,
     boot::World,
     engine::{Engine, Failure, Header, Patience, Task, Watch, Way},
     plan::{self, Act, Algorithm, Buf, Kind, Plan, Schedule, Shape, Slice, Step, Take, Topology},
@@ -30,7 +30,6 @@ pub(crate) struct Fabric {
     topology: Topology,
     kept: Vec<Kept>,
     scratch: Vec<u8>,
-    counters: Arc<Counters>,
 }
 
 #[derive(Debug)]
@@ -73,7 +72,8 @@ impl Fabric {
             .collect();
         // All ranks must choose alike: from what all know, not from what this one measured.
         let host: Vec<usize> = members.iter().map(|&m| world.hosts().get(m).copied().unwrap_or(0)).collect();
-        let here = host.iter().filter(|&&h| h == host[rank]).count();
+        // Ranks outside this group run on the same cores.
+        let here = world.hosts().iter().filter(|&&h| h == host[rank]).count();
         let cores = thread::available_parallelism().map_or(1, |n| n.get());
         let engine = Engine::new(
             world.clone(),
@@ -81,20 +81,10 @@ impl Fabric {
             (rank, peers),
             (links, watch),
             Patience::new(here, cores),
-            counters.clone(),
+            counters,
         );
         let topology = Topology::new(host, world.cores());
-        Ok(Self {
-            engine,
-            world,
-            members,
-            rank,
-            context,
-            topology,
-            kept: Vec::new(),
-            scratch: Vec::new(),
-            counters,
-        })
+        Ok(Self { engine, world, members, rank, context, topology, kept: Vec::new(), scratch: Vec::new() })
     }
 
     fn collective(&mut self, kind: Kind, call: Call<'_>, limit: Duration) -> Result<()> {
@@ -221,10 +211,6 @@ impl Fabric {
 }
 
 impl Backend for Fabric {
-    fn name(&self) -> &'static str {
-        "fabric"
-    }
-
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
         let kind = match call.info.op {
             Op::AllReduce => Kind::AllReduce,
@@ -241,12 +227,17 @@ impl Backend for Fabric {
         self.collective(kind, call, limit)
     }
 
-    fn split(&mut self, members: &[usize], context: u64, limit: Duration) -> Result<Box<dyn Backend>> {
+    fn split(
+        &mut self,
+        members: &[usize],
+        context: u64,
+        counters: Arc<Counters>,
+        limit: Duration,
+    ) -> Result<Box<dyn Backend>> {
         if members.len() == 1 {
             return Ok(Box::new(super::Single));
         }
         let members = members.iter().map(|&m| self.members[m]).collect();
-        let counters = Arc::new(Counters::default());
         Ok(Box::new(Self::open(self.world.clone(), members, context, counters, Instant::now() + limit)?))
     }
 

@@ -6,8 +6,8 @@ mod single;
 pub(crate) use fabric::Fabric;
 pub(crate) use single::Single;
 
-use crate::{CallInfo, LinkKind, Op, Result, View, ViewMut, engine::Failure};
-use std::{fmt, time::Duration};
+use crate::{CallInfo, LinkKind, Op, Result, View, ViewMut, engine::Failure, stats::Counters};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// A checked call with its buffers.
 pub(crate) struct Call<'a> {
@@ -39,14 +39,17 @@ pub(crate) enum Bufs<'a> {
 
 /// Carries out calls for one rank of one group. Calls come one at a time.
 pub(crate) trait Backend: Send + fmt::Debug {
-    /// For messages: "fabric", "nccl".
-    fn name(&self) -> &'static str;
-
     /// Carry out a call. After a fatal error the backend is not used again.
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()>;
 
     /// The backend of a new group of `members` (ranks of this group, in the new order). Every member calls this, in the same order.
-    fn split(&mut self, members: &[usize], context: u64, limit: Duration) -> Result<Box<dyn Backend>>;
+    fn split(
+        &mut self,
+        members: &[usize],
+        context: u64,
+        counters: Arc<Counters>,
+        limit: Duration,
+    ) -> Result<Box<dyn Backend>>;
 
     /// The failure that another rank or the control thread has seen, if any.
     fn failure(&self, call: Option<CallInfo>) -> Option<crate::Error>;

@@ -1,18 +1,14 @@
 //! A group of one: every call copies or does nothing.
 
 use super::{Backend, Bufs, Call};
-use crate::{CallInfo, Error, LinkKind, Result, engine::Failure, view};
-use std::time::Duration;
+use crate::{CallInfo, Error, LinkKind, Result, engine::Failure, stats::Counters, view};
+use std::{sync::Arc, time::Duration};
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Single;
 
 impl Backend for Single {
-    fn name(&self) -> &'static str {
-        "single"
-    }
-
     fn run(&mut self, call: Call<'_>, _: Duration) -> Result<()> {
         if let Bufs::Both(src, dst) = call.bufs {
             view::copy(src, dst);
@@ -20,7 +16,7 @@ impl Backend for Single {
         Ok(())
     }
 
-    fn split(&mut self, _: &[usize], _: u64, _: Duration) -> Result<Box<dyn Backend>> {
+    fn split(&mut self, _: &[usize], _: u64, _: Arc<Counters>, _: Duration) -> Result<Box<dyn Backend>> {
         Ok(Box::new(Self))
     }
 

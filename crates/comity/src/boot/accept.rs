@@ -17,8 +17,9 @@ use std::{
     net::{SocketAddr, TcpListener},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::net::UnixListener,
+        unix::net::{UnixListener, UnixStream},
     },
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -36,7 +37,8 @@ const BACKLOG: i32 = 1024;
 #[derive(Debug)]
 pub(super) enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener),
+    #[allow(dead_code, reason = "the second field is kept for its drop")]
+    Unix(UnixListener, Unlink),
 }
 
 impl Listener {
@@ -54,13 +56,13 @@ impl Listener {
         Ok(Self::Tcp(socket.into()))
     }
 
-    /// For this host only, by a name that leaves nothing in the file system.
+    /// For this host only. On Linux the name is outside the file system and leaves nothing there.
     pub(super) fn unix(name: &str) -> io::Result<Self> {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.bind(&unix_addr(name)?)?;
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
-        Ok(Self::Unix(socket.into()))
+        Ok(Self::Unix(socket.into(), Unlink(unix_path(name))))
     }
 
     /// One that listens already.
@@ -73,7 +75,7 @@ impl Listener {
     pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Tcp(l) => l.local_addr(),
-            Self::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+            Self::Unix(..) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -85,14 +87,10 @@ impl Listener {
                 s.set_nodelay(true)?;
                 Ok(Stream::Tcp(s))
             }
-            Self::Unix(l) => {
+            Self::Unix(l, _) => {
                 let (s, _) = l.accept()?;
                 s.set_nonblocking(true)?;
-                // Another user's process has no business here, key or not.
-                #[cfg(target_os = "linux")]
-                if rustix::net::sockopt::socket_peercred(&s)?.uid != rustix::process::geteuid() {
-                    return Err(io::ErrorKind::ConnectionAborted.into());
-                }
+                check_user(&s)?;
                 Ok(Stream::Unix(s))
             }
         }
@@ -103,9 +101,43 @@ impl AsFd for Listener {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         match self {
             Self::Tcp(l) => l.as_fd(),
-            Self::Unix(l) => l.as_fd(),
+            Self::Unix(l, _) => l.as_fd(),
         }
     }
+}
+
+/// An error if the other end is another user's process, which has no business here, key or not.
+#[cfg(target_os = "linux")]
+pub(super) fn check_user(stream: &UnixStream) -> io::Result<()> {
+    if rustix::net::sockopt::socket_peercred(stream)?.uid == rustix::process::geteuid() {
+        Ok(())
+    } else {
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, "its process belongs to another user"))
+    }
+}
+
+/// Elsewhere the socket lies in a directory of this user's alone.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn check_user(_: &UnixStream) -> io::Result<()> {
+    Ok(())
+}
+
+/// Removes a socket's name from the file system in the end.
+#[derive(Debug)]
+pub(super) struct Unlink(Option<PathBuf>);
+
+impl Drop for Unlink {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // Gone already is as good.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Where a socket by name lies in the file system, if it does.
+fn unix_path(name: &str) -> Option<PathBuf> {
+    (!cfg!(target_os = "linux")).then(|| std::env::temp_dir().join(name))
 }
 
 /// The address of a socket by name.
@@ -114,10 +146,11 @@ pub(super) fn unix_addr(name: &str) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0{name}"))
 }
 
-/// The address of a socket by name: only Linux has names outside the file system.
+/// The address of a socket by name: only Linux has names outside the file system. On macOS the temporary directory is this
+/// user's alone.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn unix_addr(_name: &str) -> io::Result<SockAddr> {
-    Err(io::ErrorKind::Unsupported.into())
+pub(super) fn unix_addr(name: &str) -> io::Result<SockAddr> {
+    SockAddr::unix(unix_path(name).unwrap_or_default())
 }
 
 /// An authenticated connection.
@@ -159,64 +192,70 @@ impl Acceptor {
         self.half_open.iter().map(|h| h.until).chain(self.paused).min()
     }
 
-    /// Go on with whatever is ready. `judge` hears who wants what, and whether from this host.
+    /// Go on with whatever is ready. `judge` hears who wants what, and over which stream.
     pub(super) fn step(&mut self, judge: &mut dyn FnMut(&Hello, &Stream) -> Verdict) -> Vec<Accepted> {
         let now = Instant::now();
         self.paused.take_if(|p| now >= *p);
         let mut done = Vec::new();
-        self.advance(now, judge, &mut done);
+        for h in std::mem::take(&mut self.half_open) {
+            self.advance(h, now, judge, &mut done);
+        }
         if self.paused.is_none() {
-            self.take_new(now);
-            self.advance(now, judge, &mut done);
-            while self.half_open.len() > MAX_HALF_OPEN {
-                // Who knows the key goes last.
-                let oldest = self.half_open.iter().position(|h| !h.responder.knows_key()).unwrap_or(0);
-                self.half_open.remove(oldest);
-            }
+            self.take_new(now, judge, &mut done);
         }
         done
     }
 
-    fn take_new(&mut self, now: Instant) {
-        for listener in &self.listeners {
-            for _ in 0..BATCH {
-                match listener.accept() {
-                    Ok(stream) => {
-                        self.half_open.push(HalfOpen {
-                            stream,
-                            responder: Responder::new(),
-                            until: now + LIMIT,
-                        });
-                    }
-                    Err(e) => match Errno::from_io_error(&e) {
-                        Some(Errno::AGAIN) => break,
-                        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                            drop(self.reserve.take());
-                            drop(listener.accept());
-                            self.reserve = reserve();
-                            self.paused = Some(now + PAUSE);
-                            return;
-                        }
-                        // That one connection failed; the next may not.
-                        _ => {}
-                    },
-                }
-            }
-        }
-    }
-
-    fn advance(
+    fn take_new(
         &mut self,
         now: Instant,
         judge: &mut dyn FnMut(&Hello, &Stream) -> Verdict,
         done: &mut Vec<Accepted>,
     ) {
-        for mut h in std::mem::take(&mut self.half_open) {
-            match h.advance(&self.secret, judge) {
-                Fate::Done(hello) => done.push(Accepted { stream: h.stream, hello }),
-                Fate::Stay if h.until > now => self.half_open.push(h),
-                Fate::Stay | Fate::Go => {}
+        let turns = (0..self.listeners.len()).flat_map(|i| std::iter::repeat_n(i, BATCH));
+        let mut idle = None;
+        for i in turns {
+            let Some(listener) = self.listeners.get(i).filter(|_| idle != Some(i)) else { continue };
+            match listener.accept() {
+                Ok(stream) => {
+                    let new = HalfOpen { stream, responder: Responder::new(), until: now + LIMIT };
+                    self.advance(new, now, judge, done);
+                }
+                Err(e) => match Errno::from_io_error(&e) {
+                    Some(Errno::AGAIN) => idle = Some(i),
+                    Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                        drop(self.reserve.take());
+                        drop(listener.accept());
+                        self.reserve = reserve();
+                        self.paused = Some(now + PAUSE);
+                        return;
+                    }
+                    // That one connection failed; the next may not.
+                    _ => {}
+                },
             }
+        }
+    }
+
+    /// Take a connection as far as it goes for now.
+    fn advance(
+        &mut self,
+        mut h: HalfOpen,
+        now: Instant,
+        judge: &mut dyn FnMut(&Hello, &Stream) -> Verdict,
+        done: &mut Vec<Accepted>,
+    ) {
+        match h.advance(&self.secret, judge) {
+            Fate::Done(hello) => done.push(Accepted { stream: h.stream, hello }),
+            Fate::Stay if h.until > now => {
+                if self.half_open.len() >= MAX_HALF_OPEN {
+                    // Who knows the key goes last.
+                    let oldest = self.half_open.iter().position(|h| !h.responder.knows_key());
+                    self.half_open.remove(oldest.unwrap_or(0));
+                }
+                self.half_open.push(h);
+            }
+            Fate::Stay | Fate::Go => {}
         }
     }
 }

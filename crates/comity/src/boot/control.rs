@@ -13,12 +13,12 @@ use super::{
 use crate::{
     Error, Result,
     engine::{Failure, Watch},
-    sys::{Bell, poll_until},
+    sys::{self, Bell, poll_until},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -85,6 +85,8 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Control {
     me: usize,
+    /// Whose connections these are.
+    pid: u32,
     world: u64,
     /// Connections of groups that were not opened are dropped after this.
     patience: Duration,
@@ -116,6 +118,7 @@ impl Running {
         let slots = (0..size).map(|r| if r == me { Slot::Oneself } else { Slot::Absent }).collect();
         let control = Arc::new(Control {
             me,
+            pid: std::process::id(),
             world,
             patience,
             shm,
@@ -130,6 +133,7 @@ impl Running {
             bell: Bell::new().map_err(trouble)?,
             news: Bell::new().map_err(trouble)?,
         });
+        farewell_at_exit(&control);
         let shared = Arc::clone(&control);
         let thread = std::thread::Builder::new()
             .name("comity-control".into())
@@ -146,13 +150,7 @@ impl Running {
     pub(super) fn end(&mut self, words: &str) {
         let Some(thread) = self.thread.take() else { return };
         let mut state = self.control.lock();
-        let note = Note::Goodbye { words: words.into() }.encode();
-        for slot in &mut state.slots {
-            if let Slot::Live(conn) = slot {
-                // It may be gone itself.
-                let _ = conn.send(&note);
-            }
-        }
+        state.farewell(words);
         state.stop = Some(Instant::now() + LAST_WORDS);
         drop(state);
         self.control.bell.ring();
@@ -221,14 +219,7 @@ impl Control {
             }
         }
         for rank in members {
-            match state.slots.get(*rank) {
-                Some(Slot::Gone(_)) => state.apply(*rank, Note::Leave { context }),
-                Some(Slot::Dead(cause)) => {
-                    let cause = cause.clone();
-                    state.member_died(context, *rank, &cause);
-                }
-                _ => {}
-            }
+            state.member_is_gone(context, *rank);
         }
         true
     }
@@ -390,7 +381,46 @@ impl Control {
     }
 }
 
+/// Worlds that are open in this process.
+static OPEN: Mutex<Vec<Weak<Control>>> = Mutex::new(Vec::new());
+
+/// A process that exits without dropping its groups leaves in good order too: peers that have what they need go on.
+fn farewell_at_exit(control: &Arc<Control>) {
+    static ONCE: Once = Once::new();
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.retain(|c| c.strong_count() > 0);
+    open.push(Arc::downgrade(control));
+    drop(open);
+    ONCE.call_once(|| {
+        // Without it the peers take the exit for a death, which is the lesser evil.
+        let _ = sys::at_exit(farewell);
+    });
+}
+
+extern "C" fn farewell() {
+    let Ok(open) = OPEN.try_lock() else { return };
+    for control in open.iter().filter_map(Weak::upgrade) {
+        // A forked child shares the connections, but they are not its own.
+        if control.pid == std::process::id()
+            && let Ok(mut state) = control.state.try_lock()
+            && state.stop.is_none()
+        {
+            state.farewell("");
+        }
+    }
+}
+
 impl State {
+    fn farewell(&mut self, words: &str) {
+        let note = Note::Goodbye { words: words.into() }.encode();
+        for slot in &mut self.slots {
+            if let Slot::Live(conn) = slot {
+                // It may be gone itself.
+                let _ = conn.send(&note);
+            }
+        }
+    }
+
     fn attach(&mut self, rank: usize, stream: Stream) {
         if let Some(slot @ Slot::Absent) = self.slots.get_mut(rank) {
             *slot = Slot::Live(Conn::new(stream));
@@ -399,7 +429,15 @@ impl State {
 
     /// Read what `rank` says. True if it has ended.
     fn hear(&mut self, rank: usize) -> bool {
-        let Some(Slot::Live(conn)) = self.slots.get_mut(rank) else { return false };
+        let Some(slot @ Slot::Live(_)) = self.slots.get_mut(rank) else { return false };
+        let Slot::Live(conn) = slot else { return false };
+        if self.stop.is_some() {
+            // This process has said goodbye: what the others do now is no news, they may well close first.
+            if conn.flush().is_err() {
+                *slot = Slot::Gone(String::new());
+            }
+            return false;
+        }
         let open = conn.fill() && conn.flush().is_ok();
         loop {
             let Some(Slot::Live(conn)) = self.slots.get_mut(rank) else { return true };
@@ -440,12 +478,10 @@ impl State {
             }
             Note::Heartbeat { .. } => {}
             Note::Goodbye { words } => {
-                if let Some(slot) = self.slots.get_mut(from) {
-                    *slot = Slot::Gone(words);
-                }
-                let with: Vec<u64> = self.contexts_with(from);
-                for context in with {
-                    self.apply(from, Note::Leave { context });
+                let Some(slot) = self.slots.get_mut(from) else { return };
+                *slot = Slot::Gone(words);
+                for context in self.contexts_with(from) {
+                    self.member_is_gone(context, from);
                 }
             }
         }
@@ -462,18 +498,25 @@ impl State {
             _ => return,
         }
         for context in self.contexts_with(rank) {
-            self.member_died(context, rank, cause);
+            self.member_is_gone(context, rank);
         }
     }
 
-    /// Fail a group for the death of a member that had not left it, and tell the others.
-    fn member_died(&mut self, context: u64, rank: usize, cause: &str) {
+    /// Tell a group what became of a member whose process has ended: in good order, it has left; else the group has failed,
+    /// unless the member had left before, and the others are told.
+    fn member_is_gone(&mut self, context: u64, rank: usize) {
+        let cause = match self.slots.get(rank) {
+            Some(Slot::Gone(words)) if words.is_empty() => return self.apply(rank, Note::Leave { context }),
+            Some(Slot::Gone(words)) => format!("gave up: {words}"),
+            Some(Slot::Dead(cause)) => cause.clone(),
+            _ => return,
+        };
         let Some(group) = self.contexts.get(&context) else { return };
         let Some(culprit) = group.members.iter().position(|m| *m == rank) else { return };
         if group.left.get(culprit) == Some(&true) || group.watch.failure().is_some() {
             return;
         }
-        let failure = Failure { culprit, by: group.mine, cause: cause.into(), reported: false };
+        let failure = Failure { culprit, by: group.mine, cause, reported: false };
         let (members, watch) = (group.members.clone(), Arc::clone(&group.watch));
         // Told before this process can act on it and exit.
         self.tell(&members, rank, &abort_note(context, &failure));

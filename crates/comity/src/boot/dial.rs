@@ -90,10 +90,7 @@ impl Miss {
         match self {
             Self::Stop(_) | Self::Nowhere(_) => false,
             // An address or a permission does not change by waiting.
-            Self::Nobody(e) => !matches!(
-                e.kind(),
-                ErrorKind::AddrNotAvailable | ErrorKind::InvalidInput | ErrorKind::PermissionDenied
-            ),
+            Self::Nobody(e) => !matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::PermissionDenied),
             Self::Refused(r) => r.is_passing(),
         }
     }
@@ -118,18 +115,20 @@ pub(super) fn dial(
 ) -> Result<Stream, Miss> {
     let mut pause = FIRST_PAUSE;
     loop {
-        let mut last = Miss::Nobody(ErrorKind::AddrNotAvailable.into());
+        let mut last = None;
         for target in targets {
             match dial_once(target, secret, hello, patience) {
                 Ok(stream) => return Ok(stream),
+                Err(miss @ (Miss::Stop(_) | Miss::Refused(Refusal::No(_)))) => return Err(miss),
+                // What may still change says more than what cannot.
                 Err(miss) => {
-                    if matches!(miss, Miss::Stop(_) | Miss::Refused(Refusal::No(_))) {
-                        return Err(miss);
+                    if last.as_ref().is_none_or(|l: &Miss| miss.is_passing() || !l.is_passing()) {
+                        last = Some(miss);
                     }
-                    last = miss;
                 }
             }
         }
+        let last = last.unwrap_or_else(|| Miss::Nowhere(ErrorKind::AddrNotAvailable.into()));
         let next = Instant::now() + pause;
         if !last.is_passing() || next >= patience.until {
             return Err(last);
@@ -201,6 +200,10 @@ fn connect(target: &Target, until: Instant, patience: &Patience<'_>) -> Result<S
             socket.set_tcp_nodelay(true).map_err(Miss::Nobody)?;
             Ok(Stream::Tcp(socket.into()))
         }
-        Target::Unix(_) => Ok(Stream::Unix(socket.into())),
+        Target::Unix(_) => {
+            let stream = socket.into();
+            super::accept::check_user(&stream).map_err(Miss::Nowhere)?;
+            Ok(Stream::Unix(stream))
+        }
     }
 }

@@ -169,7 +169,7 @@ impl Endpoint {
     }
 }
 
-/// What to tell the others of this process; on Linux also opens the socket for those of the same host.
+/// What to tell the others of this process; also opens the socket for those of the same host.
 fn announce(config: &Config, mut listeners: Vec<Listener>) -> Result<(Vec<Listener>, Facts)> {
     let addrs = listeners.iter().map(Listener::local_addr).collect::<Result<_, _>>();
     let addrs = addrs.map_err(|e| Error::os("listening", e))?;
@@ -252,6 +252,11 @@ impl Endpoint {
         if let Some(running) = &self.running {
             running.control().die();
         }
+    }
+
+    /// As if the socket of `rank` could not be reached from here.
+    pub(super) fn spoil_unix_of(&mut self, rank: usize) {
+        self.facts[rank].unix.push('x');
     }
 
     pub(super) fn facts_of(&self, rank: usize) -> &Facts {

@@ -50,7 +50,7 @@ pub(super) fn outward() -> IpAddr {
         socket.connect(SocketAddr::new(out, 9)).ok()?;
         Some(socket.local_addr().ok()?.ip())
     };
-    probes.into_iter().find_map(route).unwrap_or(Ipv4Addr::LOCALHOST.into())
+    probes.into_iter().find_map(route).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
 /// FNV-1a: the same in every build, which the standard library's hasher does not promise.

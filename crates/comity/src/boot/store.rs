@@ -25,8 +25,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a connection may take from the handshake to its first message.
-const FIRST_WORD: Duration = Duration::from_secs(2);
+/// How long an authenticated rank may take to its first message: it looks up its own addresses in between.
+const FIRST_WORD: Duration = Duration::from_secs(30);
+/// How long to try to tell a rank that it is refused.
+const REFUSAL: Duration = Duration::from_secs(2);
 /// How long to go on sending what is due when the store is dropped.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Connections that said no word yet.
@@ -359,7 +361,7 @@ impl Server {
 
     fn refuse(&mut self, mut conn: Conn, words: &str) {
         if conn.send(&FromStore::Refused { words: words.into() }.encode()).is_ok() && conn.is_pending() {
-            self.leaving.push((conn, Instant::now() + FIRST_WORD));
+            self.leaving.push((conn, Instant::now() + REFUSAL));
         }
     }
 

@@ -34,7 +34,7 @@ impl Header {
         b[1] = i.dtype.map_or(NONE, |d| d as u8);
         b[2] = i.reduce.map_or(NONE, |r| r as u8);
         b[3] = VERSION;
-        let word = i.tag.or(if i.tag.is_none() { i.root.map(|r| r as u32) } else { None }).unwrap_or(NO_ROOT);
+        let word = i.tag.or_else(|| i.root.map(|r| r as u32)).unwrap_or(NO_ROOT);
         b[4..8].copy_from_slice(&word.to_le_bytes());
         b[8..16].copy_from_slice(&(i.count as u64).to_le_bytes());
         b[16..24].copy_from_slice(&self.shape.to_le_bytes());

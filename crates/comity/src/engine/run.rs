@@ -397,10 +397,13 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether `peer` left and nothing of it can still be under way. What it sent over TCP may arrive after word that it
-    /// left; there the end of the connection tells.
+    /// Whether `peer` left and this rank lacks something of it that cannot be under way. What it sent over TCP may arrive
+    /// after word that it left; there the end of the connection tells.
     fn has_left(&self, peer: usize) -> bool {
-        self.watch.has_left(peer) && self.links[peer].as_ref().is_none_or(|l| l.kind() != LinkKind::Tcp)
+        let lacks = self.rx[peer].starved || self.tx[peer].blocked;
+        lacks
+            && self.watch.has_left(peer)
+            && self.links[peer].as_ref().is_none_or(|l| l.kind() != LinkKind::Tcp)
     }
 
     /// What each open queue lacks.

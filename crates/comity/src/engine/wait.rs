@@ -80,11 +80,6 @@ impl Wait {
         let until = *self.until.get_or_insert_with(|| now + self.limit);
         until.checked_duration_since(now).filter(|d| !d.is_zero())
     }
-
-    /// The limit this call was given.
-    pub(crate) fn limit(&self) -> Duration {
-        self.limit
-    }
 }
 
 #[cfg(test)]
@@ -109,7 +104,6 @@ mod tests {
         w.reset();
         std::thread::sleep(Duration::from_millis(6));
         assert_eq!(w.left(), None);
-        assert_eq!(w.limit(), Duration::from_millis(5));
     }
 
     #[test]

@@ -60,7 +60,10 @@ impl Group {
         members.sort_by_key(|&r| (all[2 * r + 1], r));
         let rank = members.iter().position(|&r| r == self.rank()).unwrap_or_default();
         let context = name(state.context, state.splits, color);
-        let backend = state.backend.as_mut().map(|b| b.split(&members, context, self.limit)).transpose();
+        let counters = Arc::<Counters>::default();
+        let limit = self.limit;
+        let backend =
+            state.backend.as_mut().map(|b| b.split(&members, context, counters.clone(), limit)).transpose();
         let Some(backend) = backend.inspect_err(|e| {
             let out: Result<()> = Err(e.clone());
             state.note(&out, &self.core.counters);
@@ -73,7 +76,7 @@ impl Group {
             .enumerate()
             .map(|(rank, &m)| Peer { rank, ..self.core.peers[m].clone() })
             .collect();
-        Ok(Some(Self::with(rank, peers, backend, context, Arc::<Counters>::default(), self.limit)))
+        Ok(Some(Self::with(rank, peers, backend, context, counters, self.limit)))
     }
 }
 

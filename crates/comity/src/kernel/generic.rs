@@ -5,7 +5,8 @@ use std::array::from_fn;
 
 /// An instruction set. A value of an implementing type is the proof that the processor has it.
 ///
-/// Shorter slices end the loops; bytes after the last whole element stay as they are.
+/// The loops are methods so that a set which the build target lacks can enable it around them. Shorter slices
+/// end a loop; bytes after the last whole element stay as they are.
 pub(super) trait Isa: Copy {
     /// Whether [`widen`](Self::widen) and [`narrow`](Self::narrow) are instructions.
     const F16: bool;
@@ -16,16 +17,27 @@ pub(super) trait Isa: Copy {
     fn narrow(self, values: &[f32; WIDE]) -> [[u8; 2]; WIDE];
 
     /// `d = d ∘ s`
-    fn update<D: Lane, S: Lane<Value = D::Value>, O: Op<D::Value>>(self, d: &mut [u8], s: &[u8]);
+    fn update<D: Lane, S: Lane<Value = D::Value>, O: Op<D::Value>>(self, d: &mut [u8], s: &[u8]) {
+        update::<Self, D, S, O>(self, d, s);
+    }
+
     /// `d = a ∘ b`
-    fn zip<D: Lane, O: Op<D::Value>>(self, d: &mut [u8], a: &[u8], b: &[u8]);
+    fn zip<D: Lane, O: Op<D::Value>>(self, d: &mut [u8], a: &[u8], b: &[u8]) {
+        zip::<Self, D, O>(self, d, a, b);
+    }
+
     /// `d = s`
-    fn convert<D: Lane, S: Lane<Value = D::Value>>(self, d: &mut [u8], s: &[u8]);
+    fn convert<D: Lane, S: Lane<Value = D::Value>>(self, d: &mut [u8], s: &[u8]) {
+        convert::<Self, D, S>(self, d, s);
+    }
+
     /// `d = d / n`
-    fn divide<D: Lane<Value: Divide>>(self, d: &mut [u8], n: usize);
+    fn divide<D: Lane<Value: Divide>>(self, d: &mut [u8], n: usize) {
+        divide::<Self, D>(self, d, n);
+    }
 }
 
-/// Whatever the build target has: SSE2 on x86-64, NEON on aarch64.
+/// Whatever every processor of the build target has, without instructions for `f16`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Generic;
 
@@ -40,22 +52,6 @@ impl Isa for Generic {
     #[inline(always)]
     fn narrow(self, values: &[f32; WIDE]) -> [[u8; 2]; WIDE] {
         values.map(super::lane::F16::store)
-    }
-
-    fn update<D: Lane, S: Lane<Value = D::Value>, O: Op<D::Value>>(self, d: &mut [u8], s: &[u8]) {
-        update::<Self, D, S, O>(self, d, s);
-    }
-
-    fn zip<D: Lane, O: Op<D::Value>>(self, d: &mut [u8], a: &[u8], b: &[u8]) {
-        zip::<Self, D, O>(self, d, a, b);
-    }
-
-    fn convert<D: Lane, S: Lane<Value = D::Value>>(self, d: &mut [u8], s: &[u8]) {
-        convert::<Self, D, S>(self, d, s);
-    }
-
-    fn divide<D: Lane<Value: Divide>>(self, d: &mut [u8], n: usize) {
-        divide::<Self, D>(self, d, n);
     }
 }
 

@@ -6,11 +6,11 @@
 //!   lane.rs      what an element is: bytes to value and back, two values to one
 //!   generic.rs   the loops, and the instruction set of the build target
 //!   x86_64.rs    the same loops for AVX2 + F16C and for AVX-512
+//!   aarch64.rs   the same loops with the conversions of NEON
 //!   fold.rs      many operands at once, in blocks that stay in the nearest cache
 //! ```
 //!
-//! On aarch64 the build target has NEON, and the loops of `generic` need no more. Every level gives the
-//! same bits (the payload of a NaN excepted).
+//! Every level gives the same bits (the payload of a NaN excepted).
 //!
 //! Callers pass equal lengths in whole elements and ask [`DType::supports`] first; should they not, nothing is
 //! read or written out of bounds, and the shortest slice counts.
@@ -20,6 +20,8 @@ macro_rules! at {
     ($level:expr, $isa:ident => $body:expr) => {
         match $level {
             Level::Generic($isa) => $body,
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon($isa) => $body,
             #[cfg(target_arch = "x86_64")]
             Level::Avx2($isa) => $body,
             #[cfg(target_arch = "x86_64")]
@@ -28,6 +30,8 @@ macro_rules! at {
     };
 }
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 mod fold;
 mod generic;
 mod lane;
@@ -85,6 +89,8 @@ pub(crate) fn normalise_bool(buf: &mut [u8]) {
 #[derive(Clone, Copy, Debug)]
 enum Level {
     Generic(Generic),
+    #[cfg(target_arch = "aarch64")]
+    Neon(aarch64::Neon),
     #[cfg(target_arch = "x86_64")]
     Avx2(x86_64::Avx2),
     #[cfg(target_arch = "x86_64")]
@@ -101,8 +107,10 @@ impl Level {
     fn available() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
         let special = [x86_64::Avx512::detect().map(Self::Avx512), x86_64::Avx2::detect().map(Self::Avx2)];
-        #[cfg(not(target_arch = "x86_64"))]
-        let special = [];
+        #[cfg(target_arch = "aarch64")]
+        let special = [Some(Self::Neon(aarch64::Neon))];
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let special: [Option<Self>; 0] = [];
         special.into_iter().flatten().filter(|_| !cfg!(miri)).chain([Self::Generic(Generic)])
     }
 

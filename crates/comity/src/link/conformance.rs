@@ -7,7 +7,7 @@ use super::{Interest, Link, LinkError, SMALL_WANT};
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
-    fmt, thread,
+    thread,
     time::{Duration, Instant},
 };
 

@@ -28,10 +28,13 @@ pub(crate) struct LocalWorld {
 #[derive(Default)]
 struct Hub {
     /// Ends made by the peer that came first, by context, owner and peer.
-    ends: Mutex<HashMap<(u64, usize, usize), Box<dyn Link>>>,
+    ends: Mutex<HashMap<End, Box<dyn Link>>>,
     /// Members and watches of each open group, by context and world rank.
     groups: Mutex<HashMap<(u64, usize), Open>>,
 }
+
+/// Context, owner, peer.
+type End = (u64, usize, usize);
 
 struct Open {
     members: Vec<usize>,

@@ -11,7 +11,7 @@
 //! the bytes never leave this machine's memory.
 
 use super::{
-    Interest, Link, LinkError, LinkKind,
+    Interest, Link, LinkError, LinkKind, SMALL_WANT,
     ring::{Corrupt, Reader, Shared, Writer},
 };
 use crate::sys::{self, Mapping};
@@ -34,6 +34,8 @@ const CHUNK: usize = 32 << 10;
 /// Positions of both directions; the bytes follow on a page of their own.
 const HEAD: usize = 4096;
 const LEN: usize = HEAD + 2 * RING;
+/// Looks in vain between two looks at the socket.
+const LOOKS: u32 = 1024;
 /// How long the two ends may take to pass the memory over once they are connected.
 const PASS: Duration = Duration::from_secs(10);
 
@@ -50,6 +52,10 @@ pub(crate) struct ShmLink {
     rx: Reader,
     bell: UnixStream,
     armed: bool,
+    /// Looks in vain so far.
+    looks: u32,
+    /// Where bytes on both sides of the ring's end are put together.
+    joint: [u8; SMALL_WANT],
     gone: Option<LinkError>,
 }
 
@@ -58,27 +64,41 @@ impl ShmLink {
     pub(crate) fn create(stream: UnixStream) -> io::Result<Box<dyn Link>> {
         let (map, fd) = Mapping::create(LEN)?;
         sys::send_fd(&stream, &fd, PASS)?;
-        Self::new(LinkKind::Shm, Arc::new(map), true, stream)
+        Self::boxed(LinkKind::Shm, Arc::new(map), true, stream)
     }
 
     /// Take the memory that the peer in [`create`](Self::create) passes over `stream`.
     pub(crate) fn attach(stream: UnixStream) -> io::Result<Box<dyn Link>> {
         let fd = sys::recv_fd(&stream, PASS)?;
         let map = Mapping::attach(&fd, LEN)?;
-        Self::new(LinkKind::Shm, Arc::new(map), false, stream)
+        Self::boxed(LinkKind::Shm, Arc::new(map), false, stream)
     }
 
     /// Both ends, for two threads of this process.
     pub(crate) fn pair() -> io::Result<(Box<dyn Link>, Box<dyn Link>)> {
         let map = Arc::new(Mapping::private(LEN)?);
         let (a, b) = UnixStream::pair()?;
-        Ok((Self::new(LinkKind::Local, map.clone(), true, a)?, Self::new(LinkKind::Local, map, false, b)?))
+        Ok((
+            Self::boxed(LinkKind::Local, map.clone(), true, a)?,
+            Self::boxed(LinkKind::Local, map, false, b)?,
+        ))
     }
 
-    fn new(kind: LinkKind, map: Arc<Mapping>, first: bool, bell: UnixStream) -> io::Result<Box<dyn Link>> {
+    fn boxed(kind: LinkKind, map: Arc<Mapping>, first: bool, bell: UnixStream) -> io::Result<Box<dyn Link>> {
         bell.set_nonblocking(true)?;
         let (tx, rx) = (Writer::new(RING), Reader::new(RING));
-        Ok(Box::new(Self { kind, map, first, tx, rx, bell, armed: false, gone: None }))
+        Ok(Box::new(Self {
+            kind,
+            map,
+            first,
+            tx,
+            rx,
+            bell,
+            armed: false,
+            looks: 0,
+            joint: [0; SMALL_WANT],
+            gone: None,
+        }))
     }
 
     #[inline]
@@ -108,6 +128,46 @@ impl ShmLink {
             ptr::copy_nonoverlapping(src.as_ptr().add(first), to, n - first);
         }
         n
+    }
+
+    #[inline]
+    fn ready(&mut self, want: usize) -> Result<(usize, usize), LinkError> {
+        // SAFETY: as in `shared`; split from `self` so that the reader can be borrowed mutably.
+        let shared: &Shared = unsafe { &*ptr::from_ref(self.shared(false)) };
+        match self.rx.ready(shared, want) {
+            Ok(r) => Ok(r),
+            Err(c) => Err(self.corrupt(c)),
+        }
+    }
+
+    /// After a look in vain: see once in a while whether the peer still is.
+    #[inline]
+    fn look(&mut self) {
+        self.looks = self.looks.wrapping_add(1);
+        // Armed, a wake-up is for the poll that follows.
+        if !self.armed && self.looks.is_multiple_of(LOOKS) {
+            self.listen();
+        }
+    }
+
+    /// Swallow wake-ups, and learn whether the peer has gone.
+    fn listen(&mut self) {
+        let mut wakes = [0u8; 64];
+        loop {
+            match self.bell.read(&mut wakes) {
+                Ok(0) => {
+                    self.gone.get_or_insert_with(|| LinkError("closed its connection".into()));
+                }
+                Ok(64) => continue,
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) => {
+                    self.gone.get_or_insert_with(|| LinkError(format!("broke its connection: {e}")));
+                }
+            }
+            return;
+        }
     }
 
     fn wake(&self) {
@@ -151,24 +211,38 @@ impl Link for ShmLink {
         if n > 0 && self.tx.publish(shared, n) {
             self.wake();
         }
+        if n == 0 && want > 0 {
+            self.look();
+        }
         Ok(n)
     }
 
     #[inline]
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
-        // SAFETY: as in `put`.
-        let shared: &Shared = unsafe { &*ptr::from_ref(self.shared(false)) };
-        let (at, n) = match self.rx.ready(shared, want) {
-            Ok(r) => r,
-            Err(c) => return Err(self.corrupt(c)),
-        };
-        if n == 0
-            && let Some(e) = &self.gone
-        {
-            return Err(e.clone());
+        let (mut at, mut n) = self.ready(want)?;
+        if n == 0 {
+            self.look();
+            if let Some(e) = self.gone.clone() {
+                // What was published before the peer went comes first.
+                (at, n) = self.ready(want)?;
+                if n == 0 {
+                    return Err(e);
+                }
+            }
         }
-        // SAFETY: published by the writer and not yet released, so it does not change; the part ends before the ring does.
-        Ok(unsafe { slice::from_raw_parts(self.bytes(false).add(at), n.min(RING - at)) })
+        let whole = n.min(RING - at);
+        let from = self.bytes(false);
+        if whole < want.min(SMALL_WANT) && whole < n {
+            let n = n.min(want).min(SMALL_WANT);
+            // SAFETY: published and not released, so these bytes do not change; both parts lie inside the ring.
+            unsafe {
+                ptr::copy_nonoverlapping(from.add(at), self.joint.as_mut_ptr(), whole);
+                ptr::copy_nonoverlapping(from, self.joint.as_mut_ptr().add(whole), n - whole);
+            }
+            return Ok(&self.joint[..n]);
+        }
+        // SAFETY: as above; the part ends before the ring does.
+        Ok(unsafe { slice::from_raw_parts(from.add(at), whole) })
     }
 
     #[inline]
@@ -206,25 +280,40 @@ impl Link for ShmLink {
         self.armed = false;
         self.rx.disarm(self.shared(false));
         self.tx.disarm(self.shared(true));
-        let mut wakes = [0u8; 64];
-        loop {
-            match self.bell.read(&mut wakes) {
-                Ok(0) => {
-                    self.gone.get_or_insert_with(|| LinkError("closed its connection".into()));
-                }
-                Ok(64) => continue,
-                Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                Err(e) => {
-                    self.gone.get_or_insert_with(|| LinkError(format!("broke its connection: {e}")));
-                }
-            }
-            return Ok(());
-        }
+        self.listen();
+        Ok(())
     }
 
     fn fds<'a>(&'a self, _: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
         out.push((self.bell.as_fd(), Interest { recv: true, send: false }));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::link::conformance::conformance;
+    use std::thread;
+
+    mod local {
+        use super::*;
+        conformance!(|| ShmLink::pair().unwrap());
+    }
+
+    mod shm {
+        use super::*;
+        conformance!(|| {
+            let (a, b) = UnixStream::pair().unwrap();
+            let other = thread::spawn(move || ShmLink::attach(b).unwrap());
+            (ShmLink::create(a).unwrap(), other.join().unwrap())
+        });
+    }
+
+    #[test]
+    fn memory_of_another_size_is_refused() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (_map, fd) = Mapping::create(4096).unwrap();
+        sys::send_fd(&a, &fd, PASS).unwrap();
+        assert!(ShmLink::attach(b).is_err());
     }
 }

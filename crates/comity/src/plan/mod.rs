@@ -27,9 +27,9 @@ mod shape;
 mod simulate;
 mod tree;
 
-pub(crate) use choose::{Choice, Cost, Topology, choose};
+pub(crate) use choose::{Topology, choose};
 pub(crate) use pipeline::build;
-pub(crate) use schedule::{Schedule, Want};
+pub(crate) use schedule::Schedule;
 pub(crate) use shape::{Algorithm, Kind, Shape};
 
 /// A buffer of a call. For operations in place `In` and `Out` are the same memory.

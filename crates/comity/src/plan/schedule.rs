@@ -376,7 +376,9 @@ impl Touched {
             let within = (w.buf, w.at, 0)..(w.buf, w.at + w.len, 0);
             let covered: Vec<_> =
                 ranges.range(within).filter(|&(k, len)| k.1 + len <= w.at + w.len).map(|(k, _)| *k).collect();
-            covered.into_iter().for_each(|k| drop(ranges.remove(&k)));
+            for k in covered {
+                ranges.remove(&k);
+            }
         }
     }
 }

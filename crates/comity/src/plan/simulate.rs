@@ -51,11 +51,18 @@ struct Rank {
     me: usize,
     plan: Plan,
     schedule: Schedule,
-    /// `In`, `Out` and `Tmp`, each from its place in it; in place they overlap.
-    memory: Vec<Value>,
-    places: [(usize, usize); 3],
+    memory: Memory,
+    /// The channel of each queue.
     sends: Vec<usize>,
     recvs: Vec<usize>,
+    /// The channels of each fold, in the order of its senders.
+    folds: HashMap<u32, Vec<usize>>,
+}
+
+/// `In`, `Out` and `Tmp`, each from its place; in place they overlap.
+struct Memory {
+    values: Vec<Value>,
+    places: [(usize, usize); 3],
 }
 
 pub(super) fn mix(a: u64, b: u64) -> u64 {
@@ -140,9 +147,25 @@ impl Rank {
         }
         let schedule = Schedule::new(&plan, same);
         let places = [(at_in, len_in), (at_out, len_out), (at_tmp, plan.tmp)];
-        Self { me: s.rank, plan, schedule, memory, places, sends: Vec::new(), recvs: Vec::new() }
+        let memory = Memory { values: memory, places };
+        Self {
+            me: s.rank,
+            plan,
+            schedule,
+            memory,
+            sends: Vec::new(),
+            recvs: Vec::new(),
+            folds: HashMap::new(),
+        }
     }
 
+    fn out(&self) -> &[Value] {
+        let (at, len) = self.memory.places[1];
+        &self.memory.values[at..at + len]
+    }
+}
+
+impl Memory {
     fn at(&self, s: Slice, i: usize) -> usize {
         let (at, len) = self.places[s.buf as usize];
         assert!(s.at + s.len <= len, "{s:?} leaves its buffer of {len}");
@@ -151,13 +174,13 @@ impl Rank {
     }
 
     fn read(&self, s: Slice, i: usize) -> Value {
-        self.memory[self.at(s, i)]
+        self.values[self.at(s, i)]
     }
 
     fn write(&mut self, s: Slice, i: usize, v: Value) {
         assert!(s.buf != Buf::In, "In is written");
         let at = self.at(s, i);
-        self.memory[at] = v;
+        self.values[at] = v;
     }
 }
 
@@ -176,6 +199,11 @@ pub(super) fn run(shapes: &[Shape], how: Run, plan: impl Fn(&Shape) -> Plan) -> 
         let s = &rank.schedule;
         rank.sends = (0..s.send_queues()).map(|q| channel((r, s.send_peer(q)))).collect();
         rank.recvs = (0..s.recv_queues()).map(|q| channel((s.recv_peer(q), r))).collect();
+        for (id, step) in rank.plan.steps.iter().enumerate() {
+            if let Act::Fold { from, .. } = &step.act {
+                rank.folds.insert(id as u32, from.iter().map(|&f| channel((f, r))).collect());
+            }
+        }
     }
     let mut done = Outcome { sent: vec![0; ranks.len()], messages: vec![0; ranks.len()], out: Vec::new() };
     let mut seed = how.disorder;
@@ -208,7 +236,7 @@ pub(super) fn run(shapes: &[Shape], how: Run, plan: impl Fn(&Shape) -> Plan) -> 
         return Err("a message was not read".into());
     }
     check(shapes, &ranks, how)?;
-    done.out = ranks.iter().map(|r| r.memory[r.places[1].0..][..r.places[1].1].to_vec()).collect();
+    done.out = ranks.iter().map(|r| r.out().to_vec()).collect();
     Ok(done)
 }
 
@@ -231,7 +259,7 @@ fn send(rank: &mut Rank, channels: &mut [Channel], capacity: usize, seed: u64) -
             }
             if let &Act::Send { src, .. } = rank.schedule.act(want.id) {
                 for i in want.done..want.done + n {
-                    let v = rank.read(src, i);
+                    let v = rank.memory.read(src, i);
                     channels[rank.sends[q]].values.push_back(v);
                 }
             }
@@ -258,8 +286,8 @@ fn receive(rank: &mut Rank, channels: &mut [Channel], seed: u64) -> Result<bool,
         let q = (turn + seed as usize) % queues;
         while let Some(want) = rank.schedule.next_recv(q) {
             let round = rank.plan.steps[want.id as usize].round;
-            match rank.schedule.act(want.id).clone() {
-                Act::Recv { dst, take, .. } => {
+            match &rank.plan.steps[want.id as usize].act {
+                &Act::Recv { dst, take, .. } => {
                     let channel = &mut channels[rank.recvs[q]];
                     let n = channel.values.len().min(want.allowed - want.done);
                     if n == 0 && (dst.len > 0 || channel.begun.is_empty()) {
@@ -272,20 +300,18 @@ fn receive(rank: &mut Rank, channels: &mut [Channel], seed: u64) -> Result<bool,
                         let Some(v) = channels[rank.recvs[q]].values.pop_front() else { break };
                         let v = match take {
                             Take::Copy => v,
-                            Take::Reduce { with, last } => add(rank.read(with, i), v, last),
+                            Take::Reduce { with, last } => add(rank.memory.read(with, i), v, last),
                         };
-                        rank.write(dst, i, v);
+                        rank.memory.write(dst, i, v);
                     }
                     rank.schedule.received(q, n);
                 }
                 Act::Fold { from, own, dst, last } => {
-                    if !rank.schedule.fold_is_ready(want.id) {
+                    // Once is enough: the first sender's queue speaks for all.
+                    if rank.schedule.recv_peer(q) != from[0] || !rank.schedule.fold_is_ready(want.id) {
                         break;
                     }
-                    let of = |f: usize| {
-                        (0..queues).find(|&q| rank.schedule.recv_peer(q) == f).map(|q| rank.recvs[q])
-                    };
-                    let senders: Vec<_> = from.iter().filter_map(|&f| of(f)).collect();
+                    let senders = &rank.folds[&want.id];
                     let ready = senders.iter().map(|&c| channels[c].values.len()).min().unwrap_or(0);
                     let n = ready.min(want.allowed - want.done);
                     if n == 0 {
@@ -295,9 +321,9 @@ fn receive(rank: &mut Rank, channels: &mut [Channel], seed: u64) -> Result<bool,
                         senders.iter().try_for_each(|&c| agree(&mut channels[c], round, dst.len))?;
                     }
                     for i in want.done..want.done + n {
-                        let own = rank.read(own, i);
+                        let own = rank.memory.read(*own, i);
                         let received = senders.iter().filter_map(|&c| channels[c].values.pop_front());
-                        rank.write(dst, i, fold(&from, received, own, rank.me, last));
+                        rank.memory.write(*dst, i, fold(from, received, own, rank.me, *last));
                     }
                     rank.schedule.folded(want.id, n);
                 }
@@ -322,8 +348,8 @@ fn copy(rank: &mut Rank) -> bool {
     let mut moved = false;
     while let Some((src, dst)) = rank.schedule.next_copy() {
         for i in 0..src.len {
-            let v = rank.read(src, i);
-            rank.write(dst, i, v);
+            let v = rank.memory.read(src, i);
+            rank.memory.write(dst, i, v);
         }
         moved = true;
     }
@@ -340,8 +366,8 @@ fn check(shapes: &[Shape], ranks: &[Rank], how: Run) -> Result<(), String> {
         false => Vec::new(),
     };
     for (r, rank) in ranks.iter().enumerate() {
-        let [(at_in, len_in), (at_out, len_out), _] = rank.places;
-        let out = &rank.memory[at_out..at_out + len_out];
+        let [(at_in, len_in), (at_out, len_out), _] = rank.memory.places;
+        let out = rank.out();
         let wrong = expected(shapes, &sums, r).iter().zip(out).position(|(e, v)| *e != v.sum);
         if let Some(i) = wrong {
             return Err(format!("rank {r}: wrong result at {i} of {len_out}"));
@@ -351,13 +377,11 @@ fn check(shapes: &[Shape], ranks: &[Rank], how: Run) -> Result<(), String> {
             return Err(format!("rank {r}: element {i} averaged {} times", out[i].averaged));
         }
         let untouched = |at: usize| !how.in_place || !(at_out..at_out + len_out).contains(&at);
-        let spoilt = |&i: &usize| rank.memory[at_in + i] != given(r, i);
+        let spoilt = |&i: &usize| rank.memory.values[at_in + i] != given(r, i);
         if let Some(i) = (0..len_in).filter(|i| untouched(at_in + i)).find(spoilt) {
             return Err(format!("rank {r}: In changed at {i}"));
         }
-        if shapes[0].kind == Kind::AllReduce
-            && out.iter().zip(&ranks[0].memory[ranks[0].places[1].0..]).any(|(a, b)| a != b)
-        {
+        if shapes[0].kind == Kind::AllReduce && out != ranks[0].out() {
             return Err(format!("rank {r} and rank 0 would differ in bits"));
         }
     }

@@ -20,7 +20,8 @@ impl<'a> Memory<'a> {
     /// `input` `None` means in place: it is `output`.
     pub(crate) fn new(input: Option<View<'a>>, output: Option<ViewMut<'a>>, tmp: &'a mut [u8]) -> Self {
         let output = output.map_or((ptr::null_mut(), 0), |o| (o.ptr, o.len_bytes()));
-        let input = input.map_or((output.0.cast_const(), output.1), |i| (i.ptr, i.len_bytes()));
+        let same = (output.0.cast_const(), output.1);
+        let input = input.map_or(same, |i| (i.ptr, i.len_bytes()));
         Self { input, output, tmp: (tmp.as_mut_ptr(), tmp.len()), life: PhantomData }
     }
 

@@ -127,8 +127,7 @@ impl Receiver {
         }
     }
 
-    /// Move ready bytes to `dst`; how many. Bytes moved before an error are lost with it, so the
-    /// caller is told of them through `taken`.
+    /// Move ready bytes to `dst`, and count them in `taken`: also those that came before an error.
     pub(super) fn take(
         &mut self,
         sockets: &[TcpStream],

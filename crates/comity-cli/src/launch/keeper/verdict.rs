@@ -1,0 +1,48 @@
+//! What the launcher says of a job that has ended: one line, and the exit code.
+use super::Keeper;
+use crate::launch::REFUSED;
+use crate::launch::course::Cause;
+use crate::launch::ending::Ending;
+use rustix::io::Errno;
+use std::io;
+
+impl Keeper {
+    pub(super) fn name(&self, number: usize) -> String {
+        let pid = self.ranks.get(number).map_or(0, |r| r.pid.as_raw_pid());
+        format!("rank {number} (pid {pid}, host {})", rustix::system::uname().nodename().to_string_lossy())
+    }
+
+    /// The last line and the exit code.
+    pub(super) fn verdict(&self) -> (Option<String>, u8) {
+        let Some(cause) = self.course.cause() else { return (None, 0) };
+        let (text, code) = match cause {
+            Cause::Failed { rank, ending } => {
+                let why = self.memory.map(|m| format!(": {m}")).unwrap_or_default();
+                (format!("{} {ending}{why}", self.name(*rank)), ending.code())
+            }
+            Cause::Interrupted { signal } => {
+                let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a signal");
+                (format!("ended by {name}"), Ending::Signal(*signal).code())
+            }
+            Cause::TimedOut => {
+                let seconds = self.job.timeout.unwrap_or_default().as_secs_f64();
+                (format!("ended because the job took longer than --timeout {seconds} s"), 124)
+            }
+            Cause::Unread => match self.unread {
+                Some((stream, Errno::PIPE)) => {
+                    (format!("ended because nobody reads {} any more", stream.name()), 141)
+                }
+                Some((stream, error)) => {
+                    let error = io::Error::from(error);
+                    (format!("ended because {} cannot be written: {error}", stream.name()), REFUSED)
+                }
+                None => ("ended because its output cannot be written".into(), REFUSED),
+            },
+            Cause::Orphaned => ("ended because the process that started it is gone".into(), 137),
+            Cause::Unstarted => {
+                self.unstarted.clone().unwrap_or_else(|| ("not all ranks could be started".into(), REFUSED))
+            }
+        };
+        (Some(text), code)
+    }
+}
