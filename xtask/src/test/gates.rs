@@ -22,7 +22,28 @@ const UNSAFE: [(&str, &str); 8] = [
 ];
 
 /// Calls that can sleep. Each of these has a deadline, or waits for something in this process that has one.
-const WAITS: [(&str, &str); 0] = [];
+const WAITS: [(&str, &str); 11] = [
+    (
+        "crates/comity/src/engine/run.rs",
+        "a rank in a call: to the call's deadline, and the bell rings for a failure",
+    ),
+    ("crates/comity/src/turn.rs", "an earlier call of this group, which has a deadline"),
+    ("crates/comity/src/group/mod.rs", "its turn, as above"),
+    (
+        "crates/comity/src/group/request.rs",
+        "background work: calls with deadlines, and what the user's closure does",
+    ),
+    ("crates/comity/src/boot/mesh.rs", "links being made: to the join deadline"),
+    ("crates/comity/src/boot/dial.rs", "an answer: to the join deadline"),
+    ("crates/comity/src/boot/store.rs", "the store's thread: woken when it is to stop"),
+    ("crates/comity/src/boot/control.rs", "the control thread: woken for each event, and when it is to stop"),
+    ("crates/comity/src/boot/board/torch.rs", "another try: to the join deadline"),
+    (
+        "crates/comity/src/boot/board/unix.rs",
+        "another try: to the join deadline; its thread: woken when it is to stop",
+    ),
+    ("crates/comity/src/sys/", "poll itself, with the deadline of its caller"),
+];
 
 pub(super) fn check() -> Outcome {
     let mut files = Vec::new();
@@ -125,7 +146,9 @@ fn misplaced_waits(name: &str, text: &str) -> Vec<String> {
     lines
         .enumerate()
         .filter(|(_, l)| {
-            ["poll", "park", "park_timeout", "wait", "wait_while", "wait_timeout"].iter().any(|w| calls(l, w))
+            ["poll", "park", "park_timeout", "sleep", "wait", "wait_while", "wait_timeout"]
+                .iter()
+                .any(|w| calls(l, w))
         })
         .map(|(i, l)| format!("{name}:{}: a wait outside the places for it: {}", i + 1, l.trim()))
         .collect()

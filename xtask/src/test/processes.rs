@@ -2,7 +2,10 @@
 
 use super::{Done, Outcome};
 use crate::{child::Task, place::built};
-use std::{path::PathBuf, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
 /// Seconds that a short check may take on a slow machine.
 pub(super) const QUICK: u64 = 120;
@@ -23,7 +26,12 @@ pub(super) fn quick() -> Outcome {
     for links in ["shm", "tcp"] {
         for n in [1, 2, 3, 4, 5, 8] {
             let task = check(Task::new(&comity), &comity, n, QUICK, &["--quick"]).env("COMITY_LINKS", links);
-            timed(&format!("{n} ranks over {links}"), task)?;
+            let out = timed(&format!("{n} ranks over {links}"), task)?;
+            // Nothing may fall back to another link in silence.
+            let used = format!("links {links}");
+            if n > 1 && !out.lines().any(|l| l.contains(&used)) {
+                return Err(format!("{n} ranks with COMITY_LINKS={links} did not say `{used}`:\n{out}"));
+            }
             jobs += 1;
         }
     }
@@ -37,7 +45,7 @@ pub(super) fn full() -> Outcome {
     Ok(Done::Passed(last_line(&out)))
 }
 
-fn check(task: Task, comity: &PathBuf, n: usize, limit: u64, flags: &[&str]) -> Task {
+fn check(task: Task, comity: &Path, n: usize, limit: u64, flags: &[&str]) -> Task {
     let (n, seconds) = (n.to_string(), limit.to_string());
     let task = task.args(["launch", "-n", &n, "--timeout", &seconds, "--"]).args([comity]);
     task.args(["check"]).args(flags).limit(limit + 30)
