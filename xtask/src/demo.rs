@@ -14,21 +14,29 @@ const LEAST_ACCURACY: f64 = 0.95;
 /// How it is built.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Profile {
-    /// What the tests have built already.
-    Dev,
+    /// As the tests need it, who have built it already.
+    Tests,
     /// As users build it.
     Release,
 }
 
+/// All that tests use, commands and examples too. In one build: a part of the workspace alone can need its dependencies
+/// with other features, and build candle once more.
+pub(crate) fn build_tests() -> Result<(), String> {
+    Task::cargo().args(["test", "--workspace", "--no-run"]).limit(1800).run().map(drop)
+}
+
 /// Build, train, compare; the result in a few words.
 pub(crate) fn run(profile: Profile) -> Result<String, String> {
-    let (folder, flags): (_, &[&str]) = match profile {
-        Profile::Dev => ("debug", &[]),
-        Profile::Release => ("release", &["--release"]),
-    };
-    let parts = ["build", "-p", "comity-cli", "-p", "comity-nn", "--bin", "comity", "--example", "digits"];
     println!("building the command and the example ...");
-    Task::cargo().args(parts).args(flags).limit(1800).echo().run()?;
+    let folder = match profile {
+        Profile::Tests => build_tests().map(|()| "debug")?,
+        Profile::Release => {
+            let parts = ["-p", "comity-cli", "-p", "comity-nn", "--bin", "comity", "--example", "digits"];
+            Task::cargo().args(["build", "--release"]).args(parts).limit(1800).echo().run()?;
+            "release"
+        }
+    };
 
     let (comity, digits) = (built(folder, "comity"), built(folder, "examples/digits"));
     let scratch = Scratch::new("demo").map_err(|e| format!("cannot make a folder for the weights: {e}"))?;

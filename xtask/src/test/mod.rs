@@ -140,7 +140,7 @@ fn missing(why: String) -> Outcome {
 }
 
 fn demo() -> Outcome {
-    crate::demo::run(crate::demo::Profile::Dev).map(Done::Passed)
+    crate::demo::run(crate::demo::Profile::Tests).map(Done::Passed)
 }
 
 #[cfg(test)]

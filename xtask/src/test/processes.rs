@@ -12,11 +12,7 @@ pub(super) const QUICK: u64 = 120;
 
 /// The command, built if it is not yet.
 pub(super) fn comity() -> Result<PathBuf, String> {
-    // The same packages and features as in the step `workspace`, so that nothing is built twice.
-    Task::cargo()
-        .args(["build", "-p", "comity-cli", "-p", "comity-nn", "--bin", "comity"])
-        .limit(1200)
-        .run()?;
+    crate::demo::build_tests()?;
     Ok(built("debug", "comity"))
 }
 

@@ -8,20 +8,12 @@
 //! Every rank holds the whole network. Of each batch, rank `r` of `n` takes samples `r`, `r + n`, `r + 2n`, ...; the
 //! gradients are averaged over the ranks before each step, so the result is that of one rank up to rounding.
 
-mod data;
-mod network;
 mod options;
+mod training;
 
-use candle_core::{Tensor, Var};
-use candle_nn::{Optimizer, SGD, loss, ops};
-use comity::Group;
-use comity_nn::average_gradients;
-use data::{Digits, Random};
-use network::Network;
 use options::Options;
-use std::{collections::HashMap, error::Error, io::Write, path::Path, process::ExitCode, time::Instant};
-
-type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
+use std::{io::Write, path::Path, process::ExitCode};
+use training::{Digits, Network, Result, largest_difference, train};
 
 fn main() -> ExitCode {
     match run() {
@@ -40,7 +32,7 @@ fn run() -> Result<()> {
     };
     let digits = Digits::read(&options.data)?;
     let group = comity::init()?;
-    let out = train(&group, &digits, &options, |line| {
+    let out = train(&group, &digits, &options.settings, |line| {
         let mut stdout = std::io::stdout().lock();
         // A reader that went away is no reason to stop training.
         let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
@@ -61,87 +53,9 @@ fn run() -> Result<()> {
     Ok(())
 }
 
-struct Trained {
-    network: Network,
-    accuracy: f32,
-    samples_per_s: f64,
-}
-
-/// Train on this rank's share; `say` gets a line about each epoch on rank 0.
-fn train(group: &Group, digits: &Digits, options: &Options, say: impl Fn(String)) -> Result<Trained> {
-    let (rank, ranks, batch) = (group.rank(), group.size(), options.batch);
-    let samples = digits.train.len();
-    if batch < ranks || batch > samples {
-        return Err(format!(
-            "--batch {batch} must lie between the number of ranks, {ranks}, and of samples, {samples}"
-        )
-        .into());
-    }
-    // The same seed on every rank gives all of them the same network and the same order of samples.
-    let mut random = Random::new(options.seed);
-    let network = Network::new(&mut random)?;
-    let variables: Vec<&Var> = network.variables().collect();
-    let mut sgd = SGD::new(variables.iter().map(|&v| v.clone()).collect(), options.rate)?;
-    let mut order: Vec<usize> = digits.train.clone();
-    let (start, mut samples_seen) = (Instant::now(), 0);
-
-    for epoch in 1..=options.epochs {
-        random.shuffle(&mut order);
-        let mut total = 0.0;
-        for chosen in order.chunks_exact(batch) {
-            let mine: Vec<usize> = chosen.iter().copied().skip(rank).step_by(ranks).collect();
-            let (x, y) = digits.batch(&mine)?;
-            let mean = loss(&network, &x, &y)?;
-            // Shares may differ by one sample: weigh each by its size, so that the average over ranks is the batch's.
-            let weight = (mine.len() * ranks) as f64 / batch as f64;
-            let mut gradients = (&mean * weight)?.backward()?;
-            average_gradients(group, variables.iter().copied(), &mut gradients)?;
-            sgd.step(&gradients)?;
-            total += f64::from(mean.to_scalar::<f32>()?) * mine.len() as f64;
-            samples_seen += batch;
-        }
-        let mut sum = [total];
-        group.all_reduce(&mut sum, comity::ReduceOp::Sum)?;
-        if rank == 0 && (epoch % 5 == 0 || epoch == 1 || epoch == options.epochs) {
-            let mean = sum[0] / (samples / batch * batch) as f64;
-            let accuracy = accuracy(&network, digits)?;
-            let rate = samples_seen as f64 / start.elapsed().as_secs_f64();
-            say(format!("epoch {epoch:3}  loss {mean:.4}  accuracy {accuracy:.4}  {rate:.0} samples/s"));
-        }
-    }
-    let samples_per_s = samples_seen as f64 / start.elapsed().as_secs_f64();
-    Ok(Trained { accuracy: accuracy(&network, digits)?, network, samples_per_s })
-}
-
-/// Mean loss of some samples.
-fn loss(network: &Network, x: &Tensor, y: &Tensor) -> candle_core::Result<Tensor> {
-    loss::nll(&ops::log_softmax(&network.forward(x)?, 1)?, y)
-}
-
-/// The part of the held-out samples that the network knows.
-fn accuracy(network: &Network, digits: &Digits) -> candle_core::Result<f32> {
-    let (x, y) = digits.batch(&digits.held_out)?;
-    let right = network.forward(&x)?.argmax(1)?.eq(&y)?;
-    right.to_dtype(candle_core::DType::F32)?.mean_all()?.to_scalar()
-}
-
 /// The largest difference between the network's weights and those saved in `file`.
 fn difference(file: &Path, network: &Network) -> Result<f32> {
     let saved = candle_core::safetensors::load(file, &candle_core::Device::Cpu)
         .map_err(|e| format!("cannot read {}: {e}", file.display()))?;
     largest_difference(&saved, &network.named()).map_err(|e| format!("{}: {e}", file.display()).into())
 }
-
-fn largest_difference(a: &HashMap<String, Tensor>, b: &HashMap<String, Tensor>) -> Result<f32> {
-    let mut largest = 0f32;
-    for (name, b) in b {
-        let a = a.get(name).ok_or_else(|| format!("holds no {name}"))?;
-        let d: f32 = (a - b)?.abs()?.max_all()?.to_scalar()?;
-        // `max` would drop a NaN.
-        largest = if d.is_nan() { f32::INFINITY } else { largest.max(d) };
-    }
-    Ok(largest)
-}
-
-#[cfg(test)]
-mod tests;

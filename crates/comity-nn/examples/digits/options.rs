@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::Result;
+use super::training::{Result, Settings};
 use std::{ffi::OsString, path::PathBuf, str::FromStr};
 
 pub(crate) const HELP: &str = "\
@@ -15,13 +15,9 @@ Train a small network on handwritten digits; run under `comity launch -n N -- di
   --compare FILE   say how far the trained weights are from those in FILE
 ";
 
-#[derive(Clone)]
 pub(crate) struct Options {
     pub(crate) data: PathBuf,
-    pub(crate) epochs: usize,
-    pub(crate) batch: usize,
-    pub(crate) rate: f64,
-    pub(crate) seed: u64,
+    pub(crate) settings: Settings,
     pub(crate) weights: Option<PathBuf>,
     pub(crate) compare: Option<PathBuf>,
 }
@@ -29,7 +25,7 @@ pub(crate) struct Options {
 impl Default for Options {
     fn default() -> Self {
         let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/digits.csv").into();
-        Self { data, epochs: 40, batch: 64, rate: 0.2, seed: 1, weights: None, compare: None }
+        Self { data, settings: Settings::default(), weights: None, compare: None }
     }
 }
 
@@ -45,10 +41,10 @@ impl Options {
             let mut value = || args.next().ok_or_else(|| format!("{flag} needs a value; see --help"));
             match flag.as_str() {
                 "--data" => options.data = value()?.into(),
-                "--epochs" => options.epochs = number(&flag, value()?)?,
-                "--batch" => options.batch = number(&flag, value()?)?,
-                "--rate" => options.rate = number(&flag, value()?)?,
-                "--seed" => options.seed = number(&flag, value()?)?,
+                "--epochs" => options.settings.epochs = number(&flag, value()?)?,
+                "--batch" => options.settings.batch = number(&flag, value()?)?,
+                "--rate" => options.settings.rate = number(&flag, value()?)?,
+                "--seed" => options.settings.seed = number(&flag, value()?)?,
                 "--weights" => options.weights = Some(value()?.into()),
                 "--compare" => options.compare = Some(value()?.into()),
                 _ => return Err(format!("no option {flag}; see --help").into()),

@@ -1,6 +1,6 @@
 //! The samples, and the random numbers that order them.
 
-use crate::Result;
+use super::Result;
 use candle_core::{Device, Tensor};
 use std::path::Path;
 

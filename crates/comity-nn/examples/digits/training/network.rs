@@ -1,6 +1,6 @@
 //! Two layers: 64 pixels, 32 hidden units, 10 digits.
 
-use crate::data::Random;
+use super::data::Random;
 use candle_core::{Device, Result, Tensor, Var};
 use std::collections::HashMap;
 
