@@ -2,6 +2,7 @@
 
 use std::{ffi::c_int, io};
 
+// SAFETY: the C library has `atexit` with this signature.
 unsafe extern "C" {
     // Nothing about this C function can be used wrongly from safe code: the argument's type says that
     // the function lives for ever, and an `extern "C"` function does not unwind.

@@ -1,0 +1,60 @@
+//! The command line.
+
+use super::training::{Result, Settings};
+use std::{ffi::OsString, path::PathBuf, str::FromStr};
+
+pub(crate) const HELP: &str = "\
+Train a small network on handwritten digits; run under `comity launch -n N -- digits`
+
+  --data FILE      samples, 64 pixels and a digit a line (default: data/digits.csv of the source)
+  --epochs N       passes over the samples (default: 40)
+  --batch N        samples a step, over all ranks (default: 64)
+  --rate X         learning rate (default: 0.2)
+  --seed N         of the first weights and the order of samples (default: 1)
+  --weights FILE   save the trained weights (safetensors)
+  --compare FILE   say how far the trained weights are from those in FILE
+";
+
+pub(crate) struct Options {
+    pub(crate) data: PathBuf,
+    pub(crate) settings: Settings,
+    pub(crate) weights: Option<PathBuf>,
+    pub(crate) compare: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/digits.csv").into();
+        Self { data, settings: Settings::default(), weights: None, compare: None }
+    }
+}
+
+impl Options {
+    /// `None` when help was asked for.
+    pub(crate) fn parse(mut args: impl Iterator<Item = OsString>) -> Result<Option<Self>> {
+        let mut options = Self::default();
+        while let Some(flag) = args.next() {
+            let flag = flag.to_string_lossy().into_owned();
+            if flag == "-h" || flag == "--help" {
+                return Ok(None);
+            }
+            let mut value = || args.next().ok_or_else(|| format!("{flag} needs a value; see --help"));
+            match flag.as_str() {
+                "--data" => options.data = value()?.into(),
+                "--epochs" => options.settings.epochs = number(&flag, value()?)?,
+                "--batch" => options.settings.batch = number(&flag, value()?)?,
+                "--rate" => options.settings.rate = number(&flag, value()?)?,
+                "--seed" => options.settings.seed = number(&flag, value()?)?,
+                "--weights" => options.weights = Some(value()?.into()),
+                "--compare" => options.compare = Some(value()?.into()),
+                _ => return Err(format!("no option {flag}; see --help").into()),
+            }
+        }
+        Ok(Some(options))
+    }
+}
+
+fn number<T: FromStr>(flag: &str, value: OsString) -> Result<T> {
+    let value = value.to_string_lossy();
+    value.parse().map_err(|_| format!("{flag} needs a number, got {value:?}").into())
+}

@@ -1,0 +1,26 @@
+//! What can go wrong: the group or the tensors.
+
+/// Result of an operation on tensors across ranks.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation on tensors across ranks failed.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The group failed, or was misused.
+    #[error(transparent)]
+    Group(#[from] comity::Error),
+
+    /// Candle said no.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+
+    /// Gradients of this type cannot be averaged.
+    #[error("variable {index} of the list is {dtype}; gradients of f16, bf16, f32 and f64 can be averaged")]
+    DType {
+        /// Its place in the list of variables.
+        index: usize,
+        /// Its type, as candle names it.
+        dtype: &'static str,
+    },
+}

@@ -1,0 +1,334 @@
+//! Child processes: each has a deadline, and none outlives this program, also when it is interrupted.
+
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::{
+    collections::HashMap,
+    ffi::{OsStr, OsString},
+    fmt, fs,
+    io::{self, BufRead, BufReader, IsTerminal, Read, Write},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long children may take to end when asked; `comity launch` gives its ranks 5 s.
+const GRACE: Duration = Duration::from_secs(8);
+
+/// Variables that would put the children into some job.
+const JOB: [&str; 8] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "MLX_RANK",
+    "MLX_HOSTFILE",
+];
+
+/// From now on the first of these signals ends the children, then fails the task, so that what it made is cleared away.
+pub(crate) fn catch_signals() -> io::Result<()> {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(interrupted()))?;
+    }
+    Ok(())
+}
+
+fn interrupted() -> &'static Arc<AtomicBool> {
+    static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    FLAG.get_or_init(Arc::default)
+}
+
+/// A command to run to its end.
+#[derive(Debug)]
+pub(crate) struct Task {
+    command: Command,
+    limit: Duration,
+    echo: bool,
+    heeds_signals: bool,
+}
+
+impl Task {
+    /// Its output is kept, not shown; a minute is its limit.
+    pub(crate) fn new(program: impl AsRef<OsStr>) -> Self {
+        let mut command = Command::new(program);
+        command.current_dir(crate::place::root());
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if JOB.contains(&&*text)
+                || ["COMITY_", "OMPI_", "PMI", "SLURM_"].iter().any(|p| text.starts_with(p))
+            {
+                command.env_remove(name);
+            }
+        }
+        Self { command, limit: Duration::from_secs(60), echo: false, heeds_signals: true }
+    }
+
+    /// The cargo that runs this program.
+    pub(crate) fn cargo() -> Self {
+        let mut task = Self::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        if io::stdout().is_terminal() {
+            task.command.env("CARGO_TERM_COLOR", "always");
+        }
+        task
+    }
+
+    pub(crate) fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    pub(crate) fn limit(mut self, seconds: u64) -> Self {
+        self.limit = Duration::from_secs(seconds);
+        self
+    }
+
+    /// Show the output while it comes.
+    pub(crate) fn echo(mut self) -> Self {
+        self.echo = true;
+        self
+    }
+
+    /// For clearing away: also when this program was asked to end.
+    pub(crate) fn regardless_of_signals(mut self) -> Self {
+        self.heeds_signals = false;
+        self
+    }
+
+    /// Run to the end; an exit code other than 0 is an error that shows the output unless it was shown already.
+    pub(crate) fn run(self) -> Result<String, String> {
+        self.start()?.wait()
+    }
+
+    pub(crate) fn start(mut self) -> Result<Running, String> {
+        let what = self.to_string();
+        let command = self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| format!("cannot start `{what}`: {e}"))?;
+        let text = Arc::new(Mutex::new(String::new()));
+        let (done, readers) = mpsc::channel();
+        if let Some(out) = child.stdout.take() {
+            follow(out, self.echo.then(io::stdout), Arc::clone(&text), done.clone());
+        }
+        if let Some(err) = child.stderr.take() {
+            follow(err, self.echo.then(io::stderr), Arc::clone(&text), done);
+        }
+        let until = Instant::now() + self.limit;
+        Ok(Running {
+            what,
+            child,
+            text,
+            readers,
+            until,
+            limit: self.limit,
+            echo: self.echo,
+            heeds_signals: self.heeds_signals,
+        })
+    }
+}
+
+/// As one would type it.
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in self.command.get_envs() {
+            if let Some(value) = value {
+                write!(f, "{}={} ", name.display(), quoted(value))?;
+            }
+        }
+        f.write_str(&quoted(self.command.get_program()))?;
+        self.command.get_args().try_for_each(|a| write!(f, " {}", quoted(a)))
+    }
+}
+
+fn quoted(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) { word.into() } else { format!("'{word}'") }
+}
+
+/// A child under way. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Running {
+    what: String,
+    child: Child,
+    text: Arc<Mutex<String>>,
+    /// Closed when both readers are through.
+    readers: mpsc::Receiver<()>,
+    until: Instant,
+    limit: Duration,
+    echo: bool,
+    heeds_signals: bool,
+}
+
+impl Running {
+    pub(crate) fn wait(mut self) -> Result<String, String> {
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) => {}
+                Err(e) => return Err(format!("cannot wait for `{}`: {e}", self.what)),
+            }
+            if self.heeds_signals && interrupted().load(Ordering::Relaxed) {
+                self.end();
+                return Err(format!("interrupted during `{}`", self.what));
+            }
+            if Instant::now() >= self.until {
+                self.end();
+                let shown = self.output();
+                return Err(format!("`{}` did not end within {:?}{shown}", self.what, self.limit));
+            }
+            thread::sleep(Duration::from_millis(10));
+        };
+        // Something that the child left running may hold its output open: no reason to wait for ever.
+        let _ = self.readers.recv_timeout(GRACE);
+        if !status.success() {
+            return Err(format!("`{}` failed ({status}){}", self.what, self.output()));
+        }
+        Ok(self.text.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    fn output(&self) -> String {
+        let text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
+        match text.trim_end() {
+            _ if self.echo => String::new(),
+            "" => ", without a word".into(),
+            text => format!(":\n{text}"),
+        }
+    }
+
+    /// Ask the child and all it started to end, then make them.
+    fn end(&mut self) {
+        let family = descendants(self.child.id());
+        signal(self.child.id(), Signal::TERM);
+        let until = Instant::now() + GRACE;
+        while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        for (pid, since) in family {
+            // The number may belong to another process by now.
+            if started(pid).is_some_and(|(_, now)| now == since) {
+                signal(pid, Signal::KILL);
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.end();
+        }
+    }
+}
+
+/// Copy a child's lines to `text`, and to `show` as they come.
+fn follow(
+    from: impl Read + Send + 'static,
+    mut show: Option<impl Write + Send + 'static>,
+    text: Arc<Mutex<String>>,
+    done: mpsc::Sender<()>,
+) {
+    thread::spawn(move || {
+        let _until_the_end = done;
+        let (mut from, mut line) = (BufReader::new(from), Vec::new());
+        while matches!(from.read_until(b'\n', &mut line), Ok(n) if n > 0) {
+            if let Some(show) = &mut show {
+                // A reader that went away is no reason to lose the result.
+                let _ = show.write_all(&line).and_then(|()| show.flush());
+            }
+            text.lock().unwrap_or_else(PoisonError::into_inner).push_str(&String::from_utf8_lossy(&line));
+            line.clear();
+        }
+    });
+}
+
+fn signal(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        // Gone already is as good.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// What a process has started, itself and by others, with the times they started at. Empty where there is no /proc.
+fn descendants(of: u32) -> Vec<(u32, String)> {
+    let mut children: HashMap<u32, Vec<(u32, String)>> = HashMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = number(&entry.file_name()) else { continue };
+        if let Some((parent, since)) = started(pid) {
+            children.entry(parent).or_default().push((pid, since));
+        }
+    }
+    let mut family = Vec::new();
+    let mut next = vec![of];
+    while let Some(parent) = next.pop() {
+        for child in children.remove(&parent).into_iter().flatten() {
+            next.push(child.0);
+            family.push(child);
+        }
+    }
+    family
+}
+
+fn number(name: &OsString) -> Option<u32> {
+    name.to_str()?.parse().ok()
+}
+
+/// A process's parent, and when it started.
+fn started(pid: u32) -> Option<(u32, String)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command's name stands in parentheses and may hold anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let parent = fields.nth(1)?.parse().ok()?;
+    Some((parent, fields.nth(17)?.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Task {
+        Task::new("sh").args(["-c", script])
+    }
+
+    #[test]
+    fn output_and_exit_codes_come_back() {
+        assert_eq!(sh("echo a; echo b >&2").run().unwrap().lines().count(), 2);
+        let e = sh("echo why; exit 3").run().unwrap_err();
+        assert!(e.contains("exit status: 3") && e.ends_with(":\nwhy"), "{e}");
+        assert!(Task::new("no-such-program").run().unwrap_err().contains("no-such-program"));
+    }
+
+    #[test]
+    fn a_late_child_ends_with_all_it_started() {
+        let start = Instant::now();
+        let e = sh("sleep 60 & echo $!; wait").limit(1).run().unwrap_err();
+        assert!(e.contains("within 1s"), "{e}");
+        let pid: u32 = e.lines().last().unwrap().parse().unwrap();
+        let gone = || {
+            started(pid).is_none()
+                || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ")
+        };
+        while !gone() {
+            assert!(start.elapsed() < Duration::from_secs(20));
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn commands_are_shown_as_typed() {
+        let shown = Task::new("a").args(["b c", "d=e"]).env("X", "1").to_string();
+        assert_eq!(shown, "X=1 a 'b c' d=e");
+    }
+}

@@ -1,0 +1,138 @@
+//! The same training on 1, 2 and 4 ranks, and how far the results are apart.
+
+use crate::{
+    child::Task,
+    place::{Scratch, built},
+};
+use std::path::Path;
+
+const RANKS: [usize; 3] = [1, 2, 4];
+/// The weights may differ from those of one rank by rounding only.
+const LARGEST_DIFFERENCE: f64 = 1e-5;
+const LEAST_ACCURACY: f64 = 0.95;
+
+/// How it is built.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Profile {
+    /// As the tests need it, who have built it already.
+    Tests,
+    /// As users build it.
+    Release,
+}
+
+/// All that tests use, commands and examples too. In one build: a part of the workspace alone can need its dependencies
+/// with other features, and build candle once more.
+pub(crate) fn build_tests() -> Result<(), String> {
+    Task::cargo().args(["test", "--workspace", "--no-run"]).limit(1800).run().map(drop)
+}
+
+/// Build, train, compare; the result in a few words.
+pub(crate) fn run(profile: Profile) -> Result<String, String> {
+    println!("building the command and the example ...");
+    let folder = match profile {
+        Profile::Tests => build_tests().map(|()| "debug")?,
+        Profile::Release => {
+            let parts = ["-p", "comity-cli", "-p", "comity-nn", "--bin", "comity", "--example", "digits"];
+            Task::cargo().args(["build", "--release"]).args(parts).limit(1800).echo().run()?;
+            "release"
+        }
+    };
+
+    let (comity, digits) = (built(folder, "comity"), built(folder, "examples/digits"));
+    let scratch = Scratch::new("demo").map_err(|e| format!("cannot make a folder for the weights: {e}"))?;
+    let weights = scratch.join("one-rank.safetensors");
+    let mut rows = Vec::new();
+    for n in RANKS {
+        println!("\ntraining on {n} rank{}:", if n == 1 { "" } else { "s" });
+        let task = Task::new(&comity).args(["launch", "-n", &n.to_string(), "--timeout", "300", "--"]);
+        let keep = if n == 1 { "--weights" } else { "--compare" };
+        let out =
+            task.args([digits.as_os_str(), keep.as_ref(), weights.as_os_str()]).limit(330).echo().run()?;
+        rows.push((
+            n,
+            Outcome::find(&out).ok_or_else(|| format!("the run on {n} ranks ended without a result"))?,
+        ));
+    }
+
+    println!("\nranks  accuracy  samples/s  largest difference of the weights from one rank's");
+    for (n, o) in &rows {
+        let far = o.difference.map_or_else(|| "-".into(), |d| format!("{d:.1e}"));
+        println!("{n:5}  {:8.4}  {:9.0}  {far}", o.accuracy, o.samples_per_s);
+    }
+    println!("\nto run it yourself:\n  {}", typed(&comity, &digits));
+    judge(&rows)
+}
+
+fn typed(comity: &Path, digits: &Path) -> String {
+    let here = |p: &Path| p.strip_prefix(crate::place::root()).unwrap_or(p).display().to_string();
+    format!("{} launch -n 4 -- {}", here(comity), here(digits))
+}
+
+fn judge(rows: &[(usize, Outcome)]) -> Result<String, String> {
+    let mut largest = 0f64;
+    for (n, o) in rows {
+        if o.accuracy < LEAST_ACCURACY {
+            return Err(format!("{n} ranks reached an accuracy of {}, below {LEAST_ACCURACY}", o.accuracy));
+        }
+        match o.difference {
+            Some(d) if d < LARGEST_DIFFERENCE => largest = largest.max(d),
+            None if *n == 1 => {}
+            d => {
+                let d = d.map_or_else(|| "an unknown distance".into(), |d| format!("{d:e}"));
+                return Err(format!(
+                    "the weights of {n} ranks are {d} from those of one rank; allowed is less than {LARGEST_DIFFERENCE:e}"
+                ));
+            }
+        }
+    }
+    Ok(format!("weights within {largest:.1e} of one rank's"))
+}
+
+/// What the example says in its last line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Outcome {
+    accuracy: f64,
+    samples_per_s: f64,
+    difference: Option<f64>,
+}
+
+impl Outcome {
+    /// Look for `accuracy A, S samples/s` and perhaps `, differs from FILE by D`, after a rank's tag or not.
+    fn find(output: &str) -> Option<Self> {
+        output.lines().rev().find_map(|line| {
+            let (_, rest) = line.split_once("accuracy ")?;
+            let (accuracy, rest) = rest.split_once(", ")?;
+            let (samples_per_s, rest) = rest.split_once(" samples/s")?;
+            let difference = rest.rsplit_once(" by ").map(|(_, d)| d.trim().parse());
+            Some(Self {
+                accuracy: accuracy.parse().ok()?,
+                samples_per_s: samples_per_s.parse().ok()?,
+                difference: difference.transpose().ok()?,
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_understood() {
+        let out = "[0] epoch   1  loss 2.0  accuracy 0.5000  900 samples/s\n[0] accuracy 0.9750, 31000 samples/s, differs from /a by b/c by 4.1e-7\n";
+        let o = Outcome::find(out).unwrap();
+        assert_eq!(o, Outcome { accuracy: 0.975, samples_per_s: 31000.0, difference: Some(4.1e-7) });
+        assert_eq!(Outcome::find("accuracy 0.9750, 31000 samples/s").unwrap().difference, None);
+        assert_eq!(Outcome::find("epoch   1  loss 2.0  accuracy 0.5000  900 samples/s"), None);
+    }
+
+    #[test]
+    fn far_or_bad_weights_fail() {
+        let row = |n, accuracy, difference| (n, Outcome { accuracy, samples_per_s: 1.0, difference });
+        assert!(judge(&[row(1, 0.97, None), row(2, 0.97, Some(3e-7))]).is_ok());
+        assert!(judge(&[row(2, 0.97, Some(1e-5))]).unwrap_err().contains("2 ranks are 1e-5"));
+        assert!(judge(&[row(2, 0.97, Some(f64::INFINITY))]).is_err());
+        assert!(judge(&[row(4, 0.97, None)]).is_err());
+        assert!(judge(&[row(1, 0.9, None)]).unwrap_err().contains("accuracy of 0.9"));
+    }
+}

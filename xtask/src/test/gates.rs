@@ -1,0 +1,174 @@
+//! What the compiler does not check: where unsafe code and waits may stand, and how long a file may grow.
+
+mod text;
+
+use super::{Done, Outcome};
+use crate::place::root;
+use std::{fs, path::Path};
+use text::blank;
+
+const MOST_LINES: usize = 700;
+
+/// Unsafe code: a folder ends with `/`.
+const UNSAFE: [(&str, &str); 8] = [
+    ("crates/comity/src/sys/", "calls into the system"),
+    ("crates/comity/src/view/", "borrowed memory of any type"),
+    ("crates/comity/src/kernel/", "vector instructions"),
+    ("crates/comity/src/link/shm.rs", "memory that two processes map"),
+    ("crates/comity/src/link/ring.rs", "memory that two processes map"),
+    ("crates/comity/src/dtype.rs", "the trait that says which types are plain data"),
+    ("crates/comity/src/turn.rs", "a cell in its loom test"),
+    ("crates/comity-cli/src/launch/sys.rs", "fork, and signals to process groups"),
+];
+
+/// Calls that can sleep. Each of these has a deadline, or waits for something in this process that has one.
+const WAITS: [(&str, &str); 11] = [
+    (
+        "crates/comity/src/engine/run.rs",
+        "a rank in a call: to the call's deadline, and the bell rings for a failure",
+    ),
+    ("crates/comity/src/turn.rs", "an earlier call of this group, which has a deadline"),
+    ("crates/comity/src/group/mod.rs", "its turn, as above"),
+    (
+        "crates/comity/src/group/request.rs",
+        "background work: calls with deadlines, and what the user's closure does",
+    ),
+    ("crates/comity/src/boot/mesh.rs", "links being made: to the join deadline"),
+    ("crates/comity/src/boot/dial.rs", "an answer: to the join deadline"),
+    ("crates/comity/src/boot/store.rs", "the store's thread: woken when it is to stop"),
+    ("crates/comity/src/boot/control.rs", "the control thread: woken for each event, and when it is to stop"),
+    ("crates/comity/src/boot/board/torch.rs", "another try: to the join deadline"),
+    (
+        "crates/comity/src/boot/board/unix.rs",
+        "another try: to the join deadline; its thread: woken when it is to stop",
+    ),
+    ("crates/comity/src/sys/", "poll itself, with the deadline of its caller"),
+];
+
+pub(super) fn check() -> Outcome {
+    let mut files = Vec::new();
+    for folder in ["crates", "xtask"] {
+        sources(&root().join(folder), &mut files).map_err(|e| format!("cannot list {folder}: {e}"))?;
+    }
+    let mut found = Vec::new();
+    let mut seen = Vec::new();
+    for path in &files {
+        let text = fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        let name = path.strip_prefix(root()).unwrap_or(path).to_string_lossy().into_owned();
+        found.extend(too_long(&name, &text));
+        found.extend(misplaced_unsafe(&name, &text));
+        found.extend(misplaced_waits(&name, &text));
+        seen.push(name);
+    }
+    for (entry, _) in UNSAFE.iter().chain(&WAITS) {
+        if !seen.iter().any(|name| within(name, entry)) {
+            found.push(format!(
+                "{entry} is on a list of xtask/src/test/gates.rs, but is no file; remove it there"
+            ));
+        }
+    }
+    if found.is_empty() { Ok(Done::Passed(format!("{} files", files.len()))) } else { Err(found.join("\n")) }
+}
+
+fn sources(folder: &Path, files: &mut Vec<std::path::PathBuf>) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            if path.file_name().is_some_and(|n| n != "target") {
+                sources(&path, files)?;
+            }
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn within(name: &str, entry: &str) -> bool {
+    name == entry || entry.ends_with('/') && name.starts_with(entry)
+}
+
+fn too_long(name: &str, text: &str) -> Option<String> {
+    let lines = text.lines().count();
+    let why = format!("{name}: {lines} lines; a file past {MOST_LINES} becomes a folder of parts");
+    (lines > MOST_LINES).then_some(why)
+}
+
+fn misplaced_unsafe(name: &str, text: &str) -> Vec<String> {
+    let code = blank(text);
+    let (code, lines): (Vec<&str>, Vec<&str>) = (code.lines().collect(), text.lines().collect());
+    let mut found = Vec::new();
+    for (i, line) in code.iter().enumerate().filter(|(_, l)| has_word(l, "unsafe")) {
+        if !UNSAFE.iter().any(|(entry, _)| within(name, entry)) {
+            found.push(format!("{name}:{}: unsafe code outside the places for it: {}", i + 1, line.trim()));
+        }
+        if !explained(&lines, &code, i) {
+            found.push(format!(
+                "{name}:{}: unsafe without a SAFETY comment right above: {}",
+                i + 1,
+                line.trim()
+            ));
+        }
+    }
+    found
+}
+
+/// Whether the statement at line `at` says why it is sound, on its line or above: `// SAFETY:`, or `# Safety` in the
+/// documentation of what callers must uphold.
+fn explained(lines: &[&str], code: &[&str], at: usize) -> bool {
+    let says = |l: &str| l.contains("SAFETY:") || l.contains("# Safety");
+    if says(lines[at]) {
+        return true;
+    }
+    for i in (0..at).rev() {
+        if says(lines[i]) && code[i].trim().is_empty() {
+            return true;
+        }
+        let code = code[i].trim();
+        let comment = code.is_empty() && !lines[i].trim().is_empty();
+        let attribute = code.starts_with("#[");
+        // A line that ends neither a statement nor a block belongs to the statement below it.
+        let ends = code.is_empty() || code.ends_with([';', '{', '}', ',']);
+        if ends && !comment && !attribute {
+            return false;
+        }
+    }
+    false
+}
+
+fn misplaced_waits(name: &str, text: &str) -> Vec<String> {
+    let test = name.contains("/tests/") || name.ends_with("/tests.rs") || name.ends_with("/conformance.rs");
+    if !name.starts_with("crates/comity/src/") || test || WAITS.iter().any(|(entry, _)| within(name, entry)) {
+        return Vec::new();
+    }
+    let code = blank(text);
+    let lines = code.lines().take_while(|l| !l.starts_with("#[cfg(test") && !l.starts_with("#[cfg(all(test"));
+    lines
+        .enumerate()
+        .filter(|(_, l)| {
+            ["poll", "park", "park_timeout", "sleep", "wait", "wait_while", "wait_timeout"]
+                .iter()
+                .any(|w| calls(l, w))
+        })
+        .map(|(i, l)| format!("{name}:{}: a wait outside the places for it: {}", i + 1, l.trim()))
+        .collect()
+}
+
+fn calls(line: &str, name: &str) -> bool {
+    words(line, name).any(|(before, after)| after.starts_with('(') && !before.trim_end().ends_with("fn"))
+}
+
+fn has_word(line: &str, word: &str) -> bool {
+    words(line, word).next().is_some()
+}
+
+/// What stands before and after each place where `word` stands alone.
+fn words<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word)
+        .map(move |(at, _)| (&line[..at], &line[at + word.len()..]))
+        .filter(move |(before, after)| !before.ends_with(part) && !after.starts_with(part))
+}
+
+#[cfg(test)]
+mod tests;

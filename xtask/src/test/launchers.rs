@@ -1,0 +1,97 @@
+//! `comity check` started by others than `comity launch`: by hand with torch's variables, by Open MPI, by MPICH.
+
+use super::{
+    Done, Outcome, missing,
+    processes::{QUICK, comity, timed},
+};
+use crate::{
+    child::Task,
+    place::{Scratch, program},
+};
+use std::{
+    fs::OpenOptions,
+    io::{Read, Write},
+    net::TcpListener,
+    os::unix::fs::OpenOptionsExt,
+    path::PathBuf,
+    time::Instant,
+};
+
+const RANKS: usize = 4;
+
+pub(super) fn torch() -> Outcome {
+    let comity = comity()?;
+    let (_scratch, key) = job_key()?;
+    let ranks = |rank: usize| {
+        let task = Task::new(&comity).args(["check", "--quick"]).limit(QUICK);
+        task.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string()).env("COMITY_KEY_FILE", &key)
+    };
+    // The port can be taken between the look and its use.
+    let mut tries = 3;
+    loop {
+        let port = free_port()?.to_string();
+        let (start, meet) =
+            (Instant::now(), |t: Task| t.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port));
+        match together((0..RANKS).map(|r| meet(ranks(r)))) {
+            Ok(_) => {
+                println!(
+                    "{RANKS} ranks with torch's variables: right, {:.1} s",
+                    start.elapsed().as_secs_f64()
+                );
+                return Ok(Done::Passed(format!("{RANKS} ranks")));
+            }
+            Err(e) if tries > 1 && e.contains("in use") => tries -= 1,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+pub(super) fn mpi() -> Outcome {
+    let comity = comity()?;
+    let (_scratch, key) = job_key()?;
+    let mut ran = Vec::new();
+    for (launcher, flags) in [
+        ("mpirun.openmpi", &["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"][..]),
+        ("mpiexec.mpich", &[]),
+    ] {
+        if program(launcher).is_none() {
+            continue;
+        }
+        let task = Task::new(launcher).args(flags).args(["-n", &RANKS.to_string()]);
+        let task = task.args([&comity]).args(["check", "--quick"]).env("COMITY_KEY_FILE", &key);
+        timed(&format!("{RANKS} ranks under {launcher}"), task.limit(QUICK))?;
+        ran.push(launcher);
+    }
+    match ran[..] {
+        [] => missing("neither mpirun.openmpi nor mpiexec.mpich is installed".into()),
+        [one] => missing(format!("only {one} is installed")),
+        _ => Ok(Done::Passed(ran.join(" and "))),
+    }
+}
+
+/// Start ranks, wait for all; the first to be waited for that failed is the error, and ends the others.
+pub(super) fn together(ranks: impl Iterator<Item = Task>) -> Result<Vec<String>, String> {
+    let running = ranks.map(Task::start).collect::<Result<Vec<_>, _>>()?;
+    running.into_iter().map(|r| r.wait()).collect()
+}
+
+/// A file with a job key that only its owner can read, for launchers that cannot hand one over.
+pub(super) fn job_key() -> Result<(Scratch, PathBuf), String> {
+    let fail = |e| format!("cannot make a job key: {e}");
+    let scratch = Scratch::new("key").map_err(fail)?;
+    let path = scratch.join("key");
+    let mut key = [0; 32];
+    OpenOptions::new()
+        .read(true)
+        .open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(&mut key))
+        .map_err(fail)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(fail)?;
+    file.write_all(&key).map_err(fail)?;
+    Ok((scratch, path))
+}
+
+fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+    listener.map(|a| a.port()).map_err(|e| format!("no free port: {e}"))
+}

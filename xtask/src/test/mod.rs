@@ -1,0 +1,175 @@
+//! `cargo xtask test`: every check of the project, step by step, up to the first that fails.
+
+mod cargo;
+mod gates;
+mod hosts;
+mod launchers;
+mod processes;
+mod requirements;
+
+use std::time::{Duration, Instant};
+
+/// What a step came to: a note for the summary, or what failed.
+type Outcome = Result<Done, String>;
+
+#[derive(Debug, PartialEq)]
+enum Done {
+    Passed(String),
+    /// It could not run here, and why. Never for something that the checks at landing rely on.
+    NotRun(String),
+}
+
+#[derive(Debug)]
+struct Step {
+    name: &'static str,
+    about: &'static str,
+    run: fn() -> Outcome,
+}
+
+const STEPS: [Step; 12] = [
+    Step {
+        name: "requirements",
+        about: "install the programs that the tests use",
+        run: requirements::install,
+    },
+    Step {
+        name: "gates",
+        about: "unsafe code, waits and file sizes stay where they belong",
+        run: gates::check,
+    },
+    Step { name: "workspace", about: "unit, integration and documentation tests", run: cargo::workspace },
+    Step { name: "demo", about: "train on 1, 2 and 4 ranks; the weights agree", run: demo },
+    Step { name: "processes", about: "every operation, 1 to 8 processes, each link", run: processes::quick },
+    Step {
+        name: "full",
+        about: "every operation, type and size, 4 processes, as released",
+        run: processes::full,
+    },
+    Step { name: "torch", about: "the same with torch's variables", run: launchers::torch },
+    Step { name: "mpi", about: "the same under Open MPI and MPICH", run: launchers::mpi },
+    Step { name: "hosts", about: "two hosts, as network namespaces, IPv4 and IPv6", run: hosts::check },
+    Step { name: "loom", about: "all interleavings of the lock-free parts", run: cargo::loom },
+    Step { name: "miri", about: "undefined behaviour in pure code", run: cargo::miri },
+    Step { name: "macos", about: "type-check for aarch64-apple-darwin", run: cargo::macos },
+];
+
+/// Which steps to run.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Choice {
+    List,
+    Run(Vec<&'static str>),
+}
+
+impl Choice {
+    pub(crate) fn parse(args: &[&str]) -> Result<Self, String> {
+        let (mut only, mut args) = (Vec::new(), args.iter());
+        while let Some(&arg) = args.next() {
+            match arg {
+                "--list" => return Ok(Self::List),
+                "--only" => {
+                    let name = *args.next().ok_or("--only needs the name of a step; see --list")?;
+                    let step = STEPS.iter().find(|s| s.name == name);
+                    only.push(step.ok_or_else(|| format!("there is no step {name:?}; see --list"))?.name);
+                }
+                _ => return Err(format!("test has no option {arg:?}")),
+            }
+        }
+        if only.is_empty() {
+            only.extend(STEPS.iter().map(|s| s.name));
+        }
+        Ok(Self::Run(only))
+    }
+}
+
+pub(crate) fn run(choice: &Choice) -> Result<(), String> {
+    let Choice::Run(names) = choice else {
+        STEPS.iter().for_each(|s| println!("{:13} {}", s.name, s.about));
+        return Ok(());
+    };
+    let (start, mut rows) = (Instant::now(), Vec::new());
+    let mut failure = None;
+    for step in STEPS.iter().filter(|s| names.contains(&s.name)) {
+        println!("\n=== {}: {}", step.name, step.about);
+        let begun = Instant::now();
+        let outcome = (step.run)();
+        let took = begun.elapsed();
+        match &outcome {
+            Ok(Done::Passed(note)) => println!("=== {} passed in {}: {note}", step.name, seconds(took)),
+            Ok(Done::NotRun(why)) => println!("\n!!! {} WAS NOT RUN: {why}\n", step.name),
+            Err(e) => println!("=== {} FAILED after {}: {e}", step.name, seconds(took)),
+        }
+        let failed = outcome.is_err();
+        rows.push((step.name, took, outcome));
+        if failed {
+            failure = Some(step.name);
+            break;
+        }
+    }
+    println!("\n{}", summary(&rows));
+    println!("{} in all", seconds(start.elapsed()));
+    failure.map_or(Ok(()), |name| {
+        Err(format!("the step {name} failed; run it alone: cargo xtask test --only {name}"))
+    })
+}
+
+fn summary(rows: &[(&str, Duration, Outcome)]) -> String {
+    let mut text = String::from("step             time  result");
+    for (name, took, outcome) in rows {
+        let result = match outcome {
+            Ok(Done::Passed(note)) => format!("passed   {note}"),
+            Ok(Done::NotRun(why)) => format!("NOT RUN  {why}"),
+            Err(e) => format!("FAILED   {}", e.lines().next().unwrap_or_default()),
+        };
+        text += &format!("\n{name:13} {:>7}  {result}", seconds(*took));
+    }
+    text
+}
+
+fn seconds(t: Duration) -> String {
+    format!("{:.1} s", t.as_secs_f64())
+}
+
+/// Whether the checks run at landing, where what is missing is a failure.
+fn in_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|v| v == "true" || v == "1")
+}
+
+/// Something is missing: a failure in CI, a step that was not run elsewhere.
+fn missing(why: String) -> Outcome {
+    if in_ci() { Err(why) } else { Ok(Done::NotRun(why)) }
+}
+
+fn demo() -> Outcome {
+    crate::demo::run(crate::demo::Profile::Tests).map(Done::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_chosen_by_name() {
+        assert_eq!(Choice::parse(&["--list"]), Ok(Choice::List));
+        assert_eq!(
+            Choice::parse(&["--only", "loom", "--only", "gates"]),
+            Ok(Choice::Run(vec!["loom", "gates"]))
+        );
+        let Ok(Choice::Run(all)) = Choice::parse(&[]) else { panic!() };
+        assert_eq!(all.len(), STEPS.len());
+        for bad in [&["--only"][..], &["--only", "lom"], &["--fast"]] {
+            assert!(Choice::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_summary_hides_nothing() {
+        let text = summary(&[
+            ("a", Duration::from_millis(1500), Ok(Done::Passed("3 tests".into()))),
+            ("b", Duration::ZERO, Ok(Done::NotRun("no nightly".into()))),
+            ("c", Duration::ZERO, Err("it broke\nlong story".into())),
+        ]);
+        assert!(text.contains("1.5 s  passed   3 tests"), "{text}");
+        assert!(text.contains("NOT RUN  no nightly") && text.contains("FAILED   it broke"), "{text}");
+        assert!(!text.contains("long story"));
+    }
+}

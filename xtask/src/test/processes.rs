@@ -1,0 +1,60 @@
+//! `comity check` as a job of processes on this machine.
+
+use super::{Done, Outcome};
+use crate::{child::Task, place::built};
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+/// Seconds that a short check may take on a slow machine.
+pub(super) const QUICK: u64 = 120;
+
+/// The command, built if it is not yet.
+pub(super) fn comity() -> Result<PathBuf, String> {
+    crate::demo::build_tests()?;
+    Ok(built("debug", "comity"))
+}
+
+pub(super) fn quick() -> Outcome {
+    let comity = comity()?;
+    let mut jobs = 0;
+    for links in ["shm", "tcp"] {
+        for n in [1, 2, 3, 4, 5, 8] {
+            let task = check(Task::new(&comity), &comity, n, QUICK, &["--quick"]).env("COMITY_LINKS", links);
+            let out = timed(&format!("{n} ranks over {links}"), task)?;
+            // Nothing may fall back to another link in silence.
+            let used = format!("links {links}");
+            if n > 1 && !out.lines().any(|l| l.contains(&used)) {
+                return Err(format!("{n} ranks with COMITY_LINKS={links} did not say `{used}`:\n{out}"));
+            }
+            jobs += 1;
+        }
+    }
+    Ok(Done::Passed(format!("{jobs} jobs")))
+}
+
+pub(super) fn full() -> Outcome {
+    Task::cargo().args(["build", "--release", "-p", "comity-cli"]).limit(1200).run()?;
+    let comity = built("release", "comity");
+    let out = timed("4 ranks, everything", check(Task::new(&comity), &comity, 4, 600, &[]))?;
+    Ok(Done::Passed(last_line(&out)))
+}
+
+fn check(task: Task, comity: &Path, n: usize, limit: u64, flags: &[&str]) -> Task {
+    let (n, seconds) = (n.to_string(), limit.to_string());
+    let task = task.args(["launch", "-n", &n, "--timeout", &seconds, "--"]).args([comity]);
+    task.args(["check"]).args(flags).limit(limit + 30)
+}
+
+/// Run, and say how long it took.
+pub(super) fn timed(what: &str, task: Task) -> Result<String, String> {
+    let start = Instant::now();
+    let out = task.run()?;
+    println!("{what}: right, {:.1} s", start.elapsed().as_secs_f64());
+    Ok(out)
+}
+
+fn last_line(text: &str) -> String {
+    text.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("it said nothing").trim().into()
+}

@@ -1,0 +1,38 @@
+//! Programs that the tests use and cargo does not bring.
+
+use super::{Done, Outcome, missing};
+use crate::{child::Task, place::program};
+
+/// A program and the Debian package that holds it.
+const PROGRAMS: [(&str, &str); 3] =
+    [("ip", "iproute2"), ("mpirun.openmpi", "openmpi-bin"), ("mpiexec.mpich", "mpich")];
+
+pub(super) fn install() -> Outcome {
+    if !cfg!(target_os = "linux") {
+        return Ok(Done::NotRun(
+            "only Debian's packages are known here; steps that lack a program say so".into(),
+        ));
+    }
+    let lacking = || PROGRAMS.into_iter().filter(|(name, _)| program(name).is_none());
+    let packages: Vec<&str> = lacking().map(|(_, package)| package).collect();
+    if packages.is_empty() {
+        return Ok(Done::Passed("all there".into()));
+    }
+    let list = packages.join(" ");
+    if !rustix::process::geteuid().is_root() || program("apt-get").is_none() {
+        return missing(format!(
+            "these packages are missing, and only root on Debian can install them: {list}"
+        ));
+    }
+    println!("installing {list}");
+    let apt = |args: &[&str]| {
+        Task::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive").limit(600).run()
+    };
+    let installed = apt(&["update"])
+        .and_then(|_| apt(&[&["install", "-y", "--no-install-recommends"], &packages[..]].concat()));
+    match (installed, lacking().next()) {
+        (Ok(_), None) => Ok(Done::Passed(format!("installed {list}"))),
+        (Ok(_), Some((name, package))) => Err(format!("{package} is installed, but brought no {name}")),
+        (Err(e), _) => missing(e),
+    }
+}
