@@ -7,9 +7,9 @@ pub(crate) const HELP: &str = "\
 Train a small network on handwritten digits; run under `comity launch -n N -- digits`
 
   --data FILE      samples, 64 pixels and a digit a line (default: data/digits.csv of the source)
-  --epochs N       passes over the samples (default: 40)
-  --batch N        samples a step, over all ranks (default: 64)
-  --rate X         learning rate (default: 0.2)
+  --epochs N       passes over the samples (default: 60)
+  --batch N        samples a step, over all ranks (default: 128)
+  --rate X         learning rate (default: 0.4)
   --seed N         of the first weights and the order of samples (default: 1)
   --weights FILE   save the trained weights (safetensors)
   --compare FILE   say how far the trained weights are from those in FILE

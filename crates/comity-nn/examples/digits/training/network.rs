@@ -1,10 +1,10 @@
-//! Two layers: 64 pixels, 32 hidden units, 10 digits.
+//! Two layers: 64 pixels, 128 hidden units, 10 digits.
 
 use super::data::Random;
 use candle_core::{Device, Result, Tensor, Var};
 use std::collections::HashMap;
 
-const LAYERS: [(usize, usize); 2] = [(64, 32), (32, 10)];
+const LAYERS: [(usize, usize); 2] = [(64, 128), (128, 10)];
 
 pub(crate) struct Network {
     layers: Vec<Layer>,
