@@ -56,8 +56,9 @@ fn to_text(config: &Config) -> String {
     row("host", &[format!("{}, {} cores, pages of {} bytes", host(), cores(), rustix::param::page_size())]);
     row("system", &[system()]);
     let links = links(config);
-    let note =
-        |l: &LinkNote| format!("{:<4} {}: {}", l.kind.to_string(), if l.used { "yes" } else { "no " }, l.why);
+    let note = |l: &LinkNote| {
+        format!("{:<4} {:<4} {}", l.kind.to_string(), if l.used { "yes" } else { "no" }, l.why)
+    };
     row("links", &links.iter().map(note).collect::<Vec<_>>());
     let addresses = addresses().into_iter().map(|(name, ip)| format!("{ip:<28} {name}"));
     row("addresses", &addresses.collect::<Vec<_>>());
@@ -117,11 +118,7 @@ fn links(config: &Config) -> Vec<LinkNote> {
                 return LinkNote { kind, used: false, why: "COMITY_LINKS leaves it out".into() };
             }
             if works && config.size() == 1 {
-                return LinkNote {
-                    kind,
-                    used: false,
-                    why: format!("one rank needs no link; could be used {why}"),
-                };
+                return LinkNote { kind, used: false, why: format!("one rank needs none; else {why}") };
             }
             LinkNote { kind, used: works, why }
         })
@@ -146,7 +143,7 @@ fn tcp(config: &Config) -> (bool, String) {
     }
     let ip = outward();
     match TcpListener::bind((ip.as_str(), 0)) {
-        Ok(_) => (true, format!("with other ranks{with}; the way out of this host is {ip}")),
+        Ok(_) => (true, format!("with other ranks{with}; the way out is {ip}")),
         Err(e) => (false, format!("cannot listen on {ip}: {e}")),
     }
 }
@@ -182,7 +179,7 @@ mod tests {
     fn alone_and_in_a_job() {
         let alone = to_text(&config(&[]).unwrap());
         assert!(alone.contains("rank 0 of 1") && alone.contains("none set"), "{alone}");
-        assert!(alone.contains("needs no link"), "{alone}");
+        assert!(alone.contains("needs none"), "{alone}");
         let vars = [
             ("COMITY_RANK", "1"),
             ("COMITY_SIZE", "3"),

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(value_name = "OP", value_parser = op_parser(), hide_possible_values = true)]
     ops: Vec<String>,
 
-    /// Bytes: sizes and ranges, in a comma list (8, 1K, 64M, 2G: binary units)
+    /// Bytes: sizes and ranges (comma list; K, M, G are binary)
     #[arg(long, value_name = "A:B", value_delimiter = ',', default_value = "8:256M")]
     sizes: Vec<Sizes>,
 
@@ -48,12 +48,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(2..))]
     factor: u64,
 
-    /// The element type
-    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype_parser())]
+    /// The element type: bool, u8 to u64, i8 to i64, f16, bf16, f32, f64, c64
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype_parser(), hide_possible_values = true)]
     dtype: DType,
 
-    /// The reduction
-    #[arg(long, value_name = "OP", default_value = "sum", value_parser = reduce_parser())]
+    /// The reduction: sum, product, min, max, avg, and, or, xor
+    #[arg(long, value_name = "OP", default_value = "sum", value_parser = reduce_parser(), hide_possible_values = true)]
     op: ReduceOp,
 
     /// For how long to measure each row; at least 5 calls are made
