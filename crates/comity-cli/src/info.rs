@@ -11,7 +11,8 @@ use std::{
 /// What `comity info` takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Outside a job it tells what a group of one would be; under a launcher, what each rank found. Nothing is sent.
+Outside a job it tells what a group of one would be; under a launcher, what each rank found.
+Nothing is sent.
 Exit code: 0; 2 when variables make no sense, which are named.")]
 pub(crate) struct Args {
     /// One JSON object
@@ -194,7 +195,7 @@ mod tests {
         {
             assert!(text.contains(part), "{part}: {text}");
         }
-        assert!(text.lines().all(|l| l.chars().count() <= 110), "{text}");
+        assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
         let json = to_json(&job);
         assert_eq!((&json["rank"], &json["links"][0]["used"]), (&json!(1), &json!(false)));
         assert_eq!(json["variables"]["COMITY_SIZE"], "3");

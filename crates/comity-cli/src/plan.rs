@@ -24,11 +24,12 @@ const OPS: [&str; 9] = [
 /// What `comity plan` takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-OP is all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all or barrier.
+OP is all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all or
+barrier. SIZE counts the whole buffer for the first three, one rank's part for the others.
 NAME is direct, two-phase, ring, doubling, tree, chain, leader or hierarchy.
 
-The cost model knows shared memory within a host and TCP between hosts, and as many cores as ranks; a group
-chooses by the same model. * marks its choice. To draw a graph:
+The cost model knows shared memory within a host and TCP between hosts, and as many cores as ranks;
+a group chooses by the same model. * marks its choice. To draw a graph:
   comity plan all_reduce --ranks 12 --bytes 64M --hosts 3 --dot | dot -Tsvg > plan.svg")]
 pub(crate) struct Args {
     /// The operation
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: u32,
 
-    /// Bytes of the whole buffer; of one part, where ranks have parts
+    /// Bytes of the buffer, or of one rank's part of it
     #[arg(long, value_name = "SIZE", default_value = "1M")]
     bytes: Size,
 
