@@ -165,6 +165,8 @@ impl Engine {
                 moved = true;
             }
             if schedule.is_done() {
+                wait.reset();
+                self.patience = wait.patience();
                 if armed {
                     self.disarm();
                 }
