@@ -11,7 +11,8 @@ use std::{
 /// What `comity info` takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Outside a job it tells what a group of one would be; under a launcher, what each rank found. Nothing is sent.
+Outside a job it tells what a group of one would be; under a launcher, what each rank found.
+Nothing is sent.
 Exit code: 0; 2 when variables make no sense, which are named.")]
 pub(crate) struct Args {
     /// One JSON object
@@ -56,8 +57,9 @@ fn to_text(config: &Config) -> String {
     row("host", &[format!("{}, {} cores, pages of {} bytes", host(), cores(), rustix::param::page_size())]);
     row("system", &[system()]);
     let links = links(config);
-    let note =
-        |l: &LinkNote| format!("{:<4} {}: {}", l.kind.to_string(), if l.used { "yes" } else { "no " }, l.why);
+    let note = |l: &LinkNote| {
+        format!("{:<4} {:<4} {}", l.kind.to_string(), if l.used { "yes" } else { "no" }, l.why)
+    };
     row("links", &links.iter().map(note).collect::<Vec<_>>());
     let addresses = addresses().into_iter().map(|(name, ip)| format!("{ip:<28} {name}"));
     row("addresses", &addresses.collect::<Vec<_>>());
@@ -117,11 +119,7 @@ fn links(config: &Config) -> Vec<LinkNote> {
                 return LinkNote { kind, used: false, why: "COMITY_LINKS leaves it out".into() };
             }
             if works && config.size() == 1 {
-                return LinkNote {
-                    kind,
-                    used: false,
-                    why: format!("one rank needs no link; could be used {why}"),
-                };
+                return LinkNote { kind, used: false, why: format!("one rank needs none; else {why}") };
             }
             LinkNote { kind, used: works, why }
         })
@@ -146,7 +144,7 @@ fn tcp(config: &Config) -> (bool, String) {
     }
     let ip = outward();
     match TcpListener::bind((ip.as_str(), 0)) {
-        Ok(_) => (true, format!("with other ranks{with}; the way out of this host is {ip}")),
+        Ok(_) => (true, format!("with other ranks{with}; the way out is {ip}")),
         Err(e) => (false, format!("cannot listen on {ip}: {e}")),
     }
 }
@@ -182,7 +180,7 @@ mod tests {
     fn alone_and_in_a_job() {
         let alone = to_text(&config(&[]).unwrap());
         assert!(alone.contains("rank 0 of 1") && alone.contains("none set"), "{alone}");
-        assert!(alone.contains("needs no link"), "{alone}");
+        assert!(alone.contains("needs none"), "{alone}");
         let vars = [
             ("COMITY_RANK", "1"),
             ("COMITY_SIZE", "3"),
@@ -197,7 +195,7 @@ mod tests {
         {
             assert!(text.contains(part), "{part}: {text}");
         }
-        assert!(text.lines().all(|l| l.chars().count() <= 110), "{text}");
+        assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
         let json = to_json(&job);
         assert_eq!((&json["rank"], &json["links"][0]["used"]), (&json!(1), &json!(false)));
         assert_eq!(json["variables"]["COMITY_SIZE"], "3");

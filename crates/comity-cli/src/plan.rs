@@ -24,18 +24,23 @@ const OPS: [&str; 9] = [
 /// What `comity plan` takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The cost model knows shared memory within a host and TCP between hosts; a group uses the same model to choose.
-* marks its choice. Example: comity plan all_reduce --ranks 12 --bytes 64M --hosts 3 --dot | dot -Tsvg > plan.svg")]
+OP is all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all or
+barrier. SIZE counts the whole buffer for the first three, one rank's part for the others.
+NAME is direct, two-phase, ring, doubling, tree, chain, leader or hierarchy.
+
+The cost model knows shared memory within a host and TCP between hosts, and as many cores as ranks;
+a group chooses by the same model. * marks its choice. To draw a graph:
+  comity plan all_reduce --ranks 12 --bytes 64M --hosts 3 --dot | dot -Tsvg > plan.svg")]
 pub(crate) struct Args {
     /// The operation
-    #[arg(value_name = "OP", value_parser = PossibleValuesParser::new(OPS))]
+    #[arg(value_name = "OP", value_parser = PossibleValuesParser::new(OPS), hide_possible_values = true)]
     op: String,
 
     /// How many ranks
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: u32,
 
-    /// Bytes of the whole buffer; of one rank's part, where ranks have parts
+    /// Bytes of the buffer, or of one rank's part of it
     #[arg(long, value_name = "SIZE", default_value = "1M")]
     bytes: Size,
 
@@ -43,12 +48,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     hosts: u32,
 
-    /// The element type: the bytes are rounded down to whole elements
-    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype_parser())]
+    /// The element type, of which there are whole ones
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype_parser(), hide_possible_values = true)]
     dtype: DType,
 
     /// Draw this algorithm instead of the one chosen
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(ALGORITHMS))]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(ALGORITHMS), hide_possible_values = true)]
     algorithm: Option<String>,
 
     /// Only the graph, in the language of Graphviz

@@ -122,3 +122,15 @@ fn bad_flags_and_variables_are_named() {
         );
     }
 }
+
+#[test]
+fn help_fits_the_page() {
+    for command in ["check", "bench", "info", "plan"] {
+        let out = comity().args([command, "--help"]).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout);
+        assert!(out.status.success() && text.contains("Usage: comity"), "{text}");
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{command}: {line}");
+        }
+    }
+}

@@ -1,4 +1,40 @@
-//! Collective communication for machine learning.
+//! Collective communication for machine learning, on the computers people own.
+//!
+//! A training or inference job runs as several processes, its *ranks*. They add up gradients, gather activations and pass
+//! tensors through a [`Group`]:
+//!
+//! ```
+//! use comity::ReduceOp;
+//!
+//! let group = comity::init()?; // from the launcher's variables; a group of one without a launcher
+//! let mut gradients = vec![1f32; 1000];
+//! group.all_reduce(&mut gradients, ReduceOp::Avg)?;
+//! assert_eq!(gradients[0], 1.0);
+//! # Ok::<(), comity::Error>(())
+//! ```
+//!
+//! Start it with `comity launch -n 4 -- target/release/my-program`; torchrun, `mpirun`, `mpiexec`, `srun` and MLX's
+//! variables are understood as well ([`Config::from_env`]), and [`Config::new`] takes everything by value.
+//!
+//! # What is promised
+//! - **Every operation, on every group size and link**: see the methods of [`Group`]. Buffers are slices, vectors, arrays, or
+//!   raw memory as [`View`] and [`ViewMut`]; of any length, also 0; of the 14 [types](DType) of MLX.
+//! - **The same bits on all ranks, and from run to run** for the same group shape; the payload of a NaN excepted. [`ReduceOp`] says
+//!   what each reduction does to each type.
+//! - **Every call ends**: it succeeds, or fails within its [limit](Group::timeout) with an [`Error`] that names the member and the
+//!   call. After a failure the group stays failed and says why.
+//! - **Ranks that disagree are told**: different operations, types, counts or roots are [`Error::Mismatch`], with both calls.
+//! - **Only members talk**: connections are authenticated with the job's [`Key`].
+//!
+//! # Order, threads, overlap
+//! Calls on one group run one at a time, in the order they are made, which must be the same on all ranks.
+//! [`Group::spawn`] and [`Group::scope`] run calls in the background, in their turn. Groups made by [`Group::split`] have links of
+//! their own and never wait for each other. A `Group` is `Send + Sync` and cheap to clone.
+//!
+//! # How it works
+//! Each pair of ranks is joined by the best link both ends agree on: shared memory within a host, else TCP. A call becomes a
+//! plan, chosen by a cost model and the same on all ranks; one engine runs every plan over every link. `docs/architecture.md` in the
+//! repository tells more.
 mod backend;
 #[doc(hidden)]
 pub mod boot;
@@ -22,7 +58,7 @@ mod view;
 
 pub use boot::board::Board;
 pub use call::{CallInfo, Op};
-pub use config::{Config, Found, HostPort, Launcher, MAX_SIZE, Meet};
+pub use config::{Config, Detection, Found, HostPort, Launcher, MAX_SIZE, Meet};
 pub use dtype::{C64, DType, Element, ReduceOp};
 pub use error::{Error, Misuse, Peer, Result};
 pub use group::{Group, Request, Scope, init, init_strict};

@@ -17,6 +17,8 @@ pub struct Stats {
     pub bytes_sent: u64,
     /// Time asleep, waiting for other ranks (spinning and yielding not counted).
     pub parked: Duration,
+    /// How often a member was silent for a fifth of the limit of [`Detection`](crate::Detection).
+    pub suspicions: u64,
 }
 
 #[derive(Debug, Default)]
@@ -25,6 +27,7 @@ pub(crate) struct Counters {
     pub(crate) errors: AtomicU64,
     pub(crate) sent: AtomicU64,
     pub(crate) parked_ns: AtomicU64,
+    pub(crate) suspicions: AtomicU64,
 }
 
 impl Counters {
@@ -34,6 +37,7 @@ impl Counters {
             errors: self.errors.load(Ordering::Relaxed),
             bytes_sent: self.sent.load(Ordering::Relaxed),
             parked: Duration::from_nanos(self.parked_ns.load(Ordering::Relaxed)),
+            suspicions: self.suspicions.load(Ordering::Relaxed),
         }
     }
 }

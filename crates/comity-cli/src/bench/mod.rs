@@ -25,12 +25,13 @@ use std::{collections::BTreeSet, io::Write, path::PathBuf, time::SystemTime};
 
 const AFTER: &str = "\
 Run it under a launcher: comity launch -n 4 -- comity bench
-OP is all_reduce (when none is named), all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather,
-scatter, sendrecv (every rank to the next), pingpong (ranks 0 and 1) or barrier; or all.
+OP is all_reduce (when none is named), all_gather, reduce_scatter, broadcast, reduce, all_to_all,
+gather, scatter, sendrecv (every rank to the next), pingpong (ranks 0 and 1) or barrier; or all.
 
-The time of a call is that of the rank where it took longest. algbw is bytes by median time; busbw is what
-each link carries then, as nccl-tests count it; CPU is processor time of all ranks for 1e9 bytes. One call of
-each row is checked before the clock runs; #wrong counts elements, and any of them makes the exit code 1.";
+The time of a call is that of the rank where it took longest. algbw is bytes by median time; busbw
+is what each link carries then, as nccl-tests count it; CPU is processor time of all ranks for 1e9
+bytes. One call of each row is checked before the clock runs; #wrong counts elements, and any of
+them makes the exit code 1.";
 
 /// What `comity bench` takes.
 #[derive(Debug, clap::Args)]
@@ -40,7 +41,7 @@ pub(crate) struct Args {
     #[arg(value_name = "OP", value_parser = op_parser(), hide_possible_values = true)]
     ops: Vec<String>,
 
-    /// Bytes: sizes and ranges, in a comma list (8, 1K, 64M, 2G: binary units)
+    /// Bytes: sizes and ranges (comma list; K, M, G are binary)
     #[arg(long, value_name = "A:B", value_delimiter = ',', default_value = "8:256M")]
     sizes: Vec<Sizes>,
 
@@ -48,15 +49,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(2..))]
     factor: u64,
 
-    /// The element type
-    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype_parser())]
+    /// The element type: u8, i32, bf16, f32, ...
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype_parser(), hide_possible_values = true)]
     dtype: DType,
 
-    /// The reduction
-    #[arg(long, value_name = "OP", default_value = "sum", value_parser = reduce_parser())]
+    /// The reduction: sum, product, min, max, avg, and, or, xor
+    #[arg(long, value_name = "OP", default_value = "sum", value_parser = reduce_parser(), hide_possible_values = true)]
     op: ReduceOp,
 
-    /// For how long to measure each row; at least 5 calls are made
+    /// How long to measure each row, at least 5 calls
     #[arg(long, value_name = "SECONDS", default_value = "0.25", value_parser = seconds)]
     budget: f64,
 

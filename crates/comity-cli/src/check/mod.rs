@@ -81,11 +81,11 @@ const ROWS: [(&str, &str, Check); 23] = [
 #[command(after_help = AFTER)]
 pub(crate) struct Args {
     /// Only these operations (comma list)
-    #[arg(long, value_name = "OP,..", value_delimiter = ',', value_parser = op_parser())]
+    #[arg(long, value_name = "OP,..", value_delimiter = ',', value_parser = op_parser(), hide_possible_values = true)]
     ops: Vec<String>,
 
     /// Only these element types (comma list)
-    #[arg(long, value_name = "TYPE,..", value_delimiter = ',', value_parser = dtype_parser())]
+    #[arg(long, value_name = "TYPE,..", value_delimiter = ',', value_parser = dtype_parser(), hide_possible_values = true)]
     dtypes: Vec<DType>,
 
     /// Fewer sizes
@@ -103,10 +103,14 @@ pub(crate) struct Args {
 
 const AFTER: &str = "\
 Run it under a launcher to check the links between its ranks: comity launch -n 4 -- comity check
-Alone, it checks a group of one.
+Alone, it checks a group of one. Every rank takes the same flags.
 
-Exit code: 0 when everything was right; 1 when something was wrong, with the first difference on standard error, or when
-the group failed; 2 for bad arguments or variables.";
+OP is all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all, send
+(also recv, exchange), barrier, split, spawn (also scope) or misuse. TYPE is bool, u8, u16, u32,
+u64, i8, i16, i32, i64, f16, bf16, f32, f64 or c64.
+
+Exit code: 0 when everything was right; 1 when something was wrong, with the first difference on
+standard error, or when the group failed; 2 for bad arguments or variables.";
 
 fn op_parser() -> PossibleValuesParser {
     PossibleValuesParser::new(OPS.into_iter().flat_map(|(op, more)| [&[op], more].concat()))

@@ -58,8 +58,10 @@ impl Fabric {
         counters: Arc<Counters>,
         until: Instant,
     ) -> Result<Self> {
-        let watch =
-            Arc::new(Watch::new(members.len()).map_err(|e| Error::os("making an event descriptor", e))?);
+        let watch = Arc::new(
+            Watch::new(members.len(), counters.clone())
+                .map_err(|e| Error::os("making an event descriptor", e))?,
+        );
         let links = world.open(context, &members, &watch, until)?;
         let rank = members.iter().position(|&m| m == world.rank()).unwrap_or_default();
         let peers: Arc<[Peer]> = members

@@ -1,13 +1,16 @@
 //! What a process knows of the others once they have met, kept true by the control thread.
 //!
-//! One control connection per pair of processes carries leave, abort and goodbye. Its end without a goodbye is a death: every
-//! group with that member fails here, and its other members are told, so that those who cannot see the death learn of it
-//! as fast. The same thread listens for the connections of links and keeps them until their group asks.
+//! One control connection per pair of processes carries leave, abort, goodbye and, all the time, beats. Its end without a
+//! goodbye is a death, and so is silence: every group with that member fails here, and its other members are told, so that those
+//! who cannot see the death learn of it as fast. The same thread listens for the connections of links and keeps them until their
+//! group asks.
 
 use super::{
     accept::{Accepted, Acceptor},
     hello::{Channel, Hello, Verdict},
-    stream::{Conn, Stream},
+    liveness,
+    standing::{Arrival, DIED, Slot, Standing, abort_note},
+    stream::Stream,
     wire::Note,
 };
 use crate::{
@@ -17,7 +20,6 @@ use crate::{
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
-    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak},
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -25,60 +27,18 @@ use std::{
 
 /// Connections kept for groups that this rank has not opened yet.
 const MAX_PARKED: usize = 4096;
-/// Notes kept for them.
-const MAX_EARLY: usize = 4096;
-/// Groups remembered as closed, so that late words about them are not kept.
-const MAX_CLOSED: usize = 4096;
 /// How long to go on sending when the process leaves.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// What the group is told of a member whose process ended without a goodbye.
-const DIED: &str = "died: its control connection closed";
-
-/// How a process stands with one other.
-#[derive(Debug)]
-enum Slot {
-    /// This process itself.
-    Oneself,
-    /// Not connected yet.
-    Absent,
-    Live(Conn),
-    /// It said goodbye; with words if it could not join.
-    Gone(String),
-    /// It ended without one; the cause.
-    Dead(String),
-}
-
-/// A group that this rank has opened and not left.
-#[derive(Debug)]
-struct Context {
-    /// World ranks in group order.
-    members: Vec<usize>,
-    /// This rank in the group.
-    mine: usize,
-    left: Vec<bool>,
-    watch: Arc<Watch>,
-}
-
-/// An authenticated connection of a link.
-#[derive(Debug)]
-pub(super) struct Arrival {
-    pub(super) from: usize,
-    pub(super) channel: Channel,
-    pub(super) stream: Stream,
-    context: u64,
-    until: Instant,
-}
-
-#[derive(Debug)]
-struct State {
-    slots: Vec<Slot>,
-    contexts: HashMap<u64, Context>,
-    closed: VecDeque<u64>,
-    early: VecDeque<(usize, Note)>,
-    parked: Vec<Arrival>,
-    /// The process leaves; nothing is sent after this.
-    stop: Option<Instant>,
+/// What a process allows the others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// To share memory.
+    pub(super) shm: bool,
+    /// Connections of groups that were not opened are dropped after this.
+    pub(super) patience: Duration,
+    /// Others are given up after so much silence; `None`: never.
+    pub(super) silence: Option<Duration>,
 }
 
 /// See the module.
@@ -88,10 +48,8 @@ pub(super) struct Control {
     /// Whose connections these are.
     pid: u32,
     world: u64,
-    /// Connections of groups that were not opened are dropped after this.
-    patience: Duration,
-    shm: bool,
-    state: Mutex<State>,
+    rules: Rules,
+    state: Mutex<Standing>,
     /// Wakes the control thread.
     bell: Bell,
     /// Rings when a process has connected, gone or died: for the thread that joins.
@@ -110,26 +68,16 @@ impl Running {
         me: usize,
         size: usize,
         world: u64,
-        shm: bool,
-        patience: Duration,
+        rules: Rules,
         acceptor: Acceptor,
     ) -> Result<Self> {
         let trouble = |e| Error::os("starting the control thread", e);
-        let slots = (0..size).map(|r| if r == me { Slot::Oneself } else { Slot::Absent }).collect();
         let control = Arc::new(Control {
             me,
             pid: std::process::id(),
             world,
-            patience,
-            shm,
-            state: Mutex::new(State {
-                slots,
-                contexts: HashMap::new(),
-                closed: VecDeque::new(),
-                early: VecDeque::new(),
-                parked: Vec::new(),
-                stop: None,
-            }),
+            rules,
+            state: Mutex::new(Standing::new(me, size, rules.silence)),
             bell: Bell::new().map_err(trouble)?,
             news: Bell::new().map_err(trouble)?,
         });
@@ -155,10 +103,7 @@ impl Running {
         drop(state);
         self.control.bell.ring();
         let _ = thread.join();
-        let mut state = self.control.lock();
-        state.slots.clear();
-        state.contexts.clear();
-        state.parked.clear();
+        self.control.lock().clear();
     }
 }
 
@@ -169,7 +114,7 @@ impl Drop for Running {
 }
 
 impl Control {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Standing> {
         // No code panics while it holds the lock and leaves half a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,7 +126,7 @@ impl Control {
 
     /// Take over a control connection that this rank has made.
     pub(super) fn attach(&self, rank: usize, stream: Stream) {
-        self.lock().attach(rank, stream);
+        self.lock().attach(rank, stream, Instant::now());
         self.bell.ring();
     }
 
@@ -191,7 +136,10 @@ impl Control {
         for (rank, slot) in self.lock().slots.iter().enumerate() {
             match slot {
                 Slot::Absent => absent.push(rank),
-                Slot::Dead(_) => return Err((rank, "ended while the ranks were connecting".into())),
+                Slot::Dead(cause) if cause == DIED => {
+                    return Err((rank, "ended while the ranks were connecting".into()));
+                }
+                Slot::Dead(cause) => return Err((rank, format!("{cause}, while the ranks were connecting"))),
                 Slot::Gone(words) if !words.is_empty() => return Err((rank, format!("gave up: {words}"))),
                 // One that met everyone and left was there.
                 Slot::Oneself | Slot::Live(_) | Slot::Gone(_) => {}
@@ -202,26 +150,7 @@ impl Control {
 
     /// Begin to watch the members of a group. False if it is open already.
     pub(super) fn enter(&self, context: u64, members: &[usize], mine: usize, watch: &Arc<Watch>) -> bool {
-        let mut state = self.lock();
-        if state.contexts.contains_key(&context) {
-            return false;
-        }
-        let left = vec![false; members.len()];
-        let new = Context { members: members.to_vec(), mine, left, watch: Arc::clone(watch) };
-        state.contexts.insert(context, new);
-        let early = std::mem::take(&mut state.early);
-        for (from, note) in early {
-            match note {
-                Note::Leave { context: c } | Note::Abort { context: c, .. } if c == context => {
-                    state.apply(from, note)
-                }
-                note => state.early.push_back((from, note)),
-            }
-        }
-        for rank in members {
-            state.member_is_gone(context, *rank);
-        }
-        true
+        self.lock().enter(context, members, mine, watch)
     }
 
     /// The connections that have come for a group.
@@ -235,10 +164,9 @@ impl Control {
     /// Leave a group, and tell its members unless it never came to be.
     pub(super) fn leave(&self, context: u64, tell: bool) {
         let mut state = self.lock();
-        let Some(group) = state.contexts.remove(&context) else { return };
-        state.forget(context);
+        let Some(members) = state.leave(context) else { return };
         if tell {
-            state.tell(&group.members, self.me, &Note::Leave { context });
+            state.tell(&members, self.me, &Note::Leave { context });
         }
         drop(state);
         // What had no room goes out from there.
@@ -248,7 +176,7 @@ impl Control {
     /// Tell the members of a group that it has failed.
     pub(super) fn abort(&self, context: u64, failure: &Failure) {
         let mut state = self.lock();
-        if let Some(group) = state.contexts.get(&context) {
+        if let Some(group) = state.group(context) {
             let members = group.members.clone();
             state.tell(&members, self.me, &abort_note(context, failure));
         }
@@ -288,9 +216,13 @@ impl Control {
                 return;
             }
             let parked = state.parked.iter().map(|a| a.until).min();
+            let due = if stop.is_none() { state.liveness.next() } else { None };
             drop(state);
 
-            let ready = self.wait(&acceptor, &conns, parked.into_iter().chain(stop).min());
+            // Whatever has come by now is found below, so nobody is thought silent because this thread was kept waiting.
+            let heard_until = Instant::now();
+            let until = parked.into_iter().chain(stop).chain(due).min();
+            let ready = self.wait(&acceptor, &conns, until);
             self.bell.hush();
             let accepted = acceptor.step(&mut |hello, stream| self.judge(hello, stream));
 
@@ -298,13 +230,30 @@ impl Control {
             for a in accepted {
                 self.receive(&mut state, a);
             }
-            for rank in ready {
-                if state.hear(rank) {
-                    self.news.ring();
-                }
+            if state.hear(&ready, Instant::now()) {
+                self.news.ring();
             }
+            let verdicts = if state.stop.is_none() { state.judge(heard_until) } else { Vec::new() };
             let now = Instant::now();
             state.parked.retain(|a| a.until > now);
+            if state.stop.is_none() && state.liveness.beats(now) {
+                state.beat();
+            }
+            drop(state);
+            verdicts.iter().for_each(|v| self.report(v));
+        }
+    }
+
+    /// Log a silence. Not under the lock: who writes the log may take its time.
+    fn report(&self, verdict: &liveness::Verdict) {
+        match verdict {
+            liveness::Verdict::Suspect { rank, silence, progress } => {
+                tracing::warn!(rank, ?silence, progress, "nothing is heard from a rank");
+            }
+            liveness::Verdict::Dead { rank, silence } => {
+                tracing::error!(rank, ?silence, "a rank is given up for its silence");
+                self.news.ring();
+            }
         }
     }
 
@@ -351,13 +300,13 @@ impl Control {
             // Its control connection may be among those that are being taken up right now.
             (Channel::Shm | Channel::Tcp { .. }, Slot::Absent) => Verdict::Busy,
             (Channel::Shm | Channel::Tcp { .. }, Slot::Dead(_)) => no("you are not a member any more"),
-            (Channel::Shm, _) if !self.shm || !matches!(stream, Stream::Unix(_)) => {
+            (Channel::Shm, _) if !self.rules.shm || !matches!(stream, Stream::Unix(_)) => {
                 no("it does not share memory")
             }
             (Channel::Tcp { .. }, _) if !matches!(stream, Stream::Tcp(_)) => {
                 no("that is not a TCP connection")
             }
-            (Channel::Shm | Channel::Tcp { .. }, _) if state.closed.contains(&hello.context) => {
+            (Channel::Shm | Channel::Tcp { .. }, _) if state.is_closed(hello.context) => {
                 no("it has left that group")
             }
             (Channel::Shm | Channel::Tcp { .. }, _) if state.parked.len() >= MAX_PARKED => Verdict::Busy,
@@ -366,16 +315,16 @@ impl Control {
         }
     }
 
-    fn receive(&self, state: &mut State, Accepted { stream, hello }: Accepted) {
+    fn receive(&self, state: &mut Standing, Accepted { stream, hello }: Accepted) {
         let from = hello.from as usize;
         if hello.channel == Channel::Control {
-            state.attach(from, stream);
+            state.attach(from, stream, Instant::now());
             self.news.ring();
             return;
         }
-        let until = Instant::now() + self.patience;
+        let until = Instant::now() + self.rules.patience;
         state.parked.push(Arrival { from, channel: hello.channel, stream, context: hello.context, until });
-        if let Some(group) = state.contexts.get(&hello.context) {
+        if let Some(group) = state.group(hello.context) {
             group.watch.ring();
         }
     }
@@ -406,155 +355,6 @@ extern "C" fn farewell() {
             && state.stop.is_none()
         {
             state.farewell("");
-        }
-    }
-}
-
-impl State {
-    fn farewell(&mut self, words: &str) {
-        let note = Note::Goodbye { words: words.into() }.encode();
-        for slot in &mut self.slots {
-            if let Slot::Live(conn) = slot {
-                // It may be gone itself.
-                let _ = conn.send(&note);
-            }
-        }
-    }
-
-    fn attach(&mut self, rank: usize, stream: Stream) {
-        if let Some(slot @ Slot::Absent) = self.slots.get_mut(rank) {
-            *slot = Slot::Live(Conn::new(stream));
-        }
-    }
-
-    /// Read what `rank` says. True if it has ended.
-    fn hear(&mut self, rank: usize) -> bool {
-        let Some(slot @ Slot::Live(_)) = self.slots.get_mut(rank) else { return false };
-        let Slot::Live(conn) = slot else { return false };
-        if self.stop.is_some() {
-            // This process has said goodbye: what the others do now is no news, they may well close first.
-            if conn.flush().is_err() {
-                *slot = Slot::Gone(String::new());
-            }
-            return false;
-        }
-        let open = conn.fill() && conn.flush().is_ok();
-        loop {
-            let Some(Slot::Live(conn)) = self.slots.get_mut(rank) else { return true };
-            match conn.next().map(|m| m.map(|m| Note::decode(&m))) {
-                Ok(Some(Ok(note))) => self.apply(rank, note),
-                Ok(None) if open => return false,
-                Ok(None) => self.lose(rank, DIED),
-                Ok(Some(Err(_))) | Err(_) => self.lose(rank, "broke the protocol on its control connection"),
-            }
-        }
-    }
-
-    fn apply(&mut self, from: usize, note: Note) {
-        match note {
-            Note::Leave { context } | Note::Abort { context, .. } => {
-                let Some(group) = self.contexts.get_mut(&context) else {
-                    if !self.closed.contains(&context) {
-                        self.early.keep_last(MAX_EARLY - 1);
-                        self.early.push_back((from, note));
-                    }
-                    return;
-                };
-                let Some(by) = group.members.iter().position(|m| *m == from) else { return };
-                match note {
-                    Note::Abort { culprit, reported, cause, .. }
-                        if (culprit as usize) < group.members.len() =>
-                    {
-                        group.watch.fail(Failure { culprit: culprit as usize, by, cause, reported });
-                    }
-                    Note::Leave { .. } => {
-                        if let Some(left) = group.left.get_mut(by) {
-                            *left = true;
-                        }
-                        group.watch.leave(by);
-                    }
-                    _ => {}
-                }
-            }
-            Note::Heartbeat { .. } => {}
-            Note::Goodbye { words } => {
-                let Some(slot) = self.slots.get_mut(from) else { return };
-                *slot = Slot::Gone(words);
-                for context in self.contexts_with(from) {
-                    self.member_is_gone(context, from);
-                }
-            }
-        }
-    }
-
-    fn contexts_with(&self, rank: usize) -> Vec<u64> {
-        self.contexts.iter().filter(|(_, g)| g.members.contains(&rank)).map(|(id, _)| *id).collect()
-    }
-
-    /// `rank` has ended without a goodbye.
-    fn lose(&mut self, rank: usize, cause: &str) {
-        match self.slots.get_mut(rank) {
-            Some(slot @ Slot::Live(_)) => *slot = Slot::Dead(cause.into()),
-            _ => return,
-        }
-        for context in self.contexts_with(rank) {
-            self.member_is_gone(context, rank);
-        }
-    }
-
-    /// Tell a group what became of a member whose process has ended: in good order, it has left; else the group has failed,
-    /// unless the member had left before, and the others are told.
-    fn member_is_gone(&mut self, context: u64, rank: usize) {
-        let cause = match self.slots.get(rank) {
-            Some(Slot::Gone(words)) if words.is_empty() => return self.apply(rank, Note::Leave { context }),
-            Some(Slot::Gone(words)) => format!("gave up: {words}"),
-            Some(Slot::Dead(cause)) => cause.clone(),
-            _ => return,
-        };
-        let Some(group) = self.contexts.get(&context) else { return };
-        let Some(culprit) = group.members.iter().position(|m| *m == rank) else { return };
-        if group.left.get(culprit) == Some(&true) || group.watch.failure().is_some() {
-            return;
-        }
-        let failure = Failure { culprit, by: group.mine, cause, reported: false };
-        let (members, watch) = (group.members.clone(), Arc::clone(&group.watch));
-        // Told before this process can act on it and exit.
-        self.tell(&members, rank, &abort_note(context, &failure));
-        watch.fail(failure);
-    }
-
-    /// Send to those members that are there, other than `except`. One that cannot be reached is found when it is next read.
-    fn tell(&mut self, members: &[usize], except: usize, note: &Note) {
-        let bytes = note.encode();
-        for rank in members.iter().filter(|r| **r != except) {
-            if let Some(Slot::Live(conn)) = self.slots.get_mut(*rank) {
-                let _ = conn.send(&bytes);
-            }
-        }
-    }
-
-    /// Forget what was kept for a group that is over.
-    fn forget(&mut self, context: u64) {
-        self.closed.keep_last(MAX_CLOSED - 1);
-        self.closed.push_back(context);
-        self.parked.retain(|a| a.context != context);
-        self.early.retain(|(_, note)| !matches!(note, Note::Leave { context: c } | Note::Abort { context: c, .. } if *c == context));
-    }
-}
-
-fn abort_note(context: u64, f: &Failure) -> Note {
-    Note::Abort { context, culprit: f.culprit as u32, reported: f.reported, cause: f.cause.clone() }
-}
-
-trait KeepLast {
-    /// Drop the oldest until at most `n` are left.
-    fn keep_last(&mut self, n: usize);
-}
-
-impl<T> KeepLast for VecDeque<T> {
-    fn keep_last(&mut self, n: usize) {
-        while self.len() > n {
-            self.pop_front();
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     Links, World,
     accept::{Acceptor, Listener},
-    control::{Control, Running},
+    control::{Control, Rules, Running},
     dial::{Miss, Patience, Target, dial},
     hello::{Channel, Hello, Secret},
     here,
@@ -19,10 +19,16 @@ use crate::{
     sys::poll_until,
 };
 use rustix::event::{PollFd, PollFlags};
-use std::{cell::RefCell, os::fd::AsFd, sync::Arc, thread, time::Instant};
+use std::{
+    cell::RefCell,
+    os::fd::AsFd,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 /// The longest time that a rank keeps connections for a group that it has not opened itself.
-const PARKING: std::time::Duration = std::time::Duration::from_secs(300);
+const PARKING: Duration = Duration::from_secs(300);
 
 const MAKERS: Makers<Box<dyn Link>> = Makers {
     create: ShmLink::create,
@@ -65,8 +71,8 @@ impl Endpoint {
         let table = meeting.join(facts)?;
         let mut endpoint = Self::new(config, secret, table);
         let acceptor = Acceptor::new(listeners, endpoint.secret.clone());
-        let shm = config.links.shm;
-        let running = Running::start(endpoint.me, config.size, endpoint.world, shm, PARKING, acceptor)?;
+        let rules = Rules { shm: config.links.shm, patience: PARKING, silence: endpoint.silence() };
+        let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor)?;
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {
                 endpoint._store = meeting.ready();
@@ -96,6 +102,12 @@ impl Endpoint {
             running: None,
             _store: None,
         }
+    }
+
+    /// How long a rank may be silent: the most patient decides, since it knows why it asked. `None`: for ever.
+    fn silence(&self) -> Option<Duration> {
+        let most = self.facts.iter().map(|f| f.silence.wrapping_sub(1)).max()?;
+        most.checked_add(1).map(|ms| Duration::from_millis(ms.into()))
     }
 
     /// Make a control connection with everyone: this rank connects to lower ranks and waits for higher ones.
@@ -197,6 +209,7 @@ fn facts(config: &Config, addrs: Vec<std::net::SocketAddr>, unix: String) -> Fac
         cores: thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX)),
         shm: config.links.shm,
         tcp: config.links.tcp,
+        silence: config.detection.limit().map_or(0, |l| u32::try_from(l.as_millis()).unwrap_or(u32::MAX)),
         connections: u16::try_from(config.connections).unwrap_or(u16::MAX),
         unix,
         addrs,

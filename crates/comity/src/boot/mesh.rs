@@ -4,9 +4,10 @@
 //! it works, else over TCP. The lower rank sees from what arrives what was decided.
 
 use super::{
-    control::{Arrival, Control},
+    control::Control,
     dial::{Miss, Patience, Target, dial},
     hello::{Channel, Hello, Refusal, Secret},
+    standing::Arrival,
     store::seconds,
     stream::Stream,
     wire::Facts,
@@ -324,7 +325,8 @@ impl<L> Opening<'_, L> {
         if f.reported {
             Error::Aborted { by: peer, reason: f.cause.clone(), call: None }
         } else {
-            Error::PeerLost { peer, cause: f.cause.clone(), call: None }
+            let seen = if f.by == self.mine { String::new() } else { format!(" (seen by rank {})", f.by) };
+            Error::PeerLost { peer, cause: format!("{}{seen}", f.cause), call: None }
         }
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Facts {
     pub(super) cores: u16,
     pub(super) shm: bool,
     pub(super) tcp: bool,
+    /// How long this rank lets another be silent, in milliseconds; 0: for ever.
+    pub(super) silence: u32,
     /// TCP connections per address.
     pub(super) connections: u16,
     /// The name of the socket for processes of the same host; empty without one.
@@ -66,10 +68,12 @@ pub(super) enum Note {
     Leave { context: u64 },
     /// A group has failed; `culprit` is its rank in the group.
     Abort { context: u64, culprit: u32, reported: bool, cause: String },
-    /// The sender's engine has come this far. Not sent yet: detection by silence builds on it.
+    /// The sender lives, and its engines have come this far.
     Heartbeat { progress: u64 },
     /// The sender ends; with words if it could not join.
     Goodbye { words: String },
+    /// The sender has heard nothing of the receiver for so many milliseconds, gives it up, and closes the connection.
+    GivenUp { silence: u64 },
 }
 
 impl Facts {
@@ -79,6 +83,7 @@ impl Facts {
         w.u32(self.pid);
         w.u16(self.cores);
         w.u8(u8::from(self.shm) | u8::from(self.tcp) << 1);
+        w.u32(self.silence);
         w.u16(self.connections);
         w.text(&self.unix);
         w.u8(self.addrs.len().min(MAX_ADDRS) as u8);
@@ -90,7 +95,7 @@ impl Facts {
     fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (host_id, host, pid, cores) = (r.u64()?, r.text()?, r.u32()?, r.u16()?);
         let kinds = r.u8()?;
-        let (connections, unix) = (r.u16()?, r.text()?);
+        let (silence, connections, unix) = (r.u32()?, r.u16()?, r.text()?);
         let n = usize::from(r.u8()?);
         if n > MAX_ADDRS || kinds > 3 {
             return Err(Malformed);
@@ -103,6 +108,7 @@ impl Facts {
             cores,
             shm: kinds & 1 != 0,
             tcp: kinds & 2 != 0,
+            silence,
             connections,
             unix,
             addrs,
@@ -201,6 +207,10 @@ impl Note {
                 w.u8(4);
                 w.text(words);
             }
+            Self::GivenUp { silence } => {
+                w.u8(5);
+                w.u64(*silence);
+            }
         }
         w.0
     }
@@ -221,6 +231,7 @@ impl Note {
             },
             3 => Self::Heartbeat { progress: r.u64()? },
             4 => Self::Goodbye { words: r.text()? },
+            5 => Self::GivenUp { silence: r.u64()? },
             _ => return Err(Malformed),
         };
         r.end(m)
@@ -347,7 +358,7 @@ mod tests {
 
     prop_compose! {
         fn facts()(
-            host_id: u64, host in "\\PC{0,40}", pid: u32, cores: u16, shm: bool, tcp: bool, connections: u16,
+            host_id: u64, host in "\\PC{0,40}", pid: u32, cores: u16, shm: bool, tcp: bool, silence: u32, connections: u16,
             unix in "[a-z]{0,20}", addrs in prop::collection::vec(any::<SocketAddr>(), 0..=MAX_ADDRS),
         ) -> Facts {
             // Flow labels do not travel.
@@ -355,7 +366,7 @@ mod tests {
                 SocketAddr::V6(a) => SocketAddrV6::new(*a.ip(), a.port(), 0, a.scope_id()).into(),
                 a => a,
             }).collect();
-            Facts { host_id, host, pid, cores, shm, tcp, connections, unix, addrs }
+            Facts { host_id, host, pid, cores, shm, tcp, silence, connections, unix, addrs }
         }
     }
 
@@ -382,6 +393,7 @@ mod tests {
                 Note::Leave { context },
                 Note::Abort { context, culprit, reported, cause: cause.clone() },
                 Note::Heartbeat { progress: context }, Note::Goodbye { words: cause },
+                Note::GivenUp { silence: context },
             ] {
                 let bytes = m.encode();
                 prop_assert_eq!(Note::decode(bytes.get(..bytes.len() - 1).unwrap()), Err(Malformed));
@@ -391,7 +403,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..6) {
+        fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..7) {
             let bytes = [&[kind], &bytes[..]].concat();
             if let Ok(m) = ToStore::decode(&bytes) { prop_assert_eq!(m.encode(), bytes.clone()); }
             if let Ok(m) = FromStore::decode(&bytes) { prop_assert_eq!(m.encode(), bytes.clone()); }

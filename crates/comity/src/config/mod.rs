@@ -1,5 +1,6 @@
 //! Where a process stands in its job and how it meets the others: given by value, or found in the environment.
 
+mod detection;
 mod env;
 mod hostfile;
 mod place;
@@ -8,6 +9,7 @@ mod slurm;
 mod vars;
 
 use crate::{Error, Key, LinkKind, Result, boot::board::Board};
+pub use detection::Detection;
 pub use place::HostPort;
 use std::{
     ffi::OsString,
@@ -49,6 +51,7 @@ pub struct Config {
     pub(crate) insecure: bool,
     pub(crate) timeout: Duration,
     pub(crate) join_timeout: Duration,
+    pub(crate) detection: Detection,
     pub(crate) links: Links,
     /// Own addresses to listen on; port 0 stands for any. Empty: boot chooses.
     pub(crate) addrs: Vec<SocketAddr>,
@@ -162,6 +165,7 @@ impl Config {
             insecure: false,
             timeout: Duration::from_secs(300),
             join_timeout: Duration::from_secs(60),
+            detection: Detection::Normal,
             links: Links { shm: true, tcp: true },
             addrs: Vec::new(),
             connections: 1,
@@ -184,7 +188,8 @@ impl Config {
     /// | none | a group of one |
     ///
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
-    /// `COMITY_LINKS`, `COMITY_ADDRS`, `COMITY_CONNECTIONS` and `COMITY_HOST` hold under every launcher.
+    /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_ADDRS`,
+    /// `COMITY_CONNECTIONS` and `COMITY_HOST` hold under every launcher.
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var_os(name))
     }
@@ -258,6 +263,13 @@ impl Config {
     /// process of a large job on a cold file system.
     pub fn join_timeout(mut self, limit: Duration) -> Self {
         self.join_timeout = limit;
+        self
+    }
+
+    /// How long a rank may be silent before the others give it up; default 5 s. The ranks agree on the most patient of their
+    /// choices.
+    pub fn detection(mut self, detection: Detection) -> Self {
+        self.detection = detection;
         self
     }
 
@@ -367,6 +379,7 @@ impl Config {
                 return bad(format!("{what} is {limit:?}; allowed is more than 0 and at most ten years"));
             }
         }
+        self.detection.check()?;
         if !self.links.shm && !self.links.tcp {
             return bad("links names no kind of link; name shm, tcp or both");
         }

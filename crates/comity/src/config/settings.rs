@@ -1,7 +1,7 @@
 //! The variables that hold under every launcher.
 
 use super::{
-    Config, Links, MAX_CONNECTIONS, bad,
+    Config, Detection, Links, MAX_CONNECTIONS, bad,
     place::shown,
     vars::{Vars, wrong},
 };
@@ -32,6 +32,9 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     }
     if let Some(limit) = vars.seconds("COMITY_JOIN_TIMEOUT")? {
         config.join_timeout = limit;
+    }
+    if let Some(detection) = Detection::read(vars)? {
+        config.detection = detection;
     }
     if let Some(text) = vars.text("COMITY_LINKS")? {
         config.links = links(&text).or_else(|why| wrong("COMITY_LINKS", &text, &why))?;

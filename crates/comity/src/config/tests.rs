@@ -205,6 +205,7 @@ fn settings_hold_everywhere() {
         ("COMITY_LINKS", "tcp"),
         ("COMITY_ADDRS", "10.0.0.1, 10.0.0.2:7000,[fe80::1%4]:7000,::1,[::2]"),
         ("COMITY_CONNECTIONS", "4"),
+        ("COMITY_DETECTION", "2.5"),
         ("COMITY_HOST", "desk"),
         ("COMITY_JOB", "my job"),
     ])
@@ -215,6 +216,17 @@ fn settings_hold_everywhere() {
     let addrs: Vec<_> = c.addrs.iter().map(ToString::to_string).collect();
     assert_eq!(addrs, ["10.0.0.1:0", "10.0.0.2:7000", "[fe80::1%4]:7000", "[::1]:0", "[::2]:0"]);
     assert_eq!((c.connections, c.host.as_deref(), c.job.as_str()), (4, Some("desk"), "my job"));
+    assert_eq!(c.detection, Detection::After(Duration::from_millis(2500)));
+    for (text, detection) in [
+        ("fast", Detection::Fast),
+        ("normal", Detection::Normal),
+        ("patient", Detection::Patient),
+        ("off", Detection::Off),
+        ("1", Detection::After(Duration::from_secs(1))),
+    ] {
+        assert_eq!(from(&[("COMITY_DETECTION", text)]).unwrap().detection, detection);
+    }
+    assert_eq!(from(&[]).unwrap().detection.limit(), Some(Duration::from_secs(5)));
     assert!(from(&[("COMITY_INSECURE", "1")]).unwrap().insecure);
     assert!(!from(&[("COMITY_INSECURE", "0")]).unwrap().insecure);
 }
@@ -330,6 +342,12 @@ fn bad_variables_are_named() {
         (vec![("COMITY_ADDRS", "224.0.0.1")], &["COMITY_ADDRS", "many hosts"]),
         (vec![("COMITY_ADDRS", "255.255.255.255")], &["COMITY_ADDRS", "many hosts"]),
         (vec![("COMITY_ADDRS", "10.0.0.1,10.0.0.1")], &["COMITY_ADDRS", "twice"]),
+        (vec![("COMITY_DETECTION", "slow")], &["COMITY_DETECTION=\"slow\"", "patient (30 s)", "off", "2.5"]),
+        (vec![("COMITY_DETECTION", "Fast")], &["COMITY_DETECTION", "\"Fast\""]),
+        (vec![("COMITY_DETECTION", "-1")], &["COMITY_DETECTION", "\"-1\""]),
+        (vec![("COMITY_DETECTION", "")], &["COMITY_DETECTION", "empty"]),
+        (vec![("COMITY_DETECTION", "0.05")], &["COMITY_DETECTION", "50ms", "0.1 s to a day"]),
+        (vec![("COMITY_DETECTION", "100000")], &["COMITY_DETECTION", "0.1 s to a day"]),
         (vec![("COMITY_CONNECTIONS", "0")], &["COMITY_CONNECTIONS", "1 to 64"]),
         (vec![("COMITY_CONNECTIONS", "65")], &["COMITY_CONNECTIONS", "64"]),
         (vec![("COMITY_CONNECTIONS", "many")], &["COMITY_CONNECTIONS", "\"many\""]),
@@ -630,7 +648,7 @@ proptest! {
         vars in proptest::collection::hash_map(
             proptest::sample::select(vec![
                 "COMITY_RANK", "COMITY_SIZE", "COMITY_STORE", "COMITY_LOCAL_RANK", "COMITY_LOCAL_SIZE", "COMITY_JOB",
-                "COMITY_TIMEOUT", "COMITY_LINKS", "COMITY_ADDRS", "COMITY_CONNECTIONS", "COMITY_HOST", "MLX_RANK", "RANK",
+                "COMITY_TIMEOUT", "COMITY_DETECTION", "COMITY_LINKS", "COMITY_ADDRS", "COMITY_CONNECTIONS", "COMITY_HOST", "MLX_RANK", "RANK",
                 "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
                 "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMI_FD", "SLURM_JOB_ID",
                 "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID",

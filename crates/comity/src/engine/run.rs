@@ -94,7 +94,10 @@ impl Engine {
         memory: &mut Memory<'_>,
         task: &Task<'_>,
     ) -> Result<()> {
-        match self.drive(schedule, memory, task) {
+        self.watch.advance();
+        let out = self.drive(schedule, memory, task);
+        self.watch.advance();
+        match out {
             Ok(()) => Ok(()),
             Err(stop) => Err(self.explain(stop, schedule, task)),
         }
@@ -162,6 +165,8 @@ impl Engine {
                 moved = true;
             }
             if schedule.is_done() {
+                wait.reset();
+                self.patience = wait.patience();
                 if armed {
                     self.disarm();
                 }

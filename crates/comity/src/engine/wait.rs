@@ -3,26 +3,34 @@
 //! A peer that runs answers within microseconds, so a rank first spins for about ten of them; then it yields, so
 //! that ranks which share a core with it get on; waking a sleeping core costs some 20 us, so only after a multiple of that
 //! it parks in `poll` and costs nothing. Where
-//! more ranks live on a host than it has cores, spinning only keeps the others from running: it is left out.
+//! more ranks live on a host than it has cores, spinning only keeps the others from running: it is left out. And where the
+//! system puts two ranks on one core all the same, spinning that was in vain is halved each time, until it pays again.
 
 use std::time::{Duration, Instant};
+
+/// Looks that take some 10 us.
+const MOST: u32 = 200;
+/// Spinning never falls below this, or it could not prove that it pays again.
+const LEAST: u32 = 4;
 
 /// How long each stage lasts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     /// Spin this long, in looks without a clock; a look takes some 50 ns.
-    pub(crate) spins: u32,
+    spins: u32,
+    /// At most this long.
+    most: u32,
     /// Then yield until this long after the first look at the clock.
-    pub(crate) yields: Duration,
+    yields: Duration,
 }
 
 impl Patience {
     /// For a host that runs `ranks` of the group on `cores`.
     pub(crate) fn new(ranks: usize, cores: usize) -> Self {
         if ranks > cores {
-            Self { spins: 0, yields: Duration::from_millis(2) }
+            Self { spins: 0, most: 0, yields: Duration::from_millis(2) }
         } else {
-            Self { spins: 200, yields: Duration::from_micros(300) }
+            Self { spins: MOST, most: MOST, yields: Duration::from_micros(300) }
         }
     }
 }
@@ -58,8 +66,22 @@ impl Wait {
     /// Something moved.
     #[inline]
     pub(crate) fn reset(&mut self) {
+        if self.looks > 0 {
+            self.learn();
+        }
         self.looks = 0;
         self.since = None;
+    }
+
+    /// What this call has learnt, for the next.
+    pub(crate) fn patience(&self) -> Patience {
+        self.patience
+    }
+
+    /// Did spinning pay?
+    fn learn(&mut self) {
+        let p = &mut self.patience;
+        p.spins = if self.looks > p.spins { (p.spins / 2).max(LEAST) } else { p.spins * 2 }.min(p.most);
     }
 
     /// Nothing moved.
@@ -89,8 +111,10 @@ mod tests {
 
     #[test]
     fn spins_then_yields_then_parks() {
-        let mut w =
-            Wait::new(Patience { spins: 2, yields: Duration::from_millis(5) }, Duration::from_secs(1));
+        let mut w = Wait::new(
+            Patience { spins: 2, most: 2, yields: Duration::from_millis(5) },
+            Duration::from_secs(1),
+        );
         assert_eq!([w.next(), w.next(), w.next()], [Stage::Spin, Stage::Spin, Stage::Yield]);
         std::thread::sleep(Duration::from_millis(6));
         assert_eq!(w.next(), Stage::Park);
@@ -100,11 +124,32 @@ mod tests {
 
     #[test]
     fn ends_at_the_limit_whatever_moves() {
-        let mut w = Wait::new(Patience { spins: 0, yields: Duration::ZERO }, Duration::from_millis(5));
+        let mut w =
+            Wait::new(Patience { spins: 0, most: 0, yields: Duration::ZERO }, Duration::from_millis(5));
         assert!(w.left().is_some());
         w.reset();
         std::thread::sleep(Duration::from_millis(6));
         assert_eq!(w.left(), None);
+    }
+
+    #[test]
+    fn spinning_in_vain_gets_shorter_and_recovers() {
+        let mut w = Wait::new(Patience::new(1, 2), Duration::from_secs(1));
+        let look = |w: &mut Wait, n: u32| {
+            (0..n).for_each(|_| {
+                w.next();
+            })
+        };
+        for _ in 0..10 {
+            look(&mut w, MOST + 1);
+            w.reset();
+        }
+        assert_eq!(w.patience().spins, LEAST);
+        for _ in 0..10 {
+            look(&mut w, 1);
+            w.reset();
+        }
+        assert_eq!(w.patience().spins, MOST);
     }
 
     #[test]

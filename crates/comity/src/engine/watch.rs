@@ -3,12 +3,12 @@
 //! The first failure wins and stays. A member that left in good order is no failure until someone
 //! needs bytes from it: what it sent before it left still counts.
 
-use crate::sys::Bell;
+use crate::{stats::Counters, sys::Bell};
 use std::{
     os::fd::BorrowedFd,
     sync::{
-        OnceLock,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -33,17 +33,22 @@ pub(crate) struct Watch {
     left: Vec<AtomicBool>,
     /// How many members have left; lets a call skip the list.
     left_count: AtomicU32,
+    /// How often a call has begun or ended.
+    progress: AtomicU64,
+    counters: Arc<Counters>,
     bell: Bell,
 }
 
 impl Watch {
     /// For a group of `size`.
-    pub(crate) fn new(size: usize) -> std::io::Result<Self> {
+    pub(crate) fn new(size: usize, counters: Arc<Counters>) -> std::io::Result<Self> {
         Ok(Self {
             failed: AtomicBool::new(false),
             first: OnceLock::new(),
             left: (0..size).map(|_| AtomicBool::new(false)).collect(),
             left_count: AtomicU32::new(0),
+            progress: AtomicU64::new(0),
+            counters,
             bell: Bell::new()?,
         })
     }
@@ -70,6 +75,22 @@ impl Watch {
     #[inline]
     pub(crate) fn failure(&self) -> Option<&Failure> {
         if self.failed.load(Ordering::Acquire) { self.first.get() } else { None }
+    }
+
+    /// A call begins or ends. Only the group's engine says so, one call at a time, so this needs no locked instruction.
+    #[inline]
+    pub(crate) fn advance(&self) {
+        self.progress.store(self.progress.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// How often [`advance`](Self::advance) was called.
+    pub(crate) fn progress(&self) -> u64 {
+        self.progress.load(Ordering::Relaxed)
+    }
+
+    /// A member has not been heard for some time. No failure yet.
+    pub(crate) fn suspect(&self) {
+        self.counters.suspicions.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether any member has left.
@@ -105,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_first_failure_wins() {
-        let w = Watch::new(3).unwrap();
+        let w = Watch::new(3, Arc::default()).unwrap();
         assert!(w.failure().is_none());
         let f = |culprit| Failure { culprit, by: 0, cause: "died".into(), reported: false };
         assert!(w.fail(f(2)));
@@ -115,7 +136,7 @@ mod tests {
 
     #[test]
     fn leaving_is_counted_once() {
-        let w = Watch::new(2).unwrap();
+        let w = Watch::new(2, Arc::default()).unwrap();
         assert!(!w.anyone_left());
         w.leave(1);
         w.leave(1);

@@ -52,7 +52,7 @@ fn until() -> Instant {
 }
 
 fn watch(n: usize) -> Arc<Watch> {
-    Arc::new(Watch::new(n).unwrap())
+    Arc::new(Watch::new(n, Arc::default()).unwrap())
 }
 
 fn open(e: &Endpoint, context: u64, members: &[usize]) -> (Arc<Watch>, Links) {

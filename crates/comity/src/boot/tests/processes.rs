@@ -91,6 +91,7 @@ fn act(phase: &str, rank: usize, n: usize, at: SocketAddr) {
                 cores: 1,
                 shm: true,
                 tcp: true,
+                silence: 5000,
                 connections: 1,
                 unix: String::new(),
                 addrs: Vec::new(),

@@ -1,0 +1,317 @@
+//! Who has fallen silent: a decision about times that others measured. No clock is read and nothing is sent here.
+//!
+//! Every control thread sends a beat each tenth of the limit. Whoever is not heard for a fifth of the limit is suspect, which
+//! is only counted; whoever is not heard for the whole limit is dead. A process that did not run itself for half the limit
+//! (a closed laptop, a paused virtual machine, Ctrl-Z) cannot say who was silent meanwhile: everyone gets the whole limit
+//! anew, once, so that one who truly is gone is found none the less.
+
+use std::time::{Duration, Instant};
+
+/// The longest time between two beats.
+const SLOWEST_BEAT: Duration = Duration::from_millis(500);
+
+/// What became of a peer's silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Silent for long enough to be noted; what its engines had done when it was last heard.
+    Suspect { rank: usize, silence: Duration, progress: Option<u64> },
+    /// Silent for the whole limit. It is not judged again.
+    Dead { rank: usize, silence: Duration },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Liveness {
+    /// None: silence is allowed.
+    limit: Option<Duration>,
+    peers: Vec<Option<Pulse>>,
+    ticked: Option<Instant>,
+    /// When to send the next beat.
+    beat: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Pulse {
+    heard: Instant,
+    /// What its engines had done by its last beat.
+    progress: Option<u64>,
+    suspect: bool,
+    /// Its time was extended because this process slept.
+    extended: bool,
+}
+
+impl Liveness {
+    pub(super) fn new(size: usize, limit: Option<Duration>) -> Self {
+        Self { limit, peers: (0..size).map(|_| None).collect(), ticked: None, beat: None }
+    }
+
+    /// Begin to judge `rank`.
+    pub(super) fn watch(&mut self, rank: usize, now: Instant) {
+        if let Some(place) = self.peers.get_mut(rank) {
+            *place = Some(Pulse { heard: now, progress: None, suspect: false, extended: false });
+        }
+        // A newcomer is to hear soon that this process lives.
+        self.beat = Some(now);
+    }
+
+    /// Judge `rank` no longer: it has ended.
+    pub(super) fn forget(&mut self, rank: usize) {
+        if let Some(place) = self.peers.get_mut(rank) {
+            *place = None;
+        }
+    }
+
+    /// `rank` said something; a beat tells how far its engines have come. How long it had been silent, if it was suspect.
+    pub(super) fn hear(&mut self, rank: usize, now: Instant, progress: Option<u64>) -> Option<Duration> {
+        let pulse = self.peers.get_mut(rank)?.as_mut()?;
+        let silence = now.saturating_duration_since(pulse.heard);
+        pulse.heard = pulse.heard.max(now);
+        pulse.progress = progress.or(pulse.progress);
+        pulse.extended = false;
+        std::mem::take(&mut pulse.suspect).then_some(silence)
+    }
+
+    /// Judge everyone at `now`, which must be a time at which all that had come by then has been heard.
+    pub(super) fn tick(&mut self, now: Instant) -> Vec<Verdict> {
+        let Some(limit) = self.limit else { return Vec::new() };
+        let last = self.ticked.replace(now).unwrap_or(now);
+        let slept = now.saturating_duration_since(last) > limit / 2;
+        let suspicion = suspicion(limit);
+        let mut verdicts = Vec::new();
+        for (rank, place) in self.peers.iter_mut().enumerate() {
+            let Some(pulse) = place else { continue };
+            if slept && !std::mem::replace(&mut pulse.extended, true) {
+                pulse.heard = pulse.heard.max(now);
+            }
+            let silence = now.saturating_duration_since(pulse.heard);
+            if silence >= limit {
+                *place = None;
+                verdicts.push(Verdict::Dead { rank, silence });
+            } else if silence >= suspicion && !pulse.suspect {
+                pulse.suspect = true;
+                verdicts.push(Verdict::Suspect { rank, silence, progress: pulse.progress });
+            }
+        }
+        verdicts
+    }
+
+    /// Whether a beat is to be sent now. If so, the next one is due an interval later.
+    pub(super) fn beats(&mut self, now: Instant) -> bool {
+        let (Some(limit), Some(at)) = (self.limit, self.beat) else { return false };
+        let due = at <= now;
+        if due {
+            self.beat = Some(now + interval(limit));
+        }
+        due
+    }
+
+    /// When to call [`tick`](Self::tick) and [`beats`](Self::beats) at the latest; `None` while nobody is judged.
+    pub(super) fn next(&self) -> Option<Instant> {
+        let limit = self.limit?;
+        let first = self.peers.iter().flatten().map(|p| p.heard + limit).min()?;
+        Some(self.beat.map_or(first, |beat| beat.min(first)))
+    }
+
+    /// How long one may be silent.
+    pub(super) fn limit(&self) -> Option<Duration> {
+        self.limit
+    }
+}
+
+/// How often to say that one lives: often enough that several beats may be lost or late.
+fn interval(limit: Duration) -> Duration {
+    (limit / 10).min(SLOWEST_BEAT)
+}
+
+/// After what silence a peer is suspect.
+fn suspicion(limit: Duration) -> Duration {
+    limit / 5
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LIMIT: Duration = Duration::from_secs(5);
+    const TICK: Duration = Duration::from_millis(500);
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    /// Virtual time: all is relative to one look at the clock.
+    fn started(size: usize) -> (Liveness, Instant) {
+        let zero = Instant::now();
+        let mut l = Liveness::new(size, Some(LIMIT));
+        (1..size).for_each(|r| l.watch(r, zero));
+        assert!(l.tick(zero).is_empty());
+        (l, zero)
+    }
+
+    #[test]
+    fn silence_is_suspect_then_dead_and_judged_once() {
+        let (mut l, zero) = started(2);
+        let mut verdicts = Vec::new();
+        for i in 1..=20 {
+            verdicts.extend(l.tick(zero + TICK * i));
+        }
+        let seconds = Duration::from_secs;
+        assert_eq!(
+            verdicts,
+            [
+                Verdict::Suspect { rank: 1, silence: seconds(1), progress: None },
+                Verdict::Dead { rank: 1, silence: seconds(5) }
+            ]
+        );
+    }
+
+    #[test]
+    fn who_speaks_again_is_no_longer_suspect() {
+        let (mut l, zero) = started(2);
+        (1..=4).for_each(|i| drop(l.tick(zero + TICK * i)));
+        assert_eq!(l.hear(1, zero + ms(2100), Some(7)), Some(ms(2100)));
+        assert_eq!(l.hear(1, zero + ms(2200), None), None);
+        assert!(l.tick(zero + ms(2500)).is_empty());
+        // Late news does not turn the clock back.
+        assert_eq!(l.hear(1, zero, None), None);
+        assert!(l.tick(zero + ms(3000)).is_empty());
+        let again = l.tick(zero + ms(3300));
+        assert_eq!(again, [Verdict::Suspect { rank: 1, silence: ms(1100), progress: Some(7) }]);
+    }
+
+    #[test]
+    fn own_sleep_extends_once() {
+        let (mut l, zero) = started(3);
+        // Rank 2 speaks after the first sleep, rank 1 never again.
+        assert!(l.tick(zero + ms(4000)).is_empty());
+        l.hear(2, zero + ms(4100), None);
+        assert_eq!(
+            l.tick(zero + ms(7000)),
+            [Verdict::Suspect { rank: 1, silence: ms(3000), progress: None }]
+        );
+        assert_eq!(l.tick(zero + ms(10_000)), [Verdict::Dead { rank: 1, silence: ms(6000) }]);
+    }
+
+    #[test]
+    fn the_forgotten_and_the_absent_are_not_judged() {
+        let (mut l, zero) = started(3);
+        l.forget(1);
+        l.hear(0, zero, None);
+        l.hear(9, zero, None);
+        let verdicts: Vec<_> = (1..=30).flat_map(|i| l.tick(zero + TICK * i)).collect();
+        assert!(
+            verdicts
+                .iter()
+                .all(|v| matches!(v, Verdict::Suspect { rank: 2, .. } | Verdict::Dead { rank: 2, .. }))
+        );
+        assert_eq!(l.next(), None);
+    }
+
+    #[test]
+    fn nobody_is_judged_where_silence_is_allowed() {
+        let zero = Instant::now();
+        let mut l = Liveness::new(2, None);
+        l.watch(1, zero);
+        assert!(l.tick(zero).is_empty() && l.tick(zero + LIMIT * 100).is_empty());
+        assert!(!l.beats(zero + LIMIT) && l.next().is_none());
+    }
+
+    #[test]
+    fn beats_come_at_their_interval_and_at_once_for_a_newcomer() {
+        let (mut l, zero) = started(3);
+        assert!(l.beats(zero) && !l.beats(zero + ms(499)) && l.beats(zero + ms(500)));
+        assert_eq!(l.next(), Some(zero + ms(1000)));
+        l.watch(1, zero + ms(600));
+        assert!(l.beats(zero + ms(600)) && !l.beats(zero + ms(601)));
+        let short = Liveness { limit: Some(ms(200)), ..started(2).0 };
+        assert_eq!(interval(short.limit().unwrap()), ms(20));
+    }
+
+    proptest! {
+        /// Beats that come each interval, each late by less than what is left of the limit, raise no false alarm, whatever
+        /// the ticks' own delays below half the limit.
+        #[test]
+        fn no_false_alarm(
+            late in prop::collection::vec(0u64..4499, 1..40),
+            lag in prop::collection::vec(0u64..2000, 40),
+        ) {
+            let (mut l, zero) = started(2);
+            // Beats overtake each other's delays no more than a stream lets them.
+            let mut came: Vec<u64> = late.iter().enumerate().map(|(i, d)| i as u64 * 500 + d).collect();
+            for i in (0..came.len() - 1).rev() {
+                came[i] = came[i].min(came[i + 1]);
+            }
+            let end = *came.last().unwrap();
+            let (mut t, mut at) = (0, 0);
+            for lag in lag.iter().cycle() {
+                t += 100 + lag;
+                if t > end { break; }
+                while at < came.len() && came[at] <= t {
+                    l.hear(1, zero + ms(t), Some(at as u64));
+                    at += 1;
+                }
+                for v in l.tick(zero + ms(t)) {
+                    let false_alarm = matches!(v, Verdict::Dead { .. });
+                    prop_assert!(!false_alarm, "{:?} at {} ms", v, t);
+                }
+            }
+        }
+
+        /// Whoever falls silent, at whatever time, is dead at the first tick after the limit, and nobody else is.
+        #[test]
+        fn every_silence_is_found(
+            last in 0u64..20_000, limit in 200u64..30_000, size in 2usize..9, who in 1usize..9, step in 1u64..20,
+        ) {
+            let who = 1 + who % (size - 1);
+            let zero = Instant::now();
+            let mut l = Liveness::new(size, Some(ms(limit)));
+            (1..size).for_each(|r| l.watch(r, zero));
+            let step = (limit * step / 200).max(1);
+            let mut dead = Vec::new();
+            let mut t = 0;
+            while t <= last + limit + 2 * step {
+                for r in (1..size).filter(|r| *r != who || t <= last) {
+                    l.hear(r, zero + ms(t), None);
+                }
+                for v in l.tick(zero + ms(t)) {
+                    if let Verdict::Dead { rank, silence } = v { dead.push((rank, t, silence)); }
+                }
+                t += step;
+            }
+            let spoke = last / step * step;
+            prop_assert_eq!(dead.len(), 1);
+            let (rank, at, silence) = dead[0];
+            prop_assert_eq!((rank, silence), (who, ms(at - spoke)));
+            prop_assert!(at >= spoke + limit && at < spoke + limit + step, "{} found at {}", spoke, at);
+        }
+
+        /// A process that sleeps as often and as long as it likes accuses nobody who speaks to it whenever it is awake;
+        /// one that is gone is found within two limits of being awake.
+        #[test]
+        fn own_sleep_kills_nobody(naps in prop::collection::vec((0u64..100_000, 500u64..4000), 1..20)) {
+            let (mut l, zero) = started(3);
+            let (mut t, mut awake) = (0, 0);
+            let mut found = None;
+            for (nap, work) in naps.into_iter().chain([(0, 11_000)]) {
+                t += nap;
+                let end = t + work;
+                let mut first = true;
+                while t < end {
+                    // What was sent meanwhile may not all be there at once after waking.
+                    if !first { l.hear(1, zero + ms(t), None); }
+                    first = false;
+                    for v in l.tick(zero + ms(t)) {
+                        if let Verdict::Dead { rank, .. } = v {
+                            prop_assert_eq!(rank, 2);
+                            found = Some(awake);
+                        }
+                    }
+                    t += 250;
+                    awake += 250;
+                }
+            }
+            prop_assert!(found.is_some_and(|a| a <= 10_250), "{:?}", found);
+        }
+    }
+}

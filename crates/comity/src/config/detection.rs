@@ -1,0 +1,81 @@
+//! How long a rank may be silent before the others give it up.
+
+use super::{
+    bad,
+    vars::{Vars, wrong},
+};
+use crate::Result;
+use std::time::Duration;
+
+/// Below this an ordinary pause of the system is taken for a death.
+const SHORTEST: Duration = Duration::from_millis(100);
+/// Above this `Off` is meant.
+const LONGEST: Duration = Duration::from_secs(86_400);
+
+/// How long a rank may be silent before the others give it up for dead.
+///
+/// A rank that is killed is noticed at once, whatever is chosen here. This is for those that say nothing: stopped, cut off from
+/// the network, or on a host that lost its power. All ranks send a beat ten times as often (at least twice a second), whatever
+/// their program does. A pause shorter than the limit is ridden through.
+///
+/// The ranks agree on the most patient of their choices when they join.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Detection {
+    /// After 1 s: for wired hosts that are not overloaded.
+    Fast,
+    /// After 5 s.
+    #[default]
+    Normal,
+    /// After 30 s: for Wi-Fi, and for computers that doze.
+    Patient,
+    /// After this; from 0.1 s to a day.
+    After(Duration),
+    /// Never: for a rank that is stopped in a debugger. A host that vanishes is still noticed, by TCP, after about a minute; on its
+    /// own host only a rank that ends is.
+    Off,
+}
+
+impl Detection {
+    /// How long a rank may be silent; `None`: for ever.
+    pub fn limit(self) -> Option<Duration> {
+        match self {
+            Self::Fast => Some(Duration::from_secs(1)),
+            Self::Normal => Some(Duration::from_secs(5)),
+            Self::Patient => Some(Duration::from_secs(30)),
+            Self::After(limit) => Some(limit),
+            Self::Off => None,
+        }
+    }
+
+    pub(super) fn check(self) -> Result<()> {
+        match self {
+            Self::After(limit) if limit < SHORTEST || limit > LONGEST => bad(format!(
+                "detection (COMITY_DETECTION) is {limit:?}; allowed is 0.1 s to a day, or off (Detection::Off)"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// `COMITY_DETECTION`.
+    pub(super) fn read(vars: &Vars<'_>) -> Result<Option<Self>> {
+        const NAME: &str = "COMITY_DETECTION";
+        let Some(text) = vars.text(NAME)? else { return Ok(None) };
+        Ok(Some(match text.as_str() {
+            "fast" => Self::Fast,
+            "normal" => Self::Normal,
+            "patient" => Self::Patient,
+            "off" => Self::Off,
+            _ => match vars.seconds(NAME) {
+                Ok(Some(limit)) => Self::After(limit),
+                _ => {
+                    return wrong(
+                        NAME,
+                        &text,
+                        "is none of fast (1 s), normal (5 s), patient (30 s) and off, nor a number of seconds such as 2.5",
+                    );
+                }
+            },
+        }))
+    }
+}
