@@ -34,7 +34,10 @@ pub(crate) fn acted() -> bool {
     say("started", -1, json!({}));
     match comity::init() {
         Ok(group) => act(&role, group),
-        Err(e) => say("error", -1, json!({ "text": e.to_string() })),
+        Err(e) => {
+            say("error", -1, json!({ "text": e.to_string() }));
+            say("closed", -1, json!({ "millis": 0 }));
+        }
     }
     true
 }
