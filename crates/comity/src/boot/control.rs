@@ -20,7 +20,7 @@ use crate::{
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
-    sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -347,14 +347,28 @@ fn farewell_at_exit(control: &Arc<Control>) {
 }
 
 extern "C" fn farewell() {
-    let Ok(open) = OPEN.try_lock() else { return };
+    let Some(open) = lock_soon(&OPEN) else { return };
     for control in open.iter().filter_map(Weak::upgrade) {
         // A forked child shares the connections, but they are not its own.
         if control.pid == std::process::id()
-            && let Ok(mut state) = control.state.try_lock()
+            && let Some(mut state) = lock_soon(&control.state)
             && state.stop.is_none()
         {
             state.farewell("");
+        }
+    }
+}
+
+/// The lock, if it is free soon: another thread holds it for a moment only, but one that exits while it holds it never gives
+/// it back.
+fn lock_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    let until = Instant::now() + LAST_WORDS;
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(100)),
         }
     }
 }
