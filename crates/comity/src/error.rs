@@ -46,7 +46,7 @@ pub enum Error {
 
     /// Two ranks made different calls, or the same call with other arguments.
     #[error(
-        "ranks disagree: {peer} called {theirs} while rank {rank} called {ours}; every rank must make the same calls in the same order"
+        "ranks disagree in {differs}: {peer} called {theirs} while rank {rank} called {ours}; every rank must make the same calls in the same order"
     )]
     Mismatch {
         /// This rank.

@@ -31,6 +31,12 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    /// Only the call under way writes: no locked addition is needed.
+    #[inline]
+    pub(crate) fn add_sent(&self, n: u64) {
+        self.sent.store(self.sent.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+
     pub(crate) fn read(&self) -> Stats {
         Stats {
             calls: self.calls.load(Ordering::Relaxed),

@@ -19,6 +19,7 @@ const UNSAFE: [(&str, &str); 8] = [
     ("crates/comity/src/dtype.rs", "the trait that says which types are plain data"),
     ("crates/comity/src/turn.rs", "a cell in its loom test"),
     ("crates/comity-cli/src/launch/sys.rs", "fork, and signals to process groups"),
+    ("crates/comity-cli/tests/faults/actor.rs", "a test that forks"),
 ];
 
 /// Calls that can sleep. Each of these has a deadline, or waits for something in this process that has one.

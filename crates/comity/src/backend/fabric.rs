@@ -1,10 +1,11 @@
 //! Plans over links: the backend that needs nothing but memory and sockets.
 
-use super::{Backend, Bufs, Call};
+use super::{Alarm, Backend, Bufs, Call};
 use crate::{
     CallInfo, DType, Error, LinkKind, Op, Peer, Result,
     boot::World,
-    engine::{Engine, Failure, Header, Patience, Task, Watch, Way},
+    engine::{Engine, Header, Patience, Task, Watch, Way},
+    kernel,
     plan::{self, Act, Algorithm, Buf, Kind, Plan, Schedule, Shape, Slice, Step, Take, Topology},
     stats::Counters,
     view::Memory,
@@ -23,6 +24,7 @@ const KEPT: usize = 16;
 pub(crate) struct Fabric {
     engine: Engine,
     world: Arc<dyn World>,
+    watch: Arc<Watch>,
     /// World ranks by rank.
     members: Vec<usize>,
     rank: usize,
@@ -81,12 +83,13 @@ impl Fabric {
             world.clone(),
             context,
             (rank, peers),
-            (links, watch),
+            (links, watch.clone()),
             Patience::new(here, cores),
             counters,
         );
         let topology = Topology::new(host, world.cores());
-        Ok(Self { engine, world, members, rank, context, topology, kept: Vec::new(), scratch: Vec::new() })
+        let (kept, scratch) = (Vec::new(), Vec::new());
+        Ok(Self { engine, world, watch, members, rank, context, topology, kept, scratch })
     }
 
     fn collective(&mut self, kind: Kind, call: Call<'_>, limit: Duration) -> Result<()> {
@@ -95,7 +98,7 @@ impl Fabric {
         let elem = info.dtype.map_or(1, DType::size);
         let key = Key { kind, count: info.count, elem, root: info.root.unwrap_or(0), in_place };
         let plain = call.counts.is_empty();
-        let known = if plain { self.kept.iter().position(|k| k.key == key) } else { None };
+        let known = if plain { self.kept.iter().rposition(|k| k.key == key) } else { None };
         let mut kept = match known {
             // The last one used stands last: the first to go is the one not used longest.
             Some(i) => self.kept.remove(i),
@@ -144,7 +147,8 @@ impl Fabric {
     /// Choose a plan and prepare it, in bytes.
     fn prepare(&self, key: Key, call: &Call<'_>) -> Kept {
         let shape = Shape {
-            kind: key.kind,
+            // Nothing to move: still a word to every peer, so that ranks which disagree are told.
+            kind: if is_empty(key, call) { Kind::Barrier } else { key.kind },
             rank: self.rank,
             size: self.members.len(),
             count: key.count,
@@ -192,7 +196,11 @@ impl Fabric {
                 let differs = if h.info.dtype == m.dtype { "count" } else { "dtype" };
                 return Err(self.engine.refuse(from.unwrap_or(0), info, h, differs));
             }
-            memory.write(Slice::new(Buf::Out, 0, len)).copy_from_slice(&bytes);
+            let dst = memory.write(Slice::new(Buf::Out, 0, len));
+            dst.copy_from_slice(&bytes);
+            if m.dtype == Some(DType::Bool) {
+                kernel::normalise_bool(dst);
+            }
             into = None;
         }
         let mut steps = Vec::with_capacity(2);
@@ -247,8 +255,9 @@ impl Backend for Fabric {
         self.engine.failure(call)
     }
 
-    fn abort(&mut self, failure: Failure) {
-        self.engine.abort(failure);
+    fn alarm(&self) -> Option<Alarm> {
+        let (watch, world) = (self.watch.clone(), Arc::downgrade(&self.world));
+        Some(Alarm { watch, world, context: self.context })
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {
@@ -260,6 +269,12 @@ impl Drop for Fabric {
     fn drop(&mut self) {
         self.world.leave(self.context);
     }
+}
+
+/// Whether no rank gives or gets anything.
+fn is_empty(key: Key, call: &Call<'_>) -> bool {
+    let pairwise = key.kind == Kind::AllToAll && !call.counts.is_empty();
+    key.count == 0 && !pairwise && call.counts.iter().all(|&c| c == 0)
 }
 
 /// The plan with ranges in bytes.

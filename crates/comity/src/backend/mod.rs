@@ -6,8 +6,17 @@ mod single;
 pub(crate) use fabric::Fabric;
 pub(crate) use single::Single;
 
-use crate::{CallInfo, LinkKind, Op, Result, View, ViewMut, engine::Failure, stats::Counters};
-use std::{fmt, sync::Arc, time::Duration};
+use crate::{
+    CallInfo, LinkKind, Op, Result, View, ViewMut,
+    boot::World,
+    engine::{Failure, Watch},
+    stats::Counters,
+};
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 /// A checked call with its buffers.
 pub(crate) struct Call<'a> {
@@ -54,11 +63,36 @@ pub(crate) trait Backend: Send + fmt::Debug {
     /// The failure that another rank or the control thread has seen, if any.
     fn failure(&self, call: Option<CallInfo>) -> Option<crate::Error>;
 
-    /// Tell the other ranks that this one gives up the group. Does not block.
-    fn abort(&mut self, failure: Failure);
+    /// What ends a call under way from another thread; `None` when no call can take long.
+    fn alarm(&self) -> Option<Alarm>;
 
     /// The link to each rank; `None` for oneself.
     fn links(&self) -> Vec<Option<LinkKind>>;
+}
+
+/// Ends calls of a group from outside them.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    pub(crate) watch: Arc<Watch>,
+    /// Not kept alive: a closed group's world may end.
+    pub(crate) world: Weak<dyn World>,
+    pub(crate) context: u64,
+}
+
+impl Alarm {
+    /// The group has failed: here, and by word to the others. Does not block.
+    pub(crate) fn raise(&self, failure: Failure) {
+        if self.watch.fail(failure.clone())
+            && let Some(world) = self.world.upgrade()
+        {
+            world.abort(self.context, &failure);
+        }
+    }
+
+    /// This rank leaves: its call under way ends.
+    pub(crate) fn close(&self) {
+        self.watch.close();
+    }
 }
 
 impl<'a> Call<'a> {

@@ -1,7 +1,7 @@
 //! A group of one: every call copies or does nothing.
 
-use super::{Backend, Bufs, Call};
-use crate::{CallInfo, Error, LinkKind, Result, engine::Failure, stats::Counters, view};
+use super::{Alarm, Backend, Bufs, Call};
+use crate::{CallInfo, Error, LinkKind, Result, stats::Counters, view};
 use std::{sync::Arc, time::Duration};
 
 /// See the module.
@@ -24,7 +24,9 @@ impl Backend for Single {
         None
     }
 
-    fn abort(&mut self, _: Failure) {}
+    fn alarm(&self) -> Option<Alarm> {
+        None
+    }
 
     fn links(&self) -> Vec<Option<LinkKind>> {
         vec![None]

@@ -25,7 +25,7 @@ pub const MAX_SIZE: usize = 65_536;
 /// The most TCP connections per pair of addresses.
 const MAX_CONNECTIONS: usize = 64;
 /// A limit longer than this is a mistake in the unit.
-const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
+pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// Everything a process says about itself before it meets the others.
 ///

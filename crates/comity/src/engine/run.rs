@@ -70,6 +70,8 @@ enum Stop {
     Refused(usize, Refusal),
     Failed(Failure),
     Late,
+    /// This rank closes the group.
+    Closed,
     Left(usize),
 }
 
@@ -149,7 +151,7 @@ impl Engine {
         task: &Task<'_>,
     ) -> std::result::Result<(), Stop> {
         let mut wait = Wait::new(self.patience, task.limit);
-        let (mut armed, mut leavers, mut turns) = (false, false, 0u32);
+        let (mut armed, mut leaver, mut moves) = (false, None, 0u32);
         loop {
             let mut moved = false;
             for q in 0..schedule.send_queues() {
@@ -172,21 +174,24 @@ impl Engine {
                 }
                 return Ok(());
             }
-            turns = turns.wrapping_add(1);
             if moved {
+                moves = moves.wrapping_add(1);
                 if armed {
                     self.disarm();
                     armed = false;
                 }
-                leavers = false;
+                leaver = None;
                 wait.reset();
-                if turns.is_multiple_of(4096) && wait.left().is_none() {
+                if moves.is_multiple_of(4096) && wait.left().is_none() {
                     return Err(Stop::Late);
                 }
                 continue;
             }
             if let Some(f) = self.watch.failure() {
                 return Err(Stop::Failed(f.clone()));
+            }
+            if self.watch.is_closing() {
+                return Err(Stop::Closed);
             }
             match wait.next() {
                 Stage::Spin => std::hint::spin_loop(),
@@ -196,10 +201,10 @@ impl Engine {
                         && let Some(peer) = schedule.waiting_for().into_iter().find(|&p| self.has_left(p))
                     {
                         // What it sent before it left may have come since the last look.
-                        if leavers {
+                        if leaver == Some(peer) {
                             return Err(Stop::Left(peer));
                         }
-                        leavers = true;
+                        leaver = Some(peer);
                         continue;
                     }
                     let Some(left) = wait.left() else { return Err(Stop::Late) };
@@ -250,7 +255,7 @@ impl Engine {
             if !tx.lead_is_sent() {
                 return Ok(moved);
             }
-            self.counters.sent.fetch_add(n as u64, Ordering::Relaxed);
+            self.counters.add_sent(n as u64);
             if want.done + n == len {
                 tx.end();
             }
@@ -291,7 +296,7 @@ impl Engine {
             rx.starved = false;
             if !rx.is_in_body() {
                 let header = schedule.is_first_recv(q).then(|| (task.header)(Way::In, peer));
-                match rx.begin(link, header.as_ref(), len, peer)? {
+                match rx.begin(link, header.as_ref(), len, self.rank)? {
                     Begin::Nothing => return Ok(moved),
                     Begin::More => return Ok(true),
                     Begin::Body => moved = true,
@@ -315,14 +320,21 @@ impl Engine {
                     let n = whole(ready.len().min(may).min(chunk), dtype);
                     let cut = |s: Slice| Slice { at: s.at + want.done, len: n, ..s };
                     let (out, operand) = memory.operands(cut(dst), cut(with));
+                    let theirs = &ready[..n];
                     match operand {
-                        None => kernel::combine(dtype, op, out, &ready[..n]),
-                        Some(a) => kernel::combine_into(dtype, op, out, a, &ready[..n]),
+                        // Divides before it rounds.
+                        _ if last && op == ReduceOp::Avg => {
+                            kernel::fold(dtype, op, self.members.len(), out, operand, &[theirs], &[]);
+                        }
+                        None => kernel::combine(dtype, op, out, theirs),
+                        Some(a) => kernel::combine_into(dtype, op, out, a, theirs),
                     }
-                    if last {
-                        kernel::finish(dtype, op, self.members.len(), out);
-                    }
+                    let piece = n == 0 && !ready.is_empty();
                     link.consume(n);
+                    if piece {
+                        // A piece of an element: has the link ended?
+                        link.put(&[], &[])?;
+                    }
                     n
                 }
                 Act::Fold { .. } => continue,
@@ -373,7 +385,8 @@ impl Engine {
         for (slot, &p) in slots.iter_mut().zip(from) {
             let Some((_, Some(link))) = links.by_ref().find(|(i, _)| *i == p) else { return Ok(false) };
             let chunk = link.chunk();
-            *slot = link.peek(n.min(chunk))?;
+            // At least an element: a look for nothing would not see what has come.
+            *slot = link.peek(n.min(chunk).max(dtype.size()))?;
             let ready = whole(slot.len().min(chunk), dtype);
             self.rx[p].starved = ready == 0;
             n = n.min(ready);
@@ -478,6 +491,7 @@ impl Engine {
         let call = Some(task.info);
         match stop {
             Stop::Failed(f) => self.blame(&f, call),
+            Stop::Closed => Error::Closed,
             Stop::Left(peer) => {
                 let cause = "left the group".to_owned();
                 self.abort(Failure { culprit: peer, by: self.rank, cause: cause.clone(), reported: false });

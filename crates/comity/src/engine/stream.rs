@@ -136,7 +136,7 @@ impl Rx {
     pub(super) fn unstash(&mut self, wants: impl Fn(&Header) -> bool) -> Option<Parcel> {
         let i = self.stash.iter().position(|p| wants(&p.header))?;
         let p = self.stash.remove(i)?;
-        self.stashed -= p.bytes.len();
+        self.stashed -= p.bytes.len() + size_of::<Parcel>();
         Some(p)
     }
 
@@ -182,9 +182,12 @@ impl Rx {
                 }
                 At::Body => return Ok(Begin::Body),
                 At::Stash(pad) => {
-                    if !self.keep(link, pad)? {
+                    let before = self.pos;
+                    let whole = self.keep(link, pad)?;
+                    moved |= self.pos != before;
+                    if !whole {
                         self.starved = true;
-                        return Ok(Begin::More);
+                        return Ok(if moved { Begin::More } else { Begin::Nothing });
                     }
                 }
             }
@@ -207,10 +210,11 @@ impl Rx {
         let same_tag = expected.is_some_and(|e| e.info.op == got.info.op && e.info.tag == got.info.tag);
         match got.pair_bytes() {
             Some(bytes) if !same_tag && expected.is_none_or(|e| e.context == got.context) => {
-                if bytes > STASH - self.stashed {
+                let cost = bytes.saturating_add(size_of::<Parcel>());
+                if cost > STASH - self.stashed {
                     return Err(Refusal::Flood(got));
                 }
-                self.stashed += bytes;
+                self.stashed += cost;
                 // Grows as bytes arrive, not by what a header claims.
                 self.stash.push_back(Parcel { header: got, bytes: Vec::new() });
                 self.at = At::Stash(header::lead(self.pos - LEN as u64, true, bytes) - LEN);
@@ -238,7 +242,7 @@ impl Rx {
         let len = parcel.header.pair_bytes().unwrap_or(0);
         while parcel.bytes.len() < len {
             let have = parcel.bytes.len();
-            let part = (len - have).min(1 << 20);
+            let part = (len - have).min(link.chunk());
             parcel.bytes.resize(have + part, 0);
             let n = link.take(&mut parcel.bytes[have..]);
             parcel.bytes.truncate(have + *n.as_ref().unwrap_or(&0));

@@ -81,7 +81,10 @@ impl Wait {
     /// Did spinning pay?
     fn learn(&mut self) {
         let p = &mut self.patience;
-        p.spins = if self.looks > p.spins { (p.spins / 2).max(LEAST) } else { p.spins * 2 }.min(p.most);
+        // On a core of its own a peer is not hastened by yielding, on a shared one the first yield lets it answer.
+        let yields = self.looks.saturating_sub(p.spins);
+        let shared = (1..=2).contains(&yields);
+        p.spins = if shared { (p.spins / 2).max(LEAST) } else { p.spins * 2 }.min(p.most);
     }
 
     /// Nothing moved.

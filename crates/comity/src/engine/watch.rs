@@ -30,6 +30,8 @@ pub(crate) struct Failure {
 pub(crate) struct Watch {
     failed: AtomicBool,
     first: OnceLock<Failure>,
+    /// This rank leaves, a call under way or not.
+    closing: AtomicBool,
     left: Vec<AtomicBool>,
     /// How many members have left; lets a call skip the list.
     left_count: AtomicU32,
@@ -45,6 +47,7 @@ impl Watch {
         Ok(Self {
             failed: AtomicBool::new(false),
             first: OnceLock::new(),
+            closing: AtomicBool::new(false),
             left: (0..size).map(|_| AtomicBool::new(false)).collect(),
             left_count: AtomicU32::new(0),
             progress: AtomicU64::new(0),
@@ -69,6 +72,17 @@ impl Watch {
             self.left_count.fetch_add(1, Ordering::Release);
             self.bell.ring();
         }
+    }
+
+    /// This rank leaves: its call under way ends.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// Whether [`close`](Self::close) was called.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
     }
 
     /// The first failure, if there is one. One load when there is none.

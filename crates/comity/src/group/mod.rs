@@ -10,8 +10,9 @@ pub use request::{Request, Scope};
 
 use crate::{
     CallInfo, Error, LinkKind, Misuse, Op, Peer, Result, Stats,
-    backend::{Backend, Call, Fabric, Single},
+    backend::{Alarm, Backend, Call, Fabric, Single},
     boot::World,
+    config::MAX_TIMEOUT,
     engine::Failure,
     link::LocalWorld,
     stats::Counters,
@@ -22,7 +23,8 @@ use request::Job;
 use std::{
     cell::Cell,
     fmt,
-    sync::{Arc, Mutex, OnceLock, atomic::Ordering, mpsc},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{Arc, Mutex, atomic::Ordering, mpsc},
     time::{Duration, Instant},
 };
 
@@ -38,7 +40,7 @@ pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
 /// A group of one rank is a group too: calls are checked in the same way, then copy or do nothing.
 ///
 /// # Errors
-/// [`Error::Misuse`] leaves the group as it was, and no byte has moved. Every other error is final: the group has
+/// [`Error::Misuse`] and [`Error::Order`] leave the group as it was, and no byte has moved. Every other error of a call is final: the group has
 /// failed on every rank, later calls return [`Error::Broken`] with the first cause at once, and what the failed
 /// call's output buffer holds is undefined.
 ///
@@ -73,7 +75,10 @@ pub(crate) struct Core {
     state: Mutex<State>,
     counters: Arc<Counters>,
     /// Jobs for the group's own thread, which starts with the first.
-    worker: OnceLock<mpsc::Sender<Job>>,
+    worker: Mutex<Option<mpsc::Sender<Job>>>,
+    /// Reaches calls under way from other threads.
+    alarm: Option<Alarm>,
+    kinds: Vec<Option<LinkKind>>,
 }
 
 struct State {
@@ -85,8 +90,8 @@ struct State {
 }
 
 thread_local! {
-    /// The group whose turn this thread holds while it runs background work.
-    static TURN: Cell<*const Core> = const { Cell::new(std::ptr::null()) };
+    /// The group whose turn this thread holds while it runs background work, and the turn.
+    static TURN: Cell<(*const Core, u64)> = const { Cell::new((std::ptr::null(), 0)) };
 }
 
 impl fmt::Debug for Group {
@@ -138,6 +143,7 @@ impl Group {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Self {
+        let (alarm, kinds) = (backend.alarm(), backend.links());
         let state = State { backend: Some(backend), seq: 0, splits: 0, context, broken: None };
         let core = Core {
             rank,
@@ -145,7 +151,9 @@ impl Group {
             turn: Turn::new(),
             state: Mutex::new(state),
             counters,
-            worker: OnceLock::new(),
+            worker: Mutex::new(None),
+            alarm,
+            kinds,
         };
         Self { core: Arc::new(core), limit }
     }
@@ -174,7 +182,7 @@ impl Group {
     /// ```
     #[must_use]
     pub fn timeout(&self, limit: Duration) -> Self {
-        Self { limit, ..self.clone() }
+        Self { limit: limit.min(MAX_TIMEOUT), ..self.clone() }
     }
 
     /// The members by rank, as errors name them.
@@ -182,10 +190,9 @@ impl Group {
         &self.core.peers
     }
 
-    /// The kind of link to each rank; `None` for this rank, and for all of them once the group has failed or is closed.
-    pub fn link_kinds(&self) -> Vec<Option<LinkKind>> {
-        let state = lock(&self.core.state);
-        state.backend.as_ref().map_or_else(|| vec![None; self.size()], |b| b.links())
+    /// The kind of link to each rank; `None` for this rank.
+    pub fn link_kinds(&self) -> &[Option<LinkKind>] {
+        &self.core.kinds
     }
 
     /// What this group has done on this rank so far.
@@ -193,9 +200,12 @@ impl Group {
         self.core.counters.read()
     }
 
-    /// Leave the group, in this call's turn; later calls return [`Error::Closed`], and peers that still need this rank
-    /// get an error that names it. Dropping the last handle does the same. Neither waits for other ranks.
+    /// Leave the group: a call under way on another thread and later calls return [`Error::Closed`], and peers that still
+    /// need this rank get an error that names it. Dropping the last handle leaves too. Neither waits for other ranks.
     pub fn close(&self) {
+        if let Some(a) = &self.core.alarm {
+            a.close();
+        }
         self.in_turn(|| {
             let mut state = lock(&self.core.state);
             state.backend = None;
@@ -207,11 +217,11 @@ impl Group {
     pub fn abort(&self, why: &str) {
         let failure =
             Failure { culprit: self.rank(), by: self.rank(), cause: why.to_owned(), reported: true };
+        if let Some(a) = &self.core.alarm {
+            a.raise(failure);
+        }
         self.in_turn(|| {
             let mut state = lock(&self.core.state);
-            if let Some(b) = &mut state.backend {
-                b.abort(failure);
-            }
             let by = self.core.peers[self.rank()].clone();
             let error = Error::Aborted { by, reason: why.to_owned(), call: None };
             state.broken.get_or_insert_with(|| Arc::new(error));
@@ -225,7 +235,7 @@ impl Group {
 
     /// Run `f` when all calls made before have ended; at once on the thread that runs this group's background work.
     fn in_turn<R>(&self, f: impl FnOnce() -> R) -> R {
-        if TURN.get() == Arc::as_ptr(&self.core) {
+        if TURN.get().0 == Arc::as_ptr(&self.core) {
             return f();
         }
         let turn = Served::wait(&self.core.turn, self.core.turn.take());
@@ -246,7 +256,15 @@ impl State {
         let Some(backend) = &mut self.backend else { return Err(Error::Closed) };
         let info = call.info;
         let out = match backend.failure(Some(info)) {
-            None => backend.run(call, limit),
+            // A panic in the middle of a call leaves the links in the middle of a message.
+            None => match catch_unwind(AssertUnwindSafe(|| backend.run(call, limit))) {
+                Ok(out) => out,
+                Err(panic) => {
+                    self.broken =
+                        Some(Arc::new(Error::Os { what: info.to_string(), message: "panicked".into() }));
+                    resume_unwind(panic)
+                }
+            },
             Some(e) => Err(e),
         };
         self.note(&out, counters);

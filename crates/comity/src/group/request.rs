@@ -1,12 +1,12 @@
 //! Work that runs in its turn in the background.
 
 use super::{Core, Group, Served, TURN};
-use crate::{Error, Result, sync::lock};
+use crate::{Error, Result, config::MAX_TIMEOUT, sync::lock};
 use std::{
     any::Any,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{Arc, Condvar, Mutex, OnceLock, mpsc},
+    sync::{Arc, Condvar, Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -48,13 +48,19 @@ impl Group {
         &self,
         f: impl FnOnce(&Self) -> Result<R> + Send + 'static,
     ) -> Request<R> {
+        // Tickets and jobs must queue in the same order: one thread takes them one by one.
+        let mut worker = lock(&self.core.worker);
+        if worker.is_none() {
+            match start_worker() {
+                Ok(w) => *worker = Some(w),
+                Err(e) => return Request::ended(Ok(Err(e))),
+            }
+        }
         let (request, job) = self.job(f);
-        let worker = match self.worker() {
-            Ok(w) => w,
-            Err(e) => return request.failed(e),
-        };
-        // The thread lives as long as the group does, and this handle keeps it alive.
-        let _ = worker.send(Box::new(job));
+        if let Some(w) = &*worker {
+            // The thread lives as long as the group does, and this handle keeps it alive.
+            let _ = w.send(Box::new(job));
+        }
         request
     }
 
@@ -87,7 +93,7 @@ impl Group {
     pub fn scope<'env, T>(&'env self, f: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> T) -> T {
         thread::scope(|threads| {
             // Dropping it at the end, also by a panic, tells the scope's thread that no more work comes.
-            let scope = Scope { group: self, threads, jobs: OnceLock::new() };
+            let scope = Scope { group: self, threads, jobs: Mutex::new(None) };
             f(&scope)
         })
     }
@@ -99,13 +105,13 @@ impl Group {
     ) -> (Request<R>, impl FnOnce() + Send + 'a) {
         let slot = Arc::new(Slot { out: Mutex::new(None), done: Condvar::new() });
         let ticket = self.core.turn.take();
-        let request = Request { slot: slot.clone(), core: Arc::as_ptr(&self.core) as usize };
+        let request = Request { slot: slot.clone(), core: Arc::as_ptr(&self.core) as usize, ticket };
         let group = self.clone();
         let job = move || {
             let core = group.core.clone();
             let out = {
                 let _turn = Served::wait(&core.turn, ticket);
-                let _mark = Mark::set(&core);
+                let _mark = Mark::set(&core, ticket);
                 catch_unwind(AssertUnwindSafe(|| f(&group)))
             };
             drop(group);
@@ -113,31 +119,27 @@ impl Group {
         };
         (request, job)
     }
+}
 
-    fn worker(&self) -> Result<&mpsc::Sender<Job>> {
-        if let Some(w) = self.core.worker.get() {
-            return Ok(w);
-        }
-        let (tx, rx) = mpsc::channel::<Job>();
-        // The thread ends when the last handle has gone and no work is left. It is not joined: a process that exits
-        // does not wait for peers.
-        let work = move || rx.into_iter().for_each(|job| job());
-        thread::Builder::new()
-            .name("comity".into())
-            .spawn(work)
-            .map_err(|e| Error::os("starting the group's thread", e))?;
-        Ok(self.core.worker.get_or_init(|| tx))
-    }
+/// The thread that runs a group's background work. It ends when the last handle has gone and no work is left. It is not
+/// joined: a process that exits does not wait for peers.
+fn start_worker() -> Result<mpsc::Sender<Job>> {
+    let (tx, rx) = mpsc::channel::<Job>();
+    thread::Builder::new()
+        .name("comity".into())
+        .spawn(move || rx.into_iter().for_each(|job| job()))
+        .map_err(|e| Error::os("starting the group's thread", e))?;
+    Ok(tx)
 }
 
 /// Marks this thread as the one that holds a group's turn.
 struct Mark {
-    before: *const Core,
+    before: (*const Core, u64),
 }
 
 impl Mark {
-    fn set(core: &Arc<Core>) -> Self {
-        Self { before: TURN.replace(Arc::as_ptr(core)) }
+    fn set(core: &Arc<Core>, ticket: u64) -> Self {
+        Self { before: TURN.replace((Arc::as_ptr(core), ticket)) }
     }
 }
 
@@ -151,7 +153,7 @@ impl Drop for Mark {
 pub struct Scope<'scope, 'env: 'scope> {
     group: &'env Group,
     threads: &'scope thread::Scope<'scope, 'env>,
-    jobs: OnceLock<ScopeWorker<'scope>>,
+    jobs: Mutex<Option<ScopeWorker<'scope>>>,
 }
 
 type ScopeWorker<'scope> = mpsc::Sender<Box<dyn FnOnce() + Send + 'scope>>;
@@ -160,8 +162,9 @@ type ScopeWorker<'scope> = mpsc::Sender<Box<dyn FnOnce() + Send + 'scope>>;
 #[must_use = "wait for the result, or `detach` to let the work finish unobserved"]
 pub struct Request<R> {
     slot: Arc<Slot<R>>,
-    /// Which group, to refuse a wait that could never end.
+    /// Which group and turn, to refuse a wait that could never end.
     core: usize,
+    ticket: u64,
 }
 
 struct Slot<R> {
@@ -181,26 +184,32 @@ impl<R> Slot<R> {
 impl<'scope> Scope<'scope, '_> {
     /// Run `f` on the scope's thread, in its turn among the group's calls. See [`Group::spawn`].
     pub fn spawn<R: Send + 'scope>(&self, f: impl FnOnce(&Group) -> Result<R> + Send + 'scope) -> Request<R> {
-        let (request, job) = self.group.job(f);
-        match self.worker() {
-            Ok(w) => {
-                let _ = w.send(Box::new(job));
-                request
-            }
-            Err(e) => request.failed(e),
+        // In background work of the same group the turn is this thread's already, and later ones come only after it.
+        if TURN.get().0 == Arc::as_ptr(&self.group.core) {
+            return Request::ended(catch_unwind(AssertUnwindSafe(|| f(self.group))));
         }
+        // As in `Group::spawn`: tickets and jobs queue in the same order.
+        let mut worker = lock(&self.jobs);
+        if worker.is_none() {
+            match self.start_worker() {
+                Ok(w) => *worker = Some(w),
+                Err(e) => return Request::ended(Ok(Err(e))),
+            }
+        }
+        let (request, job) = self.group.job(f);
+        if let Some(w) = &*worker {
+            let _ = w.send(Box::new(job));
+        }
+        request
     }
 
-    fn worker(&self) -> Result<&ScopeWorker<'scope>> {
-        if let Some(w) = self.jobs.get() {
-            return Ok(w);
-        }
+    fn start_worker(&self) -> Result<ScopeWorker<'scope>> {
         let (tx, rx) = mpsc::channel::<Box<dyn FnOnce() + Send + 'scope>>();
         thread::Builder::new()
             .name("comity-scope".into())
             .spawn_scoped(self.threads, move || rx.into_iter().for_each(|job| job()))
             .map_err(|e| Error::os("starting the scope's thread", e))?;
-        Ok(self.jobs.get_or_init(|| tx))
+        Ok(tx)
     }
 }
 
@@ -238,7 +247,7 @@ impl<R> Request<R> {
     /// # Errors
     /// The request itself, still under way.
     pub fn wait_for(self, limit: Duration) -> std::result::Result<Result<R>, Self> {
-        let end = Instant::now() + limit;
+        let end = Instant::now() + limit.min(MAX_TIMEOUT);
         {
             let mut out = lock(&self.slot.out);
             loop {
@@ -261,14 +270,15 @@ impl<R> Request<R> {
     /// Let the work finish unobserved; what it returns is dropped.
     pub fn detach(self) {}
 
-    /// This request ended before it began.
-    fn failed(self, e: Error) -> Self {
-        self.slot.set(Ok(Err(e)));
-        self
+    /// A request that has ended already.
+    fn ended(out: Outcome<R>) -> Self {
+        let slot = Arc::new(Slot { out: Mutex::new(Some(out)), done: Condvar::new() });
+        Self { slot, core: 0, ticket: 0 }
     }
 
     fn would_wait_for_itself(&self) -> bool {
-        TURN.get() as usize == self.core
+        let (core, held) = TURN.get();
+        core as usize == self.core && self.ticket >= held
     }
 }
 

@@ -4,6 +4,7 @@ use super::{Group, lock, misuse};
 use crate::{
     Misuse, Op, Peer, Result,
     backend::{Bufs, Call},
+    engine::Failure,
     stats::Counters,
 };
 use std::sync::Arc;
@@ -65,6 +66,11 @@ impl Group {
         let backend =
             state.backend.as_mut().map(|b| b.split(&members, context, counters.clone(), limit)).transpose();
         let Some(backend) = backend.inspect_err(|e| {
+            // The others stand in this group still, and would wait for this rank there.
+            if let Some(alarm) = &self.core.alarm {
+                let cause = format!("could not split the group: {e}");
+                alarm.raise(Failure { culprit: self.rank(), by: self.rank(), cause, reported: false });
+            }
             let out: Result<()> = Err(e.clone());
             state.note(&out, &self.core.counters);
         })?

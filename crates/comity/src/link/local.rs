@@ -31,6 +31,8 @@ struct Hub {
     ends: Mutex<HashMap<End, Box<dyn Link>>>,
     /// Members and watches of each open group, by context and world rank.
     groups: Mutex<HashMap<(u64, usize), Open>>,
+    /// Groups that failed while some of their members had not opened them yet.
+    failed: Mutex<HashMap<u64, Failure>>,
 }
 
 /// Context, owner, peer.
@@ -72,6 +74,9 @@ impl World for LocalWorld {
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, _: Instant) -> Result<Links> {
         let open = Open { members: members.to_vec(), watch: Arc::downgrade(watch) };
         lock(&self.hub.groups).insert((context, self.rank), open);
+        if let Some(failure) = lock(&self.hub.failed).get(&context) {
+            watch.fail(failure.clone());
+        }
         let mut ends = lock(&self.hub.ends);
         let mut link = |&peer: &usize| {
             if peer == self.rank {
@@ -97,11 +102,15 @@ impl World for LocalWorld {
                 watch.leave(me);
             }
         }
+        if !groups.keys().any(|(c, _)| *c == context) {
+            lock(&self.hub.failed).remove(&context);
+        }
         drop(groups);
         lock(&self.hub.ends).retain(|(c, owner, _), _| *c != context || *owner != self.rank);
     }
 
     fn abort(&self, context: u64, failure: &Failure) {
+        lock(&self.hub.failed).entry(context).or_insert_with(|| failure.clone());
         let groups = lock(&self.hub.groups);
         let others = groups.iter().filter(|((c, m), _)| *c == context && *m != self.rank);
         for watch in others.filter_map(|(_, o)| o.watch.upgrade()) {

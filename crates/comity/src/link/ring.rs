@@ -48,6 +48,8 @@ pub(crate) struct Writer {
 #[derive(Debug)]
 pub(crate) struct Reader {
     head: u64,
+    /// As the writer knows it.
+    shown: u64,
     tail: u64,
     cap: usize,
 }
@@ -100,7 +102,7 @@ impl Reader {
     /// At the start of an empty ring.
     pub(crate) fn new(cap: usize) -> Self {
         assert!(cap.is_power_of_two());
-        Self { head: 0, tail: 0, cap }
+        Self { head: 0, shown: 0, tail: 0, cap }
     }
 
     /// Where the next byte lies, and how many are ready, if any are without a look at the writer; else after one.
@@ -117,9 +119,16 @@ impl Reader {
     }
 
     /// Give `n` bytes back; true if the writer sleeps and must be woken.
+    ///
+    /// They are shown to the writer an eighth of the ring at a time. Nobody waits for the rest: a writer that finds no room
+    /// has at least seven eighths unread before it.
     #[inline]
     pub(crate) fn release(&mut self, s: &Shared, n: usize) -> bool {
         self.head += n as u64;
+        if ((self.head - self.shown) as usize) < self.cap / 8 {
+            return false;
+        }
+        self.shown = self.head;
         s.head.0.store(self.head, Ordering::Release);
         wakes(&s.writer_asleep.0)
     }

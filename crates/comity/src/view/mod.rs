@@ -55,7 +55,7 @@ impl<'a> View<'a> {
     /// `ptr` need not be aligned for `dtype`.
     ///
     /// # Safety
-    /// `ptr` is readable for `count * dtype.size()` bytes in `place` for `'a`.
+    /// `ptr` is readable for `count * dtype.size()` bytes in `place` for `'a`; bytes of [`DType::Bool`] are 0 or 1.
     pub unsafe fn from_raw(ptr: *const u8, count: usize, dtype: DType, place: Place) -> Self {
         Self { ptr, count, dtype, place, life: PhantomData }
     }
