@@ -9,7 +9,7 @@ use super::{
     accept::{Accepted, Acceptor},
     hello::{Channel, Hello, Verdict},
     liveness,
-    standing::{Arrival, DIED, Slot, Standing, abort_note},
+    standing::{Arrival, DIED, Line, Slot, Standing, abort_note},
     stream::Stream,
     wire::Note,
 };
@@ -20,7 +20,7 @@ use crate::{
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
-    sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -204,15 +204,10 @@ impl Control {
 
     fn serve(&self, mut acceptor: Acceptor) {
         loop {
-            let mut conns: Vec<(usize, Arc<Stream>, bool)> = Vec::new();
             let state = self.lock();
-            for (rank, slot) in state.slots.iter().enumerate() {
-                if let Slot::Live(conn) = slot {
-                    conns.push((rank, Arc::clone(conn.stream()), conn.is_pending()));
-                }
-            }
+            let lines = state.live();
             let stop = state.stop;
-            if stop.is_some_and(|s| Instant::now() >= s || conns.iter().all(|c| !c.2)) {
+            if stop.is_some_and(|s| Instant::now() >= s || lines.iter().all(|l| !l.pending)) {
                 return;
             }
             let parked = state.parked.iter().map(|a| a.until).min();
@@ -222,7 +217,7 @@ impl Control {
             // Whatever has come by now is found below, so nobody is thought silent because this thread was kept waiting.
             let heard_until = Instant::now();
             let until = parked.into_iter().chain(stop).chain(due).min();
-            let ready = self.wait(&acceptor, &conns, until);
+            let ready = self.wait(&acceptor, &lines, until);
             self.bell.hush();
             let accepted = acceptor.step(&mut |hello, stream| self.judge(hello, stream));
 
@@ -257,25 +252,30 @@ impl Control {
         }
     }
 
-    /// Sleep until there is something to do; the ranks that have something to say or room to be told.
-    fn wait(
-        &self,
-        acceptor: &Acceptor,
-        conns: &[(usize, Arc<Stream>, bool)],
-        until: Option<Instant>,
-    ) -> Vec<usize> {
+    /// Sleep until there is something to do; the ranks that have something to say or room to be told, and whether they have ended.
+    fn wait(&self, acceptor: &Acceptor, lines: &[Line], until: Option<Instant>) -> Vec<(usize, bool)> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::IN)];
-        for (_, stream, pending) in conns {
-            let write = if *pending { PollFlags::OUT } else { PollFlags::empty() };
-            fds.push(PollFd::new(stream, PollFlags::IN | write));
+        for line in lines {
+            let write = if line.pending { PollFlags::OUT } else { PollFlags::empty() };
+            fds.push(PollFd::new(&line.stream, PollFlags::IN | write));
         }
+        fds.extend(lines.iter().flat_map(|l| &l.process).map(|p| PollFd::new(p, PollFlags::IN)));
         let until = acceptor.interest(&mut fds).into_iter().chain(until).min();
         // The descriptors are ours and open; if the system still refuses, do not spin.
         if poll_until(&mut fds, until).is_err() {
             std::thread::sleep(Duration::from_millis(10));
         }
-        let ready = fds.iter().skip(1).zip(conns).filter(|(fd, _)| !fd.revents().is_empty());
-        ready.map(|(_, conn)| conn.0).collect()
+        let (streams, rest) = fds.get(1..).unwrap_or_default().split_at(lines.len());
+        let mut processes = rest.iter();
+        let mut ready = Vec::new();
+        for (line, stream) in lines.iter().zip(streams) {
+            let process = line.process.as_ref().and_then(|_| processes.next());
+            let ended = process.is_some_and(|p| !p.revents().is_empty());
+            if ended || !stream.revents().is_empty() {
+                ready.push((line.rank, ended));
+            }
+        }
+        ready
     }
 
     fn judge(&self, hello: &Hello, stream: &Stream) -> Verdict {
@@ -297,7 +297,7 @@ impl Control {
             (Channel::Control, _) => {
                 no("this rank is connected already; every process needs a rank of its own")
             }
-            // Its control connection may be among those that are being taken up right now.
+            // Its control connection stands for it, but the end of that handshake is not read here yet.
             (Channel::Shm | Channel::Tcp { .. }, Slot::Absent) => Verdict::Busy,
             (Channel::Shm | Channel::Tcp { .. }, Slot::Dead(_)) => no("you are not a member any more"),
             (Channel::Shm, _) if !self.rules.shm || !matches!(stream, Stream::Unix(_)) => {
@@ -347,14 +347,28 @@ fn farewell_at_exit(control: &Arc<Control>) {
 }
 
 extern "C" fn farewell() {
-    let Ok(open) = OPEN.try_lock() else { return };
+    let Some(open) = lock_soon(&OPEN) else { return };
     for control in open.iter().filter_map(Weak::upgrade) {
         // A forked child shares the connections, but they are not its own.
         if control.pid == std::process::id()
-            && let Ok(mut state) = control.state.try_lock()
+            && let Some(mut state) = lock_soon(&control.state)
             && state.stop.is_none()
         {
             state.farewell("");
+        }
+    }
+}
+
+/// The lock, if it is free soon: another thread holds it for a moment only, but one that exits while it holds it never gives
+/// it back.
+fn lock_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    let until = Instant::now() + LAST_WORDS;
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(100)),
         }
     }
 }

@@ -190,6 +190,7 @@ mod tests {
             l.tick(zero + ms(7000)),
             [Verdict::Suspect { rank: 1, silence: ms(3000), progress: None }]
         );
+        l.hear(2, zero + ms(7100), None);
         assert_eq!(l.tick(zero + ms(10_000)), [Verdict::Dead { rank: 1, silence: ms(6000) }]);
     }
 

@@ -13,6 +13,7 @@ use socket2::{SockRef, TcpKeepalive};
 use std::{
     collections::{HashMap, VecDeque},
     io,
+    os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -60,10 +61,23 @@ pub(super) struct Arrival {
     pub(super) until: Instant,
 }
 
+/// What the control thread waits for on behalf of one other process.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) rank: usize,
+    pub(super) stream: Arc<Stream>,
+    /// There is something to send.
+    pub(super) pending: bool,
+    /// Readable when the process has ended.
+    pub(super) process: Option<Arc<OwnedFd>>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Standing {
     pub(super) slots: Vec<Slot>,
+    /// Readable when the process has ended; where the system can tell.
+    processes: Vec<Option<Arc<OwnedFd>>>,
     contexts: HashMap<u64, Context>,
     closed: VecDeque<u64>,
     early: VecDeque<(usize, Note)>,
@@ -79,6 +93,7 @@ impl Standing {
     pub(super) fn new(me: usize, size: usize, silence: Option<Duration>) -> Self {
         Self {
             slots: (0..size).map(|r| if r == me { Slot::Oneself } else { Slot::Absent }).collect(),
+            processes: (0..size).map(|_| None).collect(),
             contexts: HashMap::new(),
             closed: VecDeque::new(),
             early: VecDeque::new(),
@@ -101,6 +116,7 @@ impl Standing {
     /// Drop every connection and every group.
     pub(super) fn clear(&mut self) {
         self.slots.clear();
+        self.processes.clear();
         self.contexts.clear();
         self.parked.clear();
     }
@@ -120,6 +136,9 @@ impl Standing {
             if let Err(e) = keep_alive(&stream, self.liveness.limit()) {
                 // The beats find what this would have found.
                 tracing::debug!(rank, %e, "no keepalive on a control connection");
+            }
+            if let Some(place) = self.processes.get_mut(rank) {
+                *place = process_of(&stream).map(Arc::new);
             }
             *slot = Slot::Live(Conn::new(stream));
             self.liveness.watch(rank, now);
@@ -160,10 +179,26 @@ impl Standing {
         Some(group.members)
     }
 
-    /// Read what `ranks` say. True if one has ended.
-    pub(super) fn hear(&mut self, ranks: &[usize], now: Instant) -> bool {
+    /// Who is connected.
+    pub(super) fn live(&self) -> Vec<Line> {
+        let slots = self.slots.iter().zip(&self.processes).enumerate();
+        slots
+            .filter_map(|(rank, (slot, process))| match slot {
+                Slot::Live(conn) => Some(Line {
+                    rank,
+                    stream: Arc::clone(conn.stream()),
+                    pending: conn.is_pending(),
+                    process: process.clone(),
+                }),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Read what `ranks` say; those with a true have ended. True if one has.
+    pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) -> bool {
         let (mut notes, mut ends) = (Vec::new(), Vec::new());
-        for &rank in ranks {
+        for &(rank, ended) in ranks {
             let Some(slot @ Slot::Live(_)) = self.slots.get_mut(rank) else { continue };
             let Slot::Live(conn) = slot else { continue };
             if self.stop.is_some() {
@@ -173,7 +208,8 @@ impl Standing {
                 }
                 continue;
             }
-            let open = conn.fill() && conn.flush().is_ok();
+            // What it said before it ended is there to be read.
+            let open = conn.fill() && conn.flush().is_ok() && !ended;
             let (mut spoke, mut progress) = (false, None);
             loop {
                 match conn.next().map(|m| m.map(|m| Note::decode(&m))) {
@@ -306,6 +342,9 @@ impl Standing {
             _ => return,
         }
         self.liveness.forget(rank);
+        if let Some(place) = self.processes.get_mut(rank) {
+            *place = None;
+        }
         for context in self.contexts_with(rank) {
             self.member_is_gone(context, rank);
         }
@@ -354,6 +393,21 @@ impl Standing {
 
 pub(super) fn abort_note(context: u64, f: &Failure) -> Note {
     Note::Abort { context, culprit: f.culprit as u32, reported: f.reported, cause: f.cause.clone() }
+}
+
+/// What tells the end of the process at the other end of a connection within this host. A child that it forked keeps its sockets
+/// open, and would hide its death.
+#[cfg(target_os = "linux")]
+fn process_of(stream: &Stream) -> Option<OwnedFd> {
+    use rustix::{net::sockopt::socket_peercred, process::PidfdFlags, process::pidfd_open};
+    let Stream::Unix(stream) = stream else { return None };
+    // One of another namespace of processes cannot be named; an older system cannot tell.
+    pidfd_open(socket_peercred(stream).ok()?.pid, PidfdFlags::empty()).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn process_of(_: &Stream) -> Option<OwnedFd> {
+    None
 }
 
 /// Let the system end a connection whose other host is gone, should the beats not have found it before. Where silence is allowed

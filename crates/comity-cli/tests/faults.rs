@@ -1,0 +1,383 @@
+//! Ranks that are killed, stopped, or exit without a word: every other rank gets an error that names them, in time, or its result.
+#![cfg(target_os = "linux")]
+#![allow(missing_docs)]
+
+#[path = "faults/actor.rs"]
+mod actor;
+#[path = "faults/crew.rs"]
+mod crew;
+
+use actor::{acted, monotonic};
+use comity::{Config, Key, boot::Store};
+use crew::Crew;
+use rustix::process::Signal;
+use serde_json::Value;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long the distribution of a kind of death is measured.
+const MEASURE: Duration = Duration::from_secs(6);
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn text(said: &Value) -> &str {
+    said["text"].as_str().unwrap()
+}
+
+/// Milliseconds from `since` until it was said.
+fn took(said: &Value, since: u64) -> f64 {
+    said["at"].as_u64().unwrap().saturating_sub(since) as f64 / 1e6
+}
+
+fn others(n: usize, not: usize) -> impl Iterator<Item = usize> + Clone {
+    (0..n).filter(move |r| *r != not)
+}
+
+fn show(what: &str, mut times: Vec<f64>) {
+    times.sort_by(f64::total_cmp);
+    let at = |q: f64| times[((times.len() - 1) as f64 * q).round() as usize];
+    let (n, p50, p99, max) = (times.len(), at(0.5), at(0.99), at(1.0));
+    println!("{what}: {n} errors, p50 {p50:.1} ms, p99 {p99:.1} ms, max {max:.1} ms");
+}
+
+/// After its error a rank gets the same cause at once, and closes soon.
+fn check_after(crew: &mut Crew, rank: usize, error: &str) {
+    let again = &crew.hear("again", [rank])[0];
+    assert_eq!((text(again), &again["same"]), (error, &Value::Bool(true)));
+    assert!(again["micros"].as_u64().unwrap() < 50_000, "{again}");
+    let closed = &crew.hear("closed", [rank])[0];
+    assert!(closed["millis"].as_u64().unwrap() < 5000, "{closed}");
+}
+
+/// Kill ranks of 8 while they play `role`, over and over; every survivor names the right one.
+fn kills(test: &str, role: impl Fn(usize) -> String, ready: &str, absent: usize) {
+    let begun = Instant::now();
+    let mut times = Vec::new();
+    let n = 8;
+    for round in 0.. {
+        let victim = (round * 3 + 1) % (n - absent);
+        let links = ["shm,tcp", "tcp"][round % 2];
+        let mut crew = Crew::start(test, &role(victim), n, 0..n - absent, &[("COMITY_LINKS", links)]);
+        crew.hear(ready, 0..n - absent);
+        thread::sleep(ms(100 + round as u64 * 7 % 50));
+        let killed = crew.signal(victim, Signal::KILL);
+        for said in crew.hear("error", others(n - absent, victim)) {
+            assert!(text(&said).contains(&format!("rank {victim} ")), "rank {victim} was killed: {said}");
+            let took = took(&said, killed);
+            assert!(took < 2000.0, "{took} ms: {said}");
+            times.push(took);
+            if absent == 0 {
+                check_after(&mut crew, said["rank"].as_u64().unwrap() as usize, text(&said));
+            }
+        }
+        if round >= 1 && begun.elapsed() > MEASURE {
+            break;
+        }
+    }
+    show(test, times);
+}
+
+#[test]
+fn killed_in_an_all_reduce() {
+    if !acted() {
+        kills("killed_in_an_all_reduce", |_| "ops".into(), "ready", 0);
+    }
+}
+
+#[test]
+fn killed_in_an_exchange_of_others() {
+    if !acted() {
+        kills("killed_in_an_exchange_of_others", |_| "pairs".into(), "ready", 0);
+    }
+}
+
+#[test]
+fn killed_outside_a_barrier() {
+    if !acted() {
+        kills("killed_outside_a_barrier", |victim| format!("barrier {victim}"), "ready", 0);
+    }
+}
+
+#[test]
+fn killed_while_ranks_join() {
+    if !acted() {
+        kills("killed_while_ranks_join", |_| "ops".into(), "started", 1);
+    }
+}
+
+#[test]
+fn killed_while_all_are_idle() {
+    if acted() {
+        return;
+    }
+    let mut times = Vec::new();
+    for (links, victim) in [("shm,tcp", 5), ("tcp", 0), ("shm,tcp", 7)] {
+        let mut crew = Crew::start("killed_while_all_are_idle", "idle", 8, 0..8, &[("COMITY_LINKS", links)]);
+        crew.hear("ready", 0..8);
+        crew.signal(victim, Signal::KILL);
+        thread::sleep(ms(250));
+        others(8, victim).for_each(|r| crew.tell(r, "call"));
+        for rank in others(8, victim) {
+            let called = crew.hear("called", [rank])[0]["at"].as_u64().unwrap();
+            let said = &crew.hear("error", [rank])[0];
+            assert!(text(said).contains(&format!("rank {victim} ")) && text(said).contains("died"), "{said}");
+            times.push(took(said, called));
+            check_after(&mut crew, rank, text(said));
+        }
+    }
+    assert!(times.iter().all(|t| *t < 1000.0), "{times:?}");
+    show("killed_while_all_are_idle", times);
+}
+
+#[test]
+fn killed_while_ranks_close() {
+    if acted() {
+        return;
+    }
+    for round in 0..20 {
+        let victim = round % 4;
+        let mut crew = Crew::start("killed_while_ranks_close", "closing", 4, 0..4, &[]);
+        crew.hear("ready", [victim]);
+        thread::sleep(Duration::from_micros(round as u64 * 150));
+        crew.signal(victim, Signal::KILL);
+        for rank in others(4, victim) {
+            // The last call may have ended before, and the group been closed; but nothing hangs, and nobody else is blamed.
+            let closed = &crew.hear("closed", [rank])[0];
+            assert!(closed["millis"].as_u64().unwrap() < 5000, "{closed}");
+            let said = crew.said(rank, "error").or_else(|| crew.said(rank, "again"));
+            if let Some(said) = said {
+                assert!(text(&said).contains(&format!("rank {victim} ")), "rank {victim} was killed: {said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn killed_while_a_child_holds_its_sockets() {
+    if acted() {
+        return;
+    }
+    let mut crew = Crew::start("killed_while_a_child_holds_its_sockets", "fork", 3, 0..3, &[]);
+    crew.hear("ready", 0..3);
+    crew.hear("forked", [1]);
+    let killed = crew.signal(1, Signal::KILL);
+    for said in crew.hear("error", [0, 2]) {
+        assert!(text(&said).contains("rank 1 ") && text(&said).contains("died"), "{said}");
+        assert!(took(&said, killed) < 2000.0, "{said}");
+    }
+}
+
+#[test]
+fn killed_under_the_launcher() {
+    if acted() {
+        return;
+    }
+    let mut crew = Crew::launch("killed_under_the_launcher", "ops", 4, &[]);
+    crew.hear("ready", 0..4);
+    thread::sleep(ms(100));
+    let killed = crew.signal(2, Signal::KILL);
+    for said in crew.hear("error", [0, 1, 3]) {
+        assert!(text(&said).contains("rank 2 ") && took(&said, killed) < 2000.0, "{said}");
+    }
+    assert_eq!(crew.code(), Some(137));
+}
+
+#[test]
+fn a_stopped_rank_is_given_up_and_told_so() {
+    if acted() {
+        return;
+    }
+    let mut times = Vec::new();
+    for (links, role, victim) in [
+        ("shm,tcp", "ops", 2),
+        ("tcp", "ops", 0),
+        ("shm,tcp", "pairs", 3),
+        ("tcp", "pairs", 1),
+        ("tcp", "barrier 1", 1),
+    ] {
+        let env = [("COMITY_DETECTION", "1"), ("COMITY_LINKS", links)];
+        let mut crew = Crew::start("a_stopped_rank_is_given_up_and_told_so", role, 4, 0..4, &env);
+        crew.hear("ready", 0..4);
+        thread::sleep(ms(200));
+        let stopped = crew.signal(victim, Signal::STOP);
+        for said in crew.hear("error", others(4, victim)) {
+            let words = text(&said);
+            assert!(
+                words.contains(&format!("rank {victim} "))
+                    && words.contains("fell silent: nothing heard for 1."),
+                "{said}"
+            );
+            let took = took(&said, stopped);
+            assert!(took > 700.0 && took < 2000.0, "{took} ms: {said}");
+            times.push(took);
+            check_after(&mut crew, said["rank"].as_u64().unwrap() as usize, words);
+        }
+        crew.signal(victim, Signal::CONT);
+        if !role.starts_with("barrier") {
+            let said = &crew.hear("error", [victim])[0];
+            let words = text(said);
+            assert!(
+                words.contains(&format!("rank {victim} "))
+                    && words.contains("was given up: nothing was heard from it for 1."),
+                "{said}"
+            );
+            assert!(words.contains("(seen by rank "), "{said}");
+            check_after(&mut crew, victim, words);
+        }
+    }
+    show("a_stopped_rank_is_given_up_and_told_so", times);
+}
+
+/// Stop `who` of 4 for `pause` amid all-reduces; then all end in good order, and every sum was right.
+fn ride_through(test: &str, who: &[usize], pause: Duration, env: impl Fn(usize) -> &'static str) {
+    let vars = |r| vec![("COMITY_DETECTION".to_owned(), env(r).to_owned())];
+    let mut crew = Crew::start_each(test, "ops", 4, 0..4, vars);
+    crew.hear("ready", 0..4);
+    thread::sleep(ms(200));
+    for r in who {
+        crew.signal(*r, Signal::STOP);
+    }
+    thread::sleep(pause);
+    for r in who {
+        crew.signal(*r, Signal::CONT);
+    }
+    thread::sleep(ms(300));
+    crew.tell(0, "end");
+    crew.hear("done", 0..4);
+}
+
+#[test]
+fn a_short_blip_is_ridden_through() {
+    if !acted() {
+        ride_through("a_short_blip_is_ridden_through", &[1], ms(600), |_| "1");
+    }
+}
+
+#[test]
+fn a_blip_of_four_seconds_is_ridden_through() {
+    if !acted() {
+        ride_through("a_blip_of_four_seconds_is_ridden_through", &[3], ms(4000), |_| "normal");
+    }
+}
+
+#[test]
+fn a_job_that_is_stopped_as_a_whole_goes_on() {
+    if !acted() {
+        ride_through("a_job_that_is_stopped_as_a_whole_goes_on", &[0, 1, 2, 3], ms(2500), |_| "1");
+    }
+}
+
+#[test]
+fn the_most_patient_rank_decides() {
+    if !acted() {
+        ride_through("the_most_patient_rank_decides", &[2], ms(1200), |r| {
+            ["0.4", "fast", "0.4", "patient"][r]
+        });
+    }
+}
+
+#[test]
+fn silence_can_be_allowed() {
+    if !acted() {
+        ride_through("silence_can_be_allowed", &[2], ms(1500), |r| ["0.3", "off", "0.3", "0.3"][r]);
+    }
+}
+
+#[test]
+fn closing_does_not_wait_for_a_stopped_rank() {
+    if acted() {
+        return;
+    }
+    let mut crew = Crew::start("closing_does_not_wait_for_a_stopped_rank", "idle", 4, 0..4, &[]);
+    crew.hear("ready", 0..4);
+    crew.signal(1, Signal::STOP);
+    let begun = monotonic();
+    others(4, 1).for_each(|r| crew.tell(r, "call"));
+    for said in crew.hear("closed", others(4, 1)) {
+        // 5 s until rank 1 is given up, 1 s to say so, and no more.
+        assert!(took(&said, begun) < 8000.0 && said["millis"].as_u64().unwrap() < 5000, "{said}");
+    }
+}
+
+#[test]
+fn an_exit_without_a_word_fails_nobody() {
+    if acted() {
+        return;
+    }
+    const ROUNDS: usize = 200;
+    thread::scope(|s| {
+        for part in 0..2 {
+            s.spawn(move || {
+                for round in (0..ROUNDS).filter(|r| r % 2 == part) {
+                    let links = ["shm,tcp", "tcp"][round / 2 % 2];
+                    let mut crew = Crew::start(
+                        "an_exit_without_a_word_fails_nobody",
+                        "exit",
+                        3,
+                        0..3,
+                        &[("COMITY_LINKS", links)],
+                    );
+                    crew.hear("done", 0..3);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn failed_groups_leave_nothing_behind() {
+    if acted() {
+        return;
+    }
+    let mut crew = Crew::start("failed_groups_leave_nothing_behind", "leftovers", 1, [0], &[]);
+    let left = &crew.hear("left", [0])[0];
+    assert_eq!((&left["fd"], &left["task"], &left["map"]), (&0.into(), &0.into(), &0.into()), "{left}");
+}
+
+/// The actor of the test above: groups of two threads that fail, over and over, and what they leave in this process.
+pub(crate) fn leftovers() {
+    let cycle = |round: usize| {
+        let key = Key::from([5; 32]);
+        let store =
+            Store::start(([127, 0, 0, 1], 0).into(), 2, &key, "left", Duration::from_secs(20)).unwrap();
+        let at = store.addr().to_string();
+        thread::scope(|s| {
+            for rank in 0..2 {
+                let config = Config::new(rank, 2).store(&at).unwrap().job("left").key(key.clone());
+                let config =
+                    if round.is_multiple_of(2) { config } else { config.links([comity::LinkKind::Tcp]) };
+                s.spawn(move || {
+                    let group = config.connect().unwrap();
+                    // One may be told that the other gave up before its own split has ended.
+                    let half = group.split(0, 0);
+                    if rank == round / 2 % 2 {
+                        half.as_ref().unwrap().abort("the test wants it so");
+                        group.abort("the test wants it so");
+                    }
+                    half.and_then(|h| h.barrier()).unwrap_err();
+                    group.barrier().unwrap_err();
+                });
+            }
+        });
+    };
+    let count = |what: &str| std::fs::read_dir(format!("/proc/self/{what}")).unwrap().count() as i64;
+    let maps = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|l| l.contains("memfd:comity")).count() as i64
+    };
+    (0..4).for_each(cycle);
+    // A thread that was joined is listed a little longer.
+    let now = || {
+        thread::sleep(ms(200));
+        (count("fd"), count("task"), maps())
+    };
+    let before = now();
+    (0..60).for_each(cycle);
+    let after = now();
+    let left = serde_json::json!({ "fd": after.0 - before.0, "task": after.1 - before.1, "map": after.2 - before.2 });
+    actor::say("left", 0, left);
+}

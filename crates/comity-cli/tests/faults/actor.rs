@@ -1,0 +1,157 @@
+//! What a rank does that is to be killed, stopped or left alone; it tells what it sees, with the time.
+use comity::{Error, Group, ReduceOp};
+use serde_json::json;
+use std::{
+    io::BufRead,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The variable that makes a process of this test an actor, and tells it what to do.
+pub(crate) const ROLE: &str = "FAULTS_TEST_ROLE";
+/// What an actor's words begin with, among those of the test harness.
+pub(crate) const SAYS: &str = "actor: ";
+
+const COUNT: usize = 20_000;
+
+/// Nanoseconds of a clock that all processes share.
+pub(crate) fn monotonic() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Whether this process is an actor; then it has played its part.
+pub(crate) fn acted() -> bool {
+    let Ok(role) = std::env::var(ROLE) else { return false };
+    if role == "leftovers" {
+        super::leftovers();
+        return true;
+    }
+    say("started", -1, json!({}));
+    match comity::init() {
+        Ok(group) => act(&role, group),
+        Err(e) => {
+            say("error", -1, json!({ "text": e.to_string() }));
+            say("closed", -1, json!({ "millis": 0 }));
+        }
+    }
+    true
+}
+
+pub(crate) fn say(event: &str, rank: i64, mut more: serde_json::Value) {
+    let rank = if rank < 0 { std::env::var("COMITY_RANK").unwrap().parse().unwrap() } else { rank };
+    more["event"] = event.into();
+    more["rank"] = rank.into();
+    more["at"] = monotonic().into();
+    more["pid"] = std::process::id().into();
+    println!("{SAYS}{more}");
+}
+
+fn act(role: &str, group: Group) {
+    let (rank, size) = (group.rank(), group.size());
+    let told = |event: &str| say(event, rank as i64, json!({}));
+    told("ready");
+    let out = match role.split_once(' ').unwrap_or((role, "")) {
+        ("ops", _) => ops(&group),
+        ("fork", _) => {
+            if rank == 1 {
+                fork();
+                told("forked");
+            }
+            ops(&group)
+        }
+        ("pairs", _) => loop {
+            let other = rank ^ 1;
+            let (mine, mut theirs) = (vec![rank as u32; COUNT], vec![0; COUNT]);
+            if let Err(e) = group.exchange(&mine, other, &mut theirs, other, 1) {
+                break Err(e);
+            }
+            assert!(theirs.iter().all(|v| *v == other as u32));
+        },
+        ("barrier", sleeper) if sleeper == rank.to_string() => loop {
+            thread::sleep(Duration::from_secs(1));
+        },
+        ("barrier", _) => group.barrier(),
+        ("closing", _) => group.barrier().and_then(|()| group.barrier()),
+        ("idle", _) => match line().as_str() {
+            "call" => {
+                told("called");
+                group.barrier()
+            }
+            _ => Ok(()),
+        },
+        ("exit", _) => {
+            let mut x = [1u32; 4096];
+            let out = group.all_reduce(&mut x, ReduceOp::Sum).and_then(|()| group.barrier());
+            assert!(out.is_err() || x.iter().all(|v| *v == size as u32));
+            if out.is_ok() {
+                told("done");
+                std::process::exit(0);
+            }
+            out
+        }
+        other => panic!("no role {other:?}"),
+    };
+    match out {
+        Ok(()) => told("done"),
+        Err(e) => say("error", rank as i64, json!({ "text": e.to_string() })),
+    }
+    let begun = Instant::now();
+    if let Err(e) = group.barrier() {
+        let same = matches!(e, Error::Broken(_) | Error::Closed);
+        let micros = begun.elapsed().as_micros() as u64;
+        say("again", rank as i64, json!({ "text": e.root().to_string(), "same": same, "micros": micros }));
+    }
+    let begun = Instant::now();
+    group.close();
+    drop(group);
+    say("closed", rank as i64, json!({ "millis": begun.elapsed().as_millis() as u64 }));
+}
+
+/// All-reduces with checked sums, until rank 0 has read a line.
+fn ops(group: &Group) -> comity::Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    if group.rank() == 0 {
+        let stop = Arc::clone(&stop);
+        thread::spawn(move || {
+            line();
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+    let mut x = vec![1u32; COUNT];
+    loop {
+        x.fill(1);
+        x[COUNT - 1] = u32::from(stop.load(Ordering::Relaxed));
+        group.all_reduce(&mut x, ReduceOp::Sum)?;
+        assert!(x[..COUNT - 1].iter().all(|v| *v == group.size() as u32), "a wrong sum");
+        if x[COUNT - 1] > 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Leave a child that holds this process's sockets for three seconds.
+fn fork() {
+    // SAFETY: the child calls nothing but alarm and pause, which are safe after a fork with threads.
+    unsafe {
+        if libc::fork() == 0 {
+            libc::alarm(3);
+            loop {
+                libc::pause();
+            }
+        }
+    }
+}
+
+/// A line from the test; if the test has ended, this process does.
+fn line() -> String {
+    let mut line = String::new();
+    if std::io::stdin().lock().read_line(&mut line).unwrap_or(0) == 0 {
+        std::process::exit(9);
+    }
+    line.trim().into()
+}
