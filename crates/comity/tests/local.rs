@@ -346,3 +346,80 @@ fn kept_sends_and_long_exchanges_do_not_block() {
         Ok(())
     }));
 }
+
+#[test]
+fn many_threads_may_spawn_on_one_group() {
+    ok(run(2, |g| {
+        thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| (0..250).for_each(|_| g.spawn(|_| Ok(())).detach()));
+            }
+        });
+        // Work within work, and a scope within it, have their turn already.
+        g.spawn(|g| {
+            let mut x = [1u8];
+            g.scope(|s| s.spawn(|g| g.all_reduce(&mut x, ReduceOp::Sum)).wait())?;
+            assert_eq!(x, [2]);
+            Ok(())
+        })
+        .wait()?;
+        g.timeout(Duration::MAX).barrier()
+    }));
+}
+
+#[test]
+fn abort_and_close_reach_a_call_under_way() {
+    let errors = run(2, |g| {
+        if g.rank() == 1 {
+            thread::sleep(Duration::from_secs(2));
+            return g.barrier().unwrap_err();
+        }
+        thread::scope(|s| {
+            let call = s.spawn(|| g.barrier().unwrap_err());
+            thread::sleep(Duration::from_millis(100));
+            let began = std::time::Instant::now();
+            g.abort("enough");
+            let error = call.join().unwrap();
+            assert!(began.elapsed() < Duration::from_secs(1));
+            error
+        })
+    });
+    assert!(errors.iter().all(|e| e.to_string().contains("enough")), "{errors:?}");
+    let errors = run(2, |g| {
+        if g.rank() == 1 {
+            thread::sleep(Duration::from_millis(500));
+            // The first may find what rank 0 sent before it closed.
+            let _ = g.barrier();
+            return g.barrier().unwrap_err();
+        }
+        thread::scope(|s| {
+            let call = s.spawn(|| g.barrier().unwrap_err());
+            thread::sleep(Duration::from_millis(100));
+            g.close();
+            call.join().unwrap()
+        })
+    });
+    assert_eq!(errors[0], Error::Closed);
+    assert!(errors[1].to_string().contains("rank 0"), "{errors:?}");
+}
+
+#[test]
+fn half_precision_averages_do_not_overflow() {
+    for n in [2, 3, 4] {
+        ok(run(n, |g| {
+            let mut x = [half::f16::from_f32(60_000.0); 5];
+            g.all_reduce(&mut x, ReduceOp::Avg)?;
+            assert!(x.iter().all(|v| v.to_f32() == 60_000.0), "{x:?} on {n} ranks");
+            Ok(())
+        }));
+    }
+}
+
+#[test]
+fn nothing_to_move_is_still_a_call_that_must_agree() {
+    let errors = run(2, |g| {
+        let mut x = vec![0u8; g.rank() * 3];
+        g.timeout(Duration::from_secs(5)).all_reduce(&mut x, ReduceOp::Sum).unwrap_err()
+    });
+    assert!(errors.iter().any(|e| matches!(e, Error::Mismatch { differs: "count", .. })), "{errors:?}");
+}

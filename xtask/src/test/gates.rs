@@ -10,7 +10,7 @@ use text::blank;
 const MOST_LINES: usize = 700;
 
 /// Unsafe code: a folder ends with `/`.
-const UNSAFE: [(&str, &str); 8] = [
+const UNSAFE: [(&str, &str); 9] = [
     ("crates/comity/src/sys/", "calls into the system"),
     ("crates/comity/src/view/", "borrowed memory of any type"),
     ("crates/comity/src/kernel/", "vector instructions"),
@@ -19,7 +19,7 @@ const UNSAFE: [(&str, &str); 8] = [
     ("crates/comity/src/dtype.rs", "the trait that says which types are plain data"),
     ("crates/comity/src/turn.rs", "a cell in its loom test"),
     ("crates/comity-cli/src/launch/sys.rs", "fork, and signals to process groups"),
-    ("crates/comity-cli/tests/faults/actor.rs", "a test that forks"),
+    ("crates/comity-cli/tests/faults/actor.rs", "a test's fork, which keeps sockets open"),
 ];
 
 /// Calls that can sleep. Each of these has a deadline, or waits for something in this process that has one.

@@ -7,7 +7,7 @@ pub(crate) const HELP: &str = "\
 Train a small network on handwritten digits; run under `comity launch -n N -- digits`
 
   --data FILE      samples, 64 pixels and a digit a line (default: data/digits.csv of the source)
-  --epochs N       passes over the samples (default: 60)
+  --epochs N       passes over the samples (default: 30)
   --batch N        samples a step, over all ranks (default: 128)
   --rate X         learning rate (default: 0.4)
   --seed N         of the first weights and the order of samples (default: 1)

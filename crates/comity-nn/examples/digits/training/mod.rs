@@ -27,7 +27,7 @@ pub(crate) struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { epochs: 60, batch: 128, rate: 0.4, seed: 1 }
+        Self { epochs: 30, batch: 128, rate: 0.4, seed: 1 }
     }
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn train(
         }
         let mut sum = [total];
         group.all_reduce(&mut sum, comity::ReduceOp::Sum)?;
-        if rank == 0 && (epoch % 10 == 0 || epoch == 1 || epoch == settings.epochs) {
+        if rank == 0 && (epoch % 5 == 0 || epoch == 1 || epoch == settings.epochs) {
             let mean = sum[0] / (samples / batch * batch) as f64;
             let accuracy = accuracy(&network, digits)?;
             let rate = samples_seen as f64 / start.elapsed().as_secs_f64();

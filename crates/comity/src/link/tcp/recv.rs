@@ -186,6 +186,8 @@ impl Receiver {
         if direct == frame.left
             && let Err(e) = frame.check()
         {
+            // Not counted, so the engine makes no valid elements of them.
+            dst[..direct].fill(0);
             return Err(self.spoilt(e));
         }
         *taken += direct;
