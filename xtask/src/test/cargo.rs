@@ -1,6 +1,6 @@
 //! The steps that cargo runs.
 
-use super::{Done, Outcome};
+use super::{Done, Outcome, missing};
 use crate::child::Task;
 
 const MACOS: &str = "aarch64-apple-darwin";
@@ -22,7 +22,11 @@ pub(super) fn miri() -> Outcome {
     let cargo = || Task::new("cargo").args(["+nightly", "miri"]);
     if let Err(e) = cargo().args(["--version"]).run() {
         let first = e.lines().nth(1).unwrap_or(&e);
-        return Ok(Done::NotRun(format!("Miri is not there (rustup +nightly component add miri): {first}")));
+        let first = first.to_owned();
+        let install = ["toolchain", "install", "nightly", "--profile", "minimal", "-c", "miri,rust-src"];
+        if Task::new("rustup").args(install).limit(600).run().is_err() {
+            return missing(format!("Miri is not there and cannot be installed: {first}"));
+        }
     }
     let args = ["test", "-p", "comity", "--lib", "--", "kernel", "plan::schedule", "view"];
     tests_in(&cargo().args(args).limit(900).echo().run()?)

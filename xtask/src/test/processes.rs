@@ -31,12 +31,24 @@ pub(super) fn quick() -> Outcome {
             jobs += 1;
         }
     }
-    Ok(Done::Passed(format!("{jobs} jobs")))
+    // Shared memory and TCP in one group, and several connections per pair.
+    for n in [2, 3, 5, 8] {
+        let (n_text, name) = (n.to_string(), comity.display().to_string());
+        let script = "COMITY_HOST=h$((COMITY_RANK / 2)) exec \"$0\" check --quick";
+        let args = ["launch", "-n", &n_text, "--timeout", "120", "--", "sh", "-c", script, &name];
+        timed(&format!("{n} ranks, two to a host"), Task::new(&comity).args(args).limit(150))?;
+        jobs += 1;
+    }
+    let task = check(Task::new(&comity), &comity, 3, QUICK, &["--quick"]).env("COMITY_LINKS", "tcp");
+    timed("3 ranks over 3 connections each", task.env("COMITY_CONNECTIONS", "3"))?;
+    Ok(Done::Passed(format!("{} jobs", jobs + 1)))
 }
 
 pub(super) fn full() -> Outcome {
     Task::cargo().args(["build", "--release", "-p", "comity-cli"]).limit(1200).run()?;
     let comity = built("release", "comity");
+    let large = check(Task::new(&comity), &comity, 2, 600, &["--quick", "--large", "--ops", "all_reduce"]);
+    timed("2 ranks, more than 4 GiB", large)?;
     let out = timed("4 ranks, everything", check(Task::new(&comity), &comity, 4, 600, &[]))?;
     Ok(Done::Passed(last_line(&out)))
 }

@@ -26,7 +26,12 @@ pub(super) fn install() -> Outcome {
     }
     println!("installing {list}");
     let apt = |args: &[&str]| {
-        Task::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive").limit(600).run()
+        Task::new("apt-get")
+            .args(["-o", "DPkg::Lock::Timeout=300"])
+            .args(args)
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .limit(600)
+            .run()
     };
     let installed = apt(&["update"])
         .and_then(|_| apt(&[&["install", "-y", "--no-install-recommends"], &packages[..]].concat()));

@@ -44,7 +44,7 @@ impl Refusal {
 }
 
 /// Variables that say who a rank is: a job in which they are set by hand cannot meet.
-const OURS: [&str; 12] = [
+const OURS: [&str; 14] = [
     "COMITY_RANK",
     "COMITY_SIZE",
     "COMITY_LOCAL_RANK",
@@ -52,6 +52,8 @@ const OURS: [&str; 12] = [
     "COMITY_STORE",
     "COMITY_JOB",
     "COMITY_KEY_FD",
+    "COMITY_KEY_FILE",
+    "COMITY_INSECURE",
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
@@ -120,6 +122,13 @@ fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, Strin
         };
     }
     let mut almost = None;
+    // `comity launch -- comity check` means this program, installed or not.
+    if name == "comity"
+        && let Ok(own) = std::env::current_exe()
+        && own.file_name() == Some(name)
+    {
+        return Ok(own);
+    }
     for dir in std::env::split_paths(path) {
         let file = if dir.as_os_str().is_empty() { Path::new(".").join(name) } else { dir.join(name) };
         match runnable(&from.join(&file)) {

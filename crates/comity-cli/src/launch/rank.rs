@@ -118,6 +118,8 @@ pub(super) fn environment(job: &Job, meeting: &Meeting, rank: usize) -> Vec<(OsS
     set("MLX_HOSTFILE", meeting.host_file());
     // Another job's, if this one is started from inside it.
     set("COMITY_KEY_FILE", None);
+    // The launcher makes a key.
+    set("COMITY_INSECURE", None);
     all.extend(job.env.iter().map(|s| (s.name.clone(), Some(s.value.clone()))));
     let mut set = |name: &str, value: Option<&str>| all.push((name.into(), value.map(Into::into)));
     for name in ["COMITY_RANK", "COMITY_LOCAL_RANK", "RANK", "LOCAL_RANK"] {

@@ -119,14 +119,14 @@ impl Drop for Store {
 /// The error of a listener, with what to do.
 pub(super) fn cannot_listen(who: &str, at: SocketAddr, e: &std::io::Error) -> Error {
     let cure = match e.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            "another process listens there; end it, or use another port (port 0 takes a free one)"
-        }
-        std::io::ErrorKind::AddrNotAvailable => "this host has no such address; name one of its own",
-        std::io::ErrorKind::PermissionDenied => "this user may not; use a port above 1023",
-        _ => "check the address",
+        std::io::ErrorKind::AddrInUse => "another process listens there; end it, or give another port",
+        std::io::ErrorKind::AddrNotAvailable => "this host has no such address; give one of its own",
+        std::io::ErrorKind::PermissionDenied => "this user may not; give a port above 1023",
+        _ => return Error::Os { what: format!("{who} cannot listen at {at}"), message: e.to_string() },
     };
-    Error::Os { what: format!("{who} cannot listen at {at}"), message: format!("{e}; {cure}") }
+    // What the user gave is wrong here, whatever the variable or file it came from.
+    let from = "COMITY_ADDRS, MASTER_ADDR and MASTER_PORT, or the hostfile";
+    Error::Config(format!("{who} cannot listen at {at} (from {from}): {e}; {cure}"))
 }
 
 /// A rank that has joined.
