@@ -42,6 +42,6 @@ pub(crate) fn hosts(group: &Group) -> Vec<String> {
 
 /// The kinds of link that this rank uses.
 pub(crate) fn links(group: &Group) -> Vec<String> {
-    let kinds: BTreeSet<_> = group.link_kinds().into_iter().flatten().map(|k| k.to_string()).collect();
+    let kinds: BTreeSet<_> = group.link_kinds().iter().flatten().map(|k| k.to_string()).collect();
     Vec::from_iter(kinds)
 }

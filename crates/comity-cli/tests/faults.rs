@@ -329,6 +329,20 @@ fn an_exit_without_a_word_fails_nobody() {
 }
 
 #[test]
+fn a_process_exits_with_work_pending() {
+    if acted() {
+        return;
+    }
+    let mut crew = Crew::start("a_process_exits_with_work_pending", "pending", 2, 0..2, &[]);
+    crew.hear("done", [0]);
+    let begun = Instant::now();
+    assert_eq!(crew.code(), Some(0), "rank 0 ends in good order");
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    let error = &crew.hear("error", [1])[0];
+    assert!(text(error).contains("rank 0"), "{error}");
+}
+
+#[test]
 fn failed_groups_leave_nothing_behind() {
     if acted() {
         return;
