@@ -1,6 +1,8 @@
 //! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
 
+mod blame;
 mod header;
+mod park;
 mod run;
 mod stream;
 mod wait;

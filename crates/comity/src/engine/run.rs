@@ -13,39 +13,32 @@ use super::{
     wait::{Stage, Wait},
 };
 use crate::{
-    CallInfo, DType, Error, Peer, ReduceOp, Result,
+    CallInfo, DType, Peer, ReduceOp, Result,
     boot::{Links, World},
     kernel,
-    link::{Interest, LinkError, LinkKind},
+    link::LinkError,
     plan::{Act, Schedule, Slice, Take},
     stats::Counters,
     view::Memory,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::{
-    sync::{Arc, atomic::Ordering},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, thread, time::Duration};
 
-/// How long after a link broke to wait for word of whose fault it was.
-const GRACE: Duration = Duration::from_millis(100);
 /// The longest sleep without a look around.
 const NAP: Duration = Duration::from_millis(500);
 
 /// One rank's links of one group.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    rank: usize,
-    links: Links,
-    tx: Vec<Tx>,
-    rx: Vec<Rx>,
-    world: Arc<dyn World>,
-    context: u64,
-    watch: Arc<Watch>,
-    members: Arc<[Peer]>,
-    patience: Patience,
-    counters: Arc<Counters>,
+    pub(super) rank: usize,
+    pub(super) links: Links,
+    pub(super) tx: Vec<Tx>,
+    pub(super) rx: Vec<Rx>,
+    pub(super) world: Arc<dyn World>,
+    pub(super) context: u64,
+    pub(super) watch: Arc<Watch>,
+    pub(super) members: Arc<[Peer]>,
+    pub(super) patience: Patience,
+    pub(super) counters: Arc<Counters>,
 }
 
 /// What a call is made of besides its data.
@@ -66,7 +59,7 @@ pub(crate) enum Way {
 }
 
 /// Why the loop stopped.
-enum Stop {
+pub(super) enum Stop {
     Refused(usize, Refusal),
     Failed(Failure),
     Late,
@@ -114,34 +107,9 @@ impl Engine {
         self.rx[peer].unstash(wants).map(|p| (p.header, p.bytes))
     }
 
-    /// A send that was kept does not fit the receive that asks for it: the error, told to all.
-    pub(crate) fn refuse(&self, peer: usize, ours: CallInfo, theirs: Header, differs: &'static str) -> Error {
-        let cause = format!("called {} while rank {} called {ours}", theirs.info, self.rank);
-        self.abort(Failure { culprit: peer, by: self.rank, cause, reported: false });
-        Error::Mismatch {
-            rank: self.rank,
-            ours,
-            peer: self.members[peer].clone(),
-            theirs: theirs.info,
-            differs,
-        }
-    }
-
-    /// The failure that this group has, if any, as this rank's error.
-    pub(crate) fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
-        self.watch.failure().map(|f| self.blame(f, call))
-    }
-
     /// The link to `peer`, for information.
     pub(crate) fn links(&self) -> &Links {
         &self.links
-    }
-
-    /// Tell the members that this rank gives up, and why.
-    pub(crate) fn abort(&self, failure: Failure) {
-        if self.watch.fail(failure.clone()) {
-            self.world.abort(self.context, &failure);
-        }
     }
 
     fn drive(
@@ -413,133 +381,6 @@ impl Engine {
         }
         schedule.folded(want.id, n);
         Ok(true)
-    }
-
-    /// Whether `peer` left and this rank lacks something of it that cannot be under way. What it sent over TCP may arrive
-    /// after word that it left; there the end of the connection tells.
-    fn has_left(&self, peer: usize) -> bool {
-        let lacks = self.rx[peer].starved || self.tx[peer].blocked;
-        lacks
-            && self.watch.has_left(peer)
-            && self.links[peer].as_ref().is_none_or(|l| l.kind() != LinkKind::Tcp)
-    }
-
-    /// What each open queue lacks.
-    fn lacks(&self) -> impl Iterator<Item = (usize, Interest)> {
-        self.tx.iter().zip(&self.rx).enumerate().filter_map(|(p, (tx, rx))| {
-            let i = Interest { recv: rx.starved, send: tx.blocked };
-            (i.recv || i.send).then_some((p, i))
-        })
-    }
-
-    fn arm(&mut self, schedule: &Schedule) {
-        // Flags of peers whose queues ended in an earlier look are stale.
-        let open_send: Vec<_> = (0..schedule.send_queues())
-            .filter(|&q| schedule.next_send(q).is_some())
-            .map(|q| schedule.send_peer(q))
-            .collect();
-        let open_recv: Vec<_> = (0..schedule.recv_queues())
-            .filter(|&q| schedule.next_recv(q).is_some())
-            .map(|q| schedule.recv_peer(q))
-            .collect();
-        for p in 0..self.tx.len() {
-            self.tx[p].blocked &= open_send.contains(&p);
-            self.rx[p].starved &= open_recv.contains(&p);
-        }
-        let lacks: Vec<_> = self.lacks().collect();
-        for (p, i) in lacks {
-            if let Some(link) = &mut self.links[p] {
-                link.arm(i);
-            }
-        }
-    }
-
-    fn disarm(&mut self) {
-        for link in self.links.iter_mut().flatten() {
-            // A link that ended says so again when it is used.
-            let _ = link.disarm();
-        }
-        self.watch.hush();
-    }
-
-    fn sleep(&self, limit: Duration) {
-        let mut fds = Vec::with_capacity(self.links.len() + 1);
-        for (p, i) in self.lacks() {
-            if let Some(link) = &self.links[p] {
-                link.fds(i, &mut fds);
-            }
-        }
-        let mut polls: Vec<_> = fds
-            .iter()
-            .map(|(fd, i)| {
-                let mut flags = PollFlags::empty();
-                flags.set(PollFlags::IN, i.recv);
-                flags.set(PollFlags::OUT, i.send);
-                PollFd::from_borrowed_fd(*fd, flags)
-            })
-            .collect();
-        polls.push(PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN));
-        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
-        let slept = Instant::now();
-        // A signal ends the sleep early, which is no harm.
-        let _ = poll(&mut polls, Some(&limit));
-        self.counters.parked_ns.fetch_add(slept.elapsed().as_nanos() as u64, Ordering::Relaxed);
-    }
-
-    /// Turn what stopped the loop into this rank's error, and tell the others.
-    fn explain(&mut self, stop: Stop, schedule: &Schedule, task: &Task<'_>) -> Error {
-        let call = Some(task.info);
-        match stop {
-            Stop::Failed(f) => self.blame(&f, call),
-            Stop::Closed => Error::Closed,
-            Stop::Left(peer) => {
-                let cause = "left the group".to_owned();
-                self.abort(Failure { culprit: peer, by: self.rank, cause: cause.clone(), reported: false });
-                Error::PeerLost { peer: self.members[peer].clone(), cause, call }
-            }
-            Stop::Late => {
-                let waiting_for = schedule.waiting_for();
-                let culprit = waiting_for.first().copied().unwrap_or(self.rank);
-                let cause = format!("did not finish {} within {:?}", task.info, task.limit);
-                self.abort(Failure { culprit, by: self.rank, cause, reported: false });
-                let waiting_for = waiting_for.into_iter().map(|p| self.members[p].clone()).collect();
-                Error::Timeout { rank: self.rank, call: task.info, after: task.limit, waiting_for }
-            }
-            Stop::Refused(peer, Refusal::Other(theirs, differs)) => {
-                self.refuse(peer, task.info, theirs, differs)
-            }
-            Stop::Refused(peer, Refusal::Flood(h)) => {
-                let cause = format!(
-                    "sent {} that this rank has not asked for; no more than 256 MiB are kept",
-                    h.info
-                );
-                self.abort(Failure { culprit: peer, by: self.rank, cause: cause.clone(), reported: false });
-                Error::PeerLost { peer: self.members[peer].clone(), cause, call }
-            }
-            Stop::Refused(peer, Refusal::Link(LinkError(cause))) => {
-                // The peer may have closed because of somebody else: word of that travels on another connection.
-                let until = Instant::now() + GRACE;
-                while self.watch.failure().is_none() && !self.watch.has_left(peer) && Instant::now() < until {
-                    thread::sleep(Duration::from_millis(1));
-                }
-                if let Some(f) = self.watch.failure() {
-                    return self.blame(f, call);
-                }
-                let cause = if self.watch.has_left(peer) { "left the group".into() } else { cause };
-                self.abort(Failure { culprit: peer, by: self.rank, cause: cause.clone(), reported: false });
-                Error::PeerLost { peer: self.members[peer].clone(), cause, call }
-            }
-        }
-    }
-
-    fn blame(&self, f: &Failure, call: Option<CallInfo>) -> Error {
-        let member =
-            |r: usize| self.members.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
-        if f.reported {
-            return Error::Aborted { by: member(f.culprit), reason: f.cause.clone(), call };
-        }
-        let seen = if f.by == self.rank { String::new() } else { format!(" (seen by rank {})", f.by) };
-        Error::PeerLost { peer: member(f.culprit), cause: format!("{}{seen}", f.cause), call }
     }
 }
 

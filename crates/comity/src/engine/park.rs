@@ -1,0 +1,85 @@
+//! How a rank sleeps: on the descriptors of the links that lack something, and the group's bell.
+
+use super::Engine;
+use crate::{
+    link::{Interest, LinkKind},
+    plan::Schedule,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+impl Engine {
+    /// Whether `peer` left and this rank lacks something of it that cannot be under way. What it sent over TCP may arrive
+    /// after word that it left; there the end of the connection tells.
+    pub(super) fn has_left(&self, peer: usize) -> bool {
+        let lacks = self.rx[peer].starved || self.tx[peer].blocked;
+        lacks
+            && self.watch.has_left(peer)
+            && self.links[peer].as_ref().is_none_or(|l| l.kind() != LinkKind::Tcp)
+    }
+
+    /// What each open queue lacks.
+    pub(super) fn lacks(&self) -> impl Iterator<Item = (usize, Interest)> {
+        self.tx.iter().zip(&self.rx).enumerate().filter_map(|(p, (tx, rx))| {
+            let i = Interest { recv: rx.starved, send: tx.blocked };
+            (i.recv || i.send).then_some((p, i))
+        })
+    }
+
+    pub(super) fn arm(&mut self, schedule: &Schedule) {
+        // Flags of peers whose queues ended in an earlier look are stale.
+        let open_send: Vec<_> = (0..schedule.send_queues())
+            .filter(|&q| schedule.next_send(q).is_some())
+            .map(|q| schedule.send_peer(q))
+            .collect();
+        let open_recv: Vec<_> = (0..schedule.recv_queues())
+            .filter(|&q| schedule.next_recv(q).is_some())
+            .map(|q| schedule.recv_peer(q))
+            .collect();
+        for p in 0..self.tx.len() {
+            self.tx[p].blocked &= open_send.contains(&p);
+            self.rx[p].starved &= open_recv.contains(&p);
+        }
+        let lacks: Vec<_> = self.lacks().collect();
+        for (p, i) in lacks {
+            if let Some(link) = &mut self.links[p] {
+                link.arm(i);
+            }
+        }
+    }
+
+    pub(super) fn disarm(&mut self) {
+        for link in self.links.iter_mut().flatten() {
+            // A link that ended says so again when it is used.
+            let _ = link.disarm();
+        }
+        self.watch.hush();
+    }
+
+    pub(super) fn sleep(&self, limit: Duration) {
+        let mut fds = Vec::with_capacity(self.links.len() + 1);
+        for (p, i) in self.lacks() {
+            if let Some(link) = &self.links[p] {
+                link.fds(i, &mut fds);
+            }
+        }
+        let mut polls: Vec<_> = fds
+            .iter()
+            .map(|(fd, i)| {
+                let mut flags = PollFlags::empty();
+                flags.set(PollFlags::IN, i.recv);
+                flags.set(PollFlags::OUT, i.send);
+                PollFd::from_borrowed_fd(*fd, flags)
+            })
+            .collect();
+        polls.push(PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN));
+        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+        let slept = Instant::now();
+        // A signal ends the sleep early, which is no harm.
+        let _ = poll(&mut polls, Some(&limit));
+        self.counters.parked_ns.fetch_add(slept.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    }
+}
