@@ -469,10 +469,10 @@ mod tests {
     fn another_version_is_named() {
         let s = secret(1, "job", 0);
         let (mut i, mut first) = Initiator::start(&s, &HELLO).unwrap();
-        first[2] = 2 << 4 | Kind::Hello as u8;
+        first[2] = (VERSION + 1) << 4 | Kind::Hello as u8;
         assert!(matches!(respond(&s, &first, Verdict::Yes).1, Step::SendAndClose(_)));
-        let e = i.read(Drip(&[b'c', b'm', 2 << 4 | Kind::Unreadable as u8, 0, 0])).unwrap_err();
-        assert!(matches!(e, Refusal::Version(2)) && e.to_string().contains("version 2"));
+        let e = i.read(Drip(&[b'c', b'm', 7 << 4 | Kind::Unreadable as u8, 0, 0])).unwrap_err();
+        assert!(matches!(e, Refusal::Version(7)) && e.to_string().contains("version 7"));
     }
 
     #[test]

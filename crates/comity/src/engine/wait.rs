@@ -143,8 +143,10 @@ mod tests {
                 w.next();
             })
         };
+        // The first yield lets a peer on the same core answer.
         for _ in 0..10 {
-            look(&mut w, MOST + 1);
+            let spins = w.patience().spins;
+            look(&mut w, spins + 1);
             w.reset();
         }
         assert_eq!(w.patience().spins, LEAST);
@@ -152,6 +154,10 @@ mod tests {
             look(&mut w, 1);
             w.reset();
         }
+        assert_eq!(w.patience().spins, MOST);
+        // Many yields in vain: the peer runs elsewhere and is only slow.
+        look(&mut w, MOST + 100);
+        w.reset();
         assert_eq!(w.patience().spins, MOST);
     }
 
