@@ -44,11 +44,9 @@ mod dtype;
 mod engine;
 mod error;
 mod group;
-#[allow(dead_code)]
 mod kernel;
 mod key;
 mod link;
-#[allow(dead_code)]
 mod plan;
 mod stats;
 mod sync;

@@ -1,7 +1,7 @@
 //! Element-wise reductions over type-erased bytes, at any alignment.
 //!
 //! ```text
-//!   combine, combine_into, finish, fold ──> Level (once per call) ──> select (dtype, op) ──> a loop
+//!   combine, combine_into, fold ──> Level (once per call) ──> select (dtype, op) ──> a loop
 //!
 //!   lane.rs      what an element is: bytes to value and back, two values to one
 //!   generic.rs   the loops, and the instruction set of the build target
@@ -48,7 +48,7 @@ use generic::{Generic, Isa};
 use lane::{And, Bf16, F16, Lane, Max, Min, Numeric, Op, Or, Product, Sum, Truth, Xor};
 use std::sync::OnceLock;
 
-/// `dst = dst ∘ src`. An average is added up here; [`finish`] divides.
+/// `dst = dst ∘ src`. An average is only added up here; the last step of one is a [`fold`].
 pub(crate) fn combine(dtype: DType, op: ReduceOp, dst: &mut [u8], src: &[u8]) {
     Level::best().combine(dtype, op, dst, src);
 }
@@ -71,11 +71,6 @@ pub(crate) fn fold(
     after: &[&[u8]],
 ) {
     Fold { dtype, op, ranks, own, before, after }.run(Level::best(), dst);
-}
-
-/// Divides the sum of an average by `ranks`; does nothing for other reductions.
-pub(crate) fn finish(dtype: DType, op: ReduceOp, ranks: usize, buf: &mut [u8]) {
-    Level::best().finish(dtype, op, ranks, buf);
 }
 
 /// Makes every byte a valid `bool`: 1 for any but 0.

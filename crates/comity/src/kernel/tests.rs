@@ -315,7 +315,7 @@ fn the_table_of_reduce_op_in_examples() {
     assert_eq!(two(DType::Bool, ReduceOp::Product, [1, 0, 1, 0], [1, 1, 0, 0]), [1, 0, 0, 0]);
     assert_eq!(two(DType::U8, ReduceOp::Sum, [200], [100]), [44]);
     let mut average = (-7i32).to_ne_bytes();
-    finish(DType::I32, ReduceOp::Avg, 2, &mut average);
+    Level::best().finish(DType::I32, ReduceOp::Avg, 2, &mut average);
     assert_eq!(i32::from_ne_bytes(average), -3);
     let complex = |re: f32, im: f32| {
         let mut b = [0; 8];

@@ -76,8 +76,6 @@ impl Cost {
     pub(crate) const SHM: Self = Self { alpha: 0.15e-6, beta: 1.0 / 12e9 };
     /// TCP on a fast network or loopback.
     pub(crate) const TCP: Self = Self { alpha: 5e-6, beta: 1.0 / 3e9 };
-    /// TCP on gigabit Ethernet.
-    pub(crate) const GIGABIT: Self = Self { alpha: 30e-6, beta: 1.0 / 0.118e9 };
 }
 
 impl Topology {
