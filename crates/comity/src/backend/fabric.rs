@@ -31,6 +31,7 @@ pub(crate) struct Fabric {
     context: u64,
     topology: Topology,
     kept: Vec<Kept>,
+    routes: Vec<(Route, Schedule)>,
     scratch: Vec<u8>,
 }
 
@@ -88,8 +89,8 @@ impl Fabric {
             counters,
         );
         let topology = Topology::new(host, world.cores());
-        let (kept, scratch) = (Vec::new(), Vec::new());
-        Ok(Self { engine, world, watch, members, rank, context, topology, kept, scratch })
+        let (kept, routes, scratch) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { engine, world, watch, members, rank, context, topology, kept, routes, scratch })
     }
 
     fn collective(&mut self, kind: Kind, call: Call<'_>, limit: Duration) -> Result<()> {
@@ -203,20 +204,42 @@ impl Fabric {
             }
             into = None;
         }
-        let mut steps = Vec::with_capacity(2);
-        if let (Some((_, len)), Some(to)) = (out, to) {
-            steps.push(Step { round: 0, act: Act::Send { to, src: Slice::new(Buf::In, 0, len) } });
-        }
-        if let (Some((_, len)), Some(from)) = (into, from) {
-            let dst = Slice::new(Buf::Out, 0, len);
-            steps.push(Step { round: 0, act: Act::Recv { from, dst, take: Take::Copy } });
-        }
+        let route = Route {
+            out: out.zip(to).map(|((_, len), to)| (to, len)),
+            into: into.zip(from).map(|((_, len), from)| (from, len)),
+        };
         let header = |way: Way, _: usize| {
             let of = if way == Way::Out { &out } else { &into };
             Header { info: of.as_ref().map_or(info, |(m, _)| *m), shape: 0, epoch: 0, context }
         };
-        let mut schedule = Schedule::new(&Plan { steps, tmp: 0 }, false);
-        self.engine.run(&mut schedule, &mut memory, &Task { info, header: &header, limit })
+        let mut schedule = match self.routes.iter().rposition(|(r, _)| *r == route) {
+            Some(i) => self.routes.remove(i).1,
+            None => Schedule::new(&route.plan(), false),
+        };
+        self.engine.run(&mut schedule, &mut memory, &Task { info, header: &header, limit })?;
+        schedule.reset();
+        if self.routes.len() == KEPT {
+            self.routes.remove(0);
+        }
+        self.routes.push((route, schedule));
+        Ok(())
+    }
+}
+
+/// Who gets and who gives how many bytes in a send, recv or exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Route {
+    out: Option<(usize, usize)>,
+    into: Option<(usize, usize)>,
+}
+
+impl Route {
+    fn plan(&self) -> Plan {
+        let send = self.out.map(|(to, len)| Act::Send { to, src: Slice::new(Buf::In, 0, len) });
+        let dst = |len| Slice::new(Buf::Out, 0, len);
+        let recv = self.into.map(|(from, len)| Act::Recv { from, dst: dst(len), take: Take::Copy });
+        let steps = send.into_iter().chain(recv).map(|act| Step { round: 0, act }).collect();
+        Plan { steps, tmp: 0 }
     }
 }
 
