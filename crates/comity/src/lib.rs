@@ -50,6 +50,7 @@ mod key;
 mod link;
 #[allow(dead_code)]
 mod plan;
+mod recorder;
 mod stats;
 mod sync;
 mod sys;
@@ -66,6 +67,8 @@ pub use key::Key;
 pub use link::LinkKind;
 #[doc(hidden)]
 pub use plan::{PlanReport, plan_report};
+#[doc(hidden)]
+pub use recorder::{Flight, FlightCall, FlightState};
 pub use stats::Stats;
 pub use view::{Place, View, ViewMut};
 
