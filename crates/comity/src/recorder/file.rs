@@ -123,7 +123,9 @@ impl Flight {
         let calls = list(&all, "calls", super::KEPT)?
             .iter()
             .enumerate()
-            .map(|(i, row)| call(row, size, shift).ok_or_else(|| format!("has no call in row {i} of \"calls\"")))
+            .map(|(i, row)| {
+                call(row, size, shift).ok_or_else(|| format!("has no call in row {i} of \"calls\""))
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let made = number(&all, "made", u64::MAX)?;
         if made < calls.len() as u64 {
@@ -149,17 +151,12 @@ impl Flight {
 }
 
 /// Writes what `recorder` holds beside its place, then moves it there.
-pub(super) fn write(
-    recorder: &Recorder,
-    place: &Place,
-    context: u64,
-    error: &Error,
-) -> io::Result<()> {
+pub(super) fn write(recorder: &Recorder, place: &Place, context: u64, error: &Error) -> io::Result<()> {
     let in_job = place.members.get(place.rank).copied().unwrap_or(place.rank);
     let name = file_name(in_job, context);
     let part = place.dir.join(format!(".{name}.{}", std::process::id()));
-    let mut words = error.to_string();
-    words.truncate(words.floor_char_boundary(MOST_TEXT / 2));
+    // Of 4 bytes at most.
+    let words: String = error.to_string().chars().take(MOST_TEXT / 4).collect();
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
     let mut out = json!({
         "comity_flight": VERSION,
@@ -182,8 +179,8 @@ pub(super) fn write(
         let Some(info) = record.info() else { continue };
         out.push_str(if first { "\n" } else { ",\n" });
         first = false;
-        let word = |w: Option<&str>| w.map_or("null".to_owned(), |w| format!("\"{w}\""));
-        let number = |n: Option<u64>| n.map_or("null".to_owned(), |n| n.to_string());
+        let word = |w: Option<&str>| w.map_or_else(|| "null".to_owned(), |w| format!("\"{w}\""));
+        let number = |n: Option<u64>| n.map_or_else(|| "null".to_owned(), |n| n.to_string());
         // Writing to a string does not fail.
         let _ = write!(
             out,
