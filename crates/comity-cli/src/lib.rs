@@ -6,6 +6,7 @@ mod here;
 mod info;
 mod launch;
 mod plan;
+mod report;
 mod size;
 
 use clap::{Parser, Subcommand};
@@ -31,6 +32,8 @@ enum Command {
     Info(info::Args),
     /// Show what an operation would do: steps, bytes and predicted time
     Plan(plan::Args),
+    /// Say who was where when a job failed, from the records that its ranks left
+    Report(report::Args),
 }
 
 /// Runs `comity` with these arguments (the first is the program's name) and returns the exit code.
@@ -51,5 +54,6 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Bench(args) => bench::bench(args),
         Command::Info(args) => info::info(args),
         Command::Plan(args) => plan::plan(args),
+        Command::Report(args) => report::report(args),
     }
 }

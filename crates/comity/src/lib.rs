@@ -48,6 +48,7 @@ mod kernel;
 mod key;
 mod link;
 mod plan;
+mod recorder;
 mod stats;
 mod sync;
 mod sys;
@@ -64,6 +65,8 @@ pub use key::Key;
 pub use link::LinkKind;
 #[doc(hidden)]
 pub use plan::{PlanReport, plan_report};
+#[doc(hidden)]
+pub use recorder::{Flight, FlightCall, FlightState};
 pub use stats::Stats;
 pub use view::{Place, View, ViewMut};
 

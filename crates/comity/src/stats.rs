@@ -1,7 +1,7 @@
 //! Counters of a group, always on.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -27,6 +27,8 @@ pub(crate) struct Counters {
     pub(crate) errors: AtomicU64,
     pub(crate) sent: AtomicU64,
     pub(crate) parked_ns: AtomicU64,
+    /// Whom the call under way waited for when it first slept; the recorder clears it.
+    pub(crate) parked_on: AtomicU32,
     pub(crate) suspicions: AtomicU64,
 }
 

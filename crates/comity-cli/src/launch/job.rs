@@ -1,5 +1,6 @@
 //! What was asked for, checked against this machine before anything is started.
 use super::{Args, REFUSED, Setting, USAGE};
+use crate::report;
 use rustix::fs::{Access, CWD};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -22,6 +23,8 @@ pub(super) struct Job {
     pub(super) timeout: Option<Duration>,
     /// Per rank, for its output and its errors.
     pub(super) logs: Option<Vec<[File; 2]>>,
+    /// Where ranks leave their flight records.
+    pub(super) flights: Option<PathBuf>,
     pub(super) tag: bool,
     pub(super) verbose: bool,
 }
@@ -79,6 +82,7 @@ impl Job {
         let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
         let program = find(&name, args.cwd.as_deref(), &path).map_err(Refusal::usage)?;
         let logs = args.log_dir.as_deref().map(|dir| open_logs(dir, size)).transpose()?;
+        let flights = args.log_dir.as_deref().map(clear_flights).transpose()?;
         Ok(Self {
             size,
             name,
@@ -88,6 +92,7 @@ impl Job {
             cwd: args.cwd,
             timeout: args.timeout,
             logs,
+            flights,
             tag: args.tag_output || (size > 1 && !args.no_tag_output),
             verbose: args.verbose,
         })
@@ -178,6 +183,13 @@ fn open_logs(dir: &Path, size: usize) -> Result<Vec<[File; 2]>, Refusal> {
         File::create(&file).map_err(|e| bad(&file, e))
     };
     (0..size).map(|rank| Ok([open(format!("rank-{rank}.out"))?, open(format!("rank-{rank}.err"))?])).collect()
+}
+
+/// The directory as ranks that start elsewhere find it, without the records of an earlier job.
+fn clear_flights(dir: &Path) -> Result<PathBuf, Refusal> {
+    let bad = |e: io::Error| Refusal::usage(format!("--log-dir '{}': {e}", dir.display()));
+    report::clear(dir).map_err(bad)?;
+    std::path::absolute(dir).map_err(bad)
 }
 
 #[cfg(test)]

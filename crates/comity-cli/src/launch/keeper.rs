@@ -12,6 +12,7 @@ use super::outlet::{Outlets, Stream};
 use super::rank::{Rank, environment};
 use super::signals::Signals;
 use super::{REFUSED, USAGE, meet, tree};
+use crate::report;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, Signal, WaitOptions};
@@ -26,6 +27,9 @@ const STRAYS: Duration = Duration::from_millis(500);
 const LEFT_OPEN: Duration = Duration::from_secs(2);
 /// How long the reader of the output may do nothing when the job was ended from outside.
 const READER: Duration = Duration::from_secs(2);
+
+/// Lines shown of the report on a job that failed.
+const REPORTED: usize = 6;
 
 /// Runs the job and returns the exit code.
 pub(super) fn keep(job: Job, front: UnixStream, input: OwnedFd) -> u8 {
@@ -119,6 +123,9 @@ impl Keeper {
         }
         self.end_strays();
         self.drain();
+        if let (Some(dir), Some(Cause::Failed { .. })) = (&self.job.flights, self.course.cause()) {
+            report::first_lines(dir, REPORTED).iter().for_each(|line| self.outlets.say(line));
+        }
         let (text, code) = self.verdict();
         if let Some(text) = text {
             self.outlets.say(&text);

@@ -65,7 +65,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     timeout: Option<Duration>,
 
-    /// Also write each rank's output, untagged, to DIR/rank-N.out and DIR/rank-N.err
+    /// Also write each rank's output, untagged, to DIR/rank-N.out and DIR/rank-N.err, and its last calls when a
+    /// group fails, for `comity report DIR`
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
 

@@ -120,6 +120,10 @@ pub(super) fn environment(job: &Job, meeting: &Meeting, rank: usize) -> Vec<(OsS
     set("COMITY_KEY_FILE", None);
     // The launcher makes a key.
     set("COMITY_INSECURE", None);
+    // Ranks take no name that is not UTF-8.
+    if let Some(dir) = job.flights.as_deref().and_then(|d| d.to_str()) {
+        set("COMITY_LOG_DIR", Some(dir.into()));
+    }
     all.extend(job.env.iter().map(|s| (s.name.clone(), Some(s.value.clone()))));
     let mut set = |name: &str, value: Option<&str>| all.push((name.into(), value.map(Into::into)));
     for name in ["COMITY_RANK", "COMITY_LOCAL_RANK", "RANK", "LOCAL_RANK"] {

@@ -15,7 +15,7 @@ use std::{
     ffi::OsString,
     fmt,
     net::{IpAddr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -57,6 +57,7 @@ pub struct Config {
     pub(crate) addrs: Vec<SocketAddr>,
     pub(crate) connections: usize,
     pub(crate) host: Option<String>,
+    pub(crate) log_dir: Option<PathBuf>,
     pub(crate) found: Found,
 }
 
@@ -170,6 +171,7 @@ impl Config {
             addrs: Vec::new(),
             connections: 1,
             host: None,
+            log_dir: None,
             found: Found { launcher: Launcher::Explicit, why, seen: Vec::new() },
         }
     }
@@ -189,7 +191,7 @@ impl Config {
     ///
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
     /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_ADDRS`,
-    /// `COMITY_CONNECTIONS` and `COMITY_HOST` hold under every launcher.
+    /// `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher.
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var_os(name))
     }
@@ -250,6 +252,12 @@ impl Config {
     /// Meet without a secret: whoever reaches a port and knows the job's name can join.
     pub fn insecure(mut self) -> Self {
         self.insecure = true;
+        self
+    }
+
+    /// When a group fails, write its last 4,096 calls to a file in this directory, for `comity report`; default: nowhere.
+    pub fn log_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.log_dir = Some(dir.into());
         self
     }
 

@@ -50,6 +50,7 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
         config.connections = n;
     }
     config.host = vars.text("COMITY_HOST")?;
+    config.log_dir = vars.text("COMITY_LOG_DIR")?.map(Into::into);
     Ok(())
 }
 

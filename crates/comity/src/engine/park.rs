@@ -4,6 +4,7 @@ use super::Engine;
 use crate::{
     link::{Interest, LinkKind},
     plan::Schedule,
+    recorder::NOBODY,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
@@ -76,6 +77,11 @@ impl Engine {
             })
             .collect();
         polls.push(PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN));
+        if self.counters.parked_on.load(Ordering::Relaxed) == NOBODY
+            && let Some((p, _)) = self.lacks().min_by_key(|(_, i)| !i.recv)
+        {
+            self.counters.parked_on.store(p as u32, Ordering::Relaxed);
+        }
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
         let slept = Instant::now();
         // A signal ends the sleep early, which is no harm.

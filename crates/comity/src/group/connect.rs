@@ -55,6 +55,10 @@ impl Config {
         if size == 1 {
             return Ok(Group::single().timeout(self.timeout));
         }
-        Group::open(Endpoint::join(self)?, self.timeout, self.join_timeout)
+        let group = Group::open(Endpoint::join(self)?, self.timeout, self.join_timeout)?;
+        Ok(match &self.log_dir {
+            Some(dir) => group.log_to(dir),
+            None => group,
+        })
     }
 }

@@ -15,6 +15,7 @@ use crate::{
     config::MAX_TIMEOUT,
     engine::Failure,
     link::LocalWorld,
+    recorder::Recorder,
     stats::Counters,
     sync::lock,
     turn::Turn,
@@ -24,6 +25,7 @@ use std::{
     cell::Cell,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    path::Path,
     sync::{Arc, Mutex, atomic::Ordering, mpsc},
     time::{Duration, Instant},
 };
@@ -87,6 +89,7 @@ struct State {
     splits: u64,
     context: u64,
     broken: Option<Arc<Error>>,
+    recorder: Recorder,
 }
 
 thread_local! {
@@ -107,7 +110,7 @@ impl Group {
     /// A group of this process alone.
     pub fn single() -> Self {
         let peers = vec![Peer { rank: 0, host: None, pid: Some(std::process::id()) }];
-        Self::with(0, peers, Box::new(Single), 0, Arc::default(), DEFAULT_LIMIT)
+        Self::with(0, peers, Box::new(Single), (0, Recorder::new()), Arc::default(), DEFAULT_LIMIT)
     }
 
     /// `size` groups for `size` threads of this process, by rank; they talk through memory.
@@ -132,19 +135,27 @@ impl Group {
         let members = (0..peers.len()).collect();
         let counters = Arc::<Counters>::default();
         let fabric = Fabric::open(world, members, 0, counters.clone(), Instant::now() + join)?;
-        Ok(Self::with(rank, peers, Box::new(fabric), 0, counters, limit))
+        Ok(Self::with(rank, peers, Box::new(fabric), (0, Recorder::new()), counters, limit))
+    }
+
+    /// Write what the flight recorder holds to this directory when the group fails.
+    fn log_to(self, dir: &Path) -> Self {
+        if let Some(me) = self.core.peers.get(self.core.rank) {
+            lock(&self.core.state).recorder.log_to(dir, me, self.size());
+        }
+        self
     }
 
     fn with(
         rank: usize,
         peers: Vec<Peer>,
         backend: Box<dyn Backend>,
-        context: u64,
+        (context, recorder): (u64, Recorder),
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Self {
         let (alarm, kinds) = (backend.alarm(), backend.links());
-        let state = State { backend: Some(backend), seq: 0, splits: 0, context, broken: None };
+        let state = State { backend: Some(backend), seq: 0, splits: 0, context, broken: None, recorder };
         let core = Core {
             rank,
             peers,
@@ -224,7 +235,9 @@ impl Group {
             let mut state = lock(&self.core.state);
             let by = self.core.peers[self.rank()].clone();
             let error = Error::Aborted { by, reason: why.to_owned(), call: None };
-            state.broken.get_or_insert_with(|| Arc::new(error));
+            if state.broken.is_none() {
+                state.fail(error);
+            }
         });
     }
 
@@ -255,18 +268,19 @@ impl State {
         call.info.seq = if counts { self.seq } else { 0 };
         let Some(backend) = &mut self.backend else { return Err(Error::Closed) };
         let info = call.info;
+        self.recorder.begin(&info, counters);
         let out = match backend.failure(Some(info)) {
             // A panic in the middle of a call leaves the links in the middle of a message.
             None => match catch_unwind(AssertUnwindSafe(|| backend.run(call, limit))) {
                 Ok(out) => out,
                 Err(panic) => {
-                    self.broken =
-                        Some(Arc::new(Error::Os { what: info.to_string(), message: "panicked".into() }));
+                    self.fail(Error::Os { what: info.to_string(), message: "panicked".into() });
                     resume_unwind(panic)
                 }
             },
             Some(e) => Err(e),
         };
+        self.recorder.end(&info, &out, counters);
         self.note(&out, counters);
         out
     }
@@ -281,8 +295,14 @@ impl State {
             && e.is_fatal()
         {
             tracing::error!(error = %e, "the group failed");
-            self.broken = Some(Arc::new(e.clone()));
+            self.fail(e.clone());
         }
+    }
+
+    /// The group has ended because of `e`.
+    fn fail(&mut self, e: Error) {
+        self.recorder.write(self.context, &e);
+        self.broken = Some(Arc::new(e));
     }
 }
 

@@ -77,12 +77,13 @@ impl Group {
         else {
             return Err(crate::Error::Closed);
         };
+        let recorder = state.recorder.split(&members, rank);
         let peers = members
             .iter()
             .enumerate()
             .map(|(rank, &m)| Peer { rank, ..self.core.peers[m].clone() })
             .collect();
-        Ok(Some(Self::with(rank, peers, backend, context, counters, self.limit)))
+        Ok(Some(Self::with(rank, peers, backend, (context, recorder), counters, self.limit)))
     }
 }
 

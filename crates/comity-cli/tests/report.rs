@@ -1,0 +1,122 @@
+//! `comity report` on what the ranks of a real job leave when one of them is killed, and on files that no rank wrote.
+#![allow(missing_docs)]
+
+use comity::ReduceOp;
+use rustix::process::{Signal, getpid, kill_process};
+use serde_json::Value;
+use std::{fs, path::Path, process::Command};
+
+const ROLE: &str = "REPORT_TEST_ROLE";
+
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn comity(args: &[&str], role: bool) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
+    command.args(args);
+    if role {
+        command.env(ROLE, "1");
+    }
+    let out = command.output().unwrap();
+    let text = |b| String::from_utf8(b).unwrap();
+    Said { code: out.status.code(), out: text(out.stdout), err: text(out.stderr) }
+}
+
+/// All-reduces without end; rank 1 is killed in the middle.
+fn act() -> comity::Error {
+    let group = comity::init().unwrap();
+    let half = group.split((group.rank() % 2) as i32, 0).unwrap();
+    let mut x = vec![1f32; 1000];
+    for i in 0.. {
+        if group.rank() == 1 && i == 50 {
+            kill_process(getpid(), Signal::KILL).unwrap();
+        }
+        let done = half.barrier().and_then(|()| group.all_reduce(&mut x, ReduceOp::Sum));
+        if let Err(e) = done {
+            return e;
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn a_killed_rank_is_named_from_the_records_of_the_others() {
+    if std::env::var_os(ROLE).is_some() {
+        eprintln!("{}", act());
+        std::process::exit(1);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let logs = dir.path().join("logs");
+    fs::create_dir(&logs).unwrap();
+    // An earlier job's, which must not be taken for this one's.
+    fs::write(logs.join("rank-1.group-0.flight.json"), "old").unwrap();
+    let (at, me) = (logs.to_str().unwrap(), std::env::current_exe().unwrap());
+    let test = "a_killed_rank_is_named_from_the_records_of_the_others";
+    let command = [
+        "launch",
+        "-n",
+        "3",
+        "--timeout",
+        "60",
+        "--log-dir",
+        at,
+        "--",
+        me.to_str().unwrap(),
+        "--exact",
+        test,
+    ];
+    let job = comity(&[&command[..], &["--nocapture"]].concat(), true);
+    assert_eq!(job.code, Some(137), "{}", job.err);
+    assert!(job.err.contains("comity launch: rank 1 left no record"), "{}", job.err);
+    assert!(job.err.lines().last().unwrap().contains("rank 1 (pid"), "{}", job.err);
+    let mut flights = flights(&logs);
+    flights.retain(|f| f.contains(".group-0."));
+    assert_eq!(flights, ["rank-0.group-0.flight.json", "rank-2.group-0.flight.json"]);
+
+    let trace = dir.path().join("trace.json");
+    let told = comity(&["report", at, "--trace", trace.to_str().unwrap()], false);
+    assert_eq!((told.code, told.err.as_str()), (Some(0), ""), "{}", told.out);
+    let first = told.out.lines().next().unwrap();
+    assert!(first.starts_with("rank 1 left no record (killed"), "{}", told.out);
+    assert!(first.contains(" for it in all_reduce #") && first.contains("f32[1000] sum"), "{}", told.out);
+    assert!(told.out.contains("group of ranks 0-2; cause, as rank "), "{}", told.out);
+    assert!(told.out.contains("first: rank 1 (host "), "{}", told.out);
+    let trace: Value = serde_json::from_slice(&fs::read(trace).unwrap()).unwrap();
+    let calls = trace["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "X");
+    assert!(calls.clone().count() >= 100, "{trace}");
+    assert!(calls.clone().all(|c| c["pid"] == 0 || c["pid"] == 2));
+    assert!(calls.clone().any(|c| c["args"]["state"] == "failed" && c["args"]["waited_for"] == 1));
+}
+
+fn flights(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|n| n.contains("flight")).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn files_that_no_rank_wrote_are_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().to_str().unwrap();
+    let refused = |words: &[&str]| {
+        let told = comity(&["report", at], false);
+        assert_eq!((told.code, told.out.as_str()), (Some(2), ""), "{}", told.err);
+        assert!(words.iter().all(|w| told.err.contains(w)), "{}", told.err);
+    };
+    refused(&[at, "holds no flight records", "--log-dir"]);
+    let file = |name: &str| dir.path().join(name);
+    fs::write(file("rank-0.group-0.flight.json"), [0xff; 1000]).unwrap();
+    refused(&["rank-0.group-0.flight.json' is no JSON"]);
+    fs::write(file("rank-0.group-0.flight.json"), "[".repeat(1 << 20)).unwrap();
+    refused(&["rank-0.group-0.flight.json' is no JSON"]);
+    fs::File::create(file("rank-0.group-0.flight.json")).unwrap().set_len(1 << 40).unwrap();
+    fs::create_dir(file("rank-1.group-0.flight.json")).unwrap();
+    refused(&["rank-0.group-0.flight.json' is longer", "rank-1.group-0.flight.json' is not a file"]);
+    let told = comity(&["report", "/nowhere/at/all"], false);
+    assert_eq!(told.code, Some(2));
+    assert!(told.err.contains("'/nowhere/at/all'"), "{}", told.err);
+}

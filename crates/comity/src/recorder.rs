@@ -1,0 +1,274 @@
+//! The flight recorder: the last calls of a group, kept at all times, and written to a file when the group fails.
+//!
+//! A record is one cache line, and a call writes one: it costs a copy and a look at a coarse clock. A full clock costs a tenth
+//! of a small call within a host, so the exact one is read only where it cannot be felt: at both ends of a call of 64 KiB
+//! and more, and at the end of a call that slept. The times of other calls are as exact as the kernel's tick (1 to 4 ms), and
+//! they seem to end when they begin. Spinning and yielding before a sleep (some 300 us) do not count as waiting.
+
+mod file;
+
+pub use file::{Flight, FlightCall, FlightState};
+
+use crate::{CallInfo, DType, Error, Op, Peer, ReduceOp, stats::Counters};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+};
+
+/// Calls kept.
+pub(crate) const KEPT: usize = 4096;
+/// A call of so many bytes takes long enough for an exact clock.
+const LONG: usize = 64 << 10;
+const NONE: u8 = 0xff;
+pub(crate) const NOBODY: u32 = u32::MAX;
+
+/// One call.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Record {
+    seq: u64,
+    count: u64,
+    /// Nanoseconds of the monotonic clock.
+    begin: u64,
+    end: u64,
+    /// Time asleep, in nanoseconds.
+    waited: u64,
+    root: u32,
+    tag: u32,
+    /// Whom the call waited for when it first slept; else who was at fault.
+    peer: u32,
+    op: u8,
+    dtype: u8,
+    reduce: u8,
+    state: FlightState,
+}
+
+const _: () = assert!(size_of::<Record>() == 64);
+
+impl Record {
+    fn info(&self) -> Option<CallInfo> {
+        let some = |x: u32| (x != NOBODY).then_some(x);
+        Some(CallInfo {
+            op: Op::from_number(self.op)?,
+            seq: self.seq,
+            count: self.count as usize,
+            dtype: DType::ALL.get(usize::from(self.dtype)).copied(),
+            reduce: ReduceOp::ALL.get(usize::from(self.reduce)).copied(),
+            root: some(self.root).map(|r| r as usize),
+            tag: some(self.tag),
+        })
+    }
+}
+
+/// The last calls of one group on one rank.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    /// Grows to its length once; its pages cost nothing before they are used.
+    ring: Vec<Record>,
+    /// How many calls there were.
+    made: u64,
+    /// What the group had slept in all when the last call began, in nanoseconds.
+    slept: u64,
+    place: Option<Place>,
+}
+
+/// Where the file goes, and who is who there.
+#[derive(Clone, Debug)]
+struct Place {
+    dir: Arc<Path>,
+    /// Ranks of the job by rank of the group.
+    members: Arc<[usize]>,
+    /// This rank, in the group.
+    rank: usize,
+    host: Option<Arc<str>>,
+}
+
+impl Recorder {
+    pub(crate) fn new() -> Self {
+        Self { ring: Vec::with_capacity(KEPT), made: 0, slept: 0, place: None }
+    }
+
+    /// For the group of everyone in a job of `size`: write to `dir` when it fails.
+    pub(crate) fn log_to(&mut self, dir: &Path, me: &Peer, size: usize) {
+        let (rank, host) = (me.rank, me.host.clone());
+        self.place = Some(Place { dir: dir.into(), members: (0..size).collect(), rank, host });
+    }
+
+    /// The recorder of a new group of `members` (ranks of this group, in the new order).
+    pub(crate) fn split(&self, members: &[usize], rank: usize) -> Self {
+        let place = self.place.as_ref().map(|p| Place {
+            dir: p.dir.clone(),
+            members: members.iter().filter_map(|&m| p.members.get(m).copied()).collect(),
+            rank,
+            host: p.host.clone(),
+        });
+        Self { place, ..Self::new() }
+    }
+
+    /// A call begins.
+    #[inline]
+    pub(crate) fn begin(&mut self, info: &CallInfo, counters: &Counters) {
+        counters.parked_on.store(NOBODY, Ordering::Relaxed);
+        self.slept = counters.parked_ns.load(Ordering::Relaxed);
+        let now = if is_long(info) { clock::exact() } else { clock::coarse() };
+        let record = Record {
+            seq: info.seq,
+            count: info.count as u64,
+            begin: now,
+            end: now,
+            waited: 0,
+            root: info.root.map_or(NOBODY, |r| r as u32),
+            tag: info.tag.unwrap_or(NOBODY),
+            peer: NOBODY,
+            op: info.op as u8,
+            dtype: info.dtype.map_or(NONE, |d| d as u8),
+            reduce: info.reduce.map_or(NONE, |r| r as u8),
+            state: FlightState::Begun,
+        };
+        let at = self.made as usize % KEPT;
+        match self.ring.get_mut(at) {
+            Some(r) => *r = record,
+            None => self.ring.push(record),
+        }
+        self.made += 1;
+    }
+
+    /// The call that began last has ended.
+    #[inline]
+    pub(crate) fn end<T>(&mut self, info: &CallInfo, out: &Result<T, Error>, counters: &Counters) {
+        let Some(last) = self.made.checked_sub(1) else { return };
+        let Some(record) = self.ring.get_mut(last as usize % KEPT) else { return };
+        let slept = counters.parked_ns.load(Ordering::Relaxed).wrapping_sub(self.slept);
+        match out {
+            Ok(_) => record.state = FlightState::Done,
+            Err(e) => {
+                record.state = FlightState::Failed;
+                record.peer = culprit(e).map_or(NOBODY, |r| r as u32);
+            }
+        }
+        if slept > 0 {
+            record.waited = slept;
+            record.peer = counters.parked_on.load(Ordering::Relaxed);
+        }
+        if slept > 0 || out.is_err() || is_long(info) {
+            record.end = clock::exact();
+        }
+    }
+
+    /// Write the file, where one is wanted. What goes wrong with it must not hide why the group failed: it is logged.
+    pub(crate) fn write(&self, context: u64, error: &Error) {
+        let Some(place) = &self.place else { return };
+        if let Err(e) = file::write(self, place, context, error) {
+            tracing::warn!(error = %e, dir = %place.dir.display(), "the flight record was not written");
+        }
+    }
+
+    /// Oldest first.
+    fn records(&self) -> impl Iterator<Item = &Record> {
+        let (new, old) = self.ring.split_at(self.made as usize % KEPT % self.ring.len().max(1));
+        old.iter().chain(new)
+    }
+}
+
+fn is_long(info: &CallInfo) -> bool {
+    info.count >= LONG / info.dtype.map_or(1, DType::size)
+}
+
+/// Who an error says is at fault, by rank in the group.
+fn culprit(e: &Error) -> Option<usize> {
+    match e.root() {
+        Error::PeerLost { peer, .. } | Error::Mismatch { peer, .. } => Some(peer.rank),
+        Error::Aborted { by, .. } => Some(by.rank),
+        Error::Timeout { waiting_for, .. } => waiting_for.first().map(|p| p.rank),
+        _ => None,
+    }
+}
+
+/// Nanoseconds that all processes of a host agree on.
+mod clock {
+    use rustix::time::{ClockId, Timespec, clock_gettime};
+
+    fn ns(t: Timespec) -> u64 {
+        (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64)
+    }
+
+    pub(super) fn exact() -> u64 {
+        ns(clock_gettime(ClockId::Monotonic))
+    }
+
+    /// As it was at the kernel's last tick.
+    #[inline]
+    pub(super) fn coarse() -> u64 {
+        #[cfg(target_os = "linux")]
+        return ns(clock_gettime(ClockId::MonotonicCoarse));
+        #[cfg(not(target_os = "linux"))]
+        exact()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn call(seq: u64) -> CallInfo {
+        CallInfo {
+            seq,
+            count: 1 << 20,
+            dtype: Some(DType::F32),
+            reduce: Some(ReduceOp::Sum),
+            ..CallInfo::new(Op::AllReduce)
+        }
+    }
+
+    pub(super) fn lost(rank: usize) -> Error {
+        Error::PeerLost { peer: Peer { rank, host: None, pid: None }, cause: "died".into(), call: None }
+    }
+
+    #[test]
+    fn the_ring_keeps_the_last_4096_in_order() {
+        let (mut r, c) = (Recorder::new(), Counters::default());
+        assert_eq!(r.records().count(), 0);
+        for seq in 1..=3 {
+            r.begin(&call(seq), &c);
+            r.end(&call(seq), &Ok(()), &c);
+        }
+        assert_eq!(r.records().map(|r| r.seq).collect::<Vec<_>>(), [1, 2, 3]);
+        for seq in 4..=10_000 {
+            r.begin(&call(seq), &c);
+            r.end(&call(seq), &Ok(()), &c);
+        }
+        let kept: Vec<u64> = r.records().map(|r| r.seq).collect();
+        assert_eq!(kept, (10_001 - KEPT as u64..=10_000).collect::<Vec<_>>());
+        assert!(r.records().all(|r| r.state == FlightState::Done && r.end >= r.begin));
+        assert!(r.records().zip(r.records().skip(1)).all(|(a, b)| a.end <= b.begin));
+    }
+
+    #[test]
+    fn a_failure_names_who_was_waited_for() {
+        let (mut r, c) = (Recorder::new(), Counters::default());
+        r.begin(&call(1), &c);
+        assert_eq!(r.records().next().unwrap().state, FlightState::Begun);
+        r.end(&call(1), &Err::<(), _>(lost(2)), &c);
+        let first = *r.records().next().unwrap();
+        assert_eq!((first.state, first.peer, first.waited), (FlightState::Failed, 2, 0));
+        // Who was waited for is seen, who is at fault only told.
+        r.begin(&call(2), &c);
+        c.parked_on.store(1, Ordering::Relaxed);
+        c.parked_ns.fetch_add(77, Ordering::Relaxed);
+        r.end(&call(2), &Err::<(), _>(lost(2)), &c);
+        let last = *r.records().last().unwrap();
+        assert_eq!((last.state, last.peer, last.waited), (FlightState::Failed, 1, 77));
+        assert_eq!(last.info(), Some(call(2)));
+        // The next call has waited for nobody.
+        r.begin(&call(3), &c);
+        r.end(&call(3), &Ok(()), &c);
+        let last = *r.records().last().unwrap();
+        assert_eq!((last.state, last.peer, last.waited), (FlightState::Done, NOBODY, 0));
+    }
+
+    #[test]
+    fn clocks_agree() {
+        let (a, b, c) = (clock::exact(), clock::coarse(), clock::exact());
+        assert!(a <= c && b <= c && c - b < 1_000_000_000, "{a} {b} {c}");
+    }
+}
