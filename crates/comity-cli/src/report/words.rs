@@ -16,32 +16,41 @@ const MOST_SLOW: usize = 8;
 pub(super) fn report(flights: &[Flight]) -> String {
     let mut groups: Vec<&[Flight]> = flights.chunk_by(|a, b| a.group == b.group).collect();
     groups.sort_by_key(|g| g.iter().map(|f| f.written).min());
+    let heard: BTreeSet<usize> = flights.iter().map(|f| world(f, f.rank)).collect();
     let mut out = String::new();
     for group in groups {
         // Writing to a string does not fail.
-        let _ = write!(out, "{}", of_group(group));
+        let _ = write!(out, "{}", of_group(group, &heard));
     }
     out + &slow(flights)
 }
 
-fn of_group(flights: &[Flight]) -> String {
+fn of_group(flights: &[Flight], heard: &BTreeSet<usize>) -> String {
     let Some(first) = flights.iter().min_by_key(|f| f.written) else { return String::new() };
     let name = if first.group == 0 { String::new() } else { format!(" {:x}", first.group) };
+    // Errors count ranks within their group.
+    let in_job = match first.culprit {
+        Some(c) if world(first, c) != c => format!(" (its rank {c} is rank {} of the job)", world(first, c)),
+        _ => String::new(),
+    };
     let all: BTreeSet<usize> = first.members.iter().copied().collect();
     format!(
-        "{}\ngroup{name} of {}; cause, as {} saw it first: {}\n",
-        sentence(flights),
+        "{}\ngroup{name} of {}; cause, as {} saw it first: {}{in_job}\n",
+        sentence(flights, heard),
         ranks(&all),
         ranks(&[world(first, first.rank)].into()),
         first.error
     )
 }
 
+/// Where each rank is, of a group; `heard` are the ranks of the job that left a record of any group:
 /// "rank 3 is at all_reduce #812 f32[1048576]; ranks 0-2 wait for it in all_gather #813".
-fn sentence(flights: &[Flight]) -> String {
+fn sentence(flights: &[Flight], heard: &BTreeSet<usize>) -> String {
     let here: BTreeSet<usize> = flights.iter().map(|f| f.rank).collect();
     let Some(first) = flights.first() else { return String::new() };
-    let missing: BTreeSet<usize> = (0..first.members.len()).filter(|r| !here.contains(r)).collect();
+    let absent = (0..first.members.len()).filter(|r| !here.contains(r));
+    let (elsewhere, missing): (BTreeSet<usize>, BTreeSet<usize>) =
+        absent.partition(|&r| heard.contains(&world(first, r)));
     let mut at: BTreeMap<(u64, String), BTreeSet<usize>> = BTreeMap::new();
     let mut waits: BTreeMap<usize, usize> = BTreeMap::new();
     for f in flights {
@@ -73,6 +82,9 @@ fn sentence(flights: &[Flight]) -> String {
     if !missing.is_empty() {
         clauses.push(format!("{} left no record (killed, stopped, or not in a call)", named(&missing)));
     }
+    if !elsewhere.is_empty() {
+        clauses.push(format!("{} failed in another group", named(&elsewhere)));
+    }
     for ((_, call), ranks) in &at {
         let held: BTreeSet<usize> =
             ranks.iter().filter_map(|&r| holder(r)).filter(|h| !ranks.contains(h)).collect();
@@ -84,6 +96,7 @@ fn sentence(flights: &[Flight]) -> String {
             }
         } else {
             let whom = match &held {
+                h if !elsewhere.is_empty() => named(h),
                 h if *h != subject => named(h),
                 h if h.len() == 1 => "it".into(),
                 _ => "them".into(),
@@ -165,7 +178,7 @@ pub(super) mod tests {
         let mut all: Vec<_> = (0..3).map(|r| flight(r, "all_gather", 813, Some(3))).collect();
         all.push(flight(3, "all_reduce", 812, Some(0)));
         assert_eq!(
-            sentence(&all),
+            sentence(&all, &BTreeSet::new()),
             "rank 3 is at all_reduce #812 f32[1048576]; ranks 0-2 wait for it in all_gather #813 f32[1048576]"
         );
     }
@@ -187,9 +200,19 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_rank_that_failed_in_another_group_is_not_lost() {
+        let all = [flight(0, "barrier", 9, Some(1)), flight(2, "barrier", 9, Some(1))];
+        assert_eq!(
+            sentence(&all, &[0, 2, 3].into()),
+            "rank 1 left no record (killed, stopped, or not in a call); rank 3 failed in another group; \
+             ranks 0, 2 wait for rank 1 in barrier #9 f32[1048576]"
+        );
+    }
+
+    #[test]
     fn ranks_that_wait_for_each_other_end() {
         let all: Vec<_> = (0..4).map(|r| flight(r, "barrier", 3, Some((r + 1) % 4))).collect();
-        assert_eq!(sentence(&all), "ranks 0-3 are at barrier #3 f32[1048576]");
+        assert_eq!(sentence(&all, &BTreeSet::new()), "ranks 0-3 are at barrier #3 f32[1048576]");
     }
 
     #[test]
