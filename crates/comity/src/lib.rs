@@ -43,6 +43,9 @@ mod config;
 mod dtype;
 mod engine;
 mod error;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzz;
 mod group;
 mod kernel;
 mod key;

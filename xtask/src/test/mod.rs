@@ -1,6 +1,7 @@
 //! `cargo xtask test`: every check of the project, step by step, up to the first that fails.
 
 mod cargo;
+mod fuzz;
 mod gates;
 mod hosts;
 mod launchers;
@@ -26,7 +27,7 @@ struct Step {
     run: fn() -> Outcome,
 }
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     Step {
         name: "requirements",
         about: "install the programs that the tests use",
@@ -50,6 +51,7 @@ const STEPS: [Step; 12] = [
     Step { name: "hosts", about: "two hosts, as network namespaces, IPv4 and IPv6", run: hosts::check },
     Step { name: "loom", about: "all interleavings of the lock-free parts", run: cargo::loom },
     Step { name: "miri", about: "undefined behaviour in pure code", run: cargo::miri },
+    Step { name: "fuzz", about: "decoders on hostile bytes; FUZZ_SECONDS for each (20)", run: fuzz::run },
     Step { name: "macos", about: "type-check for aarch64-apple-darwin", run: cargo::macos },
 ];
 

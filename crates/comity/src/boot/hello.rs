@@ -57,7 +57,7 @@ pub(super) struct Hello {
 }
 
 impl Hello {
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.u32(self.from);
         w.u32(self.to);
@@ -75,7 +75,7 @@ impl Hello {
         w.0
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader(bytes);
         let (from, to, world, context) = (r.u32()?, r.u32()?, r.u64()?, r.u64()?);
         let channel = match (r.u8()?, r.u16()?, r.u16()?) {

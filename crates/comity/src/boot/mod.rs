@@ -5,6 +5,8 @@ pub(crate) mod board;
 mod control;
 mod dial;
 mod endpoint;
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
 mod hello;
 mod here;
 mod liveness;

@@ -2,6 +2,8 @@
 
 mod detection;
 mod env;
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
 mod hostfile;
 mod place;
 mod settings;

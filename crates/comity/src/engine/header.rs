@@ -8,7 +8,7 @@
 //! `shape` is what else both sides must agree on: a hash of the per-rank counts and of the plan, or, where counts
 //! differ by pair, the elements of this pair. The receiver compares before it takes a byte of what follows.
 
-use crate::{CallInfo, DType, Op, ReduceOp};
+use crate::{CallInfo, DType, MAX_TAG, Op, ReduceOp};
 
 /// Bytes of a header.
 pub(crate) const LEN: usize = 32;
@@ -56,6 +56,9 @@ impl Header {
         let reduce = some(b[2]).map(|r| ReduceOp::ALL.get(r).copied().ok_or(())).transpose().ok()?;
         let who = Some(word(4..8) as u32).filter(|&r| r != NO_ROOT);
         let pair = op == Op::Send;
+        if pair && who.is_none_or(|tag| tag > MAX_TAG) {
+            return None;
+        }
         let info = CallInfo {
             op,
             seq: word(24..28),
@@ -152,6 +155,10 @@ mod tests {
         assert_eq!(Header::decode(&[0xff; LEN], 0), None);
         let mut b = all_reduce().encode();
         b[1] = 14;
+        assert_eq!(Header::decode(&b, 0), None);
+        // A send has a tag that a user can give.
+        let mut b = all_reduce().encode();
+        b[0] = Op::Send as u8;
         assert_eq!(Header::decode(&b, 0), None);
     }
 

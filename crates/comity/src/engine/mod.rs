@@ -1,6 +1,8 @@
 //! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
 
 mod blame;
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
 mod header;
 mod park;
 mod run;

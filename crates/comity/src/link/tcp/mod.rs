@@ -6,6 +6,8 @@
 //! buffer of the link.
 
 mod frame;
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
 mod recv;
 mod send;
 mod socket;

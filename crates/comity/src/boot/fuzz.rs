@@ -1,0 +1,101 @@
+//! Fuzzes handshakes, and the messages that follow them.
+
+use super::{
+    hello::{Channel, Hello, Initiator, Responder, Secret, Step, Verdict},
+    stream::{Conn, Stream},
+    wire::{FromStore, Note, ToStore},
+};
+use crate::{Key, fuzz::Dice};
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    os::unix::net::UnixStream,
+};
+
+/// The longest message that authenticated peers may send, and its length.
+const MOST: usize = 64 * 1024 + 4;
+
+/// Gives at most `piece` bytes at a time, then says that there are no more for now.
+struct Drip<'a> {
+    bytes: &'a [u8],
+    piece: usize,
+}
+
+impl Read for Drip<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.bytes.is_empty() && !buf.is_empty() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let n = self.bytes.len().min(buf.len()).min(self.piece);
+        buf[..n].copy_from_slice(&self.bytes[..n]);
+        self.bytes = &self.bytes[n..];
+        Ok(n)
+    }
+}
+
+/// Nobody without the key gets through, whatever it sends, also if it repeats and changes what others have sent.
+pub fn handshake(bytes: &[u8]) {
+    let mut dice = Dice(bytes);
+    let (mode, piece) = (dice.roll(), dice.roll() + 1);
+    let secret = Secret::new(&Key::from([7; 32]), "job", 0);
+    let hello = Hello { from: 1, to: 0, world: 5, context: 2, channel: Channel::Tcp { index: 0, of: 2 } };
+    if let Ok(hello) = Hello::decode(dice.0) {
+        assert_eq!(hello.encode(), dice.0);
+    }
+    let Some((mut initiator, first)) = Initiator::start(&secret, &hello) else { panic!("no handshake") };
+    let mut responder = Responder::new();
+    // Three kinds: all bytes are the stranger's; it changes a true hello; it repeats one and goes on by itself.
+    let true_hello = match mode % 3 {
+        0 => Vec::new(),
+        1 => {
+            let (at, flip) = (dice.roll() % first.len(), dice.roll() as u8 | 1);
+            let mut first = first;
+            first[at] ^= flip;
+            first
+        }
+        _ => first,
+    };
+    let incoming = [&true_hello, dice.0].concat();
+    let mut incoming = Drip { bytes: &incoming, piece };
+    let mut answered = false;
+    loop {
+        match responder.step(&mut incoming, &secret, &mut |_| Verdict::Yes) {
+            Step::Done(hello) => panic!("a stranger got through as {hello:?}"),
+            Step::Send(_) => {
+                assert!(mode % 3 == 2 && !answered, "an answer to a stranger");
+                assert!(responder.knows_key());
+                answered = true;
+            }
+            Step::More | Step::Close | Step::SendAndClose(_) => break,
+        }
+    }
+    let answer = initiator.read(Drip { bytes: dice.0, piece });
+    assert!(!matches!(answer, Ok(Some(_))), "a stranger passes for a listener");
+}
+
+/// What is a message says the same when it is written again; lengths are bounded before anything is kept.
+pub fn messages(bytes: &[u8]) {
+    if let Ok(m) = ToStore::decode(bytes) {
+        assert_eq!(m.encode(), bytes);
+    }
+    if let Ok(m) = FromStore::decode(bytes) {
+        assert_eq!(m.encode(), bytes);
+    }
+    if let Ok(m) = Note::decode(bytes) {
+        assert_eq!(m.encode(), bytes);
+    }
+    let Ok((mut peer, us)) = UnixStream::pair() else { return };
+    let bytes = &bytes[..bytes.len().min(MOST)];
+    if us.set_nonblocking(true).is_err() || peer.write_all(bytes).is_err() {
+        return;
+    }
+    let mut conn = Conn::new(Stream::Unix(us));
+    conn.fill();
+    let mut rest = bytes;
+    while let Ok(Some(body)) = conn.next() {
+        let Some((length, after)) = rest.split_first_chunk::<4>() else {
+            panic!("a message without a length")
+        };
+        assert!(body.len() == u32::from_be_bytes(*length) as usize && after.starts_with(&body));
+        rest = &after[body.len()..];
+    }
+}

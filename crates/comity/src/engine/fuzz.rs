@@ -1,0 +1,103 @@
+//! Fuzzes the engine's reading of a link.
+
+use super::{
+    header::{Header, LEN},
+    stream::{Begin, Rx, STASH},
+};
+use crate::{
+    CallInfo, DType, LinkKind, Op, ReduceOp,
+    fuzz::Dice,
+    link::{Interest, Link, LinkError},
+};
+use std::os::fd::BorrowedFd;
+
+/// A link that brings `bytes`, at most `piece` at a time.
+#[derive(Debug)]
+struct Bytes<'a> {
+    bytes: &'a [u8],
+    piece: usize,
+}
+
+impl Link for Bytes<'_> {
+    fn kind(&self) -> LinkKind {
+        LinkKind::Tcp
+    }
+
+    fn chunk(&self) -> usize {
+        64 << 10
+    }
+
+    fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+        Ok(head.len() + body.len())
+    }
+
+    fn peek(&mut self, _: usize) -> Result<&[u8], LinkError> {
+        Ok(self.bytes)
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.bytes = &self.bytes[n..];
+    }
+
+    fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
+        let n = self.bytes.len().min(dst.len()).min(self.piece);
+        dst[..n].copy_from_slice(&self.bytes[..n]);
+        self.bytes = &self.bytes[n..];
+        Ok(n)
+    }
+
+    fn arm(&mut self, _: Interest) {}
+
+    fn disarm(&mut self) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    fn fds<'a>(&'a self, _: Interest, _: &mut Vec<(BorrowedFd<'a>, Interest)>) {}
+}
+
+/// Several messages in a row: those that are expected begin, sends for later are kept within bounds, all else is refused.
+pub fn stream(bytes: &[u8]) {
+    let mut dice = Dice(bytes);
+    let (piece, kind) = (dice.roll() + 1, dice.roll());
+    let plan: Vec<usize> = (0..4).map(|_| dice.roll()).collect();
+    if let Some((head, _)) = dice.0.split_first_chunk::<LEN>()
+        && let Some(h) = Header::decode(head, 1)
+    {
+        assert_eq!(Header::decode(&h.encode(), 1), Some(h));
+    }
+    let info = CallInfo { count: 3, dtype: Some(DType::F32), ..CallInfo::new(Op::AllReduce) };
+    let info = match kind % 3 {
+        0 => CallInfo { seq: 1, reduce: Some(ReduceOp::Sum), ..info },
+        1 => CallInfo { op: Op::Send, tag: Some(7), root: Some(1), ..info },
+        _ => CallInfo { op: Op::Barrier, seq: 1, count: 0, dtype: None, ..info },
+    };
+    let expected = Header { info, shape: 0, epoch: 0, context: 0 };
+    let mut link = Bytes { bytes: dice.0, piece };
+    let (mut rx, brought) = (Rx::new(), dice.0.len());
+    for len in plan {
+        // A first message has a header; those after it in the same call have none.
+        let header = (len % 2 == 0).then_some(&expected);
+        loop {
+            match rx.begin(&mut link, header, len, 1) {
+                Ok(Begin::Body) => break,
+                Ok(Begin::More) => {}
+                Ok(Begin::Nothing) | Err(_) => return,
+            }
+        }
+        let mut body = vec![0; len];
+        let mut at = 0;
+        while at < len {
+            let Ok(n) = link.take(&mut body[at..]) else { return };
+            if n == 0 {
+                return;
+            }
+            rx.took(n);
+            at += n;
+        }
+        rx.end();
+        while let Some(parcel) = rx.unstash(|_| true) {
+            assert!(parcel.bytes.len() <= brought.min(STASH));
+            assert_eq!(parcel.header.pair_bytes(), Some(parcel.bytes.len()));
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Entries of the fuzz targets in `fuzz/`, which `cargo fuzz` compiles with `cfg(fuzzing)`: each reads arbitrary bytes the way
+//! the library reads those of a peer or a user, and panics when what must hold does not.
+
+pub use crate::{
+    boot::fuzz::{handshake, messages},
+    config::fuzz::config,
+    engine::fuzz::stream,
+    link::tcp::fuzz::frame,
+};
+
+/// Bytes that steer a target, 0 when they are used up.
+pub(crate) struct Dice<'a>(pub(crate) &'a [u8]);
+
+impl Dice<'_> {
+    pub(crate) fn roll(&mut self) -> usize {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        usize::from(*first)
+    }
+}

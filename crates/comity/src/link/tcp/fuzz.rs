@@ -1,0 +1,85 @@
+//! Fuzzes the receiving half.
+
+use super::{
+    TcpLink,
+    frame::{self, HEADER},
+    recv::Receiver,
+    send::Sender,
+};
+use crate::{fuzz::Dice, link::Link};
+use std::{io::Write, net::TcpStream, os::fd::OwnedFd, os::unix::net::UnixStream};
+
+/// More would not fit a socket that nobody reads yet.
+const MOST: usize = 32 << 10;
+
+/// Either all bytes are the peer's, or true frames of which one byte is changed: no frame with a changed byte comes whole.
+pub fn frame(bytes: &[u8]) {
+    let mut dice = Dice(&bytes[..bytes.len().min(MOST)]);
+    let (connections, is_true) = (dice.roll() % 3 + 1, dice.roll() % 4 > 0);
+    let (want, flip) = (dice.roll() + 1, dice.roll() as u8);
+    let at = dice.roll() << 8 | dice.roll();
+    let pieces: Vec<&[u8]> = dice.0.chunks(want * 7).collect();
+    let mut streams = vec![Vec::new(); connections];
+    // The bytes before the changed frame, and up to its end, if only its length was not what was changed.
+    let (mut sent, mut right, mut most) = (0, usize::MAX, usize::MAX);
+    for (k, piece) in pieces.iter().enumerate() {
+        let stream = &mut streams[k % connections];
+        if !is_true {
+            stream.extend_from_slice(piece);
+            continue;
+        }
+        let begin = stream.len();
+        stream.extend(frame::header(k as u64, [piece, &[]]));
+        stream.extend_from_slice(piece);
+        if k == at % pieces.len() && flip != 0 {
+            let place = at / pieces.len() % (HEADER + piece.len());
+            stream[begin + place] ^= flip;
+            right = sent;
+            if place >= 4 {
+                most = sent + piece.len() - 1;
+            }
+        }
+        sent += piece.len();
+    }
+    let Some(mut link) = link(&streams) else { return };
+    let mut got = Vec::new();
+    let mut buffer = vec![0; want];
+    loop {
+        let n = if got.len() % 2 == 0 {
+            let Ok(n) = link.take(&mut buffer) else { break };
+            got.extend_from_slice(&buffer[..n]);
+            n
+        } else {
+            let Ok(ready) = link.peek(want) else { break };
+            let n = ready.len().min(want);
+            got.extend_from_slice(&ready[..n]);
+            link.consume(n);
+            n
+        };
+        if n == 0 {
+            break;
+        }
+    }
+    if is_true {
+        let truth = pieces.concat();
+        let sure = right.min(got.len());
+        assert!(truth.get(..sure) == Some(&got[..sure]), "changed bytes before the frame that was changed");
+        assert!(got.len() <= most, "a frame with a changed byte came whole");
+        assert!(right != usize::MAX || got.len() == truth.len(), "true frames did not all come");
+    }
+}
+
+/// A link that has these bytes in its connections, which then end.
+fn link(streams: &[Vec<u8>]) -> Option<TcpLink> {
+    let mut sockets = Vec::new();
+    for bytes in streams {
+        // A pair of local sockets costs less than a connection.
+        let (mut peer, us) = UnixStream::pair().ok()?;
+        us.set_nonblocking(true).ok()?;
+        peer.set_nonblocking(true).ok()?;
+        peer.write_all(bytes).ok()?;
+        sockets.push(TcpStream::from(OwnedFd::from(us)));
+    }
+    let receiver = Receiver::new(sockets.len());
+    Some(TcpLink { sockets, sender: Sender::default(), receiver, error: None })
+}
