@@ -9,7 +9,7 @@ const TARGETS: [&str; 5] = ["frame", "handshake", "messages", "config", "stream"
 
 pub(super) fn run() -> Outcome {
     let seconds: u64 = match env::var("FUZZ_SECONDS") {
-        Err(_) => 20,
+        Err(_) => return Ok(Done::NotRun("by hand: FUZZ_SECONDS=60 cargo xtask test --only fuzz".into())),
         Ok(text) => match text.parse() {
             Ok(n @ 1..=86_400) => n,
             _ => return Err(format!("FUZZ_SECONDS={text} is not a whole number from 1 to 86400")),
