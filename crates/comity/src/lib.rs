@@ -23,8 +23,9 @@
 //!   what each reduction does to each type.
 //! - **Every call ends**: it succeeds, or fails within its [limit](Group::timeout) with an [`Error`] that names the member and the
 //!   call. After a failure the group stays failed and says why.
-//! - **Ranks that disagree are told**: different operations, types, counts or roots are [`Error::Mismatch`], with both calls.
-//! - **Only members talk**: connections are authenticated with the job's [`Key`].
+//! - **Ranks that disagree are told**: different operations, types, counts or roots are [`Error::Mismatch`], with both calls, where
+//!   their messages meet; the few cases in which none meets end at the limit (`docs/errors.md`).
+//! - **Only members talk**: connections are authenticated with the job's [`Key`], where the launcher or the user gives one.
 //!
 //! # Order, threads, overlap
 //! Calls on one group run one at a time, in the order they are made, which must be the same on all ranks.
@@ -35,6 +36,7 @@
 //! Each pair of ranks is joined by the best link both ends agree on: shared memory within a host, else TCP. A call becomes a
 //! plan, chosen by a cost model and the same on all ranks; one engine runs every plan over every link. `docs/architecture.md` in the
 //! repository tells more.
+
 mod backend;
 #[doc(hidden)]
 pub mod boot;
