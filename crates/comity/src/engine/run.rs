@@ -354,7 +354,12 @@ impl Engine {
             let Some((_, Some(link))) = links.by_ref().find(|(i, _)| *i == p) else { return Ok(false) };
             let chunk = link.chunk();
             // At least an element: a look for nothing would not see what has come.
-            *slot = link.peek(n.min(chunk).max(dtype.size()))?;
+            let look = n.min(chunk).max(dtype.size());
+            if (1..dtype.size()).contains(&link.peek(look)?.len()) {
+                // A piece of an element: has the link ended?
+                link.put(&[], &[])?;
+            }
+            *slot = link.peek(look)?;
             let ready = whole(slot.len().min(chunk), dtype);
             self.rx[p].starved = ready == 0;
             n = n.min(ready);
