@@ -47,7 +47,11 @@ const STEPS: [Step; 13] = [
         run: processes::full,
     },
     Step { name: "torch", about: "the same with torch's variables", run: launchers::torch },
-    Step { name: "mpi", about: "the same under Open MPI and MPICH", run: launchers::mpi },
+    Step {
+        name: "mpi",
+        about: "the same under Open MPI and MPICH, also with MPI carrying the data",
+        run: launchers::mpi,
+    },
     Step { name: "hosts", about: "two hosts, as network namespaces, IPv4 and IPv6", run: hosts::check },
     Step { name: "loom", about: "all interleavings of the lock-free parts", run: cargo::loom },
     Step { name: "miri", about: "undefined behaviour in pure code", run: cargo::miri },

@@ -101,7 +101,9 @@ functions! {
     set_errhandler "MPI_Comm_set_errhandler" (H, H);
     type_contiguous "MPI_Type_contiguous" (c_int, H, *mut H);
     type_commit "MPI_Type_commit" (*mut H);
+    type_free "MPI_Type_free" (*mut H);
     op_create "MPI_Op_create" (Combine, c_int, *mut H);
+    op_free "MPI_Op_free" (*mut H);
     broadcast "MPI_Ibcast" (DataMut, c_int, H, c_int, H, *mut H);
     all_reduce "MPI_Iallreduce" (Data, DataMut, c_int, H, H, H, *mut H);
     reduce "MPI_Ireduce" (Data, DataMut, c_int, H, H, c_int, H, *mut H);
@@ -221,8 +223,16 @@ impl<H: Handle> Mpi<H> {
     pub(crate) fn end(&self) {
         if !self.spoilt.load(Ordering::Acquire) && !self.is_over() {
             let _turn = self.turn();
-            // SAFETY: MPI is up, and nothing is under way: what is unfinished has spoilt it.
-            unsafe { (self.call.finalize)() };
+            // SAFETY: MPI is up, and nothing is under way: what is unfinished has spoilt it. The handles are this library's.
+            unsafe {
+                for mut op in lock(&self.ops).drain().map(|(_, op)| op) {
+                    (self.call.op_free)(&mut op);
+                }
+                for mut element in self.types {
+                    (self.call.type_free)(&mut element);
+                }
+                (self.call.finalize)();
+            }
         }
     }
 
