@@ -30,6 +30,7 @@ const WAITS: [(&str, &str); 13] = [
     ),
     ("crates/comity/src/engine/run.rs", "the same"),
     ("crates/comity/src/engine/blame.rs", "word of whose fault it was, 100 ms at most"),
+    ("crates/comity/src/backend/mpi/", "MPI: to the call's deadline, and the bell rings for a failure"),
     ("crates/comity/src/turn.rs", "an earlier call of this group, which has a deadline"),
     ("crates/comity/src/group/mod.rs", "its turn, as above"),
     (
