@@ -27,7 +27,7 @@ struct Step {
     run: fn() -> Outcome,
 }
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     Step {
         name: "requirements",
         about: "install the programs that the tests use",
@@ -41,6 +41,7 @@ const STEPS: [Step; 13] = [
     Step { name: "workspace", about: "unit, integration and documentation tests", run: cargo::workspace },
     Step { name: "demo", about: "train on 1, 2 and 4 ranks; the weights agree", run: demo },
     Step { name: "processes", about: "every operation, 1 to 8 processes, each link", run: processes::quick },
+    Step { name: "load", about: "64 ranks, 1,000 calls in flight; nothing grows", run: processes::load },
     Step {
         name: "full",
         about: "every operation, type and size, 4 processes, as released",
