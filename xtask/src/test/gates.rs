@@ -23,7 +23,7 @@ const UNSAFE: [(&str, &str); 9] = [
 ];
 
 /// Calls that can sleep. Each of these has a deadline, or waits for something in this process that has one.
-const WAITS: [(&str, &str); 13] = [
+const WAITS: [(&str, &str); 14] = [
     (
         "crates/comity/src/engine/park.rs",
         "a rank in a call: to the call's deadline, and the bell rings for a failure",
