@@ -10,7 +10,10 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The group of the job that the environment tells of; of one where it tells of none.
 pub(crate) fn join(backend: Option<BackendKind>) -> Result<Group> {
     let config = Config::from_env()?;
-    backend.map_or(config.clone(), |b| config.backend(b)).connect()
+    match backend {
+        Some(b) => config.backend(b).connect(),
+        None => config.connect(),
+    }
 }
 
 /// The value of `--backend`.

@@ -58,12 +58,14 @@ type Data = *const c_void;
 type DataMut = *mut c_void;
 type Counts = *const c_int;
 /// `MPI_User_function`: what is combined, into what, how many.
+// SAFETY: MPI calls it with two buffers of so many elements, which do not overlap.
 type Combine = unsafe extern "C" fn(DataMut, DataMut, *mut c_int, DataMut);
 
 macro_rules! functions {
     ($($field:ident $symbol:literal ($($arg:ty),*);)*) => {
         /// The functions, as this family's handles make them.
         pub(super) struct Functions<H> {
+            // SAFETY: each is called with what the standard says it takes, at its one place below or in `pending`.
             $(pub(super) $field: unsafe extern "C" fn($($arg),*) -> Code,)*
         }
 
@@ -369,6 +371,7 @@ fn library_version<H>(call: &Functions<H>) -> String {
 
 /// The reduction as MPI calls it: Comity's own kernels, so that every type and every rule of [`ReduceOp`] holds.
 fn combine(dtype: DType, op: ReduceOp) -> Combine {
+    // SAFETY: MPI calls it with two buffers of `*count` elements of the type it was made for.
     unsafe extern "C" fn run<const D: usize, const R: usize>(
         src: DataMut,
         dst: DataMut,
