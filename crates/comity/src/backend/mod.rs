@@ -1,11 +1,14 @@
 //! What carries out a group's calls.
 
+mod company;
 mod fabric;
 mod mpi;
+mod nccl;
 mod single;
 
 pub(crate) use fabric::Fabric;
 pub(crate) use mpi::Runtime as MpiRuntime;
+pub(crate) use nccl::NcclBackend;
 pub(crate) use single::Single;
 
 use crate::{
@@ -70,6 +73,11 @@ pub(crate) trait Backend: Send + fmt::Debug {
 
     /// The link to each rank; `None` for oneself.
     fn links(&self) -> Vec<Option<LinkKind>>;
+
+    /// The CUDA device whose buffers it takes, besides those of host memory.
+    fn device(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// Ends calls of a group from outside them.

@@ -81,6 +81,8 @@ pub(crate) struct Core {
     /// Reaches calls under way from other threads.
     alarm: Option<Alarm>,
     kinds: Vec<Option<LinkKind>>,
+    /// The CUDA device whose buffers calls can take.
+    device: Option<u32>,
 }
 
 struct State {
@@ -154,7 +156,7 @@ impl Group {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Self {
-        let (alarm, kinds) = (backend.alarm(), backend.links());
+        let (alarm, kinds, device) = (backend.alarm(), backend.links(), backend.device());
         let state = State { backend: Some(backend), seq: 0, splits: 0, context, broken: None, recorder };
         let core = Core {
             rank,
@@ -165,6 +167,7 @@ impl Group {
             worker: Mutex::new(None),
             alarm,
             kinds,
+            device,
         };
         Self { core: Arc::new(core), limit }
     }
@@ -204,6 +207,11 @@ impl Group {
     /// The kind of link to each rank; `None` for this rank.
     pub fn link_kinds(&self) -> &[Option<LinkKind>] {
         &self.core.kinds
+    }
+
+    /// The CUDA device whose buffers this group's calls take, besides those in host memory; see [`BackendKind::Nccl`](crate::BackendKind).
+    pub fn device(&self) -> Option<u32> {
+        self.core.device
     }
 
     /// What this group has done on this rank so far.
