@@ -42,6 +42,8 @@ mod backend;
 pub mod boot;
 mod call;
 mod config;
+#[doc(hidden)]
+pub mod cuda;
 mod dtype;
 mod engine;
 mod error;

@@ -19,7 +19,7 @@ use std::{
 const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(2));
 
 /// The members of a group, as one of them knows them.
-pub(super) struct Company {
+pub(crate) struct Company {
     pub(super) rank: usize,
     pub(super) world: Arc<dyn World>,
     pub(super) watch: Arc<Watch>,
