@@ -2,6 +2,7 @@
 //!
 //! A rank's result depends on the ranks that its call takes data from. If one of them made another call, this rank must
 //! fail; otherwise it may succeed, with the right result. Once somebody has seen the difference, every rank's next call fails.
+//! Ranks that wait for each other are told long before their limit.
 
 use comity::{DType, Element, Error, Group, Op, ReduceOp, Result};
 use std::{
@@ -10,11 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a call may take.
-const LIMIT: Duration = Duration::from_secs(3);
-/// And how much longer until it returns.
-const SLACK: Duration = Duration::from_secs(1);
-/// Cases at a time: most of their time some only wait for their limit.
+/// How long a call may take. Nobody is to be told by it.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Cases at a time: some spend most of their time asleep.
 const WORKERS: usize = 12;
 
 /// What one rank calls.
@@ -347,25 +346,14 @@ fn play(case: &Case) -> Vec<Vec<Outcome>> {
     })
 }
 
-/// How a case was found out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    ByMessages,
-    AtTheDeadline,
-}
-
-/// What is wrong with how the case came out, or how its ranks were told.
-fn judge(case: &Case, outcomes: &[Vec<Outcome>]) -> Result<Told, String> {
-    let mut told = None;
+/// What is wrong with how the case came out.
+fn judge(case: &Case, outcomes: &[Vec<Outcome>]) -> Result<(), String> {
     for (rank, made) in outcomes.iter().enumerate() {
         if made.last().is_none_or(|o| o.result.is_ok()) {
             return Err(format!("rank {rank} can go on"));
         }
         let first = made.iter().position(|o| o.result.is_err()).unwrap_or_default();
         for (k, (o, call)) in made.iter().zip(&case.calls[rank]).enumerate() {
-            if o.took > LIMIT + SLACK {
-                return Err(format!("rank {rank} was in call {k} for {:?}", o.took));
-            }
             let Err(e) = &o.result else {
                 if k > first {
                     return Err(format!("rank {rank} had success in call {k}, after a failure"));
@@ -380,56 +368,22 @@ fn judge(case: &Case, outcomes: &[Vec<Outcome>]) -> Result<Told, String> {
                 }
                 continue;
             };
-            let text = e.to_string();
             // Both calls in words, also where another rank has seen it.
-            let how = if text.contains(" called ") && text.contains(" while rank ") {
-                Told::ByMessages
-            } else if text.contains("did not finish") {
-                Told::AtTheDeadline
-            } else {
-                return Err(format!("rank {rank} was told: {text}"));
+            let Error::Mismatch { rank: by, .. } = e.root() else {
+                return Err(format!("rank {rank} was told after {:?}: {e}", o.took));
             };
-            if told.is_some_and(|t| t != how) {
-                return Err(format!("rank {rank} was told otherwise than a rank before: {text}"));
-            }
-            told = Some(how);
-            if matches!(e, Error::Mismatch { .. }) && o.written && !writes_early(call) {
+            if k == first && *by == rank && o.written && !writes_early(call) {
                 return Err(format!("rank {rank} wrote its output in call {k} and then saw the difference"));
             }
         }
     }
-    told.ok_or_else(|| "nobody was told".into())
+    Ok(())
 }
 
 /// Whether a rank may have written some of its output when it sees that another rank made another call: its own part, or
 /// the part of a rank that made the same call, goes to its place at once.
 fn writes_early(call: &Call) -> bool {
     matches!(call.op, Op::AllGather | Op::Gather | Op::AllToAll)
-}
-
-/// How the ranks of a case can come to know.
-///
-/// Calls with a root move data one way. A rank sees a difference in a message that it takes: one of this call, or of a
-/// rank that has gone on to the next. Where all who wait wait for each other, no message tells: their limit does.
-/// So it is if all ranks take the root for another, or if one gathers from a rank that awaits what the root scatters.
-fn expected(case: &Case) -> Told {
-    let n = case.calls.len();
-    let call = |r: usize| &case.calls[r][0];
-    // Whether `from` sends to `to`, as `of` sees it.
-    let flows = |of: usize, from: usize, to: usize| {
-        let c = call(of);
-        // Without elements, and in large reductions, all ranks talk to each other.
-        c.count == 0 || (c.op == Op::Reduce && c.count > 5) || c.needs(to, from)
-    };
-    let pairs = || (0..n).flat_map(|a| (0..n).filter(move |&b| b != a).map(move |b| (a, b)));
-    let waits = |r: usize, f: usize| flows(r, f, r) && !flows(f, f, r);
-    let unread = |from: usize, to: usize| flows(from, from, to) && !flows(to, from, to);
-    let is_large = |r: usize| call(r).count > 5;
-    let stuck = |r: usize| (0..n).any(|f| f != r && (waits(r, f) || is_large(r) && unread(r, f)));
-    let met = pairs().any(|(r, f)| flows(r, f, r) && flows(f, f, r) && call(r) != call(f));
-    // Those who are free go on to a call that talks to all.
-    let free = pairs().any(|(r, f)| !stuck(f) && (waits(r, f) || unread(r, f)));
-    if met || free { Told::ByMessages } else { Told::AtTheDeadline }
 }
 
 #[test]
@@ -448,17 +402,10 @@ fn one_rank_that_differs_is_found_out() {
         let workers: Vec<_> = (0..WORKERS).map(|_| s.spawn(work)).collect();
         workers.into_iter().flat_map(|w| w.join().unwrap()).collect()
     });
-    let mut wrong = Vec::new();
-    let mut late = 0;
-    for (case, verdict) in &found {
-        let expected = expected(case);
-        late += usize::from(expected == Told::AtTheDeadline);
-        match verdict {
-            Ok(told) if *told == expected => {}
-            Ok(told) => wrong.push(format!("{}\n    told {told:?}, expected {expected:?}", case.name())),
-            Err(e) => wrong.push(format!("{}\n    {e}", case.name())),
-        }
-    }
-    println!("{} cases, {late} of them told at the deadline", cases.len());
+    let wrong: Vec<_> = found
+        .iter()
+        .filter_map(|(case, verdict)| Some(format!("{}\n    {}", case.name(), verdict.as_ref().err()?)))
+        .collect();
+    println!("{} cases", cases.len());
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Config, Error, Key, Peer, Result,
-    engine::{Failure, Watch},
+    engine::{Failure, Header, Watch},
     link::{Link, ShmLink, tcp::TcpLink},
     sys::poll_until,
 };
@@ -248,6 +248,12 @@ impl World for Endpoint {
     fn leave(&self, context: u64) {
         if let Some(running) = &self.running {
             running.control().leave(context, true);
+        }
+    }
+
+    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
+        if let Some(running) = &self.running {
+            running.control().ask(context, ranks, call);
         }
     }
 

@@ -4,13 +4,15 @@ mod blame;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod header;
+mod ledger;
 mod park;
 mod run;
 mod stream;
 mod wait;
 mod watch;
 
-pub(crate) use header::Header;
+pub(crate) use header::{Header, LEN as HEADER_LEN};
+pub(crate) use ledger::Differs;
 pub(crate) use run::{Engine, Task, Way};
 pub(crate) use wait::Patience;
 pub(crate) use watch::{Failure, Watch};

@@ -25,6 +25,8 @@ use std::{sync::Arc, thread, time::Duration};
 
 /// The longest sleep without a look around.
 const NAP: Duration = Duration::from_millis(500);
+/// After so long without a byte those who are waited for are told what for.
+const ASK: Duration = Duration::from_millis(60);
 
 /// One rank's links of one group.
 #[derive(Debug)]
@@ -47,6 +49,8 @@ pub(crate) struct Task<'a> {
     pub(crate) info: CallInfo,
     /// The header for (or from) each peer.
     pub(crate) header: &'a dyn Fn(Way, usize) -> Header,
+    /// The call as told to ranks that are waited for; `None` for calls between two ranks alone.
+    pub(crate) call: Option<Header>,
     /// How long it may take.
     pub(crate) limit: Duration,
 }
@@ -120,6 +124,7 @@ impl Engine {
     ) -> std::result::Result<(), Stop> {
         let mut wait = Wait::new(self.patience, task.limit);
         let (mut armed, mut leaver, mut moves) = (false, None, 0u32);
+        let mut asked = Vec::new();
         loop {
             let mut moved = false;
             for q in 0..schedule.send_queues() {
@@ -155,6 +160,7 @@ impl Engine {
                 }
                 continue;
             }
+            self.settle();
             if let Some(f) = self.watch.failure() {
                 return Err(Stop::Failed(f.clone()));
             }
@@ -181,7 +187,12 @@ impl Engine {
                         armed = true;
                         continue;
                     }
-                    self.sleep(left.min(NAP));
+                    let early = ASK.saturating_sub(wait.waited());
+                    match &task.call {
+                        Some(call) if early.is_zero() => self.ask(call, &mut asked),
+                        _ => {}
+                    }
+                    self.sleep(left.min(if early.is_zero() { NAP } else { early }));
                     self.disarm();
                     armed = false;
                 }
