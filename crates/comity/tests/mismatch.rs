@@ -369,21 +369,16 @@ fn judge(case: &Case, outcomes: &[Vec<Outcome>]) -> Result<(), String> {
                 continue;
             };
             // Both calls in words, also where another rank has seen it.
-            let Error::Mismatch { rank: by, .. } = e.root() else {
+            let Error::Mismatch { rank: by, peer, .. } = e.root() else {
                 return Err(format!("rank {rank} was told after {:?}: {e}", o.took));
             };
-            if k == first && *by == rank && o.written && !writes_early(call) {
+            // It may have all of its result when it hears of a rank from which it takes nothing.
+            if k == first && *by == rank && o.written && call.needs(rank, peer.rank) {
                 return Err(format!("rank {rank} wrote its output in call {k} and then saw the difference"));
             }
         }
     }
     Ok(())
-}
-
-/// Whether a rank may have written some of its output when it sees that another rank made another call: its own part, or
-/// the part of a rank that made the same call, goes to its place at once.
-fn writes_early(call: &Call) -> bool {
-    matches!(call.op, Op::AllGather | Op::Gather | Op::AllToAll)
 }
 
 #[test]

@@ -156,7 +156,9 @@ impl Standing {
         let early = std::mem::take(&mut self.early);
         for (from, note) in early {
             match note {
-                Note::Leave { context: c } | Note::Abort { context: c, .. } | Note::Waits { context: c, .. }
+                Note::Leave { context: c }
+                | Note::Abort { context: c, .. }
+                | Note::Waits { context: c, .. }
                     if c == context =>
                 {
                     self.apply(from, note)

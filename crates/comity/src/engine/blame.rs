@@ -1,7 +1,7 @@
 //! From what stopped a call to this rank's error, and to the words that the other ranks get.
 
 use super::{Differs, Engine, Failure, Task, header::Header, run::Stop, stream::Refusal};
-use crate::{CallInfo, Error, Op, Peer, Result, link::LinkError, plan::Schedule};
+use crate::{CallInfo, Error, Peer, Result, link::LinkError, plan::Schedule};
 use std::{
     thread,
     time::{Duration, Instant},
@@ -13,12 +13,7 @@ const GRACE: Duration = Duration::from_millis(100);
 impl Engine {
     /// A send that was kept does not fit the receive that asks for it: the error, told to all.
     pub(crate) fn refuse(&self, peer: usize, ours: CallInfo, theirs: Header, what: &'static str) -> Error {
-        let mut theirs = theirs.info;
-        if theirs.op == Op::Send {
-            // As the sender would say it.
-            theirs.root = Some(self.rank);
-        }
-        let failure = Failure::differs(peer, self.rank, Differs { ours, theirs, what });
+        let failure = Failure::differs(peer, self.rank, Differs { ours, theirs: theirs.info, what });
         self.abort(failure.clone());
         self.blame(&failure, Some(ours))
     }
@@ -72,7 +67,13 @@ impl Engine {
             Stop::Closed => Error::Closed,
             Stop::Left(peer) => {
                 let cause = "left the group".to_owned();
-                self.abort(Failure { culprit: peer, by: self.rank, cause: cause.clone(), reported: false, calls: None });
+                self.abort(Failure {
+                    culprit: peer,
+                    by: self.rank,
+                    cause: cause.clone(),
+                    reported: false,
+                    calls: None,
+                });
                 Error::PeerLost { peer: self.members[peer].clone(), cause, call }
             }
             Stop::Late => {
@@ -91,7 +92,13 @@ impl Engine {
                     "sent {} that this rank has not asked for; no more than 256 MiB are kept",
                     h.info
                 );
-                self.abort(Failure { culprit: peer, by: self.rank, cause: cause.clone(), reported: false, calls: None });
+                self.abort(Failure {
+                    culprit: peer,
+                    by: self.rank,
+                    cause: cause.clone(),
+                    reported: false,
+                    calls: None,
+                });
                 Error::PeerLost { peer: self.members[peer].clone(), cause, call }
             }
             Stop::Refused(peer, Refusal::Link(LinkError(cause))) => {
@@ -104,7 +111,13 @@ impl Engine {
                     return self.blame(f, call);
                 }
                 let cause = if self.watch.has_left(peer) { "left the group".into() } else { cause };
-                self.abort(Failure { culprit: peer, by: self.rank, cause: cause.clone(), reported: false, calls: None });
+                self.abort(Failure {
+                    culprit: peer,
+                    by: self.rank,
+                    cause: cause.clone(),
+                    reported: false,
+                    calls: None,
+                });
                 Error::PeerLost { peer: self.members[peer].clone(), cause, call }
             }
         }

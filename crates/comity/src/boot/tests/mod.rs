@@ -391,14 +391,16 @@ fn a_death_is_known_to_all_by_name() {
 fn an_abort_reaches_all_with_its_words() {
     let all = world(3, |c| c);
     let opened = each(0..3, |r| open(&all[r], 9, &[0, 1, 2]));
-    let failure = Failure { culprit: 1, by: 1, cause: "the disk is full".into(), reported: true, calls: None };
+    let failure =
+        Failure { culprit: 1, by: 1, cause: "the disk is full".into(), reported: true, calls: None };
     all[1].abort(9, &failure);
     for r in [0, 2] {
         assert_eq!(await_failure(&opened[r].0), failure);
     }
     // The first reason stays.
     all[2].abort(9, &Failure { culprit: 2, by: 2, cause: "other".into(), reported: true, calls: None });
-    all[2].abort(9, &Failure { culprit: 7, by: 2, cause: "no such rank".into(), reported: true, calls: None });
+    all[2]
+        .abort(9, &Failure { culprit: 7, by: 2, cause: "no such rank".into(), reported: true, calls: None });
     thread::sleep(Duration::from_millis(20));
     assert_eq!(opened[0].0.failure(), Some(&failure));
 }
