@@ -184,6 +184,11 @@ impl Control {
         self.bell.ring();
     }
 
+    /// Where a rank of a group waits for this one; see [`World::waits`](super::World::waits).
+    pub(super) fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        self.lock().waits(context, rank)
+    }
+
     /// Tell the members of a group that it has failed.
     pub(super) fn abort(&self, context: u64, failure: &Failure) {
         let mut state = self.lock();

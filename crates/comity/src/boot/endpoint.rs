@@ -257,6 +257,10 @@ impl World for Endpoint {
         }
     }
 
+    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        self.running.as_ref()?.control().waits(context, rank)
+    }
+
     fn abort(&self, context: u64, failure: &Failure) {
         if let Some(running) = &self.running {
             running.control().abort(context, failure);
@@ -266,6 +270,14 @@ impl World for Endpoint {
 
 #[cfg(test)]
 impl Endpoint {
+    /// Be in a group, without links.
+    pub(super) fn enter_for_test(&self, context: u64, members: &[usize]) -> Arc<Watch> {
+        let watch = Arc::new(Watch::new(members.len(), Arc::default()).unwrap());
+        let mine = members.iter().position(|m| *m == self.me).unwrap();
+        assert!(self.running.as_ref().unwrap().control().enter(context, members, mine, &watch));
+        watch
+    }
+
     /// End as a killed process does: its connections close, and nothing is said.
     pub(super) fn die(&self) {
         if let Some(running) = &self.running {

@@ -8,7 +8,7 @@ use super::{
     stream::{Conn, Stream},
     wire::Note,
 };
-use crate::engine::{Failure, Watch};
+use crate::engine::{Failure, Header, Watch};
 use socket2::{SockRef, TcpKeepalive};
 use std::{
     collections::{HashMap, VecDeque},
@@ -107,6 +107,17 @@ impl Standing {
     /// A group that is open here.
     pub(super) fn group(&self, context: u64) -> Option<&Context> {
         self.contexts.get(&context)
+    }
+
+    /// Where a rank of a group waits for this one: in that group, else in any other.
+    pub(super) fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        let who = *self.contexts.get(&context)?.members.get(rank)?;
+        let told = |group: &Context| {
+            let at = group.members.iter().position(|m| *m == who)?;
+            group.watch.failure().is_none().then(|| group.watch.ledger().told(at)).flatten()
+        };
+        let here = self.contexts.get(&context).and_then(told).map(|c| (c, false));
+        here.or_else(|| self.contexts.values().find_map(told).map(|c| (c, true)))
     }
 
     pub(super) fn is_closed(&self, context: u64) -> bool {

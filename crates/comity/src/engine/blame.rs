@@ -1,7 +1,7 @@
 //! From what stopped a call to this rank's error, and to the words that the other ranks get.
 
 use super::{Differs, Engine, Failure, Task, header::Header, run::Stop, stream::Refusal};
-use crate::{CallInfo, Error, Peer, Result, link::LinkError, plan::Schedule};
+use crate::{CallInfo, Crossed, Error, Peer, Result, link::LinkError, plan::Schedule};
 use std::{
     thread,
     time::{Duration, Instant},
@@ -80,9 +80,14 @@ impl Engine {
                 let waiting_for = schedule.waiting_for();
                 let culprit = waiting_for.first().copied().unwrap_or(self.rank);
                 let cause = format!("did not finish {} within {:?}", task.info, task.limit);
+                let crossed = waiting_for.iter().filter_map(|&p| {
+                    let (call, elsewhere) = self.world.waits(self.context, p)?;
+                    Some(Crossed { peer: self.members[p].clone(), call: call.info, elsewhere })
+                });
+                let crossed = crossed.collect();
                 self.abort(Failure { culprit, by: self.rank, cause, reported: false, calls: None });
                 let waiting_for = waiting_for.into_iter().map(|p| self.members[p].clone()).collect();
-                Error::Timeout { rank: self.rank, call: task.info, after: task.limit, waiting_for }
+                Error::Timeout { rank: self.rank, call: task.info, after: task.limit, waiting_for, crossed }
             }
             Stop::Refused(peer, Refusal::Other(theirs, differs)) => {
                 self.refuse(peer, task.info, theirs, differs)

@@ -111,6 +111,13 @@ impl Ledger {
         if theirs.info.seq <= self.made.load(Ordering::Acquire) { self.compare(&theirs) } else { None }
     }
 
+    /// The call that `rank` waits in, if this rank has not come to it.
+    pub(crate) fn told(&self, rank: usize) -> Option<Header> {
+        let made = self.made.load(Ordering::Acquire);
+        let call = *lock(&self.ahead).get(rank)?;
+        call.filter(|c| c.info.seq > made)
+    }
+
     /// This rank's call of the same number, if it is still known, and what differs.
     fn compare(&self, theirs: &Header) -> Option<Differs> {
         let seq = theirs.info.seq;
@@ -162,10 +169,11 @@ mod tests {
         assert_eq!(l.hear(1, told(call(6, 9))), None);
         assert_eq!(l.hear(2, told(call(7, 7))), None);
         assert_eq!(l.hear(9, told(call(7, 1))), None);
+        assert_eq!(l.told(1), Some(call(6, 9)));
         l.record(&call(5, 5));
         assert!(l.settle().is_none() && !l.is_due());
         l.record(&call(6, 6));
-        assert!(l.is_due());
+        assert!(l.is_due() && l.told(1).is_none());
         assert_eq!(l.settle().map(|(r, d)| (r, d.theirs.count)), Some((1, 9)));
         assert!(!l.is_due());
         l.record(&call(7, 7));

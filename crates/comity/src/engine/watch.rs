@@ -146,7 +146,7 @@ impl Watch {
 
     /// This rank's calls.
     #[inline]
-    pub(super) fn ledger(&self) -> &Ledger {
+    pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 

@@ -146,6 +146,19 @@ impl World for LocalWorld {
         }
     }
 
+    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        let groups = lock(&self.hub.groups);
+        let who = *groups.get(&(context, self.rank))?.members.get(rank)?;
+        let told = |open: &Open| {
+            let at = open.members.iter().position(|m| *m == who)?;
+            let watch = open.watch.upgrade()?;
+            watch.failure().is_none().then(|| watch.ledger().told(at)).flatten()
+        };
+        let here = groups.get(&(context, self.rank)).and_then(told).map(|c| (c, false));
+        let mine = groups.iter().filter(|((_, r), _)| *r == self.rank);
+        here.or_else(|| mine.map(|(_, open)| open).find_map(told).map(|c| (c, true)))
+    }
+
     fn abort(&self, context: u64, failure: &Failure) {
         lock(&self.hub.failed).entry(context).or_insert_with(|| failure.clone());
         let groups = lock(&self.hub.groups);

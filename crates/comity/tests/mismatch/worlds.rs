@@ -5,7 +5,7 @@ use crate::{
     call::{Call, next},
     case::{Case, How, judge, play},
 };
-use comity::{Config, DType, Error, Group, Key, LinkKind, Op, ReduceOp, boot::Store};
+use comity::{Config, Crossed, DType, Error, Group, Key, LinkKind, Op, ReduceOp, boot::Store};
 use std::{collections::BTreeSet, net::Ipv4Addr, thread, time::Duration};
 
 const JOIN: Duration = Duration::from_secs(30);
@@ -130,4 +130,45 @@ fn two_hosts_of_four() {
 fn hosts_of_different_size() {
     let kinds = [LinkKind::Shm, LinkKind::Tcp];
     check(&world(&["a", "b", "b", "a", "c", "a", "a"], &kinds), &kinds);
+}
+
+/// What may be legal, because another thread could still make the call, is told at the limit, with what the others wait in.
+fn told_at_the_limit(groups: &[Group]) {
+    let limit = Duration::from_secs(1);
+    let (a, b) = (each(2, |r| groups[r].split(0, 0).unwrap()), each(2, |r| groups[r].split(0, 0).unwrap()));
+    let errors = each(2, |r| {
+        let (mut x, g) = ([1f32; 4], [&a, &b][r][r].timeout(limit));
+        if r == 0 { g.all_reduce(&mut x, ReduceOp::Sum) } else { g.broadcast(&mut x, 0) }.unwrap_err()
+    });
+    for (r, e) in errors.iter().enumerate() {
+        let Error::Timeout { crossed, .. } = e else { panic!("{e}") };
+        let [Crossed { peer, call, elsewhere: true, .. }] = &crossed[..] else { panic!("{e}") };
+        assert_eq!((peer.rank, call.op), (1 - r, [Op::Broadcast, Op::AllReduce][r]), "{e}");
+        let text = e.to_string();
+        assert!(text.contains("waits for this one in ") && text.contains(" of another group"), "{text}");
+    }
+    // A message with a tag that nobody asks for, and a call that would not have shown it.
+    let c = each(2, |r| groups[r].split(0, 0).unwrap());
+    let errors = each(2, |r| {
+        let mut x = [1f32; 4];
+        if r == 1 {
+            return c[1].timeout(limit).recv(&mut x, 0, 8).unwrap_err();
+        }
+        c[0].send(&x, 1, 7).unwrap();
+        c[0].gather(&x[..2], &mut [0f32; 4], 0).unwrap_err()
+    });
+    let Error::Timeout { crossed, .. } = &errors[1] else { panic!("{}", errors[1]) };
+    let [Crossed { peer, call, elsewhere: false, .. }] = &crossed[..] else { panic!("{}", errors[1]) };
+    assert_eq!((peer.rank, call.op, call.seq), (0, Op::Gather, 1), "{}", errors[1]);
+    assert!(errors[0].to_string().contains("recv"), "{}", errors[0]);
+}
+
+#[test]
+fn another_group_or_tag_over_tcp() {
+    told_at_the_limit(&world(&["a"; 2], &[LinkKind::Tcp]));
+}
+
+#[test]
+fn another_group_or_tag_between_threads() {
+    told_at_the_limit(&Group::local(2).unwrap());
 }
