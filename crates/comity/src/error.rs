@@ -72,7 +72,7 @@ pub enum Error {
         after: Duration,
         /// Peers not heard from.
         waiting_for: Vec<Peer>,
-        /// Those of them that wait for this rank, in calls that it has not come to.
+        /// Those of them that waited for this rank, in calls that it has not come to.
         crossed: Vec<Crossed>,
     },
 
@@ -176,12 +176,12 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A rank that is waited for, while it waits for the one that waits.
+/// A rank that was waited for, while it waited for the one that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Crossed {
     /// The rank, as in the group of the error.
     pub peer: Peer,
-    /// The call in which it waits.
+    /// The call in which it waited.
     pub call: CallInfo,
     /// That call is one of another group, with its own numbers of ranks and calls.
     pub elsewhere: bool,
@@ -265,7 +265,7 @@ impl fmt::Display for Crossings<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0 {
             let group = if c.elsewhere { " of another group" } else { "" };
-            write!(f, "; rank {} waits for this one in {}{group}", c.peer.rank, c.call)?;
+            write!(f, "; rank {} waited for this one in {}{group}", c.peer.rank, c.call)?;
         }
         Ok(())
     }
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(
             late.to_string(),
             "broadcast #7 root 1 on rank 0 did not finish within 5s; it was waiting for rank 2 (host m3, pid 4711); \
-             rank 2 waits for this one in barrier #3 of another group; look at those ranks, or raise the limit with Group::timeout or COMITY_TIMEOUT if they are only slow"
+             rank 2 waited for this one in barrier #3 of another group; look at those ranks, or raise the limit with Group::timeout or COMITY_TIMEOUT if they are only slow"
         );
         let later = Error::Broken(Arc::new(late.clone()));
         assert_eq!((later.to_string(), later.root()), (format!("the group failed earlier: {late}"), &late));

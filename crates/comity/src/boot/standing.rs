@@ -109,12 +109,13 @@ impl Standing {
         self.contexts.get(&context)
     }
 
-    /// Where a rank of a group waits for this one: in that group, else in any other.
+    /// Where a rank of a group waits for this one: in that group, else in any other. Also in one that has failed: its limit may
+    /// have come first.
     pub(super) fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
         let who = *self.contexts.get(&context)?.members.get(rank)?;
         let told = |group: &Context| {
             let at = group.members.iter().position(|m| *m == who)?;
-            group.watch.failure().is_none().then(|| group.watch.ledger().told(at)).flatten()
+            group.watch.ledger().told(at)
         };
         let here = self.contexts.get(&context).and_then(told).map(|c| (c, false));
         here.or_else(|| self.contexts.values().find_map(told).map(|c| (c, true)))

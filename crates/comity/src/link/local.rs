@@ -151,8 +151,7 @@ impl World for LocalWorld {
         let who = *groups.get(&(context, self.rank))?.members.get(rank)?;
         let told = |open: &Open| {
             let at = open.members.iter().position(|m| *m == who)?;
-            let watch = open.watch.upgrade()?;
-            watch.failure().is_none().then(|| watch.ledger().told(at)).flatten()
+            open.watch.upgrade()?.ledger().told(at)
         };
         let here = groups.get(&(context, self.rank)).and_then(told).map(|c| (c, false));
         let mine = groups.iter().filter(|((_, r), _)| *r == self.rank);

@@ -145,7 +145,7 @@ fn told_at_the_limit(groups: &[Group]) {
         let [Crossed { peer, call, elsewhere: true, .. }] = &crossed[..] else { panic!("{e}") };
         assert_eq!((peer.rank, call.op), (1 - r, [Op::Broadcast, Op::AllReduce][r]), "{e}");
         let text = e.to_string();
-        assert!(text.contains("waits for this one in ") && text.contains(" of another group"), "{text}");
+        assert!(text.contains("waited for this one in ") && text.contains(" of another group"), "{text}");
     }
     // A message with a tag that nobody asks for, and a call that would not have shown it.
     let c = each(2, |r| groups[r].split(0, 0).unwrap());
