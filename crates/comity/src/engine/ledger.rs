@@ -80,7 +80,7 @@ impl Ledger {
         for (rank, place) in ahead.iter_mut().enumerate() {
             match place {
                 Some(theirs) if theirs.info.seq <= made => {
-                    found = found.or(self.compare(theirs).map(|d| (rank, d)));
+                    found = found.or_else(|| self.compare(theirs).map(|d| (rank, d)));
                     *place = None;
                 }
                 Some(theirs) => due = due.min(theirs.info.seq),
