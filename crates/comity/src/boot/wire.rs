@@ -4,7 +4,7 @@
 
 use crate::{
     CallInfo, DType, Op, ReduceOp,
-    engine::{Differs, HEADER_LEN, Header},
+    engine::{Differs, HEADER, Header},
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -248,7 +248,7 @@ impl Note {
             4 => Self::Goodbye { words: r.text()? },
             5 => Self::GivenUp { silence: r.u64()? },
             6 => {
-                let (context, bytes) = (r.u64()?, r.bytes::<HEADER_LEN>()?);
+                let (context, bytes) = (r.u64()?, r.bytes::<HEADER>()?);
                 let call = Header::decode(&bytes, 0).ok_or(Malformed)?;
                 // Calls between two ranks alone are nobody else's affair.
                 if matches!(call.info.op, Op::Send | Op::Recv | Op::Exchange) {

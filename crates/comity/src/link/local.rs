@@ -74,6 +74,24 @@ impl World for LocalWorld {
     }
 
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, _: Instant) -> Result<Links> {
+        self.attend(context, members, watch)?;
+        let mut ends = lock(&self.hub.ends);
+        let mut link = |&peer: &usize| {
+            if peer == self.rank {
+                return Ok(None);
+            }
+            if let Some(end) = ends.remove(&(context, self.rank, peer)) {
+                return Ok(Some(end));
+            }
+            let (mine, theirs) =
+                ShmLink::pair().map_err(|e| Error::os("making a link between two threads", e))?;
+            ends.insert((context, peer, self.rank), theirs);
+            Ok(Some(mine))
+        };
+        members.iter().map(&mut link).collect()
+    }
+
+    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
         let open = Open { members: members.to_vec(), watch: Arc::downgrade(watch) };
         {
             let mut groups = lock(&self.hub.groups);
@@ -91,20 +109,7 @@ impl World for LocalWorld {
         if let Some(failure) = lock(&self.hub.failed).get(&context) {
             watch.fail(failure.clone());
         }
-        let mut ends = lock(&self.hub.ends);
-        let mut link = |&peer: &usize| {
-            if peer == self.rank {
-                return Ok(None);
-            }
-            if let Some(end) = ends.remove(&(context, self.rank, peer)) {
-                return Ok(Some(end));
-            }
-            let (mine, theirs) =
-                ShmLink::pair().map_err(|e| Error::os("making a link between two threads", e))?;
-            ends.insert((context, peer, self.rank), theirs);
-            Ok(Some(mine))
-        };
-        members.iter().map(&mut link).collect()
+        Ok(())
     }
 
     fn leave(&self, context: u64) {
