@@ -4,7 +4,7 @@ use super::Alarm;
 use crate::{
     CallInfo, Error, Peer, Result,
     boot::World,
-    engine::{Failure, Patience, Stage, Wait, Watch},
+    engine::{Differs, Failure, Patience, Stage, Wait, Watch},
     stats::Counters,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -134,7 +134,7 @@ impl Company {
 
     /// The group has failed here; the others are told.
     pub(super) fn tell(&self, culprit: usize, cause: String) {
-        let failure = Failure { culprit, by: self.rank, cause, reported: false };
+        let failure = Failure { culprit, by: self.rank, cause, reported: false, calls: None };
         if self.watch.fail(failure.clone()) {
             self.world.abort(self.context, &failure);
         }
@@ -154,11 +154,15 @@ impl Company {
             Stop::Late => {
                 self.tell(self.rank, format!("did not finish {info} within {limit:?}"));
                 let waiting_for = self.peers.iter().filter(|p| p.rank != self.rank).cloned().collect();
-                Error::Timeout { rank: self.rank, call: info, after: limit, waiting_for }
+                Error::Timeout { rank: self.rank, call: info, after: limit, waiting_for, crossed: Vec::new() }
             }
             Stop::Differs(peer, theirs, differs) => {
-                self.tell(peer, format!("called {theirs} while rank {} called {info}", self.rank));
-                Error::Mismatch { rank: self.rank, ours: info, peer: self.peers[peer].clone(), theirs, differs }
+                let calls = Differs { ours: info, theirs, what: differs };
+                let failure = Failure::differs(peer, self.rank, calls);
+                if self.watch.fail(failure.clone()) {
+                    self.world.abort(self.context, &failure);
+                }
+                self.blame(&failure, call)
             }
             Stop::Peer(peer, cause) => {
                 self.tell(peer, cause.clone());
@@ -174,6 +178,9 @@ impl Company {
 
     pub(super) fn blame(&self, f: &Failure, call: Option<CallInfo>) -> Error {
         let member = |r: usize| self.peers.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
+        if let Some(Differs { ours, theirs, what }) = f.calls {
+            return Error::Mismatch { rank: f.by, ours, peer: member(f.culprit), theirs, differs: what };
+        }
         if f.reported {
             return Error::Aborted { by: member(f.culprit), reason: f.cause.clone(), call };
         }

@@ -122,7 +122,7 @@ impl Post {
     }
 
     fn fail(&self, cause: String) {
-        let failure = Failure { culprit: self.rank, by: self.rank, cause, reported: false };
+        let failure = Failure { culprit: self.rank, by: self.rank, cause, reported: false, calls: None };
         if self.watch.fail(failure.clone())
             && let Some(world) = self.world.upgrade()
         {
