@@ -368,6 +368,14 @@ unsafe impl Send for Mark {}
 unsafe impl Sync for Mark {}
 
 impl Mark {
+    /// The same, at the end of what is on `stream` so far; it has been passed before.
+    pub(crate) fn again(self, stream: StreamId) -> Result<Self> {
+        let s = ptr::with_exposed_provenance_mut(stream);
+        // SAFETY: created here; the stream is the caller's, and lives.
+        self.device.within(|| self.device.ok(unsafe { (self.device.cuda.call.event_record)(self.at, s) }, "cuEventRecord"))?;
+        Ok(self)
+    }
+
     /// Whether the stream has come past it.
     pub(crate) fn is_passed(&self) -> Result<bool> {
         self.device.within(|| {

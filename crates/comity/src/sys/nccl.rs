@@ -1,14 +1,18 @@
-//! NCCL, found at run time: some twenty functions, asked without blocking.
+//! NCCL, found at run time: some twenty functions.
 //!
 //! The configuration is passed as its prefix of NCCL 2.18, with that version's number: a library copies as much of it as both
-//! know. A communicator is non-blocking, so making it and every call on it can be given up at a deadline.
+//! know. Communicators are of the blocking kind: the other kind starts a thread for every call (40 us). What may block is made on
+//! a thread of its own, or ended by [`Comm::abort`] from another thread.
 
 use crate::{DType, Error, ReduceOp, Result, sync::lock};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::{
     ffi::{CStr, OsString, c_char, c_int, c_uint, c_void},
     fmt, ptr,
-    sync::{Mutex, OnceLock},
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicPtr, Ordering},
+    },
 };
 
 type Code = c_int;
@@ -205,13 +209,13 @@ impl Nccl {
         Ok(id)
     }
 
-    /// Begin to make a communicator; [`Comm::poll`] says when it is made. The device must be current.
-    pub(crate) fn begin(&'static self, id: UniqueId, rank: usize, size: usize) -> Result<Comm> {
+    /// Make a communicator, with all others that hold the id. The device must be current. Blocks until all have come.
+    pub(crate) fn make(&'static self, id: UniqueId, rank: usize, size: usize) -> Result<Comm> {
         let mut config = Config {
             size: size_of::<Config>(),
             magic: 0xcafe_beef,
             version: 21_800,
-            blocking: 0,
+            blocking: 1,
             cga_cluster_size: UNDEFINED,
             min_ctas: UNDEFINED,
             max_ctas: UNDEFINED,
@@ -221,8 +225,8 @@ impl Nccl {
         let mut at = ptr::null_mut();
         // SAFETY: the configuration is copied, the handle written.
         let code = unsafe { (self.call.init)(&mut at, size as c_int, id, rank as c_int, &mut config) };
-        self.ok(if code == IN_PROGRESS { 0 } else { code }, "ncclCommInitRankConfig")?;
-        Ok(Comm { nccl: self, at: Mutex::new(Some(At(at))) })
+        self.ok(code, "ncclCommInitRankConfig")?;
+        Ok(Comm { nccl: self, at: AtomicPtr::new(at), turn: Mutex::default() })
     }
 
     fn ok(&self, code: Code, what: &str) -> Result<()> {
@@ -251,49 +255,47 @@ fn in_wheels() -> Vec<OsString> {
     found.filter(|p| p.exists()).map(Into::into).collect()
 }
 
-#[derive(Debug)]
-struct At(Handle);
-
-// SAFETY: a communicator may be used from any thread, one at a time: the mutex around it sees to that.
-unsafe impl Send for At {}
-
 /// A communicator, or what is left of it.
 #[derive(Debug)]
 pub(crate) struct Comm {
     nccl: &'static Nccl,
-    /// None once it was aborted.
-    at: Mutex<Option<At>>,
+    /// Null once it was aborted.
+    at: AtomicPtr<c_void>,
+    /// Held for each call, save for the one that ends the others.
+    turn: Mutex<()>,
 }
 
 impl Comm {
-    /// Whether what was begun last has taken effect.
-    pub(crate) fn poll(&self) -> Result<bool> {
-        let at = lock(&self.at);
+    /// An error that was seen in the background, if there is one.
+    pub(crate) fn check(&self) -> Result<()> {
+        // Who holds the turn hears of errors itself.
+        let Ok(_turn) = self.turn.try_lock() else { return Ok(()) };
         let mut code = 0;
         // SAFETY: the communicator lives; writes one int.
-        let asked = unsafe { (self.nccl.call.async_error)(self.handle(&at)?, &mut code) };
+        let asked = unsafe { (self.nccl.call.async_error)(self.handle()?, &mut code) };
         self.nccl.ok(asked, "ncclCommGetAsyncError")?;
-        if code == IN_PROGRESS {
-            return Ok(false);
+        self.nccl.ok(if code == IN_PROGRESS { 0 } else { code }, "the communicator")
+    }
+
+    fn handle(&self) -> Result<Handle> {
+        let at = self.at.load(Ordering::Acquire);
+        if at.is_null() {
+            let message = "the communicator was aborted".into();
+            return Err(Error::Library { library: "NCCL", code: 0, message });
         }
-        self.nccl.ok(code, "the communicator").map(|()| true)
+        Ok(at)
     }
 
-    fn handle(&self, at: &Option<At>) -> Result<Handle> {
-        let gone = || Error::Library { library: "NCCL", code: 0, message: "the communicator was aborted".into() };
-        at.as_ref().map(|a| a.0).ok_or_else(gone)
-    }
-
-    /// Put `parts` on the stream, as one. Not all may be on it before [`poll`](Self::poll) says so.
+    /// Put `parts` on the stream, as one. May wait for the peers of the first send or receive between two ranks.
     ///
     /// # Safety
     /// Every address is of memory of this communicator's device (or that the device can reach) and stays valid, for its length, until
     /// the stream has come past this.
     pub(crate) unsafe fn enqueue(&self, parts: &[Part], rank_stream: usize) -> Result<()> {
-        let at = lock(&self.at);
-        let (comm, call, s) = (self.handle(&at)?, &self.nccl.call, rank_stream);
+        let _turn = lock(&self.turn);
+        let (comm, call, s) = (self.handle()?, &self.nccl.call, rank_stream);
         let fine = |code: Code, what| self.nccl.ok(if code == IN_PROGRESS { 0 } else { code }, what);
-        // SAFETY: the caller's promise; the communicator lives while the lock is held.
+        // SAFETY: the caller's promise; an abort meanwhile ends the call, as NCCL allows.
         unsafe {
             if parts.len() != 1 {
                 fine((call.group_start)(), "ncclGroupStart")?;
@@ -336,8 +338,9 @@ impl Comm {
 
     /// End whatever is under way on it; no rank can use it after this.
     pub(crate) fn abort(&self) {
-        if let Some(At(at)) = lock(&self.at).take() {
-            // SAFETY: the handle is used nowhere after this.
+        let at = self.at.swap(ptr::null_mut(), Ordering::AcqRel);
+        if !at.is_null() {
+            // SAFETY: the one call that may be made while another is under way, which then ends; no call begins after this.
             unsafe { (self.nccl.call.abort)(at) };
         }
     }

@@ -8,7 +8,10 @@ use crate::{
     boot::World,
     engine::{Failure, Watch},
     sync::lock,
-    sys::{cuda::Mark, nccl::Comm},
+    sys::{
+        cuda::{Device, Mark, StreamId},
+        nccl::Comm,
+    },
 };
 use std::{
     collections::VecDeque,
@@ -45,7 +48,13 @@ impl fmt::Debug for Post {
 
 #[derive(Debug, Default)]
 struct State {
+    /// A call that is being put on a stream.
+    entering: Option<(Instant, CallInfo)>,
     under_way: VecDeque<(Mark, Instant, CallInfo)>,
+    /// To use again.
+    spare: Vec<Mark>,
+    /// The thread sleeps until it is told of news.
+    idle: bool,
     over: bool,
 }
 
@@ -68,10 +77,27 @@ impl Guard {
         Ok(Self(post))
     }
 
-    /// Look after what is on the stream up to `mark`, which must be done by `until`.
-    pub(super) fn watch(&self, mark: Mark, until: Instant, info: CallInfo) {
-        lock(&self.0.state).under_way.push_back((mark, until, info));
-        self.0.news.notify_one();
+    /// A call is about to be put on a stream, and must be done by `until`.
+    pub(super) fn enter(&self, until: Instant, info: CallInfo) {
+        let mut state = lock(&self.0.state);
+        state.entering = Some((until, info));
+        if state.idle {
+            self.0.news.notify_one();
+        }
+    }
+
+    /// It is on the stream. The device is current.
+    pub(super) fn mark(&self, device: &Device, stream: StreamId) -> Result<()> {
+        let spare = lock(&self.0.state).spare.pop();
+        let mark = match spare {
+            Some(mark) => mark.again(stream)?,
+            None => device.mark(stream)?,
+        };
+        let mut state = lock(&self.0.state);
+        if let Some((until, info)) = state.entering.take() {
+            state.under_way.push_back((mark, until, info));
+        }
+        Ok(())
     }
 }
 
@@ -88,7 +114,10 @@ impl Post {
         loop {
             while let Some((mark, ..)) = state.under_way.front() {
                 match mark.is_passed() {
-                    Ok(true) => drop(state.under_way.pop_front()),
+                    Ok(true) => {
+                        let passed = state.under_way.pop_front();
+                        state.spare.extend(passed.map(|(mark, ..)| mark));
+                    }
                     Ok(false) => break,
                     Err(e) => {
                         self.fail(format!("could not go on: {e}"));
@@ -96,24 +125,26 @@ impl Post {
                     }
                 }
             }
-            let late = state.under_way.front().filter(|(_, until, _)| Instant::now() >= *until);
-            if let Some((_, _, info)) = late {
+            let first = state.under_way.front().map(|(_, until, info)| (*until, *info)).or(state.entering);
+            if let Some((_, info)) = first.filter(|(until, _)| Instant::now() >= *until) {
                 self.fail(format!("did not finish {info} on its device within the limit"));
-            } else if !state.under_way.is_empty()
-                && let Err(e) = self.comm.poll()
+            } else if first.is_some()
+                && let Err(e) = self.comm.check()
             {
                 self.fail(format!("could not go on: {e}"));
             }
-            if self.watch.failure().is_some() && (state.over || !state.under_way.is_empty()) {
+            if self.watch.failure().is_some() && (state.over || first.is_some()) {
+                // It may take its time, and who is in a call wants the lock.
+                drop(state);
                 self.comm.abort();
                 return;
             }
-            if state.over && state.under_way.is_empty() {
+            if state.over && first.is_none() {
                 retire(&self.comm);
                 return;
             }
-            let idle = state.under_way.is_empty();
-            state = if idle {
+            state.idle = state.under_way.is_empty() && state.entering.is_none();
+            state = if state.idle {
                 self.news.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner)
             } else {
                 self.news.wait_timeout(state, LOOK).map_or_else(|e| e.into_inner().0, |(s, _)| s)

@@ -1,8 +1,8 @@
 //! One device's communicator, and putting work on a stream with it.
 
-use super::{Spot, Stopped, guard::Guard, parts::Work};
+use super::{Spot, Stop, Stopped, guard::Guard, parts::Work};
 use crate::{
-    CallInfo, Result,
+    CallInfo, Error, Result,
     backend::company::Company,
     engine::Wait,
     sys::{
@@ -10,7 +10,7 @@ use crate::{
         nccl::{Comm, Nccl, UniqueId},
     },
 };
-use std::{sync::Arc, time::Instant};
+use std::{sync::Arc, thread, time::Instant};
 
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -33,12 +33,14 @@ impl Lane {
         id: UniqueId,
         wait: &mut Wait,
     ) -> Stopped<Self> {
-        let comm = Arc::new(device.within(|| lib.begin(id, company.rank, company.size()))?);
-        let made = company.wait(wait, || Ok(comm.poll()?));
-        if made.is_err() {
-            comm.abort();
-        }
-        made?;
+        let (rank, size) = (company.rank, company.size());
+        // NCCL waits for all ranks there; this one may have to give up first, and leaves the thread behind then.
+        let maker = thread::Builder::new().name("comity-nccl-init".into());
+        let maker = maker.spawn(move || device.within(|| lib.make(id, rank, size)));
+        let maker = maker.map_err(|e| Error::os("starting a thread", e))?;
+        company.wait(wait, || Ok(maker.is_finished()))?;
+        let lost = || Error::Os { what: "making an NCCL communicator".into(), message: "its thread panicked".into() };
+        let comm = Arc::new(maker.join().map_err(|_| lost())??);
         tracing::info!(device = device.ordinal, name = device.name(), nccl = lib.version(), "NCCL is up");
         let guard = Guard::new(Arc::clone(&comm), company)?;
         Ok(Self { device, comm, guard })
@@ -51,17 +53,22 @@ impl Lane {
         work: &Work,
         spot: Spot,
         (info, until): (CallInfo, Instant),
-        wait: &mut Wait,
     ) -> Stopped<()> {
         for &(from, to, len) in &work.copies {
             // SAFETY: addresses inside the caller's views or our own scratch, which is given back after this in the stream's order.
             unsafe { self.device.copy(to, from, len, spot.stream)? };
         }
         if !work.parts.is_empty() {
-            // SAFETY: as above; views of device memory promise their bytes until the stream has come past the call.
-            self.device.within(|| unsafe { self.comm.enqueue(&work.parts, spot.stream) })?;
-            company.wait(wait, || Ok(self.comm.poll()?))?;
-            self.guard.watch(self.device.mark(spot.stream)?, until, info);
+            self.guard.enter(until, info);
+            let put = self.device.within(|| {
+                // SAFETY: as above; views of device memory promise their bytes until the stream has come past the call.
+                unsafe { self.comm.enqueue(&work.parts, spot.stream)? };
+                self.guard.mark(&self.device, spot.stream)
+            });
+            if let Err(e) = put {
+                // An abort may be the reason, and that had one of its own.
+                return Err(company.watch.failure().map_or(Stop::Own(e), |f| Stop::Failed(f.clone())));
+            }
         }
         Ok(())
     }

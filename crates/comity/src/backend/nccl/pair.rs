@@ -48,14 +48,14 @@ impl NcclBackend {
             work.parts.push(Part::Send { src: at, bytes, to });
             work.bytes = bytes;
         }
-        let Some((from, (count, dtype))) = from.zip(want) else { return self.put(&work, spot, until, info, wait) };
+        let Some((from, (count, dtype))) = from.zip(want) else { return self.put(&work, spot, until, info) };
         let (at, bytes) = dst.unwrap_or_default();
         let wanted = CallInfo { count, dtype: Some(dtype), root: Some(from), tag: info.tag, ..CallInfo::new(Op::Send) };
         let kept = self.stash[from].iter().position(|a| a.info.tag == info.tag);
         if let Some(kept) = kept.and_then(|i| self.stash[from].remove(i)) {
             fits(&kept.info, &wanted, from)?;
             work.copies.push((kept.bytes.addr(), at, bytes));
-            self.put(&work, spot, until, info, wait)?;
+            self.put(&work, spot, until, info)?;
             // What was kept is read until the stream has come past the copy.
             return self.lane.until_passed(&self.company, spot.stream, wait);
         }
@@ -67,22 +67,22 @@ impl NcclBackend {
                 if len > 0 {
                     work.parts.push(Part::Recv { dst: at, bytes: len, from });
                 }
-                return self.put(&work, spot, until, info, wait);
+                return self.put(&work, spot, until, info);
             }
             let held = self.lane.device.alloc(len)?;
             if len > 0 {
                 work.parts.push(Part::Recv { dst: held.addr(), bytes: len, from });
             }
-            self.put(&work, spot, until, info, wait)?;
+            self.put(&work, spot, until, info)?;
             work = Work::default();
             self.lane.until_passed(&self.company, spot.stream, wait)?;
             self.stash[from].push_back(Announced { info: theirs, bytes: held });
         }
     }
 
-    fn put(&self, work: &Work, spot: Spot, until: Instant, info: CallInfo, wait: &mut Wait) -> Stopped<()> {
+    fn put(&self, work: &Work, spot: Spot, until: Instant, info: CallInfo) -> Stopped<()> {
         self.company.counters.add_sent(work.bytes as u64);
-        self.lane.put(&self.company, work, spot, (info, until), wait)
+        self.lane.put(&self.company, work, spot, (info, until))
     }
 
     /// The next send of `from`, in its own words.
