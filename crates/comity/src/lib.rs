@@ -25,7 +25,8 @@
 //!   call. After a failure the group stays failed and says why.
 //! - **Ranks that disagree are told**: different operations, types, counts or roots are [`Error::Mismatch`], with both calls, where
 //!   their messages meet; the few cases in which none meets end at the limit (`docs/errors.md`).
-//! - **Only members talk**: connections are authenticated with the job's [`Key`], where the launcher or the user gives one.
+//! - **Only members talk**: connections are authenticated with the job's [`Key`], which a job of processes must have unless it says
+//!   [`insecure`](Config::insecure).
 //!
 //! # Order, threads, overlap
 //! Calls on one group run one at a time, in the order they are made, which must be the same on all ranks.
@@ -54,6 +55,7 @@ mod key;
 mod link;
 mod plan;
 mod recorder;
+mod seal;
 mod stats;
 mod sync;
 mod sys;
@@ -62,7 +64,7 @@ mod view;
 
 pub use boot::board::Board;
 pub use call::{CallInfo, Op};
-pub use config::{Config, Detection, Found, HostPort, Launcher, MAX_SIZE, Meet};
+pub use config::{Config, Detection, Found, HostPort, Launcher, MAX_SIZE, Meet, Secure};
 pub use dtype::{C64, DType, Element, ReduceOp};
 pub use error::{Error, Misuse, Peer, Result};
 pub use group::{Group, Request, Scope, init, init_strict};

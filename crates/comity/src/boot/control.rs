@@ -10,7 +10,7 @@ use super::{
     hello::{Channel, Hello, Verdict},
     liveness,
     standing::{Arrival, DIED, Line, Slot, Standing, abort_note},
-    stream::Stream,
+    stream::{Sealing, Stream},
     wire::Note,
 };
 use crate::{
@@ -35,6 +35,8 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 pub(super) struct Rules {
     /// To share memory.
     pub(super) shm: bool,
+    /// What goes over TCP is encrypted, and nothing else is taken.
+    pub(super) sealed: bool,
     /// Connections of groups that were not opened are dropped after this.
     pub(super) patience: Duration,
     /// Others are given up after so much silence; `None`: never.
@@ -125,8 +127,8 @@ impl Control {
     }
 
     /// Take over a control connection that this rank has made.
-    pub(super) fn attach(&self, rank: usize, stream: Stream) {
-        self.lock().attach(rank, stream, Instant::now());
+    pub(super) fn attach(&self, rank: usize, stream: Stream, seals: Sealing) {
+        self.lock().attach(rank, stream, seals, Instant::now());
         self.bell.ring();
     }
 
@@ -284,6 +286,11 @@ impl Control {
         if hello.to as usize != self.me || hello.world != self.world {
             return no("it is not the rank, or not of the group, that you look for");
         }
+        if hello.sealed != (self.rules.sealed && matches!(stream, Stream::Tcp(_))) {
+            return no(
+                "one of us was started with COMITY_SECURE=data and the other was not; all ranks need the same",
+            );
+        }
         // The higher rank connects.
         if hello.from as usize <= self.me {
             return no("this rank connects to you, not you to it");
@@ -315,15 +322,16 @@ impl Control {
         }
     }
 
-    fn receive(&self, state: &mut Standing, Accepted { stream, hello }: Accepted) {
+    fn receive(&self, state: &mut Standing, Accepted { stream, hello, seals }: Accepted) {
         let from = hello.from as usize;
         if hello.channel == Channel::Control {
-            state.attach(from, stream, Instant::now());
+            state.attach(from, stream, seals, Instant::now());
             self.news.ring();
             return;
         }
         let until = Instant::now() + self.rules.patience;
-        state.parked.push(Arrival { from, channel: hello.channel, stream, context: hello.context, until });
+        let (channel, context) = (hello.channel, hello.context);
+        state.parked.push(Arrival { from, channel, stream, seals, context, until });
         if let Some(group) = state.group(hello.context) {
             group.watch.ring();
         }

@@ -12,6 +12,7 @@ mod here;
 mod liveness;
 mod meet;
 mod mesh;
+mod posted;
 mod standing;
 mod store;
 mod stream;

@@ -5,7 +5,7 @@
 use super::{
     hello::Channel,
     liveness::{Liveness, Verdict},
-    stream::{Conn, Stream},
+    stream::{Conn, Sealing, Stream},
     wire::Note,
 };
 use crate::engine::{Failure, Watch};
@@ -57,6 +57,7 @@ pub(super) struct Arrival {
     pub(super) from: usize,
     pub(super) channel: Channel,
     pub(super) stream: Stream,
+    pub(super) seals: Sealing,
     pub(super) context: u64,
     pub(super) until: Instant,
 }
@@ -131,7 +132,7 @@ impl Standing {
         }
     }
 
-    pub(super) fn attach(&mut self, rank: usize, stream: Stream, now: Instant) {
+    pub(super) fn attach(&mut self, rank: usize, stream: Stream, seals: Sealing, now: Instant) {
         if let Some(slot @ Slot::Absent) = self.slots.get_mut(rank) {
             if let Err(e) = keep_alive(&stream, self.liveness.limit()) {
                 // The beats find what this would have found.
@@ -140,7 +141,7 @@ impl Standing {
             if let Some(place) = self.processes.get_mut(rank) {
                 *place = process_of(&stream).map(Arc::new);
             }
-            *slot = Slot::Live(Conn::new(stream));
+            *slot = Slot::Live(Conn::new(stream, seals));
             self.liveness.watch(rank, now);
         }
     }

@@ -3,6 +3,7 @@
 mod bell;
 mod exit;
 mod fds;
+mod hidden;
 mod inherited;
 mod map;
 mod poll;
@@ -10,6 +11,7 @@ mod poll;
 pub(crate) use bell::Bell;
 pub(crate) use exit::at_exit;
 pub(crate) use fds::{recv_fd, send_fd};
+pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
 pub(crate) use map::Mapping;
 pub(crate) use poll::poll_until;

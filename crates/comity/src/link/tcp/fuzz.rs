@@ -80,6 +80,6 @@ fn link(streams: &[Vec<u8>]) -> Option<TcpLink> {
         peer.write_all(bytes).ok()?;
         sockets.push(TcpStream::from(OwnedFd::from(us)));
     }
-    let receiver = Receiver::new(sockets.len());
+    let receiver = Receiver::new(sockets.len(), Vec::new());
     Some(TcpLink { sockets, sender: Sender::default(), receiver, error: None })
 }

@@ -1,11 +1,12 @@
-//! The sending half: bytes from the caller's memory straight into the system's, in frames.
+//! The sending half: bytes from the caller's memory straight into the system's, in frames; where they are sealed, through one
+//! buffer in which they are encrypted.
 
 use super::{
     CHUNK,
-    frame::{FRAME, HEADER, header},
+    frame::{self, FRAME, HEADER, SEALED_FRAME, SEALED_HEADER, header},
     socket::send,
 };
-use crate::link::LinkError;
+use crate::{link::LinkError, seal::Seal};
 use std::{io::IoSlice, net::TcpStream};
 
 /// A frame that has a header but is not yet wholly with the system.
@@ -24,9 +25,20 @@ pub(super) struct Sender {
     /// The connection that it travels on.
     pub(super) turn: usize,
     open: Option<Open>,
+    /// One per connection; none where frames travel in the clear.
+    seals: Vec<Seal>,
+    /// The sealed frame that is not yet wholly with the system, or an earlier one.
+    sealed: Vec<u8>,
+    /// How much of it is; all of it when no frame is open.
+    sent: usize,
 }
 
 impl Sender {
+    pub(super) fn new(seals: Vec<Seal>) -> Self {
+        let room = if seals.is_empty() { 0 } else { SEALED_HEADER + SEALED_FRAME };
+        Self { seals, sealed: Vec::with_capacity(room), ..Self::default() }
+    }
+
     /// Hand a prefix of `head` and `body` to the system; how many bytes of them.
     pub(super) fn put(
         &mut self,
@@ -34,6 +46,9 @@ impl Sender {
         head: &[u8],
         body: &[u8],
     ) -> Result<usize, LinkError> {
+        if !self.seals.is_empty() {
+            return self.put_sealed(sockets, head, body);
+        }
         let total = head.len() + body.len();
         let mut accepted = 0;
         while accepted < total && accepted < CHUNK {
@@ -59,6 +74,35 @@ impl Sender {
                 self.turn = (self.turn + 1) % sockets.len();
             }
             if sent < asked {
+                break;
+            }
+        }
+        Ok(accepted)
+    }
+
+    /// As [`put`](Self::put). What of a frame the system has not taken is encrypted already, but it is the caller's still: it will
+    /// be offered again, and no more of it is sent than that.
+    fn put_sealed(&mut self, sockets: &[TcpStream], head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+        let total = head.len() + body.len();
+        let mut accepted = 0;
+        while accepted < total && accepted < CHUNK {
+            let (Some(socket), Some(seal)) = (sockets.get(self.turn), self.seals.get(self.turn)) else {
+                break;
+            };
+            if self.sent == self.sealed.len() {
+                let parts = window(head, body, accepted, SEALED_FRAME);
+                frame::seal(&mut self.sealed, self.number, parts, seal)?;
+                self.sent = 0;
+            }
+            let of_header = SEALED_HEADER.saturating_sub(self.sent);
+            let end = self.sealed.len().min(self.sent + of_header + total - accepted);
+            let sent = send(socket, &[IoSlice::new(&self.sealed[self.sent..end])])?;
+            self.sent += sent;
+            accepted += sent.saturating_sub(of_header);
+            if self.sent == self.sealed.len() {
+                self.number += 1;
+                self.turn = (self.turn + 1) % sockets.len();
+            } else if self.sent < end {
                 break;
             }
         }

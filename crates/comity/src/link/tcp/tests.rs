@@ -31,6 +31,22 @@ mod three_connections {
     super::conformance!(|| super::pair(3));
 }
 
+/// As [`pair`], sealed.
+fn sealed_pair(connections: usize) -> (Box<dyn Link>, Box<dyn Link>) {
+    let (a, b) = streams(connections);
+    let (ours, theirs) =
+        (1..=connections).map(|i| crate::seal::both_ends(i as u8)).map(|(a, b)| (*a, *b)).unzip();
+    (Box::new(TcpLink::sealed(a, ours).unwrap()), Box::new(TcpLink::sealed(b, theirs).unwrap()))
+}
+
+mod sealed {
+    super::conformance!(|| super::sealed_pair(1));
+}
+
+mod sealed_three_connections {
+    super::conformance!(|| super::sealed_pair(3));
+}
+
 /// A link and the naked other end of its connection.
 fn raw() -> (TcpLink, TcpStream) {
     let (a, mut b) = streams(1);
@@ -191,7 +207,7 @@ fn congestion_control_is_reno_within_a_host_or_as_chosen() {
     let (a, b) = streams(1);
     assert_eq!(of(&TcpLink::new(a).unwrap()), "reno");
     let no = TcpOptions { congestion: Some("no such thing".into()) };
-    assert!(TcpLink::with_options(b, &no).is_err());
+    assert!(TcpLink::with_options(b, Vec::new(), &no).is_err());
 }
 
 proptest! {
