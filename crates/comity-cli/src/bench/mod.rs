@@ -76,6 +76,9 @@ pub(crate) struct Args {
     /// Write each rank's samples to DIR/TAG.rN.jsonl
     #[arg(long, value_name = "DIR/TAG", hide = true)]
     raw: Option<PathBuf>,
+
+    #[command(flatten)]
+    trust: here::Trust,
 }
 
 fn op_parser() -> PossibleValuesParser {
@@ -112,7 +115,7 @@ pub(crate) fn bench(args: Args) -> u8 {
         eprintln!("comity bench: --op {} is not defined on --dtype {}", args.op, args.dtype);
         return 2;
     }
-    let group = match here::join() {
+    let group = match here::join(&args.trust) {
         Ok(g) => g,
         Err(e) => return here::failed("bench", &e),
     };

@@ -25,6 +25,8 @@ pub(super) struct Job {
     pub(super) logs: Option<Vec<[File; 2]>>,
     /// Where ranks leave their flight records.
     pub(super) flights: Option<PathBuf>,
+    pub(super) insecure: bool,
+    pub(super) secure: Option<comity::Secure>,
     pub(super) tag: bool,
     pub(super) verbose: bool,
 }
@@ -93,6 +95,8 @@ impl Job {
             timeout: args.timeout,
             logs,
             flights,
+            insecure: args.insecure,
+            secure: args.secure,
             tag: args.tag_output || (size > 1 && !args.no_tag_output),
             verbose: args.verbose,
         })

@@ -95,7 +95,7 @@ impl Keeper {
         front.set_nonblocking(true)?;
         let timeout = job.timeout.and_then(|t| Instant::now().checked_add(t));
         Ok(Self {
-            meeting: Meeting::open(job.size, meet::join_limit(&job.env))?,
+            meeting: Meeting::open(job.size, meet::join_limit(&job.env), job.insecure)?,
             ranks: Vec::with_capacity(job.size),
             course: Course::new(job.size, timeout),
             deaths: Deaths::new()?,
@@ -135,6 +135,9 @@ impl Keeper {
     }
 
     fn start(&mut self) {
+        if self.job.insecure {
+            self.outlets.say("--insecure: the job has no key; whoever can connect to a rank can join it");
+        }
         if self.job.verbose {
             let Meeting { job, .. } = &self.meeting;
             self.outlets.say(&format!("job {job}: the ranks meet at {}", self.meeting.store()));

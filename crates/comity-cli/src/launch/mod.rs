@@ -70,6 +70,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
 
+    /// Make no job key: whoever can connect to a rank and knows the job's name can join
+    #[arg(long)]
+    insecure: bool,
+
+    /// What the job key protects: handshake (who may connect, the default) or data (what goes over TCP, too)
+    #[arg(long, value_name = "WHAT", conflicts_with = "insecure", value_parser = crate::here::secure_parser(), hide_possible_values = true)]
+    secure: Option<comity::Secure>,
+
     /// Start each line with its rank, as in "[2] " (the default with two ranks or more)
     #[arg(long, overrides_with = "no_tag_output")]
     tag_output: bool,

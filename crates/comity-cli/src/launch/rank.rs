@@ -118,8 +118,11 @@ pub(super) fn environment(job: &Job, meeting: &Meeting, rank: usize) -> Vec<(OsS
     set("MLX_HOSTFILE", meeting.host_file());
     // Another job's, if this one is started from inside it.
     set("COMITY_KEY_FILE", None);
-    // The launcher makes a key.
-    set("COMITY_INSECURE", None);
+    // The launcher makes a key, unless it is told not to; what the shell says was said to another job.
+    set("COMITY_INSECURE", job.insecure.then(|| "1".into()));
+    if let Some(secure) = job.secure {
+        set("COMITY_SECURE", Some(if secure == comity::Secure::Data { "data" } else { "handshake" }.into()));
+    }
     // Ranks take no name that is not UTF-8.
     if let Some(dir) = job.flights.as_deref().and_then(|d| d.to_str()) {
         set("COMITY_LOG_DIR", Some(dir.into()));
@@ -135,6 +138,6 @@ pub(super) fn environment(job: &Job, meeting: &Meeting, rank: usize) -> Vec<(OsS
     set("MLX_RANK", (job.size > 1).then_some(&rank));
     set("COMITY_STORE", Some(&meeting.store().to_string()));
     set("COMITY_JOB", Some(&meeting.job));
-    set("COMITY_KEY_FD", Some(&meeting.key_fd().to_string()));
+    set("COMITY_KEY_FD", meeting.key_fd().map(|fd| fd.to_string()).as_deref());
     all
 }

@@ -31,6 +31,8 @@ pub(super) struct Sender {
     sealed: Vec<u8>,
     /// How much of it is; all of it when no frame is open.
     sent: usize,
+    /// Bytes of the last sealed frame that are with the system, but were not accepted yet.
+    gone: usize,
 }
 
 impl Sender {
@@ -80,12 +82,18 @@ impl Sender {
         Ok(accepted)
     }
 
-    /// As [`put`](Self::put). What of a frame the system has not taken is encrypted already, but it is the caller's still: it will
-    /// be offered again, and no more of it is sent than that.
+    /// As [`put`](Self::put). The peer can open a frame only whole, so none of it is accepted before all of it is with the
+    /// system; until then the same bytes are offered again, perhaps fewer at a time than the frame has.
     fn put_sealed(&mut self, sockets: &[TcpStream], head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
         let total = head.len() + body.len();
         let mut accepted = 0;
         while accepted < total && accepted < CHUNK {
+            if self.gone > 0 {
+                let n = self.gone.min(total - accepted);
+                self.gone -= n;
+                accepted += n;
+                continue;
+            }
             let (Some(socket), Some(seal)) = (sockets.get(self.turn), self.seals.get(self.turn)) else {
                 break;
             };
@@ -94,17 +102,13 @@ impl Sender {
                 frame::seal(&mut self.sealed, self.number, parts, seal)?;
                 self.sent = 0;
             }
-            let of_header = SEALED_HEADER.saturating_sub(self.sent);
-            let end = self.sealed.len().min(self.sent + of_header + total - accepted);
-            let sent = send(socket, &[IoSlice::new(&self.sealed[self.sent..end])])?;
-            self.sent += sent;
-            accepted += sent.saturating_sub(of_header);
-            if self.sent == self.sealed.len() {
-                self.number += 1;
-                self.turn = (self.turn + 1) % sockets.len();
-            } else if self.sent < end {
+            self.sent += send(socket, &[IoSlice::new(&self.sealed[self.sent..])])?;
+            if self.sent < self.sealed.len() {
                 break;
             }
+            self.gone = self.sealed.len() - SEALED_HEADER;
+            self.number += 1;
+            self.turn = (self.turn + 1) % sockets.len();
         }
         Ok(accepted)
     }
