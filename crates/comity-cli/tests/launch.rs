@@ -16,5 +16,7 @@ mod memory;
 mod orphans;
 #[path = "launch/output.rs"]
 mod output;
+#[path = "launch/secrets.rs"]
+mod secrets;
 #[path = "launch/stdin.rs"]
 mod stdin;
