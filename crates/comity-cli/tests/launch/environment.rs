@@ -206,7 +206,8 @@ fn a_job_without_a_key_must_be_asked_for() {
     for part in ["MLX's hostfile", "comity launch", "COMITY_KEY_FILE", "COMITY_INSECURE=1", "--insecure"] {
         assert!(said.contains(part), "{said}");
     }
-    let secret = run(&[&["-n", "2", "--secure", "data", "--env", "COMITY_LINKS=tcp", "--"], &bench[..]].concat());
+    let secret =
+        run(&[&["-n", "2", "--secure", "data", "--env", "COMITY_LINKS=tcp", "--"], &bench[..]].concat());
     assert_eq!(secret.code, 0, "{}", secret.err);
     assert_eq!(run(&["-n", "2", "--secure", "data", "--insecure", "true"]).code, 2);
 }

@@ -57,9 +57,9 @@ fn search(pid: i32, forms: &[(&'static str, Vec<u8>)]) -> (Vec<String>, usize) {
     let mut resident = false;
     for line in maps.lines() {
         let word = line.split_ascii_whitespace().next().unwrap_or_default();
-        let bounds = word.split_once('-').and_then(|(a, b)| {
-            Some((u64::from_str_radix(a, 16).ok()?, u64::from_str_radix(b, 16).ok()?))
-        });
+        let bounds = word
+            .split_once('-')
+            .and_then(|(a, b)| Some((u64::from_str_radix(a, 16).ok()?, u64::from_str_radix(b, 16).ok()?)));
         if let Some((from, to)) = bounds {
             mapping = Some((from, to, line));
         } else if word == "Rss:" {
@@ -117,7 +117,10 @@ fn busy_job(logs: &std::path::Path, secure: &str) -> Job {
     let flags = ["-n", "3", "--verbose", "--log-dir", dir, "--secure", secure, "--"];
     let bench = [env!("CARGO_BIN_EXE_comity"), "bench", "--sizes", "64:64M", "--budget", "1"];
     let mut job = start_with(&[&flags[..], &bench[..]].concat(), |c| {
-        c.env("COMITY_LINKS", "tcp").env("COMITY_VERBOSE", "1").env("RUST_LOG", "trace").env("RUST_BACKTRACE", "full");
+        c.env("COMITY_LINKS", "tcp")
+            .env("COMITY_VERBOSE", "1")
+            .env("RUST_LOG", "trace")
+            .env("RUST_BACKTRACE", "full");
     });
     job.logs = Some(logs.into());
     job
@@ -139,7 +142,8 @@ fn the_key_is_nowhere_to_be_found() {
             assert!(seen > 100_000, "only {seen} bytes of {process:?} were searched");
         }
         // A failure makes everybody talk: errors, the launcher's report, flight records.
-        rustix::process::kill_process(rustix::process::Pid::from_raw(ranks[2]).unwrap(), Signal::KILL).unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_raw(ranks[2]).unwrap(), Signal::KILL)
+            .unwrap();
         let done = job.finish();
         assert_eq!(done.code, 128 + 9, "{}", done.err);
         let mut files = 0;
@@ -169,7 +173,9 @@ fn a_secret_that_is_there_is_found() {
             .spawn()
             .unwrap();
         let pid = child.id() as i32;
-        wait_for("the program", || fs::read(format!("/proc/{pid}/environ")).is_ok_and(|e| !e.is_empty()).then_some(()));
+        wait_for("the program", || {
+            fs::read(format!("/proc/{pid}/environ")).is_ok_and(|e| !e.is_empty()).then_some(())
+        });
         let (found, _) = search(pid, &forms);
         let _ = child.kill();
         let _ = child.wait();
@@ -186,7 +192,14 @@ fn a_secret_that_is_there_is_found() {
 fn listens(pid: i32) -> Vec<String> {
     let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let sockets: BTreeSet<String> = links
-        .filter_map(|l| fs::read_link(l.path()).ok()?.to_str()?.strip_prefix("socket:[")?.strip_suffix(']').map(String::from))
+        .filter_map(|l| {
+            fs::read_link(l.path())
+                .ok()?
+                .to_str()?
+                .strip_prefix("socket:[")?
+                .strip_suffix(']')
+                .map(String::from)
+        })
         .collect();
     let mut at = Vec::new();
     for file in ["tcp", "tcp6"] {
@@ -217,10 +230,8 @@ fn a_job_listens_at_the_address_of_its_peers_only() {
     assert!(all.iter().flat_map(|(_, at)| at).all(|at| *at == loopback), "{all:?}");
     assert!(all.iter().map(|(_, at)| at.len()).sum::<usize>() > RANKS, "and the store: {all:?}");
     drop(job);
-    let everywhere = [
-        std::net::TcpListener::bind("0.0.0.0:0").unwrap(),
-        std::net::TcpListener::bind("[::]:0").unwrap(),
-    ];
+    let everywhere =
+        [std::net::TcpListener::bind("0.0.0.0:0").unwrap(), std::net::TcpListener::bind("[::]:0").unwrap()];
     let own = listens(std::process::id() as i32);
     assert!(own.contains(&"0".repeat(8)) && own.contains(&"0".repeat(32)), "{own:?} {everywhere:?}");
 }

@@ -90,6 +90,23 @@ impl Config {
         }
     }
 
+    /// By what this rank would know the others, in words, for `comity info`.
+    #[doc(hidden)]
+    pub fn trust_in_words(&self) -> &'static str {
+        let sealed = self.secure == Secure::Data;
+        match (&self.key, self.insecure, &self.meet) {
+            _ if self.size == 1 => "none is needed",
+            (Some(_), ..) if sealed => "held; TCP is encrypted",
+            (Some(_), ..) => "held",
+            (None, Insecure::No, Meet::Board(_)) if sealed => {
+                "rank 0 shares one, unless it holds one; TCP is encrypted"
+            }
+            (None, Insecure::No, Meet::Board(_)) => "rank 0 shares one, unless it holds one",
+            (None, Insecure::No, _) => "missing: joining would be refused (COMITY_KEY_FILE, COMITY_INSECURE)",
+            (None, ..) => "none is wanted (COMITY_INSECURE): whoever can connect can join",
+        }
+    }
+
     fn no_key(&self) -> String {
         let channel = match self.found.launcher {
             Launcher::OpenMpi => "with MASTER_ADDR set, mpirun has no way to hand one over",

@@ -35,10 +35,7 @@ impl Board for Wall {
 }
 
 /// Join at a wall, each rank with what `adapt` makes of its configuration; and what was on the wall.
-fn at_wall(
-    adapt: impl Fn(Config) -> Config + Sync,
-    limit: Duration,
-) -> (Vec<Result<Arc<Endpoint>>>, String) {
+fn at_wall(adapt: impl Fn(Config) -> Config + Sync, limit: Duration) -> (Vec<Result<Arc<Endpoint>>>, String) {
     let wall = Arc::new(Wall::default());
     let board: Arc<dyn Board> = Arc::clone(&wall) as _;
     let all = each(0..2, |r| {
