@@ -153,11 +153,12 @@ impl Meeting {
                     FromStore::Refused { words } => return Err(Error::Join(words)),
                     FromStore::Welcome { .. } => return Err(self.nonsense()),
                 }
-            }
-            if let Some(world) = world
-                && here == self.size
-            {
-                return Ok(Table { world, facts: table.into_iter().flatten().collect() });
+                // What the store says after it, on account of another rank's trouble, is for later.
+                if let Some(world) = world
+                    && here == self.size
+                {
+                    return Ok(Table { world, facts: table.into_iter().flatten().collect() });
+                }
             }
             if !open {
                 return Err(self.lost("it ended"));
