@@ -1,8 +1,7 @@
 //! The group that this process belongs to, and how it is told in a line.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{Config, Error, Group, Result, Secure};
-
+use comity::{BackendKind, Config, Error, Group, Result, Secure};
 use std::collections::BTreeSet;
 
 /// The version of this command and of the library in it.
@@ -27,7 +26,7 @@ pub(crate) fn secure_parser() -> impl TypedValueParser<Value = Secure> {
 }
 
 /// The group of the job that the environment tells of; of one where it tells of none.
-pub(crate) fn join(trust: &Trust) -> Result<Group> {
+pub(crate) fn join(backend: Option<BackendKind>, trust: &Trust) -> Result<Group> {
     let mut config = Config::from_env()?;
     if trust.insecure {
         config = config.insecure();
@@ -35,7 +34,16 @@ pub(crate) fn join(trust: &Trust) -> Result<Group> {
     if let Some(secure) = trust.secure {
         config = config.secure(secure);
     }
+    if let Some(backend) = backend {
+        config = config.backend(backend);
+    }
     config.connect()
+}
+
+/// The value of `--backend`.
+pub(crate) fn backend_parser() -> impl TypedValueParser<Value = BackendKind> {
+    PossibleValuesParser::new(BackendKind::ALL.map(BackendKind::name))
+        .try_map(|name| BackendKind::from_name(&name).ok_or("no such backend"))
 }
 
 /// Says why `command` could not go on; the exit code.

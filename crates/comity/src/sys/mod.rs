@@ -6,6 +6,7 @@ mod fds;
 mod hidden;
 mod inherited;
 mod map;
+pub(crate) mod mpi;
 mod poll;
 
 pub(crate) use bell::Bell;
