@@ -69,6 +69,7 @@ impl Inbox {
 
 /// What of the arriving frame there is.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a link has one, in its place")]
 enum Frame {
     /// In the clear, and counted into its checksum as it comes.
     Clear(Arriving),
