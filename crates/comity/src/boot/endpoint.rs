@@ -71,7 +71,7 @@ impl Endpoint {
         let table = meeting.join(facts)?;
         let mut endpoint = Self::new(config, secret, table);
         let acceptor = Acceptor::new(listeners, endpoint.secret.clone());
-        let rules = Rules { shm: config.links.shm, patience: PARKING, silence: endpoint.silence() };
+        let rules = Rules { shm: config.links.shm, patience: PARKING, silence: endpoint.most_silence() };
         let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor)?;
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {
@@ -105,7 +105,7 @@ impl Endpoint {
     }
 
     /// How long a rank may be silent: the most patient decides, since it knows why it asked. `None`: for ever.
-    fn silence(&self) -> Option<Duration> {
+    fn most_silence(&self) -> Option<Duration> {
         let most = self.facts.iter().map(|f| f.silence.wrapping_sub(1)).max()?;
         most.checked_add(1).map(|ms| Duration::from_millis(ms.into()))
     }
@@ -231,6 +231,10 @@ impl World for Endpoint {
 
     fn cores(&self) -> usize {
         self.cores
+    }
+
+    fn silence(&self) -> Option<Duration> {
+        self.most_silence()
     }
 
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {

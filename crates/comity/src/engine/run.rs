@@ -39,6 +39,8 @@ pub(crate) struct Engine {
     pub(super) members: Arc<[Peer]>,
     pub(super) patience: Patience,
     pub(super) counters: Arc<Counters>,
+    /// How long a member may be silent.
+    pub(super) silence: Option<Duration>,
 }
 
 /// What a call is made of besides its data.
@@ -79,7 +81,8 @@ impl Engine {
     ) -> Self {
         let size = members.len();
         let (tx, rx) = ((0..size).map(|_| Tx::new()).collect(), (0..size).map(|_| Rx::new()).collect());
-        Self { rank, links, tx, rx, world, context, watch, members, patience, counters }
+        let silence = world.silence();
+        Self { rank, links, tx, rx, world, context, watch, members, patience, counters, silence }
     }
 
     /// Run `schedule` to its end over `memory`. An error means that the group has failed, and has been told so.
@@ -174,6 +177,9 @@ impl Engine {
                         }
                         leaver = Some(peer);
                         continue;
+                    }
+                    if let Some(refused) = self.stalled(schedule, wait.idle()) {
+                        return Err(refused);
                     }
                     let Some(left) = wait.left() else { return Err(Stop::Late) };
                     if !armed {
@@ -270,11 +276,13 @@ impl Engine {
                     Begin::Body => moved = true,
                 }
             }
-            let may = want.allowed - want.done;
+            // What has come but is not checked stands behind what the schedule knows.
+            let done = want.done + rx.pending;
+            let may = want.allowed.saturating_sub(done);
             let n = match schedule.act(want.id) {
                 Act::Recv { .. } if may == 0 && len > 0 => return Ok(moved),
                 &Act::Recv { dst, take: Take::Copy, .. } => {
-                    let dst = memory.write(Slice { at: dst.at + want.done, len: may, ..dst });
+                    let dst = memory.write(Slice { at: dst.at + done, len: may, ..dst });
                     let n = if len == 0 { 0 } else { link.take(dst)? };
                     if task.info.dtype == Some(DType::Bool) {
                         kernel::normalise_bool(&mut dst[..n]);
@@ -286,7 +294,7 @@ impl Engine {
                     let chunk = link.chunk();
                     let ready = link.peek(may.min(chunk))?;
                     let n = whole(ready.len().min(may).min(chunk), dtype);
-                    let cut = |s: Slice| Slice { at: s.at + want.done, len: n, ..s };
+                    let cut = |s: Slice| Slice { at: s.at + done, len: n, ..s };
                     let (out, operand) = memory.operands(cut(dst), cut(with));
                     let theirs = &ready[..n];
                     match operand {
@@ -309,16 +317,17 @@ impl Engine {
                 Act::Send { .. } | Act::Copy { .. } => return Ok(moved),
             };
             let rx = &mut self.rx[peer];
-            rx.took(n);
+            let proven = rx.took(n, link.unproven());
             rx.starved = n == 0 && len > 0;
-            if want.done + n == len {
-                rx.end();
+            if done + n == len {
+                rx.end_checked()?;
             }
-            if n > 0 || len == 0 {
+            moved |= n > 0;
+            if proven > 0 || len == 0 {
                 moved = true;
-                schedule.received(q, n);
+                schedule.received(q, proven);
             }
-            if want.done + n < len || len >= 4096 {
+            if done + n < len || len >= 4096 {
                 return Ok(moved);
             }
         }
@@ -342,7 +351,10 @@ impl Engine {
             return Ok(false);
         }
         let (dtype, op) = types(&task.info);
-        let mut n = want.allowed - want.done;
+        // The same for all senders.
+        let pending = from.first().map_or(0, |&p| self.rx[p].pending);
+        let done = want.done + pending;
+        let mut n = want.allowed.saturating_sub(done);
         let mut sources: [&[u8]; 64] = [&[]; 64];
         let mut many: Vec<&[u8]> = Vec::new();
         if from.len() > sources.len() {
@@ -370,21 +382,28 @@ impl Engine {
         }
         slots.iter_mut().for_each(|s| *s = &s[..n]);
         let me = from.partition_point(|&p| p < self.rank);
-        let cut = |s: Slice| Slice { at: s.at + want.done, len: n, ..s };
+        let cut = |s: Slice| Slice { at: s.at + done, len: n, ..s };
         let (out, operand) = memory.operands(cut(dst), cut(own));
         let op = if op == ReduceOp::Avg && !last { ReduceOp::Sum } else { op };
         kernel::fold(dtype, op, self.members.len(), out, operand, &slots[..me], &slots[me..]);
-        let ended = want.done + n == schedule.len(want.id);
+        let ended = done + n == schedule.len(want.id);
+        let mut unproven = 0;
         for &p in from {
             if let Some(link) = &mut self.links[p] {
                 link.consume(n);
-            }
-            self.rx[p].took(n);
-            if ended {
-                self.rx[p].end();
+                unproven = link.unproven().max(unproven);
             }
         }
-        schedule.folded(want.id, n);
+        let mut proven = 0;
+        for &p in from {
+            proven = self.rx[p].took(n, unproven);
+            if ended {
+                self.rx[p].end_checked()?;
+            }
+        }
+        if proven > 0 {
+            schedule.folded(want.id, proven);
+        }
         Ok(true)
     }
 }

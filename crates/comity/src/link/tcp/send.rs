@@ -2,7 +2,7 @@
 
 use super::{
     CHUNK,
-    frame::{FRAME, HEADER, header},
+    frame::{FRAME, HEADER, SMALL, header},
     socket::send,
 };
 use crate::link::LinkError;
@@ -40,15 +40,19 @@ impl Sender {
             let Some(socket) = sockets.get(self.turn) else { break };
             let number = self.number;
             // The whole frame is at hand when it opens, so its checksum can travel in front.
-            let open = self.open.get_or_insert_with(|| Open {
-                header: header(number, window(head, body, accepted, FRAME)),
-                header_sent: 0,
-                left: FRAME.min(total - accepted),
+            let open = self.open.get_or_insert_with(|| {
+                // A large message's head goes in a frame of its own, which is small: what decides where the rest belongs is
+                // not believed before it has been checked.
+                let alone = accepted < head.len() && head.len() - accepted <= SMALL && total - accepted > SMALL;
+                let left = if alone { head.len() - accepted } else { FRAME.min(total - accepted) };
+                Open { header: header(number, window(head, body, accepted, left)), header_sent: 0, left }
             });
             let [h, b] = window(head, body, accepted, open.left);
             let start = &open.header[open.header_sent..];
             let asked = start.len() + h.len() + b.len();
-            let sent = send(socket, &[IoSlice::new(start), IoSlice::new(h), IoSlice::new(b)])?;
+            // A head leaves with what follows it.
+            let more = b.is_empty() && accepted + h.len() < total && sockets.len() == 1;
+            let sent = send(socket, &[IoSlice::new(start), IoSlice::new(h), IoSlice::new(b)], more)?;
             let of_header = sent.min(start.len());
             open.header_sent += of_header;
             open.left -= sent - of_header;
