@@ -276,6 +276,11 @@ impl Endpoint {
         self.facts[rank].unix.push('x');
     }
 
+    /// As if `rank` listened elsewhere.
+    pub(super) fn readdress(&mut self, rank: usize, at: std::net::SocketAddr) {
+        self.facts[rank].addrs = vec![at];
+    }
+
     pub(super) fn facts_of(&self, rank: usize) -> &Facts {
         &self.facts[rank]
     }

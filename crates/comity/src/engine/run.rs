@@ -131,7 +131,8 @@ impl Engine {
             }
             for q in 0..schedule.recv_queues() {
                 let peer = schedule.recv_peer(q);
-                moved |= self.pull(schedule, q, memory, task).map_err(|e| Stop::Refused(peer, e))?;
+                let pulled = self.pull(schedule, q, memory, task);
+                moved |= pulled.map_err(|Blame(who, e)| Stop::Refused(who.unwrap_or(peer), e))?;
             }
             while let Some((src, dst)) = schedule.next_copy() {
                 memory.copy(src, dst);
@@ -252,7 +253,7 @@ impl Engine {
         q: usize,
         memory: &mut Memory<'_>,
         task: &Task<'_>,
-    ) -> std::result::Result<bool, Refusal> {
+    ) -> std::result::Result<bool, Blame> {
         let peer = schedule.recv_peer(q);
         let mut moved = false;
         loop {
@@ -340,7 +341,7 @@ impl Engine {
         q: usize,
         memory: &mut Memory<'_>,
         task: &Task<'_>,
-    ) -> std::result::Result<bool, Refusal> {
+    ) -> std::result::Result<bool, Blame> {
         let Some(want) = schedule.next_recv(q) else { return Ok(false) };
         if !schedule.fold_is_ready(want.id) {
             return Ok(false);
@@ -367,11 +368,12 @@ impl Engine {
             let chunk = link.chunk();
             // At least an element: a look for nothing would not see what has come.
             let look = n.min(chunk).max(dtype.size());
-            if (1..dtype.size()).contains(&link.peek(look)?.len()) {
+            let blame = |e: LinkError| Blame(Some(p), e.into());
+            if (1..dtype.size()).contains(&link.peek(look).map_err(blame)?.len()) {
                 // A piece of an element: has the link ended?
-                link.put(&[], &[])?;
+                link.put(&[], &[]).map_err(blame)?;
             }
-            *slot = link.peek(look)?;
+            *slot = link.peek(look).map_err(blame)?;
             let ready = whole(slot.len().min(chunk), dtype);
             self.rx[p].starved = ready == 0;
             n = n.min(ready);
@@ -398,13 +400,22 @@ impl Engine {
         for &p in from {
             proven = self.rx[p].took(n, unproven);
             if ended {
-                self.rx[p].end_checked()?;
+                self.rx[p].end_checked().map_err(|e| Blame(Some(p), e.into()))?;
             }
         }
         if proven > 0 {
             schedule.folded(want.id, proven);
         }
         Ok(true)
+    }
+}
+
+/// Who is to blame, if not the peer whose queue was looked at: a fold takes from several.
+struct Blame(Option<usize>, Refusal);
+
+impl<E: Into<Refusal>> From<E> for Blame {
+    fn from(e: E) -> Self {
+        Self(None, e.into())
     }
 }
 

@@ -89,7 +89,8 @@ pub(super) struct Arriving {
 impl Arriving {
     /// Read the header of frame `due`.
     pub(super) fn parse(header: &[u8; HEADER], due: u64) -> Result<Self, LinkError> {
-        let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let word =
+            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let mut covered = [0; COVERED];
         covered.copy_from_slice(&header[..COVERED]);
         let checksum = Checksum::of_header(&covered);

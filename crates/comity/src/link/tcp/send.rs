@@ -43,7 +43,8 @@ impl Sender {
             let open = self.open.get_or_insert_with(|| {
                 // A large message's head goes in a frame of its own, which is small: what decides where the rest belongs is
                 // not believed before it has been checked.
-                let alone = accepted < head.len() && head.len() - accepted <= SMALL && total - accepted > SMALL;
+                let alone =
+                    accepted < head.len() && head.len() - accepted <= SMALL && total - accepted > SMALL;
                 let left = if alone { head.len() - accepted } else { FRAME.min(total - accepted) };
                 Open { header: header(number, window(head, body, accepted, left)), header_sent: 0, left }
             });
