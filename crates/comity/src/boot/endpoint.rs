@@ -69,6 +69,10 @@ impl Endpoint {
             .and_then(|listeners| announce(config, listeners))
             .inspect_err(|e| meeting.give_up(e))?;
         let table = meeting.join(facts)?;
+        // Nobody has a reason to connect before all have met.
+        for listener in &listeners {
+            listener.listen().map_err(|e| Error::os("listening", e)).inspect_err(|e| meeting.give_up(e))?;
+        }
         let mut endpoint = Self::new(config, secret, table);
         let acceptor = Acceptor::new(listeners, endpoint.secret.clone());
         let rules = Rules { shm: config.links.shm, patience: PARKING, silence: endpoint.most_silence() };
