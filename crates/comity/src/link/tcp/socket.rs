@@ -47,16 +47,12 @@ fn stays_on_host(socket: &TcpStream) -> io::Result<bool> {
     Ok(here == there || there.to_canonical().is_loopback())
 }
 
-/// Hand a prefix of `parts` to the system; how many bytes, 0 when it has no room. `more`: the next call follows at once.
-pub(super) fn send(socket: &TcpStream, parts: &[IoSlice<'_>], more: bool) -> Result<usize, LinkError> {
-    #[cfg(not(target_os = "linux"))]
-    let _ = more;
+/// Hand a prefix of `parts` to the system; how many bytes, 0 when it has no room.
+pub(super) fn send(socket: &TcpStream, parts: &[IoSlice<'_>]) -> Result<usize, LinkError> {
     #[cfg(target_vendor = "apple")]
     let flags = SendFlags::empty();
     #[cfg(not(target_vendor = "apple"))]
-    let mut flags = SendFlags::NOSIGNAL;
-    #[cfg(target_os = "linux")]
-    flags.set(SendFlags::MORE, more);
+    let flags = SendFlags::NOSIGNAL;
     loop {
         match rustix::net::sendmsg(socket, parts, &mut SendAncillaryBuffer::default(), flags) {
             Ok(n) => return Ok(n),
