@@ -174,7 +174,7 @@ fn no_damaged_frame_is_delivered() {
     let mut alike = 0;
     for case in only.map_or(0..CASES, |n| n..n + 1) {
         if recording.as_ref().is_none_or(|(of, _)| *of != case / SHARE) {
-            recording = Some((case / SHARE, Recording::make(&mut Dice::new(case / SHARE | 1 << 40))));
+            recording = Some((case / SHARE, Recording::make(&mut Dice::new((case / SHARE) | (1 << 40)))));
         }
         let recording = &recording.as_ref().unwrap().1;
         let mut dice = Dice::new(case);
