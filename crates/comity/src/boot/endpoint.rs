@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Config, Error, Key, Peer, Result,
-    engine::{Failure, Watch},
+    engine::{Failure, Header, Watch},
     link::{Link, ShmLink, tcp::TcpLink},
     sys::poll_until,
 };
@@ -269,6 +269,16 @@ impl World for Endpoint {
         }
     }
 
+    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
+        if let Some(running) = &self.running {
+            running.control().ask(context, ranks, call);
+        }
+    }
+
+    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        self.running.as_ref()?.control().waits(context, rank)
+    }
+
     fn abort(&self, context: u64, failure: &Failure) {
         if let Some(running) = &self.running {
             running.control().abort(context, failure);
@@ -278,6 +288,14 @@ impl World for Endpoint {
 
 #[cfg(test)]
 impl Endpoint {
+    /// Be in a group, without links.
+    pub(super) fn enter_for_test(&self, context: u64, members: &[usize]) -> Arc<Watch> {
+        let watch = Arc::new(Watch::new(members.len(), Arc::default()).unwrap());
+        let mine = members.iter().position(|m| *m == self.me).unwrap();
+        assert!(self.running.as_ref().unwrap().control().enter(context, members, mine, &watch));
+        watch
+    }
+
     /// End as a killed process does: its connections close, and nothing is said.
     pub(super) fn die(&self) {
         if let Some(running) = &self.running {

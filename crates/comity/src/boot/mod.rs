@@ -22,7 +22,7 @@ pub use store::Store;
 
 use crate::{
     Peer, Result,
-    engine::{Failure, Watch},
+    engine::{Failure, Header, Watch},
     link::Link,
 };
 use std::{
@@ -64,6 +64,12 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
 
     /// Tell the members that this rank leaves the group in good order, and forget it. Does not block.
     fn leave(&self, context: u64);
+
+    /// Tell `ranks` of the group that this one has waited for them for long in `call`. Does not block.
+    fn ask(&self, context: u64, ranks: &[usize], call: &Header);
+
+    /// The call in which `rank` of the group waits for this rank, as far as it has told, and whether that is in another group.
+    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)>;
 
     /// Tell the members that the group has failed. Does not block.
     fn abort(&self, context: u64, failure: &Failure);

@@ -5,6 +5,9 @@
 //!          every receive queue:  link.peek -> kernel -> memory, or link.take -> memory
 //!          nothing moved:        spin | yield | park, look at the watch, look at the clock
 //! ```
+//!
+//! Headers leave before anything else, also those of messages that have nothing to carry yet, and nothing is written to the
+//! caller's output before all ranks that this one hears from have announced the same call.
 
 use super::{
     Failure, Patience, Watch,
@@ -17,7 +20,7 @@ use crate::{
     boot::{Links, World},
     kernel,
     link::LinkError,
-    plan::{Act, Schedule, Slice, Take},
+    plan::{Act, Buf, Schedule, Slice, Take},
     stats::Counters,
     view::Memory,
 };
@@ -25,6 +28,8 @@ use std::{sync::Arc, thread, time::Duration};
 
 /// The longest sleep without a look around.
 const NAP: Duration = Duration::from_millis(500);
+/// After so long without a byte those who are waited for are told what for.
+const ASK: Duration = Duration::from_millis(60);
 
 /// One rank's links of one group.
 #[derive(Debug)]
@@ -49,6 +54,8 @@ pub(crate) struct Task<'a> {
     pub(crate) info: CallInfo,
     /// The header for (or from) each peer.
     pub(crate) header: &'a dyn Fn(Way, usize) -> Header,
+    /// The call as told to ranks that are waited for; `None` for calls between two ranks alone.
+    pub(crate) call: Option<Header>,
     /// How long it may take.
     pub(crate) limit: Duration,
 }
@@ -123,6 +130,8 @@ impl Engine {
     ) -> std::result::Result<(), Stop> {
         let mut wait = Wait::new(self.patience, task.limit);
         let (mut armed, mut leaver, mut moves) = (false, None, 0u32);
+        let mut asked = Vec::new();
+        let mut unheard = schedule.speakers();
         loop {
             let mut moved = false;
             for q in 0..schedule.send_queues() {
@@ -131,10 +140,12 @@ impl Engine {
             }
             for q in 0..schedule.recv_queues() {
                 let peer = schedule.recv_peer(q);
-                let pulled = self.pull(schedule, q, memory, task);
+                let pulled = self.pull(schedule, q, memory, task, &mut unheard);
                 moved |= pulled.map_err(|Blame(who, e)| Stop::Refused(who.unwrap_or(peer), e))?;
             }
-            while let Some((src, dst)) = schedule.next_copy() {
+            while let Some((src, dst)) =
+                if schedule.copy_can_wait(unheard == 0) { None } else { schedule.next_copy() }
+            {
                 memory.copy(src, dst);
                 moved = true;
             }
@@ -159,6 +170,7 @@ impl Engine {
                 }
                 continue;
             }
+            self.settle();
             if let Some(f) = self.watch.failure() {
                 return Err(Stop::Failed(f.clone()));
             }
@@ -179,7 +191,7 @@ impl Engine {
                         leaver = Some(peer);
                         continue;
                     }
-                    if let Some(refused) = self.stalled(schedule, wait.idle()) {
+                    if let Some(refused) = self.stalled(schedule, wait.waited()) {
                         return Err(refused);
                     }
                     let Some(left) = wait.left() else { return Err(Stop::Late) };
@@ -188,7 +200,12 @@ impl Engine {
                         armed = true;
                         continue;
                     }
-                    self.sleep(left.min(NAP));
+                    let early = ASK.saturating_sub(wait.waited());
+                    match &task.call {
+                        Some(call) if early.is_zero() => self.ask(call, &mut asked),
+                        _ => {}
+                    }
+                    self.sleep(left.min(if early.is_zero() { NAP } else { early }));
                     self.disarm();
                     armed = false;
                 }
@@ -214,10 +231,10 @@ impl Engine {
             let Some(want) = schedule.next_send(q) else { return Ok(moved) };
             let len = schedule.len(want.id);
             if !tx.is_open() {
-                if want.allowed == 0 && len > 0 {
+                let header = schedule.is_first_send(q).then(|| (task.header)(Way::Out, peer));
+                if want.allowed == 0 && len > 0 && header.is_none() {
                     return Ok(moved);
                 }
-                let header = schedule.is_first_send(q).then(|| (task.header)(Way::Out, peer));
                 tx.begin(header.as_ref(), len);
             }
             if want.allowed == want.done && tx.lead_is_sent() && len > 0 {
@@ -253,6 +270,7 @@ impl Engine {
         q: usize,
         memory: &mut Memory<'_>,
         task: &Task<'_>,
+        unheard: &mut usize,
     ) -> std::result::Result<bool, Blame> {
         let peer = schedule.recv_peer(q);
         let mut moved = false;
@@ -261,9 +279,14 @@ impl Engine {
             let len = schedule.len(want.id);
             let rx = &mut self.rx[peer];
             let Some(link) = self.links[peer].as_deref_mut() else { return Ok(moved) };
-            if let Act::Fold { from, .. } = schedule.act(want.id)
+            let act = schedule.act(want.id);
+            if let Act::Fold { from, dst, .. } = act
                 && rx.is_in_body()
             {
+                if *unheard > 0 && dst.buf == Buf::Out {
+                    rx.starved = false;
+                    return Ok(moved);
+                }
                 // All of a fold's senders are looked at together, once a round, and their flags are set there.
                 let last = from.last() == Some(&peer);
                 return Ok(last && self.fold(schedule, q, memory, task)? || moved);
@@ -276,6 +299,10 @@ impl Engine {
                     Begin::More => return Ok(true),
                     Begin::Body => moved = true,
                 }
+                *unheard -= usize::from(header.is_some() && len > 0);
+            }
+            if *unheard > 0 && matches!(act, Act::Recv { dst, .. } if dst.buf == Buf::Out && len > 0) {
+                return Ok(moved);
             }
             // What has come but is not checked stands behind what the schedule knows.
             let done = want.done + rx.pending;

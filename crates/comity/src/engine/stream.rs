@@ -200,6 +200,11 @@ impl Rx {
     fn check(&mut self, expected: Option<&Header>, len: usize, from: usize) -> Result<(), Refusal> {
         let mut head = [0; LEN];
         head.copy_from_slice(&self.head[..LEN]);
+        // Nearly always these are the very bytes that this rank would send.
+        if expected.is_some_and(|e| e.encode() == head) {
+            self.at = At::Pad(header::lead(self.pos - LEN as u64, true, len) - LEN);
+            return Ok(());
+        }
         let Some(got) = Header::decode(&head, from) else {
             return Err(LinkError("sent bytes that are no header; the stream is out of step".into()).into());
         };

@@ -100,8 +100,8 @@ impl Wait {
         if now - since < self.patience.yields { Stage::Yield } else { Stage::Park }
     }
 
-    /// How long nothing has moved, as far as the clock was read.
-    pub(crate) fn idle(&self) -> Duration {
+    /// How long nothing has moved, since the first look at the clock.
+    pub(crate) fn waited(&self) -> Duration {
         self.since.map_or(Duration::ZERO, |s| s.elapsed())
     }
 
