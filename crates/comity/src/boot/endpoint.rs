@@ -72,13 +72,17 @@ impl Endpoint {
             .inspect_err(|e| meeting.give_up(e))?;
         let table = meeting.join(facts)?;
         agree_on_secrecy(&table.facts).inspect_err(|e| meeting.give_up(e))?;
+        // Nobody has a reason to connect before all have met.
+        for listener in &listeners {
+            listener.listen().map_err(|e| Error::os("listening", e)).inspect_err(|e| meeting.give_up(e))?;
+        }
         let mut endpoint = Self::new(config, secret, table);
         let acceptor = Acceptor::new(listeners, endpoint.secret.clone());
         let rules = Rules {
             shm: config.links.shm,
             sealed: endpoint.sealed,
             patience: PARKING,
-            silence: endpoint.silence(),
+            silence: endpoint.most_silence(),
         };
         let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor)?;
         match endpoint.connect(running.control(), &mut meeting) {
@@ -114,7 +118,7 @@ impl Endpoint {
     }
 
     /// How long a rank may be silent: the most patient decides, since it knows why it asked. `None`: for ever.
-    fn silence(&self) -> Option<Duration> {
+    fn most_silence(&self) -> Option<Duration> {
         let most = self.facts.iter().map(|f| f.silence.wrapping_sub(1)).max()?;
         most.checked_add(1).map(|ms| Duration::from_millis(ms.into()))
     }
@@ -253,6 +257,10 @@ impl World for Endpoint {
         self.cores
     }
 
+    fn silence(&self) -> Option<Duration> {
+        self.most_silence()
+    }
+
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {
         let Some(running) = &self.running else { return Ok(members.iter().map(|_| None).collect()) };
         let mesh = Mesh {
@@ -319,6 +327,11 @@ impl Endpoint {
     /// As if the socket of `rank` could not be reached from here.
     pub(super) fn spoil_unix_of(&mut self, rank: usize) {
         self.facts[rank].unix.push('x');
+    }
+
+    /// As if `rank` listened elsewhere.
+    pub(super) fn readdress(&mut self, rank: usize, at: std::net::SocketAddr) {
+        self.facts[rank].addrs = vec![at];
     }
 
     pub(super) fn facts_of(&self, rank: usize) -> &Facts {

@@ -74,7 +74,8 @@ impl Store {
             )));
         }
         insecure.check_listen("the store", bind)?;
-        let listener = Listener::tcp(bind).map_err(|e| cannot_listen("the store", bind, &e))?;
+        let listener = Listener::tcp(bind).and_then(|l| l.listen().map(|()| l));
+        let listener = listener.map_err(|e| cannot_listen("the store", bind, &e))?;
         Self::run(listener, size, key, job, join)
     }
 

@@ -1,9 +1,12 @@
 //! The receiving half: frames in order from the connections in turn, checked, lent where they lie
 //! or received straight into their place.
+//!
+//! A small frame is lent when it is whole and right. The bytes of a large one are lent as they come, but for the last ones, and
+//! [`Receiver::unproven`] says how many of them are out before the checksum could be compared.
 
 use super::{
     CHUNK,
-    frame::{Arriving, Closed, HEADER, SEALED_FRAME, SEALED_HEADER},
+    frame::{Arriving, Closed, HEADER, SEALED_FRAME, SEALED_HEADER, SMALL},
     socket::receive,
 };
 use crate::{
@@ -18,7 +21,7 @@ const INBOX: usize = 256 << 10;
 /// with the same call. What of it must be copied again is little.
 const AHEAD: usize = 4 << 10;
 
-const _: () = assert!(INBOX >= SEALED_FRAME + SEALED_HEADER + AHEAD);
+const _: () = assert!(SMALL + HEADER <= AHEAD && INBOX >= SEALED_FRAME + SEALED_HEADER + AHEAD);
 
 /// What was read from a connection ahead of its use: a header, or bytes to lend.
 #[derive(Debug)]
@@ -99,6 +102,8 @@ pub(super) struct Receiver {
     joint_end: usize,
     /// Nothing more will come from the connections.
     ended: bool,
+    /// What was given out of the frame that turned out to be damaged.
+    spoilt: usize,
 }
 
 impl Receiver {
@@ -114,6 +119,7 @@ impl Receiver {
             joint_start: 0,
             joint_end: 0,
             ended: false,
+            spoilt: 0,
         }
     }
 
@@ -123,6 +129,25 @@ impl Receiver {
             &self.joint[self.joint_start..self.joint_end]
         } else {
             &self.inboxes[self.turn].unread()[..self.checked]
+        }
+    }
+
+    /// How many bytes that were given out belong to a frame that is not checked yet.
+    pub(super) fn unproven(&self) -> usize {
+        match &self.frame {
+            Some(Frame::Clear(frame)) if !frame.sound => frame.given,
+            // A sealed one is opened before any of it is given out.
+            _ => self.spoilt,
+        }
+    }
+
+    /// Whether a frame has begun whose end has not come.
+    pub(super) fn is_inside(&self) -> bool {
+        match &self.frame {
+            Some(Frame::Clear(frame)) => !frame.sound,
+            Some(Frame::Closed(_)) => true,
+            Some(Frame::Opened(_)) => false,
+            None => !self.inboxes[self.turn].unread().is_empty(),
         }
     }
 
@@ -185,7 +210,7 @@ impl Receiver {
                 break;
             }
             let turn = self.turn;
-            let all = if matches!(self.frame, Some(Frame::Clear(_))) {
+            let all = if matches!(&self.frame, Some(Frame::Clear(f)) if f.is_large()) {
                 self.receive_into(sockets, rest, taken)?
             } else {
                 let (got, asked) = self.read(sockets, 0)?;
@@ -265,6 +290,9 @@ impl Receiver {
         let Some(Frame::Clear(frame)) = &mut self.frame else { return Ok(0) };
         let unread = self.inboxes[self.turn].unread();
         let run = unread.len().min(frame.left);
+        if run < frame.left && !frame.is_large() {
+            return Ok(0);
+        }
         if run > self.checked {
             frame.add(&unread[self.checked..run]);
             self.checked = run;
@@ -316,7 +344,10 @@ impl Receiver {
 
     fn advance_frame(&mut self, n: usize) {
         let left = match &mut self.frame {
-            Some(Frame::Clear(frame)) => &mut frame.left,
+            Some(Frame::Clear(frame)) => {
+                frame.given += n;
+                &mut frame.left
+            }
             Some(Frame::Opened(left)) => left,
             Some(Frame::Closed(_)) | None => return,
         };
@@ -342,6 +373,7 @@ impl Receiver {
     /// The stream cannot go on: forget what has arrived beyond this point.
     fn spoilt(&mut self, e: LinkError) -> LinkError {
         self.ended = true;
+        self.spoilt = self.unproven();
         self.frame = None;
         self.checked = 0;
         for inbox in &mut self.inboxes {
