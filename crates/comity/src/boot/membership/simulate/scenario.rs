@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 pub(super) const MS: u64 = 1000;
 pub(super) const SECOND: u64 = 1_000_000;
+pub(super) const NEVER: u64 = u64::MAX / 2;
 
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
@@ -31,7 +32,7 @@ pub(super) struct Plan {
     pub(super) context: u64,
     /// World ranks.
     pub(super) members: Vec<usize>,
-    /// When each member opens it.
+    /// When each member opens it; [`NEVER`]: not at all.
     pub(super) enter: Vec<u64>,
     /// When each member leaves it in good order, if it does.
     pub(super) leave: Vec<Option<u64>>,
@@ -89,7 +90,7 @@ impl Scenario {
         s.gather(&mut dice, calm);
         s.strike(&mut dice, calm);
         let last = s.faults.iter().map(Fault::last).max().unwrap_or(0);
-        let opened = s.groups.iter().flat_map(|g| g.enter.iter().copied()).max().unwrap_or(0);
+        let opened = s.opened();
         let need = if size > 300 && s.faults.iter().all(Fault::is_seen_at_once) {
             // Long enough for the news to get around.
             SECOND
@@ -116,12 +117,14 @@ impl Scenario {
             }
             let begin = i as u64 * dice.between(0, self.limit / 5);
             let spread = [MS, 50 * MS, self.limit / 2][if calm { dice.below(2) } else { dice.below(3) }];
-            let enter: Vec<u64> = members.iter().map(|_| begin + dice.between(0, spread)).collect();
+            let absent = if !calm && dice.chance(15) { dice.between(10, 95) } else { 0 };
+            let mut comes = |_| if dice.chance(absent) { NEVER } else { begin + dice.between(0, spread) };
+            let enter: Vec<u64> = members.iter().map(&mut comes).collect();
             let mut leave = vec![None; n];
             if !calm && dice.chance(40) {
                 let percent = [5, 30, 90][dice.below(3)];
                 for (leave, enter) in leave.iter_mut().zip(&enter) {
-                    if dice.chance(percent) {
+                    if *enter < NEVER && dice.chance(percent) {
                         *leave = Some(enter + dice.between(0, self.limit / 2));
                     }
                 }
@@ -135,9 +138,14 @@ impl Scenario {
         }
     }
 
+    /// When all groups are open, to all that come.
+    fn opened(&self) -> u64 {
+        self.groups.iter().flat_map(|g| g.enter.iter().copied()).filter(|e| *e < NEVER).max().unwrap_or(0)
+    }
+
     /// Choose what goes wrong.
     fn strike(&mut self, dice: &mut Dice, calm: bool) {
-        let opened = self.groups.iter().flat_map(|g| g.enter.iter().copied()).max().unwrap_or(0);
+        let opened = self.opened();
         if calm {
             let at = opened + 20 * MS + self.slack() + dice.between(0, self.limit / 5);
             let fault = match dice.below(10) {
@@ -220,6 +228,15 @@ impl Scenario {
         self.delay.1 + self.lag.1
     }
 
+    /// When the last of the cuts that began before `at` and do not last was mended.
+    pub(super) fn mended(&self, at: u64) -> u64 {
+        let cuts = self.faults.iter().filter_map(|f| match f {
+            Fault::Cut { at: since, to: Some(to), .. } if *since <= at => Some(*to),
+            _ => None,
+        });
+        cuts.max().unwrap_or(0)
+    }
+
     /// How much later still because of slow control threads.
     pub(super) fn slowness(&self) -> u64 {
         self.faults.iter().map(|f| if let Fault::Slow { lag, .. } = f { *lag } else { 0 }).sum()
@@ -247,9 +264,9 @@ fn size(dice: &mut Dice, sizes: Option<RangeInclusive<usize>>) -> usize {
         (Some(sizes), _) => (*sizes.start(), *sizes.end()),
         (_, 0..6000) => (2, 8),
         (_, 6000..9000) => (9, 24),
-        (_, 9000..9780) => (25, 64),
-        (_, 9780..9960) => (65, 130),
-        (_, 9960..9995) => (131, 300),
+        (_, 9000..9880) => (25, 64),
+        (_, 9880..9975) => (65, 130),
+        (_, 9975..9996) => (131, 300),
         _ => (301, 1024),
     };
     dice.between(low as u64, high as u64) as usize
