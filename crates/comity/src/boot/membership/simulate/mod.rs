@@ -42,7 +42,11 @@ const SEEDS: u64 = 10_000;
 const ENOUGH: usize = 3;
 
 /// A run's broken promise, or how many failures were learned of and how many notes sent.
-fn run(seed: u64, sizes: Option<RangeInclusive<usize>>, mutant: Option<Mutant>) -> Result<(usize, u64), String> {
+fn run(
+    seed: u64,
+    sizes: Option<RangeInclusive<usize>>,
+    mutant: Option<Mutant>,
+) -> Result<(usize, u64), String> {
     let scenario = Scenario::new(seed, sizes);
     let mut world = World::new(&scenario, mutant, false);
     world.run()?;
@@ -95,7 +99,10 @@ fn the_promise_is_kept() {
     )).collect();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
     let (failures, notes) = (failures.into_inner(), notes.into_inner());
-    println!("{seeds} seeds: ranks learned of {failures} failures by {notes} notes, in {:.1?}", begun.elapsed());
+    println!(
+        "{seeds} seeds: ranks learned of {failures} failures by {notes} notes, in {:.1?}",
+        begun.elapsed()
+    );
     // Most seeds do break something.
     assert!(seeds < 100 || failures > seeds, "only {failures} failures in {seeds} seeds");
 }

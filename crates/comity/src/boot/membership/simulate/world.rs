@@ -391,7 +391,8 @@ impl<'a> World<'a> {
                 let long = to.is_none_or(|to| to - now >= self.scenario.limit);
                 if long {
                     // Whoever sleeps as well may wake when this one is heard again.
-                    let alone = self.scenario.faults.iter().filter(|f| matches!(f, Fault::Stop { .. })).count() == 1;
+                    let alone =
+                        self.scenario.faults.iter().filter(|f| matches!(f, Fault::Stop { .. })).count() == 1;
                     let most = self.scenario.limit + 2 * self.scenario.slowness() + self.scenario.slack();
                     let surely = to.is_none_or(|to| alone && to - now > most);
                     self.judge.cause(Cause::Ended { rank, at: now, surely });
@@ -415,7 +416,8 @@ impl<'a> World<'a> {
         let rank = plan.members[by];
         let process = &mut self.processes[rank];
         let member = &mut process.members[g];
-        if !process.running || process.stopped > self.now || member.entered.is_none() || member.left.is_some() {
+        if !process.running || process.stopped > self.now || member.entered.is_none() || member.left.is_some()
+        {
             return;
         }
         let cause = format!("fault {i} of seed {}", self.scenario.seed);
