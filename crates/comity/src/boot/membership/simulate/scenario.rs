@@ -105,6 +105,19 @@ impl Scenario {
         s
     }
 
+    /// A large group that one in nine has opened when one of these aborts it.
+    pub(super) fn sparse(seed: u64) -> Self {
+        let mut s = Self::new(seed, Some(65..=80));
+        let n = s.size;
+        let enter = (0..n).map(|m| if m % 9 == 0 { MS } else { NEVER }).collect();
+        s.groups = vec![Plan { context: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
+        (s.goodbyes, s.linger) = (Vec::new(), None);
+        let by = Dice::new(seed).below(7) * 9;
+        s.faults = vec![Fault::Abort { group: 0, by, culprit: by, at: 100 * MS }];
+        s.end = s.limit + 2 * SECOND;
+        s
+    }
+
     /// Make groups.
     fn gather(&mut self, dice: &mut Dice, calm: bool) {
         // The world of most jobs, and some parts of it.
