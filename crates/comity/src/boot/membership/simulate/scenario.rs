@@ -241,6 +241,21 @@ impl Scenario {
         self.delay.1 + self.lag.1
     }
 
+    /// Whether a cut keeps what is sent from one rank to another at a time, and until when; for ever, if one does.
+    pub(super) fn cut(&self, from: usize, to: usize, sent: u64) -> Option<Option<u64>> {
+        let cuts = self.faults.iter().filter_map(|f| match f {
+            Fault::Cut { side, both, at, to: end }
+                if (*at..end.unwrap_or(u64::MAX)).contains(&sent)
+                    && side[from] != side[to]
+                    && (*both || side[from]) =>
+            {
+                Some(*end)
+            }
+            _ => None,
+        });
+        cuts.max_by_key(|end| end.unwrap_or(u64::MAX))
+    }
+
     /// When the last of the cuts that began before `at` and do not last was mended.
     pub(super) fn mended(&self, at: u64) -> u64 {
         let cuts = self.faults.iter().filter_map(|f| match f {

@@ -458,28 +458,24 @@ impl<'a> World<'a> {
             return;
         }
         let (low, high) = self.scenario.delay;
-        let mut at = self.now + self.dice.between(low, high);
+        // What a cut holds up is sent again when it is over, unless the next has begun.
+        let mut sent = self.now;
+        while let Some(end) = self.scenario.cut(from, to, sent) {
+            let Some(end) = end else {
+                self.broken[stream] = true;
+                return;
+            };
+            sent = end;
+        }
+        let mut at = sent + self.dice.between(low, high);
         for fault in &self.scenario.faults {
-            match fault {
-                Fault::Cut { side, both, at: begin, to: end, .. }
-                    if (*begin..end.unwrap_or(u64::MAX)).contains(&self.now)
-                        && side[from] != side[to]
-                        && (*both || side[from]) =>
-                {
-                    let Some(end) = end else {
-                        self.broken[stream] = true;
-                        return;
-                    };
-                    at = at.max(end + self.dice.between(low, high));
-                }
-                // What comes to a host that does not run is sent again later.
-                Fault::Stop { rank, at: begin, to: end, host: true }
-                    if *rank == to && (*begin..end.unwrap_or(u64::MAX)).contains(&at) =>
-                {
-                    let again = self.dice.between(0, self.scenario.limit / 50);
-                    at = end.map_or(u64::MAX / 2, |end| end + again);
-                }
-                _ => {}
+            // What comes to a host that does not run is sent again later.
+            if let Fault::Stop { rank, at: begin, to: end, host: true } = fault
+                && *rank == to
+                && (*begin..end.unwrap_or(u64::MAX)).contains(&at)
+            {
+                let again = self.dice.between(0, self.scenario.limit / 50);
+                at = end.map_or(u64::MAX / 2, |end| end + again);
             }
         }
         let at = at.max(self.arrivals[stream]);
