@@ -175,7 +175,7 @@ impl<'a> World<'a> {
                 world.processes[rank].membership.attach(other, now);
             }
             world.perform(rank, Occasion::Call);
-            world.wait(rank);
+            world.idle(rank);
         }
         world
     }
@@ -282,12 +282,12 @@ impl<'a> World<'a> {
         self.processes[rank].membership.tick(heard_until, now, self.now);
         self.perform(rank, Occasion::Tick);
         if self.processes[rank].running {
-            self.wait(rank);
+            self.idle(rank);
         }
     }
 
     /// The control thread begins to wait.
-    fn wait(&mut self, rank: usize) {
+    fn idle(&mut self, rank: usize) {
         let process = &mut self.processes[rank];
         process.waits = self.now;
         let came = process.inbox.peek().map_or(u64::MAX, |d| d.0.at);
