@@ -256,6 +256,21 @@ impl Scenario {
         cuts.max_by_key(|end| end.unwrap_or(u64::MAX))
     }
 
+    /// When the host of a rank runs, from a time on, if it ever does.
+    pub(super) fn runs(&self, rank: usize, from: u64) -> Option<u64> {
+        let mut at = from;
+        for fault in &self.faults {
+            match fault {
+                Fault::Power { rank: r, at: since } if *r == rank && *since <= from => return None,
+                Fault::Stop { rank: r, at: since, to, host: true } if *r == rank && *since <= from => {
+                    at = at.max((*to)?);
+                }
+                _ => {}
+            }
+        }
+        Some(at)
+    }
+
     /// When the last of the cuts that began before `at` and do not last was mended.
     pub(super) fn mended(&self, at: u64) -> u64 {
         let cuts = self.faults.iter().filter_map(|f| match f {

@@ -465,6 +465,11 @@ impl<'a> World<'a> {
                 self.broken[stream] = true;
                 return;
             };
+            // By a host that has power and runs.
+            let Some(end) = self.scenario.runs(from, end) else {
+                self.broken[stream] = true;
+                return;
+            };
             sent = end;
         }
         let mut at = sent + self.dice.between(low, high);
