@@ -5,7 +5,7 @@ use super::*;
 const LIMIT: Duration = Duration::from_secs(5);
 
 fn failure(culprit: usize, by: usize) -> Failure {
-    Failure { culprit, by, cause: "lost its disk".into(), reported: culprit == by }
+    Failure { culprit, by, cause: "lost its disk".into(), reported: culprit == by, calls: None }
 }
 
 fn abort(context: u64, f: &Failure) -> Heard {
@@ -15,6 +15,7 @@ fn abort(context: u64, f: &Failure) -> Heard {
         by: f.by as u32,
         reported: f.reported,
         cause: f.cause.clone(),
+        calls: f.calls,
     })
 }
 

@@ -270,8 +270,8 @@ impl<'a> World<'a> {
         self.processes[rank].membership.hear(heard, now);
         self.perform(rank, Occasion::Hear);
         for (_, heard) in last.into_iter().flatten() {
-            if let Heard::Note(Note::Abort { context, culprit, by, reported, cause }) = heard {
-                let failure = Failure { culprit: culprit as usize, by: by as usize, cause, reported };
+            if let Heard::Note(Note::Abort { context, culprit, by, reported, cause, calls }) = heard {
+                let failure = Failure { culprit: culprit as usize, by: by as usize, cause, reported, calls };
                 self.fail(rank, context, failure);
             }
         }
@@ -421,7 +421,7 @@ impl<'a> World<'a> {
             return;
         }
         let cause = format!("fault {i} of seed {}", self.scenario.seed);
-        let failure = Failure { culprit, by, cause, reported: culprit == by };
+        let failure = Failure { culprit, by, cause, reported: culprit == by, calls: None };
         if member.failed.is_none() {
             member.failed = Some((self.now, failure.clone()));
             self.judge.cause(Cause::Aborted { group: g, rank, at: self.now, failure: failure.clone() });
@@ -538,7 +538,7 @@ impl<'a> World<'a> {
                         self.judge.left(self.scenario, rank, g, member, failed);
                     }
                 }
-                Action::Suspect { .. } | Action::News | Action::Log(_) => {}
+                Action::Suspect { .. } | Action::News | Action::Log(_) | Action::Waits { .. } => {}
             }
         }
     }
