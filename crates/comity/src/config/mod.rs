@@ -60,6 +60,8 @@ pub struct Config {
     pub(crate) connections: usize,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
+    /// Where a launcher wants counters.
+    pub(crate) stats_fd: Option<i32>,
     pub(crate) found: Found,
 }
 
@@ -174,6 +176,7 @@ impl Config {
             connections: 1,
             host: None,
             log_dir: None,
+            stats_fd: None,
             found: Found { launcher: Launcher::Explicit, why, seen: Vec::new() },
         }
     }

@@ -1,8 +1,13 @@
 //! From a place in a job to a group.
 
 use super::Group;
-use crate::{Config, Error, Launcher, Result, boot::Endpoint};
-use std::env;
+use crate::{
+    Config, Error, Launcher, Result,
+    boot::Endpoint,
+    stats::{Counters, Sheet},
+    sys::inherited,
+};
+use std::{env, sync::Arc};
 
 /// The group of this process's job, found in the environment; a group of one where no launcher's variables are set.
 ///
@@ -53,12 +58,24 @@ impl Config {
         }
         self.check()?;
         if size == 1 {
-            return Ok(Group::single().timeout(self.timeout));
+            return Ok(Group::alone(self.counters()).timeout(self.timeout));
         }
-        let group = Group::open(Endpoint::join(self)?, self.timeout, self.join_timeout)?;
+        let group = Group::open(Endpoint::join(self)?, self.counters(), self.timeout, self.join_timeout)?;
         Ok(match &self.log_dir {
             Some(dir) => group.log_to(dir),
             None => group,
         })
+    }
+
+    /// Where the launcher reads them, if it wants to. What goes wrong with that is no reason to run no job.
+    fn counters(&self) -> Arc<Counters> {
+        let sheet = self.stats_fd.and_then(|fd| match inherited(fd).and_then(|fd| Sheet::attach(&fd)) {
+            Ok(sheet) => Some(Arc::new(sheet)),
+            Err(e) => {
+                tracing::warn!(error = %e, "COMITY_STATS_FD={fd}: the launcher will see no counters of this process");
+                None
+            }
+        });
+        Arc::new(Counters::new(sheet.as_ref()))
     }
 }

@@ -6,6 +6,7 @@ mod fds;
 mod inherited;
 mod map;
 mod poll;
+mod words;
 
 pub(crate) use bell::Bell;
 pub(crate) use exit::at_exit;
@@ -13,3 +14,4 @@ pub(crate) use fds::{recv_fd, send_fd};
 pub(crate) use inherited::inherited;
 pub(crate) use map::Mapping;
 pub(crate) use poll::poll_until;
+pub(crate) use words::Words;
