@@ -379,7 +379,7 @@ impl Config {
             _ => {}
         }
         if self.job.is_empty() || self.job.len() > 255 || self.job.chars().any(char::is_control) {
-            return bad(format!("job {:?} is not a name of 1 to 255 printable bytes", self.job));
+            return bad(format!("job (COMITY_JOB) {:?} is not a name of 1 to 255 printable bytes", self.job));
         }
         if self.key.is_some() && self.insecure {
             return bad("a key is given and insecure (COMITY_INSECURE) is asked for; drop one of them");
