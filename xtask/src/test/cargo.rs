@@ -18,8 +18,8 @@ pub(super) fn loom() -> Outcome {
 }
 
 pub(super) fn miri() -> Outcome {
-    if let Err(why) = nightly::check() {
-        return missing(format!("Miri needs the nightly compiler: {why}"));
+    if let Err(why) = nightly::check().and_then(|()| nightly::miri()) {
+        return missing(format!("Miri is not there: {why}"));
     }
     let args = ["miri", "test", "-p", "comity", "--lib", "--", "kernel", "plan::schedule", "view"];
     tests_in(&nightly::cargo(&args).limit(900).echo().run()?)
@@ -36,12 +36,13 @@ pub(super) fn macos() -> Outcome {
 }
 
 /// How many tests `cargo test` says it ran. None at all means that a filter fits nothing any more.
-fn tests_in(output: &str) -> Outcome {
+pub(super) fn count(output: &str) -> Result<u64, String> {
     let ran: u64 = output.lines().filter_map(passed).sum();
-    if ran == 0 {
-        return Err("no test ran".into());
-    }
-    Ok(Done::Passed(format!("{ran} tests")))
+    if ran == 0 { Err("no test ran".into()) } else { Ok(ran) }
+}
+
+fn tests_in(output: &str) -> Outcome {
+    Ok(Done::Passed(format!("{} tests", count(output)?)))
 }
 
 /// The count in `test result: ok. 12 passed; ...`.

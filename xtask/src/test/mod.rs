@@ -8,6 +8,7 @@ mod launchers;
 mod nightly;
 mod processes;
 mod requirements;
+mod sanitizers;
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ struct Step {
     run: fn() -> Outcome,
 }
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     Step {
         name: "requirements",
         about: "install the programs that the tests use",
@@ -52,6 +53,11 @@ const STEPS: [Step; 13] = [
     Step { name: "hosts", about: "two hosts, as network namespaces, IPv4 and IPv6", run: hosts::check },
     Step { name: "loom", about: "all interleavings of the lock-free parts", run: cargo::loom },
     Step { name: "miri", about: "undefined behaviour in pure code", run: cargo::miri },
+    Step {
+        name: "sanitizers",
+        about: "threads and processes under AddressSanitizer and ThreadSanitizer",
+        run: sanitizers::run,
+    },
     Step {
         name: "fuzz",
         about: "decoders on hostile bytes, 10 s each (60 in CI, or FUZZ_SECONDS)",

@@ -3,33 +3,39 @@
 use crate::child::Task;
 use std::path::Path;
 
-/// What the steps need of it.
-const COMPONENTS: &str = "miri,rust-src";
-
 /// Through rustup's cargo, which knows `+nightly`.
 pub(super) fn cargo(args: &[&str]) -> Task {
     Task::new("cargo").args([&["+nightly"], args].concat())
 }
 
-/// Installs what is missing.
+/// Installs what is missing, and changes nothing else of a nightly compiler that is there.
 pub(super) fn install() -> Result<(), String> {
-    let Err(why) = check() else { return Ok(()) };
-    println!("installing the nightly compiler: {why}");
-    let args = ["toolchain", "install", "nightly", "--profile", "minimal", "-c", COMPONENTS];
-    Task::new("rustup").args(args).limit(600).run()?;
-    check()
+    let Err(why) = check().and_then(|()| miri()) else { return Ok(()) };
+    println!("installing parts of the nightly compiler: {}", why.lines().next().unwrap_or_default());
+    let rustup = |args: &[&str]| Task::new("rustup").args(args).limit(600).run();
+    let is_there = Task::new("rustc").args(["+nightly", "--version"]).run().is_ok();
+    if is_there {
+        rustup(&["component", "add", "--toolchain", "nightly", "rust-src", "miri"])?;
+    } else {
+        // The newest that has both.
+        rustup(&["toolchain", "install", "nightly", "--profile", "minimal", "-c", "rust-src,miri"])?;
+    }
+    check().and_then(|()| miri())
 }
 
-/// Whether all is there.
+/// Whether there is one, with the standard library's source.
 pub(super) fn check() -> Result<(), String> {
     let sysroot = Task::new("rustc").args(["+nightly", "--print", "sysroot"]).run()?;
     let source = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/Cargo.lock");
-    if !source.is_file() {
-        return Err(format!(
-            "the nightly compiler is there without rust-src ({} is missing)",
-            source.display()
-        ));
+    if source.is_file() {
+        Ok(())
+    } else {
+        Err(format!("rust-src is missing: there is no {}", source.display()))
     }
+}
+
+/// Whether it has Miri.
+pub(super) fn miri() -> Result<(), String> {
     cargo(&["miri", "--version"]).run().map(drop)
 }
 
