@@ -93,7 +93,7 @@ impl Sheet {
             free && word.compare_exchange(owner, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })?;
         let first = OWNERS + index * WORDS;
-        let before = std::array::from_fn(|i| self.words[first + i].load(Ordering::Relaxed));
+        let before = Box::new(std::array::from_fn(|i| self.words[first + i].load(Ordering::Relaxed)));
         Some(Slot { sheet: self.clone(), index, first, before })
     }
 }
@@ -110,7 +110,7 @@ pub(super) struct Slot {
     index: usize,
     first: usize,
     /// What it held when the group took it.
-    before: [u64; WORDS],
+    before: Box<[u64; WORDS]>,
 }
 
 impl Slot {
