@@ -2,8 +2,10 @@
 
 use super::Group;
 use crate::{
-    Config, Error, Launcher, Result,
-    boot::Endpoint,
+    BackendKind, Config, Error, Launcher, Result,
+    backend::MpiRuntime,
+    boot::{Endpoint, World as _},
+    recorder::Recorder,
     stats::{Counters, Sheet},
     sys::inherited,
 };
@@ -56,15 +58,38 @@ impl Config {
         if env::var_os("COMITY_VERBOSE").is_some_and(|v| !v.is_empty() && v != "0") {
             eprintln!("comity: rank {rank} of {size}: {why}; meeting {}", self.meet());
         }
+        if self.backend == BackendKind::Mpi {
+            return self.connect_mpi();
+        }
         self.check()?;
         if size == 1 {
             return Ok(Group::alone(self.counters()).timeout(self.timeout));
         }
         let group = Group::open(Endpoint::join(self)?, self.counters(), self.timeout, self.join_timeout)?;
-        Ok(match &self.log_dir {
+        Ok(self.logged(group))
+    }
+
+    /// The same, where MPI started the ranks and carries their data.
+    fn connect_mpi(&self) -> Result<Group> {
+        let mpi = MpiRuntime::find()?;
+        let config = mpi.place(self)?;
+        tracing::info!(rank = config.rank, size = config.size, version = mpi.version(), "MPI is up");
+        config.check()?;
+        if config.size == 1 {
+            return Ok(Group::alone(self.counters()).timeout(self.timeout));
+        }
+        let world = Endpoint::join(&config)?;
+        let (peers, counters) = (world.peers().to_vec(), self.counters());
+        let backend = mpi.open(world, Arc::clone(&counters))?;
+        let group = Group::with(config.rank, peers, backend, (0, Recorder::new()), counters, self.timeout);
+        Ok(self.logged(group))
+    }
+
+    fn logged(&self, group: Group) -> Group {
+        match &self.log_dir {
             Some(dir) => group.log_to(dir),
             None => group,
-        })
+        }
     }
 
     /// Where the launcher reads them, if it wants to. What goes wrong with that is no reason to run no job.
