@@ -42,6 +42,11 @@ fn prepare(args: &Args) -> Result<Command, Refusal> {
             )));
         }
     }
+    if args.metrics.is_some() {
+        return Err(usage(
+            "--metrics is not for --backend mpi, whose launcher starts the ranks itself".into(),
+        ));
+    }
     let named = std::env::var_os("COMITY_MPIRUN").filter(|n| !n.is_empty());
     let (program, family) = find(named.as_deref()).map_err(usage)?;
     let mut command = Command::new(&program);

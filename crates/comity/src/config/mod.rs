@@ -61,6 +61,8 @@ pub struct Config {
     pub(crate) connections: usize,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
+    /// Where a launcher wants counters.
+    pub(crate) stats_fd: Option<i32>,
     pub(crate) found: Found,
 }
 
@@ -211,6 +213,7 @@ impl Config {
             connections: 1,
             host: None,
             log_dir: None,
+            stats_fd: None,
             found: Found { launcher: Launcher::Explicit, why, seen: Vec::new() },
         }
     }
@@ -419,7 +422,7 @@ impl Config {
             _ => {}
         }
         if self.job.is_empty() || self.job.len() > 255 || self.job.chars().any(char::is_control) {
-            return bad(format!("job {:?} is not a name of 1 to 255 printable bytes", self.job));
+            return bad(format!("job (COMITY_JOB) {:?} is not a name of 1 to 255 printable bytes", self.job));
         }
         if self.key.is_some() && self.insecure {
             return bad("a key is given and insecure (COMITY_INSECURE) is asked for; drop one of them");
