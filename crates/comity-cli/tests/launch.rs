@@ -12,6 +12,8 @@ mod endings;
 mod environment;
 #[path = "launch/memory.rs"]
 mod memory;
+#[path = "launch/metrics.rs"]
+mod metrics;
 #[path = "launch/orphans.rs"]
 mod orphans;
 #[path = "launch/output.rs"]

@@ -75,6 +75,8 @@ pub use plan::{PlanReport, plan_report};
 #[doc(hidden)]
 pub use recorder::{Flight, FlightCall, FlightState};
 pub use stats::Stats;
+#[doc(hidden)]
+pub use stats::{Sheet, Tally};
 pub use view::{Place, View, ViewMut};
 
 /// The largest tag of send, recv and exchange.

@@ -47,6 +47,11 @@ fn prepare(args: &Args) -> Result<Command, Refusal> {
             "--secure data is not for --backend mpi: MPI carries the data, and does not encrypt it".into(),
         ));
     }
+    if args.metrics.is_some() {
+        return Err(usage(
+            "--metrics is not for --backend mpi, whose launcher starts the ranks itself".into(),
+        ));
+    }
     let named = std::env::var_os("COMITY_MPIRUN").filter(|n| !n.is_empty());
     let (program, family) = find(named.as_deref()).map_err(usage)?;
     let mut command = Command::new(&program);

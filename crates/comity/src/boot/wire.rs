@@ -75,8 +75,8 @@ pub(super) enum FromStore {
 pub(super) enum Note {
     /// The sender leaves a group in good order.
     Leave { context: u64 },
-    /// A group has failed; `culprit` is its rank in the group.
-    Abort { context: u64, culprit: u32, reported: bool, cause: String, calls: Option<Differs> },
+    /// A group has failed; `culprit` and `by`, which saw it, are ranks in the group.
+    Abort { context: u64, culprit: u32, by: u32, reported: bool, cause: String, calls: Option<Differs> },
     /// The sender has waited for the receiver for long in this call of a group.
     Waits { context: u64, call: Header },
     /// The sender lives, and its engines have come this far.
@@ -204,10 +204,11 @@ impl Note {
                 w.u8(1);
                 w.u64(*context);
             }
-            Self::Abort { context, culprit, reported, cause, calls } => {
+            Self::Abort { context, culprit, by, reported, cause, calls } => {
                 w.u8(2);
                 w.u64(*context);
                 w.u32(*culprit);
+                w.u32(*by);
                 w.u8(u8::from(*reported));
                 w.text(cause);
                 w.u8(u8::from(calls.is_some()));
@@ -243,6 +244,7 @@ impl Note {
             2 => Self::Abort {
                 context: r.u64()?,
                 culprit: r.u32()?,
+                by: r.u32()?,
                 reported: r.flag()?,
                 cause: r.text()?,
                 calls: if r.flag()? { Some(r.differs()?) } else { None },
@@ -464,14 +466,15 @@ mod tests {
 
         #[test]
         fn notes_round_trip(
-            context: u64, culprit: u32, reported: bool, cause in "\\PC{0,99}", ours in call(), theirs in call(), what in 0usize..9,
+            context: u64, culprit: u32, by: u32, reported: bool, cause in "\\PC{0,99}", ours in call(), theirs in call(),
+            what in 0usize..9,
         ) {
             let calls = reported.then_some(Differs { ours, theirs, what: Header::DIFFERENCES[what] });
             let told = CallInfo { op: Op::Gather, tag: None, seq: 7, ..ours };
             let told = Header { info: told, shape: context, epoch: 1, context: 2 };
             for m in [
                 Note::Leave { context },
-                Note::Abort { context, culprit, reported, cause: cause.clone(), calls },
+                Note::Abort { context, culprit, by, reported, cause: cause.clone(), calls },
                 Note::Waits { context, call: told },
                 Note::Heartbeat { progress: context }, Note::Goodbye { words: cause },
                 Note::GivenUp { silence: context },

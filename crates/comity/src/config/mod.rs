@@ -64,6 +64,8 @@ pub struct Config {
     pub(crate) connections: usize,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
+    /// Where a launcher wants counters.
+    pub(crate) stats_fd: Option<i32>,
     pub(crate) found: Found,
 }
 
@@ -215,6 +217,7 @@ impl Config {
             connections: 1,
             host: None,
             log_dir: None,
+            stats_fd: None,
             found: Found { launcher: Launcher::Explicit, why, seen: Vec::new() },
         }
     }
@@ -438,7 +441,7 @@ impl Config {
             _ => {}
         }
         if self.job.is_empty() || self.job.len() > 255 || self.job.chars().any(char::is_control) {
-            return bad(format!("job {:?} is not a name of 1 to 255 printable bytes", self.job));
+            return bad(format!("job (COMITY_JOB) {:?} is not a name of 1 to 255 printable bytes", self.job));
         }
         self.check_trust()?;
         for (what, limit) in [

@@ -60,6 +60,8 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     }
     config.host = vars.text("COMITY_HOST")?;
     config.log_dir = vars.text("COMITY_LOG_DIR")?.map(Into::into);
+    config.stats_fd =
+        vars.number("COMITY_STATS_FD", i32::MAX as usize)?.and_then(|fd| i32::try_from(fd).ok());
     Ok(())
 }
 

@@ -8,6 +8,7 @@ mod inherited;
 mod map;
 pub(crate) mod mpi;
 mod poll;
+mod words;
 
 pub(crate) use bell::Bell;
 pub(crate) use exit::at_exit;
@@ -16,3 +17,4 @@ pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
 pub(crate) use map::Mapping;
 pub(crate) use poll::poll_until;
+pub(crate) use words::Words;
