@@ -31,6 +31,9 @@ pub(crate) struct Group {
     home: Home,
 }
 
+/// Rank, host and process id.
+type Member = (usize, Option<String>, Option<u32>);
+
 /// One call that runs on its caller's thread.
 struct Busy<'a>(&'a AtomicUsize);
 
@@ -147,7 +150,7 @@ impl Group {
     }
 
     /// The members by rank: (rank, host, pid), where known.
-    fn members(&self, py: Python<'_>) -> PyResult<Vec<(usize, Option<String>, Option<u32>)>> {
+    fn members(&self, py: Python<'_>) -> PyResult<Vec<Member>> {
         let members = self.open(py)?.members();
         Ok(members.iter().map(|p| (p.rank, p.host.as_deref().map(str::to_owned), p.pid)).collect())
     }
