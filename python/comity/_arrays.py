@@ -233,7 +233,10 @@ class Mlx(Kind):
 
     def read(self, x: Any) -> Block:
         mx = self.mx
-        code = _code(self.name, x.dtype)
+        code, shape = _code(self.name, x.dtype), tuple(x.shape)
+        if not shape:
+            # MLX gives away no memory of scalars.
+            x = x.reshape(1)
         try:
             mx.eval(x)
         except ValueError as e:
@@ -248,18 +251,19 @@ class Mlx(Kind):
             x = mx.contiguous(x)
             mx.eval(x)
             memory = _core.Memory(x)
-        return Block(memory.address, code, tuple(x.shape), x.dtype, (x, memory))
+        return Block(memory.address, code, shape, x.dtype, (x, memory))
 
     def new(self, shape: tuple[int, ...], dtype: Any) -> Block:
         mx = self.mx
         code = _code(self.name, dtype)
         # Nobody has seen this array yet, so it may still be written.
-        a = mx.zeros(shape, dtype, stream=mx.cpu)
+        a = mx.zeros(shape or 1, dtype, stream=mx.cpu)
         mx.eval(a)
         memory = _core.Memory(a)
         if memory.readonly or not memory.contiguous:
             raise Misuse("this version of MLX does not let a new array be written")
-        return Block(memory.address, code, tuple(shape), dtype, (a, memory), lambda: a)
+        result = (lambda: a) if shape else (lambda: a.reshape(()))
+        return Block(memory.address, code, tuple(shape), dtype, (a, memory), result)
 
 
 class Jax(Kind):
@@ -338,10 +342,10 @@ class Bytes(Kind):
     def read(self, x: Any) -> Block:
         memory = _core.Memory(x)
         if not memory.contiguous:
+            like, code, shape = self.like(x, memory), self.code(memory), memory.shape
             x = memoryview(x).tobytes()
-            shape, code = memory.shape, self.code(memory)
             memory = _core.Memory(x)
-            return Block(memory.address, code, shape, bytes, (x, memory))
+            return Block(memory.address, code, shape, like, (x, memory))
         return Block(memory.address, self.code(memory), memory.shape, self.like(x, memory), (x, memory))
 
     @staticmethod

@@ -69,9 +69,6 @@ def init(
         settings: In place of the variable ``COMITY_...`` of that name: join_timeout, rank, size, store, job, key_file, insecure, detection,
             links, addrs, connections, host, log_dir. With any of them a new group is made.
     """
-    if isinstance(backend, bool) or isinstance(strict, str):
-        # MLX has them in the other order.
-        backend, strict = (strict if isinstance(strict, str) else "any"), bool(backend)
     if backend not in _KNOWN:
         raise Config(f"there is no backend {backend!r}; there are {', '.join(_KNOWN)}")
     if backend not in _BACKENDS:

@@ -12,15 +12,6 @@ from comity.errors import Misuse
 _OPS = {name: name for name in _core.REDUCTIONS} | {"mean": "avg", "average": "avg", "prod": "product"}
 
 
-class Number(int):
-    """A rank or a size: a number, which may also be called, as in MLX (`group.rank()`)."""
-
-    __slots__ = ()
-
-    def __call__(self) -> int:
-        return int(self)
-
-
 class Member(NamedTuple):
     """A member of a group, as far as it is known."""
 
@@ -53,14 +44,14 @@ class Group:
         self.closed = False
 
     @property
-    def rank(self) -> Number:
+    def rank(self) -> int:
         """This process's place in the group, from 0."""
-        return Number(self._raw.rank)
+        return self._raw.rank
 
     @property
-    def size(self) -> Number:
+    def size(self) -> int:
         """How many ranks there are."""
-        return Number(self._size)
+        return self._size
 
     @property
     def timeout(self) -> float:
@@ -91,7 +82,7 @@ class Group:
         Ranks are ordered by `key`, then by rank in this group. A rank that gives None takes part, and gets no group.
         """
         raw = self._raw.split(color, key)
-        return None if raw is None else Group(raw)
+        return None if raw is None else type(self)(raw)
 
     def close(self) -> None:
         """Leave the group: later calls raise `Closed`. Does not wait for other ranks."""

@@ -161,17 +161,21 @@ def _to_json(obj: Any, parts: list[tuple[Block | bytes, dict[str, Any]]]) -> Any
     if isinstance(obj, bytes):
         parts.append((obj, {}))
         return {_TAG: "bytes", "of": len(parts) - 1}
+    framework = _framework(obj)
+    if framework is None:
+        raise Misuse(_hint(obj))
+    block = kind_of(framework).read(obj)
+    entry = {"kind": framework, "dtype": LONG_NAMES[block.code], "shape": list(block.shape)}
+    parts.append((block, entry))
+    return {_TAG: "array", "of": len(parts) - 1}
+
+
+def _framework(obj: Any) -> str | None:
     try:
-        found = kind(obj)
-        framework = type(found).__name__.lower()
-        if framework in _FRAMEWORKS:
-            block = found.read(obj)
-            entry = {"kind": framework, "dtype": LONG_NAMES[block.code], "shape": list(block.shape)}
-            parts.append((block, entry))
-            return {_TAG: "array", "of": len(parts) - 1}
-    except Misuse as e:
-        raise Misuse(f"{_name(obj)} cannot be passed: {e}") from e
-    raise Misuse(_hint(obj))
+        name = type(kind(obj)).__name__.lower()
+    except Misuse:
+        return None
+    return name if name in _FRAMEWORKS else None
 
 
 def _name(obj: Any) -> str:

@@ -181,7 +181,12 @@ impl Group {
         let made = watched(py, move || {
             let out = group.split_opt(color, key);
             drop(busy);
-            out
+            let made = out?;
+            // A group that is not kept is closed at once, which must not meet members that still connect.
+            if let Some(g) = &made {
+                g.barrier()?;
+            }
+            Ok(made)
         })?;
         let name = format!("{}/{}", self.name, color.unwrap_or(-1));
         Ok(made.map(|g| Self::new(g, name)))

@@ -1,6 +1,6 @@
 //! The memory of a Python object that has the buffer protocol.
 
-use pyo3::{buffer::PyUntypedBuffer, prelude::*, types::PyTuple};
+use pyo3::{buffer::PyUntypedBuffer, prelude::*, types::{PyMemoryView, PyTuple}};
 
 /// The memory of an object, kept in place as long as this lives.
 #[pyclass(frozen, module = "comity._core")]
@@ -12,7 +12,10 @@ pub(crate) struct Memory {
 impl Memory {
     #[new]
     fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Ok(Self { buffer: PyUntypedBuffer::get(object)? })
+        // Some objects leave out what follows from the rest (ctypes: the strides); a memoryview fills it in.
+        let buffer = PyUntypedBuffer::get(object)
+            .or_else(|_| PyUntypedBuffer::get(PyMemoryView::from(object)?.as_any()))?;
+        Ok(Self { buffer })
     }
 
     #[getter]
