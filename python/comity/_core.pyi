@@ -88,7 +88,7 @@ class Group:
     def size(self) -> int: ...
     @property
     def name(self) -> str:
-        """For logs: "world" or the store's prefix, and "/color" for each split."""
+        """For logs: "world", "alone" or the store's prefix, and "/color" for each split."""
     timeout: float
     """How long a call may take, in seconds; 300, or COMITY_TIMEOUT. Holds for later calls."""
 

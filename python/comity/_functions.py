@@ -88,7 +88,8 @@ def init(
             return Group(_core.init(variables, strict=strict, key_bytes=_key(key)))
         _forget_after_fork()
         group = _groups.get(backend)
-        if group is None or group.closed:
+        alone = group is not None and group._raw.name == "alone"
+        if group is None or group.closed or (strict and alone):
             group = Group(_core.init(variables, strict=strict))
             _groups[backend] = group
             if backend != "any" and ("any" not in _groups or _groups["any"].closed):

@@ -3,18 +3,10 @@
 use crate::{board::Callables, errors, group::Group, request::watched};
 use comity::{Board, Config, Error, Key, Launcher};
 use pyo3::prelude::*;
-use std::{
-    collections::HashMap,
-    ffi::OsString,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, ffi::OsString, sync::Arc, time::Instant};
 
 /// Values that stand in for those of the environment; `None` for a variable that is to be unset.
 type Variables = HashMap<String, Option<String>>;
-
-/// How long to wait for the store where nothing else is said: as for the ranks.
-const JOIN: Duration = Duration::from_secs(60);
 
 fn config(variables: &Variables) -> comity::Result<Config> {
     Config::from_vars(|name| match variables.get(name) {
@@ -47,8 +39,9 @@ pub(crate) fn init(
         );
         return Err(errors::raised(py, &Error::Config(why)));
     }
+    let name = if config.found().launcher == Launcher::Alone { "alone" } else { "world" };
     let group = watched(py, move || config.connect())?;
-    Ok(Group::new(group, "world".into()))
+    Ok(Group::new(group, name.into()))
 }
 
 /// Meet the other ranks at a store that rank 0 runs and tells of through `set(name, text)`; the others read with
@@ -96,7 +89,7 @@ pub(crate) fn init_with_store(
         }
         let own = (rank == 0).then(Key::random).transpose()?;
         let hex = own.as_ref().map(|k| k.bytes().iter().map(|b| format!("{b:02x}")).collect::<String>());
-        let hex = keys.share(rank, size, hex.as_deref(), Instant::now() + JOIN)?;
+        let hex = keys.share(rank, size, hex.as_deref(), Instant::now() + config.join_limit())?;
         config.key(Key::from_hex(&hex)?).connect()
     })?;
     Ok(Group::new(group, name))

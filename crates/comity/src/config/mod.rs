@@ -330,6 +330,11 @@ impl Config {
         self.local
     }
 
+    /// How long to wait until all ranks have met; see [`join_timeout`](Self::join_timeout).
+    pub fn join_limit(&self) -> Duration {
+        self.join_timeout
+    }
+
     /// Where the ranks meet.
     pub fn meet(&self) -> &Meet {
         &self.meet
