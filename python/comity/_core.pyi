@@ -21,6 +21,9 @@ REDUCTIONS: dict[str, int]
 OPS: list[str]
 MAX_TAG: int
 
+def is_available(backend: str) -> bool:
+    """Whether what a backend ("any", "mpi") needs can be loaded here."""
+
 def supports(dtype: int, reduce: str) -> bool:
     """Whether a reduction is defined on the type with this number."""
 

@@ -74,7 +74,7 @@ import comity
 g = comity.init()
 assert (g.rank, g.size) == (0, 1)
 assert comity.all_sum(3) == 3
-assert comity.is_available() and comity.is_available("ring") and not comity.is_available("mpi")
+assert comity.is_available() and comity.is_available("ring") and not comity.is_available("nccl")
 for words, call in {
     "in no job": lambda: comity.init(strict=True),
     "no backend": lambda: comity.init("smoke"),
@@ -90,9 +90,9 @@ for words, call in {
     else:
         raise AssertionError(words)
 try:
-    comity.init("mpi")
+    comity.init("nccl")
 except comity.Unavailable as e:
-    assert "mpi" in str(e)
+    assert "nccl" in str(e)
 assert comity.init(rank=0, size=1, timeout=7).timeout == 7
 g.close()
 assert comity.init() is not g

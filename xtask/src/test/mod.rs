@@ -6,6 +6,7 @@ mod gates;
 mod hosts;
 mod launchers;
 mod processes;
+mod python;
 mod requirements;
 
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ struct Step {
     run: fn() -> Outcome,
 }
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     Step {
         name: "requirements",
         about: "install the programs that the tests use",
@@ -47,6 +48,7 @@ const STEPS: [Step; 14] = [
         about: "every operation, type and size, 4 processes, as released",
         run: processes::full,
     },
+    Step { name: "python", about: "the Python package, installed; 1 to 4 processes", run: python::check },
     Step { name: "torch", about: "the same with torch's variables", run: launchers::torch },
     Step {
         name: "mpi",

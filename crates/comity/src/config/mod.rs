@@ -162,6 +162,14 @@ impl BackendKind {
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|k| k.name() == name)
     }
+
+    /// Whether the library that it needs can be loaded here. Whether a group can be made is another question.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Mpi => crate::sys::mpi::find().is_ok(),
+        }
+    }
 }
 
 impl fmt::Display for BackendKind {
