@@ -77,6 +77,19 @@ def check_ctrl_c_ends_a_wait_and_leaves_the_call(g: comity.Group) -> None:
     assert not took or min(took) < PROMISED, took
 
 
+def check_ctrl_c_ends_a_split(g: comity.Group) -> None:
+    if g.size == 1:
+        return
+    other = g.split(0)
+    assert other is not None
+    if g.rank == 0:
+        assert interrupted(lambda: other.split(0)) < 10
+    g.barrier()
+    with pytest.raises(comity.Aborted, match="KeyboardInterrupt"):
+        other.split(0)
+    g.barrier()
+
+
 def check_other_handlers_run_and_the_call_goes_on(g: comity.Group) -> None:
     seen = []
     before = signal.signal(signal.SIGUSR1, lambda *_: seen.append(time.monotonic()))

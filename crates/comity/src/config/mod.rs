@@ -249,6 +249,13 @@ impl Config {
         env::read(&var)
     }
 
+    /// The settings that hold under every launcher (`COMITY_TIMEOUT`, `COMITY_LINKS`, ...; see [`from_env`](Self::from_env)), from a
+    /// function, in place of those made so far; where to meet, rank and size stay as they are.
+    pub fn settings_from_vars(mut self, var: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        settings::read(&vars::Vars::new(&var), &mut self)?;
+        Ok(self)
+    }
+
     /// Meet at a store that runs elsewhere (`comity launch` runs one): `host:port`.
     pub fn store(mut self, at: &str) -> Result<Self> {
         self.meet = Meet::Store(at.parse()?);
