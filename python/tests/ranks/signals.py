@@ -85,8 +85,11 @@ def check_ctrl_c_ends_a_split(g: comity.Group) -> None:
     if g.rank == 0:
         assert interrupted(lambda: other.split(0)) < 10
     g.barrier()
-    with pytest.raises(comity.Aborted, match="KeyboardInterrupt"):
+    # The word may come after what rank 0 had sent.
+    with contextlib.suppress(comity.Error):
         other.split(0)
+    with pytest.raises(comity.Aborted, match="KeyboardInterrupt"):
+        other.barrier()
     g.barrier()
 
 
