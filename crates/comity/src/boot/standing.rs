@@ -8,7 +8,7 @@ use super::{
     stream::{Conn, Stream},
     wire::Note,
 };
-use crate::engine::{Failure, Watch};
+use crate::engine::{Failure, Header, Watch};
 use socket2::{SockRef, TcpKeepalive};
 use std::{
     collections::{HashMap, VecDeque},
@@ -109,6 +109,18 @@ impl Standing {
         self.contexts.get(&context)
     }
 
+    /// Where a rank of a group waits for this one: in that group, else in any other. Also in one that has failed: its limit may
+    /// have come first.
+    pub(super) fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        let who = *self.contexts.get(&context)?.members.get(rank)?;
+        let told = |group: &Context| {
+            let at = group.members.iter().position(|m| *m == who)?;
+            group.watch.ledger().told(at)
+        };
+        let here = self.contexts.get(&context).and_then(told).map(|c| (c, false));
+        here.or_else(|| self.contexts.values().find_map(told).map(|c| (c, true)))
+    }
+
     pub(super) fn is_closed(&self, context: u64) -> bool {
         self.closed.contains(&context)
     }
@@ -156,7 +168,11 @@ impl Standing {
         let early = std::mem::take(&mut self.early);
         for (from, note) in early {
             match note {
-                Note::Leave { context: c } | Note::Abort { context: c, .. } if c == context => {
+                Note::Leave { context: c }
+                | Note::Abort { context: c, .. }
+                | Note::Waits { context: c, .. }
+                    if c == context =>
+                {
                     self.apply(from, note)
                 }
                 note => self.early.push_back((from, note)),
@@ -175,7 +191,7 @@ impl Standing {
         self.closed.keep_last(MAX_CLOSED - 1);
         self.closed.push_back(context);
         self.parked.retain(|a| a.context != context);
-        self.early.retain(|(_, note)| !matches!(note, Note::Leave { context: c } | Note::Abort { context: c, .. } if *c == context));
+        self.early.retain(|(_, note)| !matches!(note, Note::Leave { context: c } | Note::Abort { context: c, .. } | Note::Waits { context: c, .. } if *c == context));
         Some(group.members)
     }
 
@@ -286,9 +302,14 @@ impl Standing {
 
     fn apply(&mut self, from: usize, note: Note) {
         match note {
-            Note::Leave { context } | Note::Abort { context, .. } => {
+            Note::Leave { context } | Note::Abort { context, .. } | Note::Waits { context, .. } => {
                 let Some(group) = self.contexts.get_mut(&context) else {
                     if !self.closed.contains(&context) {
+                        if let Note::Waits { .. } = note {
+                            // Only its last word counts.
+                            let old = |(f, n): &(usize, Note)| matches!(n, Note::Waits { context: c, .. } if *c == context && *f == from);
+                            self.early.retain(|e| !old(e));
+                        }
                         self.early.keep_last(MAX_EARLY - 1);
                         self.early.push_back((from, note));
                     }
@@ -296,10 +317,17 @@ impl Standing {
                 };
                 let Some(by) = group.members.iter().position(|m| *m == from) else { return };
                 match note {
-                    Note::Abort { culprit, reported, cause, .. }
+                    Note::Abort { culprit, reported, cause, calls, .. }
                         if (culprit as usize) < group.members.len() =>
                     {
-                        group.watch.fail(Failure { culprit: culprit as usize, by, cause, reported });
+                        let culprit = culprit as usize;
+                        group.watch.fail(Failure { culprit, by, cause, reported, calls });
+                    }
+                    Note::Waits { call, .. } => {
+                        if let Some(failure) = group.watch.hear(group.mine, by, &call) {
+                            let mine = group.members.get(group.mine).copied();
+                            self.fail(context, mine.unwrap_or(usize::MAX), failure);
+                        }
                     }
                     Note::Leave { .. } => {
                         if let Some(left) = group.left.get_mut(by) {
@@ -319,7 +347,7 @@ impl Standing {
                     let Some(group) = self.contexts.get(&context) else { continue };
                     let Some(by) = group.members.iter().position(|m| *m == from) else { continue };
                     let cause = format!("was given up: nothing was heard from it for {silence:.1} s");
-                    let failure = Failure { culprit: group.mine, by, cause, reported: false };
+                    let failure = Failure { culprit: group.mine, by, cause, reported: false, calls: None };
                     self.fail(context, from, failure);
                 }
                 self.lose(from, &format!("gave this process up after {silence:.1} s of silence"));
@@ -364,7 +392,7 @@ impl Standing {
         if group.left.get(culprit) == Some(&true) {
             return;
         }
-        let failure = Failure { culprit, by: group.mine, cause, reported: false };
+        let failure = Failure { culprit, by: group.mine, cause, reported: false, calls: None };
         self.fail(context, rank, failure);
     }
 
@@ -392,7 +420,8 @@ impl Standing {
 }
 
 pub(super) fn abort_note(context: u64, f: &Failure) -> Note {
-    Note::Abort { context, culprit: f.culprit as u32, reported: f.reported, cause: f.cause.clone() }
+    let (culprit, reported, cause) = (f.culprit as u32, f.reported, f.cause.clone());
+    Note::Abort { context, culprit, reported, cause, calls: f.calls }
 }
 
 /// What tells the end of the process at the other end of a connection within this host. A child that it forked keeps its sockets
