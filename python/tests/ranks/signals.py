@@ -88,13 +88,14 @@ def check_ctrl_c_ends_a_split(g: comity.Group) -> None:
         return
     other = g.split(0)
     assert other is not None
+    # A rank that connects already is not told, and ends at this limit.
+    other.timeout = 3
     if g.rank == 0:
-        assert interrupted(lambda: other.split(0)) < 10
+        assert interrupted(lambda: other.split(0)) < 2
     g.barrier()
-    # The word may come after what rank 0 had sent.
     with contextlib.suppress(comity.Error):
         other.split(0)
-    with pytest.raises(comity.Aborted, match="KeyboardInterrupt"):
+    with pytest.raises(comity.Error, match=r"KeyboardInterrupt|could not split|to come to the group"):
         other.barrier()
     g.barrier()
 
