@@ -66,6 +66,7 @@ pub use boot::board::Board;
 pub use call::{CallInfo, Op};
 pub use config::{BackendKind, Config, Detection, Found, HostPort, Launcher, MAX_SIZE, Meet, Secure};
 pub use dtype::{C64, DType, Element, ReduceOp};
+pub use engine::{Interrupt, interrupt_with};
 pub use error::{Crossed, Error, Misuse, Peer, Result};
 pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;

@@ -7,6 +7,7 @@ mod hosts;
 mod launchers;
 mod nightly;
 mod processes;
+mod python;
 mod requirements;
 mod sanitizers;
 
@@ -49,6 +50,7 @@ const STEPS: [Step; 15] = [
         about: "every operation, type and size, 4 processes, as released",
         run: processes::full,
     },
+    Step { name: "python", about: "the Python package, installed; 1 to 4 processes", run: python::check },
     Step { name: "torch", about: "the same with torch's variables", run: launchers::torch },
     Step {
         name: "mpi",

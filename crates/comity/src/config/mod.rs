@@ -167,6 +167,14 @@ impl BackendKind {
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|k| k.name() == name)
     }
+
+    /// Whether the library that it needs can be loaded here. Whether a group can be made is another question.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Mpi => crate::sys::mpi::find().is_ok(),
+        }
+    }
 }
 
 impl fmt::Display for BackendKind {
@@ -246,6 +254,13 @@ impl Config {
     /// Reads the files and descriptors that the variables name and nothing else.
     pub fn from_vars(var: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
         env::read(&var)
+    }
+
+    /// The settings that hold under every launcher (`COMITY_TIMEOUT`, `COMITY_LINKS`, ...; see [`from_env`](Self::from_env)), from a
+    /// function, in place of those made so far; where to meet, rank and size stay as they are.
+    pub fn settings_from_vars(mut self, var: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        settings::read(&vars::Vars::new(&var), &mut self)?;
+        Ok(self)
     }
 
     /// Meet at a store that runs elsewhere (`comity launch` runs one): `host:port`.
@@ -393,6 +408,11 @@ impl Config {
     /// Rank and size among the processes of this host, where the launcher told.
     pub fn local(&self) -> Option<(usize, usize)> {
         self.local
+    }
+
+    /// How long to wait until all ranks have met; see [`join_timeout`](Self::join_timeout).
+    pub fn join_limit(&self) -> Duration {
+        self.join_timeout
     }
 
     /// Where the ranks meet.
