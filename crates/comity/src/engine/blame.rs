@@ -42,6 +42,11 @@ impl Engine {
         match stop {
             Stop::Failed(f) => self.blame(&f, call),
             Stop::Closed => Error::Closed,
+            Stop::Interrupted(why) => {
+                let me = self.rank;
+                self.abort(Failure { culprit: me, by: me, cause: why.clone(), reported: true });
+                Error::Aborted { by: self.members[me].clone(), reason: why, call }
+            }
             Stop::Left(peer) => {
                 let cause = "left the group".to_owned();
                 self.abort(Failure { culprit: peer, by: self.rank, cause: cause.clone(), reported: false });

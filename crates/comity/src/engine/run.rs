@@ -9,6 +9,7 @@
 use super::{
     Failure, Patience, Watch,
     header::Header,
+    interrupt::Asking,
     stream::{Begin, Refusal, Rx, Tx},
     wait::{Stage, Wait},
 };
@@ -63,6 +64,8 @@ pub(super) enum Stop {
     Refused(usize, Refusal),
     Failed(Failure),
     Late,
+    /// This rank's program was interrupted.
+    Interrupted(String),
     /// This rank closes the group.
     Closed,
     Left(usize),
@@ -120,6 +123,7 @@ impl Engine {
     ) -> std::result::Result<(), Stop> {
         let mut wait = Wait::new(self.patience, task.limit);
         let (mut armed, mut leaver, mut moves) = (false, None, 0u32);
+        let mut asking = Asking::new();
         loop {
             let mut moved = false;
             for q in 0..schedule.send_queues() {
@@ -150,8 +154,13 @@ impl Engine {
                 }
                 leaver = None;
                 wait.reset();
-                if moves.is_multiple_of(4096) && wait.left().is_none() {
-                    return Err(Stop::Late);
+                if moves.is_multiple_of(4096) {
+                    if wait.left().is_none() {
+                        return Err(Stop::Late);
+                    }
+                    if let Some(why) = asking.ask() {
+                        return Err(Stop::Interrupted(why));
+                    }
                 }
                 continue;
             }
@@ -176,12 +185,15 @@ impl Engine {
                         continue;
                     }
                     let Some(left) = wait.left() else { return Err(Stop::Late) };
+                    if let Some(why) = asking.ask() {
+                        return Err(Stop::Interrupted(why));
+                    }
                     if !armed {
                         self.arm(schedule);
                         armed = true;
                         continue;
                     }
-                    self.sleep(left.min(NAP));
+                    self.sleep(left.min(asking.nap(NAP)));
                     self.disarm();
                     armed = false;
                 }

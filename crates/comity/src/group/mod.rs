@@ -200,6 +200,11 @@ impl Group {
         Self { limit: limit.min(MAX_TIMEOUT), ..self.clone() }
     }
 
+    /// How long a call through this handle may take; see [`timeout`](Self::timeout).
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// The members by rank, as errors name them.
     pub fn members(&self) -> &[Peer] {
         &self.core.peers

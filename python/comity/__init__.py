@@ -1,0 +1,1 @@
+"""Collective communication for machine learning, on the computers people own."""
