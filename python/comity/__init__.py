@@ -1,1 +1,5 @@
 """Collective communication for machine learning, on the computers people own."""
+
+from . import _torch
+
+_torch.watch()
