@@ -24,7 +24,9 @@ MAX_TAG: int
 def supports(dtype: int, reduce: str) -> bool:
     """Whether a reduction is defined on the type with this number."""
 
-def init(variables: Mapping[str, str | None], *, strict: bool = False, key_bytes: bytes | None = None) -> Group:
+def init(
+    variables: Mapping[str, str | None], *, strict: bool = False, key_bytes: bytes | None = None
+) -> Group:
     """Meet the other ranks as the environment says, with `variables` in place of it where they say something (None: unset).
 
     Without a launcher's variables: a group of one, or `Config` where `strict`.
@@ -46,8 +48,31 @@ def init_with_store(
     in this store. `variables` as in `init`: COMITY_TIMEOUT, COMITY_JOIN_TIMEOUT, COMITY_LINKS, COMITY_ADDRS, COMITY_DETECTION, ...
     """
 
+def copy(from_: Buffer, to: Buffer, /) -> None:
+    """Copy the bytes of one buffer to another of the same size."""
+
 def run_cli(args: Sequence[str]) -> int:
     """The command `comity`; `args[0]` is the program's name. Returns the exit code."""
+
+@final
+class Memory:
+    """The memory of an object with the buffer protocol, kept in place as long as this lives."""
+
+    def __new__(cls, object: object, /) -> Memory: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def itemsize(self) -> int: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def contiguous(self) -> bool: ...
+    @property
+    def readonly(self) -> bool: ...
 
 @final
 class Group:
@@ -108,8 +133,8 @@ class Group:
         op             inp                          out                          else
         ============== ============================ ============================ ==========================================
         all_reduce     n, or None: in place         n                            reduce
-        reduce         None                         n, in place at the root      reduce, root
-        broadcast      None                         n                            root
+        reduce         n, or None: in place         n, root only where inp is    reduce, root
+        broadcast      n, read at the root only     n, not at the root if inp is root
         all_gather     n, or None: own part of out  n * size (or sum(counts))    counts
         reduce_scatter n * size, or None: out's all n (or counts[rank])          reduce, counts; in place: part `rank` of out
         gather         n                            n * size, root only          root

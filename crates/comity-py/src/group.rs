@@ -31,6 +31,9 @@ pub(crate) struct Group {
     home: Home,
 }
 
+/// Rank, host and process id.
+type Member = (usize, Option<String>, Option<u32>);
+
 /// One call that runs on its caller's thread.
 struct Busy<'a>(&'a AtomicUsize);
 
@@ -147,7 +150,7 @@ impl Group {
     }
 
     /// The members by rank: (rank, host, pid), where known.
-    fn members(&self, py: Python<'_>) -> PyResult<Vec<(usize, Option<String>, Option<u32>)>> {
+    fn members(&self, py: Python<'_>) -> PyResult<Vec<Member>> {
         let members = self.open(py)?.members();
         Ok(members.iter().map(|p| (p.rank, p.host.as_deref().map(str::to_owned), p.pid)).collect())
     }
@@ -178,7 +181,12 @@ impl Group {
         let made = watched(py, move || {
             let out = group.split_opt(color, key);
             drop(busy);
-            out
+            let made = out?;
+            // A group that is not kept is closed at once, which must not meet members that still connect.
+            if let Some(g) = &made {
+                g.barrier()?;
+            }
+            Ok(made)
         })?;
         let name = format!("{}/{}", self.name, color.unwrap_or(-1));
         Ok(made.map(|g| Self::new(g, name)))

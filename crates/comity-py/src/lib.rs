@@ -10,6 +10,7 @@ mod errors;
 mod fork;
 mod group;
 mod interrupt;
+mod memory;
 mod raw;
 mod request;
 mod work;
@@ -18,6 +19,7 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _core {
+    use crate::{errors, raw::Raw, work::Given};
     use comity::{DType, MAX_TAG, Op, ReduceOp};
     use pyo3::{prelude::*, types::PyDict};
     use std::ffi::OsString;
@@ -26,6 +28,8 @@ mod _core {
     use crate::config::{init, init_with_store};
     #[pymodule_export]
     use crate::group::Group;
+    #[pymodule_export]
+    use crate::memory::Memory;
     #[pymodule_export]
     use crate::request::Request;
 
@@ -51,6 +55,18 @@ mod _core {
     fn supports(dtype: u8, reduce: &str) -> bool {
         let dtype = DType::ALL.get(usize::from(dtype));
         dtype.zip(ReduceOp::from_name(reduce)).is_some_and(|(d, o)| d.supports(o))
+    }
+
+    /// Copy the bytes of one buffer to another of the same size.
+    #[pyfunction]
+    fn copy(py: Python<'_>, from: Given, to: Given) -> PyResult<()> {
+        let pair = Raw::new(from).and_then(|f| Ok((f, Raw::new(to)?)));
+        let (from, to) = pair.map_err(|words| errors::misuse(py, words, None))?;
+        if from.range().len() != to.range().len() {
+            return Err(errors::misuse(py, "the two buffers differ in size".into(), None));
+        }
+        py.detach(|| from.copy_to(&to));
+        Ok(())
     }
 
     /// The command `comity` with these arguments, of which the first is the program's name; its exit code.

@@ -49,4 +49,14 @@ impl Raw {
         // uses it meanwhile, by the caller's promise.
         unsafe { ViewMut::from_raw(self.ptr as *mut u8, self.count, self.dtype, Place::Host) }
     }
+
+    /// Copy these bytes to `other`, which has as many.
+    pub(crate) fn copy_to(&self, other: &Self) {
+        let (from, to) = (self.range(), other.range());
+        assert_eq!(from.len(), to.len(), "a copy keeps its length");
+        if !from.is_empty() {
+            // SAFETY: both are memory of that many bytes, as the caller promised; `copy` allows overlap.
+            unsafe { std::ptr::copy(from.start as *const u8, to.start as *mut u8, from.len()) };
+        }
+    }
 }

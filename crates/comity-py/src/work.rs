@@ -61,8 +61,13 @@ impl Work {
         if needs_out && out.is_none() {
             return Err(format!("{op} needs an output"));
         }
-        if matches!(op, Op::Broadcast | Op::Reduce | Op::Recv | Op::Barrier) && inp.is_some() {
-            return Err(format!("{op} takes no input of its own: it works on the output"));
+        if matches!(op, Op::Recv | Op::Barrier) && inp.is_some() {
+            return Err(format!("{op} takes no input"));
+        }
+        if let (Op::Broadcast | Op::Reduce, Some(i), Some(o)) = (op, inp, out)
+            && i.range().len() != o.range().len()
+        {
+            return Err(format!("the input and the output of {op} differ in size"));
         }
         for (lacks, what) in [
             (
@@ -104,8 +109,26 @@ impl Work {
             (Op::Barrier, ..) => g.barrier(),
             (Op::AllReduce, Some(i), Some(o), Shape::Apart) => g.all_reduce_into(i, o, reduce),
             (Op::AllReduce, _, Some(o), _) => g.all_reduce(o, reduce),
-            (Op::Reduce, _, Some(o), _) => g.reduce(o, reduce, root),
-            (Op::Broadcast, _, Some(o), _) => g.broadcast(o, root),
+            (Op::Reduce, _, Some(o), _) => {
+                self.fill();
+                g.reduce(o, reduce, root)
+            }
+            (Op::Reduce, Some(_), None, _) => match &self.inp {
+                // Not written: only the root's buffer is.
+                Some(i) => g.reduce(i.view_mut(), reduce, root),
+                None => Err(none),
+            },
+            (Op::Broadcast, _, Some(o), _) => {
+                if root == g.rank() {
+                    self.fill();
+                }
+                g.broadcast(o, root)
+            }
+            (Op::Broadcast, Some(_), None, _) => match &self.inp {
+                // Not written: it is the root's.
+                Some(i) => g.broadcast(i.view_mut(), root),
+                None => Err(none),
+            },
             (Op::AllGather, Some(i), Some(o), Shape::Apart) => match &a.counts {
                 Some(counts) => g.all_gather_v(i, o, counts),
                 None => g.all_gather(i, o),
@@ -136,6 +159,15 @@ impl Work {
     }
 }
 
+impl Work {
+    /// Where an operation works in place and an input was given all the same: copy it.
+    fn fill(&self) {
+        if let (Some(i), Some(o), Shape::Apart) = (&self.inp, &self.out, self.shape) {
+            i.copy_to(o);
+        }
+    }
+}
+
 /// Whether an operation needs an input and an output here.
 fn needs(op: Op, group: &Group, args: &Args, has_inp: bool) -> (bool, bool) {
     let root = args.root == Some(group.rank());
@@ -145,6 +177,8 @@ fn needs(op: Op, group: &Group, args: &Args, has_inp: bool) -> (bool, bool) {
         Op::Gather => (true, root),
         Op::Scatter => (root, true),
         Op::Exchange => (true, true),
+        Op::Reduce => (false, root || !has_inp),
+        Op::Broadcast => (false, !root || !has_inp),
         // With different counts there is no form in place.
         Op::AllGather | Op::ReduceScatter | Op::AllToAll => (args.counts.is_some() && !has_inp, true),
         _ => (false, true),
@@ -161,7 +195,7 @@ fn shape(op: Op, rank: usize, inp: Option<Raw>, out: Option<Raw>, uneven: bool) 
         !uneven && part.start == whole.start + rank * part.len() && part.end <= whole.end
     };
     match op {
-        Op::AllReduce if ri == ro => Ok(Shape::Same),
+        Op::AllReduce | Op::Reduce | Op::Broadcast if ri == ro => Ok(Shape::Same),
         Op::AllToAll if ri == ro && !uneven => Ok(Shape::Same),
         Op::AllGather if part_at(&ro, &ri) => Ok(Shape::Own),
         Op::ReduceScatter if part_at(&ri, &ro) => Ok(Shape::Own),
