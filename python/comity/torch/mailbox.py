@@ -8,6 +8,7 @@ or keeps it for one that comes later.
 
 from __future__ import annotations
 
+import re
 import struct
 import threading
 import time
@@ -42,13 +43,13 @@ _CODES = {getattr(torch, n): i for i, n in enumerate(_TYPES) if hasattr(torch, n
 class Pending:
     """A send or receive under way: a request as `work.py` takes it."""
 
-    def __init__(self, call: str, limit: float, rank: int | None, cancel: Callable[[Pending], bool] | None = None) -> None:
+    def __init__(self, call: str, limit: float, rank: int | None, cancel: Callable[[Pending], None] | None = None) -> None:
         self.call = call
         self.source = -1
         self._until = time.monotonic() + limit
         self._limit = limit
         self._rank = rank
-        #: Takes it from where it waits; whether it still waited there.
+        #: Takes it from where it waits.
         self._cancel = cancel
         self._lock = threading.Lock()
         self._event: threading.Event | None = None
@@ -91,11 +92,9 @@ class Pending:
     def _late(self) -> None:
         words = f"{self.call} did not finish within {self._limit:g} s; did the other rank make the matching call?"
         error = LimitPassed(words, self._rank, self.call, f"not finished within {self._limit:g} s")
-        if self._cancel is None or self._cancel(self):
-            self.end(error)
-        else:
-            # It is being received: what arrives half is worth nothing.
-            self.end(error)
+        if self._cancel is not None:
+            self._cancel(self)
+        self.end(error)
 
     def done(self) -> bool:
         return self._ended
@@ -171,12 +170,9 @@ class Mailbox:
         if self._ended is not None:
             raise _of_call(self._ended, call)
 
-    def _cancel(self, receive: Pending) -> bool:
+    def _cancel(self, receive: Pending) -> None:
         with self._lock:
-            if receive in self._posted:
-                self._posted.remove(receive)
-                return True
-        return False
+            self._posted = [r for r in self._posted if r is not receive]
 
     def match(self, source: int, tag: int) -> _Receive | None:
         """The first posted receive for such a message; with the lock held."""
@@ -272,15 +268,14 @@ class _Outbox:
             given = (body.data_ptr(), _U8, body.numel() * body.element_size())
             self._last = self._pair.start("send", given, None, peer=1, hold=body, timeout=self._mail.limit)
         except Error as e:
-            self._error = e
-            pending.end(_of_call(e, pending.call))
+            self._sent(e, pending)
             return
         self._last.add_done_callback(lambda e: self._sent(e, pending))
 
     def _sent(self, error: BaseException | None, pending: Pending) -> None:
         if isinstance(error, Error):
-            self._error = error
-            error = _of_call(error, pending.call)
+            self._error = _about(error, self._to)
+            error = _of_call(self._error, pending.call)
         pending.end(error)
 
     def _serve(self) -> None:
@@ -288,11 +283,11 @@ class _Outbox:
             self._pair = self._mail.pair(self._mail._rank, self._to)
         except Error as e:
             with self._lock:
-                self._error, queue, self._busy = e, list(self._queue), False
+                self._error, queue, self._busy = _about(e, self._to), list(self._queue), False
                 self._queue.clear()
                 self._lock.notify_all()
             for _, _, pending in queue:
-                pending.end(_of_call(e, pending.call))
+                pending.end(_of_call(self._error, pending.call))
             return
         with self._lock:
             while self._queue:
@@ -370,8 +365,8 @@ class _Inbox:
             while True:
                 self._message()
         except Error as e:
-            self.ended = e
-            self._mail.lost(self._source, e)
+            self.ended = _about(e, self._source)
+            self._mail.lost(self._source, self.ended)
 
     def _message(self) -> None:
         """Take one message from the link."""
@@ -410,7 +405,7 @@ class _Inbox:
         try:
             self._read(_view(receive.tensor), self._mail.limit)
         except Error as e:
-            receive.end(_of_call(e, receive.call))
+            receive.end(_of_call(_about(e, self._source), receive.call))
             raise
         receive.end()
 
@@ -445,8 +440,18 @@ def _left(e: Error) -> bool:
     return isinstance(e, Closed) or (isinstance(e, PeerLost) and "left" in str(e.cause))
 
 
-def _of_call(e: BaseException, call: str) -> BaseException:
-    """The error of a direction as that of a send or receive on it."""
-    if isinstance(e, (Aborted, Closed, PeerLost)):
-        return type(e)(f"{call}: {e}", e.rank, call, e.cause)
+def _about(e: Error, peer: int) -> Error:
+    """The error of a direction, which knows two ranks only, as the group's: it names the peer by its rank there."""
+    cause = re.sub(r" \(seen by rank \d+\)", "", e.cause or str(e))
+    if isinstance(e, PeerLost):
+        return PeerLost(f"rank {peer} {cause}", peer, e.call, cause)
+    if isinstance(e, Aborted):
+        return Aborted(f"rank {peer} gave up the group: {cause}", peer, e.call, cause)
+    if isinstance(e, LimitPassed):
+        return LimitPassed(f"rank {peer} did not take or give all of it in time ({cause})", peer, e.call, cause)
     return e
+
+
+def _of_call(e: Error, call: str) -> Error:
+    """The error that ended a direction as that of a send or receive on it."""
+    return type(e)(f"{call}: {e}", e.rank, call, e.cause)

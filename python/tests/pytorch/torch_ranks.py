@@ -72,16 +72,20 @@ class Ranks:
 
     def start(self, n: int) -> None:
         while len(self._workers) < n:
-            ours, theirs = self._spawn.Pipe()
-            process = self._spawn.Process(target=_serve, args=(theirs,), daemon=True)
-            process.start()
-            theirs.close()
-            self._workers.append((process, ours))
+            self._workers.append(self._start_one())
+
+    def _start_one(self) -> tuple[Any, Any]:
+        ours, theirs = self._spawn.Pipe()
+        process = self._spawn.Process(target=_serve, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        return process, ours
 
     def run(
-        self, n: int, body: Any, *args: Any, init: dict | None = {}, env: dict[str, str] | None = None, limit: float = LIMIT  # noqa: B006
+        self, n: int, body: Any, *args: Any, init: dict | None = {}, env: dict[str, str] | None = None, may_die: list[int] = [], limit: float = LIMIT  # noqa: B006
     ) -> list[Any]:
-        """What `body` returns on each of `n` ranks. `init`: what to say to init_process_group; None: the body does it."""
+        """What `body` returns on each of `n` ranks. `init`: what to say to init_process_group; None: the body does it. Of ranks that `may_die`
+        it is the exit code."""
         import torch.distributed as dist
 
         if self._store is None:
@@ -99,7 +103,11 @@ class Ranks:
                 answered = pipe.poll(max(until - time.monotonic(), 0))
                 out.append(pipe.recv() if answered else ("failed", f"nothing within {limit} s"))
             except EOFError:
-                out.append(("failed", f"the process ended with {process.exitcode}"))
+                process.join(10)
+                died = "ok" if rank in may_die else "failed"
+                out.append((died, f"the process ended with {process.exitcode}"))
+                pipe.close()
+                self._workers[rank] = self._start_one()
         if any(kind == "failed" for kind, _ in out):
             # Nobody knows what these processes are in the middle of.
             self.stop()
