@@ -4,8 +4,7 @@
 the next step. They work with any backend; `state` is None, or `TopKState(ratio)`.
 """
 
-from __future__ import annotations
-
+# Torch reads these functions' annotations, which must be types and not text: no `from __future__ import annotations`.
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ import torch.distributed as dist
 from .compression import Int8, TopK
 
 
-def _half(state: Any, bucket: dist.GradBucket, dtype: torch.dtype) -> torch.futures.Future:
+def _half(state: Any, bucket: dist.GradBucket, dtype: torch.dtype) -> torch.futures.Future[torch.Tensor]:
     group = state if isinstance(state, dist.ProcessGroup) else dist.group.WORLD
     grads = bucket.buffer()
     small = grads.div(group.size()).to(dtype)
@@ -22,18 +21,18 @@ def _half(state: Any, bucket: dist.GradBucket, dtype: torch.dtype) -> torch.futu
     return future.then(lambda _: grads.copy_(small))
 
 
-def fp16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future:
+def fp16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     return _half(state, bucket, torch.float16)
 
 
-def bf16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future:
+def bf16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     return _half(state, bucket, torch.bfloat16)
 
 
 _INT8 = Int8()
 
 
-def int8(state: Any, bucket: dist.GradBucket) -> torch.futures.Future:
+def int8(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     group = state if isinstance(state, dist.ProcessGroup) else dist.group.WORLD
     return _gathered(_INT8, _INT8.pack(bucket.buffer().float(), None), group, bucket)
 
@@ -46,14 +45,14 @@ class TopKState:
         self.group = group
 
 
-def top_k(state: TopKState, bucket: dist.GradBucket) -> torch.futures.Future:
+def top_k(state: TopKState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     group = state.group or dist.group.WORLD
     # Buckets are laid out anew once, after the first step: their lengths tell them apart as well.
     key = (bucket.index(), bucket.buffer().numel())
     return _gathered(state.codec, state.codec.pack(bucket.buffer().float(), key), group, bucket)
 
 
-def _gathered(codec: Any, mine: torch.Tensor, group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future:
+def _gathered(codec: Any, mine: torch.Tensor, group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     size, grads = group.size(), bucket.buffer()
     parts = torch.empty(size * mine.numel(), dtype=torch.uint8)
     future = dist.all_gather_into_tensor(parts, mine, group=group, async_op=True).get_future()

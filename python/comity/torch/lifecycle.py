@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import time
@@ -15,7 +16,7 @@ from comity import _core
 from comity.errors import Closed, Config, Error, Join
 from comity.errors import TimeoutError as LimitPassed
 
-from . import metrics
+from . import callbacks, metrics
 from .collectives import Collectives
 from .compression import Codec, codec
 from .mailbox import Mailbox
@@ -25,6 +26,19 @@ from .work import seconds
 _open: set[Any] = set()
 #: How long `shutdown` waits for calls that were started and nobody waited for.
 _FLUSH = 10.0
+#: The same for the end of a process, and for callbacks that run then.
+_LAST_WORDS = 2.0
+
+
+@atexit.register
+def _leave() -> None:
+    """Close what is still open: a thread that came back to an interpreter that has ended would take the process down with an abort."""
+    for group in list(_open):
+        with contextlib.suppress(Error):
+            group.leave()
+    until = time.monotonic() + _LAST_WORDS
+    while callbacks.running() and time.monotonic() < until:
+        time.sleep(0.001)
 
 
 class Options:
@@ -170,10 +184,18 @@ class Lifecycle(Collectives):
         if self._closed is not None:
             return
         self._closed = Closed("the process group was destroyed; init_process_group makes a new one")
-        limit = min(self._limit, _FLUSH)
+        self._leave(min(self._limit, _FLUSH))
+
+    def leave(self) -> None:
+        """Leave the group as the process ends; what then is under way ends with `Closed`."""
+        self._leave(_LAST_WORDS)
+
+    def _leave(self, limit: float) -> None:
+        if self._closed is None:
+            self._closed = Closed("the process group was left")
         if self._post_office is not None:
             self._post_office.end(self._closed, limit)
-        if self._last is not None:
+        if self._last is not None and limit:
             with contextlib.suppress(Error):
                 self._last.wait(limit)
         metrics.forget(self._group)

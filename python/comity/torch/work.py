@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch._C import _distributed_c10d as _c10d
 
+from .callbacks import when_done
 from .tensors import Finish
 
 
@@ -86,7 +87,7 @@ class Work(_c10d.Work):
         self._flaw: BaseException | None = None
         if finish is not None:
             # Outputs are complete also where nobody waits.
-            request.add_done_callback(self._end)
+            when_done(request, self._end)
 
     def _end(self, error: BaseException | None) -> None:
         """What is left to do when the request has ended, once."""
@@ -132,7 +133,7 @@ class Work(_c10d.Work):
             else:
                 base.set_result(self._result)
 
-        self._request.add_done_callback(done)
+        when_done(self._request, done)
         return self._future
 
     def is_completed(self) -> bool:

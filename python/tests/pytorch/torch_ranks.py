@@ -6,6 +6,7 @@ comity. What it returns comes back by rank.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import multiprocessing
 import os
@@ -18,7 +19,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 #: Longest a body may take.
-LIMIT = 40.0
+LIMIT = 60.0
+#: Longest that a process may take to import torch.
+START = 180.0
 
 
 class Failed(AssertionError):
@@ -30,14 +33,18 @@ def _serve(pipe: Any) -> None:
     import torch
 
     torch.set_num_threads(1)
+    pipe.send("ready")
     while (job := pipe.recv()) is not None:
         module, name, rank, size, address, test, args, init, env = job
         before = {k: os.environ.get(k) for k in env}
         os.environ.update(env)
+        # Says where it hangs, before the test gives up.
+        faulthandler.dump_traceback_later(0.8 * LIMIT)
         try:
             pipe.send(("ok", _run(module, name, rank, size, address, test, args, init)))
         except BaseException:
             pipe.send(("failed", traceback.format_exc()))
+        faulthandler.cancel_dump_traceback_later()
         for k, v in before.items():
             os.environ.pop(k) if v is None else os.environ.__setitem__(k, v)
 
@@ -67,12 +74,21 @@ class Ranks:
     def __init__(self) -> None:
         self._spawn = multiprocessing.get_context("spawn")
         self._workers: list[tuple[Any, Any]] = []
+        self._ready: set[int] = set()
         self._store: Any = None
         self._tests = 0
 
     def start(self, n: int) -> None:
         while len(self._workers) < n:
             self._workers.append(self._start_one())
+
+    def _wait_for(self, rank: int) -> None:
+        if rank in self._ready:
+            return
+        _, pipe = self._workers[rank]
+        if not pipe.poll(START) or pipe.recv() != "ready":
+            raise Failed(f"process {rank} did not start within {START} s")
+        self._ready.add(rank)
 
     def _start_one(self) -> tuple[Any, Any]:
         ours, theirs = self._spawn.Pipe()
@@ -91,6 +107,8 @@ class Ranks:
         if self._store is None:
             self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.start(n)
+        for rank in range(n):
+            self._wait_for(rank)
         self._tests += 1
         address = ("127.0.0.1", self._store.port)
         for rank in range(n):
@@ -108,6 +126,7 @@ class Ranks:
                 out.append((died, f"the process ended with {process.exitcode}"))
                 pipe.close()
                 self._workers[rank] = self._start_one()
+                self._ready.discard(rank)
         if any(kind == "failed" for kind, _ in out):
             # Nobody knows what these processes are in the middle of.
             self.stop()
@@ -120,4 +139,4 @@ class Ranks:
             pipe.close()
             process.kill()
             process.join()
-        self._workers = []
+        self._workers, self._ready = [], set()
