@@ -222,6 +222,7 @@ class Collectives:
     def all_gather_single(self, out: torch.Tensor, inp: torch.Tensor, opts: Any = None) -> _c10d.Work:
         self._check("all_gather", out, inp)
         T.alike([out, inp], "all_gather", self._rank)
+        self._times("all_gather", "output", out, "input", inp)
         after: list[T.Finish] = []
         o, i = T.place(out, after, read=False), T.contents(inp)
         return self._go("all_gather", opts, [out], T.moved(i), T.moved(o), (o, i), after)
@@ -276,6 +277,11 @@ class Collectives:
         if len(parts) != self._size:
             raise Misuse(f"rank {self._rank}: {op} needs {self._size} {what}, one per rank, not {len(parts)}", self._rank, op)
 
+    def _times(self, op: str, what: str, large: torch.Tensor, other: str, small: torch.Tensor) -> None:
+        if large.numel() != self._size * small.numel():
+            words = f"the {what} has {large.numel()} elements, not {self._size} times the {small.numel()} of the {other}"
+            raise Misuse(f"rank {self._rank}: {op}: {words}", self._rank, op)
+
     # -- reduce_scatter
 
     def reduce_scatter(self, outs: list[torch.Tensor], ins: list[list[torch.Tensor]], opts: Any) -> _c10d.Work:
@@ -294,6 +300,7 @@ class Collectives:
     def reduce_scatter_single(self, out: torch.Tensor, inp: torch.Tensor, opts: Any) -> _c10d.Work:
         self._check("reduce_scatter", out, inp)
         T.alike([out, inp], "reduce_scatter", self._rank)
+        self._times("reduce_scatter", "input", inp, "output", out)
         return self._scatter_reduced(out, T.contents(inp), opts, [out], [])
 
     _reduce_scatter_base = reduce_scatter_single

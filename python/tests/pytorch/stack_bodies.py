@@ -213,6 +213,8 @@ def compiled(rank: int, size: int) -> None:
     """torch.compile of a DDP step, and of a function with collectives in it."""
     import torch.distributed._functional_collectives as F
 
+    # These processes ran it with other group sizes before, which are constants of the compiled code.
+    torch._dynamo.reset()
     like_gloo(lambda g: train(torch.compile(DDP(net(), process_group=g), backend="aot_eager"), rank, steps=2), size)
     group = dist.group.WORLD
 
