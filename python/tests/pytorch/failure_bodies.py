@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from collective_bodies import monitored_barrier
 
 
 def caught(f: Callable[[], Any]) -> tuple[str, str, int | None, str | None, float]:
@@ -109,9 +110,9 @@ def late(rank: int, size: int) -> list:
     else:
         time.sleep(0.6)
         dist.all_reduce(t)
-    dist.monitored_barrier()
+    monitored_barrier()
     if rank == 0:
-        out.append(caught(lambda: dist.monitored_barrier(timeout=timedelta(seconds=0.4), wait_all_ranks=True)))
+        out.append(caught(lambda: monitored_barrier(timeout=timedelta(seconds=0.4), wait_all_ranks=True)))
         dist.barrier()
         opts = dist.AllreduceOptions()
         opts.timeout, opts.asyncOp = timedelta(seconds=0.5), False
@@ -119,7 +120,7 @@ def late(rank: int, size: int) -> list:
     else:
         # Too late for the monitor, and it is told so at once.
         time.sleep(0.8)
-        out.append(caught(lambda: dist.monitored_barrier(timeout=timedelta(seconds=5))))
+        out.append(caught(lambda: monitored_barrier(timeout=timedelta(seconds=5))))
         dist.barrier()
         time.sleep(1.0)
         out.append(caught(lambda: dist.all_reduce(t)))
