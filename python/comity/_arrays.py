@@ -330,7 +330,9 @@ class Dlpack(Kind):
         return self.numpy.block(a, shape, None if space is None else lambda: space.from_dlpack(a))
 
 
-# What struct and array call types, by whether they are signed.
+# Marks of the byte order that this machine has.
+_NATIVE = "@=" + ("<" if sys.byteorder == "little" else ">")
+# What struct and array call the types that have one size everywhere.
 _FORMATS = {"?": "bool", "e": "f16", "f": "f32", "d": "f64", "Zf": "c64", "F": "c64", "c": "u8"}
 
 
@@ -351,7 +353,7 @@ class Bytes(Kind):
     @staticmethod
     def code(memory: Any) -> int:
         """The number of the type that the object says it has."""
-        f = memory.format.lstrip("@=") or "B"
+        f = memory.format.lstrip(_NATIVE) or "B"
         if f in _FORMATS:
             return _CODES[_FORMATS[f]]
         if f in "bhilqn":
@@ -369,7 +371,7 @@ class Bytes(Kind):
             return lambda b, _shape: array.array(x.typecode, bytes(b))
         if isinstance(x, bytearray):
             return lambda b, _shape: b
-        format = memory.format.lstrip("@=")
+        format = memory.format.lstrip(_NATIVE) or "B"
         return lambda b, shape: memoryview(b).cast(format, shape)
 
     def make(self, shape: tuple[int, ...], like: Block) -> Block:

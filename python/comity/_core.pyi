@@ -21,6 +21,9 @@ REDUCTIONS: dict[str, int]
 OPS: list[str]
 MAX_TAG: int
 
+def is_available(backend: str) -> bool:
+    """Whether what a backend ("any", "mpi") needs can be loaded here."""
+
 def supports(dtype: int, reduce: str) -> bool:
     """Whether a reduction is defined on the type with this number."""
 
@@ -88,7 +91,7 @@ class Group:
     def size(self) -> int: ...
     @property
     def name(self) -> str:
-        """For logs: "world" or the store's prefix, and "/color" for each split."""
+        """For logs: "world", "alone" or the store's prefix, and "/color" for each split."""
     timeout: float
     """How long a call may take, in seconds; 300, or COMITY_TIMEOUT. Holds for later calls."""
 

@@ -9,15 +9,16 @@ from comity import _core
 from comity._group import Group
 from comity.errors import Config, Misuse, Unavailable
 
-# What each name lets be used. `ring` and `jaccl` are MLX's names; here every operation works on every link.
-_BACKENDS = {
+# What each name stands for. `ring` is MLX's name for TCP; here every operation works on every link.
+_BACKENDS: dict[str, tuple[str, str] | None] = {
     "any": None,
     "comity": None,
-    "ring": "tcp",
-    "tcp": "tcp",
-    "shm": "shm",
+    "mpi": ("COMITY_BACKEND", "mpi"),
+    "ring": ("COMITY_LINKS", "tcp"),
+    "shm": ("COMITY_LINKS", "shm"),
+    "tcp": ("COMITY_LINKS", "tcp"),
 }
-_KNOWN = (*_BACKENDS, "jaccl", "mpi", "nccl")
+_KNOWN = (*_BACKENDS, "jaccl", "nccl")
 # Keyword arguments of `init`, and the variables that they stand in for.
 _VARIABLES = {
     "timeout": "COMITY_TIMEOUT",
@@ -43,8 +44,8 @@ _home = os.getpid()
 
 
 def is_available(backend: str = "any") -> bool:
-    """Whether this backend can be used here: "any", "ring", "tcp" and "shm" can; unknown names cannot."""
-    return backend in _BACKENDS
+    """Whether this backend can be used here: "mpi" where an MPI library is found; unknown names cannot."""
+    return backend in _BACKENDS and (backend != "mpi" or _core.is_available(backend))
 
 
 def init(
@@ -62,7 +63,7 @@ def init(
     returns the same group, until it is closed.
 
     Args:
-        backend: "any"; "shm" and "tcp" (MLX: "ring") restrict the kinds of link.
+        backend: "any"; "shm" and "tcp" (MLX: "ring") restrict the kinds of link; "mpi" has MPI carry the data.
         strict: Raise `Config` when no launcher's variables are set.
         timeout: Seconds that a call may take; 300.
         key: The job's secret, as 32 bytes or 64 hexadecimal digits.
@@ -79,16 +80,17 @@ def init(
             raise Config(f"init has no setting {name!r}; there are {', '.join(_VARIABLES)}, key")
         if value is not None:
             variables[_VARIABLES[name]] = _text(value)
-    links = _BACKENDS[backend]
-    if links is not None:
-        variables["COMITY_LINKS"] = links
+    stands_for = _BACKENDS[backend]
+    if stands_for is not None:
+        variables[stands_for[0]] = stands_for[1]
     own = key is not None or any(v is not None for v in settings.values())
     with _lock:
         if own:
             return Group(_core.init(variables, strict=strict, key_bytes=_key(key)))
         _forget_after_fork()
         group = _groups.get(backend)
-        if group is None or group.closed:
+        alone = group is not None and group._raw.name == "alone"
+        if group is None or group.closed or (strict and alone):
             group = Group(_core.init(variables, strict=strict))
             _groups[backend] = group
             if backend != "any" and ("any" not in _groups or _groups["any"].closed):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from comity import _core, _objects
+from comity import _core
 from comity._arrays import Block, Kind, kind, kind_of_dtype
 from comity._request import Request
 from comity.errors import Misuse
@@ -360,16 +360,22 @@ class Group:
     def broadcast_object(self, obj: Any = None, root: int = 0, *, allow_pickle: bool = False) -> Any:
         """The root's `obj` on every rank; None, bool, int, float, str, bytes, list, tuple, dict and arrays can be passed,
         anything else only as a pickle, which `allow_pickle` must allow on every rank."""
+        from comity import _objects
+
         return _objects.broadcast(self._raw, obj, root, allow_pickle)
 
     def all_gather_object(self, obj: Any, *, allow_pickle: bool = False) -> list[Any]:
         """Every rank's `obj`, by rank."""
+        from comity import _objects
+
         return _objects.all_gather(self._raw, obj, allow_pickle)
 
     def scatter_object(
         self, objs: Sequence[Any] | None = None, root: int = 0, *, allow_pickle: bool = False
     ) -> Any:
         """Entry r of the root's `objs` for rank r."""
+        from comity import _objects
+
         return _objects.scatter(self._raw, objs, root, allow_pickle)
 
     def _call(

@@ -1,6 +1,5 @@
 """Calls under way."""
 
-import asyncio
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -47,6 +46,9 @@ class Request:
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not self._raw.done():
+            # Who awaits has imported it; it takes longer to import than all of Comity.
+            import asyncio
+
             loop = asyncio.get_running_loop()
             ended: asyncio.Future[None] = loop.create_future()
 

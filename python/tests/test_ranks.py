@@ -15,6 +15,7 @@ MODULES = {
     "objects": ["numpy"],
     "requests": ["numpy"],
     "groups": ["numpy"],
+    "signals": ["numpy"],
     "mlx_ops": ["mlx"],
     "mlx_layers": ["mlx"],
     "mlx_training": ["mlx"],

@@ -3,24 +3,17 @@
 use crate::{board::Callables, errors, group::Group, request::watched};
 use comity::{Board, Config, Error, Key, Launcher};
 use pyo3::prelude::*;
-use std::{
-    collections::HashMap,
-    ffi::OsString,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, ffi::OsString, sync::Arc, time::Instant};
 
 /// Values that stand in for those of the environment; `None` for a variable that is to be unset.
 type Variables = HashMap<String, Option<String>>;
 
-/// How long to wait for the store where nothing else is said: as for the ranks.
-const JOIN: Duration = Duration::from_secs(60);
-
-fn config(variables: &Variables) -> comity::Result<Config> {
-    Config::from_vars(|name| match variables.get(name) {
+/// What a variable holds, for Comity.
+fn read<'a>(variables: &'a Variables) -> impl Fn(&str) -> Option<OsString> + 'a {
+    |name| match variables.get(name) {
         Some(value) => value.as_ref().map(OsString::from),
         None => std::env::var_os(name),
-    })
+    }
 }
 
 fn key(bytes: Option<[u8; 32]>, config: Config) -> Config {
@@ -39,7 +32,8 @@ pub(crate) fn init(
     strict: bool,
     key_bytes: Option<[u8; 32]>,
 ) -> PyResult<Group> {
-    let config = config(&variables).map(|c| key(key_bytes, c)).map_err(|e| errors::raised(py, &e))?;
+    let config =
+        Config::from_vars(read(&variables)).map(|c| key(key_bytes, c)).map_err(|e| errors::raised(py, &e))?;
     if strict && config.found().launcher == Launcher::Alone {
         let why = format!(
             "this process is in no job: {}; start it with `comity launch -n 2 -- python ...`, or set COMITY_RANK, COMITY_SIZE and COMITY_STORE",
@@ -47,8 +41,9 @@ pub(crate) fn init(
         );
         return Err(errors::raised(py, &Error::Config(why)));
     }
-    let group = watched(py, move || config.connect())?;
-    Ok(Group::new(group, "world".into()))
+    let name = if config.found().launcher == Launcher::Alone { "alone" } else { "world" };
+    let group = watched(py, move || config.connect(), |_| ())?;
+    Ok(Group::new(group, name.into()))
 }
 
 /// Meet the other ranks at a store that rank 0 runs and tells of through `set(name, text)`; the others read with
@@ -65,39 +60,26 @@ pub(crate) fn init_with_store(
     prefix: &str,
     variables: Option<Variables>,
 ) -> PyResult<Group> {
-    let mut variables = variables.unwrap_or_default();
-    for (name, value) in [
-        ("COMITY_RANK", rank.to_string()),
-        ("COMITY_SIZE", size.to_string()),
-        // The board takes its place below.
-        ("COMITY_STORE", "localhost:1".into()),
-        ("COMITY_JOB", "store".into()),
-    ] {
-        variables.entry(name.into()).or_insert(Some(value));
-    }
-    let said = |name: &str| match variables.get(name) {
-        Some(value) => value.is_some(),
-        None => std::env::var_os(name).is_some(),
-    };
-    let told = ["COMITY_KEY_FD", "COMITY_KEY_FILE", "COMITY_INSECURE"].into_iter().any(said);
-    let config = config(&variables).map_err(|e| errors::raised(py, &e))?;
+    let variables = variables.unwrap_or_default();
+    let var = read(&variables);
+    let told = ["COMITY_KEY_FD", "COMITY_KEY_FILE", "COMITY_INSECURE"].into_iter().any(|n| var(n).is_some());
+    let board = Callables::new(set.clone_ref(py), get.clone_ref(py), format!("{prefix}/store"));
+    let keys = Callables::new(set, get, format!("{prefix}/key"));
+    let config = Config::new(rank, size).job("store").settings_from_vars(var);
+    let config = config.map_err(|e| errors::raised(py, &e))?.board(Arc::new(board));
     if size == 1 {
         return Ok(Group::new(config.connect().map_err(|e| errors::raised(py, &e))?, prefix.into()));
     }
-    let (board, keys) = Python::attach(|py| {
-        let board = Callables::new(set.clone_ref(py), get.clone_ref(py), format!("{prefix}/store"));
-        (board, Callables::new(set, get, format!("{prefix}/key")))
-    });
     let name = prefix.to_owned();
-    let group = watched(py, move || {
-        let config = config.board(Arc::new(board));
+    let meet = move || {
         if told {
             return config.connect();
         }
         let own = (rank == 0).then(Key::random).transpose()?;
         let hex = own.as_ref().map(|k| k.bytes().iter().map(|b| format!("{b:02x}")).collect::<String>());
-        let hex = keys.share(rank, size, hex.as_deref(), Instant::now() + JOIN)?;
+        let hex = keys.share(rank, size, hex.as_deref(), Instant::now() + config.join_limit())?;
         config.key(Key::from_hex(&hex)?).connect()
-    })?;
+    };
+    let group = watched(py, meet, |_| ())?;
     Ok(Group::new(group, name))
 }

@@ -177,8 +177,7 @@ impl Group {
     fn split(&self, py: Python<'_>, color: Option<i32>, key: i32) -> PyResult<Option<Self>> {
         let group = self.limited(py, None)?;
         let busy = Ending::new(State::new(None), self.busy.clone());
-        // On the group's own thread, in its turn, so that a signal can interrupt the wait for the other ranks.
-        let made = watched(py, move || {
+        let (parent, work) = (group.clone(), move || {
             let out = group.split_opt(color, key);
             drop(busy);
             let made = out?;
@@ -187,7 +186,9 @@ impl Group {
                 g.barrier()?;
             }
             Ok(made)
-        })?;
+        });
+        // On a thread of its own, so that a signal can interrupt the wait for the other ranks.
+        let made = watched(py, work, move |words| parent.abort(&words))?;
         let name = format!("{}/{}", self.name, color.unwrap_or(-1));
         Ok(made.map(|g| Self::new(g, name)))
     }

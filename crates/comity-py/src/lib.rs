@@ -20,7 +20,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _core {
     use crate::{errors, raw::Raw, work::Given};
-    use comity::{DType, MAX_TAG, Op, ReduceOp};
+    use comity::{BackendKind, DType, MAX_TAG, Op, ReduceOp};
     use pyo3::{prelude::*, types::PyDict};
     use std::ffi::OsString;
 
@@ -55,6 +55,12 @@ mod _core {
     fn supports(dtype: u8, reduce: &str) -> bool {
         let dtype = DType::ALL.get(usize::from(dtype));
         dtype.zip(ReduceOp::from_name(reduce)).is_some_and(|(d, o)| d.supports(o))
+    }
+
+    /// Whether what a backend needs can be loaded here; not so for names that there are none of.
+    #[pyfunction]
+    fn is_available(backend: &str) -> bool {
+        BackendKind::from_name(backend).is_some_and(BackendKind::is_available)
     }
 
     /// Copy the bytes of one buffer to another of the same size.

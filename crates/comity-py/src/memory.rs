@@ -1,6 +1,10 @@
 //! The memory of a Python object that has the buffer protocol.
 
-use pyo3::{buffer::PyUntypedBuffer, prelude::*, types::{PyMemoryView, PyTuple}};
+use pyo3::{
+    buffer::PyUntypedBuffer,
+    prelude::*,
+    types::{PyMemoryView, PyTuple},
+};
 
 /// The memory of an object, kept in place as long as this lives.
 #[pyclass(frozen, module = "comity._core")]

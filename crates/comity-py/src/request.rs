@@ -210,10 +210,11 @@ pub(crate) fn seconds(py: Python<'_>, t: f64) -> PyResult<Duration> {
 }
 
 /// Run `f`, which may take long, on a thread of its own, and let signal handlers run meanwhile. When one of them raises, `f` goes on
-/// unobserved and its result is dropped.
+/// unobserved and its result is dropped; `give_up` gets words that name the exception.
 pub(crate) fn watched<T: Send + 'static>(
     py: Python<'_>,
     f: impl FnOnce() -> comity::Result<T> + Send + 'static,
+    give_up: impl FnOnce(String) + Send + 'static,
 ) -> PyResult<T> {
     let slot = Arc::new(Mutex::new(None));
     let state = State::new(None);
@@ -229,7 +230,12 @@ pub(crate) fn watched<T: Send + 'static>(
         let e = Error::Os { what: "starting a thread".into(), message: e.to_string() };
         return Err(errors::raised(py, &e));
     }
-    state.wait(py, None)?;
+    if let Err(e) = state.wait(py, None) {
+        let words = interrupt::words(py, &e);
+        // It may wait for what `f` holds. Without a thread the call ends at its limit.
+        let _ = std::thread::Builder::new().name("comity-abort".into()).spawn(move || give_up(words));
+        return Err(e);
+    }
     state.out(py).unwrap_or(Ok(()))?;
     let made = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
     made.ok_or_else(|| errors::new(py, "Error", "nothing came back".into(), None, None, None))

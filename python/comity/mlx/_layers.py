@@ -34,7 +34,7 @@ class _Sharded:
         length = weight.shape[0] if rows else _inputs(whole)
         bounds(segments, length, f"the {self.cut}")
         mine = own(whole, "", PREDICATES[self.sharding], segments, self.group)
-        for name, x in whole.items():
+        for name, x in list(whole.items()):
             self[name] = mine.get(name, x)
 
     def _extra_repr(self) -> str:
@@ -68,9 +68,7 @@ class _Linear(_Sharded, nn.Linear):
         _divides(output_dims if self.cut == "output" else input_dims, self.cut, g)
         super().__init__(input_dims, output_dims, bias)
         # nn.Linear has drawn the whole; the same on all ranks where their seeds are.
-        whole = nn.Module()
-        whole.update(dict(self))
-        self._take(whole, 1, g)
+        self._take(self, 1, g)
 
     @classmethod
     def from_linear(
@@ -144,6 +142,11 @@ class _Quantized(_Sharded, nn.QuantizedLinear):
         self.group_size, self.bits, self.mode = whole.group_size, whole.bits, whole.mode
         self._take(whole, segments, group)
         self.freeze()
+
+    def unfreeze(self, *args: Any, **kwargs: Any) -> None:
+        """As `nn.Module.unfreeze`, for what is inside; the layer's own parameters are not trained."""
+        super().unfreeze(*args, **kwargs)
+        self.freeze(recurse=False)
 
     @classmethod
     def from_quantized_linear(

@@ -55,6 +55,7 @@ pub struct Config {
     pub(crate) join_timeout: Duration,
     pub(crate) detection: Detection,
     pub(crate) links: Links,
+    pub(crate) backend: BackendKind,
     /// Own addresses to listen on; port 0 stands for any. Empty: boot chooses.
     pub(crate) addrs: Vec<SocketAddr>,
     pub(crate) connections: usize,
@@ -134,6 +135,49 @@ impl fmt::Display for Launcher {
     }
 }
 
+/// What carries out the calls of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BackendKind {
+    /// The best there is: Comity's own plans over its own links.
+    #[default]
+    Any,
+    /// An MPI library, in a job that its launcher started.
+    Mpi,
+}
+
+impl BackendKind {
+    /// Every kind.
+    pub const ALL: [Self; 2] = [Self::Any, Self::Mpi];
+
+    /// The name in flags and variables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::Mpi => "mpi",
+        }
+    }
+
+    /// The kind of this [`name`](Self::name).
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|k| k.name() == name)
+    }
+
+    /// Whether the library that it needs can be loaded here. Whether a group can be made is another question.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Mpi => crate::sys::mpi::find().is_ok(),
+        }
+    }
+}
+
+impl fmt::Display for BackendKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// What was found in the environment, and why it was believed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -170,6 +214,7 @@ impl Config {
             join_timeout: Duration::from_secs(60),
             detection: Detection::Normal,
             links: Links { shm: true, tcp: true },
+            backend: BackendKind::Any,
             addrs: Vec::new(),
             connections: 1,
             host: None,
@@ -192,7 +237,7 @@ impl Config {
     /// | none | a group of one |
     ///
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
-    /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_ADDRS`,
+    /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_ADDRS`,
     /// `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher.
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var_os(name))
@@ -202,6 +247,13 @@ impl Config {
     /// Reads the files and descriptors that the variables name and nothing else.
     pub fn from_vars(var: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
         env::read(&var)
+    }
+
+    /// The settings that hold under every launcher (`COMITY_TIMEOUT`, `COMITY_LINKS`, ...; see [`from_env`](Self::from_env)), from a
+    /// function, in place of those made so far; where to meet, rank and size stay as they are.
+    pub fn settings_from_vars(mut self, var: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        settings::read(&vars::Vars::new(&var), &mut self)?;
+        Ok(self)
     }
 
     /// Meet at a store that runs elsewhere (`comity launch` runs one): `host:port`.
@@ -290,10 +342,16 @@ impl Config {
             match kind {
                 LinkKind::Shm => self.links.shm = true,
                 LinkKind::Tcp => self.links.tcp = true,
-                // Threads of one process are never connected through a Config.
-                LinkKind::Local => {}
+                // Threads of one process are never connected through a Config, and MPI makes its own links.
+                LinkKind::Local | LinkKind::Mpi => {}
             }
         }
+        self
+    }
+
+    /// What carries out the calls; default [`BackendKind::Any`]. With [`BackendKind::Mpi`] rank and size come from MPI.
+    pub fn backend(mut self, kind: BackendKind) -> Self {
+        self.backend = kind;
         self
     }
 
@@ -328,6 +386,11 @@ impl Config {
     /// Rank and size among the processes of this host, where the launcher told.
     pub fn local(&self) -> Option<(usize, usize)> {
         self.local
+    }
+
+    /// How long to wait until all ranks have met; see [`join_timeout`](Self::join_timeout).
+    pub fn join_limit(&self) -> Duration {
+        self.join_timeout
     }
 
     /// Where the ranks meet.
