@@ -197,7 +197,7 @@ impl Group {
     fn subgroup(&self, py: Python<'_>, members: Vec<usize>, label: u64, timeout: Option<f64>) -> PyResult<Self> {
         let group = self.limited(py, timeout)?;
         let name = format!("{}/{members:?}", self.name);
-        let made = watched(py, move || group.subgroup(&members, label))?;
+        let made = watched(py, move || group.subgroup(&members, label), |_| ())?;
         Ok(Self::new(made, name))
     }
 

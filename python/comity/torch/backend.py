@@ -15,7 +15,15 @@ class Backend(Lifecycle, _c10d.Backend):
     """See the module."""
 
     def __init__(
-        self, store: Any, rank: int, size: int, timeout: timedelta, settings: Any, options: Options, name: str, group: Any = None
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        settings: Any,
+        options: Options,
+        name: str,
+        group: Any = None,
     ) -> None:
         _c10d.Backend.__init__(self, rank, size)
         self._settings = settings
@@ -48,7 +56,9 @@ class Backend(Lifecycle, _c10d.Backend):
             return None
         group = self._part(ranks)
         timeout, name = settings._timeout, settings.group_name
-        return Backend(store, ranks.index(self._rank), len(ranks), timeout, settings, self._options, name, group)
+        return Backend(
+            store, ranks.index(self._rank), len(ranks), timeout, settings, self._options, name, group
+        )
 
 
 def create(opts: Any, settings: Any) -> Backend:
@@ -59,4 +69,6 @@ def create(opts: Any, settings: Any) -> Backend:
     settings._timeout = opts.timeout
     settings.global_ranks_in_group = opts.global_ranks_in_group
     settings.group_name = opts.group_id
-    return Backend(opts.store, opts.group_rank, opts.group_size, opts.timeout, settings, options, opts.group_id)
+    return Backend(
+        opts.store, opts.group_rank, opts.group_size, opts.timeout, settings, options, opts.group_id
+    )

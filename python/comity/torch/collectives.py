@@ -102,7 +102,9 @@ class Collectives:
 
     def _one(self, items: Sequence[Any], op: str) -> Any:
         if len(items) != 1:
-            raise Misuse(f"rank {self._rank}: {op} takes one tensor per call, not {len(items)}", self._rank, op)
+            raise Misuse(
+                f"rank {self._rank}: {op} takes one tensor per call, not {len(items)}", self._rank, op
+            )
         return items[0]
 
     def _check(self, op: str, *tensors: torch.Tensor) -> None:
@@ -124,7 +126,14 @@ class Collectives:
         after: list[T.Finish] = []
         c = T.place(t, after)
         return self._go(
-            "all_reduce", opts, tensors, None, T.reduced(c, reduce, "all_reduce", self._rank), c, after, reduce=reduce
+            "all_reduce",
+            opts,
+            tensors,
+            None,
+            T.reduced(c, reduce, "all_reduce", self._rank),
+            c,
+            after,
+            reduce=reduce,
         )
 
     def allreduce_sparse(self, tensors: list[torch.Tensor], opts: Any = _NO_OPTIONS) -> _c10d.Work:
@@ -132,7 +141,11 @@ class Collectives:
         t = self._one(tensors, "all_reduce").detach()
         reduce, _ = self._reduction(opts, "all_reduce")
         if reduce != "sum" or t.layout is not torch.sparse_coo:
-            raise Misuse(f"rank {self._rank}: all_reduce of sparse tensors can only sum sparse_coo", self._rank, "all_reduce")
+            raise Misuse(
+                f"rank {self._rank}: all_reduce of sparse tensors can only sum sparse_coo",
+                self._rank,
+                "all_reduce",
+            )
         t = t.coalesce()
         n = torch.tensor([t._nnz()])
         counts = torch.empty(self._size, dtype=torch.int64)
@@ -201,9 +214,15 @@ class Collectives:
 
     # -- gathering
 
-    def allgather(self, outs: list[list[torch.Tensor]], ins: list[torch.Tensor], opts: Any = None) -> _c10d.Work:
+    def allgather(
+        self, outs: list[list[torch.Tensor]], ins: list[torch.Tensor], opts: Any = None
+    ) -> _c10d.Work:
         if len(outs) != len(ins):
-            raise Misuse(f"rank {self._rank}: all_gather got {len(ins)} inputs and {len(outs)} lists", self._rank, "all_gather")
+            raise Misuse(
+                f"rank {self._rank}: all_gather got {len(ins)} inputs and {len(outs)} lists",
+                self._rank,
+                "all_gather",
+            )
         works = [self._allgather_one(o, i, opts, outs) for o, i in zip(outs, ins, strict=True)]
         return self._several(works, outs)
 
@@ -229,7 +248,9 @@ class Collectives:
 
     _allgather_base = all_gather_single
 
-    def all_gather_single_coalesced(self, outs: list[torch.Tensor], ins: list[torch.Tensor], opts: Any = None) -> _c10d.Work:
+    def all_gather_single_coalesced(
+        self, outs: list[torch.Tensor], ins: list[torch.Tensor], opts: Any = None
+    ) -> _c10d.Work:
         works = [self.all_gather_single(o, i, opts) for o, i in zip(outs, ins, strict=True)]
         return self._several(works, outs)
 
@@ -275,7 +296,11 @@ class Collectives:
 
     def _parts(self, parts: Sequence[torch.Tensor], op: str, what: str) -> None:
         if len(parts) != self._size:
-            raise Misuse(f"rank {self._rank}: {op} needs {self._size} {what}, one per rank, not {len(parts)}", self._rank, op)
+            raise Misuse(
+                f"rank {self._rank}: {op} needs {self._size} {what}, one per rank, not {len(parts)}",
+                self._rank,
+                op,
+            )
 
     def _times(self, op: str, what: str, large: torch.Tensor, other: str, small: torch.Tensor) -> None:
         if large.numel() != self._size * small.numel():
@@ -284,10 +309,14 @@ class Collectives:
 
     # -- reduce_scatter
 
-    def reduce_scatter(self, outs: list[torch.Tensor], ins: list[list[torch.Tensor]], opts: Any) -> _c10d.Work:
+    def reduce_scatter(
+        self, outs: list[torch.Tensor], ins: list[list[torch.Tensor]], opts: Any
+    ) -> _c10d.Work:
         if len(outs) != len(ins):
             op = "reduce_scatter"
-            raise Misuse(f"rank {self._rank}: {op} got {len(outs)} outputs and {len(ins)} lists", self._rank, op)
+            raise Misuse(
+                f"rank {self._rank}: {op} got {len(outs)} outputs and {len(ins)} lists", self._rank, op
+            )
         works = []
         for out, parts in zip(outs, ins, strict=True):
             self._check("reduce_scatter", out, *parts)
@@ -305,7 +334,9 @@ class Collectives:
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def reduce_scatter_single_coalesced(self, outs: list[torch.Tensor], ins: list[torch.Tensor], opts: Any) -> _c10d.Work:
+    def reduce_scatter_single_coalesced(
+        self, outs: list[torch.Tensor], ins: list[torch.Tensor], opts: Any
+    ) -> _c10d.Work:
         works = [self.reduce_scatter_single(o, i, opts) for o, i in zip(outs, ins, strict=True)]
         return self._several(works, outs)
 
@@ -327,7 +358,12 @@ class Collectives:
     # -- all_to_all
 
     def all_to_all_single(
-        self, out: torch.Tensor, inp: torch.Tensor, out_split: list[int], in_split: list[int], opts: Any = None
+        self,
+        out: torch.Tensor,
+        inp: torch.Tensor,
+        out_split: list[int],
+        in_split: list[int],
+        opts: Any = None,
     ) -> _c10d.Work:
         self._check("all_to_all", out, inp)
         T.alike([out, inp], "all_to_all", self._rank)
@@ -335,7 +371,10 @@ class Collectives:
         o, i = T.place(out, after, read=False), T.contents(inp)
         split = {}
         if out_split or in_split:
-            split = {"counts": self._split(i, in_split, "input"), "recv_counts": self._split(o, out_split, "output")}
+            split = {
+                "counts": self._split(i, in_split, "input"),
+                "recv_counts": self._split(o, out_split, "output"),
+            }
         return self._go("all_to_all", opts, [out], T.moved(i), T.moved(o), (o, i), after, **split)
 
     alltoall_base = all_to_all_single
@@ -346,7 +385,9 @@ class Collectives:
         if not split:
             split = [rows // self._size] * self._size
         if sum(split) != rows or len(split) != self._size:
-            words = f"the {what} has {rows} rows, and its split sizes for {self._size} ranks are {list(split)}"
+            words = (
+                f"the {what} has {rows} rows, and its split sizes for {self._size} ranks are {list(split)}"
+            )
             raise Misuse(f"rank {self._rank}: all_to_all: {words}", self._rank, "all_to_all")
         row = t.numel() // rows * T.scale(t) if rows else 0
         return [s * row for s in split]

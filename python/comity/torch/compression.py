@@ -15,7 +15,6 @@ import torch
 from comity.errors import Config
 
 from . import tensors as T
-from .work import Work
 
 #: Elements that share a scale in `Int8`.
 BLOCK = 256
@@ -51,7 +50,9 @@ class Half(Codec):
     def all_reduce(self, group: Any, t: torch.Tensor, reduce: str, opts: Any, result: Any) -> Any:
         small = t.detach().to(self.dtype).contiguous()
         given = T.reduced(small, reduce, "all_reduce", group._rank)
-        return group._go("all_reduce", opts, result, None, given, small, [lambda: _store(t, small)], reduce=reduce)
+        return group._go(
+            "all_reduce", opts, result, None, given, small, [lambda: _store(t, small)], reduce=reduce
+        )
 
 
 class _Gathered(Codec):
@@ -109,7 +110,9 @@ class TopK(_Gathered):
     def __init__(self, ratio: float = 0.01, threshold: int = 0) -> None:
         super().__init__(threshold)
         if not 0 < ratio <= 1:
-            raise Config(f"the share of elements that top-k compression sends is above 0 and at most 1, not {ratio}")
+            raise Config(
+                f"the share of elements that top-k compression sends is above 0 and at most 1, not {ratio}"
+            )
         self.ratio = ratio
         self._rest: dict[Any, tuple[weakref.ref[Any] | None, torch.Tensor]] = {}
 

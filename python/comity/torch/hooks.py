@@ -52,7 +52,9 @@ def top_k(state: TopKState, bucket: dist.GradBucket) -> torch.futures.Future[tor
     return _gathered(state.codec, state.codec.pack(bucket.buffer().float(), key), group, bucket)
 
 
-def _gathered(codec: Any, mine: torch.Tensor, group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _gathered(
+    codec: Any, mine: torch.Tensor, group: dist.ProcessGroup, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
     size, grads = group.size(), bucket.buffer()
     parts = torch.empty(size * mine.numel(), dtype=torch.uint8)
     future = dist.all_gather_into_tensor(parts, mine, group=group, async_op=True).get_future()

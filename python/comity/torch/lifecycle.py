@@ -51,8 +51,12 @@ class Options:
         threshold: Tensors of fewer bytes are sent as they are.
     """
 
-    def __init__(self, compression: str | None = None, *, ratio: float = 0.01, threshold: int = 1 << 16) -> None:
-        self.compression = compression if compression is not None else os.environ.get("COMITY_TORCH_COMPRESSION") or None
+    def __init__(
+        self, compression: str | None = None, *, ratio: float = 0.01, threshold: int = 1 << 16
+    ) -> None:
+        self.compression = (
+            compression if compression is not None else os.environ.get("COMITY_TORCH_COMPRESSION") or None
+        )
         self.ratio = ratio
         self.threshold = threshold
 
@@ -100,9 +104,13 @@ class Lifecycle(Collectives):
                 store.wait([key], timedelta(seconds=max(left, 0.001)))
                 return store.get(key)
             except Exception as e:
-                raise Join(f"rank {self._rank} waited {left:.0f} s for rank 0 to come to group {self._name!r}: {e}") from e
+                raise Join(
+                    f"rank {self._rank} waited {left:.0f} s for rank 0 to come to group {self._name!r}: {e}"
+                ) from e
 
-        variables = {} if "COMITY_JOIN_TIMEOUT" in os.environ else {"COMITY_JOIN_TIMEOUT": f"{self._limit:.3f}"}
+        variables = (
+            {} if "COMITY_JOIN_TIMEOUT" in os.environ else {"COMITY_JOIN_TIMEOUT": f"{self._limit:.3f}"}
+        )
         return _core.init_with_store(
             self._rank, self._size, store.set, get, prefix=f"comity/{generation}", variables=variables
         )
@@ -111,7 +119,9 @@ class Lifecycle(Collectives):
 
     def _check_open(self, op: str) -> None:
         if self._closed is not None:
-            raise type(self._closed)(f"rank {self._rank}: {op}: {self._closed}", self._closed.rank, op, self._closed.cause)
+            raise type(self._closed)(
+                f"rank {self._rank}: {op}: {self._closed}", self._closed.rank, op, self._closed.cause
+            )
 
     def _mail(self, peer: int | None) -> Mailbox:
         """Where sends and receives go."""
@@ -131,7 +141,11 @@ class Lifecycle(Collectives):
     _set_default_timeout = set_timeout
 
     def monitored_barrier(
-        self, timeout: Any = None, wait_all_ranks: bool = False, *, waitAllRanks: bool = False  # noqa: N803
+        self,
+        timeout: Any = None,
+        wait_all_ranks: bool = False,
+        *,
+        waitAllRanks: bool = False,
     ) -> None:
         """Rank 0 learns who comes too late, and tells everyone. It goes over torch's store, so the group itself is unharmed."""
         self._check_open("monitored_barrier")
@@ -145,7 +159,10 @@ class Lifecycle(Collectives):
             words = self._heard(f"{at}/all", limit + 5.0)
             if words is None:
                 raise LimitPassed(
-                    f"rank {self._rank}: monitored_barrier: rank 0 did not answer within {limit:g} s", 0, "monitored_barrier", None
+                    f"rank {self._rank}: monitored_barrier: rank 0 did not answer within {limit:g} s",
+                    0,
+                    "monitored_barrier",
+                    None,
                 )
             if words != "here":
                 raise LimitPassed(f"rank {self._rank}: {words}", None, "monitored_barrier", words)
@@ -161,7 +178,9 @@ class Lifecycle(Collectives):
         words = f"monitored_barrier: rank{'s' * (len(late) > 1)} {ranks} did not come within {limit:g} s"
         self._store.set(f"{at}/all", words if late else "here")
         if late:
-            raise LimitPassed(f"rank 0: {words}", late[0], "monitored_barrier", f"not here within {limit:g} s")
+            raise LimitPassed(
+                f"rank 0: {words}", late[0], "monitored_barrier", f"not here within {limit:g} s"
+            )
 
     def _heard(self, key: str, limit: float) -> str | None:
         try:
@@ -210,7 +229,7 @@ class Lifecycle(Collectives):
 
     # -- what torch asks
 
-    def getBackendName(self) -> str:  # noqa: N802
+    def getBackendName(self) -> str:
         return "comity"
 
     def _get_backend_name(self) -> str:

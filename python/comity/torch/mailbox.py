@@ -43,7 +43,9 @@ _CODES = {getattr(torch, n): i for i, n in enumerate(_TYPES) if hasattr(torch, n
 class Pending:
     """A send or receive under way: a request as `work.py` takes it."""
 
-    def __init__(self, call: str, limit: float, rank: int | None, cancel: Callable[[Pending], None] | None = None) -> None:
+    def __init__(
+        self, call: str, limit: float, rank: int | None, cancel: Callable[[Pending], None] | None = None
+    ) -> None:
         self.call = call
         self.source = -1
         self._until = time.monotonic() + limit
@@ -83,14 +85,18 @@ class Pending:
             # In slices: only the main thread's wait sees signals, and it sees them between slices on every platform.
             if not self._event.wait(max(timeout if mine else left, 0)):
                 if mine:
-                    words = f"{self.call} is still under way after {timeout} s; wait again, or abort the group"
+                    words = (
+                        f"{self.call} is still under way after {timeout} s; wait again, or abort the group"
+                    )
                     raise LimitPassed(words, self._rank, self.call, None)
                 self._late()
         if self._error is not None:
             raise self._error
 
     def _late(self) -> None:
-        words = f"{self.call} did not finish within {self._limit:g} s; did the other rank make the matching call?"
+        words = (
+            f"{self.call} did not finish within {self._limit:g} s; did the other rank make the matching call?"
+        )
         error = LimitPassed(words, self._rank, self.call, f"not finished within {self._limit:g} s")
         if self._cancel is not None:
             self._cancel(self)
@@ -260,7 +266,9 @@ class _Outbox:
         """Send now; the group's own thread does it."""
         try:
             first = torch.frombuffer(bytearray(frame), dtype=torch.uint8)
-            last = self._pair.start("send", (first.data_ptr(), _U8, _FRAME), None, peer=1, hold=first, timeout=_EVER)
+            last = self._pair.start(
+                "send", (first.data_ptr(), _U8, _FRAME), None, peer=1, hold=first, timeout=_EVER
+            )
             if body is None:
                 self._last = last
                 pending.end()
@@ -355,7 +363,9 @@ class _Inbox:
             return None
         kind = _TYPES[code] if code < len(_TYPES) else "another type"
         cause = f"rank {self._source} sent {size} bytes of {kind}"
-        return Mismatch(f"rank {self._mail._rank}: {receive.call}: {cause}", self._source, receive.call, cause)
+        return Mismatch(
+            f"rank {self._mail._rank}: {receive.call}: {cause}", self._source, receive.call, cause
+        )
 
     def _serve(self) -> None:
         try:
@@ -375,7 +385,11 @@ class _Inbox:
         tag, code, _, _, size = _HEAD.unpack_from(memoryview(frame.numpy()))
         few = frame[_HEAD.size : _HEAD.size + size] if size <= _FEW else None
         with self._mail.posted() as lock:
-            while (receive := self._mail.match(self._source, tag)) is None and self._held + size > _KEPT and self._held:
+            while (
+                (receive := self._mail.match(self._source, tag)) is None
+                and self._held + size > _KEPT
+                and self._held
+            ):
                 if self._mail.ended():
                     return
                 lock.wait()
@@ -448,7 +462,9 @@ def _about(e: Error, peer: int) -> Error:
     if isinstance(e, Aborted):
         return Aborted(f"rank {peer} gave up the group: {cause}", peer, e.call, cause)
     if isinstance(e, LimitPassed):
-        return LimitPassed(f"rank {peer} did not take or give all of it in time ({cause})", peer, e.call, cause)
+        return LimitPassed(
+            f"rank {peer} did not take or give all of it in time ({cause})", peer, e.call, cause
+        )
     return e
 
 

@@ -81,11 +81,13 @@ def _add(total: list[float], group: Any, base: tuple[float, float]) -> None:
 def get_metrics() -> dict[str, Any]:
     """Figures since the start of the process or the last `reset_metrics`.
 
-    `total_ops`, `errors`, `bytes` (of tensors), `bytes_sent` (on the links), `asleep_s` (waiting for other ranks), `avg_ms`, `p50_ms`, `p99_ms`
-    (percentiles of the latest 1,024 calls of each operation), `gbps` (bits of tensors per second of call), and
+    `total_ops`, `errors`, `bytes` (of tensors), `bytes_sent` (on the links), `asleep_s` (waiting for other ranks), `avg_ms`,
+    `p50_ms`, `p99_ms` (percentiles of the latest 1,024 calls of each operation), `gbps` (bits of tensors per second of call), and
     `ops` with the same per operation. Calls that were not waited for are in none of them before their end was seen.
     """
-    ops = {name: _figures(o.calls, o.errors, o.bytes, o.nanos, list(o.times)) for name, o in list(_ops.items())}
+    ops = {
+        name: _figures(o.calls, o.errors, o.bytes, o.nanos, list(o.times)) for name, o in list(_ops.items())
+    }
     times = [t for o in list(_ops.values()) for t in list(o.times)]
     links = list(_gone)
     with _lock:

@@ -23,7 +23,9 @@ class ProcessGroup(Lifecycle, dist.ProcessGroup):
     supports_splitting = False
     supports_coalescing = True
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, options: Options, name: str) -> None:
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta, options: Options, name: str
+    ) -> None:
         dist.ProcessGroup.__init__(self, rank, size)
         self._group_name, self._group_desc = name, ""
         self._begin(store, rank, size, timeout, options, name)
@@ -34,7 +36,7 @@ class ProcessGroup(Lifecycle, dist.ProcessGroup):
     def size(self) -> int:
         return self._size
 
-    getRank, getSize = rank, size  # noqa: N815
+    getRank, getSize = rank, size
 
     def name(self) -> str:
         return "comity"
@@ -53,13 +55,13 @@ class ProcessGroup(Lifecycle, dist.ProcessGroup):
     def _set_group_desc(self, desc: str) -> None:
         self._group_desc = desc
 
-    def getGroupName(self) -> str:  # noqa: N802
+    def getGroupName(self) -> str:
         return self._group_name
 
-    def getGroupDesc(self) -> str:  # noqa: N802
+    def getGroupDesc(self) -> str:
         return self._group_desc
 
-    setGroupName, setGroupDesc = _set_group_name, _set_group_desc  # noqa: N815
+    setGroupName, setGroupDesc = _set_group_name, _set_group_desc
 
     @property
     def bound_device_id(self) -> None:
@@ -100,6 +102,6 @@ def refuse_devices(backend: str) -> None:
     others = {part.split(":")[-1] for part in backend.split(",")} - {"comity"}
     if others:
         raise Config(
-            f"torch {torch.__version__} cannot combine comity with {', '.join(sorted(others))} in one group ({backend!r}): use torch 2.14 or newer, "
-            "or make a group of its own for each with new_group(backend=...)"
+            f"torch {torch.__version__} cannot combine comity with {', '.join(sorted(others))} in one group ({backend!r}): "
+            "use torch 2.14 or newer, or make a group of its own for each with new_group(backend=...)"
         )

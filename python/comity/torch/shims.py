@@ -76,5 +76,10 @@ def install() -> None:
                 return found
         return source(self)
 
-    work.is_completed, work.is_success, work.exception, work.result = is_completed, is_success, exception, results
+    work.is_completed, work.is_success, work.exception, work.result = (
+        is_completed,
+        is_success,
+        exception,
+        results,
+    )
     work._source_rank = work.source_rank = source_rank

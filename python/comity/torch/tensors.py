@@ -45,7 +45,13 @@ Finish = Callable[[], None]
 
 def plain(t: torch.Tensor) -> bool:
     """Whether the tensor can be used where it lies."""
-    return t.device.type == "cpu" and t.layout is torch.strided and t.is_contiguous() and not t.is_neg() and not t.is_conj()
+    return (
+        t.device.type == "cpu"
+        and t.layout is torch.strided
+        and t.is_contiguous()
+        and not t.is_neg()
+        and not t.is_conj()
+    )
 
 
 def check(t: torch.Tensor, op: str, rank: int) -> None:
@@ -63,7 +69,9 @@ def check(t: torch.Tensor, op: str, rank: int) -> None:
     if t.layout is not torch.strided:
         raise Misuse(f"rank {rank}: {op} takes dense tensors, not {t.layout}; see to_dense()", None, op)
     if t.is_quantized:
-        raise Misuse(f"rank {rank}: {op} does not take quantized tensors; see int_repr() and dequantize()", None, op)
+        raise Misuse(
+            f"rank {rank}: {op} does not take quantized tensors; see int_repr() and dequantize()", None, op
+        )
 
 
 def moved(t: torch.Tensor, elements: int | None = None) -> Given:

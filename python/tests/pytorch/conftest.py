@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 
-from torch_ranks import Ranks  # noqa: E402
+from torch_ranks import Ranks
 
 
 @pytest.fixture(scope="session")

@@ -56,8 +56,14 @@ def misuse(rank: int, size: int) -> list:
         caught(lambda: dist.all_gather_into_tensor(torch.empty(3), torch.ones(2))),
         caught(lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND)),
         caught(lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool), dist.ReduceOp.AVG)),
-        caught(lambda: dist.all_to_all_single(torch.empty(2 * size), torch.empty(2 * size), [9] * size, [2] * size)),
-        caught(lambda: dist.all_gather([torch.empty(2)], torch.ones(2))) if size > 1 else caught(lambda: 1 / 0),
+        caught(
+            lambda: dist.all_to_all_single(
+                torch.empty(2 * size), torch.empty(2 * size), [9] * size, [2] * size
+            )
+        ),
+        caught(lambda: dist.all_gather([torch.empty(2)], torch.ones(2)))
+        if size > 1
+        else caught(lambda: 1 / 0),
     ]
     dist.barrier()
     return out
@@ -65,7 +71,9 @@ def misuse(rank: int, size: int) -> list:
 
 def again(rank: int, size: int) -> list:
     """A second init, and calls after the end."""
-    out = [caught(lambda: dist.init_process_group("comity", rank=rank, world_size=size, store=dist.HashStore()))]
+    out = [
+        caught(lambda: dist.init_process_group("comity", rank=rank, world_size=size, store=dist.HashStore()))
+    ]
     group = dist.new_group()
     backend = group._get_backend(torch.device("cpu"))
     dist.destroy_process_group(group)

@@ -60,9 +60,12 @@ def ddp(rank: int, size: int) -> None:
         {"static_graph": True, "gradient_as_bucket_view": True},
     ):
         like_gloo(lambda g, s=settings: train(DDP(net(), process_group=g, **s), rank), size)
+
     # Buffers, and steps without synchronisation.
     def accumulate(group: Any) -> list[torch.Tensor]:
-        model = DDP(nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 3)), process_group=group)
+        model = DDP(
+            nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 3)), process_group=group
+        )
         with model.no_sync():
             model(batch(rank, 0)[0]).sum().backward()
         model(batch(rank, 1)[0]).sum().backward()
@@ -96,7 +99,11 @@ def hooks(rank: int, size: int) -> None:
     """Torch's own communication hooks."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-    for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook, default_hooks.bf16_compress_hook):
+    for hook in (
+        default_hooks.allreduce_hook,
+        default_hooks.fp16_compress_hook,
+        default_hooks.bf16_compress_hook,
+    ):
 
         def run(group: Any, hook: Any = hook) -> list[torch.Tensor]:
             model = DDP(net(), process_group=group, bucket_cap_mb=0.01)
@@ -106,7 +113,9 @@ def hooks(rank: int, size: int) -> None:
         like_gloo(run, size, 1e-2)
     # gloo ends the process here (torch 2.15), so there is nothing to compare with: ranks must agree and learn.
     model = DDP(net())
-    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1)
+    state = powerSGD_hook.PowerSGDState(
+        None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1
+    )
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     weights = train(model, rank, steps=5)[-6:]
     for w in weights:
@@ -180,7 +189,9 @@ def tensor_parallel(rank: int, size: int) -> None:
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
         a.sum().backward()
         b.sum().backward()
-        torch.testing.assert_close(whole[0].weight.grad, split[0].weight.grad.full_tensor(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            whole[0].weight.grad, split[0].weight.grad.full_tensor(), rtol=1e-5, atol=1e-5
+        )
     if size == 4:
         grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         d = distribute_tensor(big, grid, [Shard(0), Shard(1)])
@@ -215,7 +226,9 @@ def compiled(rank: int, size: int) -> None:
 
     # These processes ran it with other group sizes before, which are constants of the compiled code.
     torch._dynamo.reset()
-    like_gloo(lambda g: train(torch.compile(DDP(net(), process_group=g), backend="aot_eager"), rank, steps=2), size)
+    like_gloo(
+        lambda g: train(torch.compile(DDP(net(), process_group=g), backend="aot_eager"), rank, steps=2), size
+    )
     group = dist.group.WORLD
 
     @torch.compile(fullgraph=True, backend="aot_eager")

@@ -16,7 +16,10 @@ def classes(out: list, step: int) -> list[str]:
 
 def test_ranks_with_other_sizes_are_told(ranks: Ranks) -> None:
     out = ranks.run(2, bodies.sizes)
-    assert classes(out, 0) == ["Mismatch", "Mismatch"] or sorted(classes(out, 0)) == ["Aborted", "Mismatch"], out
+    assert classes(out, 0) == ["Mismatch", "Mismatch"] or sorted(classes(out, 0)) == [
+        "Aborted",
+        "Mismatch",
+    ], out
     for rank, steps in enumerate(out):
         assert "f32[3]" in steps[0][1] and "f32[4]" in steps[0][1] and "all_reduce" in steps[0][3], steps
         assert steps[0][2] == 1 - rank or steps[0][0] == "Aborted"
@@ -69,7 +72,9 @@ def test_limits(ranks: Ranks) -> None:
     wait, barrier, call = out[0]
     assert wait[0] == "TimeoutError" and 0.2 <= wait[4] < 0.6, wait
     assert barrier[0] == "TimeoutError" and "1" in barrier[1] and 0.4 <= barrier[4] < 2.4, barrier
-    assert call[0] == "TimeoutError" and "rank 1" in call[1] and "all_reduce" in call[3] and call[4] < 2.5, call
+    assert call[0] == "TimeoutError" and "rank 1" in call[1] and "all_reduce" in call[3] and call[4] < 2.5, (
+        call
+    )
     told, ended = out[1]
     assert told[0] == "TimeoutError" and "monitored_barrier" in told[1], told
     assert ended[0] in ("TimeoutError", "PeerLost", "Aborted"), ended
@@ -85,7 +90,7 @@ def test_receives_that_do_not_fit(ranks: Ranks) -> None:
 
 @pytest.mark.parametrize("how", ["all_reduce", "async", "future", "recv"])
 def test_a_killed_rank_is_named(ranks: Ranks, how: str) -> None:
-    out = ranks.run(3, bodies.killed, how, init=None, may_die=[2])
+    out = ranks.run(3, bodies.killed, how, init=None, may_die=(2,))
     for rank in range(2):
         first, second = out[rank]
         assert first[0] == ("RuntimeError" if how == "future" else "PeerLost"), out
@@ -94,6 +99,8 @@ def test_a_killed_rank_is_named(ranks: Ranks, how: str) -> None:
 
 
 def test_a_rank_killed_in_backward_is_named(ranks: Ranks) -> None:
-    out = ranks.run(2, bodies.backward, init=None, may_die=[1])
+    out = ranks.run(2, bodies.backward, init=None, may_die=(1,))
     (error,) = out[0]
-    assert error[0] in ("RuntimeError", "PeerLost") and "rank 1" in error[1] and "all_reduce" in error[1], error
+    assert error[0] in ("RuntimeError", "PeerLost") and "rank 1" in error[1] and "all_reduce" in error[1], (
+        error
+    )

@@ -49,7 +49,16 @@ def _serve(pipe: Any) -> None:
             os.environ.pop(k) if v is None else os.environ.__setitem__(k, v)
 
 
-def _run(module: str, name: str, rank: int, size: int, address: tuple, test: str, args: tuple, init: dict | None) -> Any:
+def _run(
+    module: str,
+    name: str,
+    rank: int,
+    size: int,
+    address: tuple,
+    test: str,
+    args: tuple,
+    init: dict | str | None,
+) -> Any:
     import torch.distributed as dist
 
     import comity
@@ -59,7 +68,7 @@ def _run(module: str, name: str, rank: int, size: int, address: tuple, test: str
     store = dist.PrefixStore(test, dist.TCPStore(*address, is_master=False, timeout=timedelta(seconds=60)))
     if init is None:
         return body(rank, size, store, *args)
-    settings = {"backend": "comity", "timeout": timedelta(seconds=20)} | init
+    settings = {"timeout": timedelta(seconds=20)} | ({"backend": init} if isinstance(init, str) else init)
     dist.init_process_group(store=store, rank=rank, world_size=size, **settings)
     try:
         return body(rank, size, *args)
@@ -98,10 +107,17 @@ class Ranks:
         return process, ours
 
     def run(
-        self, n: int, body: Any, *args: Any, init: dict | None = {}, env: dict[str, str] | None = None, may_die: list[int] = [], limit: float = LIMIT  # noqa: B006
+        self,
+        n: int,
+        body: Any,
+        *args: Any,
+        init: dict | str | None = "comity",
+        env: dict[str, str] | None = None,
+        may_die: tuple[int, ...] = (),
+        limit: float = LIMIT,
     ) -> list[Any]:
-        """What `body` returns on each of `n` ranks. `init`: what to say to init_process_group; None: the body does it. Of ranks that `may_die`
-        it is the exit code."""
+        """What `body` returns on each of `n` ranks; of ranks that `may_die`, their exit code. `init`: what to say to
+        `init_process_group`; None: the body calls it."""
         import torch.distributed as dist
 
         if self._store is None:
@@ -112,7 +128,17 @@ class Ranks:
         self._tests += 1
         address = ("127.0.0.1", self._store.port)
         for rank in range(n):
-            job = (body.__module__, body.__name__, rank, n, address, f"test{self._tests}", args, init, env or {})
+            job = (
+                body.__module__,
+                body.__name__,
+                rank,
+                n,
+                address,
+                f"test{self._tests}",
+                args,
+                init,
+                env or {},
+            )
             self._workers[rank][1].send(job)
         until, out = time.monotonic() + limit, []
         for rank in range(n):

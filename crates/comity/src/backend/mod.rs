@@ -68,8 +68,10 @@ pub(crate) trait Backend: Send + fmt::Debug {
     /// What ends a call under way from another thread; `None` when no call can take long.
     fn alarm(&self) -> Option<Alarm>;
 
-    /// What makes groups of some members without the others; `None` for a group of one.
-    fn door(&self) -> Option<Door>;
+    /// What makes groups of some members without the others; `None` where nothing does.
+    fn door(&self) -> Option<Door> {
+        None
+    }
 
     /// The link to each rank; `None` for oneself.
     fn links(&self) -> Vec<Option<LinkKind>>;

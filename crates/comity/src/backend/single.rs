@@ -1,6 +1,6 @@
 //! A group of one: every call copies or does nothing.
 
-use super::{Alarm, Backend, Bufs, Call, Door};
+use super::{Alarm, Backend, Bufs, Call};
 use crate::{CallInfo, Error, LinkKind, Result, stats::Counters, view};
 use std::{sync::Arc, time::Duration};
 
@@ -25,10 +25,6 @@ impl Backend for Single {
     }
 
     fn alarm(&self) -> Option<Alarm> {
-        None
-    }
-
-    fn door(&self) -> Option<Door> {
         None
     }
 

@@ -24,7 +24,7 @@ impl Group {
     ///
     /// # Errors
     /// [`Misuse::Members`] for a list with ranks outside the group, with one twice, or without this one;
-    /// [`Error::Join`] when a member does not come; [`Error::PeerLost`] when one has died. None of them ends this group.
+    /// [`Error::Unavailable`] over MPI; [`Error::Join`] when a member does not come; [`Error::PeerLost`] when one has died. None of them ends this group.
     pub fn subgroup(&self, members: &[usize], label: u64) -> Result<Self> {
         let me = self.rank();
         let mut seen = vec![false; self.size()];
@@ -35,11 +35,15 @@ impl Group {
         let counters = Arc::<Counters>::default();
         let context = door.as_ref().map_or(1, |d| split::name_of(d.context, label, members));
         let backend: Box<dyn Backend> = match door {
-            Some(door) if members.len() > 1 => {
+            _ if members.len() == 1 => Box::new(Single),
+            Some(door) => {
                 let world = door.world.upgrade().ok_or(Error::Closed)?;
                 door.open(world, members, context, counters.clone(), self.limit)?
             }
-            _ => Box::new(Single),
+            None => {
+                let reason = "this group's library makes groups with all ranks only; use split";
+                return Err(Error::Unavailable { backend: "subgroup", reason: reason.into() });
+            }
         };
         let peers: Vec<Peer> =
             members.iter().enumerate().map(|(rank, &m)| Peer { rank, ..peers[m].clone() }).collect();
