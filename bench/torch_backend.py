@@ -20,7 +20,9 @@ BACKENDS = ("comity", "gloo")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="latency,bandwidth,ddp")
@@ -53,7 +55,9 @@ def rank_main(rank: int, args: argparse.Namespace, port: int) -> None:
             print(line, flush=True)
 
     links = os.environ.get("COMITY_LINKS", "shm,tcp")
-    say(f"torch {torch.__version__}, comity {comity.__version__} (links {links}), {args.ranks} ranks, {args.rounds} rounds")
+    say(
+        f"torch {torch.__version__}, comity {comity.__version__} (links {links}), {args.ranks} ranks, {args.rounds} rounds"
+    )
     wanted = args.only.split(",")
     if "latency" in wanted:
         t = torch.zeros(2)
@@ -70,15 +74,19 @@ def rank_main(rank: int, args: argparse.Namespace, port: int) -> None:
         for size in (1 << 20, 64 << 20):
             big = torch.ones(size // 4)
 
-            def once(group: dist.ProcessGroup, big: torch.Tensor = big) -> float:
-                begun = time.perf_counter()
-                dist.all_reduce(big, group=group)
+            cpu: dict[str, list[float]] = {b: [] for b in groups}
+
+            def once(backend: str, big: torch.Tensor = big, cpu: dict = cpu) -> float:
+                begun, used = time.perf_counter(), time.process_time()
+                dist.all_reduce(big, group=groups[backend])
                 took = time.perf_counter() - begun
+                cpu[backend].append(time.process_time() - used)
                 big.fill_(1)
                 return took
 
-            times = alternate(once, groups, 3 * args.rounds)
+            times = alternate(once, {b: b for b in groups}, 3 * args.rounds)
             report(say, f"all_reduce {size >> 20} MiB, ms", times, 1e3)
+            report(say, f"all_reduce {size >> 20} MiB, CPU ms of one rank", cpu, 1e3)
     if "ddp" in wanted:
         train(rank, args, groups, say)
     dist.destroy_process_group()

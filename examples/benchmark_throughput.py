@@ -1,6 +1,6 @@
 """Draw what `examples/ddp_train.py --save-stats` kept: throughput, step times, and the loss over time.
 
-    python examples/benchmark_throughput.py baseline.json ddp.json -o throughput.png     (needs matplotlib)
+python examples/benchmark_throughput.py baseline.json ddp.json -o throughput.png     (needs matplotlib)
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from pathlib import Path
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("stats", nargs="+", help="files of --save-stats")
     parser.add_argument("-o", "--out", default="throughput.png")
     args = parser.parse_args()

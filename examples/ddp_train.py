@@ -26,15 +26,30 @@ import comity.torch
 DIGITS = Path(__file__).parent.parent / "data" / "digits.csv"
 
 
+def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Pixels, labels, and which rows are for training and for the test."""
+    rows = torch.tensor([[float(x) for x in line.split(",")] for line in DIGITS.read_text().split()])
+    order = torch.randperm(len(rows))
+    return rows[:, :-1] / 16, rows[:, -1].long(), order[297:], order[:297]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--baseline", action="store_true", help="train in this process alone, without communication")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--baseline", action="store_true", help="train in this process alone, without communication"
+    )
     parser.add_argument("--backend", default="comity", help="comity, or gloo to compare with")
-    parser.add_argument("--compression", choices=["fp16", "bf16", "int8", "topk"], help="how gradients are sent")
+    parser.add_argument(
+        "--compression", choices=["fp16", "bf16", "int8", "topk"], help="how gradients are sent"
+    )
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch", type=int, default=256, help="of all ranks together")
     parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--save-stats", metavar="FILE", help="write step times, losses and metrics as JSON (rank 0)")
+    parser.add_argument(
+        "--save-stats", metavar="FILE", help="write step times, losses and metrics as JSON (rank 0)"
+    )
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -45,13 +60,14 @@ def main() -> None:
     rank = 0 if args.baseline else dist.get_rank()
     size = 1 if args.baseline else dist.get_world_size()
 
-    rows = torch.tensor([[float(x) for x in line.split(",")] for line in DIGITS.read_text().split()])
-    pixels, labels = rows[:, :-1] / 16, rows[:, -1].long()
-    order = torch.randperm(len(rows))
-    test, train = order[:297], order[297:]
+    pixels, labels, train, test = digits()
 
     model: nn.Module = nn.Sequential(
-        nn.Linear(64, args.width), nn.ReLU(), nn.Linear(args.width, args.width), nn.ReLU(), nn.Linear(args.width, 10)
+        nn.Linear(64, args.width),
+        nn.ReLU(),
+        nn.Linear(args.width, args.width),
+        nn.ReLU(),
+        nn.Linear(args.width, 10),
     )
     if not args.baseline:
         model = DistributedDataParallel(model)
@@ -76,12 +92,21 @@ def main() -> None:
         right = (model(pixels[test]).argmax(1) == labels[test]).float().mean().item()
     if rank == 0:
         rate = args.batch * len(times[5:]) / sum(times[5:])
-        print(f"{size} ranks: loss {losses[-1]:.3f}, {right:.1%} of the test digits right, {rate:.0f} samples/s")
+        print(
+            f"{size} ranks: loss {losses[-1]:.3f}, {right:.1%} of the test digits right, {rate:.0f} samples/s"
+        )
         if args.save_stats:
             name = "one process" if args.baseline else f"{args.backend}, {size} ranks"
             name += f", {args.compression}" if args.compression else ""
             metrics = {} if args.baseline else comity.torch.get_metrics()
-            stats = {"name": name, "batch": args.batch, "times": times, "losses": losses, "right": right, "metrics": metrics}
+            stats = {
+                "name": name,
+                "batch": args.batch,
+                "times": times,
+                "losses": losses,
+                "right": right,
+                "metrics": metrics,
+            }
             Path(args.save_stats).write_text(json.dumps(stats))
     if not args.baseline:
         dist.destroy_process_group()
