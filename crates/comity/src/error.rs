@@ -229,6 +229,16 @@ pub enum Misuse {
         /// The group's size.
         size: usize,
     },
+    /// A list of members that no group can have.
+    #[error(
+        "the members must be ranks of a group of {size}, each once, and rank {rank}, which calls, among them"
+    )]
+    Members {
+        /// This rank.
+        rank: usize,
+        /// The group's size.
+        size: usize,
+    },
     /// A list of counts has the wrong length.
     #[error("{got} counts were given for {size} ranks")]
     Counts {

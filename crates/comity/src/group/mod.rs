@@ -4,13 +4,14 @@ mod connect;
 mod ops;
 mod request;
 mod split;
+mod subgroup;
 
 pub use connect::{init, init_strict};
 pub use request::{Request, Scope};
 
 use crate::{
     CallInfo, Error, LinkKind, Misuse, Op, Peer, Result, Stats,
-    backend::{Alarm, Backend, Call, Fabric, Single},
+    backend::{Alarm, Backend, Call, Door, Fabric, Single},
     boot::World,
     config::MAX_TIMEOUT,
     engine::Failure,
@@ -80,6 +81,8 @@ pub(crate) struct Core {
     worker: Mutex<Option<mpsc::Sender<Job>>>,
     /// Reaches calls under way from other threads.
     alarm: Option<Alarm>,
+    /// Makes groups of some members; `None` when there are no others.
+    door: Option<Door>,
     kinds: Vec<Option<LinkKind>>,
 }
 
@@ -163,7 +166,7 @@ impl Group {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Self {
-        let (alarm, kinds) = (backend.alarm(), backend.links());
+        let (alarm, door, kinds) = (backend.alarm(), backend.door(), backend.links());
         let state = State { backend: Some(backend), seq: 0, splits: 0, context, broken: None, recorder };
         let core = Core {
             rank,
@@ -173,6 +176,7 @@ impl Group {
             counters,
             worker: Mutex::new(None),
             alarm,
+            door,
             kinds,
         };
         Self { core: Arc::new(core), limit }
