@@ -10,14 +10,17 @@ use text::blank;
 const MOST_LINES: usize = 700;
 
 /// Unsafe code: a folder ends with `/`.
-const UNSAFE: [(&str, &str); 9] = [
+const UNSAFE: [(&str, &str); 10] = [
     ("crates/comity/src/sys/", "calls into the system"),
     ("crates/comity/src/view/", "borrowed memory of any type"),
     ("crates/comity/src/kernel/", "vector instructions"),
     ("crates/comity/src/link/shm.rs", "memory that two processes map"),
     ("crates/comity/src/link/ring.rs", "memory that two processes map"),
+    ("crates/comity/src/backend/nccl/", "addresses of device memory that views promise"),
+    ("crates/comity/src/cuda.rs", "the same, for memory of this project's own tools"),
     ("crates/comity/src/dtype.rs", "the trait that says which types are plain data"),
     ("crates/comity/src/turn.rs", "a cell in its loom test"),
+    ("crates/comity-py/src/raw.rs", "memory that Python vouches for"),
     ("crates/comity-cli/src/launch/sys.rs", "fork, and signals to process groups"),
     ("crates/comity-cli/tests/faults/actor.rs", "a test's fork, which keeps sockets open"),
 ];
@@ -30,9 +33,15 @@ const WAITS: [(&str, &str); 16] = [
     ),
     ("crates/comity/src/engine/run.rs", "the same"),
     ("crates/comity/src/engine/blame.rs", "word of whose fault it was, 100 ms at most"),
-    ("crates/comity/src/backend/company.rs", "a library: to the call's deadline, and the bell rings for a failure"),
+    (
+        "crates/comity/src/backend/company.rs",
+        "a library: to the call's deadline, and the bell rings for a failure",
+    ),
     ("crates/comity/src/backend/mpi/place.rs", "MPI telling the meeting place: to the join deadline"),
-    ("crates/comity/src/backend/nccl/guard.rs", "the thread that watches NCCL: woken for each call and at the end"),
+    (
+        "crates/comity/src/backend/nccl/guard.rs",
+        "the thread that watches NCCL: woken for each call and at the end",
+    ),
     ("crates/comity/src/turn.rs", "an earlier call of this group, which has a deadline"),
     ("crates/comity/src/group/mod.rs", "its turn, as above"),
     (
@@ -48,6 +57,11 @@ const WAITS: [(&str, &str); 16] = [
         "crates/comity/src/boot/board/unix.rs",
         "another try: to the join deadline; its thread: woken when it is to stop",
     ),
+    (
+        "crates/comity-py/src/request.rs",
+        "background work, as above; a look at Python's signals ten times a second",
+    ),
+    ("crates/comity-py/src/callbacks.rs", "the next callback: 10 s at most"),
     ("crates/comity/src/sys/", "poll itself, with the deadline of its caller"),
 ];
 

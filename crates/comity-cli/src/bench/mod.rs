@@ -88,6 +88,9 @@ pub(crate) struct Args {
     /// Write each rank's samples to DIR/TAG.rN.jsonl
     #[arg(long, value_name = "DIR/TAG", hide = true)]
     raw: Option<PathBuf>,
+
+    #[command(flatten)]
+    trust: here::Trust,
 }
 
 fn op_parser() -> PossibleValuesParser {
@@ -126,7 +129,7 @@ pub(crate) fn bench(args: Args) -> u8 {
         eprintln!("comity bench: --op {} is not defined on --dtype {}", args.op, args.dtype);
         return 2;
     }
-    let (group, device) = match here::join_for(args.backend, args.device) {
+    let (group, device) = match here::join_for(args.backend, args.device, &args.trust) {
         Ok(j) => j,
         Err(e) => return here::failed("bench", &e),
     };
@@ -153,7 +156,13 @@ pub(crate) fn bench(args: Args) -> u8 {
 }
 
 /// The whole table; how many elements were wrong.
-fn table(group: &Group, device: Option<&Cuda>, args: &Args, mut raw: Option<Raw>, mut say: impl FnMut(String)) -> Result<u64> {
+fn table(
+    group: &Group,
+    device: Option<&Cuda>,
+    args: &Args,
+    mut raw: Option<Raw>,
+    mut say: impl FnMut(String),
+) -> Result<u64> {
     let n = group.size();
     let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     if !args.json {

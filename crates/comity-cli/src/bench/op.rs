@@ -123,7 +123,13 @@ struct There {
 
 impl<'a, T: Sample> Cell<'a, T> {
     /// `count` elements in all; a multiple of the group's size where there are parts.
-    pub(super) fn new(op: Op, reduce: ReduceOp, group: &'a Group, count: usize, device: Option<&Cuda>) -> Result<Self> {
+    pub(super) fn new(
+        op: Op,
+        reduce: ReduceOp,
+        group: &'a Group,
+        count: usize,
+        device: Option<&Cuda>,
+    ) -> Result<Self> {
         let other = match op {
             Op::AllToAll | Op::SendRecv | Op::PingPong => count,
             _ if op.has_parts() => count / group.size(),
@@ -151,7 +157,14 @@ impl<'a, T: Sample> Cell<'a, T> {
     }
 
     /// As [`call`](Self::call), on the device's buffers.
-    fn call_there(group: &Group, op: Op, reduce: ReduceOp, root: usize, there: &mut There, lens: (usize, usize)) -> Result<()> {
+    fn call_there(
+        group: &Group,
+        op: Op,
+        reduce: ReduceOp,
+        root: usize,
+        there: &mut There,
+        lens: (usize, usize),
+    ) -> Result<()> {
         let (g, me, n, t) = (group, group.rank(), group.size(), T::DTYPE);
         let There { full, other, .. } = there;
         let (len, part) = lens;

@@ -108,6 +108,9 @@ pub(crate) struct Args {
     /// The seed of the data
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+
+    #[command(flatten)]
+    trust: here::Trust,
 }
 
 const AFTER: &str = "\
@@ -150,7 +153,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { ops: Vec::new(), dtypes: DType::ALL.to_vec(), quick: false, large: false, seed: 0, device: None }
+        Self {
+            ops: Vec::new(),
+            dtypes: DType::ALL.to_vec(),
+            quick: false,
+            large: false,
+            seed: 0,
+            device: None,
+        }
     }
 }
 
@@ -196,8 +206,15 @@ pub fn run_with(group: &Group, options: &Options, each: &mut dyn FnMut(&Line)) -
 /// `comity check`; the exit code.
 pub(crate) fn check(args: Args) -> u8 {
     let dtypes = if args.dtypes.is_empty() { DType::ALL.to_vec() } else { args.dtypes };
-    let options = Options { ops: args.ops, dtypes, quick: args.quick, large: args.large, seed: args.seed, device: None };
-    let joined = here::join_for(args.backend, args.device);
+    let options = Options {
+        ops: args.ops,
+        dtypes,
+        quick: args.quick,
+        large: args.large,
+        seed: args.seed,
+        device: None,
+    };
+    let joined = here::join_for(args.backend, args.device, &args.trust);
     let (group, device) = match joined {
         Ok(j) => j,
         Err(e) => return here::failed("check", &e),

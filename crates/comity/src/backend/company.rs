@@ -10,7 +10,7 @@ use crate::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     fmt,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -32,7 +32,10 @@ pub(crate) struct Company {
 
 impl fmt::Debug for Company {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Company").field("rank", &self.rank).field("members", &self.members).finish_non_exhaustive()
+        f.debug_struct("Company")
+            .field("rank", &self.rank)
+            .field("members", &self.members)
+            .finish_non_exhaustive()
     }
 }
 
@@ -70,7 +73,8 @@ impl Company {
         counters: Arc<Counters>,
     ) -> Self {
         let rank = members.iter().position(|&m| m == world.rank()).unwrap_or_default();
-        let known = |m: usize| world.peers().get(m).cloned().unwrap_or(Peer { rank: m, host: None, pid: None });
+        let known =
+            |m: usize| world.peers().get(m).cloned().unwrap_or(Peer { rank: m, host: None, pid: None });
         let peers = members.iter().enumerate().map(|(rank, &m)| Peer { rank, ..known(m) }).collect();
         Self { rank, world, watch, members, peers, context, counters }
     }
@@ -129,7 +133,7 @@ impl Company {
         // A signal ends the sleep early, which is no harm.
         let _ = poll(&mut [PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN)], Some(&limit));
         self.watch.hush();
-        self.counters.parked_ns.fetch_add(slept.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.counters.slept(slept.elapsed());
     }
 
     /// The group has failed here; the others are told.

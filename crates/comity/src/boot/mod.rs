@@ -11,7 +11,9 @@ mod hello;
 mod here;
 mod liveness;
 mod meet;
+mod membership;
 mod mesh;
+mod posted;
 mod standing;
 mod store;
 mod stream;
@@ -25,7 +27,11 @@ use crate::{
     engine::{Failure, Header, Watch},
     link::Link,
 };
-use std::{fmt, sync::Arc, time::Instant};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// Links by rank of the group; `None` for oneself.
 pub(crate) type Links = Vec<Option<Box<dyn Link>>>;
@@ -45,6 +51,11 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
 
     /// Cores of the host that has fewest: a number that all ranks know alike.
     fn cores(&self) -> usize;
+
+    /// How long a rank may be silent; `None`: for ever.
+    fn silence(&self) -> Option<Duration> {
+        None
+    }
 
     /// Make the links of a group and begin to watch its members on behalf of `watch`. Every member calls this with the same
     /// `context` (which names the group among all of this world's) and the same `members`.

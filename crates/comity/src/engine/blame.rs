@@ -59,12 +59,29 @@ impl Engine {
         }
     }
 
+    /// A peer that owes this rank the rest of a frame, after nothing has moved for `idle`: it had all of it at hand, and beats
+    /// come from it, so bytes were lost on the way. Twice the limit on silence, because a link that was down for less than
+    /// that limit may take so long to send again.
+    pub(super) fn stalled(&self, schedule: &Schedule, idle: Duration) -> Option<Stop> {
+        let limit = self.silence?.saturating_mul(2);
+        // Not one whose bytes lie here and are only not wanted yet.
+        let owes = |p: &usize| self.rx[*p].starved && self.links[*p].as_ref().is_some_and(|l| l.is_inside());
+        let peer = (idle > limit).then(|| schedule.waiting_for().into_iter().find(owes))??;
+        let cause = format!("stopped in the middle of a frame: its rest did not come within {limit:?}");
+        Some(Stop::Refused(peer, Refusal::Link(LinkError(cause))))
+    }
+
     /// Turn what stopped the loop into this rank's error, and tell the others.
     pub(super) fn explain(&mut self, stop: Stop, schedule: &Schedule, task: &Task<'_>) -> Error {
         let call = Some(task.info);
         match stop {
             Stop::Failed(f) => self.blame(&f, call),
             Stop::Closed => Error::Closed,
+            Stop::Interrupted(why) => {
+                let me = self.rank;
+                self.abort(Failure { culprit: me, by: me, cause: why.clone(), reported: true, calls: None });
+                Error::Aborted { by: self.members[me].clone(), reason: why, call }
+            }
             Stop::Left(peer) => {
                 let cause = "left the group".to_owned();
                 self.abort(Failure {
@@ -115,7 +132,14 @@ impl Engine {
                 if let Some(f) = self.watch.failure() {
                     return self.blame(f, call);
                 }
-                let cause = if self.watch.has_left(peer) { "left the group".into() } else { cause };
+                let path = self.links[peer].as_ref().and_then(|l| l.path());
+                let cause = match path {
+                    _ if self.watch.has_left(peer) => "left the group".into(),
+                    Some((here, there)) => {
+                        format!("{cause}, over TCP from {there} to {} at {here}", self.members[self.rank])
+                    }
+                    None => cause,
+                };
                 self.abort(Failure {
                     culprit: peer,
                     by: self.rank,

@@ -12,6 +12,7 @@
 use super::{
     Failure, Patience, Watch,
     header::Header,
+    interrupt::Asking,
     stream::{Begin, Refusal, Rx, Tx},
     wait::{Stage, Wait},
 };
@@ -44,6 +45,8 @@ pub(crate) struct Engine {
     pub(super) members: Arc<[Peer]>,
     pub(super) patience: Patience,
     pub(super) counters: Arc<Counters>,
+    /// How long a member may be silent.
+    pub(super) silence: Option<Duration>,
 }
 
 /// What a call is made of besides its data.
@@ -70,6 +73,8 @@ pub(super) enum Stop {
     Refused(usize, Refusal),
     Failed(Failure),
     Late,
+    /// This rank's program was interrupted.
+    Interrupted(String),
     /// This rank closes the group.
     Closed,
     Left(usize),
@@ -86,7 +91,8 @@ impl Engine {
     ) -> Self {
         let size = members.len();
         let (tx, rx) = ((0..size).map(|_| Tx::new()).collect(), (0..size).map(|_| Rx::new()).collect());
-        Self { rank, links, tx, rx, world, context, watch, members, patience, counters }
+        let silence = world.silence();
+        Self { rank, links, tx, rx, world, context, watch, members, patience, counters, silence }
     }
 
     /// Run `schedule` to its end over `memory`. An error means that the group has failed, and has been told so.
@@ -132,6 +138,7 @@ impl Engine {
     ) -> std::result::Result<(), Stop> {
         let mut wait = Wait::new(self.patience, task.limit);
         let (mut armed, mut leaver, mut moves) = (false, None, 0u32);
+        let mut asking = Asking::new();
         let mut asked = Vec::new();
         let mut unheard = schedule.speakers();
         loop {
@@ -142,8 +149,8 @@ impl Engine {
             }
             for q in 0..schedule.recv_queues() {
                 let peer = schedule.recv_peer(q);
-                moved |=
-                    self.pull(schedule, q, memory, task, &mut unheard).map_err(|e| Stop::Refused(peer, e))?;
+                let pulled = self.pull(schedule, q, memory, task, &mut unheard);
+                moved |= pulled.map_err(|Blame(who, e)| Stop::Refused(who.unwrap_or(peer), e))?;
             }
             while let Some((src, dst)) =
                 if schedule.copy_can_wait(unheard == 0) { None } else { schedule.next_copy() }
@@ -167,8 +174,13 @@ impl Engine {
                 }
                 leaver = None;
                 wait.reset();
-                if moves.is_multiple_of(4096) && wait.left().is_none() {
-                    return Err(Stop::Late);
+                if moves.is_multiple_of(4096) {
+                    if wait.left().is_none() {
+                        return Err(Stop::Late);
+                    }
+                    if let Some(why) = asking.ask() {
+                        return Err(Stop::Interrupted(why));
+                    }
                 }
                 continue;
             }
@@ -193,7 +205,13 @@ impl Engine {
                         leaver = Some(peer);
                         continue;
                     }
+                    if let Some(refused) = self.stalled(schedule, wait.waited()) {
+                        return Err(refused);
+                    }
                     let Some(left) = wait.left() else { return Err(Stop::Late) };
+                    if let Some(why) = asking.ask() {
+                        return Err(Stop::Interrupted(why));
+                    }
                     if !armed {
                         self.arm(schedule);
                         armed = true;
@@ -204,7 +222,8 @@ impl Engine {
                         Some(call) if early.is_zero() => self.ask(call, &mut asked),
                         _ => {}
                     }
-                    self.sleep(left.min(if early.is_zero() { NAP } else { early }));
+                    let nap = asking.nap(if early.is_zero() { NAP } else { early });
+                    self.sleep(left.min(nap));
                     self.disarm();
                     armed = false;
                 }
@@ -270,7 +289,7 @@ impl Engine {
         memory: &mut Memory<'_>,
         task: &Task<'_>,
         unheard: &mut usize,
-    ) -> std::result::Result<bool, Refusal> {
+    ) -> std::result::Result<bool, Blame> {
         let peer = schedule.recv_peer(q);
         let mut moved = false;
         loop {
@@ -303,11 +322,13 @@ impl Engine {
             if *unheard > 0 && matches!(act, Act::Recv { dst, .. } if dst.buf == Buf::Out && len > 0) {
                 return Ok(moved);
             }
-            let may = want.allowed - want.done;
+            // What has come but is not checked stands behind what the schedule knows.
+            let done = want.done + rx.pending;
+            let may = want.allowed.saturating_sub(done);
             let n = match schedule.act(want.id) {
                 Act::Recv { .. } if may == 0 && len > 0 => return Ok(moved),
                 &Act::Recv { dst, take: Take::Copy, .. } => {
-                    let dst = memory.write(Slice { at: dst.at + want.done, len: may, ..dst });
+                    let dst = memory.write(Slice { at: dst.at + done, len: may, ..dst });
                     let n = if len == 0 { 0 } else { link.take(dst)? };
                     if task.info.dtype == Some(DType::Bool) {
                         kernel::normalise_bool(&mut dst[..n]);
@@ -319,7 +340,7 @@ impl Engine {
                     let chunk = link.chunk();
                     let ready = link.peek(may.min(chunk))?;
                     let n = whole(ready.len().min(may).min(chunk), dtype);
-                    let cut = |s: Slice| Slice { at: s.at + want.done, len: n, ..s };
+                    let cut = |s: Slice| Slice { at: s.at + done, len: n, ..s };
                     let (out, operand) = memory.operands(cut(dst), cut(with));
                     let theirs = &ready[..n];
                     match operand {
@@ -342,16 +363,17 @@ impl Engine {
                 Act::Send { .. } | Act::Copy { .. } => return Ok(moved),
             };
             let rx = &mut self.rx[peer];
-            rx.took(n);
+            let proven = rx.took(n, link.unproven());
             rx.starved = n == 0 && len > 0;
-            if want.done + n == len {
-                rx.end();
+            if done + n == len {
+                rx.end_checked()?;
             }
-            if n > 0 || len == 0 {
+            moved |= n > 0;
+            if proven > 0 || len == 0 {
                 moved = true;
-                schedule.received(q, n);
+                schedule.received(q, proven);
             }
-            if want.done + n < len || len >= 4096 {
+            if done + n < len || len >= 4096 {
                 return Ok(moved);
             }
         }
@@ -364,7 +386,7 @@ impl Engine {
         q: usize,
         memory: &mut Memory<'_>,
         task: &Task<'_>,
-    ) -> std::result::Result<bool, Refusal> {
+    ) -> std::result::Result<bool, Blame> {
         let Some(want) = schedule.next_recv(q) else { return Ok(false) };
         if !schedule.fold_is_ready(want.id) {
             return Ok(false);
@@ -375,7 +397,10 @@ impl Engine {
             return Ok(false);
         }
         let (dtype, op) = types(&task.info);
-        let mut n = want.allowed - want.done;
+        // The same for all senders.
+        let pending = from.first().map_or(0, |&p| self.rx[p].pending);
+        let done = want.done + pending;
+        let mut n = want.allowed.saturating_sub(done);
         let mut sources: [&[u8]; 64] = [&[]; 64];
         let mut many: Vec<&[u8]> = Vec::new();
         if from.len() > sources.len() {
@@ -388,11 +413,12 @@ impl Engine {
             let chunk = link.chunk();
             // At least an element: a look for nothing would not see what has come.
             let look = n.min(chunk).max(dtype.size());
-            if (1..dtype.size()).contains(&link.peek(look)?.len()) {
+            let blame = |e: LinkError| Blame(Some(p), e.into());
+            if (1..dtype.size()).contains(&link.peek(look).map_err(blame)?.len()) {
                 // A piece of an element: has the link ended?
-                link.put(&[], &[])?;
+                link.put(&[], &[]).map_err(blame)?;
             }
-            *slot = link.peek(look)?;
+            *slot = link.peek(look).map_err(blame)?;
             let ready = whole(slot.len().min(chunk), dtype);
             self.rx[p].starved = ready == 0;
             n = n.min(ready);
@@ -403,22 +429,38 @@ impl Engine {
         }
         slots.iter_mut().for_each(|s| *s = &s[..n]);
         let me = from.partition_point(|&p| p < self.rank);
-        let cut = |s: Slice| Slice { at: s.at + want.done, len: n, ..s };
+        let cut = |s: Slice| Slice { at: s.at + done, len: n, ..s };
         let (out, operand) = memory.operands(cut(dst), cut(own));
         let op = if op == ReduceOp::Avg && !last { ReduceOp::Sum } else { op };
         kernel::fold(dtype, op, self.members.len(), out, operand, &slots[..me], &slots[me..]);
-        let ended = want.done + n == schedule.len(want.id);
+        let ended = done + n == schedule.len(want.id);
+        let mut unproven = 0;
         for &p in from {
             if let Some(link) = &mut self.links[p] {
                 link.consume(n);
-            }
-            self.rx[p].took(n);
-            if ended {
-                self.rx[p].end();
+                unproven = link.unproven().max(unproven);
             }
         }
-        schedule.folded(want.id, n);
+        let mut proven = 0;
+        for &p in from {
+            proven = self.rx[p].took(n, unproven);
+            if ended {
+                self.rx[p].end_checked().map_err(|e| Blame(Some(p), e.into()))?;
+            }
+        }
+        if proven > 0 {
+            schedule.folded(want.id, proven);
+        }
         Ok(true)
+    }
+}
+
+/// Who is to blame, if not the peer whose queue was looked at: a fold takes from several.
+struct Blame(Option<usize>, Refusal);
+
+impl<E: Into<Refusal>> From<E> for Blame {
+    fn from(e: E) -> Self {
+        Self(None, e.into())
     }
 }
 

@@ -98,9 +98,14 @@ impl Cuda {
         // SAFETY: loading the driver runs its constructors, as every program that uses CUDA does.
         let lib = unsafe { Library::open(Some(&name), RTLD_NOW | RTLD_LOCAL) };
         let lib = lib.map_err(|e| {
-            unavailable(format!("{} could not be loaded ({e}); install NVIDIA's driver", name.to_string_lossy()))
+            unavailable(format!(
+                "{} could not be loaded ({e}); install NVIDIA's driver",
+                name.to_string_lossy()
+            ))
         })?;
-        let missing = |symbol| unavailable(format!("the driver has no function {symbol}; CUDA 11.2 or newer is needed"));
+        let missing = |symbol| {
+            unavailable(format!("the driver has no function {symbol}; CUDA 11.2 or newer is needed"))
+        };
         let call = Functions::load(&lib).map_err(missing)?;
         // Its functions are called until the process ends.
         std::mem::forget(lib);
@@ -221,7 +226,9 @@ impl Device {
         let mut at = 0;
         let s = ptr::with_exposed_provenance_mut(stream);
         // SAFETY: writes one address; the stream is the caller's, and lives.
-        self.within(|| self.ok(unsafe { (self.cuda.call.alloc_async)(&mut at, len.max(1), s) }, "cuMemAllocAsync"))?;
+        self.within(|| {
+            self.ok(unsafe { (self.cuda.call.alloc_async)(&mut at, len.max(1), s) }, "cuMemAllocAsync")
+        })?;
         Ok(DeviceMemory { device: *self, at, stream: Some(stream) })
     }
 
@@ -229,7 +236,9 @@ impl Device {
     pub(crate) fn pinned(&self, len: usize) -> Result<Pinned> {
         let mut at = ptr::null_mut();
         // SAFETY: writes one address.
-        self.within(|| self.ok(unsafe { (self.cuda.call.alloc_host)(&mut at, len.max(1)) }, "cuMemAllocHost"))?;
+        self.within(|| {
+            self.ok(unsafe { (self.cuda.call.alloc_host)(&mut at, len.max(1)) }, "cuMemAllocHost")
+        })?;
         Ok(Pinned { device: *self, at, len })
     }
 
@@ -243,14 +252,18 @@ impl Device {
         }
         let s = ptr::with_exposed_provenance_mut(stream);
         // SAFETY: the caller's promise.
-        self.within(|| self.ok(unsafe { (self.cuda.call.copy_async)(dst as u64, src as u64, len, s) }, "cuMemcpyAsync"))
+        self.within(|| {
+            self.ok(unsafe { (self.cuda.call.copy_async)(dst as u64, src as u64, len, s) }, "cuMemcpyAsync")
+        })
     }
 
     /// A stream of our own, which does not wait for the default stream.
     pub(crate) fn stream(&self) -> Result<Stream> {
         let mut at = ptr::null_mut();
         // SAFETY: writes one handle.
-        self.within(|| self.ok(unsafe { (self.cuda.call.stream_create)(&mut at, NON_BLOCKING) }, "cuStreamCreate"))?;
+        self.within(|| {
+            self.ok(unsafe { (self.cuda.call.stream_create)(&mut at, NON_BLOCKING) }, "cuStreamCreate")
+        })?;
         Ok(Stream { device: *self, at })
     }
 
@@ -372,7 +385,9 @@ impl Mark {
     pub(crate) fn again(self, stream: StreamId) -> Result<Self> {
         let s = ptr::with_exposed_provenance_mut(stream);
         // SAFETY: created here; the stream is the caller's, and lives.
-        self.device.within(|| self.device.ok(unsafe { (self.device.cuda.call.event_record)(self.at, s) }, "cuEventRecord"))?;
+        self.device.within(|| {
+            self.device.ok(unsafe { (self.device.cuda.call.event_record)(self.at, s) }, "cuEventRecord")
+        })?;
         Ok(self)
     }
 

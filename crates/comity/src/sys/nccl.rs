@@ -129,7 +129,9 @@ pub(crate) fn native(dtype: DType, op: ReduceOp) -> Option<(DType, c_int, c_int,
         D::F64 => 8,
         D::BF16 => 9,
         // A complex sum is twice as many sums; of 0 and 1 the largest is "or", the least "and".
-        D::C64 if matches!(op, R::Sum | R::Avg) => return Some((dtype, 7, if op == R::Avg { 4 } else { 0 }, 2)),
+        D::C64 if matches!(op, R::Sum | R::Avg) => {
+            return Some((dtype, 7, if op == R::Avg { 4 } else { 0 }, 2));
+        }
         D::Bool if matches!(op, R::Sum | R::Max | R::Or) => return Some((dtype, 1, 2, 1)),
         D::Bool if matches!(op, R::Product | R::Min | R::And) => return Some((dtype, 1, 3, 1)),
         _ => return None,
@@ -178,7 +180,12 @@ impl Nccl {
                     continue;
                 }
             };
-            let missing = |s: &str| unavailable(format!("{} has no function {s}; NCCL 2.18 or newer is needed", name.to_string_lossy()));
+            let missing = |s: &str| {
+                unavailable(format!(
+                    "{} has no function {s}; NCCL 2.18 or newer is needed",
+                    name.to_string_lossy()
+                ))
+            };
             let call = Functions::load(&lib).map_err(missing)?;
             // SAFETY: NCCL's signature.
             let error_string = unsafe { lib.get(b"ncclGetErrorString\0") };
@@ -358,10 +365,18 @@ mod tests {
     #[test]
     fn what_nccl_means_otherwise_is_not_asked_of_it() {
         let has = |d, o| native(d, o).is_some();
-        assert!(has(DType::F32, ReduceOp::Sum) && has(DType::BF16, ReduceOp::Avg) && has(DType::I64, ReduceOp::Max));
+        assert!(
+            has(DType::F32, ReduceOp::Sum)
+                && has(DType::BF16, ReduceOp::Avg)
+                && has(DType::I64, ReduceOp::Max)
+        );
         assert!(has(DType::C64, ReduceOp::Sum) && !has(DType::C64, ReduceOp::Product));
         // NaN wins in Comity's max, and integers are added before they are divided.
         assert!(!has(DType::F32, ReduceOp::Max) && !has(DType::I32, ReduceOp::Avg));
-        assert!(!has(DType::U16, ReduceOp::Sum) && !has(DType::U8, ReduceOp::Xor) && has(DType::Bool, ReduceOp::Or));
+        assert!(
+            !has(DType::U16, ReduceOp::Sum)
+                && !has(DType::U8, ReduceOp::Xor)
+                && has(DType::Bool, ReduceOp::Or)
+        );
     }
 }

@@ -48,7 +48,10 @@ pub(crate) struct MpiBackend<H: Handle> {
 
 impl<H: Handle> fmt::Debug for MpiBackend<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MpiBackend").field("rank", &self.company.rank).field("mpi", &self.mpi).finish_non_exhaustive()
+        f.debug_struct("MpiBackend")
+            .field("rank", &self.company.rank)
+            .field("mpi", &self.mpi)
+            .finish_non_exhaustive()
     }
 }
 

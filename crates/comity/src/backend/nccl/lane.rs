@@ -39,7 +39,10 @@ impl Lane {
         let maker = maker.spawn(move || device.within(|| lib.make(id, rank, size)));
         let maker = maker.map_err(|e| Error::os("starting a thread", e))?;
         company.wait(wait, || Ok(maker.is_finished()))?;
-        let lost = || Error::Os { what: "making an NCCL communicator".into(), message: "its thread panicked".into() };
+        let lost = || Error::Os {
+            what: "making an NCCL communicator".into(),
+            message: "its thread panicked".into(),
+        };
         let comm = Arc::new(maker.join().map_err(|_| lost())??);
         tracing::info!(device = device.ordinal, name = device.name(), nccl = lib.version(), "NCCL is up");
         let guard = Guard::new(Arc::clone(&comm), company)?;

@@ -13,8 +13,8 @@
 
 mod guard;
 mod lane;
-mod parts;
 mod pair;
+mod parts;
 
 use super::{
     Alarm, Backend, Bufs, Call, Fabric,
@@ -109,7 +109,13 @@ impl NcclBackend {
     }
 
     /// Make the communicator, with the others.
-    fn join(company: &Company, fabric: &mut Fabric, device: Result<u32>, until: Instant, wait: &mut Wait) -> Stopped<Lane> {
+    fn join(
+        company: &Company,
+        fabric: &mut Fabric,
+        device: Result<u32>,
+        until: Instant,
+        wait: &mut Wait,
+    ) -> Stopped<Lane> {
         let mut made = device.and_then(lane::open);
         // Whether all ranks can is asked before the id is told, so that none waits for one that cannot.
         let mut id = [0u8; 128];
@@ -144,19 +150,23 @@ impl NcclBackend {
         let mut held_src = src.map(|(_, len)| lane.device.pinned(len)).transpose()?;
         let mut held_dst = dst.map(|(_, len)| lane.device.pinned(len)).transpose()?;
         let in_place = src.is_none() || dst.is_none();
-        for (held, (at, len)) in held_src.iter().zip(src).chain(held_dst.iter().zip(dst).filter(|_| in_place)) {
+        for (held, (at, len)) in held_src.iter().zip(src).chain(held_dst.iter().zip(dst).filter(|_| in_place))
+        {
             // SAFETY: the view promises the device's side, this rank owns the host's; both stay until the mark below is passed.
             unsafe { lane.device.copy(held.addr(), at, len, spot.stream)? };
         }
         lane.until_passed(&self.company, spot.stream, wait)?;
-        let (dtype, left) = (call.info.dtype.unwrap_or(DType::U8), until.saturating_duration_since(Instant::now()));
-        let mut copy = Call { info: call.info, bufs: Bufs::None, counts: call.counts, recv_counts: call.recv_counts };
+        let (dtype, left) =
+            (call.info.dtype.unwrap_or(DType::U8), until.saturating_duration_since(Instant::now()));
+        let mut copy =
+            Call { info: call.info, bufs: Bufs::None, counts: call.counts, recv_counts: call.recv_counts };
         let count = |len: usize| len / dtype.size();
         let (s, d) = (held_src.as_mut().map(|p| p.bytes()), held_dst.as_mut().map(|p| p.bytes()));
         // SAFETY: page-locked memory of this call's, in elements of the type that was copied there.
         let view = |b: &[u8]| unsafe { View::from_raw(b.as_ptr(), count(b.len()), dtype, Place::Host) };
         // SAFETY: as above.
-        let view_mut = |b: &mut [u8]| unsafe { ViewMut::from_raw(b.as_mut_ptr(), count(b.len()), dtype, Place::Host) };
+        let view_mut =
+            |b: &mut [u8]| unsafe { ViewMut::from_raw(b.as_mut_ptr(), count(b.len()), dtype, Place::Host) };
         copy.bufs = match (&call.bufs, s, d) {
             (Bufs::Both(..), Some(s), Some(d)) => Bufs::Both(view(s), view_mut(d)),
             (Bufs::InPlace(_), _, Some(d)) => Bufs::InPlace(view_mut(d)),

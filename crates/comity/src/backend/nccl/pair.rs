@@ -20,7 +20,13 @@ pub(super) struct Announced {
 }
 
 impl NcclBackend {
-    pub(super) fn pair(&mut self, call: Call<'_>, spot: Spot, until: Instant, wait: &mut Wait) -> Stopped<()> {
+    pub(super) fn pair(
+        &mut self,
+        call: Call<'_>,
+        spot: Spot,
+        until: Instant,
+        wait: &mut Wait,
+    ) -> Stopped<()> {
         let info = call.info;
         let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
         let (src, dst) = parts::ends(&call.bufs);
@@ -50,7 +56,13 @@ impl NcclBackend {
         }
         let Some((from, (count, dtype))) = from.zip(want) else { return self.put(&work, spot, until, info) };
         let (at, bytes) = dst.unwrap_or_default();
-        let wanted = CallInfo { count, dtype: Some(dtype), root: Some(from), tag: info.tag, ..CallInfo::new(Op::Send) };
+        let wanted = CallInfo {
+            count,
+            dtype: Some(dtype),
+            root: Some(from),
+            tag: info.tag,
+            ..CallInfo::new(Op::Send)
+        };
         let kept = self.stash[from].iter().position(|a| a.info.tag == info.tag);
         if let Some(kept) = kept.and_then(|i| self.stash[from].remove(i)) {
             fits(&kept.info, &wanted, from)?;
@@ -97,9 +109,13 @@ impl NcclBackend {
         let tag = u32::try_from(words[0]).ok().filter(|&t| t <= crate::MAX_TAG);
         let count = usize::try_from(words[2]).ok().filter(|&n| n.checked_mul(8).is_some());
         match (dtype, tag, count) {
-            (Some(d), Some(tag), Some(count)) => {
-                Ok(CallInfo { count, dtype: Some(d), root: Some(from), tag: Some(tag), ..CallInfo::new(Op::Send) })
-            }
+            (Some(d), Some(tag), Some(count)) => Ok(CallInfo {
+                count,
+                dtype: Some(d),
+                root: Some(from),
+                tag: Some(tag),
+                ..CallInfo::new(Op::Send)
+            }),
             _ => Err(Stop::Peer(from, "announced a send that this version does not know".into())),
         }
     }

@@ -24,9 +24,10 @@ pub(super) fn ends(bufs: &Bufs<'_>) -> (Option<(usize, usize)>, Option<(usize, u
     match bufs {
         Bufs::None => (None, None),
         Bufs::In(v) => (Some((v.ptr.expose_provenance(), v.len_bytes())), None),
-        Bufs::Both(s, d) => {
-            (Some((s.ptr.expose_provenance(), s.len_bytes())), Some((d.ptr.expose_provenance(), d.len_bytes())))
-        }
+        Bufs::Both(s, d) => (
+            Some((s.ptr.expose_provenance(), s.len_bytes())),
+            Some((d.ptr.expose_provenance(), d.len_bytes())),
+        ),
         Bufs::Out(v) | Bufs::InPlace(v) | Bufs::OwnIn(v) | Bufs::OwnOut(v) => {
             (None, Some((v.ptr.expose_provenance(), v.len_bytes())))
         }
@@ -44,7 +45,14 @@ pub(super) fn of(call: &Call<'_>, rank: usize, size: usize, lane: &Lane, spot: S
     let reduction = info.dtype.zip(info.reduce);
     let offsets = |counts: &[usize]| {
         let mut at = 0;
-        counts.iter().map(|&c| { let o = at * elem; at += c; (o, c) }).collect::<Vec<_>>()
+        counts
+            .iter()
+            .map(|&c| {
+                let o = at * elem;
+                at += c;
+                (o, c)
+            })
+            .collect::<Vec<_>>()
     };
     match (info.op, reduction) {
         (Op::AllReduce, Some((dtype, op))) if count > 0 => {
@@ -53,7 +61,9 @@ pub(super) fn of(call: &Call<'_>, rank: usize, size: usize, lane: &Lane, spot: S
         (Op::Reduce, Some((dtype, op))) if count > 0 => {
             w.parts.push(Part::Reduce { src: s, dst: d, count, dtype, op, root });
         }
-        (Op::Broadcast, _) if count > 0 => w.parts.push(Part::Broadcast { src: s, dst: d, bytes: part, root }),
+        (Op::Broadcast, _) if count > 0 => {
+            w.parts.push(Part::Broadcast { src: s, dst: d, bytes: part, root })
+        }
         (Op::AllGather | Op::Split, _) if call.counts.is_empty() && count > 0 => {
             let own = if matches!(call.bufs, Bufs::OwnIn(_)) { s + rank * part } else { s };
             w.parts.push(Part::AllGather { src: own, dst: d, bytes: part });
@@ -77,12 +87,20 @@ pub(super) fn of(call: &Call<'_>, rank: usize, size: usize, lane: &Lane, spot: S
         }
         (Op::Gather, _) if part > 0 && rank == root => {
             w.copies.push((s, d + rank * part, part));
-            w.parts.extend((0..size).filter(|&r| r != rank).map(|r| Part::Recv { dst: d + r * part, bytes: part, from: r }));
+            w.parts.extend((0..size).filter(|&r| r != rank).map(|r| Part::Recv {
+                dst: d + r * part,
+                bytes: part,
+                from: r,
+            }));
         }
         (Op::Gather, _) if part > 0 => w.parts.push(Part::Send { src: s, bytes: part, to: root }),
         (Op::Scatter, _) if part > 0 && rank == root => {
             w.copies.push((s + rank * part, d, part));
-            w.parts.extend((0..size).filter(|&r| r != rank).map(|r| Part::Send { src: s + r * part, bytes: part, to: r }));
+            w.parts.extend((0..size).filter(|&r| r != rank).map(|r| Part::Send {
+                src: s + r * part,
+                bytes: part,
+                to: r,
+            }));
         }
         (Op::Scatter, _) if part > 0 => w.parts.push(Part::Recv { dst: d, bytes: part, from: root }),
         (Op::AllToAll, _) => {
