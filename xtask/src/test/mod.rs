@@ -30,7 +30,7 @@ struct Step {
     run: fn() -> Outcome,
 }
 
-const STEPS: [Step; 15] = [
+const STEPS: &[Step] = &[
     Step {
         name: "requirements",
         about: "install the programs that the tests use",

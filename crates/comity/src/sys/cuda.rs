@@ -225,9 +225,10 @@ impl Device {
     pub(crate) fn alloc_on(&self, len: usize, stream: StreamId) -> Result<DeviceMemory> {
         let mut at = 0;
         let s = ptr::with_exposed_provenance_mut(stream);
-        // SAFETY: writes one address; the stream is the caller's, and lives.
         self.within(|| {
-            self.ok(unsafe { (self.cuda.call.alloc_async)(&mut at, len.max(1), s) }, "cuMemAllocAsync")
+            // SAFETY: writes one address; the stream is the caller's, and lives.
+            let code = unsafe { (self.cuda.call.alloc_async)(&mut at, len.max(1), s) };
+            self.ok(code, "cuMemAllocAsync")
         })?;
         Ok(DeviceMemory { device: *self, at, stream: Some(stream) })
     }
@@ -235,9 +236,10 @@ impl Device {
     /// Page-locked host memory.
     pub(crate) fn pinned(&self, len: usize) -> Result<Pinned> {
         let mut at = ptr::null_mut();
-        // SAFETY: writes one address.
         self.within(|| {
-            self.ok(unsafe { (self.cuda.call.alloc_host)(&mut at, len.max(1)) }, "cuMemAllocHost")
+            // SAFETY: writes one address.
+            let code = unsafe { (self.cuda.call.alloc_host)(&mut at, len.max(1)) };
+            self.ok(code, "cuMemAllocHost")
         })?;
         Ok(Pinned { device: *self, at, len })
     }
@@ -251,18 +253,20 @@ impl Device {
             return Ok(());
         }
         let s = ptr::with_exposed_provenance_mut(stream);
-        // SAFETY: the caller's promise.
         self.within(|| {
-            self.ok(unsafe { (self.cuda.call.copy_async)(dst as u64, src as u64, len, s) }, "cuMemcpyAsync")
+            // SAFETY: the caller's promise.
+            let code = unsafe { (self.cuda.call.copy_async)(dst as u64, src as u64, len, s) };
+            self.ok(code, "cuMemcpyAsync")
         })
     }
 
     /// A stream of our own, which does not wait for the default stream.
     pub(crate) fn stream(&self) -> Result<Stream> {
         let mut at = ptr::null_mut();
-        // SAFETY: writes one handle.
         self.within(|| {
-            self.ok(unsafe { (self.cuda.call.stream_create)(&mut at, NON_BLOCKING) }, "cuStreamCreate")
+            // SAFETY: writes one handle.
+            let code = unsafe { (self.cuda.call.stream_create)(&mut at, NON_BLOCKING) };
+            self.ok(code, "cuStreamCreate")
         })?;
         Ok(Stream { device: *self, at })
     }
@@ -384,9 +388,10 @@ impl Mark {
     /// The same, at the end of what is on `stream` so far; it has been passed before.
     pub(crate) fn again(self, stream: StreamId) -> Result<Self> {
         let s = ptr::with_exposed_provenance_mut(stream);
-        // SAFETY: created here; the stream is the caller's, and lives.
         self.device.within(|| {
-            self.device.ok(unsafe { (self.device.cuda.call.event_record)(self.at, s) }, "cuEventRecord")
+            // SAFETY: the event was created here; the stream is the caller's, and lives.
+            let code = unsafe { (self.device.cuda.call.event_record)(self.at, s) };
+            self.device.ok(code, "cuEventRecord")
         })?;
         Ok(self)
     }

@@ -337,7 +337,9 @@ impl Comm {
                 });
             }
             if parts.len() != 1 {
-                first = first.and(fine((call.group_end)(), "ncclGroupEnd"));
+                // Also after an error: a group that was begun must end.
+                let end = fine((call.group_end)(), "ncclGroupEnd");
+                first = first.and(end);
             }
             first
         }

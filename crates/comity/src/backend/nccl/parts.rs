@@ -19,8 +19,11 @@ pub(super) struct Work {
     pub(super) scratch: Option<DeviceMemory>,
 }
 
+/// An address, and bytes from there.
+pub(super) type Extent = (usize, usize);
+
 /// Address and bytes of what is read and of what is written; one of them stands for both in place.
-pub(super) fn ends(bufs: &Bufs<'_>) -> (Option<(usize, usize)>, Option<(usize, usize)>) {
+pub(super) fn ends(bufs: &Bufs<'_>) -> (Option<Extent>, Option<Extent>) {
     match bufs {
         Bufs::None => (None, None),
         Bufs::In(v) => (Some((v.ptr.expose_provenance(), v.len_bytes())), None),
