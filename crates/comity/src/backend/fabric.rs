@@ -1,6 +1,6 @@
 //! Plans over links: the backend that needs nothing but memory and sockets.
 
-use super::{Alarm, Backend, Bufs, Call};
+use super::{Alarm, Backend, Bufs, Call, Door};
 use crate::{
     CallInfo, DType, Error, LinkKind, Op, Peer, Result,
     boot::World,
@@ -283,6 +283,11 @@ impl Backend for Fabric {
     fn alarm(&self) -> Option<Alarm> {
         let (watch, world) = (self.watch.clone(), Arc::downgrade(&self.world));
         Some(Alarm { watch, world, context: self.context })
+    }
+
+    fn door(&self) -> Option<Door> {
+        let (world, members) = (Arc::downgrade(&self.world), self.members.clone());
+        Some(Door { world, members, context: self.context })
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {

@@ -30,6 +30,8 @@ pub(super) struct Facts {
     pub(super) cores: u16,
     pub(super) shm: bool,
     pub(super) tcp: bool,
+    /// Whether what goes over TCP is to be encrypted.
+    pub(super) sealed: bool,
     /// How long this rank lets another be silent, in milliseconds; 0: for ever.
     pub(super) silence: u32,
     /// TCP connections per address.
@@ -73,8 +75,8 @@ pub(super) enum FromStore {
 pub(super) enum Note {
     /// The sender leaves a group in good order.
     Leave { context: u64 },
-    /// A group has failed; `culprit` is its rank in the group.
-    Abort { context: u64, culprit: u32, reported: bool, cause: String, calls: Option<Differs> },
+    /// A group has failed; `culprit` and `by`, which saw it, are ranks in the group.
+    Abort { context: u64, culprit: u32, by: u32, reported: bool, cause: String, calls: Option<Differs> },
     /// The sender has waited for the receiver for long in this call of a group.
     Waits { context: u64, call: Header },
     /// The sender lives, and its engines have come this far.
@@ -91,7 +93,7 @@ impl Facts {
         w.text(&self.host);
         w.u32(self.pid);
         w.u16(self.cores);
-        w.u8(u8::from(self.shm) | u8::from(self.tcp) << 1);
+        w.u8(u8::from(self.shm) | u8::from(self.tcp) << 1 | u8::from(self.sealed) << 2);
         w.u32(self.silence);
         w.u16(self.connections);
         w.text(&self.unix);
@@ -106,7 +108,7 @@ impl Facts {
         let kinds = r.u8()?;
         let (silence, connections, unix) = (r.u32()?, r.u16()?, r.text()?);
         let n = usize::from(r.u8()?);
-        if n > MAX_ADDRS || kinds > 3 {
+        if n > MAX_ADDRS || kinds > 7 {
             return Err(Malformed);
         }
         let addrs = (0..n).map(|_| r.addr()).collect::<Result<_, _>>()?;
@@ -117,6 +119,7 @@ impl Facts {
             cores,
             shm: kinds & 1 != 0,
             tcp: kinds & 2 != 0,
+            sealed: kinds & 4 != 0,
             silence,
             connections,
             unix,
@@ -201,10 +204,11 @@ impl Note {
                 w.u8(1);
                 w.u64(*context);
             }
-            Self::Abort { context, culprit, reported, cause, calls } => {
+            Self::Abort { context, culprit, by, reported, cause, calls } => {
                 w.u8(2);
                 w.u64(*context);
                 w.u32(*culprit);
+                w.u32(*by);
                 w.u8(u8::from(*reported));
                 w.text(cause);
                 w.u8(u8::from(calls.is_some()));
@@ -240,6 +244,7 @@ impl Note {
             2 => Self::Abort {
                 context: r.u64()?,
                 culprit: r.u32()?,
+                by: r.u32()?,
                 reported: r.flag()?,
                 cause: r.text()?,
                 calls: if r.flag()? { Some(r.differs()?) } else { None },
@@ -420,7 +425,7 @@ mod tests {
 
     prop_compose! {
         fn facts()(
-            host_id: u64, host in "\\PC{0,40}", pid: u32, cores: u16, shm: bool, tcp: bool, silence: u32, connections: u16,
+            host_id: u64, host in "\\PC{0,40}", pid: u32, cores: u16, shm: bool, tcp: bool, sealed: bool, silence: u32, connections: u16,
             unix in "[a-z]{0,20}", addrs in prop::collection::vec(any::<SocketAddr>(), 0..=MAX_ADDRS),
         ) -> Facts {
             // Flow labels do not travel.
@@ -428,7 +433,7 @@ mod tests {
                 SocketAddr::V6(a) => SocketAddrV6::new(*a.ip(), a.port(), 0, a.scope_id()).into(),
                 a => a,
             }).collect();
-            Facts { host_id, host, pid, cores, shm, tcp, silence, connections, unix, addrs }
+            Facts { host_id, host, pid, cores, shm, tcp, sealed, silence, connections, unix, addrs }
         }
     }
 
@@ -461,14 +466,15 @@ mod tests {
 
         #[test]
         fn notes_round_trip(
-            context: u64, culprit: u32, reported: bool, cause in "\\PC{0,99}", ours in call(), theirs in call(), what in 0usize..9,
+            context: u64, culprit: u32, by: u32, reported: bool, cause in "\\PC{0,99}", ours in call(), theirs in call(),
+            what in 0usize..9,
         ) {
             let calls = reported.then_some(Differs { ours, theirs, what: Header::DIFFERENCES[what] });
             let told = CallInfo { op: Op::Gather, tag: None, seq: 7, ..ours };
             let told = Header { info: told, shape: context, epoch: 1, context: 2 };
             for m in [
                 Note::Leave { context },
-                Note::Abort { context, culprit, reported, cause: cause.clone(), calls },
+                Note::Abort { context, culprit, by, reported, cause: cause.clone(), calls },
                 Note::Waits { context, call: told },
                 Note::Heartbeat { progress: context }, Note::Goodbye { words: cause },
                 Note::GivenUp { silence: context },
