@@ -29,7 +29,7 @@ struct Step {
     run: fn() -> Outcome,
 }
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     Step {
         name: "requirements",
         about: "install the programs that the tests use",
