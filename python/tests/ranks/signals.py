@@ -3,9 +3,11 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +21,12 @@ PROMISED = 0.2
 def interrupted(call: Callable[[], object], after: float = 0.3) -> float:
     """Seconds from a SIGINT to the end of `call`, which must end by KeyboardInterrupt."""
     sent = []
+    me = threading.main_thread().ident
 
     def send() -> None:
+        # Not before the call is made, however busy the machine is.
+        while Path(sys._current_frames()[me].f_code.co_filename).name not in ("_group.py", "_request.py"):
+            time.sleep(0.01)
         time.sleep(after)
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
@@ -82,11 +88,15 @@ def check_ctrl_c_ends_a_split(g: comity.Group) -> None:
         return
     other = g.split(0)
     assert other is not None
+    # A rank that connects already is not told, and ends at this limit.
+    other.timeout = 3
     if g.rank == 0:
-        assert interrupted(lambda: other.split(0)) < 10
+        assert interrupted(lambda: other.split(0)) < 2
     g.barrier()
-    with pytest.raises(comity.Aborted, match="KeyboardInterrupt"):
+    with contextlib.suppress(comity.Error):
         other.split(0)
+    with pytest.raises(comity.Error, match=r"KeyboardInterrupt|could not split|to come to the group"):
+        other.barrier()
     g.barrier()
 
 

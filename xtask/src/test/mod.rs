@@ -5,9 +5,11 @@ mod fuzz;
 mod gates;
 mod hosts;
 mod launchers;
+mod nightly;
 mod processes;
 mod python;
 mod requirements;
+mod sanitizers;
 
 use std::time::{Duration, Instant};
 
@@ -58,7 +60,16 @@ const STEPS: [Step; 15] = [
     Step { name: "hosts", about: "two hosts, as network namespaces, IPv4 and IPv6", run: hosts::check },
     Step { name: "loom", about: "all interleavings of the lock-free parts", run: cargo::loom },
     Step { name: "miri", about: "undefined behaviour in pure code", run: cargo::miri },
-    Step { name: "fuzz", about: "decoders on hostile bytes, FUZZ_SECONDS each", run: fuzz::run },
+    Step {
+        name: "sanitizers",
+        about: "threads and processes under AddressSanitizer and ThreadSanitizer",
+        run: sanitizers::run,
+    },
+    Step {
+        name: "fuzz",
+        about: "decoders on hostile bytes, 10 s each (60 in CI, or FUZZ_SECONDS)",
+        run: fuzz::run,
+    },
     Step { name: "macos", about: "type-check for aarch64-apple-darwin", run: cargo::macos },
 ];
 

@@ -13,8 +13,8 @@ use super::{
     wire::Facts,
 };
 use crate::{
-    Config, Error, Key, Peer, Result,
-    engine::{Failure, Watch},
+    Config, Error, Key, Peer, Result, Secure,
+    engine::{Failure, Header, Watch},
     link::{Link, ShmLink, tcp::TcpLink},
     sys::poll_until,
 };
@@ -33,7 +33,10 @@ const PARKING: Duration = Duration::from_secs(300);
 const MAKERS: Makers<Box<dyn Link>> = Makers {
     create: ShmLink::create,
     attach: ShmLink::attach,
-    tcp: |streams| Ok(Box::new(TcpLink::new(streams)?)),
+    tcp: |streams| {
+        let (streams, seals): (Vec<_>, Vec<_>) = streams.into_iter().unzip();
+        Ok(Box::new(TcpLink::sealed(streams, seals.into_iter().flatten().map(|s| *s).collect())?))
+    },
 };
 
 /// See the module. Dropping it says goodbye to the others and ends its threads.
@@ -46,6 +49,7 @@ pub(crate) struct Endpoint {
     facts: Vec<Facts>,
     world: u64,
     secret: Secret,
+    sealed: bool,
     /// None for a world of one.
     running: Option<Running>,
     /// Kept for those that are slower to meet.
@@ -56,22 +60,30 @@ impl Endpoint {
     /// Meet the others, and connect to each of them.
     pub(crate) fn join(config: &Config) -> Result<Arc<Self>> {
         config.check()?;
-        // Without a key, whoever knows the job's name holds the key of zeros.
-        let key = config.key.clone().unwrap_or_else(|| Key::from([0; 32]));
-        let secret = Secret::new(&key, &config.job, 0);
         if config.size == 1 {
+            let secret = Secret::new(&Key::zeros(), &config.job, 0);
             let table = Table { world: 0, facts: vec![facts(config, Vec::new(), String::new())] };
             return Ok(Arc::new(Self::new(config, secret, table)));
         }
-        let mut meeting = Meeting::find(config, &key, &secret)?;
+        let (mut meeting, secret) = Meeting::find(config)?;
         let (listeners, facts) = meeting
             .listen(config)
             .and_then(|listeners| announce(config, listeners))
             .inspect_err(|e| meeting.give_up(e))?;
         let table = meeting.join(facts)?;
+        agree_on_secrecy(&table.facts).inspect_err(|e| meeting.give_up(e))?;
+        // Nobody has a reason to connect before all have met.
+        for listener in &listeners {
+            listener.listen().map_err(|e| Error::os("listening", e)).inspect_err(|e| meeting.give_up(e))?;
+        }
         let mut endpoint = Self::new(config, secret, table);
         let acceptor = Acceptor::new(listeners, endpoint.secret.clone());
-        let rules = Rules { shm: config.links.shm, patience: PARKING, silence: endpoint.silence() };
+        let rules = Rules {
+            shm: config.links.shm,
+            sealed: endpoint.sealed,
+            patience: PARKING,
+            silence: endpoint.most_silence(),
+        };
         let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor)?;
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {
@@ -99,13 +111,14 @@ impl Endpoint {
             facts,
             world,
             secret,
+            sealed: config.secure == Secure::Data,
             running: None,
             _store: None,
         }
     }
 
     /// How long a rank may be silent: the most patient decides, since it knows why it asked. `None`: for ever.
-    fn silence(&self) -> Option<Duration> {
+    fn most_silence(&self) -> Option<Duration> {
         let most = self.facts.iter().map(|f| f.silence.wrapping_sub(1)).max()?;
         most.checked_add(1).map(|ms| Duration::from_millis(ms.into()))
     }
@@ -134,6 +147,7 @@ impl Endpoint {
                 world: self.world,
                 context: 0,
                 channel: Channel::Control,
+                sealed: self.sealed,
             };
             let mut targets: Vec<Target> = facts.addrs.iter().copied().map(Target::Tcp).collect();
             if self.facts.get(self.me).is_some_and(|f| f.host_id == facts.host_id) && !facts.unix.is_empty() {
@@ -141,7 +155,7 @@ impl Endpoint {
             }
             let patience = Patience { until, bells: bells(), check: &check };
             match dial(&targets, &self.secret, &hello, &patience) {
-                Ok(stream) => control.attach(rank, stream),
+                Ok((stream, seals)) => control.attach(rank, stream, seals),
                 Err(Miss::Stop(e)) => return Err(e),
                 Err(miss) => {
                     let at: Vec<String> = facts.addrs.iter().map(ToString::to_string).collect();
@@ -181,6 +195,15 @@ impl Endpoint {
     }
 }
 
+/// All ranks encrypt, or none: every rank sees the same table, and gives the same error.
+fn agree_on_secrecy(facts: &[Facts]) -> Result<()> {
+    let first = |sealed| facts.iter().position(|f| f.sealed == sealed);
+    let (Some(with), Some(without)) = (first(true), first(false)) else { return Ok(()) };
+    Err(Error::Config(format!(
+        "rank {with} was started with COMITY_SECURE=data, rank {without} was not; all ranks need the same (comity launch --secure data)"
+    )))
+}
+
 /// What to tell the others of this process; also opens the socket for those of the same host.
 fn announce(config: &Config, mut listeners: Vec<Listener>) -> Result<(Vec<Listener>, Facts)> {
     let addrs = listeners.iter().map(Listener::local_addr).collect::<Result<_, _>>();
@@ -209,6 +232,7 @@ fn facts(config: &Config, addrs: Vec<std::net::SocketAddr>, unix: String) -> Fac
         cores: thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX)),
         shm: config.links.shm,
         tcp: config.links.tcp,
+        sealed: config.secure == Secure::Data,
         silence: config.detection.limit().map_or(0, |l| u32::try_from(l.as_millis()).unwrap_or(u32::MAX)),
         connections: u16::try_from(config.connections).unwrap_or(u16::MAX),
         unix,
@@ -233,6 +257,10 @@ impl World for Endpoint {
         self.cores
     }
 
+    fn silence(&self) -> Option<Duration> {
+        self.most_silence()
+    }
+
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {
         let Some(running) = &self.running else { return Ok(members.iter().map(|_| None).collect()) };
         let mesh = Mesh {
@@ -240,6 +268,7 @@ impl World for Endpoint {
             world: self.world,
             facts: &self.facts,
             secret: &self.secret,
+            sealed: self.sealed,
             control: running.control(),
         };
         mesh.open(&MAKERS, context, members, watch, until)
@@ -261,6 +290,16 @@ impl World for Endpoint {
         }
     }
 
+    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
+        if let Some(running) = &self.running {
+            running.control().ask(context, ranks, call);
+        }
+    }
+
+    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        self.running.as_ref()?.control().waits(context, rank)
+    }
+
     fn abort(&self, context: u64, failure: &Failure) {
         if let Some(running) = &self.running {
             running.control().abort(context, failure);
@@ -270,6 +309,14 @@ impl World for Endpoint {
 
 #[cfg(test)]
 impl Endpoint {
+    /// Be in a group, without links.
+    pub(super) fn enter_for_test(&self, context: u64, members: &[usize]) -> Arc<Watch> {
+        let watch = Arc::new(Watch::new(members.len(), Arc::default()).unwrap());
+        let mine = members.iter().position(|m| *m == self.me).unwrap();
+        assert!(self.running.as_ref().unwrap().control().enter(context, members, mine, &watch));
+        watch
+    }
+
     /// End as a killed process does: its connections close, and nothing is said.
     pub(super) fn die(&self) {
         if let Some(running) = &self.running {
@@ -280,6 +327,11 @@ impl Endpoint {
     /// As if the socket of `rank` could not be reached from here.
     pub(super) fn spoil_unix_of(&mut self, rank: usize) {
         self.facts[rank].unix.push('x');
+    }
+
+    /// As if `rank` listened elsewhere.
+    pub(super) fn readdress(&mut self, rank: usize, at: std::net::SocketAddr) {
+        self.facts[rank].addrs = vec![at];
     }
 
     pub(super) fn facts_of(&self, rank: usize) -> &Facts {

@@ -8,6 +8,7 @@ mod hostfile;
 mod place;
 mod settings;
 mod slurm;
+mod trust;
 mod vars;
 
 use crate::{Error, Key, LinkKind, Result, boot::board::Board};
@@ -21,6 +22,8 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+pub use trust::Secure;
+pub(crate) use trust::{Insecure, Trust};
 
 /// The most ranks a job can have.
 pub const MAX_SIZE: usize = 65_536;
@@ -49,8 +52,8 @@ pub struct Config {
     pub(crate) meet: Meet,
     pub(crate) job: String,
     pub(crate) key: Option<Key>,
-    /// The user said in so many words that no key is wanted.
-    pub(crate) insecure: bool,
+    pub(crate) insecure: Insecure,
+    pub(crate) secure: Secure,
     pub(crate) timeout: Duration,
     pub(crate) join_timeout: Duration,
     pub(crate) detection: Detection,
@@ -61,6 +64,8 @@ pub struct Config {
     pub(crate) connections: usize,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
+    /// Where a launcher wants counters.
+    pub(crate) stats_fd: Option<i32>,
     pub(crate) found: Found,
 }
 
@@ -209,7 +214,8 @@ impl Config {
             meet: Meet::Alone,
             job: "-".into(),
             key: None,
-            insecure: false,
+            insecure: Insecure::No,
+            secure: Secure::Handshake,
             timeout: Duration::from_secs(300),
             join_timeout: Duration::from_secs(60),
             detection: Detection::Normal,
@@ -219,6 +225,7 @@ impl Config {
             connections: 1,
             host: None,
             log_dir: None,
+            stats_fd: None,
             found: Found { launcher: Launcher::Explicit, why, seen: Vec::new() },
         }
     }
@@ -236,7 +243,7 @@ impl Config {
     /// | Slurm | `SLURM_STEP_ID`, `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS` (inside `srun` only) |
     /// | none | a group of one |
     ///
-    /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
+    /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_SECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
     /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_ADDRS`,
     /// `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher.
     pub fn from_env() -> Result<Self> {
@@ -280,7 +287,8 @@ impl Config {
         Ok(self)
     }
 
-    /// Meet at a store that rank 0 runs at a free port, which it tells the others through `board`.
+    /// Meet at a store that rank 0 runs at a free port, which it tells the others through `board`. Without a key rank 0 makes
+    /// one and tells that too: whoever can read the board can join.
     pub fn board(mut self, board: Arc<dyn Board>) -> Self {
         self.meet = Meet::Board(board);
         self
@@ -292,7 +300,8 @@ impl Config {
         self
     }
 
-    /// The secret that every rank of the job holds; default none.
+    /// The secret that every rank of the job holds. More than one rank needs one, unless they meet at a
+    /// [`board`](Self::board), over which rank 0 then shares one of its own making, or say [`insecure`](Self::insecure).
     pub fn key(mut self, key: Key) -> Self {
         self.key = Some(key);
         self
@@ -303,9 +312,22 @@ impl Config {
         Ok(self.key(Key::from_file(path)?))
     }
 
-    /// Meet without a secret: whoever reaches a port and knows the job's name can join.
+    /// Meet without a secret: whoever reaches a port and knows the job's name can join. Addresses that the internet may
+    /// reach are refused.
     pub fn insecure(mut self) -> Self {
-        self.insecure = true;
+        self.insecure = Insecure::Private;
+        self
+    }
+
+    /// As [`insecure`](Self::insecure), at public addresses too.
+    pub fn insecure_in_public(mut self) -> Self {
+        self.insecure = Insecure::Public;
+        self
+    }
+
+    /// What the key protects; default [`Secure::Handshake`]. All ranks must say the same.
+    pub fn secure(mut self, secure: Secure) -> Self {
+        self.secure = secure;
         self
     }
 
@@ -439,11 +461,9 @@ impl Config {
             _ => {}
         }
         if self.job.is_empty() || self.job.len() > 255 || self.job.chars().any(char::is_control) {
-            return bad(format!("job {:?} is not a name of 1 to 255 printable bytes", self.job));
+            return bad(format!("job (COMITY_JOB) {:?} is not a name of 1 to 255 printable bytes", self.job));
         }
-        if self.key.is_some() && self.insecure {
-            return bad("a key is given and insecure (COMITY_INSECURE) is asked for; drop one of them");
-        }
+        self.check_trust()?;
         for (what, limit) in [
             ("timeout (COMITY_TIMEOUT)", self.timeout),
             ("join_timeout (COMITY_JOIN_TIMEOUT)", self.join_timeout),

@@ -5,6 +5,7 @@ mod blame;
 pub(crate) mod fuzz;
 mod header;
 mod interrupt;
+mod ledger;
 mod park;
 mod run;
 mod stream;
@@ -13,6 +14,7 @@ mod watch;
 
 pub(crate) use header::{Header, LEN as HEADER};
 pub use interrupt::{Interrupt, interrupt_with};
+pub(crate) use ledger::Differs;
 pub(crate) use run::{Engine, Task, Way};
 pub(crate) use wait::{Patience, Stage, Wait};
 pub(crate) use watch::{Failure, Watch};

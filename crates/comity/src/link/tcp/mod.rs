@@ -3,8 +3,10 @@
 //! The stream travels in [frames](frame), each with its number and a CRC32C; frame `k` on
 //! connection `k mod c`. Bytes go from the caller's memory to the system and from the system to
 //! the caller's memory; only what is lent to a reduction, and a few bytes read ahead, lie in a
-//! buffer of the link.
+//! buffer of the link. A sealed link encrypts in a buffer of its own and decrypts where bytes arrived.
 
+#[cfg(test)]
+mod damage;
 mod frame;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
@@ -15,11 +17,12 @@ mod socket;
 mod tests;
 
 use super::{Interest, Link, LinkError, LinkKind};
+use crate::seal::Seals;
 use recv::Receiver;
 use send::Sender;
 use std::{
     io,
-    net::{Shutdown, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     os::fd::{AsFd, BorrowedFd},
 };
 
@@ -41,28 +44,56 @@ pub(crate) struct TcpLink {
     sender: Sender,
     receiver: Receiver,
     error: Option<LinkError>,
+    /// By connection, here and there; unknown for one that had ended by the time that it was handed over.
+    ends: Vec<Option<(SocketAddr, SocketAddr)>>,
+    /// The connection on which the error was seen.
+    at: usize,
 }
 
 impl TcpLink {
-    /// A link over connected, authenticated streams, listed in the same order on both ends.
+    /// As [`sealed`](Self::sealed), in the clear.
+    #[cfg(test)]
     pub(crate) fn new(streams: Vec<TcpStream>) -> io::Result<Self> {
-        Self::with_options(streams, &TcpOptions::default())
+        Self::sealed(streams, Vec::new())
+    }
+
+    /// A link over connected, authenticated streams, listed in the same order on both ends, and what seals each of them; in the
+    /// clear if nothing does.
+    pub(crate) fn sealed(streams: Vec<TcpStream>, seals: Vec<Seals>) -> io::Result<Self> {
+        Self::with_options(streams, seals, &TcpOptions::default())
     }
 
     /// A link with the user's choices.
-    pub(crate) fn with_options(streams: Vec<TcpStream>, options: &TcpOptions) -> io::Result<Self> {
+    pub(crate) fn with_options(
+        streams: Vec<TcpStream>,
+        seals: Vec<Seals>,
+        options: &TcpOptions,
+    ) -> io::Result<Self> {
+        let invalid = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         if streams.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a TCP link needs a connection"));
+            return invalid("a TCP link needs a connection");
+        }
+        if !seals.is_empty() && seals.len() != streams.len() {
+            return invalid("all connections of a TCP link are sealed, or none");
         }
         for stream in &streams {
             socket::prepare(stream, options)?;
         }
-        let receiver = Receiver::new(streams.len());
-        Ok(Self { sockets: streams, sender: Sender::default(), receiver, error: None })
+        Ok(Self::over(streams, seals))
     }
 
-    /// Keep the first error.
-    fn fail(&mut self, e: LinkError) -> LinkError {
+    fn over(sockets: Vec<TcpStream>, seals: Vec<Seals>) -> Self {
+        let ends = sockets.iter().map(|s| s.local_addr().ok().zip(s.peer_addr().ok())).collect();
+        let (send, recv) = seals.into_iter().map(|s| (s.send, s.recv)).unzip();
+        let receiver = Receiver::new(sockets.len(), recv);
+        Self { sockets, sender: Sender::new(send), receiver, error: None, ends, at: 0 }
+    }
+
+    /// Keep the first error, and where it was seen.
+    fn fail(&mut self, e: LinkError, at: usize) -> LinkError {
+        if self.error.is_none() {
+            self.at = at;
+        }
         self.error.get_or_insert(e).clone()
     }
 }
@@ -80,12 +111,12 @@ impl Link for TcpLink {
         if let Some(e) = &self.error {
             return Err(e.clone());
         }
-        self.sender.put(&self.sockets, head, body).map_err(|e| self.fail(e))
+        self.sender.put(&self.sockets, head, body).map_err(|e| self.fail(e, self.sender.turn))
     }
 
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
         if let Err(e) = self.receiver.gather(&self.sockets, want) {
-            self.fail(e);
+            self.fail(e, self.receiver.turn);
         }
         match &self.error {
             Some(e) if self.receiver.ready().is_empty() => Err(e.clone()),
@@ -100,12 +131,24 @@ impl Link for TcpLink {
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
         let mut taken = 0;
         if let Err(e) = self.receiver.take(&self.sockets, dst, &mut taken) {
-            self.fail(e);
+            self.fail(e, self.receiver.turn);
         }
         match &self.error {
             Some(e) if taken == 0 => Err(e.clone()),
             _ => Ok(taken),
         }
+    }
+
+    fn unproven(&self) -> usize {
+        self.receiver.unproven()
+    }
+
+    fn is_inside(&self) -> bool {
+        self.receiver.is_inside()
+    }
+
+    fn path(&self) -> Option<(SocketAddr, SocketAddr)> {
+        self.ends.get(if self.error.is_some() { self.at } else { self.receiver.turn }).copied().flatten()
     }
 
     // The system wakes whoever polls a socket, announced or not.

@@ -1,11 +1,12 @@
-//! The sending half: bytes from the caller's memory straight into the system's, in frames.
+//! The sending half: bytes from the caller's memory straight into the system's, in frames; where they are sealed, through one
+//! buffer in which they are encrypted.
 
 use super::{
     CHUNK,
-    frame::{FRAME, HEADER, header},
+    frame::{self, FRAME, HEADER, SEALED_FRAME, SEALED_HEADER, SMALL, header},
     socket::send,
 };
-use crate::link::LinkError;
+use crate::{link::LinkError, seal::Seal};
 use std::{io::IoSlice, net::TcpStream};
 
 /// A frame that has a header but is not yet wholly with the system.
@@ -16,6 +17,15 @@ struct Open {
     left: usize,
 }
 
+impl Open {
+    /// `n` more bytes are with the system; how many of them are the header's.
+    fn pass_header(&mut self, n: usize) -> usize {
+        let of_header = n.min(HEADER - self.header_sent);
+        self.header_sent += of_header;
+        of_header
+    }
+}
+
 /// Where the outgoing stream stands.
 #[derive(Debug, Default)]
 pub(super) struct Sender {
@@ -24,9 +34,24 @@ pub(super) struct Sender {
     /// The connection that it travels on.
     pub(super) turn: usize,
     open: Option<Open>,
+    /// The frame that leaves together with the open one.
+    next: Option<Open>,
+    /// One per connection; none where frames travel in the clear.
+    seals: Vec<Seal>,
+    /// The sealed frame that is not yet wholly with the system, or an earlier one.
+    sealed: Vec<u8>,
+    /// How much of it is; all of it when no frame is open.
+    sent: usize,
+    /// Bytes of the last sealed frame that are with the system, but were not accepted yet.
+    gone: usize,
 }
 
 impl Sender {
+    pub(super) fn new(seals: Vec<Seal>) -> Self {
+        let room = if seals.is_empty() { 0 } else { SEALED_HEADER + SEALED_FRAME };
+        Self { seals, sealed: Vec::with_capacity(room), ..Self::default() }
+    }
+
     /// Hand a prefix of `head` and `body` to the system; how many bytes of them.
     pub(super) fn put(
         &mut self,
@@ -34,33 +59,93 @@ impl Sender {
         head: &[u8],
         body: &[u8],
     ) -> Result<usize, LinkError> {
+        if !self.seals.is_empty() {
+            return self.put_sealed(sockets, head, body);
+        }
         let total = head.len() + body.len();
         let mut accepted = 0;
         while accepted < total && accepted < CHUNK {
             let Some(socket) = sockets.get(self.turn) else { break };
             let number = self.number;
             // The whole frame is at hand when it opens, so its checksum can travel in front.
-            let open = self.open.get_or_insert_with(|| Open {
-                header: header(number, window(head, body, accepted, FRAME)),
+            let frame = |number, from: usize, left| Open {
+                header: header(number, window(head, body, from, left)),
                 header_sent: 0,
-                left: FRAME.min(total - accepted),
+                left,
+            };
+            let open = self.open.get_or_insert_with(|| {
+                // A large message's head goes in a frame of its own, which is small: what decides where the rest belongs is
+                // not believed before it has been checked.
+                let alone = head.len().saturating_sub(accepted);
+                if alone == 0 || alone > SMALL || total - accepted <= SMALL {
+                    return frame(number, accepted, FRAME.min(total - accepted));
+                }
+                if sockets.len() == 1 {
+                    // It leaves in one go with the frame behind it.
+                    let behind = accepted + alone;
+                    self.next = Some(frame(number + 1, behind, FRAME.min(total - behind)));
+                }
+                frame(number, accepted, alone)
             });
             let [h, b] = window(head, body, accepted, open.left);
             let start = &open.header[open.header_sent..];
-            let asked = start.len() + h.len() + b.len();
-            let sent = send(socket, &[IoSlice::new(start), IoSlice::new(h), IoSlice::new(b)])?;
-            let of_header = sent.min(start.len());
-            open.header_sent += of_header;
-            open.left -= sent - of_header;
-            accepted += sent - of_header;
-            if open.left == 0 {
-                self.open = None;
+            let (start2, [h2, b2]) = match &self.next {
+                Some(next) if h.len() + b.len() == open.left => {
+                    (&next.header[..], window(head, body, accepted + open.left, next.left))
+                }
+                _ => (&[][..], [&[][..]; 2]),
+            };
+            let parts = [start, h, b, start2, h2, b2];
+            let asked: usize = parts.iter().map(|p| p.len()).sum();
+            let sent = send(socket, &parts.map(IoSlice::new))?;
+            let mut rest = sent;
+            while let Some(open) = &mut self.open {
+                rest -= open.pass_header(rest);
+                let n = rest.min(open.left);
+                open.left -= n;
+                accepted += n;
+                rest -= n;
+                if open.left > 0 {
+                    break;
+                }
+                self.open = self.next.take();
                 self.number += 1;
                 self.turn = (self.turn + 1) % sockets.len();
             }
             if sent < asked {
                 break;
             }
+        }
+        Ok(accepted)
+    }
+
+    /// As [`put`](Self::put). The peer can open a frame only whole, so none of it is accepted before all of it is with the
+    /// system; until then the same bytes are offered again, perhaps fewer at a time than the frame has.
+    fn put_sealed(&mut self, sockets: &[TcpStream], head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+        let total = head.len() + body.len();
+        let mut accepted = 0;
+        while accepted < total && accepted < CHUNK {
+            if self.gone > 0 {
+                let n = self.gone.min(total - accepted);
+                self.gone -= n;
+                accepted += n;
+                continue;
+            }
+            let (Some(socket), Some(seal)) = (sockets.get(self.turn), self.seals.get(self.turn)) else {
+                break;
+            };
+            if self.sent == self.sealed.len() {
+                let parts = window(head, body, accepted, SEALED_FRAME);
+                frame::seal(&mut self.sealed, self.number, parts, seal)?;
+                self.sent = 0;
+            }
+            self.sent += send(socket, &[IoSlice::new(&self.sealed[self.sent..])])?;
+            if self.sent < self.sealed.len() {
+                break;
+            }
+            self.gone = self.sealed.len() - SEALED_HEADER;
+            self.number += 1;
+            self.turn = (self.turn + 1) % sockets.len();
         }
         Ok(accepted)
     }
