@@ -194,7 +194,13 @@ impl Group {
     }
 
     #[pyo3(signature = (members, label, *, timeout=None))]
-    fn subgroup(&self, py: Python<'_>, members: Vec<usize>, label: u64, timeout: Option<f64>) -> PyResult<Self> {
+    fn subgroup(
+        &self,
+        py: Python<'_>,
+        members: Vec<usize>,
+        label: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
         let group = self.limited(py, timeout)?;
         let name = format!("{}/{members:?}", self.name);
         let made = watched(py, move || group.subgroup(&members, label), |_| ())?;

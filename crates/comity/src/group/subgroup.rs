@@ -30,7 +30,7 @@ impl Group {
         let mut seen = vec![false; self.size()];
         let once = members.iter().all(|&m| seen.get_mut(m).is_some_and(|s| !std::mem::replace(s, true)));
         let rank = members.iter().position(|&m| m == me).filter(|_| once);
-        let rank = rank.ok_or(misuse(Op::Split, Misuse::Members { rank: me, size: self.size() }))?;
+        let rank = rank.ok_or_else(|| misuse(Op::Split, Misuse::Members { rank: me, size: self.size() }))?;
         let Core { peers, door, .. } = &*self.core;
         let counters = Arc::<Counters>::default();
         let context = door.as_ref().map_or(1, |d| split::name_of(d.context, label, members));
