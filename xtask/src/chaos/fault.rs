@@ -92,7 +92,8 @@ pub(super) enum Phase {
 pub(super) enum Fault {
     /// SIGKILL of a rank.
     Kill(Phase),
-    /// Another signal that ends a rank in a call.
+    /// Another signal that ends a rank in a call. Not SIGSEGV: the first one that is sent to a Rust program only takes its
+    /// own handling away.
     Crash,
     /// A rank may open few files.
     Files,
@@ -251,7 +252,7 @@ impl Plan {
             Fault::Kill(Phase::Idle) => "kill while idle",
             Fault::Kill(Phase::Call) => "kill in a call",
             Fault::Kill(Phase::Close) => "kill while closing",
-            Fault::Crash => "kill by SIGTERM, SEGV, ABRT",
+            Fault::Crash => "kill by SIGTERM, ILL, ABRT",
             Fault::Files => "few descriptors",
             Fault::Memory => "little address space",
             Fault::FileSize => "memfd refused",

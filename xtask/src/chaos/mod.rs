@@ -54,8 +54,9 @@ pub(crate) struct Choice {
 
 impl Choice {
     /// As the tests need it, who have built all that they use already.
-    pub(crate) fn for_tests(minutes: f64) -> Self {
-        Self { profile: Profile::Tests, ..Self::minutes(minutes) }
+    pub(crate) fn for_tests(minutes: f64, seed: Option<u64>) -> Self {
+        let choice = Self::minutes(minutes);
+        Self { profile: Profile::Tests, seed: seed.unwrap_or(choice.seed), ..choice }
     }
 
     fn minutes(minutes: f64) -> Self {

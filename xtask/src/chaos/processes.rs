@@ -152,6 +152,8 @@ fn follow(by: usize, from: impl Read + Send + 'static, to: Sender<Said>) {
                 return;
             }
         }
+        let end = Said { by, event: "eof".into(), rank: usize::MAX, at: monotonic(), fields: Vec::new() };
+        let _ = to.send(end);
     });
 }
 

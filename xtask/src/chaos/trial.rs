@@ -52,10 +52,12 @@ pub(super) fn is_error(out: &Said) -> bool {
 
 /// Whether an error holds this rank to blame, by what it says to programs or, where no group came to be, in words.
 pub(super) fn names(out: &Said, rank: usize) -> bool {
-    if out.field(1) != "-" {
+    let words = out.field(2);
+    // One that gave up tells on whose account.
+    let account = words.contains(&format!(" gave up: rank {rank} "));
+    if out.field(1) != "-" && !account {
         return out.field(1) == rank.to_string();
     }
-    let words = out.field(2);
     let after = |word: &str| {
         words.match_indices(word).any(|(at, _)| {
             let rest = &words[at + word.len()..];
@@ -84,7 +86,7 @@ pub(super) fn run(crew: &mut Crew, plan: &Plan) -> Result<Outcome, String> {
     match plan.fault {
         Fault::Kill(phase) => kill(crew, plan, phase, Signal::KILL, &mut outcome),
         Fault::Crash => {
-            let signal = plan.random.clone().pick(&[Signal::TERM, Signal::SEGV, Signal::ABORT]);
+            let signal = plan.random.clone().pick(&[Signal::TERM, Signal::ILL, Signal::ABORT]);
             kill(crew, plan, Phase::Call, signal, &mut outcome);
         }
         Fault::Files | Fault::Memory | Fault::FileSize => starve(crew, plan, &mut outcome)?,

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: every check of the project, step by step, up to the first that fails.
 
 mod cargo;
+mod chaos;
 mod fuzz;
 mod gates;
 mod hosts;
@@ -27,7 +28,7 @@ struct Step {
     run: fn() -> Outcome,
 }
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     Step {
         name: "requirements",
         about: "install the programs that the tests use",
@@ -49,6 +50,7 @@ const STEPS: [Step; 13] = [
     Step { name: "torch", about: "the same with torch's variables", run: launchers::torch },
     Step { name: "mpi", about: "the same under Open MPI and MPICH", run: launchers::mpi },
     Step { name: "hosts", about: "two hosts, as network namespaces, IPv4 and IPv6", run: hosts::check },
+    Step { name: "chaos", about: "jobs broken at random, CHAOS_MINUTES (5) and CHAOS_SEED", run: chaos::run },
     Step { name: "loom", about: "all interleavings of the lock-free parts", run: cargo::loom },
     Step { name: "miri", about: "undefined behaviour in pure code", run: cargo::miri },
     Step { name: "fuzz", about: "decoders on hostile bytes, FUZZ_SECONDS each", run: fuzz::run },

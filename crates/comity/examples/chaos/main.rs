@@ -10,7 +10,7 @@ use comity::{Config, Detection, Error, Group, Key, LinkKind};
 use std::{
     io::BufRead,
     process::{Command, Stdio},
-    sync::mpsc::{Receiver, TryRecvError, channel},
+    sync::mpsc::{Receiver, channel},
     thread,
     time::{Duration, Instant},
 };
@@ -48,7 +48,6 @@ fn crew() {
     let lines = input();
     let words = Words::new(0);
     words.say("up", &[&std::process::id()]);
-    let mut hog = Vec::new();
     while let Ok(line) = lines.recv() {
         let fields: Vec<&str> = line.split(' ').collect();
         match fields[..] {
@@ -69,7 +68,6 @@ fn crew() {
             }
             // Of a job that has ended before it was read.
             ["end" | "call"] => {}
-            ["eat"] => eat(&mut hog),
             _ => panic!("unknown order {line:?}"),
         }
     }
@@ -129,7 +127,6 @@ fn launched(role: &str, seed: u64) {
     let (mut calls, begun) = (Calls::new(seed), Instant::now());
     words.say("ready", &[]);
     let victim = |role: &str, of: &str| role.strip_prefix(of) == Some(&rank.to_string());
-    let mut hog = Vec::new();
     let ended = loop {
         if begun.elapsed() > Duration::from_millis(50) {
             if let Some((code, who)) = role.strip_prefix("exit:").and_then(|r| r.split_once(':'))
@@ -138,7 +135,7 @@ fn launched(role: &str, seed: u64) {
                 std::process::exit(code.parse().unwrap_or(1));
             }
             if victim(role, "eat:") {
-                eat(&mut hog);
+                eat();
             }
         }
         let over = role.strip_prefix("soak:").and_then(|s| s.parse().ok());
@@ -171,21 +168,17 @@ fn play(role: &str, seed: u64, group: Group, words: &Words, lines: &Receiver<Str
     words.say("ready", &[]);
     let mut calls = Calls::new(seed);
     let out = match role {
-        "ops" => loop {
-            let end = match lines.try_recv() {
-                Ok(line) if line == "eat" => {
-                    eat(&mut Vec::new());
-                    false
+        "ops" => {
+            let mut end = false;
+            loop {
+                end |= lines.try_recv().is_ok_and(|line| line == "end");
+                match calls.step(&group, end, words) {
+                    Ok(true) => break Ok(()),
+                    Ok(false) => {}
+                    Err(e) => break Err(e),
                 }
-                Ok(line) => line == "end",
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => false,
-            };
-            match calls.step(&group, end, words) {
-                Ok(true) => break Ok(()),
-                Ok(false) => {}
-                Err(e) => break Err(e),
             }
-        },
+        }
         "idle" => {
             let _ = lines.recv();
             words.say("called", &[]);
@@ -217,7 +210,8 @@ fn play(role: &str, seed: u64, group: Group, words: &Words, lines: &Receiver<Str
 }
 
 /// Takes memory until there is none.
-fn eat(hog: &mut Vec<Vec<u8>>) {
+fn eat() {
+    let mut hog = Vec::new();
     loop {
         hog.push(vec![1; 4 << 20]);
     }
