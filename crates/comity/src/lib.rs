@@ -38,6 +38,7 @@
 //! repository tells more.
 
 mod backend;
+mod blame;
 #[doc(hidden)]
 pub mod boot;
 mod call;

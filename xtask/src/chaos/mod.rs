@@ -62,7 +62,15 @@ impl Choice {
     fn minutes(minutes: f64) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let seed = u64::from(now.subsec_nanos()) + now.as_secs() % 1000 * 1_000_000_000;
-        Self { minutes, seed, profile: Profile::Debug, only: Vec::new(), trial: None, trials: u64::MAX, soak: None }
+        Self {
+            minutes,
+            seed,
+            profile: Profile::Debug,
+            only: Vec::new(),
+            trial: None,
+            trials: u64::MAX,
+            soak: None,
+        }
     }
 
     pub(crate) fn parse(args: &[&str]) -> Result<Self, String> {
@@ -72,10 +80,12 @@ impl Choice {
                 choice.profile = Profile::Release;
                 continue;
             }
-            let value = *args.next().ok_or_else(|| format!("{arg} needs a value, or is no option of chaos"))?;
+            let value =
+                *args.next().ok_or_else(|| format!("{arg} needs a value, or is no option of chaos"))?;
             let bad = || format!("{arg} {value}: not a number that makes sense here");
             let number = || value.parse::<f64>().ok().filter(|m| *m > 0.0 && *m < 1e6).ok_or_else(bad);
-            let fault = |name| Fault::named(name).ok_or_else(|| format!("there is no fault {name:?}; {}", known()));
+            let fault =
+                |name| Fault::named(name).ok_or_else(|| format!("there is no fault {name:?}; {}", known()));
             match arg {
                 "--minutes" => choice.minutes = number()?,
                 "--soak" => choice.soak = Some(number()?),
@@ -104,8 +114,10 @@ pub(crate) fn unable() -> Option<String> {
     if !cfg!(target_os = "linux") {
         return Some("namespaces are Linux's".into());
     }
-    let lacking: Vec<_> =
-        ["ip", "unshare", "nsenter", "setsid", "mount"].into_iter().filter(|p| program(p).is_none()).collect();
+    let lacking: Vec<_> = ["ip", "unshare", "nsenter", "setsid", "mount"]
+        .into_iter()
+        .filter(|p| program(p).is_none())
+        .collect();
     if !lacking.is_empty() {
         return Some(format!("these programs are missing: {}", lacking.join(", ")));
     }
@@ -134,7 +146,8 @@ pub(crate) fn run(choice: &Choice) -> Result<String, String> {
         "seed {}, {} minutes; again: cargo xtask chaos{again} --minutes {} --seed {}",
         choice.seed, choice.minutes, choice.minutes, choice.seed
     );
-    let scratch = Scratch::within(&built(profile, ""), "chaos").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let scratch =
+        Scratch::within(&built(profile, ""), "chaos").map_err(|e| format!("cannot make a folder: {e}"))?;
     let own = env::current_exe().map_err(|e| format!("where is this program? {e}"))?;
     let mut running = Vec::new();
     for lane in Lane::ALL {
@@ -170,12 +183,21 @@ pub(crate) fn run(choice: &Choice) -> Result<String, String> {
     println!("\n{table}\n");
     failed.extend(table.late());
     if table.broken() > 0 {
-        failed.push(format!("{} of {} trials broke a promise (seed {})", table.broken(), table.tried(), choice.seed));
+        failed.push(format!(
+            "{} of {} trials broke a promise (seed {})",
+            table.broken(),
+            table.tried(),
+            choice.seed
+        ));
     }
     if table.tried() == 0 {
         failed.push("nothing was tried".into());
     }
-    if failed.is_empty() { Ok(format!("{} faults, seed {}", table.tried(), choice.seed)) } else { Err(failed.join("\n")) }
+    if failed.is_empty() {
+        Ok(format!("{} faults, seed {}", table.tried(), choice.seed))
+    } else {
+        Err(failed.join("\n"))
+    }
 }
 
 fn build(profile: Profile) -> Result<(), String> {
@@ -198,7 +220,9 @@ mod tests {
         assert_eq!((choice.minutes, choice.seed, &choice.only[..]), (0.5, 3, &[Fault::Blip][..]));
         let choice = Choice::parse(&["--trial", "kill-idle:77", "--release"]).unwrap();
         assert_eq!((choice.trial, choice.profile, choice.only.len()), (Some(77), Profile::Release, 1));
-        for bad in [&["--minutes"][..], &["--minutes", "0"], &["--only", "love"], &["--trial", "9"], &["--x", "1"]] {
+        for bad in
+            [&["--minutes"][..], &["--minutes", "0"], &["--only", "love"], &["--trial", "9"], &["--x", "1"]]
+        {
             assert!(Choice::parse(bad).is_err(), "{bad:?}");
         }
     }

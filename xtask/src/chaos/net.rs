@@ -48,9 +48,9 @@ pub(super) fn cut(host: usize, how: Cut) -> Result<(), String> {
     match how {
         Cut::Both => ip(&format!("link set c{host} nomaster")),
         Cut::Outward => halves(|half| ip(&format!("-n h{host} route add blackhole {half}"))),
-        Cut::Inward => (0..HOSTS).filter(|h| *h != host).try_for_each(|other| {
-            ip(&format!("-n h{other} route add blackhole {}/32", address(host)))
-        }),
+        Cut::Inward => (0..HOSTS)
+            .filter(|h| *h != host)
+            .try_for_each(|other| ip(&format!("-n h{other} route add blackhole {}/32", address(host)))),
     }
 }
 
@@ -58,9 +58,9 @@ pub(super) fn mend(host: usize, how: Cut) -> Result<(), String> {
     match how {
         Cut::Both => ip(&format!("link set c{host} master switch")),
         Cut::Outward => halves(|half| ip(&format!("-n h{host} route del blackhole {half}"))),
-        Cut::Inward => (0..HOSTS).filter(|h| *h != host).try_for_each(|other| {
-            ip(&format!("-n h{other} route del blackhole {}/32", address(host)))
-        }),
+        Cut::Inward => (0..HOSTS)
+            .filter(|h| *h != host)
+            .try_for_each(|other| ip(&format!("-n h{other} route del blackhole {}/32", address(host)))),
     }
 }
 

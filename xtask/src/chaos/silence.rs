@@ -146,7 +146,8 @@ fn absent(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
 pub(super) fn port_taken(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
     let (join, port) = (0.5, crew.next_port());
     // The system accepts connections to it, and nothing ever answers.
-    let other = TcpListener::bind(("127.0.0.1", port)).map_err(|e| format!("cannot take port {port}: {e}"))?;
+    let other =
+        TcpListener::bind(("127.0.0.1", port)).map_err(|e| format!("cannot take port {port}: {e}"))?;
     let begun = monotonic();
     crew.play(plan, port, Play { role: "ops", detection: SILENCE, join }, 0..plan.size);
     for out in outs(crew, 0..plan.size, join + 1.0, outcome) {

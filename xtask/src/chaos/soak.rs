@@ -46,7 +46,9 @@ pub(super) fn run(profile: &str, minutes: f64) -> Result<String, String> {
         return Err(format!("{ok} of {ranks} ranks ended in good order:\n{said}"));
     }
     let calls = said.lines().find_map(|l| l.split_once("\tok\t")).map_or("?", |(_, calls)| calls);
-    Ok(format!("{ranks} ranks, {minutes} minutes, {blips} stops of 4 s, {calls} calls a rank, no false alarm"))
+    Ok(format!(
+        "{ranks} ranks, {minutes} minutes, {blips} stops of 4 s, {calls} calls a rank, no false alarm"
+    ))
 }
 
 fn signal(pid: i32, name: &str) -> Result<(), String> {

@@ -61,7 +61,8 @@ impl Table {
     /// For another process of this program.
     pub(super) fn write(&self) -> String {
         let times = |row: &Row| row.times.iter().map(|t| format!("{t:.3}")).collect::<Vec<_>>().join(" ");
-        let line = |(fault, row): (&String, &Row)| format!("{fault}\t{}\t{}\t{}\n", row.tried, row.kept, times(row));
+        let line =
+            |(fault, row): (&String, &Row)| format!("{fault}\t{}\t{}\t{}\n", row.tried, row.kept, times(row));
         self.0.iter().map(line).collect()
     }
 

@@ -190,7 +190,8 @@ fn kill(crew: &mut Crew, plan: &Plan, phase: Phase, signal: Signal, outcome: &mu
     crew.processes.wait(crew.pid(victim), Instant::now() + LONG);
     let told = outs(crew, plan.others(), SILENCE + 1.0 + join.min(1.0), outcome);
     // It may have been killed before it was known to anybody.
-    let unknown = |out: &Said| phase == Phase::Join && out.field(0) == "join" && took(out, begun) > join * 900.0;
+    let unknown =
+        |out: &Said| phase == Phase::Join && out.field(0) == "join" && took(out, begun) > join * 900.0;
     if told.iter().any(unknown) {
         outcome.row = Some("kill before it is known");
     }
@@ -331,7 +332,10 @@ mod tests {
     fn whom_an_error_names() {
         assert!(names(&out("lost", "3", "rank 3 died"), 3));
         assert!(!names(&out("lost", "1", "rank 1 died (seen by rank 3)"), 3));
-        assert!(names(&out("join", "-", "only 2 of 5 ranks joined within 1 s: missing 1, 3-4 (never connected)"), 4));
+        assert!(names(
+            &out("join", "-", "only 2 of 5 ranks joined within 1 s: missing 1, 3-4 (never connected)"),
+            4
+        ));
         assert!(names(&out("join", "-", "rank 12 ended while the ranks were connecting"), 12));
         assert!(!names(&out("join", "-", "rank 12 ended while the ranks were connecting"), 1));
     }

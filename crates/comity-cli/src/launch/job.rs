@@ -47,7 +47,7 @@ impl Refusal {
 }
 
 /// Variables that say who a rank is: a job in which they are set by hand cannot meet.
-const OURS: [&str; 14] = [
+const OURS: [&str; 15] = [
     "COMITY_RANK",
     "COMITY_SIZE",
     "COMITY_LOCAL_RANK",
@@ -55,6 +55,7 @@ const OURS: [&str; 14] = [
     "COMITY_STORE",
     "COMITY_JOB",
     "COMITY_KEY_FD",
+    "COMITY_BLAME_FD",
     "COMITY_KEY_FILE",
     "COMITY_INSECURE",
     "RANK",

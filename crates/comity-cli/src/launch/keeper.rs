@@ -121,6 +121,7 @@ impl Keeper {
                 self.carry_out(order);
             }
         }
+        self.course.weigh(|rank| self.meeting.blamed(rank));
         self.end_strays();
         self.drain();
         if let (Some(dir), Some(Cause::Failed { .. })) = (&self.job.flights, self.course.cause()) {

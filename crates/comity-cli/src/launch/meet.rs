@@ -7,6 +7,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+/// Bytes of a rank's word in the file of blame.
+const WORD: u64 = 4;
+
 fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
@@ -29,6 +32,8 @@ pub(super) struct Meeting {
     master: Reserved,
     ring: Vec<Reserved>,
     key_file: Handed,
+    /// See [`blamed`](Self::blamed).
+    blame: Handed,
     host_file: Option<Handed>,
 }
 
@@ -45,7 +50,8 @@ impl Meeting {
             true => None,
             false => Some(Handed::readable(host_list(&ring).as_bytes())?),
         };
-        Ok(Self { job, store, master: Reserved::new()?, ring, key_file, host_file })
+        let blame = Handed::writable(size as u64 * WORD)?;
+        Ok(Self { job, store, master: Reserved::new()?, ring, key_file, blame, host_file })
     }
 
     pub(super) fn store(&self) -> SocketAddr {
@@ -61,6 +67,19 @@ impl Meeting {
         self.key_file.fd()
     }
 
+    pub(super) fn blame_fd(&self) -> RawFd {
+        self.blame.fd()
+    }
+
+    /// Whom a rank has held to blame for the failure of a group, in a file that all ranks have (`COMITY_BLAME_FD`): four
+    /// bytes for each, the rank that it blames and one.
+    pub(super) fn blamed(&self, by: usize) -> Option<usize> {
+        let mut word = [0; WORD as usize];
+        let read = self.blame.read(&mut word, by as u64 * WORD).ok()?;
+        let rank = u32::from_ne_bytes(word).checked_sub(1)?;
+        (read == word.len()).then_some(rank as usize)
+    }
+
     /// The path of MLX's host file.
     pub(super) fn host_file(&self) -> Option<String> {
         self.host_file.as_ref().map(Handed::path)
@@ -68,7 +87,7 @@ impl Meeting {
 
     /// The descriptors that a rank inherits.
     pub(super) fn handed(&self) -> Vec<RawFd> {
-        std::iter::once(&self.key_file).chain(&self.host_file).map(Handed::fd).collect()
+        [&self.key_file, &self.blame].into_iter().chain(&self.host_file).map(Handed::fd).collect()
     }
 
     /// Frees the addresses where holding them would keep the ranks from taking them.
@@ -125,6 +144,14 @@ mod tests {
         std::net::TcpStream::connect(servers[1].local_addr().unwrap()).unwrap();
         // torch listens on every address of the machine.
         TcpListener::bind((Ipv4Addr::UNSPECIFIED, meeting.master().port())).unwrap();
+    }
+
+    #[test]
+    fn blame_is_read_where_a_rank_wrote_it() {
+        let meeting = Meeting::open(4, JOIN).unwrap();
+        assert_eq!(meeting.blamed(2), None);
+        rustix::io::pwrite(&meeting.blame.file(), &8u32.to_ne_bytes(), 8).unwrap();
+        assert_eq!((meeting.blamed(2), meeting.blamed(1), meeting.blamed(9)), (Some(7), None, None));
     }
 
     #[test]

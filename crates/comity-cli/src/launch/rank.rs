@@ -136,5 +136,6 @@ pub(super) fn environment(job: &Job, meeting: &Meeting, rank: usize) -> Vec<(OsS
     set("COMITY_STORE", Some(&meeting.store().to_string()));
     set("COMITY_JOB", Some(&meeting.job));
     set("COMITY_KEY_FD", Some(&meeting.key_fd().to_string()));
+    set("COMITY_BLAME_FD", Some(&meeting.blame_fd().to_string()));
     all
 }

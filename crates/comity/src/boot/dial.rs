@@ -177,7 +177,14 @@ fn connect(target: &Target, until: Instant, patience: &Patience<'_>) -> Result<S
         Target::Tcp(a) => SockAddr::from(*a),
         Target::Unix(name) => super::accept::unix_addr(name).map_err(Miss::Nowhere)?,
     };
-    let socket = Socket::new(addr.domain(), Type::STREAM, None).map_err(Miss::Nobody)?;
+    let socket =
+        Socket::new(addr.domain(), Type::STREAM, None).map_err(|e| match Errno::from_io_error(&e) {
+            // That is this process's trouble, not the peer's, and waiting does not end it.
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                Miss::Stop(Error::os("opening a connection", e))
+            }
+            _ => Miss::Nobody(e),
+        })?;
     socket.set_nonblocking(true).map_err(Miss::Nobody)?;
     match socket.connect(&addr) {
         Ok(()) => {}

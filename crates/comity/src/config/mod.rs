@@ -10,7 +10,7 @@ mod settings;
 mod slurm;
 mod vars;
 
-use crate::{Error, Key, LinkKind, Result, boot::board::Board};
+use crate::{Error, Key, LinkKind, Result, blame::Blame, boot::board::Board};
 pub use detection::Detection;
 pub use place::HostPort;
 use std::{
@@ -60,6 +60,7 @@ pub struct Config {
     pub(crate) connections: usize,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
+    pub(crate) blame: Option<Blame>,
     pub(crate) found: Found,
 }
 
@@ -174,6 +175,7 @@ impl Config {
             connections: 1,
             host: None,
             log_dir: None,
+            blame: None,
             found: Found { launcher: Launcher::Explicit, why, seen: Vec::new() },
         }
     }
@@ -193,7 +195,7 @@ impl Config {
     ///
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
     /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_ADDRS`,
-    /// `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher.
+    /// `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for `comity launch` alone.
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var_os(name))
     }

@@ -56,6 +56,10 @@ impl Config {
             return Ok(Group::single().timeout(self.timeout));
         }
         let group = Group::open(Endpoint::join(self)?, self.timeout, self.join_timeout)?;
+        let group = match &self.blame {
+            Some(blame) => group.blame_to(blame.clone()),
+            None => group,
+        };
         Ok(match &self.log_dir {
             Some(dir) => group.log_to(dir),
             None => group,
