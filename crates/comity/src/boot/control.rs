@@ -9,9 +9,9 @@ use super::{
     accept::{Accepted, Acceptor},
     hello::{Channel, Hello, Verdict},
     liveness,
-    standing::{Arrival, DIED, Line, Slot, Standing, abort_note},
+    membership::{Presence, Word},
+    standing::{Arrival, Line, Rest, Standing},
     stream::Stream,
-    wire::Note,
 };
 use crate::{
     Error, Result,
@@ -132,25 +132,14 @@ impl Control {
 
     /// Who has not connected yet, or what became of one who never will.
     pub(super) fn standing(&self) -> Result<Vec<usize>, (usize, String)> {
-        let mut absent = Vec::new();
-        for (rank, slot) in self.lock().slots.iter().enumerate() {
-            match slot {
-                Slot::Absent => absent.push(rank),
-                Slot::Dead(cause) if cause == DIED => {
-                    return Err((rank, "ended while the ranks were connecting".into()));
-                }
-                Slot::Dead(cause) => return Err((rank, format!("{cause}, while the ranks were connecting"))),
-                Slot::Gone(words) if !words.is_empty() => return Err((rank, format!("gave up: {words}"))),
-                // One that met everyone and left was there.
-                Slot::Oneself | Slot::Live(_) | Slot::Gone(_) => {}
-            }
-        }
-        Ok(absent)
+        self.lock().membership().absent()
     }
 
     /// Begin to watch the members of a group. False if it is open already.
     pub(super) fn enter(&self, context: u64, members: &[usize], mine: usize, watch: &Arc<Watch>) -> bool {
-        self.lock().enter(context, members, mine, watch)
+        let new = self.lock().enter(context, members, mine, watch);
+        self.bell.ring();
+        new
     }
 
     /// The connections that have come for a group.
@@ -163,42 +152,22 @@ impl Control {
 
     /// Leave a group, and tell its members unless it never came to be.
     pub(super) fn leave(&self, context: u64, tell: bool) {
-        let mut state = self.lock();
-        let Some(members) = state.leave(context) else { return };
-        if tell {
-            state.tell(&members, self.me, &Note::Leave { context });
+        if self.lock().leave(context, tell) {
+            // What had no room goes out from there.
+            self.bell.ring();
         }
-        drop(state);
-        // What had no room goes out from there.
-        self.bell.ring();
     }
 
     /// Tell the members of a group that it has failed.
     pub(super) fn abort(&self, context: u64, failure: &Failure) {
-        let mut state = self.lock();
-        if let Some(group) = state.group(context) {
-            let members = group.members.clone();
-            state.tell(&members, self.me, &abort_note(context, failure));
-        }
-        drop(state);
+        self.lock().abort(context, failure.clone());
         self.bell.ring();
     }
 
     /// Close every connection without a word, as the system does when a process is killed.
     #[cfg(test)]
     pub(super) fn die(&self) {
-        let mut state = self.lock();
-        for slot in &mut state.slots {
-            if let Slot::Live(conn) = slot {
-                match &**conn.stream() {
-                    Stream::Tcp(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
-                    Stream::Unix(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
-                }
-                *slot = Slot::Dead("died".into());
-            }
-        }
-        state.stop = Some(Instant::now());
-        drop(state);
+        self.lock().die(Instant::now());
         self.bell.ring();
     }
 
@@ -211,7 +180,7 @@ impl Control {
                 return;
             }
             let parked = state.parked.iter().map(|a| a.until).min();
-            let due = if stop.is_none() { state.liveness.next() } else { None };
+            let due = if stop.is_none() { state.membership().next() } else { None };
             drop(state);
 
             // Whatever has come by now is found below, so nobody is thought silent because this thread was kept waiting.
@@ -225,30 +194,15 @@ impl Control {
             for a in accepted {
                 self.receive(&mut state, a);
             }
-            if state.hear(&ready, Instant::now()) {
-                self.news.ring();
-            }
-            let verdicts = if state.stop.is_none() { state.judge(heard_until) } else { Vec::new() };
+            let heard = state.hear(&ready, Instant::now());
             let now = Instant::now();
+            let judged = if state.stop.is_none() { state.tick(heard_until, now) } else { Rest::default() };
             state.parked.retain(|a| a.until > now);
-            if state.stop.is_none() && state.liveness.beats(now) {
-                state.beat();
-            }
             drop(state);
-            verdicts.iter().for_each(|v| self.report(v));
-        }
-    }
-
-    /// Log a silence. Not under the lock: who writes the log may take its time.
-    fn report(&self, verdict: &liveness::Verdict) {
-        match verdict {
-            liveness::Verdict::Suspect { rank, silence, progress } => {
-                tracing::warn!(rank, ?silence, progress, "nothing is heard from a rank");
-            }
-            liveness::Verdict::Dead { rank, silence } => {
-                tracing::error!(rank, ?silence, "a rank is given up for its silence");
+            if heard.news || judged.news {
                 self.news.ring();
             }
+            heard.words.iter().chain(&judged.words).for_each(log);
         }
     }
 
@@ -288,25 +242,25 @@ impl Control {
         if hello.from as usize <= self.me {
             return no("this rank connects to you, not you to it");
         }
-        let from = match state.slots.get(hello.from as usize) {
-            Some(slot) if state.stop.is_none() => slot,
+        let from = match state.presence(hello.from as usize) {
+            Some(presence) if state.stop.is_none() => presence,
             _ => return no("it is leaving"),
         };
         match (hello.channel, from) {
-            (Channel::Control, Slot::Absent) => Verdict::Yes,
+            (Channel::Control, Presence::Absent) => Verdict::Yes,
             (Channel::Control, _) => {
                 no("this rank is connected already; every process needs a rank of its own")
             }
             // Its control connection stands for it, but the end of that handshake is not read here yet.
-            (Channel::Shm | Channel::Tcp { .. }, Slot::Absent) => Verdict::Busy,
-            (Channel::Shm | Channel::Tcp { .. }, Slot::Dead(_)) => no("you are not a member any more"),
+            (Channel::Shm | Channel::Tcp { .. }, Presence::Absent) => Verdict::Busy,
+            (Channel::Shm | Channel::Tcp { .. }, Presence::Dead(_) | Presence::Shut(_)) => no("you are not a member any more"),
             (Channel::Shm, _) if !self.rules.shm || !matches!(stream, Stream::Unix(_)) => {
                 no("it does not share memory")
             }
             (Channel::Tcp { .. }, _) if !matches!(stream, Stream::Tcp(_)) => {
                 no("that is not a TCP connection")
             }
-            (Channel::Shm | Channel::Tcp { .. }, _) if state.is_closed(hello.context) => {
+            (Channel::Shm | Channel::Tcp { .. }, _) if state.membership().is_closed(hello.context) => {
                 no("it has left that group")
             }
             (Channel::Shm | Channel::Tcp { .. }, _) if state.parked.len() >= MAX_PARKED => Verdict::Busy,
@@ -324,9 +278,22 @@ impl Control {
         }
         let until = Instant::now() + self.rules.patience;
         state.parked.push(Arrival { from, channel: hello.channel, stream, context: hello.context, until });
-        if let Some(group) = state.group(hello.context) {
-            group.watch.ring();
+        if let Some(watch) = state.watch(hello.context) {
+            watch.ring();
         }
+    }
+}
+
+/// Not under the lock.
+fn log(word: &Word) {
+    match word {
+        Word::Silent(liveness::Verdict::Suspect { rank, silence, progress }) => {
+            tracing::warn!(rank, ?silence, progress, "nothing is heard from a rank");
+        }
+        Word::Silent(liveness::Verdict::Dead { rank, silence }) => {
+            tracing::error!(rank, ?silence, "a rank is given up for its silence");
+        }
+        Word::Back { rank, silence } => tracing::info!(rank, ?silence, "a silent rank is heard again"),
     }
 }
 

@@ -11,6 +11,7 @@ mod hello;
 mod here;
 mod liveness;
 mod meet;
+mod membership;
 mod mesh;
 mod standing;
 mod store;

@@ -1,55 +1,23 @@
-//! How a process stands with the others, and what their notes, their ends and their silence mean for its groups.
+//! What a process holds of the others: connections, descriptors of processes, and the watches of groups.
 //!
-//! Changed only under the lock of [`Control`](super::control::Control), by its thread and by those that call it.
+//! It carries out what [`Membership`] decides. Changed only under the lock of [`Control`](super::control::Control), by its thread
+//! and by those that call it.
 
 use super::{
     hello::Channel,
-    liveness::{Liveness, Verdict},
+    membership::{Action, DIED, Heard, Membership, Presence, Word},
     stream::{Conn, Stream},
     wire::Note,
 };
 use crate::engine::{Failure, Watch};
 use socket2::{SockRef, TcpKeepalive};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     io,
     os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
-
-/// Notes kept for groups that this rank has not opened yet.
-const MAX_EARLY: usize = 4096;
-/// Groups remembered as closed, so that late words about them are not kept.
-const MAX_CLOSED: usize = 4096;
-
-/// What the group is told of a member whose process ended without a goodbye.
-pub(super) const DIED: &str = "died: its control connection closed";
-
-/// How a process stands with one other.
-#[derive(Debug)]
-pub(super) enum Slot {
-    /// This process itself.
-    Oneself,
-    /// Not connected yet.
-    Absent,
-    Live(Conn),
-    /// It said goodbye; with words if it could not join.
-    Gone(String),
-    /// It ended without one; the cause.
-    Dead(String),
-}
-
-/// A group that this rank has opened and not left.
-#[derive(Debug)]
-pub(super) struct Context {
-    /// World ranks in group order.
-    pub(super) members: Vec<usize>,
-    /// This rank in the group.
-    mine: usize,
-    left: Vec<bool>,
-    pub(super) watch: Arc<Watch>,
-}
 
 /// An authenticated connection of a link.
 #[derive(Debug)]
@@ -72,17 +40,24 @@ pub(super) struct Line {
     pub(super) process: Option<Arc<OwnedFd>>,
 }
 
+/// What remains to be done outside the lock.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    /// Whoever waits for the processes to meet should look again.
+    pub(super) news: bool,
+    /// Who writes the log may take its time.
+    pub(super) words: Vec<Word>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Standing {
-    pub(super) slots: Vec<Slot>,
+    membership: Membership,
+    conns: Vec<Option<Conn>>,
     /// Readable when the process has ended; where the system can tell.
     processes: Vec<Option<Arc<OwnedFd>>>,
-    contexts: HashMap<u64, Context>,
-    closed: VecDeque<u64>,
-    early: VecDeque<(usize, Note)>,
+    watches: HashMap<u64, Arc<Watch>>,
     pub(super) parked: Vec<Arrival>,
-    pub(super) liveness: Liveness,
     /// What the engines of groups that are over had done.
     progress: u64,
     /// The process leaves; nothing is sent after this.
@@ -92,307 +67,203 @@ pub(super) struct Standing {
 impl Standing {
     pub(super) fn new(me: usize, size: usize, silence: Option<Duration>) -> Self {
         Self {
-            slots: (0..size).map(|r| if r == me { Slot::Oneself } else { Slot::Absent }).collect(),
+            membership: Membership::new(me, size, silence),
+            conns: (0..size).map(|_| None).collect(),
             processes: (0..size).map(|_| None).collect(),
-            contexts: HashMap::new(),
-            closed: VecDeque::new(),
-            early: VecDeque::new(),
+            watches: HashMap::new(),
             parked: Vec::new(),
-            liveness: Liveness::new(size, silence),
             progress: 0,
             stop: None,
         }
     }
 
-    /// A group that is open here.
-    pub(super) fn group(&self, context: u64) -> Option<&Context> {
-        self.contexts.get(&context)
+    pub(super) fn membership(&self) -> &Membership {
+        &self.membership
     }
 
-    pub(super) fn is_closed(&self, context: u64) -> bool {
-        self.closed.contains(&context)
+    /// The watch of a group that is open here.
+    pub(super) fn watch(&self, context: u64) -> Option<&Arc<Watch>> {
+        self.watches.get(&context)
     }
 
     /// Drop every connection and every group.
     pub(super) fn clear(&mut self) {
-        self.slots.clear();
+        self.conns.clear();
         self.processes.clear();
-        self.contexts.clear();
+        self.watches.clear();
         self.parked.clear();
     }
 
-    pub(super) fn farewell(&mut self, words: &str) {
-        let note = Note::Goodbye { words: words.into() }.encode();
-        for slot in &mut self.slots {
-            if let Slot::Live(conn) = slot {
-                // It may be gone itself.
-                let _ = conn.send(&note);
-            }
-        }
-    }
-
     pub(super) fn attach(&mut self, rank: usize, stream: Stream, now: Instant) {
-        if let Some(slot @ Slot::Absent) = self.slots.get_mut(rank) {
-            if let Err(e) = keep_alive(&stream, self.liveness.limit()) {
-                // The beats find what this would have found.
-                tracing::debug!(rank, %e, "no keepalive on a control connection");
-            }
-            if let Some(place) = self.processes.get_mut(rank) {
-                *place = process_of(&stream).map(Arc::new);
-            }
-            *slot = Slot::Live(Conn::new(stream));
-            self.liveness.watch(rank, now);
+        if !self.membership.attach(rank, now) {
+            return;
         }
+        if let Err(e) = keep_alive(&stream, self.membership.limit()) {
+            // The beats find what this would have found.
+            tracing::debug!(rank, %e, "no keepalive on a control connection");
+        }
+        if let Some(place) = self.processes.get_mut(rank) {
+            *place = process_of(&stream).map(Arc::new);
+        }
+        if let Some(place) = self.conns.get_mut(rank) {
+            *place = Some(Conn::new(stream));
+        }
+        self.carry_out();
     }
 
     /// Begin to watch the members of a group. False if it is open already.
     pub(super) fn enter(&mut self, context: u64, members: &[usize], mine: usize, watch: &Arc<Watch>) -> bool {
-        if self.contexts.contains_key(&context) {
+        if self.watches.contains_key(&context) {
             return false;
         }
-        let left = vec![false; members.len()];
-        let new = Context { members: members.to_vec(), mine, left, watch: Arc::clone(watch) };
-        self.contexts.insert(context, new);
-        let early = std::mem::take(&mut self.early);
-        for (from, note) in early {
-            match note {
-                Note::Leave { context: c } | Note::Abort { context: c, .. } if c == context => {
-                    self.apply(from, note)
-                }
-                note => self.early.push_back((from, note)),
-            }
-        }
-        for rank in members {
-            self.member_is_gone(context, *rank);
-        }
-        true
+        self.watches.insert(context, Arc::clone(watch));
+        let new = self.membership.enter(context, members, mine);
+        self.carry_out();
+        new
     }
 
-    /// Forget a group; its members.
-    pub(super) fn leave(&mut self, context: u64) -> Option<Vec<usize>> {
-        let group = self.contexts.remove(&context)?;
-        self.progress += group.watch.progress();
-        self.closed.keep_last(MAX_CLOSED - 1);
-        self.closed.push_back(context);
+    /// Forget a group, and tell its members unless it never came to be. False if it is not open.
+    pub(super) fn leave(&mut self, context: u64, tell: bool) -> bool {
+        let open = self.membership.leave(context, tell);
+        self.carry_out();
+        if let Some(watch) = self.watches.remove(&context) {
+            self.progress += watch.progress();
+        }
         self.parked.retain(|a| a.context != context);
-        self.early.retain(|(_, note)| !matches!(note, Note::Leave { context: c } | Note::Abort { context: c, .. } if *c == context));
-        Some(group.members)
+        open
+    }
+
+    /// This rank has found a group to have failed.
+    pub(super) fn abort(&mut self, context: u64, failure: Failure) {
+        self.membership.abort(context, failure);
+        self.carry_out();
+    }
+
+    /// Say goodbye to everyone.
+    pub(super) fn farewell(&mut self, words: &str) {
+        self.membership.end(words);
+        self.carry_out();
     }
 
     /// Who is connected.
     pub(super) fn live(&self) -> Vec<Line> {
-        let slots = self.slots.iter().zip(&self.processes).enumerate();
-        slots
-            .filter_map(|(rank, (slot, process))| match slot {
-                Slot::Live(conn) => Some(Line {
-                    rank,
-                    stream: Arc::clone(conn.stream()),
-                    pending: conn.is_pending(),
-                    process: process.clone(),
-                }),
-                _ => None,
+        let conns = self.conns.iter().zip(&self.processes).enumerate();
+        conns
+            .filter_map(|(rank, (conn, process))| {
+                let conn = conn.as_ref()?;
+                let (stream, pending) = (Arc::clone(conn.stream()), conn.is_pending());
+                Some(Line { rank, stream, pending, process: process.clone() })
             })
             .collect()
     }
 
-    /// Read what `ranks` say; those with a true have ended. True if one has.
-    pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) -> bool {
-        let (mut notes, mut ends) = (Vec::new(), Vec::new());
+    /// Read what `ranks` say; those with a true have ended.
+    pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) -> Rest {
+        let mut heard = Vec::new();
         for &(rank, ended) in ranks {
-            let Some(slot @ Slot::Live(_)) = self.slots.get_mut(rank) else { continue };
-            let Slot::Live(conn) = slot else { continue };
+            let Some(place) = self.conns.get_mut(rank) else { continue };
+            let Some(conn) = place else { continue };
             if self.stop.is_some() {
-                // This process has said goodbye: what the others do now is no news, they may well close first.
+                // What the others do now is no news, they may well close first.
                 if conn.flush().is_err() {
-                    *slot = Slot::Gone(String::new());
+                    *place = None;
                 }
                 continue;
             }
             // What it said before it ended is there to be read.
             let open = conn.fill() && conn.flush().is_ok() && !ended;
-            let (mut spoke, mut progress) = (false, None);
             loop {
                 match conn.next().map(|m| m.map(|m| Note::decode(&m))) {
-                    Ok(Some(Ok(Note::Heartbeat { progress: p }))) => progress = Some(p),
-                    Ok(Some(Ok(note))) => notes.push((rank, note)),
+                    Ok(Some(Ok(note))) => heard.push((rank, Heard::Note(note))),
                     Ok(None) => {
                         if !open {
-                            ends.push((rank, DIED));
+                            heard.push((rank, Heard::End(DIED)));
                         }
                         break;
                     }
                     Ok(Some(Err(_))) | Err(_) => {
-                        ends.push((rank, "broke the protocol on its control connection"));
+                        heard.push((rank, Heard::End("broke the protocol on its control connection")));
                         break;
                     }
                 }
-                spoke = true;
-            }
-            if spoke && let Some(silence) = self.liveness.hear(rank, now, progress) {
-                tracing::info!(rank, ?silence, "a silent rank is heard again");
             }
         }
-        // A process that wakes finds at once what all others said while it slept. That it was given up explains the rest.
-        notes.sort_by_key(|(_, note)| !matches!(note, Note::GivenUp { .. }));
-        let news = !ends.is_empty()
-            || notes.iter().any(|(_, n)| matches!(n, Note::Goodbye { .. } | Note::GivenUp { .. }));
-        for (from, note) in notes {
-            self.apply(from, note);
-        }
-        for (rank, cause) in ends {
-            self.lose(rank, cause);
-        }
-        news
+        self.membership.hear(heard, now);
+        self.carry_out()
     }
 
-    /// Give up whoever has been silent for too long at `now`, by which all that had come must have been heard.
-    pub(super) fn judge(&mut self, now: Instant) -> Vec<Verdict> {
-        let verdicts = self.liveness.tick(now);
-        for verdict in &verdicts {
-            match *verdict {
-                Verdict::Suspect { rank, .. } => {
-                    for group in self.contexts.values().filter(|g| g.members.contains(&rank)) {
-                        group.watch.suspect();
-                    }
-                }
-                Verdict::Dead { rank, silence } => {
-                    if let Some(Slot::Live(conn)) = self.slots.get_mut(rank) {
-                        // It stays in the connection after its end, and is read when that rank runs again.
-                        let _ = conn.send(&Note::GivenUp { silence: silence.as_millis() as u64 }.encode());
-                    }
-                    self.lose(
-                        rank,
-                        &format!("fell silent: nothing heard for {:.1} s", silence.as_secs_f64()),
-                    );
-                }
-            }
-        }
-        verdicts
+    /// See [`Membership::tick`].
+    pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) -> Rest {
+        let progress = self.progress + self.watches.values().map(|w| w.progress()).sum::<u64>();
+        self.membership.tick(heard_until, now, progress);
+        self.carry_out()
     }
 
-    /// Say to everyone that this process lives. Nobody gets more than one unsent beat.
-    pub(super) fn beat(&mut self) {
-        let progress = self.progress + self.contexts.values().map(|g| g.watch.progress()).sum::<u64>();
-        let note = Note::Heartbeat { progress }.encode();
-        for slot in &mut self.slots {
-            if let Slot::Live(conn) = slot
-                && !conn.is_pending()
-            {
-                // One that cannot be reached is found when it is next read.
-                let _ = conn.send(&note);
-            }
-        }
-    }
-
-    fn apply(&mut self, from: usize, note: Note) {
-        match note {
-            Note::Leave { context } | Note::Abort { context, .. } => {
-                let Some(group) = self.contexts.get_mut(&context) else {
-                    if !self.closed.contains(&context) {
-                        self.early.keep_last(MAX_EARLY - 1);
-                        self.early.push_back((from, note));
-                    }
-                    return;
-                };
-                let Some(by) = group.members.iter().position(|m| *m == from) else { return };
-                match note {
-                    Note::Abort { culprit, reported, cause, .. }
-                        if (culprit as usize) < group.members.len() =>
-                    {
-                        group.watch.fail(Failure { culprit: culprit as usize, by, cause, reported });
-                    }
-                    Note::Leave { .. } => {
-                        if let Some(left) = group.left.get_mut(by) {
-                            *left = true;
+    /// Do what was decided.
+    fn carry_out(&mut self) -> Rest {
+        let mut rest = Rest::default();
+        for action in self.membership.actions() {
+            match action {
+                Action::Tell { to, note } => {
+                    let bytes = note.encode();
+                    for rank in to {
+                        if let Some(Some(conn)) = self.conns.get_mut(rank) {
+                            // One that cannot be reached is found when it is next read.
+                            let _ = conn.send(&bytes);
                         }
-                        group.watch.leave(by);
                     }
-                    _ => {}
                 }
-            }
-            // Heard already.
-            Note::Heartbeat { .. } => {}
-            Note::Goodbye { words } => self.ended(from, Slot::Gone(words)),
-            Note::GivenUp { silence } => {
-                let silence = Duration::from_millis(silence).as_secs_f64();
-                for context in self.contexts_with(from) {
-                    let Some(group) = self.contexts.get(&context) else { continue };
-                    let Some(by) = group.members.iter().position(|m| *m == from) else { continue };
-                    let cause = format!("was given up: nothing was heard from it for {silence:.1} s");
-                    let failure = Failure { culprit: group.mine, by, cause, reported: false };
-                    self.fail(context, from, failure);
+                Action::Beat { progress } => {
+                    let note = Note::Heartbeat { progress }.encode();
+                    for conn in self.conns.iter_mut().flatten().filter(|c| !c.is_pending()) {
+                        let _ = conn.send(&note);
+                    }
                 }
-                self.lose(from, &format!("gave this process up after {silence:.1} s of silence"));
+                Action::Close { rank } => {
+                    if let Some(place) = self.conns.get_mut(rank) {
+                        *place = None;
+                    }
+                    if let Some(place) = self.processes.get_mut(rank) {
+                        *place = None;
+                    }
+                }
+                Action::Fail { context, failure } => {
+                    if let Some(watch) = self.watches.get(&context) {
+                        watch.fail(failure);
+                    }
+                }
+                Action::Left { context, member } => {
+                    if let Some(watch) = self.watches.get(&context) {
+                        watch.leave(member);
+                    }
+                }
+                Action::Suspect { context } => {
+                    if let Some(watch) = self.watches.get(&context) {
+                        watch.suspect();
+                    }
+                }
+                Action::News => rest.news = true,
+                Action::Log(word) => rest.words.push(word),
             }
         }
+        rest
     }
 
-    fn contexts_with(&self, rank: usize) -> Vec<u64> {
-        self.contexts.iter().filter(|(_, g)| g.members.contains(&rank)).map(|(id, _)| *id).collect()
-    }
-
-    /// `rank` has ended without a goodbye.
-    fn lose(&mut self, rank: usize, cause: &str) {
-        self.ended(rank, Slot::Dead(cause.into()));
-    }
-
-    fn ended(&mut self, rank: usize, how: Slot) {
-        match self.slots.get_mut(rank) {
-            Some(slot @ Slot::Live(_)) => *slot = how,
-            _ => return,
-        }
-        self.liveness.forget(rank);
-        if let Some(place) = self.processes.get_mut(rank) {
-            *place = None;
-        }
-        for context in self.contexts_with(rank) {
-            self.member_is_gone(context, rank);
-        }
-    }
-
-    /// Tell a group what became of a member whose process has ended: in good order, it has left; else the group has failed,
-    /// unless the member had left before, and the others are told.
-    fn member_is_gone(&mut self, context: u64, rank: usize) {
-        let cause = match self.slots.get(rank) {
-            Some(Slot::Gone(words)) if words.is_empty() => return self.apply(rank, Note::Leave { context }),
-            Some(Slot::Gone(words)) => format!("gave up: {words}"),
-            Some(Slot::Dead(cause)) => cause.clone(),
-            _ => return,
-        };
-        let Some(group) = self.contexts.get(&context) else { return };
-        let Some(culprit) = group.members.iter().position(|m| *m == rank) else { return };
-        if group.left.get(culprit) == Some(&true) {
-            return;
-        }
-        let failure = Failure { culprit, by: group.mine, cause, reported: false };
-        self.fail(context, rank, failure);
-    }
-
-    /// A group has failed, unless it had before: tell its members other than `except`, and those who wait here.
-    fn fail(&mut self, context: u64, except: usize, failure: Failure) {
-        let Some(group) = self.contexts.get(&context) else { return };
-        if group.watch.failure().is_some() {
-            return;
-        }
-        let (members, watch) = (group.members.clone(), Arc::clone(&group.watch));
-        // Told before this process can act on it and exit.
-        self.tell(&members, except, &abort_note(context, &failure));
-        watch.fail(failure);
-    }
-
-    /// Send to those members that are there, other than `except`. One that cannot be reached is found when it is next read.
-    pub(super) fn tell(&mut self, members: &[usize], except: usize, note: &Note) {
-        let bytes = note.encode();
-        for rank in members.iter().filter(|r| **r != except) {
-            if let Some(Slot::Live(conn)) = self.slots.get_mut(*rank) {
-                let _ = conn.send(&bytes);
+    /// Close every connection without a word, as the system does when a process is killed.
+    #[cfg(test)]
+    pub(super) fn die(&mut self, now: Instant) {
+        for conn in self.conns.iter_mut().filter_map(Option::take) {
+            match &**conn.stream() {
+                Stream::Tcp(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
+                Stream::Unix(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
             }
         }
+        self.stop = Some(now);
     }
-}
 
-pub(super) fn abort_note(context: u64, f: &Failure) -> Note {
-    Note::Abort { context, culprit: f.culprit as u32, reported: f.reported, cause: f.cause.clone() }
+    pub(super) fn presence(&self, rank: usize) -> Option<&Presence> {
+        self.membership.presence(rank)
+    }
 }
 
 /// What tells the end of the process at the other end of a connection within this host. A child that it forked keeps its sockets
@@ -423,17 +294,4 @@ fn keep_alive(stream: &Stream, limit: Option<Duration>) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(limit.map(|l| l.saturating_mul(2)))?;
     Ok(())
-}
-
-trait KeepLast {
-    /// Drop the oldest until at most `n` are left.
-    fn keep_last(&mut self, n: usize);
-}
-
-impl<T> KeepLast for VecDeque<T> {
-    fn keep_last(&mut self, n: usize) {
-        while self.len() > n {
-            self.pop_front();
-        }
-    }
 }

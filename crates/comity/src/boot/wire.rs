@@ -66,8 +66,8 @@ pub(super) enum FromStore {
 pub(super) enum Note {
     /// The sender leaves a group in good order.
     Leave { context: u64 },
-    /// A group has failed; `culprit` is its rank in the group.
-    Abort { context: u64, culprit: u32, reported: bool, cause: String },
+    /// A group has failed; `culprit` and `by`, which saw it, are ranks in the group.
+    Abort { context: u64, culprit: u32, by: u32, reported: bool, cause: String },
     /// The sender lives, and its engines have come this far.
     Heartbeat { progress: u64 },
     /// The sender ends; with words if it could not join.
@@ -192,10 +192,11 @@ impl Note {
                 w.u8(1);
                 w.u64(*context);
             }
-            Self::Abort { context, culprit, reported, cause } => {
+            Self::Abort { context, culprit, by, reported, cause } => {
                 w.u8(2);
                 w.u64(*context);
                 w.u32(*culprit);
+                w.u32(*by);
                 w.u8(u8::from(*reported));
                 w.text(cause);
             }
@@ -222,6 +223,7 @@ impl Note {
             2 => Self::Abort {
                 context: r.u64()?,
                 culprit: r.u32()?,
+                by: r.u32()?,
                 reported: match r.u8()? {
                     0 => false,
                     1 => true,
@@ -388,10 +390,10 @@ mod tests {
         }
 
         #[test]
-        fn notes_round_trip(context: u64, culprit: u32, reported: bool, cause in "\\PC{0,99}") {
+        fn notes_round_trip(context: u64, culprit: u32, by: u32, reported: bool, cause in "\\PC{0,99}") {
             for m in [
                 Note::Leave { context },
-                Note::Abort { context, culprit, reported, cause: cause.clone() },
+                Note::Abort { context, culprit, by, reported, cause: cause.clone() },
                 Note::Heartbeat { progress: context }, Note::Goodbye { words: cause },
                 Note::GivenUp { silence: context },
             ] {

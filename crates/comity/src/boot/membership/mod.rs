@@ -1,0 +1,508 @@
+//! Who is there, who belongs to which group, and what a death, a silence or an abort means for it: decisions only.
+//!
+//! What happens comes in with its time, what is to be done goes out as [`Action`]s. No clock is read here, nothing is sent and
+//! nothing waits, so that the simulator drives this very code through any faults in virtual time. [`Standing`] carries
+//! the actions out, under the lock of the control connections.
+//!
+//! [`Standing`]: super::standing::Standing
+
+mod flood;
+#[cfg(test)]
+mod simulate;
+#[cfg(test)]
+mod tests;
+
+use super::{
+    liveness::{Liveness, Verdict},
+    wire::Note,
+};
+use crate::engine::Failure;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+/// Notes kept for groups that this rank has not opened yet.
+const MAX_EARLY: usize = 4096;
+/// Groups remembered as closed, so that late words about them are not kept.
+const MAX_CLOSED: usize = 4096;
+
+/// What the group is told of a member whose process ended without a goodbye.
+pub(super) const DIED: &str = "died: its control connection closed";
+
+/// How a process stands with one other.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Presence {
+    /// This process itself.
+    Oneself,
+    /// Not connected yet.
+    Absent,
+    Live,
+    /// It said goodbye; with words if it could not join.
+    Gone(String),
+    /// It ended without one; the cause.
+    Dead(String),
+    /// It has given this process up, after so many seconds of silence: here the fault is this process's own.
+    Shut(f64),
+}
+
+/// What came over a control connection.
+#[derive(Clone, Debug)]
+pub(super) enum Heard {
+    Note(Note),
+    /// Nothing more comes; the cause.
+    End(&'static str),
+}
+
+/// What is to be done, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Send a note to these processes. One that cannot be reached is found when it is next read.
+    Tell { to: Vec<usize>, note: Note },
+    /// Send a beat to every process that has no note waiting for room.
+    Beat { progress: u64 },
+    /// A process is heard and told no more.
+    Close { rank: usize },
+    /// A group has failed, unless it had before.
+    Fail { context: u64, failure: Failure },
+    /// A member, by its rank in the group, has left in good order.
+    Left { context: u64, member: usize },
+    /// A member of this group has not been heard for some time.
+    Suspect { context: u64 },
+    /// Whoever waits for the processes to meet should look again.
+    News,
+    Log(Word),
+}
+
+/// What is to be logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    Silent(Verdict),
+    /// A suspect rank is heard again, after so long.
+    Back { rank: usize, silence: Duration },
+}
+
+/// A group that this rank has opened and not left.
+#[derive(Debug)]
+struct Group {
+    /// World ranks in group order.
+    members: Vec<usize>,
+    /// This rank in the group.
+    mine: usize,
+    left: Vec<bool>,
+    /// The first reason; it stays.
+    failed: Option<Failure>,
+    /// Members that were told of it, or told this rank.
+    knows: Vec<bool>,
+    /// This rank saw the reason itself, and has not yet made sure that everyone knows.
+    unsure: bool,
+}
+
+impl Group {
+    /// Whether a member has, as far as this rank knows, neither left nor ended.
+    fn has(&self, presences: &[Presence], member: usize) -> bool {
+        let presence = self.members.get(member).and_then(|rank| presences.get(*rank));
+        presence == Some(&Presence::Live) && self.left.get(member) == Some(&false)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Membership {
+    presences: Vec<Presence>,
+    /// In order of their names, so that a run can be repeated.
+    groups: BTreeMap<u64, Group>,
+    closed: VecDeque<u64>,
+    early: VecDeque<(usize, Note)>,
+    liveness: Liveness,
+    /// This process has said goodbye.
+    leaving: bool,
+    actions: Vec<Action>,
+}
+
+impl Membership {
+    /// Of process `me` of `size`, each of which may be silent for so long; `None`: for ever.
+    pub(super) fn new(me: usize, size: usize, silence: Option<Duration>) -> Self {
+        Self {
+            presences: (0..size).map(|r| if r == me { Presence::Oneself } else { Presence::Absent }).collect(),
+            groups: BTreeMap::new(),
+            closed: VecDeque::new(),
+            early: VecDeque::new(),
+            liveness: Liveness::new(size, silence),
+            leaving: false,
+            actions: Vec::new(),
+        }
+    }
+
+    /// What is to be done since this was last asked. To be asked after every change, and done before the next.
+    pub(super) fn actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    pub(super) fn presence(&self, rank: usize) -> Option<&Presence> {
+        self.presences.get(rank)
+    }
+
+    /// How long one may be silent.
+    pub(super) fn limit(&self) -> Option<Duration> {
+        self.liveness.limit()
+    }
+
+    /// When to call [`tick`](Self::tick) at the latest.
+    pub(super) fn next(&self) -> Option<Instant> {
+        if self.leaving { None } else { self.liveness.next() }
+    }
+
+    pub(super) fn is_closed(&self, context: u64) -> bool {
+        self.closed.contains(&context)
+    }
+
+    /// Who has not connected yet, or what became of one who never will.
+    pub(super) fn absent(&self) -> Result<Vec<usize>, (usize, String)> {
+        let mut absent = Vec::new();
+        for (rank, presence) in self.presences.iter().enumerate() {
+            match presence {
+                Presence::Absent => absent.push(rank),
+                Presence::Dead(cause) if cause == DIED => {
+                    return Err((rank, "ended while the ranks were connecting".into()));
+                }
+                Presence::Dead(cause) => return Err((rank, format!("{cause}, while the ranks were connecting"))),
+                Presence::Gone(words) if !words.is_empty() => return Err((rank, format!("gave up: {words}"))),
+                Presence::Shut(silence) => {
+                    let words = format!(
+                        "gave this process up after {silence:.1} s of silence, while the ranks were connecting"
+                    );
+                    return Err((rank, words));
+                }
+                // One that met everyone and left was there.
+                Presence::Oneself | Presence::Live | Presence::Gone(_) => {}
+            }
+        }
+        Ok(absent)
+    }
+
+    /// A process has connected. False if it had before.
+    pub(super) fn attach(&mut self, rank: usize, now: Instant) -> bool {
+        let Some(place @ Presence::Absent) = self.presences.get_mut(rank) else { return false };
+        *place = Presence::Live;
+        self.liveness.watch(rank, now);
+        self.actions.push(Action::News);
+        true
+    }
+
+    /// Begin to watch the members of a group, in which this process has the rank `mine`. False if it is open already.
+    pub(super) fn enter(&mut self, context: u64, members: &[usize], mine: usize) -> bool {
+        if self.groups.contains_key(&context) {
+            return false;
+        }
+        let group = Group {
+            members: members.to_vec(),
+            mine,
+            left: vec![false; members.len()],
+            failed: None,
+            knows: vec![false; members.len()],
+            unsure: false,
+        };
+        self.groups.insert(context, group);
+        let (ours, others) =
+            std::mem::take(&mut self.early).into_iter().partition(|(_, n)| context_of(n) == Some(context));
+        self.early = others;
+        let ours: VecDeque<(usize, Note)> = ours;
+        for (from, note) in ours {
+            self.apply(from, note);
+        }
+        for rank in members {
+            self.member_is_gone(context, *rank);
+        }
+        true
+    }
+
+    /// Forget a group, and tell its members unless it never came to be. False if it is not open.
+    ///
+    /// Those who still wait for this rank must not take it for the culprit: when the group has failed they are told why.
+    pub(super) fn leave(&mut self, context: u64, tell: bool) -> bool {
+        let Some(group) = self.groups.get(&context) else { return false };
+        if tell && group.failed.is_some() {
+            self.tell_all(context);
+        } else if tell {
+            let others = (0..group.members.len()).filter(|m| !group.left.get(*m).is_some_and(|l| *l));
+            let to = self.reachable(group, others);
+            self.tell(to, Note::Leave { context });
+        }
+        self.groups.remove(&context);
+        self.closed.keep_last(MAX_CLOSED - 1);
+        self.closed.push_back(context);
+        self.early.retain(|(_, note)| context_of(note) != Some(context));
+        true
+    }
+
+    /// This rank has found a group to have failed.
+    pub(super) fn abort(&mut self, context: u64, failure: Failure) {
+        self.fail(context, None, failure);
+    }
+
+    /// This process ends; with words if it could not join. What happens afterwards is no news: the others may well close first.
+    pub(super) fn end(&mut self, words: &str) {
+        // The goodbye counts as leaving every group in good order, which these are not in.
+        let failed: Vec<u64> =
+            self.groups.iter().filter(|(_, g)| g.failed.is_some()).map(|(context, _)| *context).collect();
+        for context in failed {
+            self.tell_all(context);
+        }
+        let live = |(_, p): &(usize, &Presence)| **p == Presence::Live;
+        let to = self.presences.iter().enumerate().filter(live).map(|(rank, _)| rank).collect();
+        self.tell(to, Note::Goodbye { words: words.into() });
+        self.leaving = true;
+    }
+
+    /// Take in what has come by `now`, in the order of each connection.
+    pub(super) fn hear(&mut self, heard: Vec<(usize, Heard)>, now: Instant) {
+        if self.leaving {
+            return;
+        }
+        let (mut notes, mut ends) = (Vec::new(), Vec::new());
+        for (rank, heard) in heard {
+            if self.presence(rank) != Some(&Presence::Live) {
+                continue;
+            }
+            let progress = match heard {
+                Heard::End(cause) => {
+                    ends.push((rank, cause));
+                    continue;
+                }
+                Heard::Note(Note::Heartbeat { progress }) => Some(progress),
+                Heard::Note(note) => {
+                    notes.push((rank, note));
+                    None
+                }
+            };
+            if let Some(silence) = self.liveness.hear(rank, now, progress) {
+                self.actions.push(Action::Log(Word::Back { rank, silence }));
+            }
+        }
+        // A process that wakes finds at once what all others said while it slept. That it was given up explains the rest.
+        notes.sort_by_key(|(_, note)| !matches!(note, Note::GivenUp { .. }));
+        for (from, note) in notes {
+            self.apply(from, note);
+        }
+        for (rank, cause) in ends {
+            self.lose(rank, cause);
+        }
+    }
+
+    /// Give up whoever has been silent for too long at `heard_until`, by which all that had come must have been heard; and beat
+    /// when it is time, with how far this process's engines have come.
+    pub(super) fn tick(&mut self, heard_until: Instant, now: Instant, progress: u64) {
+        if self.leaving {
+            return;
+        }
+        for verdict in self.liveness.tick(heard_until) {
+            match verdict {
+                Verdict::Suspect { rank, .. } => {
+                    for context in self.contexts_with(rank) {
+                        self.actions.push(Action::Suspect { context });
+                    }
+                }
+                Verdict::Dead { rank, silence } => {
+                    // It stays in the connection after its end, and is read when that rank runs again.
+                    self.tell(vec![rank], Note::GivenUp { silence: silence.as_millis() as u64 });
+                    self.lose(
+                        rank,
+                        &format!("fell silent: nothing heard for {:.1} s", silence.as_secs_f64()),
+                    );
+                }
+            }
+            self.actions.push(Action::Log(Word::Silent(verdict)));
+        }
+        if self.liveness.beats(now) {
+            self.make_sure();
+            self.actions.push(Action::Beat { progress });
+        }
+    }
+
+    /// A flood passes by those who have not opened the group yet, and ends where no other partner has. Whoever began it tells
+    /// the rest itself, when a note to each is due in any case.
+    fn make_sure(&mut self) {
+        let unsure: Vec<u64> =
+            self.groups.iter().filter(|(_, g)| g.unsure).map(|(context, _)| *context).collect();
+        for context in unsure {
+            self.tell_all(context);
+            if let Some(group) = self.groups.get_mut(&context) {
+                group.unsure = false;
+            }
+        }
+    }
+
+    fn apply(&mut self, from: usize, note: Note) {
+        if let Some(context) = context_of(&note)
+            && !self.groups.contains_key(&context)
+        {
+            if !self.is_closed(context) {
+                self.early.keep_last(MAX_EARLY - 1);
+                self.early.push_back((from, note));
+            }
+            return;
+        }
+        match note {
+            Note::Leave { context } => {
+                if let Some((group, member)) = self.member(context, from) {
+                    if let Some(left) = group.left.get_mut(member) {
+                        *left = true;
+                    }
+                    self.actions.push(Action::Left { context, member });
+                }
+            }
+            Note::Abort { context, culprit, by, reported, cause } => {
+                let failure = Failure { culprit: culprit as usize, by: by as usize, cause, reported };
+                if let Some((_, member)) = self.member(context, from) {
+                    self.fail(context, Some(member), failure);
+                }
+            }
+            // Heard already.
+            Note::Heartbeat { .. } => {}
+            Note::Goodbye { words } => self.ended(from, Presence::Gone(words)),
+            Note::GivenUp { silence } => {
+                self.ended(from, Presence::Shut(Duration::from_millis(silence).as_secs_f64()));
+            }
+        }
+    }
+
+    /// A group, and the rank in it of a process.
+    fn member(&mut self, context: u64, rank: usize) -> Option<(&mut Group, usize)> {
+        let group = self.groups.get_mut(&context)?;
+        let member = group.members.iter().position(|m| *m == rank)?;
+        Some((group, member))
+    }
+
+    fn contexts_with(&self, rank: usize) -> Vec<u64> {
+        self.groups.iter().filter(|(_, g)| g.members.contains(&rank)).map(|(context, _)| *context).collect()
+    }
+
+    /// `rank` has ended without a goodbye.
+    fn lose(&mut self, rank: usize, cause: &str) {
+        self.ended(rank, Presence::Dead(cause.into()));
+    }
+
+    fn ended(&mut self, rank: usize, how: Presence) {
+        match self.presences.get_mut(rank) {
+            Some(place @ Presence::Live) => *place = how,
+            _ => return,
+        }
+        self.liveness.forget(rank);
+        self.actions.push(Action::Close { rank });
+        for context in self.contexts_with(rank) {
+            self.member_is_gone(context, rank);
+        }
+        self.actions.push(Action::News);
+    }
+
+    /// Tell a group what became of a member whose process has ended: in good order, it has left; else the group has failed,
+    /// unless the member had left before, and the others are told.
+    fn member_is_gone(&mut self, context: u64, rank: usize) {
+        let Some(presence) = self.presences.get(rank).cloned() else { return };
+        let Some((group, member)) = self.member(context, rank) else { return };
+        let (mine, left) = (group.mine, group.left.get(member) == Some(&true));
+        let failure = |cause| Failure { culprit: member, by: mine, cause, reported: false };
+        let failure = match presence {
+            Presence::Gone(words) if words.is_empty() => return self.apply(rank, Note::Leave { context }),
+            Presence::Gone(words) => failure(format!("gave up: {words}")),
+            Presence::Dead(cause) => failure(cause),
+            Presence::Shut(silence) => {
+                let cause = format!("was given up: nothing was heard from it for {silence:.1} s");
+                Failure { culprit: mine, by: member, cause, reported: false }
+            }
+            Presence::Oneself | Presence::Absent | Presence::Live => return,
+        };
+        if !left {
+            self.fail(context, None, failure);
+        }
+    }
+
+    /// A group has failed, as `from`, a member, has told or this rank has seen: unless it had before, tell others, and those who
+    /// wait here.
+    fn fail(&mut self, context: u64, from: Option<usize>, failure: Failure) {
+        let beats = self.limit().is_some();
+        let Some(group) = self.groups.get_mut(&context) else { return };
+        let size = group.members.len();
+        if let Some(knows) = from.and_then(|m| group.knows.get_mut(m)) {
+            *knows = true;
+        }
+        if group.failed.is_some() || failure.culprit >= size || failure.by >= size {
+            return;
+        }
+        group.failed = Some(failure.clone());
+        group.unsure = from.is_none();
+        // Told before this process can act on it and exit. Without beats nobody would make sure, so there is no flood.
+        if size > flood::DIRECT && beats {
+            let presences = &self.presences;
+            let partners = flood::partners(group.mine, size, |m| group.has(presences, m));
+            self.tell_of(context, partners);
+        } else if from.is_none() {
+            self.tell_all(context);
+        }
+        self.actions.push(Action::Fail { context, failure });
+    }
+
+    /// Tell all members of a failed group that do not know.
+    fn tell_all(&mut self, context: u64) {
+        let size = self.groups.get(&context).map_or(0, |g| g.members.len());
+        self.tell_of(context, (0..size).collect());
+    }
+
+    /// Tell these members of a failed group, if they do not know.
+    fn tell_of(&mut self, context: u64, members: Vec<usize>) {
+        let Some(group) = self.groups.get(&context) else { return };
+        let Some(failure) = &group.failed else { return };
+        let note = Note::Abort {
+            context,
+            culprit: failure.culprit as u32,
+            by: failure.by as u32,
+            reported: failure.reported,
+            cause: failure.cause.clone(),
+        };
+        let news = |m: &usize| group.knows.get(*m) == Some(&false) && group.has(&self.presences, *m);
+        let members: Vec<usize> = members.into_iter().filter(news).collect();
+        let to = self.reachable(group, members.iter().copied());
+        if let Some(group) = self.groups.get_mut(&context) {
+            for m in members {
+                if let Some(knows) = group.knows.get_mut(m) {
+                    *knows = true;
+                }
+            }
+        }
+        self.tell(to, note);
+    }
+
+    /// The processes of those members that are connected.
+    fn reachable(&self, group: &Group, members: impl Iterator<Item = usize>) -> Vec<usize> {
+        let ranks = members.filter_map(|m| group.members.get(m).copied());
+        ranks.filter(|rank| self.presences.get(*rank) == Some(&Presence::Live)).collect()
+    }
+
+    fn tell(&mut self, to: Vec<usize>, note: Note) {
+        if !to.is_empty() {
+            self.actions.push(Action::Tell { to, note });
+        }
+    }
+}
+
+/// The group that a note is about.
+fn context_of(note: &Note) -> Option<u64> {
+    match note {
+        Note::Leave { context } | Note::Abort { context, .. } => Some(*context),
+        Note::Heartbeat { .. } | Note::Goodbye { .. } | Note::GivenUp { .. } => None,
+    }
+}
+
+trait KeepLast {
+    /// Drop the oldest until at most `n` are left.
+    fn keep_last(&mut self, n: usize);
+}
+
+impl<T> KeepLast for VecDeque<T> {
+    fn keep_last(&mut self, n: usize) {
+        while self.len() > n {
+            self.pop_front();
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The promises, and who broke one.
+
+use super::{
+    scenario::{Fault, SECOND, Scenario},
+    world::{Member, Occasion},
+};
+use crate::{
+    boot::{
+        membership::{Action, flood},
+        wire::Note,
+    },
+    engine::Failure,
+};
+use std::collections::HashMap;
+
+/// What did go wrong, and so may be found.
+#[derive(Clone, Debug)]
+pub(super) enum Cause {
+    /// A process was killed, lost its power, or was stopped for so long that it may be, or `surely` must be, given up.
+    Ended { rank: usize, at: u64, surely: bool },
+    /// Nothing comes from ranks for which `side` is true to the others, nor back if `both`.
+    Cut { side: Vec<bool>, both: bool, at: u64 },
+    Reset { a: usize, b: usize, at: u64 },
+    /// A member found the group to have failed.
+    Aborted { group: usize, rank: usize, at: u64, failure: Failure },
+}
+
+/// How a rank left a group.
+#[derive(Clone, Copy, Debug)]
+struct Departure {
+    at: u64,
+    failed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Judge {
+    causes: Vec<Cause>,
+    /// The first broken promise.
+    pub(super) broken: Option<String>,
+    /// By rank and group.
+    reasons: HashMap<(usize, usize), Failure>,
+    departures: HashMap<(usize, usize), Departure>,
+    /// How many members a rank told that a group has failed.
+    told: HashMap<(usize, usize), usize>,
+    /// When each rank last ran again.
+    woke: Vec<u64>,
+    found: usize,
+}
+
+impl Judge {
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        Self {
+            causes: Vec::new(),
+            broken: None,
+            reasons: HashMap::new(),
+            departures: HashMap::new(),
+            told: HashMap::new(),
+            woke: vec![0; scenario.size],
+            found: 0,
+        }
+    }
+
+    /// Failures that ranks learned of, each of them rightly.
+    pub(super) fn found(&self) -> usize {
+        self.found
+    }
+
+    fn accuse(&mut self, words: impl FnOnce() -> String) {
+        if self.broken.is_none() {
+            self.broken = Some(words());
+        }
+    }
+
+    pub(super) fn cause(&mut self, cause: Cause) {
+        self.causes.push(cause);
+    }
+
+    pub(super) fn wakes(&mut self, rank: usize, at: u64) {
+        self.woke[rank] = self.woke[rank].max(at);
+    }
+
+    /// A rank leaves a group, or its process ends in good order.
+    pub(super) fn leaves(&mut self, rank: usize, group: usize, at: u64, failed: bool) {
+        self.departures.entry((rank, group)).or_insert(Departure { at, failed });
+    }
+
+    fn left_well(&self, rank: usize, group: usize) -> Option<u64> {
+        self.departures.get(&(rank, group)).filter(|d| !d.failed).map(|d| d.at)
+    }
+
+    /// A rank takes `member` for one that left in good order.
+    pub(super) fn left(&mut self, s: &Scenario, rank: usize, group: usize, member: usize, knows: bool) {
+        let who = s.groups[group].members[member];
+        let well = self.left_well(who, group).is_some();
+        if !well && !knows {
+            self.accuse(|| {
+                format!("rank {rank} takes rank {who} for gone from group {group} in good order, which it is not")
+            });
+        }
+    }
+
+    /// A rank's group fails for the first time: for a reason that is true?
+    pub(super) fn fails(&mut self, s: &Scenario, rank: usize, group: usize, at: u64, failure: &Failure) {
+        self.found += 1;
+        if let Some(first) = self.reasons.insert((rank, group), failure.clone()) {
+            return self.accuse(|| format!("rank {rank} had a reason, {first:?}, and now another: {failure:?}"));
+        }
+        let members = &s.groups[group].members;
+        let (culprit, by) = (members[failure.culprit], members[failure.by]);
+        let unclean = self.causes.iter().any(|c| matches!(c, Cause::Cut { .. } | Cause::Reset { .. }));
+        let just = self.causes.iter().any(|cause| match cause {
+            Cause::Ended { rank, at: since, .. } => {
+                let spared = self.left_well(*rank, group).is_some_and(|left| left < *since) && !unclean;
+                *rank == culprit && *since <= at && !spared
+            }
+            Cause::Cut { side, both, .. } => side[culprit] != side[by] && (*both || side[culprit]),
+            Cause::Reset { a, b, .. } => [(*a, *b), (*b, *a)].contains(&(culprit, by)),
+            Cause::Aborted { group: g, failure: f, .. } => *g == group && f == failure,
+        });
+        if !just {
+            self.accuse(|| {
+                format!(
+                    "rank {rank} names rank {culprit} (seen by rank {by}) in group {group} for no reason: {failure:?}"
+                )
+            });
+        }
+    }
+
+    /// What a rank does when its group has failed and does so again.
+    pub(super) fn fails_again(&mut self, rank: usize, group: usize, failure: &Failure) {
+        match self.reasons.get(&(rank, group)) {
+            Some(first) if first != failure => {
+                self.accuse(|| format!("rank {rank} had a reason and now decides on another: {failure:?}"));
+            }
+            // Its own engine's, which is in the watch already.
+            _ => {
+                self.reasons.insert((rank, group), failure.clone());
+            }
+        }
+    }
+
+    /// Count what a rank says of failures: few at once, and nobody is told twice.
+    pub(super) fn count(&mut self, s: &Scenario, rank: usize, occasion: Occasion, actions: &[Action]) {
+        let beats = matches!(actions.last(), Some(Action::Beat { .. }));
+        for (i, action) in actions.iter().enumerate() {
+            let Action::Tell { to, note: Note::Abort { context, by, .. } } = action else { continue };
+            let Some(group) = s.groups.iter().position(|g| g.context == *context) else { continue };
+            let members = &s.groups[group].members;
+            let size = members.len();
+            let told = self.told.entry((rank, group)).or_default();
+            *told += to.len();
+            let all = *told;
+            let at_once = matches!(actions.get(i + 1), Some(Action::Fail { context: c, .. }) if c == context);
+            let first_hand = occasion != Occasion::Hear || members[*by as usize] == rank;
+            let most = match (at_once, occasion) {
+                (true, _) if size > flood::DIRECT => flood::most(size),
+                // Up to 64, only those who saw it tell.
+                (true, _) => size - 1,
+                (false, Occasion::Leave) => size - 1,
+                (false, Occasion::Tick) if beats && first_hand => size - 1,
+                _ => 0,
+            };
+            if to.len() > most || all >= size {
+                self.accuse(|| {
+                    format!(
+                        "rank {rank} tells {} members of group {context} of {size} ({all} in all) on {occasion:?}, and may tell {most}",
+                        to.len()
+                    )
+                });
+            }
+        }
+    }
+
+    /// At the end: did everyone who should have learn of a failure in time?
+    pub(super) fn judge(
+        &mut self,
+        s: &Scenario,
+        processes: &[Vec<Member>],
+        running: &[bool],
+    ) -> Result<(), String> {
+        let bound = s.limit + SECOND + 2 * s.slowness();
+        for (g, plan) in s.groups.iter().enumerate() {
+            let whole: Vec<Option<u64>> = self.causes.iter().map(|c| self.due(s, c, g, processes, running)).collect();
+            for rank in plan.members.iter().copied().filter(|r| running[*r]) {
+                let member = &processes[rank][g];
+                let Some(entered) = member.entered else { continue };
+                if self.left_well(rank, g).is_some() {
+                    continue;
+                }
+                for (cause, due) in self.causes.iter().zip(&whole) {
+                    let own = match cause {
+                        Cause::Reset { a, b, at } if *a == rank || *b == rank => {
+                            let other = if *a == rank { *b } else { *a };
+                            let there = plan.members.contains(&other)
+                                && self.left_well(other, g).is_none();
+                            there.then_some(*at)
+                        }
+                        Cause::Ended { rank: dead, .. } if *dead == rank => None,
+                        _ => *due,
+                    };
+                    let Some(from) = own else { continue };
+                    let due = from.max(entered).max(self.woke[rank]) + bound;
+                    let due = due.min(self.promptly(s, g).map_or(u64::MAX, |p| from + p));
+                    let knew = member.failed.as_ref().map(|(at, _)| *at);
+                    if due <= s.end && knew.is_none_or(|at| at > due) {
+                        return Err(format!(
+                            "rank {rank} should know by {due} us that group {} has failed, because of {cause:?}; it knew at {knew:?}",
+                            plan.context
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// From when on everyone in group `g` is to learn of `cause`, if they must.
+    fn due(&self, s: &Scenario, cause: &Cause, g: usize, all: &[Vec<Member>], running: &[bool]) -> Option<u64> {
+        let members = &s.groups[g].members;
+        // One who sees it, tells the others, and was there all the time.
+        let lasts = |r: usize| {
+            running[r]
+                && self.left_well(r, g).is_none()
+                && self.woke[r] == 0
+                && all[r].get(g).is_some_and(|m| m.entered.is_some())
+        };
+        let entered = |r: usize| all[r].get(g).and_then(|m| m.entered).unwrap_or(0);
+        match cause {
+            Cause::Ended { rank, at, surely } => {
+                let member = *surely && members.contains(rank);
+                (member && self.left_well(*rank, g).is_none_or(|left| left > *at)).then_some(*at)
+            }
+            Cause::Cut { side, both, at } => {
+                let silenced = |x: usize, y: usize| side[x] != side[y] && (*both || side[x]);
+                // Of the two ranks of each side that come first, any pair will do.
+                let firsts = |of: bool, f: &dyn Fn(usize) -> bool| {
+                    members.iter().copied().filter(|r| side[*r] == of && f(*r)).take(2).collect::<Vec<_>>()
+                };
+                let stays = |r: usize| self.left_well(r, g).is_none();
+                let mut found = None;
+                for of in [true, false] {
+                    for x in firsts(of, &stays) {
+                        for y in firsts(!of, &lasts) {
+                            if silenced(x, y) {
+                                let since = (*at).max(entered(y));
+                                found = Some(found.map_or(since, |f: u64| f.min(since)));
+                            }
+                        }
+                    }
+                }
+                found
+            }
+            Cause::Reset { a, b, at } => {
+                let both = [*a, *b].iter().all(|r| members.contains(r) && self.left_well(*r, g).is_none());
+                let teller = [*a, *b].into_iter().find(|r| lasts(*r));
+                if both { teller.map(|r| (*at).max(entered(r))) } else { None }
+            }
+            Cause::Aborted { group, rank, at, .. } => {
+                (*group == g).then_some((*at).max(self.woke[*rank]))
+            }
+        }
+    }
+
+    /// Where nothing but one death or abort troubles a group that is whole, how soon all know.
+    fn promptly(&self, s: &Scenario, g: usize) -> Option<u64> {
+        let [fault] = &s.faults[..] else { return None };
+        let whole = |at: &u64| {
+            s.goodbyes.is_empty()
+                && s.groups[g].leave.iter().all(Option::is_none)
+                && s.groups[g].enter.iter().all(|e| e + s.slack() < *at)
+        };
+        let (Fault::Kill { at, sends: None, .. } | Fault::Abort { at, .. }) = fault else { return None };
+        let size = s.groups[g].members.len();
+        let hops = if size > flood::DIRECT { u64::from(size.ilog2()) / 2 + 2 } else { 1 };
+        whole(at).then_some(hops * s.slack() + 1)
+    }
+}

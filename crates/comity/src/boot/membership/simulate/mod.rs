@@ -1,0 +1,124 @@
+//! Every rank of a job in one thread and in virtual time, with faults: the proof of the promise about failures.
+//!
+//! A seed makes a scenario: 2 to 1,024 ranks, groups that are opened, left and told about at random times, delays, and
+//! faults: kills (also between two notes of a flood), hosts without power, stops and wakes, cuts both ways and one way,
+//! broken connections, slow control threads, aborts by one rank or several. Each rank runs the true
+//! [`Membership`](super::Membership). A run fails when one of these is broken:
+//!
+//! - Every member of a group that a fault concerns, if it runs and has not left, learns of a failure within the limit + 1 s; where
+//!   one death or abort is all that happens to a whole group, within the time its notes need.
+//! - The culprit and the witness named are true: it ended, aborted, or cannot be heard by that witness. Where
+//!   there is one cause, all therefore name the same. Without a cause no group fails.
+//! - A member that left in good order is no culprit, and one that left a failed group is not taken for one in good order.
+//! - The first reason stays. Nobody is told twice; a flood in a large group costs a rank 2 log2(n) notes at most.
+//!
+//! `COMITY_SIM_SEEDS=1000000` runs so many seeds, `COMITY_SIM_SEED=12345` repeats one and prints what happened.
+//!
+//! What is not in it: how ranks meet, sockets, and what the engine makes of a link that breaks.
+
+mod dice;
+mod judge;
+mod mutant;
+mod scenario;
+mod world;
+
+use mutant::Mutant;
+use scenario::Scenario;
+use std::{
+    ops::RangeInclusive,
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+};
+use world::World;
+
+/// Seeds of an ordinary test run.
+const SEEDS: u64 = 10_000;
+
+/// A run's broken promise, or how many failures were learned of and how many notes sent.
+fn run(seed: u64, sizes: Option<RangeInclusive<usize>>, mutant: Option<Mutant>) -> Result<(usize, u64), String> {
+    let scenario = Scenario::new(seed, sizes);
+    let mut world = World::new(&scenario, mutant, false);
+    world.run()?;
+    Ok((world.judge.found(), world.notes))
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|e| panic!("{name}={text} is no number: {e}")))
+}
+
+/// Run one seed and print what happens.
+fn replay(seed: u64) {
+    let scenario = Scenario::new(seed, None);
+    println!("{scenario:#?}");
+    let mut world = World::new(&scenario, None, true);
+    let verdict = world.run();
+    world.trace.iter().flatten().for_each(|line| println!("{line}"));
+    assert_eq!(verdict, Ok(()), "seed {seed}");
+}
+
+#[test]
+fn the_promise_is_kept() {
+    if let Some(seed) = number("COMITY_SIM_SEED") {
+        return replay(seed);
+    }
+    let seeds = number("COMITY_SIM_SEEDS").unwrap_or(SEEDS);
+    let (next, failures, notes) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let threads = thread::available_parallelism().map_or(1, |n| n.get());
+    let begun = std::time::Instant::now();
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return None;
+            }
+            match run(seed, None, None) {
+                Ok((found, sent)) => {
+                    failures.fetch_add(found as u64, Ordering::Relaxed);
+                    notes.fetch_add(sent, Ordering::Relaxed);
+                }
+                Err(verdict) => {
+                    next.store(seeds, Ordering::Relaxed);
+                    return Some((seed, verdict));
+                }
+            }
+        }
+    };
+    let first = thread::scope(|s| {
+        let threads: Vec<_> = (0..threads).map(|_| s.spawn(work)).collect();
+        threads.into_iter().filter_map(|t| t.join().unwrap()).min()
+    });
+    if let Some((seed, verdict)) = first {
+        panic!(
+            "seed {seed}: {verdict}\nCOMITY_SIM_SEED={seed} cargo test -p comity --lib the_promise_is_kept -- --nocapture repeats it and prints what happened"
+        );
+    }
+    let (failures, notes) = (failures.into_inner(), notes.into_inner());
+    println!("{seeds} seeds: ranks learned of {failures} failures by {notes} notes, in {:.1?}", begun.elapsed());
+    // Most seeds do break something.
+    assert!(seeds < 100 || failures > seeds, "only {failures} failures in {seeds} seeds");
+}
+
+#[test]
+fn a_seed_repeats_itself() {
+    for seed in (0..400).step_by(7) {
+        let scenario = Scenario::new(seed, Some(2..=20));
+        let trace = |_| {
+            let mut world = World::new(&scenario, None, true);
+            let verdict = world.run();
+            (verdict, world.trace.take())
+        };
+        assert_eq!(trace(0), trace(1), "seed {seed}");
+    }
+}
+
+#[test]
+fn mistakes_are_found() {
+    for mutant in Mutant::ALL {
+        let (sizes, most) = if mutant.is_of_floods() { (65..=80, 150) } else { (2..=20, 1000) };
+        let find = |seed: &u64| run(*seed, Some(sizes.clone()), Some(mutant)).is_err();
+        let found = (0..most).find(find);
+        println!("{mutant:?}: found by seed {found:?}");
+        assert!(found.is_some(), "{mutant:?} was not found in {most} seeds");
+    }
+}

@@ -1,0 +1,109 @@
+//! Membership with a mistake, to prove that the simulator finds it.
+
+use super::{scenario::Scenario, world::Occasion};
+use crate::boot::{
+    membership::{Action, Heard, flood},
+    wire::Note,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mutant {
+    /// Those that are told of a failure in a large group do not pass it on.
+    NoForward,
+    /// Whoever passes it on or sees it tells everyone in a large group.
+    TellsAll,
+    /// The member after the culprit is named.
+    WrongCulprit,
+    /// Every reason replaces the one before.
+    LastReason,
+    /// That a member left in good order is not heard, so its later end counts as a death.
+    DeafToLeave,
+    /// A member that leaves a failed group says that it leaves in good order.
+    LeavesFailed,
+    /// What is said of groups that are not open yet is forgotten.
+    ForgetsEarly,
+    /// Nobody is given up.
+    IgnoresSilence,
+    /// Whom a flood has missed is not told with the next beat.
+    NotSure,
+    /// The rank that passes it on is named as the one that saw it.
+    WrongWitness,
+}
+
+impl Mutant {
+    pub(super) const ALL: [Self; 10] = [
+        Self::NoForward,
+        Self::TellsAll,
+        Self::WrongCulprit,
+        Self::LastReason,
+        Self::DeafToLeave,
+        Self::LeavesFailed,
+        Self::ForgetsEarly,
+        Self::IgnoresSilence,
+        Self::NotSure,
+        Self::WrongWitness,
+    ];
+
+    /// Whether only groups beyond the direct size can show it.
+    pub(super) fn is_of_floods(self) -> bool {
+        matches!(self, Self::NoForward | Self::TellsAll | Self::NotSure | Self::WrongWitness)
+    }
+
+    /// Change what a rank hears.
+    pub(super) fn hear(self, rank: usize, heard: &mut Vec<(usize, Heard)>, opened: impl Fn(u64) -> bool) {
+        match self {
+            Self::DeafToLeave => heard.retain(|(_, h)| !matches!(h, Heard::Note(Note::Leave { .. }))),
+            Self::ForgetsEarly => heard.retain(|(_, h)| match h {
+                Heard::Note(Note::Leave { context } | Note::Abort { context, .. }) => opened(*context),
+                _ => true,
+            }),
+            Self::WrongWitness if rank % 2 == 1 => {
+                for (_, h) in heard {
+                    if let Heard::Note(Note::Abort { by, .. }) = h {
+                        *by = 0;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Change what a rank does.
+    pub(super) fn act(self, rank: usize, occasion: Occasion, actions: &mut Vec<Action>, s: &Scenario) {
+        let aborts = |a: &Action| matches!(a, Action::Tell { note: Note::Abort { .. }, .. });
+        let failing = actions.iter().any(|a| matches!(a, Action::Fail { .. }));
+        match self {
+            Self::NoForward if occasion == Occasion::Hear => actions.retain(|a| !aborts(a)),
+            Self::NotSure if occasion == Occasion::Tick && !failing => actions.retain(|a| !aborts(a)),
+            Self::TellsAll => {
+                for action in actions.iter_mut() {
+                    if let Action::Tell { to, note: Note::Abort { context, .. } } = action
+                        && let Some(g) = s.groups.iter().find(|g| g.context == *context)
+                        && g.members.len() > flood::DIRECT
+                    {
+                        *to = g.members.iter().copied().filter(|m| *m != rank).collect();
+                    }
+                }
+            }
+            Self::WrongCulprit if occasion == Occasion::Tick || occasion == Occasion::Hear => {
+                for action in actions.iter_mut() {
+                    if let Action::Fail { context, failure } = action
+                        && let Some(g) = s.groups.iter().find(|g| g.context == *context)
+                    {
+                        failure.culprit = (failure.culprit + 1) % g.members.len();
+                    }
+                }
+            }
+            Self::LeavesFailed if occasion == Occasion::Leave => {
+                for action in actions.iter_mut() {
+                    if let Action::Tell { note, .. } = action
+                        && let Note::Abort { context, .. } = note
+                    {
+                        *note = Note::Leave { context: *context };
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}

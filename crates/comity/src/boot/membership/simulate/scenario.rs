@@ -1,0 +1,256 @@
+//! What is to happen in a run: made from its seed alone. Times are microseconds.
+
+use super::dice::Dice;
+use std::ops::RangeInclusive;
+
+pub(super) const MS: u64 = 1000;
+pub(super) const SECOND: u64 = 1_000_000;
+
+#[derive(Clone, Debug)]
+pub(super) struct Scenario {
+    pub(super) seed: u64,
+    pub(super) size: usize,
+    /// How long a rank may be silent.
+    pub(super) limit: u64,
+    /// Of a note on its way.
+    pub(super) delay: (u64, u64),
+    /// Of a control thread that has something to do.
+    pub(super) lag: (u64, u64),
+    pub(super) groups: Vec<Plan>,
+    /// Ranks whose processes end in good order, and when.
+    pub(super) goodbyes: Vec<(usize, u64)>,
+    pub(super) faults: Vec<Fault>,
+    /// How long ranks keep a group that has failed; `None`: to the end.
+    pub(super) linger: Option<(u64, u64)>,
+    pub(super) end: u64,
+}
+
+/// A group.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) context: u64,
+    /// World ranks.
+    pub(super) members: Vec<usize>,
+    /// When each member opens it.
+    pub(super) enter: Vec<u64>,
+    /// When each member leaves it in good order, if it does.
+    pub(super) leave: Vec<Option<u64>>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Fault {
+    /// The process is killed, at once or when it has sent so many more notes.
+    Kill { rank: usize, at: u64, sends: Option<u32> },
+    /// The host has no power any more.
+    Power { rank: usize, at: u64 },
+    /// The process does not run from `at` to `to`, or never again; with its host (`host`) or alone.
+    Stop { rank: usize, at: u64, to: Option<u64>, host: bool },
+    /// Nothing comes from ranks for which `side` is true to the others, nor back if `both`.
+    Cut { side: Vec<bool>, both: bool, at: u64, to: Option<u64> },
+    /// One connection breaks.
+    Reset { a: usize, b: usize, at: u64 },
+    /// The control thread of a rank gets its turn late.
+    Slow { rank: usize, at: u64, to: u64, lag: u64 },
+    /// A member finds a group to have failed.
+    Abort { group: usize, by: usize, culprit: usize, at: u64 },
+}
+
+impl Scenario {
+    pub(super) fn new(seed: u64, sizes: Option<RangeInclusive<usize>>) -> Self {
+        let mut dice = Dice::new(seed);
+        let size = size(&mut dice, sizes);
+        let limit = if size > 300 {
+            // Beats of so many cost time; the longer the limit, the fewer they are.
+            5 * SECOND
+        } else if size > 32 {
+            SECOND
+        } else {
+            [200 * MS, SECOND, SECOND, 5 * SECOND, 30 * SECOND][dice.below(5)]
+        };
+        let delay = match dice.below(3) {
+            0 => (20, 300),
+            1 => (100, 5 * MS),
+            _ => (1, (limit / 100).min(50 * MS) + MS),
+        };
+        let lag = if size > 100 { (2 * MS, 8 * MS) } else { (5, [50, 2 * MS, (limit / 100).min(50 * MS)][dice.below(3)]) };
+        let mut s = Self {
+            seed,
+            size,
+            limit,
+            delay,
+            lag,
+            groups: Vec::new(),
+            goodbyes: Vec::new(),
+            faults: Vec::new(),
+            linger: [None, Some((0, 3 * MS)), Some((0, limit / 4))][dice.below(3)],
+            end: 0,
+        };
+        let calm = dice.chance(25);
+        s.gather(&mut dice, calm);
+        s.strike(&mut dice, calm);
+        let last = s.faults.iter().map(Fault::last).max().unwrap_or(0);
+        let opened = s.groups.iter().flat_map(|g| g.enter.iter().copied()).max().unwrap_or(0);
+        let need = if size > 300 && s.faults.iter().all(Fault::is_seen_at_once) {
+            // Long enough for the news to get around.
+            SECOND
+        } else {
+            limit + SECOND
+        };
+        s.end = last.max(opened) + need + 2 * s.slack() + 10 * MS;
+        s
+    }
+
+    /// Make groups.
+    fn gather(&mut self, dice: &mut Dice, calm: bool) {
+        // The world of most jobs, and some parts of it.
+        let splits = if self.size > 2 && self.size <= 300 { dice.below(4) } else { 0 };
+        for i in 0..=splits {
+            let n = if i == 0 && dice.chance(90) {
+                self.size
+            } else {
+                2 + dice.below(self.size - 1)
+            };
+            let mut members = dice.some(n, self.size);
+            if dice.chance(60) {
+                members.sort_unstable();
+            }
+            let begin = i as u64 * dice.between(0, self.limit / 5);
+            let spread = [MS, 50 * MS, self.limit / 2][if calm { dice.below(2) } else { dice.below(3) }];
+            let enter: Vec<u64> = members.iter().map(|_| begin + dice.between(0, spread)).collect();
+            let mut leave = vec![None; n];
+            if !calm && dice.chance(40) {
+                let percent = [5, 30, 90][dice.below(3)];
+                for (leave, enter) in leave.iter_mut().zip(&enter) {
+                    if dice.chance(percent) {
+                        *leave = Some(enter + dice.between(0, self.limit / 2));
+                    }
+                }
+            }
+            self.groups.push(Plan { context: i as u64 + 1, members, enter, leave });
+        }
+        if !calm && dice.chance(20) {
+            let n = 1 + dice.below(self.size.div_ceil(4));
+            let goes = |rank| (rank, dice.between(MS, self.limit));
+            self.goodbyes = Dice::new(self.seed ^ 1).some(n, self.size).into_iter().map(goes).collect();
+        }
+    }
+
+    /// Choose what goes wrong.
+    fn strike(&mut self, dice: &mut Dice, calm: bool) {
+        let opened = self.groups.iter().flat_map(|g| g.enter.iter().copied()).max().unwrap_or(0);
+        if calm {
+            let at = opened + 20 * MS + self.slack() + dice.between(0, self.limit / 5);
+            let fault = match dice.below(10) {
+                0..=3 => Fault::Kill { rank: dice.below(self.size), at, sends: None },
+                4..=8 => self.abort(dice, at),
+                // Nothing, and so nothing may be found.
+                _ => return,
+            };
+            return self.faults.push(fault);
+        }
+        let latest = opened + self.limit / 2;
+        // Breaks that a job is to ride through may follow each other only if they stay below the limit in all.
+        let (mut allowance, mut cut) = (self.limit * 8 / 10, false);
+        for _ in 0..1 + dice.below(3) {
+            let at = dice.between(0, latest);
+            let rank = dice.below(self.size);
+            let short = dice.between(self.limit / 20, self.limit * 8 / 10);
+            let fault = match dice.below(16) {
+                0..=2 => Fault::Kill { rank, at, sends: None },
+                3..=4 => Fault::Kill { rank, at, sends: Some(1 + dice.below(self.size * 2) as u32) },
+                5 => Fault::Power { rank, at },
+                6 => Fault::Stop { rank, at, to: None, host: false },
+                7 => {
+                    let to = at + self.limit + SECOND + dice.between(0, self.limit);
+                    Fault::Stop { rank, at, to: Some(to), host: dice.chance(30) }
+                }
+                8 if short <= allowance => {
+                    allowance -= short;
+                    Fault::Stop { rank, at, to: Some(at + short), host: dice.chance(30) }
+                }
+                9 if short <= allowance => {
+                    allowance -= short;
+                    Fault::Cut { side: self.side(dice), both: dice.chance(50), at, to: Some(at + short) }
+                }
+                10..=11 if !cut => {
+                    cut = true;
+                    Fault::Cut { side: self.side(dice), both: dice.chance(50), at, to: None }
+                }
+                12 => {
+                    let b = (rank + 1 + dice.below(self.size - 1)) % self.size;
+                    Fault::Reset { a: rank, b, at }
+                }
+                13 if self.limit * 3 / 10 <= allowance => {
+                    allowance -= self.limit * 3 / 10;
+                    let lag = dice.between(1, self.limit * 3 / 10);
+                    Fault::Slow { rank, at, to: at + dice.between(lag, self.limit), lag }
+                }
+                // Several at once, too: each has seen something.
+                _ => {
+                    for _ in 0..dice.below(4) {
+                        let abort = self.abort(dice, at);
+                        self.faults.push(abort);
+                    }
+                    self.abort(dice, at)
+                }
+            };
+            self.faults.push(fault);
+        }
+    }
+
+    fn abort(&self, dice: &mut Dice, at: u64) -> Fault {
+        let group = dice.below(self.groups.len());
+        let n = self.groups[group].members.len();
+        Fault::Abort { group, by: dice.below(n), culprit: dice.below(n), at }
+    }
+
+    fn side(&self, dice: &mut Dice) -> Vec<bool> {
+        let one = dice.below(self.size);
+        let part = [None, Some(50), Some(15)][dice.below(3)];
+        let mut side: Vec<bool> =
+            (0..self.size).map(|r| r == one || part.is_some_and(|p| dice.chance(p))).collect();
+        if side.iter().all(|s| *s) {
+            side[one] = false;
+        }
+        side
+    }
+
+    /// How much later than at once a note that is sent is acted on where nothing is wrong.
+    pub(super) fn slack(&self) -> u64 {
+        self.delay.1 + self.lag.1
+    }
+
+    /// How much later still because of slow control threads.
+    pub(super) fn slowness(&self) -> u64 {
+        self.faults.iter().map(|f| if let Fault::Slow { lag, .. } = f { *lag } else { 0 }).sum()
+    }
+}
+
+impl Fault {
+    /// When it began or, if it changes something, ended.
+    fn last(&self) -> u64 {
+        match self {
+            Self::Kill { at, .. } | Self::Power { at, .. } | Self::Reset { at, .. } | Self::Abort { at, .. } => *at,
+            Self::Stop { at, to, .. } | Self::Cut { at, to, .. } => to.unwrap_or(*at),
+            Self::Slow { to, .. } => *to,
+        }
+    }
+
+    /// Whether no silence must pass before it is found.
+    fn is_seen_at_once(&self) -> bool {
+        matches!(self, Self::Kill { sends: None, .. } | Self::Abort { .. } | Self::Reset { .. })
+    }
+}
+
+fn size(dice: &mut Dice, sizes: Option<RangeInclusive<usize>>) -> usize {
+    let (low, high) = match (sizes, dice.between(0, 9999)) {
+        (Some(sizes), _) => (*sizes.start(), *sizes.end()),
+        (_, 0..6000) => (2, 8),
+        (_, 6000..9000) => (9, 24),
+        (_, 9000..9780) => (25, 64),
+        (_, 9780..9960) => (65, 130),
+        (_, 9960..9995) => (131, 300),
+        _ => (301, 1024),
+    };
+    dice.between(low as u64, high as u64) as usize
+}

@@ -1,0 +1,560 @@
+//! Processes, connections and time, none of them real, around the true [`Membership`].
+
+use super::{
+    dice::Dice,
+    judge::{Cause, Judge},
+    mutant::Mutant,
+    scenario::{Fault, MS, Scenario},
+};
+use crate::{
+    boot::{
+        membership::{Action, DIED, Heard, Membership, Presence},
+        wire::Note,
+    },
+    engine::Failure,
+};
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+/// What is on its way to a process.
+#[derive(Clone, Debug)]
+enum Item {
+    Beat(u64),
+    Note(Rc<Note>),
+    End,
+}
+
+/// Ordered by its time and number.
+#[derive(Clone, Debug)]
+struct Due<T> {
+    at: u64,
+    number: u64,
+    what: T,
+}
+
+impl<T> PartialEq for Due<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl<T> Eq for Due<T> {}
+
+impl<T> PartialOrd for Due<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Due<T> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// The control thread of a rank gets its turn.
+    Turn(usize),
+    Enter(usize, usize),
+    Leave(usize, usize),
+    Goodbye(usize),
+    /// A fault begins.
+    Strike(usize),
+}
+
+/// A process.
+#[derive(Debug)]
+struct Process {
+    membership: Membership,
+    running: bool,
+    /// Not running before this, if at all: stopped.
+    stopped: u64,
+    /// How many more notes it sends before it is killed.
+    sends: Option<u32>,
+    inbox: BinaryHeap<Reverse<Due<(usize, Item)>>>,
+    /// When its control thread began to wait.
+    waits: u64,
+    /// When its control thread gets its turn next.
+    turn: u64,
+    /// By group.
+    members: Vec<Member>,
+}
+
+/// What a process has of one group.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Member {
+    pub(super) entered: Option<u64>,
+    pub(super) left: Option<u64>,
+    /// As its watch holds it: the first, and when.
+    pub(super) failed: Option<(u64, Failure)>,
+}
+
+pub(super) struct World<'a> {
+    pub(super) scenario: &'a Scenario,
+    dice: Dice,
+    zero: Instant,
+    now: u64,
+    number: u64,
+    events: BinaryHeap<Reverse<Due<Event>>>,
+    processes: Vec<Process>,
+    /// When the last note from one to the other arrives; by from * size + to.
+    arrivals: Vec<u64>,
+    /// Connections that are broken, in the same order.
+    broken: Vec<bool>,
+    pub(super) judge: Judge,
+    mutant: Option<Mutant>,
+    pub(super) trace: Option<Vec<String>>,
+    /// Notes of all kinds that were sent, beats left out.
+    pub(super) notes: u64,
+}
+
+/// What made a process act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Occasion {
+    Call,
+    Leave,
+    Hear,
+    Tick,
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(scenario: &'a Scenario, mutant: Option<Mutant>, trace: bool) -> Self {
+        let (size, groups) = (scenario.size, scenario.groups.len());
+        let process = |rank| Process {
+            membership: Membership::new(rank, size, Some(Duration::from_micros(scenario.limit))),
+            running: true,
+            stopped: 0,
+            sends: None,
+            inbox: BinaryHeap::new(),
+            waits: 0,
+            turn: u64::MAX,
+            members: vec![Member::default(); groups],
+        };
+        let mut world = Self {
+            scenario,
+            dice: Dice::new(!scenario.seed),
+            zero: Instant::now(),
+            now: 0,
+            number: 0,
+            events: BinaryHeap::new(),
+            processes: (0..size).map(process).collect(),
+            arrivals: vec![0; size * size],
+            broken: vec![false; size * size],
+            judge: Judge::new(scenario),
+            mutant,
+            trace: trace.then(Vec::new),
+            notes: 0,
+        };
+        for (g, plan) in scenario.groups.iter().enumerate() {
+            for (i, rank) in plan.members.iter().enumerate() {
+                world.plan(plan.enter[i], Event::Enter(*rank, g));
+                if let Some(at) = plan.leave[i] {
+                    world.plan(at, Event::Leave(*rank, g));
+                }
+            }
+        }
+        scenario.goodbyes.iter().for_each(|(rank, at)| world.plan(*at, Event::Goodbye(*rank)));
+        for (i, fault) in scenario.faults.iter().enumerate() {
+            let (Fault::Kill { at, .. }
+            | Fault::Power { at, .. }
+            | Fault::Stop { at, .. }
+            | Fault::Cut { at, .. }
+            | Fault::Reset { at, .. }
+            | Fault::Slow { at, .. }
+            | Fault::Abort { at, .. }) = fault;
+            world.plan(*at, Event::Strike(i));
+        }
+        for rank in 0..size {
+            let now = world.instant(0);
+            for other in (0..size).filter(|o| *o != rank) {
+                world.processes[rank].membership.attach(other, now);
+            }
+            world.perform(rank, Occasion::Call);
+            world.wait(rank);
+        }
+        world
+    }
+
+    /// Run to the end of the scenario; the first broken promise, in words.
+    pub(super) fn run(&mut self) -> Result<(), String> {
+        while let Some(Reverse(Due { at, what, .. })) = self.events.pop() {
+            if at > self.scenario.end {
+                break;
+            }
+            self.now = at;
+            self.event(what);
+            if let Some(verdict) = self.judge.broken.take() {
+                return Err(verdict);
+            }
+        }
+        let members: Vec<Vec<Member>> = self.processes.iter().map(|p| p.members.clone()).collect();
+        let running: Vec<bool> =
+            self.processes.iter().map(|p| p.running && p.stopped <= self.scenario.end).collect();
+        self.judge.judge(self.scenario, &members, &running)
+    }
+
+    fn instant(&self, at: u64) -> Instant {
+        self.zero + Duration::from_micros(at)
+    }
+
+    fn note(&mut self, words: impl FnOnce() -> String) {
+        let now = self.now;
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>10.3} ms  {}", now as f64 / MS as f64, words()));
+        }
+    }
+
+    fn plan(&mut self, at: u64, what: Event) {
+        self.number += 1;
+        self.events.push(Reverse(Due { at, number: self.number, what }));
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Strike(i) => self.strike(i),
+            Event::Turn(rank) | Event::Enter(rank, _) | Event::Leave(rank, _) | Event::Goodbye(rank) => {
+                let process = &self.processes[rank];
+                if !process.running {
+                    return;
+                }
+                if process.stopped > self.now {
+                    if process.stopped < u64::MAX && !matches!(event, Event::Turn(_)) {
+                        self.plan(process.stopped, event);
+                    }
+                    return;
+                }
+                match event {
+                    Event::Turn(_) => self.turn(rank),
+                    Event::Enter(_, g) => self.enter(rank, g),
+                    Event::Leave(_, g) => self.leave(rank, g),
+                    Event::Goodbye(_) => self.goodbye(rank),
+                    Event::Strike(_) => {}
+                }
+            }
+        }
+    }
+
+    /// The control thread's turn: as `Control::serve`.
+    fn turn(&mut self, rank: usize) {
+        let process = &mut self.processes[rank];
+        if process.turn != self.now {
+            return;
+        }
+        process.turn = u64::MAX;
+        let mut heard = Vec::new();
+        while let Some(Reverse(due)) = process.inbox.peek()
+            && due.at <= self.now
+        {
+            let Some(Reverse(Due { what: (from, item), .. })) = process.inbox.pop() else { break };
+            let what = match item {
+                Item::Beat(progress) => Heard::Note(Note::Heartbeat { progress }),
+                Item::Note(note) => Heard::Note((*note).clone()),
+                Item::End => Heard::End(DIED),
+            };
+            heard.push((from, what));
+        }
+        let heard_until = process.waits;
+        if let Some(mutant) = self.mutant {
+            mutant.hear(rank, &mut heard, |context| {
+                let group = self.scenario.groups.iter().position(|g| g.context == context);
+                group.is_some_and(|g| self.processes[rank].members[g].entered.is_some())
+            });
+        }
+        let now = self.instant(self.now);
+        let last = (self.mutant == Some(Mutant::LastReason)).then(|| heard.clone());
+        self.processes[rank].membership.hear(heard, now);
+        self.perform(rank, Occasion::Hear);
+        for (_, heard) in last.into_iter().flatten() {
+            if let Heard::Note(Note::Abort { context, culprit, by, reported, cause }) = heard {
+                let failure = Failure { culprit: culprit as usize, by: by as usize, cause, reported };
+                self.fail(rank, context, failure);
+            }
+        }
+        let heard_until = match self.mutant {
+            Some(Mutant::IgnoresSilence) => self.instant(0),
+            _ => self.instant(heard_until),
+        };
+        self.processes[rank].membership.tick(heard_until, now, self.now);
+        self.perform(rank, Occasion::Tick);
+        if self.processes[rank].running {
+            self.wait(rank);
+        }
+    }
+
+    /// The control thread begins to wait.
+    fn wait(&mut self, rank: usize) {
+        self.processes[rank].waits = self.now;
+        self.wake(rank);
+    }
+
+    /// Find when the control thread gets its turn: some time after there is something to do.
+    fn wake(&mut self, rank: usize) {
+        let process = &self.processes[rank];
+        let came = process.inbox.peek().map_or(u64::MAX, |d| d.0.at);
+        let due = process.membership.next();
+        let due = due.map_or(u64::MAX, |t| t.duration_since(self.zero).as_micros() as u64);
+        let first = came.min(due).max(process.waits);
+        if first >= process.turn || first == u64::MAX {
+            return;
+        }
+        let slow = self.scenario.faults.iter().filter_map(|f| match f {
+            Fault::Slow { rank: r, at, to, lag } if *r == rank && (*at..*to).contains(&first) => Some(*lag),
+            _ => None,
+        });
+        let slow = slow.max().unwrap_or(0);
+        let (low, high) = self.scenario.lag;
+        let turn = first + slow + self.dice.between(low, high);
+        let process = &mut self.processes[rank];
+        if turn < process.turn {
+            process.turn = turn;
+            self.plan(turn, Event::Turn(rank));
+        }
+    }
+
+    fn enter(&mut self, rank: usize, g: usize) {
+        let plan = &self.scenario.groups[g];
+        let Some(mine) = plan.members.iter().position(|m| *m == rank) else { return };
+        self.note(|| format!("rank {rank} opens group {}", plan.context));
+        self.processes[rank].members[g].entered = Some(self.now);
+        self.processes[rank].membership.enter(plan.context, &plan.members, mine);
+        self.perform(rank, Occasion::Call);
+    }
+
+    fn leave(&mut self, rank: usize, g: usize) {
+        let member = &self.processes[rank].members[g];
+        if member.entered.is_none() || member.left.is_some() {
+            return;
+        }
+        let context = self.scenario.groups[g].context;
+        let failed = member.failed.is_some();
+        self.note(|| format!("rank {rank} leaves group {context}{}", if failed { ", failed" } else { "" }));
+        self.judge.leaves(rank, g, self.now, failed);
+        self.processes[rank].membership.leave(context, true);
+        self.perform(rank, Occasion::Leave);
+        self.processes[rank].members[g].left = Some(self.now);
+    }
+
+    fn goodbye(&mut self, rank: usize) {
+        self.note(|| format!("rank {rank} says goodbye"));
+        for g in 0..self.scenario.groups.len() {
+            let failed = self.processes[rank].members[g].failed.is_some();
+            self.judge.leaves(rank, g, self.now, failed);
+        }
+        self.processes[rank].membership.end("");
+        self.perform(rank, Occasion::Leave);
+        self.vanish(rank);
+    }
+
+    fn strike(&mut self, i: usize) {
+        let fault = self.scenario.faults[i].clone();
+        if let Fault::Abort { group, by, culprit, .. } = fault {
+            return self.abort(group, by, culprit, i);
+        }
+        let now = self.now;
+        self.note(|| match &fault {
+            Fault::Cut { side, both, to, .. } => {
+                let ranks: Vec<usize> = (0..side.len()).filter(|r| side[*r]).collect();
+                format!("FAULT: nothing comes from ranks {ranks:?} (and back: {both}) until {to:?} us")
+            }
+            fault => format!("FAULT: {fault:?}"),
+        });
+        match fault {
+            Fault::Kill { rank, sends, .. } if self.processes[rank].running => match sends {
+                None => self.kill(rank),
+                // Unless it has fewer to send, it dies in the middle of them.
+                Some(_) => self.processes[rank].sends = sends,
+            },
+            Fault::Power { rank, .. } if self.processes[rank].running => {
+                self.processes[rank].running = false;
+                self.judge.cause(Cause::Ended { rank, at: now, surely: true });
+            }
+            Fault::Stop { rank, to, .. } if self.processes[rank].running => {
+                let process = &mut self.processes[rank];
+                process.stopped = process.stopped.max(to.unwrap_or(u64::MAX));
+                // Every turn before is lost; what it was to do is there afterwards.
+                process.turn = u64::MAX;
+                if let Some(to) = to.filter(|to| *to >= process.stopped) {
+                    process.turn = to;
+                    // It may have been about to look at the clock before it waits.
+                    if self.dice.chance(50) {
+                        process.waits = to;
+                    }
+                    self.plan(to, Event::Turn(rank));
+                    self.judge.wakes(rank, to);
+                }
+                let long = to.is_none_or(|to| to - now >= self.scenario.limit);
+                if long {
+                    let surely = to.is_none_or(|to| to - now > self.scenario.limit + 2 * self.scenario.slowness() + self.scenario.slack());
+                    self.judge.cause(Cause::Ended { rank, at: now, surely });
+                }
+            }
+            Fault::Cut { side, both, to: None, .. } => {
+                self.judge.cause(Cause::Cut { side, both, at: now });
+            }
+            Fault::Reset { a, b, .. } if self.processes[a].running && self.processes[b].running => {
+                self.judge.cause(Cause::Reset { a, b, at: now });
+                self.shut(a, b);
+                self.shut(b, a);
+            }
+            _ => {}
+        }
+    }
+
+    /// A member's engine finds the group to have failed, as in `Engine::abort`.
+    fn abort(&mut self, g: usize, by: usize, culprit: usize, i: usize) {
+        let plan = &self.scenario.groups[g];
+        let rank = plan.members[by];
+        let process = &mut self.processes[rank];
+        let member = &mut process.members[g];
+        if !process.running || process.stopped > self.now || member.entered.is_none() || member.left.is_some() {
+            return;
+        }
+        let cause = format!("fault {i} of seed {}", self.scenario.seed);
+        let failure = Failure { culprit, by, cause, reported: culprit == by };
+        if member.failed.is_none() {
+            member.failed = Some((self.now, failure.clone()));
+            self.judge.cause(Cause::Aborted { group: g, rank, at: self.now, failure: failure.clone() });
+            self.note(|| format!("rank {rank} aborts group {}, blaming member {culprit}", plan.context));
+            self.processes[rank].membership.abort(plan.context, failure);
+            self.perform(rank, Occasion::Call);
+            self.linger(rank, g);
+        }
+    }
+
+    fn kill(&mut self, rank: usize) {
+        self.note(|| format!("rank {rank} is killed"));
+        self.judge.cause(Cause::Ended { rank, at: self.now, surely: true });
+        self.vanish(rank);
+    }
+
+    /// The process is no more, and its connections end.
+    fn vanish(&mut self, rank: usize) {
+        self.processes[rank].running = false;
+        for other in (0..self.scenario.size).filter(|o| *o != rank) {
+            self.shut(rank, other);
+        }
+    }
+
+    /// One end of a connection is closed.
+    fn shut(&mut self, from: usize, to: usize) {
+        self.send(from, to, Item::End);
+        self.broken[from * self.scenario.size + to] = true;
+    }
+
+    fn send(&mut self, from: usize, to: usize, item: Item) {
+        let stream = from * self.scenario.size + to;
+        if self.broken[stream] || !self.processes[to].running {
+            return;
+        }
+        let (low, high) = self.scenario.delay;
+        let mut at = self.now + self.dice.between(low, high);
+        for fault in &self.scenario.faults {
+            match fault {
+                Fault::Cut { side, both, at: begin, to: end, .. }
+                    if (*begin..end.unwrap_or(u64::MAX)).contains(&self.now)
+                        && side[from] != side[to]
+                        && (*both || side[from]) =>
+                {
+                    let Some(end) = end else {
+                        self.broken[stream] = true;
+                        return;
+                    };
+                    at = at.max(end + self.dice.between(low, high));
+                }
+                // What comes to a host that does not run is sent again later.
+                Fault::Stop { rank, at: begin, to: end, host: true }
+                    if *rank == to && (*begin..end.unwrap_or(u64::MAX)).contains(&at) =>
+                {
+                    let again = self.dice.between(0, self.scenario.limit / 50);
+                    at = end.map_or(u64::MAX / 2, |end| end + again);
+                }
+                _ => {}
+            }
+        }
+        let at = at.max(self.arrivals[stream]);
+        self.arrivals[stream] = at;
+        self.number += 1;
+        self.processes[to].inbox.push(Reverse(Due { at, number: self.number, what: (from, item) }));
+        if self.processes[to].stopped <= self.now {
+            self.wake(to);
+        }
+    }
+
+    /// Do what a process has decided, as `Standing::carry_out`.
+    fn perform(&mut self, rank: usize, occasion: Occasion) {
+        let mut actions = self.processes[rank].membership.actions();
+        if let Some(mutant) = self.mutant {
+            mutant.act(rank, occasion, &mut actions, self.scenario);
+        }
+        self.judge.count(self.scenario, rank, occasion, &actions);
+        for action in actions {
+            if !self.processes[rank].running {
+                return;
+            }
+            match action {
+                Action::Tell { to, note } => {
+                    self.note(|| format!("rank {rank} tells {to:?}: {note:?}"));
+                    let Ok(note) = Note::decode(&note.encode()) else {
+                        self.judge.broken.get_or_insert_with(|| format!("{note:?} cannot be read"));
+                        return;
+                    };
+                    let note = Rc::new(note);
+                    for to in to {
+                        self.notes += 1;
+                        self.send(rank, to, Item::Note(Rc::clone(&note)));
+                        if let Some(sends) = &mut self.processes[rank].sends {
+                            *sends -= 1;
+                            if *sends == 0 {
+                                return self.kill(rank);
+                            }
+                        }
+                    }
+                }
+                Action::Beat { progress } => {
+                    for to in 0..self.scenario.size {
+                        if self.processes[rank].membership.presence(to) == Some(&Presence::Live) {
+                            self.send(rank, to, Item::Beat(progress));
+                        }
+                    }
+                }
+                Action::Close { rank: other } => self.shut(rank, other),
+                Action::Fail { context, failure } => self.fail(rank, context, failure),
+                Action::Left { context, member } => {
+                    let group = self.scenario.groups.iter().position(|g| g.context == context);
+                    if let Some(g) = group {
+                        let failed = self.processes[rank].members[g].failed.is_some();
+                        self.judge.left(self.scenario, rank, g, member, failed);
+                    }
+                }
+                Action::Suspect { .. } | Action::News | Action::Log(_) => {}
+            }
+        }
+    }
+
+    fn fail(&mut self, rank: usize, context: u64, failure: Failure) {
+        let Some(g) = self.scenario.groups.iter().position(|g| g.context == context) else { return };
+        let (now, member) = (self.now, &mut self.processes[rank].members[g]);
+        // As a watch does.
+        if member.failed.is_some() && self.mutant != Some(Mutant::LastReason) {
+            self.judge.fails_again(rank, g, &failure);
+            return;
+        }
+        member.failed = Some((now, failure.clone()));
+        self.note(|| format!("rank {rank}: group {context} has failed: {failure:?}"));
+        self.judge.fails(self.scenario, rank, g, now, &failure);
+        self.linger(rank, g);
+    }
+
+    /// A failed group is dropped some time later.
+    fn linger(&mut self, rank: usize, g: usize) {
+        if let Some((low, high)) = self.scenario.linger {
+            let at = self.now + 1 + self.dice.between(low, high);
+            self.plan(at, Event::Leave(rank, g));
+        }
+    }
+}
