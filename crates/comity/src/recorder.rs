@@ -189,7 +189,7 @@ fn is_long(info: &CallInfo) -> bool {
 }
 
 /// Who an error says is at fault, by rank in the group.
-fn culprit(e: &Error) -> Option<usize> {
+pub(crate) fn culprit(e: &Error) -> Option<usize> {
     match e.root() {
         Error::PeerLost { peer, .. } | Error::Mismatch { peer, .. } => Some(peer.rank),
         Error::Aborted { by, .. } => Some(by.rank),

@@ -3,7 +3,7 @@
 use super::{
     fault::{Fault, Plan},
     processes::{Processes, Said, Started, code, monotonic, signal},
-    trial::{Outcome, SILENCE, SLACK, is_error, judge},
+    trial::{Outcome, PATIENT, SLACK, is_error, judge},
 };
 use rustix::process::{Pid, Signal, WaitStatus};
 use std::{
@@ -89,7 +89,7 @@ impl Launcher {
         };
         command.args(["launch", "-n", &size, "--timeout", "60", "--"]).arg(&self.worker);
         command.args(["launched", &role, &seed]).env("RUST_BACKTRACE", "0");
-        command.env("COMITY_DETECTION", SILENCE.to_string()).env("COMITY_JOIN_TIMEOUT", "20");
+        command.env("COMITY_DETECTION", PATIENT.to_string()).env("COMITY_JOIN_TIMEOUT", "20");
         if plan.links != "mixed" {
             command.env("COMITY_LINKS", plan.links);
         }
@@ -193,7 +193,7 @@ fn rank_killed(job: &mut Job<'_>, plan: &Plan, outcome: &mut Outcome) {
     for rank in plan.others() {
         // One that had not joined yet may have been ended before it could say anything.
         match job.said(rank, "out").cloned() {
-            Some(out) if is_error(&out) => judge(&out, plan, killed, SILENCE * 1000.0 + SLACK, outcome),
+            Some(out) if is_error(&out) => judge(&out, plan, killed, PATIENT * 1000.0 + SLACK, outcome),
             Some(_) => outcome.broke(format!("rank {rank} did not notice")),
             None if early => {}
             None => outcome.broke(format!("rank {rank} was told nothing")),

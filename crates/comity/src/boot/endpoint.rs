@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     Config, Error, Key, Peer, Result,
+    blame::Blame,
     engine::{Failure, Watch},
     link::{Link, ShmLink, tcp::TcpLink},
     sys::poll_until,
@@ -29,6 +30,10 @@ use std::{
 
 /// The longest time that a rank keeps connections for a group that it has not opened itself.
 const PARKING: Duration = Duration::from_secs(300);
+
+/// How much longer a rank waits for the others' connections than for its own: one that did not come may have waited for a third
+/// rank until the limit, and says so now.
+const WORD: Duration = Duration::from_millis(200);
 
 const MAKERS: Makers<Box<dyn Link>> = Makers {
     create: ShmLink::create,
@@ -46,6 +51,7 @@ pub(crate) struct Endpoint {
     facts: Vec<Facts>,
     world: u64,
     secret: Secret,
+    blame: Option<Blame>,
     /// None for a world of one.
     running: Option<Running>,
     /// Kept for those that are slower to meet.
@@ -99,6 +105,7 @@ impl Endpoint {
             facts,
             world,
             secret,
+            blame: config.blame.clone(),
             running: None,
             _store: None,
         }
@@ -158,7 +165,7 @@ impl Endpoint {
             check()?;
             let absent = control.standing().map_err(|(rank, words)| self.broken(rank, &words))?;
             let Some(first) = absent.first() else { return Ok(()) };
-            if Instant::now() >= until {
+            if Instant::now() >= until + WORD {
                 let words = format!(
                     "joined but did not connect to rank {} within {}; can its host reach this one?",
                     self.me,
@@ -171,11 +178,14 @@ impl Endpoint {
             if meeting.borrow_mut().hear()? {
                 fds.push(PollFd::new(&store, PollFlags::IN));
             }
-            poll_until(&mut fds, Some(until)).map_err(|e| Error::os("joining", e))?;
+            poll_until(&mut fds, Some(until + WORD)).map_err(|e| Error::os("joining", e))?;
         }
     }
 
     fn broken(&self, rank: usize, words: &str) -> Error {
+        if let Some(blame) = &self.blame {
+            blame.tell(rank);
+        }
         let who = self.peers.get(rank).map_or_else(|| format!("rank {rank}"), ToString::to_string);
         Error::Join(format!("{who} {words}"))
     }

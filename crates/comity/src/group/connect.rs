@@ -1,7 +1,7 @@
 //! From a place in a job to a group.
 
 use super::Group;
-use crate::{Config, Error, Launcher, Result, boot::Endpoint};
+use crate::{Config, Error, Launcher, Result, boot::Endpoint, recorder};
 use std::env;
 
 /// The group of this process's job, found in the environment; a group of one where no launcher's variables are set.
@@ -55,7 +55,11 @@ impl Config {
         if size == 1 {
             return Ok(Group::single().timeout(self.timeout));
         }
-        let group = Group::open(Endpoint::join(self)?, self.timeout, self.join_timeout)?;
+        let group = Group::open(Endpoint::join(self)?, self.timeout, self.join_timeout).inspect_err(|e| {
+            if let (Some(blame), Some(rank)) = (&self.blame, recorder::culprit(e)) {
+                blame.tell(rank);
+            }
+        })?;
         let group = match &self.blame {
             Some(blame) => group.blame_to(blame.clone()),
             None => group,
