@@ -71,13 +71,13 @@ impl Meeting {
         self.blame.fd()
     }
 
-    /// Whom a rank has held to blame for the failure of a group, in a file that all ranks have (`COMITY_BLAME_FD`): four
+    /// Whom a rank has held to blame: for a meeting that came to nothing, the store knows; for a group that failed, it stands in a file that all ranks have (`COMITY_BLAME_FD`): four
     /// bytes for each, the rank that it blames and one.
     pub(super) fn blamed(&self, by: usize) -> Option<usize> {
         let mut word = [0; WORD as usize];
         let read = self.blame.read(&mut word, by as u64 * WORD).ok()?;
-        let rank = u32::from_ne_bytes(word).checked_sub(1)?;
-        (read == word.len()).then_some(rank as usize)
+        let told = u32::from_ne_bytes(word).checked_sub(1).filter(|_| read == word.len());
+        told.map(|rank| rank as usize).or_else(|| self.store.culprit().filter(|rank| *rank != by))
     }
 
     /// The path of MLX's host file.

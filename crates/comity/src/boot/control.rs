@@ -253,7 +253,9 @@ impl Control {
             }
             // Its control connection stands for it, but the end of that handshake is not read here yet.
             (Channel::Shm | Channel::Tcp { .. }, Presence::Absent) => Verdict::Busy,
-            (Channel::Shm | Channel::Tcp { .. }, Presence::Dead(_) | Presence::Shut(_)) => no("you are not a member any more"),
+            (Channel::Shm | Channel::Tcp { .. }, Presence::Dead(_) | Presence::Shut(_)) => {
+                no("you are not a member any more")
+            }
             (Channel::Shm, _) if !self.rules.shm || !matches!(stream, Stream::Unix(_)) => {
                 no("it does not share memory")
             }

@@ -19,7 +19,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -33,6 +33,8 @@ const REFUSAL: Duration = Duration::from_secs(2);
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Connections that said no word yet.
 const MAX_FRESH: usize = 1024;
+/// How a rank's own words are passed on.
+const GAVE_UP: &str = "gave up: ";
 /// Ranks named one by one in an error.
 const MAX_NAMED: usize = 16;
 
@@ -48,6 +50,15 @@ pub struct Store {
 struct Shared {
     bell: Bell,
     stop: AtomicBool,
+    /// The first rank that ended without a word, and one; 0 if there is none. One that gave up says itself on whose account.
+    culprit: AtomicU32,
+}
+
+impl Shared {
+    fn hold_to_blame(&self, rank: u32) {
+        // The first one stays.
+        let _ = self.culprit.compare_exchange(0, rank + 1, Ordering::AcqRel, Ordering::Acquire);
+    }
 }
 
 impl Store {
@@ -80,13 +91,22 @@ impl Store {
         self.addr
     }
 
+    /// The rank that ended without a word before all had met and connected; the first one.
+    pub fn culprit(&self) -> Option<usize> {
+        self.shared.culprit.load(Ordering::Acquire).checked_sub(1).map(|r| r as usize)
+    }
+
     fn run(listener: Listener, size: usize, key: &Key, job: &str, join: Duration) -> Result<Self> {
         let trouble = |e| Error::os("starting the store", e);
         let addr = listener.local_addr().map_err(trouble)?;
         let size = u32::try_from(size).ok().filter(|s| *s > 0 && *s < STORE).ok_or_else(|| {
             Error::Config(format!("the store cannot serve {size} ranks; allowed is 1 to {}", crate::MAX_SIZE))
         })?;
-        let shared = Arc::new(Shared { bell: Bell::new().map_err(trouble)?, stop: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            bell: Bell::new().map_err(trouble)?,
+            stop: AtomicBool::new(false),
+            culprit: AtomicU32::new(0),
+        });
         let server = Server {
             shared: Arc::clone(&shared),
             acceptor: Acceptor::new(vec![listener], Secret::new(key, job, 0)),
@@ -295,10 +315,13 @@ impl Server {
             let open = m.conn.fill();
             let words = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
                 Ok(None) if open => continue,
-                Ok(Some(Ok(ToStore::Failed { words }))) => format!("gave up: {words}"),
+                Ok(Some(Ok(ToStore::Failed { words }))) => format!("{GAVE_UP}{words}"),
                 Ok(None) => "ended before all ranks had joined".into(),
                 _ => "broke the protocol".into(),
             };
+            if !words.starts_with(GAVE_UP) {
+                self.shared.hold_to_blame(*rank);
+            }
             ended = Some((*rank, format!("rank {rank} ({}) {words}", whereabouts(&m.facts))));
             break;
         }
@@ -315,10 +338,17 @@ impl Server {
                 let words = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
                     Ok(None) if open => return true,
                     Ok(Some(Ok(ToStore::Ready))) => return false,
-                    Ok(Some(Ok(ToStore::Failed { words }))) => format!("gave up: {words}"),
+                    Ok(Some(Ok(ToStore::Failed { words }))) => format!("{GAVE_UP}{words}"),
                     _ => "ended while the ranks were connecting".into(),
                 };
-                failed.get_or_insert_with(|| format!("rank {rank} ({}) {words}", whereabouts(&m.facts)));
+                let gave_up = words.starts_with(GAVE_UP);
+                if !gave_up {
+                    self.shared.hold_to_blame(*rank);
+                }
+                // Those that gave up did so on account of one that ended, if there is one.
+                if failed.is_none() || !gave_up {
+                    failed = Some(format!("rank {rank} ({}) {words}", whereabouts(&m.facts)));
+                }
                 false
             });
             if let Some(words) = failed {

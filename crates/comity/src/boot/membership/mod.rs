@@ -58,17 +58,32 @@ pub(super) enum Heard {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Send a note to these processes. One that cannot be reached is found when it is next read.
-    Tell { to: Vec<usize>, note: Note },
+    Tell {
+        to: Vec<usize>,
+        note: Note,
+    },
     /// Send a beat to every process that has no note waiting for room.
-    Beat { progress: u64 },
+    Beat {
+        progress: u64,
+    },
     /// A process is heard and told no more.
-    Close { rank: usize },
+    Close {
+        rank: usize,
+    },
     /// A group has failed, unless it had before.
-    Fail { context: u64, failure: Failure },
+    Fail {
+        context: u64,
+        failure: Failure,
+    },
     /// A member, by its rank in the group, has left in good order.
-    Left { context: u64, member: usize },
+    Left {
+        context: u64,
+        member: usize,
+    },
     /// A member of this group has not been heard for some time.
-    Suspect { context: u64 },
+    Suspect {
+        context: u64,
+    },
     /// Whoever waits for the processes to meet should look again.
     News,
     Log(Word),
@@ -79,7 +94,10 @@ pub(super) enum Action {
 pub(super) enum Word {
     Silent(Verdict),
     /// A suspect rank is heard again, after so long.
-    Back { rank: usize, silence: Duration },
+    Back {
+        rank: usize,
+        silence: Duration,
+    },
 }
 
 /// A group that this rank has opened and not left.
@@ -124,7 +142,9 @@ impl Membership {
     /// Of process `me` of `size`, each of which may be silent for so long; `None`: for ever.
     pub(super) fn new(me: usize, size: usize, silence: Option<Duration>) -> Self {
         Self {
-            presences: (0..size).map(|r| if r == me { Presence::Oneself } else { Presence::Absent }).collect(),
+            presences: (0..size)
+                .map(|r| if r == me { Presence::Oneself } else { Presence::Absent })
+                .collect(),
             groups: BTreeMap::new(),
             closed: VecDeque::new(),
             early: VecDeque::new(),
@@ -166,8 +186,12 @@ impl Membership {
                 Presence::Dead(cause) if cause == DIED => {
                     return Err((rank, "ended while the ranks were connecting".into()));
                 }
-                Presence::Dead(cause) => return Err((rank, format!("{cause}, while the ranks were connecting"))),
-                Presence::Gone(words) if !words.is_empty() => return Err((rank, format!("gave up: {words}"))),
+                Presence::Dead(cause) => {
+                    return Err((rank, format!("{cause}, while the ranks were connecting")));
+                }
+                Presence::Gone(words) if !words.is_empty() => {
+                    return Err((rank, format!("gave up: {words}")));
+                }
                 Presence::Shut(silence) => {
                     let words = format!(
                         "gave this process up after {silence:.1} s of silence, while the ranks were connecting"

@@ -17,12 +17,29 @@ use std::collections::HashMap;
 #[derive(Clone, Debug)]
 pub(super) enum Cause {
     /// A process was killed, lost its power, or was stopped for so long that it may be, or `surely` must be, given up.
-    Ended { rank: usize, at: u64, surely: bool },
+    Ended {
+        rank: usize,
+        at: u64,
+        surely: bool,
+    },
     /// Nothing comes from ranks for which `side` is true to the others, nor back if `both`.
-    Cut { side: Vec<bool>, both: bool, at: u64 },
-    Reset { a: usize, b: usize, at: u64 },
+    Cut {
+        side: Vec<bool>,
+        both: bool,
+        at: u64,
+    },
+    Reset {
+        a: usize,
+        b: usize,
+        at: u64,
+    },
     /// A member found the group to have failed.
-    Aborted { group: usize, rank: usize, at: u64, failure: Failure },
+    Aborted {
+        group: usize,
+        rank: usize,
+        at: u64,
+        failure: Failure,
+    },
 }
 
 /// How a rank left a group.
@@ -94,7 +111,9 @@ impl Judge {
         let well = self.left_well(who, group).is_some();
         if !well && !knows {
             self.accuse(|| {
-                format!("rank {rank} takes rank {who} for gone from group {group} in good order, which it is not")
+                format!(
+                    "rank {rank} takes rank {who} for gone from group {group} in good order, which it is not"
+                )
             });
         }
     }
@@ -103,7 +122,8 @@ impl Judge {
     pub(super) fn fails(&mut self, s: &Scenario, rank: usize, group: usize, at: u64, failure: &Failure) {
         self.found += 1;
         if let Some(first) = self.reasons.insert((rank, group), failure.clone()) {
-            return self.accuse(|| format!("rank {rank} had a reason, {first:?}, and now another: {failure:?}"));
+            return self
+                .accuse(|| format!("rank {rank} had a reason, {first:?}, and now another: {failure:?}"));
         }
         let members = &s.groups[group].members;
         let (culprit, by) = (members[failure.culprit], members[failure.by]);
@@ -180,7 +200,8 @@ impl Judge {
     ) -> Result<(), String> {
         let bound = s.limit + SECOND + 2 * s.slowness();
         for (g, plan) in s.groups.iter().enumerate() {
-            let whole: Vec<Option<u64>> = self.causes.iter().map(|c| self.due(s, c, g, processes, running)).collect();
+            let whole: Vec<Option<u64>> =
+                self.causes.iter().map(|c| self.due(s, c, g, processes, running)).collect();
             for rank in plan.members.iter().copied().filter(|r| running[*r]) {
                 let member = &processes[rank][g];
                 let Some(entered) = member.entered else { continue };
@@ -191,8 +212,7 @@ impl Judge {
                     let own = match cause {
                         Cause::Reset { a, b, at } if *a == rank || *b == rank => {
                             let other = if *a == rank { *b } else { *a };
-                            let there = plan.members.contains(&other)
-                                && self.left_well(other, g).is_none();
+                            let there = plan.members.contains(&other) && self.left_well(other, g).is_none();
                             there.then_some(*at)
                         }
                         Cause::Ended { rank: dead, .. } if *dead == rank => None,
@@ -215,7 +235,14 @@ impl Judge {
     }
 
     /// From when on everyone in group `g` is to learn of `cause`, if they must.
-    fn due(&self, s: &Scenario, cause: &Cause, g: usize, all: &[Vec<Member>], running: &[bool]) -> Option<u64> {
+    fn due(
+        &self,
+        s: &Scenario,
+        cause: &Cause,
+        g: usize,
+        all: &[Vec<Member>],
+        running: &[bool],
+    ) -> Option<u64> {
         let members = &s.groups[g].members;
         // One who sees it, tells the others, and was there all the time.
         let lasts = |r: usize| {
@@ -255,9 +282,7 @@ impl Judge {
                 let teller = [*a, *b].into_iter().find(|r| lasts(*r));
                 if both { teller.map(|r| (*at).max(entered(r))) } else { None }
             }
-            Cause::Aborted { group, rank, at, .. } => {
-                (*group == g).then_some((*at).max(self.woke[*rank]))
-            }
+            Cause::Aborted { group, rank, at, .. } => (*group == g).then_some((*at).max(self.woke[*rank])),
         }
     }
 

@@ -35,7 +35,11 @@ use world::World;
 const SEEDS: u64 = 10_000;
 
 /// A run's broken promise, or how many failures were learned of and how many notes sent.
-fn run(seed: u64, sizes: Option<RangeInclusive<usize>>, mutant: Option<Mutant>) -> Result<(usize, u64), String> {
+fn run(
+    seed: u64,
+    sizes: Option<RangeInclusive<usize>>,
+    mutant: Option<Mutant>,
+) -> Result<(usize, u64), String> {
     let scenario = Scenario::new(seed, sizes);
     let mut world = World::new(&scenario, mutant, false);
     world.run()?;
@@ -94,7 +98,10 @@ fn the_promise_is_kept() {
         );
     }
     let (failures, notes) = (failures.into_inner(), notes.into_inner());
-    println!("{seeds} seeds: ranks learned of {failures} failures by {notes} notes, in {:.1?}", begun.elapsed());
+    println!(
+        "{seeds} seeds: ranks learned of {failures} failures by {notes} notes, in {:.1?}",
+        begun.elapsed()
+    );
     // Most seeds do break something.
     assert!(seeds < 100 || failures > seeds, "only {failures} failures in {seeds} seeds");
 }

@@ -72,7 +72,11 @@ impl Scenario {
             1 => (100, 5 * MS),
             _ => (1, (limit / 100).min(50 * MS) + MS),
         };
-        let lag = if size > 100 { (2 * MS, 8 * MS) } else { (5, [50, 2 * MS, (limit / 100).min(50 * MS)][dice.below(3)]) };
+        let lag = if size > 100 {
+            (2 * MS, 8 * MS)
+        } else {
+            (5, [50, 2 * MS, (limit / 100).min(50 * MS)][dice.below(3)])
+        };
         let mut s = Self {
             seed,
             size,
@@ -105,11 +109,7 @@ impl Scenario {
         // The world of most jobs, and some parts of it.
         let splits = if self.size > 2 && self.size <= 300 { dice.below(4) } else { 0 };
         for i in 0..=splits {
-            let n = if i == 0 && dice.chance(90) {
-                self.size
-            } else {
-                2 + dice.below(self.size - 1)
-            };
+            let n = if i == 0 && dice.chance(90) { self.size } else { 2 + dice.below(self.size - 1) };
             let mut members = dice.some(n, self.size);
             if dice.chance(60) {
                 members.sort_unstable();
@@ -230,7 +230,10 @@ impl Fault {
     /// When it began or, if it changes something, ended.
     fn last(&self) -> u64 {
         match self {
-            Self::Kill { at, .. } | Self::Power { at, .. } | Self::Reset { at, .. } | Self::Abort { at, .. } => *at,
+            Self::Kill { at, .. }
+            | Self::Power { at, .. }
+            | Self::Reset { at, .. }
+            | Self::Abort { at, .. } => *at,
             Self::Stop { at, to, .. } | Self::Cut { at, to, .. } => to.unwrap_or(*at),
             Self::Slow { to, .. } => *to,
         }

@@ -389,7 +389,9 @@ impl<'a> World<'a> {
                 }
                 let long = to.is_none_or(|to| to - now >= self.scenario.limit);
                 if long {
-                    let surely = to.is_none_or(|to| to - now > self.scenario.limit + 2 * self.scenario.slowness() + self.scenario.slack());
+                    let surely = to.is_none_or(|to| {
+                        to - now > self.scenario.limit + 2 * self.scenario.slowness() + self.scenario.slack()
+                    });
                     self.judge.cause(Cause::Ended { rank, at: now, surely });
                 }
             }
@@ -411,7 +413,8 @@ impl<'a> World<'a> {
         let rank = plan.members[by];
         let process = &mut self.processes[rank];
         let member = &mut process.members[g];
-        if !process.running || process.stopped > self.now || member.entered.is_none() || member.left.is_some() {
+        if !process.running || process.stopped > self.now || member.entered.is_none() || member.left.is_some()
+        {
             return;
         }
         let cause = format!("fault {i} of seed {}", self.scenario.seed);
