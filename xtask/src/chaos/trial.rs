@@ -264,6 +264,10 @@ fn starve(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), Str
     let told = outs(crew, plan.others(), join + PATIENT + 1.0, outcome);
     let failed = told.iter().filter(|o| is_error(o)).map(|o| o.at).min();
     for out in &told {
+        // A store without descriptors cannot know who waits to be let in.
+        if victim == 0 && out.field(2).contains("missing rank") {
+            continue;
+        }
         match (is_error(out), failed) {
             (true, Some(first)) => {
                 // Its trouble begins somewhere before the first rank is told; the join deadline bounds that.

@@ -306,6 +306,7 @@ impl Keeper {
         self.feed.remove(number);
         self.course.ended(number, ending, Instant::now());
         if ending.is_failure() {
+            self.meeting.lost(number, &ending.to_string());
             // The number is free for a new process from now on, but not taken within microseconds.
             let _ = rustix::process::kill_process_group(pid, Signal::KILL);
         }

@@ -80,6 +80,11 @@ impl Meeting {
         told.map(|rank| rank as usize).or_else(|| self.store.culprit().filter(|rank| *rank != by))
     }
 
+    /// Rank `rank` has failed: those that still wait for it need not.
+    pub(super) fn lost(&self, rank: usize, how: &str) {
+        self.store.lost(rank, how);
+    }
+
     /// The path of MLX's host file.
     pub(super) fn host_file(&self) -> Option<String> {
         self.host_file.as_ref().map(Handed::path)

@@ -107,7 +107,6 @@ fn config(rank: usize, size: usize, rest: &[&str]) -> Config {
 
 /// A rank under `comity launch`, which is ended by the launcher or by what breaks it.
 fn launched(role: &str, seed: u64) {
-    let lines = input();
     let rank: usize = std::env::var("COMITY_RANK").ok().and_then(|r| r.parse().ok()).unwrap_or(0);
     let words = Words::new(rank);
     let mut random = Random::new(seed ^ rank as u64);
@@ -153,7 +152,6 @@ fn launched(role: &str, seed: u64) {
             Err(e) => break Err(e),
         }
     };
-    drop(lines);
     match ended {
         Ok(()) => words.say("out", &[&"ok", &calls.made()]),
         Err(e) => {

@@ -135,6 +135,11 @@ impl Control {
         self.lock().membership().absent()
     }
 
+    /// One that said why it could not join.
+    pub(super) fn gave_up(&self) -> Option<(usize, String)> {
+        self.lock().membership().gave_up()
+    }
+
     /// Begin to watch the members of a group. False if it is open already.
     pub(super) fn enter(&self, context: u64, members: &[usize], mine: usize, watch: &Arc<Watch>) -> bool {
         let new = self.lock().enter(context, members, mine, watch);

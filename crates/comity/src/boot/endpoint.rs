@@ -31,6 +31,8 @@ use std::{
 /// The longest time that a rank keeps connections for a group that it has not opened itself.
 const PARKING: Duration = Duration::from_secs(300);
 
+/// How long to wait for a better reason than that a rank ended.
+const EXPLANATION: Duration = Duration::from_millis(50);
 /// How much longer a rank waits for the others' connections than for its own: one that did not come may have waited for a third
 /// rank until the limit, and says so now.
 const WORD: Duration = Duration::from_millis(200);
@@ -124,8 +126,8 @@ impl Endpoint {
         let meeting = RefCell::new(meeting);
         let check = || {
             control.news().hush();
-            let absent = control.standing().map_err(|(rank, words)| self.broken(rank, &words))?;
             let mut meeting = meeting.borrow_mut();
+            let absent = control.standing().map_err(|found| self.reason(control, &mut meeting, found))?;
             // Rank 0 may have met everyone and left, and its store with it.
             if !meeting.hear()? && absent.contains(&0) {
                 return Err(meeting.lost("it ended"));
@@ -163,7 +165,8 @@ impl Endpoint {
         }
         loop {
             check()?;
-            let absent = control.standing().map_err(|(rank, words)| self.broken(rank, &words))?;
+            let absent =
+                control.standing().map_err(|found| self.reason(control, &mut meeting.borrow_mut(), found))?;
             let Some(first) = absent.first() else { return Ok(()) };
             if Instant::now() >= until + WORD {
                 let words = format!(
@@ -179,6 +182,34 @@ impl Endpoint {
                 fds.push(PollFd::new(&store, PollFlags::IN));
             }
             poll_until(&mut fds, Some(until + WORD)).map_err(|e| Error::os("joining", e))?;
+        }
+    }
+
+    /// Why the ranks do not come together, where `rank` was seen to have ended: it may have given up on account of another one
+    /// before it could say so here, and somebody else knows.
+    fn reason(&self, control: &Control, meeting: &mut Meeting, (rank, words): (usize, String)) -> Error {
+        let until = Instant::now() + EXPLANATION;
+        let mut store = true;
+        loop {
+            control.news().hush();
+            if let Some((rank, words)) = control.gave_up() {
+                return self.broken(rank, &words);
+            }
+            if store {
+                match meeting.hear() {
+                    Ok(open) => store = open,
+                    Err(e) => return e,
+                }
+            }
+            if Instant::now() >= until {
+                return self.broken(rank, &words);
+            }
+            let stream = Arc::clone(meeting.conn().stream());
+            let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];
+            fds.extend(store.then(|| PollFd::new(&stream, PollFlags::IN)));
+            if poll_until(&mut fds, Some(until)).is_err() {
+                return self.broken(rank, &words);
+            }
         }
     }
 

@@ -162,7 +162,7 @@ impl<L> Opening<'_, L> {
             }
         }
         if !tcp {
-            return Err(self.own(
+            return Err(self.explained(
                 rank,
                 format!(
                     "cannot be reached: not over shared memory ({why_not}), and TCP is not allowed; allow it (COMITY_LINKS=shm,tcp)"

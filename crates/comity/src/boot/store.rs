@@ -18,7 +18,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     net::{SocketAddr, TcpListener},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::JoinHandle,
@@ -52,9 +52,15 @@ struct Shared {
     stop: AtomicBool,
     /// The first rank that ended without a word, and one; 0 if there is none. One that gave up says itself on whose account.
     culprit: AtomicU32,
+    /// Ranks that are known to have ended, and how.
+    gone: Mutex<Vec<(u32, String)>>,
 }
 
 impl Shared {
+    fn gone(&self) -> MutexGuard<'_, Vec<(u32, String)>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn hold_to_blame(&self, rank: u32) {
         // The first one stays.
         let _ = self.culprit.compare_exchange(0, rank + 1, Ordering::AcqRel, Ordering::Acquire);
@@ -91,6 +97,14 @@ impl Store {
         self.addr
     }
 
+    /// Rank `rank` has ended and will not come again, says whoever started it: ranks that wait for it are told at once. `how`
+    /// is the rest of the sentence "rank 3 ...".
+    pub fn lost(&self, rank: usize, how: &str) {
+        let Ok(rank) = u32::try_from(rank) else { return };
+        self.shared.gone().push((rank, how.into()));
+        self.shared.bell.ring();
+    }
+
     /// The rank that ended without a word before all had met and connected; the first one.
     pub fn culprit(&self) -> Option<usize> {
         self.shared.culprit.load(Ordering::Acquire).checked_sub(1).map(|r| r as usize)
@@ -106,6 +120,7 @@ impl Store {
             bell: Bell::new().map_err(trouble)?,
             stop: AtomicBool::new(false),
             culprit: AtomicU32::new(0),
+            gone: Mutex::default(),
         });
         let server = Server {
             shared: Arc::clone(&shared),
@@ -189,6 +204,7 @@ impl Server {
             self.hear_fresh();
             self.hear_members();
             self.hear_connecting();
+            self.miss_the_gone();
             self.keep_time();
             self.flush();
         }
@@ -358,6 +374,17 @@ impl Server {
             } else if !members.is_empty() {
                 self.connecting.push(members);
             }
+        }
+    }
+
+    /// Nobody need wait for a rank that is known to have ended. One that joined before is missed by its connection.
+    fn miss_the_gone(&mut self) {
+        if self.round.members.is_empty() {
+            return;
+        }
+        let gone = self.shared.gone().iter().find(|(r, _)| !self.round.members.contains_key(r)).cloned();
+        if let Some((rank, how)) = gone {
+            self.refuse_round(&format!("rank {rank} {how} before it had joined"), Some(rank));
         }
     }
 
