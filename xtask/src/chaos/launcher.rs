@@ -326,6 +326,9 @@ impl Drop for Group {
     fn drop(&mut self) {
         let begun = Instant::now();
         while let Err(e) = fs::remove_dir(&self.0) {
+            if e.kind() == std::io::ErrorKind::NotFound {
+                return;
+            }
             if begun.elapsed() > Duration::from_secs(5) {
                 eprintln!("xtask: cannot remove {}: {e}", self.0.display());
                 return;

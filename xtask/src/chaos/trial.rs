@@ -207,8 +207,8 @@ fn kill(crew: &mut Crew, plan: &Plan, phase: Phase, signal: Signal, outcome: &mu
             }
             continue;
         }
-        if unknown(&out) && out.field(2).contains("rank 0's store") {
-            // Rank 0 knew of the death and had gone before this one came.
+        if phase == Phase::Join && out.field(2).contains("rank 0's store") {
+            // Rank 0, at whose store they meet, knew of the death and had gone before this one was told.
             outcome.times.push(took(&out, since));
             continue;
         }
