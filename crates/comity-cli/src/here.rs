@@ -1,14 +1,25 @@
 //! The group that this process belongs to, and how it is told in a line.
 
-use comity::{Error, Group, Result};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use comity::{BackendKind, Config, Error, Group, Result};
 use std::collections::BTreeSet;
 
 /// The version of this command and of the library in it.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The group of the job that the environment tells of; of one where it tells of none.
-pub(crate) fn join() -> Result<Group> {
-    comity::init()
+pub(crate) fn join(backend: Option<BackendKind>) -> Result<Group> {
+    let config = Config::from_env()?;
+    match backend {
+        Some(b) => config.backend(b).connect(),
+        None => config.connect(),
+    }
+}
+
+/// The value of `--backend`.
+pub(crate) fn backend_parser() -> impl TypedValueParser<Value = BackendKind> {
+    PossibleValuesParser::new(BackendKind::ALL.map(BackendKind::name))
+        .try_map(|name| BackendKind::from_name(&name).ok_or("no such backend"))
 }
 
 /// Says why `command` could not go on; the exit code.

@@ -63,7 +63,7 @@ mod view;
 
 pub use boot::board::Board;
 pub use call::{CallInfo, Op};
-pub use config::{Config, Detection, Found, HostPort, Launcher, MAX_SIZE, Meet};
+pub use config::{BackendKind, Config, Detection, Found, HostPort, Launcher, MAX_SIZE, Meet};
 pub use dtype::{C64, DType, Element, ReduceOp};
 pub use error::{Error, Misuse, Peer, Result};
 pub use group::{Group, Request, Scope, init, init_strict};

@@ -23,13 +23,14 @@ const UNSAFE: [(&str, &str); 9] = [
 ];
 
 /// Calls that can sleep. Each of these has a deadline, or waits for something in this process that has one.
-const WAITS: [(&str, &str); 13] = [
+const WAITS: [(&str, &str); 14] = [
     (
         "crates/comity/src/engine/park.rs",
         "a rank in a call: to the call's deadline, and the bell rings for a failure",
     ),
     ("crates/comity/src/engine/run.rs", "the same"),
     ("crates/comity/src/engine/blame.rs", "word of whose fault it was, 100 ms at most"),
+    ("crates/comity/src/backend/mpi/", "MPI: to the call's deadline, and the bell rings for a failure"),
     ("crates/comity/src/turn.rs", "an earlier call of this group, which has a deadline"),
     ("crates/comity/src/group/mod.rs", "its turn, as above"),
     (

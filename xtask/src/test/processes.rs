@@ -53,6 +53,22 @@ pub(super) fn full() -> Outcome {
     Ok(Done::Passed(last_line(&out)))
 }
 
+/// Many ranks, many calls at once, many groups; nothing may grow.
+pub(super) fn load() -> Outcome {
+    let comity = comity()?;
+    Task::cargo().args(["build", "-p", "comity", "--example", "load"]).limit(600).run()?;
+    let load = built("debug", "examples/load");
+    for (n, what, much) in [("64", "flight", "1000"), ("4", "groups", "1000"), ("3", "grow", "20")] {
+        let task = Task::new(&comity).args(["launch", "-n", n, "--timeout", "240", "--"]);
+        let out =
+            timed(&format!("{n} ranks, {what} {much}"), task.args([&load]).args([what, much]).limit(270))?;
+        println!("{}", last_line(&out));
+    }
+    Ok(Done::Passed(
+        "64 ranks x 1,000 calls in flight; 1,000 groups and 20 s of calls leave nothing behind".into(),
+    ))
+}
+
 fn check(task: Task, comity: &Path, n: usize, limit: u64, flags: &[&str]) -> Task {
     let (n, seconds) = (n.to_string(), limit.to_string());
     let task = task.args(["launch", "-n", &n, "--timeout", &seconds, "--"]).args([comity]);

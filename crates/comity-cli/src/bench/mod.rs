@@ -15,7 +15,7 @@ use crate::{
     size::Sizes,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{DType, Error, Group, ReduceOp, Result};
+use comity::{BackendKind, DType, Error, Group, ReduceOp, Result};
 use measure::measure;
 use op::{Cell, Op};
 use raw::Raw;
@@ -69,6 +69,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     warmup: Option<u32>,
 
+    /// Measure this backend, whatever COMITY_BACKEND says
+    #[arg(long, value_name = "NAME", value_parser = here::backend_parser())]
+    backend: Option<BackendKind>,
+
     /// One JSON object for each row
     #[arg(long)]
     json: bool,
@@ -112,7 +116,7 @@ pub(crate) fn bench(args: Args) -> u8 {
         eprintln!("comity bench: --op {} is not defined on --dtype {}", args.op, args.dtype);
         return 2;
     }
-    let group = match here::join() {
+    let group = match here::join(args.backend) {
         Ok(g) => g,
         Err(e) => return here::failed("bench", &e),
     };

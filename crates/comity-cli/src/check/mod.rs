@@ -26,7 +26,7 @@ pub use report::{Difference, Line, Report};
 use crate::here;
 use case::Row;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{DType, Group, Result};
+use comity::{BackendKind, DType, Group, Result};
 use report::merge;
 use std::{io::Write, time::Instant};
 
@@ -87,6 +87,10 @@ pub(crate) struct Args {
     /// Only these element types (comma list)
     #[arg(long, value_name = "TYPE,..", value_delimiter = ',', value_parser = dtype_parser(), hide_possible_values = true)]
     dtypes: Vec<DType>,
+
+    /// Check this backend, whatever COMITY_BACKEND says
+    #[arg(long, value_name = "NAME", value_parser = here::backend_parser())]
+    backend: Option<BackendKind>,
 
     /// Fewer sizes
     #[arg(long)]
@@ -186,7 +190,7 @@ pub fn run_with(group: &Group, options: &Options, each: &mut dyn FnMut(&Line)) -
 pub(crate) fn check(args: Args) -> u8 {
     let dtypes = if args.dtypes.is_empty() { DType::ALL.to_vec() } else { args.dtypes };
     let options = Options { ops: args.ops, dtypes, quick: args.quick, large: args.large, seed: args.seed };
-    let group = match here::join() {
+    let group = match here::join(args.backend) {
         Ok(g) => g,
         Err(e) => return here::failed("check", &e),
     };

@@ -17,6 +17,7 @@ mod keeper;
 mod lines;
 mod meet;
 mod memory;
+mod mpi;
 mod outlet;
 mod rank;
 mod signals;
@@ -56,6 +57,10 @@ pub(crate) struct Args {
     /// Set a variable for every rank (repeatable)
     #[arg(long, value_name = "K=V", value_parser = OsStringValueParser::new().try_map(Setting::parse))]
     env: Vec<Setting>,
+
+    /// What carries the ranks' calls: `any` for the best there is, or `mpi`, which starts them with MPI's own launcher
+    #[arg(long, value_name = "NAME", default_value = "any", value_parser = crate::here::backend_parser())]
+    backend: comity::BackendKind,
 
     /// The directory in which the ranks start
     #[arg(long, value_name = "DIR")]
@@ -122,6 +127,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Runs the job to its end and returns the exit code.
 pub(crate) fn launch(args: Args) -> u8 {
+    if args.backend == comity::BackendKind::Mpi {
+        return mpi::launch(&args);
+    }
     let job = match job::Job::check(args) {
         Ok(job) => job,
         Err(refusal) => return refuse(&refusal),

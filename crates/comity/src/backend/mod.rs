@@ -1,9 +1,11 @@
 //! What carries out a group's calls.
 
 mod fabric;
+mod mpi;
 mod single;
 
 pub(crate) use fabric::Fabric;
+pub(crate) use mpi::Runtime as MpiRuntime;
 pub(crate) use single::Single;
 
 use crate::{

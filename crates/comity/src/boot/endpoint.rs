@@ -286,6 +286,16 @@ impl World for Endpoint {
         mesh.open(&MAKERS, context, members, watch, until)
     }
 
+    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
+        let mine = members.iter().position(|&m| m == self.me).unwrap_or_default();
+        if let Some(running) = &self.running
+            && !running.control().enter(context, members, mine, watch)
+        {
+            return Err(Error::Config(format!("group {context:x} is open already; this is a bug in Comity")));
+        }
+        Ok(())
+    }
+
     fn leave(&self, context: u64) {
         if let Some(running) = &self.running {
             running.control().leave(context, true);

@@ -51,6 +51,9 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
     /// `context` (which names the group among all of this world's) and the same `members`.
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links>;
 
+    /// Begin to watch the members of a group that has links of its own. As [`open`](Self::open) otherwise.
+    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()>;
+
     /// Tell the members that this rank leaves the group in good order, and forget it. Does not block.
     fn leave(&self, context: u64);
 

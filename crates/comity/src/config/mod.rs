@@ -55,6 +55,7 @@ pub struct Config {
     pub(crate) join_timeout: Duration,
     pub(crate) detection: Detection,
     pub(crate) links: Links,
+    pub(crate) backend: BackendKind,
     /// Own addresses to listen on; port 0 stands for any. Empty: boot chooses.
     pub(crate) addrs: Vec<SocketAddr>,
     pub(crate) connections: usize,
@@ -135,6 +136,41 @@ impl fmt::Display for Launcher {
     }
 }
 
+/// What carries out the calls of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BackendKind {
+    /// The best there is: Comity's own plans over its own links.
+    #[default]
+    Any,
+    /// An MPI library, in a job that its launcher started.
+    Mpi,
+}
+
+impl BackendKind {
+    /// Every kind.
+    pub const ALL: [Self; 2] = [Self::Any, Self::Mpi];
+
+    /// The name in flags and variables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::Mpi => "mpi",
+        }
+    }
+
+    /// The kind of this [`name`](Self::name).
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|k| k.name() == name)
+    }
+}
+
+impl fmt::Display for BackendKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// What was found in the environment, and why it was believed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -171,6 +207,7 @@ impl Config {
             join_timeout: Duration::from_secs(60),
             detection: Detection::Normal,
             links: Links { shm: true, tcp: true },
+            backend: BackendKind::Any,
             addrs: Vec::new(),
             connections: 1,
             host: None,
@@ -194,8 +231,9 @@ impl Config {
     /// | none | a group of one |
     ///
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
-    /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_ADDRS`,
-    /// `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for `comity launch` alone.
+    /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_ADDRS`,
+    /// `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
+    /// `comity launch` alone.
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var_os(name))
     }
@@ -292,10 +330,16 @@ impl Config {
             match kind {
                 LinkKind::Shm => self.links.shm = true,
                 LinkKind::Tcp => self.links.tcp = true,
-                // Threads of one process are never connected through a Config.
-                LinkKind::Local => {}
+                // Threads of one process are never connected through a Config, and MPI makes its own links.
+                LinkKind::Local | LinkKind::Mpi => {}
             }
         }
+        self
+    }
+
+    /// What carries out the calls; default [`BackendKind::Any`]. With [`BackendKind::Mpi`] rank and size come from MPI.
+    pub fn backend(mut self, kind: BackendKind) -> Self {
+        self.backend = kind;
         self
     }
 

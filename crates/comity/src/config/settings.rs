@@ -1,7 +1,7 @@
 //! The variables that hold under every launcher.
 
 use super::{
-    Config, Detection, Links, MAX_CONNECTIONS, bad,
+    BackendKind, Config, Detection, Links, MAX_CONNECTIONS, bad,
     place::shown,
     vars::{Vars, wrong},
 };
@@ -38,6 +38,12 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     }
     if let Some(text) = vars.text("COMITY_LINKS")? {
         config.links = links(&text).or_else(|why| wrong("COMITY_LINKS", &text, &why))?;
+    }
+    if let Some(text) = vars.text("COMITY_BACKEND")? {
+        config.backend = BackendKind::from_name(&text).map_or_else(
+            || wrong("COMITY_BACKEND", &text, &format!("is {}; allowed are any and mpi", shown(&text))),
+            Ok,
+        )?;
     }
     if let Some(text) = vars.text("COMITY_ADDRS")? {
         config.addrs = text

@@ -10,7 +10,7 @@ mod stream;
 mod wait;
 mod watch;
 
-pub(crate) use header::Header;
+pub(crate) use header::{Header, LEN as HEADER};
 pub(crate) use run::{Engine, Task, Way};
-pub(crate) use wait::Patience;
+pub(crate) use wait::{Patience, Stage, Wait};
 pub(crate) use watch::{Failure, Watch};

@@ -1,8 +1,13 @@
 //! From a place in a job to a group.
 
 use super::Group;
-use crate::{Config, Error, Launcher, Result, boot::Endpoint, recorder};
-use std::env;
+use crate::{
+    BackendKind, Config, Error, Launcher, Result,
+    backend::MpiRuntime,
+    boot::{Endpoint, World as _},
+    recorder::{Recorder, culprit},
+};
+use std::{env, sync::Arc};
 
 /// The group of this process's job, found in the environment; a group of one where no launcher's variables are set.
 ///
@@ -51,22 +56,45 @@ impl Config {
         if env::var_os("COMITY_VERBOSE").is_some_and(|v| !v.is_empty() && v != "0") {
             eprintln!("comity: rank {rank} of {size}: {why}; meeting {}", self.meet());
         }
+        if self.backend == BackendKind::Mpi {
+            return self.connect_mpi();
+        }
         self.check()?;
         if size == 1 {
             return Ok(Group::single().timeout(self.timeout));
         }
         let group = Group::open(Endpoint::join(self)?, self.timeout, self.join_timeout).inspect_err(|e| {
-            if let (Some(blame), Some(rank)) = (&self.blame, recorder::culprit(e)) {
+            if let (Some(blame), Some(rank)) = (&self.blame, culprit(e)) {
                 blame.tell(rank);
             }
         })?;
+        Ok(self.logged(group))
+    }
+
+    /// The same, where MPI started the ranks and carries their data.
+    fn connect_mpi(&self) -> Result<Group> {
+        let mpi = MpiRuntime::find()?;
+        let config = mpi.place(self)?;
+        tracing::info!(rank = config.rank, size = config.size, version = mpi.version(), "MPI is up");
+        config.check()?;
+        if config.size == 1 {
+            return Ok(Group::single().timeout(self.timeout));
+        }
+        let world = Endpoint::join(&config)?;
+        let (peers, counters) = (world.peers().to_vec(), Arc::default());
+        let backend = mpi.open(world, Arc::clone(&counters))?;
+        let group = Group::with(config.rank, peers, backend, (0, Recorder::new()), counters, self.timeout);
+        Ok(self.logged(group))
+    }
+
+    fn logged(&self, group: Group) -> Group {
         let group = match &self.blame {
             Some(blame) => group.blame_to(blame.clone()),
             None => group,
         };
-        Ok(match &self.log_dir {
+        match &self.log_dir {
             Some(dir) => group.log_to(dir),
             None => group,
-        })
+        }
     }
 }

@@ -72,11 +72,7 @@ impl World for LocalWorld {
     }
 
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, _: Instant) -> Result<Links> {
-        let open = Open { members: members.to_vec(), watch: Arc::downgrade(watch) };
-        lock(&self.hub.groups).insert((context, self.rank), open);
-        if let Some(failure) = lock(&self.hub.failed).get(&context) {
-            watch.fail(failure.clone());
-        }
+        self.attend(context, members, watch)?;
         let mut ends = lock(&self.hub.ends);
         let mut link = |&peer: &usize| {
             if peer == self.rank {
@@ -91,6 +87,15 @@ impl World for LocalWorld {
             Ok(Some(mine))
         };
         members.iter().map(&mut link).collect()
+    }
+
+    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
+        let open = Open { members: members.to_vec(), watch: Arc::downgrade(watch) };
+        lock(&self.hub.groups).insert((context, self.rank), open);
+        if let Some(failure) = lock(&self.hub.failed).get(&context) {
+            watch.fail(failure.clone());
+        }
+        Ok(())
     }
 
     fn leave(&self, context: u64) {

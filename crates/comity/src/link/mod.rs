@@ -47,6 +47,8 @@ pub enum LinkKind {
     Shm,
     /// TCP connections.
     Tcp,
+    /// Whatever MPI chose.
+    Mpi,
 }
 
 impl fmt::Display for LinkKind {
@@ -55,6 +57,7 @@ impl fmt::Display for LinkKind {
             Self::Local => "local",
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Mpi => "mpi",
         })
     }
 }

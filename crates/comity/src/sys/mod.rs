@@ -5,6 +5,7 @@ mod exit;
 mod fds;
 mod inherited;
 mod map;
+pub(crate) mod mpi;
 mod poll;
 
 pub(crate) use bell::Bell;

@@ -1,0 +1,171 @@
+//! Much at once: a thousand operations in flight on every rank, and groups made and dropped a thousand times.
+//!
+//! ```text
+//! cargo build --release -p comity-cli -p comity --example load
+//! target/release/comity launch -n 64 -- target/release/examples/load flight 1000
+//! target/release/comity launch -n 4 -- target/release/examples/load groups 1000
+//! target/release/comity launch -n 4 -- target/release/examples/load grow 600     # seconds
+//! ```
+//!
+//! Every result is checked. `groups` and `grow` say how many descriptors, threads and KiB of memory a rank holds after a
+//! warm-up and at its end, and end with code 1 when descriptors or threads have grown at all, or memory by more than 1 % and
+//! 256 KiB.
+
+use comity::{Error, Group, ReduceOp};
+use std::{fs, time::Instant};
+
+/// What this process holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Held {
+    descriptors: usize,
+    threads: usize,
+    kib: usize,
+}
+
+impl Held {
+    /// From /proc; an error where there is none.
+    fn now() -> Result<Self, Error> {
+        let trouble = |e: std::io::Error| Error::Config(format!("this program reads /proc: {e}"));
+        let count = |dir: &str| Ok(fs::read_dir(dir).map_err(trouble)?.count());
+        let status = fs::read_to_string("/proc/self/status").map_err(trouble)?;
+        let rss = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+        let kib = rss.and_then(|l| l.split_whitespace().next()?.parse().ok());
+        Ok(Self {
+            // The listing itself is one.
+            descriptors: count("/proc/self/fd")?.saturating_sub(1),
+            threads: count("/proc/self/task")?,
+            kib: kib.ok_or_else(|| Error::Config("no VmRSS in /proc/self/status".into()))?,
+        })
+    }
+
+    fn has_grown(self, from: Self) -> bool {
+        self.descriptors > from.descriptors
+            || self.threads > from.threads
+            || self.kib > from.kib + from.kib / 100 + 256
+    }
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (what, n) = match args.as_slice() {
+        [what, n] => (what.as_str(), n.parse().unwrap_or(0)),
+        _ => ("", 0),
+    };
+    if n == 0 {
+        eprintln!("load: say flight, groups or grow, and how many");
+        std::process::exit(2);
+    }
+    let done = comity::init().and_then(|group| match what {
+        "flight" => flight(&group, n),
+        "groups" => groups(&group, n),
+        "grow" => grow(&group, n),
+        other => Err(Error::Config(format!("{other:?} is none of flight, groups, grow"))),
+    });
+    match done {
+        Ok(true) => {}
+        Ok(false) => std::process::exit(1),
+        Err(e) => {
+            eprintln!("load: {e}");
+            std::process::exit(1);
+        }
+    }
+}
+
+/// `n` all_reduces are asked for before the first is waited for.
+fn flight(group: &Group, n: usize) -> Result<bool, Error> {
+    let (rank, size, start) = (group.rank() as u64, group.size() as u64, Instant::now());
+    let pending: Vec<_> = (0..n as u64)
+        .map(|k| {
+            group.spawn(move |g| {
+                let mut x = vec![rank + k; 1 + k as usize % 700];
+                g.all_reduce(&mut x, ReduceOp::Sum)?;
+                Ok(x)
+            })
+        })
+        .collect();
+    let asked = start.elapsed();
+    let mut right = true;
+    for (k, request) in pending.into_iter().enumerate() {
+        let expected = size * (size - 1) / 2 + size * k as u64;
+        right &= request.wait()?.iter().all(|&x| x == expected);
+    }
+    group.barrier()?;
+    if group.rank() == 0 {
+        println!(
+            "{n} operations in flight on each of {size} ranks: asked for in {asked:?}, done in {:?}",
+            start.elapsed()
+        );
+    }
+    if !right {
+        eprintln!("load: rank {rank}: a sum is wrong");
+    }
+    Ok(right)
+}
+
+/// The flight recorder keeps 4,096 calls and the control thread the names of 4,096 past groups: memory that is filled once.
+const FILL: usize = 4300;
+
+/// `n` times, after a filling: halves of the group, a sum in each, and away with them.
+fn groups(group: &Group, n: usize) -> Result<bool, Error> {
+    let mut early = None;
+    let mut right = true;
+    for k in 0..FILL + n {
+        let color = ((group.rank() + k) % 2) as i32;
+        let half = group.split(color, 0)?;
+        let mut one = [1u32];
+        half.all_reduce(&mut one, ReduceOp::Sum)?;
+        right &= one[0] as usize == half.size();
+        drop(half);
+        if k == FILL {
+            group.barrier()?;
+            early = Some(Held::now()?);
+        }
+    }
+    finish(group, early, right, &format!("{n} groups made and dropped"))
+}
+
+/// Sums of all sizes for so many seconds.
+fn grow(group: &Group, seconds: usize) -> Result<bool, Error> {
+    let (mut early, mut right, start, mut calls) = (None, true, Instant::now(), 0u64);
+    loop {
+        let mut x = vec![1f32; 1 << (calls % 21)];
+        group.all_reduce(&mut x, ReduceOp::Sum)?;
+        right &= x.iter().all(|&v| v == group.size() as f32);
+        calls += 1;
+        if calls.is_multiple_of(256) {
+            // Rank 0 decides for all, whose clocks differ.
+            let mut age = [start.elapsed().as_millis() as u64];
+            group.broadcast(&mut age, 0)?;
+            if early.is_none() && calls >= FILL as u64 && age[0] >= seconds as u64 * 250 {
+                early = Some(Held::now()?);
+            }
+            if age[0] >= seconds as u64 * 1000 {
+                break;
+            }
+        }
+    }
+    finish(group, early, right, &format!("{calls} sums in {seconds} s"))
+}
+
+/// Whether all was right and nothing has grown, on every rank.
+fn finish(group: &Group, early: Option<Held>, right: bool, what: &str) -> Result<bool, Error> {
+    group.barrier()?;
+    let late = Held::now()?;
+    let early = early.unwrap_or(late);
+    println!(
+        "rank {}: {what}; descriptors {} then {}, threads {} then {}, KiB {} then {}",
+        group.rank(),
+        early.descriptors,
+        late.descriptors,
+        early.threads,
+        late.threads,
+        early.kib,
+        late.kib
+    );
+    let mut bad = [u32::from(!right || late.has_grown(early))];
+    group.all_reduce(&mut bad, ReduceOp::Sum)?;
+    if bad[0] > 0 && group.rank() == 0 {
+        eprintln!("load: {} ranks were wrong or have grown", bad[0]);
+    }
+    Ok(bad[0] == 0)
+}

@@ -1,0 +1,295 @@
+//! Collective calls: the headers of all, then chunks.
+
+use super::{MpiBackend, Stop, Stopped, memory, put};
+use crate::{
+    CallInfo, DType, Op, ReduceOp,
+    backend::Call,
+    engine::{HEADER, Header, Wait},
+    kernel,
+    plan::{Buf, Slice},
+    sys::mpi::{Handle, Move, Pending},
+    view::Memory,
+};
+use std::{collections::VecDeque, ops::Range};
+
+/// Bytes that a chunk takes in the larger of its two buffers, about.
+const CHUNK: usize = 4 << 20;
+/// Chunks under way at once: one is copied while another travels.
+const DEPTH: usize = 2;
+/// Of a rank's announcement: its header and a number of the call's own.
+const WORD: usize = HEADER + 8;
+
+/// How a call is cut: which bytes of which buffer leave in chunk `k`, and where those that come go.
+struct Cut {
+    op: Op,
+    rank: usize,
+    size: usize,
+    root: usize,
+    elem: usize,
+    dtype: DType,
+    reduce: ReduceOp,
+    /// Bytes of each rank's part; one entry for a call without parts.
+    parts: Vec<usize>,
+    /// Bytes from each rank, for all_to_all.
+    recv_parts: Vec<usize>,
+    /// Bytes of a part that travel in one chunk.
+    step: usize,
+    chunks: usize,
+    equal: bool,
+}
+
+impl<H: Handle> MpiBackend<H> {
+    pub(super) fn collective(&mut self, call: Call<'_>, wait: &mut Wait) -> Stopped<()> {
+        let info = call.info;
+        let elem = info.dtype.map_or(1, DType::size);
+        let pairwise = info.op == Op::AllToAll && !call.counts.is_empty();
+        let most = call.counts.iter().chain(call.recv_counts).copied().max().unwrap_or(0);
+        let most = self.agree(info, call.counts, pairwise, most * elem, wait)?;
+        if info.op == Op::Barrier {
+            // Nobody hears all before all have come.
+            return Ok(());
+        }
+        if pairwise {
+            self.agree_pairs(info, call.counts, call.recv_counts, wait)?;
+        }
+        let cut = Cut::new(self.rank, self.size(), &call, elem, most);
+        let part = info.count * elem;
+        let mut memory = memory(call.bufs, self.rank, part);
+        let mut flight: VecDeque<(usize, Pending<H>)> = VecDeque::new();
+        for k in 0..cut.chunks {
+            if flight.len() == DEPTH {
+                self.land(&mut flight, &cut, &mut memory, wait)?;
+            }
+            let (mut src, mut out) = (self.buffer(cut.src_len(k)), self.buffer(0));
+            out.resize(cut.out_len(k), 0);
+            cut.fill(k, &memory, &mut src);
+            if cut.op == Op::Broadcast && cut.rank == cut.root {
+                std::mem::swap(&mut src, &mut out);
+            }
+            self.counters.add_sent(src.len().max(out.len()) as u64);
+            flight.push_back((k, self.start(&cut.moves(k), src, out)?));
+        }
+        while !flight.is_empty() {
+            self.land(&mut flight, &cut, &mut memory, wait)?;
+        }
+        Ok(())
+    }
+
+    /// Wait for the oldest chunk and give the caller what it brought.
+    fn land(
+        &mut self,
+        flight: &mut VecDeque<(usize, Pending<H>)>,
+        cut: &Cut,
+        memory: &mut Memory<'_>,
+        wait: &mut Wait,
+    ) -> Stopped<()> {
+        let Some((k, pending)) = flight.pop_front() else { return Ok(()) };
+        let (src, mut out) = self.finish(pending, wait)?;
+        cut.empty(k, memory, &mut out);
+        self.keep([src, out]);
+        Ok(())
+    }
+
+    fn finish(&self, mut pending: Pending<H>, wait: &mut Wait) -> Stopped<(Vec<u8>, Vec<u8>)> {
+        self.wait(wait, || Ok(pending.test()?))?;
+        Ok(pending.finish())
+    }
+
+    /// Tell all what this rank calls, and hear what they call. The largest of everyone's numbers.
+    fn agree(
+        &mut self,
+        info: CallInfo,
+        counts: &[usize],
+        pairwise: bool,
+        most: usize,
+        wait: &mut Wait,
+    ) -> Stopped<usize> {
+        // With parts that differ by pair nobody knows the others' totals.
+        let told = if pairwise { CallInfo { count: 0, ..info } } else { info };
+        let shape = if pairwise { 1 } else { hash(counts) };
+        let ours = Header { info: told, shape, epoch: 0, context: self.context as u16 };
+        let mut src = self.buffer(0);
+        src.extend_from_slice(&ours.encode());
+        src.extend_from_slice(&(most as u64).to_le_bytes());
+        let out = self.buffer(WORD * self.size());
+        let pending = self.start(&Move::AllGather, src, out)?;
+        let (src, out) = self.finish(pending, wait)?;
+        let mut top = most;
+        for (peer, word) in out.chunks_exact(WORD).enumerate() {
+            let (head, number) = word.split_at(HEADER);
+            let head = head.try_into().ok().and_then(|h| Header::decode(h, peer));
+            let Some(theirs) = head else {
+                return Err(Stop::Peer(peer, "announced a call that this version does not know".into()));
+            };
+            if let Some(differs) = ours.difference(&theirs) {
+                return Err(Stop::Differs(peer, theirs.info, differs));
+            }
+            top = top.max(u64::from_le_bytes(number.try_into().unwrap_or_default()) as usize);
+        }
+        self.keep([src, out]);
+        Ok(top)
+    }
+
+    /// For parts that differ by pair: what each rank sends here, against what this rank expects of it.
+    fn agree_pairs(
+        &mut self,
+        info: CallInfo,
+        send: &[usize],
+        recv: &[usize],
+        wait: &mut Wait,
+    ) -> Stopped<()> {
+        let mut src = self.buffer(0);
+        src.extend(send.iter().flat_map(|&n| (n as u64).to_le_bytes()));
+        let out = self.buffer(src.len());
+        let pending = self.start(&Move::AllToAll, src, out)?;
+        let (src, out) = self.finish(pending, wait)?;
+        for (peer, (theirs, &ours)) in out.chunks_exact(8).zip(recv).enumerate() {
+            let theirs = u64::from_le_bytes(theirs.try_into().unwrap_or_default()) as usize;
+            if theirs != ours {
+                return Err(Stop::Differs(
+                    peer,
+                    CallInfo { count: theirs, ..info },
+                    "elements for this rank",
+                ));
+            }
+        }
+        self.keep([src, out]);
+        Ok(())
+    }
+}
+
+impl Cut {
+    fn new(rank: usize, size: usize, call: &Call<'_>, elem: usize, most: usize) -> Self {
+        let info = call.info;
+        let in_bytes = |counts: &[usize]| counts.iter().map(|&c| c * elem).collect::<Vec<_>>();
+        let part = info.count * elem;
+        let parted = !matches!(info.op, Op::AllReduce | Op::Reduce | Op::Broadcast | Op::Barrier);
+        let equal = call.counts.is_empty();
+        let parts = match (parted, equal) {
+            (false, _) => vec![part],
+            (true, true) => vec![part; size],
+            (true, false) => in_bytes(call.counts),
+        };
+        let recv_parts = if equal { parts.clone() } else { in_bytes(call.recv_counts) };
+        // Of parts that differ by pair every rank must know the longest anywhere.
+        let longest = if equal { part } else { most };
+        let step = (CHUNK / parts.len() / elem).max(1) * elem;
+        Self {
+            op: info.op,
+            rank,
+            size,
+            root: info.root.unwrap_or(0),
+            elem,
+            dtype: info.dtype.unwrap_or(DType::U8),
+            reduce: info.reduce.unwrap_or(ReduceOp::Sum),
+            parts,
+            recv_parts,
+            step,
+            chunks: longest.div_ceil(step),
+            equal,
+        }
+    }
+
+    /// Which bytes of a part of `len` travel in chunk `k`.
+    fn piece(&self, k: usize, len: usize) -> Range<usize> {
+        (k * self.step).min(len)..((k + 1) * self.step).min(len)
+    }
+
+    fn pieces<'a>(&'a self, k: usize, parts: &'a [usize]) -> impl Iterator<Item = Range<usize>> + 'a {
+        let mut at = 0;
+        parts.iter().map(move |&len| {
+            let p = self.piece(k, len);
+            let range = at + p.start..at + p.end;
+            at += len;
+            range
+        })
+    }
+
+    fn lens(&self, k: usize, parts: &[usize]) -> Vec<usize> {
+        self.pieces(k, parts).map(|p| p.len()).collect()
+    }
+
+    fn own(&self, k: usize) -> Range<usize> {
+        self.piece(k, self.parts.get(self.rank).or_else(|| self.parts.first()).copied().unwrap_or(0))
+    }
+
+    /// Ranges of the caller's input that leave, in the order of the buffer.
+    fn outgoing(&self, k: usize) -> Vec<Range<usize>> {
+        match self.op {
+            Op::AllReduce | Op::Reduce | Op::AllGather | Op::Split | Op::Gather => vec![self.own(k)],
+            Op::Broadcast if self.rank == self.root => vec![self.own(k)],
+            Op::Scatter if self.rank == self.root => self.pieces(k, &self.parts).collect(),
+            Op::ReduceScatter | Op::AllToAll => self.pieces(k, &self.parts).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Ranges of the caller's output that are filled, in the order of the buffer.
+    fn incoming(&self, k: usize) -> Vec<Range<usize>> {
+        match self.op {
+            Op::AllReduce | Op::Broadcast => vec![self.own(k)],
+            Op::Reduce if self.rank == self.root => vec![self.own(k)],
+            Op::AllGather | Op::Split => self.pieces(k, &self.parts).collect(),
+            Op::Gather if self.rank == self.root => self.pieces(k, &self.parts).collect(),
+            Op::ReduceScatter | Op::Scatter => vec![self.own(k)],
+            Op::AllToAll => self.pieces(k, &self.recv_parts).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn src_len(&self, k: usize) -> usize {
+        self.outgoing(k).iter().map(Range::len).sum()
+    }
+
+    fn out_len(&self, k: usize) -> usize {
+        self.incoming(k).iter().map(Range::len).sum()
+    }
+
+    fn fill(&self, k: usize, memory: &Memory<'_>, src: &mut [u8]) {
+        let mut at = 0;
+        for r in self.outgoing(k) {
+            let len = r.len();
+            src[at..at + len].copy_from_slice(memory.read(Slice::new(Buf::In, r.start, len)));
+            at += len;
+        }
+    }
+
+    fn empty(&self, k: usize, memory: &mut Memory<'_>, out: &mut [u8]) {
+        if self.reduce == ReduceOp::Avg && matches!(self.op, Op::AllReduce | Op::Reduce | Op::ReduceScatter) {
+            kernel::fold(self.dtype, self.reduce, self.size, out, None, &[], &[]);
+        }
+        let mut at = 0;
+        for r in self.incoming(k) {
+            put(memory, r.start, &out[at..at + r.len()], self.dtype == DType::Bool);
+            at += r.len();
+        }
+    }
+
+    fn moves(&self, k: usize) -> Move {
+        let (dtype, op, root) = (self.dtype, self.reduce, self.root);
+        match self.op {
+            Op::AllReduce => Move::AllReduce { dtype, op },
+            Op::Reduce => Move::Reduce { dtype, op, root },
+            Op::Broadcast => Move::Broadcast { root },
+            Op::AllGather | Op::Split if self.equal => Move::AllGather,
+            Op::AllGather | Op::Split => Move::AllGatherV { lens: self.lens(k, &self.parts) },
+            Op::ReduceScatter => {
+                let counts = self.lens(k, &self.parts).into_iter().map(|n| n / self.elem).collect();
+                Move::ReduceScatter { dtype, op, counts }
+            }
+            Op::Gather => Move::Gather { root },
+            Op::Scatter => Move::Scatter { root },
+            Op::AllToAll if self.equal => Move::AllToAll,
+            Op::AllToAll => {
+                Move::AllToAllV { send: self.lens(k, &self.parts), recv: self.lens(k, &self.recv_parts) }
+            }
+            // Made elsewhere; a chunk of nothing says nothing.
+            Op::Barrier | Op::Send | Op::Recv | Op::Exchange => Move::Broadcast { root },
+        }
+    }
+}
+
+/// What ranks must agree on beyond the call's own words (FNV-1a).
+fn hash(counts: &[usize]) -> u64 {
+    counts.iter().fold(0xcbf2_9ce4_8422_2325, |h, &w| (h ^ w as u64).wrapping_mul(0x0100_0000_01b3))
+}

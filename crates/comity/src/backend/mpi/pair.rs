@@ -1,0 +1,238 @@
+//! send, recv and exchange: a header with the first bytes, then chunks.
+//!
+//! All travel under one tag of MPI, which keeps them in order; the header has the caller's tag. So a receive that asks for a later
+//! tag takes what is before it out of the sender's way, and keeps it until its own receive is called.
+
+use super::{MAX_STASH, MpiBackend, Stop, Stopped, memory, put};
+use crate::{
+    CallInfo, DType, Op,
+    backend::{Bufs, Call},
+    engine::{HEADER, Header, Wait},
+    plan::{Buf, Slice},
+    sys::mpi::{Handle, Move, Pending},
+    view::Memory,
+};
+use std::ops::Range;
+
+/// Bytes that travel with the header.
+const FIRST: usize = 4096;
+const CHUNK: usize = 4 << 20;
+
+/// A message that leaves.
+struct Sender<H: Handle> {
+    to: usize,
+    header: Header,
+    len: usize,
+    sent: usize,
+    begun: bool,
+    pending: Option<Pending<H>>,
+}
+
+/// A message that comes.
+struct Receiver<H: Handle> {
+    from: usize,
+    wanted: CallInfo,
+    len: usize,
+    got: usize,
+    /// One of another tag that is in the way.
+    other: Option<(Header, Vec<u8>)>,
+    begun: bool,
+    done: bool,
+    pending: Option<Pending<H>>,
+}
+
+/// Which bytes come after the first `at`.
+fn next(at: usize, len: usize) -> Range<usize> {
+    at..(at + CHUNK).min(len)
+}
+
+impl<H: Handle> MpiBackend<H> {
+    pub(super) fn pair(&mut self, call: Call<'_>, wait: &mut Wait) -> Stopped<()> {
+        let info = call.info;
+        let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
+        let tag = info.tag.unwrap_or(0);
+        let message = |count, dtype: DType, other| CallInfo {
+            op: Op::Send,
+            count,
+            dtype: Some(dtype),
+            root: Some(other),
+            tag: Some(tag),
+            ..CallInfo::new(Op::Send)
+        };
+        let (src, dst) = match &call.bufs {
+            Bufs::In(s) => (Some((s.count(), s.dtype())), None),
+            Bufs::Out(d) => (None, Some((d.count(), d.dtype()))),
+            Bufs::Both(s, d) => (Some((s.count(), s.dtype())), Some((d.count(), d.dtype()))),
+            _ => (None, None),
+        };
+        let context = self.context as u16;
+        let mut out = src.zip(to).map(|((count, dtype), to)| Sender {
+            to,
+            header: Header { info: message(count, dtype, to), shape: 0, epoch: 0, context },
+            len: count * dtype.size(),
+            sent: 0,
+            begun: false,
+            pending: None,
+        });
+        let mut into = dst.zip(from).map(|((count, dtype), from)| Receiver {
+            from,
+            wanted: message(count, dtype, from),
+            len: count * dtype.size(),
+            got: 0,
+            other: None,
+            begun: false,
+            done: false,
+            pending: None,
+        });
+        let mut memory = memory(call.bufs, 0, 0);
+        if let Some(r) = &mut into {
+            self.unstash(r, &mut memory)?;
+        }
+        // Both get on while either waits.
+        let (mut sent, mut came) = (out.is_none(), into.is_none());
+        loop {
+            if let Some(s) = &mut out {
+                sent = self.push(s, &memory)?;
+            }
+            if let Some(r) = &mut into {
+                came = self.pull(r, &mut memory)?;
+            }
+            if sent && came {
+                return Ok(());
+            }
+            let sending = out.as_mut().and_then(|s| s.pending.as_mut());
+            let coming = into.as_mut().and_then(|r| r.pending.as_mut());
+            let mut both = [sending, coming];
+            self.wait(wait, || {
+                for p in both.iter_mut().flatten() {
+                    if p.test()? {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            })?;
+        }
+    }
+
+    /// Send on; true when all has left.
+    fn push(&mut self, s: &mut Sender<H>, memory: &Memory<'_>) -> Stopped<bool> {
+        if let Some(mut p) = s.pending.take() {
+            if !p.test()? {
+                s.pending = Some(p);
+                return Ok(false);
+            }
+            let (src, out) = p.finish();
+            self.keep([src, out]);
+        }
+        if s.begun && s.sent == s.len {
+            return Ok(true);
+        }
+        let mut src = self.buffer(0);
+        let range = if s.begun { next(s.sent, s.len) } else { 0..s.len.min(FIRST) };
+        if !s.begun {
+            src.extend_from_slice(&s.header.encode());
+        }
+        src.extend_from_slice(memory.read(Slice::new(Buf::In, range.start, range.len())));
+        self.counters.add_sent(range.len() as u64);
+        (s.begun, s.sent) = (true, range.end);
+        s.pending = Some(self.start(&Move::Send { to: s.to }, src, Vec::new())?);
+        // A short one may be gone already.
+        self.push_done(s)
+    }
+
+    fn push_done(&mut self, s: &mut Sender<H>) -> Stopped<bool> {
+        let Some(p) = &mut s.pending else { return Ok(false) };
+        Ok(p.test()? && s.sent == s.len)
+    }
+
+    /// Receive on; true when all has come.
+    fn pull(&mut self, r: &mut Receiver<H>, memory: &mut Memory<'_>) -> Stopped<bool> {
+        loop {
+            if r.done {
+                return Ok(true);
+            }
+            let Some(mut p) = r.pending.take() else {
+                let len = match (&r.other, r.begun) {
+                    (Some((h, bytes)), _) => next(bytes.len(), h.pair_bytes().unwrap_or(0)).len(),
+                    (None, true) => next(r.got, r.len).len(),
+                    (None, false) => HEADER + FIRST,
+                };
+                let out = self.buffer(len);
+                r.pending = Some(self.start(&Move::Recv { from: r.from }, Vec::new(), out)?);
+                continue;
+            };
+            if !p.test()? {
+                r.pending = Some(p);
+                return Ok(false);
+            }
+            let (src, out) = p.finish();
+            self.take(r, &out, memory)?;
+            self.keep([src, out]);
+        }
+    }
+
+    /// What one message of MPI brought.
+    fn take(&mut self, r: &mut Receiver<H>, bytes: &[u8], memory: &mut Memory<'_>) -> Stopped<()> {
+        let is_bool = r.wanted.dtype == Some(DType::Bool);
+        if let Some((h, kept)) = &mut r.other {
+            kept.extend_from_slice(bytes);
+            if kept.len() == h.pair_bytes().unwrap_or(0) {
+                self.stash[r.from].extend(r.other.take());
+            }
+        } else if r.begun {
+            put(memory, r.got, bytes, is_bool);
+            r.got += bytes.len();
+            r.done = r.got == r.len;
+        } else {
+            let (head, first) = bytes.split_at(HEADER);
+            let header = head.try_into().ok().and_then(|h| Header::decode(h, r.from));
+            let theirs = header.and_then(|h| Some((h, h.pair_bytes()?)));
+            let Some((header, len)) = theirs else {
+                return Err(Stop::Peer(r.from, "sent a message that this version does not know".into()));
+            };
+            let first = first.get(..len.min(FIRST)).unwrap_or_default();
+            if header.info.tag != r.wanted.tag {
+                let kept: usize = self.stash[r.from].iter().map(|(_, b)| b.len()).sum();
+                if kept + len > MAX_STASH {
+                    let words = format!(
+                        "sent {} that this rank has not asked for; no more than 256 MiB are kept",
+                        header.info
+                    );
+                    return Err(Stop::Peer(r.from, words));
+                }
+                if first.len() == len {
+                    self.stash[r.from].push_back((header, first.to_vec()));
+                } else {
+                    r.other = Some((header, first.to_vec()));
+                }
+                return Ok(());
+            }
+            fits(r, &header)?;
+            put(memory, 0, first, is_bool);
+            (r.begun, r.got) = (true, first.len());
+            r.done = r.got == r.len;
+        }
+        Ok(())
+    }
+
+    /// What is wanted may be here already.
+    fn unstash(&mut self, r: &mut Receiver<H>, memory: &mut Memory<'_>) -> Stopped<()> {
+        let kept = &mut self.stash[r.from];
+        let Some(i) = kept.iter().position(|(h, _)| h.info.tag == r.wanted.tag) else { return Ok(()) };
+        let Some((header, bytes)) = kept.remove(i) else { return Ok(()) };
+        fits(r, &header)?;
+        put(memory, 0, &bytes, r.wanted.dtype == Some(DType::Bool));
+        r.done = true;
+        Ok(())
+    }
+}
+
+/// Whether what comes is what is wanted, which is told before a byte of it is written.
+fn fits<H: Handle>(r: &Receiver<H>, header: &Header) -> Stopped<()> {
+    let (theirs, ours) = (header.info, r.wanted);
+    if (theirs.count, theirs.dtype) == (ours.count, ours.dtype) {
+        return Ok(());
+    }
+    let differs = if theirs.dtype == ours.dtype { "count" } else { "dtype" };
+    Err(Stop::Differs(r.from, theirs, differs))
+}

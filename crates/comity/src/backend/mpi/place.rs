@@ -1,0 +1,131 @@
+//! How a process that MPI started becomes a member: its place comes from MPI, and so does the board on which rank 0 tells the
+//! others where to meet.
+
+use super::MpiBackend;
+use crate::{
+    Board, Config, Error, Launcher, Meet, Result,
+    backend::Backend,
+    boot::{World, board::MAX_TEXT},
+    stats::Counters,
+    sys::mpi::{Family, Handle, Move, Mpi, Pending, find},
+};
+use std::{
+    fmt,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// MPI as this process has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Runtime(Family);
+
+impl Runtime {
+    /// Load MPI and start it, unless that is done.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when there is none, or none that can be used.
+    pub(crate) fn find() -> Result<Self> {
+        find().map(Self)
+    }
+
+    /// Name and version of the library.
+    pub(crate) fn version(self) -> &'static str {
+        match self.0 {
+            Family::Pointers(m) => m.version(),
+            Family::Ints(m) => m.version(),
+        }
+    }
+
+    /// The configuration with MPI's ranks, and its own way to meet unless another is given.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when the environment says another place than MPI does.
+    pub(crate) fn place(self, config: &Config) -> Result<Config> {
+        let (rank, size) = match self.0 {
+            Family::Pointers(m) => m.place()?,
+            Family::Ints(m) => m.place()?,
+        };
+        let (ours, said) = ((rank, size), (config.rank, config.size));
+        if config.found.launcher != Launcher::Alone && ours != said {
+            return Err(Error::Config(format!(
+                "{} says rank {} of {}, but {} says rank {rank} of {size}: the MPI library is not the launcher's; COMITY_MPI names another",
+                config.found.launcher,
+                said.0,
+                said.1,
+                self.version()
+            )));
+        }
+        let mut placed = Config { rank, size, ..config.clone() };
+        if !matches!(config.meet, Meet::Store(_) | Meet::Host(_) | Meet::Hostfile(_)) {
+            placed.meet = Meet::Board(match self.0 {
+                Family::Pointers(m) => Arc::new(MpiBoard::new(m)?),
+                Family::Ints(m) => Arc::new(MpiBoard::new(m)?),
+            });
+        }
+        Ok(placed)
+    }
+
+    /// The backend of everyone in `world`.
+    pub(crate) fn open(self, world: Arc<dyn World>, counters: Arc<Counters>) -> Result<Box<dyn Backend>> {
+        Ok(match self.0 {
+            Family::Pointers(m) => Box::new(MpiBackend::open(m, world, counters)?),
+            Family::Ints(m) => Box::new(MpiBackend::open(m, world, counters)?),
+        })
+    }
+}
+
+/// A board over MPI_Ibcast.
+struct MpiBoard<H: Handle> {
+    mpi: &'static Mpi<H>,
+    comm: H,
+}
+
+impl<H: Handle> MpiBoard<H> {
+    fn new(mpi: &'static Mpi<H>) -> Result<Self> {
+        Ok(Self { mpi, comm: mpi.world()? })
+    }
+}
+
+impl<H: Handle> fmt::Debug for MpiBoard<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MpiBoard")
+    }
+}
+
+impl<H: Handle> fmt::Display for MpiBoard<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MPI_Ibcast")
+    }
+}
+
+impl<H: Handle> Drop for MpiBoard<H> {
+    fn drop(&mut self) {
+        self.mpi.free(self.comm);
+    }
+}
+
+impl<H: Handle> Board for MpiBoard<H> {
+    fn share(&self, rank: usize, size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
+        let mut text = mine.unwrap_or_default().as_bytes().to_vec();
+        if text.len() > MAX_TEXT || (rank == 0) != mine.is_some() {
+            return Err(Error::Config(format!(
+                "rank 0, and no other, gives a text of at most {MAX_TEXT} bytes"
+            )));
+        }
+        // Blanks stand for the end: no text has one.
+        text.resize(MAX_TEXT, b' ');
+        let mut pending =
+            Pending::start(self.mpi, self.comm, size, &Move::Broadcast { root: 0 }, Vec::new(), text)?;
+        while !pending.test()? {
+            if Instant::now() >= until {
+                return Err(Error::Join("rank 0 told no place to meet over MPI_Ibcast in time".into()));
+            }
+            thread::sleep(Duration::from_micros(200));
+        }
+        let (_, out) = pending.finish();
+        let told = String::from_utf8(out)
+            .map_err(|_| Error::Join("MPI_Ibcast brought bytes that are no text".into()))?;
+        Ok(told.trim_end().to_owned())
+    }
+}
