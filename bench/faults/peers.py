@@ -16,6 +16,7 @@ import time
 
 N = 5
 LIMIT = 20  # seconds that an operation may take; MLX has no such limit
+START = 300  # seconds to start: importing torch takes long on a busy machine
 WATCH = 30  # seconds after which a rank that says nothing is said to hang
 
 
@@ -113,6 +114,8 @@ def rank_main(peer, case):
             say("again", text="success")
         except Exception as e:
             say("again", text=str(e)[:100], after=now() - begun)
+        # As a program that handles the error: its connections stay open.
+        time.sleep(600)
 
 
 # ---- what breaks them
@@ -168,6 +171,11 @@ class Job:
         while now() < until and not all(self.said(r, *events) or self.ranks[r].poll() is not None for r in ranks):
             time.sleep(0.005)
 
+    def begin(self):
+        self.wait(range(N), ["ready", "error"], START)
+        if not all(self.said(r, "ready") for r in range(N)):
+            raise SystemExit(f"the ranks do not come together: {self.heard}")
+
     def end(self):
         for p in self.ranks.values():
             p.kill()
@@ -193,7 +201,7 @@ def fault(peer, case, sign):
     job = Job(peer, case)
     job.victim = 4
     try:
-        job.wait(range(N), ["ready", "error"], 60)
+        job.begin()
         time.sleep(1)
         since = now()
         job.ranks[4].send_signal(sign)
@@ -210,7 +218,8 @@ def mismatch(peer, case):
     job = Job(peer, case)
     job.victim = 1
     try:
-        job.wait(range(N), ["next", "error", "abort"], 60 if peer == "gloo" else WATCH)
+        job.begin()
+        job.wait(range(N), ["next", "error", "abort"], WATCH)
         for r in range(N):
             who = " (makes the other call)" if r == 1 else ""
             print(f"  rank {r}{who}: {job.tell(r, None)}")
@@ -218,25 +227,35 @@ def mismatch(peer, case):
         job.end()
 
 
-def stranger(peer):
+def listening(ports):
+    """Those of the ports at which somebody listens."""
+    with open("/proc/net/tcp") as table:
+        lines = [line.split() for line in table][1:]
+    found = {int(f[1].split(":")[1], 16) for f in lines if f[3] == "0A"}
+    return [p for p in ports if p in found]
+
+
+def stranger(peer, visit=True):
     job = Job(peer, "stranger", absent=(N - 1,))
     job.victim = -1
     try:
-        time.sleep(5)
-        # To whatever the ranks listen at while the last one is missing.
+        # Those that are there wait for the last one.
         ports = job.ports[:N] if peer == "mlx" else [job.ports[N]]
+        until = now() + START
+        while not listening(ports) and now() < until:
+            time.sleep(0.1)
+        time.sleep(2)
         visits = []
-        for port in ports:
+        for port in listening(ports) if visit else []:
             try:
                 s = socket.create_connection(("127.0.0.1", port), 1)
                 s.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 visits.append(s)
             except OSError:
                 pass
-        print(f"  {len(visits)} connections that do not belong to the job")
-        time.sleep(1)
+        print(f"  {len(visits)} connections that do not belong to the job, then the last rank")
         job.start(N - 1)
-        job.wait(range(N), ["got", "error"], WATCH)
+        job.wait(range(N), ["got", "error"], 2 * WATCH)
         for r in range(N):
             print(f"  rank {r}: {'works' if job.said(r, 'got') else job.tell(r, None)}")
     finally:
@@ -251,7 +270,8 @@ def alive(mark):
         except OSError:
             continue
         # Ranks only, not a shell or launcher that has the words in its own arguments.
-        if args[-2:-1] == [mark.encode()] and b"rank" in args and b"python" in args[0]:
+        launcher = any(name in args[1] for name in (b"torchrun", b"mlx.launch")) if len(args) > 1 else True
+        if args[-2:-1] == [mark.encode()] and b"rank" in args and b"python" in args[0] and not launcher:
             count += 1
     return count
 
@@ -266,7 +286,7 @@ def launcher(peer, sign):
         command = [f"{bin_dir}/mlx.launch", "--backend", "ring", "-n", "3", "--", sys.executable, *program]
     p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True)
     try:
-        until = now() + 60
+        until = now() + START
         while alive(mark) < 3 and now() < until and p.poll() is None:
             time.sleep(0.1)
         started = alive(mark)
@@ -296,7 +316,7 @@ def main():
         from importlib.metadata import version
 
         print("mlx", version("mlx"), "ring on the CPU")
-    cases = sys.argv[2:] or ["kill", "stop", "size", "dtype", "op", "stranger", "launcher"]
+    cases = sys.argv[2:] or ["kill", "stop", "size", "dtype", "op", "late", "stranger", "launcher"]
     for case in cases:
         print(f"{case}:", flush=True)
         if case == "kill":
@@ -305,8 +325,8 @@ def main():
             fault(peer, case, signal.SIGSTOP)
         elif case in ("size", "dtype", "op"):
             mismatch(peer, case)
-        elif case == "stranger":
-            stranger(peer)
+        elif case in ("late", "stranger"):
+            stranger(peer, case == "stranger")
         else:
             for sign in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
                 launcher(peer, sign)

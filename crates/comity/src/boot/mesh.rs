@@ -5,7 +5,7 @@
 
 use super::{
     control::Control,
-    dial::{Miss, Patience, Target, dial},
+    dial::{Miss, Patience, Target, dial, is_own},
     hello::{Channel, Hello, Refusal, Secret},
     standing::Arrival,
     store::seconds,
@@ -270,6 +270,9 @@ impl<L> Opening<'_, L> {
                 }
                 Ok(())
             }
+            Err(e) if is_own(&e) => {
+                Err(self.unable(Error::os(format!("making a {kind} link to rank {rank}"), e)))
+            }
             Err(e) => Err(self.explained(rank, format!("could not be linked over {kind}: {e}"))),
         }
     }
@@ -295,7 +298,8 @@ impl<L> Opening<'_, L> {
 
     fn missed(&self, rank: usize, at: &str, miss: Miss) -> Trouble {
         match miss {
-            Miss::Stop(error) => Trouble { error, news: None },
+            Miss::Stop(error) if self.watch.failure().is_some() => Trouble { error, news: None },
+            Miss::Stop(error) => self.unable(error),
             miss => self.explained(rank, format!("could not be reached at {at}: {miss}")),
         }
     }
@@ -312,6 +316,13 @@ impl<L> Opening<'_, L> {
             names.join(", ")
         ));
         trouble
+    }
+
+    /// This rank lacks something itself.
+    fn unable(&self, error: Error) -> Trouble {
+        let cause = error.to_string();
+        let failure = Failure { culprit: self.mine, by: self.mine, cause, reported: true };
+        Trouble { error, news: Some(failure) }
     }
 
     /// A failure that this rank has found.
