@@ -29,6 +29,8 @@ use std::{
 const MAX_PARKED: usize = 4096;
 /// How long to go on sending when the process leaves.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How often to look meanwhile whether everything has arrived.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// What a process allows the others.
 #[derive(Clone, Copy, Debug)]
@@ -181,7 +183,8 @@ impl Control {
             let state = self.lock();
             let lines = state.live();
             let stop = state.stop;
-            if stop.is_some_and(|s| Instant::now() >= s || lines.iter().all(|l| !l.pending)) {
+            let said = || lines.iter().all(|l| !l.pending && l.stream.has_arrived());
+            if stop.is_some_and(|s| Instant::now() >= s || said()) {
                 return;
             }
             let parked = state.parked.iter().map(|a| a.until).min();
@@ -190,7 +193,9 @@ impl Control {
 
             // Whatever has come by now is found below, so nobody is thought silent because this thread was kept waiting.
             let heard_until = Instant::now();
-            let until = parked.into_iter().chain(stop).chain(due).min();
+            // The system does not say when the last word has arrived.
+            let look = stop.map(|s| s.min(heard_until + LOOK));
+            let until = parked.into_iter().chain(look).chain(due).min();
             let ready = self.wait(&acceptor, &lines, until);
             self.bell.hush();
             let accepted = acceptor.step(&mut |hello, stream| self.judge(hello, stream));

@@ -159,7 +159,7 @@ impl Endpoint {
                         at.join(", "),
                         seconds(limit)
                     );
-                    return Err(self.broken(rank, &words));
+                    return Err(self.reason(control, &mut meeting.borrow_mut(), (rank, words)));
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! Connections and the messages on them: never blocking, never more in memory than allowed.
 
 use super::wire::Malformed;
+use crate::sys;
 use std::{
     collections::VecDeque,
     io::{self, ErrorKind, Read, Write},
@@ -22,6 +23,17 @@ const MAX_OUTBOX: usize = 64 * 1024 * 1024;
 pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+impl Stream {
+    /// Whether the other system has all that was sent, so that closing loses nothing.
+    pub(super) fn has_arrived(&self) -> bool {
+        match self {
+            Self::Tcp(s) => sys::unacked(s.as_fd()) == 0,
+            // It is in the other's queue at once.
+            Self::Unix(_) => true,
+        }
+    }
 }
 
 impl Read for &Stream {

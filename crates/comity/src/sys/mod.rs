@@ -7,6 +7,7 @@ mod inherited;
 mod map;
 pub(crate) mod mpi;
 mod poll;
+mod unacked;
 
 pub(crate) use bell::Bell;
 pub(crate) use exit::at_exit;
@@ -14,3 +15,4 @@ pub(crate) use fds::{recv_fd, send_fd};
 pub(crate) use inherited::inherited;
 pub(crate) use map::Mapping;
 pub(crate) use poll::poll_until;
+pub(crate) use unacked::unacked;
