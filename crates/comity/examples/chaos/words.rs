@@ -31,7 +31,7 @@ impl Words {
 
     /// A call or a join that failed: the error's kind, whom it blames, and its words.
     pub(crate) fn failed(&self, event: &str, e: &Error) {
-        let who = culprit(e.root()).map_or("-".into(), |r| r.to_string());
+        let who = culprit(e.root()).map_or_else(|| "-".into(), |r| r.to_string());
         self.say(event, &[&kind(e.root()), &who, e]);
     }
 
