@@ -28,7 +28,7 @@ def now():
 
 
 class Gloo:
-    def __init__(self):
+    def __init__(self, limit):
         import datetime
 
         import torch
@@ -36,7 +36,7 @@ class Gloo:
 
         torch.set_num_threads(1)
         self.torch, self.dist = torch, dist
-        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=LIMIT))
+        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=limit))
         self.rank = dist.get_rank()
 
     def all_reduce(self, count, dtype="float32"):
@@ -52,7 +52,7 @@ class Gloo:
 
 
 class Mlx:
-    def __init__(self):
+    def __init__(self, _limit):
         import mlx.core as mx
 
         mx.set_default_device(mx.cpu)
@@ -80,7 +80,7 @@ def rank_main(peer, case):
         time.sleep(600)
         return
     try:
-        lib = {"gloo": Gloo, "mlx": Mlx}[peer]()
+        lib = {"gloo": Gloo, "mlx": Mlx}[peer](START if case == "stranger" else LIMIT)
     except Exception as e:  # what a user's program would see
         say("error", text=str(e)[:300])
         return
@@ -255,6 +255,7 @@ def stranger(peer, visit=True):
                 pass
         print(f"  {len(visits)} connections that do not belong to the job, then the last rank")
         job.start(N - 1)
+        job.wait([N - 1], ["ready", "error"], START if visit is False else 2 * WATCH)
         job.wait(range(N), ["got", "error"], 2 * WATCH)
         for r in range(N):
             print(f"  rank {r}: {'works' if job.said(r, 'got') else job.tell(r, None)}")

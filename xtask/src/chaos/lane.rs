@@ -51,7 +51,7 @@ impl Orders {
             self.seed.to_string(),
             self.limit.as_secs_f64().to_string(),
             faults.join(","),
-            self.trial.map_or("-".into(), |t| t.to_string()),
+            self.trial.map_or_else(|| "-".into(), |t| t.to_string()),
             self.trials.to_string(),
             self.rows.display().to_string(),
         ]

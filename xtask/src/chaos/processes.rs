@@ -7,7 +7,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read},
     process::{ChildStdin, Command, Stdio},
-    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    sync::mpsc::{Receiver, Sender, channel},
     thread,
     time::{Duration, Instant},
 };
@@ -76,10 +76,7 @@ impl Processes {
 
     /// The next thing that is said until then.
     pub(super) fn hear(&self, until: Instant) -> Option<Said> {
-        match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(said) => Some(said),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        self.lines.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
     }
 
     /// How a process ended, if it has; also takes note of all others that have.

@@ -155,7 +155,7 @@ mod tests {
     fn blame_is_read_where_a_rank_wrote_it() {
         let meeting = Meeting::open(4, JOIN).unwrap();
         assert_eq!(meeting.blamed(2), None);
-        rustix::io::pwrite(&meeting.blame.file(), &8u32.to_ne_bytes(), 8).unwrap();
+        rustix::io::pwrite(meeting.blame.file(), &8u32.to_ne_bytes(), 8).unwrap();
         assert_eq!((meeting.blamed(2), meeting.blamed(1), meeting.blamed(9)), (Some(7), None, None));
     }
 

@@ -214,7 +214,7 @@ impl<L> Opening<'_, L> {
                 return Err(Trouble { error: self.failed(f), news: None });
             }
             if let Some(rank) = missing.iter().find(|r| self.watch.has_left(**r)) {
-                return Err(self.own(*rank, "left before the group was complete".into()));
+                return Err(self.explained(*rank, "left before the group was complete".into()));
             }
             if Instant::now() >= self.until {
                 return Err(self.late(&missing));
