@@ -127,7 +127,7 @@ mod tests {
         table.add("stop", true, &vec![1200.0; 200]);
         table.add("kill before it joins", true, &vec![3000.0; 200]);
         assert!(table.late().is_empty());
-        table.add("kill idle", true, &vec![300.0; 3]);
+        table.add("kill idle", true, &[300.0; 3]);
         assert_eq!(table.late().len(), 1);
     }
 }
