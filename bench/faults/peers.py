@@ -229,8 +229,10 @@ def mismatch(peer, case):
 
 def listening(ports):
     """Those of the ports at which somebody listens."""
-    with open("/proc/net/tcp") as table:
-        lines = [line.split() for line in table][1:]
+    lines = []
+    for name in ("tcp", "tcp6"):
+        with open(f"/proc/net/{name}") as table:
+            lines += [line.split() for line in table][1:]
     found = {int(f[1].split(":")[1], 16) for f in lines if f[3] == "0A"}
     return [p for p in ports if p in found]
 

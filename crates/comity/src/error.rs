@@ -46,12 +46,12 @@ pub enum Error {
 
     /// Two ranks made different calls, or the same call with other arguments.
     #[error(
-        "ranks disagree in {differs}: {peer} called {theirs} while rank {rank} called {ours}; every rank must make the same calls in the same order"
+        "ranks disagree in {differs}: {peer} called {theirs} while rank {rank} called {ours}; make the same calls with the same arguments in the same order on every rank"
     )]
     Mismatch {
-        /// This rank.
+        /// The rank that saw it, by its number in the group; every rank gets the same error.
         rank: usize,
-        /// This rank's call.
+        /// Its call.
         ours: CallInfo,
         /// The other rank.
         peer: Peer,
@@ -62,7 +62,7 @@ pub enum Error {
     },
 
     /// The operation did not finish in time.
-    #[error("{call} on rank {rank} did not finish within {after:?}; it was waiting for {}; raise the limit with Group::timeout or COMITY_TIMEOUT if those ranks are only slow", Peers(.waiting_for))]
+    #[error("{call} on rank {rank} did not finish within {after:?}; it was waiting for {}{}; look at those ranks, or raise the limit with Group::timeout or COMITY_TIMEOUT if they are only slow", Peers(.waiting_for), Crossings(.crossed))]
     Timeout {
         /// This rank.
         rank: usize,
@@ -72,10 +72,12 @@ pub enum Error {
         after: Duration,
         /// Peers not heard from.
         waiting_for: Vec<Peer>,
+        /// Those of them that waited for this rank, in calls that it has not come to.
+        crossed: Vec<Crossed>,
     },
 
     /// A member's process or link is gone.
-    #[error("{peer} {cause}{}", During(.call))]
+    #[error("{peer} {cause}{}; look at that rank's last output, then restart the job", During(.call))]
     PeerLost {
         /// The member.
         peer: Peer,
@@ -86,7 +88,7 @@ pub enum Error {
     },
 
     /// Another rank reported a failure that this rank did not see itself.
-    #[error("{by} gave up the group: {reason}{}", During(.call))]
+    #[error("{by} gave up the group: {reason}{}; mend that, then restart the job", During(.call))]
     Aborted {
         /// Who reported it.
         by: Peer,
@@ -174,6 +176,17 @@ impl fmt::Display for Peer {
     }
 }
 
+/// A rank that was waited for, while it waited for the one that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crossed {
+    /// The rank, as in the group of the error.
+    pub peer: Peer,
+    /// The call in which it waited.
+    pub call: CallInfo,
+    /// That call is one of another group, with its own numbers of ranks and calls.
+    pub elsewhere: bool,
+}
+
 /// A rule the caller broke.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -246,6 +259,18 @@ impl fmt::Display for During<'_> {
     }
 }
 
+struct Crossings<'a>(&'a [Crossed]);
+
+impl fmt::Display for Crossings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0 {
+            let group = if c.elsewhere { " of another group" } else { "" };
+            write!(f, "; rank {} waited for this one in {}{group}", c.peer.rank, c.call)?;
+        }
+        Ok(())
+    }
+}
+
 struct Peers<'a>(&'a [Peer]);
 
 impl fmt::Display for Peers<'_> {
@@ -257,5 +282,47 @@ impl fmt::Display for Peers<'_> {
             write!(f, "{}{p}", if i > 0 { ", " } else { "" })?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Op;
+
+    /// What a user reads first is what happened, and last what to do.
+    #[test]
+    fn errors_end_with_what_to_do_next() {
+        let peer = Peer { rank: 2, host: Some("m3".into()), pid: Some(4711) };
+        let call = CallInfo { seq: 7, root: Some(1), ..CallInfo::new(Op::Broadcast) };
+        let lost = Error::PeerLost { peer: peer.clone(), cause: "died".into(), call: Some(call) };
+        assert_eq!(
+            lost.to_string(),
+            "rank 2 (host m3, pid 4711) died during broadcast #7 root 1; look at that rank's last output, then restart the job"
+        );
+        let aborted = Error::Aborted { by: peer.clone(), reason: "no space left".into(), call: None };
+        assert_eq!(
+            aborted.to_string(),
+            "rank 2 (host m3, pid 4711) gave up the group: no space left; mend that, then restart the job"
+        );
+        let theirs = CallInfo { root: Some(0), ..call };
+        let mismatch = Error::Mismatch { rank: 0, ours: call, peer: peer.clone(), theirs, differs: "root" };
+        assert_eq!(
+            mismatch.to_string(),
+            "ranks disagree in root: rank 2 (host m3, pid 4711) called broadcast #7 root 0 while rank 0 called broadcast #7 root 1; \
+             make the same calls with the same arguments in the same order on every rank"
+        );
+        let after = Duration::from_secs(5);
+        let waiting_for = vec![peer.clone()];
+        let crossed =
+            vec![Crossed { peer, call: CallInfo { seq: 3, ..CallInfo::new(Op::Barrier) }, elsewhere: true }];
+        let late = Error::Timeout { rank: 0, call, after, waiting_for, crossed };
+        assert_eq!(
+            late.to_string(),
+            "broadcast #7 root 1 on rank 0 did not finish within 5s; it was waiting for rank 2 (host m3, pid 4711); \
+             rank 2 waited for this one in barrier #3 of another group; look at those ranks, or raise the limit with Group::timeout or COMITY_TIMEOUT if they are only slow"
+        );
+        let later = Error::Broken(Arc::new(late.clone()));
+        assert_eq!((later.to_string(), later.root()), (format!("the group failed earlier: {late}"), &late));
     }
 }

@@ -23,8 +23,8 @@
 //!   what each reduction does to each type.
 //! - **Every call ends**: it succeeds, or fails within its [limit](Group::timeout) with an [`Error`] that names the member and the
 //!   call. After a failure the group stays failed and says why.
-//! - **Ranks that disagree are told**: different operations, types, counts or roots are [`Error::Mismatch`], with both calls, where
-//!   their messages meet; the few cases in which none meets end at the limit (`docs/errors.md`).
+//! - **Ranks that disagree are told**: different operations, types, counts, roots or orders are [`Error::Mismatch`] on every rank,
+//!   with both calls in words (`docs/errors.md`).
 //! - **Only members talk**: connections are authenticated with the job's [`Key`], where the launcher or the user gives one.
 //!
 //! # Order, threads, overlap
@@ -65,7 +65,7 @@ pub use boot::board::Board;
 pub use call::{CallInfo, Op};
 pub use config::{BackendKind, Config, Detection, Found, HostPort, Launcher, MAX_SIZE, Meet};
 pub use dtype::{C64, DType, Element, ReduceOp};
-pub use error::{Error, Misuse, Peer, Result};
+pub use error::{Crossed, Error, Misuse, Peer, Result};
 pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;
 pub use link::LinkKind;

@@ -109,16 +109,18 @@ impl Fabric {
         let shape = kept.shape;
         let pairwise = kind == Kind::AllToAll && !plain;
         let counts = (call.counts, call.recv_counts);
+        // With parts that differ by pair nobody knows the others' totals.
+        let agreed = if pairwise { CallInfo { count: 0, ..info } } else { info };
+        let common = Header { info: agreed, shape: if pairwise { 0 } else { shape }, epoch: 0, context };
         let header = |way: Way, peer: usize| {
             let shape = match way {
                 Way::Out if pairwise => counts.0.get(peer).map_or(0, |&c| c as u64),
                 Way::In if pairwise => counts.1.get(peer).map_or(0, |&c| c as u64),
                 _ => shape,
             };
-            // With parts that differ by pair nobody knows the others' totals.
-            let info = if pairwise { CallInfo { count: 0, ..info } } else { info };
-            Header { info, shape, epoch: 0, context }
+            Header { shape, ..common }
         };
+        self.engine.announce(&common)?;
         let tmp = kept.schedule.tmp();
         if self.scratch.len() < tmp {
             self.scratch.resize(tmp, 0);
@@ -133,7 +135,7 @@ impl Fabric {
             Bufs::OwnIn(dst) => Memory::within(dst, self.rank * part, part, tmp),
             Bufs::OwnOut(dst) => Memory::around(dst, self.rank * part, part, tmp),
         };
-        let task = Task { info, header: &header, limit };
+        let task = Task { info, header: &header, call: Some(common), limit };
         let out = self.engine.run(&mut kept.schedule, &mut memory, &task);
         if plain && out.is_ok() {
             kept.schedule.reset();
@@ -216,7 +218,7 @@ impl Fabric {
             Some(i) => self.routes.remove(i).1,
             None => Schedule::new(&route.plan(), false),
         };
-        self.engine.run(&mut schedule, &mut memory, &Task { info, header: &header, limit })?;
+        self.engine.run(&mut schedule, &mut memory, &Task { info, header: &header, call: None, limit })?;
         schedule.reset();
         if self.routes.len() == KEPT {
             self.routes.remove(0);

@@ -1,6 +1,7 @@
 //! Listening: takes connections, lets in who holds the key, and lets nobody else cost much.
 //!
-//! A stranger holds a descriptor and about a kilobyte, for two seconds at most; 64 strangers at a time, the oldest goes first.
+//! A stranger holds a descriptor and about a kilobyte, for two seconds at most; 64 strangers at a time. For a new one goes the
+//! oldest of the address that holds most places, so that neither a crowd nor recordings of who knew the key keep a rank out.
 //! When descriptors run out, one that was kept in reserve serves to turn connections away.
 
 use super::{
@@ -14,7 +15,7 @@ use rustix::{
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::{
     io::{self, Write},
-    net::{SocketAddr, TcpListener},
+    net::{IpAddr, SocketAddr, TcpListener},
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
@@ -42,7 +43,8 @@ pub(super) enum Listener {
 }
 
 impl Listener {
-    /// At exactly this address; port 0 stands for any.
+    /// At exactly this address; port 0 stands for any. Nobody can connect before [`listen`](Self::listen): strangers would queue
+    /// where nobody turns them away.
     pub(super) fn tcp(at: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
         // Lets a port be used again at once; it does not let two listen on it.
@@ -51,7 +53,6 @@ impl Listener {
             socket.set_only_v6(true)?;
         }
         socket.bind(&at.into())?;
-        socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
         Ok(Self::Tcp(socket.into()))
     }
@@ -63,6 +64,11 @@ impl Listener {
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
         Ok(Self::Unix(socket.into(), Unlink(unix_path(name))))
+    }
+
+    /// Take connections from now on.
+    pub(super) fn listen(&self) -> io::Result<()> {
+        Ok(rustix::net::listen(self, BACKLOG)?)
     }
 
     /// One that listens already.
@@ -79,19 +85,20 @@ impl Listener {
         }
     }
 
-    fn accept(&self) -> io::Result<Stream> {
+    /// The next connection, and where it comes from.
+    fn accept(&self) -> io::Result<(Stream, Option<IpAddr>)> {
         match self {
             Self::Tcp(l) => {
-                let (s, _) = l.accept()?;
+                let (s, from) = l.accept()?;
                 s.set_nonblocking(true)?;
                 s.set_nodelay(true)?;
-                Ok(Stream::Tcp(s))
+                Ok((Stream::Tcp(s), Some(from.ip())))
             }
             Self::Unix(l, _) => {
                 let (s, _) = l.accept()?;
                 s.set_nonblocking(true)?;
                 check_user(&s)?;
-                Ok(Stream::Unix(s))
+                Ok((Stream::Unix(s), None))
             }
         }
     }
@@ -163,6 +170,7 @@ pub(super) struct Accepted {
 #[derive(Debug)]
 struct HalfOpen {
     stream: Stream,
+    from: Option<IpAddr>,
     responder: Responder,
     until: Instant,
 }
@@ -217,12 +225,16 @@ impl Acceptor {
         for i in turns {
             let Some(listener) = self.listeners.get(i).filter(|_| idle != Some(i)) else { continue };
             match listener.accept() {
-                Ok(stream) => {
-                    let new = HalfOpen { stream, responder: Responder::new(), until: now + LIMIT };
+                Ok((stream, from)) => {
+                    let new = HalfOpen { stream, from, responder: Responder::new(), until: now + LIMIT };
                     self.advance(new, now, judge, done);
                 }
                 Err(e) => match Errno::from_io_error(&e) {
                     Some(Errno::AGAIN) => idle = Some(i),
+                    // One that has not shown the key makes room.
+                    Some(Errno::MFILE | Errno::NFILE) if !self.half_open.is_empty() => {
+                        self.half_open.remove(self.victim());
+                    }
                     Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                         drop(self.reserve.take());
                         drop(listener.accept());
@@ -237,6 +249,16 @@ impl Acceptor {
         }
     }
 
+    /// Who makes room for another: of those that have not shown the key, unless those that have (or replay one who did) are
+    /// more than half; of them the address that holds most; of its connections the oldest.
+    fn victim(&self) -> usize {
+        let knowing = self.half_open.iter().filter(|h| h.responder.knows_key()).count();
+        let go = knowing > self.half_open.len() / 2;
+        let held = |from| self.half_open.iter().filter(|h| h.from == from).count();
+        let all = self.half_open.iter().enumerate().filter(|(_, h)| h.responder.knows_key() == go);
+        all.rev().max_by_key(|(_, h)| held(h.from)).map_or(0, |(i, _)| i)
+    }
+
     /// Take a connection as far as it goes for now.
     fn advance(
         &mut self,
@@ -249,9 +271,7 @@ impl Acceptor {
             Fate::Done(hello) => done.push(Accepted { stream: h.stream, hello }),
             Fate::Stay if h.until > now => {
                 if self.half_open.len() >= MAX_HALF_OPEN {
-                    // Who knows the key goes last.
-                    let oldest = self.half_open.iter().position(|h| !h.responder.knows_key());
-                    self.half_open.remove(oldest.unwrap_or(0));
+                    self.half_open.remove(self.victim());
                 }
                 self.half_open.push(h);
             }

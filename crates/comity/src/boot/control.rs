@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    engine::{Failure, Watch},
+    engine::{Failure, Header, Watch},
     sys::{self, Bell, poll_until},
 };
 use rustix::event::{PollFd, PollFlags};
@@ -163,6 +163,17 @@ impl Control {
             // What had no room goes out from there.
             self.bell.ring();
         }
+    }
+
+    /// Tell some of a group's ranks that this one waits for them in `call`.
+    pub(super) fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
+        self.lock().ask(context, ranks, call);
+        self.bell.ring();
+    }
+
+    /// Where a rank of a group waits for this one; see [`World::waits`](super::World::waits).
+    pub(super) fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        self.lock().waits(context, rank)
     }
 
     /// Tell the members of a group that it has failed.

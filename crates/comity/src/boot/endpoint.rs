@@ -15,7 +15,7 @@ use super::{
 use crate::{
     Config, Error, Key, Peer, Result,
     blame::Blame,
-    engine::{Failure, Watch},
+    engine::{Failure, Header, Watch},
     link::{Link, ShmLink, tcp::TcpLink},
     sys::poll_until,
 };
@@ -77,9 +77,13 @@ impl Endpoint {
             .and_then(|listeners| announce(config, listeners))
             .inspect_err(|e| meeting.give_up(e))?;
         let table = meeting.join(facts)?;
+        // Nobody has a reason to connect before all have met.
+        for listener in &listeners {
+            listener.listen().map_err(|e| Error::os("listening", e)).inspect_err(|e| meeting.give_up(e))?;
+        }
         let mut endpoint = Self::new(config, secret, table);
         let acceptor = Acceptor::new(listeners, endpoint.secret.clone());
-        let rules = Rules { shm: config.links.shm, patience: PARKING, silence: endpoint.silence() };
+        let rules = Rules { shm: config.links.shm, patience: PARKING, silence: endpoint.most_silence() };
         let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor)?;
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {
@@ -114,7 +118,7 @@ impl Endpoint {
     }
 
     /// How long a rank may be silent: the most patient decides, since it knows why it asked. `None`: for ever.
-    fn silence(&self) -> Option<Duration> {
+    fn most_silence(&self) -> Option<Duration> {
         let most = self.facts.iter().map(|f| f.silence.wrapping_sub(1)).max()?;
         most.checked_add(1).map(|ms| Duration::from_millis(ms.into()))
     }
@@ -274,6 +278,10 @@ impl World for Endpoint {
         self.cores
     }
 
+    fn silence(&self) -> Option<Duration> {
+        self.most_silence()
+    }
+
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {
         let Some(running) = &self.running else { return Ok(members.iter().map(|_| None).collect()) };
         let mesh = Mesh {
@@ -302,6 +310,16 @@ impl World for Endpoint {
         }
     }
 
+    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
+        if let Some(running) = &self.running {
+            running.control().ask(context, ranks, call);
+        }
+    }
+
+    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        self.running.as_ref()?.control().waits(context, rank)
+    }
+
     fn abort(&self, context: u64, failure: &Failure) {
         if let Some(running) = &self.running {
             running.control().abort(context, failure);
@@ -311,6 +329,14 @@ impl World for Endpoint {
 
 #[cfg(test)]
 impl Endpoint {
+    /// Be in a group, without links.
+    pub(super) fn enter_for_test(&self, context: u64, members: &[usize]) -> Arc<Watch> {
+        let watch = Arc::new(Watch::new(members.len(), Arc::default()).unwrap());
+        let mine = members.iter().position(|m| *m == self.me).unwrap();
+        assert!(self.running.as_ref().unwrap().control().enter(context, members, mine, &watch));
+        watch
+    }
+
     /// End as a killed process does: its connections close, and nothing is said.
     pub(super) fn die(&self) {
         if let Some(running) = &self.running {
@@ -321,6 +347,11 @@ impl Endpoint {
     /// As if the socket of `rank` could not be reached from here.
     pub(super) fn spoil_unix_of(&mut self, rank: usize) {
         self.facts[rank].unix.push('x');
+    }
+
+    /// As if `rank` listened elsewhere.
+    pub(super) fn readdress(&mut self, rank: usize, at: std::net::SocketAddr) {
+        self.facts[rank].addrs = vec![at];
     }
 
     pub(super) fn facts_of(&self, rank: usize) -> &Facts {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Error, Peer, Result,
-    engine::{Failure, Watch},
+    engine::{Differs, Failure, Watch},
     sys::poll_until,
 };
 use rustix::event::{PollFd, PollFlags};
@@ -321,19 +321,21 @@ impl<L> Opening<'_, L> {
     /// This rank lacks something itself.
     fn unable(&self, error: Error) -> Trouble {
         let cause = error.to_string();
-        let failure = Failure { culprit: self.mine, by: self.mine, cause, reported: true };
+        let failure = Failure { culprit: self.mine, by: self.mine, cause, reported: true, calls: None };
         Trouble { error, news: Some(failure) }
     }
 
     /// A failure that this rank has found.
     fn own(&self, culprit: usize, cause: String) -> Trouble {
-        let failure = Failure { culprit, by: self.mine, cause, reported: false };
+        let failure = Failure { culprit, by: self.mine, cause, reported: false, calls: None };
         Trouble { error: self.failed(&failure), news: Some(failure) }
     }
 
     fn failed(&self, f: &Failure) -> Error {
         let peer = self.mesh.peer(self.members, f.culprit);
-        if f.reported {
+        if let Some(Differs { ours, theirs, what }) = f.calls {
+            Error::Mismatch { rank: f.by, ours, peer, theirs, differs: what }
+        } else if f.reported {
             Error::Aborted { by: peer, reason: f.cause.clone(), call: None }
         } else {
             let seen = if f.by == self.mine { String::new() } else { format!(" (seen by rank {})", f.by) };

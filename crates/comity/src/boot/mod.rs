@@ -23,10 +23,14 @@ pub use store::Store;
 
 use crate::{
     Peer, Result,
-    engine::{Failure, Watch},
+    engine::{Failure, Header, Watch},
     link::Link,
 };
-use std::{fmt, sync::Arc, time::Instant};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// Links by rank of the group; `None` for oneself.
 pub(crate) type Links = Vec<Option<Box<dyn Link>>>;
@@ -47,6 +51,11 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
     /// Cores of the host that has fewest: a number that all ranks know alike.
     fn cores(&self) -> usize;
 
+    /// How long a rank may be silent; `None`: for ever.
+    fn silence(&self) -> Option<Duration> {
+        None
+    }
+
     /// Make the links of a group and begin to watch its members on behalf of `watch`. Every member calls this with the same
     /// `context` (which names the group among all of this world's) and the same `members`.
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links>;
@@ -56,6 +65,12 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
 
     /// Tell the members that this rank leaves the group in good order, and forget it. Does not block.
     fn leave(&self, context: u64);
+
+    /// Tell `ranks` of the group that this one has waited for them for long in `call`. Does not block.
+    fn ask(&self, context: u64, ranks: &[usize], call: &Header);
+
+    /// The call in which `rank` of the group waits for this rank, as far as it has told, and whether that is in another group.
+    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)>;
 
     /// Tell the members that the group has failed. Does not block.
     fn abort(&self, context: u64, failure: &Failure);

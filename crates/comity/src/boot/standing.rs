@@ -9,7 +9,7 @@ use super::{
     stream::{Conn, Stream},
     wire::Note,
 };
-use crate::engine::{Failure, Watch};
+use crate::engine::{Failure, Header, Watch};
 use socket2::{SockRef, TcpKeepalive};
 use std::{
     collections::HashMap,
@@ -84,6 +84,24 @@ impl Standing {
     /// The watch of a group that is open here.
     pub(super) fn watch(&self, context: u64) -> Option<&Arc<Watch>> {
         self.watches.get(&context)
+    }
+
+    /// Where a rank of a group waits for this one: in that group, else in any other. Also in one that has failed: its limit may
+    /// have come first.
+    pub(super) fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        let who = *self.membership.members(context)?.get(rank)?;
+        let told = |context: u64| {
+            let at = self.membership.members(context)?.iter().position(|m| *m == who)?;
+            self.watches.get(&context)?.ledger().told(at)
+        };
+        let elsewhere = || self.watches.keys().find_map(|c| told(*c)).map(|call| (call, true));
+        told(context).map(|call| (call, false)).or_else(elsewhere)
+    }
+
+    /// Tell some of a group's ranks that this one waits for them in `call`.
+    pub(super) fn ask(&mut self, context: u64, ranks: &[usize], call: &Header) {
+        self.membership.ask(context, ranks, call);
+        self.carry_out();
     }
 
     /// Drop every connection and every group.
@@ -199,54 +217,68 @@ impl Standing {
         self.carry_out()
     }
 
-    /// Do what was decided.
+    /// Do what was decided, and what follows from it.
     fn carry_out(&mut self) -> Rest {
         let mut rest = Rest::default();
-        for action in self.membership.actions() {
-            match action {
-                Action::Tell { to, note } => {
-                    let bytes = note.encode();
-                    for rank in to {
-                        if let Some(Some(conn)) = self.conns.get_mut(rank) {
-                            // One that cannot be reached is found when it is next read.
-                            let _ = conn.send(&bytes);
-                        }
+        loop {
+            let actions = self.membership.actions();
+            if actions.is_empty() {
+                return rest;
+            }
+            actions.into_iter().for_each(|action| self.perform(action, &mut rest));
+        }
+    }
+
+    fn perform(&mut self, action: Action, rest: &mut Rest) {
+        match action {
+            Action::Tell { to, note } => {
+                let bytes = note.encode();
+                for rank in to {
+                    if let Some(Some(conn)) = self.conns.get_mut(rank) {
+                        // One that cannot be reached is found when it is next read.
+                        let _ = conn.send(&bytes);
                     }
                 }
-                Action::Beat { progress } => {
-                    let note = Note::Heartbeat { progress }.encode();
-                    for conn in self.conns.iter_mut().flatten().filter(|c| !c.is_pending()) {
-                        let _ = conn.send(&note);
-                    }
+            }
+            Action::Beat { progress } => {
+                let note = Note::Heartbeat { progress }.encode();
+                for conn in self.conns.iter_mut().flatten().filter(|c| !c.is_pending()) {
+                    let _ = conn.send(&note);
                 }
-                Action::Close { rank } => {
-                    if let Some(place) = self.conns.get_mut(rank) {
-                        *place = None;
-                    }
-                    if let Some(place) = self.processes.get_mut(rank) {
-                        *place = None;
-                    }
+            }
+            Action::Close { rank } => {
+                if let Some(place) = self.conns.get_mut(rank) {
+                    *place = None;
                 }
-                Action::Fail { context, failure } => {
-                    if let Some(watch) = self.watches.get(&context) {
-                        watch.fail(failure);
-                    }
+                if let Some(place) = self.processes.get_mut(rank) {
+                    *place = None;
                 }
-                Action::Left { context, member } => {
-                    if let Some(watch) = self.watches.get(&context) {
-                        watch.leave(member);
-                    }
+            }
+            Action::Fail { context, failure } => {
+                if let Some(watch) = self.watches.get(&context) {
+                    watch.fail(failure);
                 }
-                Action::Suspect { context } => {
-                    if let Some(watch) = self.watches.get(&context) {
-                        watch.suspect();
-                    }
+            }
+            Action::Left { context, member } => {
+                if let Some(watch) = self.watches.get(&context) {
+                    watch.leave(member);
                 }
-                Action::News => rest.news = true,
-                Action::Log(word) => rest.words.push(word),
+            }
+            Action::Suspect { context } => {
+                if let Some(watch) = self.watches.get(&context) {
+                    watch.suspect();
+                }
+            }
+            Action::News => rest.news = true,
+            Action::Log(word) => rest.words.push(word),
+            Action::Waits { context, mine, member, call } => {
+                if let Some(watch) = self.watches.get(&context)
+                    && let Some(failure) = watch.hear(mine, member, &call)
+                {
+                    self.membership.abort(context, failure);
+                }
             }
         }
-        rest
     }
 
     /// Close every connection without a word, as the system does when a process is killed.

@@ -76,7 +76,8 @@ impl Store {
                 "the store cannot listen at {bind}: that stands for every address; name the one that the ranks connect to"
             )));
         }
-        let listener = Listener::tcp(bind).map_err(|e| cannot_listen("the store", bind, &e))?;
+        let listener = Listener::tcp(bind).and_then(|l| l.listen().map(|()| l));
+        let listener = listener.map_err(|e| cannot_listen("the store", bind, &e))?;
         Self::run(listener, size, key, job, join)
     }
 

@@ -2,12 +2,19 @@
 //!
 //! Compact, big-endian, and read with every length bounded before anything is allocated from it.
 
+use crate::{
+    CallInfo, DType, Op, ReduceOp,
+    engine::{Differs, HEADER, Header},
+};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// The longest text: a cause, a host name, an error in words.
 const MAX_TEXT: usize = 4096;
 /// The most addresses one rank can listen on.
 pub(super) const MAX_ADDRS: usize = 16;
+
+/// In place of a number that there is none of.
+const NONE: u32 = u32::MAX;
 
 /// Bytes that no peer of this version sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +74,9 @@ pub(super) enum Note {
     /// The sender leaves a group in good order.
     Leave { context: u64 },
     /// A group has failed; `culprit` and `by`, which saw it, are ranks in the group.
-    Abort { context: u64, culprit: u32, by: u32, reported: bool, cause: String },
+    Abort { context: u64, culprit: u32, by: u32, reported: bool, cause: String, calls: Option<Differs> },
+    /// The sender has waited for the receiver for long in this call of a group.
+    Waits { context: u64, call: Header },
     /// The sender lives, and its engines have come this far.
     Heartbeat { progress: u64 },
     /// The sender ends; with words if it could not join.
@@ -192,13 +201,17 @@ impl Note {
                 w.u8(1);
                 w.u64(*context);
             }
-            Self::Abort { context, culprit, by, reported, cause } => {
+            Self::Abort { context, culprit, by, reported, cause, calls } => {
                 w.u8(2);
                 w.u64(*context);
                 w.u32(*culprit);
                 w.u32(*by);
                 w.u8(u8::from(*reported));
                 w.text(cause);
+                w.u8(u8::from(calls.is_some()));
+                if let Some(calls) = calls {
+                    w.differs(calls);
+                }
             }
             Self::Heartbeat { progress } => {
                 w.u8(3);
@@ -212,6 +225,11 @@ impl Note {
                 w.u8(5);
                 w.u64(*silence);
             }
+            Self::Waits { context, call } => {
+                w.u8(6);
+                w.u64(*context);
+                w.0.extend(call.encode());
+            }
         }
         w.0
     }
@@ -224,16 +242,22 @@ impl Note {
                 context: r.u64()?,
                 culprit: r.u32()?,
                 by: r.u32()?,
-                reported: match r.u8()? {
-                    0 => false,
-                    1 => true,
-                    _ => return Err(Malformed),
-                },
+                reported: r.flag()?,
                 cause: r.text()?,
+                calls: if r.flag()? { Some(r.differs()?) } else { None },
             },
             3 => Self::Heartbeat { progress: r.u64()? },
             4 => Self::Goodbye { words: r.text()? },
             5 => Self::GivenUp { silence: r.u64()? },
+            6 => {
+                let (context, bytes) = (r.u64()?, r.bytes::<HEADER>()?);
+                let call = Header::decode(&bytes, 0).ok_or(Malformed)?;
+                // Calls between two ranks alone are nobody else's affair.
+                if matches!(call.info.op, Op::Send | Op::Recv | Op::Exchange) {
+                    return Err(Malformed);
+                }
+                Self::Waits { context, call }
+            }
             _ => return Err(Malformed),
         };
         r.end(m)
@@ -266,6 +290,20 @@ impl Writer {
         let s = s.get(..s.floor_char_boundary_at(MAX_TEXT)).unwrap_or_default();
         self.u16(s.len() as u16);
         self.0.extend(s.as_bytes());
+    }
+
+    fn differs(&mut self, d: &Differs) {
+        self.u8(Header::DIFFERENCES.iter().position(|w| *w == d.what).unwrap_or_default() as u8);
+        for call in [&d.ours, &d.theirs] {
+            let some = |x: Option<u32>| x.unwrap_or(NONE);
+            self.u8(call.op as u8);
+            self.u64(call.seq);
+            self.u64(call.count as u64);
+            self.u32(some(call.dtype.map(|d| d as u32)));
+            self.u32(some(call.reduce.map(|r| r as u32)));
+            self.u32(some(call.root.map(|r| r as u32)));
+            self.u32(some(call.tag));
+        }
     }
 
     fn addr(&mut self, a: SocketAddr) {
@@ -321,6 +359,30 @@ impl Reader<'_> {
         Ok(std::str::from_utf8(head).map_err(|_| Malformed)?.to_owned())
     }
 
+    fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed),
+        }
+    }
+
+    fn differs(&mut self) -> Result<Differs, Malformed> {
+        let what = Header::DIFFERENCES.get(usize::from(self.u8()?)).copied().ok_or(Malformed)?;
+        Ok(Differs { what, ours: self.call()?, theirs: self.call()? })
+    }
+
+    fn call(&mut self) -> Result<CallInfo, Malformed> {
+        let op = *Op::ALL.get(usize::from(self.u8()?).wrapping_sub(1)).ok_or(Malformed)?;
+        let (seq, count) = (self.u64()?, self.u64()?);
+        let mut some = || Ok(Some(self.u32()?).filter(|x| *x != NONE));
+        let (dtype, reduce, root, tag) = (some()?, some()?, some()?, some()?);
+        let dtype = dtype.map(|d| DType::ALL.get(d as usize).copied().ok_or(Malformed)).transpose()?;
+        let reduce = reduce.map(|r| ReduceOp::ALL.get(r as usize).copied().ok_or(Malformed)).transpose()?;
+        let count = usize::try_from(count).map_err(|_| Malformed)?;
+        Ok(CallInfo { op, seq, count, dtype, reduce, root: root.map(|r| r as usize), tag })
+    }
+
     fn addr(&mut self) -> Result<SocketAddr, Malformed> {
         match self.u8()? {
             4 => {
@@ -372,6 +434,16 @@ mod tests {
         }
     }
 
+    prop_compose! {
+        fn call()(
+            op in 0usize..13, seq: u64, count: usize, dtype in prop::option::of(0usize..14), reduce in prop::option::of(0usize..4),
+            root in prop::option::of(0usize..9999), tag in prop::option::of(0u32..9999),
+        ) -> CallInfo {
+            let (dtype, reduce) = (dtype.map(|d| DType::ALL[d]), reduce.map(|r| ReduceOp::ALL[r]));
+            CallInfo { op: Op::ALL[op], seq, count, dtype, reduce, root, tag }
+        }
+    }
+
     proptest! {
         #[test]
         fn store_messages_round_trip(rank: u32, size: u32, patience: u64, facts in facts(), words in "\\PC{0,99}") {
@@ -390,10 +462,17 @@ mod tests {
         }
 
         #[test]
-        fn notes_round_trip(context: u64, culprit: u32, by: u32, reported: bool, cause in "\\PC{0,99}") {
+        fn notes_round_trip(
+            context: u64, culprit: u32, by: u32, reported: bool, cause in "\\PC{0,99}", ours in call(), theirs in call(),
+            what in 0usize..9,
+        ) {
+            let calls = reported.then_some(Differs { ours, theirs, what: Header::DIFFERENCES[what] });
+            let told = CallInfo { op: Op::Gather, tag: None, seq: 7, ..ours };
+            let told = Header { info: told, shape: context, epoch: 1, context: 2 };
             for m in [
                 Note::Leave { context },
-                Note::Abort { context, culprit, by, reported, cause: cause.clone() },
+                Note::Abort { context, culprit, by, reported, cause: cause.clone(), calls },
+                Note::Waits { context, call: told },
                 Note::Heartbeat { progress: context }, Note::Goodbye { words: cause },
                 Note::GivenUp { silence: context },
             ] {
@@ -405,7 +484,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..7) {
+        fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..8) {
             let bytes = [&[kind], &bytes[..]].concat();
             if let Ok(m) = ToStore::decode(&bytes) { prop_assert_eq!(m.encode(), bytes.clone()); }
             if let Ok(m) = FromStore::decode(&bytes) { prop_assert_eq!(m.encode(), bytes.clone()); }

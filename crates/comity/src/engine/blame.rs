@@ -1,7 +1,7 @@
 //! From what stopped a call to this rank's error, and to the words that the other ranks get.
 
-use super::{Engine, Failure, Task, header::Header, run::Stop, stream::Refusal};
-use crate::{CallInfo, Error, Peer, link::LinkError, plan::Schedule};
+use super::{Differs, Engine, Failure, Task, header::Header, run::Stop, stream::Refusal};
+use crate::{CallInfo, Crossed, Error, Peer, Result, link::LinkError, plan::Schedule};
 use std::{
     thread,
     time::{Duration, Instant},
@@ -12,15 +12,38 @@ const GRACE: Duration = Duration::from_millis(100);
 
 impl Engine {
     /// A send that was kept does not fit the receive that asks for it: the error, told to all.
-    pub(crate) fn refuse(&self, peer: usize, ours: CallInfo, theirs: Header, differs: &'static str) -> Error {
-        let cause = format!("called {} while rank {} called {ours}", theirs.info, self.rank);
-        self.abort(Failure { culprit: peer, by: self.rank, cause, reported: false });
-        Error::Mismatch {
-            rank: self.rank,
-            ours,
-            peer: self.members[peer].clone(),
-            theirs: theirs.info,
-            differs,
+    pub(crate) fn refuse(&self, peer: usize, ours: CallInfo, theirs: Header, what: &'static str) -> Error {
+        let failure = Failure::differs(peer, self.rank, Differs { ours, theirs: theirs.info, what });
+        self.abort(failure.clone());
+        self.blame(&failure, Some(ours))
+    }
+
+    /// This rank makes a call: known from now on to those who ask, and compared with what they have told.
+    pub(crate) fn announce(&self, call: &Header) -> Result<()> {
+        self.watch.ledger().record(call);
+        self.settle();
+        match self.watch.failure() {
+            None => Ok(()),
+            Some(f) => Err(self.blame(f, Some(call.info))),
+        }
+    }
+
+    /// Compare this rank's calls with those that others have told, as far as it has come.
+    #[inline]
+    pub(super) fn settle(&self) {
+        if self.watch.ledger().is_due()
+            && let Some((peer, calls)) = self.watch.ledger().settle()
+        {
+            self.abort(Failure::differs(peer, self.rank, calls));
+        }
+    }
+
+    /// Tell those whom this rank has waited for which call it is in, once each.
+    pub(super) fn ask(&self, call: &Header, asked: &mut Vec<usize>) {
+        let new: Vec<usize> = self.lacks().map(|(p, _)| p).filter(|p| !asked.contains(p)).collect();
+        if !new.is_empty() {
+            self.world.ask(self.context, &new, call);
+            asked.extend(new);
         }
     }
 
@@ -36,6 +59,18 @@ impl Engine {
         }
     }
 
+    /// A peer that owes this rank the rest of a frame, after nothing has moved for `idle`: it had all of it at hand, and beats
+    /// come from it, so bytes were lost on the way. Twice the limit on silence, because a link that was down for less than
+    /// that limit may take so long to send again.
+    pub(super) fn stalled(&self, schedule: &Schedule, idle: Duration) -> Option<Stop> {
+        let limit = self.silence?.saturating_mul(2);
+        // Not one whose bytes lie here and are only not wanted yet.
+        let owes = |p: &usize| self.rx[*p].starved && self.links[*p].as_ref().is_some_and(|l| l.is_inside());
+        let peer = (idle > limit).then(|| schedule.waiting_for().into_iter().find(owes))??;
+        let cause = format!("stopped in the middle of a frame: its rest did not come within {limit:?}");
+        Some(Stop::Refused(peer, Refusal::Link(LinkError(cause))))
+    }
+
     /// Turn what stopped the loop into this rank's error, and tell the others.
     pub(super) fn explain(&mut self, stop: Stop, schedule: &Schedule, task: &Task<'_>) -> Error {
         let call = Some(task.info);
@@ -44,16 +79,27 @@ impl Engine {
             Stop::Closed => Error::Closed,
             Stop::Left(peer) => {
                 let cause = "left the group".to_owned();
-                self.abort(Failure { culprit: peer, by: self.rank, cause: cause.clone(), reported: false });
+                self.abort(Failure {
+                    culprit: peer,
+                    by: self.rank,
+                    cause: cause.clone(),
+                    reported: false,
+                    calls: None,
+                });
                 Error::PeerLost { peer: self.members[peer].clone(), cause, call }
             }
             Stop::Late => {
                 let waiting_for = schedule.waiting_for();
                 let culprit = waiting_for.first().copied().unwrap_or(self.rank);
                 let cause = format!("did not finish {} within {:?}", task.info, task.limit);
-                self.abort(Failure { culprit, by: self.rank, cause, reported: false });
+                let crossed = waiting_for.iter().filter_map(|&p| {
+                    let (call, elsewhere) = self.world.waits(self.context, p)?;
+                    Some(Crossed { peer: self.members[p].clone(), call: call.info, elsewhere })
+                });
+                let crossed = crossed.collect();
+                self.abort(Failure { culprit, by: self.rank, cause, reported: false, calls: None });
                 let waiting_for = waiting_for.into_iter().map(|p| self.members[p].clone()).collect();
-                Error::Timeout { rank: self.rank, call: task.info, after: task.limit, waiting_for }
+                Error::Timeout { rank: self.rank, call: task.info, after: task.limit, waiting_for, crossed }
             }
             Stop::Refused(peer, Refusal::Other(theirs, differs)) => {
                 self.refuse(peer, task.info, theirs, differs)
@@ -63,7 +109,13 @@ impl Engine {
                     "sent {} that this rank has not asked for; no more than 256 MiB are kept",
                     h.info
                 );
-                self.abort(Failure { culprit: peer, by: self.rank, cause: cause.clone(), reported: false });
+                self.abort(Failure {
+                    culprit: peer,
+                    by: self.rank,
+                    cause: cause.clone(),
+                    reported: false,
+                    calls: None,
+                });
                 Error::PeerLost { peer: self.members[peer].clone(), cause, call }
             }
             Stop::Refused(peer, Refusal::Link(LinkError(cause))) => {
@@ -75,8 +127,21 @@ impl Engine {
                 if let Some(f) = self.watch.failure() {
                     return self.blame(f, call);
                 }
-                let cause = if self.watch.has_left(peer) { "left the group".into() } else { cause };
-                self.abort(Failure { culprit: peer, by: self.rank, cause: cause.clone(), reported: false });
+                let path = self.links[peer].as_ref().and_then(|l| l.path());
+                let cause = match path {
+                    _ if self.watch.has_left(peer) => "left the group".into(),
+                    Some((here, there)) => {
+                        format!("{cause}, over TCP from {there} to {} at {here}", self.members[self.rank])
+                    }
+                    None => cause,
+                };
+                self.abort(Failure {
+                    culprit: peer,
+                    by: self.rank,
+                    cause: cause.clone(),
+                    reported: false,
+                    calls: None,
+                });
                 Error::PeerLost { peer: self.members[peer].clone(), cause, call }
             }
         }
@@ -85,6 +150,9 @@ impl Engine {
     pub(super) fn blame(&self, f: &Failure, call: Option<CallInfo>) -> Error {
         let member =
             |r: usize| self.members.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
+        if let Some(Differs { ours, theirs, what }) = f.calls {
+            return Error::Mismatch { rank: f.by, ours, peer: member(f.culprit), theirs, differs: what };
+        }
         if f.reported {
             return Error::Aborted { by: member(f.culprit), reason: f.cause.clone(), call };
         }

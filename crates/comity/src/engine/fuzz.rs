@@ -91,10 +91,12 @@ pub fn stream(bytes: &[u8]) {
             if n == 0 {
                 return;
             }
-            rx.took(n);
+            rx.took(n, 0);
             at += n;
         }
-        rx.end();
+        if rx.end_checked().is_err() {
+            return;
+        }
         while let Some(parcel) = rx.unstash(|_| true) {
             assert!(parcel.bytes.len() <= brought.min(STASH));
             assert_eq!(parcel.header.pair_bytes(), Some(parcel.bytes.len()));

@@ -71,21 +71,34 @@ impl Header {
         Some(Self { info, shape: word(16..24), epoch: word(28..30) as u16, context: word(30..32) as u16 })
     }
 
-    /// What differs first, in a word for the error's reader; `None` when both sides make the same call.
+    /// What can differ, in words for the error's reader, the first that does being named.
+    pub(crate) const DIFFERENCES: [&'static str; 9] = [
+        "group",
+        "operation",
+        "position in the sequence of calls",
+        "dtype",
+        "reduction",
+        "tag",
+        "root",
+        "count",
+        "per-rank counts or plan",
+    ];
+
+    /// One of [`DIFFERENCES`](Self::DIFFERENCES); `None` when both sides make the same call.
     pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
         let (a, b) = (&self.info, &other.info);
-        let checks = [
-            (self.context == other.context && self.epoch == other.epoch, "group"),
-            (a.op == b.op, "operation"),
-            (a.seq as u32 == b.seq as u32, "position in the sequence of calls"),
-            (a.dtype == b.dtype, "dtype"),
-            (a.reduce == b.reduce, "reduction"),
-            (a.tag == b.tag, "tag"),
-            (a.tag.is_some() || a.root == b.root, "root"),
-            (a.count == b.count, "count"),
-            (self.shape == other.shape, "per-rank counts or plan"),
+        let same = [
+            self.context == other.context && self.epoch == other.epoch,
+            a.op == b.op,
+            a.seq as u32 == b.seq as u32,
+            a.dtype == b.dtype,
+            a.reduce == b.reduce,
+            a.tag == b.tag,
+            a.tag.is_some() || a.root == b.root,
+            a.count == b.count,
+            self.shape == other.shape,
         ];
-        checks.into_iter().find(|(same, _)| !same).map(|(_, what)| what)
+        same.iter().zip(Self::DIFFERENCES).find(|(same, _)| !**same).map(|(_, what)| what)
     }
 
     /// Bytes that follow, for a message between two ranks alone.

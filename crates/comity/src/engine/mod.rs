@@ -4,6 +4,7 @@ mod blame;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod header;
+mod ledger;
 mod park;
 mod run;
 mod stream;
@@ -11,6 +12,7 @@ mod wait;
 mod watch;
 
 pub(crate) use header::{Header, LEN as HEADER};
+pub(crate) use ledger::Differs;
 pub(crate) use run::{Engine, Task, Way};
 pub(crate) use wait::{Patience, Stage, Wait};
 pub(crate) use watch::{Failure, Watch};

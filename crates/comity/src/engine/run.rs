@@ -5,6 +5,9 @@
 //!          every receive queue:  link.peek -> kernel -> memory, or link.take -> memory
 //!          nothing moved:        spin | yield | park, look at the watch, look at the clock
 //! ```
+//!
+//! Headers leave before anything else, also those of messages that have nothing to carry yet, and nothing is written to the
+//! caller's output before all ranks that this one hears from have announced the same call.
 
 use super::{
     Failure, Patience, Watch,
@@ -17,7 +20,7 @@ use crate::{
     boot::{Links, World},
     kernel,
     link::LinkError,
-    plan::{Act, Schedule, Slice, Take},
+    plan::{Act, Buf, Schedule, Slice, Take},
     stats::Counters,
     view::Memory,
 };
@@ -25,6 +28,8 @@ use std::{sync::Arc, thread, time::Duration};
 
 /// The longest sleep without a look around.
 const NAP: Duration = Duration::from_millis(500);
+/// After so long without a byte those who are waited for are told what for.
+const ASK: Duration = Duration::from_millis(60);
 
 /// One rank's links of one group.
 #[derive(Debug)]
@@ -39,6 +44,8 @@ pub(crate) struct Engine {
     pub(super) members: Arc<[Peer]>,
     pub(super) patience: Patience,
     pub(super) counters: Arc<Counters>,
+    /// How long a member may be silent.
+    pub(super) silence: Option<Duration>,
 }
 
 /// What a call is made of besides its data.
@@ -47,6 +54,8 @@ pub(crate) struct Task<'a> {
     pub(crate) info: CallInfo,
     /// The header for (or from) each peer.
     pub(crate) header: &'a dyn Fn(Way, usize) -> Header,
+    /// The call as told to ranks that are waited for; `None` for calls between two ranks alone.
+    pub(crate) call: Option<Header>,
     /// How long it may take.
     pub(crate) limit: Duration,
 }
@@ -79,7 +88,8 @@ impl Engine {
     ) -> Self {
         let size = members.len();
         let (tx, rx) = ((0..size).map(|_| Tx::new()).collect(), (0..size).map(|_| Rx::new()).collect());
-        Self { rank, links, tx, rx, world, context, watch, members, patience, counters }
+        let silence = world.silence();
+        Self { rank, links, tx, rx, world, context, watch, members, patience, counters, silence }
     }
 
     /// Run `schedule` to its end over `memory`. An error means that the group has failed, and has been told so.
@@ -120,6 +130,8 @@ impl Engine {
     ) -> std::result::Result<(), Stop> {
         let mut wait = Wait::new(self.patience, task.limit);
         let (mut armed, mut leaver, mut moves) = (false, None, 0u32);
+        let mut asked = Vec::new();
+        let mut unheard = schedule.speakers();
         loop {
             let mut moved = false;
             for q in 0..schedule.send_queues() {
@@ -128,9 +140,12 @@ impl Engine {
             }
             for q in 0..schedule.recv_queues() {
                 let peer = schedule.recv_peer(q);
-                moved |= self.pull(schedule, q, memory, task).map_err(|e| Stop::Refused(peer, e))?;
+                let pulled = self.pull(schedule, q, memory, task, &mut unheard);
+                moved |= pulled.map_err(|Blame(who, e)| Stop::Refused(who.unwrap_or(peer), e))?;
             }
-            while let Some((src, dst)) = schedule.next_copy() {
+            while let Some((src, dst)) =
+                if schedule.copy_can_wait(unheard == 0) { None } else { schedule.next_copy() }
+            {
                 memory.copy(src, dst);
                 moved = true;
             }
@@ -155,6 +170,7 @@ impl Engine {
                 }
                 continue;
             }
+            self.settle();
             if let Some(f) = self.watch.failure() {
                 return Err(Stop::Failed(f.clone()));
             }
@@ -175,13 +191,21 @@ impl Engine {
                         leaver = Some(peer);
                         continue;
                     }
+                    if let Some(refused) = self.stalled(schedule, wait.waited()) {
+                        return Err(refused);
+                    }
                     let Some(left) = wait.left() else { return Err(Stop::Late) };
                     if !armed {
                         self.arm(schedule);
                         armed = true;
                         continue;
                     }
-                    self.sleep(left.min(NAP));
+                    let early = ASK.saturating_sub(wait.waited());
+                    match &task.call {
+                        Some(call) if early.is_zero() => self.ask(call, &mut asked),
+                        _ => {}
+                    }
+                    self.sleep(left.min(if early.is_zero() { NAP } else { early }));
                     self.disarm();
                     armed = false;
                 }
@@ -207,10 +231,10 @@ impl Engine {
             let Some(want) = schedule.next_send(q) else { return Ok(moved) };
             let len = schedule.len(want.id);
             if !tx.is_open() {
-                if want.allowed == 0 && len > 0 {
+                let header = schedule.is_first_send(q).then(|| (task.header)(Way::Out, peer));
+                if want.allowed == 0 && len > 0 && header.is_none() {
                     return Ok(moved);
                 }
-                let header = schedule.is_first_send(q).then(|| (task.header)(Way::Out, peer));
                 tx.begin(header.as_ref(), len);
             }
             if want.allowed == want.done && tx.lead_is_sent() && len > 0 {
@@ -246,7 +270,8 @@ impl Engine {
         q: usize,
         memory: &mut Memory<'_>,
         task: &Task<'_>,
-    ) -> std::result::Result<bool, Refusal> {
+        unheard: &mut usize,
+    ) -> std::result::Result<bool, Blame> {
         let peer = schedule.recv_peer(q);
         let mut moved = false;
         loop {
@@ -254,9 +279,14 @@ impl Engine {
             let len = schedule.len(want.id);
             let rx = &mut self.rx[peer];
             let Some(link) = self.links[peer].as_deref_mut() else { return Ok(moved) };
-            if let Act::Fold { from, .. } = schedule.act(want.id)
+            let act = schedule.act(want.id);
+            if let Act::Fold { from, dst, .. } = act
                 && rx.is_in_body()
             {
+                if *unheard > 0 && dst.buf == Buf::Out {
+                    rx.starved = false;
+                    return Ok(moved);
+                }
                 // All of a fold's senders are looked at together, once a round, and their flags are set there.
                 let last = from.last() == Some(&peer);
                 return Ok(last && self.fold(schedule, q, memory, task)? || moved);
@@ -269,12 +299,18 @@ impl Engine {
                     Begin::More => return Ok(true),
                     Begin::Body => moved = true,
                 }
+                *unheard -= usize::from(header.is_some() && len > 0);
             }
-            let may = want.allowed - want.done;
+            if *unheard > 0 && matches!(act, Act::Recv { dst, .. } if dst.buf == Buf::Out && len > 0) {
+                return Ok(moved);
+            }
+            // What has come but is not checked stands behind what the schedule knows.
+            let done = want.done + rx.pending;
+            let may = want.allowed.saturating_sub(done);
             let n = match schedule.act(want.id) {
                 Act::Recv { .. } if may == 0 && len > 0 => return Ok(moved),
                 &Act::Recv { dst, take: Take::Copy, .. } => {
-                    let dst = memory.write(Slice { at: dst.at + want.done, len: may, ..dst });
+                    let dst = memory.write(Slice { at: dst.at + done, len: may, ..dst });
                     let n = if len == 0 { 0 } else { link.take(dst)? };
                     if task.info.dtype == Some(DType::Bool) {
                         kernel::normalise_bool(&mut dst[..n]);
@@ -286,7 +322,7 @@ impl Engine {
                     let chunk = link.chunk();
                     let ready = link.peek(may.min(chunk))?;
                     let n = whole(ready.len().min(may).min(chunk), dtype);
-                    let cut = |s: Slice| Slice { at: s.at + want.done, len: n, ..s };
+                    let cut = |s: Slice| Slice { at: s.at + done, len: n, ..s };
                     let (out, operand) = memory.operands(cut(dst), cut(with));
                     let theirs = &ready[..n];
                     match operand {
@@ -309,16 +345,17 @@ impl Engine {
                 Act::Send { .. } | Act::Copy { .. } => return Ok(moved),
             };
             let rx = &mut self.rx[peer];
-            rx.took(n);
+            let proven = rx.took(n, link.unproven());
             rx.starved = n == 0 && len > 0;
-            if want.done + n == len {
-                rx.end();
+            if done + n == len {
+                rx.end_checked()?;
             }
-            if n > 0 || len == 0 {
+            moved |= n > 0;
+            if proven > 0 || len == 0 {
                 moved = true;
-                schedule.received(q, n);
+                schedule.received(q, proven);
             }
-            if want.done + n < len || len >= 4096 {
+            if done + n < len || len >= 4096 {
                 return Ok(moved);
             }
         }
@@ -331,7 +368,7 @@ impl Engine {
         q: usize,
         memory: &mut Memory<'_>,
         task: &Task<'_>,
-    ) -> std::result::Result<bool, Refusal> {
+    ) -> std::result::Result<bool, Blame> {
         let Some(want) = schedule.next_recv(q) else { return Ok(false) };
         if !schedule.fold_is_ready(want.id) {
             return Ok(false);
@@ -342,7 +379,10 @@ impl Engine {
             return Ok(false);
         }
         let (dtype, op) = types(&task.info);
-        let mut n = want.allowed - want.done;
+        // The same for all senders.
+        let pending = from.first().map_or(0, |&p| self.rx[p].pending);
+        let done = want.done + pending;
+        let mut n = want.allowed.saturating_sub(done);
         let mut sources: [&[u8]; 64] = [&[]; 64];
         let mut many: Vec<&[u8]> = Vec::new();
         if from.len() > sources.len() {
@@ -355,11 +395,12 @@ impl Engine {
             let chunk = link.chunk();
             // At least an element: a look for nothing would not see what has come.
             let look = n.min(chunk).max(dtype.size());
-            if (1..dtype.size()).contains(&link.peek(look)?.len()) {
+            let blame = |e: LinkError| Blame(Some(p), e.into());
+            if (1..dtype.size()).contains(&link.peek(look).map_err(blame)?.len()) {
                 // A piece of an element: has the link ended?
-                link.put(&[], &[])?;
+                link.put(&[], &[]).map_err(blame)?;
             }
-            *slot = link.peek(look)?;
+            *slot = link.peek(look).map_err(blame)?;
             let ready = whole(slot.len().min(chunk), dtype);
             self.rx[p].starved = ready == 0;
             n = n.min(ready);
@@ -370,22 +411,38 @@ impl Engine {
         }
         slots.iter_mut().for_each(|s| *s = &s[..n]);
         let me = from.partition_point(|&p| p < self.rank);
-        let cut = |s: Slice| Slice { at: s.at + want.done, len: n, ..s };
+        let cut = |s: Slice| Slice { at: s.at + done, len: n, ..s };
         let (out, operand) = memory.operands(cut(dst), cut(own));
         let op = if op == ReduceOp::Avg && !last { ReduceOp::Sum } else { op };
         kernel::fold(dtype, op, self.members.len(), out, operand, &slots[..me], &slots[me..]);
-        let ended = want.done + n == schedule.len(want.id);
+        let ended = done + n == schedule.len(want.id);
+        let mut unproven = 0;
         for &p in from {
             if let Some(link) = &mut self.links[p] {
                 link.consume(n);
-            }
-            self.rx[p].took(n);
-            if ended {
-                self.rx[p].end();
+                unproven = link.unproven().max(unproven);
             }
         }
-        schedule.folded(want.id, n);
+        let mut proven = 0;
+        for &p in from {
+            proven = self.rx[p].took(n, unproven);
+            if ended {
+                self.rx[p].end_checked().map_err(|e| Blame(Some(p), e.into()))?;
+            }
+        }
+        if proven > 0 {
+            schedule.folded(want.id, proven);
+        }
         Ok(true)
+    }
+}
+
+/// Who is to blame, if not the peer whose queue was looked at: a fold takes from several.
+struct Blame(Option<usize>, Refusal);
+
+impl<E: Into<Refusal>> From<E> for Blame {
+    fn from(e: E) -> Self {
+        Self(None, e.into())
     }
 }
 

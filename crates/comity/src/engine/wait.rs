@@ -100,6 +100,11 @@ impl Wait {
         if now - since < self.patience.yields { Stage::Yield } else { Stage::Park }
     }
 
+    /// How long nothing has moved, since the first look at the clock.
+    pub(crate) fn waited(&self) -> Duration {
+        self.since.map_or(Duration::ZERO, |s| s.elapsed())
+    }
+
     /// Time left, or `None` when the call must give up.
     pub(crate) fn left(&mut self) -> Option<Duration> {
         let now = Instant::now();

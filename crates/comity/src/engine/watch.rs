@@ -3,6 +3,10 @@
 //! The first failure wins and stays. A member that left in good order is no failure until someone
 //! needs bytes from it: what it sent before it left still counts.
 
+use super::{
+    header::Header,
+    ledger::{Differs, Ledger},
+};
 use crate::{stats::Counters, sys::Bell};
 use std::{
     os::fd::BorrowedFd,
@@ -23,6 +27,16 @@ pub(crate) struct Failure {
     pub(crate) cause: String,
     /// The culprit itself reported it, in whole sentences of its own (an abort, not a death).
     pub(crate) reported: bool,
+    /// Where the culprit made another call than the member that saw it.
+    pub(crate) calls: Option<Differs>,
+}
+
+impl Failure {
+    /// `by` saw that `culprit` made another call.
+    pub(crate) fn differs(culprit: usize, by: usize, calls: Differs) -> Self {
+        let cause = format!("called {} while rank {by} called {}", calls.theirs, calls.ours);
+        Self { culprit, by, cause, reported: false, calls: Some(calls) }
+    }
 }
 
 /// A group's state as its wait loops see it.
@@ -39,6 +53,7 @@ pub(crate) struct Watch {
     progress: AtomicU64,
     counters: Arc<Counters>,
     bell: Bell,
+    ledger: Ledger,
 }
 
 impl Watch {
@@ -53,6 +68,7 @@ impl Watch {
             progress: AtomicU64::new(0),
             counters,
             bell: Bell::new()?,
+            ledger: Ledger::new(size),
         })
     }
 
@@ -128,6 +144,22 @@ impl Watch {
         self.bell.hush();
     }
 
+    /// This rank's calls.
+    #[inline]
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// `from` has waited for this rank, which is `mine`, for long in a call: the failure, if this rank has made another.
+    pub(crate) fn hear(&self, mine: usize, from: usize, call: &Header) -> Option<Failure> {
+        let failure = self.ledger.hear(from, *call).map(|d| Failure::differs(from, mine, d));
+        if failure.is_none() {
+            // For an engine that sleeps in a call it came to just now.
+            self.bell.ring();
+        }
+        failure
+    }
+
     /// Wake whoever waits, without a reason of its own.
     pub(crate) fn ring(&self) {
         self.bell.ring();
@@ -142,7 +174,7 @@ mod tests {
     fn the_first_failure_wins() {
         let w = Watch::new(3, Arc::default()).unwrap();
         assert!(w.failure().is_none());
-        let f = |culprit| Failure { culprit, by: 0, cause: "died".into(), reported: false };
+        let f = |culprit| Failure { culprit, by: 0, cause: "died".into(), reported: false, calls: None };
         assert!(w.fail(f(2)));
         assert!(!w.fail(f(1)));
         assert_eq!(w.failure().map(|f| f.culprit), Some(2));

@@ -233,8 +233,13 @@ impl Group {
 
     /// Give the group up on every rank: calls under way and later ones fail with [`Error::Aborted`], which carries `why`.
     pub fn abort(&self, why: &str) {
-        let failure =
-            Failure { culprit: self.rank(), by: self.rank(), cause: why.to_owned(), reported: true };
+        let failure = Failure {
+            culprit: self.rank(),
+            by: self.rank(),
+            cause: why.to_owned(),
+            reported: true,
+            calls: None,
+        };
         if let Some(a) = &self.core.alarm {
             a.raise(failure);
         }

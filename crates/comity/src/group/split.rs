@@ -69,7 +69,13 @@ impl Group {
             // The others stand in this group still, and would wait for this rank there.
             if let Some(alarm) = &self.core.alarm {
                 let cause = format!("could not split the group: {e}");
-                alarm.raise(Failure { culprit: self.rank(), by: self.rank(), cause, reported: false });
+                alarm.raise(Failure {
+                    culprit: self.rank(),
+                    by: self.rank(),
+                    cause,
+                    reported: false,
+                    calls: None,
+                });
             }
             let out: Result<()> = Err(e.clone());
             state.note(&out, &self.core.counters);

@@ -4,7 +4,7 @@ use super::ShmLink;
 use crate::{
     Error, Peer, Result,
     boot::{Links, World},
-    engine::{Failure, Watch},
+    engine::{Failure, Header, Watch},
     link::Link,
     sync::lock,
 };
@@ -31,6 +31,8 @@ struct Hub {
     ends: Mutex<HashMap<End, Box<dyn Link>>>,
     /// Members and watches of each open group, by context and world rank.
     groups: Mutex<HashMap<(u64, usize), Open>>,
+    /// What ranks that wait have told members that had not opened the group yet: context, to, from.
+    asked: Mutex<HashMap<(u64, usize, usize), Header>>,
     /// Groups that failed while some of their members had not opened them yet.
     failed: Mutex<HashMap<u64, Failure>>,
 }
@@ -91,7 +93,19 @@ impl World for LocalWorld {
 
     fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
         let open = Open { members: members.to_vec(), watch: Arc::downgrade(watch) };
-        lock(&self.hub.groups).insert((context, self.rank), open);
+        {
+            let mut groups = lock(&self.hub.groups);
+            groups.insert((context, self.rank), open);
+            let mine = members.iter().position(|&m| m == self.rank).unwrap_or_default();
+            lock(&self.hub.asked).retain(|(c, to, from), call| {
+                let here = *c == context && *to == self.rank;
+                if here {
+                    // It has made no call yet, so nothing can differ.
+                    watch.hear(mine, *from, call);
+                }
+                !here
+            });
+        }
         if let Some(failure) = lock(&self.hub.failed).get(&context) {
             watch.fail(failure.clone());
         }
@@ -109,9 +123,44 @@ impl World for LocalWorld {
         }
         if !groups.keys().any(|(c, _)| *c == context) {
             lock(&self.hub.failed).remove(&context);
+            lock(&self.hub.asked).retain(|(c, ..), _| *c != context);
         }
         drop(groups);
         lock(&self.hub.ends).retain(|(c, owner, _), _| *c != context || *owner != self.rank);
+    }
+
+    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
+        let mut found = None;
+        {
+            let groups = lock(&self.hub.groups);
+            let Some(open) = groups.get(&(context, self.rank)) else { return };
+            let me = open.members.iter().position(|&m| m == self.rank).unwrap_or_default();
+            for &r in ranks {
+                let Some(&member) = open.members.get(r) else { continue };
+                match groups.get(&(context, member)).and_then(|o| o.watch.upgrade()) {
+                    Some(watch) => found = found.or_else(|| watch.hear(r, me, call)),
+                    None => drop(lock(&self.hub.asked).insert((context, member, me), *call)),
+                }
+            }
+            if let (Some(failure), Some(watch)) = (&found, open.watch.upgrade()) {
+                watch.fail(failure.clone());
+            }
+        }
+        if let Some(failure) = found {
+            self.abort(context, &failure);
+        }
+    }
+
+    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        let groups = lock(&self.hub.groups);
+        let who = *groups.get(&(context, self.rank))?.members.get(rank)?;
+        let told = |open: &Open| {
+            let at = open.members.iter().position(|m| *m == who)?;
+            open.watch.upgrade()?.ledger().told(at)
+        };
+        let here = groups.get(&(context, self.rank)).and_then(told).map(|c| (c, false));
+        let mine = groups.iter().filter(|((_, r), _)| *r == self.rank);
+        here.or_else(|| mine.map(|(_, open)| open).find_map(told).map(|c| (c, true)))
     }
 
     fn abort(&self, context: u64, failure: &Failure) {

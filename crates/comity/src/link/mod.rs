@@ -15,6 +15,9 @@
 //!   never zero when some are; and for `want` up to [`SMALL_WANT`] it lends that many when that many are
 //!   ready, for a larger one at least eight: a header or an element comes whole.
 //! - `take` moves a prefix of the ready bytes to `dst`; the same bytes that `peek` would lend.
+//! - Bytes may be given out before the link could check them; `unproven` says how many of the last ones, and nothing that
+//!   depends on those may leave this rank, or be believed. A frame that was begun may be held back until the rest of it is put;
+//!   no frame goes beyond what was offered in one call.
 //! - After an error every call returns it again, but bytes that arrived before it are lent first.
 //! - `arm` announces that this side is about to sleep in `poll` on `fds`: from then until `disarm`
 //!   the peer's `put` or `consume` makes one of them ready. A caller arms, tries once more, then
@@ -32,7 +35,7 @@ mod shm;
 pub(crate) use local::LocalWorld;
 pub(crate) use shm::ShmLink;
 
-use std::{fmt, os::fd::BorrowedFd};
+use std::{fmt, net::SocketAddr, os::fd::BorrowedFd};
 
 /// The largest `want` that [`Link::peek`] fills in one piece when the bytes are there.
 pub(crate) const SMALL_WANT: usize = 64;
@@ -95,6 +98,21 @@ pub(crate) trait Link: Send + fmt::Debug {
 
     /// Move ready bytes to `dst`; how many.
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError>;
+
+    /// How many of the bytes given out last are not checked yet.
+    fn unproven(&self) -> usize {
+        0
+    }
+
+    /// Whether the peer owes the rest of something that it had at hand when it began.
+    fn is_inside(&self) -> bool {
+        false
+    }
+
+    /// The address here and the one there, where there are such.
+    fn path(&self) -> Option<(SocketAddr, SocketAddr)> {
+        None
+    }
 
     /// Announce sleep. See the module's contract.
     fn arm(&mut self, interest: Interest);

@@ -72,6 +72,10 @@ pub(crate) struct Schedule {
     copied: usize,
     left: usize,
     tmp: usize,
+    /// Ranks whose first message has elements.
+    speakers: usize,
+    /// Some message waits for a local copy.
+    copies_feed: bool,
 }
 
 impl Schedule {
@@ -86,6 +90,8 @@ impl Schedule {
             copied: 0,
             left: 0,
             tmp: plan.tmp,
+            speakers: 0,
+            copies_feed: false,
         };
         let mut touched = Touched::new(plan, in_place);
         let mut bells: Vec<(u32, Id)> = Vec::new();
@@ -121,6 +127,10 @@ impl Schedule {
             let deps = (from, s.deps.len() as u32);
             s.items.push(Item { act: step.act.clone(), len, done: 0, ended: false, deps });
         }
+        s.speakers = s.recvs.iter().filter(|q| q.ids.first().is_some_and(|&id| s.len(id) > 0)).count();
+        let is_copy = |d: &Dep| matches!(s.act(d.on), Act::Copy { .. });
+        let is_send = |i: &&Item| matches!(i.act, Act::Send { .. });
+        s.copies_feed = s.items.iter().filter(is_send).any(|i| s.deps_of(i).iter().any(is_copy));
         s.reset();
         s
     }
@@ -248,6 +258,20 @@ impl Schedule {
                 q.at += 1;
             }
         }
+    }
+
+    /// How many ranks there are to hear from whose first message has elements. All of them announce themselves before anything
+    /// else, so waiting for that cannot stop the plan.
+    pub(crate) fn speakers(&self) -> usize {
+        self.speakers
+    }
+
+    /// Whether the next local copy writes what the caller sees and is better left for later: until all have been `heard`, or, on
+    /// a rank that hears from nobody, until all else has ended.
+    pub(crate) fn copy_can_wait(&self, heard: bool) -> bool {
+        let Some(&id) = self.copies.get(self.copied) else { return false };
+        let late = self.recvs.is_empty() && !self.copies_feed && self.left > self.copies.len() - self.copied;
+        (!heard || late) && matches!(self.act(id), Act::Copy { dst, .. } if dst.buf == Buf::Out)
     }
 
     /// The next local copy if it may run now; the caller does it and asks again.

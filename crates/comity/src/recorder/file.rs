@@ -299,7 +299,7 @@ mod tests {
         let bytes = fs::read(dir.0.join(name)).unwrap();
         let f = Flight::parse(name, &bytes).unwrap();
         assert_eq!((f.rank, &f.members[..], f.group, f.made), (1, &[4, 2, 0][..], 0xabc, 5001));
-        assert_eq!((f.calls.len(), f.culprit, f.error.as_str()), (4096, Some(2), "rank 2 died"));
+        assert_eq!((f.calls.len(), f.culprit, f.error.clone()), (4096, Some(2), lost(2).to_string()));
         let last = f.calls.last().unwrap();
         assert_eq!((last.info, last.peer, last.state), (call(5000), Some(2), FlightState::Failed));
         assert_eq!(f.calls[4094].info, send);

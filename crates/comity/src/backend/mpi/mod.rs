@@ -19,7 +19,7 @@ use super::{Alarm, Backend, Bufs, Call};
 use crate::{
     CallInfo, Error, LinkKind, Op, Peer, Result,
     boot::World,
-    engine::{Failure, Header, Patience, Stage, Wait, Watch},
+    engine::{Differs, Failure, Header, Patience, Stage, Wait, Watch},
     kernel,
     plan::{Buf, Slice},
     stats::Counters,
@@ -202,7 +202,7 @@ impl<H: Handle> MpiBackend<H> {
     fn explain(&self, stop: Stop, info: CallInfo, limit: Duration) -> Error {
         let call = Some(info);
         let tell = |culprit: usize, cause: String| {
-            let failure = Failure { culprit, by: self.rank, cause, reported: false };
+            let failure = Failure { culprit, by: self.rank, cause, reported: false, calls: None };
             if self.watch.fail(failure.clone()) {
                 self.world.abort(self.context, &failure);
             }
@@ -218,17 +218,15 @@ impl<H: Handle> MpiBackend<H> {
             Stop::Late => {
                 tell(self.rank, format!("did not finish {info} within {limit:?}"));
                 let waiting_for = self.peers.iter().filter(|p| p.rank != self.rank).cloned().collect();
-                Error::Timeout { rank: self.rank, call: info, after: limit, waiting_for }
+                Error::Timeout { rank: self.rank, call: info, after: limit, waiting_for, crossed: Vec::new() }
             }
             Stop::Differs(peer, theirs, differs) => {
-                tell(peer, format!("called {theirs} while rank {} called {info}", self.rank));
-                Error::Mismatch {
-                    rank: self.rank,
-                    ours: info,
-                    peer: self.peers[peer].clone(),
-                    theirs,
-                    differs,
+                let calls = Differs { ours: info, theirs, what: differs };
+                let failure = Failure::differs(peer, self.rank, calls);
+                if self.watch.fail(failure.clone()) {
+                    self.world.abort(self.context, &failure);
                 }
+                self.blame(&failure, call)
             }
             Stop::Peer(peer, cause) => {
                 tell(peer, cause.clone());
@@ -243,6 +241,9 @@ impl<H: Handle> MpiBackend<H> {
 
     fn blame(&self, f: &Failure, call: Option<CallInfo>) -> Error {
         let member = |r: usize| self.peers.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
+        if let Some(Differs { ours, theirs, what }) = f.calls {
+            return Error::Mismatch { rank: f.by, ours, peer: member(f.culprit), theirs, differs: what };
+        }
         if f.reported {
             return Error::Aborted { by: member(f.culprit), reason: f.cause.clone(), call };
         }

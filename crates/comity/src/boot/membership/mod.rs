@@ -16,7 +16,7 @@ use super::{
     liveness::{Liveness, Verdict},
     wire::Note,
 };
-use crate::engine::Failure;
+use crate::engine::{Failure, Header};
 use std::{
     collections::{BTreeMap, VecDeque},
     time::{Duration, Instant},
@@ -79,6 +79,13 @@ pub(super) enum Action {
     Left {
         context: u64,
         member: usize,
+    },
+    /// A member has waited for this one, `mine`, in a call: to compare with its own. What differs is for [`Membership::abort`].
+    Waits {
+        context: u64,
+        mine: usize,
+        member: usize,
+        call: Header,
     },
     /// A member of this group has not been heard for some time.
     Suspect {
@@ -171,6 +178,11 @@ impl Membership {
     /// When to call [`tick`](Self::tick) at the latest.
     pub(super) fn next(&self) -> Option<Instant> {
         if self.leaving { None } else { self.liveness.next() }
+    }
+
+    /// The processes of a group that is open here, in its order.
+    pub(super) fn members(&self, context: u64) -> Option<&[usize]> {
+        Some(&self.groups.get(&context)?.members)
     }
 
     pub(super) fn is_closed(&self, context: u64) -> bool {
@@ -266,6 +278,14 @@ impl Membership {
         self.closed.push_back(context);
         self.early.retain(|(_, note)| context_of(note) != Some(context));
         true
+    }
+
+    /// Tell some members that this rank has waited for them for long in a call.
+    pub(super) fn ask(&mut self, context: u64, members: &[usize], call: &Header) {
+        let Some(group) = self.groups.get(&context) else { return };
+        let others = members.iter().copied().filter(|m| *m != group.mine);
+        let to = self.reachable(group, others);
+        self.tell(to, Note::Waits { context, call: *call });
     }
 
     /// This rank has found a group to have failed.
@@ -370,6 +390,11 @@ impl Membership {
             && !self.groups.contains_key(&context)
         {
             if !self.is_closed(context) {
+                if let Note::Waits { .. } = note {
+                    // Only its last word counts.
+                    let old = |(f, n): &(usize, Note)| matches!(n, Note::Waits { context: c, .. } if *c == context && *f == from);
+                    self.early.retain(|e| !old(e));
+                }
                 self.early.keep_last(MAX_EARLY - 1);
                 self.early.push_back((from, note));
             }
@@ -384,8 +409,14 @@ impl Membership {
                     self.actions.push(Action::Left { context, member });
                 }
             }
-            Note::Abort { context, culprit, by, reported, cause } => {
-                let failure = Failure { culprit: culprit as usize, by: by as usize, cause, reported };
+            Note::Waits { context, call } => {
+                if let Some((group, member)) = self.member(context, from) {
+                    let mine = group.mine;
+                    self.actions.push(Action::Waits { context, mine, member, call });
+                }
+            }
+            Note::Abort { context, culprit, by, reported, cause, calls } => {
+                let failure = Failure { culprit: culprit as usize, by: by as usize, cause, reported, calls };
                 if let Some((_, member)) = self.member(context, from) {
                     self.fail(context, Some(member), failure);
                 }
@@ -434,14 +465,14 @@ impl Membership {
         let Some(presence) = self.presences.get(rank).cloned() else { return };
         let Some((group, member)) = self.member(context, rank) else { return };
         let (mine, left) = (group.mine, group.left.get(member) == Some(&true));
-        let failure = |cause| Failure { culprit: member, by: mine, cause, reported: false };
+        let failure = |cause| Failure { culprit: member, by: mine, cause, reported: false, calls: None };
         let failure = match presence {
             Presence::Gone(words) if words.is_empty() => return self.apply(rank, Note::Leave { context }),
             Presence::Gone(words) => failure(format!("gave up: {words}")),
             Presence::Dead(cause) => failure(cause),
             Presence::Shut(silence) => {
                 let cause = format!("was given up: nothing was heard from it for {silence:.1} s");
-                Failure { culprit: mine, by: member, cause, reported: false }
+                Failure { culprit: mine, by: member, cause, reported: false, calls: None }
             }
             Presence::Oneself | Presence::Absent | Presence::Live => return,
         };
@@ -491,6 +522,7 @@ impl Membership {
             by: failure.by as u32,
             reported: failure.reported,
             cause: failure.cause.clone(),
+            calls: failure.calls,
         };
         let news = |m: &usize| group.knows.get(*m) == Some(&false) && group.has(&self.presences, *m);
         let members: Vec<usize> = members.into_iter().filter(news).collect();
@@ -521,7 +553,7 @@ impl Membership {
 /// The group that a note is about.
 fn context_of(note: &Note) -> Option<u64> {
     match note {
-        Note::Leave { context } | Note::Abort { context, .. } => Some(*context),
+        Note::Leave { context } | Note::Abort { context, .. } | Note::Waits { context, .. } => Some(*context),
         Note::Heartbeat { .. } | Note::Goodbye { .. } | Note::GivenUp { .. } => None,
     }
 }

@@ -1,1 +1,133 @@
-//! x
+//! Single decisions; the simulator has what follows from them.
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+fn failure(culprit: usize, by: usize) -> Failure {
+    Failure { culprit, by, cause: "lost its disk".into(), reported: culprit == by, calls: None }
+}
+
+fn abort(context: u64, f: &Failure) -> Heard {
+    Heard::Note(Note::Abort {
+        context,
+        culprit: f.culprit as u32,
+        by: f.by as u32,
+        reported: f.reported,
+        cause: f.cause.clone(),
+        calls: f.calls,
+    })
+}
+
+/// Process 0 of `size`, connected to all, in group 1 of all.
+fn met(size: usize, silence: Option<Duration>) -> (Membership, Instant) {
+    let now = Instant::now();
+    let mut m = Membership::new(0, size, silence);
+    (1..size).for_each(|r| assert!(m.attach(r, now) && !m.attach(r, now)));
+    assert!(m.enter(1, &(0..size).collect::<Vec<_>>(), 0) && !m.enter(1, &[0], 0));
+    m.actions();
+    (m, now)
+}
+
+/// Whom a note about a failure goes to, and the failure that is taken over.
+fn failed(m: &mut Membership) -> (Vec<usize>, Option<Failure>) {
+    let (mut told, mut found) = (Vec::new(), None);
+    for action in m.actions() {
+        match action {
+            Action::Tell { to, note: Note::Abort { .. } } => told.extend(to),
+            Action::Fail { failure, .. } => found = Some(failure),
+            _ => {}
+        }
+    }
+    (told, found)
+}
+
+#[test]
+fn up_to_64_the_witness_tells_all_and_the_others_nobody() {
+    let (mut m, now) = met(64, Some(LIMIT));
+    m.abort(1, failure(3, 0));
+    assert_eq!(failed(&mut m), ((1..64).collect(), Some(failure(3, 0))));
+    m.abort(1, failure(4, 0));
+    assert_eq!(failed(&mut m), (vec![], None));
+
+    let (mut m, _) = met(64, Some(LIMIT));
+    m.hear(vec![(7, abort(1, &failure(3, 7)))], now);
+    assert_eq!(failed(&mut m), (vec![], Some(failure(3, 7))));
+}
+
+#[test]
+fn a_large_group_is_flooded_past_those_that_are_gone() {
+    let (mut m, now) = met(100, Some(LIMIT));
+    m.hear(vec![(1, Heard::Note(Note::Leave { context: 1 })), (2, abort(1, &failure(3, 9)))], now);
+    let (told, found) = failed(&mut m);
+    // Member 1 has left, 2 knows; the distances are 1, 2, 4, ... 64, both ways.
+    assert_eq!(told, [99, 98, 4, 96, 8, 92, 16, 84, 32, 68, 64, 36]);
+    assert_eq!(found, Some(failure(3, 9)));
+    // The witness is another; it makes sure.
+    m.tick(now, now + LIMIT / 10, 0);
+    assert!(failed(&mut m).0.is_empty());
+}
+
+#[test]
+fn the_witness_makes_sure_with_the_next_beat() {
+    let (mut m, now) = met(100, Some(LIMIT));
+    m.tick(now, now, 0);
+    m.actions();
+    m.abort(1, failure(3, 0));
+    let (first, _) = failed(&mut m);
+    assert_eq!(first.len(), 14);
+    m.tick(now, now + LIMIT / 10, 0);
+    let (second, _) = failed(&mut m);
+    let mut all = [first, second].concat();
+    all.sort_unstable();
+    assert_eq!(all, (1..100).collect::<Vec<_>>());
+
+    // Without beats there is no later.
+    let (mut m, _) = met(100, None);
+    m.abort(1, failure(3, 0));
+    assert_eq!(failed(&mut m).0.len(), 99);
+}
+
+#[test]
+fn leaving_a_failed_group_says_why() {
+    let (mut m, now) = met(4, Some(LIMIT));
+    m.hear(vec![(2, abort(1, &failure(3, 2)))], now);
+    m.actions();
+    assert!(m.leave(1, true) && !m.leave(1, true) && m.is_closed(1));
+    // 2 has said so itself. Nobody is told that this rank left in good order.
+    assert_eq!(failed(&mut m).0, [1, 3]);
+
+    let (mut m, now) = met(4, Some(LIMIT));
+    m.hear(vec![(2, abort(1, &failure(3, 2)))], now);
+    m.actions();
+    m.end("");
+    let notes = m.actions();
+    assert!(
+        matches!(&notes[..], [Action::Tell { to, note: Note::Abort { .. } }, Action::Tell { note: Note::Goodbye { .. }, .. }] if *to == [1, 3]),
+        "{notes:?}"
+    );
+    m.hear(vec![(1, Heard::End(DIED))], now);
+    m.tick(now + LIMIT * 2, now + LIMIT * 2, 0);
+    assert!(m.actions().is_empty() && m.next().is_none());
+}
+
+#[test]
+fn who_was_given_up_blames_itself_also_in_groups_it_opens_later() {
+    let (mut m, now) = met(3, Some(LIMIT));
+    m.hear(vec![(2, Heard::End(DIED)), (2, Heard::Note(Note::GivenUp { silence: 5000 }))], now);
+    let given_up = |f: Option<Failure>| f.map(|f| (f.culprit, f.by, f.cause.contains("5.0 s")));
+    assert_eq!(given_up(failed(&mut m).1), Some((0, 2, true)));
+    m.enter(2, &[2, 0], 1);
+    assert_eq!(given_up(failed(&mut m).1), Some((1, 0, true)));
+    let (rank, words) = m.absent().unwrap_err();
+    assert!(rank == 2 && words.contains("gave this process up after 5.0 s"), "{words}");
+}
+
+#[test]
+fn what_no_member_can_say_is_not_believed() {
+    let (mut m, now) = met(3, Some(LIMIT));
+    m.hear(vec![(1, abort(1, &failure(3, 1))), (1, abort(1, &failure(2, 9)))], now);
+    m.enter(2, &[0, 2], 0);
+    m.hear(vec![(1, abort(2, &failure(1, 1)))], now);
+    assert_eq!(failed(&mut m), (vec![], None));
+}

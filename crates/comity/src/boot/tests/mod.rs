@@ -1,10 +1,11 @@
 //! Worlds of threads: each has its own `Config` and `Endpoint`, as processes have.
 
+mod damage;
 #[cfg(target_os = "linux")]
 mod processes;
 
 use super::*;
-use crate::{Config, Error, Key, LinkKind};
+use crate::{CallInfo, Config, Error, Key, LinkKind, Op};
 use std::{
     io::{Read, Write},
     net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
@@ -388,17 +389,53 @@ fn a_death_is_known_to_all_by_name() {
 }
 
 #[test]
+fn who_waits_tells_in_what_and_differences_are_found() {
+    let all = world(3, |c| c);
+    let call = |seq, root| {
+        let info = CallInfo { seq, count: 3, root: Some(root), ..CallInfo::new(Op::Broadcast) };
+        Header { info, shape: 0, epoch: 0, context: 9 }
+    };
+    // Rank 2 has not opened the group yet; only the last word counts.
+    let mut opened = each(0..2, |r| (r < 2).then(|| all[r].enter_for_test(9, &[2, 1, 0])));
+    all[0].ask(9, &[0, 1], &call(1, 0));
+    all[0].ask(9, &[0], &call(2, 1));
+    let late = all[2].enter_for_test(9, &[2, 1, 0]);
+    await_that("no word", || late.ledger().told(2) == Some(call(2, 1)));
+    assert_eq!(all[2].waits(9, 2), Some((call(2, 1), false)));
+    // The same rank, asked about in another group.
+    let other = all[2].enter_for_test(10, &[0, 2]);
+    assert_eq!(all[2].waits(10, 0), Some((call(2, 1), true)));
+    assert!(all[2].waits(9, 1).is_none() && other.failure().is_none());
+    late.ledger().record(&call(1, 0));
+    assert!(late.ledger().settle().is_none());
+    late.ledger().record(&call(2, 0));
+    let (from, calls) = late.ledger().settle().unwrap();
+    assert_eq!((from, calls.what, calls.theirs, calls.ours), (2, "root", call(2, 1).info, call(2, 0).info));
+    // One that is past that call sees it on its control thread, and tells all.
+    let past = opened[1].take().unwrap();
+    (1..=5).for_each(|seq| past.ledger().record(&call(seq, 0)));
+    all[0].ask(9, &[1], &call(4, 1));
+    let failure = await_failure(&past);
+    assert_eq!((failure.culprit, failure.by), (2, 1));
+    assert_eq!(await_failure(&late), failure);
+    assert_eq!(await_failure(&opened[0].take().unwrap()), failure);
+    assert!(failure.cause.contains("root 1 while rank 1 called") && failure.calls.is_some(), "{failure:?}");
+}
+
+#[test]
 fn an_abort_reaches_all_with_its_words() {
     let all = world(3, |c| c);
     let opened = each(0..3, |r| open(&all[r], 9, &[0, 1, 2]));
-    let failure = Failure { culprit: 1, by: 1, cause: "the disk is full".into(), reported: true };
+    let failure =
+        Failure { culprit: 1, by: 1, cause: "the disk is full".into(), reported: true, calls: None };
     all[1].abort(9, &failure);
     for r in [0, 2] {
         assert_eq!(await_failure(&opened[r].0), failure);
     }
     // The first reason stays.
-    all[2].abort(9, &Failure { culprit: 2, by: 2, cause: "other".into(), reported: true });
-    all[2].abort(9, &Failure { culprit: 7, by: 2, cause: "no such rank".into(), reported: true });
+    all[2].abort(9, &Failure { culprit: 2, by: 2, cause: "other".into(), reported: true, calls: None });
+    all[2]
+        .abort(9, &Failure { culprit: 7, by: 2, cause: "no such rank".into(), reported: true, calls: None });
     thread::sleep(Duration::from_millis(20));
     assert_eq!(opened[0].0.failure(), Some(&failure));
 }

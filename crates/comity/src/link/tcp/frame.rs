@@ -1,36 +1,40 @@
-//! The frame that carries a piece of the stream over a connection: sixteen bytes of header, then
+//! The frame that carries a piece of the stream over a connection: twenty bytes of header, then
 //! the piece. Integers are little endian.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 0..4 | length of the piece, 1 to [`MAX_FRAME`] |
-//! | 4..8 | CRC32C over the length, the number and the piece |
-//! | 8..16 | number of the frame in the stream, from 0 over all connections |
+//! | 4..12 | number of the frame in the stream, from 0 over all connections |
+//! | 12..16 | CRC32C of the twelve bytes before |
+//! | 16..20 | CRC32C of those twelve bytes and the piece |
+//!
+//! A header has a checksum of its own, so that nobody waits for bytes that a damaged length announces.
 
 use crate::link::LinkError;
 use crc_fast::{CrcAlgorithm, Digest};
 
 /// Bytes of a header.
-pub(super) const HEADER: usize = 16;
+pub(super) const HEADER: usize = 20;
+/// Bytes of a header that its own checksum covers.
+const COVERED: usize = 12;
 /// The longest piece that a receiver takes.
 pub(super) const MAX_FRAME: usize = 1 << 20;
 /// The longest piece that a sender makes: it fits the second-level cache, so that what the
 /// checksum has just read the system copies from there.
 pub(super) const FRAME: usize = 256 << 10;
+/// A piece up to this long is lent only when it is whole and right.
+pub(super) const SMALL: usize = 2 << 10;
 
-const _: () = assert!(FRAME <= MAX_FRAME);
+const _: () = assert!(FRAME <= MAX_FRAME && SMALL < FRAME);
 
 /// A CRC32C in the making.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Checksum(Digest);
 
 impl Checksum {
-    fn of_header(len: u32, number: u64) -> Self {
-        let mut covered = [0; 12];
-        covered[..4].copy_from_slice(&len.to_le_bytes());
-        covered[4..].copy_from_slice(&number.to_le_bytes());
+    fn of_header(covered: &[u8; COVERED]) -> Self {
         let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-        digest.update(&covered);
+        digest.update(covered);
         Self(digest)
     }
 
@@ -47,18 +51,26 @@ impl Checksum {
 /// The header of frame `number`, which carries `parts` one after the other.
 pub(super) fn header(number: u64, parts: [&[u8]; 2]) -> [u8; HEADER] {
     // FRAME bounds the length.
-    let len = (parts[0].len() + parts[1].len()) as u32;
-    let mut checksum = Checksum::of_header(len, number);
+    let (mut header, mut checksum) = start((parts[0].len() + parts[1].len()) as u32, number);
     for part in parts {
         if !part.is_empty() {
             checksum.update(part);
         }
     }
-    let mut header = [0; HEADER];
-    header[..4].copy_from_slice(&len.to_le_bytes());
-    header[4..8].copy_from_slice(&checksum.value().to_le_bytes());
-    header[8..].copy_from_slice(&number.to_le_bytes());
+    header[16..].copy_from_slice(&checksum.value().to_le_bytes());
     header
+}
+
+/// All of a header but the checksum of the piece, and that in the making.
+pub(super) fn start(len: u32, number: u64) -> ([u8; HEADER], Checksum) {
+    let mut covered = [0; COVERED];
+    covered[..4].copy_from_slice(&len.to_le_bytes());
+    covered[4..].copy_from_slice(&number.to_le_bytes());
+    let checksum = Checksum::of_header(&covered);
+    let mut header = [0; HEADER];
+    header[..COVERED].copy_from_slice(&covered);
+    header[COVERED..16].copy_from_slice(&checksum.value().to_le_bytes());
+    (header, checksum)
 }
 
 /// A frame whose header has arrived.
@@ -66,6 +78,10 @@ pub(super) fn header(number: u64, parts: [&[u8]; 2]) -> [u8; HEADER] {
 pub(super) struct Arriving {
     /// Bytes of the piece that the reader has not had.
     pub(super) left: usize,
+    /// Bytes of it that the reader has had.
+    pub(super) given: usize,
+    /// The whole piece is here, and right.
+    pub(super) sound: bool,
     announced: u32,
     checksum: Checksum,
 }
@@ -73,9 +89,18 @@ pub(super) struct Arriving {
 impl Arriving {
     /// Read the header of frame `due`.
     pub(super) fn parse(header: &[u8; HEADER], due: u64) -> Result<Self, LinkError> {
-        let [l0, l1, l2, l3, c0, c1, c2, c3, number @ ..] = *header;
-        let len = u32::from_le_bytes([l0, l1, l2, l3]);
-        let number = u64::from_le_bytes(number);
+        let word =
+            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let mut covered = [0; COVERED];
+        covered.copy_from_slice(&header[..COVERED]);
+        let checksum = Checksum::of_header(&covered);
+        let (announced, computed) = (word(12), checksum.value());
+        if announced != computed {
+            return Err(LinkError(format!(
+                "sent a damaged frame header (checksum {announced:#010x}, its bytes give {computed:#010x})"
+            )));
+        }
+        let (len, number) = (word(0), u64::from(word(4)) | u64::from(word(8)) << 32);
         if number != due {
             return Err(LinkError(format!(
                 "sent a frame that is out of sequence (number {number}, {due} was due)"
@@ -87,11 +112,12 @@ impl Arriving {
         if len as usize > MAX_FRAME {
             return Err(LinkError(format!("sent a frame that is {len} bytes long (at most {MAX_FRAME})")));
         }
-        Ok(Self {
-            left: len as usize,
-            announced: u32::from_le_bytes([c0, c1, c2, c3]),
-            checksum: Checksum::of_header(len, number),
-        })
+        Ok(Self { left: len as usize, given: 0, sound: false, announced: word(16), checksum })
+    }
+
+    /// Whether it may be lent before it is whole.
+    pub(super) fn is_large(&self) -> bool {
+        self.given + self.left > SMALL
     }
 
     /// Count the next bytes of the piece into the checksum.
@@ -100,9 +126,10 @@ impl Arriving {
     }
 
     /// Compare the checksums once the last byte was added.
-    pub(super) fn check(&self) -> Result<(), LinkError> {
+    pub(super) fn check(&mut self) -> Result<(), LinkError> {
         let computed = self.checksum.value();
         if computed == self.announced {
+            self.sound = true;
             return Ok(());
         }
         let announced = self.announced;
@@ -146,9 +173,15 @@ mod tests {
         }
 
         #[test]
-        fn any_header_parses_or_is_refused(bytes: [u8; HEADER], due: u64) {
-            if let Ok(frame) = Arriving::parse(&bytes, due) {
-                prop_assert!((1..=MAX_FRAME).contains(&frame.left));
+        fn any_change_of_a_header_is_seen(number: u64, piece: Vec<u8>, change in 1u128.., at in 0usize..=4) {
+            let piece = [&piece[..], b"x"].concat();
+            let mut bytes = header(number, [&piece, &[]]);
+            bytes.iter_mut().skip(at).zip(change.to_le_bytes()).for_each(|(b, c)| *b ^= c);
+            if let Ok(mut frame) = Arriving::parse(&bytes, number) {
+                // Only the last field has changed.
+                prop_assert_eq!(frame.left, piece.len());
+                frame.add(&piece);
+                prop_assert!(frame.check().is_err());
             }
         }
     }

@@ -3,8 +3,6 @@
 use super::{
     TcpLink,
     frame::{self, HEADER},
-    recv::Receiver,
-    send::Sender,
 };
 use crate::{fuzz::Dice, link::Link};
 use std::{io::Write, net::TcpStream, os::fd::OwnedFd, os::unix::net::UnixStream};
@@ -80,6 +78,5 @@ fn link(streams: &[Vec<u8>]) -> Option<TcpLink> {
         peer.write_all(bytes).ok()?;
         sockets.push(TcpStream::from(OwnedFd::from(us)));
     }
-    let receiver = Receiver::new(sockets.len());
-    Some(TcpLink { sockets, sender: Sender::default(), receiver, error: None })
+    Some(TcpLink::over(sockets))
 }

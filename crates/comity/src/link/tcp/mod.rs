@@ -5,6 +5,8 @@
 //! the caller's memory; only what is lent to a reduction, and a few bytes read ahead, lie in a
 //! buffer of the link.
 
+#[cfg(test)]
+mod damage;
 mod frame;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
@@ -19,7 +21,7 @@ use recv::Receiver;
 use send::Sender;
 use std::{
     io,
-    net::{Shutdown, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     os::fd::{AsFd, BorrowedFd},
 };
 
@@ -41,6 +43,10 @@ pub(crate) struct TcpLink {
     sender: Sender,
     receiver: Receiver,
     error: Option<LinkError>,
+    /// By connection, here and there; unknown for one that had ended by the time that it was handed over.
+    ends: Vec<Option<(SocketAddr, SocketAddr)>>,
+    /// The connection on which the error was seen.
+    at: usize,
 }
 
 impl TcpLink {
@@ -57,12 +63,20 @@ impl TcpLink {
         for stream in &streams {
             socket::prepare(stream, options)?;
         }
-        let receiver = Receiver::new(streams.len());
-        Ok(Self { sockets: streams, sender: Sender::default(), receiver, error: None })
+        Ok(Self::over(streams))
     }
 
-    /// Keep the first error.
-    fn fail(&mut self, e: LinkError) -> LinkError {
+    fn over(sockets: Vec<TcpStream>) -> Self {
+        let ends = sockets.iter().map(|s| s.local_addr().ok().zip(s.peer_addr().ok())).collect();
+        let receiver = Receiver::new(sockets.len());
+        Self { sockets, sender: Sender::default(), receiver, error: None, ends, at: 0 }
+    }
+
+    /// Keep the first error, and where it was seen.
+    fn fail(&mut self, e: LinkError, at: usize) -> LinkError {
+        if self.error.is_none() {
+            self.at = at;
+        }
         self.error.get_or_insert(e).clone()
     }
 }
@@ -80,12 +94,12 @@ impl Link for TcpLink {
         if let Some(e) = &self.error {
             return Err(e.clone());
         }
-        self.sender.put(&self.sockets, head, body).map_err(|e| self.fail(e))
+        self.sender.put(&self.sockets, head, body).map_err(|e| self.fail(e, self.sender.turn))
     }
 
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
         if let Err(e) = self.receiver.gather(&self.sockets, want) {
-            self.fail(e);
+            self.fail(e, self.receiver.turn);
         }
         match &self.error {
             Some(e) if self.receiver.ready().is_empty() => Err(e.clone()),
@@ -100,12 +114,24 @@ impl Link for TcpLink {
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
         let mut taken = 0;
         if let Err(e) = self.receiver.take(&self.sockets, dst, &mut taken) {
-            self.fail(e);
+            self.fail(e, self.receiver.turn);
         }
         match &self.error {
             Some(e) if taken == 0 => Err(e.clone()),
             _ => Ok(taken),
         }
+    }
+
+    fn unproven(&self) -> usize {
+        self.receiver.unproven()
+    }
+
+    fn is_inside(&self) -> bool {
+        self.receiver.is_inside()
+    }
+
+    fn path(&self) -> Option<(SocketAddr, SocketAddr)> {
+        self.ends.get(if self.error.is_some() { self.at } else { self.receiver.turn }).copied().flatten()
     }
 
     // The system wakes whoever polls a socket, announced or not.

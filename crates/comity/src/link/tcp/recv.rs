@@ -1,9 +1,12 @@
 //! The receiving half: frames in order from the connections in turn, checked, lent where they lie
 //! or received straight into their place.
+//!
+//! A small frame is lent when it is whole and right. The bytes of a large one are lent as they come, but for the last ones, and
+//! [`Receiver::unproven`] says how many of them are out before the checksum could be compared.
 
 use super::{
     CHUNK,
-    frame::{Arriving, HEADER},
+    frame::{Arriving, HEADER, SMALL},
     socket::receive,
 };
 use crate::link::{LinkError, SMALL_WANT};
@@ -14,6 +17,8 @@ const INBOX: usize = 256 << 10;
 /// How far to read beyond what was asked for, to get the next header, or a small message whole,
 /// with the same call. What of it must be copied again is little.
 const AHEAD: usize = 4 << 10;
+
+const _: () = assert!(SMALL + HEADER <= AHEAD);
 
 /// What was read from a connection ahead of its use: a header, or bytes to lend.
 #[derive(Debug)]
@@ -72,6 +77,8 @@ pub(super) struct Receiver {
     joint_end: usize,
     /// Nothing more will come from the connections.
     ended: bool,
+    /// What was given out of the frame that turned out to be damaged.
+    spoilt: usize,
 }
 
 impl Receiver {
@@ -86,6 +93,7 @@ impl Receiver {
             joint_start: 0,
             joint_end: 0,
             ended: false,
+            spoilt: 0,
         }
     }
 
@@ -95,6 +103,19 @@ impl Receiver {
             &self.joint[self.joint_start..self.joint_end]
         } else {
             &self.inboxes[self.turn].unread()[..self.checked]
+        }
+    }
+
+    /// How many bytes that were given out belong to a frame that is not checked yet.
+    pub(super) fn unproven(&self) -> usize {
+        self.frame.filter(|f| !f.sound).map_or(self.spoilt, |f| f.given)
+    }
+
+    /// Whether a frame has begun whose end has not come.
+    pub(super) fn is_inside(&self) -> bool {
+        match self.frame {
+            Some(frame) => !frame.sound,
+            None => !self.inboxes[self.turn].unread().is_empty(),
         }
     }
 
@@ -153,7 +174,7 @@ impl Receiver {
                 break;
             }
             let turn = self.turn;
-            let all = if self.frame.is_some() {
+            let all = if self.frame.is_some_and(|f| f.is_large()) {
                 self.receive_into(sockets, rest, taken)?
             } else {
                 self.read(sockets, 0)? == AHEAD
@@ -223,6 +244,9 @@ impl Receiver {
         let Some(frame) = &mut self.frame else { return Ok(0) };
         let unread = self.inboxes[self.turn].unread();
         let run = unread.len().min(frame.left);
+        if run < frame.left && !frame.is_large() {
+            return Ok(0);
+        }
         if run > self.checked {
             frame.add(&unread[self.checked..run]);
             self.checked = run;
@@ -245,6 +269,7 @@ impl Receiver {
     fn advance_frame(&mut self, n: usize) {
         let Some(frame) = &mut self.frame else { return };
         frame.left -= n;
+        frame.given += n;
         if frame.left == 0 {
             self.frame = None;
             self.number += 1;
@@ -266,6 +291,7 @@ impl Receiver {
     /// The stream cannot go on: forget what has arrived beyond this point.
     fn spoilt(&mut self, e: LinkError) -> LinkError {
         self.ended = true;
+        self.spoilt = self.unproven();
         self.frame = None;
         self.checked = 0;
         for inbox in &mut self.inboxes {

@@ -2,7 +2,7 @@
 
 use super::{
     CHUNK,
-    frame::{FRAME, HEADER, header},
+    frame::{FRAME, HEADER, SMALL, header},
     socket::send,
 };
 use crate::link::LinkError;
@@ -16,6 +16,15 @@ struct Open {
     left: usize,
 }
 
+impl Open {
+    /// `n` more bytes are with the system; how many of them are the header's.
+    fn pass_header(&mut self, n: usize) -> usize {
+        let of_header = n.min(HEADER - self.header_sent);
+        self.header_sent += of_header;
+        of_header
+    }
+}
+
 /// Where the outgoing stream stands.
 #[derive(Debug, Default)]
 pub(super) struct Sender {
@@ -24,6 +33,8 @@ pub(super) struct Sender {
     /// The connection that it travels on.
     pub(super) turn: usize,
     open: Option<Open>,
+    /// The frame that leaves together with the open one.
+    next: Option<Open>,
 }
 
 impl Sender {
@@ -40,21 +51,47 @@ impl Sender {
             let Some(socket) = sockets.get(self.turn) else { break };
             let number = self.number;
             // The whole frame is at hand when it opens, so its checksum can travel in front.
-            let open = self.open.get_or_insert_with(|| Open {
-                header: header(number, window(head, body, accepted, FRAME)),
+            let frame = |number, from: usize, left| Open {
+                header: header(number, window(head, body, from, left)),
                 header_sent: 0,
-                left: FRAME.min(total - accepted),
+                left,
+            };
+            let open = self.open.get_or_insert_with(|| {
+                // A large message's head goes in a frame of its own, which is small: what decides where the rest belongs is
+                // not believed before it has been checked.
+                let alone = head.len().saturating_sub(accepted);
+                if alone == 0 || alone > SMALL || total - accepted <= SMALL {
+                    return frame(number, accepted, FRAME.min(total - accepted));
+                }
+                if sockets.len() == 1 {
+                    // It leaves in one go with the frame behind it.
+                    let behind = accepted + alone;
+                    self.next = Some(frame(number + 1, behind, FRAME.min(total - behind)));
+                }
+                frame(number, accepted, alone)
             });
             let [h, b] = window(head, body, accepted, open.left);
             let start = &open.header[open.header_sent..];
-            let asked = start.len() + h.len() + b.len();
-            let sent = send(socket, &[IoSlice::new(start), IoSlice::new(h), IoSlice::new(b)])?;
-            let of_header = sent.min(start.len());
-            open.header_sent += of_header;
-            open.left -= sent - of_header;
-            accepted += sent - of_header;
-            if open.left == 0 {
-                self.open = None;
+            let (start2, [h2, b2]) = match &self.next {
+                Some(next) if h.len() + b.len() == open.left => {
+                    (&next.header[..], window(head, body, accepted + open.left, next.left))
+                }
+                _ => (&[][..], [&[][..]; 2]),
+            };
+            let parts = [start, h, b, start2, h2, b2];
+            let asked: usize = parts.iter().map(|p| p.len()).sum();
+            let sent = send(socket, &parts.map(IoSlice::new))?;
+            let mut rest = sent;
+            while let Some(open) = &mut self.open {
+                rest -= open.pass_header(rest);
+                let n = rest.min(open.left);
+                open.left -= n;
+                accepted += n;
+                rest -= n;
+                if open.left > 0 {
+                    break;
+                }
+                self.open = self.next.take();
                 self.number += 1;
                 self.turn = (self.turn + 1) % sockets.len();
             }

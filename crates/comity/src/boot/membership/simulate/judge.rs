@@ -220,6 +220,8 @@ impl Judge {
                     };
                     let Some(from) = own else { continue };
                     let due = from.max(entered).max(self.woke[rank]) + bound;
+                    // Who could not be reached could not be told.
+                    let due = due.max(s.mended(due) + SECOND + 2 * s.slowness());
                     let due = due.min(self.promptly(s, g).map_or(u64::MAX, |p| from + p));
                     let knew = member.failed.as_ref().map(|(at, _)| *at);
                     if due <= s.end && knew.is_none_or(|at| at > due) {

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 pub(super) const MS: u64 = 1000;
 pub(super) const SECOND: u64 = 1_000_000;
+pub(super) const NEVER: u64 = u64::MAX / 2;
 
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
@@ -31,7 +32,7 @@ pub(super) struct Plan {
     pub(super) context: u64,
     /// World ranks.
     pub(super) members: Vec<usize>,
-    /// When each member opens it.
+    /// When each member opens it; [`NEVER`]: not at all.
     pub(super) enter: Vec<u64>,
     /// When each member leaves it in good order, if it does.
     pub(super) leave: Vec<Option<u64>>,
@@ -93,7 +94,7 @@ impl Scenario {
         s.gather(&mut dice, calm);
         s.strike(&mut dice, calm);
         let last = s.faults.iter().map(Fault::last).max().unwrap_or(0);
-        let opened = s.groups.iter().flat_map(|g| g.enter.iter().copied()).max().unwrap_or(0);
+        let opened = s.opened();
         let need = if size > 300 && s.faults.iter().all(Fault::is_seen_at_once) {
             // Long enough for the news to get around.
             SECOND
@@ -101,6 +102,19 @@ impl Scenario {
             limit + SECOND
         };
         s.end = last.max(opened) + need + 2 * s.slack() + 10 * MS;
+        s
+    }
+
+    /// A large group that one in nine has opened when one of these aborts it.
+    pub(super) fn sparse(seed: u64) -> Self {
+        let mut s = Self::new(seed, Some(65..=80));
+        let n = s.size;
+        let enter = (0..n).map(|m| if m % 9 == 0 { MS } else { NEVER }).collect();
+        s.groups = vec![Plan { context: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
+        (s.goodbyes, s.linger) = (Vec::new(), None);
+        let by = Dice::new(seed).below(7) * 9;
+        s.faults = vec![Fault::Abort { group: 0, by, culprit: by, at: 100 * MS }];
+        s.end = s.limit + 2 * SECOND;
         s
     }
 
@@ -116,12 +130,14 @@ impl Scenario {
             }
             let begin = i as u64 * dice.between(0, self.limit / 5);
             let spread = [MS, 50 * MS, self.limit / 2][if calm { dice.below(2) } else { dice.below(3) }];
-            let enter: Vec<u64> = members.iter().map(|_| begin + dice.between(0, spread)).collect();
+            let absent = if !calm && dice.chance(15) { dice.between(10, 95) } else { 0 };
+            let mut comes = |_| if dice.chance(absent) { NEVER } else { begin + dice.between(0, spread) };
+            let enter: Vec<u64> = members.iter().map(&mut comes).collect();
             let mut leave = vec![None; n];
             if !calm && dice.chance(40) {
                 let percent = [5, 30, 90][dice.below(3)];
                 for (leave, enter) in leave.iter_mut().zip(&enter) {
-                    if dice.chance(percent) {
+                    if *enter < NEVER && dice.chance(percent) {
                         *leave = Some(enter + dice.between(0, self.limit / 2));
                     }
                 }
@@ -135,9 +151,14 @@ impl Scenario {
         }
     }
 
+    /// When all groups are open, to all that come.
+    fn opened(&self) -> u64 {
+        self.groups.iter().flat_map(|g| g.enter.iter().copied()).filter(|e| *e < NEVER).max().unwrap_or(0)
+    }
+
     /// Choose what goes wrong.
     fn strike(&mut self, dice: &mut Dice, calm: bool) {
-        let opened = self.groups.iter().flat_map(|g| g.enter.iter().copied()).max().unwrap_or(0);
+        let opened = self.opened();
         if calm {
             let at = opened + 20 * MS + self.slack() + dice.between(0, self.limit / 5);
             let fault = match dice.below(10) {
@@ -220,6 +241,45 @@ impl Scenario {
         self.delay.1 + self.lag.1
     }
 
+    /// Whether a cut keeps what is sent from one rank to another at a time, and until when; for ever, if one does.
+    pub(super) fn cut(&self, from: usize, to: usize, sent: u64) -> Option<Option<u64>> {
+        let cuts = self.faults.iter().filter_map(|f| match f {
+            Fault::Cut { side, both, at, to: end }
+                if (*at..end.unwrap_or(u64::MAX)).contains(&sent)
+                    && side[from] != side[to]
+                    && (*both || side[from]) =>
+            {
+                Some(*end)
+            }
+            _ => None,
+        });
+        cuts.max_by_key(|end| end.unwrap_or(u64::MAX))
+    }
+
+    /// When the host of a rank runs, from a time on, if it ever does.
+    pub(super) fn runs(&self, rank: usize, from: u64) -> Option<u64> {
+        let mut at = from;
+        for fault in &self.faults {
+            match fault {
+                Fault::Power { rank: r, at: since } if *r == rank && *since <= from => return None,
+                Fault::Stop { rank: r, at: since, to, host: true } if *r == rank && *since <= from => {
+                    at = at.max((*to)?);
+                }
+                _ => {}
+            }
+        }
+        Some(at)
+    }
+
+    /// When the last of the cuts that began before `at` and do not last was mended.
+    pub(super) fn mended(&self, at: u64) -> u64 {
+        let cuts = self.faults.iter().filter_map(|f| match f {
+            Fault::Cut { at: since, to: Some(to), .. } if *since <= at => Some(*to),
+            _ => None,
+        });
+        cuts.max().unwrap_or(0)
+    }
+
     /// How much later still because of slow control threads.
     pub(super) fn slowness(&self) -> u64 {
         self.faults.iter().map(|f| if let Fault::Slow { lag, .. } = f { *lag } else { 0 }).sum()
@@ -250,9 +310,9 @@ fn size(dice: &mut Dice, sizes: Option<RangeInclusive<usize>>) -> usize {
         (Some(sizes), _) => (*sizes.start(), *sizes.end()),
         (_, 0..6000) => (2, 8),
         (_, 6000..9000) => (9, 24),
-        (_, 9000..9780) => (25, 64),
-        (_, 9780..9960) => (65, 130),
-        (_, 9960..9995) => (131, 300),
+        (_, 9000..9880) => (25, 64),
+        (_, 9880..9975) => (65, 130),
+        (_, 9975..9996) => (131, 300),
         _ => (301, 1024),
     };
     dice.between(low as u64, high as u64) as usize

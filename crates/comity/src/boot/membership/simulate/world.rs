@@ -175,7 +175,7 @@ impl<'a> World<'a> {
                 world.processes[rank].membership.attach(other, now);
             }
             world.perform(rank, Occasion::Call);
-            world.wait(rank);
+            world.idle(rank);
         }
         world
     }
@@ -270,8 +270,8 @@ impl<'a> World<'a> {
         self.processes[rank].membership.hear(heard, now);
         self.perform(rank, Occasion::Hear);
         for (_, heard) in last.into_iter().flatten() {
-            if let Heard::Note(Note::Abort { context, culprit, by, reported, cause }) = heard {
-                let failure = Failure { culprit: culprit as usize, by: by as usize, cause, reported };
+            if let Heard::Note(Note::Abort { context, culprit, by, reported, cause, calls }) = heard {
+                let failure = Failure { culprit: culprit as usize, by: by as usize, cause, reported, calls };
                 self.fail(rank, context, failure);
             }
         }
@@ -282,23 +282,24 @@ impl<'a> World<'a> {
         self.processes[rank].membership.tick(heard_until, now, self.now);
         self.perform(rank, Occasion::Tick);
         if self.processes[rank].running {
-            self.wait(rank);
+            self.idle(rank);
         }
     }
 
     /// The control thread begins to wait.
-    fn wait(&mut self, rank: usize) {
-        self.processes[rank].waits = self.now;
-        self.wake(rank);
-    }
-
-    /// Find when the control thread gets its turn: some time after there is something to do.
-    fn wake(&mut self, rank: usize) {
-        let process = &self.processes[rank];
+    fn idle(&mut self, rank: usize) {
+        let process = &mut self.processes[rank];
+        process.waits = self.now;
         let came = process.inbox.peek().map_or(u64::MAX, |d| d.0.at);
         let due = process.membership.next();
         let due = due.map_or(u64::MAX, |t| t.duration_since(self.zero).as_micros() as u64);
-        let first = came.min(due).max(process.waits);
+        self.wake(rank, came.min(due));
+    }
+
+    /// The control thread gets its turn some time after there is something to do, at `first`.
+    fn wake(&mut self, rank: usize, first: u64) {
+        let process = &self.processes[rank];
+        let first = first.max(process.waits);
         if first >= process.turn || first == u64::MAX {
             return;
         }
@@ -389,9 +390,11 @@ impl<'a> World<'a> {
                 }
                 let long = to.is_none_or(|to| to - now >= self.scenario.limit);
                 if long {
-                    let surely = to.is_none_or(|to| {
-                        to - now > self.scenario.limit + 2 * self.scenario.slowness() + self.scenario.slack()
-                    });
+                    // Whoever sleeps as well may wake when this one is heard again.
+                    let alone =
+                        self.scenario.faults.iter().filter(|f| matches!(f, Fault::Stop { .. })).count() == 1;
+                    let most = self.scenario.limit + 2 * self.scenario.slowness() + self.scenario.slack();
+                    let surely = to.is_none_or(|to| alone && to - now > most);
                     self.judge.cause(Cause::Ended { rank, at: now, surely });
                 }
             }
@@ -418,7 +421,7 @@ impl<'a> World<'a> {
             return;
         }
         let cause = format!("fault {i} of seed {}", self.scenario.seed);
-        let failure = Failure { culprit, by, cause, reported: culprit == by };
+        let failure = Failure { culprit, by, cause, reported: culprit == by, calls: None };
         if member.failed.is_none() {
             member.failed = Some((self.now, failure.clone()));
             self.judge.cause(Cause::Aborted { group: g, rank, at: self.now, failure: failure.clone() });
@@ -455,28 +458,29 @@ impl<'a> World<'a> {
             return;
         }
         let (low, high) = self.scenario.delay;
-        let mut at = self.now + self.dice.between(low, high);
+        // What a cut holds up is sent again when it is over, unless the next has begun.
+        let mut sent = self.now;
+        while let Some(end) = self.scenario.cut(from, to, sent) {
+            let Some(end) = end else {
+                self.broken[stream] = true;
+                return;
+            };
+            // By a host that has power and runs.
+            let Some(end) = self.scenario.runs(from, end) else {
+                self.broken[stream] = true;
+                return;
+            };
+            sent = end;
+        }
+        let mut at = sent + self.dice.between(low, high);
         for fault in &self.scenario.faults {
-            match fault {
-                Fault::Cut { side, both, at: begin, to: end, .. }
-                    if (*begin..end.unwrap_or(u64::MAX)).contains(&self.now)
-                        && side[from] != side[to]
-                        && (*both || side[from]) =>
-                {
-                    let Some(end) = end else {
-                        self.broken[stream] = true;
-                        return;
-                    };
-                    at = at.max(end + self.dice.between(low, high));
-                }
-                // What comes to a host that does not run is sent again later.
-                Fault::Stop { rank, at: begin, to: end, host: true }
-                    if *rank == to && (*begin..end.unwrap_or(u64::MAX)).contains(&at) =>
-                {
-                    let again = self.dice.between(0, self.scenario.limit / 50);
-                    at = end.map_or(u64::MAX / 2, |end| end + again);
-                }
-                _ => {}
+            // What comes to a host that does not run is sent again later.
+            if let Fault::Stop { rank, at: begin, to: end, host: true } = fault
+                && *rank == to
+                && (*begin..end.unwrap_or(u64::MAX)).contains(&at)
+            {
+                let again = self.dice.between(0, self.scenario.limit / 50);
+                at = end.map_or(u64::MAX / 2, |end| end + again);
             }
         }
         let at = at.max(self.arrivals[stream]);
@@ -484,7 +488,7 @@ impl<'a> World<'a> {
         self.number += 1;
         self.processes[to].inbox.push(Reverse(Due { at, number: self.number, what: (from, item) }));
         if self.processes[to].stopped <= self.now {
-            self.wake(to);
+            self.wake(to, at);
         }
     }
 
@@ -534,7 +538,7 @@ impl<'a> World<'a> {
                         self.judge.left(self.scenario, rank, g, member, failed);
                     }
                 }
-                Action::Suspect { .. } | Action::News | Action::Log(_) => {}
+                Action::Suspect { .. } | Action::News | Action::Log(_) | Action::Waits { .. } => {}
             }
         }
     }

@@ -1,0 +1,185 @@
+//! Ten thousand hostile connections to a job whose processes may open 256 files: half of them while a rank is awaited, half while
+//! the ranks add up all the time. The job comes about, every sum is right, and nothing is left of them.
+#![cfg(target_os = "linux")]
+#![allow(missing_docs)]
+
+#[path = "hostile/crowd.rs"]
+mod crowd;
+#[path = "hostile/member.rs"]
+mod member;
+
+use comity::{Config, Key, boot::Store};
+use crowd::{Crowd, Kind, Recorded};
+use member::{KEY, Member, acted};
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+const TEST: &str = "ten_thousand_hostile_connections_harm_nobody";
+const PHASE: usize = 5000;
+/// Connections that a listener keeps before they show the key; see SECURITY.md.
+const HALF_OPEN: usize = 64;
+const MEMORY_EACH: usize = 64 << 10;
+const TIME_EACH: Duration = Duration::from_secs(2);
+/// What a machine that does other things may add.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// What a process sends first to a store at whose place this test listens.
+fn recorded_first(key: [u8; 32]) -> Vec<u8> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    thread::scope(|s| {
+        s.spawn(move || {
+            let config = Config::new(1, 3).store(&at).unwrap().job("hostile").key(Key::from(key));
+            // It gives up when nobody answers.
+            config.join_timeout(Duration::from_millis(200)).connect().unwrap_err();
+        });
+        let (mut stream, _) = listener.accept().unwrap();
+        drop(listener);
+        read_some(&mut stream)
+    })
+}
+
+fn read_some(stream: &mut TcpStream) -> Vec<u8> {
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut buf = vec![0; 4096];
+    let n = stream.read(&mut buf).unwrap();
+    buf.truncate(n);
+    buf
+}
+
+/// The first and the third message of a rank that joins a job of this key.
+fn recorded_handshake() -> (Vec<u8>, Vec<u8>) {
+    let store =
+        Store::start(([127, 0, 0, 1], 0).into(), 3, &Key::from(KEY), "hostile", Duration::from_secs(9))
+            .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (at, real) = (listener.local_addr().unwrap().to_string(), store.addr());
+    thread::scope(|s| {
+        s.spawn(move || {
+            let config = Config::new(1, 3).store(&at).unwrap().job("hostile").key(Key::from(KEY));
+            config.join_timeout(Duration::from_millis(300)).connect().unwrap_err();
+        });
+        let (mut near, _) = listener.accept().unwrap();
+        drop(listener);
+        let mut far = TcpStream::connect(real).unwrap();
+        let first = read_some(&mut near);
+        far.write_all(&first).unwrap();
+        let answer = read_some(&mut far);
+        near.write_all(&answer).unwrap();
+        let third = read_some(&mut near);
+        let _ = near.shutdown(Shutdown::Both);
+        (first, third)
+    })
+}
+
+/// What a phase cost the processes that were attacked.
+struct Before {
+    files: usize,
+    memory: usize,
+    cpu: Duration,
+}
+
+fn before(who: &Member) -> Before {
+    Before { files: who.files(), memory: who.memory(), cpu: who.control_time() }
+}
+
+/// Attack `at` by a phase's number of connections, with `meanwhile` after half of them; look at `members` all the time.
+fn attack(
+    what: &str,
+    recorded: &Recorded,
+    at: &[SocketAddr],
+    members: &[&Member],
+    meanwhile: impl FnOnce(),
+) -> Duration {
+    let start: Vec<Before> = members.iter().map(|m| before(m)).collect();
+    let (mut files, mut memory) = (vec![0; members.len()], vec![0; members.len()]);
+    let crowd = Crowd::start(PHASE, at.to_vec(), recorded.clone());
+    let (begun, mut meanwhile) = (Instant::now(), Some(meanwhile));
+    while !crowd.is_over() {
+        if crowd.done() > PHASE / 2
+            && let Some(act) = meanwhile.take()
+        {
+            act();
+        }
+        for (i, m) in members.iter().enumerate() {
+            files[i] = m.files().saturating_sub(start[i].files).max(files[i]);
+            memory[i] = m.memory().saturating_sub(start[i].memory).max(memory[i]);
+        }
+        thread::sleep(Duration::from_millis(2));
+        assert!(begun.elapsed() < Duration::from_secs(120), "{what}: the crowd does not end");
+    }
+    let (took, lives) = (begun.elapsed(), crowd.join());
+    println!("{what}: {PHASE} connections in {took:.1?}");
+    for (kind, (n, longest)) in &lives {
+        println!("  {n:5} {kind:?}: closed after {longest:.2?} at most");
+        assert!(*longest < TIME_EACH + SLACK, "{what}: {kind:?} was kept for {longest:?}");
+    }
+    for (i, m) in members.iter().enumerate() {
+        let cpu = m.control_time().saturating_sub(start[i].cpu);
+        println!(
+            "  {}: {} descriptors and {} KiB more at most, {cpu:?} of its control thread's time",
+            m.name,
+            files[i],
+            memory[i] >> 10
+        );
+        assert!(memory[i] <= HALF_OPEN * MEMORY_EACH, "{what}: {} grew by {} KiB", m.name, memory[i] >> 10);
+    }
+    took
+}
+
+#[test]
+fn ten_thousand_hostile_connections_harm_nobody() {
+    if acted() {
+        return;
+    }
+    let (first, third) = recorded_handshake();
+    let recorded = Recorded { stranger: recorded_first([1; 32]), first, third };
+    let store = Member::start(TEST, "store");
+    let at: SocketAddr = store.hear("listens").parse().unwrap();
+    let rank = |r: usize| Member::start(TEST, &format!("rank {r} {at}"));
+    let mut ranks = vec![rank(0), rank(1)];
+    store.await_connections(2);
+    let files = store.files();
+    // A rank that waits for the others cannot be connected to.
+    assert!(ranks.iter().all(|r| r.listeners().is_empty()));
+
+    attack("a rank is awaited", &recorded, &[at], &[&store], || ranks.push(rank(2)));
+    let members = [&store, &ranks[0], &ranks[1], &ranks[2]];
+    ranks.iter().for_each(|r| assert_eq!(r.hear("ready"), "3"));
+    // Two ranks' connections have ended as well.
+    store.await_files(files - 2);
+
+    // Rank 1 can open 16 files more: the crowd finds it without any.
+    ranks[1].tell("hoard");
+    ranks[1].hear("hoards");
+    let files: Vec<usize> = members.iter().map(|m| m.files()).collect();
+    let calls = || ranks[0].calls();
+    let (quiet, since) = (calls(), Instant::now());
+    thread::sleep(Duration::from_secs(2));
+    let quiet = (calls() - quiet) as f64 / since.elapsed().as_secs_f64();
+    let listeners: Vec<SocketAddr> = [at].into_iter().chain(ranks.iter().map(|r| r.listeners()[0])).collect();
+    let before = calls();
+    let took = attack("the ranks add up", &recorded, &listeners, &members, || {});
+    let attacked = (calls() - before) as f64 / took.as_secs_f64();
+    println!("  {quiet:.0} all-reduces of 64 KiB a second before, {attacked:.0} while attacked");
+    assert!(calls() > before, "the ranks stand still");
+    for (m, n) in members.iter().zip(files) {
+        m.await_files(n);
+    }
+    ranks[0].tell("stop");
+    for r in &ranks {
+        assert_eq!(r.hear("done"), "all sums right", "{}", r.name);
+    }
+    ranks.into_iter().for_each(Member::end);
+    store.tell("stop");
+    store.end();
+}
+
+#[test]
+fn each_kind_is_made() {
+    assert!(Kind::ALL.iter().all(|k| (0..Kind::ALL.len()).any(|i| Kind::of(i) == *k)));
+}

@@ -1,0 +1,122 @@
+//! A world in which something between two ranks damages what passes: every rank's error names the link, and nobody hangs.
+
+use super::*;
+use crate::{Detection, Group, ReduceOp};
+
+/// What happens to the byte of this number on its way.
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    Flip(usize),
+    Lose(usize),
+    Cut(usize),
+}
+
+/// Listens in the place of `at`, and passes on what comes; `harm` strikes what goes back (from the one who listens) or there.
+fn between(at: SocketAddr, harm: Harm, back: bool) -> SocketAddr {
+    let listener = TcpListener::bind((LOOPBACK, 0)).unwrap();
+    let here = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        // The connection of the link; the control connections do not come this way.
+        let (near, _) = listener.accept().unwrap();
+        let far = TcpStream::connect(at).unwrap();
+        let (near2, far2) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+        thread::spawn(move || pass(near, far, (!back).then_some(harm)));
+        pass(far2, near2, back.then_some(harm));
+    });
+    here
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, harm: Option<Harm>) {
+    let (mut buf, mut passed) = ([0; 4096], 0);
+    while let Ok(n @ 1..) = from.read(&mut buf) {
+        let mut piece = buf[..n].to_vec();
+        let within = |at: usize| (passed..passed + n).contains(&at).then(|| at - passed);
+        match harm {
+            Some(Harm::Flip(at)) => within(at).into_iter().for_each(|i| piece[i] ^= 4),
+            Some(Harm::Lose(at)) => {
+                if let Some(i) = within(at) {
+                    piece.remove(i);
+                }
+            }
+            Some(Harm::Cut(at)) => {
+                if let Some(i) = within(at) {
+                    let _ = to.write_all(&piece[..i]);
+                    break;
+                }
+            }
+            None => {}
+        }
+        passed += n;
+        if to.write_all(&piece).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+    let _ = from.shutdown(std::net::Shutdown::Both);
+}
+
+/// What each of three ranks is told when the connection of ranks 0 and 1 suffers `harm`, after how long, and by which address
+/// rank 1 knew rank 0.
+fn errors(harm: Harm, back: bool, count: usize) -> (Vec<(String, Duration)>, SocketAddr) {
+    let store = store(3, LONG);
+    let mut all = each(0..3, |r| {
+        let c = config(r, 3, store.addr()).host_name(["a", "b", "c"][r]).links([LinkKind::Tcp]);
+        Endpoint::join(&c.detection(Detection::Fast)).unwrap()
+    });
+    let at = between(all[0].facts_of(0).addrs[0], harm, back);
+    Arc::get_mut(&mut all[1]).unwrap().readdress(0, at);
+    let told = each(0..3, |r| {
+        let world: Arc<dyn World> = Arc::clone(&all[r]) as _;
+        let group = Group::open(world, LONG, LONG).unwrap();
+        let begun = Instant::now();
+        let mut x = vec![0u32; count];
+        let error = (0..10_000).find_map(|_| {
+            x.fill(1);
+            let out = group.all_reduce(&mut x, ReduceOp::Sum);
+            assert!(out.is_err() || x.iter().all(|v| *v == 3), "rank {r}: a wrong sum");
+            out.err()
+        });
+        (error.expect("an error").to_string(), begun.elapsed())
+    });
+    (told, at)
+}
+
+#[test]
+fn damage_is_named_by_all_ranks() {
+    for (case, count) in [8, 700, 30_000, 500_000].into_iter().enumerate() {
+        let back = case % 2 == 0;
+        // Behind the handshake, within the first calls.
+        let (told, at) = errors(Harm::Flip(1000 + 777 * case), back, count);
+        let (from, to) = if back { (0, 1) } else { (1, 0) };
+        let (hosts, at) = (["a", "b"], at.to_string());
+        for (rank, (words, _)) in told.iter().enumerate() {
+            let sender = format!("rank {from} (host {}, ", hosts[from]);
+            let receiver = format!("to rank {to} (host {}, ", hosts[to]);
+            let is_named = words.starts_with(&sender) && words.contains(&receiver);
+            assert!(is_named && words.contains("sent a damaged frame"), "rank {rank} says: {words}");
+            // Rank 0 sees the address of what stands between.
+            assert!(to == 0 || words.contains(&at), "rank {rank} says: {words}");
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_is_cut_is_an_error_on_all_ranks() {
+    let (told, _) = errors(Harm::Cut(50_000), true, 30_000);
+    for (rank, (words, _)) in told.iter().enumerate() {
+        assert!(words.contains("its connection, over TCP from "), "rank {rank} says: {words}");
+    }
+}
+
+#[test]
+fn lost_bytes_do_not_make_anyone_wait_for_ever() {
+    // Within the last frame of a message: no more bytes follow that would complete it.
+    let (told, _) = errors(Harm::Lose(2000), true, 30_000);
+    for (rank, (words, took)) in told.iter().enumerate() {
+        assert!(
+            words.contains("rank 0 (host a, ") && words.contains("over TCP from "),
+            "rank {rank} says: {words}"
+        );
+        assert!(*took < Duration::from_secs(10), "rank {rank} says after {took:?}: {words}");
+    }
+}

@@ -1,0 +1,223 @@
+//! The calls that this rank has made lately, and those that members who wait say they are in.
+//!
+//! A message shows a difference only to a rank that takes it. Where ranks wait for each other no message comes; so a
+//! rank that has waited for long tells those it waits for which call it is in, and each of them compares that with its own call of
+//! that number: at once if it has come so far, else when it does. Calls between two ranks alone have no number and are not told.
+//!
+//! The engine writes, one call at a time. Whoever hears of another rank reads, from any thread.
+
+use super::header::{Header, LEN};
+use crate::{CallInfo, sync::lock};
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering, fence},
+};
+
+/// Calls kept. A rank can be further ahead of one that waits only by calls in which it takes nothing.
+const KEPT: usize = 256;
+const WORDS: usize = LEN / 8;
+
+/// Two calls of which all ranks should have made the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Differs {
+    /// Of the rank that saw it.
+    pub(crate) ours: CallInfo,
+    /// Of the other.
+    pub(crate) theirs: CallInfo,
+    /// One of [`Header::DIFFERENCES`].
+    pub(crate) what: &'static str,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    recent: Box<[[AtomicU64; WORDS]]>,
+    /// The number of the last call.
+    made: AtomicU64,
+    /// The least number in `ahead`.
+    due: AtomicU64,
+    /// By rank, the last call it waited in that this rank had not come to.
+    ahead: Mutex<Vec<Option<Header>>>,
+}
+
+impl Ledger {
+    /// For a group of `size`.
+    pub(crate) fn new(size: usize) -> Self {
+        Self {
+            recent: (0..KEPT).map(|_| Default::default()).collect(),
+            made: AtomicU64::new(0),
+            due: AtomicU64::new(u64::MAX),
+            ahead: Mutex::new(vec![None; size]),
+        }
+    }
+
+    /// This rank makes a call. Only the engine says so, and in the order of the calls' numbers.
+    #[inline]
+    pub(crate) fn record(&self, call: &Header) {
+        let seq = call.info.seq;
+        // Whoever reads a part of this call sees then that the one before it was made, and that it read too late.
+        fence(Ordering::Release);
+        if let Some(slot) = self.recent.get(seq as usize % KEPT) {
+            for (word, bytes) in slot.iter().zip(call.encode().as_chunks::<8>().0) {
+                word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+            }
+        }
+        self.made.store(seq, Ordering::Release);
+    }
+
+    /// Whether this rank has come to a call that another one told. Two loads.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.load(Ordering::Relaxed) <= self.made.load(Ordering::Relaxed)
+    }
+
+    /// Compare what is due; the first rank that differs.
+    pub(crate) fn settle(&self) -> Option<(usize, Differs)> {
+        let mut found = None;
+        let mut ahead = lock(&self.ahead);
+        let made = self.made.load(Ordering::Acquire);
+        let mut due = u64::MAX;
+        for (rank, place) in ahead.iter_mut().enumerate() {
+            match place {
+                Some(theirs) if theirs.info.seq <= made => {
+                    found = found.or_else(|| self.compare(theirs).map(|d| (rank, d)));
+                    *place = None;
+                }
+                Some(theirs) => due = due.min(theirs.info.seq),
+                None => {}
+            }
+        }
+        self.due.store(due, Ordering::Relaxed);
+        found
+    }
+
+    /// `from` waits in `theirs`, of which the number came in 32 bits. What differs, if this rank can tell now; else it is kept until
+    /// this rank comes to that call.
+    pub(crate) fn hear(&self, from: usize, mut theirs: Header) -> Option<Differs> {
+        let made = self.made.load(Ordering::Acquire);
+        let apart = (theirs.info.seq as u32).wrapping_sub(made as u32) as i32;
+        theirs.info.seq = made.checked_add_signed(apart.into())?;
+        if apart <= 0 {
+            return self.compare(&theirs);
+        }
+        {
+            let mut ahead = lock(&self.ahead);
+            *ahead.get_mut(from)? = Some(theirs);
+            self.due.fetch_min(theirs.info.seq, Ordering::Relaxed);
+        }
+        // The engine may have come there meanwhile without a look at `due`. It looks again whenever it waits, and in
+        // its next call; this is for one that makes none.
+        fence(Ordering::SeqCst);
+        if theirs.info.seq <= self.made.load(Ordering::Acquire) { self.compare(&theirs) } else { None }
+    }
+
+    /// The call that `rank` waits in, if this rank has not come to it.
+    pub(crate) fn told(&self, rank: usize) -> Option<Header> {
+        let made = self.made.load(Ordering::Acquire);
+        let call = *lock(&self.ahead).get(rank)?;
+        call.filter(|c| c.info.seq > made)
+    }
+
+    /// This rank's call of the same number, if it is still known, and what differs.
+    fn compare(&self, theirs: &Header) -> Option<Differs> {
+        let seq = theirs.info.seq;
+        // The slot of the call after the last may be changing.
+        let is_kept = |made: u64| seq > 0 && made >= seq && made + 1 - seq < KEPT as u64;
+        if !is_kept(self.made.load(Ordering::Acquire)) {
+            return None;
+        }
+        let mut bytes = [0; LEN];
+        let slot = self.recent.get(seq as usize % KEPT)?;
+        for (word, out) in slot.iter().zip(bytes.as_chunks_mut::<8>().0) {
+            *out = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+        fence(Ordering::Acquire);
+        if !is_kept(self.made.load(Ordering::Relaxed)) {
+            return None;
+        }
+        let mut ours = Header::decode(&bytes, 0)?;
+        ours.info.seq = seq;
+        let what = ours.difference(theirs)?;
+        Some(Differs { ours: ours.info, theirs: theirs.info, what })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Op};
+
+    fn call(seq: u64, count: usize) -> Header {
+        let info = CallInfo { seq, count, dtype: Some(DType::F32), ..CallInfo::new(Op::AllGather) };
+        Header { info, shape: 5, epoch: 0, context: 1 }
+    }
+
+    /// As it comes over the wire.
+    fn told(h: Header) -> Header {
+        Header::decode(&h.encode(), 0).unwrap()
+    }
+
+    #[test]
+    fn calls_are_compared_when_made_when_past_and_when_to_come() {
+        let l = Ledger::new(3);
+        (1..=4).for_each(|seq| l.record(&call(seq, seq as usize)));
+        assert_eq!(l.hear(1, told(call(4, 4))), None);
+        let d = l.hear(1, told(call(2, 9))).unwrap();
+        assert_eq!((d.ours, d.theirs, d.what), (call(2, 2).info, call(2, 9).info, "count"));
+        // Not yet; the last word of a rank counts.
+        assert_eq!(l.hear(1, told(call(5, 9))), None);
+        assert_eq!(l.hear(1, told(call(6, 9))), None);
+        assert_eq!(l.hear(2, told(call(7, 7))), None);
+        assert_eq!(l.hear(9, told(call(7, 1))), None);
+        assert_eq!(l.told(1), Some(call(6, 9)));
+        l.record(&call(5, 5));
+        assert!(l.settle().is_none() && !l.is_due());
+        l.record(&call(6, 6));
+        assert!(l.is_due() && l.told(1).is_none());
+        assert_eq!(l.settle().map(|(r, d)| (r, d.theirs.count)), Some((1, 9)));
+        assert!(!l.is_due());
+        l.record(&call(7, 7));
+        assert!(l.is_due() && l.settle().is_none() && !l.is_due());
+    }
+
+    #[test]
+    fn what_is_long_past_is_not_judged() {
+        let l = Ledger::new(2);
+        let last = 3 * KEPT as u64;
+        (1..=last).for_each(|seq| l.record(&call(seq, 1)));
+        assert_eq!(l.hear(1, told(call(0, 2))), None);
+        assert_eq!(l.hear(1, told(call(last + 1 - KEPT as u64, 2))), None);
+        assert!(l.hear(1, told(call(last + 2 - KEPT as u64, 2))).is_some());
+    }
+
+    #[test]
+    fn numbers_beyond_32_bits_are_the_nearest() {
+        let l = Ledger::new(2);
+        let base = (7 << 32) - 2;
+        (base..base + 4).for_each(|seq| l.record(&call(seq, 1)));
+        assert_eq!(l.hear(1, told(call(base, 1))), None);
+        assert_eq!(l.hear(1, told(call(base, 2))).map(|d| d.theirs.seq), Some(base));
+        assert_eq!(l.hear(1, told(call(base + 9, 2))), None);
+        (base + 4..base + 10).for_each(|seq| l.record(&call(seq, 1)));
+        assert_eq!(l.settle().map(|(_, d)| d.ours.seq), Some(base + 9));
+    }
+
+    #[test]
+    fn a_reader_never_sees_half_a_call() {
+        let l = Ledger::new(2);
+        std::thread::scope(|s| {
+            s.spawn(|| (1..=200_000).for_each(|seq| l.record(&call(seq, seq as usize))));
+            s.spawn(|| {
+                loop {
+                    let made = l.made.load(Ordering::Acquire);
+                    // At the edge of what is kept, where the writer is about to overwrite.
+                    let seq = (made + 3).saturating_sub(KEPT as u64).max(1);
+                    assert_eq!(l.hear(1, told(call(seq, seq as usize))), None);
+                    if made == 200_000 {
+                        break;
+                    }
+                }
+            });
+        });
+    }
+}

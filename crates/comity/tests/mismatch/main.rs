@@ -1,0 +1,128 @@
+//! Groups in which one rank makes another call than the others: somebody is told, nobody hangs, no result is wrong.
+//!
+//! A rank's result depends on the ranks that its call takes data from. If one of them made another call, this rank must
+//! fail; otherwise it may succeed, with the right result. Once somebody has seen the difference, every rank's next call fails.
+//! Ranks that wait for each other are told long before their limit.
+
+mod call;
+mod case;
+mod worlds;
+
+use call::{Call, Counts, next};
+use case::{Case, How, judge, play};
+use comity::{DType, Group, Op, ReduceOp};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
+
+/// Cases at a time: some spend most of their time asleep.
+const WORKERS: usize = 12;
+
+const COLLECTIVES: [Op; 9] = [
+    Op::AllReduce,
+    Op::Reduce,
+    Op::Broadcast,
+    Op::AllGather,
+    Op::ReduceScatter,
+    Op::Gather,
+    Op::Scatter,
+    Op::AllToAll,
+    Op::Barrier,
+];
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for n in [2, 3, 4] {
+        for odd in 0..n {
+            for (i, op) in COLLECTIVES.into_iter().enumerate() {
+                let whole = matches!(op, Op::AllReduce | Op::Reduce | Op::Broadcast);
+                // 1 MiB, or parts of 256 KiB.
+                for count in [3, if whole { 262_144 } else { 65_536 }] {
+                    let usual = Call::new(op, count);
+                    let mut add = |what, other: Call| {
+                        cases.push(Case::new(what, n, odd, &[usual], &[other]));
+                    };
+                    // Two others: not every pair of operations moves bytes the same way.
+                    for step in [1, 4] {
+                        add("operation", Call { op: COLLECTIVES[(i + step) % 9], ..usual });
+                    }
+                    if op == Op::Barrier {
+                        continue;
+                    }
+                    add("dtype of the same size", Call { dtype: DType::I32, ..usual });
+                    add("dtype of another size", Call { dtype: DType::F64, ..usual });
+                    add("count", Call { count: count + 1, ..usual });
+                    add("plan", Call { count: if count == 3 { 262_145 } else { 5 }, ..usual });
+                    add("nothing", Call { count: 0, ..usual });
+                    if usual.reduces() {
+                        add("reduction", Call { reduce: ReduceOp::Max, ..usual });
+                    }
+                    if usual.rooted() {
+                        add("root", Call { root: 1, ..usual });
+                        add("last root", Call { root: n - 1, ..usual });
+                    }
+                }
+            }
+            for op in [Op::AllGather, Op::ReduceScatter, Op::AllToAll] {
+                let usual = Call { counts: Counts::Growing, ..Call::new(op, n) };
+                let other = Call { counts: Counts::Swapped, ..usual };
+                cases.push(Case::new("counts", n, odd, &[usual], &[other]));
+            }
+            for count in [3, 65_536] {
+                let pair = [Call::new(Op::AllReduce, count), Call::new(Op::AllGather, count)];
+                cases.push(Case::new("order", n, odd, &pair, &[pair[1], pair[0]]));
+                cases.push(Case::new("a call left out", n, odd, &pair, &pair[1..]));
+                cases.push(Case::new("a call too many", n, odd, &pair[1..], &pair));
+                let pair = [Call::new(Op::Broadcast, count), Call::new(Op::Reduce, count)];
+                cases.push(Case::new("order of rooted calls", n, odd, &pair, &[pair[1], pair[0]]));
+            }
+            // The odd one sends to the next rank, which expects something else; the others do nothing.
+            for count in [3, 262_144] {
+                let to = next(odd, n);
+                let send = Call { other: to, ..Call::new(Op::Send, count) };
+                let recv = Call { other: odd, ..Call::new(Op::Recv, count) };
+                let others = [
+                    ("tag of a message", Call { tag: 8, ..recv }),
+                    ("dtype of a message", Call { dtype: DType::I32, ..recv }),
+                    ("count of a message", Call { count: count + 1, ..recv }),
+                    ("a shorter message", Call { count: 2, ..recv }),
+                    ("a collective call for a message", Call::new(Op::AllReduce, count)),
+                ];
+                for (what, call) in others {
+                    let mut calls = vec![vec![]; n];
+                    (calls[odd], calls[to]) = (vec![send], vec![call]);
+                    cases.push(Case::of(what, odd, calls));
+                }
+            }
+        }
+    }
+    // Where the difference is none.
+    cases.retain(|c| c.calls.iter().any(|calls| *calls != c.calls[0]));
+    cases
+}
+
+#[test]
+fn threads_of_one_process() {
+    let cases = cases();
+    assert!(cases.len() >= 200, "only {} cases", cases.len());
+    let at = AtomicUsize::new(0);
+    let work = || {
+        let mut found = Vec::new();
+        while let Some(case) = cases.get(at.fetch_add(1, Ordering::Relaxed)) {
+            let groups = Group::local(case.calls.len()).unwrap();
+            found.push((case, judge(case, &play(case, &groups, How::Now))));
+        }
+        found
+    };
+    let found: Vec<_> = thread::scope(|s| {
+        let workers: Vec<_> = (0..WORKERS).map(|_| s.spawn(work)).collect();
+        workers.into_iter().flat_map(|w| w.join().unwrap()).collect()
+    });
+    let wrong: Vec<_> = found
+        .iter()
+        .filter_map(|(case, verdict)| Some(format!("{}\n    {}", case.name(), verdict.as_ref().err()?)))
+        .collect();
+    println!("{} cases", cases.len());
+    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}

@@ -1,0 +1,174 @@
+//! The same over real links and more ranks: groups that were split off, calls of several rounds, background work.
+
+use crate::{
+    COLLECTIVES,
+    call::{Call, next},
+    case::{Case, How, judge, play},
+};
+use comity::{Config, Crossed, DType, Error, Group, Key, LinkKind, Op, ReduceOp, boot::Store};
+use std::{collections::BTreeSet, net::Ipv4Addr, thread, time::Duration};
+
+const JOIN: Duration = Duration::from_secs(30);
+
+/// A job of `n` ranks, each with connections of its own; rank r is on host `hosts[r]`.
+fn world(hosts: &[&str], kinds: &[LinkKind]) -> Vec<Group> {
+    let n = hosts.len();
+    let key = || Key::from([7; 32]);
+    let store = Store::start((Ipv4Addr::LOCALHOST, 0).into(), n, &key(), "mismatch", JOIN).unwrap();
+    let at = store.addr().to_string();
+    let join = |r: usize| {
+        let config = Config::new(r, n).store(&at).unwrap().job("mismatch").key(key()).host_name(hosts[r]);
+        config.links(kinds.iter().copied()).join_timeout(JOIN).connect().unwrap()
+    };
+    each(n, join)
+}
+
+fn each<T: Send>(n: usize, f: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    thread::scope(|s| {
+        let f = &f;
+        let ranks: Vec<_> = (0..n).map(|r| s.spawn(move || f(r))).collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    })
+}
+
+/// One odd rank after the other.
+fn cases(n: usize) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut odd = 0;
+    let mut turn = || {
+        odd = next(odd, n);
+        odd
+    };
+    for (i, op) in COLLECTIVES.into_iter().enumerate() {
+        let whole = matches!(op, Op::AllReduce | Op::Reduce | Op::Broadcast);
+        for count in [3, if whole { 131_072 } else { 16_384 }] {
+            let usual = Call::new(op, count);
+            let mut add = |what, other: Call| cases.push(Case::new(what, n, turn(), &[usual], &[other]));
+            add("operation", Call { op: COLLECTIVES[(i + 1) % 9], ..usual });
+            add("operation", Call { op: COLLECTIVES[(i + 4) % 9], ..usual });
+            if op == Op::Barrier {
+                continue;
+            }
+            add("dtype", Call { dtype: DType::I32, ..usual });
+            add("count", Call { count: count + 1, ..usual });
+            if usual.reduces() {
+                add("reduction", Call { reduce: ReduceOp::Max, ..usual });
+            }
+            if usual.rooted() {
+                add("root", Call { root: 1, ..usual });
+                add("last root", Call { root: n - 1, ..usual });
+            }
+        }
+    }
+    for count in [3, 16_384] {
+        let pair = [Call::new(Op::AllReduce, count), Call::new(Op::AllGather, count)];
+        cases.push(Case::new("order", n, turn(), &pair, &[pair[1], pair[0]]));
+        cases.push(Case::new("a call left out", n, turn(), &pair, &pair[1..]));
+        cases.push(Case::new("a call too many", n, turn(), &pair[1..], &pair));
+        let pair = [Call::new(Op::Gather, count), Call::new(Op::Scatter, count)];
+        cases.push(Case::new("order of rooted calls", n, turn(), &pair, &[pair[1], pair[0]]));
+        let from = turn();
+        let send = Call { other: next(from, n), ..Call::new(Op::Send, count) };
+        let recv = Call { other: from, ..Call::new(Op::Recv, count) };
+        for (what, call) in [
+            ("tag of a message", Call { tag: 8, ..recv }),
+            ("dtype of a message", Call { dtype: DType::I32, ..recv }),
+            ("count of a message", Call { count: count + 1, ..recv }),
+        ] {
+            let mut calls = vec![vec![]; n];
+            (calls[from], calls[send.other]) = (vec![send], vec![call]);
+            cases.push(Case::of(what, from, calls));
+        }
+    }
+    // Where the difference is none.
+    cases.retain(|c| c.calls.iter().any(|calls| *calls != c.calls[0]));
+    cases
+}
+
+/// Play all cases, each in a group of its own, which is all that fails.
+fn check(world: &[Group], kinds: &[LinkKind]) {
+    let (n, mut wrong) = (world.len(), Vec::new());
+    let cases = cases(n);
+    assert!(cases.len() >= 80, "only {} cases", cases.len());
+    for (i, case) in cases.iter().enumerate() {
+        // In another order than the job's.
+        let mut groups = each(n, |r| world[r].split(0, -(r as i32)).unwrap());
+        groups.reverse();
+        let how = if i % 2 == 0 { How::Now } else { How::Later };
+        if let Err(e) = judge(case, &play(case, &groups, how)) {
+            wrong.push(format!("{} ({how:?})\n    {e}", case.name()));
+        }
+    }
+    println!("{} cases on {n} ranks", cases.len());
+    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+    each(n, |r| world[r].barrier().unwrap());
+    let used: BTreeSet<_> =
+        world.iter().flat_map(Group::link_kinds).flatten().map(ToString::to_string).collect();
+    assert_eq!(used, kinds.iter().map(ToString::to_string).collect());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn shared_memory() {
+    check(&world(&["a"; 6], &[LinkKind::Shm]), &[LinkKind::Shm]);
+}
+
+#[test]
+fn tcp() {
+    check(&world(&["a"; 5], &[LinkKind::Tcp]), &[LinkKind::Tcp]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn two_hosts_of_four() {
+    let kinds = [LinkKind::Shm, LinkKind::Tcp];
+    check(&world(&["a", "a", "a", "a", "b", "b", "b", "b"], &kinds), &kinds);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn hosts_of_different_size() {
+    let kinds = [LinkKind::Shm, LinkKind::Tcp];
+    check(&world(&["a", "b", "b", "a", "c", "a", "a"], &kinds), &kinds);
+}
+
+/// What may be legal, because another thread could still make the call, is told at the limit, with what the others wait in.
+fn told_at_the_limit(groups: &[Group]) {
+    let limit = Duration::from_secs(1);
+    let (a, b) = (each(2, |r| groups[r].split(0, 0).unwrap()), each(2, |r| groups[r].split(0, 0).unwrap()));
+    let errors = each(2, |r| {
+        let (mut x, g) = ([1f32; 4], [&a, &b][r][r].timeout(limit));
+        if r == 0 { g.all_reduce(&mut x, ReduceOp::Sum) } else { g.broadcast(&mut x, 0) }.unwrap_err()
+    });
+    for (r, e) in errors.iter().enumerate() {
+        let Error::Timeout { crossed, .. } = e else { panic!("{e}") };
+        let [Crossed { peer, call, elsewhere: true, .. }] = &crossed[..] else { panic!("{e}") };
+        assert_eq!((peer.rank, call.op), (1 - r, [Op::Broadcast, Op::AllReduce][r]), "{e}");
+        let text = e.to_string();
+        assert!(text.contains("waited for this one in ") && text.contains(" of another group"), "{text}");
+    }
+    // A message with a tag that nobody asks for, and a call that would not have shown it.
+    let c = each(2, |r| groups[r].split(0, 0).unwrap());
+    let errors = each(2, |r| {
+        let mut x = [1f32; 4];
+        if r == 1 {
+            return c[1].timeout(limit).recv(&mut x, 0, 8).unwrap_err();
+        }
+        c[0].send(&x, 1, 7).unwrap();
+        c[0].gather(&x[..2], &mut [0f32; 4], 0).unwrap_err()
+    });
+    let Error::Timeout { crossed, .. } = &errors[1] else { panic!("{}", errors[1]) };
+    let [Crossed { peer, call, elsewhere: false, .. }] = &crossed[..] else { panic!("{}", errors[1]) };
+    assert_eq!((peer.rank, call.op, call.seq), (0, Op::Gather, 1), "{}", errors[1]);
+    assert!(errors[0].to_string().contains("recv"), "{}", errors[0]);
+}
+
+#[test]
+fn another_group_or_tag_over_tcp() {
+    told_at_the_limit(&world(&["a"; 2], &[LinkKind::Tcp]));
+}
+
+#[test]
+fn another_group_or_tag_between_threads() {
+    told_at_the_limit(&Group::local(2).unwrap());
+}
