@@ -20,7 +20,10 @@ use crate::{
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
-    sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak,
+        atomic::{AtomicI32, Ordering},
+    },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -56,6 +59,8 @@ pub(super) struct Control {
     bell: Bell,
     /// Rings when a process has connected, gone or died: for the thread that joins.
     news: Bell,
+    /// What this process lacked, as a number of the system, when it last turned a connection away for that; or 0.
+    lacked: AtomicI32,
 }
 
 /// Ends the control thread when dropped, after a goodbye to everyone.
@@ -82,6 +87,7 @@ impl Running {
             state: Mutex::new(Standing::new(me, size, rules.silence)),
             bell: Bell::new().map_err(trouble)?,
             news: Bell::new().map_err(trouble)?,
+            lacked: AtomicI32::new(0),
         });
         farewell_at_exit(&control);
         let shared = Arc::clone(&control);
@@ -135,6 +141,14 @@ impl Control {
     /// Who has not connected yet, or what became of one who never will.
     pub(super) fn standing(&self) -> Result<Vec<usize>, (usize, String)> {
         self.lock().membership().absent()
+    }
+
+    /// Why this process did not take connections, if so.
+    pub(super) fn lacked(&self) -> Option<Error> {
+        let code = self.lacked.load(Ordering::Relaxed);
+        let why =
+            || Error::os("taking the connections of other ranks", std::io::Error::from_raw_os_error(code));
+        (code != 0).then(why)
     }
 
     /// One that said why it could not join.
@@ -210,6 +224,9 @@ impl Control {
             let ready = self.wait(&acceptor, &lines, until);
             self.bell.hush();
             let accepted = acceptor.step(&mut |hello, stream| self.judge(hello, stream));
+            if let Some(why) = acceptor.lacked() {
+                self.lacked.store(why.raw_os_error(), Ordering::Relaxed);
+            }
 
             let mut state = self.lock();
             for a in accepted {

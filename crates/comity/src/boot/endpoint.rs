@@ -178,7 +178,7 @@ impl Endpoint {
                     self.me,
                     seconds(limit)
                 );
-                return Err(self.broken(*first, &words));
+                return Err(control.lacked().unwrap_or_else(|| self.broken(*first, &words)));
             }
             let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];
             // A store that has ended is readable for ever, and will say nothing more.

@@ -305,6 +305,9 @@ impl<L> Opening<'_, L> {
     }
 
     fn late(&self, missing: &[usize]) -> Trouble {
+        if let Some(error) = self.mesh.control.lacked() {
+            return self.unable(error);
+        }
         let waited = seconds(self.begun.elapsed());
         let names: Vec<String> =
             missing.iter().map(|r| self.mesh.peer(self.members, *r).to_string()).collect();
