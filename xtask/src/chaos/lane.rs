@@ -140,6 +140,10 @@ fn trials(orders: &Orders, kind: &mut Kind) -> Result<(), String> {
         leftovers(kind, &mut outcome).map_err(|e| format!("cannot look for what is left: {e}"))?;
         let row = outcome.row.map_or_else(|| plan.row(), str::to_owned);
         table.add(&row, outcome.broken.is_empty(), &outcome.times);
+        if outcome.broken.is_empty() && outcome.slow && told < TOLD {
+            told += 1;
+            println!("SLOW {plan}\n{}", outcome.story);
+        }
         if !outcome.broken.is_empty() {
             told += 1;
             if told <= TOLD {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 /// Percentiles of fewer say nothing.
 const ENOUGH: usize = 100;
 /// A killed rank is known everywhere within this: the 99th percentile over all survivors, in milliseconds.
-const KILL_P99: f64 = 250.0;
+pub(super) const KILL_P99: f64 = 250.0;
 
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Table(BTreeMap<String, Row>);

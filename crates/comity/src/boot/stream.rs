@@ -29,7 +29,7 @@ impl Stream {
     /// Whether the other system has all that was sent, so that closing loses nothing.
     pub(super) fn has_arrived(&self) -> bool {
         match self {
-            Self::Tcp(s) => sys::unacked(s.as_fd()) == 0,
+            Self::Tcp(s) => sys::has_arrived(s.as_fd()),
             // It is in the other's queue at once.
             Self::Unix(_) => true,
         }

@@ -15,4 +15,4 @@ pub(crate) use fds::{recv_fd, send_fd};
 pub(crate) use inherited::inherited;
 pub(crate) use map::Mapping;
 pub(crate) use poll::poll_until;
-pub(crate) use unacked::unacked;
+pub(crate) use unacked::has_arrived;
