@@ -1,19 +1,43 @@
 //! The group that this process belongs to, and how it is told in a line.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{BackendKind, Config, Error, Group, Result};
+use comity::{BackendKind, Config, Error, Group, Result, Secure};
 use std::collections::BTreeSet;
 
 /// The version of this command and of the library in it.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// By what a rank knows the others, where no launcher of Comity's decides it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Trust {
+    /// Join without a job key: whoever can connect can join
+    #[arg(long)]
+    insecure: bool,
+
+    /// What the job key protects: handshake (who may connect) or data (what goes over TCP, too)
+    #[arg(long, value_name = "WHAT", value_parser = secure_parser(), hide_possible_values = true)]
+    secure: Option<Secure>,
+}
+
+/// What `--secure` takes.
+pub(crate) fn secure_parser() -> impl TypedValueParser<Value = Secure> {
+    PossibleValuesParser::new(["handshake", "data"])
+        .map(|s| if s == "data" { Secure::Data } else { Secure::Handshake })
+}
+
 /// The group of the job that the environment tells of; of one where it tells of none.
-pub(crate) fn join(backend: Option<BackendKind>) -> Result<Group> {
-    let config = Config::from_env()?;
-    match backend {
-        Some(b) => config.backend(b).connect(),
-        None => config.connect(),
+pub(crate) fn join(backend: Option<BackendKind>, trust: &Trust) -> Result<Group> {
+    let mut config = Config::from_env()?;
+    if trust.insecure {
+        config = config.insecure();
     }
+    if let Some(secure) = trust.secure {
+        config = config.secure(secure);
+    }
+    if let Some(backend) = backend {
+        config = config.backend(backend);
+    }
+    config.connect()
 }
 
 /// The value of `--backend`.

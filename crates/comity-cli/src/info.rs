@@ -54,6 +54,7 @@ fn to_text(config: &Config) -> String {
     row("found by", &[format!("{}: {}", found.launcher, found.why)]);
     row("variables", if variables.is_empty() { vec!["none set".to_owned()] } else { variables }.as_slice());
     row("meets", &[config.meet().to_string()]);
+    row("key", &[config.trust_in_words().to_owned()]);
     row("host", &[format!("{}, {} cores, pages of {} bytes", host(), cores(), rustix::param::page_size())]);
     row("system", &[system()]);
     let links = links(config);
@@ -81,7 +82,7 @@ fn to_json(config: &Config) -> Value {
         "version": here::VERSION, "rank": config.rank(), "size": config.size(),
         "local_rank": config.local().map(|l| l.0), "local_size": config.local().map(|l| l.1),
         "launcher": found.launcher.to_string(), "why": found.why, "variables": variables,
-        "meets": config.meet().to_string(), "host": host(), "cores": cores(),
+        "meets": config.meet().to_string(), "key": config.trust_in_words(), "host": host(), "cores": cores(),
         "page_size": rustix::param::page_size(), "system": system(), "links": links, "addresses": addresses,
         "types": DType::ALL.map(DType::name),
     })
@@ -190,9 +191,13 @@ mod tests {
         ];
         let job = config(&vars).unwrap();
         let text = to_text(&job);
-        for part in
-            ["rank 1 of 3", "COMITY_STORE=127.0.0.1:7000", "comity launch", "COMITY_LINKS leaves it out"]
-        {
+        for part in [
+            "rank 1 of 3",
+            "COMITY_STORE=127.0.0.1:7000",
+            "comity launch",
+            "none is wanted",
+            "COMITY_LINKS leaves it out",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");

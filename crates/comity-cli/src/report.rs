@@ -54,13 +54,13 @@ pub(crate) fn report(args: Args) -> u8 {
         }
         return USAGE;
     }
-    // A reader that went away has seen enough.
-    let _ = std::io::stdout().write_all(words::report(&flights).as_bytes());
     if let Some(file) = &args.trace
         && let Err(e) = std::fs::write(file, trace::trace(&flights))
     {
         return refuse(&format!("--trace '{}': {e}", file.display()));
     }
+    // A reader that went away has seen enough.
+    let _ = std::io::stdout().write_all(words::report(&flights).as_bytes());
     if bad.is_empty() { 0 } else { USAGE }
 }
 

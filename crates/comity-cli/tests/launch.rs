@@ -12,9 +12,13 @@ mod endings;
 mod environment;
 #[path = "launch/memory.rs"]
 mod memory;
+#[path = "launch/metrics.rs"]
+mod metrics;
 #[path = "launch/orphans.rs"]
 mod orphans;
 #[path = "launch/output.rs"]
 mod output;
+#[path = "launch/secrets.rs"]
+mod secrets;
 #[path = "launch/stdin.rs"]
 mod stdin;

@@ -13,7 +13,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The configuration is incomplete or contradicts itself. Nothing was connected.
-    #[error("configuration: {0}")]
+    #[error("configuration: {}", Printable(.0))]
     Config(String),
 
     /// The backend cannot run here: its library, device or permission is missing.
@@ -251,6 +251,21 @@ pub enum Misuse {
     Place(String),
 }
 
+/// Names of files and values of variables come from strangers at times, and errors go to terminals.
+struct Printable<'a>(&'a str);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in self.0.split_inclusive(char::is_control) {
+            match part.char_indices().next_back() {
+                Some((at, c)) if c.is_control() => write!(f, "{}{}", &part[..at], c.escape_default())?,
+                _ => f.write_str(part)?,
+            }
+        }
+        Ok(())
+    }
+}
+
 struct During<'a>(&'a Option<CallInfo>);
 
 impl fmt::Display for During<'_> {
@@ -324,5 +339,12 @@ mod tests {
         );
         let later = Error::Broken(Arc::new(late.clone()));
         assert_eq!((later.to_string(), later.root()), (format!("the group failed earlier: {late}"), &late));
+    }
+
+    #[test]
+    fn what_goes_to_a_terminal_cannot_steer_it() {
+        let e = Error::Config("file \u{1b}[2J\n of ü: wrong\u{7}".into());
+        assert_eq!(e.to_string(), "configuration: file \\u{1b}[2J\\n of ü: wrong\\u{7}");
+        assert_eq!(Error::Config("plain".into()).to_string(), "configuration: plain");
     }
 }

@@ -1,4 +1,4 @@
-//! Entries of the fuzz targets in `fuzz/`, which `cargo fuzz` compiles with `cfg(fuzzing)`: each reads arbitrary bytes the way
+//! Entries of the fuzz targets in `fuzz/`, which are compiled with `cfg(fuzzing)`: each reads arbitrary bytes the way
 //! the library reads those of a peer or a user, and panics when what must hold does not.
 
 pub use crate::{
@@ -6,6 +6,7 @@ pub use crate::{
     config::fuzz::config,
     engine::fuzz::stream,
     link::tcp::fuzz::frame,
+    recorder::fuzz::flight,
 };
 
 /// Bytes that steer a target, 0 when they are used up.

@@ -1,6 +1,9 @@
 //! The job key: 32 bytes that every rank of a job holds and nobody else does.
 
-use crate::{Error, Result, sys};
+use crate::{
+    Error, Result,
+    sys::{self, Hidden},
+};
 use rustix::fs::{Mode, OFlags};
 use std::{
     fmt,
@@ -8,19 +11,20 @@ use std::{
     io::Read,
     os::{fd::RawFd, unix::fs::FileExt, unix::fs::MetadataExt},
     path::Path,
+    sync::Arc,
 };
-use zeroize::Zeroize;
+use zeroize::Zeroizing;
 
-/// A secret that every rank of a job holds. It never prints and is wiped when dropped.
+/// A secret that every rank of a job holds. It never prints, is left out of core dumps (on Linux), and is wiped with its last clone.
 #[derive(Clone)]
-pub struct Key([u8; 32]);
+pub struct Key(Arc<Hidden>);
 
 impl Key {
     /// A new key from the system's random source.
     pub fn random() -> Result<Self> {
-        let mut key = Self([0; 32]);
-        getrandom::fill(&mut key.0).map_err(|e| Error::os("making a job key", e))?;
-        Ok(key)
+        let mut key = Hidden::new();
+        getrandom::fill(key.bytes_mut()).map_err(|e| Error::os("making a job key", e))?;
+        Ok(Self(Arc::new(key)))
     }
 
     /// The key in an inherited file descriptor: the first 32 bytes of the (unnamed) file behind it.
@@ -36,11 +40,11 @@ impl Key {
                 "the job key's descriptor {fd} is not a file; a memfd or an unlinked file is needed, because the key is read more than once"
             )));
         }
-        let mut key = Self([0; 32]);
-        file.read_exact_at(&mut key.0, 0).map_err(|e| {
+        let mut key = Hidden::new();
+        file.read_exact_at(key.bytes_mut(), 0).map_err(|e| {
             Error::Config(format!("the job key's descriptor {fd} does not hold 32 bytes: {e}"))
         })?;
-        Ok(key)
+        Ok(Self(Arc::new(key)))
     }
 
     /// The key in a file of exactly 32 bytes, or of 64 hexadecimal digits.
@@ -65,12 +69,12 @@ impl Key {
                 "the key file {shown} is open to others (mode {mode:04o}); only its owner may read it: chmod 600 {shown}"
             )));
         }
-        let mut text = zeroize::Zeroizing::new(Vec::with_capacity(128));
+        let mut text = Zeroizing::new(Vec::with_capacity(128));
         file.take(128)
             .read_to_end(&mut text)
             .map_err(|e| Error::Config(format!("the key file {shown} cannot be read: {e}")))?;
-        if let Ok(raw) = <[u8; 32]>::try_from(text.as_slice()) {
-            return Ok(Self(raw));
+        if let Ok(raw) = <&[u8; 32]>::try_from(text.as_slice()) {
+            return Ok(Self::copied(raw));
         }
         std::str::from_utf8(&text).ok().and_then(|t| Self::from_hex(t.trim()).ok()).ok_or_else(|| {
             Error::Config(format!(
@@ -86,29 +90,38 @@ impl Key {
         if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(bad());
         }
-        let mut key = Self([0; 32]);
-        for (byte, pair) in key.0.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        let mut key = Hidden::new();
+        for (byte, pair) in key.bytes_mut().iter_mut().zip(text.as_bytes().chunks_exact(2)) {
             let pair = std::str::from_utf8(pair).map_err(|_| bad())?;
             *byte = u8::from_str_radix(pair, 16).map_err(|_| bad())?;
         }
-        Ok(key)
+        Ok(Self(Arc::new(key)))
+    }
+
+    /// What stands for a key where none is wanted.
+    pub(crate) fn zeros() -> Self {
+        Self(Arc::new(Hidden::new()))
+    }
+
+    pub(crate) fn is_zeros(&self) -> bool {
+        self.bytes() == &[0; 32]
+    }
+
+    fn copied(bytes: &[u8; 32]) -> Self {
+        let mut key = Hidden::new();
+        key.bytes_mut().copy_from_slice(bytes);
+        Self(Arc::new(key))
     }
 
     /// The secret itself, for the handshake and for handing it on.
     pub fn bytes(&self) -> &[u8; 32] {
-        &self.0
+        self.0.bytes()
     }
 }
 
 impl From<[u8; 32]> for Key {
     fn from(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-}
-
-impl Drop for Key {
-    fn drop(&mut self) {
-        self.0.zeroize();
+        Self::copied(&Zeroizing::new(bytes))
     }
 }
 

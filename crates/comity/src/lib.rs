@@ -25,7 +25,8 @@
 //!   call. After a failure the group stays failed and says why.
 //! - **Ranks that disagree are told**: different operations, types, counts, roots or orders are [`Error::Mismatch`] on every rank,
 //!   with both calls in words (`docs/errors.md`).
-//! - **Only members talk**: connections are authenticated with the job's [`Key`], where the launcher or the user gives one.
+//! - **Only members talk**: connections are authenticated with the job's [`Key`], which a job of processes must have unless it says
+//!   [`insecure`](Config::insecure).
 //!
 //! # Order, threads, overlap
 //! Calls on one group run one at a time, in the order they are made, which must be the same on all ranks.
@@ -55,6 +56,7 @@ mod key;
 mod link;
 mod plan;
 mod recorder;
+mod seal;
 mod stats;
 mod sync;
 mod sys;
@@ -63,8 +65,9 @@ mod view;
 
 pub use boot::board::Board;
 pub use call::{CallInfo, Op};
-pub use config::{BackendKind, Config, Detection, Found, HostPort, Launcher, MAX_SIZE, Meet};
+pub use config::{BackendKind, Config, Detection, Found, HostPort, Launcher, MAX_SIZE, Meet, Secure};
 pub use dtype::{C64, DType, Element, ReduceOp};
+pub use engine::{Interrupt, interrupt_with};
 pub use error::{Crossed, Error, Misuse, Peer, Result};
 pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;
@@ -74,6 +77,8 @@ pub use plan::{PlanReport, plan_report};
 #[doc(hidden)]
 pub use recorder::{Flight, FlightCall, FlightState};
 pub use stats::Stats;
+#[doc(hidden)]
+pub use stats::{Sheet, Tally};
 pub use view::{Place, View, ViewMut};
 
 /// The largest tag of send, recv and exchange.

@@ -6,6 +6,8 @@
 //! they seem to end when they begin. Spinning and yielding before a sleep (some 300 us) do not count as waiting.
 
 mod file;
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
 
 pub use file::{Flight, FlightCall, FlightState};
 
@@ -118,7 +120,7 @@ impl Recorder {
     #[inline]
     pub(crate) fn begin(&mut self, info: &CallInfo, counters: &Counters) {
         counters.parked_on.store(NOBODY, Ordering::Relaxed);
-        self.slept = counters.parked_ns.load(Ordering::Relaxed);
+        self.slept = counters.parked_ns();
         let now = if is_long(info) { clock::exact() } else { clock::coarse() };
         let record = Record {
             seq: info.seq,
@@ -147,7 +149,7 @@ impl Recorder {
     pub(crate) fn end<T>(&mut self, info: &CallInfo, out: &Result<T, Error>, counters: &Counters) {
         let Some(last) = self.made.checked_sub(1) else { return };
         let Some(record) = self.ring.get_mut(last as usize % KEPT) else { return };
-        let slept = counters.parked_ns.load(Ordering::Relaxed).wrapping_sub(self.slept);
+        let slept = counters.parked_ns().wrapping_sub(self.slept);
         match out {
             Ok(_) => record.state = FlightState::Done,
             Err(e) => {
@@ -268,7 +270,7 @@ mod tests {
         // Who was waited for is seen, who is at fault only told.
         r.begin(&call(2), &c);
         c.parked_on.store(1, Ordering::Relaxed);
-        c.parked_ns.fetch_add(77, Ordering::Relaxed);
+        c.slept(std::time::Duration::from_nanos(77));
         r.end(&call(2), &Err::<(), _>(lost(2)), &c);
         let last = *r.records().last().unwrap();
         assert_eq!((last.state, last.peer, last.waited), (FlightState::Failed, 1, 77));

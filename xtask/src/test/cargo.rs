@@ -1,6 +1,6 @@
 //! The steps that cargo runs.
 
-use super::{Done, Outcome, missing};
+use super::{Done, Outcome, missing, nightly};
 use crate::child::Task;
 
 const MACOS: &str = "aarch64-apple-darwin";
@@ -18,18 +18,11 @@ pub(super) fn loom() -> Outcome {
 }
 
 pub(super) fn miri() -> Outcome {
-    // Through rustup's cargo, which knows `+nightly`.
-    let cargo = || Task::new("cargo").args(["+nightly", "miri"]);
-    if let Err(e) = cargo().args(["--version"]).run() {
-        let first = e.lines().nth(1).unwrap_or(&e);
-        let first = first.to_owned();
-        let install = ["toolchain", "install", "nightly", "--profile", "minimal", "-c", "miri,rust-src"];
-        if Task::new("rustup").args(install).limit(600).run().is_err() {
-            return missing(format!("Miri is not there and cannot be installed: {first}"));
-        }
+    if let Err(why) = nightly::check().and_then(|()| nightly::miri()) {
+        return missing(format!("Miri is not there: {why}"));
     }
-    let args = ["test", "-p", "comity", "--lib", "--", "kernel", "plan::schedule", "view"];
-    tests_in(&cargo().args(args).limit(900).echo().run()?)
+    let args = ["miri", "test", "-p", "comity", "--lib", "--", "kernel", "plan::schedule", "view"];
+    tests_in(&nightly::cargo(&args).limit(900).echo().run()?)
 }
 
 pub(super) fn macos() -> Outcome {
@@ -43,12 +36,13 @@ pub(super) fn macos() -> Outcome {
 }
 
 /// How many tests `cargo test` says it ran. None at all means that a filter fits nothing any more.
-fn tests_in(output: &str) -> Outcome {
+pub(super) fn count(output: &str) -> Result<u64, String> {
     let ran: u64 = output.lines().filter_map(passed).sum();
-    if ran == 0 {
-        return Err("no test ran".into());
-    }
-    Ok(Done::Passed(format!("{ran} tests")))
+    if ran == 0 { Err("no test ran".into()) } else { Ok(ran) }
+}
+
+fn tests_in(output: &str) -> Outcome {
+    Ok(Done::Passed(format!("{} tests", count(output)?)))
 }
 
 /// The count in `test result: ok. 12 passed; ...`.

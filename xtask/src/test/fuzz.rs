@@ -1,55 +1,103 @@
-//! The fuzz targets, each for a while.
+//! The fuzz targets, each for a while, two at a time. They are built as cargo-fuzz builds them, but without it: to
+//! compile it takes longer than to compile them.
 
-use super::{Done, Outcome, in_ci, missing};
-use crate::{child::Task, place::root};
-use std::{env, fs};
+use super::{Done, Outcome, in_ci, missing, nightly};
+use crate::{
+    child::Running,
+    place::{Scratch, root},
+};
+use std::{env, fs, path::PathBuf};
 
 /// As `fuzz/Cargo.toml` lists them.
-const TARGETS: [&str; 5] = ["frame", "handshake", "messages", "config", "stream"];
+const TARGETS: [Target; 6] = [
+    Target { name: "frame", longest: 64 << 10, memory: 1 },
+    Target { name: "handshake", longest: 4 << 10, memory: 1 },
+    Target { name: "messages", longest: 72 << 10, memory: 1 },
+    // A hostfile of the longest that is read, as JSON values.
+    Target { name: "config", longest: 64 << 10, memory: 2 },
+    Target { name: "stream", longest: 64 << 10, memory: 1 },
+    Target { name: "flight", longest: 64 << 10, memory: 2 },
+];
+
+/// Resident memory of one, the sanitizer's included.
+const RESIDENT: &str = "-rss_limit_mb=768";
+
+/// How many run at once.
+const AT_ONCE: usize = 2;
+
+const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Zsanitizer=address -Ccodegen-units=1 \
+    -Cdebug-assertions=yes";
+
+struct Target {
+    name: &'static str,
+    /// Bytes of an input.
+    longest: usize,
+    /// A single allocation of so many MiB fails the run: no length that came over the wire may be believed before it
+    /// was bounded.
+    memory: usize,
+}
 
 pub(super) fn run() -> Outcome {
     let seconds: u64 = match env::var("FUZZ_SECONDS") {
-        Err(_) => return Ok(Done::NotRun("by hand: FUZZ_SECONDS=60 cargo xtask test --only fuzz".into())),
+        Err(_) if in_ci() => 60,
+        Err(_) => 10,
         Ok(text) => match text.parse() {
             Ok(n @ 1..=86_400) => n,
             _ => return Err(format!("FUZZ_SECONDS={text} is not a whole number from 1 to 86400")),
         },
     };
-    if let Err(why) = ready() {
-        return missing(format!("fuzzing needs the nightly compiler and cargo-fuzz: {why}"));
+    if let Err(why) = nightly::check() {
+        return missing(format!("fuzzing needs the nightly compiler: {why}"));
     }
-    fuzz(&["build"]).limit(1200).echo().run()?;
+    let host = nightly::host()?;
+    let build = ["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "fuzz/target"];
+    let build = nightly::cargo(&[&build[..], &["--target", &host]].concat());
+    build.env("RUSTFLAGS", FLAGS).limit(1200).run()?;
+    let folder = root().join("fuzz/target").join(host).join("release");
+    let crashes = root().join("fuzz/artifacts");
+    fs::create_dir_all(&crashes).map_err(|e| format!("cannot make {}: {e}", crashes.display()))?;
     let mut runs = 0;
-    for target in TARGETS {
-        let (corpus, seeds) = (format!("fuzz/corpus/{target}"), format!("fuzz/seeds/{target}"));
-        let folder = root().join(&corpus);
-        fs::create_dir_all(&folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
-        let most = format!("-max_total_time={seconds}");
-        let args = ["run", target, &corpus, &seeds, "--", &most, "-timeout=10", "-rss_limit_mb=1024"];
-        let out = fuzz(&args).limit(seconds + 120).run()?;
-        let ran = out.lines().find_map(done).filter(|n| *n > 0);
-        let ran = ran.ok_or_else(|| format!("{target} did not say how many inputs it tried:\n{out}"))?;
-        println!("{target}: nothing found in {ran} runs");
-        runs += ran;
+    for some in TARGETS.chunks(AT_ONCE) {
+        let started: Vec<_> = some.iter().map(|t| t.start(&folder, seconds)).collect::<Result<_, _>>()?;
+        for (target, (running, _corpus)) in some.iter().zip(started) {
+            let out = running.wait().map_err(|e| {
+                format!("{e}\nthe input is in fuzz/artifacts; give it to the program to see it again")
+            })?;
+            let name = target.name;
+            let ran = out.lines().find_map(done).filter(|n| *n > 0);
+            let ran = ran.ok_or_else(|| format!("{name} did not say how many inputs it tried:\n{out}"))?;
+            println!("{name}: nothing found in {ran} runs");
+            runs += ran;
+        }
     }
     Ok(Done::Passed(format!("{} targets, {seconds} s each, {runs} runs", TARGETS.len())))
 }
 
-/// Through rustup's cargo, which knows `+nightly`.
-fn fuzz(args: &[&str]) -> Task {
-    Task::new("cargo").args(["+nightly", "fuzz"]).args(args)
-}
-
-fn ready() -> Result<(), String> {
-    let is_there = || fuzz(&["--version"]).run().map(drop);
-    let Err(why) = is_there() else { return Ok(()) };
-    if !in_ci() {
-        return Err(why);
+impl Target {
+    /// What it finds new is kept in `fuzz/corpus` where that exists, for a longer search; else it goes.
+    fn start(&self, folder: &std::path::Path, seconds: u64) -> Result<(Running, Option<Scratch>), String> {
+        let name = self.name;
+        let kept = root().join("fuzz/corpus").join(name);
+        let (corpus, scratch) = if kept.is_dir() {
+            (kept, None)
+        } else {
+            let new = Scratch::new(name).map_err(|e| format!("cannot make a folder: {e}"))?;
+            (new.join("."), Some(new))
+        };
+        let seeds: PathBuf = root().join("fuzz/seeds").join(name);
+        let flags = [
+            format!("-max_total_time={seconds}"),
+            format!("-max_len={}", self.longest),
+            format!("-malloc_limit_mb={}", self.memory),
+            format!("-artifact_prefix=fuzz/artifacts/{name}-"),
+            RESIDENT.into(),
+            "-timeout=10".into(),
+        ];
+        let task = crate::child::Task::new(folder.join(name)).args([corpus, seeds]).args(flags);
+        Ok((task.limit(seconds + 120).start()?, scratch))
     }
-    let nightly = ["toolchain", "install", "nightly", "--profile", "minimal"];
-    Task::new("rustup").args(nightly).limit(600).run()?;
-    Task::new("cargo").args(["install", "--locked", "cargo-fuzz"]).limit(900).echo().run()?;
-    is_there()
 }
 
 /// The count in `Done 91432 runs in 13 second(s)`.
@@ -71,9 +119,12 @@ mod tests {
     fn every_target_is_run() {
         let manifest = fs::read_to_string(root().join("fuzz/Cargo.toml")).unwrap();
         let named = manifest.split("[[bin]]").skip(1).filter_map(|b| b.split('"').nth(1));
-        assert_eq!(named.collect::<Vec<_>>(), TARGETS);
-        for target in TARGETS {
-            assert!(root().join("fuzz/seeds").join(target).is_dir(), "{target} has no seeds");
+        assert_eq!(named.collect::<Vec<_>>(), TARGETS.map(|t| t.name));
+        for Target { name, longest, .. } in TARGETS {
+            let seeds = fs::read_dir(root().join("fuzz/seeds").join(name)).unwrap();
+            let sizes: Vec<u64> = seeds.map(|s| s.unwrap().metadata().unwrap().len()).collect();
+            assert!(!sizes.is_empty(), "{name} has no seeds");
+            assert!(sizes.iter().all(|&s| s <= longest as u64), "{name}: a seed longer than -max_len");
         }
     }
 }

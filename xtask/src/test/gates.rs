@@ -10,7 +10,7 @@ use text::blank;
 const MOST_LINES: usize = 700;
 
 /// Unsafe code: a folder ends with `/`.
-const UNSAFE: [(&str, &str); 9] = [
+const UNSAFE: [(&str, &str); 10] = [
     ("crates/comity/src/sys/", "calls into the system"),
     ("crates/comity/src/view/", "borrowed memory of any type"),
     ("crates/comity/src/kernel/", "vector instructions"),
@@ -18,12 +18,13 @@ const UNSAFE: [(&str, &str); 9] = [
     ("crates/comity/src/link/ring.rs", "memory that two processes map"),
     ("crates/comity/src/dtype.rs", "the trait that says which types are plain data"),
     ("crates/comity/src/turn.rs", "a cell in its loom test"),
+    ("crates/comity-py/src/raw.rs", "memory that Python vouches for"),
     ("crates/comity-cli/src/launch/sys.rs", "fork, and signals to process groups"),
     ("crates/comity-cli/tests/faults/actor.rs", "a test's fork, which keeps sockets open"),
 ];
 
 /// Calls that can sleep. Each of these has a deadline, or waits for something in this process that has one.
-const WAITS: [(&str, &str); 14] = [
+const WAITS: [(&str, &str); 16] = [
     (
         "crates/comity/src/engine/park.rs",
         "a rank in a call: to the call's deadline, and the bell rings for a failure",
@@ -46,6 +47,11 @@ const WAITS: [(&str, &str); 14] = [
         "crates/comity/src/boot/board/unix.rs",
         "another try: to the join deadline; its thread: woken when it is to stop",
     ),
+    (
+        "crates/comity-py/src/request.rs",
+        "background work, as above; a look at Python's signals ten times a second",
+    ),
+    ("crates/comity-py/src/callbacks.rs", "the next callback: 10 s at most"),
     ("crates/comity/src/sys/", "poll itself, with the deadline of its caller"),
 ];
 

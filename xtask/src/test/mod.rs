@@ -6,8 +6,11 @@ mod fuzz;
 mod gates;
 mod hosts;
 mod launchers;
+mod nightly;
 mod processes;
+mod python;
 mod requirements;
+mod sanitizers;
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +31,7 @@ struct Step {
     run: fn() -> Outcome,
 }
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 17] = [
     Step {
         name: "requirements",
         about: "install the programs that the tests use",
@@ -48,6 +51,7 @@ const STEPS: [Step; 15] = [
         about: "every operation, type and size, 4 processes, as released",
         run: processes::full,
     },
+    Step { name: "python", about: "the Python package, installed; 1 to 4 processes", run: python::check },
     Step { name: "torch", about: "the same with torch's variables", run: launchers::torch },
     Step {
         name: "mpi",
@@ -58,7 +62,16 @@ const STEPS: [Step; 15] = [
     Step { name: "chaos", about: "jobs broken at random, CHAOS_MINUTES (5) and CHAOS_SEED", run: chaos::run },
     Step { name: "loom", about: "all interleavings of the lock-free parts", run: cargo::loom },
     Step { name: "miri", about: "undefined behaviour in pure code", run: cargo::miri },
-    Step { name: "fuzz", about: "decoders on hostile bytes, FUZZ_SECONDS each", run: fuzz::run },
+    Step {
+        name: "sanitizers",
+        about: "threads and processes under AddressSanitizer and ThreadSanitizer",
+        run: sanitizers::run,
+    },
+    Step {
+        name: "fuzz",
+        about: "decoders on hostile bytes, 10 s each (60 in CI, or FUZZ_SECONDS)",
+        run: fuzz::run,
+    },
     Step { name: "macos", about: "type-check for aarch64-apple-darwin", run: cargo::macos },
 ];
 

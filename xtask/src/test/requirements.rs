@@ -1,17 +1,21 @@
 //! Programs that the tests use and cargo does not bring.
 
-use super::{Done, Outcome, missing};
+use super::{Done, Outcome, missing, nightly};
 use crate::{child::Task, place::program};
 
 /// A program and the Debian package that holds it.
-const PROGRAMS: [(&str, &str); 3] =
-    [("ip", "iproute2"), ("mpirun.openmpi", "openmpi-bin"), ("mpiexec.mpich", "mpich")];
+const PROGRAMS: [(&str, &str); 4] =
+    [("ip", "iproute2"), ("mpirun.openmpi", "openmpi-bin"), ("mpiexec.mpich", "mpich"), ("c++", "g++")];
 
 pub(super) fn install() -> Outcome {
     if !cfg!(target_os = "linux") {
         return Ok(Done::NotRun(
             "only Debian's packages are known here; steps that lack a program say so".into(),
         ));
+    }
+    // Without it three steps cannot run, and say so.
+    if let Err(e) = nightly::install() {
+        return missing(format!("the nightly compiler cannot be installed: {e}"));
     }
     let lacking = || PROGRAMS.into_iter().filter(|(name, _)| program(name).is_none());
     let packages: Vec<&str> = lacking().map(|(_, package)| package).collect();

@@ -80,6 +80,9 @@ pub(crate) struct Args {
     /// Write each rank's samples to DIR/TAG.rN.jsonl
     #[arg(long, value_name = "DIR/TAG", hide = true)]
     raw: Option<PathBuf>,
+
+    #[command(flatten)]
+    trust: here::Trust,
 }
 
 fn op_parser() -> PossibleValuesParser {
@@ -116,7 +119,7 @@ pub(crate) fn bench(args: Args) -> u8 {
         eprintln!("comity bench: --op {} is not defined on --dtype {}", args.op, args.dtype);
         return 2;
     }
-    let group = match here::join(args.backend) {
+    let group = match here::join(args.backend, &args.trust) {
         Ok(g) => g,
         Err(e) => return here::failed("bench", &e),
     };

@@ -103,6 +103,9 @@ pub(crate) struct Args {
     /// The seed of the data
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+
+    #[command(flatten)]
+    trust: here::Trust,
 }
 
 const AFTER: &str = "\
@@ -190,7 +193,7 @@ pub fn run_with(group: &Group, options: &Options, each: &mut dyn FnMut(&Line)) -
 pub(crate) fn check(args: Args) -> u8 {
     let dtypes = if args.dtypes.is_empty() { DType::ALL.to_vec() } else { args.dtypes };
     let options = Options { ops: args.ops, dtypes, quick: args.quick, large: args.large, seed: args.seed };
-    let group = match here::join(args.backend) {
+    let group = match here::join(args.backend, &args.trust) {
         Ok(g) => g,
         Err(e) => return here::failed("check", &e),
     };

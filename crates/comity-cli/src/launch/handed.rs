@@ -104,7 +104,7 @@ impl Handed {
 }
 
 /// The same file under a number that is out of the way, unless the limit of open files is too low for that.
-fn raise(file: File) -> io::Result<OwnedFd> {
+pub(super) fn raise(file: File) -> io::Result<OwnedFd> {
     let dup = |lowest| rustix::io::fcntl_dupfd_cloexec(file.as_fd(), lowest);
     Ok(dup(LOWEST).or_else(|_| dup(3))?)
 }

@@ -5,6 +5,7 @@ use rustix::fs::{Access, CWD};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,6 +26,10 @@ pub(super) struct Job {
     pub(super) logs: Option<Vec<[File; 2]>>,
     /// Where ranks leave their flight records.
     pub(super) flights: Option<PathBuf>,
+    pub(super) insecure: bool,
+    pub(super) secure: Option<comity::Secure>,
+    /// Who asks for the ranks' counters comes here.
+    pub(super) metrics: Option<TcpListener>,
     pub(super) tag: bool,
     pub(super) verbose: bool,
 }
@@ -47,7 +52,7 @@ impl Refusal {
 }
 
 /// Variables that say who a rank is: a job in which they are set by hand cannot meet.
-const OURS: [&str; 15] = [
+const OURS: [&str; 16] = [
     "COMITY_RANK",
     "COMITY_SIZE",
     "COMITY_LOCAL_RANK",
@@ -57,6 +62,7 @@ const OURS: [&str; 15] = [
     "COMITY_KEY_FD",
     "COMITY_BLAME_FD",
     "COMITY_KEY_FILE",
+    "COMITY_STATS_FD",
     "COMITY_INSECURE",
     "RANK",
     "WORLD_SIZE",
@@ -82,6 +88,7 @@ impl Job {
         let given = args.env.iter().rev().find(|s| s.name == "PATH").map(|s| s.value.clone());
         let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
         let program = find(&name, args.cwd.as_deref(), &path).map_err(Refusal::usage)?;
+        let metrics = args.metrics.map(listen).transpose()?;
         let logs = args.log_dir.as_deref().map(|dir| open_logs(dir, size)).transpose()?;
         let flights = args.log_dir.as_deref().map(clear_flights).transpose()?;
         Ok(Self {
@@ -94,10 +101,17 @@ impl Job {
             timeout: args.timeout,
             logs,
             flights,
+            insecure: args.insecure,
+            secure: args.secure,
+            metrics,
             tag: args.tag_output || (size > 1 && !args.no_tag_output),
             verbose: args.verbose,
         })
     }
+}
+
+fn listen(at: SocketAddr) -> Result<TcpListener, Refusal> {
+    TcpListener::bind(at).map_err(|e| Refusal::usage(format!("--metrics {at}: cannot listen there: {e}")))
 }
 
 fn directory(dir: &Path) -> Result<(), String> {

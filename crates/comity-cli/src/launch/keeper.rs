@@ -8,6 +8,7 @@ use super::feed::Feed;
 use super::job::Job;
 use super::meet::Meeting;
 use super::memory::Kills;
+use super::metrics::Metrics;
 use super::outlet::{Outlets, Stream};
 use super::rank::{Rank, environment};
 use super::signals::Signals;
@@ -17,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, Signal, WaitOptions};
 use std::io::{self, Read, Write};
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -54,6 +56,7 @@ struct Keeper {
     /// The process that the user started; None when it is gone.
     front: Option<UnixStream>,
     kills: Kills,
+    metrics: Option<Metrics>,
     /// The limit of open files with which the job was started, and which the ranks get.
     open_files: Rlimit,
     /// What speaks for lack of memory as the end of the rank that is blamed.
@@ -76,7 +79,7 @@ enum Source {
 }
 
 impl Keeper {
-    fn open(job: Job, front: UnixStream, input: OwnedFd) -> io::Result<Self> {
+    fn open(mut job: Job, front: UnixStream, input: OwnedFd) -> io::Result<Self> {
         // Out of reach of what is sent to the terminal's processes, SIGKILL of a process group above all.
         rustix::process::setsid()?;
         #[cfg(target_os = "linux")]
@@ -94,13 +97,22 @@ impl Keeper {
         rustix::stdio::dup2_stdin(&input)?;
         front.set_nonblocking(true)?;
         let timeout = job.timeout.and_then(|t| Instant::now().checked_add(t));
+        let meeting = Meeting::open(job.size, meet::join_limit(&job.env), job.insecure)?;
+        let listener = job.metrics.take();
+        let at = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+        let metrics = listener.map(|l| Metrics::serve(l, &meeting.job, job.size)).transpose()?;
+        let outlets = Outlets::open()?;
+        if let Some(at) = at {
+            outlets.say(&format!("metrics at http://{at}/metrics"));
+        }
         Ok(Self {
-            meeting: Meeting::open(job.size, meet::join_limit(&job.env))?,
+            meeting,
+            metrics,
             ranks: Vec::with_capacity(job.size),
             course: Course::new(job.size, timeout),
             deaths: Deaths::new()?,
             feed: Feed::new(input),
-            outlets: Outlets::open()?,
+            outlets,
             signals: Signals::open()?,
             front: Some(front),
             kills: Kills::watch(),
@@ -136,13 +148,17 @@ impl Keeper {
     }
 
     fn start(&mut self) {
+        if self.job.insecure {
+            self.outlets.say("--insecure: the job has no key; whoever can connect to a rank can join it");
+        }
         if self.job.verbose {
             let Meeting { job, .. } = &self.meeting;
             self.outlets.say(&format!("job {job}: the ranks meet at {}", self.meeting.store()));
         }
         self.meeting.release();
         for number in 0..self.job.size {
-            match Rank::start(&mut self.job, &self.meeting, &self.open_files, number) {
+            match Rank::start(&mut self.job, (&self.meeting, self.metrics.as_ref()), &self.open_files, number)
+            {
                 Ok((rank, stdin)) => {
                     if let Some(mut front) = self.front.as_ref() {
                         let _ = front.write(&rank.pid.as_raw_pid().to_ne_bytes());
@@ -150,6 +166,9 @@ impl Keeper {
                     self.deaths.add(rank.pid);
                     self.feed.add(stdin);
                     self.ranks.push(rank);
+                    if let Some(metrics) = &self.metrics {
+                        metrics.started(number);
+                    }
                     if self.job.verbose {
                         self.say_started(number);
                     }
@@ -181,7 +200,7 @@ impl Keeper {
             text.push_str(&format!(" {arg:?}"));
         }
         text.push_str(" with");
-        for (name, value) in environment(&self.job, &self.meeting, number) {
+        for (name, value) in environment(&self.job, &self.meeting, self.metrics.as_ref(), number) {
             if let Some(value) = value {
                 text.push_str(&format!(" {}={}", name.display(), value.display()));
             }
@@ -304,6 +323,9 @@ impl Keeper {
         rank.alive = false;
         let pid = rank.pid;
         self.feed.remove(number);
+        if let Some(metrics) = &self.metrics {
+            metrics.ended(number, ending);
+        }
         self.course.ended(number, ending, Instant::now());
         if ending.is_failure() {
             self.meeting.lost(number, &ending.to_string());

@@ -31,19 +31,21 @@ pub(super) struct Meeting {
     store: Store,
     master: Reserved,
     ring: Vec<Reserved>,
-    key_file: Handed,
+    /// None in a job without a key.
+    key_file: Option<Handed>,
     /// See [`blamed`](Self::blamed).
     blame: Handed,
     host_file: Option<Handed>,
 }
 
 impl Meeting {
-    pub(super) fn open(size: usize, join: Duration) -> io::Result<Self> {
-        let key = Key::random().map_err(io::Error::other)?;
+    pub(super) fn open(size: usize, join: Duration, insecure: bool) -> io::Result<Self> {
+        let key = if insecure { Ok(Key::from([0; 32])) } else { Key::random() };
+        let key = key.map_err(io::Error::other)?;
         let job: String = random::<8>()?.iter().map(|b| format!("{b:02x}")).collect();
         let bind = (Ipv4Addr::LOCALHOST, 0).into();
         let store = Store::start(bind, size, &key, &job, join).map_err(io::Error::other)?;
-        let key_file = Handed::secret(key.bytes())?;
+        let key_file = if insecure { None } else { Some(Handed::secret(key.bytes())?) };
         // MLX's ring dies of a group of one; without its variables it runs alone, as it should.
         let ring = if size > 1 { (0..size).map(|_| Reserved::new()).collect() } else { Ok(Vec::new()) }?;
         let host_file = match ring.is_empty() {
@@ -63,16 +65,16 @@ impl Meeting {
         self.master.addr
     }
 
-    pub(super) fn key_fd(&self) -> RawFd {
-        self.key_file.fd()
+    pub(super) fn key_fd(&self) -> Option<RawFd> {
+        self.key_file.as_ref().map(Handed::fd)
     }
 
     pub(super) fn blame_fd(&self) -> RawFd {
         self.blame.fd()
     }
 
-    /// Whom a rank has held to blame: for a meeting that came to nothing, the store knows; for a group that failed, it stands in a file that all ranks have (`COMITY_BLAME_FD`): four
-    /// bytes for each, the rank that it blames and one.
+    /// Whom a rank has held to blame: for a meeting that came to nothing, the store knows; for a group that failed, it stands in
+    /// a file that all ranks have (`COMITY_BLAME_FD`): four bytes for each, the rank that it blames and one.
     pub(super) fn blamed(&self, by: usize) -> Option<usize> {
         let mut word = [0; WORD as usize];
         let read = self.blame.read(&mut word, by as u64 * WORD).ok()?;
@@ -92,7 +94,8 @@ impl Meeting {
 
     /// The descriptors that a rank inherits.
     pub(super) fn handed(&self) -> Vec<RawFd> {
-        [&self.key_file, &self.blame].into_iter().chain(&self.host_file).map(Handed::fd).collect()
+        let own = self.key_file.iter().chain([&self.blame]);
+        own.chain(&self.host_file).map(Handed::fd).collect()
     }
 
     /// Frees the addresses where holding them would keep the ranks from taking them.
@@ -138,7 +141,7 @@ mod tests {
 
     #[test]
     fn reserved_addresses_differ_and_can_be_taken_by_a_server() {
-        let mut meeting = Meeting::open(3, JOIN).unwrap();
+        let mut meeting = Meeting::open(3, JOIN, false).unwrap();
         meeting.release();
         let mut addrs: Vec<_> = meeting.ring.iter().map(|r| r.addr).collect();
         addrs.extend([meeting.master(), meeting.store()]);
@@ -163,6 +166,6 @@ mod tests {
     fn the_host_file_is_a_list_of_lists() {
         let ring = [Reserved::new().unwrap(), Reserved::new().unwrap()];
         assert_eq!(host_list(&ring), format!("[[\"{}\"],[\"{}\"]]", ring[0].addr, ring[1].addr));
-        assert_eq!(Meeting::open(1, JOIN).unwrap().host_file(), None);
+        assert_eq!(Meeting::open(1, JOIN, true).unwrap().host_file(), None);
     }
 }

@@ -17,6 +17,7 @@ mod keeper;
 mod lines;
 mod meet;
 mod memory;
+mod metrics;
 mod mpi;
 mod outlet;
 mod rank;
@@ -26,6 +27,7 @@ mod tree;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -74,6 +76,17 @@ pub(crate) struct Args {
     /// group fails, for `comity report DIR`
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
+
+    /// Make no job key: whoever can connect to a rank and knows the job's name can join
+    #[arg(long)]
+    insecure: bool,
+
+    /// What the job key protects: handshake (who may connect, the default) or data (what goes over TCP, too)
+    #[arg(long, value_name = "WHAT", conflicts_with = "insecure", value_parser = crate::here::secure_parser(), hide_possible_values = true)]
+    secure: Option<comity::Secure>,
+    /// Answer GET /metrics at this address, such as 127.0.0.1:9400, with each rank's counters for Prometheus
+    #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
+    metrics: Option<SocketAddr>,
 
     /// Start each line with its rank, as in "[2] " (the default with two ranks or more)
     #[arg(long, overrides_with = "no_tag_output")]

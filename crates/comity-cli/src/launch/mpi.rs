@@ -42,11 +42,26 @@ fn prepare(args: &Args) -> Result<Command, Refusal> {
             )));
         }
     }
+    if args.secure == Some(comity::Secure::Data) {
+        return Err(usage(
+            "--secure data is not for --backend mpi: MPI carries the data, and does not encrypt it".into(),
+        ));
+    }
+    if args.metrics.is_some() {
+        return Err(usage(
+            "--metrics is not for --backend mpi, whose launcher starts the ranks itself".into(),
+        ));
+    }
     let named = std::env::var_os("COMITY_MPIRUN").filter(|n| !n.is_empty());
     let (program, family) = find(named.as_deref()).map_err(usage)?;
     let mut command = Command::new(&program);
     command.args(flags(family, args, rustix::process::geteuid().is_root()));
     command.env("COMITY_BACKEND", "mpi");
+    // What the shell says was said to another job.
+    match args.insecure {
+        true => command.env("COMITY_INSECURE", "1"),
+        false => command.env_remove("COMITY_INSECURE"),
+    };
     if let Some(limit) = args.timeout {
         // Both families read it; seconds, not less than one.
         command.env("MPIEXEC_TIMEOUT", limit.as_secs().max(1).to_string());
@@ -79,6 +94,9 @@ fn flags(family: Family, args: &Args, root: bool) -> Vec<OsString> {
                 add(&["--tag-output"]);
             }
             add(&["-x", "COMITY_BACKEND"]);
+            if args.insecure {
+                add(&["-x", "COMITY_INSECURE"]);
+            }
         }
         Family::Hydra => {
             if args.tag_output {

@@ -2,6 +2,7 @@
 use super::job::Job;
 use super::lines::Lines;
 use super::meet::Meeting;
+use super::metrics::Metrics;
 use super::outlet::Stream;
 use super::sys;
 use rustix::fs::OFlags;
@@ -34,14 +35,14 @@ impl Rank {
     /// Starts a rank, and returns it with the end that feeds its standard input.
     pub(super) fn start(
         job: &mut Job,
-        meeting: &Meeting,
+        (meeting, metrics): (&Meeting, Option<&Metrics>),
         open_files: &Rlimit,
         rank: usize,
     ) -> io::Result<(Self, OwnedFd)> {
         let mut command = Command::new(&job.program);
         command.arg0(&job.name).args(&job.args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        for (name, value) in environment(job, meeting, rank) {
+        for (name, value) in environment(job, meeting, metrics, rank) {
             match value {
                 Some(value) => command.env(name, value),
                 None => command.env_remove(name),
@@ -50,7 +51,9 @@ impl Rank {
         if let Some(dir) = &job.cwd {
             command.current_dir(dir);
         }
-        sys::prepare(&mut command, meeting.handed(), *open_files);
+        let mut handed = meeting.handed();
+        handed.extend(metrics.and_then(|m| m.fd(rank)));
+        sys::prepare(&mut command, handed, *open_files);
         let mut child = command.spawn()?;
         let gone = || io::Error::other("no pipe");
         let stdin: OwnedFd = child.stdin.take().ok_or_else(gone)?.into();
@@ -107,7 +110,13 @@ impl Pipe {
 }
 
 /// What is changed for a rank in the environment of the launcher; None removes a variable.
-pub(super) fn environment(job: &Job, meeting: &Meeting, rank: usize) -> Vec<(OsString, Option<OsString>)> {
+pub(super) fn environment(
+    job: &Job,
+    meeting: &Meeting,
+    metrics: Option<&Metrics>,
+    rank: usize,
+) -> Vec<(OsString, Option<OsString>)> {
+    let stats = metrics.and_then(|m| m.fd(rank)).map(|fd| fd.to_string());
     let (rank, size) = (rank.to_string(), job.size.to_string());
     let master = meeting.master();
     let mut all: Vec<(OsString, Option<OsString>)> = Vec::new();
@@ -118,8 +127,11 @@ pub(super) fn environment(job: &Job, meeting: &Meeting, rank: usize) -> Vec<(OsS
     set("MLX_HOSTFILE", meeting.host_file());
     // Another job's, if this one is started from inside it.
     set("COMITY_KEY_FILE", None);
-    // The launcher makes a key.
-    set("COMITY_INSECURE", None);
+    // The launcher makes a key, unless it is told not to; what the shell says was said to another job.
+    set("COMITY_INSECURE", job.insecure.then(|| "1".into()));
+    if let Some(secure) = job.secure {
+        set("COMITY_SECURE", Some(if secure == comity::Secure::Data { "data" } else { "handshake" }.into()));
+    }
     // Ranks take no name that is not UTF-8.
     if let Some(dir) = job.flights.as_deref().and_then(|d| d.to_str()) {
         set("COMITY_LOG_DIR", Some(dir.into()));
@@ -135,7 +147,8 @@ pub(super) fn environment(job: &Job, meeting: &Meeting, rank: usize) -> Vec<(OsS
     set("MLX_RANK", (job.size > 1).then_some(&rank));
     set("COMITY_STORE", Some(&meeting.store().to_string()));
     set("COMITY_JOB", Some(&meeting.job));
-    set("COMITY_KEY_FD", Some(&meeting.key_fd().to_string()));
+    set("COMITY_KEY_FD", meeting.key_fd().map(|fd| fd.to_string()).as_deref());
+    set("COMITY_STATS_FD", stats.as_deref());
     set("COMITY_BLAME_FD", Some(&meeting.blame_fd().to_string()));
     all
 }

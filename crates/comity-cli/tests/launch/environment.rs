@@ -178,3 +178,37 @@ fn more_ranks_than_the_limit_of_open_files_allows_for() {
     assert_eq!(done.code, 0, "{}", done.err);
     assert_eq!(done.out.lines().filter(|l| l.ends_with("] 64")).count(), 40, "{}", done.out);
 }
+
+#[test]
+fn a_job_without_a_key_must_be_asked_for() {
+    let bench = [env!("CARGO_BIN_EXE_comity"), "bench", "barrier", "--iters", "5"];
+    let insecure = run(&[&["-n", "2", "--insecure", "--"], &bench[..]].concat());
+    assert_eq!(insecure.code, 0, "{}", insecure.err);
+    assert!(insecure.err.contains("--insecure: the job has no key"), "{}", insecure.err);
+    let env = &environments(2, &["--insecure"])[1];
+    assert_eq!(env["COMITY_INSECURE"], "1");
+    assert!(!env.contains_key("COMITY_KEY_FD"));
+    // What the shell says was not said to this job; what the rank is told beside its key is a contradiction.
+    let inherited = start_with(&[&["-n", "2", "--"], &bench[..]].concat(), |c| {
+        c.env("COMITY_INSECURE", "1");
+    });
+    assert_eq!(inherited.finish().code, 0);
+    let own = format!("COMITY_INSECURE=1 exec {}", bench.join(" "));
+    let both = script(2, &[], &own);
+    assert_eq!(both.code, 2, "{}", both.err);
+    assert!(both.err.contains("a key is given and insecure (COMITY_INSECURE)"), "{}", both.err);
+    let hosts = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(hosts.path(), r#"[["127.0.0.1:5000"],["127.0.0.1:5001"]]"#).unwrap();
+    let mut alone = std::process::Command::new(bench[0]);
+    alone.args(&bench[1..]).env("MLX_RANK", "1").env("MLX_HOSTFILE", hosts.path());
+    let alone = alone.output().unwrap();
+    let said = String::from_utf8_lossy(&alone.stderr);
+    assert_eq!(alone.status.code(), Some(2), "{said}");
+    for part in ["MLX's hostfile", "comity launch", "COMITY_KEY_FILE", "COMITY_INSECURE=1", "--insecure"] {
+        assert!(said.contains(part), "{said}");
+    }
+    let secret =
+        run(&[&["-n", "2", "--secure", "data", "--env", "COMITY_LINKS=tcp", "--"], &bench[..]].concat());
+    assert_eq!(secret.code, 0, "{}", secret.err);
+    assert_eq!(run(&["-n", "2", "--secure", "data", "--insecure", "true"]).code, 2);
+}

@@ -15,6 +15,8 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 pub(crate) struct Job {
     pub(crate) child: Child,
     pub(crate) mark: String,
+    /// Where its ranks' output goes as well.
+    pub(crate) logs: Option<std::path::PathBuf>,
     out: Option<JoinHandle<Vec<u8>>>,
     err: Option<JoinHandle<Vec<u8>>>,
 }
@@ -66,7 +68,7 @@ pub(crate) fn start_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Jo
         })
     }
     let (out, err) = (child.stdout.take().map(collect), child.stderr.take().map(collect));
-    Job { child, mark, out, err }
+    Job { child, mark, logs: None, out, err }
 }
 
 /// Runs to the end.
@@ -116,6 +118,12 @@ impl Job {
     /// The living processes of this job, the launcher's own included.
     pub(crate) fn processes(&self) -> Vec<Process> {
         marked(&self.mark)
+    }
+
+    /// What a rank has written so far.
+    pub(crate) fn log_of(&self, rank: usize) -> String {
+        let file = self.logs.as_ref().map(|dir| dir.join(format!("rank-{rank}.out")));
+        file.and_then(|f| std::fs::read_to_string(f).ok()).unwrap_or_default()
     }
 
     /// Those of them that run this program.

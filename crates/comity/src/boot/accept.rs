@@ -6,7 +6,7 @@
 
 use super::{
     hello::{Hello, Responder, Secret, Step, Verdict},
-    stream::Stream,
+    stream::{Sealing, Stream},
 };
 use rustix::{
     event::{PollFd, PollFlags},
@@ -165,6 +165,7 @@ pub(super) fn unix_addr(name: &str) -> io::Result<SockAddr> {
 pub(super) struct Accepted {
     pub(super) stream: Stream,
     pub(super) hello: Hello,
+    pub(super) seals: Sealing,
 }
 
 #[derive(Debug)]
@@ -276,7 +277,7 @@ impl Acceptor {
         done: &mut Vec<Accepted>,
     ) {
         match h.advance(&self.secret, judge) {
-            Fate::Done(hello) => done.push(Accepted { stream: h.stream, hello }),
+            Fate::Done(hello, seals) => done.push(Accepted { stream: h.stream, hello, seals }),
             Fate::Stay if h.until > now => {
                 if self.half_open.len() >= MAX_HALF_OPEN {
                     self.half_open.remove(self.victim());
@@ -291,7 +292,7 @@ impl Acceptor {
 enum Fate {
     Stay,
     Go,
-    Done(Hello),
+    Done(Hello, Sealing),
 }
 
 impl HalfOpen {
@@ -311,7 +312,7 @@ impl HalfOpen {
                     return Fate::Go;
                 }
                 Step::Close => return Fate::Go,
-                Step::Done(hello) => return Fate::Done(hello),
+                Step::Done(hello, seals) => return Fate::Done(hello, seals),
             }
         }
     }

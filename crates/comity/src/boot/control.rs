@@ -11,7 +11,7 @@ use super::{
     liveness,
     membership::{Presence, Word},
     standing::{Arrival, Line, Rest, Standing},
-    stream::Stream,
+    stream::{Sealing, Stream},
 };
 use crate::{
     Error, Result,
@@ -40,6 +40,8 @@ const LOOK: Duration = Duration::from_millis(2);
 pub(super) struct Rules {
     /// To share memory.
     pub(super) shm: bool,
+    /// What goes over TCP is encrypted, and nothing else is taken.
+    pub(super) sealed: bool,
     /// Connections of groups that were not opened are dropped after this.
     pub(super) patience: Duration,
     /// Others are given up after so much silence; `None`: never.
@@ -133,8 +135,8 @@ impl Control {
     }
 
     /// Take over a control connection that this rank has made.
-    pub(super) fn attach(&self, rank: usize, stream: Stream) {
-        self.lock().attach(rank, stream, Instant::now());
+    pub(super) fn attach(&self, rank: usize, stream: Stream, seals: Sealing) {
+        self.lock().attach(rank, stream, seals, Instant::now());
         self.bell.ring();
     }
 
@@ -276,6 +278,11 @@ impl Control {
         if hello.to as usize != self.me || hello.world != self.world {
             return no("it is not the rank, or not of the group, that you look for");
         }
+        if hello.sealed != (self.rules.sealed && matches!(stream, Stream::Tcp(_))) {
+            return no(
+                "one of us was started with COMITY_SECURE=data and the other was not; all ranks need the same",
+            );
+        }
         // The higher rank connects.
         if hello.from as usize <= self.me {
             return no("this rank connects to you, not you to it");
@@ -309,16 +316,17 @@ impl Control {
         }
     }
 
-    fn receive(&self, state: &mut Standing, Accepted { stream, hello }: Accepted) {
+    fn receive(&self, state: &mut Standing, Accepted { stream, hello, seals }: Accepted) {
         let from = hello.from as usize;
         if hello.channel == Channel::Control {
-            state.attach(from, stream, Instant::now());
+            state.attach(from, stream, seals, Instant::now());
             self.news.ring();
             return;
         }
         let until = Instant::now() + self.rules.patience;
-        state.parked.push(Arrival { from, channel: hello.channel, stream, context: hello.context, until });
-        if let Some(watch) = state.watch(hello.context) {
+        let (channel, context) = (hello.channel, hello.context);
+        state.parked.push(Arrival { from, channel, stream, seals, context, until });
+        if let Some(watch) = state.watch(context) {
             watch.ring();
         }
     }

@@ -1,8 +1,8 @@
 //! Connecting: to an address, with patience, up to an authenticated stream.
 
 use super::{
-    hello::{Hello, Initiator, Refusal, Secret},
-    stream::Stream,
+    hello::{Agreed, Hello, Initiator, Refusal, Secret},
+    stream::{Sealing, Stream},
 };
 use crate::{Error, Result, sys::poll_until};
 use rustix::{
@@ -112,13 +112,13 @@ pub(super) fn dial(
     secret: &Secret,
     hello: &Hello,
     patience: &Patience<'_>,
-) -> Result<Stream, Miss> {
+) -> Result<(Stream, Sealing), Miss> {
     let mut pause = FIRST_PAUSE;
     loop {
         let mut last = None;
         for target in targets {
             match dial_once(target, secret, hello, patience) {
-                Ok(stream) => return Ok(stream),
+                Ok(done) => return Ok(done),
                 Err(miss @ (Miss::Stop(_) | Miss::Refused(Refusal::No(_)))) => return Err(miss),
                 // What may still change says more than what cannot.
                 Err(miss) => {
@@ -138,13 +138,14 @@ pub(super) fn dial(
     }
 }
 
-/// One try.
+/// One try. What stays within the host is not encrypted, whatever the hello says.
 pub(super) fn dial_once(
     target: &Target,
     secret: &Secret,
     hello: &Hello,
     patience: &Patience<'_>,
-) -> Result<Stream, Miss> {
+) -> Result<(Stream, Sealing), Miss> {
+    let hello = &Hello { sealed: hello.sealed && matches!(target, Target::Tcp(_)), ..*hello };
     let until = patience.until.min(Instant::now() + TRY);
     let stream = connect(target, until, patience)?;
     let ended = |e| Miss::Refused(Refusal::Ended(Some(e)));
@@ -155,9 +156,9 @@ pub(super) fn dial_once(
     (&stream).write_all(&first).map_err(ended)?;
     loop {
         match initiator.read(&stream).map_err(Miss::Refused)? {
-            Some(proof) => {
+            Some(Agreed { proof, seals }) => {
                 (&stream).write_all(&proof).map_err(ended)?;
-                return Ok(stream);
+                return Ok((stream, seals));
             }
             None => {
                 if !patience.wait(Some((stream.as_fd(), PollFlags::IN)), until).map_err(Miss::Stop)? {

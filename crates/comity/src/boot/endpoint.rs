@@ -13,7 +13,7 @@ use super::{
     wire::Facts,
 };
 use crate::{
-    Config, Error, Key, Peer, Result,
+    Config, Error, Key, Peer, Result, Secure,
     blame::Blame,
     engine::{Failure, Header, Watch},
     link::{Link, ShmLink, tcp::TcpLink},
@@ -40,7 +40,10 @@ const WORD: Duration = Duration::from_millis(200);
 const MAKERS: Makers<Box<dyn Link>> = Makers {
     create: ShmLink::create,
     attach: ShmLink::attach,
-    tcp: |streams| Ok(Box::new(TcpLink::new(streams)?)),
+    tcp: |streams| {
+        let (streams, seals): (Vec<_>, Vec<_>) = streams.into_iter().unzip();
+        Ok(Box::new(TcpLink::sealed(streams, seals.into_iter().flatten().map(|s| *s).collect())?))
+    },
 };
 
 /// See the module. Dropping it says goodbye to the others and ends its threads.
@@ -54,6 +57,7 @@ pub(crate) struct Endpoint {
     world: u64,
     secret: Secret,
     blame: Option<Blame>,
+    sealed: bool,
     /// None for a world of one.
     running: Option<Running>,
     /// Kept for those that are slower to meet.
@@ -64,26 +68,30 @@ impl Endpoint {
     /// Meet the others, and connect to each of them.
     pub(crate) fn join(config: &Config) -> Result<Arc<Self>> {
         config.check()?;
-        // Without a key, whoever knows the job's name holds the key of zeros.
-        let key = config.key.clone().unwrap_or_else(|| Key::from([0; 32]));
-        let secret = Secret::new(&key, &config.job, 0);
         if config.size == 1 {
+            let secret = Secret::new(&Key::zeros(), &config.job, 0);
             let table = Table { world: 0, facts: vec![facts(config, Vec::new(), String::new())] };
             return Ok(Arc::new(Self::new(config, secret, table)));
         }
-        let mut meeting = Meeting::find(config, &key, &secret)?;
+        let (mut meeting, secret) = Meeting::find(config)?;
         let (listeners, facts) = meeting
             .listen(config)
             .and_then(|listeners| announce(config, listeners))
             .inspect_err(|e| meeting.give_up(e))?;
         let table = meeting.join(facts)?;
+        agree_on_secrecy(&table.facts).inspect_err(|e| meeting.give_up(e))?;
         // Nobody has a reason to connect before all have met.
         for listener in &listeners {
             listener.listen().map_err(|e| Error::os("listening", e)).inspect_err(|e| meeting.give_up(e))?;
         }
         let mut endpoint = Self::new(config, secret, table);
         let acceptor = Acceptor::new(listeners, endpoint.secret.clone());
-        let rules = Rules { shm: config.links.shm, patience: PARKING, silence: endpoint.most_silence() };
+        let rules = Rules {
+            shm: config.links.shm,
+            sealed: endpoint.sealed,
+            patience: PARKING,
+            silence: endpoint.most_silence(),
+        };
         let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor)?;
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {
@@ -112,6 +120,7 @@ impl Endpoint {
             world,
             secret,
             blame: config.blame.clone(),
+            sealed: config.secure == Secure::Data,
             running: None,
             _store: None,
         }
@@ -147,6 +156,7 @@ impl Endpoint {
                 world: self.world,
                 context: 0,
                 channel: Channel::Control,
+                sealed: self.sealed,
             };
             let mut targets: Vec<Target> = facts.addrs.iter().copied().map(Target::Tcp).collect();
             if self.facts.get(self.me).is_some_and(|f| f.host_id == facts.host_id) && !facts.unix.is_empty() {
@@ -154,7 +164,7 @@ impl Endpoint {
             }
             let patience = Patience { until, bells: bells(), check: &check };
             match dial(&targets, &self.secret, &hello, &patience) {
-                Ok(stream) => control.attach(rank, stream),
+                Ok((stream, seals)) => control.attach(rank, stream, seals),
                 Err(Miss::Stop(e)) => return Err(e),
                 Err(miss) => {
                     let at: Vec<String> = facts.addrs.iter().map(ToString::to_string).collect();
@@ -226,6 +236,15 @@ impl Endpoint {
     }
 }
 
+/// All ranks encrypt, or none: every rank sees the same table, and gives the same error.
+fn agree_on_secrecy(facts: &[Facts]) -> Result<()> {
+    let first = |sealed| facts.iter().position(|f| f.sealed == sealed);
+    let (Some(with), Some(without)) = (first(true), first(false)) else { return Ok(()) };
+    Err(Error::Config(format!(
+        "rank {with} was started with COMITY_SECURE=data, rank {without} was not; all ranks need the same (comity launch --secure data)"
+    )))
+}
+
 /// What to tell the others of this process; also opens the socket for those of the same host.
 fn announce(config: &Config, mut listeners: Vec<Listener>) -> Result<(Vec<Listener>, Facts)> {
     let addrs = listeners.iter().map(Listener::local_addr).collect::<Result<_, _>>();
@@ -254,6 +273,7 @@ fn facts(config: &Config, addrs: Vec<std::net::SocketAddr>, unix: String) -> Fac
         cores: thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX)),
         shm: config.links.shm,
         tcp: config.links.tcp,
+        sealed: config.secure == Secure::Data,
         silence: config.detection.limit().map_or(0, |l| u32::try_from(l.as_millis()).unwrap_or(u32::MAX)),
         connections: u16::try_from(config.connections).unwrap_or(u16::MAX),
         unix,
@@ -289,6 +309,7 @@ impl World for Endpoint {
             world: self.world,
             facts: &self.facts,
             secret: &self.secret,
+            sealed: self.sealed,
             control: running.control(),
         };
         mesh.open(&MAKERS, context, members, watch, until)

@@ -37,7 +37,14 @@ pub fn handshake(bytes: &[u8]) {
     let mut dice = Dice(bytes);
     let (mode, piece) = (dice.roll(), dice.roll() + 1);
     let secret = Secret::new(&Key::from([7; 32]), "job", 0);
-    let hello = Hello { from: 1, to: 0, world: 5, context: 2, channel: Channel::Tcp { index: 0, of: 2 } };
+    let hello = Hello {
+        from: 1,
+        to: 0,
+        world: 5,
+        context: 2,
+        channel: Channel::Tcp { index: 0, of: 2 },
+        sealed: false,
+    };
     if let Ok(hello) = Hello::decode(dice.0) {
         assert_eq!(hello.encode(), dice.0);
     }
@@ -59,7 +66,7 @@ pub fn handshake(bytes: &[u8]) {
     let mut answered = false;
     loop {
         match responder.step(&mut incoming, &secret, &mut |_| Verdict::Yes) {
-            Step::Done(hello) => panic!("a stranger got through as {hello:?}"),
+            Step::Done(hello, _) => panic!("a stranger got through as {hello:?}"),
             Step::Send(_) => {
                 assert!(mode % 3 == 2 && !answered, "an answer to a stranger");
                 assert!(responder.knows_key());
@@ -88,7 +95,7 @@ pub fn messages(bytes: &[u8]) {
     if us.set_nonblocking(true).is_err() || peer.write_all(bytes).is_err() {
         return;
     }
-    let mut conn = Conn::new(Stream::Unix(us));
+    let mut conn = Conn::new(Stream::Unix(us), None);
     conn.fill();
     let mut rest = bytes;
     while let Ok(Some(body)) = conn.next() {

@@ -2,12 +2,13 @@
 //!
 //! Noise NNpsk0 under the job's key: one round trip, after which both sides know that the other holds the key, and who it
 //! says it is. The first message already carries the (encrypted) hello; a wrong key, job or epoch is refused there. The third
-//! message proves that the first was not a recording; nobody waits for it but the listener. After it the connection is clear.
+//! message proves that the first was not a recording; nobody waits for it but the listener. After it the connection is clear, or
+//! sealed with keys of its own if the hello says so.
 //!
 //! A message is `"cm"`, its kind, a length and at most 1 KiB; nothing larger is ever allocated for a stranger.
 
 use super::wire::{Malformed, Reader, Writer};
-use crate::Key;
+use crate::{Key, seal::Seals, sys::traceless};
 use snow::{Builder, HandshakeState, TransportState};
 use std::{
     fmt,
@@ -54,6 +55,8 @@ pub(super) struct Hello {
     /// The group, for `Shm` and `Tcp`.
     pub(super) context: u64,
     pub(super) channel: Channel,
+    /// What follows the handshake is encrypted.
+    pub(super) sealed: bool,
 }
 
 impl Hello {
@@ -72,6 +75,7 @@ impl Hello {
         w.u8(kind);
         w.u16(index);
         w.u16(of);
+        w.u8(u8::from(self.sealed));
         w.0
     }
 
@@ -85,7 +89,12 @@ impl Hello {
             (3, index, of) if index < of => Channel::Tcp { index, of },
             _ => return Err(Malformed),
         };
-        r.end(Self { from, to, world, context, channel })
+        let sealed = match r.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(Malformed),
+        };
+        r.end(Self { from, to, world, context, channel, sealed })
     }
 }
 
@@ -229,24 +238,51 @@ pub(super) struct Initiator {
     /// Taken by the answer.
     noise: Option<Box<HandshakeState>>,
     incoming: Incoming,
+    sealed: bool,
+}
+
+/// What is left to do for the connecting side once the answer is there.
+#[derive(Debug)]
+pub(super) struct Agreed {
+    /// The bytes to send last.
+    pub(super) proof: Vec<u8>,
+    pub(super) seals: Option<Box<Seals>>,
+}
+
+/// Where the key goes in the handshake.
+const PSK: usize = 0;
+
+/// The keys that encrypt what follows the handshake.
+fn seals(noise: &mut HandshakeState, is_initiator: bool) -> Option<Box<Seals>> {
+    let transcript = noise.get_handshake_hash().to_vec();
+    Seals::derive(noise.dangerously_get_raw_split(), &transcript, is_initiator)
 }
 
 impl Initiator {
     /// And the bytes to send first.
     pub(super) fn start(secret: &Secret, hello: &Hello) -> Option<(Self, Vec<u8>)> {
-        let mut noise = secret.builder()?.build_initiator().ok()?;
-        let mut body = [0; MAX_BODY];
-        let n = noise.write_message(&hello.encode(), &mut body).ok()?;
-        let first = message(Kind::Hello, body.get(..n)?);
-        Some((Self { noise: Some(Box::new(noise)), incoming: Incoming::default() }, first))
+        traceless(|| {
+            let mut noise = Box::new(secret.builder()?.build_initiator().ok()?);
+            let mut body = [0; MAX_BODY];
+            let n = noise.write_message(&hello.encode(), &mut body).ok()?;
+            // It has done its work, and this is the only copy outside of the stack.
+            noise.set_psk(PSK, &[0; 32]).ok()?;
+            let first = message(Kind::Hello, body.get(..n)?);
+            let new = Self { noise: Some(noise), incoming: Incoming::default(), sealed: hello.sealed };
+            Some((new, first))
+        })
     }
 
-    /// Read the answer; once it is there and favourable, the bytes to send last. `None`: wait for more.
-    pub(super) fn read(&mut self, stream: impl Read) -> Result<Option<Vec<u8>>, Refusal> {
+    /// Read the answer; once it is there and favourable, what remains to do. `None`: wait for more.
+    pub(super) fn read(&mut self, stream: impl Read) -> Result<Option<Agreed>, Refusal> {
         let Some(body) = self.incoming.read(stream, Kind::Answer)? else { return Ok(None) };
+        traceless(|| self.agree(&body)).map(Some)
+    }
+
+    fn agree(&mut self, body: &[u8]) -> Result<Agreed, Refusal> {
         let mut noise = self.noise.take().ok_or(Refusal::Ended(None))?;
         let mut payload = [0; MAX_BODY];
-        let n = noise.read_message(&body, &mut payload).map_err(|_| Refusal::Key)?;
+        let n = noise.read_message(body, &mut payload).map_err(|_| Refusal::Key)?;
         match payload.get(..n) {
             Some([0]) => {}
             Some([1, words @ ..]) => return Err(Refusal::No(String::from_utf8_lossy(words).into_owned())),
@@ -255,10 +291,14 @@ impl Initiator {
         }
         // A handshake that is over cannot be extended: prove with the keys that came of it.
         let proof = noise.get_handshake_hash().to_vec();
+        let seals = match self.sealed {
+            true => Some(seals(&mut noise, true).ok_or(Refusal::Stranger)?),
+            false => None,
+        };
         let mut out = [0; MAX_BODY];
         let mut transport = noise.into_transport_mode().map_err(|_| Refusal::Stranger)?;
         let n = transport.write_message(&proof, &mut out).map_err(|_| Refusal::Stranger)?;
-        Ok(Some(message(Kind::Proof, out.get(..n).unwrap_or_default())))
+        Ok(Agreed { proof: message(Kind::Proof, out.get(..n).unwrap_or_default()), seals })
     }
 }
 
@@ -280,7 +320,7 @@ pub(super) struct Responder {
 #[derive(Debug)]
 enum Stage {
     Hello,
-    Proof(Box<TransportState>, Vec<u8>, Hello),
+    Proof(Box<TransportState>, Vec<u8>, Hello, Option<Box<Seals>>),
 }
 
 /// How far a [`Responder`] came.
@@ -295,7 +335,7 @@ pub(super) enum Step {
     /// Close.
     Close,
     /// The connection is authenticated.
-    Done(Hello),
+    Done(Hello, Option<Box<Seals>>),
 }
 
 impl Responder {
@@ -322,14 +362,14 @@ impl Responder {
                     Err(Refusal::Version(_)) => return Step::SendAndClose(message(Kind::Unreadable, &[])),
                     Err(_) => return Step::Close,
                 };
-                self.answer(&body, secret, judge).unwrap_or(Step::Close)
+                traceless(|| self.answer(&body, secret, judge)).unwrap_or(Step::Close)
             }
-            Stage::Proof(transport, hash, hello) => match self.incoming.read(stream, Kind::Proof) {
+            Stage::Proof(transport, hash, hello, seals) => match self.incoming.read(stream, Kind::Proof) {
                 Ok(None) => Step::More,
                 Ok(Some(body)) => {
                     let mut proof = [0; MAX_BODY];
                     match transport.read_message(&body, &mut proof) {
-                        Ok(n) if proof.get(..n) == Some(hash.as_slice()) => Step::Done(*hello),
+                        Ok(n) if proof.get(..n) == Some(hash.as_slice()) => Step::Done(*hello, seals.take()),
                         _ => Step::Close,
                     }
                 }
@@ -344,9 +384,11 @@ impl Responder {
         secret: &Secret,
         judge: &mut dyn FnMut(&Hello) -> Verdict,
     ) -> Option<Step> {
-        let mut noise = secret.builder()?.build_responder().ok()?;
+        let mut noise = Box::new(secret.builder()?.build_responder().ok()?);
         let mut payload = [0; MAX_BODY];
-        let Ok(n) = noise.read_message(body, &mut payload) else {
+        let read = noise.read_message(body, &mut payload);
+        noise.set_psk(PSK, &[0; 32]).ok()?;
+        let Ok(n) = read else {
             return Some(Step::SendAndClose(message(Kind::Unreadable, &[])));
         };
         let hello = Hello::decode(payload.get(..n)?).ok()?;
@@ -367,7 +409,8 @@ impl Responder {
             return Some(Step::SendAndClose(answer));
         }
         let hash = noise.get_handshake_hash().to_vec();
-        self.stage = Stage::Proof(Box::new(noise.into_transport_mode().ok()?), hash, hello);
+        let seals = if hello.sealed { Some(seals(&mut noise, false)?) } else { None };
+        self.stage = Stage::Proof(Box::new(noise.into_transport_mode().ok()?), hash, hello, seals);
         self.incoming = Incoming::default();
         Some(Step::Send(answer))
     }
@@ -378,8 +421,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const HELLO: Hello =
-        Hello { from: 3, to: 1, world: 9, context: 4, channel: Channel::Tcp { index: 1, of: 2 } };
+    const HELLO: Hello = Hello {
+        from: 3,
+        to: 1,
+        world: 9,
+        context: 4,
+        channel: Channel::Tcp { index: 1, of: 2 },
+        sealed: true,
+    };
 
     fn secret(key: u8, job: &str, epoch: u32) -> Secret {
         Secret::new(&Key::from([key; 32]), job, epoch)
@@ -421,12 +470,20 @@ mod tests {
         let Step::Send(answer) = step else { panic!("{step:?}") };
         assert!(r.knows_key());
         assert!(matches!(r.step(Drip(&[]), &s, &mut yes), Step::More));
-        let proof = i.read(Drip(&answer)).unwrap().unwrap();
+        let Agreed { proof, seals } = i.read(Drip(&answer)).unwrap().unwrap();
         // What follows the handshake is not touched.
         let all = [&proof[..], b"data"].concat();
         let mut stream = Drip(&all);
-        assert!(matches!(r.step(&mut stream, &s, &mut yes), Step::Done(h) if h == HELLO));
+        let Step::Done(HELLO, Some(theirs)) = r.step(&mut stream, &s, &mut yes) else { panic!("not done") };
         assert_eq!(stream.0, b"data");
+        let ours = seals.unwrap();
+        for (from, to) in [(&ours, &theirs), (&theirs, &ours)] {
+            let mut data = *b"secret";
+            let tag = from.send.seal(0, b"", &mut data).unwrap();
+            assert_ne!(&data, b"secret");
+            to.recv.open(0, b"", &mut data, tag).unwrap();
+            assert_eq!(&data, b"secret");
+        }
     }
 
     #[test]
@@ -460,7 +517,7 @@ mod tests {
         let s = secret(1, "job", 0);
         let (mut i, first) = Initiator::start(&s, &HELLO).unwrap();
         let (_, Step::Send(answer)) = respond(&s, &first, Verdict::Yes) else { panic!("refused") };
-        let proof = i.read(Drip(&answer)).unwrap().unwrap();
+        let proof = i.read(Drip(&answer)).unwrap().unwrap().proof;
         let (mut r, Step::Send(_)) = respond(&s, &first, Verdict::Yes) else { panic!("refused") };
         assert!(matches!(r.step(Drip(&proof), &s, &mut yes), Step::Close));
     }
@@ -489,7 +546,7 @@ mod tests {
             let s = secret(1, "job", 0);
             let bytes = if header { message(Kind::Hello, &bytes[..bytes.len().min(1024)]) } else { bytes };
             let (r, step) = respond(&s, &bytes, Verdict::Yes);
-            prop_assert!(!r.knows_key() && !matches!(step, Step::Done(_) | Step::Send(_)));
+            prop_assert!(!r.knows_key() && !matches!(step, Step::Done(..) | Step::Send(_)));
             prop_assert!(r.incoming.0.len() <= HEADER + MAX_BODY && r.incoming.0.capacity() <= 2 * (HEADER + MAX_BODY));
             let (mut i, _) = Initiator::start(&s, &HELLO).unwrap();
             prop_assert!(!matches!(i.read(Drip(&bytes)), Ok(Some(_))));
@@ -505,21 +562,21 @@ mod tests {
             let Step::Send(mut answer) = step else { prop_assert!(which == 0); return Ok(()) };
             prop_assert!(which != 0);
             if which == 1 { spoil(&mut answer) }
-            let Ok(Some(mut proof)) = i.read(Drip(&answer)) else { prop_assert!(which == 1); return Ok(()) };
+            let Ok(Some(Agreed { mut proof, .. })) = i.read(Drip(&answer)) else { prop_assert!(which == 1); return Ok(()) };
             prop_assert!(which != 1);
             spoil(&mut proof);
-            prop_assert!(!matches!(r.step(Drip(&proof), &s, &mut yes), Step::Done(_)));
+            prop_assert!(!matches!(r.step(Drip(&proof), &s, &mut yes), Step::Done(..)));
         }
 
         #[test]
-        fn hellos_round_trip(from: u32, to: u32, world: u64, context: u64, of in 1u16.., kind in 0..4) {
+        fn hellos_round_trip(from: u32, to: u32, world: u64, context: u64, of in 1u16.., kind in 0..4, sealed: bool) {
             let channel = match kind {
                 0 => Channel::Join,
                 1 => Channel::Control,
                 2 => Channel::Shm,
                 _ => Channel::Tcp { index: of - 1, of },
             };
-            let hello = Hello { from, to, world, context, channel };
+            let hello = Hello { from, to, world, context, channel, sealed };
             prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         }
     }

@@ -4,13 +4,14 @@ use super::{
     accept::Listener,
     dial::{Miss, Patience, Target, dial},
     hello::{Channel, Hello, Refusal, STORE, Secret},
-    here,
+    here, posted,
     store::{Store, cannot_listen, seconds},
     stream::{Conn, Stream},
     wire::{Facts, FromStore, MAX_ADDRS, ToStore},
 };
 use crate::{
-    Config, Error, HostPort, Key, Meet, Result,
+    Config, Error, HostPort, Key, Meet, Result, Secure,
+    config::Trust,
     sys::{Bell, poll_until},
 };
 use rustix::event::{PollFd, PollFlags};
@@ -18,6 +19,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::{Duration, Instant},
 };
+use zeroize::Zeroizing;
 
 /// How much longer than its own limit a rank waits for the store, which says who is missing.
 const GRACE: Duration = Duration::from_secs(2);
@@ -46,11 +48,12 @@ pub(super) struct Table {
 }
 
 impl Meeting {
-    /// Find the store, or start it, and connect.
-    pub(super) fn find(config: &Config, key: &Key, secret: &Secret) -> Result<Self> {
+    /// Find the store, or start it, and connect; also what the ranks know one another by.
+    pub(super) fn find(config: &Config) -> Result<(Self, Secret)> {
         let limit = config.join_timeout;
         let until = Instant::now() + limit;
-        let (addrs, store) = locate(config, key, until)?;
+        let (addrs, store, key) = locate(config, until)?;
+        let secret = Secret::new(&key, &config.job, 0);
         let name = match addrs.first() {
             Some(addr) if config.rank == 0 || matches!(config.meet, Meet::Store(_)) => {
                 format!("the store at {addr}")
@@ -58,12 +61,18 @@ impl Meeting {
             Some(addr) => format!("rank 0's store at {addr}"),
             None => "the store".into(),
         };
-        let hello =
-            Hello { from: config.rank as u32, to: STORE, world: 0, context: 0, channel: Channel::Join };
+        let hello = Hello {
+            from: config.rank as u32,
+            to: STORE,
+            world: 0,
+            context: 0,
+            channel: Channel::Join,
+            sealed: config.secure == Secure::Data,
+        };
         let silent = Bell::new().map_err(|e| Error::os("joining", e))?;
         let patience = Patience { until, bells: vec![silent.fd()], check: &|| Ok(()) };
         let targets: Vec<Target> = addrs.iter().copied().map(Target::Tcp).collect();
-        let stream = dial(&targets, secret, &hello, &patience).map_err(|miss| match miss {
+        let (stream, seals) = dial(&targets, &secret, &hello, &patience).map_err(|miss| match miss {
             Miss::Stop(e) => e,
             Miss::Nobody(e) | Miss::Nowhere(e) | Miss::Refused(Refusal::Ended(Some(e))) => Error::Join(format!(
                 "rank {}: {name} did not answer within {} ({e}); is {} running, and is the address right?",
@@ -77,8 +86,8 @@ impl Meeting {
             Stream::Tcp(s) => s.local_addr().map_err(|e| Error::os("joining", e))?.ip(),
             Stream::Unix(_) => Ipv4Addr::LOCALHOST.into(),
         };
-        let conn = Conn::new(stream);
-        Ok(Self { conn, store, local, name, rank: config.rank, size: config.size, until, limit })
+        let conn = Conn::new(stream, seals);
+        Ok((Self { conn, store, local, name, rank: config.rank, size: config.size, until, limit }, secret))
     }
 
     /// Listen where the configuration says, else on the address that leads to the store.
@@ -108,7 +117,11 @@ impl Meeting {
             )));
         }
         let who = format!("rank {}", self.rank);
-        addrs.into_iter().map(|at| Listener::tcp(at).map_err(|e| cannot_listen(&who, at, &e))).collect()
+        let listen = |at| {
+            config.insecure.check_listen(&who, at)?;
+            Listener::tcp(at).map_err(|e| cannot_listen(&who, at, &e))
+        };
+        addrs.into_iter().map(listen).collect()
     }
 
     /// Tell the store who is here, and wait for everyone.
@@ -140,11 +153,12 @@ impl Meeting {
                     FromStore::Refused { words } => return Err(Error::Join(words)),
                     FromStore::Welcome { .. } => return Err(self.nonsense()),
                 }
-            }
-            if let Some(world) = world
-                && here == self.size
-            {
-                return Ok(Table { world, facts: table.into_iter().flatten().collect() });
+                // What the store says after it, on account of another rank's trouble, is for later.
+                if let Some(world) = world
+                    && here == self.size
+                {
+                    return Ok(Table { world, facts: table.into_iter().flatten().collect() });
+                }
             }
             if !open {
                 return Err(self.lost("it ended"));
@@ -217,22 +231,31 @@ impl Meeting {
     }
 }
 
-/// The store's addresses, and the store itself if this rank runs it.
-fn locate(config: &Config, key: &Key, until: Instant) -> Result<(Vec<SocketAddr>, Option<Store>)> {
-    let serve = |at: SocketAddr| Store::start(at, config.size, key, &config.job, config.join_timeout);
+/// The store's addresses, the store itself if this rank runs it, and the job's key: of zeros where none is wanted.
+fn locate(config: &Config, until: Instant) -> Result<(Vec<SocketAddr>, Option<Store>, Key)> {
+    let trust = config.trust()?;
+    let known = match trust {
+        Trust::Held(key) => key.clone(),
+        Trust::Nobody => Key::zeros(),
+        Trust::Board if config.rank == 0 => Key::random()?,
+        Trust::Board => Key::zeros(),
+    };
+    let serve = |at: SocketAddr| {
+        Store::start_with(at, config.size, &known, &config.job, config.join_timeout, config.insecure)
+    };
     let at_rank_0 = |at: &HostPort| {
         let addrs = at.resolve(until)?;
         match addrs.first() {
             Some(first) if config.rank == 0 => {
                 let store = serve(*first)?;
-                Ok((vec![store.addr()], Some(store)))
+                Ok((vec![store.addr()], Some(store), known.clone()))
             }
-            _ => Ok((addrs, None)),
+            _ => Ok((addrs, None, known.clone())),
         }
     };
     match &config.meet {
         Meet::Alone => Err(Error::Config(format!("{} ranks need a place to meet", config.size))),
-        Meet::Store(at) => Ok((at.resolve(until)?, None)),
+        Meet::Store(at) => Ok((at.resolve(until)?, None, known)),
         Meet::Host(at) => at_rank_0(at),
         Meet::Hostfile(ranks) => match ranks.first().and_then(|r| r.first()) {
             Some(at) if !at.is_unspecified() => at_rank_0(at),
@@ -241,23 +264,21 @@ fn locate(config: &Config, key: &Key, until: Instant) -> Result<(Vec<SocketAddr>
             )),
         },
         Meet::Board(board) => {
-            let store = if config.rank == 0 {
-                let all_here = config.local.is_some_and(|(_, n)| n == config.size);
-                let ip = match config.addrs.first() {
-                    Some(a) => a.ip(),
-                    None if all_here => Ipv4Addr::LOCALHOST.into(),
-                    None => here::outward(),
-                };
-                Some(serve(SocketAddr::new(ip, 0))?)
-            } else {
-                None
+            let share =
+                |mine: Option<&str>| board.share(config.rank, config.size, mine, until).map(Zeroizing::new);
+            if config.rank != 0 {
+                let (at, key) = posted::read(&share(None)?, trust, config.rank)?;
+                return Ok((vec![at], None, key));
+            }
+            let all_here = config.local.is_some_and(|(_, n)| n == config.size);
+            let ip = match config.addrs.first() {
+                Some(a) => a.ip(),
+                None if all_here => Ipv4Addr::LOCALHOST.into(),
+                None => here::outward(),
             };
-            let mine = store.as_ref().map(|s| s.addr().to_string());
-            let text = board.share(config.rank, config.size, mine.as_deref(), until)?;
-            let at: SocketAddr = text.parse().map_err(|_| {
-                Error::Join(format!("{board} holds {text:?}, which is no address of rank 0's store"))
-            })?;
-            Ok((vec![at], store))
+            let store = serve(SocketAddr::new(ip, 0))?;
+            share(Some(&posted::compose(store.addr(), trust, &known)))?;
+            Ok((vec![store.addr()], Some(store), known))
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{
     hello::{Channel, Hello, Refusal, Secret},
     standing::Arrival,
     store::seconds,
-    stream::Stream,
+    stream::{Sealing, Stream},
     wire::Facts,
 };
 use crate::{
@@ -38,7 +38,7 @@ pub(super) struct Makers<L> {
     /// On the connecting side, once the stream is readable: takes the memory.
     pub(super) attach: fn(UnixStream) -> io::Result<L>,
     /// All connections of the pair, in the same order on both sides.
-    pub(super) tcp: fn(Vec<TcpStream>) -> io::Result<L>,
+    pub(super) tcp: fn(Vec<(TcpStream, Sealing)>) -> io::Result<L>,
 }
 
 /// What a process knows of all, for making links.
@@ -48,6 +48,7 @@ pub(super) struct Mesh<'a> {
     pub(super) world: u64,
     pub(super) facts: &'a [Facts],
     pub(super) secret: &'a Secret,
+    pub(super) sealed: bool,
     pub(super) control: &'a Control,
 }
 
@@ -152,8 +153,8 @@ impl<L> Opening<'_, L> {
         let mut why_not = "its host is another".to_owned();
         if share {
             match self.dial(rank, Target::Unix(theirs.unix.clone()), Channel::Shm) {
-                Ok(Stream::Unix(stream)) => return Ok(Some(stream)),
-                Ok(Stream::Tcp(_)) => {}
+                Ok((Stream::Unix(stream), _)) => return Ok(Some(stream)),
+                Ok((Stream::Tcp(_), _)) => {}
                 Err(miss @ (Miss::Nowhere(_) | Miss::Refused(Refusal::No(_)))) => {
                     tracing::debug!(rank, %miss, "no shared memory, taking TCP");
                     why_not = miss.to_string();
@@ -173,8 +174,8 @@ impl<L> Opening<'_, L> {
         let mut streams = Vec::with_capacity(usize::from(of));
         for (index, addr) in (0..of).zip(addrs.iter().cycle()) {
             match self.dial(rank, Target::Tcp(*addr), Channel::Tcp { index, of }) {
-                Ok(Stream::Tcp(stream)) => streams.push(stream),
-                Ok(Stream::Unix(_)) => {}
+                Ok((Stream::Tcp(stream), seals)) => streams.push((stream, seals)),
+                Ok((Stream::Unix(_), _)) => {}
                 Err(miss) => return Err(self.missed(rank, &addr.to_string(), miss)),
             }
         }
@@ -182,13 +183,14 @@ impl<L> Opening<'_, L> {
         Ok(None)
     }
 
-    fn dial(&self, rank: usize, target: Target, channel: Channel) -> Result<Stream, Miss> {
+    fn dial(&self, rank: usize, target: Target, channel: Channel) -> Result<(Stream, Sealing), Miss> {
         let hello = Hello {
             from: self.mesh.me as u32,
             to: self.world_rank(rank) as u32,
             world: self.mesh.world,
             context: self.context,
             channel,
+            sealed: self.mesh.sealed,
         };
         let check = || {
             self.watch.hush();
@@ -200,7 +202,7 @@ impl<L> Opening<'_, L> {
 
     /// Take what the others make: connections of higher ranks, memory of lower ones.
     fn complete(&mut self, mut offered: Vec<(usize, UnixStream)>) -> Result<(), Trouble> {
-        let mut parts: HashMap<usize, Vec<Option<TcpStream>>> = HashMap::new();
+        let mut parts: HashMap<usize, Vec<Option<(TcpStream, Sealing)>>> = HashMap::new();
         loop {
             self.watch.hush();
             self.receive(&mut parts)?;
@@ -228,8 +230,11 @@ impl<L> Opening<'_, L> {
         }
     }
 
-    fn receive(&mut self, parts: &mut HashMap<usize, Vec<Option<TcpStream>>>) -> Result<(), Trouble> {
-        for Arrival { from, channel, stream, .. } in self.mesh.control.arrivals(self.context) {
+    fn receive(
+        &mut self,
+        parts: &mut HashMap<usize, Vec<Option<(TcpStream, Sealing)>>>,
+    ) -> Result<(), Trouble> {
+        for Arrival { from, channel, stream, seals, .. } in self.mesh.control.arrivals(self.context) {
             let Some(rank) = self.members.iter().position(|m| *m == from) else { continue };
             match (channel, stream) {
                 (Channel::Shm, Stream::Unix(stream)) => {
@@ -238,7 +243,7 @@ impl<L> Opening<'_, L> {
                 (Channel::Tcp { index, of }, Stream::Tcp(stream)) => {
                     let streams = parts.entry(rank).or_insert_with(|| (0..of).map(|_| None).collect());
                     match streams.get_mut(usize::from(index)) {
-                        Some(place @ None) => *place = Some(stream),
+                        Some(place @ None) => *place = Some((stream, seals)),
                         _ => return Err(self.own(rank, "made its connections twice".into())),
                     }
                     if streams.iter().all(Option::is_some) {

@@ -13,6 +13,7 @@ mod liveness;
 mod meet;
 mod membership;
 mod mesh;
+mod posted;
 mod standing;
 mod store;
 mod stream;

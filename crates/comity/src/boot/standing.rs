@@ -6,7 +6,7 @@
 use super::{
     hello::Channel,
     membership::{Action, DIED, Heard, Membership, Presence, Word},
-    stream::{Conn, Stream},
+    stream::{Conn, Sealing, Stream},
     wire::Note,
 };
 use crate::engine::{Failure, Header, Watch};
@@ -25,6 +25,7 @@ pub(super) struct Arrival {
     pub(super) from: usize,
     pub(super) channel: Channel,
     pub(super) stream: Stream,
+    pub(super) seals: Sealing,
     pub(super) context: u64,
     pub(super) until: Instant,
 }
@@ -112,7 +113,7 @@ impl Standing {
         self.parked.clear();
     }
 
-    pub(super) fn attach(&mut self, rank: usize, stream: Stream, now: Instant) {
+    pub(super) fn attach(&mut self, rank: usize, stream: Stream, seals: Sealing, now: Instant) {
         if !self.membership.attach(rank, now) {
             return;
         }
@@ -124,7 +125,7 @@ impl Standing {
             *place = process_of(&stream).map(Arc::new);
         }
         if let Some(place) = self.conns.get_mut(rank) {
-            *place = Some(Conn::new(stream));
+            *place = Some(Conn::new(stream, seals));
         }
         self.carry_out();
     }

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     Error, Key, Result,
+    config::Insecure,
     sys::{Bell, poll_until},
 };
 use rustix::event::{PollFd, PollFlags};
@@ -69,13 +70,27 @@ impl Shared {
 
 impl Store {
     /// Serve a job of `size` ranks at `bind`, where port 0 stands for any. The first rank that comes starts the clock; when
-    /// `join` has passed, all are told who is missing. A key of zeros lets in whoever knows the job's name.
+    /// `join` has passed, all are told who is missing. A key of zeros lets in whoever knows the job's name, and is refused
+    /// at a public address.
     pub fn start(bind: SocketAddr, size: usize, key: &Key, job: &str, join: Duration) -> Result<Self> {
+        let insecure = if key.is_zeros() { Insecure::Private } else { Insecure::No };
+        Self::start_with(bind, size, key, job, join, insecure)
+    }
+
+    pub(super) fn start_with(
+        bind: SocketAddr,
+        size: usize,
+        key: &Key,
+        job: &str,
+        join: Duration,
+        insecure: Insecure,
+    ) -> Result<Self> {
         if bind.ip().is_unspecified() {
             return Err(Error::Config(format!(
                 "the store cannot listen at {bind}: that stands for every address; name the one that the ranks connect to"
             )));
         }
+        insecure.check_listen("the store", bind)?;
         let listener = Listener::tcp(bind).and_then(|l| l.listen().map(|()| l));
         let listener = listener.map_err(|e| cannot_listen("the store", bind, &e))?;
         Self::run(listener, size, key, job, join)
@@ -250,7 +265,9 @@ impl Server {
         });
         let until = Instant::now() + FIRST_WORD;
         self.fresh.extend(
-            accepted.into_iter().map(|Accepted { stream, hello }| (Conn::new(stream), hello.from, until)),
+            accepted
+                .into_iter()
+                .map(|Accepted { stream, hello, seals }| (Conn::new(stream, seals), hello.from, until)),
         );
     }
 

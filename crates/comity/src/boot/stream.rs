@@ -1,6 +1,7 @@
 //! Connections and the messages on them: never blocking, never more in memory than allowed.
 
 use super::wire::Malformed;
+use crate::seal::{Seals, TAG};
 use crate::sys;
 use std::{
     collections::VecDeque,
@@ -67,10 +68,17 @@ impl AsFd for Stream {
     }
 }
 
+/// What encrypts an authenticated connection, if anything does.
+pub(super) type Sealing = Option<Box<Seals>>;
+
 /// An authenticated connection that carries messages.
 #[derive(Debug)]
 pub(super) struct Conn {
     stream: Arc<Stream>,
+    seals: Sealing,
+    /// Messages sealed and opened so far.
+    sealed: u64,
+    opened: u64,
     inbox: Vec<u8>,
     outbox: VecDeque<Arc<[u8]>>,
     /// Bytes in `outbox`.
@@ -85,8 +93,17 @@ pub(super) fn frame(body: &[u8]) -> Vec<u8> {
 }
 
 impl Conn {
-    pub(super) fn new(stream: Stream) -> Self {
-        Self { stream: Arc::new(stream), inbox: Vec::new(), outbox: VecDeque::new(), queued: 0, sent: 0 }
+    pub(super) fn new(stream: Stream, seals: Sealing) -> Self {
+        Self {
+            stream: Arc::new(stream),
+            seals,
+            sealed: 0,
+            opened: 0,
+            inbox: Vec::new(),
+            outbox: VecDeque::new(),
+            queued: 0,
+            sent: 0,
+        }
     }
 
     pub(super) fn stream(&self) -> &Arc<Stream> {
@@ -100,6 +117,10 @@ impl Conn {
 
     /// As [`send`](Self::send), of bytes that [`frame`] made.
     pub(super) fn send_frames(&mut self, frames: Arc<[u8]>) -> io::Result<()> {
+        let frames = match &self.seals {
+            Some(seals) => seal_all(seals, &mut self.sealed, &frames)?.into(),
+            None => frames,
+        };
         if self.queued + frames.len() > MAX_OUTBOX {
             return Err(io::Error::other("the peer does not read"));
         }
@@ -137,7 +158,7 @@ impl Conn {
     /// Read what is there. False: the stream has ended; complete messages may still be in the inbox.
     pub(super) fn fill(&mut self) -> bool {
         let mut chunk = [0; 4096];
-        while self.inbox.len() < MAX_FRAME + 4 {
+        while self.inbox.len() < 4 + MAX_FRAME + TAG {
             match (&*self.stream).read(&mut chunk) {
                 Ok(0) => return false,
                 Ok(n) => self.inbox.extend(chunk.get(..n).unwrap_or_default()),
@@ -153,14 +174,39 @@ impl Conn {
     pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, Malformed> {
         let Some((head, rest)) = self.inbox.split_first_chunk::<4>() else { return Ok(None) };
         let n = u32::from_be_bytes(*head) as usize;
-        if n > MAX_FRAME {
+        let tag = if self.seals.is_some() { TAG } else { 0 };
+        if n > MAX_FRAME + tag || n < tag {
             return Err(Malformed);
         }
         let Some(body) = rest.get(..n) else { return Ok(None) };
-        let body = body.to_vec();
+        let mut body = body.to_vec();
+        if let Some(seals) = &self.seals {
+            let tag: [u8; TAG] = body.split_off(n - TAG).try_into().map_err(|_| Malformed)?;
+            seals.recv.open(self.opened, head, &mut body, tag).map_err(|_| Malformed)?;
+            self.opened += 1;
+        }
         self.inbox.drain(..4 + n);
         Ok(Some(body))
     }
+}
+
+/// `frames`, each encrypted, with its tag behind it.
+fn seal_all(seals: &Seals, number: &mut u64, mut frames: &[u8]) -> io::Result<Vec<u8>> {
+    let mut out = Vec::with_capacity(frames.len() + TAG);
+    while let Some((head, rest)) = frames.split_first_chunk::<4>() {
+        let n = u32::from_be_bytes(*head) as usize;
+        let (body, others) = rest.split_at_checked(n).ok_or(ErrorKind::InvalidInput)?;
+        // A peer refuses longer ones, so this adds nothing that overflows.
+        let head = ((n + TAG) as u32).to_be_bytes();
+        out.extend(head);
+        let begin = out.len();
+        out.extend(body);
+        let tag = seals.send.seal(*number, &head, out.get_mut(begin..).unwrap_or_default());
+        out.extend(tag.map_err(|_| ErrorKind::InvalidInput)?);
+        *number += 1;
+        frames = others;
+    }
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -171,7 +217,48 @@ mod tests {
         let (a, b) = UnixStream::pair().unwrap();
         a.set_nonblocking(true).unwrap();
         b.set_nonblocking(true).unwrap();
-        (Conn::new(Stream::Unix(a)), Conn::new(Stream::Unix(b)))
+        (Conn::new(Stream::Unix(a), None), Conn::new(Stream::Unix(b), None))
+    }
+
+    #[test]
+    fn sealed_messages_cross_and_changed_ones_do_not() {
+        let sealed = || {
+            let ((mut a, mut b), (ours, theirs)) = (pair(), crate::seal::both_ends(3));
+            (a.seals, b.seals) = (Some(ours), Some(theirs));
+            (a, b)
+        };
+        let (mut a, mut b) = sealed();
+        let two: Arc<[u8]> = [frame(b"first"), frame(b"")].concat().into();
+        a.send_frames(two).unwrap();
+        a.send(b"third").unwrap();
+        b.send(&[7; MAX_FRAME]).unwrap();
+        assert!(b.fill() && a.fill());
+        assert!(!b.inbox.windows(5).any(|w| w == b"first" || w == b"third"));
+        for body in [&b"first"[..], b"", b"third"] {
+            assert_eq!(b.next().unwrap().as_deref(), Some(body));
+        }
+        let mut whole = None;
+        while whole.is_none() {
+            b.flush().unwrap();
+            assert!(a.fill());
+            whole = a.next().unwrap();
+        }
+        assert!(whole.unwrap() == [7; MAX_FRAME]);
+        for at in 0..4 + 4 + TAG {
+            let (mut a, mut b) = sealed();
+            a.send(b"text").unwrap();
+            assert!(b.fill());
+            b.inbox[at] ^= 1;
+            // A longer one is waited for, until it opens no more than a shorter one does.
+            b.inbox.extend([0; MAX_FRAME]);
+            assert!(matches!(b.next(), Err(Malformed) | Ok(None)), "{at}");
+        }
+        // In the clear, to one who expects it sealed.
+        let (mut a, mut b) = sealed();
+        a.seals = None;
+        a.send(b"a note that is longer than a tag").unwrap();
+        assert!(b.fill());
+        assert_eq!(b.next(), Err(Malformed));
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod hostfile;
 mod place;
 mod settings;
 mod slurm;
+mod trust;
 mod vars;
 
 use crate::{Error, Key, LinkKind, Result, blame::Blame, boot::board::Board};
@@ -21,6 +22,8 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+pub use trust::Secure;
+pub(crate) use trust::{Insecure, Trust};
 
 /// The most ranks a job can have.
 pub const MAX_SIZE: usize = 65_536;
@@ -49,8 +52,8 @@ pub struct Config {
     pub(crate) meet: Meet,
     pub(crate) job: String,
     pub(crate) key: Option<Key>,
-    /// The user said in so many words that no key is wanted.
-    pub(crate) insecure: bool,
+    pub(crate) insecure: Insecure,
+    pub(crate) secure: Secure,
     pub(crate) timeout: Duration,
     pub(crate) join_timeout: Duration,
     pub(crate) detection: Detection,
@@ -62,6 +65,8 @@ pub struct Config {
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
     pub(crate) blame: Option<Blame>,
+    /// Where a launcher wants counters.
+    pub(crate) stats_fd: Option<i32>,
     pub(crate) found: Found,
 }
 
@@ -163,6 +168,14 @@ impl BackendKind {
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|k| k.name() == name)
     }
+
+    /// Whether the library that it needs can be loaded here. Whether a group can be made is another question.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Mpi => crate::sys::mpi::find().is_ok(),
+        }
+    }
 }
 
 impl fmt::Display for BackendKind {
@@ -202,7 +215,8 @@ impl Config {
             meet: Meet::Alone,
             job: "-".into(),
             key: None,
-            insecure: false,
+            insecure: Insecure::No,
+            secure: Secure::Handshake,
             timeout: Duration::from_secs(300),
             join_timeout: Duration::from_secs(60),
             detection: Detection::Normal,
@@ -213,6 +227,7 @@ impl Config {
             host: None,
             log_dir: None,
             blame: None,
+            stats_fd: None,
             found: Found { launcher: Launcher::Explicit, why, seen: Vec::new() },
         }
     }
@@ -230,7 +245,7 @@ impl Config {
     /// | Slurm | `SLURM_STEP_ID`, `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS` (inside `srun` only) |
     /// | none | a group of one |
     ///
-    /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
+    /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_SECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
     /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_ADDRS`,
     /// `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
     /// `comity launch` alone.
@@ -242,6 +257,13 @@ impl Config {
     /// Reads the files and descriptors that the variables name and nothing else.
     pub fn from_vars(var: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
         env::read(&var)
+    }
+
+    /// The settings that hold under every launcher (`COMITY_TIMEOUT`, `COMITY_LINKS`, ...; see [`from_env`](Self::from_env)), from a
+    /// function, in place of those made so far; where to meet, rank and size stay as they are.
+    pub fn settings_from_vars(mut self, var: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        settings::read(&vars::Vars::new(&var), &mut self)?;
+        Ok(self)
     }
 
     /// Meet at a store that runs elsewhere (`comity launch` runs one): `host:port`.
@@ -268,7 +290,8 @@ impl Config {
         Ok(self)
     }
 
-    /// Meet at a store that rank 0 runs at a free port, which it tells the others through `board`.
+    /// Meet at a store that rank 0 runs at a free port, which it tells the others through `board`. Without a key rank 0 makes
+    /// one and tells that too: whoever can read the board can join.
     pub fn board(mut self, board: Arc<dyn Board>) -> Self {
         self.meet = Meet::Board(board);
         self
@@ -280,7 +303,8 @@ impl Config {
         self
     }
 
-    /// The secret that every rank of the job holds; default none.
+    /// The secret that every rank of the job holds. More than one rank needs one, unless they meet at a
+    /// [`board`](Self::board), over which rank 0 then shares one of its own making, or say [`insecure`](Self::insecure).
     pub fn key(mut self, key: Key) -> Self {
         self.key = Some(key);
         self
@@ -291,9 +315,22 @@ impl Config {
         Ok(self.key(Key::from_file(path)?))
     }
 
-    /// Meet without a secret: whoever reaches a port and knows the job's name can join.
+    /// Meet without a secret: whoever reaches a port and knows the job's name can join. Addresses that the internet may
+    /// reach are refused.
     pub fn insecure(mut self) -> Self {
-        self.insecure = true;
+        self.insecure = Insecure::Private;
+        self
+    }
+
+    /// As [`insecure`](Self::insecure), at public addresses too.
+    pub fn insecure_in_public(mut self) -> Self {
+        self.insecure = Insecure::Public;
+        self
+    }
+
+    /// What the key protects; default [`Secure::Handshake`]. All ranks must say the same.
+    pub fn secure(mut self, secure: Secure) -> Self {
+        self.secure = secure;
         self
     }
 
@@ -376,6 +413,11 @@ impl Config {
         self.local
     }
 
+    /// How long to wait until all ranks have met; see [`join_timeout`](Self::join_timeout).
+    pub fn join_limit(&self) -> Duration {
+        self.join_timeout
+    }
+
     /// Where the ranks meet.
     pub fn meet(&self) -> &Meet {
         &self.meet
@@ -422,11 +464,9 @@ impl Config {
             _ => {}
         }
         if self.job.is_empty() || self.job.len() > 255 || self.job.chars().any(char::is_control) {
-            return bad(format!("job {:?} is not a name of 1 to 255 printable bytes", self.job));
+            return bad(format!("job (COMITY_JOB) {:?} is not a name of 1 to 255 printable bytes", self.job));
         }
-        if self.key.is_some() && self.insecure {
-            return bad("a key is given and insecure (COMITY_INSECURE) is asked for; drop one of them");
-        }
+        self.check_trust()?;
         for (what, limit) in [
             ("timeout (COMITY_TIMEOUT)", self.timeout),
             ("join_timeout (COMITY_JOIN_TIMEOUT)", self.join_timeout),

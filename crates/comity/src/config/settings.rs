@@ -1,7 +1,7 @@
 //! The variables that hold under every launcher.
 
 use super::{
-    BackendKind, Config, Detection, Links, MAX_CONNECTIONS, bad,
+    BackendKind, Config, Detection, Insecure, Links, MAX_CONNECTIONS, Secure, bad,
     place::shown,
     vars::{Vars, wrong},
 };
@@ -26,7 +26,10 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
         }
         (None, None) => {}
     }
-    config.insecure = vars.flag("COMITY_INSECURE")?;
+    config.insecure = Insecure::read(vars)?;
+    if let Some(secure) = Secure::read(vars)? {
+        config.secure = secure;
+    }
     if let Some(limit) = vars.seconds("COMITY_TIMEOUT")? {
         config.timeout = limit;
     }
@@ -62,6 +65,8 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
         let fd = i32::try_from(fd).unwrap_or(i32::MAX);
         config.blame = Blame::from_fd(fd, config.rank).ok();
     }
+    config.stats_fd =
+        vars.number("COMITY_STATS_FD", i32::MAX as usize)?.and_then(|fd| i32::try_from(fd).ok());
     Ok(())
 }
 

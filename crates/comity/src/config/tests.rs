@@ -227,8 +227,12 @@ fn settings_hold_everywhere() {
         assert_eq!(from(&[("COMITY_DETECTION", text)]).unwrap().detection, detection);
     }
     assert_eq!(from(&[]).unwrap().detection.limit(), Some(Duration::from_secs(5)));
-    assert!(from(&[("COMITY_INSECURE", "1")]).unwrap().insecure);
-    assert!(!from(&[("COMITY_INSECURE", "0")]).unwrap().insecure);
+    for (text, insecure) in [("1", Insecure::Private), ("0", Insecure::No), ("public", Insecure::Public)] {
+        assert_eq!(from(&[("COMITY_INSECURE", text)]).unwrap().insecure, insecure);
+    }
+    for (text, secure) in [("data", Secure::Data), ("handshake", Secure::Handshake)] {
+        assert_eq!(from(&[("COMITY_SECURE", text)]).unwrap().secure, secure);
+    }
 }
 
 #[test]
@@ -317,6 +321,11 @@ fn bad_variables_are_named() {
         ),
         (vec![("COMITY_KEY_FILE", key.path()), ("COMITY_INSECURE", "1")], &["COMITY_INSECURE", "key"]),
         (vec![("COMITY_INSECURE", "yes please")], &["COMITY_INSECURE", "\"yes please\""]),
+        (vec![("COMITY_SECURE", "yes")], &["COMITY_SECURE", "\"yes\"", "data"]),
+        (
+            vec![("COMITY_INSECURE", "1"), ("COMITY_SECURE", "data")],
+            &["COMITY_INSECURE", "COMITY_SECURE=data"],
+        ),
         (vec![("COMITY_TIMEOUT", "0")], &["COMITY_TIMEOUT", "0ns"]),
         (vec![("COMITY_TIMEOUT", "-5")], &["COMITY_TIMEOUT", "\"-5\""]),
         (vec![("COMITY_TIMEOUT", "5s")], &["COMITY_TIMEOUT", "\"5s\""]),

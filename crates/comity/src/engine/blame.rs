@@ -77,6 +77,11 @@ impl Engine {
         match stop {
             Stop::Failed(f) => self.blame(&f, call),
             Stop::Closed => Error::Closed,
+            Stop::Interrupted(why) => {
+                let me = self.rank;
+                self.abort(Failure { culprit: me, by: me, cause: why.clone(), reported: true, calls: None });
+                Error::Aborted { by: self.members[me].clone(), reason: why, call }
+            }
             Stop::Left(peer) => {
                 let cause = "left the group".to_owned();
                 self.abort(Failure {

@@ -4,6 +4,7 @@ mod blame;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod header;
+mod interrupt;
 mod ledger;
 mod park;
 mod run;
@@ -12,6 +13,7 @@ mod wait;
 mod watch;
 
 pub(crate) use header::{Header, LEN as HEADER};
+pub use interrupt::{Interrupt, interrupt_with};
 pub(crate) use ledger::Differs;
 pub(crate) use run::{Engine, Task, Way};
 pub(crate) use wait::{Patience, Stage, Wait};

@@ -86,6 +86,6 @@ impl Engine {
         let slept = Instant::now();
         // A signal ends the sleep early, which is no harm.
         let _ = poll(&mut polls, Some(&limit));
-        self.counters.parked_ns.fetch_add(slept.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.counters.slept(slept.elapsed());
     }
 }

@@ -12,6 +12,7 @@
 use super::{
     Failure, Patience, Watch,
     header::Header,
+    interrupt::Asking,
     stream::{Begin, Refusal, Rx, Tx},
     wait::{Stage, Wait},
 };
@@ -72,6 +73,8 @@ pub(super) enum Stop {
     Refused(usize, Refusal),
     Failed(Failure),
     Late,
+    /// This rank's program was interrupted.
+    Interrupted(String),
     /// This rank closes the group.
     Closed,
     Left(usize),
@@ -130,6 +133,7 @@ impl Engine {
     ) -> std::result::Result<(), Stop> {
         let mut wait = Wait::new(self.patience, task.limit);
         let (mut armed, mut leaver, mut moves) = (false, None, 0u32);
+        let mut asking = Asking::new();
         let mut asked = Vec::new();
         let mut unheard = schedule.speakers();
         loop {
@@ -165,8 +169,13 @@ impl Engine {
                 }
                 leaver = None;
                 wait.reset();
-                if moves.is_multiple_of(4096) && wait.left().is_none() {
-                    return Err(Stop::Late);
+                if moves.is_multiple_of(4096) {
+                    if wait.left().is_none() {
+                        return Err(Stop::Late);
+                    }
+                    if let Some(why) = asking.ask() {
+                        return Err(Stop::Interrupted(why));
+                    }
                 }
                 continue;
             }
@@ -195,6 +204,9 @@ impl Engine {
                         return Err(refused);
                     }
                     let Some(left) = wait.left() else { return Err(Stop::Late) };
+                    if let Some(why) = asking.ask() {
+                        return Err(Stop::Interrupted(why));
+                    }
                     if !armed {
                         self.arm(schedule);
                         armed = true;
@@ -205,7 +217,8 @@ impl Engine {
                         Some(call) if early.is_zero() => self.ask(call, &mut asked),
                         _ => {}
                     }
-                    self.sleep(left.min(if early.is_zero() { NAP } else { early }));
+                    let nap = asking.nap(if early.is_zero() { NAP } else { early });
+                    self.sleep(left.min(nap));
                     self.disarm();
                     armed = false;
                 }

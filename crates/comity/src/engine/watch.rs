@@ -120,7 +120,7 @@ impl Watch {
 
     /// A member has not been heard for some time. No failure yet.
     pub(crate) fn suspect(&self) {
-        self.counters.suspicions.fetch_add(1, Ordering::Relaxed);
+        self.counters.suspected();
     }
 
     /// Whether any member has left.

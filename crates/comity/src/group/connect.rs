@@ -2,10 +2,12 @@
 
 use super::Group;
 use crate::{
-    BackendKind, Config, Error, Launcher, Result,
+    BackendKind, Config, Error, Launcher, Result, Secure,
     backend::MpiRuntime,
     boot::{Endpoint, World as _},
     recorder::{Recorder, culprit},
+    stats::{Counters, Sheet},
+    sys::inherited,
 };
 use std::{env, sync::Arc};
 
@@ -61,27 +63,33 @@ impl Config {
         }
         self.check()?;
         if size == 1 {
-            return Ok(Group::single().timeout(self.timeout));
+            return Ok(Group::alone(self.counters()).timeout(self.timeout));
         }
-        let group = Group::open(Endpoint::join(self)?, self.timeout, self.join_timeout).inspect_err(|e| {
-            if let (Some(blame), Some(rank)) = (&self.blame, culprit(e)) {
-                blame.tell(rank);
-            }
-        })?;
+        let group = Group::open(Endpoint::join(self)?, self.counters(), self.timeout, self.join_timeout)
+            .inspect_err(|e| {
+                if let (Some(blame), Some(rank)) = (&self.blame, culprit(e)) {
+                    blame.tell(rank);
+                }
+            })?;
         Ok(self.logged(group))
     }
 
     /// The same, where MPI started the ranks and carries their data.
     fn connect_mpi(&self) -> Result<Group> {
+        if self.secure == Secure::Data {
+            return Err(Error::Config(
+                "secure data (COMITY_SECURE=data) and the MPI backend do not go together: MPI carries the data, and not encrypted by Comity; drop one of them".into(),
+            ));
+        }
         let mpi = MpiRuntime::find()?;
         let config = mpi.place(self)?;
         tracing::info!(rank = config.rank, size = config.size, version = mpi.version(), "MPI is up");
         config.check()?;
         if config.size == 1 {
-            return Ok(Group::single().timeout(self.timeout));
+            return Ok(Group::alone(self.counters()).timeout(self.timeout));
         }
         let world = Endpoint::join(&config)?;
-        let (peers, counters) = (world.peers().to_vec(), Arc::default());
+        let (peers, counters) = (world.peers().to_vec(), self.counters());
         let backend = mpi.open(world, Arc::clone(&counters))?;
         let group = Group::with(config.rank, peers, backend, (0, Recorder::new()), counters, self.timeout);
         Ok(self.logged(group))
@@ -96,5 +104,17 @@ impl Config {
             Some(dir) => group.log_to(dir),
             None => group,
         }
+    }
+
+    /// Where the launcher reads them, if it wants to. What goes wrong with that is no reason to run no job.
+    fn counters(&self) -> Arc<Counters> {
+        let sheet = self.stats_fd.and_then(|fd| match inherited(fd).and_then(|fd| Sheet::attach(&fd)) {
+            Ok(sheet) => Some(Arc::new(sheet)),
+            Err(e) => {
+                tracing::warn!(error = %e, "COMITY_STATS_FD={fd}: the launcher will see no counters of this process");
+                None
+            }
+        });
+        Arc::new(Counters::new(sheet.as_ref()))
     }
 }

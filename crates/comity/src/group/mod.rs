@@ -27,7 +27,7 @@ use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::Path,
-    sync::{Arc, Mutex, atomic::Ordering, mpsc},
+    sync::{Arc, Mutex, mpsc},
     time::{Duration, Instant},
 };
 
@@ -110,8 +110,12 @@ impl fmt::Debug for Group {
 impl Group {
     /// A group of this process alone.
     pub fn single() -> Self {
+        Self::alone(Arc::default())
+    }
+
+    fn alone(counters: Arc<Counters>) -> Self {
         let peers = vec![Peer { rank: 0, host: None, pid: Some(std::process::id()) }];
-        Self::with(0, peers, Box::new(Single), (0, Recorder::new()), Arc::default(), DEFAULT_LIMIT)
+        Self::with(0, peers, Box::new(Single), (0, Recorder::new()), counters, DEFAULT_LIMIT)
     }
 
     /// `size` groups for `size` threads of this process, by rank; they talk through memory.
@@ -126,15 +130,20 @@ impl Group {
             return Ok(vec![Self::single()]);
         }
         let worlds = LocalWorld::all(size);
-        worlds.into_iter().map(|w| Self::open(Arc::new(w), DEFAULT_LIMIT, DEFAULT_LIMIT)).collect()
+        let open = |w| Self::open(Arc::new(w), Arc::default(), DEFAULT_LIMIT, DEFAULT_LIMIT);
+        worlds.into_iter().map(open).collect()
     }
 
     /// The group of everyone in `world`.
-    pub(crate) fn open(world: Arc<dyn World>, limit: Duration, join: Duration) -> Result<Self> {
+    pub(crate) fn open(
+        world: Arc<dyn World>,
+        counters: Arc<Counters>,
+        limit: Duration,
+        join: Duration,
+    ) -> Result<Self> {
         let rank = world.rank();
         let peers = world.peers().to_vec();
         let members = (0..peers.len()).collect();
-        let counters = Arc::<Counters>::default();
         let fabric = Fabric::open(world, members, 0, counters.clone(), Instant::now() + join)?;
         Ok(Self::with(rank, peers, Box::new(fabric), (0, Recorder::new()), counters, limit))
     }
@@ -201,6 +210,11 @@ impl Group {
     #[must_use]
     pub fn timeout(&self, limit: Duration) -> Self {
         Self { limit: limit.min(MAX_TIMEOUT), ..self.clone() }
+    }
+
+    /// How long a call through this handle may take; see [`timeout`](Self::timeout).
+    pub fn limit(&self) -> Duration {
+        self.limit
     }
 
     /// The members by rank, as errors name them.
@@ -293,16 +307,13 @@ impl State {
             Some(e) => Err(e),
         };
         self.recorder.end(&info, &out, counters);
-        self.note(&out, counters);
+        self.note(info.op, &out, counters);
         out
     }
 
     /// A fatal error ends the group. The links stay until the handle is dropped, so that peers hear the reason first.
-    fn note<T>(&mut self, out: &Result<T>, counters: &Counters) {
-        match out {
-            Ok(_) => counters.calls.fetch_add(1, Ordering::Relaxed),
-            Err(_) => counters.errors.fetch_add(1, Ordering::Relaxed),
-        };
+    fn note<T>(&mut self, op: Op, out: &Result<T>, counters: &Counters) {
+        counters.ended(op, out.is_ok());
         if let Err(e) = out
             && e.is_fatal()
         {

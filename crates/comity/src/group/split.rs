@@ -5,7 +5,6 @@ use crate::{
     Misuse, Op, Peer, Result,
     backend::{Bufs, Call},
     engine::Failure,
-    stats::Counters,
 };
 use std::sync::Arc;
 
@@ -61,7 +60,7 @@ impl Group {
         members.sort_by_key(|&r| (all[2 * r + 1], r));
         let rank = members.iter().position(|&r| r == self.rank()).unwrap_or_default();
         let context = name(state.context, state.splits, color);
-        let counters = Arc::<Counters>::default();
+        let counters = Arc::new(self.core.counters.sibling());
         let limit = self.limit;
         let backend =
             state.backend.as_mut().map(|b| b.split(&members, context, counters.clone(), limit)).transpose();
@@ -78,7 +77,7 @@ impl Group {
                 });
             }
             let out: Result<()> = Err(e.clone());
-            state.note(&out, &self.core.counters);
+            state.note(Op::Split, &out, &self.core.counters);
         })?
         else {
             return Err(crate::Error::Closed);

@@ -39,7 +39,7 @@ pub(crate) fn eventually<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> 
         if let Some(t) = step() {
             return t;
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain for {what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
         thread::yield_now();
     }
 }

@@ -3,16 +3,20 @@
 mod bell;
 mod exit;
 mod fds;
+mod hidden;
 mod inherited;
 mod map;
 pub(crate) mod mpi;
 mod poll;
 mod unacked;
+mod words;
 
 pub(crate) use bell::Bell;
 pub(crate) use exit::at_exit;
 pub(crate) use fds::{recv_fd, send_fd};
+pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
 pub(crate) use map::Mapping;
 pub(crate) use poll::poll_until;
 pub(crate) use unacked::has_arrived;
+pub(crate) use words::Words;

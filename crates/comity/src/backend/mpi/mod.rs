@@ -30,7 +30,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     collections::VecDeque,
     fmt,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -195,7 +195,7 @@ impl<H: Handle> MpiBackend<H> {
         // A signal ends the sleep early, which is no harm.
         let _ = poll(&mut [PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN)], Some(&limit));
         self.watch.hush();
-        self.counters.parked_ns.fetch_add(slept.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.counters.slept(slept.elapsed());
     }
 
     /// Turn what stopped a call into this rank's error, and tell the others.

@@ -1,4 +1,5 @@
-//! Boards: how rank 0 tells the others one short text before any of Comity's own connections exists.
+//! Boards: how rank 0 tells the others one short text, with the job's key in it where the launcher gives none, before any of
+//! Comity's own connections exists.
 //!
 //! Every launcher that does not run a store for Comity has a channel of its own on which a few bytes can be told: torchrun's
 //! store, MPICH's process manager, the host itself when all ranks are on it.
@@ -28,7 +29,7 @@ pub(crate) const MAX_TEXT: usize = 512;
 /// All ranks call [`share`](Self::share) equally often; call k of one rank belongs to call k of the others. Boards
 /// that other code implements (over Ray, Kubernetes or a torch `Store`) go into [`Config::board`](crate::Config::board).
 pub trait Board: Send + Sync + fmt::Debug + fmt::Display {
-    /// Rank 0 gives its text as `mine`, the others give `None`; all get rank 0's text. Ends by `until`, with an error that says
+    /// Rank 0 gives its text as `mine`, the others give `None`; all get rank 0's text, which may hold the job's key: do not log it. Ends by `until`, with an error that says
     /// what it waited for. Others may read as long as rank 0 keeps the board, which it does until all have met. The text has 1 to 512 bytes, all of them printable ASCII other than space, `=`, `;` and quotes.
     fn share(&self, rank: usize, size: usize, mine: Option<&str>, until: Instant) -> Result<String>;
 }

@@ -12,6 +12,7 @@ use std::{
     sync::{Mutex, Once, PoisonError},
     time::{Duration, Instant},
 };
+use zeroize::Zeroizing;
 
 /// The longest line of the protocol, which is that of the longest value, with room.
 const MOST_LINE: usize = 4096;
@@ -126,7 +127,8 @@ impl<S: Timed> Talk<S> {
         let key = format!("comity-{}", self.shares);
         self.shares += 1;
         if let Some(text) = mine {
-            self.ask(&format!("put kvsname={space} key={key} value={text}"), "put_result", until)?;
+            let line = Zeroizing::new(format!("put kvsname={space} key={key} value={text}"));
+            self.ask(&line, "put_result", until)?;
         }
         self.ask("barrier_in", "barrier_out", until).map_err(|e| match e {
             Error::Join(_) if Instant::now() >= until => {
@@ -159,9 +161,10 @@ impl<S: Timed> Talk<S> {
                 format!("talking to MPICH's process manager ({doing}) failed: {e}")
             })
         };
-        write_all(&self.stream, format!("cmd={line}\n").as_bytes(), until).map_err(failed)?;
+        let line = Zeroizing::new(format!("cmd={line}\n"));
+        write_all(&self.stream, line.as_bytes(), until).map_err(failed)?;
         // By single bytes, since what follows the line may be for the MPI library that shares the descriptor.
-        let mut text = Vec::new();
+        let mut text = Zeroizing::new(Vec::with_capacity(MOST_LINE));
         loop {
             let mut byte = [0];
             read_all(&mut self.stream, &mut byte, until).map_err(failed)?;
@@ -175,11 +178,16 @@ impl<S: Timed> Talk<S> {
                 }
             }
         }
-        let answer = Answer(String::from_utf8_lossy(&text).into_owned());
+        let answer = Answer(String::from_utf8_lossy(&text).into_owned().into());
         if answer.field("cmd") != Some(expect) || answer.field("rc").is_some_and(|rc| rc != "0") {
-            let shown: String = answer.0.chars().take(200).collect();
+            // The value that was asked for, or put, may be the job's key.
+            let shown: String = if doing == "get" {
+                "a failure".into()
+            } else {
+                format!("{:?}", answer.0.chars().take(200).collect::<String>())
+            };
             return Err(Error::Join(format!(
-                "MPICH's process manager answered {doing} with {shown:?}, not with {expect}"
+                "MPICH's process manager answered {doing} with {shown}, not with {expect}"
             )));
         }
         Ok(answer)
@@ -191,7 +199,7 @@ fn gone() -> Error {
 }
 
 /// `cmd=get_result rc=0 value=...`
-struct Answer(String);
+struct Answer(Zeroizing<String>);
 
 impl Answer {
     fn field(&self, name: &str) -> Option<&str> {
@@ -218,7 +226,7 @@ mod tests {
         let mut out = stream.try_clone().unwrap();
         for line in BufReader::new(stream).lines() {
             let line = line.unwrap();
-            let ask = Answer(line);
+            let ask = Answer(line.into());
             let field = |name| ask.field(name).unwrap().to_owned();
             let answer = match ask.field("cmd").unwrap() {
                 "init" => "response_to_init pmi_version=1 pmi_subversion=1 rc=0".into(),

@@ -13,6 +13,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use zeroize::Zeroizing;
 
 const VALIDATE: u8 = 0;
 const MAGIC: u32 = 0x3C85_F7CE;
@@ -59,9 +60,11 @@ impl TorchBoard {
         key: &str,
         mine: Option<&str>,
         until: Instant,
-    ) -> io::Result<Vec<u8>> {
+    ) -> io::Result<Zeroizing<Vec<u8>>> {
         stream.set_nodelay(true)?;
-        let mut ask = vec![VALIDATE];
+        // The text may be secret, so it leaves no copies: there is room for all that is put in.
+        let mut ask = Zeroizing::new(Vec::with_capacity(2 * key.len() + MAX_TEXT + 64));
+        ask.push(VALIDATE);
         ask.extend(MAGIC.to_le_bytes());
         if let Some(text) = mine {
             ask.push(SET);
@@ -86,7 +89,7 @@ impl TorchBoard {
         let len = u64::from_le_bytes(len);
         let len = usize::try_from(len).ok().filter(|n| *n <= MAX_TEXT);
         let len = len.ok_or_else(|| io::Error::other("a value that no rank posted"))?;
-        let mut value = vec![0; len];
+        let mut value = Zeroizing::new(vec![0; len]);
         read_all(stream, &mut value, until)?;
         Ok(value)
     }
@@ -196,7 +199,8 @@ mod tests {
         let board = TorchBoard::new(at, "run.0");
         let talk = |mine: Option<&str>| {
             let mut stream = board.connect(until).unwrap();
-            String::from_utf8(board.talk(&mut stream, "/comity/run.0/0", mine, until).unwrap()).unwrap()
+            String::from_utf8(board.talk(&mut stream, "/comity/run.0/0", mine, until).unwrap().to_vec())
+                .unwrap()
         };
         thread::scope(|s| {
             let one = s.spawn(|| talk(None));

@@ -15,6 +15,7 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
+use zeroize::Zeroizing;
 
 /// A client that dawdles longer than this is not a rank.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -47,7 +48,7 @@ impl UnixBoard {
                 Error::os(format!("opening {self}"), e)
             }
         })?;
-        server.texts.lock().unwrap_or_else(PoisonError::into_inner).insert(n as u64, text.to_owned());
+        server.texts.lock().unwrap_or_else(PoisonError::into_inner).insert(n as u64, text.to_owned().into());
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
         Ok(())
     }
@@ -73,7 +74,7 @@ impl UnixBoard {
         if len == 0 {
             return Ok(None);
         }
-        let mut text = vec![0; len.min(MAX_TEXT)];
+        let mut text = Zeroizing::new(vec![0; len.min(MAX_TEXT)]);
         read_all(&mut stream, &mut text, until)?;
         Ok(Some(String::from_utf8_lossy(&text).into_owned()))
     }
@@ -115,7 +116,7 @@ impl Board for UnixBoard {
 }
 
 /// What was posted, by the number of the share.
-type Texts = BTreeMap<u64, String>;
+type Texts = BTreeMap<u64, Zeroizing<String>>;
 
 /// Rank 0's end: a thread that answers until this is dropped.
 #[derive(Debug)]
@@ -184,7 +185,8 @@ fn answer(mut stream: UnixStream, texts: &Mutex<Texts>) -> io::Result<()> {
         .get(&u64::from_le_bytes(n))
         .cloned()
         .unwrap_or_default();
-    let mut reply = u16::try_from(text.len()).unwrap_or(0).to_le_bytes().to_vec();
+    let mut reply = Zeroizing::new(Vec::with_capacity(2 + MAX_TEXT));
+    reply.extend(u16::try_from(text.len()).unwrap_or(0).to_le_bytes());
     reply.extend(text.as_bytes());
     write_all(&stream, &reply, until)
 }

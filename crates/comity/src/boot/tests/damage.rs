@@ -67,7 +67,7 @@ fn errors(harm: Harm, back: bool, count: usize) -> (Vec<(String, Duration)>, Soc
     Arc::get_mut(&mut all[1]).unwrap().readdress(0, at);
     let told = each(0..3, |r| {
         let world: Arc<dyn World> = Arc::clone(&all[r]) as _;
-        let group = Group::open(world, LONG, LONG).unwrap();
+        let group = Group::open(world, Arc::default(), LONG, LONG).unwrap();
         let begun = Instant::now();
         let mut x = vec![0u32; count];
         let error = (0..10_000).find_map(|_| {

@@ -1,6 +1,7 @@
 //! Worlds of threads: each has its own `Config` and `Endpoint`, as processes have.
 
 mod damage;
+mod jobs;
 #[cfg(target_os = "linux")]
 mod processes;
 

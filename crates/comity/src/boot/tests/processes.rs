@@ -1,7 +1,7 @@
 //! What needs processes of their own: deaths by SIGKILL, limits on descriptors, and counting what is left.
 
 use super::*;
-use crate::boot::{hello::Secret, meet::Meeting, wire::Facts};
+use crate::boot::{meet::Meeting, wire::Facts};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
     io::{BufRead, BufReader},
@@ -77,13 +77,11 @@ fn await_word() {
 /// Come as far as `phase`, then say so and wait to be killed.
 fn act(phase: &str, rank: usize, n: usize, at: SocketAddr) {
     let config = config(rank, n, at);
-    let key = Key::from(KEY);
     let mut held = None;
     let mut met = None;
     match phase {
         "joining" | "connecting" => {
-            let meeting = Meeting::find(&config, &key, &Secret::new(&key, "job", 0)).unwrap();
-            let meeting = met.insert(meeting);
+            let (meeting, _) = met.insert(Meeting::find(&config).unwrap());
             let facts = Facts {
                 host_id: 1,
                 host: "h".into(),
@@ -91,6 +89,7 @@ fn act(phase: &str, rank: usize, n: usize, at: SocketAddr) {
                 cores: 1,
                 shm: true,
                 tcp: true,
+                sealed: false,
                 silence: 5000,
                 connections: 1,
                 unix: String::new(),

@@ -9,8 +9,14 @@
 //! | 16..20 | CRC32C of those twelve bytes and the piece |
 //!
 //! A header has a checksum of its own, so that nobody waits for bytes that a damaged length announces.
+//!
+//! Where the connections are sealed, bytes 16..20 are zero, the tag of AES-GCM follows the header, which it covers too, and the
+//! piece is encrypted; it is short enough to be opened whole in the receiver's buffer.
 
-use crate::link::LinkError;
+use crate::{
+    link::LinkError,
+    seal::{Seal, TAG},
+};
 use crc_fast::{CrcAlgorithm, Digest};
 
 /// Bytes of a header.
@@ -24,6 +30,12 @@ pub(super) const MAX_FRAME: usize = 1 << 20;
 pub(super) const FRAME: usize = 256 << 10;
 /// A piece up to this long is lent only when it is whole and right.
 pub(super) const SMALL: usize = 2 << 10;
+
+/// Bytes of a header with a tag.
+pub(super) const SEALED_HEADER: usize = HEADER + TAG;
+/// The longest sealed piece, and so what a receiver must have whole before it can open any of it. Longer ones would not stay in
+/// the second-level cache between the system's copy, the cipher and ours.
+pub(super) const SEALED_FRAME: usize = 128 << 10;
 
 const _: () = assert!(FRAME <= MAX_FRAME && SMALL < FRAME);
 
@@ -73,6 +85,28 @@ pub(super) fn start(len: u32, number: u64) -> ([u8; HEADER], Checksum) {
     (header, checksum)
 }
 
+/// The sealed frame `number`, whole, which carries `parts`, in place of what `frame` held.
+pub(super) fn seal(
+    frame: &mut Vec<u8>,
+    number: u64,
+    parts: [&[u8]; 2],
+    seal: &Seal,
+) -> Result<(), LinkError> {
+    frame.clear();
+    // SEALED_FRAME bounds the length.
+    let (header, _) = start((parts[0].len() + parts[1].len()) as u32, number);
+    frame.extend(header);
+    frame.extend([0; TAG]);
+    frame.extend(parts[0]);
+    frame.extend(parts[1]);
+    let (header, data) = frame.split_at_mut(SEALED_HEADER);
+    let (clear, place) = header.split_at_mut(HEADER);
+    let tag =
+        seal.seal(number, clear, data).map_err(|_| LinkError("could not be sent to: no cipher".into()))?;
+    place.copy_from_slice(&tag);
+    Ok(())
+}
+
 /// A frame whose header has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arriving {
@@ -84,6 +118,36 @@ pub(super) struct Arriving {
     pub(super) sound: bool,
     announced: u32,
     checksum: Checksum,
+}
+
+/// A sealed frame whose header has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Closed {
+    pub(super) len: usize,
+    header: [u8; HEADER],
+    tag: [u8; TAG],
+}
+
+impl Closed {
+    /// Read the header of frame `due`.
+    pub(super) fn parse(header: &[u8; SEALED_HEADER], due: u64) -> Result<Self, LinkError> {
+        let (mut clear, mut tag) = ([0; HEADER], [0; TAG]);
+        clear.copy_from_slice(&header[..HEADER]);
+        tag.copy_from_slice(&header[HEADER..]);
+        let len = Arriving::parse(&clear, due)?.left;
+        if len > SEALED_FRAME {
+            return Err(LinkError(format!(
+                "sent a sealed frame that is {len} bytes long (at most {SEALED_FRAME})"
+            )));
+        }
+        Ok(Self { len, header: clear, tag })
+    }
+
+    /// Decrypt its piece in place.
+    pub(super) fn open(&self, number: u64, piece: &mut [u8], seal: &Seal) -> Result<(), LinkError> {
+        seal.open(number, &self.header, piece, self.tag)
+            .map_err(|_| LinkError("sent a frame that was changed on the way (its seal is broken)".into()))
+    }
 }
 
 impl Arriving {

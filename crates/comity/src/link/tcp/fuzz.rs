@@ -78,5 +78,5 @@ fn link(streams: &[Vec<u8>]) -> Option<TcpLink> {
         peer.write_all(bytes).ok()?;
         sockets.push(TcpStream::from(OwnedFd::from(us)));
     }
-    Some(TcpLink::over(sockets))
+    Some(TcpLink::over(sockets, Vec::new()))
 }

@@ -3,7 +3,7 @@
 //! The stream travels in [frames](frame), each with its number and a CRC32C; frame `k` on
 //! connection `k mod c`. Bytes go from the caller's memory to the system and from the system to
 //! the caller's memory; only what is lent to a reduction, and a few bytes read ahead, lie in a
-//! buffer of the link.
+//! buffer of the link. A sealed link encrypts in a buffer of its own and decrypts where bytes arrived.
 
 #[cfg(test)]
 mod damage;
@@ -17,6 +17,7 @@ mod socket;
 mod tests;
 
 use super::{Interest, Link, LinkError, LinkKind};
+use crate::seal::Seals;
 use recv::Receiver;
 use send::Sender;
 use std::{
@@ -50,26 +51,42 @@ pub(crate) struct TcpLink {
 }
 
 impl TcpLink {
-    /// A link over connected, authenticated streams, listed in the same order on both ends.
+    /// As [`sealed`](Self::sealed), in the clear.
+    #[cfg(test)]
     pub(crate) fn new(streams: Vec<TcpStream>) -> io::Result<Self> {
-        Self::with_options(streams, &TcpOptions::default())
+        Self::sealed(streams, Vec::new())
+    }
+
+    /// A link over connected, authenticated streams, listed in the same order on both ends, and what seals each of them; in the
+    /// clear if nothing does.
+    pub(crate) fn sealed(streams: Vec<TcpStream>, seals: Vec<Seals>) -> io::Result<Self> {
+        Self::with_options(streams, seals, &TcpOptions::default())
     }
 
     /// A link with the user's choices.
-    pub(crate) fn with_options(streams: Vec<TcpStream>, options: &TcpOptions) -> io::Result<Self> {
+    pub(crate) fn with_options(
+        streams: Vec<TcpStream>,
+        seals: Vec<Seals>,
+        options: &TcpOptions,
+    ) -> io::Result<Self> {
+        let invalid = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         if streams.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a TCP link needs a connection"));
+            return invalid("a TCP link needs a connection");
+        }
+        if !seals.is_empty() && seals.len() != streams.len() {
+            return invalid("all connections of a TCP link are sealed, or none");
         }
         for stream in &streams {
             socket::prepare(stream, options)?;
         }
-        Ok(Self::over(streams))
+        Ok(Self::over(streams, seals))
     }
 
-    fn over(sockets: Vec<TcpStream>) -> Self {
+    fn over(sockets: Vec<TcpStream>, seals: Vec<Seals>) -> Self {
         let ends = sockets.iter().map(|s| s.local_addr().ok().zip(s.peer_addr().ok())).collect();
-        let receiver = Receiver::new(sockets.len());
-        Self { sockets, sender: Sender::default(), receiver, error: None, ends, at: 0 }
+        let (send, recv) = seals.into_iter().map(|s| (s.send, s.recv)).unzip();
+        let receiver = Receiver::new(sockets.len(), recv);
+        Self { sockets, sender: Sender::new(send), receiver, error: None, ends, at: 0 }
     }
 
     /// Keep the first error, and where it was seen.

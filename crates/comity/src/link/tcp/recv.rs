@@ -6,10 +6,13 @@
 
 use super::{
     CHUNK,
-    frame::{Arriving, HEADER, SMALL},
+    frame::{Arriving, Closed, HEADER, SEALED_FRAME, SEALED_HEADER, SMALL},
     socket::receive,
 };
-use crate::link::{LinkError, SMALL_WANT};
+use crate::{
+    link::{LinkError, SMALL_WANT},
+    seal::Seal,
+};
 use std::{io::IoSliceMut, net::TcpStream};
 
 /// Bytes of the buffer of a connection.
@@ -18,7 +21,7 @@ const INBOX: usize = 256 << 10;
 /// with the same call. What of it must be copied again is little.
 const AHEAD: usize = 4 << 10;
 
-const _: () = assert!(SMALL + HEADER <= AHEAD);
+const _: () = assert!(SMALL + HEADER <= AHEAD && INBOX >= SEALED_FRAME + SEALED_HEADER + AHEAD);
 
 /// What was read from a connection ahead of its use: a header, or bytes to lend.
 #[derive(Debug)]
@@ -57,6 +60,26 @@ impl Inbox {
         let until = self.bytes.len().min(self.end + n);
         &mut self.bytes[self.end..until]
     }
+
+    /// Room for what is missing of `whole` bytes, with a little more; unread bytes move only if they must.
+    fn room_for(&mut self, whole: usize) -> &mut [u8] {
+        if self.bytes.len() - self.start < whole + AHEAD {
+            return self.room(whole.saturating_sub(self.end - self.start) + AHEAD);
+        }
+        &mut self.bytes[self.end..self.start + whole + AHEAD]
+    }
+}
+
+/// What of the arriving frame there is.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a link has one, in its place")]
+enum Frame {
+    /// In the clear, and counted into its checksum as it comes.
+    Clear(Arriving),
+    /// Sealed, and not whole yet.
+    Closed(Closed),
+    /// Sealed, and decrypted in the inbox; bytes that the reader has not had.
+    Opened(usize),
 }
 
 /// Where the incoming stream stands.
@@ -67,7 +90,9 @@ pub(super) struct Receiver {
     number: u64,
     /// The connection that it travels on.
     pub(super) turn: usize,
-    frame: Option<Arriving>,
+    frame: Option<Frame>,
+    /// One per connection; none where frames travel in the clear.
+    seals: Vec<Seal>,
     /// Bytes at the front of the turn's inbox that belong to the frame and went into its checksum;
     /// if they are the frame's last, it was right.
     checked: usize,
@@ -82,12 +107,13 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(connections: usize) -> Self {
+    pub(super) fn new(connections: usize, seals: Vec<Seal>) -> Self {
         Self {
             inboxes: (0..connections).map(|_| Inbox::new()).collect(),
             number: 0,
             turn: 0,
             frame: None,
+            seals,
             checked: 0,
             joint: [0; SMALL_WANT],
             joint_start: 0,
@@ -108,13 +134,19 @@ impl Receiver {
 
     /// How many bytes that were given out belong to a frame that is not checked yet.
     pub(super) fn unproven(&self) -> usize {
-        self.frame.filter(|f| !f.sound).map_or(self.spoilt, |f| f.given)
+        match &self.frame {
+            Some(Frame::Clear(frame)) if !frame.sound => frame.given,
+            // A sealed one is opened before any of it is given out.
+            _ => self.spoilt,
+        }
     }
 
     /// Whether a frame has begun whose end has not come.
     pub(super) fn is_inside(&self) -> bool {
-        match self.frame {
-            Some(frame) => !frame.sound,
+        match &self.frame {
+            Some(Frame::Clear(frame)) => !frame.sound,
+            Some(Frame::Closed(_)) => true,
+            Some(Frame::Opened(_)) => false,
             None => !self.inboxes[self.turn].unread().is_empty(),
         }
     }
@@ -139,10 +171,14 @@ impl Receiver {
             if joint >= least || (joint == 0 && run >= least) {
                 return Ok(());
             }
-            let frame_ends = self.frame.is_some_and(|f| f.left == run);
+            let frame_ends = match &self.frame {
+                Some(Frame::Clear(f)) => f.left == run,
+                Some(Frame::Opened(left)) => *left == run,
+                Some(Frame::Closed(_)) | None => false,
+            };
             if run > 0 && (joint > 0 || frame_ends) {
                 self.join(run);
-            } else if self.read(sockets, want)? == 0 {
+            } else if self.read(sockets, want)?.0 == 0 {
                 return Ok(());
             }
         }
@@ -174,10 +210,11 @@ impl Receiver {
                 break;
             }
             let turn = self.turn;
-            let all = if self.frame.is_some_and(|f| f.is_large()) {
+            let all = if matches!(&self.frame, Some(Frame::Clear(f)) if f.is_large()) {
                 self.receive_into(sockets, rest, taken)?
             } else {
-                self.read(sockets, 0)? == AHEAD
+                let (got, asked) = self.read(sockets, 0)?;
+                got == asked
             };
             if !all {
                 drained = Some(turn);
@@ -194,7 +231,7 @@ impl Receiver {
         dst: &mut [u8],
         taken: &mut usize,
     ) -> Result<bool, LinkError> {
-        let Some(frame) = &mut self.frame else { return Ok(false) };
+        let Some(Frame::Clear(frame)) = &mut self.frame else { return Ok(false) };
         let n = frame.left.min(dst.len());
         let inbox = &mut self.inboxes[self.turn];
         let ahead = inbox.room(AHEAD);
@@ -216,21 +253,30 @@ impl Receiver {
         Ok(got == asked)
     }
 
-    /// Read into the inbox of the turn: about `want` bytes of the stream and what may follow.
-    fn read(&mut self, sockets: &[TcpStream], want: usize) -> Result<usize, LinkError> {
+    /// Read into the inbox of the turn: about `want` bytes of the stream, or what is missing of a sealed frame, and what may
+    /// follow. How many bytes came, of how many asked for.
+    fn read(&mut self, sockets: &[TcpStream], want: usize) -> Result<(usize, usize), LinkError> {
         if self.ended {
-            return Ok(0);
+            return Ok((0, 0));
         }
         let inbox = &mut self.inboxes[self.turn];
-        let room = inbox.room(AHEAD.max(want.saturating_add(HEADER)));
+        let room = match &self.frame {
+            Some(Frame::Closed(frame)) => inbox.room_for(frame.len),
+            None if !self.seals.is_empty() => inbox.room_for(SEALED_HEADER),
+            _ => inbox.room(AHEAD.max(want.saturating_add(HEADER))),
+        };
+        let asked = room.len();
         let got =
             receive(&sockets[self.turn], &mut [IoSliceMut::new(room)]).inspect_err(|_| self.ended = true)?;
         inbox.end += got;
-        Ok(got)
+        Ok((got, asked))
     }
 
     /// How many bytes of the arriving frame lie in the inbox of the turn, all of them checked.
     fn run(&mut self) -> Result<usize, LinkError> {
+        if !self.seals.is_empty() {
+            return self.run_sealed();
+        }
         let unread = self.inboxes[self.turn].unread();
         if self.frame.is_none() {
             let Some((header, _)) = unread.split_first_chunk::<HEADER>() else { return Ok(0) };
@@ -239,9 +285,9 @@ impl Receiver {
                 Err(e) => return Err(self.spoilt(e)),
             };
             self.inboxes[self.turn].pass(HEADER);
-            self.frame = Some(frame);
+            self.frame = Some(Frame::Clear(frame));
         }
-        let Some(frame) = &mut self.frame else { return Ok(0) };
+        let Some(Frame::Clear(frame)) = &mut self.frame else { return Ok(0) };
         let unread = self.inboxes[self.turn].unread();
         let run = unread.len().min(frame.left);
         if run < frame.left && !frame.is_large() {
@@ -259,6 +305,36 @@ impl Receiver {
         Ok(run)
     }
 
+    /// As [`run`](Self::run): all of the frame once it is whole and opened, nothing before.
+    fn run_sealed(&mut self) -> Result<usize, LinkError> {
+        if self.frame.is_none() {
+            let unread = self.inboxes[self.turn].unread();
+            let Some((header, _)) = unread.split_first_chunk::<SEALED_HEADER>() else { return Ok(0) };
+            let frame = match Closed::parse(header, self.number) {
+                Ok(frame) => frame,
+                Err(e) => return Err(self.spoilt(e)),
+            };
+            self.inboxes[self.turn].pass(SEALED_HEADER);
+            self.frame = Some(Frame::Closed(frame));
+        }
+        match self.frame {
+            Some(Frame::Opened(left)) => Ok(left),
+            Some(Frame::Closed(frame)) => {
+                let inbox = &mut self.inboxes[self.turn];
+                let Some(piece) = inbox.bytes[inbox.start..inbox.end].get_mut(..frame.len) else {
+                    return Ok(0);
+                };
+                if let Err(e) = frame.open(self.number, piece, &self.seals[self.turn]) {
+                    return Err(self.spoilt(e));
+                }
+                self.frame = Some(Frame::Opened(frame.len));
+                self.checked = frame.len;
+                Ok(frame.len)
+            }
+            Some(Frame::Clear(_)) | None => Ok(0),
+        }
+    }
+
     /// Give back `n` bytes of the run.
     fn advance(&mut self, n: usize) {
         self.inboxes[self.turn].pass(n);
@@ -267,10 +343,16 @@ impl Receiver {
     }
 
     fn advance_frame(&mut self, n: usize) {
-        let Some(frame) = &mut self.frame else { return };
-        frame.left -= n;
-        frame.given += n;
-        if frame.left == 0 {
+        let left = match &mut self.frame {
+            Some(Frame::Clear(frame)) => {
+                frame.given += n;
+                &mut frame.left
+            }
+            Some(Frame::Opened(left)) => left,
+            Some(Frame::Closed(_)) | None => return,
+        };
+        *left -= n;
+        if *left == 0 {
             self.frame = None;
             self.number += 1;
             self.turn = (self.turn + 1) % self.inboxes.len();

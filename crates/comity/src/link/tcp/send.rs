@@ -1,11 +1,12 @@
-//! The sending half: bytes from the caller's memory straight into the system's, in frames.
+//! The sending half: bytes from the caller's memory straight into the system's, in frames; where they are sealed, through one
+//! buffer in which they are encrypted.
 
 use super::{
     CHUNK,
-    frame::{FRAME, HEADER, SMALL, header},
+    frame::{self, FRAME, HEADER, SEALED_FRAME, SEALED_HEADER, SMALL, header},
     socket::send,
 };
-use crate::link::LinkError;
+use crate::{link::LinkError, seal::Seal};
 use std::{io::IoSlice, net::TcpStream};
 
 /// A frame that has a header but is not yet wholly with the system.
@@ -35,9 +36,22 @@ pub(super) struct Sender {
     open: Option<Open>,
     /// The frame that leaves together with the open one.
     next: Option<Open>,
+    /// One per connection; none where frames travel in the clear.
+    seals: Vec<Seal>,
+    /// The sealed frame that is not yet wholly with the system, or an earlier one.
+    sealed: Vec<u8>,
+    /// How much of it is; all of it when no frame is open.
+    sent: usize,
+    /// Bytes of the last sealed frame that are with the system, but were not accepted yet.
+    gone: usize,
 }
 
 impl Sender {
+    pub(super) fn new(seals: Vec<Seal>) -> Self {
+        let room = if seals.is_empty() { 0 } else { SEALED_HEADER + SEALED_FRAME };
+        Self { seals, sealed: Vec::with_capacity(room), ..Self::default() }
+    }
+
     /// Hand a prefix of `head` and `body` to the system; how many bytes of them.
     pub(super) fn put(
         &mut self,
@@ -45,6 +59,9 @@ impl Sender {
         head: &[u8],
         body: &[u8],
     ) -> Result<usize, LinkError> {
+        if !self.seals.is_empty() {
+            return self.put_sealed(sockets, head, body);
+        }
         let total = head.len() + body.len();
         let mut accepted = 0;
         while accepted < total && accepted < CHUNK {
@@ -98,6 +115,37 @@ impl Sender {
             if sent < asked {
                 break;
             }
+        }
+        Ok(accepted)
+    }
+
+    /// As [`put`](Self::put). The peer can open a frame only whole, so none of it is accepted before all of it is with the
+    /// system; until then the same bytes are offered again, perhaps fewer at a time than the frame has.
+    fn put_sealed(&mut self, sockets: &[TcpStream], head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+        let total = head.len() + body.len();
+        let mut accepted = 0;
+        while accepted < total && accepted < CHUNK {
+            if self.gone > 0 {
+                let n = self.gone.min(total - accepted);
+                self.gone -= n;
+                accepted += n;
+                continue;
+            }
+            let (Some(socket), Some(seal)) = (sockets.get(self.turn), self.seals.get(self.turn)) else {
+                break;
+            };
+            if self.sent == self.sealed.len() {
+                let parts = window(head, body, accepted, SEALED_FRAME);
+                frame::seal(&mut self.sealed, self.number, parts, seal)?;
+                self.sent = 0;
+            }
+            self.sent += send(socket, &[IoSlice::new(&self.sealed[self.sent..])])?;
+            if self.sent < self.sealed.len() {
+                break;
+            }
+            self.gone = self.sealed.len() - SEALED_HEADER;
+            self.number += 1;
+            self.turn = (self.turn + 1) % sockets.len();
         }
         Ok(accepted)
     }

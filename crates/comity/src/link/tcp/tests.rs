@@ -31,15 +31,54 @@ mod three_connections {
     super::conformance!(|| super::pair(3));
 }
 
+/// As [`pair`], sealed.
+fn sealed_pair(connections: usize) -> (Box<dyn Link>, Box<dyn Link>) {
+    let (a, b) = streams(connections);
+    let (ours, theirs) =
+        (1..=connections).map(|i| crate::seal::both_ends(i as u8)).map(|(a, b)| (*a, *b)).unzip();
+    (Box::new(TcpLink::sealed(a, ours).unwrap()), Box::new(TcpLink::sealed(b, theirs).unwrap()))
+}
+
+mod sealed {
+    super::conformance!(|| super::sealed_pair(1));
+}
+
+mod sealed_three_connections {
+    super::conformance!(|| super::sealed_pair(3));
+}
+
 /// A link and the naked other end of its connection.
 fn raw() -> (TcpLink, TcpStream) {
     let (a, mut b) = streams(1);
     (TcpLink::new(a).unwrap(), b.remove(0))
 }
 
+/// A sealed link, the naked other end of its connection, and what that end would seal with.
+fn sealed_raw() -> (TcpLink, TcpStream, Seals) {
+    let (a, mut b) = streams(1);
+    let (ours, theirs) = crate::seal::both_ends(1);
+    (TcpLink::sealed(a, vec![*ours]).unwrap(), b.remove(0), *theirs)
+}
+
+fn sealed_frame(number: u64, piece: &[u8], seals: &Seals) -> Vec<u8> {
+    let mut frame = Vec::new();
+    frame::seal(&mut frame, number, [piece, &[]], &seals.send).unwrap();
+    frame
+}
+
+/// All that a sealed link gets out of `bytes` and the end of the connection, and how that ended.
+fn receive_sealed(bytes: impl FnOnce(&Seals) -> Vec<u8>, by_peek: bool) -> (Vec<u8>, String) {
+    let (link, peer, seals) = sealed_raw();
+    receive_with(link, peer, &bytes(&seals), by_peek)
+}
+
 /// All that a link gets out of `bytes` and the end of the connection, and how that ended.
 fn receive(bytes: &[u8], by_peek: bool) -> (Vec<u8>, String) {
-    let (mut link, mut peer) = raw();
+    let (link, peer) = raw();
+    receive_with(link, peer, bytes, by_peek)
+}
+
+fn receive_with(mut link: TcpLink, mut peer: TcpStream, bytes: &[u8], by_peek: bool) -> (Vec<u8>, String) {
     peer.write_all(bytes).unwrap();
     peer.shutdown(Shutdown::Write).unwrap();
     let mut got = Vec::new();
@@ -192,7 +231,81 @@ fn congestion_control_is_reno_within_a_host_or_as_chosen() {
     let (a, b) = streams(1);
     assert_eq!(of(&TcpLink::new(a).unwrap()), "reno");
     let no = TcpOptions { congestion: Some("no such thing".into()) };
-    assert!(TcpLink::with_options(b, &no).is_err());
+    assert!(TcpLink::with_options(b, Vec::new(), &no).is_err());
+}
+
+#[test]
+fn a_sealed_stream_shows_nothing_and_bears_no_change() {
+    let (mut link, mut peer, _) = sealed_raw();
+    let text = b"the weights of the model";
+    assert_eq!(link.put(text, b""), Ok(text.len()));
+    let mut seen = vec![0; frame::SEALED_HEADER + text.len()];
+    peer.read_exact(&mut seen).unwrap();
+    assert!(!seen.windows(4).any(|w| text.windows(4).any(|t| t == w)));
+
+    let two = |seals: &Seals| [sealed_frame(0, b"good", seals), sealed_frame(1, b"changed", seals)];
+    let first = frame::SEALED_HEADER + 4;
+    for at in first..first + frame::SEALED_HEADER + 7 {
+        let change = |seals: &Seals| {
+            let mut bytes = two(seals).concat();
+            bytes[at] ^= 1 << (at % 8);
+            bytes
+        };
+        let (got, error) = receive_sealed(change, at % 2 == 0);
+        assert_eq!(got, b"good");
+        // Nothing that the header says is believed before its own checksum was compared.
+        let told = if at < first + 16 { "sent a damaged frame header" } else { "its seal is broken" };
+        assert!(error.contains(told), "byte {at}: {error}");
+    }
+    // The same while the connection stays open: a length that became larger is not waited for.
+    let (mut link, mut peer, seals) = sealed_raw();
+    let mut bytes = sealed_frame(0, b"changed", &seals);
+    bytes[1] ^= 1;
+    peer.write_all(&bytes).unwrap();
+    let error = eventually("an error", || link.peek(1).err());
+    assert!(error.0.starts_with("sent a damaged frame header"), "{error:?}");
+    // Only a frame whose piece has not all come is waited for, and that shows.
+    let (mut link, mut peer, seals) = sealed_raw();
+    let bytes = sealed_frame(0, b"cut", &seals);
+    for at in [5, frame::SEALED_HEADER, bytes.len() - 1] {
+        let from = [0, 5, frame::SEALED_HEADER].into_iter().rfind(|f| *f < at).unwrap_or_default();
+        peer.write_all(&bytes[from..at]).unwrap();
+        eventually("the start of a frame", || {
+            assert_eq!(link.peek(1), Ok(&[][..]));
+            link.is_inside().then_some(())
+        });
+    }
+    peer.write_all(&bytes[bytes.len() - 1..]).unwrap();
+    let got = eventually("the frame", || {
+        let ready = link.peek(1).unwrap().to_vec();
+        (!ready.is_empty()).then_some(ready)
+    });
+    assert_eq!((&got[..], link.is_inside(), link.unproven()), (&b"cut"[..], false, 0));
+    // Repeated, swapped, of another connection, in the clear.
+    for (bytes, text) in [
+        (
+            Box::new(|s: &Seals| {
+                let [a, _] = two(s);
+                [a.clone(), a].concat()
+            }) as Box<dyn Fn(&Seals) -> Vec<u8>>,
+            "out of sequence",
+        ),
+        (
+            Box::new(|s: &Seals| {
+                let [a, b] = two(s);
+                [b, a].concat()
+            }),
+            "out of sequence",
+        ),
+        (Box::new(|_: &Seals| sealed_frame(0, b"alien", &crate::seal::both_ends(9).1)), "its seal is broken"),
+        (Box::new(|_: &Seals| [framed(0, b"clear"), vec![0; 99]].concat()), "its seal is broken"),
+        (Box::new(|_: &Seals| [framed(0, &[0; frame::SEALED_FRAME + 1])].concat()), "bytes long"),
+    ] {
+        for by_peek in [true, false] {
+            let (_, error) = receive_sealed(&bytes, by_peek);
+            assert!(error.contains(text), "{text}: {error}");
+        }
+    }
 }
 
 proptest! {

@@ -1,0 +1,140 @@
+//! The text format of Prometheus (version 0.0.4).
+use super::{Board, RUNNING};
+use comity::Tally;
+use std::fmt::Write;
+use std::sync::atomic::Ordering;
+
+/// The same for all ranks of a launcher.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) name: String,
+    pub(super) job: String,
+}
+
+/// Everything, in one piece.
+pub(super) fn write(board: &Board) -> String {
+    let ranks: Vec<(usize, i32, Tally)> = board
+        .ranks
+        .iter()
+        .enumerate()
+        .map(|(rank, entry)| (rank, entry.state.load(Ordering::Relaxed), entry.sheet.read()))
+        .collect();
+    let mut page = Page(String::new());
+    page.head("comity_job_info", "gauge", "The job that this launcher keeps; always 1.");
+    let version = crate::here::VERSION;
+    let labels = [("job_id", board.host.job.as_str()), ("host", &board.host.name), ("version", version)];
+    page.line("comity_job_info", &labels, 1);
+    page.head("comity_job_ranks", "gauge", "Ranks of the job.");
+    page.line("comity_job_ranks", &[], ranks.len());
+
+    page.head("comity_rank_up", "gauge", "1 while the process of the rank runs.");
+    for (rank, state, _) in &ranks {
+        page.rank("comity_rank_up", *rank, u8::from(*state == RUNNING));
+    }
+    page.head(
+        "comity_rank_exit_code",
+        "gauge",
+        "Exit code of a rank that has ended; 128 + N after signal N.",
+    );
+    for (rank, state, _) in ranks.iter().filter(|(_, state, _)| *state >= 0) {
+        page.rank("comity_rank_exit_code", *rank, state);
+    }
+    page.head("comity_groups_open", "gauge", "Groups that are open in the rank.");
+    for (rank, _, tally) in &ranks {
+        page.rank("comity_groups_open", *rank, tally.groups);
+    }
+    page.head("comity_calls_total", "counter", "Calls that succeeded, by operation.");
+    for (rank, _, tally) in &ranks {
+        page.ops("comity_calls_total", *rank, tally, |calls, _| calls);
+    }
+    page.head("comity_sent_bytes_total", "counter", "Payload bytes sent to other ranks, by operation.");
+    for (rank, _, tally) in &ranks {
+        page.ops("comity_sent_bytes_total", *rank, tally, |_, bytes| bytes);
+    }
+    page.head("comity_call_errors_total", "counter", "Calls that failed.");
+    for (rank, _, tally) in &ranks {
+        page.rank("comity_call_errors_total", *rank, tally.errors);
+    }
+    page.head("comity_waited_seconds_total", "counter", "Time asleep in calls, waiting for other ranks.");
+    for (rank, _, tally) in &ranks {
+        page.rank("comity_waited_seconds_total", *rank, tally.parked.as_secs_f64());
+    }
+    page.head(
+        "comity_suspicions_total",
+        "counter",
+        "How often another rank was silent for a fifth of the detection limit.",
+    );
+    for (rank, _, tally) in &ranks {
+        page.rank("comity_suspicions_total", *rank, tally.suspicions);
+    }
+    page.0
+}
+
+struct Page(String);
+
+// Writing to a string does not fail.
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        self.0.push_str(name);
+        for (i, (label, text)) in labels.iter().enumerate() {
+            let _ = write!(self.0, "{}{label}=\"", if i == 0 { '{' } else { ',' });
+            for c in text.chars() {
+                match c {
+                    '\\' => self.0.push_str("\\\\"),
+                    '"' => self.0.push_str("\\\""),
+                    '\n' => self.0.push_str("\\n"),
+                    c => self.0.push(c),
+                }
+            }
+            self.0.push('"');
+        }
+        let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+
+    fn rank(&mut self, name: &str, rank: usize, value: impl std::fmt::Display) {
+        self.line(name, &[("rank", &rank.to_string())], value);
+    }
+
+    /// The operations that the rank has used.
+    fn ops(&mut self, name: &str, rank: usize, tally: &Tally, of: impl Fn(u64, u64) -> u64) {
+        let rank = rank.to_string();
+        for (op, calls, bytes) in tally.ops.iter().filter(|(_, calls, bytes)| calls + bytes > 0) {
+            self.line(name, &[("rank", &rank), ("op", op.name())], of(*calls, *bytes));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Entry, WAITING};
+    use super::*;
+    use comity::Sheet;
+    use std::sync::atomic::AtomicI32;
+
+    #[test]
+    fn states_and_names_are_written_by_the_rules() {
+        let entry = |state| Entry { sheet: Sheet::create().unwrap().0, state: AtomicI32::new(state) };
+        let board = Board {
+            host: Host { name: "a\"b\\c\nd".into(), job: "7f".into() },
+            ranks: vec![entry(RUNNING), entry(137), entry(WAITING)],
+        };
+        let text = write(&board);
+        let has = |line: &str| assert!(text.lines().any(|l| l == line), "no {line} in\n{text}");
+        has(&format!(
+            r#"comity_job_info{{job_id="7f",host="a\"b\\c\nd",version="{}"}} 1"#,
+            crate::here::VERSION
+        ));
+        has("comity_job_ranks 3");
+        has(r#"comity_rank_up{rank="0"} 1"#);
+        has(r#"comity_rank_up{rank="1"} 0"#);
+        has(r#"comity_rank_up{rank="2"} 0"#);
+        has(r#"comity_rank_exit_code{rank="1"} 137"#);
+        has("# TYPE comity_calls_total counter");
+        assert_eq!(text.matches("comity_rank_exit_code{").count(), 1);
+        assert!(!text.contains("comity_calls_total{") && text.ends_with('\n'));
+    }
+}

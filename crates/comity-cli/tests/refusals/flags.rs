@@ -1,0 +1,112 @@
+//! Bad flags: of each command, each flag with values that it cannot have.
+use super::Case;
+use super::dice::Dice;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+const NO_NUMBER: &[&str] = &["", " ", "x", "-1", "1.5", "0x1", "1 ", "99999999999999999999", "1\u{1b}[31m"];
+const NO_SIZE: &[&str] = &["", "x", "-1", "1.5", "1Q", "99999999999999999999", "64T", "8 K", "\u{661}"];
+const NO_TIME: &[&str] = &["", "0", "-1", "x", "nan", "inf", "1e300"];
+const NO_NAME: &[&str] = &["", " ", "x", "F32", "sum ", "--", "../x", "a\nb"];
+
+/// A command with what it needs, the flag, and values that it cannot have.
+type Row = (&'static [&'static str], &'static str, &'static [&'static str]);
+
+const TABLE: [Row; 28] = [
+    (&["launch", "true"], "-n", NO_NUMBER),
+    (&["launch", "true"], "-n", &["0", "4097"]),
+    (
+        &["launch", "true"],
+        "--env",
+        &["", "A", "=", "=x", "COMITY_RANK=1", "WORLD_SIZE=1", "COMITY_STATS_FD=3"],
+    ),
+    (&["launch", "true"], "--cwd", &["", "missing", "file", "/dev/null"]),
+    (&["launch", "true"], "--timeout", NO_TIME),
+    (&["launch", "true"], "--log-dir", &["", "file", "file/logs", "/proc/none"]),
+    (
+        &["launch", "true"],
+        "--metrics",
+        &["", "x", "9400", "a:1", "1.2.3.4", "127.0.0.1:65536", "192.0.2.1:1", ":1"],
+    ),
+    (&["check"], "--ops", NO_NAME),
+    (&["check"], "--dtypes", NO_NAME),
+    (&["check"], "--seed", NO_NUMBER),
+    (&["bench"], "--sizes", NO_SIZE),
+    (&["bench"], "--sizes", &["8:4", "1M:1K", ":", "8:", ":8", "8:16:32"]),
+    (&["bench"], "--factor", NO_NUMBER),
+    (&["bench"], "--factor", &["0", "1"]),
+    (&["bench"], "--dtype", NO_NAME),
+    (&["bench"], "--op", NO_NAME),
+    (&["bench"], "--budget", NO_TIME),
+    (&["bench"], "--iters", NO_NUMBER),
+    (&["bench"], "--iters", &["0", "100000001"]),
+    (&["bench"], "--warmup", NO_NUMBER),
+    (&["plan", "all_reduce"], "--ranks", NO_NUMBER),
+    (&["plan", "all_reduce"], "--ranks", &["0", "4097"]),
+    (&["plan", "all_reduce"], "--bytes", NO_SIZE),
+    (&["plan", "all_reduce"], "--hosts", NO_NUMBER),
+    (&["plan", "all_reduce"], "--hosts", &["0"]),
+    (&["plan", "all_reduce"], "--dtype", NO_NAME),
+    (&["plan", "all_reduce"], "--algorithm", NO_NAME),
+    (&["report", "records"], "--trace", &["", "missing/trace", "/proc/none"]),
+];
+
+/// 120 made from the seed, and those below.
+pub(crate) fn all(dir: &Path) -> Vec<Case> {
+    std::fs::write(dir.join("file"), "").unwrap();
+    for folder in ["none", "records", "garbage"] {
+        std::fs::create_dir(dir.join(folder)).unwrap();
+    }
+    std::fs::write(dir.join("records/rank-0.group-0.flight.json"), RECORD).unwrap();
+    std::fs::write(dir.join("garbage/rank-7.group-1f.flight.json"), b"\xff\x00{").unwrap();
+    let mut dice = Dice::new(3);
+    let mut cases: Vec<Case> = (0..120)
+        .map(|i| {
+            let (command, flag, values) = TABLE[i % TABLE.len()];
+            let value = *dice.pick(values);
+            // In one word, so that a value which begins with a dash is none of its own.
+            let word = if flag == "-n" { format!("-n={value}") } else { format!("{flag}={value}") };
+            Case::new(&[&[command[0], &word], &command[1..]].concat()).says(&[flag])
+        })
+        .collect();
+    let mut add = |args: &[&str], says: &[&str]| cases.push(Case::new(args).says(says));
+    add(&[], &["Usage"]);
+    add(&["lunch"], &["lunch"]);
+    add(&["--frobnicate"], &["--frobnicate"]);
+    add(&["launch"], &["COMMAND"]);
+    add(&["launch", "-n"], &["-n"]);
+    add(&["launch", "--frobnicate", "true"], &["--frobnicate"]);
+    add(&["launch", "no-such-command"], &["no-such-command", "PATH"]);
+    add(&["launch", ""], &["empty"]);
+    add(&["launch", "./file"], &["file", "not executable"]);
+    add(&["launch", "/"], &["directory"]);
+    add(&["launch", "-n", "2", "-n", "3", "true"], &["-n"]);
+    add(&["launch", "--env", "PATH=/none", "ls"], &["ls", "/none"]);
+    add(&["check", "extra"], &["extra"]);
+    add(&["check", "--quick=1"], &["--quick"]);
+    add(&["bench", "all_reduc"], &["all_reduc"]);
+    add(&["bench", "--dtype", "f32", "--op", "xor"], &["--op", "--dtype"]);
+    add(&["bench", "--raw", "file/tag", "--iters", "1"], &["--raw", "file/tag"]);
+    add(&["info", "extra"], &["extra"]);
+    add(&["info", "--jsn"], &["--jsn"]);
+    add(&["plan"], &["OP"]);
+    add(&["plan", "all-reduce"], &["all-reduce"]);
+    add(&["plan", "send"], &["send"]);
+    add(&["plan", "barrier", "--dot=1"], &["--dot"]);
+    add(&["report"], &["DIR"]);
+    add(&["report", "missing"], &["missing"]);
+    add(&["report", "file"], &["file"]);
+    add(&["report", "none"], &["none", "no flight records"]);
+    add(&["report", "garbage"], &["rank-7.group-1f.flight.json", "JSON"]);
+    let bytes = || OsString::from_vec(b"\xff\xfe".to_vec());
+    for command in ["bench", "plan"] {
+        let mut case = Case::new(&[command]);
+        case.args.push(bytes());
+        cases.push(case);
+    }
+    cases
+}
+
+const RECORD: &str = r#"{"comity_flight":1,"rank":0,"members":[0,1],"host":null,"pid":7,"clock_ns":9,"unix_ns":1009,
+"error":"x","culprit":1,"made":0,"calls":[]}"#;

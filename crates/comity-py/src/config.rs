@@ -1,0 +1,85 @@
+//! From variables, or the functions of a store, to a group.
+
+use crate::{board::Callables, errors, group::Group, request::watched};
+use comity::{Board, Config, Error, Key, Launcher};
+use pyo3::prelude::*;
+use std::{collections::HashMap, ffi::OsString, sync::Arc, time::Instant};
+
+/// Values that stand in for those of the environment; `None` for a variable that is to be unset.
+type Variables = HashMap<String, Option<String>>;
+
+/// What a variable holds, for Comity.
+fn read<'a>(variables: &'a Variables) -> impl Fn(&str) -> Option<OsString> + 'a {
+    |name| match variables.get(name) {
+        Some(value) => value.as_ref().map(OsString::from),
+        None => std::env::var_os(name),
+    }
+}
+
+fn key(bytes: Option<[u8; 32]>, config: Config) -> Config {
+    match bytes {
+        Some(bytes) => config.key(Key::from(bytes)),
+        None => config,
+    }
+}
+
+/// Meet the other ranks: as the environment says, where `variables` does not say otherwise.
+#[pyfunction]
+#[pyo3(signature = (variables, *, strict=false, key_bytes=None))]
+pub(crate) fn init(
+    py: Python<'_>,
+    variables: Variables,
+    strict: bool,
+    key_bytes: Option<[u8; 32]>,
+) -> PyResult<Group> {
+    let config =
+        Config::from_vars(read(&variables)).map(|c| key(key_bytes, c)).map_err(|e| errors::raised(py, &e))?;
+    if strict && config.found().launcher == Launcher::Alone {
+        let why = format!(
+            "this process is in no job: {}; start it with `comity launch -n 2 -- python ...`, or set COMITY_RANK, COMITY_SIZE and COMITY_STORE",
+            config.found().why
+        );
+        return Err(errors::raised(py, &Error::Config(why)));
+    }
+    let name = if config.found().launcher == Launcher::Alone { "alone" } else { "world" };
+    let group = watched(py, move || config.connect(), |_| ())?;
+    Ok(Group::new(group, name.into()))
+}
+
+/// Meet the other ranks at a store that rank 0 runs and tells of through `set(name, text)`; the others read with
+/// `get(name, seconds)`, which waits until the name is set. The job's key travels the same way, so the group is as private as that
+/// store, unless the environment gives a key.
+#[pyfunction]
+#[pyo3(signature = (rank, size, set, get, *, prefix="comity", variables=None))]
+pub(crate) fn init_with_store(
+    py: Python<'_>,
+    rank: usize,
+    size: usize,
+    set: Py<PyAny>,
+    get: Py<PyAny>,
+    prefix: &str,
+    variables: Option<Variables>,
+) -> PyResult<Group> {
+    let variables = variables.unwrap_or_default();
+    let var = read(&variables);
+    let told = ["COMITY_KEY_FD", "COMITY_KEY_FILE", "COMITY_INSECURE"].into_iter().any(|n| var(n).is_some());
+    let board = Callables::new(set.clone_ref(py), get.clone_ref(py), format!("{prefix}/store"));
+    let keys = Callables::new(set, get, format!("{prefix}/key"));
+    let config = Config::new(rank, size).job("store").settings_from_vars(var);
+    let config = config.map_err(|e| errors::raised(py, &e))?.board(Arc::new(board));
+    if size == 1 {
+        return Ok(Group::new(config.connect().map_err(|e| errors::raised(py, &e))?, prefix.into()));
+    }
+    let name = prefix.to_owned();
+    let meet = move || {
+        if told {
+            return config.connect();
+        }
+        let own = (rank == 0).then(Key::random).transpose()?;
+        let hex = own.as_ref().map(|k| k.bytes().iter().map(|b| format!("{b:02x}")).collect::<String>());
+        let hex = keys.share(rank, size, hex.as_deref(), Instant::now() + config.join_limit())?;
+        config.key(Key::from_hex(&hex)?).connect()
+    };
+    let group = watched(py, meet, |_| ())?;
+    Ok(Group::new(group, name))
+}

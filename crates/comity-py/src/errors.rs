@@ -1,0 +1,59 @@
+//! Comity's errors as the exceptions of `comity.errors`, which are Python classes so that they pickle.
+
+use comity::{CallInfo, Error};
+use pyo3::{prelude::*, sync::PyOnceLock, types::PyModule};
+
+static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+
+/// An exception of the class with this name.
+pub(crate) fn new(
+    py: Python<'_>,
+    class: &str,
+    message: String,
+    rank: Option<usize>,
+    call: Option<String>,
+    cause: Option<String>,
+) -> PyErr {
+    let made = MODULE
+        .get_or_try_init(py, || PyModule::import(py, "comity.errors").map(Bound::unbind))
+        .and_then(|m| m.bind(py).getattr(class)?.call1((message, rank, call, cause)));
+    match made {
+        Ok(e) => PyErr::from_value(e),
+        Err(e) => e,
+    }
+}
+
+/// A rule that the caller broke, with these words.
+pub(crate) fn misuse(py: Python<'_>, message: String, call: Option<&str>) -> PyErr {
+    new(py, "Misuse", message, None, call.map(str::to_owned), None)
+}
+
+/// `e` as an exception: of the first failure's class where the group had failed earlier.
+pub(crate) fn raised(py: Python<'_>, e: &Error) -> PyErr {
+    let root = e.root();
+    let call = |c: &Option<CallInfo>| c.as_ref().map(ToString::to_string);
+    let (class, rank, call, cause) = match root {
+        Error::Config(_) => ("Config", None, None, None),
+        Error::Unavailable { reason, .. } => ("Unavailable", None, None, Some(reason.clone())),
+        Error::Misuse { op, misuse } => ("Misuse", None, Some(op.to_string()), Some(misuse.to_string())),
+        Error::Order => ("Misuse", None, None, None),
+        Error::Join(_) => ("Join", None, None, None),
+        Error::Mismatch { ours, peer, theirs, differs, .. } => {
+            let cause = format!("{differs} differs: it called {theirs}");
+            ("Mismatch", Some(peer.rank), Some(ours.to_string()), Some(cause))
+        }
+        Error::Timeout { call, after, waiting_for, .. } => {
+            let cause = format!("not finished within {after:?}");
+            ("TimeoutError", waiting_for.first().map(|p| p.rank), Some(call.to_string()), Some(cause))
+        }
+        Error::PeerLost { peer, cause, call: c } => {
+            ("PeerLost", Some(peer.rank), call(c), Some(cause.clone()))
+        }
+        Error::Aborted { by, reason, call: c } => ("Aborted", Some(by.rank), call(c), Some(reason.clone())),
+        Error::Library { message, .. } => ("Library", None, None, Some(message.clone())),
+        Error::Os { message, .. } => ("Os", None, None, Some(message.clone())),
+        Error::Closed => ("Closed", None, None, None),
+        _ => ("Error", None, None, None),
+    };
+    new(py, class, e.to_string(), rank, call, cause)
+}

@@ -1,0 +1,266 @@
+//! Groups for Python.
+
+use crate::{
+    errors,
+    fork::Home,
+    interrupt,
+    request::{Ending, Request, State, seconds, wait_to_the_end, watched},
+    work::{Args, Given, Work},
+};
+use comity::ReduceOp;
+use pyo3::{prelude::*, types::PyDict};
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+/// Ranks that call collectives together.
+#[pyclass(frozen, module = "comity._core")]
+pub(crate) struct Group {
+    /// `None` only while it is dropped.
+    inner: Option<comity::Group>,
+    /// The limit of a call, in nanoseconds.
+    limit: AtomicU64,
+    /// Calls under way or queued. A call that finds none runs on its own thread.
+    busy: Arc<AtomicUsize>,
+    name: String,
+    home: Home,
+}
+
+/// Rank, host and process id.
+type Member = (usize, Option<String>, Option<u32>);
+
+/// One call that runs on its caller's thread.
+struct Busy<'a>(&'a AtomicUsize);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if !self.home.is_here() {
+            // A forked child must not say goodbye in its parent's name.
+            mem::forget(self.inner.take());
+        }
+    }
+}
+
+fn nanos(limit: Duration) -> u64 {
+    u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Group {
+    pub(crate) fn new(inner: comity::Group, name: String) -> Self {
+        let limit = AtomicU64::new(nanos(inner.limit()));
+        Self { inner: Some(inner), limit, busy: Arc::default(), name, home: Home::here() }
+    }
+
+    /// The group, in the process that made it.
+    fn open(&self, py: Python<'_>) -> PyResult<&comity::Group> {
+        self.home.check(py)?;
+        self.inner
+            .as_ref()
+            .ok_or_else(|| errors::new(py, "Closed", "the group is gone".into(), None, None, None))
+    }
+
+    /// The group with the limit of one call.
+    fn limited(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<comity::Group> {
+        let limit = match timeout {
+            Some(t) => seconds(py, t)?,
+            None => Duration::from_nanos(self.limit.load(Ordering::Relaxed)),
+        };
+        Ok(self.open(py)?.timeout(limit))
+    }
+
+    /// Queue `work` on the group's thread.
+    fn queue(&self, group: &comity::Group, work: Work, hold: Option<Py<PyAny>>) -> Arc<State> {
+        let state = State::new(hold);
+        let ending = Ending::new(state.clone(), self.busy.clone());
+        group
+            .spawn(move |g| {
+                ending.set(work.run(g));
+                Ok(())
+            })
+            .detach();
+        state
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "the arguments of every operation, by name")]
+fn work(
+    py: Python<'_>,
+    group: &comity::Group,
+    op: &str,
+    inp: Option<Given>,
+    out: Option<Given>,
+    reduce: Option<&str>,
+    root: Option<usize>,
+    peer: Option<usize>,
+    source: Option<usize>,
+    tag: u32,
+    counts: Option<Vec<usize>>,
+    recv_counts: Option<Vec<usize>>,
+) -> PyResult<Work> {
+    let misuse = |words| errors::misuse(py, format!("{op}: {words}"), Some(op));
+    let reduce =
+        match reduce {
+            None => None,
+            Some(name) => Some(ReduceOp::from_name(name).ok_or_else(|| {
+                misuse(format!("there is no reduction {name:?}; see comity._core.REDUCTIONS"))
+            })?),
+        };
+    Work::new(group, op, inp, out, Args { reduce, root, peer, source, tag, counts, recv_counts })
+        .map_err(misuse)
+}
+
+#[pymethods]
+impl Group {
+    #[getter]
+    fn rank(&self) -> usize {
+        self.inner.as_ref().map_or(0, comity::Group::rank)
+    }
+
+    #[getter]
+    fn size(&self) -> usize {
+        self.inner.as_ref().map_or(0, comity::Group::size)
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How long a call may take, in seconds.
+    #[getter]
+    fn timeout(&self) -> f64 {
+        Duration::from_nanos(self.limit.load(Ordering::Relaxed)).as_secs_f64()
+    }
+
+    #[setter]
+    fn set_timeout(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        self.limit.store(nanos(seconds(py, timeout)?), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The members by rank: (rank, host, pid), where known.
+    fn members(&self, py: Python<'_>) -> PyResult<Vec<Member>> {
+        let members = self.open(py)?.members();
+        Ok(members.iter().map(|p| (p.rank, p.host.as_deref().map(str::to_owned), p.pid)).collect())
+    }
+
+    /// The kind of link to each rank; `None` for this one.
+    fn link_kinds(&self, py: Python<'_>) -> PyResult<Vec<Option<String>>> {
+        let kinds = self.open(py)?.link_kinds();
+        Ok(kinds.iter().map(|k| k.map(|k| k.to_string())).collect())
+    }
+
+    /// What this group has done on this rank so far.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.open(py)?.stats();
+        let dict = PyDict::new(py);
+        dict.set_item("calls", stats.calls)?;
+        dict.set_item("errors", stats.errors)?;
+        dict.set_item("bytes_sent", stats.bytes_sent)?;
+        dict.set_item("parked", stats.parked.as_secs_f64())?;
+        dict.set_item("suspicions", stats.suspicions)?;
+        Ok(dict)
+    }
+
+    #[pyo3(signature = (color, key=0))]
+    fn split(&self, py: Python<'_>, color: Option<i32>, key: i32) -> PyResult<Option<Self>> {
+        let group = self.limited(py, None)?;
+        let busy = Ending::new(State::new(None), self.busy.clone());
+        let (parent, work) = (group.clone(), move || {
+            let out = group.split_opt(color, key);
+            drop(busy);
+            let made = out?;
+            // A group that is not kept is closed at once, which must not meet members that still connect.
+            if let Some(g) = &made {
+                g.barrier()?;
+            }
+            Ok(made)
+        });
+        // On a thread of its own, so that a signal can interrupt the wait for the other ranks.
+        let made = watched(py, work, move |words| parent.abort(&words))?;
+        let name = format!("{}/{}", self.name, color.unwrap_or(-1));
+        Ok(made.map(|g| Self::new(g, name)))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let group = self.open(py)?;
+        py.detach(|| group.close());
+        Ok(())
+    }
+
+    fn abort(&self, py: Python<'_>, why: &str) -> PyResult<()> {
+        let group = self.open(py)?;
+        py.detach(|| group.abort(why));
+        Ok(())
+    }
+
+    #[pyo3(signature = (op, inp=None, out=None, *, reduce=None, root=None, peer=None, source=None, tag=0, counts=None, recv_counts=None, timeout=None))]
+    #[expect(clippy::too_many_arguments, reason = "the arguments of every operation, by name")]
+    fn run(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        inp: Option<Given>,
+        out: Option<Given>,
+        reduce: Option<&str>,
+        root: Option<usize>,
+        peer: Option<usize>,
+        source: Option<usize>,
+        tag: u32,
+        counts: Option<Vec<usize>>,
+        recv_counts: Option<Vec<usize>>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let group = self.limited(py, timeout)?;
+        let work = work(py, &group, op, inp, out, reduce, root, peer, source, tag, counts, recv_counts)?;
+        if self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            // Behind earlier work this thread would sleep where no signal reaches it.
+            let state = self.queue(&group, work, None);
+            return wait_to_the_end(py, &state, |words| group.abort(words));
+        }
+        interrupt::arm();
+        let busy = Busy(&self.busy);
+        let out = py.detach(|| work.run(&group));
+        drop(busy);
+        out.map_err(|e| interrupt::taken().unwrap_or_else(|| errors::raised(py, &e)))
+    }
+
+    #[pyo3(signature = (op, inp=None, out=None, *, reduce=None, root=None, peer=None, source=None, tag=0, counts=None, recv_counts=None, timeout=None, hold=None))]
+    #[expect(clippy::too_many_arguments, reason = "the arguments of every operation, by name")]
+    fn start(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        inp: Option<Given>,
+        out: Option<Given>,
+        reduce: Option<&str>,
+        root: Option<usize>,
+        peer: Option<usize>,
+        source: Option<usize>,
+        tag: u32,
+        counts: Option<Vec<usize>>,
+        recv_counts: Option<Vec<usize>>,
+        timeout: Option<f64>,
+        hold: Option<Py<PyAny>>,
+    ) -> PyResult<Request> {
+        let group = self.limited(py, timeout)?;
+        let work = work(py, &group, op, inp, out, reduce, root, peer, source, tag, counts, recv_counts)?;
+        let what = work.op().to_string();
+        Ok(Request::new(self.queue(&group, work, hold), what, self.home))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<comity._core.Group {}: rank {} of {}>", self.name, self.rank(), self.size())
+    }
+}

@@ -1,0 +1,38 @@
+//! Python's signal handlers run while a call waits, and may end it: Ctrl-C.
+
+use pyo3::prelude::*;
+use std::cell::{Cell, RefCell};
+
+thread_local! {
+    static ARMED: Cell<bool> = const { Cell::new(false) };
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Let calls that this thread waits in look for signals.
+pub(crate) fn arm() {
+    if !ARMED.replace(true) {
+        comity::interrupt_with(Some(ask));
+    }
+}
+
+/// What a signal handler raised during the last call, if anything.
+pub(crate) fn taken() -> Option<PyErr> {
+    RAISED.take()
+}
+
+/// What an exception from a signal handler is called when the other ranks are told.
+pub(crate) fn words(py: Python<'_>, e: &PyErr) -> String {
+    let class = e.get_type(py).name().map_or_else(|_| "a signal".into(), |n| n.to_string());
+    format!("its program was interrupted by a signal ({class})")
+}
+
+fn ask() -> Option<String> {
+    let asked = Python::try_attach(|py| {
+        let e = py.check_signals().err()?;
+        let words = words(py, &e);
+        RAISED.replace(Some(e));
+        Some(words)
+    });
+    // None: the interpreter ends, and nobody will see what this call brings.
+    asked.unwrap_or_else(|| Some("its interpreter ended".into()))
+}

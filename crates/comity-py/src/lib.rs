@@ -1,0 +1,83 @@
+//! The module `comity._core`: groups, requests and the command line for Python. `python/comity/_core.pyi` says what each
+//! name is; the modules around it in `python/comity` make arrays and errors out of it.
+//!
+//! Calls wait without the interpreter's lock. A call with no earlier work under way runs on the thread that makes it.
+
+mod board;
+mod callbacks;
+mod config;
+mod errors;
+mod fork;
+mod group;
+mod interrupt;
+mod memory;
+mod raw;
+mod request;
+mod work;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _core {
+    use crate::{errors, raw::Raw, work::Given};
+    use comity::{BackendKind, DType, MAX_TAG, Op, ReduceOp};
+    use pyo3::{prelude::*, types::PyDict};
+    use std::ffi::OsString;
+
+    #[pymodule_export]
+    use crate::config::{init, init_with_store};
+    #[pymodule_export]
+    use crate::group::Group;
+    #[pymodule_export]
+    use crate::memory::Memory;
+    #[pymodule_export]
+    use crate::request::Request;
+
+    #[pymodule_init]
+    fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        let (dtypes, reductions) = (PyDict::new(m.py()), PyDict::new(m.py()));
+        for d in DType::ALL {
+            dtypes.set_item(d.name(), d as u8)?;
+        }
+        for o in ReduceOp::ALL {
+            reductions.set_item(o.name(), o as u8)?;
+        }
+        m.add("DTYPES", dtypes)?;
+        m.add("SIZES", DType::ALL.map(DType::size))?;
+        m.add("REDUCTIONS", reductions)?;
+        m.add("OPS", Op::ALL.map(Op::name))?;
+        m.add("MAX_TAG", MAX_TAG)?;
+        m.add("VERSION", env!("CARGO_PKG_VERSION"))
+    }
+
+    /// Whether a reduction is defined on a type, both by name.
+    #[pyfunction]
+    fn supports(dtype: u8, reduce: &str) -> bool {
+        let dtype = DType::ALL.get(usize::from(dtype));
+        dtype.zip(ReduceOp::from_name(reduce)).is_some_and(|(d, o)| d.supports(o))
+    }
+
+    /// Whether what a backend needs can be loaded here; not so for names that there are none of.
+    #[pyfunction]
+    fn is_available(backend: &str) -> bool {
+        BackendKind::from_name(backend).is_some_and(BackendKind::is_available)
+    }
+
+    /// Copy the bytes of one buffer to another of the same size.
+    #[pyfunction]
+    fn copy(py: Python<'_>, from: Given, to: Given) -> PyResult<()> {
+        let pair = Raw::new(from).and_then(|f| Ok((f, Raw::new(to)?)));
+        let (from, to) = pair.map_err(|words| errors::misuse(py, words, None))?;
+        if from.range().len() != to.range().len() {
+            return Err(errors::misuse(py, "the two buffers differ in size".into(), None));
+        }
+        py.detach(|| from.copy_to(&to));
+        Ok(())
+    }
+
+    /// The command `comity` with these arguments, of which the first is the program's name; its exit code.
+    #[pyfunction]
+    fn run_cli(py: Python<'_>, args: Vec<OsString>) -> u8 {
+        py.detach(|| comity_cli::run(args))
+    }
+}

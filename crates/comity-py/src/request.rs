@@ -1,0 +1,260 @@
+//! Work that runs in its turn on the group's thread, as Python waits for it.
+
+use crate::{callbacks, errors, fork::Home, interrupt};
+use comity::Error;
+use pyo3::prelude::*;
+use std::{
+    mem,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// How long a wait goes without a look at signals.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// What the group's thread and Python share of one piece of work.
+#[derive(Default)]
+pub(crate) struct State {
+    inner: Mutex<Inner>,
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct Inner {
+    out: Option<Result<(), Error>>,
+    callbacks: Vec<Py<PyAny>>,
+    /// What owns the memory. Let go under the interpreter's lock where that is at hand.
+    hold: Option<Py<PyAny>>,
+}
+
+impl State {
+    pub(crate) fn new(hold: Option<Py<PyAny>>) -> Arc<Self> {
+        let inner = Inner { hold, ..Inner::default() };
+        Arc::new(Self { inner: Mutex::new(inner), done: Condvar::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The work has ended. The first word counts.
+    fn set(&self, out: Result<(), Error>) {
+        let mut inner = self.lock();
+        if inner.out.is_some() {
+            return;
+        }
+        inner.out = Some(out);
+        let callbacks = mem::take(&mut inner.callbacks);
+        let error = inner.out.clone().and_then(Result::err);
+        // Where callbacks come, what is held goes with them.
+        let hold = if callbacks.is_empty() { None } else { inner.hold.take() };
+        drop(inner);
+        self.done.notify_all();
+        if !callbacks.is_empty() {
+            callbacks::post(Box::new(move || {
+                // Nothing when the interpreter ends: nobody is left to be told.
+                Python::try_attach(|py| {
+                    drop(hold);
+                    callbacks.iter().for_each(|f| tell(py, f, error.as_ref()));
+                });
+            }));
+        }
+    }
+
+    /// Wait until `until`; whether the work has ended.
+    fn wait_until(&self, until: Instant) -> bool {
+        let mut inner = self.lock();
+        while inner.out.is_none() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            inner = self.done.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Wait for the end, and let signal handlers run meanwhile; `false` when `limit` passed first.
+    pub(crate) fn wait(&self, py: Python<'_>, limit: Option<Duration>) -> PyResult<bool> {
+        if self.is_done() {
+            return Ok(true);
+        }
+        let end = limit.and_then(|l| Instant::now().checked_add(l));
+        loop {
+            let slice = Instant::now() + SLICE;
+            let until = end.map_or(slice, |e| e.min(slice));
+            if py.detach(|| self.wait_until(until)) {
+                return Ok(true);
+            }
+            if end.is_some_and(|e| Instant::now() >= e) {
+                return Ok(false);
+            }
+            py.check_signals()?;
+        }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.lock().out.is_some()
+    }
+
+    /// How it ended; also lets go of the memory.
+    pub(crate) fn out(&self, py: Python<'_>) -> Option<Result<(), PyErr>> {
+        let mut inner = self.lock();
+        let out = inner.out.clone()?;
+        let hold = inner.hold.take();
+        drop(inner);
+        // May run a destructor, so the state must not be locked.
+        drop(hold);
+        Some(out.map_err(|e| errors::raised(py, &e)))
+    }
+}
+
+/// The end of one piece of work, whatever becomes of it.
+pub(crate) struct Ending {
+    state: Arc<State>,
+    busy: Arc<AtomicUsize>,
+}
+
+impl Ending {
+    pub(crate) fn new(state: Arc<State>, busy: Arc<AtomicUsize>) -> Self {
+        busy.fetch_add(1, Ordering::Relaxed);
+        Self { state, busy }
+    }
+
+    pub(crate) fn set(self, out: Result<(), Error>) {
+        self.state.set(out);
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.busy.fetch_sub(1, Ordering::Release);
+        // Only where the work panicked, or no thread could be had for it.
+        let message = "it could not be run: no thread, or a panic".to_owned();
+        self.state.set(Err(Error::Os { what: "background work".into(), message }));
+    }
+}
+
+fn tell(py: Python<'_>, callback: &Py<PyAny>, error: Option<&Error>) {
+    let arg = error.map(|e| errors::raised(py, e));
+    if let Err(e) = callback.call1(py, (arg,)) {
+        e.write_unraisable(py, Some(callback.bind(py)));
+    }
+}
+
+/// Work under way.
+#[pyclass(frozen, module = "comity._core")]
+pub(crate) struct Request {
+    state: Arc<State>,
+    what: String,
+    home: Home,
+}
+
+impl Request {
+    pub(crate) fn new(state: Arc<State>, what: String, home: Home) -> Self {
+        Self { state, what, home }
+    }
+}
+
+#[pymethods]
+impl Request {
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        self.home.check(py)?;
+        let limit = timeout.map(|t| seconds(py, t)).transpose()?;
+        if !self.state.wait(py, limit)? {
+            let message = format!(
+                "{} is still under way after {:?}; the group is unharmed: wait again, or abort it",
+                self.what,
+                limit.unwrap_or_default()
+            );
+            return Err(errors::new(py, "TimeoutError", message, None, Some(self.what.clone()), None));
+        }
+        self.state.out(py).unwrap_or(Ok(()))
+    }
+
+    fn done(&self) -> bool {
+        self.state.is_done()
+    }
+
+    /// The exception it ended with; `None` while it is under way and when it went well.
+    fn exception(&self, py: Python<'_>) -> Option<PyErr> {
+        self.state.out(py)?.err()
+    }
+
+    fn add_done_callback(&self, py: Python<'_>, callback: Py<PyAny>) {
+        let mut inner = self.state.lock();
+        let Some(out) = inner.out.clone() else {
+            inner.callbacks.push(callback);
+            return;
+        };
+        drop(inner);
+        tell(py, &callback, out.err().as_ref());
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.state.is_done() { "done" } else { "under way" };
+        format!("<comity._core.Request {}: {state}>", self.what)
+    }
+}
+
+/// A limit in seconds.
+pub(crate) fn seconds(py: Python<'_>, t: f64) -> PyResult<Duration> {
+    if t.is_nan() || t <= 0.0 {
+        return Err(errors::misuse(py, format!("a timeout is more than 0 seconds, not {t}"), None));
+    }
+    Ok(Duration::try_from_secs_f64(t).unwrap_or(Duration::MAX))
+}
+
+/// Run `f`, which may take long, on a thread of its own, and let signal handlers run meanwhile. When one of them raises, `f` goes on
+/// unobserved and its result is dropped; `give_up` gets words that name the exception.
+pub(crate) fn watched<T: Send + 'static>(
+    py: Python<'_>,
+    f: impl FnOnce() -> comity::Result<T> + Send + 'static,
+    give_up: impl FnOnce(String) + Send + 'static,
+) -> PyResult<T> {
+    let slot = Arc::new(Mutex::new(None));
+    let state = State::new(None);
+    let ending = Ending::new(state.clone(), Arc::default());
+    let made = slot.clone();
+    let started = std::thread::Builder::new().name("comity-join".into()).spawn(move || {
+        let out = f();
+        let error = out.as_ref().err().cloned();
+        *made.lock().unwrap_or_else(PoisonError::into_inner) = out.ok();
+        ending.set(error.map_or(Ok(()), Err));
+    });
+    if let Err(e) = started {
+        let e = Error::Os { what: "starting a thread".into(), message: e.to_string() };
+        return Err(errors::raised(py, &e));
+    }
+    if let Err(e) = state.wait(py, None) {
+        let words = interrupt::words(py, &e);
+        // It may wait for what `f` holds. Without a thread the call ends at its limit.
+        let _ = std::thread::Builder::new().name("comity-abort".into()).spawn(move || give_up(words));
+        return Err(e);
+    }
+    state.out(py).unwrap_or(Ok(()))?;
+    let made = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+    made.ok_or_else(|| errors::new(py, "Error", "nothing came back".into(), None, None, None))
+}
+
+/// Wait for work whose buffers the caller lent only for this call: it has ended when this returns, also when a signal
+/// handler raises. `abort` ends it then.
+pub(crate) fn wait_to_the_end(
+    py: Python<'_>,
+    state: &State,
+    abort: impl FnOnce(&str) + Send,
+) -> PyResult<()> {
+    if let Err(e) = state.wait(py, None) {
+        let words = interrupt::words(py, &e);
+        py.detach(|| {
+            abort(&words);
+            while !state.wait_until(Instant::now() + SLICE) {}
+        });
+        return Err(e);
+    }
+    state.out(py).unwrap_or(Ok(()))
+}

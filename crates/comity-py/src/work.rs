@@ -1,0 +1,204 @@
+//! One call as Python asks for it, and the method of [`Group`] that makes it.
+
+use crate::raw::Raw;
+use comity::{Error, Group, Misuse, Op, ReduceOp};
+
+/// What Python gave for a buffer: address, number of the type, elements.
+pub(crate) type Given = (usize, u8, usize);
+
+/// A call's arguments besides its buffers.
+#[derive(Debug, Default)]
+pub(crate) struct Args {
+    pub(crate) reduce: Option<ReduceOp>,
+    pub(crate) root: Option<usize>,
+    /// Send to, or receive from.
+    pub(crate) peer: Option<usize>,
+    /// For exchange: receive from.
+    pub(crate) source: Option<usize>,
+    pub(crate) tag: u32,
+    /// Elements per rank; of the input for all_to_all.
+    pub(crate) counts: Option<Vec<usize>>,
+    /// Elements from each rank, for all_to_all.
+    pub(crate) recv_counts: Option<Vec<usize>>,
+}
+
+/// A call whose arguments are complete.
+#[derive(Debug)]
+pub(crate) struct Work {
+    op: Op,
+    inp: Option<Raw>,
+    out: Option<Raw>,
+    args: Args,
+    shape: Shape,
+}
+
+/// How the two buffers lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Shape {
+    Apart,
+    /// The same bytes, or only one was given for an operation that works in place.
+    Same,
+    /// The smaller one is this rank's part of the larger one.
+    Own,
+}
+
+impl Work {
+    /// The call, or words that say what is missing.
+    pub(crate) fn new(
+        group: &Group,
+        op: &str,
+        inp: Option<Given>,
+        out: Option<Given>,
+        args: Args,
+    ) -> Result<Self, String> {
+        let op = Op::from_name(op).filter(|o| *o != Op::Split);
+        let op = op.ok_or("there is no such operation; see comity._core.OPS")?;
+        let (inp, out) = (inp.map(Raw::new).transpose()?, out.map(Raw::new).transpose()?);
+        let (needs_inp, needs_out) = needs(op, group, &args, inp.is_some());
+        if needs_inp && inp.is_none() {
+            return Err(format!("{op} needs an input"));
+        }
+        if needs_out && out.is_none() {
+            return Err(format!("{op} needs an output"));
+        }
+        if matches!(op, Op::Recv | Op::Barrier) && inp.is_some() {
+            return Err(format!("{op} takes no input"));
+        }
+        if let (Op::Broadcast | Op::Reduce, Some(i), Some(o)) = (op, inp, out)
+            && i.range().len() != o.range().len()
+        {
+            return Err(format!("the input and the output of {op} differ in size"));
+        }
+        for (lacks, what) in [
+            (
+                matches!(op, Op::AllReduce | Op::Reduce | Op::ReduceScatter) && args.reduce.is_none(),
+                "a reduction",
+            ),
+            (
+                matches!(op, Op::Broadcast | Op::Reduce | Op::Gather | Op::Scatter) && args.root.is_none(),
+                "a root",
+            ),
+            (matches!(op, Op::Send | Op::Recv | Op::Exchange) && args.peer.is_none(), "a peer"),
+            (op == Op::Exchange && args.source.is_none(), "a source"),
+        ] {
+            if lacks {
+                return Err(format!("{op} needs {what}"));
+            }
+        }
+        let shape = shape(op, group.rank(), inp, out, args.counts.is_some())?;
+        Ok(Self { op, inp, out, args, shape })
+    }
+
+    pub(crate) fn op(&self) -> Op {
+        self.op
+    }
+
+    /// Make the call and wait for it.
+    pub(crate) fn run(&self, g: &Group) -> comity::Result<()> {
+        let a = &self.args;
+        let (root, peer) = (a.root.unwrap_or(0), a.peer.unwrap_or(0));
+        // `new` has seen to it that what an operation needs is there.
+        let reduce = a.reduce.unwrap_or(ReduceOp::Sum);
+        let none = Error::Misuse {
+            op: self.op,
+            misuse: Misuse::Length { buffer: "buffer", expected: 1, got: 0, why: "; none was given" },
+        };
+        let src = || self.inp.as_ref().map(Raw::view);
+        let dst = || self.out.as_ref().map(Raw::view_mut);
+        match (self.op, src(), dst(), self.shape) {
+            (Op::Barrier, ..) => g.barrier(),
+            (Op::AllReduce, Some(i), Some(o), Shape::Apart) => g.all_reduce_into(i, o, reduce),
+            (Op::AllReduce, _, Some(o), _) => g.all_reduce(o, reduce),
+            (Op::Reduce, _, Some(o), _) => {
+                self.fill();
+                g.reduce(o, reduce, root)
+            }
+            (Op::Reduce, Some(_), None, _) => match &self.inp {
+                // Not written: only the root's buffer is.
+                Some(i) => g.reduce(i.view_mut(), reduce, root),
+                None => Err(none),
+            },
+            (Op::Broadcast, _, Some(o), _) => {
+                if root == g.rank() {
+                    self.fill();
+                }
+                g.broadcast(o, root)
+            }
+            (Op::Broadcast, Some(_), None, _) => match &self.inp {
+                // Not written: it is the root's.
+                Some(i) => g.broadcast(i.view_mut(), root),
+                None => Err(none),
+            },
+            (Op::AllGather, Some(i), Some(o), Shape::Apart) => match &a.counts {
+                Some(counts) => g.all_gather_v(i, o, counts),
+                None => g.all_gather(i, o),
+            },
+            (Op::AllGather, _, Some(o), _) => g.all_gather_in_place(o),
+            (Op::ReduceScatter, Some(i), Some(o), Shape::Apart) => match &a.counts {
+                Some(counts) => g.reduce_scatter_v(i, o, counts, reduce),
+                None => g.reduce_scatter(i, o, reduce),
+            },
+            (Op::ReduceScatter, Some(_), _, Shape::Own) => match &self.inp {
+                // The output is a part of it, and so it may be written.
+                Some(i) => g.reduce_scatter_in_place(i.view_mut(), reduce),
+                None => Err(none),
+            },
+            (Op::ReduceScatter, None, Some(o), _) => g.reduce_scatter_in_place(o, reduce),
+            (Op::Gather, Some(i), o, _) => g.gather(i, o.unwrap_or_else(|| (&mut [0u8; 0]).into()), root),
+            (Op::Scatter, i, Some(o), _) => g.scatter(i.unwrap_or_else(|| (&[0u8; 0]).into()), o, root),
+            (Op::AllToAll, Some(i), Some(o), Shape::Apart) => match (&a.counts, &a.recv_counts) {
+                (Some(s), Some(r)) => g.all_to_all_v(i, s, o, r),
+                _ => g.all_to_all(i, o),
+            },
+            (Op::AllToAll, _, Some(o), _) => g.all_to_all_in_place(o),
+            (Op::Send, Some(i), ..) => g.send(i, peer, a.tag),
+            (Op::Recv, _, Some(o), _) => g.recv(o, peer, a.tag),
+            (Op::Exchange, Some(i), Some(o), _) => g.exchange(i, peer, o, a.source.unwrap_or(0), a.tag),
+            _ => Err(none),
+        }
+    }
+}
+
+impl Work {
+    /// Where an operation works in place and an input was given all the same: copy it.
+    fn fill(&self) {
+        if let (Some(i), Some(o), Shape::Apart) = (&self.inp, &self.out, self.shape) {
+            i.copy_to(o);
+        }
+    }
+}
+
+/// Whether an operation needs an input and an output here.
+fn needs(op: Op, group: &Group, args: &Args, has_inp: bool) -> (bool, bool) {
+    let root = args.root == Some(group.rank());
+    match op {
+        Op::Barrier => (false, false),
+        Op::Send => (true, false),
+        Op::Gather => (true, root),
+        Op::Scatter => (root, true),
+        Op::Exchange => (true, true),
+        Op::Reduce => (false, root || !has_inp),
+        Op::Broadcast => (false, !root || !has_inp),
+        // With different counts there is no form in place.
+        Op::AllGather | Op::ReduceScatter | Op::AllToAll => (args.counts.is_some() && !has_inp, true),
+        _ => (false, true),
+    }
+}
+
+fn shape(op: Op, rank: usize, inp: Option<Raw>, out: Option<Raw>, uneven: bool) -> Result<Shape, String> {
+    let (Some(i), Some(o)) = (inp, out) else { return Ok(Shape::Same) };
+    if !i.overlaps(o) {
+        return Ok(Shape::Apart);
+    }
+    let (ri, ro) = (i.range(), o.range());
+    let part_at = |whole: &std::ops::Range<usize>, part: &std::ops::Range<usize>| {
+        !uneven && part.start == whole.start + rank * part.len() && part.end <= whole.end
+    };
+    match op {
+        Op::AllReduce | Op::Reduce | Op::Broadcast if ri == ro => Ok(Shape::Same),
+        Op::AllToAll if ri == ro && !uneven => Ok(Shape::Same),
+        Op::AllGather if part_at(&ro, &ri) => Ok(Shape::Own),
+        Op::ReduceScatter if part_at(&ri, &ro) => Ok(Shape::Own),
+        _ => Err(format!("the input and the output of {op} overlap; use two buffers, or give only one")),
+    }
+}

@@ -1,0 +1,94 @@
+//! What a thread wants to know while it waits in a call: whether its program was interrupted.
+
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+/// How long a waiting call goes without a look.
+pub(super) const EVERY: Duration = Duration::from_millis(100);
+
+/// Says why the call under way is to be given up, or `None` to go on waiting.
+pub type Interrupt = fn() -> Option<String>;
+
+thread_local! {
+    static ASK: Cell<Option<Interrupt>> = const { Cell::new(None) };
+}
+
+/// From now on, calls that this thread waits in ask `ask` about ten times a second whether to give up; `None` for never.
+///
+/// This is for bindings to languages whose signal handlers run only when their interpreter does. The words that `ask` returns end
+/// the group on every rank, as those of [`Group::abort`](crate::Group::abort) do, and the call fails with
+/// [`Error::Aborted`](crate::Error::Aborted). Not asked while the thread waits for an earlier call of the same group on another
+/// thread, and not for background work, which has threads of its own.
+pub fn interrupt_with(ask: Option<Interrupt>) {
+    ASK.set(ask);
+}
+
+/// One call's questions.
+#[derive(Debug)]
+pub(super) struct Asking {
+    ask: Option<Interrupt>,
+    last: Option<Instant>,
+}
+
+impl Asking {
+    #[inline]
+    pub(super) fn new() -> Self {
+        Self { ask: ASK.get(), last: None }
+    }
+
+    /// The longest sleep between two questions.
+    pub(super) fn nap(&self, most: Duration) -> Duration {
+        if self.ask.is_some() { most.min(EVERY) } else { most }
+    }
+
+    /// Why to give up. Reads the clock, so it is for a thread that would sleep otherwise.
+    pub(super) fn ask(&mut self) -> Option<String> {
+        let ask = self.ask?;
+        let now = Instant::now();
+        let last = *self.last.get_or_insert(now);
+        if now.duration_since(last) < EVERY {
+            return None;
+        }
+        self.last = Some(now);
+        ask()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Error, Group};
+
+    #[test]
+    fn a_waiting_call_is_given_up_with_the_words() {
+        let mut groups = Group::local(2).unwrap();
+        let (b, a) = (groups.pop().unwrap(), groups.pop().unwrap());
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                interrupt_with(Some(|| Some("interrupted by a test".into())));
+                let start = Instant::now();
+                let e = a.barrier().unwrap_err();
+                assert!(
+                    matches!(&e, Error::Aborted { reason, .. } if reason == "interrupted by a test"),
+                    "{e}"
+                );
+                assert!(start.elapsed() < Duration::from_secs(5), "asked ten times a second");
+            });
+        });
+        // The other rank is told the same words.
+        let e = b.barrier().unwrap_err();
+        assert!(
+            matches!(&e, Error::Aborted { by, reason, .. } if by.rank == 0 && reason == "interrupted by a test"),
+            "{e}"
+        );
+    }
+
+    #[test]
+    fn a_thread_without_the_wish_is_not_asked() {
+        let mut asking = Asking::new();
+        assert_eq!(asking.ask(), None);
+        assert_eq!(asking.nap(Duration::from_millis(500)), Duration::from_millis(500));
+    }
+}

@@ -1,0 +1,137 @@
+//! The counters of all groups of one rank, in memory that the launcher reads at any time, also when the rank was killed.
+//!
+//! ```text
+//!   word 0 ... 63   64 ... 127   128 ...
+//!   owners          slot 0 (32 words), slot 1, ...
+//! ```
+//! A group takes a free slot, adds to what it finds there, and leaves the numbers when it closes: the sum over all slots is
+//! what the rank has done, whoever holds them. Writing costs what it costs in own memory.
+
+use super::at;
+use crate::{Op, sys::Words};
+use rustix::process::{Pid, test_kill_process};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// Groups of one rank that are counted at the same time.
+pub(super) const GROUPS: usize = 62;
+/// Numbers of one group, in whole cache lines.
+pub(super) const WORDS: usize = 32;
+/// Who holds each slot, before the slots.
+const OWNERS: usize = 64;
+/// Whole pages, also of 16 KiB.
+const LEN: usize = OWNERS + GROUPS * WORDS;
+
+const _: () = assert!(at::LAST < WORDS && GROUPS <= OWNERS && LEN * 8 == 16 << 10);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Sheet {
+    words: Words,
+}
+
+/// What one rank has done, all of its groups together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tally {
+    /// Groups that are open.
+    pub groups: usize,
+    /// For each operation: calls that succeeded, payload bytes sent.
+    pub ops: Vec<(Op, u64, u64)>,
+    /// Calls that failed.
+    pub errors: u64,
+    /// Time asleep.
+    pub parked: Duration,
+    /// Silences noted.
+    pub suspicions: u64,
+}
+
+impl Sheet {
+    /// An empty one, for the launcher, and the descriptor that the rank is to inherit.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn create() -> io::Result<(Self, OwnedFd)> {
+        let (words, fd) = Words::create(LEN)?;
+        Ok((Self { words }, fd))
+    }
+
+    /// The sheet behind a descriptor of the launcher's.
+    pub(crate) fn attach(fd: &impl AsFd) -> io::Result<Self> {
+        Ok(Self { words: Words::attach(fd, LEN)? })
+    }
+
+    /// What the rank has done so far.
+    pub fn read(&self) -> Tally {
+        let sum = |i: usize| {
+            let slots = self.words[OWNERS..].chunks_exact(WORDS);
+            slots.map(|s| s[i].load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+        };
+        let ops = Op::ALL.into_iter().enumerate();
+        Tally {
+            groups: self.words[..GROUPS].iter().filter(|w| w.load(Ordering::Relaxed) != 0).count(),
+            ops: ops.map(|(i, op)| (op, sum(at::CALLS + i), sum(at::BYTES + i))).collect(),
+            errors: sum(at::ERRORS),
+            parked: Duration::from_nanos(sum(at::PARKED_NS)),
+            suspicions: sum(at::SUSPICIONS),
+        }
+    }
+
+    /// A slot that nobody holds, or whose process has ended.
+    pub(super) fn take(self: &Arc<Self>) -> Option<Slot> {
+        let me = u64::from(std::process::id());
+        let index = self.words[..GROUPS].iter().position(|word| {
+            let owner = word.load(Ordering::Relaxed);
+            let free = owner == 0 || owner != me && has_ended(owner);
+            free && word.compare_exchange(owner, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })?;
+        let first = OWNERS + index * WORDS;
+        let before = Box::new(std::array::from_fn(|i| self.words[first + i].load(Ordering::Relaxed)));
+        Some(Slot { sheet: self.clone(), index, first, before })
+    }
+}
+
+fn has_ended(pid: u64) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_none_or(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
+}
+
+/// The part of a sheet that one group writes.
+#[derive(Debug)]
+pub(super) struct Slot {
+    sheet: Arc<Sheet>,
+    index: usize,
+    first: usize,
+    /// What it held when the group took it.
+    before: Box<[u64; WORDS]>,
+}
+
+impl Slot {
+    pub(super) fn sheet(&self) -> &Arc<Sheet> {
+        &self.sheet
+    }
+
+    #[inline]
+    pub(super) fn word(&self, i: usize) -> &AtomicU64 {
+        &self.sheet.words[self.first + i]
+    }
+
+    pub(super) fn before(&self, i: usize) -> u64 {
+        self.before[i]
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        // A forked child drops what its parent still holds.
+        let me = u64::from(std::process::id());
+        let _ = self.sheet.words[self.index].compare_exchange(me, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}

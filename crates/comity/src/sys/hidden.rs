@@ -1,0 +1,118 @@
+//! Memory for a secret: a page of its own that stays out of core dumps, wiped at the end; and a stack without traces.
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::{
+    hint::black_box,
+    ptr::{self, NonNull},
+};
+use zeroize::Zeroize;
+
+const SIZE: usize = 32;
+/// Pages of any size this is at most; a mapping is rounded up to whole ones.
+const PAGE: usize = 4096;
+
+/// 32 bytes that a core dump of this process does not show.
+#[derive(Debug)]
+pub(crate) struct Hidden {
+    /// None where the system gave no page; then `plain` holds them.
+    page: Option<NonNull<[u8; SIZE]>>,
+    plain: [u8; SIZE],
+}
+
+// SAFETY: it owns the page as a box owns its content, and hands out references by the borrow rules.
+unsafe impl Send for Hidden {}
+// SAFETY: as above.
+unsafe impl Sync for Hidden {}
+
+impl Hidden {
+    /// Of zeros.
+    pub(crate) fn new() -> Self {
+        let place = ptr::null_mut();
+        let flags = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the system's choice aliases nothing.
+        let page = unsafe { mmap_anonymous(place, PAGE, flags, MapFlags::PRIVATE) };
+        let page = page.ok().and_then(NonNull::new);
+        #[cfg(target_os = "linux")]
+        if let Some(page) = page {
+            // SAFETY: our own page. An old kernel may refuse: then it is in a dump, as on systems that have no such advice.
+            let _ = unsafe { rustix::mm::madvise(page.as_ptr(), PAGE, rustix::mm::Advice::LinuxDontDump) };
+        }
+        Self { page: page.map(NonNull::cast), plain: [0; SIZE] }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; SIZE] {
+        match self.page {
+            // SAFETY: mapped, initialised to zeros by the system, and ours while `self` lives.
+            Some(page) => unsafe { page.as_ref() },
+            None => &self.plain,
+        }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8; SIZE] {
+        match &mut self.page {
+            // SAFETY: as in `bytes`, and `self` is borrowed alone.
+            Some(page) => unsafe { page.as_mut() },
+            None => &mut self.plain,
+        }
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        self.bytes_mut().zeroize();
+        if let Some(page) = self.page {
+            // SAFETY: ours since `new`, and no reference into it outlives `self`.
+            let _ = unsafe { munmap(page.as_ptr().cast(), PAGE) };
+        }
+    }
+}
+
+/// Run `f`, which works with a secret, and overwrite the stack that it has used: a dump shows dead frames too.
+pub(crate) fn traceless<T>(f: impl FnOnce() -> T) -> T {
+    // Its frame, and all below it, lie where `wipe` writes next.
+    #[inline(never)]
+    fn apart<T>(f: impl FnOnce() -> T) -> T {
+        f()
+    }
+    #[inline(never)]
+    fn wipe() {
+        // More than a handshake takes, without optimisation too; threads have 2 MiB.
+        let mut stack = [0u8; 64 << 10];
+        stack.zeroize();
+        black_box(&stack);
+    }
+    let value = apart(f);
+    wipe();
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_holds_what_it_is_given() {
+        let mut a = Hidden::new();
+        assert_eq!(a.bytes(), &[0; SIZE]);
+        a.bytes_mut().fill(7);
+        assert_eq!(a.bytes(), &[7; SIZE]);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn dumps_leave_its_page_out() {
+        let a = Hidden::new();
+        let at = a.bytes().as_ptr() as usize;
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut ours = false;
+        let flags = maps.lines().find_map(|line| {
+            let range = line.split(' ').next().and_then(|r| r.split_once('-'));
+            let bound = |s| usize::from_str_radix(s, 16).ok();
+            if let Some((from, to)) = range.and_then(|(a, b)| bound(a).zip(bound(b))) {
+                ours = (from..to).contains(&at);
+            }
+            line.strip_prefix("VmFlags:").filter(|_| ours)
+        });
+        assert!(flags.unwrap().split(' ').any(|f| f == "dd"), "{flags:?}");
+    }
+}

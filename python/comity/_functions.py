@@ -1,0 +1,262 @@
+"""The operations as functions, on the group that `init` makes."""
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from comity import _core
+from comity._group import Group
+from comity.errors import Config, Misuse, Unavailable
+
+# What each name stands for. `ring` is MLX's name for TCP; here every operation works on every link.
+_BACKENDS: dict[str, tuple[str, str] | None] = {
+    "any": None,
+    "comity": None,
+    "mpi": ("COMITY_BACKEND", "mpi"),
+    "ring": ("COMITY_LINKS", "tcp"),
+    "shm": ("COMITY_LINKS", "shm"),
+    "tcp": ("COMITY_LINKS", "tcp"),
+}
+_KNOWN = (*_BACKENDS, "jaccl", "nccl")
+# Keyword arguments of `init`, and the variables that they stand in for.
+_VARIABLES = {
+    "timeout": "COMITY_TIMEOUT",
+    "join_timeout": "COMITY_JOIN_TIMEOUT",
+    "rank": "COMITY_RANK",
+    "size": "COMITY_SIZE",
+    "store": "COMITY_STORE",
+    "job": "COMITY_JOB",
+    "key_file": "COMITY_KEY_FILE",
+    "insecure": "COMITY_INSECURE",
+    "detection": "COMITY_DETECTION",
+    "links": "COMITY_LINKS",
+    "addrs": "COMITY_ADDRS",
+    "connections": "COMITY_CONNECTIONS",
+    "host": "COMITY_HOST",
+    "log_dir": "COMITY_LOG_DIR",
+}
+
+_lock = threading.RLock()
+# The groups of this process, by the name of their backend, and the process that made them.
+_groups: dict[str, Group] = {}
+_home = os.getpid()
+
+
+def is_available(backend: str = "any") -> bool:
+    """Whether this backend can be used here: "mpi" where an MPI library is found; unknown names cannot."""
+    return backend in _BACKENDS and (backend != "mpi" or _core.is_available(backend))
+
+
+def init(
+    backend: str = "any",
+    strict: bool = False,
+    *,
+    timeout: float | None = None,
+    key: bytes | str | None = None,
+    **settings: Any,
+) -> Group:
+    """Meet the other ranks, and return the group of all of them.
+
+    The place in the job is found in the environment: ``comity launch``, mlx.launch, torchrun, Open MPI, MPICH and Slurm are understood.
+    Without any of them the group is this process alone; with ``strict`` that is an error. A second call with the same backend
+    returns the same group, until it is closed.
+
+    Args:
+        backend: "any"; "shm" and "tcp" (MLX: "ring") restrict the kinds of link; "mpi" has MPI carry the data.
+        strict: Raise `Config` when no launcher's variables are set.
+        timeout: Seconds that a call may take; 300.
+        key: The job's secret, as 32 bytes or 64 hexadecimal digits.
+        settings: In place of the variable ``COMITY_...`` of that name: join_timeout, rank, size, store, job, key_file, insecure, detection,
+            links, addrs, connections, host, log_dir. With any of them a new group is made.
+    """
+    if backend not in _KNOWN:
+        raise Config(f"there is no backend {backend!r}; there are {', '.join(_KNOWN)}")
+    if backend not in _BACKENDS:
+        raise Unavailable(f"the backend {backend!r} is not in this version of Comity; use 'any'")
+    variables: dict[str, str | None] = {}
+    for name, value in {**settings, "timeout": timeout}.items():
+        if name not in _VARIABLES:
+            raise Config(f"init has no setting {name!r}; there are {', '.join(_VARIABLES)}, key")
+        if value is not None:
+            variables[_VARIABLES[name]] = _text(value)
+    stands_for = _BACKENDS[backend]
+    if stands_for is not None:
+        variables[stands_for[0]] = stands_for[1]
+    own = key is not None or any(v is not None for v in settings.values())
+    with _lock:
+        if own:
+            return Group(_core.init(variables, strict=strict, key_bytes=_key(key)))
+        _forget_after_fork()
+        group = _groups.get(backend)
+        alone = group is not None and group._raw.name == "alone"
+        if group is None or group.closed or (strict and alone):
+            group = Group(_core.init(variables, strict=strict))
+            _groups[backend] = group
+            if backend != "any" and ("any" not in _groups or _groups["any"].closed):
+                _groups["any"] = group
+        elif timeout is not None:
+            group.timeout = timeout
+        return group
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, list | tuple):
+        return ",".join(str(v) for v in value)
+    return str(value)
+
+
+def _key(key: bytes | str | None) -> bytes | None:
+    if key is None:
+        return None
+    try:
+        raw = bytes.fromhex(key) if isinstance(key, str) else bytes(key)
+    except ValueError:
+        raw = b""
+    if len(raw) != 32:
+        raise Config("a key is 32 bytes, or 64 hexadecimal digits")
+    return raw
+
+
+def _forget_after_fork() -> None:
+    global _home  # noqa: PLW0603 - one value for the process
+    if _home != os.getpid():
+        # A forked child may make groups of its own; its parent's stay refused.
+        _home = os.getpid()
+        _groups.clear()
+
+
+def default() -> Group:
+    """The group that functions use when they are given none: what `init` returns."""
+    group = _groups.get("any")
+    return group if group is not None and not group.closed and _home == os.getpid() else init()
+
+
+def _of(group: Group | None) -> Group:
+    if group is None:
+        return default()
+    if not isinstance(group, Group):
+        raise Misuse(f"a group of Comity is needed, not {type(group).__module__}.{type(group).__qualname__}")
+    return group
+
+
+# In the signatures below `options` are those of the method: out, async_, timeout. `stream` is MLX's; calls are made when they are
+# written, so there is nothing to order on a stream.
+
+
+def all_reduce(x: Any, op: str = "sum", *, group: Group | None = None, **options: Any) -> Any:
+    """See `Group.all_reduce`."""
+    return _of(group).all_reduce(x, op, **options)
+
+
+def all_sum(x: Any, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
+    """See `Group.all_sum`."""
+    return _of(group).all_sum(x, **options)
+
+
+def all_max(x: Any, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
+    """See `Group.all_max`."""
+    return _of(group).all_max(x, **options)
+
+
+def all_min(x: Any, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
+    """See `Group.all_min`."""
+    return _of(group).all_min(x, **options)
+
+
+def reduce(x: Any, root: int = 0, op: str = "sum", *, group: Group | None = None, **options: Any) -> Any:
+    """See `Group.reduce`."""
+    return _of(group).reduce(x, root, op, **options)
+
+
+def broadcast(x: Any, root: int = 0, *, group: Group | None = None, **options: Any) -> Any:
+    """See `Group.broadcast`."""
+    return _of(group).broadcast(x, root, **options)
+
+
+def all_gather(x: Any, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
+    """See `Group.all_gather`."""
+    return _of(group).all_gather(x, **options)
+
+
+def reduce_scatter(x: Any, op: str = "sum", *, group: Group | None = None, **options: Any) -> Any:
+    """See `Group.reduce_scatter`."""
+    return _of(group).reduce_scatter(x, op, **options)
+
+
+def sum_scatter(x: Any, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
+    """See `Group.sum_scatter`."""
+    return _of(group).sum_scatter(x, **options)
+
+
+def gather(x: Any, root: int = 0, *, group: Group | None = None, **options: Any) -> Any:
+    """See `Group.gather`."""
+    return _of(group).gather(x, root, **options)
+
+
+def scatter(x: Any = None, root: int = 0, *, group: Group | None = None, **options: Any) -> Any:
+    """See `Group.scatter`."""
+    return _of(group).scatter(x, root, **options)
+
+
+def all_to_all(x: Any, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
+    """See `Group.all_to_all`."""
+    return _of(group).all_to_all(x, **options)
+
+
+def send(x: Any, dst: int, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
+    """See `Group.send`."""
+    return _of(group).send(x, dst, **options)
+
+
+def recv(
+    shape: Sequence[int],
+    dtype: Any,
+    src: int,
+    *,
+    group: Group | None = None,
+    stream: Any = None,
+    **options: Any,
+) -> Any:
+    """See `Group.recv`."""
+    return _of(group).recv(shape, dtype, src, **options)
+
+
+def recv_like(x: Any, src: int, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
+    """See `Group.recv_like`."""
+    return _of(group).recv_like(x, src, **options)
+
+
+def exchange(x: Any, dst: int, src: int, *, group: Group | None = None, **options: Any) -> Any:
+    """See `Group.exchange`."""
+    return _of(group).exchange(x, dst, src, **options)
+
+
+def barrier(*, group: Group | None = None, **options: Any) -> Any:
+    """See `Group.barrier`."""
+    return _of(group).barrier(**options)
+
+
+def broadcast_object(
+    obj: Any = None, root: int = 0, *, group: Group | None = None, allow_pickle: bool = False
+) -> Any:
+    """See `Group.broadcast_object`."""
+    return _of(group).broadcast_object(obj, root, allow_pickle=allow_pickle)
+
+
+def all_gather_object(obj: Any, *, group: Group | None = None, allow_pickle: bool = False) -> list[Any]:
+    """See `Group.all_gather_object`."""
+    return _of(group).all_gather_object(obj, allow_pickle=allow_pickle)
+
+
+def scatter_object(
+    objs: Sequence[Any] | None = None,
+    root: int = 0,
+    *,
+    group: Group | None = None,
+    allow_pickle: bool = False,
+) -> Any:
+    """See `Group.scatter_object`."""
+    return _of(group).scatter_object(objs, root, allow_pickle=allow_pickle)

@@ -1,0 +1,102 @@
+"""Why an operation failed: one class for each kind of blame. All of them pickle."""
+
+import builtins
+
+
+class Error(RuntimeError):
+    """A failed operation.
+
+    Attributes:
+        rank: The rank that the error is about, in the group of the call: the one that was lost, disagrees, gave up, or was
+            waited for; None where there is none.
+        call: The call under way, as ``all_reduce #812 f32[1048576] sum``; None outside of calls.
+        cause: What was seen, without the names around it; None where the message says it all.
+
+    After every error but `Misuse`, `Config` and `Unavailable` the group stays failed, and later calls raise the same class again.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        rank: int | None = None,
+        call: str | None = None,
+        cause: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.call = call
+        self.cause = cause
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.rank, self.call, self.cause)
+
+
+class PeerLost(Error):
+    """A member's process or link is gone: `rank` says whose."""
+
+
+class TimeoutError(Error, builtins.TimeoutError):
+    """The operation did not finish in time: `rank` is the first that it waited for."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class Mismatch(Error):
+    """Two ranks made different calls: `call` is this rank's, `rank` the other, `cause` what differs."""
+
+
+class Aborted(Error):
+    """A rank gave up the group: `rank` says which, `cause` its words."""
+
+
+class Join(Error):
+    """Not all ranks came together in time."""
+
+
+class Config(Error, ValueError):
+    """The configuration is incomplete or contradicts itself. Nothing was connected."""
+
+
+class Misuse(Error, ValueError):
+    """The caller broke a rule it could have checked. No byte moved; the group is unharmed."""
+
+
+class Unavailable(Error):
+    """A backend cannot run here: its library, device or permission is missing."""
+
+
+class Library(Error):
+    """A library outside Comity said no."""
+
+
+class Os(Error):
+    """The operating system refused something this process needs."""
+
+
+class Closed(Error):
+    """The group was closed by this process."""
+
+
+class Forked(Error):
+    """The group belongs to the process that this one was forked from."""
+
+
+Timeout = TimeoutError
+
+__all__ = [
+    "Aborted",
+    "Closed",
+    "Config",
+    "Error",
+    "Forked",
+    "Join",
+    "Library",
+    "Mismatch",
+    "Misuse",
+    "Os",
+    "PeerLost",
+    "Timeout",
+    "TimeoutError",
+    "Unavailable",
+]

@@ -1,0 +1,120 @@
+"""Groups: their facts, splits, limits and ends."""
+
+import os
+
+import numpy as np
+import pytest
+
+import comity
+
+
+def check_facts(g: comity.Group) -> None:
+    assert g is comity.init(), "a second init gives the same group"
+    assert 0 <= g.rank < g.size
+    members = g.members
+    assert [m.rank for m in members] == list(range(g.size))
+    assert members[g.rank].pid == os.getpid()
+    assert g.links[g.rank] is None
+    assert all(link == "shm" for r, link in enumerate(g.links) if r != g.rank)
+    before = g.stats()["calls"]
+    g.barrier()
+    assert g.stats()["calls"] == before + 1
+    assert g.timeout == 60
+    g.timeout = 30.5
+    assert g.timeout == 30.5
+    g.timeout = 60
+    assert f"rank {g.rank} of {g.size}" in repr(g)
+
+
+def check_functions_use_the_default_group(g: comity.Group) -> None:
+    assert comity.all_sum(1) == g.size
+    assert comity.all_gather(g.rank) == list(range(g.size))
+    np.testing.assert_array_equal(comity.broadcast(np.full(3, g.rank), g.size - 1), np.full(3, g.size - 1))
+    assert comity.barrier() is None
+    with pytest.raises(comity.Misuse, match="a group of Comity is needed"):
+        comity.all_sum(1, group=3)
+
+
+def check_splits(g: comity.Group) -> None:
+    n, r = g.size, g.rank
+    half = g.split(r % 2)
+    assert half is not None
+    assert (half.rank, half.size) == (r // 2, len(range(r % 2, n, 2)))
+    assert half.all_gather(r) == list(range(r % 2, n, 2))
+    backwards = g.split(0, -r)
+    assert backwards is not None
+    assert backwards.rank == n - 1 - r
+    assert backwards.all_gather(r) == list(range(n))[::-1]
+    some = g.split(0 if r == 0 else None)
+    assert (some is None) == (r != 0)
+    inner = half.split(0)
+    assert inner is not None
+    assert inner.all_sum(1) == half.size
+    with pytest.raises(comity.Misuse, match="negative"):
+        g.split(-1)
+    for _ in range(3):
+        g.split(0).close()
+    assert g.all_sum(1) == n
+
+
+def check_close(g: comity.Group) -> None:
+    other = g.split(0)
+    assert other is not None
+    with other as entered:
+        assert entered.all_sum(1) == g.size
+    g.barrier()
+    assert other.closed
+    with pytest.raises(comity.Closed):
+        other.all_sum(1)
+    g.barrier()
+
+
+def check_abort(g: comity.Group) -> None:
+    other = g.split(0)
+    assert other is not None
+    if g.rank == 0:
+        pending = other.all_sum(np.ones(3), async_=True) if g.size > 1 else None
+        other.abort("enough of it")
+        if pending is not None:
+            with pytest.raises(comity.Aborted, match="enough of it"):
+                pending.wait()
+    g.barrier()
+    with pytest.raises(comity.Aborted, match="enough of it") as e:
+        other.barrier()
+    assert e.value.rank == 0
+    assert g.all_sum(1) == g.size, "the group it was split from goes on"
+
+
+def check_limits_name_the_call(g: comity.Group) -> None:
+    other = g.split(0)
+    assert other is not None
+    if g.size == 1:
+        assert other.all_sum(1, timeout=0.001) == 1
+        return
+    if g.rank == 0:
+        with pytest.raises(comity.TimeoutError, match=r"all_reduce #\d+ f64\[7\] sum") as e:
+            other.all_sum(np.ones(7), timeout=0.2)
+        assert isinstance(e.value, TimeoutError)
+        assert e.value.rank in range(1, g.size)
+        assert "all_reduce" in str(e.value.call)
+        with pytest.raises(comity.TimeoutError, match="the group failed earlier"):
+            other.barrier()
+    g.barrier()
+
+
+def check_mismatches_are_told_to_both(g: comity.Group) -> None:
+    if g.size == 1:
+        return
+    for differs, call in {
+        "dtype": lambda o: o.all_sum(np.ones(4, np.float32 if g.rank == 0 else np.int32)),
+        "count": lambda o: o.all_sum(np.ones(4 + (g.rank == 0))),
+        "operation": lambda o: o.all_sum(np.ones(4)) if g.rank == 0 else o.all_gather(np.ones(4)),
+        "reduction": lambda o: o.all_max(np.ones(4)) if g.rank == 0 else o.all_sum(np.ones(4)),
+    }.items():
+        other = g.split(0)
+        # A rank that did not see the difference itself is told of it.
+        with pytest.raises((comity.Mismatch, comity.PeerLost)) as e:
+            call(other)
+        assert e.value.call is not None, differs
+        g.barrier()
+    assert g.all_sum(1) == g.size

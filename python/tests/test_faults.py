@@ -1,0 +1,211 @@
+"""Ranks that die, leave or never come, seen from Python."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from conftest import HERE
+
+LIMIT = 60
+
+
+class Ranks:
+    """Ranks that are started one by one, without a launcher that ends them all; they meet through files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, n: int, code: str) -> Sequence["subprocess.Popen[str]"]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith("COMITY_")}
+        env["PYTHONPATH"] = str(HERE)
+        for rank in range(n):
+            self.processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", PRELUDE + code, str(rank), str(n), str(self.folder)],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env=env,
+                )
+            )
+        return self.processes
+
+    def ends(self) -> list[tuple[int, str, str]]:
+        """Exit code, output and errors of each rank."""
+        ends = []
+        for p in self.processes:
+            out, err = p.communicate(timeout=LIMIT)
+            ends.append((p.returncode, out, err))
+        return ends
+
+
+PRELUDE = """
+import sys, os, time, signal, threading
+import numpy as np
+import comity
+from comity import _core
+from comity._group import Group
+from files import set_in, get_in
+rank, size, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+
+def meet(prefix="job", **variables):
+    raw = _core.init_with_store(
+        rank, size, set_in(folder), get_in(folder), prefix=prefix, variables={"COMITY_TIMEOUT": "30"} | variables
+    )
+    return Group(raw)
+"""
+
+
+@pytest.fixture
+def ranks(tmp_path: Path):
+    made = Ranks(tmp_path)
+    yield made
+    for p in made.processes:
+        if p.poll() is None:
+            p.kill()
+            p.communicate()
+
+
+def test_a_killed_rank_is_named_to_all(ranks: Ranks) -> None:
+    code = """
+g = meet()
+g.barrier()
+print(os.getpid(), flush=True)
+if rank == 1:
+    time.sleep(60)
+try:
+    g.all_sum(np.ones(5, np.float32))
+except comity.PeerLost as e:
+    assert e.rank == 1, e
+    assert "all_reduce" in e.call and "f32[5]" in e.call, e.call
+    print(f"lost: {e}")
+    try:
+        g.barrier()
+    except comity.PeerLost as e:
+        assert "failed earlier" in str(e) and e.rank == 1
+        print("and still")
+"""
+    started = ranks.start(3, code)
+    pids = [int(p.stdout.readline()) for p in started]
+    assert pids == [p.pid for p in started]
+    started[1].send_signal(signal.SIGKILL)
+    ends = ranks.ends()
+    assert ends[1][0] == -signal.SIGKILL
+    for code_, out, err in (ends[0], ends[2]):
+        assert code_ == 0, err
+        assert f"pid {pids[1]}" in out
+        assert "and still" in out
+
+
+def test_a_rank_that_leaves_is_named(ranks: Ranks) -> None:
+    ranks.start(
+        2,
+        """
+g = meet()
+if rank == 0:
+    sys.exit(0)
+try:
+    g.barrier()
+except comity.PeerLost as e:
+    assert e.rank == 0
+    print("lost")
+""",
+    )
+    ends = ranks.ends()
+    assert ends[0][0] == 0, ends[0][2]
+    assert (ends[1][0], ends[1][1]) == (0, "lost\n"), ends[1][2]
+
+
+def test_a_process_ends_with_calls_under_way(ranks: Ranks) -> None:
+    ranks.start(
+        2,
+        """
+g = meet()
+g.barrier()
+if rank == 0:
+    # Never answered: no wait, a callback that would run Python, and an uncaught exception.
+    request = g.all_sum(np.ones(3), async_=True)
+    request.add_done_callback(lambda r: print("told"))
+    threading.Thread(target=request.exception).start()
+    raise ValueError("the end")
+try:
+    time.sleep(0.5)
+    g.barrier()
+except comity.Error as e:
+    print(type(e).__name__)
+""",
+    )
+    start = time.monotonic()
+    ends = ranks.ends()
+    assert ends[0][0] == 1
+    assert "ValueError: the end" in ends[0][2]
+    assert "Fatal" not in ends[0][2]
+    assert ends[1][0] == 0, ends[1][2]
+    assert ends[1][1].strip() in ("PeerLost", "Mismatch", "Aborted")
+    assert time.monotonic() - start < LIMIT
+
+
+def test_ctrl_c_while_ranks_meet(ranks: Ranks) -> None:
+    ranks.start(
+        1,
+        """
+size = 2
+sent = []
+def send():
+    sent.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Timer(0.5, send).start()
+try:
+    meet()
+except KeyboardInterrupt:
+    assert time.monotonic() - sent[0] < 2
+    print("interrupted")
+""",
+    )
+    ((code, out, err),) = ranks.ends()
+    assert (code, out) == (0, "interrupted\n"), err
+
+
+def test_stores_that_fail_and_time_out(ranks: Ranks) -> None:
+    ranks.start(
+        1,
+        """
+def broken(*_):
+    raise OSError("the store is down")
+for set, get, me in ((broken, get_in(folder), 0), (set_in(folder), broken, 1), (set_in(folder), get_in(folder), 1)):
+    start = time.monotonic()
+    try:
+        _core.init_with_store(me, 2, set, get, prefix="x", variables={"COMITY_JOIN_TIMEOUT": "1"})
+    except comity.Join as e:
+        print(f"join: {e}")
+    assert time.monotonic() - start < 20
+""",
+    )
+    ((code, out, err),) = ranks.ends()
+    assert code == 0, err
+    assert out.count("join: ") == 3
+    assert out.count("the store is down") == 2
+    assert "not set in time" in out
+
+
+def test_two_groups_over_one_store(ranks: Ranks) -> None:
+    ranks.start(
+        2,
+        """
+a, b = meet("first"), meet("second", COMITY_LINKS="tcp")
+assert a.all_sum(1) == b.all_sum(1) == 2
+assert a.links[1 - rank] == "shm" and b.links[1 - rank] == "tcp"
+x = np.arange(1 << 18, dtype=np.float32)
+np.testing.assert_array_equal(b.all_sum(x), 2 * x)
+a.close()
+assert b.all_gather(rank) == [0, 1]
+print("good")
+""",
+    )
+    assert [(c, o) for c, o, _ in ranks.ends()] == [(0, "good\n")] * 2

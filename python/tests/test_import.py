@@ -1,0 +1,121 @@
+"""The package by itself: how fast it is imported and what with, its errors, and what it refuses to begin."""
+
+import pickle
+import sys
+from importlib.resources import files
+
+import pytest
+from conftest import SCRIPTS, run, succeed
+
+import comity
+from comity import errors
+
+# What is promised; the best of a few, in CPU time, because the machine may be busy.
+PROMISED = 0.05
+
+MEASURE = """
+import sys, time
+start = time.process_time()
+import comity
+took = time.process_time() - start
+frameworks = {"numpy", "torch", "mlx", "jax", "ml_dtypes"} & {m.partition(".")[0] for m in sys.modules}
+assert not frameworks, frameworks
+print(took)
+"""
+
+
+def test_import_is_quick_and_imports_no_framework() -> None:
+    took = [float(succeed(run([sys.executable, "-c", MEASURE]))) for _ in range(5)]
+    assert min(took) < PROMISED, took
+
+
+def test_typed() -> None:
+    assert files("comity").joinpath("py.typed").is_file()
+    assert files("comity").joinpath("_core.pyi").is_file()
+
+
+def test_console_script() -> None:
+    comity_command = str(SCRIPTS / "comity")
+    assert comity.__version__ in succeed(run([comity_command, "--version"]))
+    assert "launch" in succeed(run([comity_command, "--help"]))
+    assert run([comity_command, "no-such-command"]).returncode == 2
+    # The check of the command itself, over this package's library.
+    assert succeed(run([comity_command, "launch", "-n", "2", "--", comity_command, "check", "--quick"]))
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_errors_pickle(name: str) -> None:
+    cls = getattr(errors, name)
+    assert getattr(comity, name) is cls
+    e = cls("rank 2 was lost", 2, "barrier #3", "closed its connections")
+    back = pickle.loads(pickle.dumps(e))
+    assert type(back) is cls
+    assert isinstance(back, comity.Error)
+    assert isinstance(back, RuntimeError)
+    assert (str(back), back.rank, back.call, back.cause) == (
+        "rank 2 was lost",
+        2,
+        "barrier #3",
+        "closed its connections",
+    )
+    assert str(cls("only words")) == "only words"
+    assert cls("only words").rank is None
+
+
+def test_families() -> None:
+    assert issubclass(comity.TimeoutError, TimeoutError)
+    assert comity.Timeout is comity.TimeoutError
+    assert issubclass(comity.Misuse, ValueError)
+    assert issubclass(comity.Config, ValueError)
+
+
+ALONE = """
+import comity
+g = comity.init()
+assert (g.rank, g.size) == (0, 1)
+assert comity.all_sum(3) == 3
+assert comity.is_available() and comity.is_available("ring") and not comity.is_available("nccl")
+for words, call in {
+    "in no job": lambda: comity.init(strict=True),
+    "no backend": lambda: comity.init("smoke"),
+    "no setting": lambda: comity.init(colour=3),
+    "64 hexadecimal": lambda: comity.init(key="abc"),
+    "COMITY_TIMEOUT": lambda: comity.init(rank=0, size=1, timeout=-1),
+    "COMITY_RANK": lambda: comity.init(rank=3, size=2, store="127.0.0.1:1"),
+}.items():
+    try:
+        call()
+    except comity.Config as e:
+        assert words in str(e), e
+    else:
+        raise AssertionError(words)
+try:
+    comity.init("nccl")
+except comity.Unavailable as e:
+    assert "nccl" in str(e)
+assert comity.init(rank=0, size=1, timeout=7).timeout == 7
+g.close()
+assert comity.init() is not g
+"""
+
+
+def test_without_a_launcher() -> None:
+    succeed(run([sys.executable, "-c", ALONE]))
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    code = "import comity; comity.init(join_timeout=1)"
+    env = {"COMITY_INSECURE": "1"}
+    env |= {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    done = run([sys.executable, "-c", code], **env)
+    assert done.returncode == 1
+    assert "comity.errors.Join" in done.stderr
+    assert "rank 1" in done.stderr
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]

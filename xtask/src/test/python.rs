@@ -1,0 +1,68 @@
+//! The Python package: installed as a user installs it, then its linter and its tests.
+
+use super::{Done, Outcome, missing};
+use crate::{
+    child::Task,
+    place::{built, program, root},
+};
+use std::{fs, path::Path};
+
+const REQUIREMENTS: &str = "python/tests/requirements.txt";
+
+pub(super) fn check() -> Outcome {
+    let Some(python) = program("python3") else {
+        return missing("there is no python3".into());
+    };
+    let version = "import sys, venv; sys.exit(sys.version_info < (3, 11))";
+    if Task::new(&python).args(["-c", version]).run().is_err() {
+        return missing("python3 is older than 3.11, or has no venv".into());
+    }
+    let venv = built("python", "");
+    // Its own, and kept: what it needs is large.
+    let own = venv.join("bin/python");
+    if !own.is_file() {
+        let venv = venv.to_string_lossy().into_owned();
+        Task::new(&python).args(["-m", "venv", &venv]).limit(120).run()?;
+    }
+    let pip = || Task::new(&own).args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet"]);
+    let wanted = read(&root().join(REQUIREMENTS))?;
+    let stamp = venv.join("installed.txt");
+    if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
+        println!("installing what {REQUIREMENTS} lists");
+        pip().args(["-r", REQUIREMENTS]).limit(900).run()?;
+        fs::write(&stamp, &wanted).map_err(|e| format!("cannot write {}: {e}", stamp.display()))?;
+    }
+    pip().args(["--force-reinstall", "--no-deps", "."]).limit(900).run()?;
+    Task::new(&own).args(["-m", "ruff", "check", "--quiet", "python"]).run()?;
+    Task::new(&own).args(["-m", "ruff", "format", "--quiet", "--check", "python"]).run()?;
+    let out = Task::new(&own).args(["-m", "pytest", "-q", "python/tests"]).limit(900).echo().run()?;
+    tests_in(&out)
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+}
+
+/// How many tests pytest says passed. One that was skipped has shown nothing.
+fn tests_in(output: &str) -> Outcome {
+    let last = output.lines().rev().find(|l| l.contains(" passed")).unwrap_or_default();
+    let count = last.split_whitespace().zip(last.split_whitespace().skip(1));
+    let ran = count.filter(|(_, what)| what.starts_with("passed")).find_map(|(n, _)| n.parse::<u64>().ok());
+    match ran {
+        Some(n) if !last.contains("skipped") && n > 0 => Ok(Done::Passed(format!("{n} tests"))),
+        _ => Err(format!("tests were left out: {last:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_counted_and_none_is_left_out() {
+        assert_eq!(tests_in("....\n12 passed in 3.2s\n"), Ok(Done::Passed("12 tests".into())));
+        assert!(tests_in("1 skipped, 11 passed in 3.2s").is_err());
+        assert!(tests_in("11 passed, 1 skipped in 3.2s").is_err());
+        assert!(tests_in("no tests ran in 0.1s").is_err());
+    }
+}

@@ -1,0 +1,74 @@
+//! The suite under AddressSanitizer with its search for leaks, and under ThreadSanitizer: threads, then processes over
+//! each link. No finding is suppressed.
+
+use super::{
+    Done, Outcome, cargo, missing, nightly,
+    processes::{QUICK, timed},
+};
+use crate::{child::Task, place::root};
+
+struct Sanitizer {
+    name: &'static str,
+    /// What cargo needs besides: a standard library that is watched too, where its own synchronisation counts.
+    flags: &'static [&'static str],
+    variable: &'static str,
+    options: &'static str,
+    /// Tests that have one thread and no unsafe code, or for which it is too slow.
+    skipped: &'static [&'static str],
+}
+
+const ALL: [Sanitizer; 2] = [
+    Sanitizer {
+        name: "address",
+        flags: &[],
+        variable: "ASAN_OPTIONS",
+        options: "detect_leaks=1:exitcode=86",
+        skipped: &["plan::", "config::"],
+    },
+    Sanitizer {
+        name: "thread",
+        flags: &["-Zbuild-std"],
+        variable: "TSAN_OPTIONS",
+        options: "halt_on_error=1:exitcode=86",
+        skipped: &["plan::", "config::", "kernel::"],
+    },
+];
+
+/// Of each: the library's own tests, groups of threads, and the command's check on threads and processes.
+const TESTS: [&str; 9] = ["-p", "comity", "-p", "comity-cli", "--lib", "--test", "local", "--test", "check"];
+
+pub(super) fn run() -> Outcome {
+    if !cfg!(target_os = "linux") {
+        return Ok(Done::NotRun("only on Linux".into()));
+    }
+    if let Err(why) = nightly::check() {
+        return missing(format!("sanitizers need the nightly compiler: {why}"));
+    }
+    let host = nightly::host()?;
+    let mut ran = 0;
+    for s in &ALL {
+        ran += s.run(&host)?;
+    }
+    Ok(Done::Passed(format!("address and thread: {ran} tests, 4 jobs of processes; nothing suppressed")))
+}
+
+impl Sanitizer {
+    /// How many tests ran.
+    fn run(&self, host: &str) -> Result<u64, String> {
+        let folder = format!("target/{}-sanitizer", self.name);
+        let place = ["--target", host, "--target-dir", &folder];
+        let skipped: Vec<&str> = self.skipped.iter().flat_map(|s| ["--skip", s]).collect();
+        let args = [&["test"], self.flags, &place, &TESTS, &["--"], &skipped].concat();
+        let task = nightly::cargo(&args).env("RUSTFLAGS", format!("-Zsanitizer={}", self.name));
+        let out = task.env(self.variable, self.options).limit(1800).echo().run()?;
+        let comity = root().join(&folder).join(host).join("debug/comity");
+        for links in ["shm", "tcp"] {
+            let n = "3";
+            let task = Task::new(&comity).args(["launch", "-n", n, "--timeout", "300", "--"]).args([&comity]);
+            let task = task.args(["check", "--quick"]).env("COMITY_LINKS", links);
+            let task = task.env(self.variable, self.options).limit(300 + QUICK);
+            timed(&format!("{n} ranks over {links}, {} sanitizer", self.name), task)?;
+        }
+        cargo::count(&out)
+    }
+}
