@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn blame_is_read_where_a_rank_wrote_it() {
-        let meeting = Meeting::open(4, JOIN).unwrap();
+        let meeting = Meeting::open(4, JOIN, false).unwrap();
         assert_eq!(meeting.blamed(2), None);
         rustix::io::pwrite(meeting.blame.file(), &8u32.to_ne_bytes(), 8).unwrap();
         assert_eq!((meeting.blamed(2), meeting.blamed(1), meeting.blamed(9)), (Some(7), None, None));
