@@ -1,5 +1,6 @@
-//! Project tasks: `cargo xtask demo | test`.
+//! Project tasks: `cargo xtask demo | test | chaos`.
 
+mod chaos;
 mod child;
 mod demo;
 mod place;
@@ -12,6 +13,13 @@ cargo xtask demo                 build, then train a small network on 1, 2 and 4
 cargo xtask test                 install what the tests need and run all of them
 cargo xtask test --list          name the steps
 cargo xtask test --only NAME     run this step alone (repeatable)
+cargo xtask chaos                break running jobs at random and check what every rank is told
+    --minutes M  --seed S        how long (5), and which faults (a new seed)
+    --release                    what is built with optimisation
+    --only FAULT                 these faults alone (repeatable)
+    --trials N                   at most so many in each lane
+    --trial FAULT:SEED           one trial, over and over: what a failure prints
+    --soak MINUTES               no faults: eight ranks to a core, nobody is given up
 ";
 
 fn main() -> ExitCode {
@@ -27,6 +35,12 @@ fn main() -> ExitCode {
             Ok(choice) => test::run(&choice),
             Err(e) => return usage(&e),
         },
+        ["chaos", ref rest @ ..] => match chaos::Choice::parse(rest) {
+            Ok(choice) => chaos::run(&choice).map(|note| println!("{note}")),
+            Err(e) => return usage(&e),
+        },
+        // A part of chaos, which starts it.
+        ["chaos-lane", ref rest @ ..] => chaos::lane(rest),
         ["-h" | "--help" | "help"] => {
             print!("{HELP}");
             Ok(())

@@ -30,9 +30,13 @@ pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new(what: &str) -> io::Result<Self> {
+        Self::within(&env::temp_dir(), what)
+    }
+
+    pub(crate) fn within(folder: &Path, what: &str) -> io::Result<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = env::temp_dir().join(format!("comity-{what}-{}-{count}", std::process::id()));
+        let path = folder.join(format!("comity-{what}-{}-{count}", std::process::id()));
         fs::create_dir(&path)?;
         Ok(Self(path))
     }

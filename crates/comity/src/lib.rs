@@ -39,6 +39,7 @@
 //! repository tells more.
 
 mod backend;
+mod blame;
 #[doc(hidden)]
 pub mod boot;
 mod call;

@@ -11,7 +11,7 @@ pub(crate) mod fuzz;
 
 pub use file::{Flight, FlightCall, FlightState};
 
-use crate::{CallInfo, DType, Error, Op, Peer, ReduceOp, stats::Counters};
+use crate::{CallInfo, DType, Error, Op, Peer, ReduceOp, blame::Blame, stats::Counters};
 use std::{
     path::Path,
     sync::{Arc, atomic::Ordering},
@@ -72,6 +72,8 @@ pub(crate) struct Recorder {
     /// What the group had slept in all when the last call began, in nanoseconds.
     slept: u64,
     place: Option<Place>,
+    /// Whom the launcher is told of, and who is who there.
+    blame: Option<(Blame, Arc<[usize]>)>,
 }
 
 /// Where the file goes, and who is who there.
@@ -87,7 +89,7 @@ struct Place {
 
 impl Recorder {
     pub(crate) fn new() -> Self {
-        Self { ring: Vec::with_capacity(KEPT), made: 0, slept: 0, place: None }
+        Self { ring: Vec::with_capacity(KEPT), made: 0, slept: 0, place: None, blame: None }
     }
 
     /// For the group of everyone in a job of `size`: write to `dir` when it fails.
@@ -96,15 +98,22 @@ impl Recorder {
         self.place = Some(Place { dir: dir.into(), members: (0..size).collect(), rank, host });
     }
 
+    /// For the group of everyone in a job of `size`: tell the launcher when it fails.
+    pub(crate) fn blame_to(&mut self, blame: Blame, size: usize) {
+        self.blame = Some((blame, (0..size).collect()));
+    }
+
     /// The recorder of a new group of `members` (ranks of this group, in the new order).
     pub(crate) fn split(&self, members: &[usize], rank: usize) -> Self {
+        let of = |all: &[usize]| members.iter().filter_map(|&m| all.get(m).copied()).collect();
         let place = self.place.as_ref().map(|p| Place {
             dir: p.dir.clone(),
-            members: members.iter().filter_map(|&m| p.members.get(m).copied()).collect(),
+            members: of(&p.members),
             rank,
             host: p.host.clone(),
         });
-        Self { place, ..Self::new() }
+        let blame = self.blame.as_ref().map(|(blame, all)| (blame.clone(), of(all)));
+        Self { place, blame, ..Self::new() }
     }
 
     /// A call begins.
@@ -157,8 +166,13 @@ impl Recorder {
         }
     }
 
-    /// Write the file, where one is wanted. What goes wrong with it must not hide why the group failed: it is logged.
+    /// Write the file, where one is wanted, and tell the launcher who is to blame. What goes wrong with it must not hide why the group failed: it is logged.
     pub(crate) fn write(&self, context: u64, error: &Error) {
+        if let Some((blame, members)) = &self.blame
+            && let Some(&culprit) = culprit(error).and_then(|r| members.get(r))
+        {
+            blame.tell(culprit);
+        }
         let Some(place) = &self.place else { return };
         if let Err(e) = file::write(self, place, context, error) {
             tracing::warn!(error = %e, dir = %place.dir.display(), "the flight record was not written");
@@ -177,7 +191,7 @@ fn is_long(info: &CallInfo) -> bool {
 }
 
 /// Who an error says is at fault, by rank in the group.
-fn culprit(e: &Error) -> Option<usize> {
+pub(crate) fn culprit(e: &Error) -> Option<usize> {
     match e.root() {
         Error::PeerLost { peer, .. } | Error::Mismatch { peer, .. } => Some(peer.rank),
         Error::Aborted { by, .. } => Some(by.rank),

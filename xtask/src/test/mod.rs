@@ -1,6 +1,7 @@
 //! `cargo xtask test`: every check of the project, step by step, up to the first that fails.
 
 mod cargo;
+mod chaos;
 mod fuzz;
 mod gates;
 mod hosts;
@@ -58,6 +59,7 @@ const STEPS: &[Step] = &[
         run: launchers::mpi,
     },
     Step { name: "hosts", about: "two hosts, as network namespaces, IPv4 and IPv6", run: hosts::check },
+    Step { name: "chaos", about: "jobs broken at random, CHAOS_MINUTES (5) and CHAOS_SEED", run: chaos::run },
     Step { name: "loom", about: "all interleavings of the lock-free parts", run: cargo::loom },
     Step { name: "miri", about: "undefined behaviour in pure code", run: cargo::miri },
     Step {

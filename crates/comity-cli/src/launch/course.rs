@@ -69,15 +69,40 @@ pub(super) struct Course {
     timeout: Option<Instant>,
     cause: Option<Cause>,
     failed_at: Option<Instant>,
+    /// Failures before the others were ended: these say something about their rank.
+    failures: Vec<(usize, Ending)>,
 }
 
 impl Course {
     pub(super) fn new(size: usize, timeout: Option<Instant>) -> Self {
-        Self { alive: size, phase: Phase::Running, timeout, cause: None, failed_at: None }
+        Self {
+            alive: size,
+            phase: Phase::Running,
+            timeout,
+            cause: None,
+            failed_at: None,
+            failures: Vec::new(),
+        }
     }
 
     pub(super) fn cause(&self) -> Option<&Cause> {
         self.cause.as_ref()
+    }
+
+    /// Follow what the ranks say of each other: one that failed because of another one's failure is not the cause. Whoever
+    /// crashed is nobody's echo.
+    pub(super) fn weigh(&mut self, blamed: impl Fn(usize) -> Option<usize>) {
+        let Some(Cause::Failed { rank, ending }) = &self.cause else { return };
+        let (mut rank, mut ending) = (*rank, *ending);
+        for _ in 0..self.failures.len() {
+            if !ending.may_be_an_echo() {
+                break;
+            }
+            let next = blamed(rank).and_then(|b| self.failures.iter().find(|(r, _)| *r == b));
+            let Some(&(r, e)) = next else { break };
+            (rank, ending) = (r, e);
+        }
+        self.cause = Some(Cause::Failed { rank, ending });
     }
 
     /// No rank is left, or none is waited for.
@@ -89,6 +114,9 @@ impl Course {
         self.alive = self.alive.saturating_sub(1);
         if !ending.is_failure() {
             return;
+        }
+        if matches!(self.phase, Phase::Running | Phase::Grace { .. }) {
+            self.failures.push((rank, ending));
         }
         match (self.phase, &self.cause) {
             (Phase::Running, _) => {
@@ -213,6 +241,29 @@ mod tests {
         course.ended(0, Ending::Exit(1), now);
         course.ended(1, Ending::Signal(9), now + ECHO * 2);
         assert_eq!(course.cause(), Some(&failed(0, Ending::Exit(1))));
+    }
+
+    #[test]
+    fn what_ranks_say_of_each_other_finds_the_cause() {
+        let now = Instant::now();
+        let course = || {
+            let mut course = Course::new(4, None);
+            course.ended(0, Ending::Exit(1), now);
+            course.ended(1, Ending::Signal(libc::SIGABRT), now);
+            course.ended(2, Ending::Exit(37), now + ECHO * 2);
+            course
+        };
+        let weighed = |blame: [Option<usize>; 4]| {
+            let mut course = course();
+            course.weigh(|r| blame[r]);
+            course.cause().cloned()
+        };
+        assert_eq!(weighed([None; 4]), Some(failed(0, Ending::Exit(1))));
+        assert_eq!(weighed([Some(2), Some(2), None, None]), Some(failed(2, Ending::Exit(37))));
+        assert_eq!(weighed([Some(1), None, Some(1), None]), Some(failed(1, Ending::Signal(libc::SIGABRT))));
+        // One that has not failed is no cause that has a code, and a circle ends.
+        assert_eq!(weighed([Some(3), None, None, None]), Some(failed(0, Ending::Exit(1))));
+        assert!(weighed([Some(1), Some(0), None, None]).is_some());
     }
 
     #[test]

@@ -15,6 +15,16 @@ pub(super) struct Handed {
 }
 
 impl Handed {
+    #[cfg(test)]
+    pub(super) fn file(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// What ranks have written at this place.
+    pub(super) fn read(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        Ok(rustix::io::pread(&self.fd, buffer, at)?)
+    }
+
     /// The number under which a rank has it.
     pub(super) fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
@@ -35,6 +45,14 @@ impl Handed {
     /// To be opened by [`path`](Self::path).
     pub(super) fn readable(bytes: &[u8]) -> io::Result<Self> {
         Self::secret(bytes)
+    }
+
+    /// To be written by the ranks: so many zeros.
+    pub(super) fn writable(length: u64) -> io::Result<Self> {
+        use rustix::fs::{MemfdFlags, memfd_create};
+        let file = File::from(memfd_create("comity", MemfdFlags::CLOEXEC)?);
+        file.set_len(length)?;
+        Ok(Self { fd: raise(file)? })
     }
 
     /// Opens anew, from the first byte, in every process that has inherited the descriptor.
@@ -60,6 +78,11 @@ impl Handed {
     /// Without any name in a file system.
     pub(super) fn secret(bytes: &[u8]) -> io::Result<Self> {
         Ok(Self { name: None, ..Self::readable(bytes)? })
+    }
+
+    /// To be written by the ranks: so many zeros.
+    pub(super) fn writable(length: u64) -> io::Result<Self> {
+        Self::secret(&vec![0; usize::try_from(length).unwrap_or(0)])
     }
 
     /// To be opened by [`path`](Self::path).

@@ -52,7 +52,7 @@ impl Refusal {
 }
 
 /// Variables that say who a rank is: a job in which they are set by hand cannot meet.
-const OURS: [&str; 15] = [
+const OURS: [&str; 16] = [
     "COMITY_RANK",
     "COMITY_SIZE",
     "COMITY_LOCAL_RANK",
@@ -60,6 +60,7 @@ const OURS: [&str; 15] = [
     "COMITY_STORE",
     "COMITY_JOB",
     "COMITY_KEY_FD",
+    "COMITY_BLAME_FD",
     "COMITY_KEY_FILE",
     "COMITY_STATS_FD",
     "COMITY_INSECURE",

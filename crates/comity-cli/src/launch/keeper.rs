@@ -133,6 +133,7 @@ impl Keeper {
                 self.carry_out(order);
             }
         }
+        self.course.weigh(|rank| self.meeting.blamed(rank));
         self.end_strays();
         self.drain();
         if let (Some(dir), Some(Cause::Failed { .. })) = (&self.job.flights, self.course.cause()) {
@@ -327,6 +328,7 @@ impl Keeper {
         }
         self.course.ended(number, ending, Instant::now());
         if ending.is_failure() {
+            self.meeting.lost(number, &ending.to_string());
             // The number is free for a new process from now on, but not taken within microseconds.
             let _ = rustix::process::kill_process_group(pid, Signal::KILL);
         }

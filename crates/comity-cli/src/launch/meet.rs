@@ -7,6 +7,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+/// Bytes of a rank's word in the file of blame.
+const WORD: u64 = 4;
+
 fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
@@ -30,6 +33,8 @@ pub(super) struct Meeting {
     ring: Vec<Reserved>,
     /// None in a job without a key.
     key_file: Option<Handed>,
+    /// See [`blamed`](Self::blamed).
+    blame: Handed,
     host_file: Option<Handed>,
 }
 
@@ -47,7 +52,8 @@ impl Meeting {
             true => None,
             false => Some(Handed::readable(host_list(&ring).as_bytes())?),
         };
-        Ok(Self { job, store, master: Reserved::new()?, ring, key_file, host_file })
+        let blame = Handed::writable(size as u64 * WORD)?;
+        Ok(Self { job, store, master: Reserved::new()?, ring, key_file, blame, host_file })
     }
 
     pub(super) fn store(&self) -> SocketAddr {
@@ -63,6 +69,24 @@ impl Meeting {
         self.key_file.as_ref().map(Handed::fd)
     }
 
+    pub(super) fn blame_fd(&self) -> RawFd {
+        self.blame.fd()
+    }
+
+    /// Whom a rank has held to blame: for a meeting that came to nothing, the store knows; for a group that failed, it stands in
+    /// a file that all ranks have (`COMITY_BLAME_FD`): four bytes for each, the rank that it blames and one.
+    pub(super) fn blamed(&self, by: usize) -> Option<usize> {
+        let mut word = [0; WORD as usize];
+        let read = self.blame.read(&mut word, by as u64 * WORD).ok()?;
+        let told = u32::from_ne_bytes(word).checked_sub(1).filter(|_| read == word.len());
+        told.map(|rank| rank as usize).or_else(|| self.store.culprit().filter(|rank| *rank != by))
+    }
+
+    /// Rank `rank` has failed: those that still wait for it need not.
+    pub(super) fn lost(&self, rank: usize, how: &str) {
+        self.store.lost(rank, how);
+    }
+
     /// The path of MLX's host file.
     pub(super) fn host_file(&self) -> Option<String> {
         self.host_file.as_ref().map(Handed::path)
@@ -70,7 +94,8 @@ impl Meeting {
 
     /// The descriptors that a rank inherits.
     pub(super) fn handed(&self) -> Vec<RawFd> {
-        self.key_file.iter().chain(&self.host_file).map(Handed::fd).collect()
+        let own = self.key_file.iter().chain([&self.blame]);
+        own.chain(&self.host_file).map(Handed::fd).collect()
     }
 
     /// Frees the addresses where holding them would keep the ranks from taking them.
@@ -127,6 +152,14 @@ mod tests {
         std::net::TcpStream::connect(servers[1].local_addr().unwrap()).unwrap();
         // torch listens on every address of the machine.
         TcpListener::bind((Ipv4Addr::UNSPECIFIED, meeting.master().port())).unwrap();
+    }
+
+    #[test]
+    fn blame_is_read_where_a_rank_wrote_it() {
+        let meeting = Meeting::open(4, JOIN, false).unwrap();
+        assert_eq!(meeting.blamed(2), None);
+        rustix::io::pwrite(meeting.blame.file(), &8u32.to_ne_bytes(), 8).unwrap();
+        assert_eq!((meeting.blamed(2), meeting.blamed(1), meeting.blamed(9)), (Some(7), None, None));
     }
 
     #[test]

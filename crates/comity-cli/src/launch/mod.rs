@@ -44,8 +44,8 @@ killed it); 124 after --timeout; 130, 143, 129 after SIGINT (Ctrl-C), SIGTERM, S
 the output went away; 2 for bad arguments. When a rank fails, the others have 1 s to end by themselves, then get
 SIGTERM, then, after 5 s or a second Ctrl-C, SIGKILL. What ranks leave running ends with the job.
 
-Each rank finds COMITY_RANK, COMITY_SIZE, COMITY_LOCAL_RANK, COMITY_LOCAL_SIZE, COMITY_STORE, COMITY_JOB and
-COMITY_KEY_FD in its environment; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+Each rank finds COMITY_RANK, COMITY_SIZE, COMITY_LOCAL_RANK, COMITY_LOCAL_SIZE, COMITY_STORE, COMITY_JOB,
+COMITY_KEY_FD and COMITY_BLAME_FD in its environment; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
 for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX.";
 
 /// What `comity launch` takes.

@@ -3,14 +3,27 @@ use rustix::process::{Pid, Signal};
 
 /// Every living process below this one. Only Linux can tell; elsewhere the list is empty.
 pub(super) fn descendants() -> Vec<Pid> {
-    let all = processes();
-    let mut found = vec![rustix::process::getpid()];
+    below(rustix::process::getpid(), &processes())
+}
+
+/// A process whose first thread has ended while others of its threads have not looks like one that has ended, and still has
+/// children: they are below it all the same.
+fn below(top: Pid, all: &[Process]) -> Vec<Pid> {
+    let mut found = vec![(top, false)];
     let mut at = 0;
-    while let Some(&parent) = found.get(at) {
-        found.extend(all.iter().filter(|(_, ppid)| *ppid == parent).map(|(pid, _)| *pid));
+    while let Some(&(parent, _)) = found.get(at) {
+        found.extend(all.iter().filter(|p| p.parent == parent).map(|p| (p.pid, p.lives)));
         at += 1;
     }
-    found.split_off(1)
+    found.into_iter().filter(|(_, lives)| *lives).map(|(pid, _)| pid).collect()
+}
+
+#[derive(Debug)]
+struct Process {
+    pid: Pid,
+    parent: Pid,
+    /// It has not ended, as far as its first thread tells.
+    lives: bool,
 }
 
 pub(super) fn signal(pids: &[Pid], signal: Signal) {
@@ -20,34 +33,33 @@ pub(super) fn signal(pids: &[Pid], signal: Signal) {
     }
 }
 
-/// Every living process with its parent.
+/// Every process.
 #[cfg(target_os = "linux")]
-fn processes() -> Vec<(Pid, Pid)> {
+fn processes() -> Vec<Process> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let numbers = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     numbers
         .filter_map(|number| {
             let stat = std::fs::read(format!("/proc/{number}/stat")).ok()?;
-            Some((Pid::from_raw(number)?, living_parent(&stat)?))
+            let (parent, lives) = parent(&stat)?;
+            Some(Process { pid: Pid::from_raw(number)?, parent, lives })
         })
         .collect()
 }
 
 #[cfg(not(target_os = "linux"))]
-fn processes() -> Vec<(Pid, Pid)> {
+fn processes() -> Vec<Process> {
     Vec::new()
 }
 
-/// The parent out of `/proc/N/stat`, unless the process has ended and only waits to be noticed.
+/// The parent out of `/proc/N/stat`, and whether the process has not ended.
 #[cfg(any(target_os = "linux", test))]
-fn living_parent(stat: &[u8]) -> Option<Pid> {
+fn parent(stat: &[u8]) -> Option<(Pid, bool)> {
     // The name before it may hold anything, also spaces and parentheses.
     let after = stat.get(stat.iter().rposition(|&b| b == b')')? + 1..)?;
     let mut fields = std::str::from_utf8(after).ok()?.split_ascii_whitespace();
-    match fields.next()? {
-        "Z" | "X" | "x" => None,
-        _ => Pid::from_raw(fields.next()?.parse().ok()?),
-    }
+    let lives = !matches!(fields.next()?, "Z" | "X" | "x");
+    Some((Pid::from_raw(fields.next()?.parse().ok()?)?, lives))
 }
 
 #[cfg(test)]
@@ -56,11 +68,19 @@ mod tests {
 
     #[test]
     fn stat_lines_are_read_past_any_name() {
-        assert_eq!(living_parent(b"12 (a) S) ) R 7 12 12 0"), Pid::from_raw(7));
-        assert_eq!(living_parent(b"12 (sh) Z 7 12"), None);
+        assert_eq!(parent(b"12 (a) S) ) R 7 12 12 0"), Pid::from_raw(7).zip(Some(true)));
+        assert_eq!(parent(b"12 (sh) Z 7 12"), Pid::from_raw(7).zip(Some(false)));
         for bad in [&b""[..], b"12", b"12 (sh", b"12 (sh)", b"12 (sh) S", b"12 (sh) S x", b"1 (init) S 0 1"] {
-            assert_eq!(living_parent(bad), None);
+            assert_eq!(parent(bad), None);
         }
+    }
+
+    #[test]
+    fn children_of_a_process_that_is_ending_are_found() {
+        let pid = |n| Pid::from_raw(n).unwrap();
+        let process = |n, parent, lives| Process { pid: pid(n), parent: pid(parent), lives };
+        let all = [process(5, 4, true), process(4, 3, false), process(7, 6, true), process(3, 2, true)];
+        assert_eq!(below(pid(2), &all), [pid(3), pid(5)]);
     }
 
     #[cfg(target_os = "linux")]

@@ -81,5 +81,6 @@ fn a_file_that_is_no_program_is_named() {
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let done = run(&["-n", "2", file.to_str().unwrap()]);
     assert_ne!(done.code, 0);
-    assert!(done.last().starts_with("comity launch: rank 0"), "{}", done.err);
+    // Both fail; which one is first is chance.
+    assert!(done.last().starts_with("comity launch: rank "), "{}", done.err);
 }

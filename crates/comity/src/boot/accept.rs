@@ -185,11 +185,18 @@ pub(super) struct Acceptor {
     /// Given up when descriptors run out, so that waiting connections can be turned away.
     reserve: Option<OwnedFd>,
     paused: Option<Instant>,
+    /// What this process lacked when a connection could not be taken.
+    lacked: Option<Errno>,
 }
 
 impl Acceptor {
     pub(super) fn new(listeners: Vec<Listener>, secret: Secret) -> Self {
-        Self { listeners, secret, half_open: Vec::new(), reserve: reserve(), paused: None }
+        Self { listeners, secret, half_open: Vec::new(), reserve: reserve(), paused: None, lacked: None }
+    }
+
+    /// Why a connection was turned away for want of something here; once.
+    pub(super) fn lacked(&mut self) -> Option<Errno> {
+        self.lacked.take()
     }
 
     /// What to poll for, and when to [`step`](Self::step) at the latest.
@@ -236,7 +243,8 @@ impl Acceptor {
                     Some(Errno::MFILE | Errno::NFILE) if !self.half_open.is_empty() => {
                         self.half_open.remove(self.victim());
                     }
-                    Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    Some(why @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                        self.lacked = Some(why);
                         drop(self.reserve.take());
                         drop(listener.accept());
                         self.reserve = reserve();

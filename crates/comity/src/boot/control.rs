@@ -20,7 +20,10 @@ use crate::{
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
-    sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak,
+        atomic::{AtomicI32, Ordering},
+    },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -29,6 +32,8 @@ use std::{
 const MAX_PARKED: usize = 4096;
 /// How long to go on sending when the process leaves.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How often to look meanwhile whether everything has arrived.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// What a process allows the others.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +61,8 @@ pub(super) struct Control {
     bell: Bell,
     /// Rings when a process has connected, gone or died: for the thread that joins.
     news: Bell,
+    /// What this process lacked, as a number of the system, when it last turned a connection away for that; or 0.
+    lacked: AtomicI32,
 }
 
 /// Ends the control thread when dropped, after a goodbye to everyone.
@@ -82,6 +89,7 @@ impl Running {
             state: Mutex::new(Standing::new(me, size, rules.silence)),
             bell: Bell::new().map_err(trouble)?,
             news: Bell::new().map_err(trouble)?,
+            lacked: AtomicI32::new(0),
         });
         farewell_at_exit(&control);
         let shared = Arc::clone(&control);
@@ -137,6 +145,19 @@ impl Control {
         self.lock().membership().absent()
     }
 
+    /// Why this process did not take connections, if so.
+    pub(super) fn lacked(&self) -> Option<Error> {
+        let code = self.lacked.load(Ordering::Relaxed);
+        let why =
+            || Error::os("taking the connections of other ranks", std::io::Error::from_raw_os_error(code));
+        (code != 0).then(why)
+    }
+
+    /// One that said why it could not join.
+    pub(super) fn gave_up(&self) -> Option<(usize, String)> {
+        self.lock().membership().gave_up()
+    }
+
     /// Begin to watch the members of a group. False if it is open already.
     pub(super) fn enter(&self, context: u64, members: &[usize], mine: usize, watch: &Arc<Watch>) -> bool {
         let new = self.lock().enter(context, members, mine, watch);
@@ -189,7 +210,8 @@ impl Control {
             let state = self.lock();
             let lines = state.live();
             let stop = state.stop;
-            if stop.is_some_and(|s| Instant::now() >= s || lines.iter().all(|l| !l.pending)) {
+            let said = || lines.iter().all(|l| !l.pending && l.stream.has_arrived());
+            if stop.is_some_and(|s| Instant::now() >= s || said()) {
                 return;
             }
             let parked = state.parked.iter().map(|a| a.until).min();
@@ -198,10 +220,15 @@ impl Control {
 
             // Whatever has come by now is found below, so nobody is thought silent because this thread was kept waiting.
             let heard_until = Instant::now();
-            let until = parked.into_iter().chain(stop).chain(due).min();
+            // The system does not say when the last word has arrived.
+            let look = stop.map(|s| s.min(heard_until + LOOK));
+            let until = parked.into_iter().chain(look).chain(due).min();
             let ready = self.wait(&acceptor, &lines, until);
             self.bell.hush();
             let accepted = acceptor.step(&mut |hello, stream| self.judge(hello, stream));
+            if let Some(why) = acceptor.lacked() {
+                self.lacked.store(why.raw_os_error(), Ordering::Relaxed);
+            }
 
             let mut state = self.lock();
             for a in accepted {

@@ -173,12 +173,21 @@ fn silence() -> io::Error {
     io::Error::new(ErrorKind::TimedOut, "it does not answer")
 }
 
+/// Whether this process lacks something, which is no fault of a peer, and waiting does not end it.
+pub(super) fn is_own(e: &io::Error) -> bool {
+    let own = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::NOSPC, Errno::FBIG];
+    Errno::from_io_error(e).is_some_and(|e| own.contains(&e))
+}
+
 fn connect(target: &Target, until: Instant, patience: &Patience<'_>) -> Result<Stream, Miss> {
     let addr = match target {
         Target::Tcp(a) => SockAddr::from(*a),
         Target::Unix(name) => super::accept::unix_addr(name).map_err(Miss::Nowhere)?,
     };
-    let socket = Socket::new(addr.domain(), Type::STREAM, None).map_err(Miss::Nobody)?;
+    let socket = Socket::new(addr.domain(), Type::STREAM, None).map_err(|e| match is_own(&e) {
+        true => Miss::Stop(Error::os("opening a connection", e)),
+        false => Miss::Nobody(e),
+    })?;
     socket.set_nonblocking(true).map_err(Miss::Nobody)?;
     match socket.connect(&addr) {
         Ok(()) => {}

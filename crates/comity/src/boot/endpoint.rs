@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     Config, Error, Key, Peer, Result, Secure,
+    blame::Blame,
     engine::{Failure, Header, Watch},
     link::{Link, ShmLink, tcp::TcpLink},
     sys::poll_until,
@@ -29,6 +30,12 @@ use std::{
 
 /// The longest time that a rank keeps connections for a group that it has not opened itself.
 const PARKING: Duration = Duration::from_secs(300);
+
+/// How long to wait for a better reason than that a rank ended.
+const EXPLANATION: Duration = Duration::from_millis(50);
+/// How much longer a rank waits for the others' connections than for its own: one that did not come may have waited for a third
+/// rank until the limit, and says so now.
+const WORD: Duration = Duration::from_millis(200);
 
 const MAKERS: Makers<Box<dyn Link>> = Makers {
     create: ShmLink::create,
@@ -49,6 +56,7 @@ pub(crate) struct Endpoint {
     facts: Vec<Facts>,
     world: u64,
     secret: Secret,
+    blame: Option<Blame>,
     sealed: bool,
     /// None for a world of one.
     running: Option<Running>,
@@ -111,6 +119,7 @@ impl Endpoint {
             facts,
             world,
             secret,
+            blame: config.blame.clone(),
             sealed: config.secure == Secure::Data,
             running: None,
             _store: None,
@@ -130,8 +139,8 @@ impl Endpoint {
         let meeting = RefCell::new(meeting);
         let check = || {
             control.news().hush();
-            let absent = control.standing().map_err(|(rank, words)| self.broken(rank, &words))?;
             let mut meeting = meeting.borrow_mut();
+            let absent = control.standing().map_err(|found| self.reason(control, &mut meeting, found))?;
             // Rank 0 may have met everyone and left, and its store with it.
             if !meeting.hear()? && absent.contains(&0) {
                 return Err(meeting.lost("it ended"));
@@ -164,32 +173,64 @@ impl Endpoint {
                         at.join(", "),
                         seconds(limit)
                     );
-                    return Err(self.broken(rank, &words));
+                    return Err(self.reason(control, &mut meeting.borrow_mut(), (rank, words)));
                 }
             }
         }
         loop {
             check()?;
-            let absent = control.standing().map_err(|(rank, words)| self.broken(rank, &words))?;
+            let absent =
+                control.standing().map_err(|found| self.reason(control, &mut meeting.borrow_mut(), found))?;
             let Some(first) = absent.first() else { return Ok(()) };
-            if Instant::now() >= until {
+            if Instant::now() >= until + WORD {
                 let words = format!(
                     "joined but did not connect to rank {} within {}; can its host reach this one?",
                     self.me,
                     seconds(limit)
                 );
-                return Err(self.broken(*first, &words));
+                return Err(control.lacked().unwrap_or_else(|| self.broken(*first, &words)));
             }
             let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];
             // A store that has ended is readable for ever, and will say nothing more.
             if meeting.borrow_mut().hear()? {
                 fds.push(PollFd::new(&store, PollFlags::IN));
             }
-            poll_until(&mut fds, Some(until)).map_err(|e| Error::os("joining", e))?;
+            poll_until(&mut fds, Some(until + WORD)).map_err(|e| Error::os("joining", e))?;
+        }
+    }
+
+    /// Why the ranks do not come together, where `rank` was seen to have ended: it may have given up on account of another one
+    /// before it could say so here, and somebody else knows.
+    fn reason(&self, control: &Control, meeting: &mut Meeting, (rank, words): (usize, String)) -> Error {
+        let until = Instant::now() + EXPLANATION;
+        let mut store = true;
+        loop {
+            control.news().hush();
+            if let Some((rank, words)) = control.gave_up() {
+                return self.broken(rank, &words);
+            }
+            if store {
+                match meeting.hear() {
+                    Ok(open) => store = open,
+                    Err(e) => return e,
+                }
+            }
+            if Instant::now() >= until {
+                return self.broken(rank, &words);
+            }
+            let stream = Arc::clone(meeting.conn().stream());
+            let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];
+            fds.extend(store.then(|| PollFd::new(&stream, PollFlags::IN)));
+            if poll_until(&mut fds, Some(until)).is_err() {
+                return self.broken(rank, &words);
+            }
         }
     }
 
     fn broken(&self, rank: usize, words: &str) -> Error {
+        if let Some(blame) = &self.blame {
+            blame.tell(rank);
+        }
         let who = self.peers.get(rank).map_or_else(|| format!("rank {rank}"), ToString::to_string);
         Error::Join(format!("{who} {words}"))
     }

@@ -5,7 +5,7 @@
 
 use super::{
     control::Control,
-    dial::{Miss, Patience, Target, dial},
+    dial::{Miss, Patience, Target, dial, is_own},
     hello::{Channel, Hello, Refusal, Secret},
     standing::Arrival,
     store::seconds,
@@ -163,7 +163,7 @@ impl<L> Opening<'_, L> {
             }
         }
         if !tcp {
-            return Err(self.own(
+            return Err(self.explained(
                 rank,
                 format!(
                     "cannot be reached: not over shared memory ({why_not}), and TCP is not allowed; allow it (COMITY_LINKS=shm,tcp)"
@@ -216,7 +216,7 @@ impl<L> Opening<'_, L> {
                 return Err(Trouble { error: self.failed(f), news: None });
             }
             if let Some(rank) = missing.iter().find(|r| self.watch.has_left(**r)) {
-                return Err(self.own(*rank, "left before the group was complete".into()));
+                return Err(self.explained(*rank, "left before the group was complete".into()));
             }
             if Instant::now() >= self.until {
                 return Err(self.late(&missing));
@@ -275,6 +275,9 @@ impl<L> Opening<'_, L> {
                 }
                 Ok(())
             }
+            Err(e) if is_own(&e) => {
+                Err(self.unable(Error::os(format!("making a {kind} link to rank {rank}"), e)))
+            }
             Err(e) => Err(self.explained(rank, format!("could not be linked over {kind}: {e}"))),
         }
     }
@@ -300,12 +303,16 @@ impl<L> Opening<'_, L> {
 
     fn missed(&self, rank: usize, at: &str, miss: Miss) -> Trouble {
         match miss {
-            Miss::Stop(error) => Trouble { error, news: None },
+            Miss::Stop(error) if self.watch.failure().is_some() => Trouble { error, news: None },
+            Miss::Stop(error) => self.unable(error),
             miss => self.explained(rank, format!("could not be reached at {at}: {miss}")),
         }
     }
 
     fn late(&self, missing: &[usize]) -> Trouble {
+        if let Some(error) = self.mesh.control.lacked() {
+            return self.unable(error);
+        }
         let waited = seconds(self.begun.elapsed());
         let names: Vec<String> =
             missing.iter().map(|r| self.mesh.peer(self.members, *r).to_string()).collect();
@@ -317,6 +324,13 @@ impl<L> Opening<'_, L> {
             names.join(", ")
         ));
         trouble
+    }
+
+    /// This rank lacks something itself.
+    fn unable(&self, error: Error) -> Trouble {
+        let cause = error.to_string();
+        let failure = Failure { culprit: self.mine, by: self.mine, cause, reported: true, calls: None };
+        Trouble { error, news: Some(failure) }
     }
 
     /// A failure that this rank has found.

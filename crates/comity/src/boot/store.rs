@@ -19,8 +19,8 @@ use std::{
     collections::{BTreeMap, HashMap},
     net::{SocketAddr, TcpListener},
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -34,6 +34,8 @@ const REFUSAL: Duration = Duration::from_secs(2);
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Connections that said no word yet.
 const MAX_FRESH: usize = 1024;
+/// How a rank's own words are passed on.
+const GAVE_UP: &str = "gave up: ";
 /// Ranks named one by one in an error.
 const MAX_NAMED: usize = 16;
 
@@ -49,6 +51,21 @@ pub struct Store {
 struct Shared {
     bell: Bell,
     stop: AtomicBool,
+    /// The first rank that ended without a word, and one; 0 if there is none. One that gave up says itself on whose account.
+    culprit: AtomicU32,
+    /// Ranks that are known to have ended, and how.
+    gone: Mutex<Vec<(u32, String)>>,
+}
+
+impl Shared {
+    fn gone(&self) -> MutexGuard<'_, Vec<(u32, String)>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hold_to_blame(&self, rank: u32) {
+        // The first one stays.
+        let _ = self.culprit.compare_exchange(0, rank + 1, Ordering::AcqRel, Ordering::Acquire);
+    }
 }
 
 impl Store {
@@ -96,13 +113,31 @@ impl Store {
         self.addr
     }
 
+    /// Rank `rank` has ended and will not come again, says whoever started it: ranks that wait for it are told at once. `how`
+    /// is the rest of the sentence "rank 3 ...".
+    pub fn lost(&self, rank: usize, how: &str) {
+        let Ok(rank) = u32::try_from(rank) else { return };
+        self.shared.gone().push((rank, how.into()));
+        self.shared.bell.ring();
+    }
+
+    /// The rank that ended without a word before all had met and connected; the first one.
+    pub fn culprit(&self) -> Option<usize> {
+        self.shared.culprit.load(Ordering::Acquire).checked_sub(1).map(|r| r as usize)
+    }
+
     fn run(listener: Listener, size: usize, key: &Key, job: &str, join: Duration) -> Result<Self> {
         let trouble = |e| Error::os("starting the store", e);
         let addr = listener.local_addr().map_err(trouble)?;
         let size = u32::try_from(size).ok().filter(|s| *s > 0 && *s < STORE).ok_or_else(|| {
             Error::Config(format!("the store cannot serve {size} ranks; allowed is 1 to {}", crate::MAX_SIZE))
         })?;
-        let shared = Arc::new(Shared { bell: Bell::new().map_err(trouble)?, stop: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            bell: Bell::new().map_err(trouble)?,
+            stop: AtomicBool::new(false),
+            culprit: AtomicU32::new(0),
+            gone: Mutex::default(),
+        });
         let server = Server {
             shared: Arc::clone(&shared),
             acceptor: Acceptor::new(vec![listener], Secret::new(key, job, 0)),
@@ -185,6 +220,7 @@ impl Server {
             self.hear_fresh();
             self.hear_members();
             self.hear_connecting();
+            self.miss_the_gone();
             self.keep_time();
             self.flush();
         }
@@ -313,10 +349,13 @@ impl Server {
             let open = m.conn.fill();
             let words = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
                 Ok(None) if open => continue,
-                Ok(Some(Ok(ToStore::Failed { words }))) => format!("gave up: {words}"),
+                Ok(Some(Ok(ToStore::Failed { words }))) => format!("{GAVE_UP}{words}"),
                 Ok(None) => "ended before all ranks had joined".into(),
                 _ => "broke the protocol".into(),
             };
+            if !words.starts_with(GAVE_UP) {
+                self.shared.hold_to_blame(*rank);
+            }
             ended = Some((*rank, format!("rank {rank} ({}) {words}", whereabouts(&m.facts))));
             break;
         }
@@ -333,10 +372,17 @@ impl Server {
                 let words = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
                     Ok(None) if open => return true,
                     Ok(Some(Ok(ToStore::Ready))) => return false,
-                    Ok(Some(Ok(ToStore::Failed { words }))) => format!("gave up: {words}"),
+                    Ok(Some(Ok(ToStore::Failed { words }))) => format!("{GAVE_UP}{words}"),
                     _ => "ended while the ranks were connecting".into(),
                 };
-                failed.get_or_insert_with(|| format!("rank {rank} ({}) {words}", whereabouts(&m.facts)));
+                let gave_up = words.starts_with(GAVE_UP);
+                if !gave_up {
+                    self.shared.hold_to_blame(*rank);
+                }
+                // Those that gave up did so on account of one that ended, if there is one.
+                if failed.is_none() || !gave_up {
+                    failed = Some(format!("rank {rank} ({}) {words}", whereabouts(&m.facts)));
+                }
                 false
             });
             if let Some(words) = failed {
@@ -346,6 +392,17 @@ impl Server {
             } else if !members.is_empty() {
                 self.connecting.push(members);
             }
+        }
+    }
+
+    /// Nobody need wait for a rank that is known to have ended. One that joined before is missed by its connection.
+    fn miss_the_gone(&mut self) {
+        if self.round.members.is_empty() {
+            return;
+        }
+        let gone = self.shared.gone().iter().find(|(r, _)| !self.round.members.contains_key(r)).cloned();
+        if let Some((rank, how)) = gone {
+            self.refuse_round(&format!("rank {rank} {how} before it had joined"), Some(rank));
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::wire::Malformed;
 use crate::seal::{Seals, TAG};
+use crate::sys;
 use std::{
     collections::VecDeque,
     io::{self, ErrorKind, Read, Write},
@@ -23,6 +24,17 @@ const MAX_OUTBOX: usize = 64 * 1024 * 1024;
 pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+impl Stream {
+    /// Whether the other system has all that was sent, so that closing loses nothing.
+    pub(super) fn has_arrived(&self) -> bool {
+        match self {
+            Self::Tcp(s) => sys::has_arrived(s.as_fd()),
+            // It is in the other's queue at once.
+            Self::Unix(_) => true,
+        }
+    }
 }
 
 impl Read for &Stream {

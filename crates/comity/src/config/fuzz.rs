@@ -23,7 +23,9 @@ pub fn config(bytes: &[u8]) {
                 Some((str::from_utf8(name).ok()?, OsString::from_vec(value.get(1..)?.to_vec())))
             })
             // Would read files and descriptors of this process.
-            .filter(|(name, _)| !["MLX_HOSTFILE", "COMITY_KEY_FILE", "COMITY_KEY_FD"].contains(name))
+            .filter(|(name, _)| {
+                !["MLX_HOSTFILE", "COMITY_KEY_FILE", "COMITY_KEY_FD", "COMITY_BLAME_FD"].contains(name)
+            })
             .collect();
         let config = Config::from_vars(|name| vars.get(name).cloned());
         config.map(|c| assert!(c.rank() < c.size() && !c.found().why.is_empty())).err()

@@ -11,7 +11,7 @@ mod slurm;
 mod trust;
 mod vars;
 
-use crate::{Error, Key, LinkKind, Result, boot::board::Board};
+use crate::{Error, Key, LinkKind, Result, blame::Blame, boot::board::Board};
 pub use detection::Detection;
 pub use place::HostPort;
 use std::{
@@ -64,6 +64,7 @@ pub struct Config {
     pub(crate) connections: usize,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
+    pub(crate) blame: Option<Blame>,
     /// Where a launcher wants counters.
     pub(crate) stats_fd: Option<i32>,
     pub(crate) found: Found,
@@ -229,6 +230,7 @@ impl Config {
             connections: 1,
             host: None,
             log_dir: None,
+            blame: None,
             stats_fd: None,
             found: Found { launcher: Launcher::Explicit, why, seen: Vec::new() },
         }
@@ -249,7 +251,8 @@ impl Config {
     ///
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_SECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
     /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_ADDRS`,
-    /// `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher.
+    /// `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
+    /// `comity launch` alone.
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var_os(name))
     }

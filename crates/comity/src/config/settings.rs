@@ -5,7 +5,7 @@ use super::{
     place::shown,
     vars::{Vars, wrong},
 };
-use crate::{Error, Key, Result};
+use crate::{Error, Key, Result, blame::Blame};
 use std::net::{IpAddr, SocketAddr};
 
 /// Put them into `config`.
@@ -60,6 +60,11 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     }
     config.host = vars.text("COMITY_HOST")?;
     config.log_dir = vars.text("COMITY_LOG_DIR")?.map(Into::into);
+    if let Some(fd) = vars.number("COMITY_BLAME_FD", i32::MAX as usize)? {
+        // A wrapper may have closed it: the launcher then has to guess, and the job runs all the same.
+        let fd = i32::try_from(fd).unwrap_or(i32::MAX);
+        config.blame = Blame::from_fd(fd, config.rank).ok();
+    }
     config.stats_fd =
         vars.number("COMITY_STATS_FD", i32::MAX as usize)?.and_then(|fd| i32::try_from(fd).ok());
     Ok(())

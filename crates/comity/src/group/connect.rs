@@ -5,7 +5,7 @@ use crate::{
     BackendKind, Config, Error, Launcher, Result, Secure,
     backend::{Fabric, MpiRuntime, NcclBackend},
     boot::{Endpoint, World as _},
-    recorder::Recorder,
+    recorder::{Recorder, culprit},
     stats::{Counters, Sheet},
     sys::inherited,
 };
@@ -67,9 +67,14 @@ impl Config {
         }
         let world = Endpoint::join(self)?;
         let group = match self.backend {
-            BackendKind::Nccl => self.open_nccl(world)?,
-            _ => Group::open(world, self.counters(), self.timeout, self.join_timeout)?,
+            BackendKind::Nccl => self.open_nccl(world),
+            _ => Group::open(world, self.counters(), self.timeout, self.join_timeout),
         };
+        let group = group.inspect_err(|e| {
+            if let (Some(blame), Some(rank)) = (&self.blame, culprit(e)) {
+                blame.tell(rank);
+            }
+        })?;
         Ok(self.logged(group))
     }
 
@@ -106,6 +111,10 @@ impl Config {
     }
 
     fn logged(&self, group: Group) -> Group {
+        let group = match &self.blame {
+            Some(blame) => group.blame_to(blame.clone()),
+            None => group,
+        };
         match &self.log_dir {
             Some(dir) => group.log_to(dir),
             None => group,

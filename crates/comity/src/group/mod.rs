@@ -12,6 +12,7 @@ pub use request::{Request, Scope};
 use crate::{
     CallInfo, Error, LinkKind, Misuse, Op, Peer, Result, Stats,
     backend::{Alarm, Backend, Call, Door, Fabric, Single},
+    blame::Blame,
     boot::World,
     config::MAX_TIMEOUT,
     engine::Failure,
@@ -150,6 +151,12 @@ impl Group {
         let members = (0..peers.len()).collect();
         let fabric = Fabric::open(world, members, 0, counters.clone(), Instant::now() + join)?;
         Ok(Self::with(rank, peers, Box::new(fabric), (0, Recorder::new()), counters, limit))
+    }
+
+    /// Tell the launcher who is to blame when the group fails.
+    fn blame_to(self, blame: Blame) -> Self {
+        lock(&self.core.state).recorder.blame_to(blame, self.size());
+        self
     }
 
     /// Write what the flight recorder holds to this directory when the group fails.

@@ -10,6 +10,7 @@ mod map;
 pub(crate) mod mpi;
 pub(crate) mod nccl;
 mod poll;
+mod unacked;
 mod words;
 
 pub(crate) use bell::Bell;
@@ -19,4 +20,5 @@ pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
 pub(crate) use map::Mapping;
 pub(crate) use poll::poll_until;
+pub(crate) use unacked::has_arrived;
 pub(crate) use words::Words;

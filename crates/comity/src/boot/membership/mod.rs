@@ -217,6 +217,14 @@ impl Membership {
         Ok(absent)
     }
 
+    /// One that said why it could not join.
+    pub(super) fn gave_up(&self) -> Option<(usize, String)> {
+        self.presences.iter().enumerate().find_map(|(rank, presence)| match presence {
+            Presence::Gone(words) if !words.is_empty() => Some((rank, format!("gave up: {words}"))),
+            _ => None,
+        })
+    }
+
     /// A process has connected. False if it had before.
     pub(super) fn attach(&mut self, rank: usize, now: Instant) -> bool {
         let Some(place @ Presence::Absent) = self.presences.get_mut(rank) else { return false };

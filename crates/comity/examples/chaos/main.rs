@@ -1,0 +1,216 @@
+//! A rank that `cargo xtask chaos` breaks: checked calls without end, and a word on each thing that it sees, with the time.
+//!
+//! `chaos crew` joins the jobs that it reads from its input, one after the other; `chaos launched ROLE SEED` is a rank of
+//! `comity launch`. What it says is one line an event: `@chaos`, the event, the rank, the time, and more, between tabs.
+mod calls;
+mod words;
+
+use calls::{Calls, Random};
+use comity::{Config, Detection, Error, Group, Key, LinkKind};
+use std::{
+    io::BufRead,
+    process::{Command, Stdio},
+    sync::mpsc::{Receiver, channel},
+    thread,
+    time::{Duration, Instant},
+};
+use words::{Words, culprit};
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args[..] {
+        ["crew"] => crew(),
+        ["launched", role, seed] => launched(role, seed.parse().expect("a seed is a number")),
+        _ => {
+            eprintln!("usage: chaos crew | chaos launched ROLE SEED");
+            std::process::exit(2);
+        }
+    }
+}
+
+/// Lines of the input. At its end the process ends, so that no rank outlives the program that breaks it.
+fn input() -> Receiver<String> {
+    let (send, lines) = channel();
+    thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+        std::process::exit(0);
+    });
+    lines
+}
+
+/// Joins every job that it is told of. `left` counts what this process holds afterwards.
+fn crew() {
+    let lines = input();
+    let words = Words::new(0);
+    words.say("up", &[&std::process::id()]);
+    while let Ok(line) = lines.recv() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        match fields[..] {
+            ["play", role, seed, rank, size, ref rest @ ..] => {
+                let rank = rank.parse().expect("a rank is a number");
+                let words = Words::new(rank);
+                let size = size.parse().expect("a size is a number");
+                let config = config(rank, size, rest);
+                let seed = seed.parse().expect("a seed is a number");
+                match config.connect() {
+                    Ok(group) => play(role, seed, group, &words, &lines),
+                    Err(e) => {
+                        words.failed("out", &e);
+                        words.say("closed", &[&0]);
+                    }
+                }
+                words.left();
+            }
+            // Of a job that has ended before it was read.
+            ["end" | "call"] => {}
+            _ => panic!("unknown order {line:?}"),
+        }
+    }
+}
+
+/// `HOST:PORT JOB LINKS DETECTION JOIN_SECONDS HOST_NAME ADDR`; `-` leaves the last two out.
+fn config(rank: usize, size: usize, rest: &[&str]) -> Config {
+    let [at, job, links, detection, join, host, addr] = rest else {
+        panic!("seven fields, not {rest:?}");
+    };
+    let seconds = |text: &str| Duration::from_secs_f64(text.parse().expect("seconds are a number"));
+    let kinds: Vec<LinkKind> = links
+        .split(',')
+        .map(|l| match l {
+            "shm" => LinkKind::Shm,
+            "tcp" => LinkKind::Tcp,
+            other => panic!("no link {other:?}"),
+        })
+        .collect();
+    let mut config = Config::new(rank, size)
+        .host(at)
+        .expect("an address")
+        .job(*job)
+        .key(Key::from([7; 32]))
+        .links(kinds)
+        .detection(Detection::After(seconds(detection)))
+        .join_timeout(seconds(join))
+        .timeout(Duration::from_secs(30));
+    if *host != "-" {
+        config = config.host_name(*host);
+    }
+    if *addr != "-" {
+        config = config.addrs([addr.parse().expect("an address")]);
+    }
+    config
+}
+
+/// A rank under `comity launch`, which is ended by the launcher or by what breaks it.
+fn launched(role: &str, seed: u64) {
+    let rank: usize = std::env::var("COMITY_RANK").ok().and_then(|r| r.parse().ok()).unwrap_or(0);
+    let words = Words::new(rank);
+    let mut random = Random::new(seed ^ rank as u64);
+    if role == "family" && random.below(2) == 0 {
+        // A grandchild, in a session of its own or not, that ends by itself only much later.
+        let mut command = if random.below(2) == 0 { Command::new("setsid") } else { Command::new("nice") };
+        let _ = command.args(["sleep", "1000"]).stdin(Stdio::null()).spawn();
+    }
+    words.say("started", &[&std::process::id()]);
+    let group = match comity::init() {
+        Ok(group) => group,
+        Err(e) => {
+            words.failed("out", &e);
+            std::process::exit(1);
+        }
+    };
+    let (mut calls, begun) = (Calls::new(seed), Instant::now());
+    words.say("ready", &[]);
+    let victim = |role: &str, of: &str| role.strip_prefix(of) == Some(&rank.to_string());
+    let ended = loop {
+        if begun.elapsed() > Duration::from_millis(50) {
+            if let Some((code, who)) = role.strip_prefix("exit:").and_then(|r| r.split_once(':'))
+                && who == rank.to_string()
+            {
+                std::process::exit(code.parse().unwrap_or(1));
+            }
+            if victim(role, "eat:") {
+                eat();
+            }
+        }
+        let over = role.strip_prefix("soak:").and_then(|s| s.parse().ok());
+        let over = over.is_some_and(|s: f64| begun.elapsed().as_secs_f64() > s);
+        if over || role.starts_with("soak:") {
+            // As a training step does: every rank wants its core all the time.
+            let busy = Instant::now();
+            while busy.elapsed() < Duration::from_millis(5) {
+                std::hint::spin_loop();
+            }
+        }
+        match calls.step(&group, over, &words) {
+            Ok(true) => break Ok(()),
+            Ok(false) => {}
+            Err(e) => break Err(e),
+        }
+    };
+    match ended {
+        Ok(()) => words.say("out", &[&"ok", &calls.made()]),
+        Err(e) => {
+            words.failed("out", &e);
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Plays a part in a group, then looks at what the group does after it.
+fn play(role: &str, seed: u64, group: Group, words: &Words, lines: &Receiver<String>) {
+    words.say("ready", &[]);
+    let mut calls = Calls::new(seed);
+    let out = match role {
+        "ops" => {
+            let mut end = false;
+            loop {
+                end |= lines.try_recv().is_ok_and(|line| line == "end");
+                match calls.step(&group, end, words) {
+                    Ok(true) => break Ok(()),
+                    Ok(false) => {}
+                    Err(e) => break Err(e),
+                }
+            }
+        }
+        "idle" => {
+            let _ = lines.recv();
+            words.say("called", &[]);
+            calls.step(&group, true, words).and_then(|_| group.barrier())
+        }
+        "closing" => group.barrier().and_then(|()| group.barrier()),
+        other => panic!("no role {other:?}"),
+    };
+    match &out {
+        Ok(()) => words.say("out", &[&"ok", &calls.made()]),
+        Err(e) => words.failed("out", e),
+    }
+    if let Err(first) = &out {
+        // The same cause, at once.
+        let begun = Instant::now();
+        match group.barrier() {
+            Ok(()) => words.say("again", &[&"ok", &0, &""]),
+            Err(e) => {
+                let same = matches!(e, Error::Broken(_)) && culprit(e.root()) == culprit(first.root());
+                let what = if same { "same" } else { "other" };
+                words.say("again", &[&what, &begun.elapsed().as_micros(), &e]);
+            }
+        }
+    }
+    let begun = Instant::now();
+    group.close();
+    drop(group);
+    words.say("closed", &[&begun.elapsed().as_millis()]);
+}
+
+/// Takes memory until there is none.
+fn eat() {
+    let mut hog = Vec::new();
+    loop {
+        hog.push(vec![1; 4 << 20]);
+    }
+}

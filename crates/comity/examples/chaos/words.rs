@@ -1,0 +1,72 @@
+//! What a rank says, in lines that a program reads.
+use comity::Error;
+use std::{fmt::Display, fs, io::Write, thread, time::Duration};
+
+#[derive(Debug)]
+pub(crate) struct Words {
+    rank: usize,
+}
+
+/// Nanoseconds of a clock that all processes share.
+fn now() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+impl Words {
+    pub(crate) fn new(rank: usize) -> Self {
+        Self { rank }
+    }
+
+    pub(crate) fn say(&self, event: &str, more: &[&dyn Display]) {
+        let mut line = format!("@chaos\t{event}\t{}\t{}", self.rank, now());
+        for field in more {
+            line += "\t";
+            line += &field.to_string().replace(['\n', '\t'], " ");
+        }
+        line += "\n";
+        // Whoever listened may be gone.
+        let _ = std::io::stdout().lock().write_all(line.as_bytes());
+    }
+
+    /// A call or a join that failed: the error's kind, whom it blames, and its words.
+    pub(crate) fn failed(&self, event: &str, e: &Error) {
+        let who = culprit(e.root()).map_or_else(|| "-".into(), |r| r.to_string());
+        self.say(event, &[&kind(e.root()), &who, e]);
+    }
+
+    /// What this process still holds: descriptors, threads, shared memory of groups.
+    pub(crate) fn left(&self) {
+        let count = |what: &str| fs::read_dir(format!("/proc/self/{what}")).map_or(0, Iterator::count);
+        // A thread that was joined is listed a moment longer.
+        thread::sleep(Duration::from_millis(2));
+        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let maps = maps.lines().filter(|l| l.contains("memfd:comity")).count();
+        self.say("left", &[&count("fd"), &count("task"), &maps]);
+    }
+}
+
+/// The rank that an error holds to blame.
+pub(crate) fn culprit(e: &Error) -> Option<usize> {
+    match e {
+        Error::PeerLost { peer, .. } | Error::Mismatch { peer, .. } => Some(peer.rank),
+        Error::Aborted { by, .. } => Some(by.rank),
+        Error::Timeout { waiting_for, .. } => waiting_for.first().map(|p| p.rank),
+        _ => None,
+    }
+}
+
+fn kind(e: &Error) -> &'static str {
+    match e {
+        Error::PeerLost { .. } => "lost",
+        Error::Mismatch { .. } => "mismatch",
+        Error::Aborted { .. } => "aborted",
+        Error::Timeout { .. } => "timeout",
+        Error::Join(_) => "join",
+        Error::Config(_) => "config",
+        Error::Unavailable { .. } => "unavailable",
+        Error::Os { .. } => "os",
+        Error::Closed => "closed",
+        _ => "other",
+    }
+}

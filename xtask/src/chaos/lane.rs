@@ -1,0 +1,226 @@
+//! One lane: a process that is alone with its trials in namespaces of its own, and makes one after the other.
+
+use super::{
+    crew::Crew,
+    fault::{Fault, Lane, Plan},
+    launcher::Launcher,
+    net, random,
+    table::Table,
+    trial::{self, Outcome},
+};
+use crate::{child::Task, place::built};
+use std::{
+    fs, io,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+/// The size of `/dev/shm` and `/tmp` in a lane, in bytes.
+pub(super) const ROOM: usize = 1 << 20;
+/// How often the rows are saved, and how often a word is said.
+const SAVE: Duration = Duration::from_secs(5);
+const WORD: Duration = Duration::from_secs(60);
+/// What is told of trials that failed.
+const TOLD: usize = 10;
+
+/// What a lane is to do.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Orders {
+    pub(super) lane: Lane,
+    pub(super) profile: String,
+    pub(super) seed: u64,
+    pub(super) limit: Duration,
+    /// Only these.
+    pub(super) faults: Vec<Fault>,
+    /// This one trial.
+    pub(super) trial: Option<u64>,
+    /// At most so many.
+    pub(super) trials: u64,
+    /// Where the rows go.
+    pub(super) rows: PathBuf,
+}
+
+impl Orders {
+    /// For the command line of the lane's process.
+    pub(super) fn write(&self) -> Vec<String> {
+        let faults: Vec<_> = self.faults.iter().map(|f| f.name()).collect();
+        vec![
+            "chaos-lane".into(),
+            self.lane.name().into(),
+            self.profile.clone(),
+            self.seed.to_string(),
+            self.limit.as_secs_f64().to_string(),
+            faults.join(","),
+            self.trial.map_or_else(|| "-".into(), |t| t.to_string()),
+            self.trials.to_string(),
+            self.rows.display().to_string(),
+        ]
+    }
+
+    /// The name of its control group.
+    pub(super) fn group(&self) -> String {
+        let folder = self.rows.parent().and_then(|p| p.file_name()).unwrap_or_default();
+        folder.to_string_lossy().into_owned()
+    }
+
+    pub(super) fn read(args: &[&str]) -> Option<Self> {
+        let [lane, profile, seed, limit, faults, trial, trials, rows] = args else { return None };
+        let faults = faults.split(',').filter(|f| !f.is_empty()).map(Fault::named).collect::<Option<_>>()?;
+        Some(Self {
+            lane: Lane::ALL.into_iter().find(|l| l.name() == *lane)?,
+            profile: (*profile).into(),
+            seed: seed.parse().ok()?,
+            limit: Duration::try_from_secs_f64(limit.parse().ok()?).ok()?,
+            faults,
+            trial: if *trial == "-" { None } else { Some(trial.parse().ok()?) },
+            trials: trials.parse().ok()?,
+            rows: rows.into(),
+        })
+    }
+}
+
+enum Kind {
+    Crew(Crew),
+    Launcher(Launcher),
+}
+
+/// The lane's process, inside its namespaces.
+pub(crate) fn main(args: &[&str]) -> Result<(), String> {
+    let orders = Orders::read(args).ok_or("a lane is started by `cargo xtask chaos`")?;
+    if rustix::process::getpid() != rustix::process::Pid::INIT {
+        return Err("a lane needs a process namespace of its own".into());
+    }
+    for folder in ["/tmp", "/dev/shm", "/run"] {
+        let size = format!("size={ROOM}");
+        Task::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs", folder]).run()?;
+    }
+    net::ip("link set lo up")?;
+    let worker = built(&orders.profile, "examples/chaos");
+    let mut kind = match orders.lane {
+        Lane::Crew => Kind::Crew(Crew::new(worker, false)),
+        Lane::Silence => {
+            net::hosts()?;
+            Kind::Crew(Crew::new(worker, true))
+        }
+        Lane::Launcher => {
+            let comity = built(&orders.profile, "comity");
+            Kind::Launcher(Launcher::new(comity, worker, &orders.group()))
+        }
+    };
+    trials(&orders, &mut kind)
+}
+
+fn trials(orders: &Orders, kind: &mut Kind) -> Result<(), String> {
+    let begun = Instant::now();
+    let (mut table, mut saved, mut word, mut told) = (Table::default(), begun, begun, 0);
+    let mut without = false;
+    let seeds: Box<dyn Iterator<Item = u64>> = match orders.trial {
+        Some(seed) => Box::new(std::iter::repeat(seed)),
+        None => Box::new((0..).map(|i| random::derived(orders.seed, orders.lane as u64, i))),
+    };
+    for (i, seed) in (0..orders.trials).zip(seeds) {
+        if begun.elapsed() >= orders.limit {
+            break;
+        }
+        let fault = match orders.faults[..] {
+            [] => orders.lane.choose(seed),
+            ref some => some[i as usize % some.len()],
+        };
+        if let (Fault::OutOfMemory, Kind::Launcher(Launcher { group: Err(why), .. })) = (fault, &*kind) {
+            if !std::mem::replace(&mut without, true) {
+                println!("NOT RUN: out of memory: {why}");
+            }
+            continue;
+        }
+        let plan = Plan::new(fault, seed);
+        let mut outcome = match kind {
+            Kind::Crew(crew) => trial::run(crew, &plan)?,
+            Kind::Launcher(launcher) => launcher.run(&plan)?,
+        };
+        leftovers(kind, &mut outcome).map_err(|e| format!("cannot look for what is left: {e}"))?;
+        let row = outcome.row.map_or_else(|| plan.row(), str::to_owned);
+        table.add(&row, outcome.broken.is_empty(), &outcome.times);
+        if outcome.broken.is_empty() && outcome.slow && told < TOLD {
+            told += 1;
+            println!("SLOW {plan}\n{}", outcome.story);
+        }
+        if !outcome.broken.is_empty() {
+            told += 1;
+            if told <= TOLD {
+                println!("{}", failed(&plan, orders, &outcome));
+            }
+        }
+        if saved.elapsed() > SAVE {
+            saved = Instant::now();
+            save(orders, &table)?;
+        }
+        if word.elapsed() > WORD {
+            word = Instant::now();
+            println!(
+                "{}: {} trials, {} broken, after {:.0} s",
+                orders.lane.name(),
+                table.tried(),
+                table.broken(),
+                begun.elapsed().as_secs_f64()
+            );
+        }
+    }
+    save(orders, &table)
+}
+
+fn save(orders: &Orders, table: &Table) -> Result<(), String> {
+    fs::write(&orders.rows, table.write()).map_err(|e| format!("{}: {e}", orders.rows.display()))
+}
+
+/// Processes that are not the crew's, and files.
+fn leftovers(kind: &mut Kind, outcome: &mut Outcome) -> io::Result<()> {
+    if let Kind::Crew(crew) = kind {
+        let known = crew.pids();
+        let strays = crew.processes.alive(&known);
+        if !strays.is_empty() {
+            outcome.broke(format!("processes are left: {strays:?}"));
+        }
+    }
+    for folder in ["/tmp", "/dev/shm"] {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            outcome.broke(format!("{} is left", path.display()));
+            if path.is_dir() { fs::remove_dir_all(&path)? } else { fs::remove_file(&path)? }
+        }
+    }
+    Ok(())
+}
+
+fn failed(plan: &Plan, orders: &Orders, outcome: &Outcome) -> String {
+    let release = if orders.profile == "release" { " --release" } else { "" };
+    let what = outcome.broken.join("\n  ");
+    format!(
+        "BROKEN {plan}\n  {what}\n{}\n  again: cargo xtask chaos{release} --trial {}:{} --trials 20",
+        outcome.story,
+        plan.fault.name(),
+        plan.seed
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_survive_the_command_line() {
+        let orders = Orders {
+            lane: Lane::Silence,
+            profile: "debug".into(),
+            seed: 7,
+            limit: Duration::from_millis(1500),
+            faults: vec![Fault::CutIn, Fault::Blip],
+            trial: Some(9),
+            trials: 4,
+            rows: "/x/rows".into(),
+        };
+        let words = orders.write();
+        let words: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
+        assert_eq!(Orders::read(&words), Some(orders));
+        assert_eq!(Orders::read(&["crew"]), None);
+    }
+}

@@ -1,0 +1,133 @@
+//! A lane's network: its loopback, and four hosts as network namespaces with a cable each to one switch.
+//!
+//! ```text
+//! host h0 10.66.0.1 --- c0 |        | c2 --- 10.66.0.3 h2
+//!                          | switch |
+//! host h1 10.66.0.2 --- c1 |        | c3 --- 10.66.0.4 h3
+//! ```
+
+use crate::child::Task;
+use rustix::process::Pid;
+use std::fs;
+
+pub(super) const HOSTS: usize = 4;
+
+/// How a host is cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    Both,
+    Outward,
+    Inward,
+}
+
+pub(super) fn ip(line: &str) -> Result<(), String> {
+    Task::new("ip").args(line.split_whitespace()).limit(20).run().map(drop)
+}
+
+pub(super) fn address(host: usize) -> String {
+    format!("10.66.0.{}", host + 1)
+}
+
+/// The hosts of this lane. They go with its namespaces.
+pub(super) fn hosts() -> Result<(), String> {
+    ip("link add switch type bridge")?;
+    ip("link set switch up")?;
+    for host in 0..HOSTS {
+        ip(&format!("netns add h{host}"))?;
+        ip(&format!("link add c{host} type veth peer name cable netns h{host}"))?;
+        ip(&format!("link set c{host} master switch up"))?;
+        ip(&format!("-n h{host} addr add {}/24 dev cable", address(host)))?;
+        ip(&format!("-n h{host} link set cable up"))?;
+        ip(&format!("-n h{host} link set lo up"))?;
+    }
+    Ok(())
+}
+
+/// Packets of a host vanish: no cable is seen to be out, nothing is refused.
+pub(super) fn cut(host: usize, how: Cut) -> Result<(), String> {
+    match how {
+        Cut::Both => ip(&format!("link set c{host} nomaster")),
+        Cut::Outward => halves(|half| ip(&format!("-n h{host} route add blackhole {half}"))),
+        Cut::Inward => (0..HOSTS)
+            .filter(|h| *h != host)
+            .try_for_each(|other| ip(&format!("-n h{other} route add blackhole {}/32", address(host)))),
+    }
+}
+
+pub(super) fn mend(host: usize, how: Cut) -> Result<(), String> {
+    match how {
+        Cut::Both => ip(&format!("link set c{host} master switch")),
+        Cut::Outward => halves(|half| ip(&format!("-n h{host} route del blackhole {half}"))),
+        Cut::Inward => (0..HOSTS)
+            .filter(|h| *h != host)
+            .try_for_each(|other| ip(&format!("-n h{other} route del blackhole {}/32", address(host)))),
+    }
+}
+
+/// Both are narrower than the network of the cable, so they win.
+fn halves(mut each: impl FnMut(&str) -> Result<(), String>) -> Result<(), String> {
+    each("10.66.0.0/25")?;
+    each("10.66.0.128/25")
+}
+
+/// What listens in the network of a process.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Listeners {
+    pub(super) ports: Vec<u16>,
+    /// Abstract names.
+    pub(super) names: Vec<String>,
+}
+
+impl Listeners {
+    pub(super) fn of(pid: Pid) -> Self {
+        let read = |what: &str| {
+            fs::read_to_string(format!("/proc/{}/net/{what}", pid.as_raw_pid())).unwrap_or_default()
+        };
+        let mut ports = ports(&read("tcp"));
+        ports.extend(self::ports(&read("tcp6")));
+        Self { ports, names: names(&read("unix")) }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ports.is_empty() && self.names.is_empty()
+    }
+}
+
+fn ports(table: &str) -> Vec<u16> {
+    const LISTEN: &str = "0A";
+    let port = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (local, state) = (fields.next()?, fields.nth(1)?);
+        (state == LISTEN).then(|| u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok())?
+    };
+    table.lines().skip(1).filter_map(port).collect()
+}
+
+fn names(table: &str) -> Vec<String> {
+    const ACCEPTS: u32 = 0x10000;
+    let name = |line: &str| {
+        let mut fields = line.split_whitespace().skip(3);
+        let flags = u32::from_str_radix(fields.next()?, 16).ok()?;
+        let name = fields.nth(3)?.strip_prefix('@')?;
+        (flags & ACCEPTS > 0).then(|| name.to_owned())
+    };
+    table.lines().skip(1).filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listeners_are_read_from_the_kernels_tables() {
+        let tcp = "  sl  local_address rem_address   st tx_queue rx_queue\n\
+                   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000\n\
+                   1: 0100007F:1F91 0100007F:9999 01 00000000:00000000\n";
+        assert_eq!(ports(tcp), [8080]);
+        let unix = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+                    0000: 00000002 00000000 00010000 0001 01 7 @comity-5\n\
+                    0000: 00000003 00000000 00000000 0001 03 8 @comity-5\n\
+                    0000: 00000002 00000000 00010000 0001 01 9 /run/x\n";
+        assert_eq!(names(unix), ["comity-5"]);
+    }
+}

@@ -1,0 +1,176 @@
+//! The processes of a lane: started, heard, signalled, and counted. A lane is process 1 of its namespace, so every process
+//! there is its own and becomes its child when nobody else is left.
+
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
+use std::{
+    collections::HashMap,
+    fs,
+    io::{BufRead, BufReader, Read},
+    process::{ChildStdin, Command, Stdio},
+    sync::mpsc::{Receiver, Sender, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Nanoseconds of a clock that all processes share.
+pub(super) fn monotonic() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Something that a process said.
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    /// Which process, counted from the lane's start.
+    pub(super) by: usize,
+    pub(super) event: String,
+    pub(super) rank: usize,
+    /// By [`monotonic`].
+    pub(super) at: u64,
+    pub(super) fields: Vec<String>,
+}
+
+impl Said {
+    pub(super) fn field(&self, i: usize) -> &str {
+        self.fields.get(i).map_or("", String::as_str)
+    }
+}
+
+/// A process that was started.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) by: usize,
+    pub(super) pid: Pid,
+    pub(super) stdin: Option<ChildStdin>,
+}
+
+#[derive(Debug)]
+pub(super) struct Processes {
+    count: usize,
+    send: Sender<Said>,
+    lines: Receiver<Said>,
+    ended: HashMap<i32, WaitStatus>,
+}
+
+impl Processes {
+    pub(super) fn new() -> Self {
+        let (send, lines) = channel();
+        Self { count: 0, send, lines, ended: HashMap::new() }
+    }
+
+    pub(super) fn start(&mut self, mut command: Command) -> Result<Started, String> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| format!("cannot start {command:?}: {e}"))?;
+        let by = self.count;
+        self.count += 1;
+        if let Some(out) = child.stdout.take() {
+            follow(by, out, self.send.clone());
+        }
+        if let Some(err) = child.stderr.take() {
+            follow(by, err, self.send.clone());
+        }
+        let pid = Pid::from_child(&child);
+        self.ended.remove(&pid.as_raw_pid());
+        Ok(Started { by, pid, stdin: child.stdin.take() })
+    }
+
+    /// The next thing that is said until then.
+    pub(super) fn hear(&self, until: Instant) -> Option<Said> {
+        self.lines.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+    }
+
+    /// How a process ended, if it has; also takes note of all others that have.
+    pub(super) fn ended(&mut self, pid: Pid) -> Option<WaitStatus> {
+        while let Ok(Some((pid, status))) = waitpid(None, WaitOptions::NOHANG) {
+            self.ended.insert(pid.as_raw_pid(), status);
+        }
+        self.ended.get(&pid.as_raw_pid()).copied()
+    }
+
+    /// How a process ends, until then.
+    pub(super) fn wait(&mut self, pid: Pid, until: Instant) -> Option<WaitStatus> {
+        loop {
+            let status = self.ended(pid);
+            if status.is_some() || Instant::now() >= until {
+                return status;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// End one that is known, and wait for it.
+    pub(super) fn end(&mut self, pid: Pid) {
+        if self.ended(pid).is_none() {
+            signal(pid, Signal::KILL);
+            self.wait(pid, Instant::now() + Duration::from_secs(10));
+        }
+    }
+
+    /// Every other process of this namespace that lives, with its name.
+    pub(super) fn alive(&mut self, but: &[Pid]) -> Vec<(Pid, String)> {
+        self.ended(Pid::INIT);
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbers = entries.filter_map(|e| Pid::from_raw(e.file_name().to_str()?.parse().ok()?));
+        let own = rustix::process::getpid();
+        numbers
+            .filter(|pid| *pid != own && !but.contains(pid))
+            .filter_map(|pid| {
+                let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+                let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+                (!rest.starts_with(['Z', 'X'])).then(|| (pid, name.to_owned()))
+            })
+            .collect()
+    }
+}
+
+/// The exit code, as a shell tells it.
+pub(super) fn code(status: WaitStatus) -> i32 {
+    status.exit_status().or_else(|| status.terminating_signal().map(|s| s + 128)).unwrap_or(-1)
+}
+
+pub(super) fn signal(pid: Pid, signal: Signal) {
+    // One that has ended is as good as signalled.
+    let _ = rustix::process::kill_process(pid, signal);
+}
+
+/// Passes on what a process writes; lines that are not events of a rank are "noise".
+fn follow(by: usize, from: impl Read + Send + 'static, to: Sender<Said>) {
+    thread::spawn(move || {
+        for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            let said = parse(by, &line).unwrap_or_else(|| Said {
+                by,
+                event: "noise".into(),
+                rank: usize::MAX,
+                at: monotonic(),
+                fields: vec![line.into_owned()],
+            });
+            if to.send(said).is_err() {
+                return;
+            }
+        }
+        let end = Said { by, event: "eof".into(), rank: usize::MAX, at: monotonic(), fields: Vec::new() };
+        let _ = to.send(end);
+    });
+}
+
+fn parse(by: usize, line: &str) -> Option<Said> {
+    // A launcher puts the rank before it.
+    let mut fields = line.split_once("@chaos\t")?.1.split('\t');
+    let event = fields.next()?.to_owned();
+    let (rank, at) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(Said { by, event, rank, at, fields: fields.map(str::to_owned).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_with_a_launchers_tag_or_without() {
+        let said = parse(4, "[2] @chaos\tout\t2\t77\tlost\t1\trank 1 died").unwrap();
+        assert_eq!((said.by, said.rank, said.at, said.event.as_str()), (4, 2, 77, "out"));
+        assert_eq!((said.field(1), said.field(2), said.field(9)), ("1", "rank 1 died", ""));
+        assert!(parse(0, "thread panicked").is_none() && parse(0, "@chaos\tout\tx\t1").is_none());
+    }
+}

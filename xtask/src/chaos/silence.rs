@@ -1,0 +1,166 @@
+//! Trials in which ranks say nothing: stopped, cut off, or never there.
+
+use super::{
+    crew::{Crew, LONG, Play, pause},
+    fault::{Fault, Plan},
+    net::{self, Cut},
+    processes::monotonic,
+    trial::{Outcome, SILENCE, SLACK, all_well, is_error, judge, names, outs, took},
+};
+use rustix::process::Signal;
+use std::{net::TcpListener, time::Instant};
+
+pub(super) fn run(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
+    match plan.fault {
+        Fault::StopCall => stop(crew, plan, "ops", outcome),
+        Fault::StopIdle => stop(crew, plan, "idle", outcome),
+        Fault::Blip => blips(crew, plan, outcome),
+        Fault::CutBoth => cut(crew, plan, Cut::Both, outcome)?,
+        Fault::CutOut => cut(crew, plan, Cut::Outward, outcome)?,
+        Fault::CutIn => cut(crew, plan, Cut::Inward, outcome)?,
+        Fault::CableBlip => cable_blip(crew, plan, outcome)?,
+        Fault::Absent => absent(crew, plan, outcome),
+        other => return Err(format!("{other:?} is no trial of this lane")),
+    }
+    Ok(())
+}
+
+fn start(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
+    let port = crew.next_port();
+    crew.play(plan, port, Play { role, detection: SILENCE, join: 20.0 }, 0..plan.size);
+    let missing = crew.hear("ready", 0..plan.size, Instant::now() + LONG);
+    if !missing.is_empty() {
+        outcome.broke(format!("ranks {missing:?} do not join"));
+    }
+}
+
+/// All others are told within the limit and a second, and the rank itself when it wakes.
+fn stop(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
+    let (mut random, victim) = (plan.random.clone(), plan.victim);
+    start(crew, plan, role, outcome);
+    pause(random.below(60_000));
+    let stopped = crew.signal(victim, Signal::STOP);
+    if role == "idle" {
+        pause(random.below(1_500_000));
+        (0..plan.size).for_each(|r| crew.tell(r, "call"));
+    }
+    let told = outs(crew, plan.others(), SILENCE + 1.0, outcome);
+    for out in told {
+        if is_error(&out) {
+            // It may have been idle until it was told.
+            judge(&out, plan, stopped, SILENCE * 1000.0 + SLACK, outcome);
+        } else {
+            outcome.broke(format!("rank {} did not notice that rank {victim} stopped", out.rank));
+        }
+    }
+    let woken = crew.signal(victim, Signal::CONT);
+    for out in outs(crew, [victim].into_iter(), SILENCE + 1.0, outcome) {
+        let took = took(&out, woken);
+        if !is_error(&out) || !names(&out, victim) || took > SILENCE * 1000.0 + SLACK {
+            outcome.broke(format!("rank {victim} woke and got after {took:.0} ms: {}", out.fields.join(" ")));
+        }
+    }
+}
+
+/// Short pauses of any ranks cost nothing but time.
+fn blips(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
+    let mut random = plan.random.clone();
+    start(crew, plan, "ops", outcome);
+    for _ in 0..random.within(1, 4) {
+        let stopped: Vec<usize> = (0..random.within(1, 3)).map(|_| random.index(plan.size)).collect();
+        for r in &stopped {
+            crew.signal(*r, Signal::STOP);
+        }
+        pause(random.within(5_000, 500_000));
+        for r in &stopped {
+            crew.signal(*r, Signal::CONT);
+        }
+        pause(random.below(100_000));
+    }
+    all_well(crew, plan, outcome);
+}
+
+/// Ranks on both sides are told in time, and of somebody on the other side, or of who saw it.
+fn cut(crew: &mut Crew, plan: &Plan, how: Cut, outcome: &mut Outcome) -> Result<(), String> {
+    let mut random = plan.random.clone();
+    let host = Crew::host(plan.victim);
+    start(crew, plan, "ops", outcome);
+    pause(random.below(60_000));
+    let since = monotonic();
+    net::cut(host, how)?;
+    let told = outs(crew, 0..plan.size, SILENCE + 1.0, outcome);
+    net::mend(host, how)?;
+    for out in told {
+        let took = took(&out, since);
+        outcome.times.push(took);
+        if !is_error(&out) || took > SILENCE * 1000.0 + SLACK {
+            outcome.broke(format!("rank {} got after {took:.0} ms: {}", out.rank, out.fields.join(" ")));
+            continue;
+        }
+        let inside = |rank: usize| Crew::host(rank) == host;
+        let blamed: Option<usize> = out.field(1).parse().ok();
+        // One way, both ends of a link are right to blame the other.
+        let seen = |r: usize| out.field(2).contains(&format!("(seen by rank {r} "));
+        let seen_inside = (0..plan.size).any(|r| inside(r) && seen(r));
+        let right = match how {
+            Cut::Both => blamed.is_some_and(|b| inside(b) != inside(out.rank)),
+            Cut::Outward | Cut::Inward => blamed.is_some_and(inside) || inside(out.rank) || seen_inside,
+        };
+        if !right {
+            outcome.broke(format!("rank {}: host {host} was cut off: {}", out.rank, out.field(2)));
+        }
+    }
+    Ok(())
+}
+
+fn cable_blip(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
+    let mut random = plan.random.clone();
+    let host = Crew::host(plan.victim);
+    start(crew, plan, "ops", outcome);
+    pause(random.below(60_000));
+    net::cut(host, Cut::Both)?;
+    pause(random.within(20_000, 250_000));
+    net::mend(host, Cut::Both)?;
+    pause(random.below(100_000));
+    all_well(crew, plan, outcome);
+    Ok(())
+}
+
+/// At the join deadline every rank names the one that is not there.
+fn absent(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
+    let join = 1.0;
+    let port = crew.next_port();
+    let begun = monotonic();
+    crew.play(plan, port, Play { role: "ops", detection: SILENCE, join }, plan.others());
+    for out in outs(crew, plan.others(), join + 1.0, outcome) {
+        let deadline = begun + (join * 1e9) as u64;
+        if is_error(&out) {
+            judge(&out, plan, deadline, SLACK, outcome);
+        } else {
+            outcome.broke(format!("rank {} did not notice that rank {} is not there", out.rank, plan.victim));
+        }
+    }
+}
+
+/// Rank 0 says that its port is taken; the others, at the join deadline, that nobody they look for is there.
+pub(super) fn port_taken(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
+    let (join, port) = (0.5, crew.next_port());
+    // The system accepts connections to it, and nothing ever answers.
+    let other =
+        TcpListener::bind(("127.0.0.1", port)).map_err(|e| format!("cannot take port {port}: {e}"))?;
+    let begun = monotonic();
+    crew.play(plan, port, Play { role: "ops", detection: SILENCE, join }, 0..plan.size);
+    for out in outs(crew, 0..plan.size, join + 1.0, outcome) {
+        let took = took(&out, begun) - join * 1000.0;
+        outcome.times.push(took.max(0.0));
+        if !is_error(&out) || took > SLACK || !out.field(2).contains(&port.to_string()) {
+            outcome.broke(format!(
+                "rank {} got {took:.0} ms after the deadline: {}",
+                out.rank,
+                out.fields.join(" ")
+            ));
+        }
+    }
+    drop(other);
+    Ok(())
+}

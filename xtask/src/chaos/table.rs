@@ -1,0 +1,133 @@
+//! What was tried and what came of it, by fault.
+
+use std::{collections::BTreeMap, fmt};
+
+/// Percentiles of fewer say nothing.
+const ENOUGH: usize = 100;
+/// A killed rank is known everywhere within this: the 99th percentile over all survivors, in milliseconds.
+pub(super) const KILL_P99: f64 = 250.0;
+
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Table(BTreeMap<String, Row>);
+
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Row {
+    pub(super) tried: usize,
+    pub(super) kept: usize,
+    /// Milliseconds from the fault, or from the first call after it, to an error; one for each rank that is told.
+    pub(super) times: Vec<f64>,
+}
+
+impl Row {
+    fn at(&self, quantile: f64) -> Option<f64> {
+        let mut times = self.times.clone();
+        times.sort_by(f64::total_cmp);
+        times.get(((times.len().max(1) - 1) as f64 * quantile).round() as usize).copied()
+    }
+}
+
+impl Table {
+    pub(super) fn add(&mut self, fault: &str, kept: bool, times: &[f64]) {
+        let row = self.0.entry(fault.to_owned()).or_default();
+        row.tried += 1;
+        row.kept += usize::from(kept);
+        row.times.extend_from_slice(times);
+    }
+
+    pub(super) fn tried(&self) -> usize {
+        self.0.values().map(|r| r.tried).sum()
+    }
+
+    pub(super) fn broken(&self) -> usize {
+        self.0.values().map(|r| r.tried - r.kept).sum()
+    }
+
+    /// Faults whose times are longer than promised.
+    pub(super) fn late(&self) -> Vec<String> {
+        let kills = self.0.iter().filter(|(fault, row)| is_kill(fault) && row.times.len() >= ENOUGH);
+        let late = kills.filter_map(|(fault, row)| Some((fault, row.at(0.99).filter(|t| *t > KILL_P99)?)));
+        late.map(|(fault, p99)| format!("{fault}: p99 is {p99:.0} ms, promised is {KILL_P99} ms")).collect()
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        for (fault, row) in other.0 {
+            let mine = self.0.entry(fault).or_default();
+            mine.tried += row.tried;
+            mine.kept += row.kept;
+            mine.times.extend(row.times);
+        }
+    }
+
+    /// For another process of this program.
+    pub(super) fn write(&self) -> String {
+        let times = |row: &Row| row.times.iter().map(|t| format!("{t:.3}")).collect::<Vec<_>>().join(" ");
+        let line =
+            |(fault, row): (&String, &Row)| format!("{fault}\t{}\t{}\t{}\n", row.tried, row.kept, times(row));
+        self.0.iter().map(line).collect()
+    }
+
+    pub(super) fn read(text: &str) -> Option<Self> {
+        let row = |line: &str| {
+            let mut fields = line.split('\t');
+            let fault = fields.next()?.to_owned();
+            let (tried, kept) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+            let times = fields.next()?.split_whitespace().map(|t| t.parse().ok()).collect::<Option<_>>()?;
+            Some((fault, Row { tried, kept, times }))
+        };
+        text.lines().map(row).collect::<Option<_>>().map(Self)
+    }
+}
+
+/// A rank's process ended, and nothing kept the others from seeing it.
+fn is_kill(fault: &str) -> bool {
+    fault.starts_with("kill ") && !fault.contains("before")
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.0.keys().map(|k| k.chars().count()).max().unwrap_or(0).max(5);
+        write!(f, "{:width$}   tried  as promised   p50 ms   p99 ms   max ms", "fault")?;
+        for (fault, row) in &self.0 {
+            write!(f, "\n{fault:width$}  {:6}  {:11}", row.tried, row.kept)?;
+            for quantile in [0.5, 0.99, 1.0] {
+                match row.at(quantile) {
+                    Some(t) => write!(f, " {t:8.1}")?,
+                    None => write!(f, " {:>8}", "-")?,
+                }
+            }
+        }
+        write!(f, "\n{:width$}  {:6}  {:11}", "all", self.tried(), self.tried() - self.broken())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_survive_the_way_between_processes() {
+        let mut table = Table::default();
+        table.add("kill in a call", true, &[1.5, 2.25]);
+        table.add("kill in a call", false, &[]);
+        table.add("launcher TERM", true, &[]);
+        assert_eq!(Table::read(&table.write()).as_ref(), Some(&table));
+        assert_eq!((table.tried(), table.broken()), (3, 1));
+        let mut twice = Table::read(&table.write()).unwrap();
+        twice.merge(table);
+        assert_eq!((twice.tried(), twice.broken()), (6, 2));
+        assert_eq!(Table::read("nonsense"), None);
+        let text = twice.to_string();
+        assert!(text.contains("kill in a call") && text.lines().count() == 4, "{text}");
+    }
+
+    #[test]
+    fn late_kills_are_found() {
+        let mut table = Table::default();
+        table.add("kill idle", true, &vec![10.0; 200]);
+        table.add("stop", true, &vec![1200.0; 200]);
+        table.add("kill before it joins", true, &vec![3000.0; 200]);
+        assert!(table.late().is_empty());
+        table.add("kill idle", true, &[300.0; 3]);
+        assert_eq!(table.late().len(), 1);
+    }
+}

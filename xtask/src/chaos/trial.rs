@@ -1,0 +1,360 @@
+//! One trial with a crew: the fault, and whether every rank was told what is promised, in time.
+
+use super::{
+    crew::{Crew, LONG, Play, pause},
+    fault::{Fault, Phase, Plan},
+    net::Listeners,
+    processes::{Said, monotonic},
+    strangers::Strangers,
+};
+use rustix::process::{Resource, Signal};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+/// How long a rank may be silent, in seconds: the default. A process that ends is found long before.
+pub(super) const PATIENT: f64 = 5.0;
+/// The same in trials of silence: `fast`.
+pub(super) const SILENCE: f64 = 1.0;
+/// No call blocks past the limit and this much, in milliseconds.
+pub(super) const SLACK: f64 = 1000.0;
+/// How long a group may take to close, in milliseconds.
+const CLOSED: f64 = 5000.0;
+/// How long the call after an error may take.
+const AGAIN: f64 = 250_000.0;
+
+/// What came of a trial.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Promises that were broken.
+    pub(super) broken: Vec<String>,
+    /// Milliseconds until each rank was told.
+    pub(super) times: Vec<f64>,
+    /// Another row of the table than its plan's.
+    pub(super) row: Option<&'static str>,
+    /// A death was told later than it is to be in 99 of 100 cases: worth a look, but no broken promise.
+    pub(super) slow: bool,
+    /// What was said, by whom, when.
+    pub(super) story: String,
+}
+
+impl Outcome {
+    pub(super) fn broke(&mut self, why: impl Into<String>) {
+        self.broken.push(why.into());
+    }
+}
+
+/// Milliseconds from `since` until it was said.
+pub(super) fn took(said: &Said, since: u64) -> f64 {
+    (said.at as f64 - since as f64) / 1e6
+}
+
+pub(super) fn is_error(out: &Said) -> bool {
+    out.field(0) != "ok"
+}
+
+/// Whether an error holds this rank to blame, by what it says to programs or, where no group came to be, in words.
+pub(super) fn names(out: &Said, rank: usize) -> bool {
+    let words = out.field(2);
+    // One that gave up tells on whose account.
+    let account = words.contains(&format!(" gave up: rank {rank} "));
+    if out.field(1) != "-" && !account {
+        return out.field(1) == rank.to_string();
+    }
+    let after = |word: &str| {
+        words.match_indices(word).any(|(at, _)| {
+            let rest = &words[at + word.len()..];
+            let number: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            number == rank.to_string()
+        })
+    };
+    after("rank ") || after("missing ") || missing(words).contains(&rank)
+}
+
+/// The ranks in "missing 1, 4-6 (never connected)".
+fn missing(words: &str) -> Vec<usize> {
+    let Some((_, list)) = words.split_once("missing ") else { return Vec::new() };
+    let list = list.split(" (").next().unwrap_or_default();
+    let range = |part: &str| {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        Some(from.trim().parse().ok()?..=to.trim().parse().ok()?)
+    };
+    list.split([',']).filter_map(range).flatten().collect()
+}
+
+pub(super) fn run(crew: &mut Crew, plan: &Plan) -> Result<Outcome, String> {
+    crew.ready(plan.size)?;
+    let mut outcome = Outcome::default();
+    let begun = monotonic();
+    match plan.fault {
+        Fault::Kill(phase) => kill(crew, plan, phase, Signal::KILL, &mut outcome),
+        Fault::Crash => {
+            let signal = plan.random.clone().pick(&[Signal::TERM, Signal::ILL, Signal::ABORT]);
+            kill(crew, plan, Phase::Call, signal, &mut outcome);
+        }
+        Fault::Files | Fault::Memory | Fault::FileSize => starve(crew, plan, &mut outcome)?,
+        Fault::FullShm => full(crew, plan, &mut outcome)?,
+        Fault::HostileJoin | Fault::HostileCall => strangers(crew, plan, &mut outcome),
+        Fault::PortTaken => super::silence::port_taken(crew, plan, &mut outcome)?,
+        _ => super::silence::run(crew, plan, &mut outcome)?,
+    }
+    look_after(crew, plan, &mut outcome);
+    outcome.slow &= plan.row().starts_with("kill");
+    if outcome.slow {
+        outcome.story = crew.story(begun);
+    }
+    if !outcome.broken.is_empty() {
+        outcome.story = crew.story(begun);
+        (0..plan.size).for_each(|rank| crew.end(rank));
+    }
+    Ok(outcome)
+}
+
+/// What is promised whatever happens: results are right, nothing is left.
+fn look_after(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
+    for said in &crew.heard {
+        if said.event == "wrong" {
+            outcome.broken.push(format!("rank {} got a wrong result in {}", said.rank, said.field(0)));
+        }
+        if said.event == "noise" && said.field(0).contains("panicked") {
+            outcome.broken.push(format!("a rank panicked: {}", said.field(0)));
+        }
+        if said.event == "closed" && said.field(0).parse().is_ok_and(|ms: f64| ms > CLOSED) {
+            outcome.broken.push(format!("rank {} took {} ms to close", said.rank, said.field(0)));
+        }
+        if said.event == "again" {
+            let late = said.field(1).parse().is_ok_and(|us: f64| us > AGAIN);
+            if said.field(0) != "same" || late {
+                let words = said.fields.join(" ");
+                outcome.broken.push(format!("rank {}: the call after an error: {words}", said.rank));
+            }
+        }
+    }
+    let others = plan.others();
+    let left = crew.leaks(others.clone());
+    outcome.broken.extend(left);
+    // Ranks that have closed everything listen nowhere.
+    let quiet = others.clone().filter(|r| crew.said(*r, "left").is_some()).count() == plan.size - 1;
+    if quiet && crew.processes.ended(crew.pid(plan.victim)).is_some() {
+        for rank in others {
+            let listeners = Listeners::of(crew.pid(rank));
+            if !listeners.is_empty() {
+                outcome.broke(format!("something still listens where rank {rank} runs: {listeners:?}"));
+                break;
+            }
+        }
+    }
+}
+
+/// Wait for what each of these ranks got of its call, and until they have closed; those that hang are ended.
+pub(super) fn outs(
+    crew: &mut Crew,
+    ranks: impl Iterator<Item = usize> + Clone,
+    within: f64,
+    outcome: &mut Outcome,
+) -> Vec<Said> {
+    let until = Instant::now() + Duration::from_secs_f64(within) + Duration::from_secs(6);
+    for rank in crew.hear("left", ranks.clone(), until) {
+        let what = if crew.said(rank, "out").is_some() { "closing" } else { "a call" };
+        if crew.said(rank, "wrong").is_none() {
+            outcome.broke(format!("rank {rank} hangs in {what}"));
+        }
+        crew.end(rank);
+    }
+    ranks.filter_map(|r| crew.said(r, "out").cloned()).collect()
+}
+
+fn kill(crew: &mut Crew, plan: &Plan, phase: Phase, signal: Signal, outcome: &mut Outcome) {
+    let (mut random, victim) = (plan.random.clone(), plan.victim);
+    let role = match phase {
+        Phase::Idle => "idle",
+        Phase::Close => "closing",
+        Phase::Join | Phase::Call => "ops",
+    };
+    let join = if phase == Phase::Join { 1.0 } else { 20.0 };
+    let port = crew.next_port();
+    let begun = monotonic();
+    crew.play(plan, port, Play { role, detection: PATIENT, join }, 0..plan.size);
+    match phase {
+        Phase::Join => pause(random.below(40_000)),
+        Phase::Close => {
+            crew.hear("ready", [victim].into_iter(), Instant::now() + LONG);
+            pause(random.below(3000));
+        }
+        Phase::Idle | Phase::Call => {
+            let missing = crew.hear("ready", 0..plan.size, Instant::now() + LONG);
+            if !missing.is_empty() {
+                outcome.broke(format!("ranks {missing:?} do not join"));
+            }
+            pause(random.below(60_000));
+        }
+    }
+    let killed = crew.signal(victim, signal);
+    if phase == Phase::Idle {
+        pause(random.below(200_000));
+        plan.others().for_each(|r| crew.tell(r, "call"));
+    }
+    crew.processes.wait(crew.pid(victim), Instant::now() + LONG);
+    let told = outs(crew, plan.others(), PATIENT + 1.0 + join.min(1.0), outcome);
+    // It may have been killed before it was known to anybody.
+    let unknown =
+        |out: &Said| phase == Phase::Join && out.field(0) == "join" && took(out, begun) > join * 900.0;
+    if told.iter().any(unknown) {
+        outcome.row = Some("kill before it is known");
+    }
+    for out in told {
+        let since = crew.said(out.rank, "called").map_or(killed, |c| c.at.max(killed));
+        let since = if unknown(&out) { begun + (join * 1e9) as u64 } else { since };
+        if !is_error(&out) {
+            // Its last call may have ended before.
+            if phase != Phase::Close {
+                outcome.broke(format!("rank {} did not notice the death of rank {victim}", out.rank));
+            }
+            continue;
+        }
+        if phase == Phase::Join && out.field(2).contains("rank 0's store") {
+            // Rank 0, at whose store they meet, knew of the death and had gone before this one was told.
+            outcome.times.push(took(&out, since));
+            continue;
+        }
+        judge(&out, plan, since, PATIENT * 1000.0 + SLACK, outcome);
+    }
+}
+
+/// An error in time that names the rank that was hit.
+pub(super) fn judge(out: &Said, plan: &Plan, since: u64, within: f64, outcome: &mut Outcome) {
+    let took = took(out, since);
+    outcome.times.push(took.max(0.0));
+    outcome.slow |= took > super::table::KILL_P99;
+    if took > within {
+        outcome.broke(format!("rank {} was told after {took:.0} ms, promised are {within:.0} ms", out.rank));
+    }
+    if !names(out, plan.victim) {
+        outcome.broke(format!("rank {} blames somebody else: {}", out.rank, out.field(2)));
+    }
+}
+
+/// All end their work in good order.
+pub(super) fn all_well(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
+    crew.tell(0, "end");
+    let told = outs(crew, 0..plan.size, 20.0, outcome);
+    for out in told.iter().filter(|o| is_error(o)) {
+        outcome.broke(format!("rank {} failed for nothing: {}", out.rank, out.field(2)));
+    }
+}
+
+/// A rank that lacks something joins and works, or every rank says that it did not.
+fn starve(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
+    let (mut random, victim) = (plan.random.clone(), plan.victim);
+    match plan.fault {
+        Fault::Files => {
+            let fds = format!("/proc/{}/fd", crew.pid(victim).as_raw_pid());
+            let open = fs::read_dir(fds).map_or(0, Iterator::count) as u64;
+            crew.limit(victim, Resource::Nofile, open + random.below(60))?;
+        }
+        Fault::Memory => {
+            let statm = format!("/proc/{}/statm", crew.pid(victim).as_raw_pid());
+            let pages = fs::read_to_string(statm).unwrap_or_default();
+            let pages: u64 = pages.split(' ').next().and_then(|p| p.parse().ok()).unwrap_or(0);
+            crew.limit(victim, Resource::As, pages * 4096 + random.below(16 << 20))?;
+        }
+        _ => crew.limit(victim, Resource::Fsize, random.below(1 << 20))?,
+    }
+    let (join, port) = (2.0, crew.next_port());
+    let begun = monotonic();
+    crew.play(plan, port, Play { role: "ops", detection: PATIENT, join }, 0..plan.size);
+    crew.hear("ready", [(victim + 1) % plan.size].into_iter(), Instant::now() + Duration::from_secs(3));
+    pause(random.below(30_000));
+    crew.tell(0, "end");
+    crew.tell((victim + 1) % plan.size, "end");
+    let told = outs(crew, plan.others(), join + PATIENT + 1.0, outcome);
+    let failed = told.iter().filter(|o| is_error(o)).map(|o| o.at).min();
+    for out in &told {
+        // A store without descriptors cannot know who waits to be let in.
+        if victim == 0 && out.field(2).contains("missing rank") {
+            continue;
+        }
+        match (is_error(out), failed) {
+            (true, Some(first)) => {
+                // Its trouble begins somewhere before the first rank is told; the join deadline bounds that.
+                let bound = join * 1000.0 + SLACK;
+                judge(out, plan, if took(out, begun) <= bound { begun } else { first }, bound, outcome);
+            }
+            (false, Some(_)) => outcome.broke(format!("rank {} did not notice what others did", out.rank)),
+            _ => {}
+        }
+    }
+    // Times that mean nothing: when the rank began to lack something is not known.
+    outcome.times.clear();
+    crew.end(victim);
+    Ok(())
+}
+
+/// Groups need no room in these folders.
+fn full(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
+    let files = ["/dev/shm/filler", "/tmp/filler"];
+    for file in files {
+        // As much as there is room for; the error is the point.
+        let _ = fs::write(file, vec![1; 2 * super::lane::ROOM]);
+    }
+    let port = crew.next_port();
+    crew.play(plan, port, Play { role: "ops", detection: PATIENT, join: 20.0 }, 0..plan.size);
+    let missing = crew.hear("ready", 0..plan.size, Instant::now() + LONG);
+    if !missing.is_empty() {
+        outcome.broke(format!("ranks {missing:?} do not join"));
+    }
+    pause(20_000);
+    all_well(crew, plan, outcome);
+    files.iter().try_for_each(fs::remove_file).map_err(|e| format!("cannot remove the filler: {e}"))
+}
+
+/// Who does not belong to the job disturbs nobody.
+fn strangers(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
+    let mut random = plan.random.clone();
+    let port = crew.next_port();
+    let early = plan.fault == Fault::HostileJoin;
+    let mut strangers = Strangers::new(random.next());
+    if early {
+        // The first rank waits for the others, among strangers.
+        crew.play(plan, port, Play { role: "ops", detection: PATIENT, join: 20.0 }, [0]);
+        pause(random.below(20_000));
+        strangers.visit(&Listeners::of(crew.pid(0)), 30);
+        crew.play(plan, port, Play { role: "ops", detection: PATIENT, join: 20.0 }, 1..plan.size);
+        pause(random.below(10_000));
+        strangers.visit(&Listeners::of(crew.pid(0)), 30);
+    } else {
+        crew.play(plan, port, Play { role: "ops", detection: PATIENT, join: 20.0 }, 0..plan.size);
+    }
+    let missing = crew.hear("ready", 0..plan.size, Instant::now() + LONG);
+    if !missing.is_empty() {
+        outcome.broke(format!("ranks {missing:?} do not join"));
+    }
+    for _ in 0..3 {
+        strangers.visit(&Listeners::of(crew.pid(0)), 30);
+        pause(random.below(10_000));
+    }
+    all_well(crew, plan, outcome);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn out(kind: &str, culprit: &str, words: &str) -> Said {
+        let fields = [kind, culprit, words].map(str::to_owned).into();
+        Said { by: 0, event: "out".into(), rank: 0, at: 0, fields }
+    }
+
+    #[test]
+    fn whom_an_error_names() {
+        assert!(names(&out("lost", "3", "rank 3 died"), 3));
+        assert!(!names(&out("lost", "1", "rank 1 died (seen by rank 3)"), 3));
+        assert!(names(
+            &out("join", "-", "only 2 of 5 ranks joined within 1 s: missing 1, 3-4 (never connected)"),
+            4
+        ));
+        assert!(names(&out("join", "-", "rank 12 ended while the ranks were connecting"), 12));
+        assert!(!names(&out("join", "-", "rank 12 ended while the ranks were connecting"), 1));
+    }
+}
