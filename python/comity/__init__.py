@@ -14,7 +14,7 @@ are; see `comity.Group`. `comity.mlx` has the layers and gradients of MLX, `comi
 Importing this imports no framework.
 """
 
-from comity import _core, errors
+from comity import _core, _torch, errors
 from comity._functions import (
     all_gather,
     all_gather_object,
@@ -59,6 +59,7 @@ from comity.errors import (
 )
 
 __version__ = _core.VERSION
+_torch.watch()
 
 __all__ = [
     "Aborted",

@@ -105,6 +105,10 @@ class Group:
     def split(self, color: int | None, key: int = 0) -> Group | None:
         """Every rank calls this; ranks of one color form a group, by key and rank. None as color: no group."""
 
+    def subgroup(self, members: Sequence[int], label: int, *, timeout: float | None = None) -> Group:
+        """The group of these ranks, in this order, which only they make, also while calls of this group are under way. `timeout`: how long
+        the others may take to come; also the new group's limit."""
+
     def close(self) -> None:
         """Leave: calls under way and later ones raise `Closed`. Waits for nobody."""
 

@@ -1,7 +1,7 @@
 //! The group that this process belongs to, and how it is told in a line.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{BackendKind, Config, Error, Group, Result, Secure};
+use comity::{BackendKind, Config, Error, Group, Result, Secure, cuda::Cuda};
 use std::collections::BTreeSet;
 
 /// The version of this command and of the library in it.
@@ -38,6 +38,34 @@ pub(crate) fn join(backend: Option<BackendKind>, trust: &Trust) -> Result<Group>
         config = config.backend(backend);
     }
     config.connect()
+}
+
+/// Where the buffers of a check or a benchmark are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DeviceKind {
+    #[default]
+    Host,
+    Cuda,
+}
+
+/// As [`join`], with a stream of this rank's device where buffers are to be there.
+pub(crate) fn join_for(
+    backend: Option<BackendKind>,
+    device: DeviceKind,
+    trust: &Trust,
+) -> Result<(Group, Option<Cuda>)> {
+    if device == DeviceKind::Host {
+        return Ok((join(backend, trust)?, None));
+    }
+    if backend.is_some_and(|b| b != BackendKind::Nccl) {
+        return Err(Error::Config("--device cuda goes with --backend nccl".into()));
+    }
+    let group = join(Some(BackendKind::Nccl), trust)?;
+    let Some(device) = group.device() else {
+        return Err(Error::Config("--device cuda needs two ranks or more: comity launch -n 2 -- ...".into()));
+    };
+    let cuda = Cuda::open(device)?;
+    Ok((group, Some(cuda)))
 }
 
 /// The value of `--backend`.

@@ -193,6 +193,20 @@ impl Group {
         Ok(made.map(|g| Self::new(g, name)))
     }
 
+    #[pyo3(signature = (members, label, *, timeout=None))]
+    fn subgroup(
+        &self,
+        py: Python<'_>,
+        members: Vec<usize>,
+        label: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        let group = self.limited(py, timeout)?;
+        let name = format!("{}/{members:?}", self.name);
+        let made = watched(py, move || group.subgroup(&members, label), |_| ())?;
+        Ok(Self::new(made, name))
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let group = self.open(py)?;
         py.detach(|| group.close());

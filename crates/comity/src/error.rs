@@ -229,6 +229,16 @@ pub enum Misuse {
         /// The group's size.
         size: usize,
     },
+    /// A list of members that no group can have.
+    #[error(
+        "the members must be ranks of a group of {size}, each once, and rank {rank}, which calls, among them"
+    )]
+    Members {
+        /// This rank.
+        rank: usize,
+        /// The group's size.
+        size: usize,
+    },
     /// A list of counts has the wrong length.
     #[error("{got} counts were given for {size} ranks")]
     Counts {
@@ -246,8 +256,15 @@ pub enum Misuse {
     /// A tag outside the range for users.
     #[error("tag {0} is above {max}", max = crate::MAX_TAG)]
     Tag(u32),
+    /// Two buffers of one call are in different places.
+    #[error(
+        "the source is in {0} and the destination in {1}; they must be in the same memory, on the same stream"
+    )]
+    Places(String, String),
     /// Memory this backend cannot reach.
-    #[error("the buffer lives in {0}, which this backend does not reach; copy it to host memory")]
+    #[error(
+        "the buffer lives in {0}, which this group does not reach; copy it to host memory, or use the nccl backend and its device (Group::device)"
+    )]
     Place(String),
 }
 

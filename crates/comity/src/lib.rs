@@ -44,6 +44,8 @@ mod blame;
 pub mod boot;
 mod call;
 mod config;
+#[doc(hidden)]
+pub mod cuda;
 mod dtype;
 mod engine;
 mod error;

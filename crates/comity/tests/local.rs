@@ -178,6 +178,30 @@ fn splits_nest_and_run_side_by_side() {
 }
 
 #[test]
+fn subgroups_need_their_members_only() {
+    ok(run(4, |g| {
+        // Ranks 0 and 3 make a pair while the others are busy elsewhere, and in the middle of the group's own call.
+        let busy = g.spawn(|g| g.barrier());
+        if g.rank() % 3 == 0 {
+            let pair = g.subgroup(&[3, 0], 7)?;
+            let other = g.subgroup(&[3, 0], 8)?;
+            assert_eq!((pair.rank(), pair.size()), (usize::from(g.rank() == 0), 2));
+            for (group, add) in [(&pair, 1), (&other, 2)] {
+                let mut x = [g.rank() as u32 + add];
+                group.all_reduce(&mut x, ReduceOp::Sum)?;
+                assert_eq!(x[0], 3 + 2 * add);
+            }
+        }
+        for wrong in [&[][..], &[4, g.rank()], &[g.rank(), g.rank()], &[(g.rank() + 1) % 4]] {
+            let out = g.subgroup(wrong, 1).map(|_| ());
+            assert!(matches!(out, Err(Error::Misuse { misuse: Misuse::Members { .. }, .. })), "{wrong:?}");
+        }
+        assert_eq!(g.subgroup(&[g.rank()], 1)?.size(), 1);
+        busy.wait()
+    }));
+}
+
+#[test]
 fn background_work_keeps_its_turn() {
     ok(run(3, |g| {
         let pending: Vec<_> = (0..50u32)

@@ -31,7 +31,7 @@ struct Step {
     run: fn() -> Outcome,
 }
 
-const STEPS: [Step; 17] = [
+const STEPS: &[Step] = &[
     Step {
         name: "requirements",
         about: "install the programs that the tests use",

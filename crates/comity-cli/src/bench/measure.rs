@@ -48,6 +48,7 @@ pub(super) fn measure<T: Sample>(
     for _ in 0..warmup {
         cell.step()?;
     }
+    cell.finish()?;
     let steps = match limits.iters {
         Some(calls) => calls.div_ceil(cell.op.calls()),
         None => {
@@ -56,14 +57,15 @@ pub(super) fn measure<T: Sample>(
             for _ in 0..rehearsal {
                 cell.step()?;
             }
+            cell.finish()?;
             // Rank 0 decides for everybody.
             let mut each = [start.elapsed().as_secs_f64() / f64::from(rehearsal)];
             group.broadcast(&mut each, 0)?;
             ((limits.budget / each[0].max(1e-9)) as usize).max(LEAST_STEPS)
         }
     };
-    let batch = steps.div_ceil(MOST_SAMPLES);
-    let samples = steps / batch;
+    let batch = limits.batch.unwrap_or_else(|| steps.div_ceil(MOST_SAMPLES));
+    let samples = (steps / batch).max(1);
     let mut times = Vec::with_capacity(samples);
     group.barrier()?;
     let (busy_before, before) = (busy(), cpu());
@@ -73,6 +75,7 @@ pub(super) fn measure<T: Sample>(
         for _ in 0..batch {
             cell.step()?;
         }
+        cell.finish()?;
         let now = Instant::now();
         times.push((now - last).as_nanos() as f64);
         last = now;

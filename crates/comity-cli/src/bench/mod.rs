@@ -15,7 +15,7 @@ use crate::{
     size::Sizes,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{BackendKind, DType, Error, Group, ReduceOp, Result};
+use comity::{BackendKind, DType, Error, Group, ReduceOp, Result, cuda::Cuda};
 use measure::measure;
 use op::{Cell, Op};
 use raw::Raw;
@@ -73,6 +73,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = here::backend_parser())]
     backend: Option<BackendKind>,
 
+    /// The memory of the buffers: of the host, or of a CUDA device for each rank, with NCCL
+    #[arg(long, value_enum, value_name = "KIND", default_value_t)]
+    device: here::DeviceKind,
+
+    /// Calls in one sample, waited for together where they run on a device [default: 1, more for short calls]
+    #[arg(long, value_name = "N", value_parser = count)]
+    batch: Option<usize>,
+
     /// One JSON object for each row
     #[arg(long)]
     json: bool,
@@ -111,6 +119,8 @@ struct Limits {
     budget: f64,
     iters: Option<usize>,
     warmup: Option<u32>,
+    /// Steps in a sample.
+    batch: Option<usize>,
 }
 
 /// `comity bench`; the exit code.
@@ -119,8 +129,8 @@ pub(crate) fn bench(args: Args) -> u8 {
         eprintln!("comity bench: --op {} is not defined on --dtype {}", args.op, args.dtype);
         return 2;
     }
-    let group = match here::join(args.backend, &args.trust) {
-        Ok(g) => g,
+    let (group, device) = match here::join_for(args.backend, args.device, &args.trust) {
+        Ok(j) => j,
         Err(e) => return here::failed("bench", &e),
     };
     let raw = match args.raw.as_deref().map(|tag| Raw::create(tag, group.rank())).transpose() {
@@ -139,14 +149,20 @@ pub(crate) fn bench(args: Args) -> u8 {
             let _ = out.flush();
         }
     };
-    match table(&group, &args, raw, say) {
+    match table(&group, device.as_ref(), &args, raw, say) {
         Ok(wrong) => u8::from(wrong > 0),
         Err(e) => here::failed("bench", &e),
     }
 }
 
 /// The whole table; how many elements were wrong.
-fn table(group: &Group, args: &Args, mut raw: Option<Raw>, mut say: impl FnMut(String)) -> Result<u64> {
+fn table(
+    group: &Group,
+    device: Option<&Cuda>,
+    args: &Args,
+    mut raw: Option<Raw>,
+    mut say: impl FnMut(String),
+) -> Result<u64> {
     let n = group.size();
     let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     if !args.json {
@@ -157,7 +173,7 @@ fn table(group: &Group, args: &Args, mut raw: Option<Raw>, mut say: impl FnMut(S
     let world = json!({
         "version": here::VERSION, "date": date, "ranks": n, "hosts": here::hosts(group), "links": here::links(group),
     });
-    let limits = Limits { budget: args.budget, iters: args.iters, warmup: args.warmup };
+    let limits = Limits { budget: args.budget, iters: args.iters, warmup: args.warmup, batch: args.batch };
     let mut wrong = 0;
     for op in ops(&args.ops) {
         if !args.json {
@@ -170,7 +186,7 @@ fn table(group: &Group, args: &Args, mut raw: Option<Raw>, mut say: impl FnMut(S
                 continue;
             }
             let samples = with_type!(args.dtype, T => {
-                measure(group, &mut Cell::<T>::new(op, args.op, group, count), bytes, &limits)
+                measure(group, &mut Cell::<T>::new(op, args.op, group, count, device)?, bytes, &limits)
             })?;
             if let Some(raw) = &mut raw {
                 raw.write(op, asked, n, &samples)?;
@@ -234,7 +250,7 @@ mod tests {
                     let args = &args;
                     s.spawn(move || {
                         let mut lines = Vec::new();
-                        assert_eq!(table(&g, args, None, |line| lines.push(line)), Ok(0));
+                        assert_eq!(table(&g, None, args, None, |line| lines.push(line)), Ok(0));
                         lines
                     })
                 })

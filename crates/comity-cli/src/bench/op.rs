@@ -1,7 +1,10 @@
 //! The operations of the benchmark: one call, whether it was right, and what its speed counts as.
 
 use crate::check::value::{Data, Deal, Give, Sample};
-use comity::{Group, ReduceOp, Result};
+use comity::{
+    Group, ReduceOp, Result,
+    cuda::{Buffer, Cuda},
+};
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,11 +110,26 @@ pub(super) struct Cell<'a, T> {
     full: Vec<T>,
     /// The other one: a part, or of the same size.
     other: Vec<T>,
+    /// Where the calls work instead, if anywhere.
+    there: Option<There>,
+}
+
+/// The two buffers in a device's memory.
+struct There {
+    cuda: Cuda,
+    full: Buffer,
+    other: Buffer,
 }
 
 impl<'a, T: Sample> Cell<'a, T> {
     /// `count` elements in all; a multiple of the group's size where there are parts.
-    pub(super) fn new(op: Op, reduce: ReduceOp, group: &'a Group, count: usize) -> Self {
+    pub(super) fn new(
+        op: Op,
+        reduce: ReduceOp,
+        group: &'a Group,
+        count: usize,
+        device: Option<&Cuda>,
+    ) -> Result<Self> {
         let other = match op {
             Op::AllToAll | Op::SendRecv | Op::PingPong => count,
             _ if op.has_parts() => count / group.size(),
@@ -119,7 +137,61 @@ impl<'a, T: Sample> Cell<'a, T> {
         };
         // Written, not only reserved: the first touch of a page is no part of a call.
         let touched = |n: usize| (0..n).map(|i| T::any(i as u64)).collect();
-        Self { op, reduce, group, full: touched(count), other: touched(other) }
+        let (full, other): (Vec<T>, Vec<T>) = (touched(count), touched(other));
+        let there = device.map(|cuda| {
+            let mut there = There {
+                full: cuda.buffer(size_of_val(full.as_slice()))?,
+                other: cuda.buffer(size_of_val(other.as_slice()))?,
+                cuda: cuda.clone(),
+            };
+            there.full.write(&full)?;
+            there.other.write(&other)?;
+            Ok(there)
+        });
+        Ok(Self { op, reduce, group, full, other, there: there.transpose()? })
+    }
+
+    /// Wait until what the calls put on the device's stream is done.
+    pub(super) fn finish(&self) -> Result<()> {
+        self.there.as_ref().map_or(Ok(()), |t| t.cuda.finish())
+    }
+
+    /// As [`call`](Self::call), on the device's buffers.
+    fn call_there(
+        group: &Group,
+        op: Op,
+        reduce: ReduceOp,
+        root: usize,
+        there: &mut There,
+        lens: (usize, usize),
+    ) -> Result<()> {
+        let (g, me, n, t) = (group, group.rank(), group.size(), T::DTYPE);
+        let There { full, other, .. } = there;
+        let (len, part) = lens;
+        let at_root = |len: usize| if me == root { len } else { 0 };
+        match op {
+            Op::AllReduce => g.all_reduce(full.view_mut(t, len), reduce),
+            Op::AllGather => g.all_gather(other.view(t, part), full.view_mut(t, len)),
+            Op::ReduceScatter => g.reduce_scatter(full.view(t, len), other.view_mut(t, part), reduce),
+            Op::Broadcast => g.broadcast(full.view_mut(t, len), root),
+            Op::Reduce => g.reduce(full.view_mut(t, len), reduce, root),
+            Op::AllToAll => g.all_to_all(full.view(t, len), other.view_mut(t, part)),
+            Op::Gather => g.gather(other.view(t, part), full.view_mut(t, at_root(len)), root),
+            Op::Scatter => g.scatter(full.view(t, at_root(len)), other.view_mut(t, part), root),
+            Op::SendRecv if n > 1 => {
+                g.exchange(full.view(t, len), (me + 1) % n, other.view_mut(t, part), (me + n - 1) % n, 0)
+            }
+            Op::PingPong if n > 1 && me == 0 => {
+                g.send(full.view(t, len), 1, 0)?;
+                g.recv(other.view_mut(t, part), 1, 0)
+            }
+            Op::PingPong if me == 1 => {
+                g.recv(other.view_mut(t, part), 0, 0)?;
+                g.send(full.view(t, len), 0, 0)
+            }
+            Op::SendRecv | Op::PingPong => Ok(()),
+            Op::Barrier => g.barrier(),
+        }
     }
 
     /// What is timed.
@@ -132,6 +204,10 @@ impl<'a, T: Sample> Cell<'a, T> {
     }
 
     fn call(&mut self, root: usize) -> Result<()> {
+        if let Some(there) = &mut self.there {
+            let lens = (self.full.len(), self.other.len());
+            return Self::call_there(self.group, self.op, self.reduce, root, there, lens);
+        }
         let (g, full, other) = (self.group, &mut self.full, &mut self.other);
         let (me, n) = (g.rank(), g.size());
         let at_root = me == root;
@@ -175,7 +251,15 @@ impl<'a, T: Sample> Cell<'a, T> {
         let gives_part = matches!(self.op, Op::AllGather | Op::Gather);
         let source = if gives_part { &mut self.other } else { &mut self.full };
         source.iter_mut().enumerate().for_each(|(i, x)| *x = of(me, i));
+        if let Some(there) = &mut self.there {
+            there.full.write(&self.full)?;
+            there.other.write(&self.other)?;
+        }
         self.call(0)?;
+        if let Some(there) = &self.there {
+            there.full.read(&mut self.full)?;
+            there.other.read(&mut self.other)?;
+        }
         let (full, other) = (&self.full, &self.other);
         let (each, prev) = (len / n, (me + n - 1) % n);
         let wrong = match self.op {
@@ -193,6 +277,10 @@ impl<'a, T: Sample> Cell<'a, T> {
         };
         self.full.fill(T::any(0));
         self.other.fill(T::any(0));
+        if let Some(there) = &mut self.there {
+            there.full.write(&self.full)?;
+            there.other.write(&self.other)?;
+        }
         Ok(wrong)
     }
 }

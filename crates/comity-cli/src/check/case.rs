@@ -3,6 +3,7 @@
 use super::{
     Options,
     report::Difference,
+    through::Through,
     value::{Data, Deal, Give, Sample},
 };
 use comity::{DType, Group, ReduceOp, Result};
@@ -16,6 +17,8 @@ const SMALL: usize = 1000;
 /// A row of the table: one method of the group, on every type and size.
 pub(super) struct Row<'a> {
     pub(super) group: &'a Group,
+    /// What makes the calls that are checked.
+    pub(super) via: Through<'a>,
     pub(super) options: &'a Options,
     pub(super) name: &'static str,
     /// Calls, the same number on every rank.
@@ -40,7 +43,8 @@ pub(super) struct Case {
 
 impl<'a> Row<'a> {
     pub(super) fn new(group: &'a Group, options: &'a Options, name: &'static str) -> Self {
-        Self { group, options, name, cases: 0, dtypes: Vec::new(), sizes: None, wrong: 0, first: None }
+        let via = Through::new(group, options.device.clone());
+        Self { group, via, options, name, cases: 0, dtypes: Vec::new(), sizes: None, wrong: 0, first: None }
     }
 
     pub(super) fn n(&self) -> usize {

@@ -19,6 +19,7 @@ mod pairs;
 mod parts;
 mod reduce;
 mod report;
+mod through;
 pub(crate) mod value;
 
 pub use report::{Difference, Line, Report};
@@ -26,7 +27,7 @@ pub use report::{Difference, Line, Report};
 use crate::here;
 use case::Row;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{BackendKind, DType, Group, Result};
+use comity::{BackendKind, DType, Group, Result, cuda::Cuda};
 use report::merge;
 use std::{io::Write, time::Instant};
 
@@ -92,6 +93,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = here::backend_parser())]
     backend: Option<BackendKind>,
 
+    /// The memory of the buffers: of the host, or of a CUDA device for each rank, with NCCL
+    #[arg(long, value_enum, value_name = "KIND", default_value_t)]
+    device: here::DeviceKind,
+
     /// Fewer sizes
     #[arg(long)]
     quick: bool,
@@ -142,11 +147,20 @@ pub struct Options {
     pub large: bool,
     /// The seed of the data, the same on every rank.
     pub seed: u64,
+    /// By way of this device's memory.
+    pub device: Option<Cuda>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { ops: Vec::new(), dtypes: DType::ALL.to_vec(), quick: false, large: false, seed: 0 }
+        Self {
+            ops: Vec::new(),
+            dtypes: DType::ALL.to_vec(),
+            quick: false,
+            large: false,
+            seed: 0,
+            device: None,
+        }
     }
 }
 
@@ -192,11 +206,20 @@ pub fn run_with(group: &Group, options: &Options, each: &mut dyn FnMut(&Line)) -
 /// `comity check`; the exit code.
 pub(crate) fn check(args: Args) -> u8 {
     let dtypes = if args.dtypes.is_empty() { DType::ALL.to_vec() } else { args.dtypes };
-    let options = Options { ops: args.ops, dtypes, quick: args.quick, large: args.large, seed: args.seed };
-    let group = match here::join(args.backend, &args.trust) {
-        Ok(g) => g,
+    let options = Options {
+        ops: args.ops,
+        dtypes,
+        quick: args.quick,
+        large: args.large,
+        seed: args.seed,
+        device: None,
+    };
+    let joined = here::join_for(args.backend, args.device, &args.trust);
+    let (group, device) = match joined {
+        Ok(j) => j,
         Err(e) => return here::failed("check", &e),
     };
+    let options = Options { device, ..options };
     let speaks = group.rank() == 0;
     let mut out = std::io::stdout();
     // A reader that went away is no reason to leave the others waiting for this rank.

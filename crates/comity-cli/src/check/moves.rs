@@ -41,7 +41,7 @@ pub(super) fn broadcast(row: &mut Row<'_>) -> Result<()> {
             let of = held::<T>(row);
             let case = Case { root: Some(root), ..row.case::<T>(count) };
             let mut buf = Buf::new(count, |i| of(me, i));
-            row.group.broadcast(buf.get_mut(), root)?;
+            row.via.broadcast(buf.get_mut(), root)?;
             row.expect(&case, buf.get(), |i| of(root, i));
             row.expect_guarded(&case, &buf);
         }
@@ -56,7 +56,7 @@ pub(super) fn all_gather(row: &mut Row<'_>) -> Result<()> {
         let case = row.case::<T>(count);
         let src = Buf::new(count, |i| of(me, i));
         let mut dst = Buf::stale(n * count);
-        row.group.all_gather(src.get(), dst.get_mut())?;
+        row.via.all_gather(src.get(), dst.get_mut())?;
         row.expect(&case, dst.get(), |i| of(i / count, i % count));
         row.expect_guarded(&case, &dst);
         row.expect_everywhere(&case, dst.get())
@@ -70,7 +70,7 @@ pub(super) fn all_gather_in_place(row: &mut Row<'_>) -> Result<()> {
         let case = row.case::<T>(count);
         let mut buf = Buf::stale(n * count);
         buf.get_mut()[me * count..][..count].iter_mut().enumerate().for_each(|(i, x)| *x = of(me, i));
-        row.group.all_gather_in_place(buf.get_mut())?;
+        row.via.all_gather_in_place(buf.get_mut())?;
         row.expect(&case, buf.get(), |i| of(i / count, i % count));
         row.expect_guarded(&case, &buf);
         Ok(())
@@ -86,7 +86,7 @@ pub(super) fn all_gather_v(row: &mut Row<'_>) -> Result<()> {
             let case = row.case::<T>(count);
             let src = Buf::new(counts[me], |i| of(me, i));
             let mut dst = Buf::stale(counts.iter().sum());
-            row.group.all_gather_v(src.get(), dst.get_mut(), &counts)?;
+            row.via.all_gather_v(src.get(), dst.get_mut(), &counts)?;
             let want: Vec<T> =
                 (0..n).flat_map(|r| (0..counts[r]).map(move |i| (r, i))).map(|(r, i)| of(r, i)).collect();
             row.expect(&case, dst.get(), |i| want[i]);
@@ -105,7 +105,7 @@ pub(super) fn gather(row: &mut Row<'_>) -> Result<()> {
             let case = Case { root: Some(root), ..row.case::<T>(count) };
             let src = Buf::new(count, |i| of(me, i));
             let mut dst = Buf::stale(if me == root { n * count } else { 0 });
-            row.group.gather(src.get(), dst.get_mut(), root)?;
+            row.via.gather(src.get(), dst.get_mut(), root)?;
             row.expect(&case, dst.get(), |i| of(i / count, i % count));
             row.expect_guarded(&case, &dst);
         }
@@ -122,7 +122,7 @@ pub(super) fn scatter(row: &mut Row<'_>) -> Result<()> {
             let case = Case { root: Some(root), ..row.case::<T>(count) };
             let src = Buf::new(if me == root { n * count } else { 0 }, |i| of(root, i));
             let mut dst = Buf::stale(count);
-            row.group.scatter(src.get(), dst.get_mut(), root)?;
+            row.via.scatter(src.get(), dst.get_mut(), root)?;
             row.expect(&case, dst.get(), |i| of(root, me * count + i));
             row.expect_guarded(&case, &dst);
         }
@@ -137,7 +137,7 @@ pub(super) fn all_to_all(row: &mut Row<'_>) -> Result<()> {
         let case = row.case::<T>(count);
         let src = Buf::new(n * count, |i| of(me, i));
         let mut dst = Buf::stale(n * count);
-        row.group.all_to_all(src.get(), dst.get_mut())?;
+        row.via.all_to_all(src.get(), dst.get_mut())?;
         row.expect(&case, dst.get(), |i| of(i / count, me * count + i % count));
         row.expect_guarded(&case, &dst);
         Ok(())
@@ -150,7 +150,7 @@ pub(super) fn all_to_all_in_place(row: &mut Row<'_>) -> Result<()> {
         let (me, n, of) = (row.rank(), row.n(), held::<T>(row));
         let case = row.case::<T>(count);
         let mut buf = Buf::new(n * count, |i| of(me, i));
-        row.group.all_to_all_in_place(buf.get_mut())?;
+        row.via.all_to_all_in_place(buf.get_mut())?;
         row.expect(&case, buf.get(), |i| of(i / count, me * count + i % count));
         row.expect_guarded(&case, &buf);
         Ok(())
@@ -171,7 +171,7 @@ pub(super) fn all_to_all_v(row: &mut Row<'_>) -> Result<()> {
         let want: Vec<T> = (0..n).flat_map(|from| (0..into[from]).map(move |k| at(from, me, k))).collect();
         let src = Buf::new(sent.len(), |i| sent[i]);
         let mut dst = Buf::stale(want.len());
-        row.group.all_to_all_v(src.get(), &out, dst.get_mut(), &into)?;
+        row.via.all_to_all_v(src.get(), &out, dst.get_mut(), &into)?;
         row.expect(&case, dst.get(), |i| want[i]);
         row.expect_guarded(&case, &dst);
         Ok(())

@@ -17,7 +17,7 @@ fn pairs(n: usize) -> Vec<(usize, usize)> {
 /// Every type and size from rank to rank.
 pub(super) fn send_recv(row: &mut Row<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut Row<'_>, count: usize, (from, to): (usize, usize)) -> Result<()> {
-        let (g, me, deal) = (row.group, row.rank(), row.deal());
+        let (g, me, deal) = (row.via.clone(), row.rank(), row.deal());
         let of = |i| T::any(deal.draw(from, i));
         let case = Case { root: Some(from), note: "root is the sender", ..row.case::<T>(count) };
         if me == from {
@@ -52,7 +52,7 @@ pub(super) fn exchange(row: &mut Row<'_>) -> Result<()> {
         let (to, from) = ((me + distance) % n, (me + n - distance) % n);
         let src = Buf::new(count, |i| of(me, i));
         let mut dst = Buf::stale(count);
-        row.group.exchange(src.get(), to, dst.get_mut(), from, 3)?;
+        row.via.exchange(src.get(), to, dst.get_mut(), from, 3)?;
         row.expect(&case, dst.get(), |i| of(from, i));
         row.expect_guarded(&case, &dst);
         Ok(())
@@ -73,7 +73,7 @@ pub(super) fn exchange(row: &mut Row<'_>) -> Result<()> {
 
 /// Messages of one tag in order, those of other tags before them; also ones longer than what a link holds.
 pub(super) fn tags(row: &mut Row<'_>) -> Result<()> {
-    let (g, me) = (row.group, row.rank());
+    let (g, me) = (row.via.clone(), row.rank());
     let long = if row.options.quick { 300_001 } else { 3_000_001 };
     for (from, to) in pairs(row.n()) {
         for count in [1, 1000, long] {

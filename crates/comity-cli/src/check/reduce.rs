@@ -107,7 +107,7 @@ fn expect_again<T: Sample>(row: &mut Row<'_>, case: &Case, first: &[T], again: &
 
 pub(super) fn all_reduce(row: &mut Row<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut Row<'_>, on: On) -> Result<()> {
-        let (g, me) = (row.group, row.rank());
+        let (g, me) = (row.via.clone(), row.rank());
         let of = given::<T>(row.deal(), on.data, on.op, row.n());
         let case = on.case::<T>(row, None);
         let mut buf = Buf::new(on.count, |i| of(me, i));
@@ -132,7 +132,7 @@ pub(super) fn all_reduce_into(row: &mut Row<'_>) -> Result<()> {
         let case = on.case::<T>(row, None);
         let src = Buf::new(on.count, |i| of(me, i));
         let mut dst = Buf::stale(on.count);
-        row.group.all_reduce_into(src.get(), dst.get_mut(), on.op)?;
+        row.via.all_reduce_into(src.get(), dst.get_mut(), on.op)?;
         judge(row, &case, on, dst.get(), 0, &of);
         row.expect_guarded(&case, &dst);
         row.expect(&Case { note: "the source", ..case }, src.get(), |i| of(me, i));
@@ -151,7 +151,7 @@ pub(super) fn reduce(row: &mut Row<'_>) -> Result<()> {
             let of = given::<T>(row.deal(), on.data, on.op, row.n());
             let case = on.case::<T>(row, Some(root));
             let mut buf = Buf::new(on.count, |i| of(me, i));
-            row.group.reduce(buf.get_mut(), on.op, root)?;
+            row.via.reduce(buf.get_mut(), on.op, root)?;
             if me == root {
                 judge(row, &case, on, buf.get(), 0, &of);
             } else {
@@ -167,7 +167,7 @@ pub(super) fn reduce(row: &mut Row<'_>) -> Result<()> {
 
 pub(super) fn reduce_scatter(row: &mut Row<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut Row<'_>, on: On) -> Result<()> {
-        let (g, me, n) = (row.group, row.rank(), row.n());
+        let (g, me, n) = (row.via.clone(), row.rank(), row.n());
         let of = given::<T>(row.deal(), on.data, on.op, n);
         let case = on.case::<T>(row, None);
         let src = Buf::new(n * on.count, |i| of(me, i));
@@ -191,7 +191,7 @@ pub(super) fn reduce_scatter_in_place(row: &mut Row<'_>) -> Result<()> {
         let of = given::<T>(row.deal(), on.data, on.op, n);
         let case = on.case::<T>(row, None);
         let mut buf = Buf::new(n * on.count, |i| of(me, i));
-        row.group.reduce_scatter_in_place(buf.get_mut(), on.op)?;
+        row.via.reduce_scatter_in_place(buf.get_mut(), on.op)?;
         let (before, rest) = buf.get().split_at(me * on.count);
         let (own, after) = rest.split_at(on.count);
         judge(row, &case, on, own, me * on.count, &of);
@@ -213,7 +213,7 @@ pub(super) fn reduce_scatter_v(row: &mut Row<'_>) -> Result<()> {
             let from: usize = counts[..me].iter().sum();
             let src = Buf::new(counts.iter().sum(), |i| of(me, i));
             let mut dst = Buf::stale(counts[me]);
-            row.group.reduce_scatter_v(src.get(), dst.get_mut(), &counts, on.op)?;
+            row.via.reduce_scatter_v(src.get(), dst.get_mut(), &counts, on.op)?;
             judge(row, &case, on, dst.get(), from, &of);
             row.expect_guarded(&case, &dst);
         }

@@ -1,6 +1,6 @@
 //! Plans over links: the backend that needs nothing but memory and sockets.
 
-use super::{Alarm, Backend, Bufs, Call};
+use super::{Alarm, Backend, Bufs, Call, Door, company::Company};
 use crate::{
     CallInfo, DType, Error, LinkKind, Op, Peer, Result,
     boot::World,
@@ -53,6 +53,62 @@ struct Key {
 }
 
 impl Fabric {
+    /// The members as other backends around this one see them.
+    pub(crate) fn company(&self) -> Company {
+        let (world, watch) = (self.world.clone(), self.watch.clone());
+        Company::new(world, self.members.clone(), self.context, watch, self.engine.counters())
+    }
+
+    /// Nothing moves, but all ranks say what they call, and are told if it differs. `also` must be the same on all.
+    pub(crate) fn agree(&mut self, call: &Call<'_>, also: u64, limit: Duration) -> Result<()> {
+        let key = Key { kind: Kind::Barrier, count: 0, elem: 1, root: 0, in_place: false };
+        let none = Call { info: call.info, bufs: Bufs::None, counts: &[], recv_counts: &[] };
+        let mut kept = match self.kept.iter().rposition(|k| k.key == key) {
+            Some(i) => self.kept.remove(i),
+            None => self.prepare(key, &none),
+        };
+        let pairwise = call.info.op == Op::AllToAll && !call.counts.is_empty();
+        let context = self.context as u16;
+        let told = if pairwise { CallInfo { count: 0, ..call.info } } else { call.info };
+        let whole = also ^ fingerprint(Algorithm::Direct, 0, call.counts);
+        let common = Header { info: told, shape: if pairwise { 0 } else { whole }, epoch: 0, context };
+        let header = |way: Way, peer: usize| {
+            // Parts that differ by pair are known to the two alone.
+            let shape = match way {
+                Way::Out if pairwise => call.counts.get(peer).map_or(0, |&c| c as u64),
+                Way::In if pairwise => call.recv_counts.get(peer).map_or(0, |&c| c as u64),
+                _ => whole,
+            };
+            Header { shape, ..common }
+        };
+        self.engine.announce(&common)?;
+        let task = Task { info: call.info, header: &header, call: Some(common), limit };
+        let out = self.engine.run(&mut kept.schedule, &mut Memory::new(None, None, &mut []), &task);
+        if out.is_ok() {
+            kept.schedule.reset();
+            if self.kept.len() == KEPT {
+                self.kept.remove(0);
+            }
+            self.kept.push(kept);
+        }
+        out
+    }
+
+    /// As [`Backend::split`], as what it is; `None` for a group of one.
+    pub(crate) fn part(
+        &mut self,
+        members: &[usize],
+        context: u64,
+        counters: Arc<Counters>,
+        limit: Duration,
+    ) -> Result<Option<Self>> {
+        if members.len() == 1 {
+            return Ok(None);
+        }
+        let members = members.iter().map(|&m| self.members[m]).collect();
+        Self::open(self.world.clone(), members, context, counters, Instant::now() + limit).map(Some)
+    }
+
     /// The backend of the group of `members` (world ranks); all of them call this.
     pub(crate) fn open(
         world: Arc<dyn World>,
@@ -269,11 +325,10 @@ impl Backend for Fabric {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
-        if members.len() == 1 {
-            return Ok(Box::new(super::Single));
-        }
-        let members = members.iter().map(|&m| self.members[m]).collect();
-        Ok(Box::new(Self::open(self.world.clone(), members, context, counters, Instant::now() + limit)?))
+        Ok(match self.part(members, context, counters, limit)? {
+            Some(part) => Box::new(part),
+            None => Box::new(super::Single),
+        })
     }
 
     fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
@@ -283,6 +338,11 @@ impl Backend for Fabric {
     fn alarm(&self) -> Option<Alarm> {
         let (watch, world) = (self.watch.clone(), Arc::downgrade(&self.world));
         Some(Alarm { watch, world, context: self.context })
+    }
+
+    fn door(&self) -> Option<Door> {
+        let (world, members) = (Arc::downgrade(&self.world), self.members.clone());
+        Some(Door { world, members, context: self.context })
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {

@@ -1,11 +1,14 @@
 //! What carries out a group's calls.
 
+mod company;
 mod fabric;
 mod mpi;
+mod nccl;
 mod single;
 
 pub(crate) use fabric::Fabric;
 pub(crate) use mpi::Runtime as MpiRuntime;
+pub(crate) use nccl::NcclBackend;
 pub(crate) use single::Single;
 
 use crate::{
@@ -17,7 +20,7 @@ use crate::{
 use std::{
     fmt,
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// A checked call with its buffers.
@@ -68,8 +71,18 @@ pub(crate) trait Backend: Send + fmt::Debug {
     /// What ends a call under way from another thread; `None` when no call can take long.
     fn alarm(&self) -> Option<Alarm>;
 
+    /// What makes groups of some members without the others; `None` where nothing does.
+    fn door(&self) -> Option<Door> {
+        None
+    }
+
     /// The link to each rank; `None` for oneself.
     fn links(&self) -> Vec<Option<LinkKind>>;
+
+    /// The CUDA device whose buffers it takes, besides those of host memory.
+    fn device(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// Ends calls of a group from outside them.
@@ -79,6 +92,31 @@ pub(crate) struct Alarm {
     /// Not kept alive: a closed group's world may end.
     pub(crate) world: Weak<dyn World>,
     pub(crate) context: u64,
+}
+
+/// Makes groups of some of a group's members, outside its calls.
+#[derive(Debug)]
+pub(crate) struct Door {
+    /// Not kept alive, as in [`Alarm`].
+    pub(crate) world: Weak<dyn World>,
+    /// World ranks by rank.
+    pub(crate) members: Vec<usize>,
+    pub(crate) context: u64,
+}
+
+impl Door {
+    /// The backend of the group of `members`, ranks of this group.
+    pub(crate) fn open(
+        &self,
+        world: Arc<dyn World>,
+        members: &[usize],
+        context: u64,
+        counters: Arc<Counters>,
+        limit: Duration,
+    ) -> Result<Box<dyn Backend>> {
+        let members = members.iter().map(|&m| self.members[m]).collect();
+        Ok(Box::new(Fabric::open(world, members, context, counters, Instant::now() + limit)?))
+    }
 }
 
 impl Alarm {

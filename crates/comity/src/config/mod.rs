@@ -150,17 +150,20 @@ pub enum BackendKind {
     Any,
     /// An MPI library, in a job that its launcher started.
     Mpi,
+    /// As [`Any`](Self::Any) for buffers in host memory; NCCL for buffers in CUDA memory.
+    Nccl,
 }
 
 impl BackendKind {
     /// Every kind.
-    pub const ALL: [Self; 2] = [Self::Any, Self::Mpi];
+    pub const ALL: [Self; 3] = [Self::Any, Self::Mpi, Self::Nccl];
 
     /// The name in flags and variables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Any => "any",
             Self::Mpi => "mpi",
+            Self::Nccl => "nccl",
         }
     }
 
@@ -174,6 +177,7 @@ impl BackendKind {
         match self {
             Self::Any => true,
             Self::Mpi => crate::sys::mpi::find().is_ok(),
+            Self::Nccl => crate::sys::cuda::Cuda::find().is_ok() && crate::sys::nccl::Nccl::find().is_ok(),
         }
     }
 }

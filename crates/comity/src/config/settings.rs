@@ -44,7 +44,7 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     }
     if let Some(text) = vars.text("COMITY_BACKEND")? {
         config.backend = BackendKind::from_name(&text).map_or_else(
-            || wrong("COMITY_BACKEND", &text, &format!("is {}; allowed are any and mpi", shown(&text))),
+            || wrong("COMITY_BACKEND", &text, &format!("is {}; allowed are any, mpi and nccl", shown(&text))),
             Ok,
         )?;
     }

@@ -16,6 +16,8 @@ pub(crate) const LEN: usize = 32;
 const VERSION: u8 = 1;
 const NONE: u8 = 0xff;
 const NO_ROOT: u32 = u32::MAX;
+/// The tag of what backends say to each other between two ranks: above those of users.
+pub(crate) const ANNOUNCE: u32 = MAX_TAG + 1;
 
 /// One call as one rank announces it to one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +58,7 @@ impl Header {
         let reduce = some(b[2]).map(|r| ReduceOp::ALL.get(r).copied().ok_or(())).transpose().ok()?;
         let who = Some(word(4..8) as u32).filter(|&r| r != NO_ROOT);
         let pair = op == Op::Send;
-        if pair && who.is_none_or(|tag| tag > MAX_TAG) {
+        if pair && who.is_none_or(|tag| tag > ANNOUNCE) {
             return None;
         }
         let info = CallInfo {

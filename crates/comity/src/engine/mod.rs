@@ -12,7 +12,7 @@ mod stream;
 mod wait;
 mod watch;
 
-pub(crate) use header::{Header, LEN as HEADER};
+pub(crate) use header::{ANNOUNCE, Header, LEN as HEADER};
 pub use interrupt::{Interrupt, interrupt_with};
 pub(crate) use ledger::Differs;
 pub(crate) use run::{Engine, Task, Way};

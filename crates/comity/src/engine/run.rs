@@ -120,6 +120,11 @@ impl Engine {
         self.rx[peer].unstash(wants).map(|p| (p.header, p.bytes))
     }
 
+    /// What this engine counts.
+    pub(crate) fn counters(&self) -> Arc<Counters> {
+        self.counters.clone()
+    }
+
     /// The link to `peer`, for information.
     pub(crate) fn links(&self) -> &Links {
         &self.links

@@ -3,13 +3,13 @@
 use super::Group;
 use crate::{
     BackendKind, Config, Error, Launcher, Result, Secure,
-    backend::MpiRuntime,
+    backend::{Fabric, MpiRuntime, NcclBackend},
     boot::{Endpoint, World as _},
     recorder::{Recorder, culprit},
     stats::{Counters, Sheet},
     sys::inherited,
 };
-use std::{env, sync::Arc};
+use std::{env, sync::Arc, time::Instant};
 
 /// The group of this process's job, found in the environment; a group of one where no launcher's variables are set.
 ///
@@ -65,13 +65,28 @@ impl Config {
         if size == 1 {
             return Ok(Group::alone(self.counters()).timeout(self.timeout));
         }
-        let group = Group::open(Endpoint::join(self)?, self.counters(), self.timeout, self.join_timeout)
-            .inspect_err(|e| {
-                if let (Some(blame), Some(rank)) = (&self.blame, culprit(e)) {
-                    blame.tell(rank);
-                }
-            })?;
+        let world = Endpoint::join(self)?;
+        let group = match self.backend {
+            BackendKind::Nccl => self.open_nccl(world),
+            _ => Group::open(world, self.counters(), self.timeout, self.join_timeout),
+        };
+        let group = group.inspect_err(|e| {
+            if let (Some(blame), Some(rank)) = (&self.blame, culprit(e)) {
+                blame.tell(rank);
+            }
+        })?;
         Ok(self.logged(group))
+    }
+
+    /// The group of everyone in `world`, with NCCL for buffers of this rank's device.
+    fn open_nccl(&self, world: Arc<Endpoint>) -> Result<Group> {
+        let device = NcclBackend::device_of(&*world);
+        let (peers, counters) = (world.peers().to_vec(), self.counters());
+        let members = (0..peers.len()).collect();
+        let until = Instant::now() + self.join_timeout;
+        let fabric = Fabric::open(world, members, 0, Arc::clone(&counters), until)?;
+        let backend = NcclBackend::open(fabric, device, self.join_timeout)?;
+        Ok(Group::with(self.rank(), peers, Box::new(backend), (0, Recorder::new()), counters, self.timeout))
     }
 
     /// The same, where MPI started the ranks and carries their data.

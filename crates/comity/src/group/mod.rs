@@ -4,13 +4,14 @@ mod connect;
 mod ops;
 mod request;
 mod split;
+mod subgroup;
 
 pub use connect::{init, init_strict};
 pub use request::{Request, Scope};
 
 use crate::{
     CallInfo, Error, LinkKind, Misuse, Op, Peer, Result, Stats,
-    backend::{Alarm, Backend, Call, Fabric, Single},
+    backend::{Alarm, Backend, Call, Door, Fabric, Single},
     blame::Blame,
     boot::World,
     config::MAX_TIMEOUT,
@@ -81,7 +82,11 @@ pub(crate) struct Core {
     worker: Mutex<Option<mpsc::Sender<Job>>>,
     /// Reaches calls under way from other threads.
     alarm: Option<Alarm>,
+    /// Makes groups of some members; `None` when there are no others.
+    door: Option<Door>,
     kinds: Vec<Option<LinkKind>>,
+    /// The CUDA device whose buffers calls can take.
+    device: Option<u32>,
 }
 
 struct State {
@@ -170,7 +175,8 @@ impl Group {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Self {
-        let (alarm, kinds) = (backend.alarm(), backend.links());
+        let (alarm, door, kinds) = (backend.alarm(), backend.door(), backend.links());
+        let device = backend.device();
         let state = State { backend: Some(backend), seq: 0, splits: 0, context, broken: None, recorder };
         let core = Core {
             rank,
@@ -180,7 +186,9 @@ impl Group {
             counters,
             worker: Mutex::new(None),
             alarm,
+            door,
             kinds,
+            device,
         };
         Self { core: Arc::new(core), limit }
     }
@@ -225,6 +233,11 @@ impl Group {
     /// The kind of link to each rank; `None` for this rank.
     pub fn link_kinds(&self) -> &[Option<LinkKind>] {
         &self.core.kinds
+    }
+
+    /// The CUDA device whose buffers this group's calls take, besides those in host memory; see [`BackendKind::Nccl`](crate::BackendKind).
+    pub fn device(&self) -> Option<u32> {
+        self.core.device
     }
 
     /// What this group has done on this rank so far.

@@ -350,10 +350,22 @@ impl Group {
             Bufs::Out(v) | Bufs::InPlace(v) | Bufs::OwnIn(v) | Bufs::OwnOut(v) => [Some(v.place()), None],
             Bufs::Both(s, d) => [Some(s.place()), Some(d.place())],
         };
-        if let Some(p) = places.into_iter().flatten().find(|&p| p != Place::Host) {
+        if let Some(p) = places.into_iter().flatten().find(|&p| !self.reaches(p)) {
             return Err(misuse(op, Misuse::Place(format!("{p:?}"))));
         }
+        if let [Some(a), Some(b)] = places
+            && a != b
+        {
+            return Err(misuse(op, Misuse::Places(format!("{a:?}"), format!("{b:?}"))));
+        }
         self.call(call)
+    }
+
+    fn reaches(&self, place: Place) -> bool {
+        match place {
+            Place::Host => true,
+            Place::Cuda { device, .. } => self.device() == Some(device),
+        }
     }
 
     fn has(&self, op: Op, what: &'static str, rank: usize) -> Result<()> {

@@ -95,11 +95,18 @@ impl Group {
 /// The name of a new group among all of its world's: the same on all its members, and no other group's (a 64-bit mix of where it
 /// comes from).
 fn name(parent: u64, split: u64, color: i32) -> u64 {
-    let mix = |mut x: u64| {
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    };
     mix(mix(mix(parent.wrapping_add(0x9e37_79b9_7f4a_7c15)).wrapping_add(split)).wrapping_add(color as u64))
         .max(1)
+}
+
+/// As [`name`], for a group that only its members make.
+pub(super) fn name_of(parent: u64, label: u64, members: &[usize]) -> u64 {
+    let start = mix(mix(parent.wrapping_add(0xd1b5_4a32_d192_ed03)).wrapping_add(label));
+    members.iter().fold(start, |x, &m| mix(x.wrapping_add(m as u64 + 1))).max(1)
+}
+
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
 }

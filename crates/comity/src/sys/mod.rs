@@ -1,12 +1,14 @@
 //! The only door to the operating system: calls that need `unsafe` or differ between systems.
 
 mod bell;
+pub(crate) mod cuda;
 mod exit;
 mod fds;
 mod hidden;
 mod inherited;
 mod map;
 pub(crate) mod mpi;
+pub(crate) mod nccl;
 mod poll;
 mod unacked;
 mod words;

@@ -52,9 +52,9 @@ impl<H: Handle> MpiBackend<H> {
         if pairwise {
             self.agree_pairs(info, call.counts, call.recv_counts, wait)?;
         }
-        let cut = Cut::new(self.rank, self.size(), &call, elem, most);
+        let cut = Cut::new(self.company.rank, self.size(), &call, elem, most);
         let part = info.count * elem;
-        let mut memory = memory(call.bufs, self.rank, part);
+        let mut memory = memory(call.bufs, self.company.rank, part);
         let mut flight: VecDeque<(usize, Pending<H>)> = VecDeque::new();
         for k in 0..cut.chunks {
             if flight.len() == DEPTH {
@@ -66,7 +66,7 @@ impl<H: Handle> MpiBackend<H> {
             if cut.op == Op::Broadcast && cut.rank == cut.root {
                 std::mem::swap(&mut src, &mut out);
             }
-            self.counters.add_sent(src.len().max(out.len()) as u64);
+            self.company.counters.add_sent(src.len().max(out.len()) as u64);
             flight.push_back((k, self.start(&cut.moves(k), src, out)?));
         }
         while !flight.is_empty() {
@@ -91,7 +91,7 @@ impl<H: Handle> MpiBackend<H> {
     }
 
     fn finish(&self, mut pending: Pending<H>, wait: &mut Wait) -> Stopped<(Vec<u8>, Vec<u8>)> {
-        self.wait(wait, || Ok(pending.test()?))?;
+        self.company.wait(wait, || Ok(pending.test()?))?;
         Ok(pending.finish())
     }
 
@@ -107,7 +107,7 @@ impl<H: Handle> MpiBackend<H> {
         // With parts that differ by pair nobody knows the others' totals.
         let told = if pairwise { CallInfo { count: 0, ..info } } else { info };
         let shape = if pairwise { 1 } else { hash(counts) };
-        let ours = Header { info: told, shape, epoch: 0, context: self.context as u16 };
+        let ours = Header { info: told, shape, epoch: 0, context: self.company.context as u16 };
         let mut src = self.buffer(0);
         src.extend_from_slice(&ours.encode());
         src.extend_from_slice(&(most as u64).to_le_bytes());

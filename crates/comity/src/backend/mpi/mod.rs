@@ -15,28 +15,21 @@ mod place;
 
 pub(crate) use place::Runtime;
 
-use super::{Alarm, Backend, Bufs, Call};
+use super::{
+    Alarm, Backend, Bufs, Call,
+    company::{Company, Stop, Stopped, attend, world_ranks},
+};
 use crate::{
-    CallInfo, Error, LinkKind, Op, Peer, Result,
+    CallInfo, Error, LinkKind, Op, Result,
     boot::World,
-    engine::{Differs, Failure, Header, Patience, Stage, Wait, Watch},
+    engine::{Header, Patience, Wait},
     kernel,
     plan::{Buf, Slice},
     stats::Counters,
     sys::mpi::{Handle, Move, Mpi, Pending},
     view::Memory,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::{
-    collections::VecDeque,
-    fmt,
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
-
-/// The shortest and the longest sleep between two looks: MPI has no descriptor to sleep on.
-const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(2));
+use std::{collections::VecDeque, fmt, sync::Arc, thread, time::Duration};
 
 /// Sends kept until their receive is called, in bytes per peer.
 const MAX_STASH: usize = 256 << 20;
@@ -45,15 +38,8 @@ const MAX_STASH: usize = 256 << 20;
 pub(crate) struct MpiBackend<H: Handle> {
     mpi: &'static Mpi<H>,
     comm: H,
-    rank: usize,
-    world: Arc<dyn World>,
-    watch: Arc<Watch>,
-    /// World ranks by rank.
-    members: Vec<usize>,
-    peers: Arc<[Peer]>,
-    context: u64,
+    company: Company,
     patience: Patience,
-    counters: Arc<Counters>,
     /// Sends whose receive was not called yet, by peer.
     stash: Vec<VecDeque<(Header, Vec<u8>)>>,
     /// Buffers to use again.
@@ -62,30 +48,12 @@ pub(crate) struct MpiBackend<H: Handle> {
 
 impl<H: Handle> fmt::Debug for MpiBackend<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MpiBackend").field("rank", &self.rank).field("mpi", &self.mpi).finish_non_exhaustive()
+        f.debug_struct("MpiBackend")
+            .field("rank", &self.company.rank)
+            .field("mpi", &self.mpi)
+            .finish_non_exhaustive()
     }
 }
-
-/// Why a call stopped.
-enum Stop {
-    Failed(Failure),
-    Late,
-    Closed,
-    Left(usize),
-    /// What another rank called, and what differs.
-    Differs(usize, CallInfo, &'static str),
-    /// Words about a peer that broke a rule.
-    Peer(usize, String),
-    Library(Error),
-}
-
-impl From<Error> for Stop {
-    fn from(e: Error) -> Self {
-        Self::Library(e)
-    }
-}
-
-type Stopped<T> = std::result::Result<T, Stop>;
 
 impl<H: Handle> MpiBackend<H> {
     /// The backend of everyone in `world`; all of them call this.
@@ -102,37 +70,15 @@ impl<H: Handle> MpiBackend<H> {
         context: u64,
         counters: Arc<Counters>,
     ) -> Result<Self> {
-        let watch = Watch::new(members.len(), counters.clone());
-        let watch = Arc::new(watch.map_err(|e| Error::os("making an event descriptor", e))?);
-        world.attend(context, &members, &watch)?;
-        let rank = members.iter().position(|&m| m == world.rank()).unwrap_or_default();
-        let known =
-            |m: usize| world.peers().get(m).cloned().unwrap_or(Peer { rank: m, host: None, pid: None });
-        let peers: Arc<[Peer]> =
-            members.iter().enumerate().map(|(rank, &m)| Peer { rank, ..known(m) }).collect();
-        let host = world.hosts().get(world.rank()).copied();
-        let here = world.hosts().iter().filter(|&&h| Some(h) == host).count();
-        let cores = thread::available_parallelism().map_or(1, |n| n.get());
+        let watch = attend(&world, &members, context, &counters)?;
         let stash = members.iter().map(|_| VecDeque::new()).collect();
-        let patience = Patience::new(here, cores);
-        Ok(Self {
-            mpi,
-            comm,
-            rank,
-            world,
-            watch,
-            members,
-            peers,
-            context,
-            patience,
-            counters,
-            stash,
-            spare: Vec::new(),
-        })
+        let company = Company::new(world, members, context, watch, counters);
+        let patience = company.patience();
+        Ok(Self { mpi, comm, company, patience, stash, spare: Vec::new() })
     }
 
     fn size(&self) -> usize {
-        self.members.len()
+        self.company.size()
     }
 
     /// A buffer of `len` bytes, whatever they are.
@@ -151,119 +97,20 @@ impl<H: Handle> MpiBackend<H> {
     fn start(&self, what: &Move, src: Vec<u8>, out: Vec<u8>) -> Result<Pending<H>> {
         Pending::start(self.mpi, self.comm, self.size(), what, src, out)
     }
-
-    /// Wait until `done` says so; it is asked again and again.
-    fn wait(&self, wait: &mut Wait, mut done: impl FnMut() -> Stopped<bool>) -> Stopped<()> {
-        let (mut nap, mut leaver) = (NAPS.0, false);
-        loop {
-            if done()? {
-                wait.reset();
-                return Ok(());
-            }
-            if let Some(f) = self.watch.failure() {
-                return Err(Stop::Failed(f.clone()));
-            }
-            if self.watch.is_closing() {
-                return Err(Stop::Closed);
-            }
-            match wait.next() {
-                Stage::Spin => std::hint::spin_loop(),
-                Stage::Yield => thread::yield_now(),
-                Stage::Park => {
-                    // What a member sent before it left may still be on its way; a nap or two tells.
-                    if self.watch.anyone_left()
-                        && nap >= NAPS.1
-                        && let Some(peer) = (0..self.size()).find(|&r| self.watch.has_left(r))
-                    {
-                        if leaver {
-                            return Err(Stop::Left(peer));
-                        }
-                        leaver = true;
-                    }
-                    let Some(left) = wait.left() else { return Err(Stop::Late) };
-                    self.sleep(left.min(nap));
-                    nap = (nap * 2).min(NAPS.1);
-                }
-            }
-        }
-    }
-
-    /// Until the group's bell rings, at most `limit`.
-    fn sleep(&self, limit: Duration) {
-        let slept = Instant::now();
-        let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
-        // A signal ends the sleep early, which is no harm.
-        let _ = poll(&mut [PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN)], Some(&limit));
-        self.watch.hush();
-        self.counters.slept(slept.elapsed());
-    }
-
-    /// Turn what stopped a call into this rank's error, and tell the others.
-    fn explain(&self, stop: Stop, info: CallInfo, limit: Duration) -> Error {
-        let call = Some(info);
-        let tell = |culprit: usize, cause: String| {
-            let failure = Failure { culprit, by: self.rank, cause, reported: false, calls: None };
-            if self.watch.fail(failure.clone()) {
-                self.world.abort(self.context, &failure);
-            }
-        };
-        match stop {
-            Stop::Failed(f) => self.blame(&f, call),
-            Stop::Closed => Error::Closed,
-            Stop::Left(peer) => {
-                let cause = "left the group".to_owned();
-                tell(peer, cause.clone());
-                Error::PeerLost { peer: self.peers[peer].clone(), cause, call }
-            }
-            Stop::Late => {
-                tell(self.rank, format!("did not finish {info} within {limit:?}"));
-                let waiting_for = self.peers.iter().filter(|p| p.rank != self.rank).cloned().collect();
-                Error::Timeout { rank: self.rank, call: info, after: limit, waiting_for, crossed: Vec::new() }
-            }
-            Stop::Differs(peer, theirs, differs) => {
-                let calls = Differs { ours: info, theirs, what: differs };
-                let failure = Failure::differs(peer, self.rank, calls);
-                if self.watch.fail(failure.clone()) {
-                    self.world.abort(self.context, &failure);
-                }
-                self.blame(&failure, call)
-            }
-            Stop::Peer(peer, cause) => {
-                tell(peer, cause.clone());
-                Error::PeerLost { peer: self.peers[peer].clone(), cause, call }
-            }
-            Stop::Library(e) => {
-                tell(self.rank, format!("could not go on: {e}"));
-                e
-            }
-        }
-    }
-
-    fn blame(&self, f: &Failure, call: Option<CallInfo>) -> Error {
-        let member = |r: usize| self.peers.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
-        if let Some(Differs { ours, theirs, what }) = f.calls {
-            return Error::Mismatch { rank: f.by, ours, peer: member(f.culprit), theirs, differs: what };
-        }
-        if f.reported {
-            return Error::Aborted { by: member(f.culprit), reason: f.cause.clone(), call };
-        }
-        let seen = if f.by == self.rank { String::new() } else { format!(" (seen by rank {})", f.by) };
-        Error::PeerLost { peer: member(f.culprit), cause: format!("{}{seen}", f.cause), call }
-    }
 }
 
 impl<H: Handle> Backend for MpiBackend<H> {
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
         let info = call.info;
         let mut wait = Wait::new(self.patience, limit);
-        self.watch.advance();
+        self.company.watch.advance();
         let out = match info.op {
             Op::Send | Op::Recv | Op::Exchange => self.pair(call, &mut wait),
             _ => self.collective(call, &mut wait),
         };
-        self.watch.advance();
+        self.company.watch.advance();
         self.patience = wait.patience();
-        out.map_err(|stop| self.explain(stop, info, limit))
+        out.map_err(|stop| self.company.explain(stop, info, limit))
     }
 
     fn split(
@@ -284,34 +131,33 @@ impl<H: Handle> Backend for MpiBackend<H> {
             .map_err(|e| Error::os("starting a thread", e))?;
         let mut wait = Wait::new(self.patience, limit);
         let info = CallInfo::new(Op::Split);
-        let made = self.wait(&mut wait, || Ok(maker.is_finished()));
+        let made = self.company.wait(&mut wait, || Ok(maker.is_finished()));
         if made.is_err() {
             mpi.spoil();
         }
-        made.map_err(|stop| self.explain(stop, info, limit))?;
+        made.map_err(|stop| self.company.explain(stop, info, limit))?;
         let lost = || Error::Os { what: "splitting a group".into(), message: "its thread panicked".into() };
         let comm = maker.join().map_err(|_| lost())??;
-        let members = members.iter().map(|&m| self.members[m]).collect();
-        Ok(Box::new(Self::with(mpi, comm, self.world.clone(), members, context, counters)?))
+        let members = world_ranks(&self.company, members);
+        Ok(Box::new(Self::with(mpi, comm, self.company.world.clone(), members, context, counters)?))
     }
 
     fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
-        self.watch.failure().map(|f| self.blame(f, call))
+        self.company.failure(call)
     }
 
     fn alarm(&self) -> Option<Alarm> {
-        let (watch, world) = (self.watch.clone(), Arc::downgrade(&self.world));
-        Some(Alarm { watch, world, context: self.context })
+        Some(self.company.alarm())
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {
-        (0..self.size()).map(|r| (r != self.rank).then_some(LinkKind::Mpi)).collect()
+        (0..self.size()).map(|r| (r != self.company.rank).then_some(LinkKind::Mpi)).collect()
     }
 }
 
 impl<H: Handle> Drop for MpiBackend<H> {
     fn drop(&mut self) {
-        self.world.leave(self.context);
+        self.company.world.leave(self.company.context);
         self.mpi.free(self.comm);
     }
 }

@@ -65,7 +65,7 @@ impl<H: Handle> MpiBackend<H> {
             Bufs::Both(s, d) => (Some((s.count(), s.dtype())), Some((d.count(), d.dtype()))),
             _ => (None, None),
         };
-        let context = self.context as u16;
+        let context = self.company.context as u16;
         let mut out = src.zip(to).map(|((count, dtype), to)| Sender {
             to,
             header: Header { info: message(count, dtype, to), shape: 0, epoch: 0, context },
@@ -103,7 +103,7 @@ impl<H: Handle> MpiBackend<H> {
             let sending = out.as_mut().and_then(|s| s.pending.as_mut());
             let coming = into.as_mut().and_then(|r| r.pending.as_mut());
             let mut both = [sending, coming];
-            self.wait(wait, || {
+            self.company.wait(wait, || {
                 for p in both.iter_mut().flatten() {
                     if p.test()? {
                         return Ok(true);
@@ -133,7 +133,7 @@ impl<H: Handle> MpiBackend<H> {
             src.extend_from_slice(&s.header.encode());
         }
         src.extend_from_slice(memory.read(Slice::new(Buf::In, range.start, range.len())));
-        self.counters.add_sent(range.len() as u64);
+        self.company.counters.add_sent(range.len() as u64);
         (s.begun, s.sent) = (true, range.end);
         s.pending = Some(self.start(&Move::Send { to: s.to }, src, Vec::new())?);
         // A short one may be gone already.

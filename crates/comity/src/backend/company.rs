@@ -1,0 +1,223 @@
+//! What backends share that wait for a library instead of links: who the members are, how to wait, and whom to blame.
+
+use super::Alarm;
+use crate::{
+    CallInfo, Error, Peer, Result,
+    boot::World,
+    engine::{Differs, Failure, Patience, Stage, Wait, Watch},
+    stats::Counters,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    fmt,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The shortest and the longest sleep between two looks: such a library has no descriptor to sleep on.
+const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(2));
+
+/// The members of a group, as one of them knows them.
+pub(crate) struct Company {
+    pub(super) rank: usize,
+    pub(super) world: Arc<dyn World>,
+    pub(super) watch: Arc<Watch>,
+    /// World ranks by rank.
+    pub(super) members: Vec<usize>,
+    pub(super) peers: Arc<[Peer]>,
+    pub(super) context: u64,
+    pub(super) counters: Arc<Counters>,
+}
+
+impl fmt::Debug for Company {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Company")
+            .field("rank", &self.rank)
+            .field("members", &self.members)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a call stopped.
+pub(super) enum Stop {
+    Failed(Failure),
+    Late,
+    Closed,
+    Left(usize),
+    /// What another rank called, and what differs.
+    Differs(usize, CallInfo, &'static str),
+    /// Words about a peer that broke a rule.
+    Peer(usize, String),
+    /// Of this rank; the others are told.
+    Own(Error),
+    /// Told to all already.
+    Told(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(e: Error) -> Self {
+        Self::Own(e)
+    }
+}
+
+pub(super) type Stopped<T> = std::result::Result<T, Stop>;
+
+impl Company {
+    /// The members (world ranks) of a group whose watch is kept already.
+    pub(super) fn new(
+        world: Arc<dyn World>,
+        members: Vec<usize>,
+        context: u64,
+        watch: Arc<Watch>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let rank = members.iter().position(|&m| m == world.rank()).unwrap_or_default();
+        let known =
+            |m: usize| world.peers().get(m).cloned().unwrap_or(Peer { rank: m, host: None, pid: None });
+        let peers = members.iter().enumerate().map(|(rank, &m)| Peer { rank, ..known(m) }).collect();
+        Self { rank, world, watch, members, peers, context, counters }
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    /// How patiently to wait here.
+    pub(super) fn patience(&self) -> Patience {
+        let host = self.world.hosts().get(self.world.rank()).copied();
+        let here = self.world.hosts().iter().filter(|&&h| Some(h) == host).count();
+        Patience::new(here, thread::available_parallelism().map_or(1, |n| n.get()))
+    }
+
+    /// Wait until `done` says so; it is asked again and again.
+    pub(super) fn wait(&self, wait: &mut Wait, mut done: impl FnMut() -> Stopped<bool>) -> Stopped<()> {
+        let (mut nap, mut leaver) = (NAPS.0, false);
+        loop {
+            if done()? {
+                wait.reset();
+                return Ok(());
+            }
+            if let Some(f) = self.watch.failure() {
+                return Err(Stop::Failed(f.clone()));
+            }
+            if self.watch.is_closing() {
+                return Err(Stop::Closed);
+            }
+            match wait.next() {
+                Stage::Spin => std::hint::spin_loop(),
+                Stage::Yield => thread::yield_now(),
+                Stage::Park => {
+                    // What a member sent before it left may still be on its way; a nap or two tells.
+                    if self.watch.anyone_left()
+                        && nap >= NAPS.1
+                        && let Some(peer) = (0..self.size()).find(|&r| self.watch.has_left(r))
+                    {
+                        if leaver {
+                            return Err(Stop::Left(peer));
+                        }
+                        leaver = true;
+                    }
+                    let Some(left) = wait.left() else { return Err(Stop::Late) };
+                    self.sleep(left.min(nap));
+                    nap = (nap * 2).min(NAPS.1);
+                }
+            }
+        }
+    }
+
+    /// Until the group's bell rings, at most `limit`.
+    fn sleep(&self, limit: Duration) {
+        let slept = Instant::now();
+        let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
+        // A signal ends the sleep early, which is no harm.
+        let _ = poll(&mut [PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN)], Some(&limit));
+        self.watch.hush();
+        self.counters.slept(slept.elapsed());
+    }
+
+    /// The group has failed here; the others are told.
+    pub(super) fn tell(&self, culprit: usize, cause: String) {
+        let failure = Failure { culprit, by: self.rank, cause, reported: false, calls: None };
+        if self.watch.fail(failure.clone()) {
+            self.world.abort(self.context, &failure);
+        }
+    }
+
+    /// Turn what stopped a call into this rank's error, and tell the others.
+    pub(super) fn explain(&self, stop: Stop, info: CallInfo, limit: Duration) -> Error {
+        let call = Some(info);
+        match stop {
+            Stop::Failed(f) => self.blame(&f, call),
+            Stop::Closed => Error::Closed,
+            Stop::Left(peer) => {
+                let cause = "left the group".to_owned();
+                self.tell(peer, cause.clone());
+                Error::PeerLost { peer: self.peers[peer].clone(), cause, call }
+            }
+            Stop::Late => {
+                self.tell(self.rank, format!("did not finish {info} within {limit:?}"));
+                let waiting_for = self.peers.iter().filter(|p| p.rank != self.rank).cloned().collect();
+                Error::Timeout { rank: self.rank, call: info, after: limit, waiting_for, crossed: Vec::new() }
+            }
+            Stop::Differs(peer, theirs, differs) => {
+                let calls = Differs { ours: info, theirs, what: differs };
+                let failure = Failure::differs(peer, self.rank, calls);
+                if self.watch.fail(failure.clone()) {
+                    self.world.abort(self.context, &failure);
+                }
+                self.blame(&failure, call)
+            }
+            Stop::Peer(peer, cause) => {
+                self.tell(peer, cause.clone());
+                Error::PeerLost { peer: self.peers[peer].clone(), cause, call }
+            }
+            Stop::Own(e) => {
+                self.tell(self.rank, format!("could not go on: {e}"));
+                e
+            }
+            Stop::Told(e) => e,
+        }
+    }
+
+    pub(super) fn blame(&self, f: &Failure, call: Option<CallInfo>) -> Error {
+        let member = |r: usize| self.peers.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
+        if let Some(Differs { ours, theirs, what }) = f.calls {
+            return Error::Mismatch { rank: f.by, ours, peer: member(f.culprit), theirs, differs: what };
+        }
+        if f.reported {
+            return Error::Aborted { by: member(f.culprit), reason: f.cause.clone(), call };
+        }
+        let seen = if f.by == self.rank { String::new() } else { format!(" (seen by rank {})", f.by) };
+        Error::PeerLost { peer: member(f.culprit), cause: format!("{}{seen}", f.cause), call }
+    }
+
+    /// What ends a call under way from another thread.
+    pub(super) fn alarm(&self) -> Alarm {
+        let (watch, world) = (self.watch.clone(), Arc::downgrade(&self.world));
+        Alarm { watch, world, context: self.context }
+    }
+
+    /// The failure that another rank or the control thread has seen, if any.
+    pub(super) fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
+        self.watch.failure().map(|f| self.blame(f, call))
+    }
+}
+
+/// The members a rank asks for, as world ranks.
+pub(super) fn world_ranks(of: &Company, members: &[usize]) -> Vec<usize> {
+    members.iter().map(|&m| of.members[m]).collect()
+}
+
+/// Watch over a group that has links of its own.
+pub(super) fn attend(
+    world: &Arc<dyn World>,
+    members: &[usize],
+    context: u64,
+    counters: &Arc<Counters>,
+) -> Result<Arc<Watch>> {
+    let watch = Watch::new(members.len(), counters.clone());
+    let watch = Arc::new(watch.map_err(|e| Error::os("making an event descriptor", e))?);
+    world.attend(context, members, &watch)?;
+    Ok(watch)
+}

@@ -1,0 +1,175 @@
+//! Looks after work that is on a stream and not done: at the call's limit, or when a member is lost, the communicator is aborted.
+//!
+//! The thread sleeps while nothing is under way, and looks every few milliseconds while something is.
+
+use crate::{
+    CallInfo, Error, Result,
+    backend::company::Company,
+    boot::World,
+    engine::{Failure, Watch},
+    sync::lock,
+    sys::{
+        cuda::{Device, Mark, StreamId},
+        nccl::Comm,
+    },
+};
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{Arc, Condvar, Mutex, Weak},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often to look at work that is under way.
+const LOOK: Duration = Duration::from_millis(5);
+/// Communicators of groups that are over, kept because a peer's device may still write to their memory.
+const MAX_RETIRED: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Guard(Arc<Post>);
+
+struct Post {
+    comm: Arc<Comm>,
+    rank: usize,
+    context: u64,
+    watch: Arc<Watch>,
+    world: Weak<dyn World>,
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+impl fmt::Debug for Post {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Post").field("rank", &self.rank).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// A call that is being put on a stream.
+    entering: Option<(Instant, CallInfo)>,
+    under_way: VecDeque<(Mark, Instant, CallInfo)>,
+    /// To use again.
+    spare: Vec<Mark>,
+    /// The thread sleeps until it is told of news.
+    idle: bool,
+    over: bool,
+}
+
+impl Guard {
+    pub(super) fn new(comm: Arc<Comm>, company: &Company) -> Result<Self> {
+        let post = Arc::new(Post {
+            comm,
+            rank: company.rank,
+            context: company.context,
+            watch: company.watch.clone(),
+            world: Arc::downgrade(&company.world),
+            state: Mutex::default(),
+            news: Condvar::new(),
+        });
+        let at_post = Arc::clone(&post);
+        thread::Builder::new()
+            .name("comity-nccl".into())
+            .spawn(move || at_post.stand())
+            .map_err(|e| Error::os("starting the thread that watches NCCL", e))?;
+        Ok(Self(post))
+    }
+
+    /// A call is about to be put on a stream, and must be done by `until`.
+    pub(super) fn enter(&self, until: Instant, info: CallInfo) {
+        let mut state = lock(&self.0.state);
+        state.entering = Some((until, info));
+        if state.idle {
+            self.0.news.notify_one();
+        }
+    }
+
+    /// It is on the stream. The device is current.
+    pub(super) fn mark(&self, device: &Device, stream: StreamId) -> Result<()> {
+        let spare = lock(&self.0.state).spare.pop();
+        let mark = match spare {
+            Some(mark) => mark.again(stream)?,
+            None => device.mark(stream)?,
+        };
+        let mut state = lock(&self.0.state);
+        if let Some((until, info)) = state.entering.take() {
+            state.under_way.push_back((mark, until, info));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        lock(&self.0.state).over = true;
+        self.0.news.notify_one();
+    }
+}
+
+impl Post {
+    fn stand(&self) {
+        let mut state = lock(&self.state);
+        loop {
+            while let Some((mark, ..)) = state.under_way.front() {
+                match mark.is_passed() {
+                    Ok(true) => {
+                        let passed = state.under_way.pop_front();
+                        state.spare.extend(passed.map(|(mark, ..)| mark));
+                    }
+                    Ok(false) => break,
+                    Err(e) => {
+                        self.fail(format!("could not go on: {e}"));
+                        break;
+                    }
+                }
+            }
+            let first = state.under_way.front().map(|(_, until, info)| (*until, *info)).or(state.entering);
+            if let Some((_, info)) = first.filter(|(until, _)| Instant::now() >= *until) {
+                self.fail(format!("did not finish {info} on its device within the limit"));
+            } else if first.is_some()
+                && let Err(e) = self.comm.check()
+            {
+                self.fail(format!("could not go on: {e}"));
+            }
+            if self.watch.failure().is_some() && (state.over || first.is_some()) {
+                // It may take its time, and who is in a call wants the lock.
+                drop(state);
+                self.comm.abort();
+                return;
+            }
+            if state.over && first.is_none() {
+                retire(&self.comm);
+                return;
+            }
+            state.idle = state.under_way.is_empty() && state.entering.is_none();
+            state = if state.idle {
+                self.news.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner)
+            } else {
+                self.news.wait_timeout(state, LOOK).map_or_else(|e| e.into_inner().0, |(s, _)| s)
+            };
+        }
+    }
+
+    fn fail(&self, cause: String) {
+        let failure = Failure { culprit: self.rank, by: self.rank, cause, reported: false, calls: None };
+        if self.watch.fail(failure.clone())
+            && let Some(world) = self.world.upgrade()
+        {
+            world.abort(self.context, &failure);
+        }
+    }
+}
+
+/// Ending a communicator is a call of all its ranks; dropping a group is not. So it is kept until its peers are long done with it.
+fn retire(comm: &Arc<Comm>) {
+    static RETIRED: Mutex<VecDeque<Arc<Comm>>> = Mutex::new(VecDeque::new());
+    let mut retired = lock(&RETIRED);
+    retired.push_back(Arc::clone(comm));
+    if retired.len() > MAX_RETIRED
+        && let Some(oldest) = retired.pop_front()
+    {
+        oldest.abort();
+    }
+}

@@ -1,0 +1,84 @@
+//! One device's communicator, and putting work on a stream with it.
+
+use super::{Spot, Stop, Stopped, guard::Guard, parts::Work};
+use crate::{
+    CallInfo, Error, Result,
+    backend::company::Company,
+    engine::Wait,
+    sys::{
+        cuda::{Device, StreamId},
+        nccl::{Comm, Nccl, UniqueId},
+    },
+};
+use std::{sync::Arc, thread, time::Instant};
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) device: Device,
+    comm: Arc<Comm>,
+    guard: Guard,
+}
+
+/// What a lane needs of this machine.
+pub(super) fn open(device: u32) -> Result<(Device, &'static Nccl)> {
+    Ok((Device::open(device)?, Nccl::find()?))
+}
+
+impl Lane {
+    /// Make the communicator; all members do so with the same id.
+    pub(super) fn join(
+        company: &Company,
+        device: Device,
+        lib: &'static Nccl,
+        id: UniqueId,
+        wait: &mut Wait,
+    ) -> Stopped<Self> {
+        let (rank, size) = (company.rank, company.size());
+        // NCCL waits for all ranks there; this one may have to give up first, and leaves the thread behind then.
+        let maker = thread::Builder::new().name("comity-nccl-init".into());
+        let maker = maker.spawn(move || device.within(|| lib.make(id, rank, size)));
+        let maker = maker.map_err(|e| Error::os("starting a thread", e))?;
+        company.wait(wait, || Ok(maker.is_finished()))?;
+        let lost = || Error::Os {
+            what: "making an NCCL communicator".into(),
+            message: "its thread panicked".into(),
+        };
+        let comm = Arc::new(maker.join().map_err(|_| lost())??);
+        tracing::info!(device = device.ordinal, name = device.name(), nccl = lib.version(), "NCCL is up");
+        let guard = Guard::new(Arc::clone(&comm), company)?;
+        Ok(Self { device, comm, guard })
+    }
+
+    /// Put a call's work on the stream, and have it watched until it is done or late.
+    pub(super) fn put(
+        &self,
+        company: &Company,
+        work: &Work,
+        spot: Spot,
+        (info, until): (CallInfo, Instant),
+    ) -> Stopped<()> {
+        for &(from, to, len) in &work.copies {
+            // SAFETY: addresses inside the caller's views or our own scratch, which is given back after this in the stream's order.
+            unsafe { self.device.copy(to, from, len, spot.stream)? };
+        }
+        if !work.parts.is_empty() {
+            self.guard.enter(until, info);
+            let put = self.device.within(|| {
+                // SAFETY: as above; views of device memory promise their bytes until the stream has come past the call.
+                unsafe { self.comm.enqueue(&work.parts, spot.stream)? };
+                self.guard.mark(&self.device, spot.stream)
+            });
+            if let Err(e) = put {
+                // An abort may be the reason, and that had one of its own.
+                return Err(company.watch.failure().map_or(Stop::Own(e), |f| Stop::Failed(f.clone())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Wait until the stream has come as far as it is filled now.
+    pub(super) fn until_passed(&self, company: &Company, stream: StreamId, wait: &mut Wait) -> Stopped<()> {
+        let mark = self.device.mark(stream)?;
+        company.wait(wait, || Ok(mark.is_passed()?))
+    }
+}

@@ -1,0 +1,235 @@
+//! CUDA buffers: NCCL moves them between devices; everything else stays with Comity's own plans and links.
+//!
+//! ```text
+//!   host buffers            plans over links, as without a GPU
+//!   CUDA buffers            headers of all ranks compared over the links; then NCCL, in the order of the caller's stream
+//!   a reduction that NCCL   to page-locked memory, over the links with Comity's kernels, and back
+//!   lacks or means otherwise
+//! ```
+//!
+//! A call on CUDA buffers returns when its work is on the stream. A thread of the group looks after work that is not done yet: when a
+//! member dies, or the call's limit passes, it aborts the communicator, so no stream waits for ever; the next call says why.
+//! The communicator is made with the group, one per device and group; its id travels over the group's own authenticated links.
+
+mod guard;
+mod lane;
+mod pair;
+mod parts;
+
+use super::{
+    Alarm, Backend, Bufs, Call, Fabric,
+    company::{Company, Stop, Stopped},
+};
+use crate::{
+    CallInfo, DType, Error, LinkKind, Op, Place, ReduceOp, Result, View, ViewMut,
+    boot::World,
+    engine::{Patience, Wait},
+    stats::Counters,
+    sys::{
+        cuda::{Cuda, StreamId},
+        nccl,
+    },
+};
+use lane::Lane;
+use pair::Announced;
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// What tells calls on device memory from calls on host memory, which travel another way.
+const ON_DEVICE: u64 = 0x6375_6461;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct NcclBackend {
+    fabric: Fabric,
+    company: Company,
+    patience: Patience,
+    lane: Lane,
+    /// Sends that came before their receive, by peer.
+    stash: Vec<VecDeque<Announced>>,
+}
+
+/// Where and when the bytes of a call on device memory move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spot {
+    device: u32,
+    stream: StreamId,
+}
+
+impl NcclBackend {
+    /// Around the group's own links, for buffers on `device`. All members call this.
+    pub(crate) fn open(mut fabric: Fabric, device: Result<u32>, limit: Duration) -> Result<Self> {
+        let company = fabric.company();
+        let patience = company.patience();
+        let mut wait = Wait::new(patience, limit);
+        let info = CallInfo::new(Op::Split);
+        let lane = Self::join(&company, &mut fabric, device, Instant::now() + limit, &mut wait);
+        let lane = lane.map_err(|stop| company.explain(stop, info, limit))?;
+        let stash = (0..company.size()).map(|_| VecDeque::new()).collect();
+        Ok(Self { fabric, company, patience, lane, stash })
+    }
+
+    /// The device of a rank that is told none: by its number on its host, among those that CUDA_VISIBLE_DEVICES leaves.
+    pub(crate) fn device_of(world: &dyn World) -> Result<u32> {
+        let host = world.hosts().get(world.rank());
+        let before = world.hosts().iter().take(world.rank()).filter(|h| Some(*h) == host).count();
+        let n = Cuda::find()?.devices()?.max(1);
+        Ok(before as u32 % n)
+    }
+
+    fn on_device(&mut self, call: Call<'_>, spot: Spot, limit: Duration) -> Result<()> {
+        let info = call.info;
+        let until = Instant::now() + limit;
+        let mut wait = Wait::new(self.patience, limit);
+        let out = match info.op {
+            Op::Send | Op::Recv | Op::Exchange => self.pair(call, spot, until, &mut wait),
+            _ => self.collective(call, spot, until, &mut wait),
+        };
+        self.patience = wait.patience();
+        out.map_err(|stop| self.company.explain(stop, info, limit))
+    }
+
+    fn collective(&mut self, call: Call<'_>, spot: Spot, until: Instant, wait: &mut Wait) -> Stopped<()> {
+        let info = call.info;
+        let left = until.saturating_duration_since(Instant::now());
+        self.fabric.agree(&call, ON_DEVICE, left).map_err(Stop::Told)?;
+        let native = match (info.dtype, info.reduce) {
+            (Some(d), Some(r)) => nccl::native(d, r).is_some(),
+            _ => true,
+        };
+        if !native {
+            return self.over_host(call, spot, until, wait);
+        }
+        let work = parts::of(&call, self.company.rank, self.company.size(), &self.lane, spot)?;
+        self.company.counters.add_sent(work.bytes as u64);
+        self.lane.put(&self.company, &work, spot, (info, until))
+    }
+
+    /// Make the communicator, with the others.
+    fn join(
+        company: &Company,
+        fabric: &mut Fabric,
+        device: Result<u32>,
+        until: Instant,
+        wait: &mut Wait,
+    ) -> Stopped<Lane> {
+        let mut made = device.and_then(lane::open);
+        // Whether all ranks can is asked before the id is told, so that none waits for one that cannot.
+        let mut id = [0u8; 128];
+        if company.rank == 0
+            && let Ok((_, lib)) = &made
+        {
+            match lib.unique_id() {
+                Ok(u) => id = u.0,
+                Err(e) => made = Err(e),
+            }
+        }
+        let left = |u: Instant| u.saturating_duration_since(Instant::now());
+        let mut able = [u8::from(made.is_ok())];
+        let mut vote = Call::new(Op::AllReduce, Bufs::InPlace((&mut able).into()));
+        vote.info.reduce = Some(ReduceOp::Min);
+        fabric.run(vote, left(until)).map_err(Stop::Told)?;
+        let (device, lib) = made.map_err(Stop::Own)?;
+        if able[0] == 0 {
+            let reason = "another rank has no NCCL or no such device; its own error says which".into();
+            return Err(Stop::Own(Error::Unavailable { backend: "nccl", reason }));
+        }
+        let mut tell = Call::new(Op::Broadcast, Bufs::InPlace((&mut id).into()));
+        tell.info.root = Some(0);
+        fabric.run(tell, left(until)).map_err(Stop::Told)?;
+        Lane::join(company, device, lib, nccl::UniqueId(id), wait)
+    }
+
+    /// A reduction that NCCL has not: over page-locked memory and the links.
+    fn over_host(&mut self, call: Call<'_>, spot: Spot, until: Instant, wait: &mut Wait) -> Stopped<()> {
+        let lane = &self.lane;
+        let (src, dst) = parts::ends(&call.bufs);
+        let mut held_src = src.map(|(_, len)| lane.device.pinned(len)).transpose()?;
+        let mut held_dst = dst.map(|(_, len)| lane.device.pinned(len)).transpose()?;
+        let in_place = src.is_none() || dst.is_none();
+        for (held, (at, len)) in held_src.iter().zip(src).chain(held_dst.iter().zip(dst).filter(|_| in_place))
+        {
+            // SAFETY: the view promises the device's side, this rank owns the host's; both stay until the mark below is passed.
+            unsafe { lane.device.copy(held.addr(), at, len, spot.stream)? };
+        }
+        lane.until_passed(&self.company, spot.stream, wait)?;
+        let (dtype, left) =
+            (call.info.dtype.unwrap_or(DType::U8), until.saturating_duration_since(Instant::now()));
+        let mut copy =
+            Call { info: call.info, bufs: Bufs::None, counts: call.counts, recv_counts: call.recv_counts };
+        let count = |len: usize| len / dtype.size();
+        let (s, d) = (held_src.as_mut().map(|p| p.bytes()), held_dst.as_mut().map(|p| p.bytes()));
+        // SAFETY: page-locked memory of this call's, in elements of the type that was copied there.
+        let view = |b: &[u8]| unsafe { View::from_raw(b.as_ptr(), count(b.len()), dtype, Place::Host) };
+        // SAFETY: as above.
+        let view_mut =
+            |b: &mut [u8]| unsafe { ViewMut::from_raw(b.as_mut_ptr(), count(b.len()), dtype, Place::Host) };
+        copy.bufs = match (&call.bufs, s, d) {
+            (Bufs::Both(..), Some(s), Some(d)) => Bufs::Both(view(s), view_mut(d)),
+            (Bufs::InPlace(_), _, Some(d)) => Bufs::InPlace(view_mut(d)),
+            (Bufs::OwnOut(_), _, Some(d)) => Bufs::OwnOut(view_mut(d)),
+            _ => Bufs::None,
+        };
+        self.fabric.run(copy, left).map_err(Stop::Told)?;
+        if let (Some(held), Some((at, len))) = (&held_dst, dst) {
+            // SAFETY: as on the way here.
+            unsafe { lane.device.copy(at, held.addr(), len, spot.stream)? };
+            lane.until_passed(&self.company, spot.stream, wait)?;
+        }
+        Ok(())
+    }
+}
+
+/// The place that all buffers of a call share; the group has checked that they do.
+fn spot(bufs: &Bufs<'_>) -> Option<Spot> {
+    let place = match bufs {
+        Bufs::None => return None,
+        Bufs::In(v) | Bufs::Both(v, _) => v.place(),
+        Bufs::Out(v) | Bufs::InPlace(v) | Bufs::OwnIn(v) | Bufs::OwnOut(v) => v.place(),
+    };
+    match place {
+        Place::Cuda { device, stream } => Some(Spot { device, stream }),
+        Place::Host => None,
+    }
+}
+
+impl Backend for NcclBackend {
+    fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
+        match spot(&call.bufs) {
+            None => self.fabric.run(call, limit),
+            Some(spot) => self.on_device(call, spot, limit),
+        }
+    }
+
+    fn split(
+        &mut self,
+        members: &[usize],
+        context: u64,
+        counters: Arc<Counters>,
+        limit: Duration,
+    ) -> Result<Box<dyn Backend>> {
+        match self.fabric.part(members, context, counters, limit)? {
+            Some(fabric) => Ok(Box::new(Self::open(fabric, Ok(self.lane.device.ordinal), limit)?)),
+            None => Ok(Box::new(super::Single)),
+        }
+    }
+
+    fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
+        self.fabric.failure(call)
+    }
+
+    fn alarm(&self) -> Option<Alarm> {
+        self.fabric.alarm()
+    }
+
+    fn links(&self) -> Vec<Option<LinkKind>> {
+        self.fabric.links()
+    }
+
+    fn device(&self) -> Option<u32> {
+        Some(self.lane.device.ordinal)
+    }
+}

@@ -1,0 +1,130 @@
+//! send, recv and exchange of device memory.
+//!
+//! NCCL has no tags and matches sends and receives in their order. So each send is announced over the links first: tag, type and
+//! length. A receive that asks for a later tag takes what is before it into memory of its own.
+
+use super::{NcclBackend, Spot, Stop, Stopped, parts, parts::Work};
+use crate::{
+    CallInfo, DType, Op,
+    backend::{Backend, Bufs, Call},
+    engine::{ANNOUNCE, Wait},
+    sys::{cuda::DeviceMemory, nccl::Part},
+};
+use std::time::Instant;
+
+/// A send whose receive was not called yet, and its bytes.
+#[derive(Debug)]
+pub(super) struct Announced {
+    info: CallInfo,
+    bytes: DeviceMemory,
+}
+
+impl NcclBackend {
+    pub(super) fn pair(
+        &mut self,
+        call: Call<'_>,
+        spot: Spot,
+        until: Instant,
+        wait: &mut Wait,
+    ) -> Stopped<()> {
+        let info = call.info;
+        let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
+        let (src, dst) = parts::ends(&call.bufs);
+        let of = |v: &Bufs<'_>| match v {
+            Bufs::In(s) | Bufs::Both(s, _) => Some((s.count(), s.dtype())),
+            _ => None,
+        };
+        let into = |v: &Bufs<'_>| match v {
+            Bufs::Out(d) | Bufs::Both(_, d) => Some((d.count(), d.dtype())),
+            _ => None,
+        };
+        let (out, want) = (of(&call.bufs), into(&call.bufs));
+        if let (Some(to), Some((count, dtype))) = (to, out) {
+            let words = [u64::from(info.tag.unwrap_or(0)), dtype as u64, count as u64];
+            let mut tell = Call::new(Op::Send, Bufs::In((&words).into()));
+            (tell.info.root, tell.info.tag) = (Some(to), Some(ANNOUNCE));
+            let peers = [to];
+            tell.counts = &peers;
+            self.fabric.run(tell, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)?;
+        }
+        let mut work = Work::default();
+        if let (Some(to), Some((at, bytes))) = (to, src)
+            && bytes > 0
+        {
+            work.parts.push(Part::Send { src: at, bytes, to });
+            work.bytes = bytes;
+        }
+        let Some((from, (count, dtype))) = from.zip(want) else { return self.put(&work, spot, until, info) };
+        let (at, bytes) = dst.unwrap_or_default();
+        let wanted = CallInfo {
+            count,
+            dtype: Some(dtype),
+            root: Some(from),
+            tag: info.tag,
+            ..CallInfo::new(Op::Send)
+        };
+        let kept = self.stash[from].iter().position(|a| a.info.tag == info.tag);
+        if let Some(kept) = kept.and_then(|i| self.stash[from].remove(i)) {
+            fits(&kept.info, &wanted, from)?;
+            work.copies.push((kept.bytes.addr(), at, bytes));
+            self.put(&work, spot, until, info)?;
+            // What was kept is read until the stream has come past the copy.
+            return self.lane.until_passed(&self.company, spot.stream, wait);
+        }
+        loop {
+            let theirs = self.announced(from, until)?;
+            let len = theirs.count * theirs.dtype.map_or(1, DType::size);
+            if theirs.tag == info.tag {
+                fits(&theirs, &wanted, from)?;
+                if len > 0 {
+                    work.parts.push(Part::Recv { dst: at, bytes: len, from });
+                }
+                return self.put(&work, spot, until, info);
+            }
+            let held = self.lane.device.alloc(len)?;
+            if len > 0 {
+                work.parts.push(Part::Recv { dst: held.addr(), bytes: len, from });
+            }
+            self.put(&work, spot, until, info)?;
+            work = Work::default();
+            self.lane.until_passed(&self.company, spot.stream, wait)?;
+            self.stash[from].push_back(Announced { info: theirs, bytes: held });
+        }
+    }
+
+    fn put(&self, work: &Work, spot: Spot, until: Instant, info: CallInfo) -> Stopped<()> {
+        self.company.counters.add_sent(work.bytes as u64);
+        self.lane.put(&self.company, work, spot, (info, until))
+    }
+
+    /// The next send of `from`, in its own words.
+    fn announced(&mut self, from: usize, until: Instant) -> Stopped<CallInfo> {
+        let mut words = [0u64; 3];
+        let peers = [from];
+        let mut hear = Call::new(Op::Recv, Bufs::Out((&mut words).into()));
+        (hear.info.root, hear.info.tag) = (Some(from), Some(ANNOUNCE));
+        hear.recv_counts = &peers;
+        self.fabric.run(hear, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)?;
+        let dtype = usize::try_from(words[1]).ok().and_then(|d| DType::ALL.get(d).copied());
+        let tag = u32::try_from(words[0]).ok().filter(|&t| t <= crate::MAX_TAG);
+        let count = usize::try_from(words[2]).ok().filter(|&n| n.checked_mul(8).is_some());
+        match (dtype, tag, count) {
+            (Some(d), Some(tag), Some(count)) => Ok(CallInfo {
+                count,
+                dtype: Some(d),
+                root: Some(from),
+                tag: Some(tag),
+                ..CallInfo::new(Op::Send)
+            }),
+            _ => Err(Stop::Peer(from, "announced a send that this version does not know".into())),
+        }
+    }
+}
+
+/// Whether what comes is what is wanted.
+fn fits(theirs: &CallInfo, ours: &CallInfo, from: usize) -> Stopped<()> {
+    if (theirs.count, theirs.dtype) == (ours.count, ours.dtype) {
+        return Ok(());
+    }
+    Err(Stop::Differs(from, *theirs, if theirs.dtype == ours.dtype { "count" } else { "dtype" }))
+}

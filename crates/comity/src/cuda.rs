@@ -1,0 +1,119 @@
+//! CUDA memory for the tools of this project that have no framework to give them some: `comity check` and `comity bench`.
+//!
+//! Programs bring their own memory and streams; see [`View::from_raw`](crate::View::from_raw).
+
+use crate::{
+    DType, Element, Place, Result, View, ViewMut,
+    sys::cuda::{Device, DeviceMemory, Stream},
+};
+use std::{sync::Arc, thread};
+
+/// A stream of a device.
+#[derive(Clone, Debug)]
+pub struct Cuda {
+    device: Device,
+    stream: Arc<Stream>,
+}
+
+/// Bytes in a device's memory.
+#[derive(Debug)]
+pub struct Buffer {
+    cuda: Cuda,
+    memory: DeviceMemory,
+    len: usize,
+}
+
+impl Cuda {
+    /// A new stream of this device.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`](crate::Error::Unavailable) without a driver or such a device.
+    pub fn open(device: u32) -> Result<Self> {
+        let device = Device::open(device)?;
+        Ok(Self { device, stream: Arc::new(device.stream()?) })
+    }
+
+    /// "NVIDIA H200".
+    pub fn name(&self) -> String {
+        self.device.name()
+    }
+
+    /// `len` bytes, whatever is in them.
+    ///
+    /// # Errors
+    /// [`Error::Library`](crate::Error::Library) when the device has no memory left.
+    pub fn buffer(&self, len: usize) -> Result<Buffer> {
+        Ok(Buffer { cuda: self.clone(), memory: self.device.alloc(len)?, len })
+    }
+
+    /// Wait until all that was put on the stream is done.
+    ///
+    /// # Errors
+    /// [`Error::Library`](crate::Error::Library) when it failed.
+    pub fn finish(&self) -> Result<()> {
+        let mark = self.device.mark(self.stream.id())?;
+        // A look costs a microsecond or two, which is what a measurement here must bear.
+        while !mark.is_passed()? {
+            thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+impl Buffer {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Fill it from the start, and wait until that is done.
+    ///
+    /// # Errors
+    /// As [`Cuda::finish`].
+    pub fn write<T: Element>(&mut self, data: &[T]) -> Result<()> {
+        let len = size_of_val(data);
+        assert!(len <= self.len, "{len} bytes into a buffer of {}", self.len);
+        let (to, from) = (self.memory.addr(), data.as_ptr().expose_provenance());
+        // SAFETY: both hold so many bytes, and the copy is over before this returns, well or not: an error ends the stream.
+        unsafe { self.cuda.device.copy(to, from, len, self.cuda.stream.id())? };
+        self.cuda.finish()
+    }
+
+    /// Its first bytes, when all that was put on the stream is done.
+    ///
+    /// # Errors
+    /// As [`Cuda::finish`].
+    pub fn read<T: Element>(&self, data: &mut [T]) -> Result<()> {
+        let len = size_of_val(data);
+        assert!(len <= self.len, "{len} bytes out of a buffer of {}", self.len);
+        let (to, from) = (data.as_mut_ptr().expose_provenance(), self.memory.addr());
+        // SAFETY: as in `write`. What is in the buffer was written from values of `T`, or made from such by a call on `T`.
+        unsafe { self.cuda.device.copy(to, from, len, self.cuda.stream.id())? };
+        self.cuda.finish()
+    }
+
+    /// `count` elements of it, to read. Work on them is put on the stream: read them again after [`Cuda::finish`].
+    pub fn view(&self, dtype: DType, count: usize) -> View<'_> {
+        assert!(count * dtype.size() <= self.len);
+        let at = std::ptr::with_exposed_provenance(self.memory.addr());
+        // SAFETY: so many bytes of this buffer, which is borrowed; its memory is given back in the device's order.
+        unsafe { View::from_raw(at, count, dtype, self.place()) }
+    }
+
+    /// The same, to write.
+    pub fn view_mut(&mut self, dtype: DType, count: usize) -> ViewMut<'_> {
+        assert!(count * dtype.size() <= self.len);
+        let at = std::ptr::with_exposed_provenance_mut(self.memory.addr());
+        // SAFETY: as in `view`, borrowed for writing.
+        unsafe { ViewMut::from_raw(at, count, dtype, self.place()) }
+    }
+
+    fn place(&self) -> Place {
+        Place::Cuda { device: self.cuda.device.ordinal, stream: self.cuda.stream.id() }
+    }
+}

@@ -1,0 +1,52 @@
+//! Groups that only their members make.
+
+use super::{Core, Group, Recorder, misuse, split};
+use crate::{
+    Error, Misuse, Op, Peer, Result,
+    backend::{Backend, Single},
+    stats::Counters,
+};
+use std::sync::Arc;
+
+impl Group {
+    /// The group of `members`, ranks of this group in their new order; only they call this, with the same list and `label`.
+    ///
+    /// It takes no turn: it can be made on one thread while calls of this group run on others. `label` tells apart groups of the
+    /// same members, and may come again when the earlier one is closed on all of them. Members may come up to this handle's
+    /// [`timeout`](Self::timeout) apart.
+    ///
+    /// ```
+    /// # use comity::Group;
+    /// # let g = Group::single();
+    /// let alone = g.subgroup(&[g.rank()], 0)?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Misuse::Members`] for a list with ranks outside the group, with one twice, or without this one;
+    /// [`Error::Unavailable`] over MPI; [`Error::Join`] when a member does not come; [`Error::PeerLost`] when one has died. None of them ends this group.
+    pub fn subgroup(&self, members: &[usize], label: u64) -> Result<Self> {
+        let me = self.rank();
+        let mut seen = vec![false; self.size()];
+        let once = members.iter().all(|&m| seen.get_mut(m).is_some_and(|s| !std::mem::replace(s, true)));
+        let rank = members.iter().position(|&m| m == me).filter(|_| once);
+        let rank = rank.ok_or_else(|| misuse(Op::Split, Misuse::Members { rank: me, size: self.size() }))?;
+        let Core { peers, door, .. } = &*self.core;
+        let counters = Arc::<Counters>::default();
+        let context = door.as_ref().map_or(1, |d| split::name_of(d.context, label, members));
+        let backend: Box<dyn Backend> = match door {
+            _ if members.len() == 1 => Box::new(Single),
+            Some(door) => {
+                let world = door.world.upgrade().ok_or(Error::Closed)?;
+                door.open(world, members, context, counters.clone(), self.limit)?
+            }
+            None => {
+                let reason = "this group's library makes groups with all ranks only; use split";
+                return Err(Error::Unavailable { backend: "subgroup", reason: reason.into() });
+            }
+        };
+        let peers: Vec<Peer> =
+            members.iter().enumerate().map(|(rank, &m)| Peer { rank, ..peers[m].clone() }).collect();
+        Ok(Self::with(rank, peers, backend, (context, Recorder::new()), counters, self.limit))
+    }
+}

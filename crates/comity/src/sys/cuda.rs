@@ -1,0 +1,416 @@
+//! The CUDA driver, found at run time: memory, streams and events, as far as moving data needs them.
+//!
+//! Everything here works in the *primary* context of a device, which is the one that PyTorch, JAX and the CUDA runtime use. Addresses
+//! are plain numbers; who may touch what is settled by the views that carry them.
+
+use crate::{Error, Result};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::{
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    fmt, ptr,
+    sync::OnceLock,
+};
+
+type Code = c_int;
+type Handle = *mut c_void;
+
+/// `CUDA_ERROR_NOT_READY`.
+const NOT_READY: Code = 600;
+/// `CU_EVENT_DISABLE_TIMING`.
+const NO_TIMING: c_uint = 2;
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: c_uint = 1;
+
+macro_rules! functions {
+    ($($field:ident $symbol:literal ($($arg:ty),*);)*) => {
+        struct Functions {
+            // SAFETY: each is called with what the driver API says it takes, in this file.
+            $($field: unsafe extern "C" fn($($arg),*) -> Code,)*
+        }
+
+        impl Functions {
+            /// The name of the first that is missing is the error.
+            fn load(lib: &Library) -> Result<Self, &'static str> {
+                Ok(Self {
+                    $($field: {
+                        // SAFETY: these are the driver's signatures, stable since CUDA 11.2.
+                        let f = unsafe { lib.get(concat!($symbol, "\0").as_bytes()) };
+                        *f.map_err(|_| $symbol)?
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    init "cuInit" (c_uint);
+    error_string "cuGetErrorString" (Code, *mut *const c_char);
+    device_count "cuDeviceGetCount" (*mut c_int);
+    device_get "cuDeviceGet" (*mut c_int, c_int);
+    device_name "cuDeviceGetName" (*mut u8, c_int, c_int);
+    retain "cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
+    set_current "cuCtxSetCurrent" (Handle);
+    get_current "cuCtxGetCurrent" (*mut Handle);
+    alloc "cuMemAlloc_v2" (*mut u64, usize);
+    free "cuMemFree_v2" (u64);
+    alloc_async "cuMemAllocAsync" (*mut u64, usize, Handle);
+    free_async "cuMemFreeAsync" (u64, Handle);
+    alloc_host "cuMemAllocHost_v2" (*mut *mut u8, usize);
+    free_host "cuMemFreeHost" (*mut u8);
+    copy_async "cuMemcpyAsync" (u64, u64, usize, Handle);
+    stream_create "cuStreamCreate" (*mut Handle, c_uint);
+    stream_destroy "cuStreamDestroy_v2" (Handle);
+    event_create "cuEventCreate" (*mut Handle, c_uint);
+    event_record "cuEventRecord" (Handle, Handle);
+    event_query "cuEventQuery" (Handle);
+    event_destroy "cuEventDestroy_v2" (Handle);
+}
+
+/// The driver. There is one for the process.
+pub(crate) struct Cuda {
+    call: Functions,
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cuda")
+    }
+}
+
+fn unavailable(reason: String) -> Error {
+    Error::Unavailable { backend: "cuda", reason }
+}
+
+impl Cuda {
+    /// The driver of this machine.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when there is none, or no device.
+    pub(crate) fn find() -> Result<&'static Self> {
+        static FOUND: OnceLock<Result<Cuda>> = OnceLock::new();
+        FOUND.get_or_init(Self::open).as_ref().map_err(Clone::clone)
+    }
+
+    fn open() -> Result<Self> {
+        let named = std::env::var_os("COMITY_CUDA").filter(|n| !n.is_empty());
+        let name = named.unwrap_or_else(|| "libcuda.so.1".into());
+        // SAFETY: loading the driver runs its constructors, as every program that uses CUDA does.
+        let lib = unsafe { Library::open(Some(&name), RTLD_NOW | RTLD_LOCAL) };
+        let lib = lib.map_err(|e| {
+            unavailable(format!(
+                "{} could not be loaded ({e}); install NVIDIA's driver",
+                name.to_string_lossy()
+            ))
+        })?;
+        let missing = |symbol| {
+            unavailable(format!("the driver has no function {symbol}; CUDA 11.2 or newer is needed"))
+        };
+        let call = Functions::load(&lib).map_err(missing)?;
+        // Its functions are called until the process ends.
+        std::mem::forget(lib);
+        let cuda = Self { call };
+        // SAFETY: takes flags, of which there are none.
+        cuda.ok(unsafe { (cuda.call.init)(0) }, "cuInit")?;
+        let mut n = 0;
+        // SAFETY: writes one int.
+        cuda.ok(unsafe { (cuda.call.device_count)(&mut n) }, "cuDeviceGetCount")?;
+        if n < 1 {
+            return Err(unavailable("there is no device; CUDA_VISIBLE_DEVICES may hide it".into()));
+        }
+        Ok(cuda)
+    }
+
+    /// How many devices this process sees.
+    pub(crate) fn devices(&self) -> Result<u32> {
+        let mut n = 0;
+        // SAFETY: writes one int.
+        self.ok(unsafe { (self.call.device_count)(&mut n) }, "cuDeviceGetCount")?;
+        Ok(n.max(0) as u32)
+    }
+
+    fn ok(&self, code: Code, what: &str) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        let mut text = ptr::null();
+        // SAFETY: writes the address of a constant text, or null.
+        unsafe { (self.call.error_string)(code, &mut text) };
+        let words = if text.is_null() {
+            "an error without a name".into()
+        } else {
+            // SAFETY: a constant text that ends with a zero.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy()
+        };
+        Err(Error::Library { library: "CUDA", code: code.into(), message: format!("{what}: {words}") })
+    }
+}
+
+/// A device's primary context.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Device {
+    cuda: &'static Cuda,
+    pub(crate) ordinal: u32,
+    context: Handle,
+}
+
+// SAFETY: contexts may be used from any thread; each thread makes it current for itself.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// A stream's address, as views carry it.
+pub(crate) type StreamId = usize;
+
+impl Device {
+    /// The device of this number, among those that CUDA_VISIBLE_DEVICES leaves.
+    pub(crate) fn open(ordinal: u32) -> Result<Self> {
+        let cuda = Cuda::find()?;
+        let n = cuda.devices()?;
+        if ordinal >= n {
+            return Err(unavailable(format!("there is no device {ordinal}: this process sees {n}, from 0")));
+        }
+        let (mut device, mut context) = (0, ptr::null_mut());
+        // SAFETY: each writes what it returns. The context is retained for as long as the process lives.
+        unsafe {
+            cuda.ok((cuda.call.device_get)(&mut device, ordinal as c_int), "cuDeviceGet")?;
+            cuda.ok((cuda.call.retain)(&mut context, device), "cuDevicePrimaryCtxRetain")?;
+        }
+        Ok(Self { cuda, ordinal, context })
+    }
+
+    /// The device's name.
+    pub(crate) fn name(&self) -> String {
+        let (mut text, mut device) = ([0u8; 256], 0);
+        // SAFETY: at most 255 bytes and a zero are written.
+        unsafe {
+            (self.cuda.call.device_get)(&mut device, self.ordinal as c_int);
+            (self.cuda.call.device_name)(text.as_mut_ptr(), 255, device);
+        }
+        let end = text.iter().position(|&b| b == 0).unwrap_or(0);
+        String::from_utf8_lossy(&text[..end]).into_owned()
+    }
+
+    /// Run `f` with this device current on this thread; what was current before is current again after it.
+    pub(crate) fn within<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        let mut before = ptr::null_mut();
+        // SAFETY: writes one handle; the context lives as long as the process.
+        unsafe {
+            self.ok((self.cuda.call.get_current)(&mut before), "cuCtxGetCurrent")?;
+            if before != self.context {
+                self.ok((self.cuda.call.set_current)(self.context), "cuCtxSetCurrent")?;
+            }
+        }
+        let out = f();
+        if before != self.context {
+            // SAFETY: it was current before.
+            unsafe { (self.cuda.call.set_current)(before) };
+        }
+        out
+    }
+
+    fn ok(&self, code: Code, what: &str) -> Result<()> {
+        self.cuda.ok(code, what)
+    }
+
+    /// Device memory of `len` bytes (at least 1).
+    pub(crate) fn alloc(&self, len: usize) -> Result<DeviceMemory> {
+        let mut at = 0;
+        // SAFETY: writes one address.
+        self.within(|| self.ok(unsafe { (self.cuda.call.alloc)(&mut at, len.max(1)) }, "cuMemAlloc"))?;
+        Ok(DeviceMemory { device: *self, at, stream: None })
+    }
+
+    /// Device memory for work on `stream`, given back when the work on it so far is done.
+    pub(crate) fn alloc_on(&self, len: usize, stream: StreamId) -> Result<DeviceMemory> {
+        let mut at = 0;
+        let s = ptr::with_exposed_provenance_mut(stream);
+        self.within(|| {
+            // SAFETY: writes one address; the stream is the caller's, and lives.
+            let code = unsafe { (self.cuda.call.alloc_async)(&mut at, len.max(1), s) };
+            self.ok(code, "cuMemAllocAsync")
+        })?;
+        Ok(DeviceMemory { device: *self, at, stream: Some(stream) })
+    }
+
+    /// Page-locked host memory.
+    pub(crate) fn pinned(&self, len: usize) -> Result<Pinned> {
+        let mut at = ptr::null_mut();
+        self.within(|| {
+            // SAFETY: writes one address.
+            let code = unsafe { (self.cuda.call.alloc_host)(&mut at, len.max(1)) };
+            self.ok(code, "cuMemAllocHost")
+        })?;
+        Ok(Pinned { device: *self, at, len })
+    }
+
+    /// Copy, in the order of `stream`, between any two places that CUDA knows.
+    ///
+    /// # Safety
+    /// Both ranges stay valid, and nobody else writes to them, until the stream has come that far.
+    pub(crate) unsafe fn copy(&self, dst: usize, src: usize, len: usize, stream: StreamId) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let s = ptr::with_exposed_provenance_mut(stream);
+        self.within(|| {
+            // SAFETY: the caller's promise.
+            let code = unsafe { (self.cuda.call.copy_async)(dst as u64, src as u64, len, s) };
+            self.ok(code, "cuMemcpyAsync")
+        })
+    }
+
+    /// A stream of our own, which does not wait for the default stream.
+    pub(crate) fn stream(&self) -> Result<Stream> {
+        let mut at = ptr::null_mut();
+        self.within(|| {
+            // SAFETY: writes one handle.
+            let code = unsafe { (self.cuda.call.stream_create)(&mut at, NON_BLOCKING) };
+            self.ok(code, "cuStreamCreate")
+        })?;
+        Ok(Stream { device: *self, at })
+    }
+
+    /// A mark at the end of what is on `stream` so far.
+    pub(crate) fn mark(&self, stream: StreamId) -> Result<Mark> {
+        let mut at = ptr::null_mut();
+        let s = ptr::with_exposed_provenance_mut(stream);
+        self.within(|| {
+            // SAFETY: writes one handle; the stream is the caller's, and lives.
+            unsafe {
+                self.ok((self.cuda.call.event_create)(&mut at, NO_TIMING), "cuEventCreate")?;
+                self.ok((self.cuda.call.event_record)(at, s), "cuEventRecord")
+            }
+        })?;
+        Ok(Mark { device: *self, at })
+    }
+}
+
+/// Memory of a device.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    device: Device,
+    at: u64,
+    /// Given back in this stream's order.
+    stream: Option<StreamId>,
+}
+
+impl DeviceMemory {
+    pub(crate) fn addr(&self) -> usize {
+        self.at as usize
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        let call = &self.device.cuda.call;
+        let _ = self.device.within(|| {
+            // SAFETY: allocated here, and not used after this but by work that is on the stream already.
+            unsafe {
+                match self.stream {
+                    Some(s) => (call.free_async)(self.at, ptr::with_exposed_provenance_mut(s)),
+                    None => (call.free)(self.at),
+                }
+            };
+            Ok(())
+        });
+    }
+}
+
+/// Page-locked host memory.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    device: Device,
+    at: *mut u8,
+    len: usize,
+}
+
+// SAFETY: plain memory with one owner.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    pub(crate) fn addr(&self) -> usize {
+        self.at.expose_provenance()
+    }
+
+    /// The bytes. No copy to or from them may be under way.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: `len` bytes that this alone owns; CUDA hands out zeroed or initialised pages, and any byte is a `u8`.
+        unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: allocated here, and not used after this.
+        let _ = self.device.within(|| Ok(unsafe { (self.device.cuda.call.free_host)(self.at) }));
+    }
+}
+
+/// A stream of our own.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    device: Device,
+    at: Handle,
+}
+
+// SAFETY: streams may be used from any thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    pub(crate) fn id(&self) -> StreamId {
+        self.at.expose_provenance()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: created here; CUDA ends it when its work is done.
+        let _ = self.device.within(|| Ok(unsafe { (self.device.cuda.call.stream_destroy)(self.at) }));
+    }
+}
+
+/// A point in a stream.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    device: Device,
+    at: Handle,
+}
+
+// SAFETY: events may be used from any thread.
+unsafe impl Send for Mark {}
+// SAFETY: as above.
+unsafe impl Sync for Mark {}
+
+impl Mark {
+    /// The same, at the end of what is on `stream` so far; it has been passed before.
+    pub(crate) fn again(self, stream: StreamId) -> Result<Self> {
+        let s = ptr::with_exposed_provenance_mut(stream);
+        self.device.within(|| {
+            // SAFETY: the event was created here; the stream is the caller's, and lives.
+            let code = unsafe { (self.device.cuda.call.event_record)(self.at, s) };
+            self.device.ok(code, "cuEventRecord")
+        })?;
+        Ok(self)
+    }
+
+    /// Whether the stream has come past it.
+    pub(crate) fn is_passed(&self) -> Result<bool> {
+        self.device.within(|| {
+            // SAFETY: created here.
+            match unsafe { (self.device.cuda.call.event_query)(self.at) } {
+                NOT_READY => Ok(false),
+                code => self.device.ok(code, "cuEventQuery").map(|()| true),
+            }
+        })
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // SAFETY: created here; CUDA keeps what it still needs of it.
+        let _ = self.device.within(|| Ok(unsafe { (self.device.cuda.call.event_destroy)(self.at) }));
+    }
+}

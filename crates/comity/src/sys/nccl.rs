@@ -1,0 +1,384 @@
+//! NCCL, found at run time: some twenty functions.
+//!
+//! The configuration is passed as its prefix of NCCL 2.18, with that version's number: a library copies as much of it as both
+//! know. Communicators are of the blocking kind: the other kind starts a thread for every call (40 us). What may block is made on
+//! a thread of its own, or ended by [`Comm::abort`] from another thread.
+
+use crate::{DType, Error, ReduceOp, Result, sync::lock};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::{
+    ffi::{CStr, OsString, c_char, c_int, c_uint, c_void},
+    fmt, ptr,
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicPtr, Ordering},
+    },
+};
+
+type Code = c_int;
+type Handle = *mut c_void;
+
+const IN_PROGRESS: Code = 7;
+/// `NCCL_CONFIG_UNDEF_INT`.
+const UNDEFINED: c_int = c_int::MIN;
+
+/// What all ranks of a communicator must hold to make it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct UniqueId(pub(crate) [u8; 128]);
+
+impl fmt::Debug for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // It lets its holder join.
+        f.write_str("UniqueId")
+    }
+}
+
+/// `ncclConfig_t` as of 2.18.
+#[repr(C)]
+struct Config {
+    size: usize,
+    magic: c_uint,
+    version: c_uint,
+    blocking: c_int,
+    cga_cluster_size: c_int,
+    min_ctas: c_int,
+    max_ctas: c_int,
+    net_name: *const c_char,
+    split_share: c_int,
+}
+
+macro_rules! functions {
+    ($($field:ident $symbol:literal ($($arg:ty),*);)*) => {
+        struct Functions {
+            // SAFETY: each is called with what NCCL's header says it takes, in this file.
+            $($field: unsafe extern "C" fn($($arg),*) -> Code,)*
+        }
+
+        impl Functions {
+            /// The name of the first that is missing is the error.
+            fn load(lib: &Library) -> Result<Self, &'static str> {
+                Ok(Self {
+                    $($field: {
+                        // SAFETY: these are NCCL's signatures, stable since 2.18.
+                        let f = unsafe { lib.get(concat!($symbol, "\0").as_bytes()) };
+                        *f.map_err(|_| $symbol)?
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    version "ncclGetVersion" (*mut c_int);
+    unique_id "ncclGetUniqueId" (*mut UniqueId);
+    init "ncclCommInitRankConfig" (*mut Handle, c_int, UniqueId, c_int, *mut Config);
+    async_error "ncclCommGetAsyncError" (Handle, *mut Code);
+    abort "ncclCommAbort" (Handle);
+    group_start "ncclGroupStart" ();
+    group_end "ncclGroupEnd" ();
+    all_reduce "ncclAllReduce" (usize, usize, usize, c_int, c_int, Handle, usize);
+    reduce "ncclReduce" (usize, usize, usize, c_int, c_int, c_int, Handle, usize);
+    broadcast "ncclBroadcast" (usize, usize, usize, c_int, c_int, Handle, usize);
+    all_gather "ncclAllGather" (usize, usize, usize, c_int, Handle, usize);
+    reduce_scatter "ncclReduceScatter" (usize, usize, usize, c_int, c_int, Handle, usize);
+    send "ncclSend" (usize, usize, c_int, c_int, Handle, usize);
+    recv "ncclRecv" (usize, usize, c_int, c_int, Handle, usize);
+}
+
+/// The library. There is one for the process.
+pub(crate) struct Nccl {
+    call: Functions,
+    // SAFETY: takes a code and returns a constant text.
+    error_string: unsafe extern "C" fn(Code) -> *const c_char,
+    version: c_int,
+}
+
+impl fmt::Debug for Nccl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nccl").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+/// One step of a call, on device memory. Counts are in elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part {
+    AllReduce { src: usize, dst: usize, count: usize, dtype: DType, op: ReduceOp },
+    Reduce { src: usize, dst: usize, count: usize, dtype: DType, op: ReduceOp, root: usize },
+    Broadcast { src: usize, dst: usize, bytes: usize, root: usize },
+    AllGather { src: usize, dst: usize, bytes: usize },
+    ReduceScatter { src: usize, dst: usize, count: usize, dtype: DType, op: ReduceOp },
+    Send { src: usize, bytes: usize, to: usize },
+    Recv { dst: usize, bytes: usize, from: usize },
+}
+
+/// The number of `dtype` for NCCL with `op`, if NCCL has the pair and means by it what [`ReduceOp`] says.
+pub(crate) fn native(dtype: DType, op: ReduceOp) -> Option<(DType, c_int, c_int, usize)> {
+    use DType as D;
+    use ReduceOp as R;
+    let number = match dtype {
+        D::I8 => 0,
+        D::U8 => 1,
+        D::I32 => 2,
+        D::U32 => 3,
+        D::I64 => 4,
+        D::U64 => 5,
+        D::F16 => 6,
+        D::F32 => 7,
+        D::F64 => 8,
+        D::BF16 => 9,
+        // A complex sum is twice as many sums; of 0 and 1 the largest is "or", the least "and".
+        D::C64 if matches!(op, R::Sum | R::Avg) => {
+            return Some((dtype, 7, if op == R::Avg { 4 } else { 0 }, 2));
+        }
+        D::Bool if matches!(op, R::Sum | R::Max | R::Or) => return Some((dtype, 1, 2, 1)),
+        D::Bool if matches!(op, R::Product | R::Min | R::And) => return Some((dtype, 1, 3, 1)),
+        _ => return None,
+    };
+    let float = matches!(dtype, D::F16 | D::BF16 | D::F32 | D::F64);
+    let op = match op {
+        R::Sum => 0,
+        R::Product => 1,
+        // NCCL drops a NaN here, and Comity's rule is that it wins.
+        R::Max if !float => 2,
+        R::Min if !float => 3,
+        // NCCL multiplies integers before it adds them up.
+        R::Avg if float => 4,
+        _ => return None,
+    };
+    Some((dtype, number, op, 1))
+}
+
+impl Nccl {
+    /// The library of this machine: `COMITY_NCCL`, then the usual names, then the one in PyPI's wheels.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] with every name that was tried.
+    pub(crate) fn find() -> Result<&'static Self> {
+        static FOUND: OnceLock<Result<Nccl>> = OnceLock::new();
+        FOUND.get_or_init(Self::open).as_ref().map_err(Clone::clone)
+    }
+
+    fn open() -> Result<Self> {
+        let unavailable = |reason| Error::Unavailable { backend: "nccl", reason };
+        let mut names: Vec<OsString> = Vec::new();
+        match std::env::var_os("COMITY_NCCL").filter(|n| !n.is_empty()) {
+            Some(name) => names.push(name),
+            None => {
+                names.extend(["libnccl.so.2".into(), "libnccl.so".into()]);
+                names.extend(in_wheels());
+            }
+        }
+        let mut tried = Vec::new();
+        for name in &names {
+            // SAFETY: loading NCCL runs its constructors, as a program linked to it would.
+            let lib = match unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) } {
+                Ok(lib) => lib,
+                Err(e) => {
+                    tried.push(format!("{} ({e})", name.to_string_lossy()));
+                    continue;
+                }
+            };
+            let missing = |s: &str| {
+                unavailable(format!(
+                    "{} has no function {s}; NCCL 2.18 or newer is needed",
+                    name.to_string_lossy()
+                ))
+            };
+            let call = Functions::load(&lib).map_err(missing)?;
+            // SAFETY: NCCL's signature.
+            let error_string = unsafe { lib.get(b"ncclGetErrorString\0") };
+            let error_string = *error_string.map_err(|_| missing("ncclGetErrorString"))?;
+            std::mem::forget(lib);
+            let mut version = 0;
+            // SAFETY: writes one int.
+            unsafe { (call.version)(&mut version) };
+            return Ok(Self { call, error_string, version });
+        }
+        Err(unavailable(format!(
+            "no NCCL library could be loaded: tried {}. Install it (PyPI: nvidia-nccl-cu13), or name it in COMITY_NCCL",
+            tried.join(", ")
+        )))
+    }
+
+    /// "2.28.9".
+    pub(crate) fn version(&self) -> String {
+        let v = self.version;
+        format!("{}.{}.{}", v / 10_000, v / 100 % 100, v % 100)
+    }
+
+    /// For rank 0, which tells the others.
+    pub(crate) fn unique_id(&self) -> Result<UniqueId> {
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: writes 128 bytes.
+        self.ok(unsafe { (self.call.unique_id)(&mut id) }, "ncclGetUniqueId")?;
+        Ok(id)
+    }
+
+    /// Make a communicator, with all others that hold the id. The device must be current. Blocks until all have come.
+    pub(crate) fn make(&'static self, id: UniqueId, rank: usize, size: usize) -> Result<Comm> {
+        let mut config = Config {
+            size: size_of::<Config>(),
+            magic: 0xcafe_beef,
+            version: 21_800,
+            blocking: 1,
+            cga_cluster_size: UNDEFINED,
+            min_ctas: UNDEFINED,
+            max_ctas: UNDEFINED,
+            net_name: ptr::null(),
+            split_share: UNDEFINED,
+        };
+        let mut at = ptr::null_mut();
+        // SAFETY: the configuration is copied, the handle written.
+        let code = unsafe { (self.call.init)(&mut at, size as c_int, id, rank as c_int, &mut config) };
+        self.ok(code, "ncclCommInitRankConfig")?;
+        Ok(Comm { nccl: self, at: AtomicPtr::new(at), turn: Mutex::default() })
+    }
+
+    fn ok(&self, code: Code, what: &str) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        // SAFETY: a constant text for every code.
+        let text = unsafe { CStr::from_ptr((self.error_string)(code)) };
+        let message = format!("{what}: {}", text.to_string_lossy());
+        Err(Error::Library { library: "NCCL", code: code.into(), message })
+    }
+}
+
+/// Where PyPI's wheels put it, below the directories that Python imports from.
+fn in_wheels() -> Vec<OsString> {
+    let mut roots: Vec<std::path::PathBuf> = Vec::new();
+    if let Some(venv) = std::env::var_os("VIRTUAL_ENV") {
+        let lib = std::path::Path::new(&venv).join("lib");
+        let versions = std::fs::read_dir(lib).into_iter().flatten().flatten();
+        roots.extend(versions.map(|e| e.path().join("site-packages")));
+    }
+    if let Some(paths) = std::env::var_os("PYTHONPATH") {
+        roots.extend(std::env::split_paths(&paths));
+    }
+    let found = roots.into_iter().map(|r| r.join("nvidia/nccl/lib/libnccl.so.2"));
+    found.filter(|p| p.exists()).map(Into::into).collect()
+}
+
+/// A communicator, or what is left of it.
+#[derive(Debug)]
+pub(crate) struct Comm {
+    nccl: &'static Nccl,
+    /// Null once it was aborted.
+    at: AtomicPtr<c_void>,
+    /// Held for each call, save for the one that ends the others.
+    turn: Mutex<()>,
+}
+
+impl Comm {
+    /// An error that was seen in the background, if there is one.
+    pub(crate) fn check(&self) -> Result<()> {
+        // Who holds the turn hears of errors itself.
+        let Ok(_turn) = self.turn.try_lock() else { return Ok(()) };
+        let mut code = 0;
+        // SAFETY: the communicator lives; writes one int.
+        let asked = unsafe { (self.nccl.call.async_error)(self.handle()?, &mut code) };
+        self.nccl.ok(asked, "ncclCommGetAsyncError")?;
+        self.nccl.ok(if code == IN_PROGRESS { 0 } else { code }, "the communicator")
+    }
+
+    fn handle(&self) -> Result<Handle> {
+        let at = self.at.load(Ordering::Acquire);
+        if at.is_null() {
+            let message = "the communicator was aborted".into();
+            return Err(Error::Library { library: "NCCL", code: 0, message });
+        }
+        Ok(at)
+    }
+
+    /// Put `parts` on the stream, as one. May wait for the peers of the first send or receive between two ranks.
+    ///
+    /// # Safety
+    /// Every address is of memory of this communicator's device (or that the device can reach) and stays valid, for its length, until
+    /// the stream has come past this.
+    pub(crate) unsafe fn enqueue(&self, parts: &[Part], rank_stream: usize) -> Result<()> {
+        let _turn = lock(&self.turn);
+        let (comm, call, s) = (self.handle()?, &self.nccl.call, rank_stream);
+        let fine = |code: Code, what| self.nccl.ok(if code == IN_PROGRESS { 0 } else { code }, what);
+        // SAFETY: the caller's promise; an abort meanwhile ends the call, as NCCL allows.
+        unsafe {
+            if parts.len() != 1 {
+                fine((call.group_start)(), "ncclGroupStart")?;
+            }
+            let mut first = Ok(());
+            for part in parts {
+                first = first.and(match *part {
+                    Part::AllReduce { src, dst, count, dtype, op } => {
+                        let (_, d, o, k) = known(dtype, op)?;
+                        fine((call.all_reduce)(src, dst, count * k, d, o, comm, s), "ncclAllReduce")
+                    }
+                    Part::Reduce { src, dst, count, dtype, op, root } => {
+                        let (_, d, o, k) = known(dtype, op)?;
+                        fine((call.reduce)(src, dst, count * k, d, o, root as c_int, comm, s), "ncclReduce")
+                    }
+                    Part::ReduceScatter { src, dst, count, dtype, op } => {
+                        let (_, d, o, k) = known(dtype, op)?;
+                        fine((call.reduce_scatter)(src, dst, count * k, d, o, comm, s), "ncclReduceScatter")
+                    }
+                    Part::Broadcast { src, dst, bytes, root } => {
+                        fine((call.broadcast)(src, dst, bytes, 0, root as c_int, comm, s), "ncclBroadcast")
+                    }
+                    Part::AllGather { src, dst, bytes } => {
+                        fine((call.all_gather)(src, dst, bytes, 0, comm, s), "ncclAllGather")
+                    }
+                    Part::Send { src, bytes, to } => {
+                        fine((call.send)(src, bytes, 0, to as c_int, comm, s), "ncclSend")
+                    }
+                    Part::Recv { dst, bytes, from } => {
+                        fine((call.recv)(dst, bytes, 0, from as c_int, comm, s), "ncclRecv")
+                    }
+                });
+            }
+            if parts.len() != 1 {
+                // Also after an error: a group that was begun must end.
+                let end = fine((call.group_end)(), "ncclGroupEnd");
+                first = first.and(end);
+            }
+            first
+        }
+    }
+
+    /// End whatever is under way on it; no rank can use it after this.
+    pub(crate) fn abort(&self) {
+        let at = self.at.swap(ptr::null_mut(), Ordering::AcqRel);
+        if !at.is_null() {
+            // SAFETY: the one call that may be made while another is under way, which then ends; no call begins after this.
+            unsafe { (self.nccl.call.abort)(at) };
+        }
+    }
+}
+
+fn known(dtype: DType, op: ReduceOp) -> Result<(DType, c_int, c_int, usize)> {
+    let unknown = || Error::Library { library: "NCCL", code: 4, message: format!("no {op} on {dtype}") };
+    native(dtype, op).ok_or_else(unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nccl_means_otherwise_is_not_asked_of_it() {
+        let has = |d, o| native(d, o).is_some();
+        assert!(
+            has(DType::F32, ReduceOp::Sum)
+                && has(DType::BF16, ReduceOp::Avg)
+                && has(DType::I64, ReduceOp::Max)
+        );
+        assert!(has(DType::C64, ReduceOp::Sum) && !has(DType::C64, ReduceOp::Product));
+        // NaN wins in Comity's max, and integers are added before they are divided.
+        assert!(!has(DType::F32, ReduceOp::Max) && !has(DType::I32, ReduceOp::Avg));
+        assert!(
+            !has(DType::U16, ReduceOp::Sum)
+                && !has(DType::U8, ReduceOp::Xor)
+                && has(DType::Bool, ReduceOp::Or)
+        );
+    }
+}

@@ -1,0 +1,165 @@
+"""Smaller forms of what `all_reduce` sends: half precision, blocks of 8-bit integers, the largest elements only.
+
+They apply to sums and averages of float32. Each loses something: see the classes. All ranks of a group must use the same one.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from comity.errors import Config
+
+from . import tensors as T
+
+#: Elements that share a scale in `Int8`.
+BLOCK = 256
+
+
+class Codec:
+    """A form, for tensors of `threshold` bytes and more."""
+
+    def __init__(self, threshold: int = 0) -> None:
+        self.threshold = threshold
+
+    def takes(self, t: torch.Tensor, reduce: str) -> bool:
+        return (
+            t.dtype is torch.float32
+            and reduce in ("sum", "avg")
+            and t.numel() * 4 >= self.threshold
+            and t.layout is torch.strided
+        )
+
+    def all_reduce(self, group: Any, t: torch.Tensor, reduce: str, opts: Any, result: Any) -> Any:
+        """Make the call on `group`, whose result lands in `t`."""
+        raise NotImplementedError
+
+
+class Half(Codec):
+    """Elements as float16 or bfloat16 on the wire; the sum is rounded to it as well. Values beyond 65,504 become infinite in
+    float16, also sums."""
+
+    def __init__(self, dtype: torch.dtype, threshold: int = 0) -> None:
+        super().__init__(threshold)
+        self.dtype = dtype
+
+    def all_reduce(self, group: Any, t: torch.Tensor, reduce: str, opts: Any, result: Any) -> Any:
+        small = t.detach().to(self.dtype).contiguous()
+        given = T.reduced(small, reduce, "all_reduce", group._rank)
+        return group._go(
+            "all_reduce", opts, result, None, given, small, [lambda: _store(t, small)], reduce=reduce
+        )
+
+
+class _Gathered(Codec):
+    """A form that cannot be added up on the way: every rank gets all parts, and adds them up in the order of ranks."""
+
+    def all_reduce(self, group: Any, t: torch.Tensor, reduce: str, opts: Any, result: Any) -> Any:
+        flat = T.contents(t).reshape(-1)
+        mine = self.pack(flat, t)
+        all_parts = torch.empty(group._size * mine.numel(), dtype=torch.uint8)
+
+        def finish() -> None:
+            total = torch.zeros_like(flat)
+            for part in all_parts.view(group._size, -1):
+                self.add(total, part)
+            if reduce == "avg":
+                total /= group._size
+            _store(t, total.view(t.shape))
+
+        keep = (mine, all_parts)
+        return group._go("all_gather", opts, result, T.moved(mine), T.moved(all_parts), keep, [finish])
+
+    def pack(self, flat: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        """The bytes of `flat`; their number follows from its length alone."""
+        raise NotImplementedError
+
+    def add(self, total: torch.Tensor, part: torch.Tensor) -> None:
+        raise NotImplementedError
+
+
+class Int8(_Gathered):
+    """Blocks of 256 elements as 8-bit integers and a scale: an element is off by up to 1/254 of its block's largest. Each
+    rank sends a quarter of its bytes to every other one, which pays for up to 8 ranks."""
+
+    def pack(self, flat: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        n = flat.numel()
+        blocks = torch.nn.functional.pad(flat, (0, -n % BLOCK)).view(-1, BLOCK)
+        scale = blocks.abs().amax(dim=1) / 127
+        # A block of zeros; and one with an infinity or NaN stays one.
+        by = torch.where(scale > 0, scale, torch.ones_like(scale))
+        ints = torch.nan_to_num(blocks / by[:, None]).round_().clamp_(-127, 127).to(torch.int8)
+        return torch.cat([scale.view(torch.uint8).reshape(-1), ints.view(torch.uint8).reshape(-1)])
+
+    def add(self, total: torch.Tensor, part: torch.Tensor) -> None:
+        n = total.numel()
+        blocks = math.ceil(n / BLOCK)
+        scale = part[: 4 * blocks].clone().view(torch.float32)
+        ints = part[4 * blocks :].view(torch.int8).view(blocks, BLOCK)
+        total += (ints * scale[:, None]).view(-1)[:n]
+
+
+class TopK(_Gathered):
+    """The largest elements by magnitude, a share `ratio` of them. What is not sent is added to the next tensor that comes from the
+    same memory (or under the same key, in the hook): nothing is lost for good, only late."""
+
+    def __init__(self, ratio: float = 0.01, threshold: int = 0) -> None:
+        super().__init__(threshold)
+        if not 0 < ratio <= 1:
+            raise Config(
+                f"the share of elements that top-k compression sends is above 0 and at most 1, not {ratio}"
+            )
+        self.ratio = ratio
+        self._rest: dict[Any, tuple[weakref.ref[Any] | None, torch.Tensor]] = {}
+
+    def pack(self, flat: torch.Tensor, key: Any) -> torch.Tensor:
+        rest = self._feedback(flat, key)
+        rest += flat
+        k = min(max(1, round(flat.numel() * self.ratio)), flat.numel())
+        at = torch.topk(rest.abs(), k, sorted=False).indices
+        values = rest[at]
+        rest[at] = 0
+        return torch.cat([at.to(torch.int32).view(torch.uint8), values.view(torch.uint8)])
+
+    def add(self, total: torch.Tensor, part: torch.Tensor) -> None:
+        half = part.numel() // 2
+        at = part[:half].clone().view(torch.int32).long()
+        total.index_add_(0, at, part[half:].clone().view(torch.float32))
+
+    def _feedback(self, flat: torch.Tensor, key: Any) -> torch.Tensor:
+        """What was not sent for this key before."""
+        alive = None
+        if isinstance(key, torch.Tensor):
+            storage = key.untyped_storage()
+            alive, key = storage.data_ptr(), (storage.data_ptr(), key.storage_offset(), key.numel())
+        known = self._rest.get(key)
+        if known is None or known[1].numel() != flat.numel():
+            known = self._rest[key] = (alive, torch.zeros_like(flat))
+        return known[1]
+
+
+def _store(t: torch.Tensor, value: torch.Tensor) -> None:
+    with torch.no_grad():
+        t.detach().copy_(value)
+
+
+_FORMS: dict[str, Callable[[float, int], Codec]] = {
+    "fp16": lambda _, threshold: Half(torch.float16, threshold),
+    "bf16": lambda _, threshold: Half(torch.bfloat16, threshold),
+    "int8": lambda _, threshold: Int8(threshold),
+    "topk": TopK,
+}
+
+
+def codec(name: str | None, ratio: float, threshold: int) -> Codec | None:
+    """The form of this name."""
+    if name in (None, "", "none"):
+        return None
+    form = _FORMS.get(name)
+    if form is None:
+        raise Config(f"there is no compression {name!r}; there are {', '.join(_FORMS)}")
+    return form(ratio, threshold)

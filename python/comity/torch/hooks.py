@@ -1,0 +1,68 @@
+"""Communication hooks for DistributedDataParallel: `model.register_comm_hook(state, hook)`.
+
+`fp16` and `bf16` halve what goes over the wire, `int8` quarters it, `top_k` sends the largest gradients and keeps the others for
+the next step. They work with any backend; `state` is None, or `TopKState(ratio)`.
+"""
+
+# Torch reads these functions' annotations, which must be types and not text: no `from __future__ import annotations`.
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .compression import Int8, TopK
+
+
+def _half(state: Any, bucket: dist.GradBucket, dtype: torch.dtype) -> torch.futures.Future[torch.Tensor]:
+    group = state if isinstance(state, dist.ProcessGroup) else dist.group.WORLD
+    grads = bucket.buffer()
+    small = grads.div(group.size()).to(dtype)
+    future = dist.all_reduce(small, group=group, async_op=True).get_future()
+    return future.then(lambda _: grads.copy_(small))
+
+
+def fp16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    return _half(state, bucket, torch.float16)
+
+
+def bf16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    return _half(state, bucket, torch.bfloat16)
+
+
+_INT8 = Int8()
+
+
+def int8(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    group = state if isinstance(state, dist.ProcessGroup) else dist.group.WORLD
+    return _gathered(_INT8, _INT8.pack(bucket.buffer().float(), None), group, bucket)
+
+
+class TopKState:
+    """The share of gradients that `top_k` sends, and what it has not sent yet."""
+
+    def __init__(self, ratio: float = 0.01, group: dist.ProcessGroup | None = None) -> None:
+        self.codec = TopK(ratio)
+        self.group = group
+
+
+def top_k(state: TopKState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    group = state.group or dist.group.WORLD
+    # Buckets are laid out anew once, after the first step: their lengths tell them apart as well.
+    key = (bucket.index(), bucket.buffer().numel())
+    return _gathered(state.codec, state.codec.pack(bucket.buffer().float(), key), group, bucket)
+
+
+def _gathered(
+    codec: Any, mine: torch.Tensor, group: dist.ProcessGroup, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    size, grads = group.size(), bucket.buffer()
+    parts = torch.empty(size * mine.numel(), dtype=torch.uint8)
+    future = dist.all_gather_into_tensor(parts, mine, group=group, async_op=True).get_future()
+
+    def decode(_: Any) -> torch.Tensor:
+        total = torch.zeros_like(grads, dtype=torch.float32)
+        for part in parts.view(size, -1):
+            codec.add(total, part)
+        return grads.copy_(total.div_(size))
+
+    return future.then(decode)

@@ -1,0 +1,248 @@
+"""How the backend's groups begin and end, and their limits: shared by `backend.py` and `process_group.py`."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch._C import _distributed_c10d as _c10d
+
+from comity import _core
+from comity.errors import Closed, Config, Error, Join
+from comity.errors import TimeoutError as LimitPassed
+
+from . import callbacks, metrics
+from .collectives import Collectives
+from .compression import Codec, codec
+from .mailbox import Mailbox
+from .work import seconds
+
+#: Groups that are open. Some of torch's wrappers keep the C++ half of a backend only.
+_open: set[Any] = set()
+#: How long `shutdown` waits for calls that were started and nobody waited for.
+_FLUSH = 10.0
+#: The same for the end of a process, and for callbacks that run then.
+_LAST_WORDS = 2.0
+
+
+@atexit.register
+def _leave() -> None:
+    """Close what is still open: a thread that came back to an interpreter that has ended would take the process down with an abort."""
+    for group in list(_open):
+        with contextlib.suppress(Error):
+            group.leave()
+    until = time.monotonic() + _LAST_WORDS
+    while callbacks.running() and time.monotonic() < until:
+        time.sleep(0.001)
+
+
+class Options:
+    """What can be said beside rank and size: `init_process_group("comity", pg_options=comity.torch.Options(...))`.
+
+    Args:
+        compression: `"fp16"`, `"bf16"`, `"int8"` or `"topk"` for what `all_reduce` sends of float32 sums and averages; by
+            default what COMITY_TORCH_COMPRESSION says, else nothing is compressed. All ranks must say the same.
+        ratio: The share of elements that `"topk"` sends.
+        threshold: Tensors of fewer bytes are sent as they are.
+    """
+
+    def __init__(
+        self, compression: str | None = None, *, ratio: float = 0.01, threshold: int = 1 << 16
+    ) -> None:
+        self.compression = (
+            compression if compression is not None else os.environ.get("COMITY_TORCH_COMPRESSION") or None
+        )
+        self.ratio = ratio
+        self.threshold = threshold
+
+
+class Lifecycle(Collectives):
+    """A group of the core with torch's ways to begin and end it."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def _begin(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: timedelta | float,
+        options: Options,
+        name: str,
+        group: Any = None,
+    ) -> None:
+        """`group`: of the core, if it is there already."""
+        self._rank, self._size, self._store, self._name = rank, size, store, name
+        self._options: Options = options
+        self._codec: Codec | None = codec(options.compression, options.ratio, options.threshold)
+        self._limit = seconds(timeout) or 300.0
+        self._calls = self._barriers = self._splits = 0
+        self._pending: list[Any] | None = None
+        self._post_office: Mailbox | None = None
+        self._metrics = metrics.Metrics()
+        self._closed: Error | None = None
+        self._last: Any = None
+        self._group = group or self._meet(store)
+        self._group.timeout = self._limit
+        metrics.watch(self._group)
+        _open.add(self)
+
+    def _meet(self, store: Any) -> Any:
+        # A store may serve one group after the other: each generation has keys of its own.
+        generation = store.add(f"comity/generation/{self._rank}", 1)
+
+        def get(key: str, left: float) -> bytes:
+            try:
+                store.wait([key], timedelta(seconds=max(left, 0.001)))
+                return store.get(key)
+            except Exception as e:
+                raise Join(
+                    f"rank {self._rank} waited {left:.0f} s for rank 0 to come to group {self._name!r}: {e}"
+                ) from e
+
+        variables = (
+            {} if "COMITY_JOIN_TIMEOUT" in os.environ else {"COMITY_JOIN_TIMEOUT": f"{self._limit:.3f}"}
+        )
+        return _core.init_with_store(
+            self._rank, self._size, store.set, get, prefix=f"comity/{generation}", variables=variables
+        )
+
+    # -- while it is open
+
+    def _check_open(self, op: str) -> None:
+        if self._closed is not None:
+            raise type(self._closed)(
+                f"rank {self._rank}: {op}: {self._closed}", self._closed.rank, op, self._closed.cause
+            )
+
+    def _mail(self, peer: int | None) -> Mailbox:
+        """Where sends and receives go."""
+        self._check_open("send" if peer is None else "recv")
+        if peer is not None and not (0 <= peer < self._size and peer != self._rank):
+            raise Config(f"rank {self._rank}: rank {peer} is not another rank of a group of {self._size}")
+        if self._post_office is None:
+            self._post_office = Mailbox(self._group, self._limit)
+        return self._post_office
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._limit = seconds(timeout) or self._limit
+        self._group.timeout = self._limit
+        if self._post_office is not None:
+            self._post_office.limit = self._limit
+
+    _set_default_timeout = set_timeout
+
+    def monitored_barrier(
+        self,
+        timeout: Any = None,
+        wait_all_ranks: bool = False,
+        *,
+        waitAllRanks: bool = False,
+    ) -> None:
+        """Rank 0 learns who comes too late, and tells everyone. It goes over torch's store, so the group itself is unharmed."""
+        self._check_open("monitored_barrier")
+        wait_all = wait_all_ranks or waitAllRanks
+        limit = seconds(getattr(timeout, "timeout", timeout)) or self._limit
+        self._barriers += 1
+        at = f"comity/barrier/{self._group.name}/{self._barriers}"
+        if self._rank:
+            self._store.set(f"{at}/{self._rank}", "here")
+            # Rank 0 speaks at its limit; it may have begun later than this rank.
+            words = self._heard(f"{at}/all", limit + 5.0)
+            if words is None:
+                raise LimitPassed(
+                    f"rank {self._rank}: monitored_barrier: rank 0 did not answer within {limit:g} s",
+                    0,
+                    "monitored_barrier",
+                    None,
+                )
+            if words != "here":
+                raise LimitPassed(f"rank {self._rank}: {words}", None, "monitored_barrier", words)
+            return
+        until = time.monotonic() + limit
+        late = []
+        for r in range(1, self._size):
+            if self._heard(f"{at}/{r}", max(until - time.monotonic(), 0.001)) is None:
+                late.append(r)
+                if not wait_all:
+                    break
+        ranks = ", ".join(map(str, late))
+        words = f"monitored_barrier: rank{'s' * (len(late) > 1)} {ranks} did not come within {limit:g} s"
+        self._store.set(f"{at}/all", words if late else "here")
+        if late:
+            raise LimitPassed(
+                f"rank 0: {words}", late[0], "monitored_barrier", f"not here within {limit:g} s"
+            )
+
+    def _heard(self, key: str, limit: float) -> str | None:
+        try:
+            self._store.wait([key], timedelta(seconds=limit))
+        except Exception:  # torch has a class of its own for this in each version
+            return None
+        return bytes(self._store.get(key)).decode()
+
+    # -- its end
+
+    def abort(self) -> None:
+        """End what is under way, here and on the other ranks; later calls fail at once."""
+        self._group.abort(f"rank {self._rank} called abort on the process group")
+        if self._post_office is not None:
+            self._post_office.end(Closed("the group was aborted on this rank"))
+        _open.discard(self)
+
+    def shutdown(self) -> None:
+        """Leave the group in good order: calls that were started get a moment to end."""
+        if self._closed is not None:
+            return
+        self._closed = Closed("the process group was destroyed; init_process_group makes a new one")
+        self._leave(min(self._limit, _FLUSH))
+
+    def leave(self) -> None:
+        """Leave the group as the process ends; what then is under way ends with `Closed`."""
+        self._leave(_LAST_WORDS)
+
+    def _leave(self, limit: float) -> None:
+        if self._closed is None:
+            self._closed = Closed("the process group was left")
+        if self._post_office is not None:
+            self._post_office.end(self._closed, limit)
+        if self._last is not None and limit:
+            with contextlib.suppress(Error):
+                self._last.wait(limit)
+        metrics.forget(self._group)
+        self._group.close()
+        _open.discard(self)
+
+    def _part(self, ranks: Sequence[int]) -> Any:
+        """The core's group of some ranks of this one; only they come."""
+        self._check_open("split")
+        self._splits += 1
+        return self._group.subgroup(list(ranks), 0x7370_6C69_0000 + self._splits, timeout=self._limit)
+
+    # -- what torch asks
+
+    def getBackendName(self) -> str:
+        return "comity"
+
+    def _get_backend_name(self) -> str:
+        return "comity"
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._calls
+
+    def _set_sequence_number_for_group(self) -> None:
+        return None
+
+    def get_error(self) -> Any:
+        return _c10d.ErrorType.SUCCESS if self._closed is None else _c10d.ErrorType.COMM_ERROR
+
+    def _has_hooks(self) -> bool:
+        return False

@@ -1,0 +1,107 @@
+"""The backend for torch 2.7 to 2.13, where Python cannot subclass c10d's `Backend`: a whole process group in Python.
+
+Torch lets such a group replace all others of its name, so `cpu:comity,cuda:nccl` is refused here.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from comity.errors import Config
+
+from .lifecycle import Lifecycle, Options
+from .versions import BACKENDS, VERSION
+
+
+class ProcessGroup(Lifecycle, dist.ProcessGroup):
+    """See the module."""
+
+    supports_splitting = False
+    supports_coalescing = True
+
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta, options: Options, name: str
+    ) -> None:
+        dist.ProcessGroup.__init__(self, rank, size)
+        self._group_name, self._group_desc = name, ""
+        self._begin(store, rank, size, timeout, options, name)
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    getRank, getSize = rank, size
+
+    def name(self) -> str:
+        return "comity"
+
+    @property
+    def group_name(self) -> str:
+        return self._group_name
+
+    @property
+    def group_desc(self) -> str:
+        return self._group_desc
+
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._group_desc = desc
+
+    def getGroupName(self) -> str:
+        return self._group_name
+
+    def getGroupDesc(self) -> str:
+        return self._group_desc
+
+    setGroupName, setGroupDesc = _set_group_name, _set_group_desc
+
+    @property
+    def bound_device_id(self) -> None:
+        return None
+
+    @bound_device_id.setter
+    def bound_device_id(self, device: Any) -> None:
+        """Comity moves CPU tensors: there is nothing to bind."""
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        # Newer torch attaches a recorder to every group that names devices, which needs a C++ backend: name none before the group is known.
+        if VERSION >= BACKENDS and self not in dist.distributed_c10d._world.pg_map:
+            return []
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: Any = None) -> ProcessGroup:
+        return self
+
+    def _set_default_backend(self, backend: Any) -> None:
+        """There is only this one."""
+
+    def _start_coalescing(self, device: Any = None) -> None:
+        self.start_coalescing()
+
+    def _end_coalescing(self, device: Any = None) -> Any:
+        return self.end_coalescing()
+
+
+def create(opts: Any, settings: Any) -> ProcessGroup:
+    """What `init_process_group` and `new_group` call."""
+    options = settings if isinstance(settings, Options) else Options()
+    return ProcessGroup(opts.store, opts.group_rank, opts.group_size, opts.timeout, options, opts.group_id)
+
+
+def refuse_devices(backend: str) -> None:
+    """Refuse a group of several backends, which this class would replace without a word."""
+    others = {part.split(":")[-1] for part in backend.split(",")} - {"comity"}
+    if others:
+        raise Config(
+            f"torch {torch.__version__} cannot combine comity with {', '.join(sorted(others))} in one group ({backend!r}): "
+            "use torch 2.14 or newer, or make a group of its own for each with new_group(backend=...)"
+        )

@@ -1,0 +1,45 @@
+"""Making the name known to torch."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from comity.errors import Unavailable
+
+from .versions import choose
+
+
+def register() -> None:
+    """Make `comity` a backend of torch.distributed. Calling it again does nothing more."""
+    if not dist.is_available():
+        raise Unavailable("this torch is built without torch.distributed, which the backend comity needs")
+    choose(torch.__version__)
+    if "COMITY" not in dist.Backend._plugins:
+        dist.Backend.register_backend("comity", create, extended_api=True, devices=["cpu"])
+
+
+def create(opts: Any, settings: Any) -> Any:
+    """What torch calls to make a group."""
+    if choose(torch.__version__) == "backend":
+        from .backend import create as make
+
+        return make(opts, settings)
+    from .process_group import create as make
+    from .process_group import refuse_devices
+
+    refuse_devices(_asked())
+    return make(opts, settings)
+
+
+def _asked() -> str:
+    """The backend string of the group being made, which torch does not tell: it is in the caller's frame."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "_new_process_group_helper":
+            return str(frame.f_locals.get("backend", "comity"))
+        frame = frame.f_back
+    return "comity"

@@ -1,0 +1,180 @@
+"""Tensors as the addresses that `comity._core` takes, and the copies that some of them need.
+
+A contiguous CPU tensor is used where it lies. Everything else (strides, conjugates, lists of tensors that do not lie one after the
+other, Apple GPUs) goes through a copy, which is written back when the call has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from comity import _core
+from comity.errors import Misuse
+
+_D = _core.DTYPES
+
+#: Types that the core reduces, by their number there.
+NUMBERS: dict[torch.dtype, int] = {
+    torch.bool: _D["bool"],
+    torch.uint8: _D["u8"],
+    torch.uint16: _D["u16"],
+    torch.uint32: _D["u32"],
+    torch.uint64: _D["u64"],
+    torch.int8: _D["i8"],
+    torch.int16: _D["i16"],
+    torch.int32: _D["i32"],
+    torch.int64: _D["i64"],
+    torch.float16: _D["f16"],
+    torch.bfloat16: _D["bf16"],
+    torch.float32: _D["f32"],
+    torch.float64: _D["f64"],
+    torch.complex64: _D["c64"],
+}
+_BYTES = _D["u8"]
+#: Bytes of an element, by number.
+SIZES: list[int] = list(_core.SIZES)
+_F64 = _D["f64"]
+
+#: An address, the number of its type, elements.
+Given = tuple[int, int, int]
+#: What is left to do on the host when a call has ended.
+Finish = Callable[[], None]
+
+
+def plain(t: torch.Tensor) -> bool:
+    """Whether the tensor can be used where it lies."""
+    return (
+        t.device.type == "cpu"
+        and t.layout is torch.strided
+        and t.is_contiguous()
+        and not t.is_neg()
+        and not t.is_conj()
+    )
+
+
+def check(t: torch.Tensor, op: str, rank: int) -> None:
+    """Refuse what no copy can mend."""
+    if not isinstance(t, torch.Tensor):
+        raise Misuse(f"rank {rank}: {op} takes tensors, not {type(t).__name__}", None, op)
+    kind = t.device.type
+    if kind not in ("cpu", "mps"):
+        raise Misuse(
+            f"rank {rank}: {op} got a tensor on {t.device}; the backend comity moves CPU tensors: "
+            f"name a backend for the other device as well, as in 'cpu:comity,{kind}:{'nccl' if kind == 'cuda' else 'BACKEND'}'",
+            None,
+            op,
+        )
+    if t.layout is not torch.strided:
+        raise Misuse(f"rank {rank}: {op} takes dense tensors, not {t.layout}; see to_dense()", None, op)
+    if t.is_quantized:
+        raise Misuse(
+            f"rank {rank}: {op} does not take quantized tensors; see int_repr() and dequantize()", None, op
+        )
+
+
+def moved(t: torch.Tensor, elements: int | None = None) -> Given:
+    """A plain tensor whose elements are only moved."""
+    number = NUMBERS.get(t.dtype)
+    count = t.numel() if elements is None else elements
+    if number is None:
+        return t.data_ptr(), _BYTES, count * t.element_size()
+    return t.data_ptr(), number, count
+
+
+def scale(t: torch.Tensor) -> int:
+    """How many elements `moved` makes of one."""
+    return 1 if t.dtype in NUMBERS else t.element_size()
+
+
+def reduced(t: torch.Tensor, reduce: str, op: str, rank: int) -> Given:
+    """A plain tensor whose elements are reduced."""
+    number = NUMBERS.get(t.dtype)
+    if number is not None:
+        return t.data_ptr(), number, t.numel()
+    if t.dtype is torch.complex128 and reduce in ("sum", "avg"):
+        return t.data_ptr(), _F64, 2 * t.numel()
+    raise Misuse(f"rank {rank}: {op} cannot {reduce} elements of {t.dtype}; convert them first", None, op)
+
+
+def contents(t: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a plain copy to read from."""
+    t = t.detach()
+    if plain(t):
+        return t
+    return t.cpu().resolve_conj().resolve_neg().contiguous()
+
+
+def place(t: torch.Tensor, after: list[Finish], *, read: bool = True) -> torch.Tensor:
+    """The tensor, or a plain copy to write to, which is copied back `after`. `read`: what it holds matters."""
+    t = t.detach()
+    if plain(t):
+        return t
+    if read:
+        copy = contents(t)
+        # A view of the original would not be a place of its own.
+        copy = copy.clone() if copy.data_ptr() == t.data_ptr() else copy
+    else:
+        copy = torch.empty(t.shape, dtype=t.dtype)
+    after.append(lambda: _write(t, copy))
+    return copy
+
+
+def _write(t: torch.Tensor, copy: torch.Tensor) -> None:
+    with torch.no_grad():
+        t.copy_(copy)
+
+
+def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """All parts one after the other, to read from: where they lie, or a copy."""
+    flat = _adjacent(parts)
+    if flat is None:
+        flat = torch.cat([contents(p).reshape(-1) for p in parts]) if parts else torch.empty(0)
+    return flat
+
+
+def spread(parts: Sequence[torch.Tensor], after: list[Finish]) -> torch.Tensor:
+    """Room for all parts one after the other: where they lie, or a buffer that is copied to them `after`."""
+    flat = _adjacent(parts)
+    if flat is not None:
+        return flat
+    total = sum(p.numel() for p in parts)
+    flat = torch.empty(total, dtype=parts[0].dtype) if parts else torch.empty(0)
+
+    def back() -> None:
+        at = 0
+        with torch.no_grad():
+            for p in parts:
+                n = p.numel()
+                p.detach().copy_(flat[at : at + n].view(p.shape))
+                at += n
+
+    after.append(back)
+    return flat
+
+
+def _adjacent(parts: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """One flat tensor over parts that lie one after the other in one storage."""
+    if not parts:
+        return None
+    first = parts[0]
+    if not all(p.dtype is first.dtype and plain(p) for p in parts):
+        return None
+    storage, at = first.untyped_storage().data_ptr(), first.data_ptr()
+    for p in parts:
+        if p.numel() == 0:
+            continue
+        if p.untyped_storage().data_ptr() != storage or p.data_ptr() != at:
+            return None
+        at += p.numel() * p.element_size()
+    total = sum(p.numel() for p in parts)
+    return first.detach().as_strided((total,), (1,), first.storage_offset())
+
+
+def alike(parts: Sequence[torch.Tensor], op: str, rank: int) -> None:
+    """Refuse lists whose tensors have different types."""
+    kinds = {p.dtype for p in parts}
+    if len(kinds) > 1:
+        names = ", ".join(sorted(str(k) for k in kinds))
+        raise Misuse(f"rank {rank}: the tensors of one {op} must have one type, not {names}", None, op)

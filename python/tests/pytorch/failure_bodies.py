@@ -1,0 +1,197 @@
+"""What ranks do in `test_failures.py`: each returns the errors it saw, as (class, text, rank, call) of each step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from collective_bodies import monitored_barrier
+
+
+def caught(f: Callable[[], Any]) -> tuple[str, str, int | None, str | None, float]:
+    """The error of `f`, and how long it took."""
+    begun = time.monotonic()
+    try:
+        f()
+    except Exception as e:
+        took = time.monotonic() - begun
+        return type(e).__name__, str(e), getattr(e, "rank", None), getattr(e, "call", None), took
+    return "nothing", "", None, None, time.monotonic() - begun
+
+
+def sizes(rank: int, size: int) -> list:
+    t = torch.ones(3 + rank)
+    return [caught(lambda: dist.all_reduce(t)), caught(lambda: dist.all_reduce(torch.ones(3)))]
+
+
+def types(rank: int, size: int) -> list:
+    t = torch.ones(4, dtype=torch.float32 if rank else torch.float64)
+    return [caught(lambda: dist.all_reduce(t))]
+
+
+def other_calls(rank: int, size: int) -> list:
+    t = torch.ones(4)
+    return [caught(lambda: dist.all_reduce(t) if rank else dist.barrier())]
+
+
+def misuse(rank: int, size: int) -> list:
+    """Each of these is refused before a byte moves, so the group goes on."""
+    pg = dist.distributed_c10d._get_default_group()
+    meta = torch.empty(3, device="meta")
+    f8 = torch.zeros(4, dtype=torch.float8_e4m3fn)
+    backend = pg._get_backend(torch.device("cpu"))
+    opts = dist.AllreduceOptions()
+    opts.asyncOp = False
+    out = [
+        caught(lambda: backend.allreduce([meta], opts)),
+        caught(lambda: backend.allreduce([torch.ones(1), torch.ones(1)], opts)),
+        caught(lambda: backend.allreduce([f8], opts)),
+        caught(lambda: dist.all_gather_into_tensor(torch.empty(3), torch.ones(2))),
+        caught(lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND)),
+        caught(lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool), dist.ReduceOp.AVG)),
+        caught(
+            lambda: dist.all_to_all_single(
+                torch.empty(2 * size), torch.empty(2 * size), [9] * size, [2] * size
+            )
+        ),
+        caught(lambda: dist.all_gather([torch.empty(2)], torch.ones(2)))
+        if size > 1
+        else caught(lambda: 1 / 0),
+    ]
+    dist.barrier()
+    return out
+
+
+def again(rank: int, size: int) -> list:
+    """A second init, and calls after the end."""
+    out = [
+        caught(lambda: dist.init_process_group("comity", rank=rank, world_size=size, store=dist.HashStore()))
+    ]
+    group = dist.new_group()
+    backend = group._get_backend(torch.device("cpu"))
+    dist.destroy_process_group(group)
+    out.append(caught(lambda: backend.barrier().wait()))
+    dist.destroy_process_group()
+    out.append(caught(lambda: dist.all_reduce(torch.ones(1))))
+    return out
+
+
+def five_times(rank: int, size: int, store: dist.Store) -> int:
+    """Destroy and init on one store."""
+    total = 0
+    for _ in range(5):
+        dist.init_process_group("comity", store=store, rank=rank, world_size=size)
+        t = torch.ones(1)
+        dist.all_reduce(t)
+        total += int(t.item())
+        dist.destroy_process_group()
+    return total
+
+
+def aborted(rank: int, size: int) -> list:
+    """Rank 0 aborts from another thread while all ranks but the last wait for it."""
+    pg = dist.distributed_c10d._get_default_group()
+    t = torch.ones(3)
+    if rank == size - 1:
+        time.sleep(1.0)
+        return [caught(lambda: dist.all_reduce(t)), caught(lambda: dist.all_reduce(t))]
+    if rank == 0:
+        threading.Timer(0.3, pg._get_backend(torch.device("cpu")).abort).start()
+    return [caught(lambda: dist.all_reduce(t)), caught(lambda: dist.all_reduce(t))]
+
+
+def late(rank: int, size: int) -> list:
+    """Limits: of a wait, which harms nothing; of a call, which ends the group; of the group."""
+    t, out = torch.ones(3), []
+    pg = dist.distributed_c10d._get_default_group()
+    if rank == 0:
+        w = dist.all_reduce(t, async_op=True)
+        out.append(caught(lambda: w.wait(timedelta(seconds=0.2))))
+        w.wait()
+    else:
+        time.sleep(0.6)
+        dist.all_reduce(t)
+    monitored_barrier()
+    if rank == 0:
+        out.append(caught(lambda: monitored_barrier(timeout=timedelta(seconds=0.4), wait_all_ranks=True)))
+        dist.barrier()
+        opts = dist.AllreduceOptions()
+        opts.timeout, opts.asyncOp = timedelta(seconds=0.5), False
+        out.append(caught(lambda: pg.allreduce([t], opts).wait()))
+    else:
+        # Too late for the monitor, and it is told so at once.
+        time.sleep(0.8)
+        out.append(caught(lambda: monitored_barrier(timeout=timedelta(seconds=5))))
+        dist.barrier()
+        time.sleep(1.0)
+        out.append(caught(lambda: dist.all_reduce(t)))
+    return out
+
+
+def receives(rank: int, size: int) -> list:
+    """Receives that nobody answers, or with something else."""
+    out = []
+    if rank == 0:
+        backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+        backend.set_timeout(timedelta(seconds=0.5))
+        out.append(caught(lambda: dist.recv(torch.empty(2), 1, tag=7)))
+        out.append(caught(lambda: dist.recv(torch.empty(2), tag=7)))
+        backend.set_timeout(timedelta(seconds=20))
+        dist.barrier()
+        out.append(caught(lambda: dist.recv(torch.empty(3), 1)))
+        out.append(caught(lambda: dist.recv(torch.empty(3, dtype=torch.int32), 1)))
+        t = torch.empty(3)
+        dist.recv(t, 1)
+        assert t.sum() == 3
+    else:
+        dist.barrier()
+        if rank == 1:
+            dist.send(torch.ones(2), 0)
+            dist.send(torch.ones(3), 0)
+            dist.send(torch.ones(3), 0)
+    dist.barrier()
+    return out
+
+
+def killed(rank: int, size: int, store: dist.Store, how: str) -> list:
+    """The last rank is killed while the others wait for it."""
+    dist.init_process_group("comity", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=20))
+    t = torch.ones(1000)
+    dist.all_reduce(t)
+    if how == "recv":
+        dist.barrier()
+        if rank == size - 1:
+            dist.send(torch.ones(2), 0)
+        elif rank == 0:
+            dist.recv(torch.empty(2), size - 1)
+    if rank == size - 1:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    calls = {
+        "all_reduce": lambda: dist.all_reduce(t),
+        "async": lambda: dist.all_reduce(t, async_op=True).wait(),
+        "future": lambda: dist.all_reduce(t, async_op=True).get_future().wait(),
+        "recv": lambda: dist.recv(torch.empty(3), size - 1) if rank == 0 else dist.barrier(),
+    }
+    out = [caught(calls[how]), caught(lambda: dist.all_reduce(t))]
+    dist.destroy_process_group()
+    return out
+
+
+def backward(rank: int, size: int, store: dist.Store) -> list:
+    """A rank is killed in the middle of DDP's backward pass."""
+    dist.init_process_group("comity", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=20))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(100, 100))
+    model(torch.ones(1, 100)).sum().backward()
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    out = [caught(lambda: model(torch.ones(1, 100)).sum().backward())]
+    dist.destroy_process_group()
+    return out

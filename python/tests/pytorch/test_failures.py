@@ -1,0 +1,106 @@
+"""Bad input and failures: an exception of the right class that names rank and call; never a crash, a hang or a wrong number."""
+
+from __future__ import annotations
+
+import failure_bodies as bodies
+import pytest
+import torch
+from torch_ranks import Ranks
+
+NEW = tuple(int(x) for x in torch.__version__.split(".")[:2]) >= (2, 14)
+
+
+def classes(out: list, step: int) -> list[str]:
+    return [o[step][0] for o in out]
+
+
+def test_ranks_with_other_sizes_are_told(ranks: Ranks) -> None:
+    out = ranks.run(2, bodies.sizes)
+    assert classes(out, 0) == ["Mismatch", "Mismatch"] or sorted(classes(out, 0)) == [
+        "Aborted",
+        "Mismatch",
+    ], out
+    for rank, steps in enumerate(out):
+        assert "f32[3]" in steps[0][1] and "f32[4]" in steps[0][1] and "all_reduce" in steps[0][3], steps
+        assert steps[0][2] == 1 - rank or steps[0][0] == "Aborted"
+        # The group stays failed, and says why.
+        assert steps[1][0] in ("Mismatch", "Aborted", "PeerLost"), steps
+
+
+def test_ranks_with_other_types_are_told(ranks: Ranks) -> None:
+    out = ranks.run(2, bodies.types)
+    assert "Mismatch" in classes(out, 0), out
+    assert all("f32" in o[0][1] and "f64" in o[0][1] for o in out), out
+
+
+def test_ranks_with_other_calls_are_told(ranks: Ranks) -> None:
+    out = ranks.run(2, bodies.other_calls)
+    assert "Mismatch" in classes(out, 0), out
+    assert all("barrier" in o[0][1] and "all_reduce" in o[0][1] for o in out), out
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_misuse_is_refused_and_the_group_goes_on(ranks: Ranks, size: int) -> None:
+    for rank, steps in enumerate(ranks.run(size, bodies.misuse)):
+        assert [s[0] for s in steps[:7]] == ["Misuse"] * 7, steps
+        for s in steps[:7]:
+            assert f"rank {rank}" in s[1] and s[3], s
+        assert steps[7][0] != "nothing"
+
+
+def test_double_init_and_calls_after_the_end(ranks: Ranks) -> None:
+    for steps in ranks.run(2, bodies.again):
+        assert steps[0][0] == "ValueError" and "twice" in steps[0][1], steps
+        assert steps[1][0] == "Closed" and "barrier" in steps[1][1], steps
+        assert steps[2][0] == "ValueError", steps
+
+
+def test_destroy_and_init_on_one_store(ranks: Ranks) -> None:
+    assert ranks.run(2, bodies.five_times, init=None) == [10, 10]
+
+
+def test_abort_wakes_all_and_stays(ranks: Ranks) -> None:
+    out = ranks.run(3, bodies.aborted)
+    for rank, steps in enumerate(out):
+        assert [s[0] for s in steps] == ["Aborted"] * 2, (rank, steps)
+        assert "rank 0" in steps[0][1] and steps[1][4] < 1.0, steps
+    assert out[0][0][4] < 1.0 and out[1][0][4] < 1.0, out
+
+
+def test_limits(ranks: Ranks) -> None:
+    out = ranks.run(2, bodies.late)
+    wait, barrier, call = out[0]
+    assert wait[0] == "TimeoutError" and 0.2 <= wait[4] < 0.6, wait
+    assert barrier[0] == "TimeoutError" and "1" in barrier[1] and 0.4 <= barrier[4] < 2.4, barrier
+    assert call[0] == "TimeoutError" and "rank 1" in call[1] and "all_reduce" in call[3] and call[4] < 2.5, (
+        call
+    )
+    told, ended = out[1]
+    assert told[0] == "TimeoutError" and "monitored_barrier" in told[1], told
+    assert ended[0] in ("TimeoutError", "PeerLost", "Aborted"), ended
+
+
+def test_receives_that_do_not_fit(ranks: Ranks) -> None:
+    late, later, length, kind = ranks.run(3, bodies.receives)[0]
+    for s in (late, later):
+        assert s[0] == "TimeoutError" and "recv" in s[1] and 0.5 <= s[4] < 2.5, s
+    for s in (length, kind):
+        assert s[0] == "Mismatch" and s[2] == 1 and "recv" in s[3], s
+
+
+@pytest.mark.parametrize("how", ["all_reduce", "async", "future", "recv"])
+def test_a_killed_rank_is_named(ranks: Ranks, how: str) -> None:
+    out = ranks.run(3, bodies.killed, how, init=None, may_die=(2,))
+    for rank in range(2):
+        first, second = out[rank]
+        assert first[0] == ("RuntimeError" if how == "future" else "PeerLost"), out
+        assert "rank 2" in first[1] and first[4] < 6.0, first
+        assert second[0] == "PeerLost" and "rank 2" in second[1] and second[4] < 1.0, second
+
+
+def test_a_rank_killed_in_backward_is_named(ranks: Ranks) -> None:
+    out = ranks.run(2, bodies.backward, init=None, may_die=(1,))
+    (error,) = out[0]
+    assert error[0] in ("RuntimeError", "PeerLost") and "rank 1" in error[1] and "all_reduce" in error[1], (
+        error
+    )

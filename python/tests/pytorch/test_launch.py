@@ -1,0 +1,104 @@
+"""Programs as users start them: `comity launch` and torchrun, the example, and the ways by which torch finds the backend."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "ddp_train.py"
+SCRIPTS = Path(sys.executable).parent
+NEW = tuple(int(x) for x in torch.__version__.split(".")[:2]) >= (2, 14)
+
+ASK = """
+import sys
+{imports}
+import torch.distributed as dist
+dist.init_process_group("{backend}", store=dist.HashStore(), rank=0, world_size=1)
+import torch
+t = torch.ones(2)
+dist.all_reduce(t)
+print(dist.get_backend(), t.tolist())
+dist.destroy_process_group()
+"""
+
+
+def run(*command: object) -> str:
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [str(c) for c in command], capture_output=True, text=True, timeout=180, env=env, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_example_under_comity_launch(tmp_path: Path) -> None:
+    stats = tmp_path / "two.json"
+    launch = [sys.executable, "-m", "comity._cli", "launch", "-n", "2", "--", sys.executable]
+    run(*launch, EXAMPLE, "--steps", "60", "--save-stats", stats)
+    two = json.loads(stats.read_text())
+    assert two["right"] > 0.9, two["right"]
+    assert two["metrics"]["errors"] == 0
+    assert two["metrics"]["ops"]["all_reduce"]["total_ops"] >= 60
+
+
+def test_the_example_under_torchrun_and_alone_agree(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    run(sys.executable, EXAMPLE, "--baseline", "--steps", "30", "--save-stats", one)
+    run(SCRIPTS / "torchrun", "--nproc-per-node", "2", EXAMPLE, "--steps", "30", "--save-stats", two)
+    alone, both = json.loads(one.read_text()), json.loads(two.read_text())
+    # The same batches: rank 0 sees one half of each, so losses are close, and what was learned is the same.
+    assert abs(alone["right"] - both["right"]) < 0.02, (alone["right"], both["right"])
+
+
+@pytest.mark.parametrize(
+    "imports", ["import comity", "import torch; import comity", "import comity.torch", "import comity, torch"]
+)
+def test_import_comity_is_enough(imports: str) -> None:
+    backends = ["comity", "cpu:comity,cuda:gloo"] if NEW and "torch;" in imports else ["comity"]
+    for backend in backends:
+        out = run(sys.executable, "-c", ASK.format(imports=imports, backend=backend))
+        assert "[1.0, 1.0]" in out, out
+
+
+def test_importing_comity_does_not_import_torch() -> None:
+    run(sys.executable, "-c", "import comity, sys; sys.exit('torch' in sys.modules)")
+
+
+def test_torch_finds_the_backend_by_itself_or_says_what_to_import() -> None:
+    if NEW:
+        assert "[1.0, 1.0]" in run(sys.executable, "-c", ASK.format(imports="", backend="comity"))
+    else:
+        done = subprocess.run(
+            [sys.executable, "-c", ASK.format(imports="", backend="comity")],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert "Unknown" in done.stderr, done.stderr
+
+
+def test_versions() -> None:
+    from comity.errors import Unavailable
+    from comity.torch.versions import choose
+
+    assert [choose(v) for v in ("2.7.0", "2.9.1+cpu", "2.13.1", "2.14.0", "2.15.0+cu132", "3.0.0a0")] == [
+        "group", "group", "group", "backend", "backend", "backend",
+    ]  # fmt: skip
+    for old in ("2.6.0", "1.13.1+cu117"):
+        with pytest.raises(Unavailable, match=r"needs torch 2\.7 or newer, and this is " + old[:3]):
+            choose(old)
+
+
+def test_groups_of_several_backends_where_torch_cannot() -> None:
+    from comity.errors import Config
+    from comity.torch.process_group import refuse_devices
+
+    refuse_devices("comity")
+    refuse_devices("cpu:comity")
+    with pytest.raises(Config, match="cannot combine comity with nccl"):
+        refuse_devices("cpu:comity,cuda:nccl")

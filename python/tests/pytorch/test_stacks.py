@@ -1,0 +1,37 @@
+"""PyTorch's training stacks on the backend, on 2 and 4 processes, with results equal to gloo's."""
+
+from __future__ import annotations
+
+import pytest
+import stack_bodies as bodies
+from torch_ranks import Ranks
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(
+    "body",
+    [
+        bodies.ddp,
+        bodies.uneven_inputs,
+        bodies.hooks,
+        bodies.zero,
+        bodies.fsdp2,
+        bodies.tensor_parallel,
+        bodies.checkpoint,
+        bodies.compiled,
+        bodies.pipeline,
+        bodies.compression,
+        bodies.feedback,
+    ],
+    ids=lambda b: b.__name__,
+)
+def test_stack(ranks: Ranks, body: object, size: int) -> None:
+    ranks.run(size, body)
+
+
+def test_metrics(ranks: Ranks) -> None:
+    for m in ranks.run(2, bodies.metrics):
+        assert m["total_ops"] == 3 and m["errors"] == 0, m
+        one = m["ops"]["all_reduce"]
+        assert one["total_ops"] == 2 and one["bytes"] == 8000 and 0 < one["p50_ms"] <= one["p99_ms"], m
+        assert m["bytes_sent"] >= 8000 and m["ops"]["barrier"]["total_ops"] == 1, m
