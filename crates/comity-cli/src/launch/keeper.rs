@@ -133,7 +133,7 @@ impl Keeper {
                 self.carry_out(order);
             }
         }
-        self.course.weigh(|rank| self.meeting.blamed(rank));
+        self.weigh();
         self.end_strays();
         self.drain();
         if let (Some(dir), Some(Cause::Failed { .. })) = (&self.job.flights, self.course.cause()) {
@@ -145,6 +145,17 @@ impl Keeper {
         }
         self.flush(|keeper| keeper.outlets.is_pending());
         code
+    }
+
+    /// Finds the cause among the failures, now that all are known.
+    fn weigh(&mut self) {
+        let before = self.course.cause().cloned();
+        self.course.weigh(|rank| self.meeting.blamed(rank));
+        if self.course.cause() != before.as_ref() {
+            let killed = Ending::Signal(libc::SIGKILL);
+            let was = matches!(self.course.cause(), Some(Cause::Failed { ending, .. }) if *ending == killed);
+            self.memory = if was { self.kills.evidence() } else { None };
+        }
     }
 
     fn start(&mut self) {
