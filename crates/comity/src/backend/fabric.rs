@@ -106,7 +106,11 @@ impl Fabric {
             return Ok(None);
         }
         let members = members.iter().map(|&m| self.members[m]).collect();
-        Self::open(self.world.clone(), members, context, counters, Instant::now() + limit).map(Some)
+        let above = Some(&self.watch);
+        Self::open_below(self.world.clone(), members, context, counters, Instant::now() + limit, above)
+            .map(Some)
+            // The group that is split may have failed: then that is the reason.
+            .map_err(|e| self.engine.failure(Some(CallInfo::new(Op::Split))).unwrap_or(e))
     }
 
     /// The backend of the group of `members` (world ranks); all of them call this.
@@ -117,10 +121,25 @@ impl Fabric {
         counters: Arc<Counters>,
         until: Instant,
     ) -> Result<Self> {
+        Self::open_below(world, members, context, counters, until, None)
+    }
+
+    /// As [`open`](Self::open), of some members of the group that `above` watches.
+    fn open_below(
+        world: Arc<dyn World>,
+        members: Vec<usize>,
+        context: u64,
+        counters: Arc<Counters>,
+        until: Instant,
+        above: Option<&Arc<Watch>>,
+    ) -> Result<Self> {
         let watch = Arc::new(
             Watch::new(members.len(), counters.clone())
                 .map_err(|e| Error::os("making an event descriptor", e))?,
         );
+        if let Some(above) = above {
+            watch.split_from(above);
+        }
         let links = world.open(context, &members, &watch, until)?;
         let rank = members.iter().position(|&m| m == world.rank()).unwrap_or_default();
         let peers: Arc<[Peer]> = members

@@ -194,9 +194,12 @@ impl<L> Opening<'_, L> {
         };
         let check = || {
             self.watch.hush();
-            self.watch.failure().map_or(Ok(()), |f| Err(self.failed(f)))
+            self.watch.failure().map_or(Ok(()), |f| Err(self.failed(f)))?;
+            self.failed_above().map_or(Ok(()), Err)
         };
-        let patience = Patience { until: self.until, bells: vec![self.watch.bell_fd()], check: &check };
+        let above = self.watch.above().map(|w| w.bell_fd());
+        let bells = [self.watch.bell_fd()].into_iter().chain(above).collect();
+        let patience = Patience { until: self.until, bells, check: &check };
         dial(&[target], self.mesh.secret, &hello, &patience)
     }
 
@@ -214,6 +217,9 @@ impl<L> Opening<'_, L> {
             }
             if let Some(f) = self.watch.failure() {
                 return Err(Trouble { error: self.failed(f), news: None });
+            }
+            if let Some(error) = self.failed_above() {
+                return Err(self.unable(error));
             }
             if let Some(rank) = missing.iter().find(|r| self.watch.has_left(**r)) {
                 return Err(self.explained(*rank, "left before the group was complete".into()));
@@ -259,12 +265,24 @@ impl<L> Opening<'_, L> {
 
     /// Sleep until something is new; the ranks whose offer has come.
     fn wait(&self, offered: &[(usize, UnixStream)]) -> Result<Vec<usize>, Trouble> {
-        let mut fds = vec![PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN)];
+        let above = self.watch.above().map(|w| w.bell_fd());
+        let bells = [self.watch.bell_fd()].into_iter().chain(above);
+        let mut fds: Vec<_> = bells.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let first = fds.len();
         fds.extend(offered.iter().map(|(_, s)| PollFd::new(s, PollFlags::IN)));
         poll_until(&mut fds, Some(self.until))
             .map_err(|e| self.own(self.mine, format!("cannot wait: {e}")))?;
-        let ready = fds.iter().skip(1).zip(offered).filter(|(fd, _)| !fd.revents().is_empty());
+        let ready = fds.iter().skip(first).zip(offered).filter(|(fd, _)| !fd.revents().is_empty());
         Ok(ready.map(|(_, o)| o.0).collect())
+    }
+
+    /// The group that is being split has failed, so some of its members may never come.
+    fn failed_above(&self) -> Option<Error> {
+        let above = self.watch.above()?;
+        above.hush();
+        let f = above.failure()?;
+        let words = format!("the group that was being split failed: its rank {} {}", f.culprit, f.cause);
+        Some(Error::Join(words))
     }
 
     fn keep(&mut self, rank: usize, kind: &str, link: io::Result<L>) -> Result<(), Trouble> {

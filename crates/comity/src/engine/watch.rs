@@ -54,6 +54,8 @@ pub(crate) struct Watch {
     counters: Arc<Counters>,
     bell: Bell,
     ledger: Ledger,
+    /// The group that this one is split from: should it fail meanwhile, not all members come.
+    above: OnceLock<Arc<Self>>,
 }
 
 impl Watch {
@@ -69,7 +71,18 @@ impl Watch {
             counters,
             bell: Bell::new()?,
             ledger: Ledger::new(size),
+            above: OnceLock::new(),
         })
+    }
+
+    /// This group is split from that of `above`.
+    pub(crate) fn split_from(&self, above: &Arc<Self>) {
+        let _ = self.above.set(Arc::clone(above));
+    }
+
+    /// See [`split_from`](Self::split_from).
+    pub(crate) fn above(&self) -> Option<&Arc<Self>> {
+        self.above.get()
     }
 
     /// Record a failure; true if it is the first. Wakes whoever waits.

@@ -570,3 +570,32 @@ fn four_ranks_are_up_quickly() {
     println!("4 ranks joined and opened in {times:?}");
     assert!(times.iter().min().unwrap() < &Duration::from_millis(150), "{times:?}");
 }
+
+/// The group fails when one member is connecting for a part of it and the other will never come.
+#[test]
+fn a_split_hears_that_its_group_has_failed() {
+    let all = world(2, |c| c);
+    let heard = each(0..2, |r| {
+        let world: Arc<dyn World> = all[r].clone();
+        let until = Instant::now() + LONG;
+        let mut fabric =
+            crate::backend::Fabric::open(world.clone(), vec![0, 1], 0, Arc::default(), until).unwrap();
+        if r == 1 {
+            thread::sleep(Duration::from_millis(100));
+            let cause = "no memory is left".to_owned();
+            world.abort(0, &Failure { culprit: 1, by: 1, cause, reported: true, calls: None });
+            // It leaves only when the other has had time to hear the reason.
+            thread::sleep(Duration::from_millis(500));
+            return None;
+        }
+        let begun = Instant::now();
+        let e = fabric.part(&[0, 1], 7, Arc::default(), LONG).unwrap_err();
+        Some((e, begun.elapsed()))
+    });
+    let (e, after) = heard[0].clone().unwrap();
+    assert!(
+        matches!(&e, Error::Aborted { by, reason, .. } if by.rank == 1 && reason == "no memory is left"),
+        "{e}"
+    );
+    assert!(after < Duration::from_secs(2), "{after:?}");
+}
