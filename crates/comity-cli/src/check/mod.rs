@@ -89,7 +89,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TYPE,..", value_delimiter = ',', value_parser = dtype_parser(), hide_possible_values = true)]
     dtypes: Vec<DType>,
 
-    /// Check this backend, whatever COMITY_BACKEND says
+    /// Check this backend, not that of COMITY_BACKEND
     #[arg(long, value_name = "NAME", value_parser = here::backend_parser())]
     backend: Option<BackendKind>,
 
