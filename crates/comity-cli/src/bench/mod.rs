@@ -70,7 +70,7 @@ pub(crate) struct Args {
     warmup: Option<u32>,
 
     /// Measure this one, not that of COMITY_BACKEND
-    #[arg(long, value_name = "NAME", value_parser = here::backend_parser())]
+    #[arg(long, value_name = "NAME", value_parser = here::backend_parser(), hide_possible_values = true)]
     backend: Option<BackendKind>,
 
     /// The memory of the buffers: of the host, or of a CUDA device for each rank, with NCCL

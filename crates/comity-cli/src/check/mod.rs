@@ -89,8 +89,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TYPE,..", value_delimiter = ',', value_parser = dtype_parser(), hide_possible_values = true)]
     dtypes: Vec<DType>,
 
-    /// Check this backend, not that of COMITY_BACKEND
-    #[arg(long, value_name = "NAME", value_parser = here::backend_parser())]
+    /// Check this backend: any, mpi or nccl [default: COMITY_BACKEND]
+    #[arg(long, value_name = "NAME", value_parser = here::backend_parser(), hide_possible_values = true)]
     backend: Option<BackendKind>,
 
     /// The memory of the buffers: of the host, or of a CUDA device for each rank, with NCCL

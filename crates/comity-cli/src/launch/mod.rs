@@ -61,7 +61,7 @@ pub(crate) struct Args {
     env: Vec<Setting>,
 
     /// What carries the ranks' calls: `any` for the best there is, or `mpi`, which starts them with MPI's own launcher
-    #[arg(long, value_name = "NAME", default_value = "any", value_parser = crate::here::backend_parser())]
+    #[arg(long, value_name = "NAME", default_value = "any", value_parser = crate::here::backend_parser(), hide_possible_values = true)]
     backend: comity::BackendKind,
 
     /// The directory in which the ranks start
