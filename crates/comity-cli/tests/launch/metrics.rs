@@ -104,9 +104,10 @@ fn a_scrape_sees_what_each_rank_does_and_how_it_ended() {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let addr = announced(child.stderr.take().unwrap());
     let page = wait_for("the end of rank 1", || {
+        // Looked at first: what is scraped after it is scraped when the groups are closed.
+        let asleep = marked(&mark).iter().filter(|p| p.name == "sleep").count() == 2;
         let page = scrape(addr);
-        let done = page.contains_key(r#"comity_rank_exit_code{rank="1"}"#);
-        (done && marked(&mark).iter().filter(|p| p.name == "sleep").count() == 2).then_some(page)
+        (asleep && page.contains_key(r#"comity_rank_exit_code{rank="1"}"#)).then_some(page)
     });
     let of = |key: &str| *page.get(key).unwrap_or_else(|| panic!("no {key} in {page:#?}"));
     assert_eq!(of("comity_job_ranks"), 3.0);
