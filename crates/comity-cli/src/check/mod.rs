@@ -93,8 +93,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = here::backend_parser(), hide_possible_values = true)]
     backend: Option<BackendKind>,
 
-    /// The memory of the buffers: of the host, or of a CUDA device for each rank, with NCCL
-    #[arg(long, value_enum, value_name = "KIND", default_value_t)]
+    /// Where buffers are: host, or cuda (a device for each rank, with NCCL)
+    #[arg(long, value_enum, value_name = "KIND", default_value_t, hide_possible_values = true)]
     device: here::DeviceKind,
 
     /// Fewer sizes
