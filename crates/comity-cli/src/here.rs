@@ -14,7 +14,7 @@ pub(crate) struct Trust {
     #[arg(long)]
     insecure: bool,
 
-    /// What the job key protects: handshake (who may connect), or data sent over TCP too
+    /// What the key protects: handshake (who may join), or data over TCP too
     #[arg(long, value_name = "WHAT", value_parser = secure_parser(), hide_possible_values = true)]
     secure: Option<Secure>,
 }

@@ -73,11 +73,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = here::backend_parser(), hide_possible_values = true)]
     backend: Option<BackendKind>,
 
-    /// Where buffers are: host, or cuda (a device for each rank, with NCCL)
+    /// Where buffers are: host, or cuda, with NCCL
     #[arg(long, value_enum, value_name = "KIND", default_value_t, hide_possible_values = true)]
     device: here::DeviceKind,
 
-    /// Calls in a sample, waited for together on a device [default: 1, more if short]
+    /// Calls in a sample, waited for together [default: 1, more if short]
     #[arg(long, value_name = "N", value_parser = count)]
     batch: Option<usize>,
 
