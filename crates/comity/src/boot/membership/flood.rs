@@ -3,7 +3,9 @@
 //! Up to [`DIRECT`] members, whoever sees a failure tells all. Above, everyone who learns of it for the first time tells its
 //! partners: the nearest members at distance 1, 2, 4, 8, ... on both sides of it, around the ring of those that are there.
 //!
-//!     12 members, as seen by 0:   0 -> 1, 2, 4, 8 and 11, 10, 8, 4
+//! ```text
+//! 12 members, as seen by 0:   0 -> 1, 2, 4, 8 and 11, 10, 8, 4
+//! ```
 //!
 //! Cost: at most 2 log2(n) notes a rank, log2(n) steps to the last. A tree would need half the notes, but one dead rank in it
 //! cuts off all below it. Here everyone is told by as many others as it has partners, so the news gets around any smaller
