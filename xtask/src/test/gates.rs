@@ -32,7 +32,7 @@ const WAITS: &[(&str, &str)] = &[
         "a rank in a call: to the call's deadline, and the bell rings for a failure",
     ),
     ("crates/comity/src/engine/run.rs", "the same"),
-    ("crates/comity/src/engine/blame.rs", "word of whose fault it was, 100 ms at most"),
+    ("crates/comity/src/engine/blame.rs", "word of whose fault it was, 500 ms at most"),
     (
         "crates/comity/src/backend/company.rs",
         "a library: to the call's deadline, and the bell rings for a failure",

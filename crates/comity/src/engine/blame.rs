@@ -7,8 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long after a link broke to wait for word of whose fault it was.
-const GRACE: Duration = Duration::from_millis(100);
+/// How long after a link broke to wait for word of whose fault it was. It comes within milliseconds; a control thread that gets no
+/// processor for some tenths of a second must not make this rank blame one that only closed.
+const GRACE: Duration = Duration::from_millis(500);
 
 impl Engine {
     /// A send that was kept does not fit the receive that asks for it: the error, told to all.
