@@ -122,11 +122,14 @@ impl Door {
 impl Alarm {
     /// The group has failed: here, and by word to the others. Does not block.
     pub(crate) fn raise(&self, failure: Failure) {
-        if self.watch.fail(failure.clone())
-            && let Some(world) = self.world.upgrade()
-        {
+        if self.watch.failure().is_some() {
+            return;
+        }
+        // The others first: the thread that wakes here may leave the group at once, and they would hear only that.
+        if let Some(world) = self.world.upgrade() {
             world.abort(self.context, &failure);
         }
+        self.watch.fail(failure);
     }
 
     /// This rank leaves: its call under way ends.

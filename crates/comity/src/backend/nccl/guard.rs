@@ -154,11 +154,11 @@ impl Post {
 
     fn fail(&self, cause: String) {
         let failure = Failure { culprit: self.rank, by: self.rank, cause, reported: false, calls: None };
-        if self.watch.fail(failure.clone())
-            && let Some(world) = self.world.upgrade()
-        {
+        // In the order of `Alarm::raise`, for its reason.
+        if let Some(world) = self.world.upgrade() {
             world.abort(self.context, &failure);
         }
+        self.watch.fail(failure);
     }
 }
 
