@@ -31,7 +31,10 @@ pub(super) fn macos() -> Outcome {
             "the target {MACOS} cannot be added, so macOS code was not compiled: {e}"
         )));
     }
-    Task::cargo().args(["check", "--workspace", "--target", MACOS]).limit(900).echo().run()?;
+    let check = Task::cargo().args(["check", "--workspace", "--target", MACOS]);
+    // A dependency has C code, for which there is no compiler of that system here. Types are checked without its objects.
+    let check = check.env("CC_aarch64_apple_darwin", "true").env("AR_aarch64_apple_darwin", "true");
+    check.limit(900).echo().run()?;
     Ok(Done::Passed("it compiles; nothing ran".into()))
 }
 
