@@ -60,6 +60,31 @@ impl Cuda {
     }
 }
 
+/// Copy `len` bytes in the order of `stream`, for callers that hold addresses only.
+///
+/// # Safety
+/// Both ranges are memory of this device, and nobody else writes to them until the stream has come that far; the stream is one of the
+/// device, and lives.
+///
+/// # Errors
+/// As [`Cuda::finish`].
+pub unsafe fn copy(device: u32, to: usize, from: usize, len: usize, stream: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { Device::open(device)?.copy(to, from, len, stream) }
+}
+
+/// Have an event of the caller's (`cudaEvent_t`) stand for what is on `stream` so far.
+///
+/// # Safety
+/// Both are of this device, and live.
+///
+/// # Errors
+/// As [`Cuda::finish`].
+pub unsafe fn record(device: u32, event: usize, stream: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { Device::open(device)?.record(event, stream) }
+}
+
 impl Buffer {
     /// Bytes.
     pub fn len(&self) -> usize {

@@ -253,7 +253,11 @@ def works(rank: int, size: int) -> None:
     total = float(sum(range(1, size + 1)))
     t = torch.full((3,), rank + 1.0)
     w = dist.all_reduce(t, async_op=True)
-    assert w.wait() is True and w.is_completed() and w.is_success() and w.exception() is None
+    assert w.wait() is True
+    if t.is_cuda:
+        # Only the stream has waited.
+        torch.cuda.synchronize()
+    assert w.is_completed() and w.is_success() and w.exception() is None
     same(w.result()[0], torch.full((3,), total))
     seen = []
     f = (

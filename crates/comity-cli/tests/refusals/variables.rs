@@ -64,6 +64,8 @@ const TABLE: [Row; 35] = [
     ),
     ("COMITY_CONNECTIONS", COMITY, &NO_NUMBER),
     ("COMITY_CONNECTIONS", COMITY, &["0", "65"]),
+    ("COMITY_DEVICE", COMITY, &NO_NUMBER),
+    ("COMITY_DEVICE", COMITY, &["1024"]),
     ("COMITY_HOST", COMITY, &["", "a\u{7}"]),
     ("COMITY_INSECURE", COMITY, &NO_FLAG),
     ("COMITY_KEY_FD", COMITY, &NO_NUMBER),

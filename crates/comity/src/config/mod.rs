@@ -59,6 +59,8 @@ pub struct Config {
     pub(crate) detection: Detection,
     pub(crate) links: Links,
     pub(crate) backend: BackendKind,
+    /// For [`BackendKind::Nccl`]; `None`: by this rank's number on its host.
+    pub(crate) device: Option<u32>,
     /// Own addresses to listen on; port 0 stands for any. Empty: boot chooses.
     pub(crate) addrs: Vec<SocketAddr>,
     pub(crate) connections: usize,
@@ -226,6 +228,7 @@ impl Config {
             detection: Detection::Normal,
             links: Links { shm: true, tcp: true },
             backend: BackendKind::Any,
+            device: None,
             addrs: Vec::new(),
             connections: 1,
             host: None,
@@ -250,7 +253,7 @@ impl Config {
     /// | none | a group of one |
     ///
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_SECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
-    /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_ADDRS`,
+    /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_DEVICE`, `COMITY_ADDRS`,
     /// `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
     /// `comity launch` alone.
     pub fn from_env() -> Result<Self> {
@@ -381,6 +384,13 @@ impl Config {
     /// What carries out the calls; default [`BackendKind::Any`]. With [`BackendKind::Mpi`] rank and size come from MPI.
     pub fn backend(mut self, kind: BackendKind) -> Self {
         self.backend = kind;
+        self
+    }
+
+    /// The CUDA device of this rank for [`BackendKind::Nccl`], by its number among those that this process sees; default: by the
+    /// rank's number on its host.
+    pub fn device(mut self, device: u32) -> Self {
+        self.device = Some(device);
         self
     }
 

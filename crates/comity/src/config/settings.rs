@@ -8,6 +8,9 @@ use super::{
 use crate::{Error, Key, Result, blame::Blame};
 use std::net::{IpAddr, SocketAddr};
 
+/// More devices than any host has.
+const MAX_DEVICE: usize = 1023;
+
 /// Put them into `config`.
 pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if let Some(job) = vars.text("COMITY_JOB")? {
@@ -47,6 +50,9 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
             || wrong("COMITY_BACKEND", &text, &format!("is {}; allowed are any, mpi and nccl", shown(&text))),
             Ok,
         )?;
+    }
+    if let Some(n) = vars.number("COMITY_DEVICE", MAX_DEVICE)? {
+        config.device = u32::try_from(n).ok();
     }
     if let Some(text) = vars.text("COMITY_ADDRS")? {
         config.addrs = text

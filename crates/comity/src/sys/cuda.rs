@@ -271,6 +271,19 @@ impl Device {
         Ok(Stream { device: *self, at })
     }
 
+    /// Have `event`, which is not ours, stand for what is on `stream` so far.
+    ///
+    /// # Safety
+    /// Both are of this device, and live.
+    pub(crate) unsafe fn record(&self, event: usize, stream: StreamId) -> Result<()> {
+        let (e, s) = (ptr::with_exposed_provenance_mut(event), ptr::with_exposed_provenance_mut(stream));
+        self.within(|| {
+            // SAFETY: the caller's promise.
+            let code = unsafe { (self.cuda.call.event_record)(e, s) };
+            self.ok(code, "cuEventRecord")
+        })
+    }
+
     /// A mark at the end of what is on `stream` so far.
     pub(crate) fn mark(&self, stream: StreamId) -> Result<Mark> {
         let mut at = ptr::null_mut();
