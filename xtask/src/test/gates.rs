@@ -22,6 +22,10 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/comity/src/turn.rs", "a cell in its loom test"),
     ("crates/comity-py/src/raw.rs", "memory that Python vouches for"),
     ("crates/comity-cli/src/launch/sys.rs", "fork, and signals to process groups"),
+    ("crates/softverbs/src/exports/", "a C interface, for tests"),
+    ("crates/softverbs/src/abi.rs", "the same: functions in its tables"),
+    ("crates/softverbs/src/memory.rs", "memory that a client of it registered"),
+    ("crates/softverbs/src/thread.rs", "poll"),
     ("crates/comity-cli/tests/faults/actor.rs", "a test's fork, which keeps sockets open"),
 ];
 
