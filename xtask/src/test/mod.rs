@@ -9,6 +9,7 @@ mod launchers;
 mod nightly;
 mod processes;
 mod python;
+mod rdma;
 mod requirements;
 mod sanitizers;
 
@@ -57,6 +58,11 @@ const STEPS: &[Step] = &[
         name: "mpi",
         about: "the same under Open MPI and MPICH, also with MPI carrying the data",
         run: launchers::mpi,
+    },
+    Step {
+        name: "rdma",
+        about: "rdma-core's programs on a software device; layouts against its header",
+        run: rdma::run,
     },
     Step { name: "hosts", about: "two hosts, as network namespaces, IPv4 and IPv6", run: hosts::check },
     Step { name: "chaos", about: "jobs broken at random, CHAOS_MINUTES (5) and CHAOS_SEED", run: chaos::run },
