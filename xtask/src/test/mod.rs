@@ -10,6 +10,7 @@ mod nightly;
 mod processes;
 mod python;
 mod rdma;
+mod rdma_vm;
 mod requirements;
 mod sanitizers;
 
@@ -63,6 +64,11 @@ const STEPS: &[Step] = &[
         name: "rdma",
         about: "rdma-core's programs on a software device; layouts against its header",
         run: rdma::run,
+    },
+    Step {
+        name: "rdma-vm",
+        about: "the kernel's Soft-RoCE and rdma-core's library, in a QEMU guest",
+        run: rdma_vm::run,
     },
     Step { name: "hosts", about: "two hosts, as network namespaces, IPv4 and IPv6", run: hosts::check },
     Step { name: "chaos", about: "jobs broken at random, CHAOS_MINUTES (5) and CHAOS_SEED", run: chaos::run },

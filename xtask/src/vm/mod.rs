@@ -158,7 +158,7 @@ impl Guest {
         }
         archive.text("/modules/order", &order, 0o644);
         for (i, command) in commands.iter().enumerate() {
-            archive.text(&format!("/commands/{i}"), &command.script, 0o644);
+            archive.text(&format!("/commands/{i}"), &format!("{}{}", real_programs(), command.script), 0o644);
         }
         archive.text("/init", &init(commands), 0o755);
         Ok(archive)
@@ -202,6 +202,11 @@ uptime() { cut -d ' ' -f 1 /proc/uptime; }
         );
     }
     text + "sync\npoweroff -f\n"
+}
+
+/// The shell would take its own `ip` for the real one.
+fn real_programs() -> String {
+    PROGRAMS.map(|name| format!("{name}() {{ /programs/{name} \"$@\"; }}\n")).concat()
 }
 
 /// Cut what came over the line into what each command said.
