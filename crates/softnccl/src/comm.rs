@@ -145,6 +145,10 @@ impl Comm {
     /// Put work on a stream.
     pub(crate) fn give(self: &Arc<Self>, parts: Vec<Part>, on: usize) -> i32 {
         let Some(stream): Option<Arc<Stream>> = stream::find(on) else { return INVALID_ARGUMENT };
+        let error = self.error.load(Ordering::Acquire);
+        if error != 0 {
+            return error;
+        }
         if !parts.iter().all(|p| self.is_sound(p)) {
             return INVALID_ARGUMENT;
         }
