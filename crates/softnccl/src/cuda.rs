@@ -55,86 +55,95 @@ fn within(f: impl FnOnce() -> Code) -> Code {
     if current().is_none() { INVALID_CONTEXT } else { f() }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuInit(flags: c_uint) -> Code {
-    if flags == 0 { 0 } else { INVALID_VALUE }
+export! {
+    fn cuInit(flags: c_uint) -> Code {
+        if flags == 0 { 0 } else { INVALID_VALUE }
+    }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuGetErrorString(code: Code, text: *mut *const c_char) -> Code {
-    let words = match code {
-        0 => c"no error",
-        INVALID_VALUE => c"invalid argument",
-        OUT_OF_MEMORY => c"out of memory",
-        INVALID_DEVICE => c"invalid device ordinal",
-        INVALID_CONTEXT => c"invalid device context",
-        INVALID_HANDLE => c"invalid resource handle",
-        NOT_READY => c"device not ready",
-        _ => {
-            put(text, std::ptr::null());
+export! {
+    fn cuGetErrorString(code: Code, text: *mut *const c_char) -> Code {
+        let words = match code {
+            0 => c"no error",
+            INVALID_VALUE => c"invalid argument",
+            OUT_OF_MEMORY => c"out of memory",
+            INVALID_DEVICE => c"invalid device ordinal",
+            INVALID_CONTEXT => c"invalid device context",
+            INVALID_HANDLE => c"invalid resource handle",
+            NOT_READY => c"device not ready",
+            _ => {
+                put(text, std::ptr::null());
+                return INVALID_VALUE;
+            }
+        };
+        put(text, words.as_ptr())
+    }
+}
+
+export! {
+    fn cuDeviceGetCount(n: *mut c_int) -> Code {
+        put(n, visible().len() as c_int)
+    }
+}
+
+export! {
+    fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Code {
+        match usize::try_from(ordinal) {
+            Ok(o) if o < visible().len() => put(device, ordinal),
+            _ => INVALID_DEVICE,
+        }
+    }
+}
+
+export! {
+    fn cuDeviceGetName(text: *mut u8, len: c_int, device: c_int) -> Code {
+        let Some(number) = usize::try_from(device).ok().and_then(|d| visible().get(d)) else {
+            return INVALID_DEVICE;
+        };
+        let name = format!("soft device {number}\0");
+        if text.is_null() || (len as usize) < name.len() {
             return INVALID_VALUE;
         }
-    };
-    put(text, words.as_ptr())
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetCount(n: *mut c_int) -> Code {
-    put(n, visible().len() as c_int)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Code {
-    match usize::try_from(ordinal) {
-        Ok(o) if o < visible().len() => put(device, ordinal),
-        _ => INVALID_DEVICE,
+        // SAFETY: the caller gives `len` bytes, and the name is not longer.
+        unsafe { text.copy_from_nonoverlapping(name.as_ptr(), name.len()) };
+        0
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetName(text: *mut u8, len: c_int, device: c_int) -> Code {
-    let Some(number) = usize::try_from(device).ok().and_then(|d| visible().get(d)) else {
-        return INVALID_DEVICE;
-    };
-    let name = format!("soft device {number}\0");
-    if text.is_null() || (len as usize) < name.len() {
-        return INVALID_VALUE;
-    }
-    // SAFETY: the caller gives `len` bytes, and the name is not longer.
-    unsafe { text.copy_from_nonoverlapping(name.as_ptr(), name.len()) };
-    0
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) -> Code {
-    let Some(number) = usize::try_from(device).ok().and_then(|d| visible().get(d)) else {
-        return INVALID_DEVICE;
-    };
-    let mut id = *b"soft device 0000";
-    id[12..].copy_from_slice(&number.to_be_bytes());
-    put(uuid, id)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) -> Code {
-    match usize::try_from(device) {
-        Ok(d) if d < visible().len() => put(context, d + 1),
-        _ => INVALID_DEVICE,
+export! {
+    fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) -> Code {
+        let Some(number) = usize::try_from(device).ok().and_then(|d| visible().get(d)) else {
+            return INVALID_DEVICE;
+        };
+        let mut id = *b"soft device 0000";
+        id[12..].copy_from_slice(&number.to_be_bytes());
+        put(uuid, id)
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxSetCurrent(context: usize) -> Code {
-    if context > visible().len() {
-        return INVALID_CONTEXT;
+export! {
+    fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) -> Code {
+        match usize::try_from(device) {
+            Ok(d) if d < visible().len() => put(context, d + 1),
+            _ => INVALID_DEVICE,
+        }
     }
-    CURRENT.set(context);
-    0
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxGetCurrent(context: *mut usize) -> Code {
-    put(context, CURRENT.get())
+export! {
+    fn cuCtxSetCurrent(context: usize) -> Code {
+        if context > visible().len() {
+            return INVALID_CONTEXT;
+        }
+        CURRENT.set(context);
+        0
+    }
+}
+
+export! {
+    fn cuCtxGetCurrent(context: *mut usize) -> Code {
+        put(context, CURRENT.get())
+    }
 }
 
 fn alloc(at: *mut u64, len: usize) -> Code {
@@ -145,81 +154,90 @@ fn alloc(at: *mut u64, len: usize) -> Code {
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuMemAlloc_v2(at: *mut u64, len: usize) -> Code {
-    alloc(at, len)
+export! {
+    fn cuMemAlloc_v2(at: *mut u64, len: usize) -> Code {
+        alloc(at, len)
+    }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuMemFree_v2(at: u64) -> Code {
-    within(|| {
-        // The driver waits for the device too.
-        stream::finish_all();
-        if memory::give(at as usize) { 0 } else { INVALID_VALUE }
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemAllocAsync(at: *mut u64, len: usize, on: usize) -> Code {
-    if stream::find(on).is_none() { INVALID_HANDLE } else { alloc(at, len) }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemFreeAsync(at: u64, on: usize) -> Code {
-    within(|| {
-        let Some(stream) = stream::find(on) else { return INVALID_HANDLE };
-        if !memory::is_known(at as usize, 1) {
-            return INVALID_VALUE;
-        }
-        stream.give(Box::new(move || {
-            memory::give(at as usize);
-        }));
-        0
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemAllocHost_v2(at: *mut u64, len: usize) -> Code {
-    alloc(at, len)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemFreeHost(at: u64) -> Code {
-    cuMemFree_v2(at)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemcpyAsync(dst: u64, src: u64, len: usize, on: usize) -> Code {
-    within(|| {
-        let Some(stream) = stream::find(on) else { return INVALID_HANDLE };
-        let (dst, src) = (dst as usize, src as usize);
-        // Memory that is not page-locked is copied before the driver returns.
-        let (known, there) = (memory::is_known(src, len), memory::is_known(dst, len));
-        // SAFETY: what the device does not know is read now, while the caller's call lasts.
-        let held = (!known).then(|| unsafe { memory::read(src, len) }.to_vec());
-        let copy = move || {
-            // SAFETY: the caller keeps both until the stream has come here; ranges may touch each other, so the bytes go through a copy.
-            unsafe {
-                let bytes = held.unwrap_or_else(|| memory::read(src, len).to_vec());
-                memory::write(dst, len).copy_from_slice(&bytes);
-            }
-        };
-        stream.give(Box::new(copy));
-        if !there {
+export! {
+    fn cuMemFree_v2(at: u64) -> Code {
+        within(|| {
+            // The driver waits for the device too.
             stream::finish_all();
-        }
-        0
-    })
+            if memory::give(at as usize) { 0 } else { INVALID_VALUE }
+        })
+    }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamCreate(stream: *mut usize, _: c_uint) -> Code {
-    within(|| put(stream, stream::create()))
+export! {
+    fn cuMemAllocAsync(at: *mut u64, len: usize, on: usize) -> Code {
+        if stream::find(on).is_none() { INVALID_HANDLE } else { alloc(at, len) }
+    }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamDestroy_v2(id: usize) -> Code {
-    if stream::destroy(id) { 0 } else { INVALID_HANDLE }
+export! {
+    fn cuMemFreeAsync(at: u64, on: usize) -> Code {
+        within(|| {
+            let Some(stream) = stream::find(on) else { return INVALID_HANDLE };
+            if !memory::is_known(at as usize, 1) {
+                return INVALID_VALUE;
+            }
+            stream.give(Box::new(move || {
+                memory::give(at as usize);
+            }));
+            0
+        })
+    }
+}
+
+export! {
+    fn cuMemAllocHost_v2(at: *mut u64, len: usize) -> Code {
+        alloc(at, len)
+    }
+}
+
+export! {
+    fn cuMemFreeHost(at: u64) -> Code {
+        cuMemFree_v2(at)
+    }
+}
+
+export! {
+    fn cuMemcpyAsync(dst: u64, src: u64, len: usize, on: usize) -> Code {
+        within(|| {
+            let Some(stream) = stream::find(on) else { return INVALID_HANDLE };
+            let (dst, src) = (dst as usize, src as usize);
+            // Memory that is not page-locked is copied before the driver returns.
+            let (known, there) = (memory::is_known(src, len), memory::is_known(dst, len));
+            // SAFETY: what the device does not know is read now, while the caller's call lasts.
+            let held = (!known).then(|| unsafe { memory::read(src, len) }.to_vec());
+            let copy = move || {
+                // SAFETY: the caller keeps both until the stream has come here; ranges may touch each other, so the bytes go through a copy.
+                unsafe {
+                    let bytes = held.unwrap_or_else(|| memory::read(src, len).to_vec());
+                    memory::write(dst, len).copy_from_slice(&bytes);
+                }
+            };
+            stream.give(Box::new(copy));
+            if !there {
+                stream::finish_all();
+            }
+            0
+        })
+    }
+}
+
+export! {
+    fn cuStreamCreate(stream: *mut usize, _flags: c_uint) -> Code {
+        within(|| put(stream, stream::create()))
+    }
+}
+
+export! {
+    fn cuStreamDestroy_v2(id: usize) -> Code {
+        if stream::destroy(id) { 0 } else { INVALID_HANDLE }
+    }
 }
 
 /// Where an event was recorded.
@@ -227,36 +245,40 @@ type Event = Option<(Arc<stream::Stream>, u64)>;
 
 static EVENTS: Mutex<Table<Event>> = Mutex::new(Table::new());
 
-#[unsafe(no_mangle)]
-extern "C" fn cuEventCreate(event: *mut usize, _: c_uint) -> Code {
-    within(|| put(event, lock(&EVENTS).add(None)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuEventRecord(event: usize, on: usize) -> Code {
-    within(|| {
-        let Some(stream) = stream::find(on) else { return INVALID_HANDLE };
-        match lock(&EVENTS).rows.get_mut(&event) {
-            Some(e) => {
-                let given = stream.given();
-                *e = Some((stream, given));
-                0
-            }
-            None => INVALID_HANDLE,
-        }
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuEventQuery(event: usize) -> Code {
-    match lock(&EVENTS).rows.get(&event) {
-        Some(Some((stream, mark))) if !stream.is_past(*mark) => NOT_READY,
-        Some(_) => 0,
-        None => INVALID_HANDLE,
+export! {
+    fn cuEventCreate(event: *mut usize, _flags: c_uint) -> Code {
+        within(|| put(event, lock(&EVENTS).add(None)))
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuEventDestroy_v2(event: usize) -> Code {
-    if lock(&EVENTS).rows.remove(&event).is_some() { 0 } else { INVALID_HANDLE }
+export! {
+    fn cuEventRecord(event: usize, on: usize) -> Code {
+        within(|| {
+            let Some(stream) = stream::find(on) else { return INVALID_HANDLE };
+            match lock(&EVENTS).rows.get_mut(&event) {
+                Some(e) => {
+                    let given = stream.given();
+                    *e = Some((stream, given));
+                    0
+                }
+                None => INVALID_HANDLE,
+            }
+        })
+    }
+}
+
+export! {
+    fn cuEventQuery(event: usize) -> Code {
+        match lock(&EVENTS).rows.get(&event) {
+            Some(Some((stream, mark))) if !stream.is_past(*mark) => NOT_READY,
+            Some(_) => 0,
+            None => INVALID_HANDLE,
+        }
+    }
+}
+
+export! {
+    fn cuEventDestroy_v2(event: usize) -> Code {
+        if lock(&EVENTS).rows.remove(&event).is_some() { 0 } else { INVALID_HANDLE }
+    }
 }

@@ -13,6 +13,15 @@
 //! ```
 #![cfg(target_os = "linux")]
 
+/// A function of the C interface.
+macro_rules! export {
+    (fn $name:ident($($arg:ident: $t:ty),*) -> $out:ty $body:block) => {
+        // SAFETY: the name is NVIDIA's, and nothing else in a program that loads this for it has it.
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($($arg: $t),*) -> $out $body
+    };
+}
+
 mod comm;
 mod cuda;
 mod fault;
