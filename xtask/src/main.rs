@@ -1,9 +1,10 @@
-//! Project tasks: `cargo xtask demo | test | chaos`.
+//! Project tasks: `cargo xtask demo | test | chaos | softverbs`.
 
 mod chaos;
 mod child;
 mod demo;
 mod place;
+mod softverbs;
 mod test;
 
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ cargo xtask chaos                break running jobs at random and check what eve
     --trials N                   at most so many in each lane
     --trial FAULT:SEED           one trial, over and over: what a failure prints
     --soak MINUTES               no faults: eight ranks to a core, nobody is given up
+cargo xtask softverbs FOLDER     build the software RDMA device and lay it out there as libibverbs.so.1
 ";
 
 fn main() -> ExitCode {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
             Ok(choice) => chaos::run(&choice).map(|note| println!("{note}")),
             Err(e) => return usage(&e),
         },
+        ["softverbs", folder] => softverbs::lay_out(folder.as_ref()),
         // A part of chaos, which starts it.
         ["chaos-lane", ref rest @ ..] => chaos::lane(rest),
         ["-h" | "--help" | "help"] => {

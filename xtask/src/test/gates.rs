@@ -23,6 +23,10 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/comity-py/src/raw.rs", "memory that Python vouches for"),
     ("crates/softnccl/src/", "a C interface and memory that its callers vouch for, for tests"),
     ("crates/comity-cli/src/launch/sys.rs", "fork, and signals to process groups"),
+    ("crates/softverbs/src/exports/", "a C interface, for tests"),
+    ("crates/softverbs/src/abi.rs", "the same: functions in its tables"),
+    ("crates/softverbs/src/memory.rs", "memory that a client of it registered"),
+    ("crates/softverbs/src/thread.rs", "poll"),
     ("crates/comity-cli/tests/faults/actor.rs", "a test's fork, which keeps sockets open"),
 ];
 
