@@ -28,6 +28,7 @@ functions! {
         device_count "cuDeviceGetCount" (*mut c_int) -> Code;
         device_get "cuDeviceGet" (*mut c_int, c_int) -> Code;
         device_name "cuDeviceGetName" (*mut u8, c_int, c_int) -> Code;
+        device_uuid "cuDeviceGetUuid" (*mut [u8; 16], c_int) -> Code;
         retain "cuDevicePrimaryCtxRetain" (*mut Handle, c_int) -> Code;
         set_current "cuCtxSetCurrent" (Handle) -> Code;
         get_current "cuCtxGetCurrent" (*mut Handle) -> Code;
@@ -165,6 +166,17 @@ impl Device {
         }
         let end = text.iter().position(|&b| b == 0).unwrap_or(0);
         String::from_utf8_lossy(&text[..end]).into_owned()
+    }
+
+    /// What no other device has.
+    pub(crate) fn uuid(&self) -> Result<[u8; 16]> {
+        let (mut uuid, mut device) = ([0; 16], 0);
+        // SAFETY: writes one device, then 16 bytes.
+        unsafe {
+            self.ok((self.cuda.call.device_get)(&mut device, self.ordinal as c_int), "cuDeviceGet")?;
+            self.ok((self.cuda.call.device_uuid)(&mut uuid, device), "cuDeviceGetUuid")?;
+        }
+        Ok(uuid)
     }
 
     /// Run `f` with this device current on this thread; what was current before is current again after it.

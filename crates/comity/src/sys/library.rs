@@ -1,7 +1,10 @@
 //! Libraries found at run time: trying their names, and tables of their functions.
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
-use std::ffi::{OsStr, OsString, c_int};
+use std::{
+    error::Error as _,
+    ffi::{OsStr, OsString, c_int},
+};
 
 /// Who else sees the symbols of a library.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +32,11 @@ pub(crate) unsafe fn load_first<N: AsRef<OsStr>>(
         // SAFETY: the caller's promise.
         match unsafe { Library::open(Some(name), flags as c_int) } {
             Ok(lib) => return Ok((lib, name)),
-            Err(e) => tried.push(format!("{} ({e})", name.to_string_lossy())),
+            Err(e) => {
+                // The error itself says no more than that it failed.
+                let why = e.source().map_or_else(|| e.to_string(), ToString::to_string);
+                tried.push(format!("{} ({why})", name.to_string_lossy()));
+            }
         }
     }
     Err(tried)

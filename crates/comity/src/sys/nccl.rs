@@ -19,6 +19,8 @@ type Code = c_int;
 type Handle = *mut c_void;
 
 const IN_PROGRESS: Code = 7;
+/// The version of the configuration, and of the first library that has it.
+const OLDEST: c_int = 21_800;
 /// `NCCL_CONFIG_UNDEF_INT`.
 const UNDEFINED: c_int = c_int::MIN;
 
@@ -168,7 +170,13 @@ impl Nccl {
         let mut version = 0;
         // SAFETY: writes one int.
         unsafe { (call.version)(&mut version) };
-        Ok(Self { call, version })
+        let found = Self { call, version };
+        // One that is older has the functions too, but not this prefix of the configuration.
+        if version < OLDEST {
+            let (name, version) = (name.to_string_lossy(), found.version());
+            return Err(unavailable(format!("{name} is NCCL {version}; NCCL 2.18 or newer is needed")));
+        }
+        Ok(found)
     }
 
     /// "2.28.9".
@@ -190,7 +198,7 @@ impl Nccl {
         let mut config = Config {
             size: size_of::<Config>(),
             magic: 0xcafe_beef,
-            version: 21_800,
+            version: OLDEST as c_uint,
             blocking: 1,
             cga_cluster_size: UNDEFINED,
             min_ctas: UNDEFINED,
