@@ -38,8 +38,8 @@ _BF16 = _CODES["bf16"]
 LONG_NAMES = {code: name for name, code in _CODE_OF.items() if name != "bool_"}
 
 
-#: A CUDA device (None: the group's), a stream that orders the work, and an event to set behind it or 0; see `comity._core`.
-Place = tuple[int | None, int, int]
+#: A CUDA device (None: the group's), and a stream that orders the work; see `comity._core`.
+Place = tuple[int | None, int]
 
 
 class Block:
@@ -212,9 +212,7 @@ class Torch(Kind):
 
     def block(self, t: Any, result: Callable[[], Any] | None = None) -> Block:
         """The memory of a contiguous tensor."""
-        place = (
-            (t.device.index, self.torch.cuda.current_stream(t.device).cuda_stream, 0) if t.is_cuda else None
-        )
+        place = (t.device.index, self.torch.cuda.current_stream(t.device).cuda_stream) if t.is_cuda else None
         return Block(t.data_ptr(), code_of(self.name, t.dtype), tuple(t.shape), t.dtype, t, result, place)
 
     def make(self, shape: tuple[int, ...], like: Block) -> Block:

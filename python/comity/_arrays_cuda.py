@@ -29,7 +29,7 @@ class CuPy(Kind):
 
     def block(self, a: Any, result: Callable[[], Any] | None = None) -> Block:
         """The memory of a contiguous array."""
-        place = (a.device.id, self.cupy.cuda.get_current_stream().ptr, 0)
+        place = (a.device.id, self.cupy.cuda.get_current_stream().ptr)
         return Block(a.data.ptr, code_of(self.name, a.dtype), a.shape, a.dtype, a, result, place)
 
     def read(self, x: Any) -> Block:
@@ -78,7 +78,7 @@ class CudaArray(Kind):
             raise Misuse("an array of the CUDA array interface must be contiguous")
         # 0 is not allowed there, and None says that there is nothing to wait for: the default stream waits for all blocking ones.
         stream = face.get("stream") or 0
-        return Block(address or 0, _core.DTYPES[name], shape, None, x, None, (None, stream, 0))
+        return Block(address or 0, _core.DTYPES[name], shape, None, x, None, (None, stream))
 
     def make(self, shape: tuple[int, ...], like: Block) -> Block:
         raise Misuse(

@@ -9,9 +9,9 @@ from comity.errors import Error
 # call has ended; `start` does so itself through `hold`.
 Buffer: TypeAlias = tuple[int, int, int]
 
-# Where a call's buffers are, if not in host memory: the number of the CUDA device (None: the group's), the stream whose order the work
-# keeps, and an event to set behind it or 0; as numbers. The caller keeps stream and event alive until the call has ended.
-OnDevice: TypeAlias = tuple[int | None, int, int]
+# Where a call's buffers are, if not in host memory: the number of the CUDA device (None: the group's), and the stream whose order the
+# work keeps, as a number. The caller keeps the stream alive until the call has ended.
+OnDevice: TypeAlias = tuple[int | None, int]
 
 VERSION: str
 # "f32" -> 11; the number is what a Buffer holds.
@@ -181,11 +181,25 @@ class Group:
         counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
         place: OnDevice | None = None,
+        event: Event | None = None,
         timeout: float | None = None,
         hold: object = None,
     ) -> Request:
         """As `run`, on the group's thread in its turn; returns at once. `hold` (what owns the memory) lives until the call has
-        ended, whatever becomes of the request."""
+        ended, whatever becomes of the request. `event` is set behind the call's work on the stream."""
+
+@final
+class Event:
+    """A point in the work of a CUDA device. Streams are given as numbers, and must be of this device and alive."""
+
+    def __new__(cls, device: int, /) -> Event: ...
+    def set(self, stream: int, /) -> None:
+        """Behind what is on the stream so far."""
+
+    def hold(self, stream: int, /) -> None:
+        """Have what comes on the stream wait until it is passed, where it stands now."""
+
+    def passed(self) -> bool: ...
 
 @final
 class Request:
@@ -197,6 +211,8 @@ class Request:
         A signal handler that raises ends the wait within 200 ms and leaves the call under way: wait again, or abort the group."""
 
     def done(self) -> bool: ...
+    def settles(self, seconds: float, /) -> bool:
+        """Whether it ends within this moment, which this thread spends looking."""
     def exception(self) -> Error | None:
         """What it failed with; None while it is under way and after it went well."""
 

@@ -1,11 +1,23 @@
-"""Memory of CUDA devices where there is none: what is refused, and with which words. With devices: `pytorch/on_devices.py`, by hand."""
+"""Memory of CUDA devices: what is refused where there is none, and calls with a library that stands in for NCCL and the driver.
+
+With devices: `pytorch/on_devices.py`, by hand.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
+from conftest import job, succeed
 
 import comity
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Built by `cargo build -p softnccl`; `cargo xtask test` does it, and says where.
+STAND_IN = Path(os.environ.get("COMITY_TEST_SOFTNCCL", ROOT / "target/debug/libsoftnccl.so"))
 
 
 class Claims:
@@ -77,3 +89,12 @@ def test_what_protects_the_data_is_a_word_or_a_yes() -> None:
             assert group.all_sum(1) == 1
     with pytest.raises(comity.Config, match="COMITY_SECURE"):
         comity.init(secure="all")
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_calls_with_the_stand_in(n: int) -> None:
+    library = str(STAND_IN)
+    assert STAND_IN.is_file(), f"{library} is missing; cargo build -p softnccl"
+    said = succeed(job(n, "-m", "ranks", "device_memory", COMITY_CUDA=library, COMITY_NCCL=library))
+    done = re.search(r"(\d+) checks", said)
+    assert done is not None and int(done[1]) > 0

@@ -31,6 +31,8 @@ mod _core {
     #[pymodule_export]
     use crate::memory::Memory;
     #[pymodule_export]
+    use crate::raw::Event;
+    #[pymodule_export]
     use crate::request::Request;
 
     #[pymodule_init]

@@ -1,6 +1,8 @@
 //! Memory that Python vouches for: the one place where an address becomes a buffer.
 
+use crate::errors;
 use comity::{DType, Place, View, ViewMut, cuda};
+use pyo3::prelude::*;
 use std::ops::Range;
 
 /// An address, a type and a count of elements, as they came from Python. Whoever passes them keeps the memory alive and lets
@@ -14,27 +16,35 @@ pub(crate) struct Raw {
     place: Place,
 }
 
-/// A point in a device's work that Python's side made, to be set behind a call's.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark {
-    device: u32,
-    stream: usize,
-    event: usize,
+/// A point in a device's work. Streams are those of Python's frameworks, as numbers; the caller keeps them.
+#[pyclass(frozen, module = "comity._core")]
+pub(crate) struct Event(cuda::Event);
+
+impl Event {
+    pub(crate) fn set_behind(&self, stream: usize) -> comity::Result<()> {
+        // SAFETY: the stream came from Python as the handle of a live object of this device, which its caller holds.
+        unsafe { self.0.set(stream) }
+    }
 }
 
-impl Mark {
-    /// An event of the place's device, which whoever passes it keeps until the call has ended; `None` for host memory and for 0.
-    pub(crate) fn new(place: Place, event: usize) -> Option<Self> {
-        match place {
-            Place::Cuda { device, stream } if event != 0 => Some(Self { device, stream, event }),
-            _ => None,
-        }
+#[pymethods]
+impl Event {
+    #[new]
+    fn new(py: Python<'_>, device: u32) -> PyResult<Self> {
+        Ok(Self(cuda::Event::new(device).map_err(|e| errors::raised(py, &e))?))
     }
 
-    /// Set it behind what is on the stream so far.
-    pub(crate) fn set(&self) -> comity::Result<()> {
-        // SAFETY: both came from Python as the handles of live objects of this device, which its caller holds.
-        unsafe { cuda::record(self.device, self.event, self.stream) }
+    fn set(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
+        self.set_behind(stream).map_err(|e| errors::raised(py, &e))
+    }
+
+    fn hold(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
+        // SAFETY: as in `set_behind`.
+        unsafe { self.0.hold(stream) }.map_err(|e| errors::raised(py, &e))
+    }
+
+    fn passed(&self, py: Python<'_>) -> PyResult<bool> {
+        self.0.is_passed().map_err(|e| errors::raised(py, &e))
     }
 }
 

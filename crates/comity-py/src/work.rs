@@ -1,12 +1,13 @@
 //! One call as Python asks for it, and the method of [`Group`] that makes it.
 
-use crate::raw::{Mark, Raw};
+use crate::raw::{Event, Raw};
 use comity::{Error, Group, Misuse, Op, Place, ReduceOp};
+use pyo3::Py;
 
 /// What Python gave for a buffer: address, number of the type, elements.
 pub(crate) type Given = (usize, u8, usize);
-/// Memory of a CUDA device: its number (`None`: the group's), the stream, and an event to set behind the call's work, or 0.
-pub(crate) type OnDevice = (Option<u32>, usize, usize);
+/// Memory of a CUDA device: its number (`None`: the group's), and the stream.
+pub(crate) type OnDevice = (Option<u32>, usize);
 
 /// A call's arguments besides its buffers.
 #[derive(Debug, Default)]
@@ -24,6 +25,8 @@ pub(crate) struct Args {
     pub(crate) recv_counts: Option<Vec<usize>>,
     /// Where all buffers are; `None`: host memory.
     pub(crate) place: Option<OnDevice>,
+    /// To set behind the call's work on a device.
+    pub(crate) event: Option<Py<Event>>,
 }
 
 /// A call whose arguments are complete.
@@ -34,7 +37,6 @@ pub(crate) struct Work {
     out: Option<Raw>,
     args: Args,
     shape: Shape,
-    mark: Option<Mark>,
 }
 
 /// How the two buffers lie.
@@ -59,7 +61,6 @@ impl Work {
         let op = Op::from_name(op).filter(|o| *o != Op::Split);
         let op = op.ok_or("there is no such operation; see comity._core.OPS")?;
         let place = place(group, args.place)?;
-        let mark = Mark::new(place, args.place.map_or(0, |p| p.2));
         let raw = |given: Option<Given>| given.map(|g| Raw::new(g, place)).transpose();
         let (inp, out) = (raw(inp)?, raw(out)?);
         let (needs_inp, needs_out) = needs(op, group, &args, inp.is_some());
@@ -94,7 +95,7 @@ impl Work {
             }
         }
         let shape = shape(op, group.rank(), inp, out, args.counts.is_some())?;
-        Ok(Self { op, inp, out, args, shape, mark })
+        Ok(Self { op, inp, out, args, shape })
     }
 
     pub(crate) fn op(&self) -> Op {
@@ -104,7 +105,10 @@ impl Work {
     /// Make the call and wait for it; on a device, until its work is on the stream.
     pub(crate) fn run(&self, g: &Group) -> comity::Result<()> {
         self.call(g)?;
-        self.mark.as_ref().map_or(Ok(()), Mark::set)
+        match (&self.args.event, self.args.place) {
+            (Some(event), Some((_, stream))) => event.get().set_behind(stream),
+            _ => Ok(()),
+        }
     }
 
     fn call(&self, g: &Group) -> comity::Result<()> {
@@ -184,7 +188,7 @@ impl Work {
 
 /// Where the buffers of a call are, or words that say why the group has nothing to do with that.
 fn place(group: &Group, given: Option<OnDevice>) -> Result<Place, String> {
-    let Some((device, stream, _)) = given else { return Ok(Place::Host) };
+    let Some((device, stream)) = given else { return Ok(Place::Host) };
     match (device, group.device()) {
         (None, Some(device)) => Ok(Place::Cuda { device, stream }),
         (Some(device), Some(own)) if device == own => Ok(Place::Cuda { device, stream }),

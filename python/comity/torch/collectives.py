@@ -105,8 +105,10 @@ class Collectives:
                 finish()
             self._metrics.ended(op, size, begun)
             return Done(result)
-        place, event = lane.behind(tensors)
-        request = lane.last = lane.group.start(op, *buffers, hold=(keep, result, event), place=place, **rest)
+        event = cuda.Event(lane.device.index)
+        request = lane.last = lane.group.start(
+            op, *buffers, hold=(keep, result), place=lane.behind(tensors), event=event, **rest
+        )
         note = self._metrics.noting(op, size, begun)
         return self._noted(cuda.CudaWork(request, result, _all(after), note, lane, event))
 

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-NEW = tuple(int(x) for x in torch.__version__.split(".")[:2]) >= (2, 14)
+VERSION = tuple(int(x) for x in torch.__version__.split(".")[:2])
+NEW = VERSION >= (2, 14)
 
 #: What results are compared with; `on_devices.py` says nccl.
 REFERENCE = os.environ.get("COMITY_TEST_REFERENCE", "gloo")
@@ -50,13 +51,15 @@ def train(model: nn.Module, rank: int, steps: int = 3, optimizer: Any = None) ->
     return out + [p.detach().clone() for p in model.parameters()]
 
 
-def like_gloo(what: Callable[[Any], list[torch.Tensor]], size: int, tolerance: float = 1e-6) -> None:
+def like_gloo(
+    what: Callable[[Any], list[torch.Tensor]], size: int, tolerance: float = 1e-6, exact: bool = True
+) -> None:
     """The same with either backend: on 2 ranks bit for bit, on more up to the order of additions."""
     ours = what(dist.group.WORLD)
     theirs = what(dist.new_group(backend=REFERENCE))
     assert len(ours) == len(theirs) > 0
     for a, b in zip(ours, theirs, strict=True):
-        if size <= 2:
+        if size <= 2 and exact:
             assert torch.equal(a, b), (a - b).abs().max()
         else:
             torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
@@ -172,7 +175,8 @@ def fsdp2(rank: int, size: int) -> None:
                 losses.append(loss.detach())
             return losses + [p.full_tensor().detach() for p in model.parameters()]
 
-        like_gloo(run, size, 1e-4 if policy is None else 1e-2)
+        # torch 2.7 divides at another place where it knows the backend.
+        like_gloo(run, size, 1e-4 if policy is None else 1e-2, exact=VERSION >= (2, 8))
 
 
 def tensor_parallel(rank: int, size: int) -> None:
