@@ -175,8 +175,9 @@ def fsdp2(rank: int, size: int) -> None:
                 losses.append(loss.detach())
             return losses + [p.full_tensor().detach() for p in model.parameters()]
 
-        # torch 2.7 divides at another place where it knows the backend.
-        like_gloo(run, size, 1e-4 if policy is None else 1e-2, exact=VERSION >= (2, 8))
+        # With torch 2.7 a bit differs from gloo's result, and Adam makes up to 5e-4 of it.
+        old = VERSION < (2, 8)
+        like_gloo(run, size, 1e-4 if policy is None and not old else 1e-2, exact=not old)
 
 
 def tensor_parallel(rank: int, size: int) -> None:
