@@ -370,7 +370,12 @@ def _on_device() -> Any:
     """What makes memory of CUDA arrays that their framework lets no one write."""
     from comity._arrays_cuda import Through
 
-    return Through()
+    try:
+        return Through()
+    except ImportError as e:
+        raise Misuse(
+            "the array is on a CUDA device, and neither torch nor CuPy is installed to take it over; copy it to host memory first"
+        ) from e
 
 
 # Marks of the byte order that this machine has.

@@ -105,7 +105,13 @@ class Through:
 
     def through(self, x: Any, back: Callable[[Any], Any] | None) -> Block:
         """What `x` holds; `back` makes its kind of the other's."""
-        block = self.kind.read(self.space.from_dlpack(x))
+        try:
+            taken = self.space.from_dlpack(x)
+        except Exception as e:  # each framework has classes of its own for this
+            raise Misuse(
+                f"the array is on a CUDA device and {self.kind.name} cannot take it over ({e}); copy it to host memory first"
+            ) from e
+        block = self.kind.read(taken)
         # A copy may have been made: that is what is read.
         block.keep = _Kept(x, block.keep, back)
         return block
