@@ -164,6 +164,10 @@ impl Fabric {
             counters,
         );
         let topology = Topology::new(host, world.cores());
+        let topology = match world.costs().and_then(|c| c.of(&members)) {
+            Some(costs) => topology.measured(costs),
+            None => topology,
+        };
         let (kept, routes, scratch) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { engine, world, watch, members, rank, context, topology, kept, routes, scratch })
     }
