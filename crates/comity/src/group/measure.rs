@@ -79,17 +79,21 @@ impl Group {
         }
         times.sort_by(f64::total_cmp);
         let alpha = times[times.len() / 2] / 2.0;
+        let push = |bytes: &[u8]| -> Result<f64> {
+            let (start, mut back) = (Instant::now(), [0u64; 2]);
+            self.send(&[TAKE, bytes.len() as u64], to, 0)?;
+            self.send(bytes, to, 0)?;
+            self.recv(&mut back, to, 0)?;
+            Ok(start.elapsed().as_secs_f64())
+        };
         let (mut len, mut bytes) = (PUSHES.0, Vec::new());
         let beta = loop {
             bytes.resize(len, 0u8);
-            let start = Instant::now();
-            self.send(&[TAKE, len as u64], to, 0)?;
-            self.send(&bytes, to, 0)?;
-            let mut back = [0u64; 2];
-            self.recv(&mut back, to, 0)?;
-            let took = start.elapsed().as_secs_f64();
+            let took = push(&bytes)?;
             if took >= slot.as_secs_f64() / 6.0 || len >= PUSHES.1 {
-                // The command's way there, and the answer's back.
+                // The first of a size also pays for the memory.
+                let took = took.min(push(&bytes)?);
+                // Without the command's way there, and the answer's back.
                 break (took - 2.0 * alpha).max(took / 10.0) / len as f64;
             }
             len *= 4;
@@ -199,7 +203,10 @@ pub(super) fn learn(world: &Arc<dyn World>, costs: &Costs, limit: Duration) -> R
             LinkCosts::from_json(&String::from_utf8_lossy(&text))
                 .ok()
                 .filter(|c| c.size() == group.size())
-                .ok_or_else(|| Error::Config("rank 0 told costs that are of another job".into()))?
+                .ok_or_else(|| {
+                    let (n, text) = (group.size(), "COMITY_COSTS on rank 0 are of another job: not of");
+                    Error::Config(format!("{text} {n} ranks"))
+                })?
         }
     };
     world.learn(known);

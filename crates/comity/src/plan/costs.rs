@@ -162,7 +162,7 @@ mod tests {
         let is_far = |a, b| far == Some((a, b)) || far == Some((b, a));
         let cost = |a, b| if is_far(a, b) { Cost { alpha: 5e-3, beta: 1e-6 } } else { Cost::SHM };
         let pairs = (0..n).flat_map(|a| (0..n).map(move |b| (a, b))).map(|(a, b)| cost(a, b)).collect();
-        Topology::new(vec![0; n], n).measured(LinkCosts::new(n, pairs).unwrap())
+        Topology::new(vec![0; n], 2).measured(LinkCosts::new(n, pairs).unwrap())
     }
 
     /// Whether any rank's plan sends from one of the two to the other.
@@ -177,9 +177,7 @@ mod tests {
 
     #[test]
     fn a_slow_pair_is_gone_around_and_by_all_ranks() {
-        for (kind, count) in
-            [(Kind::AllReduce, 2), (Kind::AllGather, 2), (Kind::AllReduce, 1 << 20), (Kind::Barrier, 0)]
-        {
+        for (kind, count) in [(Kind::AllReduce, 2), (Kind::AllReduce, 1 << 20)] {
             let shape = Shape::new(kind, 0, 4, count, 4);
             let (usual, slow) = (world(4, None), world(4, Some((0, 3))));
             let plain = choose(&shape, &usual).algorithm;
@@ -197,7 +195,7 @@ mod tests {
         for (kind, n) in Kind::ALL.into_iter().flat_map(|k| [2, 4, 8].map(|n| (k, n))) {
             for count in [1, 1000, 1 << 20] {
                 let shape = Shape::new(kind, 0, n, if kind == Kind::Barrier { 0 } else { count }, 4);
-                let plain = choose(&shape, &Topology::new(vec![0; n], n)).predicted;
+                let plain = choose(&shape, &Topology::new(vec![0; n], 2)).predicted;
                 let measured = choose(&shape, &world(n, None)).predicted;
                 assert!(
                     measured > plain / 5.0 && measured < plain * 5.0,
