@@ -1,10 +1,12 @@
 //! The part of `infiniband/verbs.h` that clients with SEND and RECV see, re-declared with the header's own names.
-//! `cargo xtask test --only rdma` compares every offset, size and value here with the header itself.
+//! Needs nothing but `std`: `cargo xtask test --only rdma` compiles it alone and compares every offset, size and value here with the header itself.
 
 #![allow(non_camel_case_types, missing_debug_implementations)]
 
-use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t};
-use std::sync::atomic::AtomicU32;
+use std::{
+    ffi::{c_char, c_int, c_uint, c_void},
+    sync::atomic::AtomicU32,
+};
 
 pub(crate) const IBV_QPT_RC: u32 = 2;
 pub(crate) const IBV_QPT_UC: u32 = 3;
@@ -65,6 +67,7 @@ pub(crate) const IBV_PORT_ACTIVE: u32 = 4;
 pub(crate) const IBV_NODE_CA: c_int = 1;
 pub(crate) const IBV_TRANSPORT_IB: c_int = 0;
 pub(crate) const IBV_LINK_LAYER_INFINIBAND: u8 = 1;
+pub(crate) const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 pub(crate) const IBV_GID_TYPE_ROCE_V2: u32 = 2;
 
 /// Aligned as the header's union with 64-bit members.
@@ -208,6 +211,15 @@ pub(crate) struct ibv_wc {
     pub(crate) dlid_path_bits: u8,
 }
 
+/// A mutex and a condition of C, which are there for their size: this library locks neither.
+#[cfg(target_os = "macos")]
+pub(crate) type Mutex = [u64; 8];
+#[cfg(all(not(target_os = "macos"), target_arch = "x86_64"))]
+pub(crate) type Mutex = [u64; 5];
+#[cfg(all(not(target_os = "macos"), not(target_arch = "x86_64")))]
+pub(crate) type Mutex = [u64; 6];
+pub(crate) type Condition = [u64; 6];
+
 /// An entry of a table that no client of SEND and RECV calls.
 pub(crate) type Unused = Option<unsafe extern "C" fn()>; // SAFETY: never called.
 
@@ -268,7 +280,7 @@ pub(crate) struct ibv_context {
     pub(crate) cmd_fd: c_int,
     pub(crate) async_fd: c_int,
     pub(crate) num_comp_vectors: c_int,
-    pub(crate) mutex: pthread_mutex_t,
+    pub(crate) mutex: Mutex,
     pub(crate) abi_compat: *mut c_void,
 }
 
@@ -292,8 +304,8 @@ pub(crate) struct ibv_cq {
     pub(crate) cq_context: *mut c_void,
     pub(crate) handle: u32,
     pub(crate) cqe: c_int,
-    pub(crate) mutex: pthread_mutex_t,
-    pub(crate) cond: pthread_cond_t,
+    pub(crate) mutex: Mutex,
+    pub(crate) cond: Condition,
     pub(crate) comp_events_completed: u32,
     pub(crate) async_events_completed: u32,
 }
@@ -321,8 +333,8 @@ pub(crate) struct ibv_qp {
     pub(crate) qp_num: u32,
     pub(crate) state: AtomicU32,
     pub(crate) qp_type: u32,
-    pub(crate) mutex: pthread_mutex_t,
-    pub(crate) cond: pthread_cond_t,
+    pub(crate) mutex: Mutex,
+    pub(crate) cond: Condition,
     pub(crate) events_completed: u32,
 }
 

@@ -55,3 +55,6 @@ mod send;
 mod thread;
 mod wire;
 mod world;
+
+#[cfg(test)]
+mod tests;

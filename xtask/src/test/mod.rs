@@ -10,6 +10,8 @@ mod launchers;
 mod nightly;
 mod processes;
 mod python;
+mod rdma;
+mod rdma_vm;
 mod requirements;
 mod sanitizers;
 
@@ -59,6 +61,16 @@ const STEPS: &[Step] = &[
     Step { name: "python", about: "the Python package, installed; 1 to 4 processes", run: python::check },
     Step { name: "torch", about: "the same with torch's variables", run: launchers::torch },
     Step { name: "mpi", about: "the same under Open MPI and MPICH", run: launchers::mpi },
+    Step {
+        name: "rdma",
+        about: "rdma-core's programs on a software device; layouts against its header",
+        run: rdma::run,
+    },
+    Step {
+        name: "rdma-vm",
+        about: "the kernel's Soft-RoCE and rdma-core's library, in a QEMU guest",
+        run: rdma_vm::run,
+    },
     Step { name: "hosts", about: "two hosts, as network namespaces, IPv4 and IPv6", run: hosts::check },
     Step { name: "chaos", about: "jobs broken at random, CHAOS_MINUTES (5) and CHAOS_SEED", run: chaos::run },
     Step { name: "loom", about: "all interleavings of the lock-free parts", run: cargo::loom },

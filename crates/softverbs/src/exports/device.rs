@@ -3,9 +3,9 @@
 use super::{Context, Device, export, operations, refused, set_errno, shared, text, world};
 use crate::{
     abi::{
-        IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096, IBV_NODE_CA,
-        IBV_PORT_ACTIVE, IBV_PORT_DOWN, IBV_TRANSPORT_IB, ibv_context, ibv_device, ibv_device_attr, ibv_gid,
-        ibv_gid_entry, ibv_port_attr,
+        IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096,
+        IBV_NODE_CA, IBV_PORT_ACTIVE, IBV_PORT_DOWN, IBV_TRANSPORT_IB, Mutex, ibv_context, ibv_device,
+        ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_port_attr,
     },
     config::guid,
     pair::Errno,
@@ -80,15 +80,13 @@ export! {
     }
     "IBVERBS_1.1" fn ibv_open_device(device: &Device) -> *mut Context {
         let Ok(events) = UnixStream::pair() else { return refused(Errno(EMFILE)) };
-        // SAFETY: a mutex of C that is all zeros is one that is not locked, and this library never locks it.
-        let mutex = unsafe { MaybeUninit::zeroed().assume_init() };
         let ibv = ibv_context {
             device: &raw const device.ibv,
             ops: operations(),
             cmd_fd: -1,
             async_fd: events.0.as_raw_fd(),
             num_comp_vectors: 1,
-            mutex,
+            mutex: Mutex::default(),
             abi_compat: ptr::null_mut(),
         };
         Box::into_raw(Box::new(Context { ibv, device: device.index, events }))
@@ -149,7 +147,8 @@ export! {
             active_width: 2,
             active_speed: 32,
             phys_state: 5,
-            link_layer: IBV_LINK_LAYER_INFINIBAND,
+            // Nothing says which one Apple's has; addressing is by GID, as on Ethernet.
+            link_layer: if config.apple() { IBV_LINK_LAYER_ETHERNET } else { IBV_LINK_LAYER_INFINIBAND },
             ..ibv_port_attr::default()
         };
         let known = offset_of!(ibv_port_attr, port_cap_flags2);

@@ -3,8 +3,8 @@
 use super::{code, export, keep, keep_moving, memory::Domain, refused, set_errno, world};
 use crate::{
     abi::{
-        IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_cq,
-        ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_sge,
+        Condition, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
+        Mutex, ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_sge,
     },
     memory::gather_inline,
     pair::{Errno, Receive, Send, Shape},
@@ -46,8 +46,6 @@ export! {
         }
         drop(world);
         keep_moving();
-        // SAFETY: mutexes and conditions of C that are all zeros are unused ones, and this library never uses them.
-        let (mutex, cond) = unsafe { (MaybeUninit::zeroed().assume_init(), MaybeUninit::zeroed().assume_init()) };
         Box::into_raw(Box::new(ibv_qp {
             context: domain.ibv.context,
             qp_context: init.qp_context,
@@ -59,8 +57,8 @@ export! {
             qp_num: number,
             state: AtomicU32::new(0),
             qp_type: init.qp_type,
-            mutex,
-            cond,
+            mutex: Mutex::default(),
+            cond: Condition::default(),
             events_completed: 0,
         }))
     }
@@ -190,4 +188,18 @@ pub(super) extern "C" fn post_recv(
     }
     world.progress(pair.handle);
     posted(result, bad, world.host.config.apple())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_returned_as_each_library_does() {
+        let (mut place, mut bad) = (5u8, ptr::null_mut());
+        let request = &raw mut place;
+        assert_eq!(posted(Ok(()), &mut bad, false), 0);
+        assert_eq!((posted(Err((Errno(12), request)), &mut bad, true), bad), (-12, ptr::null_mut()));
+        assert_eq!((posted(Err((Errno(12), request)), &mut bad, false), bad), (12, request));
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::{Channel, Context, device::ibv, export, keep, keep_moving, refused, set_errno, world};
 use crate::{
-    abi::{ibv_comp_channel, ibv_cq, ibv_wc},
+    abi::{Condition, Mutex, ibv_comp_channel, ibv_cq, ibv_wc},
     pair::Errno,
     queue::{self, Armed},
     thread,
@@ -10,7 +10,6 @@ use crate::{
 use libc::{EAGAIN, EINVAL, EMFILE, ENOSYS, c_int, c_uint, c_void};
 use std::{
     io::Read,
-    mem::MaybeUninit,
     os::{fd::AsRawFd, unix::net::UnixStream},
     ptr,
     sync::Arc,
@@ -45,16 +44,14 @@ export! {
         };
         let mut world = world();
         let handle = world.create_queue(capacity);
-        // SAFETY: mutexes and conditions of C that are all zeros are unused ones, and this library never uses them.
-        let (mutex, cond) = unsafe { (MaybeUninit::zeroed().assume_init(), MaybeUninit::zeroed().assume_init()) };
         let made = Box::into_raw(Box::new(ibv_cq {
             context: ibv(context),
             channel: channel.map_or(ptr::null(), |c| &raw const c.ibv),
             cq_context: cookie,
             handle,
             cqe: entries,
-            mutex,
-            cond,
+            mutex: Mutex::default(),
+            cond: Condition::default(),
             comp_events_completed: 0,
             async_events_completed: 0,
         }));
