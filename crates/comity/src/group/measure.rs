@@ -209,6 +209,8 @@ pub(super) fn learn(world: &Arc<dyn World>, costs: &Costs, limit: Duration) -> R
                 })?
         }
     };
+    // Nobody closes this group before all have opened it.
+    group.barrier()?;
     world.learn(known);
     Ok(())
 }
