@@ -1,7 +1,7 @@
 //! The variables that hold under every launcher.
 
 use super::{
-    BackendKind, Config, Detection, Insecure, Links, MAX_CONNECTIONS, Secure, bad,
+    BackendKind, Config, Costs, Detection, Insecure, Links, MAX_CONNECTIONS, Secure, bad,
     place::shown,
     vars::{Vars, wrong},
 };
@@ -53,6 +53,9 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     }
     if let Some(n) = vars.number("COMITY_DEVICE", MAX_DEVICE)? {
         config.device = u32::try_from(n).ok();
+    }
+    if let Some(text) = vars.text("COMITY_COSTS")? {
+        config.costs = if text == "measure" { Costs::Measure } else { Costs::File(text.into()) };
     }
     if let Some(text) = vars.text("COMITY_ADDRS")? {
         config.addrs = text
