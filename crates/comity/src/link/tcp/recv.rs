@@ -196,6 +196,12 @@ impl Receiver {
         let mut drained = None;
         while *taken < end {
             let rest = &mut dst[*taken..];
+            if self.joint_start >= self.joint_end
+                && let Some(n) = self.open_into(rest)?
+            {
+                *taken += n;
+                continue;
+            }
             let run = if self.joint_start < self.joint_end { 0 } else { self.run()? };
             let ready = self.ready();
             debug_assert!(run == 0 || run == ready.len());
@@ -307,32 +313,49 @@ impl Receiver {
 
     /// As [`run`](Self::run): all of the frame once it is whole and opened, nothing before.
     fn run_sealed(&mut self) -> Result<usize, LinkError> {
-        if self.frame.is_none() {
-            let unread = self.inboxes[self.turn].unread();
-            let Some((header, _)) = unread.split_first_chunk::<SEALED_HEADER>() else { return Ok(0) };
-            let frame = match Closed::parse(header, self.number) {
-                Ok(frame) => frame,
-                Err(e) => return Err(self.spoilt(e)),
-            };
-            self.inboxes[self.turn].pass(SEALED_HEADER);
-            self.frame = Some(Frame::Closed(frame));
+        if let Some(Frame::Opened(left)) = self.frame {
+            return Ok(left);
         }
-        match self.frame {
-            Some(Frame::Opened(left)) => Ok(left),
-            Some(Frame::Closed(frame)) => {
-                let inbox = &mut self.inboxes[self.turn];
-                let Some(piece) = inbox.bytes[inbox.start..inbox.end].get_mut(..frame.len) else {
-                    return Ok(0);
-                };
-                if let Err(e) = frame.open(self.number, piece, &self.seals[self.turn]) {
-                    return Err(self.spoilt(e));
-                }
-                self.frame = Some(Frame::Opened(frame.len));
-                self.checked = frame.len;
-                Ok(frame.len)
+        let Some(frame) = self.closed()? else { return Ok(0) };
+        let inbox = &mut self.inboxes[self.turn];
+        let piece = &mut inbox.bytes[inbox.start..inbox.start + frame.len];
+        if let Err(e) = frame.open(self.number, piece, &self.seals[self.turn]) {
+            return Err(self.spoilt(e));
+        }
+        self.frame = Some(Frame::Opened(frame.len));
+        self.checked = frame.len;
+        Ok(frame.len)
+    }
+
+    /// Decrypt the arriving frame straight into `dst` if it is whole, and no longer than that; its length.
+    fn open_into(&mut self, dst: &mut [u8]) -> Result<Option<usize>, LinkError> {
+        let Some(frame) = self.closed()? else { return Ok(None) };
+        let Some(out) = dst.get_mut(..frame.len) else { return Ok(None) };
+        let piece = &self.inboxes[self.turn].unread()[..frame.len];
+        if let Err(e) = frame.open_into(self.number, piece, out, &self.seals[self.turn]) {
+            return Err(self.spoilt(e));
+        }
+        self.frame = Some(Frame::Opened(frame.len));
+        self.checked = frame.len;
+        self.advance(frame.len);
+        Ok(Some(frame.len))
+    }
+
+    /// The arriving sealed frame, if it is whole and not opened yet.
+    fn closed(&mut self) -> Result<Option<Closed>, LinkError> {
+        let frame = match self.frame {
+            Some(Frame::Closed(frame)) => frame,
+            None if !self.seals.is_empty() => {
+                let unread = self.inboxes[self.turn].unread();
+                let Some((header, _)) = unread.split_first_chunk::<SEALED_HEADER>() else { return Ok(None) };
+                let frame = Closed::parse(header, self.number).map_err(|e| self.spoilt(e))?;
+                self.inboxes[self.turn].pass(SEALED_HEADER);
+                self.frame = Some(Frame::Closed(frame));
+                frame
             }
-            Some(Frame::Clear(_)) | None => Ok(0),
-        }
+            _ => return Ok(None),
+        };
+        Ok((self.inboxes[self.turn].unread().len() >= frame.len).then_some(frame))
     }
 
     /// Give back `n` bytes of the run.

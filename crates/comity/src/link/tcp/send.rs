@@ -3,7 +3,7 @@
 
 use super::{
     CHUNK,
-    frame::{self, FRAME, HEADER, SEALED_FRAME, SEALED_HEADER, SMALL, header},
+    frame::{self, FRAME, HEADER, SEALED_FRAME, SEALED_HEADER, SEALED_SMALL, SMALL, header},
     socket::send,
 };
 use crate::{link::LinkError, seal::Seal};
@@ -38,18 +38,25 @@ pub(super) struct Sender {
     next: Option<Open>,
     /// One per connection; none where frames travel in the clear.
     seals: Vec<Seal>,
-    /// The sealed frame that is not yet wholly with the system, or an earlier one.
-    sealed: Vec<u8>,
-    /// How much of it is; all of it when no frame is open.
+    /// Holds the sealed frames that are not yet wholly with the system, or earlier ones.
+    sealed: Box<[u8]>,
+    /// Where they end in it.
+    sealed_end: usize,
+    /// How much of them is with the system; all when none is open.
     sent: usize,
-    /// Bytes of the last sealed frame that are with the system, but were not accepted yet.
+    /// How many they are,
+    sealed_frames: u64,
+    /// and what they carry.
+    sealed_text: usize,
+    /// Bytes of the last sealed frames that are with the system, but were not accepted yet.
     gone: usize,
 }
 
 impl Sender {
     pub(super) fn new(seals: Vec<Seal>) -> Self {
-        let room = if seals.is_empty() { 0 } else { SEALED_HEADER + SEALED_FRAME };
-        Self { seals, sealed: Vec::with_capacity(room), ..Self::default() }
+        // A head's frame, and the one behind it.
+        let room = if seals.is_empty() { 0 } else { 2 * SEALED_HEADER + SMALL + SEALED_FRAME };
+        Self { seals, sealed: vec![0; room].into(), ..Self::default() }
     }
 
     /// Hand a prefix of `head` and `body` to the system; how many bytes of them.
@@ -131,23 +138,46 @@ impl Sender {
                 accepted += n;
                 continue;
             }
-            let (Some(socket), Some(seal)) = (sockets.get(self.turn), self.seals.get(self.turn)) else {
-                break;
-            };
-            if self.sent == self.sealed.len() {
-                let parts = window(head, body, accepted, SEALED_FRAME);
-                frame::seal(&mut self.sealed, self.number, parts, seal)?;
-                self.sent = 0;
+            if self.sent == self.sealed_end {
+                self.seal_next(sockets.len(), head, body, accepted)?;
             }
-            self.sent += send(socket, &[IoSlice::new(&self.sealed[self.sent..])])?;
-            if self.sent < self.sealed.len() {
+            let Some(socket) = sockets.get(self.turn) else { break };
+            self.sent += send(socket, &[IoSlice::new(&self.sealed[self.sent..self.sealed_end])])?;
+            if self.sent < self.sealed_end {
                 break;
             }
-            self.gone = self.sealed.len() - SEALED_HEADER;
-            self.number += 1;
+            self.gone = self.sealed_text;
+            self.number += self.sealed_frames;
             self.turn = (self.turn + 1) % sockets.len();
         }
         Ok(accepted)
+    }
+
+    /// Fill the buffer with the frame that begins `accepted` bytes into `head` and `body`. A large message's head has one of its own, so
+    /// that the cipher finds the rest in one piece where the caller has it; on one connection both leave together.
+    fn seal_next(
+        &mut self,
+        connections: usize,
+        head: &[u8],
+        body: &[u8],
+        accepted: usize,
+    ) -> Result<(), LinkError> {
+        let Some(seal) = self.seals.get(self.turn) else { return Ok(()) };
+        let left = head.len() + body.len() - accepted;
+        let alone = head.len().saturating_sub(accepted);
+        let first = if alone == 0 || alone > SMALL || left <= SEALED_SMALL { SEALED_FRAME } else { alone };
+        let parts = window(head, body, accepted, first);
+        let first = parts[0].len() + parts[1].len();
+        self.sealed_end = frame::seal(&mut self.sealed, self.number, parts, seal)?;
+        (self.sent, self.sealed_text, self.sealed_frames) = (0, first, 1);
+        if first == alone && first < left && connections == 1 {
+            let parts = window(head, body, accepted + first, SEALED_FRAME);
+            let n = frame::seal(&mut self.sealed[self.sealed_end..], self.number + 1, parts, seal)?;
+            self.sealed_end += n;
+            self.sealed_text += n - SEALED_HEADER;
+            self.sealed_frames = 2;
+        }
+        Ok(())
     }
 }
 

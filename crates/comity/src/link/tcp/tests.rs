@@ -61,8 +61,9 @@ fn sealed_raw() -> (TcpLink, TcpStream, Seals) {
 }
 
 fn sealed_frame(number: u64, piece: &[u8], seals: &Seals) -> Vec<u8> {
-    let mut frame = Vec::new();
-    frame::seal(&mut frame, number, [piece, &[]], &seals.send).unwrap();
+    let mut frame = vec![0; frame::SEALED_HEADER + piece.len()];
+    let n = frame::seal(&mut frame, number, [piece, &[]], &seals.send).unwrap();
+    assert_eq!(n, frame.len());
     frame
 }
 
