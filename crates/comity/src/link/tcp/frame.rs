@@ -33,13 +33,18 @@ pub(super) const SMALL: usize = 2 << 10;
 
 /// Bytes of a header with a tag.
 pub(super) const SEALED_HEADER: usize = HEADER + TAG;
-/// The longest sealed piece, and so what a receiver must have whole before it can open any of it. Longer ones would not stay in
-/// the second-level cache between the system's copy and the cipher.
-pub(super) const SEALED_FRAME: usize = 128 << 10;
+/// The longest sealed piece that a receiver takes: all of it must lie in the receiver's buffer before any of it can be opened.
+pub(super) const SEALED_MOST: usize = 128 << 10;
+/// The longest sealed piece that a sender makes. What a link of 25 Gbit/s needs for it, 10 us, a receiver waits before it can
+/// begin; the cipher is slower on much shorter ones.
+pub(super) const SEALED_FRAME: usize = 32 << 10;
+/// Sealed bytes that leave in one call, in several frames; they fit the second-level cache.
+pub(super) const SEALED_BATCH: usize = 4 * (SEALED_HEADER + SEALED_FRAME);
 /// A sealed frame up to this long carries the head of a message as well: copying both costs less than a frame of its own.
 pub(super) const SEALED_SMALL: usize = 16 << 10;
 
 const _: () = assert!(FRAME <= MAX_FRAME && SMALL < FRAME);
+const _: () = assert!(SEALED_FRAME <= SEALED_MOST && SEALED_SMALL < SEALED_FRAME);
 
 /// A CRC32C in the making.
 #[derive(Clone, Copy, Debug)]
@@ -143,9 +148,9 @@ impl Closed {
         clear.copy_from_slice(&header[..HEADER]);
         tag.copy_from_slice(&header[HEADER..]);
         let len = Arriving::parse(&clear, due)?.left;
-        if len > SEALED_FRAME {
+        if len > SEALED_MOST {
             return Err(LinkError(format!(
-                "sent a sealed frame that is {len} bytes long (at most {SEALED_FRAME})"
+                "sent a sealed frame that is {len} bytes long (at most {SEALED_MOST})"
             )));
         }
         Ok(Self { len, header: clear, tag })

@@ -6,7 +6,7 @@
 
 use super::{
     CHUNK,
-    frame::{Arriving, Closed, HEADER, SEALED_FRAME, SEALED_HEADER, SMALL},
+    frame::{Arriving, Closed, HEADER, SEALED_BATCH, SEALED_FRAME, SEALED_HEADER, SEALED_MOST, SMALL},
     socket::receive,
 };
 use crate::{
@@ -21,7 +21,8 @@ const INBOX: usize = 256 << 10;
 /// with the same call. What of it must be copied again is little.
 const AHEAD: usize = 4 << 10;
 
-const _: () = assert!(SMALL + HEADER <= AHEAD && INBOX >= SEALED_FRAME + SEALED_HEADER + AHEAD);
+const _: () = assert!(SMALL + HEADER <= AHEAD && INBOX >= SEALED_MOST + SEALED_HEADER + AHEAD);
+const _: () = assert!(INBOX >= SEALED_BATCH + SEALED_BATCH.div_ceil(SEALED_FRAME) * SEALED_HEADER + AHEAD);
 
 /// What was read from a connection ahead of its use: a header, or bytes to lend.
 #[derive(Debug)]
@@ -219,7 +220,8 @@ impl Receiver {
             let all = if matches!(&self.frame, Some(Frame::Clear(f)) if f.is_large()) {
                 self.receive_into(sockets, rest, taken)?
             } else {
-                let (got, asked) = self.read(sockets, 0)?;
+                let want = if self.seals.is_empty() { 0 } else { rest.len() };
+                let (got, asked) = self.read(sockets, want)?;
                 got == asked
             };
             if !all {
@@ -266,10 +268,16 @@ impl Receiver {
             return Ok((0, 0));
         }
         let inbox = &mut self.inboxes[self.turn];
-        let room = match &self.frame {
-            Some(Frame::Closed(frame)) => inbox.room_for(frame.len),
-            None if !self.seals.is_empty() => inbox.room_for(SEALED_HEADER),
-            _ => inbox.room(AHEAD.max(want.saturating_add(HEADER))),
+        let room = if self.seals.is_empty() {
+            inbox.room(AHEAD.max(want.saturating_add(HEADER)))
+        } else {
+            let least = match &self.frame {
+                Some(Frame::Closed(frame)) => frame.len,
+                _ => SEALED_HEADER,
+            };
+            // Several frames, if so much is wanted and has come.
+            let want = want.min(SEALED_BATCH);
+            inbox.room_for(least.max(want + want.div_ceil(SEALED_FRAME) * SEALED_HEADER))
         };
         let asked = room.len();
         let got =

@@ -3,11 +3,14 @@
 
 use super::{
     CHUNK,
-    frame::{self, FRAME, HEADER, SEALED_FRAME, SEALED_HEADER, SEALED_SMALL, SMALL, header},
+    frame::{
+        self, FRAME, HEADER, SEALED_BATCH, SEALED_FRAME, SEALED_HEADER, SEALED_MOST, SEALED_SMALL, SMALL,
+        header,
+    },
     socket::send,
 };
 use crate::{link::LinkError, seal::Seal};
-use std::{io::IoSlice, net::TcpStream};
+use std::{collections::VecDeque, io::IoSlice, net::TcpStream};
 
 /// A frame that has a header but is not yet wholly with the system.
 #[derive(Debug)]
@@ -29,7 +32,7 @@ impl Open {
 /// Where the outgoing stream stands.
 #[derive(Debug, Default)]
 pub(super) struct Sender {
-    /// The number of the open frame, or else of the next.
+    /// The number of the open frame, or else of the next; sealed frames have theirs already.
     number: u64,
     /// The connection that it travels on.
     pub(super) turn: usize,
@@ -42,20 +45,22 @@ pub(super) struct Sender {
     sealed: Box<[u8]>,
     /// Where they end in it.
     sealed_end: usize,
-    /// How much of them is with the system; all when none is open.
+    /// How much of them is with the system.
     sent: usize,
-    /// How many they are,
-    sealed_frames: u64,
-    /// and what they carry.
-    sealed_text: usize,
-    /// Bytes of the last sealed frames that are with the system, but were not accepted yet.
+    /// Where each that is not wholly with the system ends, and how many bytes it carries.
+    leaving: VecDeque<(usize, usize)>,
+    /// Bytes of sealed frames that are with the system, but were not accepted yet.
     gone: usize,
 }
 
 impl Sender {
     pub(super) fn new(seals: Vec<Seal>) -> Self {
-        // A head's frame, and the one behind it.
-        let room = if seals.is_empty() { 0 } else { 2 * SEALED_HEADER + SMALL + SEALED_FRAME };
+        let room = match seals.len() {
+            0 => 0,
+            // And a head's frame.
+            1 => SEALED_HEADER + SMALL + SEALED_BATCH,
+            _ => SEALED_HEADER + SEALED_MOST,
+        };
         Self { seals, sealed: vec![0; room].into(), ..Self::default() }
     }
 
@@ -130,7 +135,7 @@ impl Sender {
     /// system; until then the same bytes are offered again, perhaps fewer at a time than the frame has.
     fn put_sealed(&mut self, sockets: &[TcpStream], head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
         let total = head.len() + body.len();
-        let mut accepted = 0;
+        let (mut accepted, mut is_full) = (0, false);
         while accepted < total && accepted < CHUNK {
             if self.gone > 0 {
                 let n = self.gone.min(total - accepted);
@@ -138,23 +143,30 @@ impl Sender {
                 accepted += n;
                 continue;
             }
-            if self.sent == self.sealed_end {
+            if is_full {
+                break;
+            }
+            if self.leaving.is_empty() {
                 self.seal_next(sockets.len(), head, body, accepted)?;
             }
             let Some(socket) = sockets.get(self.turn) else { break };
             self.sent += send(socket, &[IoSlice::new(&self.sealed[self.sent..self.sealed_end])])?;
-            if self.sent < self.sealed_end {
-                break;
+            is_full = self.sent < self.sealed_end;
+            while let Some(&(end, text)) = self.leaving.front()
+                && end <= self.sent
+            {
+                self.leaving.pop_front();
+                self.gone += text;
             }
-            self.gone = self.sealed_text;
-            self.number += self.sealed_frames;
-            self.turn = (self.turn + 1) % sockets.len();
+            if !is_full {
+                self.turn = (self.turn + 1) % sockets.len();
+            }
         }
         Ok(accepted)
     }
 
-    /// Fill the buffer with the frame that begins `accepted` bytes into `head` and `body`. A large message's head has one of its own, so
-    /// that the cipher finds the rest in one piece where the caller has it; on one connection both leave together.
+    /// Fill the buffer with the frames that begin `accepted` bytes into `head` and `body`; one, if the next travels on another connection.
+    /// A large message's head has one of its own, so that the cipher finds the rest in one piece where the caller has it.
     fn seal_next(
         &mut self,
         connections: usize,
@@ -163,19 +175,23 @@ impl Sender {
         accepted: usize,
     ) -> Result<(), LinkError> {
         let Some(seal) = self.seals.get(self.turn) else { return Ok(()) };
-        let left = head.len() + body.len() - accepted;
-        let alone = head.len().saturating_sub(accepted);
-        let first = if alone == 0 || alone > SMALL || left <= SEALED_SMALL { SEALED_FRAME } else { alone };
-        let parts = window(head, body, accepted, first);
-        let first = parts[0].len() + parts[1].len();
-        self.sealed_end = frame::seal(&mut self.sealed, self.number, parts, seal)?;
-        (self.sent, self.sealed_text, self.sealed_frames) = (0, first, 1);
-        if first == alone && first < left && connections == 1 {
-            let parts = window(head, body, accepted + first, SEALED_FRAME);
-            let n = frame::seal(&mut self.sealed[self.sealed_end..], self.number + 1, parts, seal)?;
-            self.sealed_end += n;
-            self.sealed_text += n - SEALED_HEADER;
-            self.sealed_frames = 2;
+        let total = head.len() + body.len();
+        let (most, frames) = if connections == 1 { (SEALED_FRAME, usize::MAX) } else { (SEALED_MOST, 1) };
+        let mut at = accepted;
+        (self.sent, self.sealed_end) = (0, 0);
+        while at < total && self.leaving.len() < frames {
+            let alone = head.len().saturating_sub(at);
+            let is_apart = (1..=SMALL).contains(&alone) && total - at > SEALED_SMALL;
+            let parts = window(head, body, at, if is_apart { alone } else { most });
+            let n = parts[0].len() + parts[1].len();
+            let place = &mut self.sealed[self.sealed_end..];
+            if place.len() < SEALED_HEADER + n {
+                break;
+            }
+            self.sealed_end += frame::seal(place, self.number, parts, seal)?;
+            self.leaving.push_back((self.sealed_end, n));
+            self.number += 1;
+            at += n;
         }
         Ok(())
     }

@@ -300,7 +300,7 @@ fn a_sealed_stream_shows_nothing_and_bears_no_change() {
         ),
         (Box::new(|_: &Seals| sealed_frame(0, b"alien", &crate::seal::both_ends(9).1)), "its seal is broken"),
         (Box::new(|_: &Seals| [framed(0, b"clear"), vec![0; 99]].concat()), "its seal is broken"),
-        (Box::new(|_: &Seals| [framed(0, &[0; frame::SEALED_FRAME + 1])].concat()), "bytes long"),
+        (Box::new(|_: &Seals| [framed(0, &[0; frame::SEALED_MOST + 1])].concat()), "bytes long"),
     ] {
         for by_peek in [true, false] {
             let (_, error) = receive_sealed(&bytes, by_peek);
