@@ -101,6 +101,8 @@ pub(super) struct Receiver {
     joint: [u8; SMALL_WANT],
     joint_start: usize,
     joint_end: usize,
+    /// Bytes received so far.
+    pub(super) arrived: u64,
     /// Nothing more will come from the connections.
     ended: bool,
     /// What was given out of the frame that turned out to be damaged.
@@ -119,6 +121,7 @@ impl Receiver {
             joint: [0; SMALL_WANT],
             joint_start: 0,
             joint_end: 0,
+            arrived: 0,
             ended: false,
             spoilt: 0,
         }
@@ -246,6 +249,7 @@ impl Receiver {
         let asked = n + ahead.len();
         let mut parts = [IoSliceMut::new(&mut dst[..n]), IoSliceMut::new(ahead)];
         let got = receive(&sockets[self.turn], &mut parts).inspect_err(|_| self.ended = true)?;
+        self.arrived += got as u64;
         let direct = got.min(n);
         inbox.end += got - direct;
         frame.add(&dst[..direct]);
@@ -283,6 +287,7 @@ impl Receiver {
         let got =
             receive(&sockets[self.turn], &mut [IoSliceMut::new(room)]).inspect_err(|_| self.ended = true)?;
         inbox.end += got;
+        self.arrived += got as u64;
         Ok((got, asked))
     }
 

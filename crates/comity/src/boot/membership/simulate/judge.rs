@@ -127,7 +127,9 @@ impl Judge {
         }
         let members = &s.groups[group].members;
         let (culprit, by) = (members[failure.culprit], members[failure.by]);
-        let unclean = self.causes.iter().any(|c| matches!(c, Cause::Cut { .. } | Cause::Reset { .. }));
+        // A word of leaving is lost with a connection, and with a host that has no power when a cut that held it up is mended.
+        let unclean = self.causes.iter().any(|c| matches!(c, Cause::Cut { .. } | Cause::Reset { .. }))
+            || s.faults.iter().any(|f| matches!(f, Fault::Cut { .. }));
         let just = self.causes.iter().any(|cause| match cause {
             Cause::Ended { rank, at: since, .. } => {
                 let spared = self.left_well(*rank, group).is_some_and(|left| left < *since) && !unclean;
@@ -257,7 +259,9 @@ impl Judge {
         match cause {
             Cause::Ended { rank, at, surely } => {
                 let member = *surely && members.contains(rank);
-                (member && self.left_well(*rank, g).is_none_or(|left| left > *at)).then_some(*at)
+                let at = *at;
+                // What a cut held up is heard after it, and then the silence begins.
+                (member && self.left_well(*rank, g).is_none_or(|left| left > at)).then(|| at.max(s.mended(at)))
             }
             Cause::Cut { side, both, at } => {
                 let silenced = |x: usize, y: usize| side[x] != side[y] && (*both || side[x]);

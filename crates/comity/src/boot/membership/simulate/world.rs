@@ -376,10 +376,15 @@ impl<'a> World<'a> {
             }
             Fault::Stop { rank, to, .. } if self.processes[rank].running => {
                 let process = &mut self.processes[rank];
-                process.stopped = process.stopped.max(to.unwrap_or(u64::MAX));
-                // Every turn before is lost; what it was to do is there afterwards.
-                process.turn = u64::MAX;
-                if let Some(to) = to.filter(|to| *to >= process.stopped) {
+                let until = to.unwrap_or(u64::MAX);
+                // One that is stopped for longer already wakes when it would have.
+                let longer = until >= process.stopped;
+                if longer {
+                    process.stopped = until;
+                    // Every turn before is lost; what it was to do is there afterwards.
+                    process.turn = u64::MAX;
+                }
+                if let Some(to) = to.filter(|_| longer) {
                     process.turn = to;
                     // It may have been about to look at the clock before it waits.
                     if self.dice.chance(50) {
