@@ -126,7 +126,7 @@ impl fmt::Debug for Seals {
 }
 
 /// The two ends of a connection, for tests of what runs over one.
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) fn both_ends(seed: u8) -> (Box<Seals>, Box<Seals>) {
     let end = |is_initiator| Seals::derive(([seed; 32], [seed + 1; 32]), b"transcript", is_initiator);
     match (end(true), end(false)) {
