@@ -286,8 +286,7 @@ impl<L> Opening<'_, L> {
         let mut fds: Vec<_> = bells.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let first = fds.len();
         fds.extend(offered.iter().map(|(_, s)| PollFd::new(s, PollFlags::IN)));
-        poll_until(&mut fds, Some(until))
-            .map_err(|e| self.own(self.mine, format!("cannot wait: {e}")))?;
+        poll_until(&mut fds, Some(until)).map_err(|e| self.own(self.mine, format!("cannot wait: {e}")))?;
         let ready = fds.iter().skip(first).zip(offered).filter(|(fd, _)| !fd.revents().is_empty());
         Ok(ready.map(|(_, o)| o.0).collect())
     }

@@ -261,7 +261,8 @@ impl Judge {
                 let member = *surely && members.contains(rank);
                 let at = *at;
                 // What a cut held up is heard after it, and then the silence begins.
-                (member && self.left_well(*rank, g).is_none_or(|left| left > at)).then(|| at.max(s.mended(at)))
+                (member && self.left_well(*rank, g).is_none_or(|left| left > at))
+                    .then(|| at.max(s.mended(at)))
             }
             Cause::Cut { side, both, at } => {
                 let silenced = |x: usize, y: usize| side[x] != side[y] && (*both || side[x]);

@@ -399,7 +399,9 @@ impl<'a> World<'a> {
                     let alone =
                         self.scenario.faults.iter().filter(|f| matches!(f, Fault::Stop { .. })).count() == 1;
                     let most = self.scenario.limit + 2 * self.scenario.slowness() + self.scenario.slack();
-                    let surely = to.is_none_or(|to| alone && to - now > most);
+                    // What a cut held up is heard when it is over.
+                    let since = now.max(self.scenario.mended(now));
+                    let surely = to.is_none_or(|to| alone && to.saturating_sub(since) > most);
                     self.judge.cause(Cause::Ended { rank, at: now, surely });
                 }
             }
