@@ -242,7 +242,7 @@ impl Config {
     /// | Launcher | Variables |
     /// |---|---|
     /// | `comity launch` | `COMITY_RANK`, `COMITY_SIZE` |
-    /// | `mlx.launch` | `MLX_RANK`, `MLX_HOSTFILE` |
+    /// | `mlx.launch` | `MLX_RANK`, `MLX_HOSTFILE`; or `MLX_RANK`, `MLX_WORLD_SIZE`, `NCCL_HOST_IP`, `NCCL_PORT` |
     /// | `torchrun` | `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` |
     /// | Open MPI | `OMPI_COMM_WORLD_RANK`, `OMPI_COMM_WORLD_SIZE` |
     /// | MPICH | `PMI_RANK`, `PMI_SIZE`, `PMI_FD` |
