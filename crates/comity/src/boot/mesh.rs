@@ -227,7 +227,7 @@ impl<L> Opening<'_, L> {
                 return Err(self.unable(error));
             }
             if let Some(rank) = missing.iter().find(|r| self.watch.has_left(**r)) {
-                let (who, until) = *leaver.get_or_insert((*rank, Instant::now() + BEHIND));
+                let (who, until) = *leaver.get_or_insert_with(|| (*rank, Instant::now() + BEHIND));
                 // Another one's time begins when this one's things have come.
                 if who != *rank {
                     leaver = None;
