@@ -370,9 +370,10 @@ impl<'a> World<'a> {
                 // Unless it has fewer to send, it dies in the middle of them.
                 Some(_) => self.processes[rank].sends = sends,
             },
-            Fault::Power { rank, .. } if self.processes[rank].running => {
-                self.processes[rank].running = false;
-                self.judge.cause(Cause::Ended { rank, at: now, surely: true });
+            Fault::Power { rank, .. } => {
+                // Where the process has ended already, its goodbye may be with the host still.
+                let surely = std::mem::take(&mut self.processes[rank].running);
+                self.judge.cause(Cause::Ended { rank, at: now, surely });
             }
             Fault::Stop { rank, to, .. } if self.processes[rank].running => {
                 let process = &mut self.processes[rank];
