@@ -18,6 +18,8 @@ use std::{
 /// What describes the interface in Rust, each on its own.
 const MIRRORS: [&str; 1] = ["crates/softverbs/src/abi.rs"];
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
+/// How each case of `conform.c` ends.
+const CONFORM: &str = include_str!("conform.txt");
 const TOOLS: [&str; 4] = ["ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong"];
 
 const DEVICES: &str = "left=127.0.0.21,right=127.0.0.22";
@@ -41,6 +43,10 @@ pub(super) fn run() -> Outcome {
     device.is_shown()?;
     let exchanges = device.exchanges()?;
     device.refuses_rc_as_apple()?;
+    let conform = conform(&scratch)?;
+    let said = device.task(&conform.to_string_lossy(), &["left", "right"]).run()?;
+    conforms(&said)?;
+    println!("{} cases end as over Soft-RoCE", CONFORM.lines().count());
     Ok(Done::Passed(format!("{lines} lines of layout, {exchanges} ping-pongs by rdma-core's programs")))
 }
 
@@ -126,6 +132,27 @@ impl Device {
             Err(e) => Err(format!("RC in apple mode failed in another way: {e}")),
             Ok(_) => Err("RC worked in apple mode".into()),
         }
+    }
+}
+
+/// The cases, compiled against the real header and linked with the real library, for whichever is there when it runs.
+pub(super) fn conform(scratch: &Scratch) -> Result<PathBuf, String> {
+    let program = scratch.join("conform");
+    let source = root().join("xtask/src/test/rdma/conform.c");
+    let task = Task::new("cc").args(["-O1", "-Wall", "-Werror", "-o"]).args([&program, &source]);
+    task.args(["-libverbs"]).limit(120).run()?;
+    Ok(program)
+}
+
+/// Whether the cases ended as they do on any provider.
+pub(super) fn conforms(said: &str) -> Result<(), String> {
+    let lines =
+        |text: &str| text.lines().map(str::trim_end).filter(|l| !l.is_empty()).map(str::to_owned).collect();
+    let (want, said): (Vec<String>, Vec<String>) = (lines(CONFORM), lines(said));
+    match want.iter().zip(&said).find(|(want, said)| want != said) {
+        Some((want, said)) => Err(format!("a case ended otherwise:\n{said}\nand not:\n{want}")),
+        None if want.len() == said.len() => Ok(()),
+        None => Err(format!("{} cases were wanted:\n{}", want.len(), said.join("\n"))),
     }
 }
 

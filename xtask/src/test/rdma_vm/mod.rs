@@ -1,7 +1,10 @@
 //! RDMA over the real stack: rdma-core, the kernel's verbs and Soft-RoCE, in a guest.
 
-use super::{Done, Outcome, requirements};
-use crate::vm::{self, Answer, Command, Guest};
+use super::{Done, Outcome, rdma, requirements};
+use crate::{
+    place::Scratch,
+    vm::{self, Answer, Command, Guest},
+};
 
 /// Cables, switches and their devices.
 const NETWORK: &str = include_str!("network.sh");
@@ -11,6 +14,8 @@ const NETWORK: &str = include_str!("network.sh");
 enum Expected {
     /// Exit code 0, and these words in the output.
     Words(&'static [&'static str]),
+    /// What `conform.c` says on any provider.
+    Conformance,
     /// It has to be ended.
     NoEnd,
 }
@@ -32,7 +37,9 @@ pub(super) fn run() -> Outcome {
     let cases = programs();
     let command = |c: &Case| Command { script: format!("{NETWORK}\nclear\n{}", c.script), limit: c.limit };
     let commands: Vec<Command> = cases.iter().map(command).collect();
-    let answers = Guest::default().run(&commands)?;
+    let scratch = Scratch::new("rdma-vm").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let guest = Guest { files: vec![rdma::conform(&scratch)?] };
+    let answers = guest.run(&commands)?;
     for (case, answer) in cases.iter().zip(&answers) {
         verdict(case, answer)?;
         println!("{}: as expected, {:.1} s", case.name, answer.seconds);
@@ -60,6 +67,12 @@ fn programs() -> Vec<Case> {
             30,
             Expected::Words(&["rdma_left", "rdma_right", "PORT_ACTIVE (4)", "::ffff:10.0.1.2"]),
         ),
+        case(
+            "every case that the software device is tested with",
+            format!("{cable}conform rdma_left rdma_right"),
+            60,
+            Expected::Conformance,
+        ),
         case("ibv_rc_pingpong", format!("{cable}{}", exchange("rc")), 60, Expected::Words(&["200 iters in"])),
         case("ibv_uc_pingpong", format!("{cable}{}", exchange("uc")), 60, Expected::Words(&["200 iters in"])),
         case(
@@ -84,7 +97,8 @@ fn verdict(case: &Case, answer: &Answer) -> Result<(), String> {
         // 128 + SIGKILL
         Expected::NoEnd if *code == 137 => Ok(()),
         Expected::NoEnd => wrong(format!("it was to run until it is ended, and ended with {code}")),
-        Expected::Words(_) if *code != 0 => wrong(format!("exit code {code}")),
+        _ if *code != 0 => wrong(format!("exit code {code}")),
+        Expected::Conformance => rdma::conforms(output).map_err(|e| format!("{}: {e}", case.name)),
         Expected::Words(words) => match words.iter().find(|w| !output.contains(**w)) {
             Some(word) => wrong(format!("{word:?} is missing")),
             None => Ok(()),
