@@ -74,6 +74,7 @@ pub use error::{Crossed, Error, Misuse, Peer, Result};
 pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;
 pub use link::LinkKind;
+pub use plan::LinkCosts;
 #[doc(hidden)]
 pub use plan::{PlanReport, plan_report};
 #[doc(hidden)]

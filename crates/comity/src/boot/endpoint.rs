@@ -13,7 +13,7 @@ use super::{
     wire::Facts,
 };
 use crate::{
-    Config, Error, Key, Peer, Result, Secure,
+    Config, Error, Key, LinkCosts, Peer, Result, Secure,
     blame::Blame,
     engine::{Failure, Header, Watch},
     link::{Link, ShmLink, tcp::TcpLink},
@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags};
 use std::{
     cell::RefCell,
     os::fd::AsFd,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     thread,
     time::{Duration, Instant},
 };
@@ -58,6 +58,7 @@ pub(crate) struct Endpoint {
     secret: Secret,
     blame: Option<Blame>,
     sealed: bool,
+    costs: OnceLock<LinkCosts>,
     /// None for a world of one.
     running: Option<Running>,
     /// Kept for those that are slower to meet.
@@ -120,6 +121,7 @@ impl Endpoint {
             world,
             secret,
             blame: config.blame.clone(),
+            costs: OnceLock::new(),
             sealed: config.secure == Secure::Data,
             running: None,
             _store: None,
@@ -313,6 +315,15 @@ impl World for Endpoint {
             control: running.control(),
         };
         mesh.open(&MAKERS, context, members, watch, until)
+    }
+
+    fn costs(&self) -> Option<&LinkCosts> {
+        self.costs.get()
+    }
+
+    fn learn(&self, costs: LinkCosts) {
+        // The first stays: groups may be open by it.
+        let _ = self.costs.set(costs);
     }
 
     fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {

@@ -60,6 +60,7 @@ pub struct Config {
     pub(crate) links: Links,
     pub(crate) backend: BackendKind,
     /// Own addresses to listen on; port 0 stands for any. Empty: boot chooses.
+    pub(crate) costs: Costs,
     pub(crate) addrs: Vec<SocketAddr>,
     pub(crate) connections: usize,
     pub(crate) host: Option<String>,
@@ -200,6 +201,18 @@ pub struct Found {
     pub seen: Vec<(&'static str, String)>,
 }
 
+/// By what the cost model of a group's plans goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Costs {
+    /// What links of each kind usually cost.
+    #[default]
+    Usual,
+    /// What the ranks measure when they have met.
+    Measure,
+    /// What was measured before.
+    File(PathBuf),
+}
+
 /// The kinds of link that may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Links {
@@ -226,6 +239,7 @@ impl Config {
             detection: Detection::Normal,
             links: Links { shm: true, tcp: true },
             backend: BackendKind::Any,
+            costs: Costs::Usual,
             addrs: Vec::new(),
             connections: 1,
             host: None,
@@ -250,8 +264,8 @@ impl Config {
     /// | none | a group of one |
     ///
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_SECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
-    /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_ADDRS`,
-    /// `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
+    /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_COSTS`,
+    /// `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
     /// `comity launch` alone.
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var_os(name))
@@ -298,6 +312,19 @@ impl Config {
     /// one and tells that too: whoever can read the board can join.
     pub fn board(mut self, board: Arc<dyn Board>) -> Self {
         self.meet = Meet::Board(board);
+        self
+    }
+
+    /// Measure every link when the ranks have met, in some 2 s, and choose plans by that: [`Group::measure_links`](crate::Group::measure_links). On all
+    /// ranks or none. Without it the cost model knows shared memory within a host and a fast network between hosts.
+    pub fn measure_costs(mut self) -> Self {
+        self.costs = Costs::Measure;
+        self
+    }
+
+    /// Choose plans by what `comity check --links --json` wrote into a file. On all ranks or none; the numbers of rank 0's file hold.
+    pub fn costs_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.costs = Costs::File(path.into());
         self
     }
 

@@ -1,7 +1,7 @@
 //! The variables that hold under every launcher.
 
 use super::{
-    BackendKind, Config, Detection, Insecure, Links, MAX_CONNECTIONS, Secure, bad,
+    BackendKind, Config, Costs, Detection, Insecure, Links, MAX_CONNECTIONS, Secure, bad,
     place::shown,
     vars::{Vars, wrong},
 };
@@ -47,6 +47,9 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
             || wrong("COMITY_BACKEND", &text, &format!("is {}; allowed are any, mpi and nccl", shown(&text))),
             Ok,
         )?;
+    }
+    if let Some(text) = vars.text("COMITY_COSTS")? {
+        config.costs = if text == "measure" { Costs::Measure } else { Costs::File(text.into()) };
     }
     if let Some(text) = vars.text("COMITY_ADDRS")? {
         config.addrs = text

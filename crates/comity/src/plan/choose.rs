@@ -11,7 +11,7 @@
 //! a switch for each of them. The answer must be the same on every rank: nothing here looks at `rank`, nor at the counts
 //! of all_to_all, which ranks do not share.
 
-use super::{Algorithm, Kind, Shape};
+use super::{Algorithm, Kind, LinkCosts, Shape, costs};
 use std::collections::BTreeMap;
 
 /// What messages cost on a kind of link.
@@ -38,6 +38,8 @@ pub(crate) struct Topology {
     pub(crate) gamma: f64,
     /// Seconds to hand a core from one rank to the next.
     pub(crate) switch: f64,
+    /// What was measured between the ranks, if that was asked for.
+    pub(crate) pairs: Option<LinkCosts>,
 }
 
 /// How to carry out a call.
@@ -56,7 +58,7 @@ pub(crate) fn choose(shape: &Shape, world: &Topology) -> Choice {
     let call = Call::new(shape, world);
     let mut best = Choice { algorithm: Algorithm::Direct, segment: 0, predicted: f64::INFINITY };
     for &algorithm in shape.kind.algorithms() {
-        let predicted = call.seconds(algorithm);
+        let predicted = call.price(shape, algorithm);
         if predicted < best.predicted {
             best = Choice { algorithm, segment: 0, predicted };
         }
@@ -68,7 +70,7 @@ pub(crate) fn choose(shape: &Shape, world: &Topology) -> Choice {
 /// As [`choose`], with the algorithm given.
 pub(crate) fn price(shape: &Shape, world: &Topology, algorithm: Algorithm) -> Choice {
     let call = Call::new(shape, world);
-    Choice { algorithm, segment: call.segment(algorithm), predicted: call.seconds(algorithm) }
+    Choice { algorithm, segment: call.segment(algorithm), predicted: call.price(shape, algorithm) }
 }
 
 impl Cost {
@@ -88,6 +90,7 @@ impl Topology {
             remote: Cost::TCP,
             gamma: 1.0 / 8e9,
             switch: 1.5e-6,
+            pairs: None,
         }
     }
 }
@@ -196,6 +199,16 @@ impl<'a> Call<'a> {
     fn levels(&self, n: f64, round: impl Fn(f64) -> f64) -> f64 {
         let distances = std::iter::successors(Some(1.0), |by| Some(by * 2.0));
         distances.take_while(|&by| by < n).map(round).sum()
+    }
+
+    /// By what was measured, where it was. What ranks send in an all_to_all they do not share.
+    fn price(&self, shape: &Shape, algorithm: Algorithm) -> f64 {
+        match self.world.costs(shape.size) {
+            Some(c) if self.kind != Kind::AllToAll => {
+                costs::seconds(shape, self.world, c, algorithm, self.share())
+            }
+            _ => self.seconds(algorithm),
+        }
     }
 
     fn seconds(&self, algorithm: Algorithm) -> f64 {
