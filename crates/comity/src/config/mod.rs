@@ -372,7 +372,7 @@ impl Config {
                 LinkKind::Shm => self.links.shm = true,
                 LinkKind::Tcp => self.links.tcp = true,
                 // Threads of one process are never connected through a Config, and MPI makes its own links.
-                LinkKind::Local | LinkKind::Mpi => {}
+                LinkKind::Rdma | LinkKind::Local | LinkKind::Mpi => {}
             }
         }
         self

@@ -31,6 +31,7 @@ pub(crate) mod tcp;
 mod local;
 mod ring;
 mod shm;
+pub(crate) mod verbs;
 
 pub(crate) use local::LocalWorld;
 pub(crate) use shm::ShmLink;
@@ -50,6 +51,8 @@ pub enum LinkKind {
     Shm,
     /// TCP connections.
     Tcp,
+    /// RDMA verbs: InfiniBand, RoCE, Thunderbolt.
+    Rdma,
     /// Whatever MPI chose.
     Mpi,
 }
@@ -60,6 +63,7 @@ impl fmt::Display for LinkKind {
             Self::Local => "local",
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
             Self::Mpi => "mpi",
         })
     }

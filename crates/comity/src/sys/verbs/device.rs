@@ -141,6 +141,19 @@ impl fmt::Debug for Device {
 impl Device {
     /// Open the device of this name, with `slab` bytes of registered memory and room for `completions` at most.
     pub(crate) fn open(name: &str, slab: usize, completions: usize) -> Result<Self, Trouble> {
+        let mut device = Self::begin(name, slab, completions)?;
+        device.prepare()?;
+        Ok(device)
+    }
+
+    /// The address of the device of this name, if its port is up.
+    pub(crate) fn look(name: &str) -> Result<Address, Trouble> {
+        let mut device = Self::begin(name, FRAME, 1)?;
+        device.find_address()?;
+        Ok(device.address)
+    }
+
+    fn begin(name: &str, slab: usize, completions: usize) -> Result<Self, Trouble> {
         let trouble = |step: &str| Trouble::last(name, "", step);
         let verbs = Verbs::find().map_err(|why| Trouble::new(name, "", why, 0))?;
         let memory = Slab::new(slab)
@@ -156,7 +169,7 @@ impl Device {
             }
         })?;
         let none = Abilities { reliable: false, unreliable: false, equal_frames: false };
-        let mut device = Self {
+        Ok(Self {
             verbs,
             name: name.to_owned(),
             context,
@@ -172,9 +185,7 @@ impl Device {
             most_wr: u32::MAX,
             completions,
             pid: std::process::id(),
-        };
-        device.prepare()?;
-        Ok(device)
+        })
     }
 
     /// What [`open`](Self::open) does once there is something to close again.
