@@ -12,7 +12,7 @@ use crate::{
     sys::verbs::{Device, Service, Verbs},
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io,
     net::{IpAddr, TcpStream},
     path::Path,
@@ -60,16 +60,31 @@ pub(crate) struct Edges {
     only: Option<Service>,
     slots: Slots,
     made: Mutex<HashMap<usize, Arc<Handle>>>,
+    /// Peers to whom it was tried in vain.
+    vain: Mutex<HashSet<usize>>,
 }
 
 impl Edges {
     /// Of rank `me` among `size`; with nothing but one service, if so.
     pub(crate) fn new(me: usize, size: usize, devices: Devices, only: Option<Service>) -> Self {
-        Self { me, size, devices, only, slots: Slots::DEFAULT, made: Mutex::default() }
+        Self { me, size, devices, only, slots: Slots::DEFAULT, made: Mutex::default(), vain: Mutex::default() }
+    }
+
+    /// Whether the devices of a pair do not depend on its connection.
+    pub(crate) fn are_named(&self) -> bool {
+        matches!(self.devices, Devices::Named(_))
+    }
+
+    /// Do not try this one again.
+    pub(crate) fn give_up(&self, peer: usize) {
+        lock(&self.vain).insert(peer);
     }
 
     /// Whether a device may lead to `peer`.
     pub(crate) fn leads_to(&self, peer: usize) -> bool {
+        if lock(&self.vain).contains(&peer) {
+            return false;
+        }
         match &self.devices {
             Devices::Named(row) => row.get(peer).is_some_and(|names| !names.is_empty()),
             Devices::Found => true,
