@@ -310,10 +310,14 @@ impl Control {
             (Channel::Tcp { .. } | Channel::Rdma, _) if !matches!(stream, Stream::Tcp(_)) => {
                 no("that is not a TCP connection")
             }
-            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, _) if state.membership().is_closed(hello.context) => {
+            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, _)
+                if state.membership().is_closed(hello.context) =>
+            {
                 no("it has left that group")
             }
-            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, _) if state.parked.len() >= MAX_PARKED => Verdict::Busy,
+            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, _) if state.parked.len() >= MAX_PARKED => {
+                Verdict::Busy
+            }
             (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, _) => Verdict::Yes,
             (Channel::Join, _) => no("it is a rank, not the store"),
         }

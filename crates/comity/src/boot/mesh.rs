@@ -185,7 +185,10 @@ impl<L> Opening<'_, L> {
             let over_rdma = match (why_not.get(1), rdma) {
                 (Some(why), _) => format!(", not over RDMA ({why})"),
                 (None, false) if ours_rdma != theirs_rdma => {
-                    format!(", not over RDMA (rank {} has no device for it)", if ours_rdma { rank } else { self.mine })
+                    format!(
+                        ", not over RDMA (rank {} has no device for it)",
+                        if ours_rdma { rank } else { self.mine }
+                    )
                 }
                 _ => String::new(),
             };
@@ -221,7 +224,12 @@ impl<L> Opening<'_, L> {
     }
 
     /// Make wires to a lower rank; the reason is added where there are none.
-    fn raise(&mut self, rank: usize, addrs: &[SocketAddr], why_not: &mut Vec<String>) -> Result<bool, Trouble> {
+    fn raise(
+        &mut self,
+        rank: usize,
+        addrs: &[SocketAddr],
+        why_not: &mut Vec<String>,
+    ) -> Result<bool, Trouble> {
         let Some(edges) = self.mesh.edges.filter(|e| e.leads_to(self.world_rank(rank))) else {
             why_not.push("no device leads to it".into());
             return Ok(false);
@@ -252,7 +260,13 @@ impl<L> Opening<'_, L> {
     }
 
     /// Make wires beside a connection of the pair.
-    fn wire(&mut self, rank: usize, edges: &Edges, stream: TcpStream, words: &mut Vec<String>) -> Result<bool, Trouble> {
+    fn wire(
+        &mut self,
+        rank: usize,
+        edges: &Edges,
+        stream: TcpStream,
+        words: &mut Vec<String>,
+    ) -> Result<bool, Trouble> {
         let raised = self.patiently(|patience| {
             edges.raise(self.world_rank(rank), stream, self.until, &|fd, until| {
                 patience.wait(Some((fd, PollFlags::IN)), until)
@@ -337,7 +351,10 @@ impl<L> Opening<'_, L> {
         &mut self,
         parts: &mut HashMap<usize, Vec<Option<(TcpStream, Sealing)>>>,
     ) -> Result<(), Trouble> {
-        for Arrival { from, channel, stream, seals, .. } in self.mesh.control.arrivals(self.context) {
+        // While wires are made the bell is hushed that told of the next.
+        let (control, context) = (self.mesh.control, self.context);
+        let arrivals = || Some(control.arrivals(context)).filter(|new| !new.is_empty());
+        for Arrival { from, channel, stream, seals, .. } in std::iter::from_fn(arrivals).flatten() {
             let Some(rank) = self.members.iter().position(|m| *m == from) else { continue };
             match (channel, stream) {
                 (Channel::Shm, Stream::Unix(stream)) => {

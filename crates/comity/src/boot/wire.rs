@@ -95,7 +95,10 @@ impl Facts {
         w.text(&self.host);
         w.u32(self.pid);
         w.u16(self.cores);
-        w.u8(u8::from(self.shm) | u8::from(self.tcp) << 1 | u8::from(self.sealed) << 2 | u8::from(self.rdma) << 3);
+        w.u8(u8::from(self.shm)
+            | u8::from(self.tcp) << 1
+            | u8::from(self.sealed) << 2
+            | u8::from(self.rdma) << 3);
         w.u32(self.silence);
         w.u16(self.connections);
         w.text(&self.unix);

@@ -51,12 +51,17 @@ impl Matrix {
         let row = |(rank, row): (usize, &Value)| {
             let Value::Array(cells) = row else { return Err(format!("row {rank}: {form}")) };
             if cells.len() != n {
-                return Err(format!("row {rank} has {} cells, but there are {n} rows; they must be equal", cells.len()));
+                return Err(format!(
+                    "row {rank} has {} cells, but there are {n} rows; they must be equal",
+                    cells.len()
+                ));
             }
             let cell = |(peer, c): (usize, &Value)| {
                 let names = names(c).map_err(|why| format!("row {rank}, cell {peer} {why}"))?;
                 match peer == rank && !names.is_empty() {
-                    true => Err(format!("row {rank}, cell {peer} is this rank's way to itself; it must be null")),
+                    true => {
+                        Err(format!("row {rank}, cell {peer} is this rank's way to itself; it must be null"))
+                    }
                     false => Ok(names),
                 }
             };
@@ -81,7 +86,10 @@ fn names(cell: &Value) -> Result<Vec<String>, String> {
     for item in list {
         match item {
             Value::String(s) if s.is_empty() || s.len() > MOST_NAME || s.chars().any(char::is_control) => {
-                return Err(format!("names {}, which is not a name of 1 to {MOST_NAME} printable bytes", shown(s)));
+                return Err(format!(
+                    "names {}, which is not a name of 1 to {MOST_NAME} printable bytes",
+                    shown(s)
+                ));
             }
             Value::String(s) if names.contains(s) => return Err(format!("names {} twice", shown(s))),
             Value::String(s) => names.push(s.clone()),
@@ -97,7 +105,8 @@ mod tests {
 
     #[test]
     fn names_lists_and_holes_are_read() {
-        let m = Matrix::read(r#"[[null, "a", ["b", "c"]], ["d", null, ""], [["e", "f"], [], null]]"#).unwrap();
+        let m =
+            Matrix::read(r#"[[null, "a", ["b", "c"]], ["d", null, ""], [["e", "f"], [], null]]"#).unwrap();
         assert_eq!(m.rows[0], [vec![], vec!["a".to_owned()], vec!["b".into(), "c".into()]]);
         assert_eq!((m.rows[1][2].len(), m.rows[2][1].len()), (0, 0));
         let path = std::env::temp_dir().join(format!("comity-matrix-{}", std::process::id()));

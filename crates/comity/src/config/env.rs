@@ -140,14 +140,19 @@ fn jaccl(vars: &Vars<'_>) -> Result<Option<Place>> {
     let coordinator = first(["JACCL_COORDINATOR", "MLX_JACCL_COORDINATOR"]);
     let devices = first(["JACCL_IBV_DEVICES", "MLX_IBV_DEVICES"]);
     let rank_is = first(["JACCL_RANK", "MLX_RANK"]);
-    let (Some(at_is), Some(devices_is), Some(rank_is)) = (coordinator, devices, rank_is) else { return Ok(None) };
+    let (Some(at_is), Some(devices_is), Some(rank_is)) = (coordinator, devices, rank_is) else {
+        return Ok(None);
+    };
     let (Some(rank), Some(text)) = (vars.number(rank_is, MAX_SIZE - 1)?, vars.text(devices_is)?) else {
         return Ok(None);
     };
     let matrix = Matrix::read(&text).or_else(|why| wrong(devices_is, &text, &why))?;
     let size = matrix.rows.len();
     if rank >= size {
-        return bad(format!("{rank_is}={rank}, but {devices_is} has {size} rows; allowed is 0 to {}", size - 1));
+        return bad(format!(
+            "{rank_is}={rank}, but {devices_is} has {size} rows; allowed is 0 to {}",
+            size - 1
+        ));
     }
     let at = match vars.host_port("COMITY_STORE")? {
         Some(store) => Some(Meet::Store(store)),

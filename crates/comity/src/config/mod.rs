@@ -408,7 +408,9 @@ impl Config {
     /// [`Error::Config`] when it cannot be read or is no square matrix.
     pub fn devices(mut self, matrix: &str) -> Result<Self> {
         let read = Matrix::read(matrix);
-        self.devices = Some(read.map_err(|why| Error::Config(format!("the device matrix {} {why}", place::shown(matrix))))?);
+        self.devices = Some(
+            read.map_err(|why| Error::Config(format!("the device matrix {} {why}", place::shown(matrix))))?,
+        );
         Ok(self)
     }
 
@@ -541,12 +543,20 @@ impl Config {
             return bad("links names no kind of link; name shm, tcp, rdma or several");
         }
         if let Some(Matrix { rows }) = self.devices.as_ref().filter(|m| m.rows.len() != self.size) {
-            return bad(format!("the device matrix has {} rows, but the size is {}; they must be equal", rows.len(), self.size));
+            return bad(format!(
+                "the device matrix has {} rows, but the size is {}; they must be equal",
+                rows.len(),
+                self.size
+            ));
         }
         if jaccl && !self.links.rdma {
-            return bad("the backend jaccl and links (COMITY_LINKS) without rdma do not go together; drop one of them");
+            return bad(
+                "the backend jaccl and links (COMITY_LINKS) without rdma do not go together; drop one of them",
+            );
         }
-        if self.secure == Secure::Data && (jaccl || self.links == Links { shm: false, tcp: false, rdma: true }) {
+        if self.secure == Secure::Data
+            && (jaccl || self.links == Links { shm: false, tcp: false, rdma: true })
+        {
             return bad(
                 "secure data (COMITY_SECURE=data) and RDMA do not go together: what a device sends is not encrypted; drop one of them",
             );

@@ -48,7 +48,13 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     }
     if let Some(text) = vars.text("COMITY_BACKEND")? {
         config.backend = BackendKind::from_name(&text).map_or_else(
-            || wrong("COMITY_BACKEND", &text, &format!("is {}; allowed are any, mpi, nccl and jaccl", shown(&text))),
+            || {
+                wrong(
+                    "COMITY_BACKEND",
+                    &text,
+                    &format!("is {}; allowed are any, mpi, nccl and jaccl", shown(&text)),
+                )
+            },
             Ok,
         )?;
     }
@@ -105,7 +111,10 @@ fn links(text: &str) -> Result<Links, String> {
             "tcp" => &mut links.tcp,
             "rdma" => &mut links.rdma,
             other => {
-                return Err(format!("names {}; allowed are shm, tcp and rdma, with a comma between", shown(other)));
+                return Err(format!(
+                    "names {}; allowed are shm, tcp and rdma, with a comma between",
+                    shown(other)
+                ));
             }
         };
         if std::mem::replace(link, true) {

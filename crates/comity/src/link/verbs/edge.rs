@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     link::{Interest, LinkError},
-    sys::{Bell, verbs::{Completion, Service, Slab}},
+    sys::{
+        Bell,
+        verbs::{Completion, Service, Slab},
+    },
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -144,7 +147,14 @@ impl Wire {
     }
 
     /// Send one frame, if a slot and a credit are there.
-    fn send(&mut self, rails: &mut Rails, kind: usize, header: Header, head: &[u8], body: &[u8]) -> Result<bool, String> {
+    fn send(
+        &mut self,
+        rails: &mut Rails,
+        kind: usize,
+        header: Header,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<bool, String> {
         let given = [self.lanes[SMALL].inn.given(), self.lanes[BULK].inn.given()];
         let lane = &mut self.lanes[kind];
         if lane.out.room() == 0 {
@@ -342,7 +352,13 @@ impl Edge {
     }
 
     /// See [`Link::put`](crate::link::Link::put).
-    pub(super) fn put(&mut self, rails: &mut Rails, context: u64, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+    pub(super) fn put(
+        &mut self,
+        rails: &mut Rails,
+        context: u64,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<usize, LinkError> {
         let Some(stream) = self.streams.get(&context) else { return Err(closed()) };
         if let Some(e) = &self.error {
             return Err(e.clone());
@@ -353,7 +369,12 @@ impl Edge {
         let most = (head.len() + body.len()).min(MOST);
         let mut n = 0;
         while n < most {
-            match self.put_one(rails, context, head.get(n..).unwrap_or_default(), &body[n.saturating_sub(head.len())..]) {
+            match self.put_one(
+                rails,
+                context,
+                head.get(n..).unwrap_or_default(),
+                &body[n.saturating_sub(head.len())..],
+            ) {
                 Ok(0) => break,
                 Ok(m) => n += m,
                 Err(words) => {
@@ -366,7 +387,13 @@ impl Edge {
     }
 
     /// One frame; how many bytes went.
-    fn put_one(&mut self, rails: &mut Rails, context: u64, head: &[u8], body: &[u8]) -> Result<usize, String> {
+    fn put_one(
+        &mut self,
+        rails: &mut Rails,
+        context: u64,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<usize, String> {
         let Some(stream) = self.streams.get_mut(&context) else { return Ok(0) };
         let open = usize::try_from(stream.allowed - stream.put).unwrap_or(usize::MAX);
         let want = (head.len() + body.len()).min(open);
@@ -393,7 +420,8 @@ impl Edge {
         let head = &head[..head.len().min(n)];
         let body = &body[..n - head.len()];
         let (at, taken) = (stream.put, stream.order.taken());
-        let header = Header { epoch: self.epoch, context, at, number: 0, taken, given: [0; 2], len: n as u32 };
+        let header =
+            Header { epoch: self.epoch, context, at, number: 0, taken, given: [0; 2], len: n as u32 };
         if !wire.send(rails, kind, header, head, body)? {
             return Ok(0);
         }
@@ -472,7 +500,14 @@ impl Edge {
         }
     }
 
-    fn arrived(&mut self, rails: &mut Rails, wire: usize, lane: usize, slot: usize, bytes: usize) -> Result<(), String> {
+    fn arrived(
+        &mut self,
+        rails: &mut Rails,
+        wire: usize,
+        lane: usize,
+        slot: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
         let epoch = self.epoch;
         let w = self.wires.get_mut(wire).ok_or("has no such wire")?;
         let over = |name: &str| format!("over the RDMA wire {name}");
@@ -486,7 +521,9 @@ impl Edge {
         // the hub's lock, by this thread.
         let found = Header::decode(unsafe { slab.bytes(at, bytes) }, epoch);
         let header = found.map_err(|damage| match damage {
-            Damage::Sum => format!("sent a frame that was damaged on its way {}: its checksum is wrong", over(&w.name)),
+            Damage::Sum => {
+                format!("sent a frame that was damaged on its way {}: its checksum is wrong", over(&w.name))
+            }
             Damage::Foreign => format!("sent what is no frame of Comity {}", over(&w.name)),
             Damage::Stale => format!("sent a frame of an earlier connection {}", over(&w.name)),
         })?;
@@ -524,7 +561,8 @@ impl Edge {
         let stream = self.streams.entry(header.context).or_insert_with(Stream::new);
         let gone = stream.gone;
         let fits = |_| format!("sent bytes twice, or more than it may {}", over(&self.wires[wire].name));
-        let (allowed, news) = (header.taken, stream.order.arrive(header.at, place, len, WINDOW).map_err(fits)?);
+        let (allowed, news) =
+            (header.taken, stream.order.arrive(header.at, place, len, WINDOW).map_err(fits)?);
         stream.allow(allowed)?;
         if news {
             stream.wake(RECV);

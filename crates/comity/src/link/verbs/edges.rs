@@ -67,7 +67,15 @@ pub(crate) struct Edges {
 impl Edges {
     /// Of rank `me` among `size`; with nothing but one service, if so.
     pub(crate) fn new(me: usize, size: usize, devices: Devices, only: Option<Service>) -> Self {
-        Self { me, size, devices, only, slots: Slots::DEFAULT, made: Mutex::default(), vain: Mutex::default() }
+        Self {
+            me,
+            size,
+            devices,
+            only,
+            slots: Slots::DEFAULT,
+            made: Mutex::default(),
+            vain: Mutex::default(),
+        }
     }
 
     /// Whether the devices of a pair do not depend on its connection.

@@ -183,10 +183,6 @@ impl<P> Order<P> {
         self.ready.is_empty() && self.end == Some(self.next)
     }
 
-    pub(super) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
     /// The next piece in order.
     pub(super) fn fetch(&mut self) -> Option<(P, usize)> {
         self.ready.pop_front()
@@ -242,7 +238,13 @@ mod tests {
 
     #[test]
     fn counts_of_credits_wrap() {
-        let mut out = Out { sent: u64::from(u32::MAX) + 5, completed: 0, given: u64::from(u32::MAX), slots: 1 << 40, posted: 9 };
+        let mut out = Out {
+            sent: u64::from(u32::MAX) + 5,
+            completed: 0,
+            given: u64::from(u32::MAX),
+            slots: 1 << 40,
+            posted: 9,
+        };
         assert_eq!(out.credit(3), Ok(true));
         assert_eq!(out.given, u64::from(u32::MAX) + 4);
     }

@@ -5,7 +5,6 @@
 
 use super::edge::{Edge, LANES, Lane, Wire};
 use crate::{
-    link::LinkError,
     sync::lock,
     sys::{
         Bell, at_exit, poll_until,
@@ -101,8 +100,15 @@ pub(super) struct Hub {
     pid: u32,
 }
 
-static HUB: Mutex<Hub> =
-    Mutex::new(Hub { rails: Rails(Vec::new()), edges: BTreeMap::new(), next: 0, attended: false, slow: None, ports: None, pid: 0 });
+static HUB: Mutex<Hub> = Mutex::new(Hub {
+    rails: Rails(Vec::new()),
+    edges: BTreeMap::new(),
+    next: 0,
+    attended: false,
+    slow: None,
+    ports: None,
+    pid: 0,
+});
 
 pub(super) fn hub() -> MutexGuard<'static, Hub> {
     lock(&HUB)
@@ -157,7 +163,12 @@ impl Held {
                 }
             }
         };
-        let r = hub.rails.0[rail].as_mut().ok_or(Trouble { device: name.into(), address: String::new(), step: "closed".into(), code: 0 })?;
+        let r = hub.rails.0[rail].as_mut().ok_or(Trouble {
+            device: name.into(),
+            address: String::new(),
+            step: "closed".into(),
+            code: 0,
+        })?;
         r.users += 1;
         Ok(Self { rail, name: name.to_owned(), at: r.device.address(), abilities: r.device.abilities() })
     }
@@ -227,8 +238,10 @@ impl Hub {
     ) -> Result<usize, String> {
         let rail = self.rails.0.get_mut(held.rail).and_then(Option::as_mut).ok_or("the device is closed")?;
         let owner = self.edges.get_mut(&edge).ok_or("the edge is gone")?;
-        let full = |what: &str| format!("{} ({}): {what}; fewer ranks or cables fit on it", held.name, held.at);
-        let region = rail.room(slots.bytes()).ok_or_else(|| full("its 64 MiB of registered memory are in use"))?;
+        let full =
+            |what: &str| format!("{} ({}): {what}; fewer ranks or cables fit on it", held.name, held.at);
+        let region =
+            rail.room(slots.bytes()).ok_or_else(|| full("its 64 MiB of registered memory are in use"))?;
         if rail.owed + slots.completions() > rail.device.completions() {
             return Err(full("its completion queue has no room"));
         }
@@ -335,7 +348,8 @@ impl Hub {
 
     /// Someone is about to sleep until this edge has news.
     pub(super) fn expect(&mut self, edge: u64) {
-        let rails: Vec<usize> = self.edges.get(&edge).map_or_else(Vec::new, |e| e.wires.iter().map(|w| w.rail).collect());
+        let rails: Vec<usize> =
+            self.edges.get(&edge).map_or_else(Vec::new, |e| e.wires.iter().map(|w| w.rail).collect());
         let mut without = false;
         for i in rails {
             let Some(rail) = self.rails.0.get_mut(i).and_then(Option::as_mut) else { continue };
@@ -518,9 +532,4 @@ extern "C" fn settle_all() {
         drop(hub);
         thread::sleep(LOOK);
     }
-}
-
-/// Why an edge has failed, if it has.
-pub(super) fn failure(id: u64) -> Option<LinkError> {
-    hub().edges.get(&id).and_then(|e| e.error().cloned())
 }

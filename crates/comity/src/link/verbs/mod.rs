@@ -26,12 +26,11 @@ mod side;
 mod tests;
 
 pub(crate) use edges::{Devices, Edges};
-pub(crate) use raise::Wait;
 
 use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
 use crate::sys::Bell;
 use edge::Place;
-use hub::{Handle, Slots, hub};
+use hub::{Handle, hub};
 use std::{collections::VecDeque, fmt, io, os::fd::BorrowedFd, sync::Arc};
 
 /// Bytes to move before looking elsewhere.
@@ -55,7 +54,10 @@ pub(crate) struct VerbsLink {
 
 impl fmt::Debug for VerbsLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VerbsLink").field("edge", &self.edge.id).field("context", &self.context).finish_non_exhaustive()
+        f.debug_struct("VerbsLink")
+            .field("edge", &self.edge.id)
+            .field("context", &self.context)
+            .finish_non_exhaustive()
     }
 }
 
@@ -95,7 +97,9 @@ impl VerbsLink {
             hub.poll();
         }
         self.looks = self.looks.wrapping_add(1);
-        let Some(edge) = hub.edges.get_mut(&self.edge.id) else { return Err(LinkError("is not connected any more".into())) };
+        let Some(edge) = hub.edges.get_mut(&self.edge.id) else {
+            return Err(LinkError("is not connected any more".into()));
+        };
         while ready < want {
             match edge.fetch(self.context) {
                 Ok(Some((place, len))) => {
@@ -125,7 +129,9 @@ impl Link for VerbsLink {
         let mut guard = hub();
         let hub = &mut *guard;
         for last in [false, true] {
-            let Some(edge) = hub.edges.get_mut(&self.edge.id) else { return Err(LinkError("is not connected any more".into())) };
+            let Some(edge) = hub.edges.get_mut(&self.edge.id) else {
+                return Err(LinkError("is not connected any more".into()));
+            };
             let n = edge.put(&mut hub.rails, self.context, head, body)?;
             if n > 0 || last || head.len() + body.len() == 0 {
                 return Ok(n);

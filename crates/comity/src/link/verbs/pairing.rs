@@ -12,8 +12,10 @@ pub(super) fn round(
     tried: &[(usize, usize)],
 ) -> Vec<(usize, usize)> {
     let free = |a: usize, b: usize| !made.iter().any(|(x, y)| *x == a || *y == b) && !tried.contains(&(a, b));
-    let mut all: Vec<(usize, usize)> =
-        (0..lower.len()).flat_map(|a| (0..higher.len()).map(move |b| (a, b))).filter(|(a, b)| free(*a, *b)).collect();
+    let mut all: Vec<(usize, usize)> = (0..lower.len())
+        .flat_map(|a| (0..higher.len()).map(move |b| (a, b)))
+        .filter(|(a, b)| free(*a, *b))
+        .collect();
     all.sort_by_key(|&(a, b)| (std::cmp::Reverse(common(&lower[a], &higher[b])), a, b));
     let mut out: Vec<(usize, usize)> = Vec::new();
     for (a, b) in all {

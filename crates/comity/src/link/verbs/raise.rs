@@ -8,7 +8,7 @@ use super::{
     flow::Excess,
     hub::{Handle, Held, Slots, hub},
     pairing,
-    side::{Made, MOST_WIRES, Offered, Posted, Side, Word},
+    side::{MOST_WIRES, Made, Offered, Posted, Side, Word},
 };
 use crate::{
     Result,
@@ -71,7 +71,7 @@ pub(super) fn raise(stream: TcpStream, ours: Ours, until: Instant, wait: Wait<'_
         Ok(()) => {
             handle.fresh = false;
             Ok(Ok(handle))
-        },
+        }
         Err(Stop::Peer(why)) => Ok(Err(why)),
         Err(Stop::Error(e)) => Err(e),
     }
@@ -100,7 +100,9 @@ impl Raising<'_> {
     fn run(&mut self) -> std::result::Result<(), Stop> {
         let (offer, epoch) = self.offer()?;
         self.say(&offer);
-        let Word::Offer { epoch: theirs, slots, devices, why } = self.hear()? else { return Err(self.confused()) };
+        let Word::Offer { epoch: theirs, slots, devices, why } = self.hear()? else {
+            return Err(self.confused());
+        };
         if slots != self.sizes() {
             return Err(Stop::Peer("its slots have other sizes".into()));
         }
@@ -110,7 +112,8 @@ impl Raising<'_> {
         if self.ours.held.is_empty() || devices.is_empty() {
             let mine = if self.ours.held.is_empty() { self.ours.why.as_str() } else { "" };
             let words = [(mine, "here"), (why.as_str(), "there")];
-            let words: Vec<_> = words.iter().filter(|(w, _)| !w.is_empty()).map(|(w, at)| format!("{at}: {w}")).collect();
+            let words: Vec<_> =
+                words.iter().filter(|(w, _)| !w.is_empty()).map(|(w, at)| format!("{at}: {w}")).collect();
             return Err(Stop::Peer(words.join("; ")));
         }
         let mut reasons = Vec::new();
@@ -165,7 +168,12 @@ impl Raising<'_> {
             equal_frames: h.abilities.equal_frames,
         });
         let epoch = random()?;
-        let word = Word::Offer { epoch, slots: self.sizes(), devices: devices.collect(), why: self.ours.why.clone() };
+        let word = Word::Offer {
+            epoch,
+            slots: self.sizes(),
+            devices: devices.collect(),
+            why: self.ours.why.clone(),
+        };
         Ok((word, epoch))
     }
 
@@ -183,7 +191,8 @@ impl Raising<'_> {
 
     /// Try wires, each between two devices; what became of each.
     fn round(&self, mut tries: Vec<Try>) -> std::result::Result<Vec<std::result::Result<(), String>>, Stop> {
-        let made: Vec<Made> = tries.iter_mut().map(|t| self.make(t)).collect::<std::result::Result<_, _>>()?;
+        let made: Vec<Made> =
+            tries.iter_mut().map(|t| self.make(t)).collect::<std::result::Result<_, _>>()?;
         self.say(&Word::Made(made.clone()));
         let Word::Made(theirs) = self.hear()? else { return Err(self.confused()) };
         let posted: Vec<Posted> = tries
@@ -245,7 +254,9 @@ impl Raising<'_> {
         };
         t.place = Some(place);
         let wire = hub.edges.get(&self.id).and_then(|e| e.wires.get(place));
-        let ends = |w: &super::edge::Wire| [0, 1].map(|k| End { number: w.lanes[k].queue, first: firsts[k], at: t.held.at });
+        let ends = |w: &super::edge::Wire| {
+            [0, 1].map(|k| End { number: w.lanes[k].queue, first: firsts[k], at: t.held.at })
+        };
         Ok(wire.map(ends).ok_or_else(|| "the edge is gone".to_owned()))
     }
 
@@ -257,7 +268,8 @@ impl Raising<'_> {
             device.connect(mine.number, *service, mine.first, theirs).map_err(|t| t.to_string())?;
         }
         let hub = &mut *hub;
-        let wire = hub.edges.get_mut(&self.id).and_then(|e| e.wires.get_mut(place)).ok_or("the edge is gone")?;
+        let wire =
+            hub.edges.get_mut(&self.id).and_then(|e| e.wires.get_mut(place)).ok_or("the edge is gone")?;
         wire.post_all(&mut hub.rails)
     }
 
@@ -285,7 +297,9 @@ impl Raising<'_> {
         loop {
             let mut hub = hub();
             hub.pump(self.id);
-            let Some(edge) = hub.edges.get(&self.id) else { return Err(Stop::Peer("the edge is gone".into())) };
+            let Some(edge) = hub.edges.get(&self.id) else {
+                return Err(Stop::Peer("the edge is gone".into()));
+            };
             let is_heard = |t: &Try| t.place.and_then(|p| edge.wires.get(p)).is_some_and(|w| w.is_heard());
             let failed = edge.error().map(|e| e.0.clone());
             let late = Instant::now() >= until;
@@ -320,7 +334,9 @@ impl Raising<'_> {
         loop {
             {
                 let mut hub = hub();
-                let Some(edge) = hub.edges.get_mut(&self.id) else { return Err(Stop::Peer("the edge is gone".into())) };
+                let Some(edge) = hub.edges.get_mut(&self.id) else {
+                    return Err(Stop::Peer("the edge is gone".into()));
+                };
                 edge.listen();
                 if let Some(word) = edge.inbox.pop_front() {
                     return Ok(word);

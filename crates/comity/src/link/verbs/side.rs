@@ -5,7 +5,7 @@
 use crate::sys::verbs::{Address, End};
 use std::{
     io::{self, ErrorKind, Read, Write},
-    net::{IpAddr, TcpStream},
+    net::TcpStream,
     sync::Arc,
 };
 
@@ -82,7 +82,9 @@ impl Word {
                 for d in devices.iter().take(MOST_WIRES) {
                     text(&mut w, &d.name);
                     address(&mut w, &d.at);
-                    w.push(u8::from(d.reliable) | u8::from(d.unreliable) << 1 | u8::from(d.equal_frames) << 2);
+                    w.push(
+                        u8::from(d.reliable) | u8::from(d.unreliable) << 1 | u8::from(d.equal_frames) << 2,
+                    );
                 }
                 text(&mut w, why);
             }
@@ -225,7 +227,10 @@ impl Reader<'_> {
         Ok(Address { gid: self.bytes()?, lid: u16::from_be_bytes(self.bytes()?), mtu: self.u8()? })
     }
 
-    fn list<T>(&mut self, mut one: impl FnMut(&mut Self) -> Result<T, Malformed>) -> Result<Vec<T>, Malformed> {
+    fn list<T>(
+        &mut self,
+        mut one: impl FnMut(&mut Self) -> Result<T, Malformed>,
+    ) -> Result<Vec<T>, Malformed> {
         let n = usize::from(self.u8()?);
         if n > MOST_WIRES {
             return Err(Malformed);
@@ -326,11 +331,6 @@ impl Side {
         self.over.as_deref()
     }
 
-    /// The address here.
-    pub(super) fn local_ip(&self) -> Option<IpAddr> {
-        self.stream.local_addr().ok().map(|a| a.ip())
-    }
-
     /// The connection, to wait on without a lock.
     pub(super) fn stream(&self) -> &Arc<TcpStream> {
         &self.stream
@@ -343,7 +343,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn words() -> impl Strategy<Value = Word> {
-        let at = (any::<[u8; 16]>(), any::<u16>(), any::<u8>()).prop_map(|(gid, lid, mtu)| Address { gid, lid, mtu });
+        let at = (any::<[u8; 16]>(), any::<u16>(), any::<u8>()).prop_map(|(gid, lid, mtu)| Address {
+            gid,
+            lid,
+            mtu,
+        });
         let device = ("[a-z]{0,9}", at.clone(), any::<[bool; 3]>()).prop_map(|(name, at, b)| Offered {
             name,
             at,

@@ -1,12 +1,15 @@
 //! The contract over a software device, which `COMITY_VERBS` names: run with `--ignored` (`cargo xtask test --only rdma`).
 
-use super::{
-    Devices, Edges,
-    hub::Slots,
-};
+use super::{Devices, Edges, hub::Slots};
 use crate::{
-    link::{Link, conformance::{Pair, conformance, eventually}},
-    sys::{poll_until, verbs::{Depth, Service, Verbs}},
+    link::{
+        Link,
+        conformance::{Pair, conformance, eventually},
+    },
+    sys::{
+        poll_until,
+        verbs::{Depth, Service, Verbs},
+    },
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
@@ -37,7 +40,8 @@ fn devices() -> Vec<String> {
 /// Both ends' edges, with these devices; an error in words from both.
 fn raised(slots: Slots, only: Option<Service>, names: [&[String]; 2]) -> Result<[Edges; 2], [String; 2]> {
     let (a, b) = streams();
-    let row = |me: usize| (0..2).map(|peer| if peer == me { Vec::new() } else { names[me].to_vec() }).collect();
+    let row =
+        |me: usize| (0..2).map(|peer| if peer == me { Vec::new() } else { names[me].to_vec() }).collect();
     let ends = [0, 1].map(|me| Edges::new(me, 2, Devices::Named(row(me)), only).with_slots(slots));
     let until = Instant::now() + Duration::from_secs(20);
     let (x, y) = thread::scope(|s| {

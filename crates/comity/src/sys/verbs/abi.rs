@@ -46,8 +46,6 @@ constants! {
     IBV_ACCESS_REMOTE_READ: c_int = 4;
     IBV_WR_SEND: u32 = 2;
     IBV_SEND_SIGNALED: u32 = 2;
-    IBV_WC_SUCCESS: u32 = 0;
-    IBV_WC_RECV: u32 = 128;
     IBV_MTU_1024: u32 = 3;
     IBV_PORT_ACTIVE: u32 = 4;
     IBV_LINK_LAYER_ETHERNET: u8 = 2;

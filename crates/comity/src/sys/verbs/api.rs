@@ -1,4 +1,4 @@
-//! The library, found at run time: eighteen functions that every provider has, and five that some lack.
+//! The library, found at run time: seventeen functions that every provider has, and five that some lack.
 
 use super::abi::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid, ibv_mr, ibv_pd,
@@ -69,7 +69,6 @@ functions! {
         create_qp "ibv_create_qp" (*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
         destroy_qp "ibv_destroy_qp" (*mut ibv_qp) -> c_int;
         modify_qp "ibv_modify_qp" (*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
-        query_qp "ibv_query_qp" (*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
     }
     optional {
         create_comp_channel "ibv_create_comp_channel" (*mut ibv_context) -> *mut ibv_comp_channel;

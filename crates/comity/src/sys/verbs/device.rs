@@ -14,7 +14,7 @@ use std::{
 };
 
 /// Bytes of a frame: Apple's providers count queue depths in these.
-pub(crate) const FRAME: usize = 4096;
+const FRAME: usize = 4096;
 /// The port that is used. Devices with more list them as devices of their own where it matters.
 const PORT: u8 = 1;
 /// More than any device lists for one port.
