@@ -7,6 +7,7 @@ use std::{
     ffi::{OsStr, OsString},
     fmt, fs,
     io::{self, BufRead, BufReader, IsTerminal, Read, Write},
+    path::Path,
     process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
@@ -81,6 +82,12 @@ impl Task {
 
     pub(crate) fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
         self.command.args(args);
+        self
+    }
+
+    /// Run it in this folder rather than in the workspace's root.
+    pub(crate) fn folder(mut self, folder: &Path) -> Self {
+        self.command.current_dir(folder);
         self
     }
 

@@ -1,10 +1,12 @@
-//! Project tasks: `cargo xtask demo | test | chaos`.
+//! Project tasks: `cargo xtask demo | test | chaos | softverbs | rdma-vm`.
 
 mod chaos;
 mod child;
 mod demo;
 mod place;
+mod softverbs;
 mod test;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -20,6 +22,10 @@ cargo xtask chaos                break running jobs at random and check what eve
     --trials N                   at most so many in each lane
     --trial FAULT:SEED           one trial, over and over: what a failure prints
     --soak MINUTES               no faults: eight ranks to a core, nobody is given up
+cargo xtask softverbs FOLDER     build the software RDMA device and lay it out there as libibverbs.so.1
+cargo xtask rdma-vm COMMAND...   run shell commands in a QEMU guest with rdma-core and Debian's Soft-RoCE driver
+    --file PATH                  a program that is to be there too (repeatable)
+    --limit SECONDS              for each command (60)
 ";
 
 fn main() -> ExitCode {
@@ -37,6 +43,11 @@ fn main() -> ExitCode {
         },
         ["chaos", ref rest @ ..] => match chaos::Choice::parse(rest) {
             Ok(choice) => chaos::run(&choice).map(|note| println!("{note}")),
+            Err(e) => return usage(&e),
+        },
+        ["softverbs", folder] => softverbs::lay_out(folder.as_ref()),
+        ["rdma-vm", ref rest @ ..] => match vm::Choice::parse(rest) {
+            Ok(choice) => vm::run(choice),
             Err(e) => return usage(&e),
         },
         // A part of chaos, which starts it.

@@ -14,8 +14,13 @@ pub(crate) fn root() -> &'static Path {
 
 /// What cargo built in a profile's folder (`debug`, `release`), under the workspace's root where it can be.
 pub(crate) fn built(profile: &str, name: &str) -> PathBuf {
+    target().join(profile).join(name)
+}
+
+/// The folder of what cargo built, and of what is worth keeping beside it.
+pub(crate) fn target() -> PathBuf {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    root().join(target).join(profile).join(name)
+    root().join(target)
 }
 
 /// The program of this name on PATH.

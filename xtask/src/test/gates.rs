@@ -21,7 +21,12 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/comity/src/dtype.rs", "the trait that says which types are plain data"),
     ("crates/comity/src/turn.rs", "a cell in its loom test"),
     ("crates/comity-py/src/raw.rs", "memory that Python vouches for"),
+    ("crates/softnccl/src/", "a C interface and memory that its callers vouch for, for tests"),
     ("crates/comity-cli/src/launch/sys.rs", "fork, and signals to process groups"),
+    ("crates/softverbs/src/exports/", "a C interface, for tests"),
+    ("crates/softverbs/src/abi.rs", "the same: functions in its tables"),
+    ("crates/softverbs/src/memory.rs", "memory that a client of it registered"),
+    ("crates/softverbs/src/thread.rs", "poll"),
     ("crates/comity-cli/tests/faults/actor.rs", "a test's fork, which keeps sockets open"),
 ];
 
@@ -60,6 +65,7 @@ const WAITS: &[(&str, &str)] = &[
     ),
     ("crates/comity-py/src/callbacks.rs", "the next callback: 10 s at most"),
     ("crates/comity/src/sys/", "poll itself, with the deadline of its caller"),
+    ("crates/softnccl/src/", "for tests: as long as NCCL would, and its callers have deadlines"),
 ];
 
 pub(super) fn check() -> Outcome {

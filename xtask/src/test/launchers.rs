@@ -60,20 +60,6 @@ pub(super) fn mpi() -> Outcome {
         // No key is given: rank 0 shares one over what the launcher has.
         let task = task.args([&comity]).args(["check", "--quick"]);
         timed(&format!("{RANKS} ranks under {launcher}"), task.limit(QUICK))?;
-        // The same operations with MPI carrying the data. Its ranks spin while they wait, so four of them are slow on two cores.
-        for (ranks, ops) in
-            [(2, ""), (RANKS, "all_reduce,all_gather,reduce_scatter,all_to_all,send,split,spawn")]
-        {
-            let task =
-                Task::new(&comity).args(["launch", "--backend", "mpi", "-n", &ranks.to_string(), "--"]);
-            let task = task.args([&comity]).args(["check", "--quick"]).env("COMITY_MPIRUN", launcher);
-            let task = if ops.is_empty() {
-                task
-            } else {
-                task.args(["--ops", ops, "--dtypes", "bf16,f32,bool,c64"])
-            };
-            timed(&format!("{ranks} ranks, data by the MPI of {launcher}"), task.limit(QUICK))?;
-        }
         ran.push(launcher);
     }
     match ran[..] {

@@ -2,6 +2,7 @@
 
 mod cargo;
 mod chaos;
+mod conformance;
 mod fuzz;
 mod gates;
 mod hosts;
@@ -9,6 +10,8 @@ mod launchers;
 mod nightly;
 mod processes;
 mod python;
+mod rdma;
+mod rdma_vm;
 mod requirements;
 mod sanitizers;
 
@@ -44,7 +47,11 @@ const STEPS: &[Step] = &[
     },
     Step { name: "workspace", about: "unit, integration and documentation tests", run: cargo::workspace },
     Step { name: "demo", about: "train on 1, 2 and 4 ranks; the weights agree", run: demo },
-    Step { name: "processes", about: "every operation, 1 to 8 processes, each link", run: processes::quick },
+    Step {
+        name: "conformance",
+        about: "every operation over each link and backend: shared memory, TCP, MPI, NCCL's stand-in",
+        run: conformance::run,
+    },
     Step { name: "load", about: "64 ranks, 1,000 calls in flight; nothing grows", run: processes::load },
     Step {
         name: "full",
@@ -53,10 +60,16 @@ const STEPS: &[Step] = &[
     },
     Step { name: "python", about: "the Python package, installed; 1 to 4 processes", run: python::check },
     Step { name: "torch", about: "the same with torch's variables", run: launchers::torch },
+    Step { name: "mpi", about: "the same under Open MPI and MPICH", run: launchers::mpi },
     Step {
-        name: "mpi",
-        about: "the same under Open MPI and MPICH, also with MPI carrying the data",
-        run: launchers::mpi,
+        name: "rdma",
+        about: "rdma-core's programs on a software device; layouts against its header",
+        run: rdma::run,
+    },
+    Step {
+        name: "rdma-vm",
+        about: "the kernel's Soft-RoCE and rdma-core's library, in a QEMU guest",
+        run: rdma_vm::run,
     },
     Step { name: "hosts", about: "two hosts, as network namespaces, IPv4 and IPv6", run: hosts::check },
     Step { name: "chaos", about: "jobs broken at random, CHAOS_MINUTES (5) and CHAOS_SEED", run: chaos::run },

@@ -16,34 +16,6 @@ pub(super) fn comity() -> Result<PathBuf, String> {
     Ok(built("debug", "comity"))
 }
 
-pub(super) fn quick() -> Outcome {
-    let comity = comity()?;
-    let mut jobs = 0;
-    for links in ["shm", "tcp"] {
-        for n in [1, 2, 3, 4, 5, 8] {
-            let task = check(Task::new(&comity), &comity, n, QUICK, &["--quick"]).env("COMITY_LINKS", links);
-            let out = timed(&format!("{n} ranks over {links}"), task)?;
-            // Nothing may fall back to another link in silence.
-            let used = format!("links {links}");
-            if n > 1 && !out.lines().any(|l| l.contains(&used)) {
-                return Err(format!("{n} ranks with COMITY_LINKS={links} did not say `{used}`:\n{out}"));
-            }
-            jobs += 1;
-        }
-    }
-    // Shared memory and TCP in one group, and several connections per pair.
-    for n in [2, 3, 5, 8] {
-        let (n_text, name) = (n.to_string(), comity.display().to_string());
-        let script = "COMITY_HOST=h$((COMITY_RANK / 2)) exec \"$0\" check --quick";
-        let args = ["launch", "-n", &n_text, "--timeout", "120", "--", "sh", "-c", script, &name];
-        timed(&format!("{n} ranks, two to a host"), Task::new(&comity).args(args).limit(150))?;
-        jobs += 1;
-    }
-    let task = check(Task::new(&comity), &comity, 3, QUICK, &["--quick"]).env("COMITY_LINKS", "tcp");
-    timed("3 ranks over 3 connections each", task.env("COMITY_CONNECTIONS", "3"))?;
-    Ok(Done::Passed(format!("{} jobs", jobs + 1)))
-}
-
 pub(super) fn full() -> Outcome {
     Task::cargo().args(["build", "--release", "-p", "comity-cli"]).limit(1200).run()?;
     let comity = built("release", "comity");

@@ -3,9 +3,17 @@
 use super::{Done, Outcome, missing, nightly};
 use crate::{child::Task, place::program};
 
-/// A program and the Debian package that holds it.
-const PROGRAMS: [(&str, &str); 4] =
-    [("ip", "iproute2"), ("mpirun.openmpi", "openmpi-bin"), ("mpiexec.mpich", "mpich"), ("c++", "g++")];
+/// A program, or a file by its whole path, and the Debian package that holds it.
+pub(super) type Program = (&'static str, &'static str);
+
+const PROGRAMS: [Program; 6] = [
+    ("ip", "iproute2"),
+    ("mpirun.openmpi", "openmpi-bin"),
+    ("mpiexec.mpich", "mpich"),
+    ("c++", "g++"),
+    ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    ("ibv_rc_pingpong", "ibverbs-utils"),
+];
 
 pub(super) fn install() -> Outcome {
     if !cfg!(target_os = "linux") {
@@ -17,7 +25,12 @@ pub(super) fn install() -> Outcome {
     if let Err(e) = nightly::install() {
         return missing(format!("the nightly compiler cannot be installed: {e}"));
     }
-    let lacking = || PROGRAMS.into_iter().filter(|(name, _)| program(name).is_none());
+    programs(&PROGRAMS)
+}
+
+/// Install what is lacking of these.
+pub(super) fn programs(wanted: &[Program]) -> Outcome {
+    let lacking = || wanted.iter().copied().filter(|(name, _)| program(name).is_none());
     let packages: Vec<&str> = lacking().map(|(_, package)| package).collect();
     if packages.is_empty() {
         return Ok(Done::Passed("all there".into()));

@@ -40,7 +40,7 @@ struct Place {
 
 impl Place {
     fn find(vars: &Vars<'_>) -> Result<Self> {
-        for launcher in [comity, mlx, torch, open_mpi, mpich, slurm] {
+        for launcher in [comity, mlx_nccl, mlx, torch, open_mpi, mpich, slurm] {
             if let Some(place) = launcher(vars)? {
                 return Ok(place);
             }
@@ -103,6 +103,28 @@ fn comity(vars: &Vars<'_>) -> Result<Option<Place>> {
     let launcher = Launcher::Comity;
     let why = both_set("COMITY_RANK", rank, "COMITY_SIZE", size, launcher);
     Ok(Some(Place { launcher, why, rank, size, local, meet, job }))
+}
+
+/// As MLX starts the ranks of its NCCL backend, which has no hostfile.
+fn mlx_nccl(vars: &Vars<'_>) -> Result<Option<Place>> {
+    if vars.is_set("MLX_HOSTFILE") || !vars.is_set("MLX_WORLD_SIZE") {
+        return Ok(None);
+    }
+    let Some((rank, size)) = vars.rank_and_size("MLX_RANK", "MLX_WORLD_SIZE")? else { return Ok(None) };
+    let meet = if let Some(at) = vars.host_port("COMITY_STORE")? {
+        Meet::Store(at)
+    } else if let Some(at) = vars.address("NCCL_HOST_IP", "NCCL_PORT")? {
+        Meet::Host(at)
+    } else if size == 1 {
+        Meet::Alone
+    } else {
+        return bad(format!(
+            "MLX_RANK={rank} and MLX_WORLD_SIZE={size} are set, but NCCL_HOST_IP and NCCL_PORT are not; set them to rank 0's address and a free port of it"
+        ));
+    };
+    let launcher = Launcher::Mlx;
+    let why = both_set("MLX_RANK", rank, "MLX_WORLD_SIZE", size, launcher);
+    Ok(Some(Place { launcher, why, rank, size, local: None, meet, job: "-".into() }))
 }
 
 fn mlx(vars: &Vars<'_>) -> Result<Option<Place>> {
@@ -316,4 +338,39 @@ fn slurm(vars: &Vars<'_>) -> Result<Option<Place>> {
     let launcher = Launcher::Slurm;
     let why = format!("SLURM_STEP_ID={step}, SLURM_PROCID={rank} and {size_is}={size} are set ({launcher})");
     Ok(Some(Place { launcher, why, rank, size, local, meet, job }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(vars: &[(&str, &str)]) -> Result<Config> {
+        read(&|name| vars.iter().find(|v| v.0 == name).map(|v| v.1.into()))
+    }
+
+    #[test]
+    fn mlx_starts_ranks_for_nccl_without_a_hostfile() {
+        const RANK: (&str, &str) = ("MLX_RANK", "1");
+        const SIZE: (&str, &str) = ("MLX_WORLD_SIZE", "4");
+        const HOST: (&str, &str) = ("NCCL_HOST_IP", "10.0.0.7");
+        const PORT: (&str, &str) = ("NCCL_PORT", "12345");
+        let c = of(&[RANK, SIZE, HOST, PORT]).unwrap();
+        assert_eq!((c.found.launcher, c.rank, c.size), (Launcher::Mlx, 1, 4));
+        assert_eq!(c.meet.to_string(), "at rank 0's store at 10.0.0.7:12345");
+        let c = of(&[RANK, SIZE, ("COMITY_STORE", "10.0.0.1:4000")]).unwrap();
+        assert_eq!(c.meet.to_string(), "at the store at 10.0.0.1:4000");
+        // NCCL's own variables make no job.
+        assert_eq!(of(&[HOST, PORT]).unwrap().found.launcher, Launcher::Alone);
+        for (vars, words) in [
+            (&[SIZE, HOST, PORT][..], &["MLX_WORLD_SIZE=4", "MLX_RANK"]),
+            (&[RANK, ("MLX_WORLD_SIZE", "1"), HOST, PORT], &["MLX_RANK=1", "MLX_WORLD_SIZE=1"]),
+            (&[RANK, SIZE], &["NCCL_HOST_IP", "NCCL_PORT"]),
+            (&[RANK, SIZE, HOST], &["NCCL_HOST_IP=10.0.0.7", "NCCL_PORT"]),
+            (&[RANK, SIZE, HOST, ("NCCL_PORT", "0")], &["NCCL_PORT", "1 to 65535"]),
+            (&[RANK, SIZE, ("NCCL_HOST_IP", "a b"), PORT], &["NCCL_HOST_IP", "a b"]),
+        ] {
+            let e = of(vars).unwrap_err().to_string();
+            assert!(words.iter().all(|w| e.contains(w)), "{vars:?}: {e}");
+        }
+    }
 }

@@ -256,7 +256,7 @@ impl Config {
     /// | Launcher | Variables |
     /// |---|---|
     /// | `comity launch` | `COMITY_RANK`, `COMITY_SIZE` |
-    /// | `mlx.launch` | `MLX_RANK` and `MLX_HOSTFILE`, or `MLX_IBV_DEVICES` and `MLX_JACCL_COORDINATOR` (also as `JACCL_*`) |
+    /// | `mlx.launch` | `MLX_RANK` and `MLX_HOSTFILE`; or `MLX_IBV_DEVICES`, `MLX_JACCL_COORDINATOR` (also as `JACCL_*`); or `MLX_WORLD_SIZE`, `NCCL_HOST_IP`, `NCCL_PORT` |
     /// | `torchrun` | `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` |
     /// | Open MPI | `OMPI_COMM_WORLD_RANK`, `OMPI_COMM_WORLD_SIZE` |
     /// | MPICH | `PMI_RANK`, `PMI_SIZE`, `PMI_FD` |

@@ -119,22 +119,27 @@ impl<'a> Vars<'a> {
 
     /// `MASTER_ADDR` and `MASTER_PORT`.
     pub(super) fn master(&self) -> Result<Option<HostPort>> {
-        let (addr, port) = (self.text("MASTER_ADDR")?, self.text("MASTER_PORT")?);
+        self.address("MASTER_ADDR", "MASTER_PORT")
+    }
+
+    /// An address of rank 0's host and a port of it.
+    pub(super) fn address(&self, addr_is: &'static str, port_is: &'static str) -> Result<Option<HostPort>> {
+        let (addr, port) = (self.text(addr_is)?, self.text(port_is)?);
         match (addr, port) {
             (None, None) => Ok(None),
-            (Some(a), None) => bad(format!(
-                "MASTER_ADDR={a} is set, but MASTER_PORT is not; set it to a free port of that host"
-            )),
+            (Some(a), None) => {
+                bad(format!("{addr_is}={a} is set, but {port_is} is not; set it to a free port of that host"))
+            }
             (None, Some(p)) => bad(format!(
-                "MASTER_PORT={p} is set, but MASTER_ADDR is not; set it to the address of rank 0's host"
+                "{port_is}={p} is set, but {addr_is} is not; set it to the address of rank 0's host"
             )),
             (Some(a), Some(p)) => {
                 let Some(port) = place::parse_port(&p).ok().filter(|port| *port != 0) else {
-                    return wrong("MASTER_PORT", &p, "is not a number from 1 to 65535");
+                    return wrong(port_is, &p, "is not a number from 1 to 65535");
                 };
                 match HostPort::new(&a, port) {
                     Ok(at) => Ok(Some(at)),
-                    Err(_) => wrong("MASTER_ADDR", &a, "is neither a host name nor an address"),
+                    Err(_) => wrong(addr_is, &a, "is neither a host name nor an address"),
                 }
             }
         }

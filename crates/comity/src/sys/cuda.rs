@@ -3,8 +3,8 @@
 //! Everything here works in the *primary* context of a device, which is the one that PyTorch, JAX and the CUDA runtime use. Addresses
 //! are plain numbers; who may touch what is settled by the views that carry them.
 
+use super::library::{Scope, functions, load_first, named};
 use crate::{Error, Result};
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_void},
     fmt, ptr,
@@ -21,50 +21,31 @@ const NO_TIMING: c_uint = 2;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
 
-macro_rules! functions {
-    ($($field:ident $symbol:literal ($($arg:ty),*);)*) => {
-        struct Functions {
-            // SAFETY: each is called with what the driver API says it takes, in this file.
-            $($field: unsafe extern "C" fn($($arg),*) -> Code,)*
-        }
-
-        impl Functions {
-            /// The name of the first that is missing is the error.
-            fn load(lib: &Library) -> Result<Self, &'static str> {
-                Ok(Self {
-                    $($field: {
-                        // SAFETY: these are the driver's signatures, stable since CUDA 11.2.
-                        let f = unsafe { lib.get(concat!($symbol, "\0").as_bytes()) };
-                        *f.map_err(|_| $symbol)?
-                    },)*
-                })
-            }
-        }
-    };
-}
-
 functions! {
-    init "cuInit" (c_uint);
-    error_string "cuGetErrorString" (Code, *mut *const c_char);
-    device_count "cuDeviceGetCount" (*mut c_int);
-    device_get "cuDeviceGet" (*mut c_int, c_int);
-    device_name "cuDeviceGetName" (*mut u8, c_int, c_int);
-    retain "cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
-    set_current "cuCtxSetCurrent" (Handle);
-    get_current "cuCtxGetCurrent" (*mut Handle);
-    alloc "cuMemAlloc_v2" (*mut u64, usize);
-    free "cuMemFree_v2" (u64);
-    alloc_async "cuMemAllocAsync" (*mut u64, usize, Handle);
-    free_async "cuMemFreeAsync" (u64, Handle);
-    alloc_host "cuMemAllocHost_v2" (*mut *mut u8, usize);
-    free_host "cuMemFreeHost" (*mut u8);
-    copy_async "cuMemcpyAsync" (u64, u64, usize, Handle);
-    stream_create "cuStreamCreate" (*mut Handle, c_uint);
-    stream_destroy "cuStreamDestroy_v2" (Handle);
-    event_create "cuEventCreate" (*mut Handle, c_uint);
-    event_record "cuEventRecord" (Handle, Handle);
-    event_query "cuEventQuery" (Handle);
-    event_destroy "cuEventDestroy_v2" (Handle);
+    struct Functions {
+        init "cuInit" (c_uint) -> Code;
+        error_string "cuGetErrorString" (Code, *mut *const c_char) -> Code;
+        device_count "cuDeviceGetCount" (*mut c_int) -> Code;
+        device_get "cuDeviceGet" (*mut c_int, c_int) -> Code;
+        device_name "cuDeviceGetName" (*mut u8, c_int, c_int) -> Code;
+        device_uuid "cuDeviceGetUuid" (*mut [u8; 16], c_int) -> Code;
+        retain "cuDevicePrimaryCtxRetain" (*mut Handle, c_int) -> Code;
+        set_current "cuCtxSetCurrent" (Handle) -> Code;
+        get_current "cuCtxGetCurrent" (*mut Handle) -> Code;
+        alloc "cuMemAlloc_v2" (*mut u64, usize) -> Code;
+        free "cuMemFree_v2" (u64) -> Code;
+        alloc_async "cuMemAllocAsync" (*mut u64, usize, Handle) -> Code;
+        free_async "cuMemFreeAsync" (u64, Handle) -> Code;
+        alloc_host "cuMemAllocHost_v2" (*mut *mut u8, usize) -> Code;
+        free_host "cuMemFreeHost" (*mut u8) -> Code;
+        copy_async "cuMemcpyAsync" (u64, u64, usize, Handle) -> Code;
+        stream_create "cuStreamCreate" (*mut Handle, c_uint) -> Code;
+        stream_destroy "cuStreamDestroy_v2" (Handle) -> Code;
+        event_create "cuEventCreate" (*mut Handle, c_uint) -> Code;
+        event_record "cuEventRecord" (Handle, Handle) -> Code;
+        event_query "cuEventQuery" (Handle) -> Code;
+        event_destroy "cuEventDestroy_v2" (Handle) -> Code;
+    }
 }
 
 /// The driver. There is one for the process.
@@ -93,20 +74,16 @@ impl Cuda {
     }
 
     fn open() -> Result<Self> {
-        let named = std::env::var_os("COMITY_CUDA").filter(|n| !n.is_empty());
-        let name = named.unwrap_or_else(|| "libcuda.so.1".into());
+        let name = [named("COMITY_CUDA").unwrap_or_else(|| "libcuda.so.1".into())];
         // SAFETY: loading the driver runs its constructors, as every program that uses CUDA does.
-        let lib = unsafe { Library::open(Some(&name), RTLD_NOW | RTLD_LOCAL) };
-        let lib = lib.map_err(|e| {
-            unavailable(format!(
-                "{} could not be loaded ({e}); install NVIDIA's driver",
-                name.to_string_lossy()
-            ))
+        let (lib, _) = unsafe { load_first(&name, Scope::Own) }.map_err(|tried| {
+            unavailable(format!("{} could not be loaded; install NVIDIA's driver", tried.join(", ")))
         })?;
         let missing = |symbol| {
             unavailable(format!("the driver has no function {symbol}; CUDA 11.2 or newer is needed"))
         };
-        let call = Functions::load(&lib).map_err(missing)?;
+        // SAFETY: these are the driver's signatures, stable since CUDA 11.2; it is not unloaded.
+        let call = unsafe { Functions::load(&lib) }.map_err(missing)?;
         // Its functions are called until the process ends.
         std::mem::forget(lib);
         let cuda = Self { call };
@@ -189,6 +166,17 @@ impl Device {
         }
         let end = text.iter().position(|&b| b == 0).unwrap_or(0);
         String::from_utf8_lossy(&text[..end]).into_owned()
+    }
+
+    /// What no other device has.
+    pub(crate) fn uuid(&self) -> Result<[u8; 16]> {
+        let (mut uuid, mut device) = ([0; 16], 0);
+        // SAFETY: writes one device, then 16 bytes.
+        unsafe {
+            self.ok((self.cuda.call.device_get)(&mut device, self.ordinal as c_int), "cuDeviceGet")?;
+            self.ok((self.cuda.call.device_uuid)(&mut uuid, device), "cuDeviceGetUuid")?;
+        }
+        Ok(uuid)
     }
 
     /// Run `f` with this device current on this thread; what was current before is current again after it.

@@ -6,6 +6,7 @@ mod exit;
 mod fds;
 mod hidden;
 mod inherited;
+pub(crate) mod library;
 mod map;
 pub(crate) mod mpi;
 pub(crate) mod nccl;

@@ -4,8 +4,8 @@
 //! know. Communicators are of the blocking kind: the other kind starts a thread for every call (40 us). What may block is made on
 //! a thread of its own, or ended by [`Comm::abort`] from another thread.
 
+use super::library::{Scope, functions, load_first, named};
 use crate::{DType, Error, ReduceOp, Result, sync::lock};
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::{
     ffi::{CStr, OsString, c_char, c_int, c_uint, c_void},
     fmt, ptr,
@@ -19,6 +19,8 @@ type Code = c_int;
 type Handle = *mut c_void;
 
 const IN_PROGRESS: Code = 7;
+/// The version of the configuration, and of the first library that has it.
+const OLDEST: c_int = 21_800;
 /// `NCCL_CONFIG_UNDEF_INT`.
 const UNDEFINED: c_int = c_int::MIN;
 
@@ -48,50 +50,29 @@ struct Config {
     split_share: c_int,
 }
 
-macro_rules! functions {
-    ($($field:ident $symbol:literal ($($arg:ty),*);)*) => {
-        struct Functions {
-            // SAFETY: each is called with what NCCL's header says it takes, in this file.
-            $($field: unsafe extern "C" fn($($arg),*) -> Code,)*
-        }
-
-        impl Functions {
-            /// The name of the first that is missing is the error.
-            fn load(lib: &Library) -> Result<Self, &'static str> {
-                Ok(Self {
-                    $($field: {
-                        // SAFETY: these are NCCL's signatures, stable since 2.18.
-                        let f = unsafe { lib.get(concat!($symbol, "\0").as_bytes()) };
-                        *f.map_err(|_| $symbol)?
-                    },)*
-                })
-            }
-        }
-    };
-}
-
 functions! {
-    version "ncclGetVersion" (*mut c_int);
-    unique_id "ncclGetUniqueId" (*mut UniqueId);
-    init "ncclCommInitRankConfig" (*mut Handle, c_int, UniqueId, c_int, *mut Config);
-    async_error "ncclCommGetAsyncError" (Handle, *mut Code);
-    abort "ncclCommAbort" (Handle);
-    group_start "ncclGroupStart" ();
-    group_end "ncclGroupEnd" ();
-    all_reduce "ncclAllReduce" (usize, usize, usize, c_int, c_int, Handle, usize);
-    reduce "ncclReduce" (usize, usize, usize, c_int, c_int, c_int, Handle, usize);
-    broadcast "ncclBroadcast" (usize, usize, usize, c_int, c_int, Handle, usize);
-    all_gather "ncclAllGather" (usize, usize, usize, c_int, Handle, usize);
-    reduce_scatter "ncclReduceScatter" (usize, usize, usize, c_int, c_int, Handle, usize);
-    send "ncclSend" (usize, usize, c_int, c_int, Handle, usize);
-    recv "ncclRecv" (usize, usize, c_int, c_int, Handle, usize);
+    struct Functions {
+        version "ncclGetVersion" (*mut c_int) -> Code;
+        unique_id "ncclGetUniqueId" (*mut UniqueId) -> Code;
+        init "ncclCommInitRankConfig" (*mut Handle, c_int, UniqueId, c_int, *mut Config) -> Code;
+        async_error "ncclCommGetAsyncError" (Handle, *mut Code) -> Code;
+        abort "ncclCommAbort" (Handle) -> Code;
+        group_start "ncclGroupStart" () -> Code;
+        group_end "ncclGroupEnd" () -> Code;
+        all_reduce "ncclAllReduce" (usize, usize, usize, c_int, c_int, Handle, usize) -> Code;
+        reduce "ncclReduce" (usize, usize, usize, c_int, c_int, c_int, Handle, usize) -> Code;
+        broadcast "ncclBroadcast" (usize, usize, usize, c_int, c_int, Handle, usize) -> Code;
+        all_gather "ncclAllGather" (usize, usize, usize, c_int, Handle, usize) -> Code;
+        reduce_scatter "ncclReduceScatter" (usize, usize, usize, c_int, c_int, Handle, usize) -> Code;
+        send "ncclSend" (usize, usize, c_int, c_int, Handle, usize) -> Code;
+        recv "ncclRecv" (usize, usize, c_int, c_int, Handle, usize) -> Code;
+        error_string "ncclGetErrorString" (Code) -> *const c_char;
+    }
 }
 
 /// The library. There is one for the process.
 pub(crate) struct Nccl {
     call: Functions,
-    // SAFETY: takes a code and returns a constant text.
-    error_string: unsafe extern "C" fn(Code) -> *const c_char,
     version: c_int,
 }
 
@@ -163,43 +144,39 @@ impl Nccl {
     fn open() -> Result<Self> {
         let unavailable = |reason| Error::Unavailable { backend: "nccl", reason };
         let mut names: Vec<OsString> = Vec::new();
-        match std::env::var_os("COMITY_NCCL").filter(|n| !n.is_empty()) {
+        match named("COMITY_NCCL") {
             Some(name) => names.push(name),
             None => {
                 names.extend(["libnccl.so.2".into(), "libnccl.so".into()]);
                 names.extend(in_wheels());
             }
         }
-        let mut tried = Vec::new();
-        for name in &names {
-            // SAFETY: loading NCCL runs its constructors, as a program linked to it would.
-            let lib = match unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) } {
-                Ok(lib) => lib,
-                Err(e) => {
-                    tried.push(format!("{} ({e})", name.to_string_lossy()));
-                    continue;
-                }
-            };
-            let missing = |s: &str| {
-                unavailable(format!(
-                    "{} has no function {s}; NCCL 2.18 or newer is needed",
-                    name.to_string_lossy()
-                ))
-            };
-            let call = Functions::load(&lib).map_err(missing)?;
-            // SAFETY: NCCL's signature.
-            let error_string = unsafe { lib.get(b"ncclGetErrorString\0") };
-            let error_string = *error_string.map_err(|_| missing("ncclGetErrorString"))?;
-            std::mem::forget(lib);
-            let mut version = 0;
-            // SAFETY: writes one int.
-            unsafe { (call.version)(&mut version) };
-            return Ok(Self { call, error_string, version });
+        // SAFETY: loading NCCL runs its constructors, as a program linked to it would.
+        let (lib, name) = unsafe { load_first(&names, Scope::Own) }.map_err(|tried| {
+            unavailable(format!(
+                "no NCCL library could be loaded: tried {}. Install it (PyPI: nvidia-nccl-cu13), or name it in COMITY_NCCL",
+                tried.join(", ")
+            ))
+        })?;
+        let missing = |s| {
+            unavailable(format!(
+                "{} has no function {s}; NCCL 2.18 or newer is needed",
+                name.to_string_lossy()
+            ))
+        };
+        // SAFETY: these are NCCL's signatures, stable since 2.18; it is not unloaded.
+        let call = unsafe { Functions::load(&lib) }.map_err(missing)?;
+        std::mem::forget(lib);
+        let mut version = 0;
+        // SAFETY: writes one int.
+        unsafe { (call.version)(&mut version) };
+        let found = Self { call, version };
+        // One that is older has the functions too, but not this prefix of the configuration.
+        if version < OLDEST {
+            let (name, version) = (name.to_string_lossy(), found.version());
+            return Err(unavailable(format!("{name} is NCCL {version}; NCCL 2.18 or newer is needed")));
         }
-        Err(unavailable(format!(
-            "no NCCL library could be loaded: tried {}. Install it (PyPI: nvidia-nccl-cu13), or name it in COMITY_NCCL",
-            tried.join(", ")
-        )))
+        Ok(found)
     }
 
     /// "2.28.9".
@@ -221,7 +198,7 @@ impl Nccl {
         let mut config = Config {
             size: size_of::<Config>(),
             magic: 0xcafe_beef,
-            version: 21_800,
+            version: OLDEST as c_uint,
             blocking: 1,
             cga_cluster_size: UNDEFINED,
             min_ctas: UNDEFINED,
@@ -241,7 +218,7 @@ impl Nccl {
             return Ok(());
         }
         // SAFETY: a constant text for every code.
-        let text = unsafe { CStr::from_ptr((self.error_string)(code)) };
+        let text = unsafe { CStr::from_ptr((self.call.error_string)(code)) };
         let message = format!("{what}: {}", text.to_string_lossy());
         Err(Error::Library { library: "NCCL", code: code.into(), message })
     }

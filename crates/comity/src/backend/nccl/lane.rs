@@ -1,6 +1,10 @@
 //! One device's communicator, and putting work on a stream with it.
 
-use super::{Spot, Stop, Stopped, guard::Guard, parts::Work};
+use super::{
+    Spot, Stop, Stopped,
+    guard::{Guard, word},
+    parts::Work,
+};
 use crate::{
     CallInfo, Error, Result,
     backend::company::Company,
@@ -70,7 +74,7 @@ impl Lane {
             });
             if let Err(e) = put {
                 // An abort may be the reason, and that had one of its own.
-                return Err(company.watch.failure().map_or(Stop::Own(e), |f| Stop::Failed(f.clone())));
+                return Err(word(&company.watch).map_or(Stop::Own(e), Stop::Failed));
             }
         }
         Ok(())

@@ -21,7 +21,7 @@ use super::{
     company::{Company, Stop, Stopped},
 };
 use crate::{
-    CallInfo, DType, Error, LinkKind, Op, Place, ReduceOp, Result, View, ViewMut,
+    CallInfo, DType, Error, LinkKind, Op, Place, Result, View, ViewMut,
     boot::World,
     engine::{Patience, Wait},
     stats::Counters,
@@ -40,6 +40,8 @@ use std::{
 
 /// What tells calls on device memory from calls on host memory, which travel another way.
 const ON_DEVICE: u64 = 0x6375_6461;
+/// What a rank says of itself before NCCL is asked for anything: whether it can, and its device's UUID.
+const ABLE: usize = 1 + 16;
 
 /// See the module.
 #[derive(Debug)]
@@ -128,14 +130,32 @@ impl NcclBackend {
             }
         }
         let left = |u: Instant| u.saturating_duration_since(Instant::now());
-        let mut able = [u8::from(made.is_ok())];
-        let mut vote = Call::new(Op::AllReduce, Bufs::InPlace((&mut able).into()));
-        vote.info.reduce = Some(ReduceOp::Min);
-        fabric.run(vote, left(until)).map_err(Stop::Told)?;
+        // Whether this rank can, and with which device.
+        let mut own = [0u8; ABLE];
+        match made.as_ref().map_err(Clone::clone).and_then(|(d, _)| d.uuid()) {
+            Ok(uuid) => {
+                own[0] = 1;
+                own[1..].copy_from_slice(&uuid);
+            }
+            Err(e) => made = Err(e),
+        }
+        let mut all = vec![0u8; ABLE * company.size()];
+        let tell = Call::new(Op::AllGather, Bufs::Both((&own).into(), all.as_mut_slice().into()));
+        fabric.run(tell, left(until)).map_err(Stop::Told)?;
         let (device, lib) = made.map_err(Stop::Own)?;
-        if able[0] == 0 {
-            let reason = "another rank has no NCCL or no such device; its own error says which".into();
-            return Err(Stop::Own(Error::Unavailable { backend: "nccl", reason }));
+        let unavailable = |reason| Stop::Own(Error::Unavailable { backend: "nccl", reason });
+        let all = all.as_chunks::<ABLE>().0;
+        if let Some(peer) = all.iter().position(|a| a[0] == 0) {
+            return Err(unavailable(format!(
+                "rank {peer} has no NCCL or no such device; its own error says which"
+            )));
+        }
+        if let Some((a, b)) = twice(all) {
+            return Err(unavailable(format!(
+                "ranks {a} and {b} would share a device ({} is rank {}'s), and NCCL takes one rank per device: start no more ranks on a host than it has devices, or give each rank its own with CUDA_VISIBLE_DEVICES",
+                device.name(),
+                company.rank
+            )));
         }
         let mut tell = Call::new(Op::Broadcast, Bufs::InPlace((&mut id).into()));
         tell.info.root = Some(0);
@@ -181,6 +201,15 @@ impl NcclBackend {
         }
         Ok(())
     }
+}
+
+/// Two ranks that say the same of their devices.
+fn twice(all: &[[u8; ABLE]]) -> Option<(usize, usize)> {
+    let mut pairs = all
+        .iter()
+        .enumerate()
+        .flat_map(|(b, x)| all[..b].iter().enumerate().map(move |(a, y)| (a, b, x == y)));
+    pairs.find(|p| p.2).map(|(a, b, _)| (a, b))
 }
 
 /// The place that all buffers of a call share; the group has checked that they do.

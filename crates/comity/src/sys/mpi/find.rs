@@ -1,8 +1,11 @@
 //! Finding the MPI library that fits the launcher, and telling its family.
 
 use super::{Constants, Mpi, Pointer};
-use crate::{Error, Result};
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use crate::{
+    Error, Result,
+    sys::library::{Scope, load_first, named},
+};
+use libloading::os::unix::Library;
 use std::{
     ffi::{OsStr, OsString, c_int, c_void},
     path::Path,
@@ -44,7 +47,7 @@ pub(crate) fn find() -> Result<Family> {
     FOUND
         .get_or_init(|| {
             let openmpi = std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some();
-            let found = open(&candidates(openmpi, std::env::var_os("COMITY_MPI").filter(|n| !n.is_empty())))?;
+            let found = open(&candidates(openmpi, named("COMITY_MPI")))?;
             STARTED.store(std::process::id(), Ordering::Release);
             crate::sys::at_exit(at_exit).map_err(|e| Error::os("registering an exit handler", e))?;
             Ok(found)
@@ -68,20 +71,16 @@ extern "C" fn at_exit() {
 }
 
 fn open(names: &[OsString]) -> Result<Family> {
-    let mut tried = Vec::new();
-    for name in names {
-        // SAFETY: loading MPI runs its constructors, which is what a program linked to it would do. Its plugins look for its
-        // symbols among the global ones.
-        match unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL) } {
-            Ok(lib) => return family(name, lib),
-            Err(e) => tried.push(format!("{} ({e})", name.to_string_lossy())),
-        }
-    }
-    let reason = format!(
-        "no MPI library could be loaded: tried {}. Install Open MPI or MPICH, or name the library in COMITY_MPI",
-        tried.join(", ")
-    );
-    Err(Error::Unavailable { backend: "mpi", reason })
+    // SAFETY: loading MPI runs its constructors, which is what a program linked to it would do. Its plugins look for its
+    // symbols among the global ones.
+    let (lib, name) = unsafe { load_first(names, Scope::Process) }.map_err(|tried| {
+        let reason = format!(
+            "no MPI library could be loaded: tried {}. Install Open MPI or MPICH, or name the library in COMITY_MPI",
+            tried.join(", ")
+        );
+        Error::Unavailable { backend: "mpi", reason }
+    })?;
+    family(name, lib)
 }
 
 fn family(name: &OsStr, lib: Library) -> Result<Family> {

@@ -17,6 +17,7 @@ mod pending;
 pub(crate) use find::{Family, find};
 pub(crate) use pending::{Move, Pending};
 
+use super::library::functions;
 use crate::{DType, Error, ReduceOp, Result, kernel, sync::lock};
 use libloading::os::unix::Library;
 use std::{
@@ -61,64 +62,44 @@ type Counts = *const c_int;
 // SAFETY: MPI calls it with two buffers of so many elements, which do not overlap.
 type Combine = unsafe extern "C" fn(DataMut, DataMut, *mut c_int, DataMut);
 
-macro_rules! functions {
-    ($($field:ident $symbol:literal ($($arg:ty),*);)*) => {
-        /// The functions, as this family's handles make them.
-        pub(super) struct Functions<H> {
-            // SAFETY: each is called with what the standard says it takes, at its one place below or in `pending`.
-            $(pub(super) $field: unsafe extern "C" fn($($arg),*) -> Code,)*
-        }
-
-        impl<H: Handle> Functions<H> {
-            /// The name of the first that is missing is the error.
-            fn load(lib: &Library) -> Result<Self, &'static str> {
-                Ok(Self {
-                    $($field: {
-                        // SAFETY: these are the standard's signatures, with this family's handles.
-                        let f = unsafe { lib.get(concat!($symbol, "\0").as_bytes()) };
-                        *f.map_err(|_| $symbol)?
-                    },)*
-                })
-            }
-        }
-    };
-}
-
 functions! {
-    initialized "MPI_Initialized" (*mut c_int);
-    finalized "MPI_Finalized" (*mut c_int);
-    init_thread "MPI_Init_thread" (*mut c_int, *mut c_void, c_int, *mut c_int);
-    query_thread "MPI_Query_thread" (*mut c_int);
-    finalize "MPI_Finalize" ();
-    version "MPI_Get_library_version" (*mut u8, *mut c_int);
-    error_string "MPI_Error_string" (c_int, *mut u8, *mut c_int);
-    comm_rank "MPI_Comm_rank" (H, *mut c_int);
-    comm_size "MPI_Comm_size" (H, *mut c_int);
-    comm_dup "MPI_Comm_dup" (H, *mut H);
-    comm_group "MPI_Comm_group" (H, *mut H);
-    group_incl "MPI_Group_incl" (H, c_int, Counts, *mut H);
-    group_free "MPI_Group_free" (*mut H);
-    comm_create_group "MPI_Comm_create_group" (H, H, c_int, *mut H);
-    comm_free "MPI_Comm_free" (*mut H);
-    set_errhandler "MPI_Comm_set_errhandler" (H, H);
-    type_contiguous "MPI_Type_contiguous" (c_int, H, *mut H);
-    type_commit "MPI_Type_commit" (*mut H);
-    type_free "MPI_Type_free" (*mut H);
-    op_create "MPI_Op_create" (Combine, c_int, *mut H);
-    op_free "MPI_Op_free" (*mut H);
-    broadcast "MPI_Ibcast" (DataMut, c_int, H, c_int, H, *mut H);
-    all_reduce "MPI_Iallreduce" (Data, DataMut, c_int, H, H, H, *mut H);
-    reduce "MPI_Ireduce" (Data, DataMut, c_int, H, H, c_int, H, *mut H);
-    all_gather "MPI_Iallgather" (Data, c_int, H, DataMut, c_int, H, H, *mut H);
-    all_gather_v "MPI_Iallgatherv" (Data, c_int, H, DataMut, Counts, Counts, H, H, *mut H);
-    reduce_scatter "MPI_Ireduce_scatter" (Data, DataMut, Counts, H, H, H, *mut H);
-    gather "MPI_Igather" (Data, c_int, H, DataMut, c_int, H, c_int, H, *mut H);
-    scatter "MPI_Iscatter" (Data, c_int, H, DataMut, c_int, H, c_int, H, *mut H);
-    all_to_all "MPI_Ialltoall" (Data, c_int, H, DataMut, c_int, H, H, *mut H);
-    all_to_all_v "MPI_Ialltoallv" (Data, Counts, Counts, H, DataMut, Counts, Counts, H, H, *mut H);
-    send "MPI_Isend" (Data, c_int, H, c_int, c_int, H, *mut H);
-    recv "MPI_Irecv" (DataMut, c_int, H, c_int, c_int, H, *mut H);
-    test "MPI_Test" (*mut H, *mut c_int, *mut c_void);
+    /// The functions, as this family's handles make them.
+    pub(super) struct Functions<H> {
+        initialized "MPI_Initialized" (*mut c_int) -> Code;
+        finalized "MPI_Finalized" (*mut c_int) -> Code;
+        init_thread "MPI_Init_thread" (*mut c_int, *mut c_void, c_int, *mut c_int) -> Code;
+        query_thread "MPI_Query_thread" (*mut c_int) -> Code;
+        finalize "MPI_Finalize" () -> Code;
+        version "MPI_Get_library_version" (*mut u8, *mut c_int) -> Code;
+        error_string "MPI_Error_string" (c_int, *mut u8, *mut c_int) -> Code;
+        comm_rank "MPI_Comm_rank" (H, *mut c_int) -> Code;
+        comm_size "MPI_Comm_size" (H, *mut c_int) -> Code;
+        comm_dup "MPI_Comm_dup" (H, *mut H) -> Code;
+        comm_group "MPI_Comm_group" (H, *mut H) -> Code;
+        group_incl "MPI_Group_incl" (H, c_int, Counts, *mut H) -> Code;
+        group_free "MPI_Group_free" (*mut H) -> Code;
+        comm_create_group "MPI_Comm_create_group" (H, H, c_int, *mut H) -> Code;
+        comm_free "MPI_Comm_free" (*mut H) -> Code;
+        set_errhandler "MPI_Comm_set_errhandler" (H, H) -> Code;
+        type_contiguous "MPI_Type_contiguous" (c_int, H, *mut H) -> Code;
+        type_commit "MPI_Type_commit" (*mut H) -> Code;
+        type_free "MPI_Type_free" (*mut H) -> Code;
+        op_create "MPI_Op_create" (Combine, c_int, *mut H) -> Code;
+        op_free "MPI_Op_free" (*mut H) -> Code;
+        broadcast "MPI_Ibcast" (DataMut, c_int, H, c_int, H, *mut H) -> Code;
+        all_reduce "MPI_Iallreduce" (Data, DataMut, c_int, H, H, H, *mut H) -> Code;
+        reduce "MPI_Ireduce" (Data, DataMut, c_int, H, H, c_int, H, *mut H) -> Code;
+        all_gather "MPI_Iallgather" (Data, c_int, H, DataMut, c_int, H, H, *mut H) -> Code;
+        all_gather_v "MPI_Iallgatherv" (Data, c_int, H, DataMut, Counts, Counts, H, H, *mut H) -> Code;
+        reduce_scatter "MPI_Ireduce_scatter" (Data, DataMut, Counts, H, H, H, *mut H) -> Code;
+        gather "MPI_Igather" (Data, c_int, H, DataMut, c_int, H, c_int, H, *mut H) -> Code;
+        scatter "MPI_Iscatter" (Data, c_int, H, DataMut, c_int, H, c_int, H, *mut H) -> Code;
+        all_to_all "MPI_Ialltoall" (Data, c_int, H, DataMut, c_int, H, H, *mut H) -> Code;
+        all_to_all_v "MPI_Ialltoallv" (Data, Counts, Counts, H, DataMut, Counts, Counts, H, H, *mut H) -> Code;
+        send "MPI_Isend" (Data, c_int, H, c_int, c_int, H, *mut H) -> Code;
+        recv "MPI_Irecv" (DataMut, c_int, H, c_int, c_int, H, *mut H) -> Code;
+        test "MPI_Test" (*mut H, *mut c_int, *mut c_void) -> Code;
+    }
 }
 
 /// What differs between the families besides the handles.
@@ -162,7 +143,8 @@ impl<H: Handle> Mpi<H> {
                 "the MPI library has no function {symbol}; MPI 3.1 or newer is needed. COMITY_MPI names another library"
             ),
         };
-        let call = Functions::<H>::load(&lib).map_err(missing)?;
+        // SAFETY: these are the standard's signatures, with this family's handles; it is not unloaded.
+        let call = unsafe { Functions::<H>::load(&lib) }.map_err(missing)?;
         // Its functions are called until the process ends.
         std::mem::forget(lib);
         let version = library_version(&call);

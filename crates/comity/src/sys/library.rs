@@ -1,0 +1,134 @@
+//! Libraries found at run time: trying their names, and tables of their functions.
+
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
+use std::{
+    error::Error as _,
+    ffi::{OsStr, OsString, c_int},
+};
+
+/// Who else sees the symbols of a library.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scope {
+    /// Nobody.
+    Own,
+    /// What is loaded later, such as the library's own plugins.
+    Process,
+}
+
+/// The first library of these names that loads, with its name; otherwise each name with the loader's words.
+///
+/// # Safety
+/// Loading runs constructors: each name, where it is found, is of a library that a program may link to.
+pub(crate) unsafe fn load_first<N: AsRef<OsStr>>(
+    names: &[N],
+    scope: Scope,
+) -> Result<(Library, &OsStr), Vec<String>> {
+    let flags = match scope {
+        Scope::Own => RTLD_NOW | RTLD_LOCAL,
+        Scope::Process => RTLD_NOW | RTLD_GLOBAL,
+    };
+    let mut tried = Vec::new();
+    for name in names.iter().map(AsRef::as_ref) {
+        // SAFETY: the caller's promise.
+        match unsafe { Library::open(Some(name), flags as c_int) } {
+            Ok(lib) => return Ok((lib, name)),
+            Err(e) => {
+                // The error itself says no more than that it failed.
+                let why = e.source().map_or_else(|| e.to_string(), ToString::to_string);
+                tried.push(format!("{} ({why})", name.to_string_lossy()));
+            }
+        }
+    }
+    Err(tried)
+}
+
+/// The name that the user gave in `variable`, if any.
+pub(crate) fn named(variable: &str) -> Option<OsString> {
+    std::env::var_os(variable).filter(|n| !n.is_empty())
+}
+
+/// A table of a library's functions, all of which it must have:
+///
+/// ```text
+/// functions! {
+///     /// The driver's functions.
+///     pub(super) struct Functions {
+///         init "cuInit" (c_uint) -> Code;
+///     }
+/// }
+/// // SAFETY: these are the signatures of the library's header.
+/// let call = unsafe { Functions::load(&lib) }.map_err(|missing| ...)?;
+/// ```
+///
+/// `struct Functions<H>` takes one type, for libraries whose handles differ.
+macro_rules! functions {
+    (
+        $(#[$about:meta])*
+        $vis:vis struct $name:ident $(<$handle:ident>)? {
+            $($field:ident $symbol:literal ($($arg:ty),* $(,)?) $(-> $out:ty)?;)*
+        }
+    ) => {
+        $(#[$about])*
+        $vis struct $name $(<$handle>)? {
+            // SAFETY: each is called with what the library's header says it takes, where the call stands.
+            $($vis $field: unsafe extern "C" fn($($arg),*) $(-> $out)?,)*
+        }
+
+        impl $(<$handle>)? $name $(<$handle>)? {
+            /// The name of the first that is missing is the error.
+            ///
+            /// # Safety
+            /// The signatures are the library's, and it stays loaded while they are called.
+            unsafe fn load(lib: &::libloading::os::unix::Library) -> ::std::result::Result<Self, &'static str> {
+                Ok(Self {
+                    $($field: {
+                        // SAFETY: the caller's promise.
+                        let f = unsafe { lib.get(concat!($symbol, "\0").as_bytes()) };
+                        *f.map_err(|_| $symbol)?
+                    },)*
+                })
+            }
+        }
+    };
+}
+pub(crate) use functions;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::c_char;
+
+    functions! {
+        /// Also with a type of handle.
+        struct Text<H> {
+            length "strlen" (H) -> usize;
+        }
+    }
+
+    functions! {
+        #[allow(dead_code)]
+        struct Odd {
+            length "strlen" (*const c_char) -> usize;
+            odd "no_such_function_of_anyone" ();
+        }
+    }
+
+    #[test]
+    fn functions_are_called_and_the_missing_one_is_named() {
+        let lib = Library::this();
+        // SAFETY: C's own signature, and what is called is a text.
+        let length = unsafe { Text::<*const c_char>::load(&lib).map(|t| (t.length)(c"four".as_ptr())) };
+        assert_eq!(length, Ok(4));
+        // SAFETY: C's own signature; the other is not there.
+        let odd = unsafe { Odd::load(&lib) };
+        assert_eq!(odd.err(), Some("no_such_function_of_anyone"));
+    }
+
+    #[test]
+    fn every_name_that_was_tried_is_told() {
+        // SAFETY: there is no such library.
+        let tried = unsafe { load_first(&["libno-such-1.so", "libno-such-2.so"], Scope::Own) }.err();
+        let tried = tried.unwrap_or_default();
+        assert!(tried.len() == 2 && tried[0].starts_with("libno-such-1.so ("), "{tried:?}");
+    }
+}

@@ -1,0 +1,76 @@
+//! What goes wrong on purpose.
+//!
+//! ```text
+//!   init-hang@R     rank R never comes out of ncclCommInitRankConfig
+//!   init-error@R    rank R's ncclCommInitRankConfig fails
+//!   stall@R:N       rank R's Nth piece of work never ends
+//!   async@R:N       the same, and ncclCommGetAsyncError tells of it
+//!   die@R:N         rank R's process is killed at its Nth piece of work
+//! ```
+
+use std::{
+    env,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    InitHang,
+    InitError,
+    Stall,
+    Async,
+    Die,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Fault {
+    kind: Kind,
+    rank: usize,
+    at: u64,
+}
+
+fn parse(text: &str) -> Option<Fault> {
+    let (kind, place) = text.split_once('@')?;
+    let (rank, at) = place.split_once(':').unwrap_or((place, "0"));
+    let kind = match kind {
+        "init-hang" => Kind::InitHang,
+        "init-error" => Kind::InitError,
+        "stall" => Kind::Stall,
+        "async" => Kind::Async,
+        "die" => Kind::Die,
+        _ => return None,
+    };
+    Some(Fault { kind, rank: rank.parse().ok()?, at: at.parse().ok()? })
+}
+
+fn wanted() -> Option<Fault> {
+    static WANTED: OnceLock<Option<Fault>> = OnceLock::new();
+    *WANTED.get_or_init(|| {
+        let text = env::var("SOFTNCCL_FAULT").ok()?;
+        // A test that asks for what there is not must not pass for that.
+        Some(parse(&text).unwrap_or_else(|| panic!("SOFTNCCL_FAULT={text} is no fault")))
+    })
+}
+
+/// Whether making a communicator goes wrong for `rank`.
+pub(crate) fn at_init(rank: usize) -> Option<Kind> {
+    let fault = wanted().filter(|f| f.rank == rank)?;
+    matches!(fault.kind, Kind::InitHang | Kind::InitError).then_some(fault.kind)
+}
+
+/// Whether `rank`'s next piece of work goes wrong. Counts.
+pub(crate) fn at_work(rank: usize) -> Option<Kind> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let n = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
+    let fault = wanted().filter(|f| f.rank == rank && f.at == n)?;
+    matches!(fault.kind, Kind::Stall | Kind::Async | Kind::Die).then_some(fault.kind)
+}
+
+/// A number from the environment.
+pub(crate) fn number(name: &str) -> Option<i32> {
+    let text = env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}

@@ -1,0 +1,223 @@
+//! Devices: the list, opening, and what they say of themselves.
+
+use super::{Context, Device, export, operations, refused, set_errno, shared, text, world};
+use crate::{
+    abi::{
+        IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096,
+        IBV_NODE_CA, IBV_PORT_ACTIVE, IBV_PORT_DOWN, IBV_TRANSPORT_IB, Mutex, ibv_context, ibv_device,
+        ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_port_attr,
+    },
+    config::guid,
+    pair::Errno,
+};
+use libc::{EINVAL, EMFILE, ENODATA, c_char, c_int};
+use std::{
+    mem::{MaybeUninit, offset_of},
+    os::{fd::AsRawFd, unix::net::UnixStream},
+    ptr,
+    sync::OnceLock,
+};
+
+/// As Thunderbolt devices are reported to call theirs.
+const TRANSPORT_THUNDERBOLT: c_int = 100;
+
+/// The addresses of the devices and a null, which stay for good.
+struct List(Box<[usize]>);
+
+fn list() -> Result<&'static List, Errno> {
+    static LIST: OnceLock<List> = OnceLock::new();
+    if let Err(e) = shared() {
+        eprintln!("softverbs: {e}");
+        return Err(Errno(EINVAL));
+    }
+    Ok(LIST.get_or_init(|| {
+        let config = world().host.config.clone();
+        let devices = config.devices.iter().enumerate().map(|(index, device)| {
+            let ibv = ibv_device {
+                _ops: [None; 2],
+                node_type: IBV_NODE_CA,
+                transport_type: if config.apple() { TRANSPORT_THUNDERBOLT } else { IBV_TRANSPORT_IB },
+                name: text(&device.name),
+                dev_name: text(&format!("uverbs{index}")),
+                dev_path: text("/nonexistent"),
+                ibdev_path: text("/nonexistent"),
+            };
+            ptr::from_mut(Box::leak(Box::new(Device { ibv, index }))).expose_provenance()
+        });
+        List(devices.chain([0]).collect())
+    }))
+}
+
+export! {
+    "IBVERBS_1.1" fn ibv_get_device_list(count: Option<&mut c_int>) -> *mut *mut ibv_device {
+        match list() {
+            Ok(list) => {
+                if let Some(count) = count {
+                    *count = (list.0.len() - 1) as c_int;
+                }
+                let copy: Box<[*mut ibv_device]> =
+                    list.0.iter().map(|&address| ptr::with_exposed_provenance_mut(address)).collect();
+                // A few words for each call stay behind: the length, which freeing needs, is not told.
+                Box::leak(copy).as_mut_ptr()
+            }
+            Err(e) => {
+                if let Some(count) = count {
+                    *count = 0;
+                }
+                refused(e)
+            }
+        }
+    }
+    "IBVERBS_1.1" fn ibv_free_device_list(_list: *mut *mut ibv_device) {}
+    "IBVERBS_1.1" fn ibv_get_device_name(device: &ibv_device) -> *const c_char {
+        device.name.as_ptr()
+    }
+    "IBVERBS_1.1" fn ibv_get_device_guid(device: &Device) -> u64 {
+        world().host.config.devices.get(device.index).map_or(0, |d| guid(d.address)).to_be()
+    }
+    "IBVERBS_1.9" fn ibv_get_device_index(device: &Device) -> c_int {
+        device.index as c_int
+    }
+    "IBVERBS_1.1" fn ibv_open_device(device: &Device) -> *mut Context {
+        let Ok(events) = UnixStream::pair() else { return refused(Errno(EMFILE)) };
+        let ibv = ibv_context {
+            device: &raw const device.ibv,
+            ops: operations(),
+            cmd_fd: -1,
+            async_fd: events.0.as_raw_fd(),
+            num_comp_vectors: 1,
+            mutex: Mutex::default(),
+            abi_compat: ptr::null_mut(),
+        };
+        Box::into_raw(Box::new(Context { ibv, device: device.index, events }))
+    }
+    "IBVERBS_1.1" fn ibv_close_device(context: Box<Context>) -> c_int {
+        drop(context);
+        0
+    }
+    "IBVERBS_1.1" fn ibv_query_device(context: &Context, attr: &mut MaybeUninit<ibv_device_attr>) -> c_int {
+        let world = world();
+        let config = &world.host.config;
+        let Some(device) = config.devices.get(context.device) else { return EINVAL };
+        let int = |n: usize| c_int::try_from(n).unwrap_or(c_int::MAX);
+        // SAFETY: numbers only.
+        let zero: ibv_device_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+        attr.write(ibv_device_attr {
+            fw_ver: text("softverbs"),
+            node_guid: guid(device.address).to_be(),
+            sys_image_guid: guid(device.address).to_be(),
+            max_mr_size: u64::MAX,
+            page_size_cap: 0xffff_f000,
+            vendor_id: 0x5356,
+            vendor_part_id: 1,
+            max_qp: int(config.most_pairs),
+            max_qp_wr: config.most_work as c_int,
+            max_sge: if config.apple() { 1 } else { 16 },
+            max_cq: 1024,
+            max_cqe: 1 << 20,
+            max_mr: int(config.most_regions),
+            max_pd: 1024,
+            max_qp_rd_atom: 16,
+            max_qp_init_rd_atom: 16,
+            max_res_rd_atom: 256,
+            max_pkeys: 1,
+            phys_port_cnt: 1,
+            ..zero
+        });
+        0
+    }
+    // The exported function knows the fields up to `flags` only: those of the library's first version.
+    "IBVERBS_1.1" fn ibv_query_port(context: &Context, port: u8, attr: *mut u8) -> c_int {
+        let world = world();
+        let config = &world.host.config;
+        let Some(device) = config.devices.get(context.device).filter(|_| port == 1) else {
+            set_errno(EINVAL);
+            return EINVAL;
+        };
+        let [_, _, c, d] = device.address.octets();
+        let values = ibv_port_attr {
+            state: if config.down(&[device.address]) { IBV_PORT_DOWN } else { IBV_PORT_ACTIVE },
+            max_mtu: IBV_MTU_4096,
+            active_mtu: if config.apple() { IBV_MTU_4096 } else { IBV_MTU_1024 },
+            gid_tbl_len: config.gids(context.device).len() as c_int,
+            max_msg_sz: u32::try_from(config.most_bytes).unwrap_or(u32::MAX),
+            pkey_tbl_len: 1,
+            lid: if config.apple() { 0 } else { u16::from_be_bytes([c, d]) },
+            max_vl_num: 1,
+            active_width: 2,
+            active_speed: 32,
+            phys_state: 5,
+            // Nothing says which one Apple's has; addressing is by GID, as on Ethernet.
+            link_layer: if config.apple() { IBV_LINK_LAYER_ETHERNET } else { IBV_LINK_LAYER_INFINIBAND },
+            ..ibv_port_attr::default()
+        };
+        let known = offset_of!(ibv_port_attr, port_cap_flags2);
+        // SAFETY: the caller gives room for at least the fields of the first version.
+        unsafe { ptr::copy_nonoverlapping((&raw const values).cast(), attr, known) };
+        0
+    }
+    "IBVERBS_1.1" fn ibv_query_gid(context: &Context, port: u8, index: c_int, gid: &mut MaybeUninit<ibv_gid>) -> c_int {
+        match gid_of(context, port.into(), usize::try_from(index).unwrap_or(usize::MAX)) {
+            Some(raw) => {
+                gid.write(ibv_gid { raw });
+                0
+            }
+            None => {
+                set_errno(EINVAL);
+                -1
+            }
+        }
+    }
+    "IBVERBS_1.11" fn _ibv_query_gid_ex(
+        context: &Context,
+        port: u32,
+        index: u32,
+        entry: &mut MaybeUninit<ibv_gid_entry>,
+        _flags: u32,
+        size: usize,
+    ) -> c_int {
+        if size < size_of::<ibv_gid_entry>() {
+            return EINVAL;
+        }
+        let Some(raw) = gid_of(context, port, index as usize) else { return ENODATA };
+        let gid_type = if raw[0] == 0 { IBV_GID_TYPE_ROCE_V2 } else { 0 };
+        entry.write(ibv_gid_entry { gid: ibv_gid { raw }, gid_index: index, port_num: port, gid_type, ndev_ifindex: 0 });
+        0
+    }
+    "IBVERBS_PRIVATE_34" fn ibv_query_gid_type(context: &Context, port: u8, index: u32, kind: &mut c_int) -> c_int {
+        // Of the kernel's numbers: 0 for InfiniBand and RoCE v1, 1 for v2.
+        match gid_of(context, port.into(), index as usize) {
+            Some(raw) => {
+                *kind = (raw[0] == 0).into();
+                0
+            }
+            None => -1,
+        }
+    }
+    "IBVERBS_1.1" fn ibv_query_pkey(_context: &Context, _port: u8, _index: c_int, key: &mut u16) -> c_int {
+        *key = 0xffff;
+        0
+    }
+    "IBVERBS_1.5" fn ibv_get_pkey_index(_context: &Context, _port: u8, _key: u16) -> c_int {
+        0
+    }
+    // Waits for an event that never comes, as with a device to which nothing happens.
+    "IBVERBS_1.1" fn ibv_get_async_event(context: &Context, _event: *mut u8) -> c_int {
+        use std::io::Read;
+        let _ = (&context.events.0).read(&mut [0]);
+        -1
+    }
+    "IBVERBS_1.1" fn ibv_ack_async_event(_event: *mut u8) {}
+    "IBVERBS_1.1" fn ibv_fork_init() -> c_int {
+        0
+    }
+}
+
+fn gid_of(context: &Context, port: u32, index: usize) -> Option<[u8; 16]> {
+    world().host.config.gids(context.device).get(index).copied().filter(|_| port == 1)
+}
+
+/// For the objects of an open device.
+pub(super) fn ibv(context: &Context) -> *const ibv_context {
+    &raw const context.ibv
+}

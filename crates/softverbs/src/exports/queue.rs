@@ -1,0 +1,107 @@
+//! Completion queues and completion channels.
+
+use super::{Channel, Context, device::ibv, export, keep, keep_moving, refused, set_errno, world};
+use crate::{
+    abi::{Condition, Mutex, ibv_comp_channel, ibv_cq, ibv_wc},
+    pair::Errno,
+    queue::{self, Armed},
+    thread,
+};
+use libc::{EAGAIN, EINVAL, EMFILE, ENOSYS, c_int, c_uint, c_void};
+use std::{
+    io::Read,
+    os::{fd::AsRawFd, unix::net::UnixStream},
+    ptr,
+    sync::Arc,
+};
+
+export! {
+    "IBVERBS_1.0" fn ibv_create_comp_channel(context: &Context) -> *mut Channel {
+        if world().host.config.quirks.no_channel {
+            return refused(Errno(ENOSYS));
+        }
+        let Ok((reader, writer)) = UnixStream::pair() else { return refused(Errno(EMFILE)) };
+        if writer.set_nonblocking(true).is_err() {
+            return refused(Errno(EMFILE));
+        }
+        let ibv = ibv_comp_channel { context: ibv(context), fd: reader.as_raw_fd(), refcnt: 0 };
+        Box::into_raw(Box::new(Channel { ibv, reader, writer: Arc::new(writer) }))
+    }
+    "IBVERBS_1.0" fn ibv_destroy_comp_channel(channel: Box<Channel>) -> c_int {
+        // Queues that tell on it keep the writing end, so that none writes to a stranger.
+        drop(channel);
+        0
+    }
+    "IBVERBS_1.1" fn ibv_create_cq(
+        context: &Context,
+        entries: c_int,
+        cookie: *mut c_void,
+        channel: Option<&Channel>,
+        _vector: c_int,
+    ) -> *mut ibv_cq {
+        let Some(capacity) = usize::try_from(entries).ok().filter(|n| (1..=1 << 20).contains(n)) else {
+            return refused(Errno(EINVAL));
+        };
+        let mut world = world();
+        let handle = world.create_queue(capacity);
+        let made = Box::into_raw(Box::new(ibv_cq {
+            context: ibv(context),
+            channel: channel.map_or(ptr::null(), |c| &raw const c.ibv),
+            cq_context: cookie,
+            handle,
+            cqe: entries,
+            mutex: Mutex::default(),
+            cond: Condition::default(),
+            comp_events_completed: 0,
+            async_events_completed: 0,
+        }));
+        if let Some(channel) = channel {
+            let cookie = made.expose_provenance() as u64;
+            world.tell(handle, queue::Channel { to: Arc::clone(&channel.writer), cookie });
+        }
+        made
+    }
+    "IBVERBS_1.1" fn ibv_destroy_cq(queue: Box<ibv_cq>) -> c_int {
+        let result = world().destroy_queue(queue.handle);
+        keep(queue, result)
+    }
+    "IBVERBS_1.1" fn ibv_get_cq_event(channel: &Channel, queue: &mut *mut ibv_cq, cookie: &mut *mut c_void) -> c_int {
+        let mut address = [0; 8];
+        // Written as a whole, so it comes as a whole.
+        if let Err(e) = (&channel.reader).read_exact(&mut address) {
+            set_errno(e.raw_os_error().unwrap_or(EAGAIN));
+            return -1;
+        }
+        *queue = ptr::with_exposed_provenance_mut(u64::from_ne_bytes(address) as usize);
+        // SAFETY: events are of queues that are there: one with events that nobody acknowledged is not destroyed.
+        *cookie = unsafe { (**queue).cq_context };
+        0
+    }
+    "IBVERBS_1.1" fn ibv_ack_cq_events(queue: &ibv_cq, events: c_uint) {
+        world().acknowledge(queue.handle, events);
+    }
+}
+
+pub(super) extern "C" fn poll_cq(queue: &ibv_cq, most: c_int, to: *mut ibv_wc) -> c_int {
+    thread::polled();
+    let mut at = 0;
+    let count = world().poll(queue.handle, usize::try_from(most).unwrap_or(0), |wc| {
+        // SAFETY: the caller gives room for `most` completions, and no more come.
+        unsafe { to.add(at).write(wc) };
+        at += 1;
+    });
+    if count == Some(0) {
+        // Here the other end may wait for this very processor.
+        std::thread::yield_now();
+    }
+    count.map_or(-1, |n| n as c_int)
+}
+
+pub(super) extern "C" fn req_notify_cq(queue: &ibv_cq, solicited_only: c_int) -> c_int {
+    let mut world = world();
+    world.arm(queue.handle, if solicited_only == 0 { Armed::Any } else { Armed::Solicited });
+    thread::armed();
+    drop(world);
+    keep_moving();
+    0
+}

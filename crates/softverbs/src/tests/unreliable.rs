@@ -1,0 +1,156 @@
+//! UC as the specification has it.
+
+use super::*;
+use crate::abi::{IBV_WC_GENERAL_ERR, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR};
+use libc::{EINVAL, ENOMEM};
+
+#[test]
+fn messages_land_in_the_receives_in_order() {
+    let (mut a, mut b) = connected(IBV_QPT_UC, &[], &[]);
+    a.memory[..4].copy_from_slice(b"abcd");
+    b.receive(1, 100, 8).unwrap();
+    b.receive(2, 200, 8).unwrap();
+    a.post(8, 0, 2).unwrap();
+    a.post(9, 2, 2).unwrap();
+    until(&mut a, &mut b, |a, b| a.seen.len() == 2 && b.seen.len() == 2);
+    assert_eq!((a.ended(), b.ended()), (vec![(8, 0), (9, 0)], vec![(1, 0), (2, 0)]));
+    assert_eq!((&b.memory[100..103], &b.memory[200..203]), (&b"ab\0"[..], &b"cd\0"[..]));
+    assert_eq!((b.seen[0].byte_len, b.seen[0].qp_num, b.seen[0].src_qp), (2, b.pair, a.pair));
+}
+
+#[test]
+fn a_message_without_a_receive_is_lost_and_nobody_is_told() {
+    let (mut a, mut b) = connected(IBV_QPT_UC, &[], &[]);
+    a.memory[..2].copy_from_slice(b"xy");
+    a.post(1, 0, 1).unwrap();
+    for_a_while(&mut a, &mut b);
+    assert_eq!(a.ended(), [(1, 0)]);
+    b.receive(2, 0, 8).unwrap();
+    a.post(3, 1, 1).unwrap();
+    until(&mut a, &mut b, |_, b| !b.seen.is_empty());
+    assert_eq!(b.memory[0], b'y');
+}
+
+#[test]
+fn a_message_too_long_ends_the_receiver() {
+    let (mut a, mut b) = connected(IBV_QPT_UC, &[], &[]);
+    b.receive(1, 0, 8).unwrap();
+    b.receive(2, 8, 8).unwrap();
+    a.post(3, 0, 9).unwrap();
+    until(&mut a, &mut b, |_, b| b.seen.len() == 2);
+    assert_eq!(b.ended(), [(1, IBV_WC_LOC_LEN_ERR), (2, IBV_WC_WR_FLUSH_ERR)]);
+}
+
+#[test]
+fn memory_is_checked_when_it_is_used() {
+    let (mut a, mut b) = connected(IBV_QPT_UC, &[], &[]);
+    b.receive(1, 0, 8).unwrap();
+    a.key ^= 0x40;
+    a.post(2, 0, 8).unwrap();
+    until(&mut a, &mut b, |a, _| !a.seen.is_empty());
+    assert_eq!(a.ended(), [(2, IBV_WC_LOC_PROT_ERR)]);
+    assert_eq!(a.post(3, 0, 8), Ok(()), "an ended pair takes requests, and flushes them");
+    until(&mut a, &mut b, |a, _| a.seen.len() == 2);
+    assert_eq!(a.ended()[1], (3, IBV_WC_WR_FLUSH_ERR));
+}
+
+#[test]
+fn a_peer_that_died_is_silence() {
+    let (mut a, mut b) = connected(IBV_QPT_UC, &[], &[]);
+    b.receive(1, 0, 8).unwrap();
+    a.receive(2, 0, 8).unwrap();
+    a.post(3, 0, 8).unwrap();
+    until(&mut a, &mut b, |a, b| a.seen.len() + b.seen.len() == 2);
+    drop(b);
+    let mut nobody = End::new(IBV_QPT_UC, &[]);
+    for id in 4..7 {
+        a.post(id, 0, 8).unwrap();
+        for_a_while(&mut a, &mut nobody);
+    }
+    assert_eq!(a.ended(), [(3, 0), (4, 0), (5, 0), (6, 0)], "sent into the void, and still receiving");
+}
+
+#[test]
+fn steps_have_their_order_and_their_attributes() {
+    let mut a = End::new(IBV_QPT_UC, &[]);
+    assert_eq!(a.receive(1, 0, 8), Err(Errno(EINVAL)), "a pair that was just made takes nothing");
+    assert_eq!(a.ready_to_send(7), Err(Errno(EINVAL)));
+    a.init().unwrap();
+    assert_eq!(a.receive(1, 0, 8), Ok(()));
+    assert_eq!(a.post(1, 0, 8), Err(Errno(EINVAL)));
+    assert_eq!(a.ready_to_receive([0; 16], 5), Err(Errno(EINVAL)), "not an IPv4-mapped GID");
+    let attr = ibv_qp_attr { qp_state: IBV_QPS_RTR, path_mtu: IBV_MTU_1024, ..ibv_qp_attr::default() };
+    assert_eq!(a.step(attr, IBV_QP_PATH_MTU), Err(Errno(EINVAL)), "attributes are missing");
+}
+
+#[test]
+fn depths_are_kept_until_completions_are_polled() {
+    let (mut a, mut b) = connected(IBV_QPT_UC, &[], &[]);
+    for id in 0..64 {
+        a.post(id, 0, 8).unwrap();
+        a.world.progress(a.pair);
+    }
+    assert_eq!(a.post(64, 0, 8), Err(Errno(ENOMEM)));
+    until(&mut a, &mut b, |a, _| !a.seen.is_empty());
+    assert_eq!(a.post(64, 0, 8), Ok(()));
+}
+
+#[test]
+fn a_channel_tells_of_completions_once_for_each_arming() {
+    use crate::queue::{Armed, Channel};
+    use std::{io::Read, os::unix::net::UnixStream, sync::Arc};
+    let (mut a, mut b) = connected(IBV_QPT_UC, &[], &[]);
+    let (mut reader, writer) = UnixStream::pair().unwrap();
+    reader.set_nonblocking(true).unwrap();
+    b.world.tell(b.queue, Channel { to: Arc::new(writer), cookie: 77 });
+    b.world.arm(b.queue, Armed::Any);
+    b.receive(1, 0, 8).unwrap();
+    b.receive(2, 0, 8).unwrap();
+    a.post(3, 0, 8).unwrap();
+    a.post(4, 0, 8).unwrap();
+    until(&mut a, &mut b, |_, b| b.seen.len() == 2);
+    let mut event = [0; 8];
+    reader.read_exact(&mut event).unwrap();
+    assert_eq!(u64::from_ne_bytes(event), 77);
+    assert!(reader.read_exact(&mut event).is_err(), "the second completion found the queue not armed");
+    b.world.destroy_pair(b.pair).unwrap();
+    assert!(b.world.destroy_queue(b.queue).is_err(), "an event was not acknowledged");
+    b.world.acknowledge(b.queue, 1);
+    b.world.destroy_queue(b.queue).unwrap();
+}
+
+#[test]
+fn quirks_strike() {
+    let mut a = End::new(IBV_QPT_UC, &[("QUIRKS", "recv_needs_rts")]);
+    a.init().unwrap();
+    assert_eq!(a.receive(1, 0, 8), Err(Errno(EINVAL)));
+    a.ready_to_receive(a.gid(), 9).unwrap();
+    a.ready_to_send(7).unwrap();
+    assert_eq!(a.receive(1, 0, 8), Ok(()));
+
+    let mut world = World::new(config(&[("QUIRKS", "mr_needs_remote")]));
+    let domain = world.create_domain(0).unwrap();
+    let region = |access| Region { device: 0, domain, start: 4096, length: 8, access };
+    assert_eq!(world.register(region(1)), Err(Errno(EINVAL)));
+    assert!(world.register(region(7)).is_ok());
+
+    let (mut a, mut b) = connected(IBV_QPT_UC, &[], &[("QUIRKS", "wc_err=3")]);
+    for id in 0..4 {
+        b.receive(id, 0, 8).unwrap();
+        a.post(id, 0, 8).unwrap();
+    }
+    until(&mut a, &mut b, |_, b| b.seen.len() == 4);
+    assert_eq!(b.ended(), [(0, 0), (1, 0), (2, IBV_WC_GENERAL_ERR), (3, 0)]);
+}
+
+#[test]
+fn objects_in_use_are_not_destroyed() {
+    let mut a = End::new(IBV_QPT_UC, &[]);
+    assert!(a.world.destroy_domain(a.domain).is_err() && a.world.destroy_queue(a.queue).is_err());
+    a.world.destroy_pair(a.pair).unwrap();
+    assert!(a.world.destroy_domain(a.domain).is_err(), "a region is left");
+    a.world.deregister(a.key).unwrap();
+    a.world.destroy_queue(a.queue).unwrap();
+    a.world.destroy_domain(a.domain).unwrap();
+    assert!(a.world.destroy_domain(a.domain).is_err() && a.world.destroy_pair(a.pair).is_err());
+}

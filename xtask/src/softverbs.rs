@@ -1,0 +1,22 @@
+//! The software RDMA device, built and laid out under the names that programs load.
+
+use crate::{child::Task, place::built};
+use std::{env::consts::DLL_SUFFIX, fs, path::Path};
+
+/// What programs ask for: rdma-core's name, and the one on macOS.
+const NAMES: [&str; 2] = ["libibverbs.so.1", "librdma.dylib"];
+
+/// Build it, and put it into `folder`, for `LD_LIBRARY_PATH`.
+pub(crate) fn lay_out(folder: &Path) -> Result<(), String> {
+    Task::cargo().args(["build", "-p", "softverbs"]).limit(600).run()?;
+    let library = built("debug", &format!("libsoftverbs{DLL_SUFFIX}"));
+    fs::create_dir_all(folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+    for name in NAMES {
+        let to = folder.join(name);
+        // A new file in the old one's place: a program that has the old one open keeps it.
+        let fresh = folder.join(format!("{name}.new"));
+        let copied = fs::copy(&library, &fresh).and_then(|_| fs::rename(&fresh, &to));
+        copied.map_err(|e| format!("cannot copy {} to {}: {e}", library.display(), to.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! One suite over every way that data can travel: `comity check`, a row for each link and backend.
+//!
+//! A row says how many ranks, by which variables and flags the ranks take that way, and what rank 0's first line then has
+//! to say: nothing may fall back to another way in silence. A new link or backend is a new row here.
+
+use super::{
+    Done, Outcome, missing,
+    processes::{QUICK, comity, timed},
+};
+use crate::{
+    child::Task,
+    place::{built, program},
+};
+use std::{collections::BTreeMap, path::Path};
+
+/// Variables for the ranks.
+type Vars = Vec<(&'static str, String)>;
+
+#[derive(Debug)]
+struct Row {
+    name: &'static str,
+    /// A job for each of these numbers of ranks.
+    ranks: &'static [usize],
+    /// Of `comity launch`, and of `comity check`.
+    launch: &'static [&'static str],
+    check: &'static [&'static str],
+    /// What must be there first; the variables, or why the row cannot run here.
+    vars: fn() -> Result<Vars, Lack>,
+    /// Ranks go to hosts of this many by name, which share memory with no other.
+    per_host: Option<usize>,
+    /// Words of the first line, for two ranks or more.
+    says: &'static str,
+}
+
+#[derive(Debug)]
+enum Lack {
+    /// A program is not installed.
+    Missing(String),
+    Broken(String),
+}
+
+const ROW: Row =
+    Row { name: "", ranks: &[], launch: &[], check: &[], vars: || Ok(Vec::new()), per_host: None, says: "" };
+
+/// MPI's ranks spin while they wait, so four of them are slow on two cores.
+const FEW: &[&str] = &[
+    "--ops",
+    "all_reduce,all_gather,reduce_scatter,all_to_all,send,split,spawn",
+    "--dtypes",
+    "bf16,f32,bool,c64",
+];
+
+const ROWS: &[Row] = &[
+    Row {
+        name: "shared memory",
+        ranks: &[1, 2, 3, 4, 5, 8],
+        vars: || Ok(vec![("COMITY_LINKS", "shm".into())]),
+        says: "links shm",
+        ..ROW
+    },
+    Row {
+        name: "TCP",
+        ranks: &[1, 2, 3, 4, 5, 8],
+        vars: || Ok(vec![("COMITY_LINKS", "tcp".into())]),
+        says: "links tcp",
+        ..ROW
+    },
+    Row {
+        name: "TCP, 3 connections",
+        ranks: &[3],
+        vars: || Ok(vec![("COMITY_LINKS", "tcp".into()), ("COMITY_CONNECTIONS", "3".into())]),
+        says: "links tcp",
+        ..ROW
+    },
+    Row {
+        name: "TCP, encrypted",
+        ranks: &[2],
+        vars: || Ok(vec![("COMITY_LINKS", "tcp".into()), ("COMITY_SECURE", "data".into())]),
+        says: "links tcp",
+        ..ROW
+    },
+    Row { name: "two to a host", ranks: &[3, 5, 8], per_host: Some(2), says: "links shm and tcp", ..ROW },
+    Row {
+        name: "Open MPI",
+        ranks: &[2],
+        launch: &["--backend", "mpi"],
+        vars: open_mpi,
+        says: "links mpi",
+        ..ROW
+    },
+    Row {
+        name: "Open MPI, some of it",
+        ranks: &[4],
+        launch: &["--backend", "mpi"],
+        check: FEW,
+        vars: open_mpi,
+        says: "links mpi",
+        ..ROW
+    },
+    Row { name: "MPICH", ranks: &[2], launch: &["--backend", "mpi"], vars: mpich, says: "links mpi", ..ROW },
+    Row {
+        name: "MPICH, some of it",
+        ranks: &[4],
+        launch: &["--backend", "mpi"],
+        check: FEW,
+        vars: mpich,
+        says: "links mpi",
+        ..ROW
+    },
+    Row {
+        name: "NCCL's stand-in",
+        ranks: &[2, 4],
+        check: &["--device", "cuda"],
+        vars: softnccl,
+        says: "ranks on 1 host",
+        ..ROW
+    },
+];
+
+fn open_mpi() -> Result<Vars, Lack> {
+    mpi("mpirun.openmpi")
+}
+
+fn mpich() -> Result<Vars, Lack> {
+    mpi("mpiexec.mpich")
+}
+
+fn mpi(launcher: &str) -> Result<Vars, Lack> {
+    match program(launcher) {
+        Some(_) => Ok(vec![("COMITY_MPIRUN", launcher.into())]),
+        None => Err(Lack::Missing(format!("{launcher} is not installed"))),
+    }
+}
+
+/// The library that stands in for NCCL and the driver.
+fn softnccl() -> Result<Vars, Lack> {
+    if !cfg!(target_os = "linux") {
+        return Err(Lack::Missing("NCCL's stand-in is for Linux".into()));
+    }
+    Task::cargo().args(["build", "-p", "softnccl"]).limit(600).run().map_err(Lack::Broken)?;
+    let library = built("debug", "libsoftnccl.so").display().to_string();
+    Ok(vec![("COMITY_NCCL", library.clone()), ("COMITY_CUDA", library)])
+}
+
+pub(super) fn run() -> Outcome {
+    let comity = comity()?;
+    let (mut ran, mut lacking) = (Vec::new(), BTreeMap::new());
+    for row in ROWS {
+        match (row.vars)() {
+            Ok(vars) => {
+                for &n in row.ranks {
+                    one(row, n, &vars, &comity)?;
+                }
+                ran.push(row.name);
+            }
+            Err(Lack::Missing(why)) => {
+                println!("{}: not run: {why}", row.name);
+                lacking.insert(row.name, why);
+            }
+            Err(Lack::Broken(e)) => return Err(e),
+        }
+    }
+    if lacking.is_empty() {
+        return Ok(Done::Passed(ran.join("; ")));
+    }
+    let lacking: Vec<_> = lacking.into_iter().map(|(name, why)| format!("{name} ({why})")).collect();
+    missing(format!("right: {}; not run: {}", ran.join("; "), lacking.join("; ")))
+}
+
+fn one(row: &Row, n: usize, vars: &Vars, comity: &Path) -> Result<(), String> {
+    let seconds = QUICK.to_string();
+    let task = Task::new(comity).args(["launch", "-n", &n.to_string()]).args(row.launch);
+    // An MPI job ends by the launcher of its MPI.
+    let task = if row.launch.is_empty() { task.args(["--timeout", &seconds]) } else { task };
+    let task = match row.per_host {
+        None => task.args(["--"]).args([comity]),
+        Some(k) => {
+            let script = format!("COMITY_HOST=h$((COMITY_RANK / {k})) exec \"$0\" \"$@\"");
+            task.args(["--", "sh", "-c", &script]).args([comity])
+        }
+    };
+    let task = task.args(["check", "--quick"]).args(row.check).limit(QUICK + 30);
+    let task = vars.iter().fold(task, |t, (name, value)| t.env(name, value));
+    let out = timed(&format!("{}, {n} ranks", row.name), task)?;
+    if n > 1 && !out.lines().any(|l| l.contains("comity") && l.contains(row.says)) {
+        return Err(format!("{}, {n} ranks: did not say `{}`:\n{out}", row.name, row.says));
+    }
+    if !out.contains("all ok") {
+        return Err(format!("{}, {n} ranks: did not say that all is right:\n{out}", row.name));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_runs_somewhere_and_says_how() {
+        let mut names: Vec<_> = ROWS.iter().map(|r| r.name).collect();
+        names.dedup();
+        assert_eq!(names.len(), ROWS.len());
+        assert!(ROWS.iter().all(|r| !r.ranks.is_empty() && !r.says.is_empty()));
+    }
+}

@@ -1,0 +1,135 @@
+//! RDMA without a device for it: the layouts of the C interface, and rdma-core's own programs on the software device.
+
+mod layout;
+
+use super::{Done, Outcome, missing};
+use crate::{
+    child::{Running, Task},
+    place::{Scratch, program, root},
+    softverbs,
+};
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// What describes the interface in Rust, each on its own.
+const MIRRORS: [&str; 2] = ["crates/comity/src/sys/verbs/abi.rs", "crates/softverbs/src/abi.rs"];
+const HEADER: &str = "/usr/include/infiniband/verbs.h";
+const TOOLS: [&str; 4] = ["ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong"];
+
+const DEVICES: &str = "left=127.0.0.21,right=127.0.0.22";
+
+pub(super) fn run() -> Outcome {
+    if let Some(tool) = TOOLS.into_iter().find(|t| program(t).is_none()) {
+        return missing(format!("{tool} is not installed"));
+    }
+    if !Path::new(HEADER).is_file() {
+        return missing(format!("{HEADER} is not there"));
+    }
+    let scratch = Scratch::new("rdma").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let mut lines = 0;
+    for mirror in MIRRORS.map(|m| root().join(m)) {
+        lines += layout::check(&mirror, &scratch)?;
+    }
+    println!("{lines} sizes, offsets and values are as in {HEADER}");
+    let folder = scratch.join("lib");
+    softverbs::lay_out(&folder)?;
+    let device = Device { folder };
+    device.is_shown()?;
+    let exchanges = device.exchanges()?;
+    device.refuses_rc_as_apple()?;
+    Ok(Done::Passed(format!("{lines} lines of layout, {exchanges} ping-pongs by rdma-core's programs")))
+}
+
+/// The software device, laid out in a folder.
+struct Device {
+    folder: PathBuf,
+}
+
+impl Device {
+    fn task(&self, tool: &str, args: &[&str]) -> Task {
+        let task = Task::new(tool).args(args).env("LD_LIBRARY_PATH", &self.folder);
+        task.env("SOFTVERBS_DEVICES", DEVICES).limit(30)
+    }
+
+    fn is_shown(&self) -> Result<(), String> {
+        let list = self.task("ibv_devices", &[]).run()?;
+        let info = self.task("ibv_devinfo", &["-v"]).run()?;
+        let list = ["left", "right"].map(|name| (&list, name));
+        let info = ["hca_id:\tleft", "hca_id:\tright", "PORT_ACTIVE (4)", "::ffff:127.0.0.22"]
+            .map(|words| (&info, words));
+        match list.into_iter().chain(info).find(|(text, words)| !text.contains(words)) {
+            Some((text, words)) => {
+                Err(format!("{words:?} is not in what rdma-core's programs show:\n{text}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Both programs: addressed by LID and by GID, polling and sleeping, small, large and checked byte by byte.
+    fn exchanges(&self) -> Result<usize, String> {
+        let ways: [&[&str]; 5] = [
+            &["-n", "300"],
+            &["-g", "1", "-n", "300"],
+            &["-e"],
+            &["-c"],
+            &["-s", "1048576", "-n", "40", "-c"],
+        ];
+        let mut count = 0;
+        for tool in ["ibv_rc_pingpong", "ibv_uc_pingpong"] {
+            for way in ways {
+                self.exchange(tool, way, "ib")?;
+                count += 1;
+            }
+        }
+        // One frame of 4 KiB, and an odd number of them.
+        for way in
+            [&["-g", "1", "-n", "300"][..], &["-g", "1", "-s", "12288", "-r", "300", "-n", "100", "-c"]]
+        {
+            self.exchange("ibv_uc_pingpong", way, "apple")?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn exchange(&self, tool: &str, way: &[&str], mode: &str) -> Result<(), String> {
+        let start = Instant::now();
+        let port = free_port()?.to_string();
+        let end = |device: &str, more: &[&str]| {
+            let args = [&["-d", device, "-p", &port][..], way, more].concat();
+            self.task(tool, &args).env("SOFTVERBS_MODE", mode)
+        };
+        let server: Running = end("left", &[]).start()?;
+        // The server is not listening at once, and only its client may try.
+        while let Err(e) = end("right", &["127.0.0.1"]).run() {
+            if !e.contains("Couldn't connect") || start.elapsed() > Duration::from_secs(10) {
+                return Err(e);
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        let output = server.wait()?;
+        let took = start.elapsed().as_secs_f64();
+        println!(
+            "{tool} {} ({mode}): {} {took:.1} s",
+            way.join(" "),
+            output.lines().last().unwrap_or_default()
+        );
+        Ok(())
+    }
+
+    fn refuses_rc_as_apple(&self) -> Result<(), String> {
+        match self.task("ibv_rc_pingpong", &["-g", "1"]).env("SOFTVERBS_MODE", "apple").run() {
+            Err(e) if e.contains("Couldn't create QP") => Ok(()),
+            Err(e) => Err(format!("RC in apple mode failed in another way: {e}")),
+            Ok(_) => Err("RC worked in apple mode".into()),
+        }
+    }
+}
+
+fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+    listener.map(|a| a.port()).map_err(|e| format!("no free port: {e}"))
+}

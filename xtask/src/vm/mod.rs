@@ -1,0 +1,257 @@
+//! `cargo xtask rdma-vm`: commands in a small guest with Debian's kernel, its Soft-RoCE driver and rdma-core's libraries.
+//!
+//! The kernel of the host needs no RDMA, and nothing is left on it: the guest is QEMU emulating a processor (no KVM), its whole system
+//! lies in memory, and the packages that are only unpacked stay in `target/rdma-vm` for the next time. It boots in some 10 s.
+
+mod archive;
+mod modules;
+mod parts;
+
+use crate::{
+    child::Task,
+    place::{Scratch, program},
+};
+use archive::Archive;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Programs of the host that are there in the guest too; the shell and the rest are busybox's.
+const PROGRAMS: [&str; 7] =
+    ["ip", "tc", "rdma", "ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong"];
+
+/// What rdma-core loads at run time.
+const LIBRARIES: [&str; 2] =
+    ["/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so"];
+const DRIVER: &str = "/etc/libibverbs.d/rxe.driver";
+
+/// Modules with what they need.
+const MODULES: [&str; 8] =
+    ["crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe", "dummy", "veth", "bridge", "sch_netem"];
+
+/// Seconds that the guest may take to boot and to go down, on a busy host.
+const BOOT: u64 = 120;
+
+/// Some lines of shell to run in the guest, and how long they may take.
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub(crate) script: String,
+    pub(crate) limit: u64,
+}
+
+/// How a command ended in the guest.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) code: i32,
+    pub(crate) output: String,
+    pub(crate) seconds: f64,
+}
+
+/// What the guest has besides the programs above: each of these at `/programs/NAME`.
+#[derive(Debug, Default)]
+pub(crate) struct Guest {
+    pub(crate) files: Vec<PathBuf>,
+}
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Choice {
+    files: Vec<PathBuf>,
+    limit: u64,
+    commands: Vec<String>,
+}
+
+impl Choice {
+    pub(crate) fn parse(args: &[&str]) -> Result<Self, String> {
+        let mut choice = Self { files: Vec::new(), limit: 60, commands: Vec::new() };
+        let mut args = args.iter();
+        while let Some(&arg) = args.next() {
+            match arg {
+                "--file" => choice.files.push(args.next().ok_or("--file needs a path")?.into()),
+                "--limit" => {
+                    let seconds = args.next().and_then(|s| s.parse().ok());
+                    choice.limit = seconds.ok_or("--limit needs a number of seconds")?;
+                }
+                _ if arg.starts_with('-') => return Err(format!("rdma-vm has no option {arg:?}")),
+                _ => choice.commands.push(arg.into()),
+            }
+        }
+        if choice.commands.is_empty() { Err("rdma-vm needs a command".into()) } else { Ok(choice) }
+    }
+}
+
+/// Run the commands of the command line and show how they ended.
+pub(crate) fn run(choice: Choice) -> Result<(), String> {
+    let command = |script: String| Command { script, limit: choice.limit };
+    let commands: Vec<Command> = choice.commands.into_iter().map(command).collect();
+    let answers = Guest { files: choice.files }.run(&commands)?;
+    let failed = answers.iter().filter(|a| a.code != 0).count();
+    for (command, answer) in commands.iter().zip(&answers) {
+        println!("exit code {} after {:.1} s: {}", answer.code, answer.seconds, command.script);
+    }
+    if failed == 0 { Ok(()) } else { Err(format!("{failed} of {} commands failed", answers.len())) }
+}
+
+/// Programs that have to be installed for it, and their packages.
+pub(crate) const NEEDED: [(&str, &str); 5] = [
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("rdma", "iproute2"),
+    ("ibv_rc_pingpong", "ibverbs-utils"),
+    (LIBRARIES[1], "ibverbs-providers"),
+    ("dpkg", "dpkg"),
+];
+
+/// Why there can be no guest here.
+pub(crate) fn lacking() -> Option<String> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Some("the guest is put together from Debian's packages for x86_64".into());
+    }
+    let missing: Vec<&str> =
+        NEEDED.into_iter().filter(|(name, _)| program(name).is_none()).map(|(_, package)| package).collect();
+    (!missing.is_empty()).then(|| format!("these packages are missing: {}", missing.join(" ")))
+}
+
+impl Guest {
+    /// Boot, run the commands one after the other, go down. Their output is shown as it comes.
+    pub(crate) fn run(&self, commands: &[Command]) -> Result<Vec<Answer>, String> {
+        if let Some(why) = lacking() {
+            return Err(why);
+        }
+        let parts = parts::fetch()?;
+        let scratch = Scratch::within(&parts.folder, "guest")
+            .map_err(|e| format!("cannot make a folder in {}: {e}", parts.folder.display()))?;
+        let (image, console) = (scratch.join("initrd"), scratch.join("console"));
+        self.image(&parts, commands)?.write(&image)?;
+        let all: u64 = commands.iter().map(|c| c.limit).sum();
+        let ran = qemu(&parts.kernel, &image, &console).limit(BOOT + all).echo().run();
+        let said = || fs::read_to_string(&console).unwrap_or_default();
+        let output = ran.map_err(|e| format!("{e}\nthe guest's kernel said:\n{}", said()))?;
+        answers(&output, commands.len())
+            .map_err(|e| format!("the guest ended early: {e}\nits kernel said:\n{}", said()))
+    }
+
+    fn image(&self, parts: &parts::Parts, commands: &[Command]) -> Result<Archive, String> {
+        let mut archive = Archive::default();
+        for folder in ["proc", "sys", "dev", "tmp", "bin"] {
+            archive.folder(folder);
+        }
+        archive.file("/bin/busybox", &parts.busybox, 0o755)?;
+        for name in PROGRAMS {
+            let path = program(name).ok_or_else(|| format!("{name} is not installed"))?;
+            archive.program(&format!("/programs/{name}"), &path)?;
+        }
+        for path in &self.files {
+            let name = path.file_name().and_then(|n| n.to_str());
+            let name = name.ok_or_else(|| format!("{} has no name", path.display()))?;
+            archive.program(&format!("/programs/{name}"), path)?;
+        }
+        for library in LIBRARIES {
+            archive.program(library, Path::new(library))?;
+        }
+        archive.file(DRIVER, Path::new(DRIVER), 0o644)?;
+        let mut order = String::new();
+        for module in modules::in_order(&parts.modules, &MODULES)? {
+            let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            archive.file(&format!("/modules/{name}"), &module, 0o644)?;
+            order += &format!("{name}\n");
+        }
+        archive.text("/modules/order", &order, 0o644);
+        for (i, command) in commands.iter().enumerate() {
+            archive.text(&format!("/commands/{i}"), &format!("{}{}", real_programs(), command.script), 0o644);
+        }
+        archive.text("/init", &init(commands), 0o755);
+        Ok(archive)
+    }
+}
+
+/// Two serial lines: what the commands print, and what the kernel says.
+fn qemu(kernel: &Path, image: &Path, console: &Path) -> Task {
+    let task = Task::new("qemu-system-x86_64");
+    let task = task.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1536"]);
+    let task = task.args(["-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot"]);
+    let task = task.args(["-serial", "stdio", "-serial", &format!("file:{}", console.display())]);
+    let task = task.args(["-append", "console=ttyS1 panic=1 loglevel=4"]);
+    task.args(["-kernel".as_ref(), kernel.as_os_str(), "-initrd".as_ref(), image.as_os_str()])
+}
+
+fn init(commands: &[Command]) -> String {
+    let mut text = String::from(
+        "#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/programs:/bin HOME=/tmp
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/shm
+mount -t tmpfs shm /dev/shm
+mount -t tmpfs tmp /tmp
+stty -opost < /dev/ttyS0
+exec < /dev/null > /dev/ttyS0 2>&1
+hostname guest
+while read -r module; do insmod /modules/$module || echo \"cannot load $module\"; done < /modules/order
+ip link set lo up
+uptime() { cut -d ' ' -f 1 /proc/uptime; }
+",
+    );
+    for (i, command) in commands.iter().enumerate() {
+        text += &format!(
+            "echo \"@@ {i} begins at $(uptime)\"\ntimeout -s KILL {} sh /commands/{i}\ncode=$?\necho\necho \"@@ {i} ended with $code at \
+             $(uptime)\"\n",
+            command.limit
+        );
+    }
+    text + "sync\npoweroff -f\n"
+}
+
+/// The shell would take its own `ip` for the real one.
+fn real_programs() -> String {
+    PROGRAMS.map(|name| format!("{name}() {{ /programs/{name} \"$@\"; }}\n")).concat()
+}
+
+/// Cut what came over the line into what each command said.
+fn answers(output: &str, count: usize) -> Result<Vec<Answer>, String> {
+    let mut rest = output;
+    let number = |text: &str| text.trim().parse::<f64>().ok();
+    (0..count)
+        .map(|i| {
+            let missing = |what: &str| format!("command {i} {what}");
+            let begin = format!("@@ {i} begins at ");
+            let (_, after) = rest.split_once(&begin).ok_or_else(|| missing("did not begin"))?;
+            let (since, after) = after.split_once('\n').ok_or_else(|| missing("did not begin"))?;
+            let end = format!("@@ {i} ended with ");
+            let (said, after) = after.split_once(&end).ok_or_else(|| missing("did not end"))?;
+            let (line, after) = after.split_once('\n').ok_or_else(|| missing("did not end"))?;
+            rest = after;
+            let (code, at) = line.split_once(" at ").ok_or_else(|| missing("ended in a way of its own"))?;
+            let code = code.parse().map_err(|_| missing("has no exit code"))?;
+            let seconds = number(at).zip(number(since)).map_or(0.0, |(end, begin)| end - begin);
+            Ok(Answer { code, output: said.trim_end().into(), seconds })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_cut_out_of_the_line() {
+        let text = "noise\n@@ 0 begins at 3.50\na\nb\n\n@@ 0 ended with 0 at 4.00\n@@ 1 begins at 4.00\n\n@@ 1 ended with 137 at \
+                    9.25\n";
+        let two = answers(text, 2).unwrap();
+        assert_eq!(two[0], Answer { code: 0, output: "a\nb".into(), seconds: 0.5 });
+        assert_eq!(two[1], Answer { code: 137, output: String::new(), seconds: 5.25 });
+        assert_eq!(answers(text, 3), Err("command 2 did not begin".into()));
+        assert_eq!(answers(&text[..40], 1), Err("command 0 did not end".into()));
+    }
+
+    #[test]
+    fn the_command_line_is_read() {
+        let choice = Choice::parse(&["--file", "a", "--limit", "9", "x y", "z"]).unwrap();
+        assert_eq!((choice.files, choice.limit, choice.commands.len()), (vec!["a".into()], 9, 2));
+        for bad in [&["--limit", "x", "y"][..], &["--what"], &["--file"], &[]] {
+            assert!(Choice::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}
