@@ -75,6 +75,8 @@ pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;
 pub use link::LinkKind;
 #[doc(hidden)]
+pub use link::rdma_devices;
+#[doc(hidden)]
 pub use plan::{PlanReport, plan_report};
 #[doc(hidden)]
 pub use recorder::{Flight, FlightCall, FlightState};

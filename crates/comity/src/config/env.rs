@@ -158,6 +158,9 @@ fn mlx(vars: &Vars<'_>) -> Result<Option<Place>> {
 
 /// A rank of MLX's other backend, which has a matrix of devices and a coordinator in place of a hostfile.
 fn jaccl(vars: &Vars<'_>) -> Result<Option<Place>> {
+    if vars.is_set("MLX_HOSTFILE") {
+        return Ok(None);
+    }
     let first = |names: [&'static str; 2]| names.into_iter().find(|name| vars.is_set(name));
     let coordinator = first(["JACCL_COORDINATOR", "MLX_JACCL_COORDINATOR"]);
     let devices = first(["JACCL_IBV_DEVICES", "MLX_IBV_DEVICES"]);

@@ -35,6 +35,7 @@ pub(crate) mod verbs;
 
 pub(crate) use local::LocalWorld;
 pub(crate) use shm::ShmLink;
+pub use verbs::rdma_devices;
 
 use std::{fmt, net::SocketAddr, os::fd::BorrowedFd};
 

@@ -28,10 +28,20 @@ mod tests;
 pub(crate) use edges::{Devices, Edges};
 
 use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
-use crate::sys::Bell;
+use crate::sys::{Bell, verbs::Verbs};
 use edge::Place;
 use hub::{Handle, hub};
 use std::{collections::VecDeque, fmt, io, os::fd::BorrowedFd, sync::Arc};
+
+/// The RDMA devices of this host, each with its address or why it cannot be used.
+///
+/// # Errors
+/// The names of the library that were tried, in words.
+#[doc(hidden)]
+#[allow(clippy::type_complexity)]
+pub fn rdma_devices() -> Result<Vec<(String, Result<String, String>)>, String> {
+    Ok(Verbs::find()?.survey())
+}
 
 /// Bytes to move before looking elsewhere.
 const CHUNK: usize = 128 << 10;

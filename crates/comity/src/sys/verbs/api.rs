@@ -1,8 +1,11 @@
 //! The library, found at run time: seventeen functions that every provider has, and five that some lack.
 
-use super::abi::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid, ibv_mr, ibv_pd,
-    ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+use super::{
+    Device,
+    abi::{
+        ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid, ibv_mr, ibv_pd,
+        ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+    },
 };
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::{
@@ -136,6 +139,15 @@ impl Verbs {
     /// The devices that it lists, in its order.
     pub(crate) fn devices(&self) -> Vec<String> {
         self.with_devices(|list| list.iter().map(|(name, _)| name.clone()).collect())
+    }
+
+    /// Each device with its address as errors show it, or why it cannot be used, in words.
+    pub(crate) fn survey(&self) -> Vec<(String, Result<String, String>)> {
+        let look = |name: String| {
+            let at = Device::look(&name).map(|at| at.to_string()).map_err(|t| t.to_string());
+            (name, at)
+        };
+        self.devices().into_iter().map(look).collect()
     }
 
     /// What `use_them` makes of the devices, which are lent until it returns.
