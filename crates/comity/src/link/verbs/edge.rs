@@ -70,6 +70,8 @@ impl Lane {
 /// One cable, or one path through a switch: a lane of each kind.
 #[derive(Debug)]
 pub(super) struct Wire {
+    /// The same on both ends: how many were tried before it.
+    id: u8,
     pub(super) rail: usize,
     /// What it holds of the rail's slab.
     pub(super) region: (usize, usize),
@@ -80,6 +82,8 @@ pub(super) struct Wire {
     equal_frames: bool,
     /// Both ends have heard the other's first frames.
     pub(super) up: bool,
+    /// Why it will not come up.
+    pub(super) trouble: Option<String>,
     /// What the peer was told of frames sent, and what it was at the last look.
     told: [u64; LANES],
     looked: [u64; LANES],
@@ -89,6 +93,7 @@ pub(super) struct Wire {
 
 impl Wire {
     pub(super) fn new(
+        id: u8,
         rail: usize,
         region: (usize, usize),
         lanes: [Lane; LANES],
@@ -97,7 +102,8 @@ impl Wire {
         name: String,
     ) -> Self {
         let (told, looked) = ([0; LANES], [0; LANES]);
-        Self { rail, region, lanes, service, name, equal_frames, up: false, told, looked, claimed: None }
+        let (up, trouble, claimed) = (false, None, None);
+        Self { id, rail, region, lanes, service, name, equal_frames, up, trouble, told, looked, claimed }
     }
 
     /// Post every receive; how many the queues took.
@@ -301,6 +307,16 @@ impl Edge {
         self.fail(words);
     }
 
+    /// Both ends have heard each other on this wire.
+    pub(super) fn raised(&mut self, wire: usize) {
+        let Some(w) = self.wires.get_mut(wire) else { return };
+        w.up = true;
+        tracing::debug!(wire = w.name, service = %w.service, "an RDMA wire is up");
+        if let Some(why) = w.trouble.take() {
+            self.fail_both(format!("is cut off: the RDMA wire {why}"));
+        }
+    }
+
     /// Whether anyone sleeps on it.
     pub(super) fn is_armed(&self) -> bool {
         self.streams.values().any(|s| s.armed.recv || s.armed.send)
@@ -472,7 +488,7 @@ impl Edge {
         if w.lanes.iter().any(due) {
             let given = [w.lanes[SMALL].inn.given(), w.lanes[BULK].inn.given()];
             w.lanes.iter_mut().for_each(|l| l.inn.told());
-            self.side.say(&Word::Given { wire: wire as u8, given });
+            self.side.say(&Word::Given { wire: w.id, given });
         }
     }
 
@@ -485,6 +501,11 @@ impl Edge {
             if self.error.is_none() {
                 let words = rails.device(w.rail).map_or_else(String::new, |d| d.status(done.status));
                 let what = if receive { "a receive" } else { "a send" };
+                if !w.up {
+                    // It was only tried.
+                    w.trouble.get_or_insert_with(|| format!("{}: {what} ended with {words}", w.name));
+                    return;
+                }
                 let name = w.name.clone();
                 self.fail_both(format!("is cut off: {what} on the RDMA wire {name} ended with {words}"));
             }
@@ -601,7 +622,7 @@ impl Edge {
         let excess = || "gave back more slots than it had".to_owned();
         match word {
             Word::Given { wire, given } => {
-                let Some(w) = self.wires.get_mut(usize::from(wire)) else { return Ok(()) };
+                let Some(w) = self.wires.iter_mut().find(|w| w.id == wire) else { return Ok(()) };
                 for (l, given) in w.lanes.iter_mut().zip(given) {
                     l.out.credit(given).map_err(|_| excess())?;
                 }
@@ -619,7 +640,7 @@ impl Edge {
                 self.forget(context);
             }
             Word::Sent { wire, count } => {
-                if let Some(w) = self.wires.get_mut(usize::from(wire)) {
+                if let Some(w) = self.wires.iter_mut().find(|w| w.id == wire) {
                     w.claimed = Some((count, Instant::now()));
                 }
             }
@@ -638,8 +659,8 @@ impl Edge {
 
     /// Tell the peer that this end goes, and what it must have got.
     pub(super) fn part(&mut self) {
-        for (i, w) in self.wires.iter().enumerate() {
-            self.side.say(&Word::Sent { wire: i as u8, count: w.sent() });
+        for w in &self.wires {
+            self.side.say(&Word::Sent { wire: w.id, count: w.sent() });
         }
         self.side.say(&Word::Bye);
     }
@@ -671,7 +692,7 @@ impl Edge {
                 let sent = w.sent();
                 if sent == w.looked && sent != w.told && w.service == Service::Unreliable {
                     w.told = sent;
-                    self.side.say(&Word::Sent { wire: i as u8, count: sent });
+                    self.side.say(&Word::Sent { wire: w.id, count: sent });
                 }
                 w.looked = sent;
             }

@@ -234,7 +234,7 @@ impl Hub {
         held: &Held,
         service: Service,
         slots: &Slots,
-        (equal_frames, there): (bool, String),
+        (id, equal_frames, there): (u8, bool, String),
     ) -> Result<usize, String> {
         let rail = self.rails.0.get_mut(held.rail).and_then(Option::as_mut).ok_or("the device is closed")?;
         let owner = self.edges.get_mut(&edge).ok_or("the edge is gone")?;
@@ -269,7 +269,7 @@ impl Hub {
             lane
         });
         let name = format!("{} ({}) to {there}", held.name, held.at);
-        owner.wires.push(Wire::new(held.rail, region, lanes, service, equal_frames, name));
+        owner.wires.push(Wire::new(id, held.rail, region, lanes, service, equal_frames, name));
         Ok(place)
     }
 

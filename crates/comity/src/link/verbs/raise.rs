@@ -92,6 +92,8 @@ struct Try {
     /// The other's.
     theirs: Offered,
     service: std::result::Result<Service, String>,
+    /// Its number among those tried.
+    id: u8,
     /// Its place in the edge, once made.
     place: Option<usize>,
 }
@@ -132,11 +134,12 @@ impl Raising<'_> {
             let tries: Vec<Try> = next
                 .iter()
                 .take(MOST_WIRES)
-                .map(|&(a, b)| {
+                .zip(tried.len()..)
+                .map(|(&(a, b), id)| {
                     let (mine, other) = if lower { (a, b) } else { (b, a) };
                     let (held, theirs) = (self.ours.held[mine].clone(), devices[other].clone());
                     let service = self.service(&held, &theirs);
-                    Try { held, theirs, service, place: None }
+                    Try { held, theirs, service, id: id as u8, place: None }
                 })
                 .collect();
             tried.extend(next.iter().copied());
@@ -227,9 +230,8 @@ impl Raising<'_> {
             let mut hub = hub();
             match (tries[i].place, &out) {
                 (Some(place), Ok(())) => {
-                    if let Some(w) = hub.edges.get_mut(&self.id).and_then(|e| e.wires.get_mut(place)) {
-                        w.up = true;
-                        tracing::debug!(wire = w.name, service = %w.service, "an RDMA wire is up");
+                    if let Some(edge) = hub.edges.get_mut(&self.id) {
+                        edge.raised(place);
                     }
                 }
                 (Some(place), Err(_)) => hub.unmake(self.id, place, &self.ours.slots),
@@ -248,7 +250,7 @@ impl Raising<'_> {
         let equal = t.held.abilities.equal_frames || t.theirs.equal_frames;
         let there = format!("{} ({})", t.theirs.at, t.theirs.name);
         let mut hub = hub();
-        let place = match hub.make(self.id, &t.held, service, &self.ours.slots, (equal, there)) {
+        let place = match hub.make(self.id, &t.held, service, &self.ours.slots, (t.id, equal, there)) {
             Ok(place) => place,
             Err(why) => return Ok(Err(why)),
         };
@@ -300,13 +302,18 @@ impl Raising<'_> {
             let Some(edge) = hub.edges.get(&self.id) else {
                 return Err(Stop::Peer("the edge is gone".into()));
             };
-            let is_heard = |t: &Try| t.place.and_then(|p| edge.wires.get(p)).is_some_and(|w| w.is_heard());
+            let wire = |t: &Try| t.place.and_then(|p| edge.wires.get(p));
+            let is_heard = |t: &Try| wire(t).is_some_and(|w| w.is_heard());
+            let trouble = |t: &Try| wire(t).and_then(|w| w.trouble.clone());
             let failed = edge.error().map(|e| e.0.clone());
             let late = Instant::now() >= until;
-            let waits = tries.iter().zip(out.iter()).any(|(t, o)| o.is_ok() && !is_heard(t));
+            let waits =
+                tries.iter().zip(out.iter()).any(|(t, o)| o.is_ok() && !is_heard(t) && trouble(t).is_none());
             if !waits || late || failed.is_some() {
-                let words = |t: &Try| match &failed {
-                    Some(why) => format!("the other end {why}"),
+                let words = |t: &Try| match trouble(t)
+                    .or_else(|| failed.clone().map(|why| format!("the other end {why}")))
+                {
+                    Some(why) => why,
                     None => format!(
                         "nothing came from {} ({}) to {} ({}) within {GREETING:?}; are they on one cable or switch?",
                         t.theirs.name, t.theirs.at, t.held.name, t.held.at
@@ -315,7 +322,13 @@ impl Raising<'_> {
                 return Ok(tries
                     .iter()
                     .zip(out)
-                    .map(|(t, o)| o.clone().and(if is_heard(t) { Ok(()) } else { Err(words(t)) }))
+                    .map(|(t, o)| {
+                        o.clone().and(if is_heard(t) && trouble(t).is_none() {
+                            Ok(())
+                        } else {
+                            Err(words(t))
+                        })
+                    })
                     .collect());
             }
             drop(hub);
