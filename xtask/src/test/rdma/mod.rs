@@ -41,6 +41,7 @@ pub(super) fn run() -> Outcome {
     device.is_shown()?;
     let exchanges = device.exchanges()?;
     device.refuses_rc_as_apple()?;
+    device.carries_links()?;
     Ok(Done::Passed(format!("{lines} lines of layout, {exchanges} ping-pongs by rdma-core's programs")))
 }
 
@@ -67,6 +68,21 @@ impl Device {
             }
             None => Ok(()),
         }
+    }
+
+    /// Comity's own links, and jobs over them.
+    fn carries_links(&self) -> Result<(), String> {
+        for (tests, threads) in [
+            (["-p", "comity", "--lib", "link::verbs"], "2"),
+            // Some hold a promise to its time.
+            (["-p", "comity-cli", "--test", "rdma"], "1"),
+        ] {
+            let task = Task::cargo().args(["test"]).args(tests);
+            let task = task.args(["--", "--include-ignored", "--test-threads", threads]);
+            let task = task.env("COMITY_VERBS", self.folder.join("libibverbs.so.1"));
+            task.env("SOFTVERBS_DEVICES", "soft=127.0.0.1*3").limit(600).run()?;
+        }
+        Ok(())
     }
 
     /// Both programs: addressed by LID and by GID, polling and sleeping, small, large and checked byte by byte.

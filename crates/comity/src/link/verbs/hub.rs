@@ -3,7 +3,10 @@
 //! Everything is under one lock, held for microseconds. A thread of its own does what nobody waits for, and wakes those that
 //! sleep: it polls the descriptors of devices and connections, so that a sleeper is woken by what is meant for it alone.
 
-use super::edge::{Edge, LANES, Lane, Wire};
+use super::{
+    edge::Edge,
+    wire::{LANES, Lane, Wire},
+};
 use crate::{
     sync::lock,
     sys::{
@@ -163,12 +166,7 @@ impl Held {
                 }
             }
         };
-        let r = hub.rails.0[rail].as_mut().ok_or(Trouble {
-            device: name.into(),
-            address: String::new(),
-            step: "closed".into(),
-            code: 0,
-        })?;
+        let r = hub.rails.0[rail].as_mut().ok_or_else(|| Trouble::new(name, "", "it is closed", 0))?;
         r.users += 1;
         Ok(Self { rail, name: name.to_owned(), at: r.device.address(), abilities: r.device.abilities() })
     }
@@ -405,7 +403,7 @@ impl Hub {
     }
 
     /// What the thread sleeps on: connections with whether there is something to send, and devices.
-    fn sources(&mut self) -> (Vec<(Arc<TcpStream>, bool)>, Vec<Arc<OwnedFd>>) {
+    fn sources(&mut self) -> (Vec<Connection>, Vec<Arc<OwnedFd>>) {
         let live = self.edges.values().filter(|e| e.side.over().is_none());
         let sides = live.map(|e| (e.side.stream().clone(), e.side.is_pending())).collect();
         (sides, self.rails.live().filter_map(|(_, r)| r.events.clone()).collect())
@@ -439,6 +437,9 @@ impl Rail {
         }
     }
 }
+
+/// The connection of an edge, and whether something waits to be sent on it.
+type Connection = (Arc<TcpStream>, bool);
 
 /// The thread: until there are no edges.
 fn attend(bell: &Bell) {

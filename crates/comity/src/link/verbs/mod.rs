@@ -24,6 +24,7 @@ mod raise;
 mod side;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 pub(crate) use edges::{Devices, Edges};
 

@@ -225,7 +225,7 @@ impl Raising<'_> {
         for (i, out) in out.iter_mut().enumerate() {
             let other = theirs.get(i).cloned().unwrap_or_else(|| Err("it tries fewer wires".into()));
             if out.is_ok() {
-                *out = heard[i].clone().and(other.map_err(|why| format!("there: {why}")));
+                *out = heard[i].clone().and_then(|()| other.map_err(|why| format!("there: {why}")));
             }
             let mut hub = hub();
             match (tries[i].place, &out) {
@@ -256,7 +256,7 @@ impl Raising<'_> {
         };
         t.place = Some(place);
         let wire = hub.edges.get(&self.id).and_then(|e| e.wires.get(place));
-        let ends = |w: &super::edge::Wire| {
+        let ends = |w: &super::wire::Wire| {
             [0, 1].map(|k| End { number: w.lanes[k].queue, first: firsts[k], at: t.held.at })
         };
         Ok(wire.map(ends).ok_or_else(|| "the edge is gone".to_owned()))
@@ -323,10 +323,9 @@ impl Raising<'_> {
                     .iter()
                     .zip(out)
                     .map(|(t, o)| {
-                        o.clone().and(if is_heard(t) && trouble(t).is_none() {
-                            Ok(())
-                        } else {
-                            Err(words(t))
+                        o.clone().and_then(|()| match is_heard(t) && trouble(t).is_none() {
+                            true => Ok(()),
+                            false => Err(words(t)),
                         })
                     })
                     .collect());

@@ -2,10 +2,7 @@
 
 use super::{Devices, Edges, hub::Slots};
 use crate::{
-    link::{
-        Link,
-        conformance::{Pair, conformance, eventually},
-    },
+    link::conformance::{Pair, conformance, eventually},
     sys::{
         poll_until,
         verbs::{Depth, Service, Verbs},

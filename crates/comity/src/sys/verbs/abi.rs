@@ -78,6 +78,7 @@ macro_rules! structs {
 }
 
 /// A slot of the table of functions that nobody calls here.
+// SAFETY: never called.
 pub(crate) type Unused = Option<unsafe extern "C" fn()>;
 
 /// A union in the header, aligned as its 64-bit half.
@@ -222,7 +223,9 @@ structs! {
         bind_mw: Unused,
         dealloc_mw: Unused,
         _compat_create_cq: Unused,
+        // SAFETY: called with what the header says it takes, in `device`.
         poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
+        // SAFETY: called with what the header says it takes, in `device`.
         req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
         _compat_cq_event: Unused,
         _compat_resize_cq: Unused,
@@ -236,7 +239,9 @@ structs! {
         _compat_query_qp: Unused,
         _compat_modify_qp: Unused,
         _compat_destroy_qp: Unused,
+        // SAFETY: called with what the header says it takes, in `device`.
         post_send: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
+        // SAFETY: called with what the header says it takes, in `device`.
         post_recv: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
         _compat_create_ah: Unused,
         _compat_destroy_ah: Unused,

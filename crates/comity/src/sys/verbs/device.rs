@@ -323,7 +323,7 @@ impl Device {
         }
         let found = found.map(|(i, raw, _)| (i, raw));
         let infiniband = port.lid != 0 && port.link_layer != IBV_LINK_LAYER_ETHERNET;
-        let Some((index, gid)) = found.or(first.filter(|_| infiniband)) else {
+        let Some((index, gid)) = found.or_else(|| first.filter(|_| infiniband)) else {
             let interface = self.name.strip_prefix("rdma_").unwrap_or("its interface");
             return Err(self.trouble(
                 format!("no GID stands for an IPv4 address; give {interface} one, outside of any bridge"),

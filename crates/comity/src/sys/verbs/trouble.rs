@@ -18,7 +18,7 @@ pub(crate) struct Trouble {
 
 impl Trouble {
     /// Some providers return numbers negated.
-    pub(super) fn new(device: &str, address: &str, step: impl Into<String>, code: i32) -> Self {
+    pub(crate) fn new(device: &str, address: &str, step: impl Into<String>, code: i32) -> Self {
         let (device, address) = (device.to_owned(), address.to_owned());
         Self { device, address, step: step.into(), code: code.saturating_abs() }
     }
