@@ -163,7 +163,7 @@ impl Fabric {
             Patience::new(here, cores),
             counters,
         );
-        let topology = Topology::new(host, world.cores());
+        let topology = Topology { ring: world.prefers_ring(), ..Topology::new(host, world.cores()) };
         let (kept, routes, scratch) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { engine, world, watch, members, rank, context, topology, kept, routes, scratch })
     }

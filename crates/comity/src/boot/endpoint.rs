@@ -309,6 +309,7 @@ fn facts(config: &Config, rdma: bool, addrs: Vec<std::net::SocketAddr>, unix: St
         shm: config.links.shm,
         tcp: config.links.tcp,
         rdma,
+        ring: config.ring,
         sealed: config.secure == Secure::Data,
         silence: config.detection.limit().map_or(0, |l| u32::try_from(l.as_millis()).unwrap_or(u32::MAX)),
         connections: u16::try_from(config.connections).unwrap_or(u16::MAX),
@@ -336,6 +337,10 @@ impl World for Endpoint {
 
     fn silence(&self) -> Option<Duration> {
         self.most_silence()
+    }
+
+    fn prefers_ring(&self) -> bool {
+        self.facts.iter().any(|f| f.ring)
     }
 
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {

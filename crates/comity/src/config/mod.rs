@@ -65,6 +65,8 @@ pub struct Config {
     pub(crate) devices: Option<Matrix>,
     /// Nothing but this service of RDMA devices.
     pub(crate) service: Option<Service>,
+    /// Rings before other plans.
+    pub(crate) ring: bool,
     /// Own addresses to listen on; port 0 stands for any. Empty: boot chooses.
     pub(crate) addrs: Vec<SocketAddr>,
     pub(crate) connections: usize,
@@ -240,6 +242,7 @@ impl Config {
             backend: BackendKind::Any,
             devices: None,
             service: None,
+            ring: false,
             addrs: Vec::new(),
             connections: 1,
             host: None,
@@ -265,7 +268,7 @@ impl Config {
     ///
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_SECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
     /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_DEVICES` (also as `JACCL_IBV_DEVICES`,
-    /// `MLX_IBV_DEVICES`), `COMITY_RDMA`, `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
+    /// `MLX_IBV_DEVICES`), `COMITY_RDMA`, `MLX_JACCL_RING` (also as `JACCL_RING`), `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
     /// `comity launch` alone.
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var_os(name))
@@ -542,7 +545,9 @@ impl Config {
         if !self.links.shm && !self.links.tcp && !self.links.rdma {
             return bad("links names no kind of link; name shm, tcp, rdma or several");
         }
-        if let Some(Matrix { rows }) = self.devices.as_ref().filter(|m| m.rows.len() != self.size) {
+        if let Some(Matrix { rows }) =
+            self.devices.as_ref().filter(|m| self.size > 1 && m.rows.len() != self.size)
+        {
             return bad(format!(
                 "the device matrix has {} rows, but the size is {}; they must be equal",
                 rows.len(),

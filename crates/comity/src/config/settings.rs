@@ -66,6 +66,8 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
             config.devices = Some(Matrix::read(&text).or_else(|why| wrong(name, &text, &why))?);
         }
     }
+    // By presence, as MLX has it.
+    config.ring = vars.is_set("JACCL_RING") || vars.is_set("MLX_JACCL_RING");
     if let Some(text) = vars.text("COMITY_RDMA")? {
         config.service = Some(match text.as_str() {
             "rc" => Service::Reliable,

@@ -90,6 +90,7 @@ fn act(phase: &str, rank: usize, n: usize, at: SocketAddr) {
                 shm: true,
                 tcp: true,
                 rdma: false,
+                ring: false,
                 sealed: false,
                 silence: 5000,
                 connections: 1,

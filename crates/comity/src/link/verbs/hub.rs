@@ -20,7 +20,10 @@ use std::{
     io,
     net::TcpStream,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError},
+    sync::{
+        Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, TryLockError,
+        atomic::{AtomicU32, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -99,8 +102,6 @@ pub(super) struct Hub {
     /// When the thread last looked at what is slow.
     slow: Option<Instant>,
     ports: Option<Instant>,
-    /// Whose this is: a forked child has a copy that it must not touch.
-    pid: u32,
 }
 
 static HUB: Mutex<Hub> = Mutex::new(Hub {
@@ -110,12 +111,19 @@ static HUB: Mutex<Hub> = Mutex::new(Hub {
     attended: false,
     slow: None,
     ports: None,
-    pid: 0,
 });
 
 pub(super) fn hub() -> MutexGuard<'static, Hub> {
     lock(&HUB)
 }
+
+/// Whether this is the process that opened the devices. A forked child must not even wait for the lock, which another thread may have
+/// held.
+pub(super) fn is_ours() -> bool {
+    OWNER.load(Ordering::Acquire) == std::process::id()
+}
+
+static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Wakes the thread.
 fn bell() -> io::Result<&'static Bell> {
@@ -139,6 +147,7 @@ impl Held {
     /// Open a device, or use it as it is open already; `peers` is how many others may be reached over it.
     pub(super) fn open(name: &str, peers: usize) -> Result<Self, Trouble> {
         let mut hub = hub();
+        hub.own();
         let found = hub.rails.live().find(|(_, r)| r.device.name() == name).map(|(i, _)| i);
         let rail = match found {
             Some(rail) => rail,
@@ -174,6 +183,9 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        if !is_ours() {
+            return;
+        }
         let mut hub = hub();
         let Some(place) = hub.rails.0.get_mut(self.rail) else { return };
         if let Some(rail) = place {
@@ -200,8 +212,19 @@ fn open(name: &str, peers: usize) -> Result<Device, Trouble> {
 }
 
 impl Hub {
+    /// What a parent had open is not this process's, nor are its threads.
+    fn own(&mut self) {
+        if !is_ours() {
+            std::mem::forget(std::mem::take(&mut self.rails.0));
+            std::mem::forget(std::mem::take(&mut self.edges));
+            self.attended = false;
+            OWNER.store(std::process::id(), Ordering::Release);
+        }
+    }
+
     /// Begin an edge; its number.
     pub(super) fn add(&mut self, edge: Edge) -> io::Result<u64> {
+        self.own();
         let id = self.next;
         self.next += 1;
         self.edges.insert(id, edge);
@@ -211,15 +234,16 @@ impl Hub {
 
     /// Start the thread unless it runs.
     fn attend(&mut self) -> io::Result<()> {
-        if self.attended && self.pid == std::process::id() {
+        if self.attended {
             bell()?.ring();
             return Ok(());
         }
         let bell = bell()?;
-        if self.pid != std::process::id() {
-            self.pid = std::process::id();
-            at_exit(settle_all)?;
-        }
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            // Without it a peer may miss the last frames of a process that exits without dropping its groups.
+            let _ = at_exit(settle_all);
+        });
         thread::Builder::new().name("comity-rdma".into()).spawn(move || attend(bell))?;
         self.attended = true;
         Ok(())
@@ -479,7 +503,7 @@ pub(super) struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if hub().pid != std::process::id() {
+        if !is_ours() {
             return;
         }
         if !self.fresh {
@@ -503,6 +527,10 @@ impl Drop for Handle {
 
 /// A process that exits without dropping its groups lets its peers have what was sent too.
 extern "C" fn settle_all() {
+    // A forked child shares the connections, but they are not its own.
+    if !is_ours() {
+        return;
+    }
     let until = Instant::now() + LAST_WORDS;
     let mut said = false;
     loop {
@@ -515,10 +543,6 @@ extern "C" fn settle_all() {
                 continue;
             }
         };
-        // A forked child shares the connections, but they are not its own.
-        if hub.pid != std::process::id() {
-            return;
-        }
         let ids: Vec<u64> = hub.edges.keys().copied().collect();
         for id in &ids {
             if let Some(edge) = hub.edges.get_mut(id).filter(|_| !said) {

@@ -31,7 +31,7 @@ pub(crate) use edges::{Devices, Edges};
 use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
 use crate::sys::{Bell, verbs::Verbs};
 use edge::Place;
-use hub::{Handle, hub};
+use hub::{Handle, hub, is_ours};
 use std::{collections::VecDeque, fmt, io, os::fd::BorrowedFd, sync::Arc};
 
 /// The RDMA devices of this host, each with its address or why it cannot be used.
@@ -232,6 +232,10 @@ impl Link for VerbsLink {
 
 impl Drop for VerbsLink {
     fn drop(&mut self) {
+        if !is_ours() {
+            // Their memory is the parent's.
+            return;
+        }
         let mut guard = hub();
         let hub = &mut *guard;
         let Some(edge) = hub.edges.get_mut(&self.edge.id) else { return };
