@@ -6,8 +6,8 @@ use crate::{
     size::{Size, bytes},
 };
 use clap::builder::PossibleValuesParser;
-use comity::{DType, PlanReport, plan_report};
-use std::io::Write;
+use comity::{DType, LinkCosts, PlanReport, plan_report};
+use std::{io::Write, path::PathBuf};
 
 const OPS: [&str; 9] = [
     "all_reduce",
@@ -28,8 +28,8 @@ OP is all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter
 barrier. SIZE counts the whole buffer for the first three, one rank's part for the others.
 NAME is direct, two-phase, ring, doubling, tree, chain, leader or hierarchy.
 
-The cost model knows shared memory within a host and TCP between hosts, and as many cores as ranks;
-a group chooses by the same model. * marks its choice. To draw a graph:
+The cost model knows shared memory within a host and TCP between hosts, and as many cores as ranks,
+or what --costs says; a group chooses by the same model. * marks its choice. To draw a graph:
   comity plan all_reduce --ranks 12 --bytes 64M --hosts 3 --dot | dot -Tsvg > plan.svg")]
 pub(crate) struct Args {
     /// The operation
@@ -51,6 +51,10 @@ pub(crate) struct Args {
     /// The element type, of which there are whole ones
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype_parser(), hide_possible_values = true)]
     dtype: DType,
+
+    /// By costs that were measured: FILE of `comity check --links --json`
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
 
     /// Draw this algorithm instead of the one chosen
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(ALGORITHMS), hide_possible_values = true)]
@@ -83,7 +87,14 @@ pub(crate) fn plan(args: Args) -> u8 {
 fn report(args: &Args) -> Result<String, String> {
     let size = args.dtype.size() as u64;
     let whole = usize::try_from(args.bytes.0 / size * size).map_err(|e| format!("--bytes: {e}"))?;
-    let of = |algorithm| plan_report(&args.op, args.ranks as usize, whole, args.hosts as usize, algorithm);
+    let costs = args.costs.as_ref().map(|path| {
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        LinkCosts::from_json(&text).map_err(|why| format!("{} {why}", path.display()))
+    });
+    let costs = costs.transpose()?;
+    let of = |algorithm| {
+        plan_report(&args.op, args.ranks as usize, whole, args.hosts as usize, algorithm, costs.as_ref())
+    };
     let chosen = of(None)?;
     let shown = match &args.algorithm {
         Some(name) => of(Some(name))?,

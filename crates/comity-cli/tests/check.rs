@@ -22,7 +22,7 @@ fn every_group_of_threads_is_right() {
         for report in on_threads(n, &options) {
             let report = report.unwrap();
             assert!(report.is_right(), "{n} ranks: {}", report.first.unwrap());
-            assert!(report.cases() > 1000 && report.lines.len() == 23);
+            assert!(report.cases() > 1000 && report.lines.len() == 24);
         }
     }
 }
@@ -80,7 +80,7 @@ fn processes_are_checked_under_the_launcher() {
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{text}{}", String::from_utf8_lossy(&out.stderr));
     assert!(text.starts_with("[0] # comity") && text.trim_end().ends_with("all ok"), "{text}");
-    assert_eq!(text.lines().filter(|l| l.ends_with("  ok")).count(), 23, "{text}");
+    assert_eq!(text.lines().filter(|l| l.ends_with("  ok")).count(), 24, "{text}");
     assert!(text.lines().all(|l| l.starts_with("[0] ") && l.len() <= 104), "{text}");
 }
 

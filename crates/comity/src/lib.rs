@@ -76,6 +76,7 @@ pub use key::Key;
 pub use link::LinkKind;
 #[doc(hidden)]
 pub use link::rdma_devices;
+pub use plan::LinkCosts;
 #[doc(hidden)]
 pub use plan::{PlanReport, plan_report};
 #[doc(hidden)]

@@ -81,6 +81,14 @@ const ROWS: &[Row] = &[
     },
     Row { name: "two to a host", ranks: &[3, 5, 8], per_host: Some(2), says: "links shm and tcp", ..ROW },
     Row {
+        name: "plans by measured costs",
+        ranks: &[4],
+        per_host: Some(2),
+        vars: || Ok(vec![("COMITY_COSTS", "measure".into())]),
+        says: "links shm and tcp",
+        ..ROW
+    },
+    Row {
         name: "Open MPI",
         ranks: &[2],
         launch: &["--backend", "mpi"],

@@ -74,6 +74,25 @@ fn expect_place(row: &mut Row<'_>, g: &Group, rank: usize, size: usize) {
     row.expect_that(&case, got == want, &got, &want);
 }
 
+/// Groups that only their members make: of the even ranks, then of neighbours.
+pub(super) fn subgroup(row: &mut Row<'_>) -> Result<()> {
+    let (g, me, n) = (row.group, row.rank(), row.n());
+    row.cases += 1;
+    let even: Vec<usize> = (0..n).step_by(2).rev().collect();
+    if let Some(place) = even.iter().position(|&r| r == me) {
+        let some = g.subgroup(&even, 1)?;
+        expect_place(row, &some, place, even.len());
+        operations(row, &some)?;
+    }
+    // Each rank is in two of these, but for the first and the last.
+    for low in [me.checked_sub(1), (me + 1 < n).then_some(me)].into_iter().flatten() {
+        let two = g.subgroup(&[low, low + 1], 2)?;
+        expect_place(row, &two, me - low, 2);
+        operations(row, &two)?;
+    }
+    g.barrier()
+}
+
 /// Groups by color, ordered by key; groups of those; and all of them used in turn.
 pub(super) fn split(row: &mut Row<'_>) -> Result<()> {
     let (g, me, n) = (row.group, row.rank(), row.n());

@@ -9,11 +9,12 @@
 //!   reduce.rs moves.rs pairs.rs groups.rs large.rs   what a row does
 //!   case.rs    a row under way: buffers between guards, comparisons
 //!   value.rs   the numbers, and the reference; parts.rs  unequal parts
-//!   report.rs  what was found, the same on every rank
+//!   links.rs   what each link takes; report.rs  what was found, the same on every rank
 //! ```
 mod case;
 mod groups;
 mod large;
+mod links;
 mod moves;
 mod pairs;
 mod parts;
@@ -51,7 +52,7 @@ const OPS: [(&str, &[&str]); 13] = [
 type Check = fn(&mut Row<'_>) -> Result<()>;
 
 /// The table: family, method, what it does.
-const ROWS: [(&str, &str, Check); 23] = [
+const ROWS: [(&str, &str, Check); 24] = [
     ("all_reduce", "all_reduce", reduce::all_reduce),
     ("all_reduce", "all_reduce_into", reduce::all_reduce_into),
     ("reduce", "reduce", reduce::reduce),
@@ -72,6 +73,7 @@ const ROWS: [(&str, &str, Check); 23] = [
     ("send", "tags out of order", pairs::tags),
     ("barrier", "barrier", groups::barrier),
     ("split", "split, split of split", groups::split),
+    ("split", "subgroup", groups::subgroup),
     ("spawn", "spawn", groups::spawn),
     ("spawn", "scope", groups::scope),
     ("misuse", "misuse", groups::misuse),
@@ -108,6 +110,14 @@ pub(crate) struct Args {
     /// The seed of the data
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+
+    /// Measure latency and bandwidth of every pair and direction instead
+    #[arg(long, conflicts_with_all = ["ops", "dtypes", "device", "quick", "large"])]
+    links: bool,
+
+    /// With --links: as JSON, for COMITY_COSTS and `comity plan --costs`
+    #[arg(long, requires = "links")]
+    json: bool,
 
     #[command(flatten)]
     trust: here::Trust,
@@ -219,6 +229,9 @@ pub(crate) fn check(args: Args) -> u8 {
         Ok(j) => j,
         Err(e) => return here::failed("check", &e),
     };
+    if args.links {
+        return links::run(&group, args.json);
+    }
     let options = Options { device, ..options };
     let speaks = group.rank() == 0;
     let mut out = std::io::stdout();

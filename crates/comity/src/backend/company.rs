@@ -2,9 +2,9 @@
 
 use super::Alarm;
 use crate::{
-    CallInfo, Error, Peer, Result,
+    CallInfo, Crossed, Error, Peer, Result,
     boot::World,
-    engine::{Differs, Failure, Patience, Stage, Wait, Watch},
+    engine::{ASK, Asking, Differs, Failure, Header, Patience, Stage, Wait, Watch},
     stats::Counters,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -44,6 +44,8 @@ pub(super) enum Stop {
     Failed(Failure),
     Late,
     Closed,
+    /// This rank's program was interrupted, and why.
+    Interrupted(String),
     Left(usize),
     /// What another rank called, and what differs.
     Differs(usize, CallInfo, &'static str),
@@ -62,6 +64,29 @@ impl From<Error> for Stop {
 }
 
 pub(super) type Stopped<T> = std::result::Result<T, Stop>;
+
+/// One call's waiting for a library.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    wait: Wait,
+    asking: Asking,
+    /// The call as all members know it; none for a call of two ranks alone.
+    call: Option<Header>,
+    /// The others were told of it.
+    told: bool,
+}
+
+impl Waiting {
+    /// A call that may take `limit`.
+    pub(super) fn new(patience: Patience, limit: Duration) -> Self {
+        Self { wait: Wait::new(patience, limit), asking: Asking::new(), call: None, told: false }
+    }
+
+    /// What this call has learnt, for the next.
+    pub(super) fn patience(&self) -> Patience {
+        self.wait.patience()
+    }
+}
 
 impl Company {
     /// The members (world ranks) of a group whose watch is kept already.
@@ -90,13 +115,26 @@ impl Company {
         Patience::new(here, thread::available_parallelism().map_or(1, |n| n.get()))
     }
 
+    /// This rank makes a call: known from now on to those who ask, and told to the others if it waits for long.
+    pub(super) fn announce(&self, call: Header, waiting: &mut Waiting) {
+        self.watch.ledger().record(&call);
+        waiting.call = Some(call);
+    }
+
     /// Wait until `done` says so; it is asked again and again.
-    pub(super) fn wait(&self, wait: &mut Wait, mut done: impl FnMut() -> Stopped<bool>) -> Stopped<()> {
+    pub(super) fn wait(&self, waiting: &mut Waiting, mut done: impl FnMut() -> Stopped<bool>) -> Stopped<()> {
+        let Waiting { wait, asking, call, told } = waiting;
         let (mut nap, mut leaver) = (NAPS.0, false);
         loop {
             if done()? {
                 wait.reset();
                 return Ok(());
+            }
+            // Another rank waits in a call that this one made otherwise.
+            if self.watch.ledger().is_due()
+                && let Some((peer, calls)) = self.watch.ledger().settle()
+            {
+                self.fail(Failure::differs(peer, self.rank, calls));
             }
             if let Some(f) = self.watch.failure() {
                 return Err(Stop::Failed(f.clone()));
@@ -119,6 +157,14 @@ impl Company {
                         leaver = true;
                     }
                     let Some(left) = wait.left() else { return Err(Stop::Late) };
+                    if let Some(why) = asking.ask() {
+                        return Err(Stop::Interrupted(why));
+                    }
+                    if let Some(call) = call.as_ref().filter(|_| !*told && wait.waited() >= ASK) {
+                        *told = true;
+                        let others: Vec<usize> = (0..self.size()).filter(|&r| r != self.rank).collect();
+                        self.world.ask(self.context, &others, call);
+                    }
                     self.sleep(left.min(nap));
                     nap = (nap * 2).min(NAPS.1);
                 }
@@ -138,7 +184,10 @@ impl Company {
 
     /// The group has failed here; the others are told.
     pub(super) fn tell(&self, culprit: usize, cause: String) {
-        let failure = Failure { culprit, by: self.rank, cause, reported: false, calls: None };
+        self.fail(Failure { culprit, by: self.rank, cause, reported: false, calls: None });
+    }
+
+    fn fail(&self, failure: Failure) {
         if self.watch.fail(failure.clone()) {
             self.world.abort(self.context, &failure);
         }
@@ -155,17 +204,25 @@ impl Company {
                 self.tell(peer, cause.clone());
                 Error::PeerLost { peer: self.peers[peer].clone(), cause, call }
             }
+            Stop::Interrupted(why) => {
+                let me = self.rank;
+                self.fail(Failure { culprit: me, by: me, cause: why.clone(), reported: true, calls: None });
+                Error::Aborted { by: self.peers[me].clone(), reason: why, call }
+            }
             Stop::Late => {
+                let crossed = self.peers.iter().filter_map(|p| {
+                    let (call, elsewhere) = self.world.waits(self.context, p.rank)?;
+                    Some(Crossed { peer: p.clone(), call: call.info, elsewhere })
+                });
+                let crossed = crossed.collect();
                 self.tell(self.rank, format!("did not finish {info} within {limit:?}"));
                 let waiting_for = self.peers.iter().filter(|p| p.rank != self.rank).cloned().collect();
-                Error::Timeout { rank: self.rank, call: info, after: limit, waiting_for, crossed: Vec::new() }
+                Error::Timeout { rank: self.rank, call: info, after: limit, waiting_for, crossed }
             }
             Stop::Differs(peer, theirs, differs) => {
                 let calls = Differs { ours: info, theirs, what: differs };
                 let failure = Failure::differs(peer, self.rank, calls);
-                if self.watch.fail(failure.clone()) {
-                    self.world.abort(self.context, &failure);
-                }
+                self.fail(failure.clone());
                 self.blame(&failure, call)
             }
             Stop::Peer(peer, cause) => {
@@ -220,4 +277,82 @@ pub(super) fn attend(
     let watch = Arc::new(watch.map_err(|e| Error::os("making an event descriptor", e))?);
     world.attend(context, members, &watch)?;
     Ok(watch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Op, interrupt_with, link::LocalWorld};
+
+    /// Two ranks without a library, whose calls never end by themselves.
+    fn pair() -> [Company; 2] {
+        let worlds = LocalWorld::all(2);
+        let mut all = worlds.into_iter().map(|w| {
+            let (world, counters): (Arc<dyn World>, Arc<Counters>) = (Arc::new(w), Arc::default());
+            let watch = attend(&world, &[0, 1], 7, &counters).unwrap();
+            Company::new(world, vec![0, 1], 7, watch, counters)
+        });
+        [all.next().unwrap(), all.next().unwrap()]
+    }
+
+    fn call(seq: u64, count: usize) -> Header {
+        let info = CallInfo { seq, count, dtype: Some(DType::F32), ..CallInfo::new(Op::AllReduce) };
+        Header { info, shape: 0, epoch: 0, context: 7 }
+    }
+
+    /// A call that waits for ever, and the error that ends it.
+    fn waits(company: &Company, call: Option<Header>, limit: Duration) -> Error {
+        let mut waiting = Waiting::new(company.patience(), limit);
+        if let Some(call) = call {
+            company.announce(call, &mut waiting);
+        }
+        let stop = company.wait(&mut waiting, || Ok(false)).unwrap_err();
+        company.explain(stop, call.map_or_else(|| CallInfo::new(Op::Recv), |c| c.info), limit)
+    }
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_wait_for_a_library_is_given_up_when_the_program_is_interrupted() {
+        let [a, b] = pair();
+        let took = thread::scope(|s| {
+            let asked = s.spawn(|| {
+                interrupt_with(Some(|| Some("interrupted by a test".into())));
+                let start = Instant::now();
+                (waits(&a, Some(call(1, 5)), LONG), start.elapsed())
+            });
+            let e = waits(&b, Some(call(1, 5)), LONG);
+            let told = |e: &Error| matches!(e, Error::Aborted { by, reason, .. } if by.rank == 0 && reason == "interrupted by a test");
+            assert!(told(&e), "{e}");
+            let (e, took) = asked.join().unwrap();
+            assert!(told(&e), "{e}");
+            took
+        });
+        assert!(took < Duration::from_secs(5), "asked ten times a second: {took:?}");
+    }
+
+    #[test]
+    fn ranks_that_wait_in_different_calls_are_told() {
+        let [a, b] = pair();
+        thread::scope(|s| {
+            let other = s.spawn(|| waits(&a, Some(call(1, 5)), LONG));
+            let errors = [waits(&b, Some(call(1, 6)), LONG), other.join().unwrap()];
+            for e in errors {
+                assert!(matches!(&e, Error::Mismatch { differs: "count", .. }), "{e}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_limit_tells_what_the_others_wait_in() {
+        let [a, b] = pair();
+        thread::scope(|s| {
+            let other = s.spawn(|| waits(&a, Some(call(1, 5)), LONG));
+            // Of two ranks alone: no call that the other could compare.
+            let e = waits(&b, None, Duration::from_secs(2));
+            let crossed = matches!(&e, Error::Timeout { crossed, .. } if crossed.len() == 1 && crossed[0].peer.rank == 0);
+            assert!(crossed, "{e:?}");
+            assert!(matches!(other.join().unwrap(), Error::PeerLost { .. }));
+        });
+    }
 }

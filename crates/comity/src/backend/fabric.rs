@@ -1,6 +1,6 @@
 //! Plans over links: the backend that needs nothing but memory and sockets.
 
-use super::{Alarm, Backend, Bufs, Call, Door, company::Company};
+use super::{Alarm, Backend, Bufs, Call, Door, Maker, company::Company};
 use crate::{
     CallInfo, DType, Error, LinkKind, Op, Peer, Result,
     boot::World,
@@ -164,6 +164,10 @@ impl Fabric {
             counters,
         );
         let topology = Topology { ring: world.prefers_ring(), ..Topology::new(host, world.cores()) };
+        let topology = match world.costs().and_then(|c| c.of(&members)) {
+            Some(costs) => topology.measured(costs),
+            None => topology,
+        };
         let (kept, routes, scratch) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { engine, world, watch, members, rank, context, topology, kept, routes, scratch })
     }
@@ -361,11 +365,28 @@ impl Backend for Fabric {
 
     fn door(&self) -> Option<Door> {
         let (world, members) = (Arc::downgrade(&self.world), self.members.clone());
-        Some(Door { world, members, context: self.context })
+        Some(Door { world, members, context: self.context, maker: Box::new(Plans) })
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {
         self.engine.links().iter().map(|l| l.as_ref().map(|l| l.kind())).collect()
+    }
+}
+
+/// Makes groups of some members.
+#[derive(Debug)]
+struct Plans;
+
+impl Maker for Plans {
+    fn make(
+        &self,
+        world: Arc<dyn World>,
+        members: Vec<usize>,
+        context: u64,
+        counters: Arc<Counters>,
+        limit: Duration,
+    ) -> Result<Box<dyn Backend>> {
+        Ok(Box::new(Fabric::open(world, members, context, counters, Instant::now() + limit)?))
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
 use std::{
     fmt,
     sync::{Arc, Weak},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// A checked call with its buffers.
@@ -102,6 +102,20 @@ pub(crate) struct Door {
     /// World ranks by rank.
     pub(crate) members: Vec<usize>,
     pub(crate) context: u64,
+    pub(crate) maker: Box<dyn Maker>,
+}
+
+/// Makes a backend of some members of a world, all of which call it, and no others.
+pub(crate) trait Maker: Send + Sync + fmt::Debug {
+    /// `members` are world ranks in their new order, this rank among them. A failure here ends no other group.
+    fn make(
+        &self,
+        world: Arc<dyn World>,
+        members: Vec<usize>,
+        context: u64,
+        counters: Arc<Counters>,
+        limit: Duration,
+    ) -> Result<Box<dyn Backend>>;
 }
 
 impl Door {
@@ -115,7 +129,7 @@ impl Door {
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
         let members = members.iter().map(|&m| self.members[m]).collect();
-        Ok(Box::new(Fabric::open(world, members, context, counters, Instant::now() + limit)?))
+        self.maker.make(world, members, context, counters, limit)
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
     wire::Facts,
 };
 use crate::{
-    BackendKind, Config, Error, Key, Peer, Result, Secure,
+    BackendKind, Config, Error, Key, LinkCosts, Peer, Result, Secure,
     blame::Blame,
     engine::{Failure, Header, Watch},
     link::{
@@ -27,7 +27,7 @@ use rustix::event::{PollFd, PollFlags};
 use std::{
     cell::RefCell,
     os::fd::AsFd,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     thread,
     time::{Duration, Instant},
 };
@@ -63,6 +63,7 @@ pub(crate) struct Endpoint {
     secret: Secret,
     blame: Option<Blame>,
     sealed: bool,
+    costs: OnceLock<LinkCosts>,
     /// Ended before the goodbye, so that all that was sent has come when the others hear it.
     edges: Option<Edges>,
     prefers_rdma: bool,
@@ -131,6 +132,7 @@ impl Endpoint {
             world,
             secret,
             blame: config.blame.clone(),
+            costs: OnceLock::new(),
             sealed: config.secure == Secure::Data,
             edges: None,
             prefers_rdma: config.backend == BackendKind::Jaccl,
@@ -356,6 +358,15 @@ impl World for Endpoint {
             prefers_rdma: self.prefers_rdma,
         };
         mesh.open(&MAKERS, context, members, watch, until)
+    }
+
+    fn costs(&self) -> Option<&LinkCosts> {
+        self.costs.get()
+    }
+
+    fn learn(&self, costs: LinkCosts) {
+        // The first stays: groups may be open by it.
+        let _ = self.costs.set(costs);
     }
 
     fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {

@@ -23,7 +23,7 @@ pub(crate) use endpoint::Endpoint;
 pub use store::Store;
 
 use crate::{
-    Peer, Result,
+    LinkCosts, Peer, Result,
     engine::{Failure, Header, Watch},
     link::Link,
 };
@@ -51,6 +51,14 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
 
     /// Cores of the host that has fewest: a number that all ranks know alike.
     fn cores(&self) -> usize;
+
+    /// What messages cost between its ranks, if they have agreed on that.
+    fn costs(&self) -> Option<&LinkCosts> {
+        None
+    }
+
+    /// They have agreed on that. Every rank says so before it opens a group by it.
+    fn learn(&self, _costs: LinkCosts) {}
 
     /// How long a rank may be silent; `None`: for ever.
     fn silence(&self) -> Option<Duration> {

@@ -68,6 +68,7 @@ pub struct Config {
     /// Rings before other plans.
     pub(crate) ring: bool,
     /// Own addresses to listen on; port 0 stands for any. Empty: boot chooses.
+    pub(crate) costs: Costs,
     pub(crate) addrs: Vec<SocketAddr>,
     pub(crate) connections: usize,
     pub(crate) host: Option<String>,
@@ -213,6 +214,18 @@ pub struct Found {
     pub seen: Vec<(&'static str, String)>,
 }
 
+/// By what the cost model of a group's plans goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Costs {
+    /// What links of each kind usually cost.
+    #[default]
+    Usual,
+    /// What the ranks measure when they have met.
+    Measure,
+    /// What was measured before.
+    File(PathBuf),
+}
+
 /// The kinds of link that may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Links {
@@ -243,6 +256,7 @@ impl Config {
             devices: None,
             service: None,
             ring: false,
+            costs: Costs::Usual,
             addrs: Vec::new(),
             connections: 1,
             host: None,
@@ -267,7 +281,7 @@ impl Config {
     /// | none | a group of one |
     ///
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_SECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
-    /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_DEVICES` (also as `JACCL_IBV_DEVICES`,
+    /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_COSTS`, `COMITY_DEVICES` (also as `JACCL_IBV_DEVICES`,
     /// `MLX_IBV_DEVICES`), `COMITY_RDMA`, `MLX_JACCL_RING` (also as `JACCL_RING`), `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
     /// `comity launch` alone.
     pub fn from_env() -> Result<Self> {
@@ -315,6 +329,19 @@ impl Config {
     /// one and tells that too: whoever can read the board can join.
     pub fn board(mut self, board: Arc<dyn Board>) -> Self {
         self.meet = Meet::Board(board);
+        self
+    }
+
+    /// Measure every link when the ranks have met, in some 2 s, and choose plans by that: [`Group::measure_links`](crate::Group::measure_links). On all
+    /// ranks or none. Without it the cost model knows shared memory within a host and a fast network between hosts.
+    pub fn measure_costs(mut self) -> Self {
+        self.costs = Costs::Measure;
+        self
+    }
+
+    /// Choose plans by what `comity check --links --json` wrote into a file. On all ranks or none; the numbers of rank 0's file hold.
+    pub fn costs_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.costs = Costs::File(path.into());
         self
     }
 

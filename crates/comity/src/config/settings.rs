@@ -1,7 +1,7 @@
 //! The variables that hold under every launcher.
 
 use super::{
-    BackendKind, Config, Detection, Insecure, Links, MAX_CONNECTIONS, Secure, bad,
+    BackendKind, Config, Costs, Detection, Insecure, Links, MAX_CONNECTIONS, Secure, bad,
     devices::Matrix,
     place::shown,
     vars::{Vars, wrong},
@@ -74,6 +74,9 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
             "uc" => Service::Unreliable,
             _ => return wrong("COMITY_RDMA", &text, "is neither rc nor uc"),
         });
+    }
+    if let Some(text) = vars.text("COMITY_COSTS")? {
+        config.costs = if text == "measure" { Costs::Measure } else { Costs::File(text.into()) };
     }
     if let Some(text) = vars.text("COMITY_ADDRS")? {
         config.addrs = text

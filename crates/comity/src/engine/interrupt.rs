@@ -27,14 +27,14 @@ pub fn interrupt_with(ask: Option<Interrupt>) {
 
 /// One call's questions.
 #[derive(Debug)]
-pub(super) struct Asking {
+pub(crate) struct Asking {
     ask: Option<Interrupt>,
     last: Option<Instant>,
 }
 
 impl Asking {
     #[inline]
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { ask: ASK.get(), last: None }
     }
 
@@ -44,7 +44,7 @@ impl Asking {
     }
 
     /// Why to give up. Reads the clock, so it is for a thread that would sleep otherwise.
-    pub(super) fn ask(&mut self) -> Option<String> {
+    pub(crate) fn ask(&mut self) -> Option<String> {
         let ask = self.ask?;
         let now = Instant::now();
         let last = *self.last.get_or_insert(now);

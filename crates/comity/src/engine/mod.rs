@@ -13,8 +13,9 @@ mod wait;
 mod watch;
 
 pub(crate) use header::{ANNOUNCE, Header, LEN as HEADER};
+pub(crate) use interrupt::Asking;
 pub use interrupt::{Interrupt, interrupt_with};
 pub(crate) use ledger::Differs;
-pub(crate) use run::{Engine, Task, Way};
+pub(crate) use run::{ASK, Engine, Task, Way};
 pub(crate) use wait::{Patience, Stage, Wait};
 pub(crate) use watch::{Failure, Watch};

@@ -30,7 +30,7 @@ use std::{sync::Arc, thread, time::Duration};
 /// The longest sleep without a look around.
 const NAP: Duration = Duration::from_millis(500);
 /// After so long without a byte those who are waited for are told what for.
-const ASK: Duration = Duration::from_millis(60);
+pub(crate) const ASK: Duration = Duration::from_millis(60);
 
 /// One rank's links of one group.
 #[derive(Debug)]

@@ -1,10 +1,11 @@
 //! From a place in a job to a group.
 
-use super::Group;
+use super::{Group, measure};
 use crate::{
     BackendKind, Config, Error, Launcher, Result, Secure,
     backend::{Fabric, MpiRuntime, NcclBackend},
-    boot::{Endpoint, World as _},
+    boot::{Endpoint, World},
+    config::Costs,
     recorder::{Recorder, culprit},
     stats::{Counters, Sheet},
     sys::inherited,
@@ -66,6 +67,10 @@ impl Config {
             return Ok(Group::alone(self.counters()).timeout(self.timeout));
         }
         let world = Endpoint::join(self)?;
+        if self.costs != Costs::Usual {
+            let any: Arc<dyn World> = world.clone();
+            measure::learn(&any, &self.costs, self.join_timeout)?;
+        }
         let group = match self.backend {
             BackendKind::Nccl => self.open_nccl(world),
             _ => Group::open(world, self.counters(), self.timeout, self.join_timeout),
@@ -94,6 +99,11 @@ impl Config {
         if self.secure == Secure::Data {
             return Err(Error::Config(
                 "secure data (COMITY_SECURE=data) and the MPI backend do not go together: MPI carries the data, and not encrypted by Comity; drop one of them".into(),
+            ));
+        }
+        if self.costs != Costs::Usual {
+            return Err(Error::Config(
+                "costs of links (COMITY_COSTS) and the MPI backend do not go together: MPI chooses its own algorithms; drop one of them".into(),
             ));
         }
         let mpi = MpiRuntime::find()?;

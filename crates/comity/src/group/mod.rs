@@ -1,6 +1,7 @@
 //! The handle that users hold, and whose turn it is on it.
 
 mod connect;
+mod measure;
 mod ops;
 mod request;
 mod split;

@@ -24,7 +24,11 @@ impl Group {
     ///
     /// # Errors
     /// [`Misuse::Members`] for a list with ranks outside the group, with one twice, or without this one;
-    /// [`Error::Unavailable`] over MPI; [`Error::Join`] when a member does not come; [`Error::PeerLost`] when one has died. None of them ends this group.
+    /// [`Error::Join`] when a member does not come, over MPI [`Error::Timeout`]; [`Error::PeerLost`] when one has died;
+    /// [`Error::Unavailable`] over an MPI that takes one thread at a time. None of them ends this group.
+    ///
+    /// With NCCL a communicator of the members is made: work of this group that is on a device, and that a member has not
+    /// called yet, may hold that up.
     pub fn subgroup(&self, members: &[usize], label: u64) -> Result<Self> {
         let me = self.rank();
         let mut seen = vec![false; self.size()];
@@ -41,7 +45,7 @@ impl Group {
                 door.open(world, members, context, counters.clone(), self.limit)?
             }
             None => {
-                let reason = "this group's library makes groups with all ranks only; use split";
+                let reason = "this group's backend makes groups with all ranks only; use split";
                 return Err(Error::Unavailable { backend: "subgroup", reason: reason.into() });
             }
         };

@@ -11,7 +11,7 @@
 //! a switch for each of them. The answer must be the same on every rank: nothing here looks at `rank`, nor at the counts
 //! of all_to_all, which ranks do not share.
 
-use super::{Algorithm, Kind, Shape};
+use super::{Algorithm, Kind, LinkCosts, Shape, costs};
 use std::collections::BTreeMap;
 
 /// What messages cost on a kind of link.
@@ -40,6 +40,8 @@ pub(crate) struct Topology {
     pub(crate) switch: f64,
     /// Ranks that follow each other have the best links, so a ring goes before all else.
     pub(crate) ring: bool,
+    /// What was measured between the ranks, if that was asked for.
+    pub(crate) pairs: Option<LinkCosts>,
 }
 
 /// How to carry out a call.
@@ -61,7 +63,7 @@ pub(crate) fn choose(shape: &Shape, world: &Topology) -> Choice {
         if world.ring && algorithm == Algorithm::Ring {
             return price(shape, world, algorithm);
         }
-        let predicted = call.seconds(algorithm);
+        let predicted = call.price(shape, algorithm);
         if predicted < best.predicted {
             best = Choice { algorithm, segment: 0, predicted };
         }
@@ -73,7 +75,7 @@ pub(crate) fn choose(shape: &Shape, world: &Topology) -> Choice {
 /// As [`choose`], with the algorithm given.
 pub(crate) fn price(shape: &Shape, world: &Topology, algorithm: Algorithm) -> Choice {
     let call = Call::new(shape, world);
-    Choice { algorithm, segment: call.segment(algorithm), predicted: call.seconds(algorithm) }
+    Choice { algorithm, segment: call.segment(algorithm), predicted: call.price(shape, algorithm) }
 }
 
 impl Cost {
@@ -94,6 +96,7 @@ impl Topology {
             gamma: 1.0 / 8e9,
             switch: 1.5e-6,
             ring: false,
+            pairs: None,
         }
     }
 }
@@ -202,6 +205,16 @@ impl<'a> Call<'a> {
     fn levels(&self, n: f64, round: impl Fn(f64) -> f64) -> f64 {
         let distances = std::iter::successors(Some(1.0), |by| Some(by * 2.0));
         distances.take_while(|&by| by < n).map(round).sum()
+    }
+
+    /// By what was measured, where it was. What ranks send in an all_to_all they do not share.
+    fn price(&self, shape: &Shape, algorithm: Algorithm) -> f64 {
+        match self.world.costs(shape.size) {
+            Some(c) if self.kind != Kind::AllToAll => {
+                costs::seconds(shape, self.world, c, algorithm, self.share())
+            }
+            _ => self.seconds(algorithm),
+        }
     }
 
     fn seconds(&self, algorithm: Algorithm) -> f64 {

@@ -15,6 +15,7 @@
 
 mod alltoall;
 mod choose;
+mod costs;
 mod direct;
 mod doubling;
 mod draft;
@@ -28,7 +29,8 @@ mod show;
 mod simulate;
 mod tree;
 
-pub(crate) use choose::{Topology, choose};
+pub(crate) use choose::{Cost, Topology, choose};
+pub use costs::LinkCosts;
 pub(crate) use pipeline::build;
 pub(crate) use schedule::Schedule;
 pub(crate) use shape::{Algorithm, Kind, Shape};

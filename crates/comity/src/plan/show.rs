@@ -1,7 +1,7 @@
 //! Plans for people: what an operation would do, in numbers, as text and as a graph.
 
 use super::choose::{choose, price};
-use super::{Act, Algorithm, Kind, Plan, Shape, Slice, Take, Topology, build};
+use super::{Act, Algorithm, Kind, LinkCosts, Plan, Shape, Slice, Take, Topology, build};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -47,13 +47,15 @@ pub struct PlanReport {
 }
 
 /// What `op` would do on `ranks` ranks, dealt to `hosts` hosts in order. `bytes` is the size of the whole buffer for
-/// all_reduce, reduce and broadcast, of one part for the others. `algorithm` overrules the cost model.
+/// all_reduce, reduce and broadcast, of one part for the others. `algorithm` overrules the cost model; `costs` were measured
+/// between these ranks.
 pub fn plan_report(
     op: &str,
     ranks: usize,
     bytes: usize,
     hosts: usize,
     algorithm: Option<&str>,
+    costs: Option<&LinkCosts>,
 ) -> Result<PlanReport, String> {
     let kind = Kind::from_name(op).ok_or_else(|| {
         format!("no plan for {op:?}; there are {}", names(Kind::ALL.iter().map(|k| k.name())))
@@ -69,6 +71,11 @@ pub fn plan_report(
     }
     let host: Vec<_> = (0..ranks).map(|r| r * hosts / ranks).collect();
     let world = Topology::new(host.clone(), ranks.div_ceil(hosts));
+    let world = match costs {
+        Some(c) if c.size() != ranks => return Err(format!("costs of {} ranks, for {ranks}", c.size())),
+        Some(c) => world.measured(c.clone()),
+        None => world,
+    };
     let elem = if bytes.is_multiple_of(4) { 4 } else { 1 };
     let count = if kind == Kind::Barrier { 0 } else { bytes / elem };
     let shape = Shape { hosts: &host, ..Shape::new(kind, 0, ranks, count, elem) };
@@ -327,7 +334,7 @@ mod tests {
 
     #[test]
     fn numbers_and_drawing_of_a_known_plan() {
-        let r = plan_report("all_reduce", 4, 4000, 1, Some("two-phase")).expect("a plan");
+        let r = plan_report("all_reduce", 4, 4000, 1, Some("two-phase"), None).expect("a plan");
         assert_eq!((r.rounds, r.messages), (2, 24));
         assert_eq!((r.sent_most, r.sent_total), (6000, 24000));
         assert!(
@@ -343,7 +350,7 @@ mod tests {
         for kind in Kind::ALL {
             for algorithm in kind.algorithms() {
                 for (ranks, hosts) in [(1, 1), (2, 2), (7, 3), (12, 3), (64, 8)] {
-                    let r = plan_report(kind.name(), ranks, 1 << 22, hosts, Some(algorithm.name()))
+                    let r = plan_report(kind.name(), ranks, 1 << 22, hosts, Some(algorithm.name()), None)
                         .expect("a plan");
                     assert!(r.text.lines().all(|l| l.chars().count() <= WIDTH), "{}", r.text);
                     assert_eq!(r.dot.matches("cluster_").count(), hosts);
@@ -362,8 +369,9 @@ mod tests {
 
     #[test]
     fn refusals_name_the_choices() {
-        let refusal =
-            |op, ranks, bytes, hosts, a| plan_report(op, ranks, bytes, hosts, a).err().unwrap_or_default();
+        let refusal = |op, ranks, bytes, hosts, a| {
+            plan_report(op, ranks, bytes, hosts, a, None).err().unwrap_or_default()
+        };
         assert!(refusal("allreduce", 2, 8, 1, None).contains("all_reduce, reduce"));
         assert!(refusal("broadcast", 2, 8, 1, Some("ring")).contains("direct, two-phase, tree"));
         assert!(refusal("broadcast", 0, 8, 1, None).contains("1 to 4096"));

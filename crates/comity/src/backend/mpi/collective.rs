@@ -1,10 +1,10 @@
 //! Collective calls: the headers of all, then chunks.
 
-use super::{MpiBackend, Stop, Stopped, memory, put};
+use super::{MpiBackend, Stop, Stopped, Waiting, memory, put};
 use crate::{
     CallInfo, DType, Op, ReduceOp,
     backend::Call,
-    engine::{HEADER, Header, Wait},
+    engine::{HEADER, Header},
     kernel,
     plan::{Buf, Slice},
     sys::mpi::{Handle, Move, Pending},
@@ -39,7 +39,7 @@ struct Cut {
 }
 
 impl<H: Handle> MpiBackend<H> {
-    pub(super) fn collective(&mut self, call: Call<'_>, wait: &mut Wait) -> Stopped<()> {
+    pub(super) fn collective(&mut self, call: Call<'_>, wait: &mut Waiting) -> Stopped<()> {
         let info = call.info;
         let elem = info.dtype.map_or(1, DType::size);
         let pairwise = info.op == Op::AllToAll && !call.counts.is_empty();
@@ -81,7 +81,7 @@ impl<H: Handle> MpiBackend<H> {
         flight: &mut VecDeque<(usize, Pending<H>)>,
         cut: &Cut,
         memory: &mut Memory<'_>,
-        wait: &mut Wait,
+        wait: &mut Waiting,
     ) -> Stopped<()> {
         let Some((k, pending)) = flight.pop_front() else { return Ok(()) };
         let (src, mut out) = self.finish(pending, wait)?;
@@ -90,7 +90,7 @@ impl<H: Handle> MpiBackend<H> {
         Ok(())
     }
 
-    fn finish(&self, mut pending: Pending<H>, wait: &mut Wait) -> Stopped<(Vec<u8>, Vec<u8>)> {
+    fn finish(&self, mut pending: Pending<H>, wait: &mut Waiting) -> Stopped<(Vec<u8>, Vec<u8>)> {
         self.company.wait(wait, || Ok(pending.test()?))?;
         Ok(pending.finish())
     }
@@ -102,12 +102,13 @@ impl<H: Handle> MpiBackend<H> {
         counts: &[usize],
         pairwise: bool,
         most: usize,
-        wait: &mut Wait,
+        wait: &mut Waiting,
     ) -> Stopped<usize> {
         // With parts that differ by pair nobody knows the others' totals.
         let told = if pairwise { CallInfo { count: 0, ..info } } else { info };
         let shape = if pairwise { 1 } else { hash(counts) };
         let ours = Header { info: told, shape, epoch: 0, context: self.company.context as u16 };
+        self.company.announce(ours, wait);
         let mut src = self.buffer(0);
         src.extend_from_slice(&ours.encode());
         src.extend_from_slice(&(most as u64).to_le_bytes());
@@ -136,7 +137,7 @@ impl<H: Handle> MpiBackend<H> {
         info: CallInfo,
         send: &[usize],
         recv: &[usize],
-        wait: &mut Wait,
+        wait: &mut Waiting,
     ) -> Stopped<()> {
         let mut src = self.buffer(0);
         src.extend(send.iter().flat_map(|&n| (n as u64).to_le_bytes()));

@@ -16,13 +16,13 @@ mod place;
 pub(crate) use place::Runtime;
 
 use super::{
-    Alarm, Backend, Bufs, Call,
-    company::{Company, Stop, Stopped, attend, world_ranks},
+    Alarm, Backend, Bufs, Call, Door, Maker,
+    company::{Company, Stop, Stopped, Waiting, attend, world_ranks},
 };
 use crate::{
     CallInfo, Error, LinkKind, Op, Result,
     boot::World,
-    engine::{Header, Patience, Wait},
+    engine::{Header, Patience},
     kernel,
     plan::{Buf, Slice},
     stats::Counters,
@@ -59,22 +59,14 @@ impl<H: Handle> MpiBackend<H> {
     /// The backend of everyone in `world`; all of them call this.
     pub(crate) fn open(mpi: &'static Mpi<H>, world: Arc<dyn World>, counters: Arc<Counters>) -> Result<Self> {
         let members = (0..world.peers().len()).collect();
-        Self::with(mpi, mpi.world()?, world, members, 0, counters)
+        mpi.base()?;
+        Ok(Self::with(mpi, mpi.world()?, company(world, members, 0, counters)?))
     }
 
-    fn with(
-        mpi: &'static Mpi<H>,
-        comm: H,
-        world: Arc<dyn World>,
-        members: Vec<usize>,
-        context: u64,
-        counters: Arc<Counters>,
-    ) -> Result<Self> {
-        let watch = attend(&world, &members, context, &counters)?;
-        let stash = members.iter().map(|_| VecDeque::new()).collect();
-        let company = Company::new(world, members, context, watch, counters);
+    fn with(mpi: &'static Mpi<H>, comm: H, company: Company) -> Self {
+        let stash = company.members.iter().map(|_| VecDeque::new()).collect();
         let patience = company.patience();
-        Ok(Self { mpi, comm, company, patience, stash, spare: Vec::new() })
+        Self { mpi, comm, company, patience, stash, spare: Vec::new() }
     }
 
     fn size(&self) -> usize {
@@ -102,7 +94,7 @@ impl<H: Handle> MpiBackend<H> {
 impl<H: Handle> Backend for MpiBackend<H> {
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
         let info = call.info;
-        let mut wait = Wait::new(self.patience, limit);
+        let mut wait = Waiting::new(self.patience, limit);
         self.company.watch.advance();
         let out = match info.op {
             Op::Send | Op::Recv | Op::Exchange => self.pair(call, &mut wait),
@@ -123,23 +115,13 @@ impl<H: Handle> Backend for MpiBackend<H> {
         if members.len() == 1 {
             return Ok(Box::new(super::Single));
         }
-        // Making a communicator is the one call that may block in MPI: on a thread, so that this one can give up.
-        let (mpi, comm, ranks) = (self.mpi, self.comm, members.to_vec());
-        let maker = thread::Builder::new().name("comity-mpi-split".into());
-        let maker = maker
-            .spawn(move || mpi.subset(comm, &ranks, context as u16))
-            .map_err(|e| Error::os("starting a thread", e))?;
-        let mut wait = Wait::new(self.patience, limit);
         let info = CallInfo::new(Op::Split);
-        let made = self.company.wait(&mut wait, || Ok(maker.is_finished()));
-        if made.is_err() {
-            mpi.spoil();
-        }
-        made.map_err(|stop| self.company.explain(stop, info, limit))?;
-        let lost = || Error::Os { what: "splitting a group".into(), message: "its thread panicked".into() };
-        let comm = maker.join().map_err(|_| lost())??;
+        let mut wait = Waiting::new(self.patience, limit);
+        let comm = subset(self.mpi, self.comm, members.to_vec(), context, &self.company, &mut wait)
+            .map_err(|stop| self.company.explain(stop, info, limit))?;
         let members = world_ranks(&self.company, members);
-        Ok(Box::new(Self::with(mpi, comm, self.company.world.clone(), members, context, counters)?))
+        let company = company(self.company.world.clone(), members, context, counters)?;
+        Ok(Box::new(Self::with(self.mpi, comm, company)))
     }
 
     fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
@@ -148,6 +130,12 @@ impl<H: Handle> Backend for MpiBackend<H> {
 
     fn alarm(&self) -> Option<Alarm> {
         Some(self.company.alarm())
+    }
+
+    fn door(&self) -> Option<Door> {
+        let (world, members) = (Arc::downgrade(&self.company.world), self.company.members.clone());
+        let maker = Box::new(Subsets(self.mpi));
+        Some(Door { world, members, context: self.company.context, maker })
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {
@@ -159,6 +147,86 @@ impl<H: Handle> Drop for MpiBackend<H> {
     fn drop(&mut self) {
         self.company.world.leave(self.company.context);
         self.mpi.free(self.comm);
+    }
+}
+
+/// Watch over the members (world ranks) of a group that MPI carries.
+fn company(
+    world: Arc<dyn World>,
+    members: Vec<usize>,
+    context: u64,
+    counters: Arc<Counters>,
+) -> Result<Company> {
+    let watch = attend(&world, &members, context, &counters)?;
+    Ok(Company::new(world, members, context, watch, counters))
+}
+
+/// A communicator of `members` (ranks of `comm`). Making one is the one call that may block in MPI: on a thread, so that this one
+/// can give up.
+fn subset<H: Handle>(
+    mpi: &'static Mpi<H>,
+    comm: H,
+    members: Vec<usize>,
+    context: u64,
+    company: &Company,
+    wait: &mut Waiting,
+) -> Stopped<H> {
+    let maker = thread::Builder::new().name("comity-mpi-split".into());
+    let maker = maker
+        .spawn(move || mpi.subset(comm, &members, context as u16))
+        .map_err(|e| Error::os("starting a thread", e))?;
+    company.wait(wait, || Ok(maker.is_finished())).inspect_err(|_| mpi.spoil())?;
+    let lost = || Error::Os { what: "splitting a group".into(), message: "its thread panicked".into() };
+    Ok(maker.join().map_err(|_| lost())??)
+}
+
+/// Makes groups of some members.
+#[derive(Debug)]
+struct Subsets<H: Handle>(&'static Mpi<H>);
+
+impl<H: Handle> Subsets<H> {
+    /// Communicators may be made in any order on several threads of a rank, and MPI tells them apart by 15 bits only. So the members
+    /// show each other, over the new one, that it is the one they mean.
+    fn proven(&self, company: &Company, wait: &mut Waiting) -> Stopped<H> {
+        let (mpi, context) = (self.0, company.context);
+        let comm = subset(mpi, mpi.base()?, company.members.clone(), context, company, wait)?;
+        let (own, size) = (context.to_le_bytes(), company.size());
+        let mut pending = Pending::start(mpi, comm, size, &Move::AllGather, own.to_vec(), vec![0; 8 * size])?;
+        company.wait(wait, || Ok(pending.test()?))?;
+        let (_, all) = pending.finish();
+        match all.chunks_exact(8).position(|c| c != own) {
+            None => Ok(comm),
+            Some(peer) => {
+                Err(Stop::Peer(peer, "was making another group at the same time; try once more".into()))
+            }
+        }
+    }
+}
+
+impl<H: Handle> Maker for Subsets<H> {
+    fn make(
+        &self,
+        world: Arc<dyn World>,
+        members: Vec<usize>,
+        context: u64,
+        counters: Arc<Counters>,
+        limit: Duration,
+    ) -> Result<Box<dyn Backend>> {
+        if !self.0.is_for_many_threads() {
+            let reason = "groups of some members are made beside other calls, and the program started MPI for one thread at a time: ask MPI_Init_thread for MPI_THREAD_MULTIPLE, or use split";
+            return Err(Error::Unavailable { backend: "subgroup", reason: reason.into() });
+        }
+        let company = company(Arc::clone(&world), members, context, counters)?;
+        let mut wait = Waiting::new(company.patience(), limit);
+        let made = self.proven(&company, &mut wait);
+        match made {
+            Ok(comm) => Ok(Box::new(MpiBackend::with(self.0, comm, company))),
+            Err(stop) => {
+                let e = company.explain(stop, CallInfo::new(Op::Split), limit);
+                world.leave(context);
+                Err(e)
+            }
+        }
     }
 }
 

@@ -3,11 +3,11 @@
 //! All travel under one tag of MPI, which keeps them in order; the header has the caller's tag. So a receive that asks for a later
 //! tag takes what is before it out of the sender's way, and keeps it until its own receive is called.
 
-use super::{MAX_STASH, MpiBackend, Stop, Stopped, memory, put};
+use super::{MAX_STASH, MpiBackend, Stop, Stopped, Waiting, memory, put};
 use crate::{
     CallInfo, DType, Op,
     backend::{Bufs, Call},
-    engine::{HEADER, Header, Wait},
+    engine::{HEADER, Header},
     plan::{Buf, Slice},
     sys::mpi::{Handle, Move, Pending},
     view::Memory,
@@ -47,7 +47,7 @@ fn next(at: usize, len: usize) -> Range<usize> {
 }
 
 impl<H: Handle> MpiBackend<H> {
-    pub(super) fn pair(&mut self, call: Call<'_>, wait: &mut Wait) -> Stopped<()> {
+    pub(super) fn pair(&mut self, call: Call<'_>, wait: &mut Waiting) -> Stopped<()> {
         let info = call.info;
         let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
         let tag = info.tag.unwrap_or(0);

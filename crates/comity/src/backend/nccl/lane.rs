@@ -1,14 +1,13 @@
 //! One device's communicator, and putting work on a stream with it.
 
 use super::{
-    Spot, Stop, Stopped,
+    Spot, Stop, Stopped, Waiting,
     guard::{Guard, word},
     parts::Work,
 };
 use crate::{
     CallInfo, Error, Result,
     backend::company::Company,
-    engine::Wait,
     sys::{
         cuda::{Device, StreamId},
         nccl::{Comm, Nccl, UniqueId},
@@ -35,7 +34,7 @@ impl Lane {
         device: Device,
         lib: &'static Nccl,
         id: UniqueId,
-        wait: &mut Wait,
+        wait: &mut Waiting,
     ) -> Stopped<Self> {
         let (rank, size) = (company.rank, company.size());
         // NCCL waits for all ranks there; this one may have to give up first, and leaves the thread behind then.
@@ -81,7 +80,12 @@ impl Lane {
     }
 
     /// Wait until the stream has come as far as it is filled now.
-    pub(super) fn until_passed(&self, company: &Company, stream: StreamId, wait: &mut Wait) -> Stopped<()> {
+    pub(super) fn until_passed(
+        &self,
+        company: &Company,
+        stream: StreamId,
+        wait: &mut Waiting,
+    ) -> Stopped<()> {
         let mark = self.device.mark(stream)?;
         company.wait(wait, || Ok(mark.is_passed()?))
     }

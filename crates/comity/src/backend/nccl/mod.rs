@@ -17,13 +17,13 @@ mod pair;
 mod parts;
 
 use super::{
-    Alarm, Backend, Bufs, Call, Fabric,
-    company::{Company, Stop, Stopped},
+    Alarm, Backend, Bufs, Call, Door, Fabric, Maker,
+    company::{Company, Stop, Stopped, Waiting},
 };
 use crate::{
     CallInfo, DType, Error, LinkKind, Op, Place, Result, View, ViewMut,
     boot::World,
-    engine::{Patience, Wait},
+    engine::Patience,
     stats::Counters,
     sys::{
         cuda::{Cuda, StreamId},
@@ -66,7 +66,7 @@ impl NcclBackend {
     pub(crate) fn open(mut fabric: Fabric, device: Result<u32>, limit: Duration) -> Result<Self> {
         let company = fabric.company();
         let patience = company.patience();
-        let mut wait = Wait::new(patience, limit);
+        let mut wait = Waiting::new(patience, limit);
         let info = CallInfo::new(Op::Split);
         let lane = Self::join(&company, &mut fabric, device, Instant::now() + limit, &mut wait);
         let lane = lane.map_err(|stop| company.explain(stop, info, limit))?;
@@ -85,7 +85,7 @@ impl NcclBackend {
     fn on_device(&mut self, call: Call<'_>, spot: Spot, limit: Duration) -> Result<()> {
         let info = call.info;
         let until = Instant::now() + limit;
-        let mut wait = Wait::new(self.patience, limit);
+        let mut wait = Waiting::new(self.patience, limit);
         let out = match info.op {
             Op::Send | Op::Recv | Op::Exchange => self.pair(call, spot, until, &mut wait),
             _ => self.collective(call, spot, until, &mut wait),
@@ -94,7 +94,7 @@ impl NcclBackend {
         out.map_err(|stop| self.company.explain(stop, info, limit))
     }
 
-    fn collective(&mut self, call: Call<'_>, spot: Spot, until: Instant, wait: &mut Wait) -> Stopped<()> {
+    fn collective(&mut self, call: Call<'_>, spot: Spot, until: Instant, wait: &mut Waiting) -> Stopped<()> {
         let info = call.info;
         let left = until.saturating_duration_since(Instant::now());
         self.fabric.agree(&call, ON_DEVICE, left).map_err(Stop::Told)?;
@@ -116,7 +116,7 @@ impl NcclBackend {
         fabric: &mut Fabric,
         device: Result<u32>,
         until: Instant,
-        wait: &mut Wait,
+        wait: &mut Waiting,
     ) -> Stopped<Lane> {
         let mut made = device.and_then(lane::open);
         // Whether all ranks can is asked before the id is told, so that none waits for one that cannot.
@@ -164,7 +164,7 @@ impl NcclBackend {
     }
 
     /// A reduction that NCCL has not: over page-locked memory and the links.
-    fn over_host(&mut self, call: Call<'_>, spot: Spot, until: Instant, wait: &mut Wait) -> Stopped<()> {
+    fn over_host(&mut self, call: Call<'_>, spot: Spot, until: Instant, wait: &mut Waiting) -> Stopped<()> {
         let lane = &self.lane;
         let (src, dst) = parts::ends(&call.bufs);
         let mut held_src = src.map(|(_, len)| lane.device.pinned(len)).transpose()?;
@@ -225,6 +225,26 @@ fn spot(bufs: &Bufs<'_>) -> Option<Spot> {
     }
 }
 
+/// Makes groups of some members, each on the device that it has.
+#[derive(Debug)]
+struct OnDevice(u32);
+
+impl Maker for OnDevice {
+    fn make(
+        &self,
+        world: Arc<dyn World>,
+        members: Vec<usize>,
+        context: u64,
+        counters: Arc<Counters>,
+        limit: Duration,
+    ) -> Result<Box<dyn Backend>> {
+        let until = Instant::now() + limit;
+        let fabric = Fabric::open(world, members, context, counters, until)?;
+        let left = until.saturating_duration_since(Instant::now());
+        Ok(Box::new(NcclBackend::open(fabric, Ok(self.0), left)?))
+    }
+}
+
 impl Backend for NcclBackend {
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
         match spot(&call.bufs) {
@@ -252,6 +272,11 @@ impl Backend for NcclBackend {
 
     fn alarm(&self) -> Option<Alarm> {
         self.fabric.alarm()
+    }
+
+    fn door(&self) -> Option<Door> {
+        let maker = Box::new(OnDevice(self.lane.device.ordinal));
+        self.fabric.door().map(|door| Door { maker, ..door })
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {

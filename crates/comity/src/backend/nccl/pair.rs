@@ -3,11 +3,11 @@
 //! NCCL has no tags and matches sends and receives in their order. So each send is announced over the links first: tag, type and
 //! length. A receive that asks for a later tag takes what is before it into memory of its own.
 
-use super::{NcclBackend, Spot, Stop, Stopped, parts, parts::Work};
+use super::{NcclBackend, Spot, Stop, Stopped, Waiting, parts, parts::Work};
 use crate::{
     CallInfo, DType, Op,
     backend::{Backend, Bufs, Call},
-    engine::{ANNOUNCE, Wait},
+    engine::ANNOUNCE,
     sys::{cuda::DeviceMemory, nccl::Part},
 };
 use std::time::Instant;
@@ -25,7 +25,7 @@ impl NcclBackend {
         call: Call<'_>,
         spot: Spot,
         until: Instant,
-        wait: &mut Wait,
+        wait: &mut Waiting,
     ) -> Stopped<()> {
         let info = call.info;
         let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());

@@ -25,7 +25,7 @@ use std::{
     ffi::{c_int, c_void},
     fmt, ptr,
     sync::{
-        Mutex, MutexGuard,
+        Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -121,6 +121,8 @@ pub(crate) struct Mpi<H: 'static> {
     version: String,
     /// Held over each call where the library wants one thread at a time.
     turn: Option<Mutex<()>>,
+    /// A communicator of all processes that is never given back while MPI runs.
+    base: OnceLock<H>,
     /// Elements of 1, 2, 4 and 8 bytes.
     types: [H; 4],
     ops: Mutex<HashMap<(DType, ReduceOp), H>>,
@@ -153,6 +155,7 @@ impl<H: Handle> Mpi<H> {
             constants,
             version,
             turn: None,
+            base: OnceLock::new(),
             types: [H::NONE; 4],
             ops: Mutex::default(),
             spoilt: AtomicBool::new(false),
@@ -215,6 +218,9 @@ impl<H: Handle> Mpi<H> {
                 for mut element in self.types {
                     (self.call.type_free)(&mut element);
                 }
+                if let Some(&(mut base)) = self.base.get() {
+                    (self.call.comm_free)(&mut base);
+                }
                 (self.call.finalize)();
             }
         }
@@ -233,6 +239,20 @@ impl<H: Handle> Mpi<H> {
         self.ok(code, "MPI_Comm_dup")?;
         self.errors_return(comm)?;
         Ok(comm)
+    }
+
+    /// A communicator of all processes to make others from, beside any call. All processes call this the first time.
+    pub(crate) fn base(&self) -> Result<H> {
+        if let Some(&known) = self.base.get() {
+            return Ok(known);
+        }
+        let new = self.world()?;
+        Ok(*self.base.get_or_init(|| new))
+    }
+
+    /// Whether several threads may be in MPI at once.
+    pub(crate) fn is_for_many_threads(&self) -> bool {
+        self.turn.is_none()
     }
 
     /// This process's place among all that were started together.

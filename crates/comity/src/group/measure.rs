@@ -1,0 +1,287 @@
+//! What messages cost on each pair's link: measured, agreed on, and written down.
+
+use super::{Group, Recorder};
+use crate::{
+    Error, LinkCosts, Result, backend::Fabric, boot::World, config::Costs, plan::Cost, stats::Counters,
+};
+use serde_json::{Value, json};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Up to so many ranks one pair at a time is measured; above, a rank is in one pair at a time.
+const ONE_BY_ONE: usize = 16;
+/// What one direction of a pair may take, about.
+const SLOT: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(150));
+const MOST_ECHOES: u32 = 200;
+const PUSHES: (usize, usize) = (4 << 10, 16 << 20);
+/// A file of costs is no longer than this.
+const MOST_TEXT: usize = 64 << 20;
+/// Names the group that ranks measure in before there is any other.
+const CONTEXT: u64 = u64::MAX - 0x636f;
+
+/// What the rank that measures asks of the other.
+const ECHO: u64 = 0;
+const TAKE: u64 = 1;
+const DONE: u64 = 2;
+
+impl Group {
+    /// Measure every link of the group in both directions, in about `budget`; every rank calls this. All get the same numbers.
+    ///
+    /// A message's latency is half the time of a small one's way there and back. Up to 16 ranks one pair at a time is
+    /// measured; with more, every rank in one pair at a time, so that pairs may share a network.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn measure_links(&self, budget: Duration) -> Result<LinkCosts> {
+        let (me, n) = (self.rank(), self.size());
+        let turns = turns(n);
+        let slot = (budget / (2 * turns.len().max(1)) as u32).clamp(SLOT.0, SLOT.1);
+        let mut own = vec![0.0; 2 * n];
+        for turn in &turns {
+            let pair = turn.iter().find(|p| p.0 == me || p.1 == me);
+            for (from, to) in pair.into_iter().flat_map(|&(a, b)| [(a, b), (b, a)]) {
+                if me == from {
+                    let cost = self.ask_link(to, slot)?;
+                    (own[2 * to], own[2 * to + 1]) = (cost.alpha, cost.beta);
+                } else {
+                    self.answer_link(from)?;
+                }
+            }
+            self.barrier()?;
+        }
+        let mut all = vec![0.0; 2 * n * n];
+        self.all_gather(&own, &mut all)?;
+        let pairs = all.chunks_exact(2).map(|c| Cost { alpha: c[0], beta: c[1] }).collect();
+        LinkCosts::new(n, pairs).ok_or_else(|| Error::Os {
+            what: "measuring links".into(),
+            message: "a rank measured what is no number".into(),
+        })
+    }
+
+    /// This rank's side of one direction.
+    fn ask_link(&self, to: usize, slot: Duration) -> Result<Cost> {
+        let echo = || -> Result<f64> {
+            let (start, mut back) = (Instant::now(), [0u64; 2]);
+            self.send(&[ECHO, 0], to, 0)?;
+            self.recv(&mut back, to, 0)?;
+            Ok(start.elapsed().as_secs_f64())
+        };
+        // The first ones make things warm, and the third says how many there is time for.
+        echo()?;
+        echo()?;
+        let mut times = vec![echo()?];
+        let rounds = (slot.as_secs_f64() / 2.0 / times[0].max(1e-9)).min(f64::from(MOST_ECHOES)) as u32;
+        for _ in 0..rounds {
+            times.push(echo()?);
+        }
+        times.sort_by(f64::total_cmp);
+        let alpha = times[times.len() / 2] / 2.0;
+        let push = |bytes: &[u8]| -> Result<f64> {
+            let (start, mut back) = (Instant::now(), [0u64; 2]);
+            self.send(&[TAKE, bytes.len() as u64], to, 0)?;
+            self.send(bytes, to, 0)?;
+            self.recv(&mut back, to, 0)?;
+            Ok(start.elapsed().as_secs_f64())
+        };
+        let (mut len, mut bytes) = (PUSHES.0, Vec::new());
+        let beta = loop {
+            bytes.resize(len, 0u8);
+            let took = push(&bytes)?;
+            if took >= slot.as_secs_f64() / 6.0 || len >= PUSHES.1 {
+                // The first of a size also pays for the memory.
+                let took = took.min(push(&bytes)?);
+                // Without the command's way there, and the answer's back.
+                break (took - 2.0 * alpha).max(took / 10.0) / len as f64;
+            }
+            len *= 4;
+        };
+        self.send(&[DONE, 0], to, 0)?;
+        Ok(Cost { alpha, beta })
+    }
+
+    /// The other rank's side.
+    fn answer_link(&self, from: usize) -> Result<()> {
+        let mut bytes = Vec::new();
+        loop {
+            let mut word = [0u64; 2];
+            self.recv(&mut word, from, 0)?;
+            match word {
+                [ECHO, _] => {}
+                [TAKE, len] => {
+                    bytes.resize((len as usize).min(PUSHES.1), 0u8);
+                    self.recv(&mut bytes, from, 0)?;
+                }
+                _ => return Ok(()),
+            }
+            self.send(&word, from, 0)?;
+        }
+    }
+}
+
+/// Pairs that are measured at the same time, turn by turn; every pair once.
+fn turns(n: usize) -> Vec<Vec<(usize, usize)>> {
+    // A round-robin tournament: one stands still, the others go round. The last is nobody where their number is odd.
+    let even = n.next_multiple_of(2);
+    let mut rounds = Vec::new();
+    for round in 0..even.saturating_sub(1) {
+        let seat = |i: usize| if i == 0 { 0 } else { 1 + (i - 1 + round) % (even - 1) };
+        let pairs = (0..even / 2).map(|i| (seat(i), seat(even - 1 - i))).map(|(a, b)| (a.min(b), a.max(b)));
+        rounds.push(pairs.filter(|p| p.1 < n).collect::<Vec<_>>());
+    }
+    if n <= ONE_BY_ONE { rounds.into_iter().flatten().map(|p| vec![p]).collect() } else { rounds }
+}
+
+impl LinkCosts {
+    /// As text that [`from_json`](Self::from_json) reads.
+    pub fn to_json(&self) -> String {
+        let n = self.size();
+        let rows = |f: &dyn Fn(usize, usize) -> f64| -> Vec<Vec<Value>> {
+            let cell = |a: usize, b: usize| if a == b { Value::Null } else { json!(f(a, b)) };
+            (0..n).map(|a| (0..n).map(|b| cell(a, b)).collect()).collect()
+        };
+        let latency = rows(&|a, b| self.latency(a, b));
+        let bandwidth = rows(&|a, b| self.bandwidth(a, b));
+        json!({ "ranks": n, "latency_s": latency, "bytes_per_s": bandwidth }).to_string()
+    }
+
+    /// What `comity check --links --json` wrote, or a person: seconds and bytes per second, by sender, then receiver.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn from_json(text: &str) -> std::result::Result<Self, String> {
+        let value: Value = serde_json::from_str(text).map_err(|e| format!("is not JSON: {e}"))?;
+        let n = value["ranks"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        if !(1..=crate::MAX_SIZE).contains(&n) {
+            return Err(format!("has no number of \"ranks\" from 1 to {}", crate::MAX_SIZE));
+        }
+        let cell = |name: &str, a: usize, b: usize| -> std::result::Result<f64, String> {
+            let number = value[name][a][b].as_f64().filter(|x| x.is_finite() && *x > 0.0);
+            number.ok_or_else(|| format!("has no number above 0 at {name}[{a}][{b}]"))
+        };
+        let mut pairs = Vec::new();
+        for (a, b) in (0..n).flat_map(|a| (0..n).map(move |b| (a, b))) {
+            pairs.push(if a == b {
+                Cost { alpha: 0.0, beta: 0.0 }
+            } else {
+                Cost { alpha: cell("latency_s", a, b)?, beta: 1.0 / cell("bytes_per_s", a, b)? }
+            });
+        }
+        Self::new(n, pairs).ok_or_else(|| "holds numbers that are out of range".into())
+    }
+}
+
+/// Agree on the costs of a world before its first group is made; every rank calls this, or none. Rank 0's choice holds.
+pub(super) fn learn(world: &Arc<dyn World>, costs: &Costs, limit: Duration) -> Result<()> {
+    let (rank, peers) = (world.rank(), world.peers().to_vec());
+    let members: Vec<usize> = (0..peers.len()).collect();
+    let counters = Arc::<Counters>::default();
+    let until = Instant::now() + limit;
+    let fabric = Fabric::open(Arc::clone(world), members, CONTEXT, Arc::clone(&counters), until)?;
+    let own = (CONTEXT, Recorder::new());
+    let group = Group::with(rank, peers, Box::new(fabric), own, counters, limit);
+    let mut own = match costs {
+        Costs::File(path) if rank == 0 => read(path),
+        _ => Ok(String::new()),
+    };
+    let mut len = [own.as_ref().map_or(u64::MAX, |text| text.len() as u64)];
+    group.broadcast(&mut len, 0)?;
+    let known = match len[0] {
+        u64::MAX => {
+            own?;
+            return Err(Error::Config(
+                "rank 0 could not use its COMITY_COSTS; its own error says why".into(),
+            ));
+        }
+        0 => group.measure_links(BUDGET)?,
+        len => {
+            let mut text = own.as_mut().map(std::mem::take).unwrap_or_default().into_bytes();
+            text.resize((len as usize).min(MOST_TEXT), 0);
+            group.broadcast(&mut text, 0)?;
+            LinkCosts::from_json(&String::from_utf8_lossy(&text))
+                .ok()
+                .filter(|c| c.size() == group.size())
+                .ok_or_else(|| {
+                    let (n, text) = (group.size(), "COMITY_COSTS on rank 0 are of another job: not of");
+                    Error::Config(format!("{text} {n} ranks"))
+                })?
+        }
+    };
+    // Nobody closes this group before all have opened it.
+    group.barrier()?;
+    world.learn(known);
+    Ok(())
+}
+
+/// How long a group may measure before it is there.
+const BUDGET: Duration = Duration::from_secs(2);
+
+/// A file of costs that is sound.
+fn read(path: &Path) -> Result<String> {
+    let bad = |why: String| Error::Config(format!("COMITY_COSTS={} {why}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|e| bad(format!("cannot be read: {e}")))?;
+    if text.len() > MOST_TEXT {
+        return Err(bad(format!("is longer than {MOST_TEXT} bytes")));
+    }
+    LinkCosts::from_json(&text).map_err(bad)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{collections::BTreeSet, thread};
+
+    #[test]
+    fn every_pair_has_one_turn_and_no_rank_two_in_one() {
+        for n in [1, 2, 3, 4, 7, 16, 17, 32, 33] {
+            let turns = turns(n);
+            let all: Vec<_> = turns.iter().flatten().copied().collect();
+            assert_eq!(all.len(), n * (n - 1) / 2, "{n}");
+            assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{n}");
+            for turn in turns {
+                let ranks: BTreeSet<_> = turn.iter().flat_map(|p| [p.0, p.1]).collect();
+                assert_eq!(ranks.len(), 2 * turn.len(), "{n}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_ranks_measure_the_same() {
+        let groups = Group::local(3).unwrap();
+        let all: Vec<_> = thread::scope(|s| {
+            let measure = |g: Group| g.measure_links(Duration::from_millis(60)).unwrap();
+            let ranks: Vec<_> = groups.into_iter().map(|g| s.spawn(move || measure(g))).collect();
+            ranks.into_iter().map(|r| r.join().unwrap()).collect()
+        });
+        assert!(all.iter().all(|c| *c == all[0]));
+        for (a, b) in [(0, 1), (1, 0), (1, 2), (2, 0)] {
+            let (latency, bandwidth) = (all[0].latency(a, b), all[0].bandwidth(a, b));
+            assert!(latency > 0.0 && latency < 10.0, "{latency}");
+            assert!(bandwidth > 1.0 && bandwidth.is_finite(), "{bandwidth}");
+        }
+        let again = LinkCosts::from_json(&all[0].to_json()).unwrap();
+        let close = |x: f64, y: f64| (x / y - 1.0).abs() < 1e-9;
+        assert!(close(again.latency(2, 1), all[0].latency(2, 1)));
+        assert!(close(again.bandwidth(2, 1), all[0].bandwidth(2, 1)));
+    }
+
+    #[test]
+    fn texts_without_all_numbers_are_refused() {
+        for (text, why) in [
+            ("[", "JSON"),
+            ("{}", "ranks"),
+            (r#"{"ranks": 2, "latency_s": [[null, 1], [0, null]]}"#, "bytes_per_s[0][1]"),
+            (
+                r#"{"ranks": 2, "latency_s": [[null, 1], [0, null]], "bytes_per_s": [[0, 1], [1, 0]]}"#,
+                "latency_s[1][0]",
+            ),
+            (r#"{"ranks": 1000000000000}"#, "ranks"),
+        ] {
+            let e = LinkCosts::from_json(text).unwrap_err();
+            assert!(e.contains(why), "{text}: {e}");
+        }
+    }
+}
