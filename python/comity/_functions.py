@@ -13,12 +13,13 @@ from comity.errors import Config, Misuse, Unavailable
 _BACKENDS: dict[str, tuple[str, str] | None] = {
     "any": None,
     "comity": None,
+    "jaccl": ("COMITY_BACKEND", "jaccl"),
     "mpi": ("COMITY_BACKEND", "mpi"),
     "ring": ("COMITY_LINKS", "tcp"),
     "shm": ("COMITY_LINKS", "shm"),
     "tcp": ("COMITY_LINKS", "tcp"),
 }
-_KNOWN = (*_BACKENDS, "jaccl", "nccl")
+_KNOWN = (*_BACKENDS, "nccl")
 # Keyword arguments of `init`, and the variables that they stand in for.
 _VARIABLES = {
     "timeout": "COMITY_TIMEOUT",
@@ -44,8 +45,8 @@ _home = os.getpid()
 
 
 def is_available(backend: str = "any") -> bool:
-    """Whether this backend can be used here: "mpi" where an MPI library is found; unknown names cannot."""
-    return backend in _BACKENDS and (backend != "mpi" or _core.is_available(backend))
+    """Whether this backend can be used here: "mpi" and "jaccl" where their library is found; unknown names cannot."""
+    return backend in _BACKENDS and (backend not in ("mpi", "jaccl") or _core.is_available(backend))
 
 
 def init(
@@ -63,7 +64,7 @@ def init(
     returns the same group, until it is closed.
 
     Args:
-        backend: "any"; "shm" and "tcp" (MLX: "ring") restrict the kinds of link; "mpi" has MPI carry the data.
+        backend: "any"; "shm" and "tcp" (MLX: "ring") restrict the kinds of link; "jaccl" puts RDMA first; "mpi" has MPI carry the data.
         strict: Raise `Config` when no launcher's variables are set.
         timeout: Seconds that a call may take; 300.
         key: The job's secret, as 32 bytes or 64 hexadecimal digits.

@@ -16,7 +16,7 @@ use std::{
 };
 
 /// What describes the interface in Rust, each on its own.
-const MIRRORS: [&str; 1] = ["crates/softverbs/src/abi.rs"];
+const MIRRORS: [&str; 2] = ["crates/comity/src/sys/verbs/abi.rs", "crates/softverbs/src/abi.rs"];
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
 /// How each case of `conform.c` ends.
 const CONFORM: &str = include_str!("conform.txt");
@@ -46,7 +46,8 @@ pub(super) fn run() -> Outcome {
     let conform = conform(&scratch)?;
     let said = device.task(&conform.to_string_lossy(), &["left", "right"]).run()?;
     conforms(&said)?;
-    println!("{} cases end as over Soft-RoCE", CONFORM.lines().count());
+    println!("the cases of conform.c end as over Soft-RoCE");
+    device.carries_links()?;
     Ok(Done::Passed(format!("{lines} lines of layout, {exchanges} ping-pongs by rdma-core's programs")))
 }
 
@@ -73,6 +74,21 @@ impl Device {
             }
             None => Ok(()),
         }
+    }
+
+    /// Comity's own links, and jobs over them.
+    fn carries_links(&self) -> Result<(), String> {
+        for (tests, threads) in [
+            (["-p", "comity", "--lib", "link::verbs"], "2"),
+            // Some hold a promise to its time.
+            (["-p", "comity-cli", "--test", "rdma"], "1"),
+        ] {
+            let task = Task::cargo().args(["test"]).args(tests);
+            let task = task.args(["--", "--include-ignored", "--test-threads", threads]);
+            let task = task.env("COMITY_VERBS", self.folder.join("libibverbs.so.1"));
+            task.env("SOFTVERBS_DEVICES", "soft=127.0.0.1*3").limit(600).run()?;
+        }
+        Ok(())
     }
 
     /// Both programs: addressed by LID and by GID, polling and sleeping, small, large and checked byte by byte.
