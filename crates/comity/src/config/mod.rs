@@ -67,6 +67,8 @@ pub struct Config {
     pub(crate) service: Option<Service>,
     /// Rings before other plans.
     pub(crate) ring: bool,
+    /// For [`BackendKind::Nccl`]; `None`: by this rank's number on its host.
+    pub(crate) device: Option<u32>,
     /// Own addresses to listen on; port 0 stands for any. Empty: boot chooses.
     pub(crate) costs: Costs,
     pub(crate) addrs: Vec<SocketAddr>,
@@ -256,6 +258,7 @@ impl Config {
             devices: None,
             service: None,
             ring: false,
+            device: None,
             costs: Costs::Usual,
             addrs: Vec::new(),
             connections: 1,
@@ -281,8 +284,9 @@ impl Config {
     /// | none | a group of one |
     ///
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_SECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
-    /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_COSTS`, `COMITY_DEVICES` (also as `JACCL_IBV_DEVICES`,
-    /// `MLX_IBV_DEVICES`), `COMITY_RDMA`, `MLX_JACCL_RING` (also as `JACCL_RING`), `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
+    /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_DEVICE`,
+    /// `COMITY_COSTS`, `COMITY_DEVICES` (also as `JACCL_IBV_DEVICES`, `MLX_IBV_DEVICES`), `COMITY_RDMA`, `MLX_JACCL_RING` (also as `JACCL_RING`),
+    /// `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
     /// `comity launch` alone.
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var_os(name))
@@ -442,6 +446,13 @@ impl Config {
             read.map_err(|why| Error::Config(format!("the device matrix {} {why}", place::shown(matrix))))?,
         );
         Ok(self)
+    }
+
+    /// The CUDA device of this rank for [`BackendKind::Nccl`], by its number among those that this process sees; default: by the
+    /// rank's number on its host.
+    pub fn device(mut self, device: u32) -> Self {
+        self.device = Some(device);
+        self
     }
 
     /// This rank's own addresses to listen on; port 0 stands for any. Default: those of the interface that leads to the store.

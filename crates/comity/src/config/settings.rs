@@ -11,6 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Names of the device matrix; JACCL's own go before MLX's.
 pub(super) const DEVICES: [&str; 3] = ["COMITY_DEVICES", "JACCL_IBV_DEVICES", "MLX_IBV_DEVICES"];
+/// More devices than any host has.
+const MAX_DEVICE: usize = 1023;
 
 /// Put them into `config`.
 pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
@@ -74,6 +76,9 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
             "uc" => Service::Unreliable,
             _ => return wrong("COMITY_RDMA", &text, "is neither rc nor uc"),
         });
+    }
+    if let Some(n) = vars.number("COMITY_DEVICE", MAX_DEVICE)? {
+        config.device = u32::try_from(n).ok();
     }
     if let Some(text) = vars.text("COMITY_COSTS")? {
         config.costs = if text == "measure" { Costs::Measure } else { Costs::File(text.into()) };

@@ -205,6 +205,7 @@ fn settings_hold_everywhere() {
         ("COMITY_LINKS", "tcp"),
         ("COMITY_ADDRS", "10.0.0.1, 10.0.0.2:7000,[fe80::1%4]:7000,::1,[::2]"),
         ("COMITY_CONNECTIONS", "4"),
+        ("COMITY_DEVICE", "3"),
         ("COMITY_DETECTION", "2.5"),
         ("COMITY_HOST", "desk"),
         ("COMITY_JOB", "my job"),
@@ -216,6 +217,7 @@ fn settings_hold_everywhere() {
     let addrs: Vec<_> = c.addrs.iter().map(ToString::to_string).collect();
     assert_eq!(addrs, ["10.0.0.1:0", "10.0.0.2:7000", "[fe80::1%4]:7000", "[::1]:0", "[::2]:0"]);
     assert_eq!((c.connections, c.host.as_deref(), c.job.as_str()), (4, Some("desk"), "my job"));
+    assert_eq!((c.device, from(&[]).unwrap().device), (Some(3), None));
     assert_eq!(c.detection, Detection::After(Duration::from_millis(2500)));
     for (text, detection) in [
         ("fast", Detection::Fast),
@@ -393,6 +395,7 @@ fn bad_variables_are_named() {
         (vec![("COMITY_CONNECTIONS", "0")], &["COMITY_CONNECTIONS", "1 to 64"]),
         (vec![("COMITY_CONNECTIONS", "65")], &["COMITY_CONNECTIONS", "64"]),
         (vec![("COMITY_CONNECTIONS", "many")], &["COMITY_CONNECTIONS", "\"many\""]),
+        (vec![("COMITY_DEVICE", "cuda:0")], &["COMITY_DEVICE", "\"cuda:0\"", "0 to 1023"]),
         (vec![("COMITY_HOST", "")], &["COMITY_HOST", "empty"]),
         (vec![("COMITY_HOST", &long)], &["COMITY_HOST", "255"]),
         (vec![("MLX_RANK", "0")], &["MLX_RANK=0", "MLX_HOSTFILE"]),
