@@ -7,7 +7,7 @@ from typing import Any
 
 from comity import _core
 from comity._group import Group
-from comity.errors import Config, Misuse, Unavailable
+from comity.errors import Config, Misuse
 
 # What each name stands for. `ring` is MLX's name for TCP; here every operation works on every link.
 _BACKENDS: dict[str, tuple[str, str] | None] = {
@@ -20,7 +20,6 @@ _BACKENDS: dict[str, tuple[str, str] | None] = {
     "shm": ("COMITY_LINKS", "shm"),
     "tcp": ("COMITY_LINKS", "tcp"),
 }
-_KNOWN = tuple(_BACKENDS)
 # What needs a library of its own.
 _LOADED = ("jaccl", "mpi", "nccl")
 # Keyword arguments of `init`, and the variables that they stand in for.
@@ -83,10 +82,8 @@ def init(
             links, addrs, connections, host, log_dir, device, secure ("handshake"; "data" or True encrypts all that is sent).
             With any of them a new group is made.
     """
-    if backend not in _KNOWN:
-        raise Config(f"there is no backend {backend!r}; there are {', '.join(_KNOWN)}")
     if backend not in _BACKENDS:
-        raise Unavailable(f"the backend {backend!r} is not in this version of Comity; use 'any'")
+        raise Config(f"there is no backend {backend!r}; there are {', '.join(_BACKENDS)}")
     variables: dict[str, str | None] = {}
     for name, value in {**settings, "timeout": timeout}.items():
         if name not in _VARIABLES:

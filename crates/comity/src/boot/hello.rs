@@ -483,9 +483,9 @@ mod tests {
         let ours = seals.unwrap();
         for (from, to) in [(&ours, &theirs), (&theirs, &ours)] {
             let mut data = *b"secret";
-            let tag = from.send.seal(0, b"", &mut data).unwrap();
+            let tag = from.send.seal_in_place(0, b"", &mut data).unwrap();
             assert_ne!(&data, b"secret");
-            to.recv.open(0, b"", &mut data, tag).unwrap();
+            to.recv.open_in_place(0, b"", &mut data, tag).unwrap();
             assert_eq!(&data, b"secret");
         }
     }

@@ -32,6 +32,10 @@ use std::{
 /// When a link breaks while it is made, a death that explains it may be known this much later.
 const EXPLANATION: Duration = Duration::from_millis(250);
 
+/// How long after a member's word that it leaves what it made may still come. It leaves in good order only when its own links are made, so
+/// the other ends of them are on their way: with the thread that accepts, or unread.
+const BEHIND: Duration = Duration::from_secs(5);
+
 /// How connected streams become links.
 #[derive(Debug)]
 pub(super) struct Makers<L> {
@@ -311,6 +315,7 @@ impl<L> Opening<'_, L> {
     /// Take what the others make: connections of higher ranks, memory of lower ones.
     fn complete(&mut self, mut offered: Vec<(usize, UnixStream)>) -> Result<(), Trouble> {
         let mut parts: HashMap<usize, Vec<Option<(TcpStream, Sealing)>>> = HashMap::new();
+        let mut leaver = None;
         for rank in 0..self.members.len() {
             // The wires are there, so it will make no connection.
             if self.world_rank(rank) > self.mesh.me {
@@ -333,12 +338,23 @@ impl<L> Opening<'_, L> {
                 return Err(self.unable(error));
             }
             if let Some(rank) = missing.iter().find(|r| self.watch.has_left(**r)) {
-                return Err(self.explained(*rank, "left before the group was complete".into()));
+                let (who, until) = *leaver.get_or_insert_with(|| (*rank, Instant::now() + BEHIND));
+                // Another one's time begins when this one's things have come.
+                if who != *rank {
+                    leaver = None;
+                    continue;
+                }
+                if Instant::now() >= until {
+                    return Err(self.explained(who, "left before the group was complete".into()));
+                }
+            } else {
+                leaver = None;
             }
             if Instant::now() >= self.until {
                 return Err(self.late(&missing));
             }
-            for rank in self.wait(&offered)? {
+            let until = leaver.map_or(self.until, |(_, until)| until.min(self.until));
+            for rank in self.wait(&offered, until)? {
                 if let Some(i) = offered.iter().position(|o| o.0 == rank) {
                     let (_, stream) = offered.swap_remove(i);
                     self.keep(rank, "shared memory", (self.makers.attach)(stream))?;
@@ -383,15 +399,14 @@ impl<L> Opening<'_, L> {
         Ok(())
     }
 
-    /// Sleep until something is new; the ranks whose offer has come.
-    fn wait(&self, offered: &[(usize, UnixStream)]) -> Result<Vec<usize>, Trouble> {
+    /// Sleep until something is new, at most until then; the ranks whose offer has come.
+    fn wait(&self, offered: &[(usize, UnixStream)], until: Instant) -> Result<Vec<usize>, Trouble> {
         let above = self.watch.above().map(|w| w.bell_fd());
         let bells = [self.watch.bell_fd()].into_iter().chain(above);
         let mut fds: Vec<_> = bells.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let first = fds.len();
         fds.extend(offered.iter().map(|(_, s)| PollFd::new(s, PollFlags::IN)));
-        poll_until(&mut fds, Some(self.until))
-            .map_err(|e| self.own(self.mine, format!("cannot wait: {e}")))?;
+        poll_until(&mut fds, Some(until)).map_err(|e| self.own(self.mine, format!("cannot wait: {e}")))?;
         let ready = fds.iter().skip(first).zip(offered).filter(|(fd, _)| !fd.revents().is_empty());
         Ok(ready.map(|(_, o)| o.0).collect())
     }

@@ -114,6 +114,11 @@ pub(crate) trait Link: Send + fmt::Debug {
         false
     }
 
+    /// How many bytes have come so far, also those that cannot be given out yet; for links that hold such back.
+    fn arrived(&self) -> u64 {
+        0
+    }
+
     /// The address here and the one there, where there are such.
     fn path(&self) -> Option<(SocketAddr, SocketAddr)> {
         None
