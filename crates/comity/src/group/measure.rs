@@ -91,8 +91,11 @@ impl Group {
             bytes.resize(len, 0u8);
             let took = push(&bytes)?;
             if took >= slot.as_secs_f64() / 6.0 || len >= PUSHES.1 {
-                // The first of a size also pays for the memory.
-                let took = took.min(push(&bytes)?);
+                // The first of a size also pays for the memory, and any may have met something else.
+                let (mut took, until) = (took, Instant::now() + slot / 2);
+                while Instant::now() < until {
+                    took = took.min(push(&bytes)?);
+                }
                 // Without the command's way there, and the answer's back.
                 break (took - 2.0 * alpha).max(took / 10.0) / len as f64;
             }
