@@ -102,6 +102,8 @@ fn names(cell: &Value) -> Result<Vec<String>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Config, Launcher, Meet};
+    use std::ffi::OsString;
 
     #[test]
     fn names_lists_and_holes_are_read() {
@@ -134,5 +136,29 @@ mod tests {
             let why = Matrix::read(text).unwrap_err();
             assert!(why.contains(words), "{text}: {why}");
         }
+    }
+
+    fn from(vars: &[(&str, &str)]) -> Config {
+        let var = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| OsString::from(v.1));
+        Config::from_vars(var).unwrap()
+    }
+
+    #[test]
+    fn mlx_starts_ranks_for_jaccl_without_a_hostfile() {
+        let vars = [
+            ("MLX_RANK", "1"),
+            ("MLX_JACCL_COORDINATOR", "10.0.0.1:7000"),
+            ("MLX_IBV_DEVICES", r#"[[null, "a"], ["b", null]]"#),
+            ("MLX_JACCL_RING", "1"),
+            ("COMITY_INSECURE", "1"),
+        ];
+        let c = from(&vars);
+        assert_eq!((c.rank, c.size, c.found.launcher, c.ring), (1, 2, Launcher::Mlx, true));
+        assert!(matches!(&c.meet, Meet::Host(at) if at.to_string() == "10.0.0.1:7000"));
+        assert_eq!(c.devices.unwrap().rows[1], [vec!["b".to_owned()], vec![]]);
+        // JACCL's own names go before MLX's.
+        let own = [("JACCL_RANK", "0"), ("JACCL_COORDINATOR", "10.0.0.9:1")];
+        let c = from(&[&vars[..], &own[..]].concat());
+        assert_eq!((c.rank, c.meet.to_string().contains("10.0.0.9:1")), (0, true));
     }
 }

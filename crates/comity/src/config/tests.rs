@@ -240,25 +240,6 @@ fn settings_hold_everywhere() {
 const TWO: &str = r#"[[null, "a"], ["b", null]]"#;
 
 #[test]
-fn mlx_starts_ranks_for_jaccl_without_a_hostfile() {
-    let vars = [
-        ("MLX_RANK", "1"),
-        ("MLX_JACCL_COORDINATOR", "10.0.0.1:7000"),
-        ("MLX_IBV_DEVICES", TWO),
-        ("MLX_JACCL_RING", "1"),
-        ("COMITY_INSECURE", "1"),
-    ];
-    let c = from(&vars).unwrap();
-    assert_eq!((c.rank, c.size, c.found.launcher, c.ring), (1, 2, Launcher::Mlx, true));
-    assert!(matches!(&c.meet, Meet::Host(at) if at.to_string() == "10.0.0.1:7000"));
-    assert_eq!(c.devices.unwrap().rows[1], [vec!["b".to_owned()], vec![]]);
-    // JACCL's own names go before MLX's.
-    let own = [("JACCL_RANK", "0"), ("JACCL_COORDINATOR", "10.0.0.9:1")];
-    let c = from(&[&vars[..], &own[..]].concat()).unwrap();
-    assert_eq!((c.rank, c.meet.to_string().contains("10.0.0.9:1")), (0, true));
-}
-
-#[test]
 fn bad_variables_are_named() {
     const R: (&str, &str) = ("COMITY_RANK", "1");
     const S: (&str, &str) = ("COMITY_SIZE", "4");
