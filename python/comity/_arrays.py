@@ -38,10 +38,14 @@ _BF16 = _CODES["bf16"]
 LONG_NAMES = {code: name for name, code in _CODE_OF.items() if name != "bool_"}
 
 
+#: A CUDA device (None: the group's), and a stream that orders the work; see `comity._core`.
+Place = tuple[int | None, int]
+
+
 class Block:
     """Memory of one call: what the core needs, what keeps it alive, and what becomes of it."""
 
-    __slots__ = ("_result", "buffer", "dtype", "keep", "shape")
+    __slots__ = ("_result", "buffer", "dtype", "keep", "place", "shape")
 
     def __init__(
         self,
@@ -51,11 +55,14 @@ class Block:
         dtype: Any,
         keep: Any,
         result: Callable[[], Any] | None = None,
+        place: Place | None = None,
     ) -> None:
         self.buffer = (address, code, math.prod(shape))
         self.shape = shape
         self.dtype = dtype
         self.keep = keep
+        # None for host memory.
+        self.place = place
         self._result = result
 
     @property
@@ -83,7 +90,8 @@ def elsewhere(what: str, device: Any) -> Misuse:
     return Misuse(f"the {what} is on {device}, which this group does not reach; copy it to host memory first")
 
 
-def _code(kind: str, dtype: Any) -> int:
+def code_of(kind: str, dtype: Any) -> int:
+    """The number of a framework's type."""
     try:
         return _CODE_OF[str(dtype).rpartition(".")[2]]
     except KeyError:
@@ -135,7 +143,7 @@ class NumPy(Kind):
         if code is None:
             if not dtype.isnative:
                 raise Misuse(f"NumPy's {dtype.str} has the byte order of another machine; convert it first")
-            code = self.codes[dtype] = _code(self.name, dtype)
+            code = self.codes[dtype] = code_of(self.name, dtype)
         return code
 
     def dtype(self, name: str) -> Any:
@@ -183,7 +191,7 @@ class NumPy(Kind):
 
 
 class Torch(Kind):
-    """`torch.Tensor` in host memory."""
+    """`torch.Tensor` in host memory, or on a CUDA device in the order of the current stream."""
 
     name = "torch"
 
@@ -196,15 +204,19 @@ class Torch(Kind):
         return getattr(self.torch, name)
 
     def check(self, x: Any) -> None:
-        """Refuse what is not plain host memory."""
-        if x.device.type != "cpu":
+        """Refuse what no call reaches."""
+        if x.device.type not in ("cpu", "cuda"):
             raise elsewhere("tensor", x.device)
         if x.layout != self.torch.strided:
             raise Misuse(f"the tensor's layout is {x.layout}; only dense tensors can be passed")
 
     def block(self, t: Any, result: Callable[[], Any] | None = None) -> Block:
         """The memory of a contiguous tensor."""
-        return Block(t.data_ptr(), _code(self.name, t.dtype), tuple(t.shape), t.dtype, t, result)
+        place = (t.device.index, self.torch.cuda.current_stream(t.device).cuda_stream) if t.is_cuda else None
+        return Block(t.data_ptr(), code_of(self.name, t.dtype), tuple(t.shape), t.dtype, t, result, place)
+
+    def make(self, shape: tuple[int, ...], like: Block) -> Block:
+        return self.block(self.torch.empty(shape, dtype=like.dtype, device=like.keep.device))
 
     def read(self, x: Any) -> Block:
         self.check(x)
@@ -218,7 +230,7 @@ class Torch(Kind):
         t = out.detach()
         if t.is_contiguous() and not t.is_conj() and not t.is_neg():
             return self.block(t, lambda: out)
-        copy = self.torch.empty(tuple(out.shape), dtype=out.dtype)
+        copy = self.torch.empty(tuple(out.shape), dtype=out.dtype, device=out.device)
 
         def copy_back() -> Any:
             t.copy_(copy)
@@ -243,7 +255,7 @@ class Mlx(Kind):
 
     def read(self, x: Any) -> Block:
         mx = self.mx
-        code, shape = _code(self.name, x.dtype), tuple(x.shape)
+        code, shape = code_of(self.name, x.dtype), tuple(x.shape)
         if not shape:
             # MLX gives away no memory of scalars.
             x = x.reshape(1)
@@ -265,7 +277,7 @@ class Mlx(Kind):
 
     def new(self, shape: tuple[int, ...], dtype: Any) -> Block:
         mx = self.mx
-        code = _code(self.name, dtype)
+        code = code_of(self.name, dtype)
         # Nobody has seen this array yet, so it may still be written.
         a = mx.zeros(shape or 1, dtype, stream=mx.cpu)
         mx.eval(a)
@@ -277,7 +289,7 @@ class Mlx(Kind):
 
 
 class Jax(Kind):
-    """`jax.Array` in host memory."""
+    """`jax.Array` in host memory; on a CUDA device by way of DLPack."""
 
     name = "JAX"
     mutable = False
@@ -298,9 +310,14 @@ class Jax(Kind):
                 "make them between compiled functions"
             )
         for device in x.devices():
+            if device.platform == "gpu" and hasattr(x, "__cuda_array_interface__"):
+                return _on_device().through(x, self.jax.dlpack.from_dlpack)
             if device.platform != "cpu":
                 raise elsewhere("array", device)
         return self.numpy.read(self.np.asarray(x))
+
+    def make(self, shape: tuple[int, ...], like: Block) -> Block:
+        return super().make(shape, like) if like.place is None else _on_device().make(shape, like)
 
     def new(self, shape: tuple[int, ...], dtype: Any) -> Block:
         # JAX takes over memory at a multiple of 64 bytes without a copy.
@@ -325,6 +342,9 @@ class Dlpack(Kind):
 
     def read(self, x: Any) -> Block:
         device, number = x.__dlpack_device__()
+        if device == _CUDA:
+            space = x.__array_namespace__() if hasattr(x, "__array_namespace__") else None
+            return _on_device().through(x, space and space.from_dlpack)
         if device != 1:
             raise elsewhere("array", f"device {number} of DLPack's type {int(device)}")
         block = self.numpy.read(self.np.from_dlpack(x))
@@ -334,10 +354,28 @@ class Dlpack(Kind):
         return block
 
     def make(self, shape: tuple[int, ...], like: Block) -> Block:
+        if like.place is not None:
+            return _on_device().make(shape, like)
         dtype, space = like.dtype if isinstance(like.dtype, tuple) else (like.dtype, None)
         block = self.numpy.new(shape, dtype)
         a = block.keep
         return self.numpy.block(a, shape, None if space is None else lambda: space.from_dlpack(a))
+
+
+# DLPack's number for CUDA.
+_CUDA = 2
+
+
+def _on_device() -> Any:
+    """What makes memory of CUDA arrays that their framework lets no one write."""
+    from comity._arrays_cuda import Through
+
+    try:
+        return Through()
+    except ImportError as e:
+        raise Misuse(
+            "the array is on a CUDA device, and neither torch nor CuPy is installed to take it over; copy it to host memory first"
+        ) from e
 
 
 # Marks of the byte order that this machine has.
@@ -441,7 +479,7 @@ _MAKERS: dict[str, type[Kind]] = {
     "bytes": Bytes,
     "scalar": Scalar,
 }
-_ROOTS = {"numpy": "numpy", "torch": "torch", "mlx": "mlx", "jax": "jax", "jaxlib": "jax"}
+_ROOTS = {"numpy": "numpy", "torch": "torch", "mlx": "mlx", "jax": "jax", "jaxlib": "jax", "cupy": "cupy"}
 _kinds: dict[str, Kind] = {}
 _by_type: dict[type, Kind] = {}
 
@@ -450,7 +488,12 @@ def kind_of(name: str) -> Kind:
     """The kind with this name; its framework is imported."""
     kind = _kinds.get(name)
     if kind is None:
-        kind = _kinds[name] = _MAKERS[name]()
+        maker = _MAKERS.get(name)
+        if maker is None:
+            from comity._arrays_cuda import MAKERS
+
+            maker = MAKERS[name]
+        kind = _kinds[name] = maker()
     return kind
 
 
@@ -475,6 +518,8 @@ def _name(t: type) -> str:
         return "bytes"
     if hasattr(t, "__dlpack__"):
         return "dlpack"
+    if hasattr(t, "__cuda_array_interface__"):
+        return "cuda"
     try:
         if hasattr(t, "__buffer__") or _has_buffer(t):
             return "bytes"

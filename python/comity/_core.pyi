@@ -9,6 +9,10 @@ from comity.errors import Error
 # call has ended; `start` does so itself through `hold`.
 Buffer: TypeAlias = tuple[int, int, int]
 
+# Where a call's buffers are, if not in host memory: the number of the CUDA device (None: the group's), and the stream whose order the
+# work keeps, as a number. The caller keeps the stream alive until the call has ended.
+OnDevice: TypeAlias = tuple[int | None, int]
+
 VERSION: str
 # "f32" -> 11; the number is what a Buffer holds.
 DTYPES: dict[str, int]
@@ -22,7 +26,7 @@ OPS: list[str]
 MAX_TAG: int
 
 def is_available(backend: str) -> bool:
-    """Whether what a backend ("any", "mpi") needs can be loaded here."""
+    """Whether what a backend ("any", "mpi", "nccl") needs can be loaded here."""
 
 def supports(dtype: int, reduce: str) -> bool:
     """Whether a reduction is defined on the type with this number."""
@@ -46,9 +50,10 @@ def init_with_store(
 ) -> Group:
     """Meet the other ranks over a store such as torch's: no environment needed.
 
-    Rank 0 calls `set(name, text)` twice (where it listens, and the job's key), the others `get(name, seconds)`, which blocks until the
-    name is set, at most that long, and raises after. Both are called on another thread. `prefix` must not have been used before
-    in this store. `variables` as in `init`: COMITY_TIMEOUT, COMITY_JOIN_TIMEOUT, COMITY_LINKS, COMITY_ADDRS, COMITY_DETECTION, ...
+    Rank 0 calls `set(name, text)` (where it listens, and the job's key unless the environment gives one), the others
+    `get(name, seconds)`, which blocks until the name is set, at most that long, and raises after. Both are called on another thread.
+    `prefix` must not have been used before in this store. `variables` as in `init`: COMITY_TIMEOUT, COMITY_JOIN_TIMEOUT, COMITY_LINKS,
+    COMITY_ADDRS, COMITY_DETECTION, ...
     """
 
 def copy(from_: Buffer, to: Buffer, /) -> None:
@@ -92,6 +97,9 @@ class Group:
     @property
     def name(self) -> str:
         """For logs: "world", "alone" or the store's prefix, and "/color" for each split."""
+    @property
+    def device(self) -> int | None:
+        """The CUDA device whose memory calls take, besides the host's."""
     timeout: float
     """How long a call may take, in seconds; 300, or COMITY_TIMEOUT. Holds for later calls."""
 
@@ -128,6 +136,7 @@ class Group:
         tag: int = 0,
         counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
+        place: OnDevice | None = None,
         timeout: float | None = None,
     ) -> None:
         """Make a call and wait for it, without the interpreter's lock; on this thread where no earlier call is under way.
@@ -152,6 +161,8 @@ class Group:
         Input and output may also be the same memory (all_reduce, all_to_all), or one this rank's part of the other (all_gather,
         reduce_scatter); any other overlap is `Misuse`.
 
+        With `place`, the call returns when its work is on the stream.
+
         A signal handler that raises, as Ctrl-C does, ends the call within 200 ms: the group is aborted on every rank, with words that name
         the exception, and the exception goes on here.
         """
@@ -169,11 +180,26 @@ class Group:
         tag: int = 0,
         counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
+        place: OnDevice | None = None,
+        event: Event | None = None,
         timeout: float | None = None,
         hold: object = None,
     ) -> Request:
         """As `run`, on the group's thread in its turn; returns at once. `hold` (what owns the memory) lives until the call has
-        ended, whatever becomes of the request."""
+        ended, whatever becomes of the request. `event` is set behind the call's work on the stream."""
+
+@final
+class Event:
+    """A point in the work of a CUDA device. Streams are given as numbers, and must be of this device and alive."""
+
+    def __new__(cls, device: int, /) -> Event: ...
+    def set(self, stream: int, /) -> None:
+        """Behind what is on the stream so far."""
+
+    def hold(self, stream: int, /) -> None:
+        """Have what comes on the stream wait until it is passed, where it stands now."""
+
+    def passed(self) -> bool: ...
 
 @final
 class Request:
@@ -185,6 +211,8 @@ class Request:
         A signal handler that raises ends the wait within 200 ms and leaves the call under way: wait again, or abort the group."""
 
     def done(self) -> bool: ...
+    def settles(self, seconds: float, /) -> bool:
+        """Whether it ends within this moment, which this thread spends looking."""
     def exception(self) -> Error | None:
         """What it failed with; None while it is under way and after it went well."""
 

@@ -7,18 +7,21 @@ from typing import Any
 
 from comity import _core
 from comity._group import Group
-from comity.errors import Config, Misuse, Unavailable
+from comity.errors import Config, Misuse
 
 # What each name stands for. `ring` is MLX's name for TCP; here every operation works on every link.
 _BACKENDS: dict[str, tuple[str, str] | None] = {
     "any": None,
     "comity": None,
+    "jaccl": ("COMITY_BACKEND", "jaccl"),
     "mpi": ("COMITY_BACKEND", "mpi"),
+    "nccl": ("COMITY_BACKEND", "nccl"),
     "ring": ("COMITY_LINKS", "tcp"),
     "shm": ("COMITY_LINKS", "shm"),
     "tcp": ("COMITY_LINKS", "tcp"),
 }
-_KNOWN = (*_BACKENDS, "jaccl", "nccl")
+# What needs a library of its own.
+_LOADED = ("jaccl", "mpi", "nccl")
 # Keyword arguments of `init`, and the variables that they stand in for.
 _VARIABLES = {
     "timeout": "COMITY_TIMEOUT",
@@ -35,7 +38,12 @@ _VARIABLES = {
     "connections": "COMITY_CONNECTIONS",
     "host": "COMITY_HOST",
     "log_dir": "COMITY_LOG_DIR",
+    "device": "COMITY_DEVICE",
+    "secure": "COMITY_SECURE",
 }
+
+# `secure` as a yes or no.
+_SECURE = {True: "data", False: "handshake"}
 
 _lock = threading.RLock()
 # The groups of this process, by the name of their backend, and the process that made them.
@@ -44,8 +52,9 @@ _home = os.getpid()
 
 
 def is_available(backend: str = "any") -> bool:
-    """Whether this backend can be used here: "mpi" where an MPI library is found; unknown names cannot."""
-    return backend in _BACKENDS and (backend != "mpi" or _core.is_available(backend))
+    """Whether this backend can be used here: "mpi" and "jaccl" where their library is found, "nccl" where NCCL and a CUDA device are;
+    unknown names cannot."""
+    return backend in _BACKENDS and (backend not in _LOADED or _core.is_available(backend))
 
 
 def init(
@@ -63,23 +72,26 @@ def init(
     returns the same group, until it is closed.
 
     Args:
-        backend: "any"; "shm" and "tcp" (MLX: "ring") restrict the kinds of link; "mpi" has MPI carry the data.
+        backend: "any"; "shm" and "tcp" (MLX: "ring") restrict the kinds of link; "jaccl" puts RDMA first; "mpi" has MPI carry the data;
+            with "nccl" arrays may also be on a CUDA device, whose data NCCL moves: device `device`, by default the rank's number on
+            its host.
         strict: Raise `Config` when no launcher's variables are set.
         timeout: Seconds that a call may take; 300.
         key: The job's secret, as 32 bytes or 64 hexadecimal digits.
         settings: In place of the variable ``COMITY_...`` of that name: join_timeout, rank, size, store, job, key_file, insecure, detection,
-            links, addrs, connections, host, log_dir. With any of them a new group is made.
+            links, addrs, connections, host, log_dir, device, secure ("handshake"; "data" or True encrypts all that is sent).
+            With any of them a new group is made.
     """
-    if backend not in _KNOWN:
-        raise Config(f"there is no backend {backend!r}; there are {', '.join(_KNOWN)}")
     if backend not in _BACKENDS:
-        raise Unavailable(f"the backend {backend!r} is not in this version of Comity; use 'any'")
+        raise Config(f"there is no backend {backend!r}; there are {', '.join(_BACKENDS)}")
     variables: dict[str, str | None] = {}
     for name, value in {**settings, "timeout": timeout}.items():
         if name not in _VARIABLES:
             raise Config(f"init has no setting {name!r}; there are {', '.join(_VARIABLES)}, key")
         if value is not None:
-            variables[_VARIABLES[name]] = _text(value)
+            variables[_VARIABLES[name]] = (
+                _SECURE.get(value) if name == "secure" and isinstance(value, bool) else _text(value)
+            )
     stands_for = _BACKENDS[backend]
     if stands_for is not None:
         variables[stands_for[0]] = stands_for[1]

@@ -31,6 +31,9 @@ class Group:
     - ``async_=True``: return a `Request` at once, and make the call in its turn in the background.
     - ``timeout``: seconds that this call may take; else `Group.timeout` holds.
 
+    In a group that was made with ``init("nccl")`` they may be on the group's CUDA device: those of torch, CuPy, JAX, and what has DLPack or
+    the CUDA array interface. A call then returns when its work is on the framework's current stream, in whose order it is done.
+
     A call waits without the interpreter's lock. Ctrl-C, or any signal handler that raises, ends it within 200 ms, and with it the group,
     on all ranks. `Misuse` leaves the group as it was; after any other error it has failed on every rank.
     """
@@ -52,6 +55,11 @@ class Group:
     def size(self) -> int:
         """How many ranks there are."""
         return self._size
+
+    @property
+    def device(self) -> int | None:
+        """The CUDA device whose memory calls take, besides the host's; None without `init("nccl")`."""
+        return self._raw.device
 
     @property
     def timeout(self) -> float:
@@ -391,6 +399,9 @@ class Group:
         if result is None:
             result = _nothing if dst is None else dst.result
         inp, out = src and src.buffer, dst and dst.buffer
+        place = _place(op, src, dst)
+        if place is not None:
+            args["place"] = place
         if async_:
             return Request(self._raw.start(op, inp, out, timeout=timeout, hold=(src, dst), **args), result)
         self._raw.run(op, inp, out, timeout=timeout, **args)
@@ -407,6 +418,23 @@ class Group:
             raise Misuse("counts need an array with an axis")
         rest = math.prod(src.shape[1:])
         return sum(counts), [c * rest for c in counts]
+
+
+def _place(op: str, src: Block | None, dst: Block | None) -> Any:
+    """Where a call's memory is; None for the host's."""
+    if src is None or dst is None or src.place == dst.place:
+        one = dst if src is None else src
+        return one and one.place
+    if src.place is None or dst.place is None:
+        raise Misuse(
+            f"{op}: one array is in host memory and the other on a CUDA device; both must be in one place"
+        )
+    # What does not say which device it is on, is on the group's; its stream's order is left to the other.
+    if None in (src.place[0], dst.place[0]) or src.place[0] == dst.place[0]:
+        return dst.place if src.place[0] is None else src.place
+    raise Misuse(
+        f"{op}: the arrays are on CUDA devices {src.place[0]} and {dst.place[0]}; both must be on one"
+    )
 
 
 def _nothing() -> None:

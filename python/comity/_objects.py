@@ -165,6 +165,10 @@ def _to_json(obj: Any, parts: list[tuple[Block | bytes, dict[str, Any]]]) -> Any
     if framework is None:
         raise Misuse(_hint(obj))
     block = kind_of(framework).read(obj)
+    if block.place is not None:
+        raise Misuse(
+            f"{_name(obj)} is on a CUDA device; objects carry arrays of host memory: copy it there first"
+        )
     entry = {"kind": framework, "dtype": LONG_NAMES[block.code], "shape": list(block.shape)}
     parts.append((block, entry))
     return {_TAG: "array", "of": len(parts) - 1}

@@ -27,7 +27,7 @@ def watch() -> None:
 def _tell(home: ModuleType) -> None:
     """Name the backend to torch. Its code is imported when the first group is made."""
     if hasattr(home, "Backend") and "COMITY" not in home.Backend._plugins:
-        home.Backend.register_backend("comity", _create, extended_api=True, devices=["cpu"])
+        home.Backend.register_backend("comity", _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _create(opts: Any, settings: Any) -> Any:

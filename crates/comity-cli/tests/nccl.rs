@@ -71,11 +71,12 @@ fn a_killed_rank_is_named_by_all_others() {
             let fault = format!("die@{culprit}:5");
             let ended = check(3, &[("SOFTNCCL_FAULT", fault.as_str()), ("SOFTNCCL_PEER_LOSS", loss)]);
             assert_eq!(ended.code, Some(137), "{}", ended.text);
-            for rank in (0..3).filter(|&r| r != culprit) {
-                for words in words_of(&ended, rank) {
-                    assert!(words.starts_with(&format!("rank {culprit} (host ")), "{loss}: {}", ended.text);
-                }
-            }
+            let survivors = (0..3).filter(|&r| r != culprit);
+            let all: Vec<_> = survivors.flat_map(|r| words_of(&ended, r)).collect();
+            // The launcher gives them a second, which on a crowded machine may be too short for one of them.
+            assert!(!all.is_empty(), "{loss}: {}", ended.text);
+            let blamed = format!("rank {culprit} (host ");
+            assert!(all.iter().all(|words| words.starts_with(&blamed)), "{loss}: {}", ended.text);
             let killed = format!("comity launch: rank {culprit} ");
             assert!(ended.text.contains(&killed) && ended.text.contains("SIGKILL"), "{}", ended.text);
             assert!(ended.took < Duration::from_secs(20), "no rank waits for the limit: {:?}", ended.took);

@@ -1,9 +1,9 @@
 //! From variables, or the functions of a store, to a group.
 
 use crate::{board::Callables, errors, group::Group, request::watched};
-use comity::{Board, Config, Error, Key, Launcher};
+use comity::{Config, Error, Key, Launcher};
 use pyo3::prelude::*;
-use std::{collections::HashMap, ffi::OsString, sync::Arc, time::Instant};
+use std::{collections::HashMap, ffi::OsString, sync::Arc};
 
 /// Values that stand in for those of the environment; `None` for a variable that is to be unset.
 type Variables = HashMap<String, Option<String>>;
@@ -47,7 +47,7 @@ pub(crate) fn init(
 }
 
 /// Meet the other ranks at a store that rank 0 runs and tells of through `set(name, text)`; the others read with
-/// `get(name, seconds)`, which waits until the name is set. The job's key travels the same way, so the group is as private as that
+/// `get(name, seconds)`, which waits until the name is set. The job's key travels with it, so the group is as private as that
 /// store, unless the environment gives a key.
 #[pyfunction]
 #[pyo3(signature = (rank, size, set, get, *, prefix="comity", variables=None))]
@@ -62,24 +62,9 @@ pub(crate) fn init_with_store(
 ) -> PyResult<Group> {
     let variables = variables.unwrap_or_default();
     let var = read(&variables);
-    let told = ["COMITY_KEY_FD", "COMITY_KEY_FILE", "COMITY_INSECURE"].into_iter().any(|n| var(n).is_some());
-    let board = Callables::new(set.clone_ref(py), get.clone_ref(py), format!("{prefix}/store"));
-    let keys = Callables::new(set, get, format!("{prefix}/key"));
+    let board = Callables::new(set, get, format!("{prefix}/store"));
     let config = Config::new(rank, size).job("store").settings_from_vars(var);
     let config = config.map_err(|e| errors::raised(py, &e))?.board(Arc::new(board));
-    if size == 1 {
-        return Ok(Group::new(config.connect().map_err(|e| errors::raised(py, &e))?, prefix.into()));
-    }
-    let name = prefix.to_owned();
-    let meet = move || {
-        if told {
-            return config.connect();
-        }
-        let own = (rank == 0).then(Key::random).transpose()?;
-        let hex = own.as_ref().map(|k| k.bytes().iter().map(|b| format!("{b:02x}")).collect::<String>());
-        let hex = keys.share(rank, size, hex.as_deref(), Instant::now() + config.join_limit())?;
-        config.key(Key::from_hex(&hex)?).connect()
-    };
-    let group = watched(py, meet, |_| ())?;
-    Ok(Group::new(group, name))
+    let group = watched(py, move || config.connect(), |_| ())?;
+    Ok(Group::new(group, prefix.into()))
 }

@@ -4,8 +4,9 @@ use crate::{
     errors,
     fork::Home,
     interrupt,
+    raw::Event,
     request::{Ending, Request, State, seconds, wait_to_the_end, watched},
-    work::{Args, Given, Work},
+    work::{Args, Given, OnDevice, Work},
 };
 use comity::ReduceOp;
 use pyo3::{prelude::*, types::PyDict};
@@ -107,6 +108,8 @@ fn work(
     tag: u32,
     counts: Option<Vec<usize>>,
     recv_counts: Option<Vec<usize>>,
+    place: Option<OnDevice>,
+    event: Option<Py<Event>>,
 ) -> PyResult<Work> {
     let misuse = |words| errors::misuse(py, format!("{op}: {words}"), Some(op));
     let reduce =
@@ -116,8 +119,14 @@ fn work(
                 misuse(format!("there is no reduction {name:?}; see comity._core.REDUCTIONS"))
             })?),
         };
-    Work::new(group, op, inp, out, Args { reduce, root, peer, source, tag, counts, recv_counts })
-        .map_err(misuse)
+    Work::new(
+        group,
+        op,
+        inp,
+        out,
+        Args { reduce, root, peer, source, tag, counts, recv_counts, place, event },
+    )
+    .map_err(misuse)
 }
 
 #[pymethods]
@@ -135,6 +144,12 @@ impl Group {
     #[getter]
     fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The CUDA device whose memory calls take, besides that of the host.
+    #[getter]
+    fn device(&self) -> Option<u32> {
+        self.inner.as_ref().and_then(comity::Group::device)
     }
 
     /// How long a call may take, in seconds.
@@ -214,7 +229,7 @@ impl Group {
         Ok(())
     }
 
-    #[pyo3(signature = (op, inp=None, out=None, *, reduce=None, root=None, peer=None, source=None, tag=0, counts=None, recv_counts=None, timeout=None))]
+    #[pyo3(signature = (op, inp=None, out=None, *, reduce=None, root=None, peer=None, source=None, tag=0, counts=None, recv_counts=None, place=None, timeout=None))]
     #[expect(clippy::too_many_arguments, reason = "the arguments of every operation, by name")]
     fn run(
         &self,
@@ -229,10 +244,26 @@ impl Group {
         tag: u32,
         counts: Option<Vec<usize>>,
         recv_counts: Option<Vec<usize>>,
+        place: Option<OnDevice>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let group = self.limited(py, timeout)?;
-        let work = work(py, &group, op, inp, out, reduce, root, peer, source, tag, counts, recv_counts)?;
+        let work = work(
+            py,
+            &group,
+            op,
+            inp,
+            out,
+            reduce,
+            root,
+            peer,
+            source,
+            tag,
+            counts,
+            recv_counts,
+            place,
+            None,
+        )?;
         if self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             // Behind earlier work this thread would sleep where no signal reaches it.
             let state = self.queue(&group, work, None);
@@ -245,7 +276,7 @@ impl Group {
         out.map_err(|e| interrupt::taken().unwrap_or_else(|| errors::raised(py, &e)))
     }
 
-    #[pyo3(signature = (op, inp=None, out=None, *, reduce=None, root=None, peer=None, source=None, tag=0, counts=None, recv_counts=None, timeout=None, hold=None))]
+    #[pyo3(signature = (op, inp=None, out=None, *, reduce=None, root=None, peer=None, source=None, tag=0, counts=None, recv_counts=None, place=None, event=None, timeout=None, hold=None))]
     #[expect(clippy::too_many_arguments, reason = "the arguments of every operation, by name")]
     fn start(
         &self,
@@ -260,11 +291,28 @@ impl Group {
         tag: u32,
         counts: Option<Vec<usize>>,
         recv_counts: Option<Vec<usize>>,
+        place: Option<OnDevice>,
+        event: Option<Py<Event>>,
         timeout: Option<f64>,
         hold: Option<Py<PyAny>>,
     ) -> PyResult<Request> {
         let group = self.limited(py, timeout)?;
-        let work = work(py, &group, op, inp, out, reduce, root, peer, source, tag, counts, recv_counts)?;
+        let work = work(
+            py,
+            &group,
+            op,
+            inp,
+            out,
+            reduce,
+            root,
+            peer,
+            source,
+            tag,
+            counts,
+            recv_counts,
+            place,
+            event,
+        )?;
         let what = work.op().to_string();
         Ok(Request::new(self.queue(&group, work, hold), what, self.home))
     }

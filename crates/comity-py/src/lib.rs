@@ -20,7 +20,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _core {
     use crate::{errors, raw::Raw, work::Given};
-    use comity::{BackendKind, DType, MAX_TAG, Op, ReduceOp};
+    use comity::{BackendKind, DType, MAX_TAG, Op, Place, ReduceOp};
     use pyo3::{prelude::*, types::PyDict};
     use std::ffi::OsString;
 
@@ -30,6 +30,8 @@ mod _core {
     use crate::group::Group;
     #[pymodule_export]
     use crate::memory::Memory;
+    #[pymodule_export]
+    use crate::raw::Event;
     #[pymodule_export]
     use crate::request::Request;
 
@@ -66,13 +68,12 @@ mod _core {
     /// Copy the bytes of one buffer to another of the same size.
     #[pyfunction]
     fn copy(py: Python<'_>, from: Given, to: Given) -> PyResult<()> {
-        let pair = Raw::new(from).and_then(|f| Ok((f, Raw::new(to)?)));
+        let pair = Raw::new(from, Place::Host).and_then(|f| Ok((f, Raw::new(to, Place::Host)?)));
         let (from, to) = pair.map_err(|words| errors::misuse(py, words, None))?;
         if from.range().len() != to.range().len() {
             return Err(errors::misuse(py, "the two buffers differ in size".into(), None));
         }
-        py.detach(|| from.copy_to(&to));
-        Ok(())
+        py.detach(|| from.copy_to(&to)).map_err(|e| errors::raised(py, &e))
     }
 
     /// The command `comity` with these arguments, of which the first is the program's name; its exit code.

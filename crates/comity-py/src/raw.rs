@@ -1,6 +1,8 @@
 //! Memory that Python vouches for: the one place where an address becomes a buffer.
 
-use comity::{DType, Place, View, ViewMut};
+use crate::errors;
+use comity::{DType, Place, View, ViewMut, cuda};
+use pyo3::prelude::*;
 use std::ops::Range;
 
 /// An address, a type and a count of elements, as they came from Python. Whoever passes them keeps the memory alive and lets
@@ -11,11 +13,44 @@ pub(crate) struct Raw {
     ptr: usize,
     count: usize,
     dtype: DType,
+    place: Place,
+}
+
+/// A point in a device's work. Streams are those of Python's frameworks, as numbers; the caller keeps them.
+#[pyclass(frozen, module = "comity._core")]
+pub(crate) struct Event(cuda::Event);
+
+impl Event {
+    pub(crate) fn set_behind(&self, stream: usize) -> comity::Result<()> {
+        // SAFETY: the stream came from Python as the handle of a live object of this device, which its caller holds.
+        unsafe { self.0.set(stream) }
+    }
+}
+
+#[pymethods]
+impl Event {
+    #[new]
+    fn new(py: Python<'_>, device: u32) -> PyResult<Self> {
+        Ok(Self(cuda::Event::new(device).map_err(|e| errors::raised(py, &e))?))
+    }
+
+    fn set(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
+        self.set_behind(stream).map_err(|e| errors::raised(py, &e))
+    }
+
+    fn hold(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
+        // SAFETY: as in `set_behind`.
+        unsafe { self.0.hold(stream) }.map_err(|e| errors::raised(py, &e))
+    }
+
+    fn passed(&self, py: Python<'_>) -> PyResult<bool> {
+        self.0.is_passed().map_err(|e| errors::raised(py, &e))
+    }
 }
 
 impl Raw {
     /// What was given, if it can be memory at all; else words that say why not.
-    pub(crate) fn new((ptr, dtype, count): (usize, u8, usize)) -> Result<Self, String> {
+    pub(crate) fn new((ptr, dtype, count): (usize, u8, usize), place: Place) -> Result<Self, String> {
         let Some(&dtype) = DType::ALL.get(usize::from(dtype)) else {
             return Err(format!("{dtype} is no type's number; see comity._core.DTYPES"));
         };
@@ -23,7 +58,7 @@ impl Raw {
         if end.is_none_or(|e| e > isize::MAX as usize) || (ptr == 0 && count > 0) {
             return Err(format!("{count} elements of {dtype} at address {ptr:#x} are no memory"));
         }
-        Ok(Self { ptr, count, dtype })
+        Ok(Self { ptr, count, dtype, place })
     }
 
     /// The bytes, as addresses.
@@ -40,23 +75,31 @@ impl Raw {
     pub(crate) fn view<'a>(&'a self) -> View<'a> {
         // SAFETY: see the type: the caller in Python promises that this is memory which lives as long as the call. No address
         // arithmetic overflows, as `new` has checked.
-        unsafe { View::from_raw(self.ptr as *const u8, self.count, self.dtype, Place::Host) }
+        unsafe { View::from_raw(self.ptr as *const u8, self.count, self.dtype, self.place) }
     }
 
     /// To write during one call.
     pub(crate) fn view_mut<'a>(&'a self) -> ViewMut<'a> {
         // SAFETY: as above; `Work::new` has checked that no other buffer of the call overlaps this one, and nothing else
         // uses it meanwhile, by the caller's promise.
-        unsafe { ViewMut::from_raw(self.ptr as *mut u8, self.count, self.dtype, Place::Host) }
+        unsafe { ViewMut::from_raw(self.ptr as *mut u8, self.count, self.dtype, self.place) }
     }
 
-    /// Copy these bytes to `other`, which has as many.
-    pub(crate) fn copy_to(&self, other: &Self) {
+    /// Copy these bytes to `other`, which has as many, in the same place.
+    pub(crate) fn copy_to(&self, other: &Self) -> comity::Result<()> {
         let (from, to) = (self.range(), other.range());
         assert_eq!(from.len(), to.len(), "a copy keeps its length");
-        if !from.is_empty() {
-            // SAFETY: both are memory of that many bytes, as the caller promised; `copy` allows overlap.
-            unsafe { std::ptr::copy(from.start as *const u8, to.start as *mut u8, from.len()) };
+        match self.place {
+            _ if from.is_empty() => Ok(()),
+            Place::Cuda { device, stream } => {
+                // SAFETY: both are memory of this device, as the caller promised, for as long as its stream has not come past the call.
+                unsafe { cuda::copy(device, to.start, from.start, from.len(), stream) }
+            }
+            _ => {
+                // SAFETY: both are memory of that many bytes, as the caller promised; `copy` allows overlap.
+                unsafe { std::ptr::copy(from.start as *const u8, to.start as *mut u8, from.len()) };
+                Ok(())
+            }
         }
     }
 }

@@ -1,10 +1,13 @@
 //! One call as Python asks for it, and the method of [`Group`] that makes it.
 
-use crate::raw::Raw;
-use comity::{Error, Group, Misuse, Op, ReduceOp};
+use crate::raw::{Event, Raw};
+use comity::{Error, Group, Misuse, Op, Place, ReduceOp};
+use pyo3::Py;
 
 /// What Python gave for a buffer: address, number of the type, elements.
 pub(crate) type Given = (usize, u8, usize);
+/// Memory of a CUDA device: its number (`None`: the group's), and the stream.
+pub(crate) type OnDevice = (Option<u32>, usize);
 
 /// A call's arguments besides its buffers.
 #[derive(Debug, Default)]
@@ -20,6 +23,10 @@ pub(crate) struct Args {
     pub(crate) counts: Option<Vec<usize>>,
     /// Elements from each rank, for all_to_all.
     pub(crate) recv_counts: Option<Vec<usize>>,
+    /// Where all buffers are; `None`: host memory.
+    pub(crate) place: Option<OnDevice>,
+    /// To set behind the call's work on a device.
+    pub(crate) event: Option<Py<Event>>,
 }
 
 /// A call whose arguments are complete.
@@ -53,7 +60,9 @@ impl Work {
     ) -> Result<Self, String> {
         let op = Op::from_name(op).filter(|o| *o != Op::Split);
         let op = op.ok_or("there is no such operation; see comity._core.OPS")?;
-        let (inp, out) = (inp.map(Raw::new).transpose()?, out.map(Raw::new).transpose()?);
+        let place = place(group, args.place)?;
+        let raw = |given: Option<Given>| given.map(|g| Raw::new(g, place)).transpose();
+        let (inp, out) = (raw(inp)?, raw(out)?);
         let (needs_inp, needs_out) = needs(op, group, &args, inp.is_some());
         if needs_inp && inp.is_none() {
             return Err(format!("{op} needs an input"));
@@ -93,8 +102,16 @@ impl Work {
         self.op
     }
 
-    /// Make the call and wait for it.
+    /// Make the call and wait for it; on a device, until its work is on the stream.
     pub(crate) fn run(&self, g: &Group) -> comity::Result<()> {
+        self.call(g)?;
+        match (&self.args.event, self.args.place) {
+            (Some(event), Some((_, stream))) => event.get().set_behind(stream),
+            _ => Ok(()),
+        }
+    }
+
+    fn call(&self, g: &Group) -> comity::Result<()> {
         let a = &self.args;
         let (root, peer) = (a.root.unwrap_or(0), a.peer.unwrap_or(0));
         // `new` has seen to it that what an operation needs is there.
@@ -110,7 +127,7 @@ impl Work {
             (Op::AllReduce, Some(i), Some(o), Shape::Apart) => g.all_reduce_into(i, o, reduce),
             (Op::AllReduce, _, Some(o), _) => g.all_reduce(o, reduce),
             (Op::Reduce, _, Some(o), _) => {
-                self.fill();
+                self.fill()?;
                 g.reduce(o, reduce, root)
             }
             (Op::Reduce, Some(_), None, _) => match &self.inp {
@@ -120,7 +137,7 @@ impl Work {
             },
             (Op::Broadcast, _, Some(o), _) => {
                 if root == g.rank() {
-                    self.fill();
+                    self.fill()?;
                 }
                 g.broadcast(o, root)
             }
@@ -161,10 +178,24 @@ impl Work {
 
 impl Work {
     /// Where an operation works in place and an input was given all the same: copy it.
-    fn fill(&self) {
-        if let (Some(i), Some(o), Shape::Apart) = (&self.inp, &self.out, self.shape) {
-            i.copy_to(o);
+    fn fill(&self) -> comity::Result<()> {
+        match (&self.inp, &self.out, self.shape) {
+            (Some(i), Some(o), Shape::Apart) => i.copy_to(o),
+            _ => Ok(()),
         }
+    }
+}
+
+/// Where the buffers of a call are, or words that say why the group has nothing to do with that.
+fn place(group: &Group, given: Option<OnDevice>) -> Result<Place, String> {
+    let Some((device, stream)) = given else { return Ok(Place::Host) };
+    match (device, group.device()) {
+        (None, Some(device)) => Ok(Place::Cuda { device, stream }),
+        (Some(device), Some(own)) if device == own => Ok(Place::Cuda { device, stream }),
+        (Some(device), Some(own)) => Err(format!(
+            "the memory is on CUDA device {device}, and this group's is device {own} (COMITY_DEVICE); move it there"
+        )),
+        (_, None) => Err("the memory is on a CUDA device, and this group moves host memory; make the group with backend=\"nccl\"".into()),
     }
 }
 

@@ -14,7 +14,7 @@ from torch._C import _distributed_c10d as _c10d
 
 from comity.errors import Error, Misuse
 
-from . import shims
+from . import cuda, shims
 from . import tensors as T
 from .work import Done, Several, Work, seconds
 
@@ -60,8 +60,14 @@ class Collectives:
         given = out or inp
         size = given[2] * T.SIZES[given[1]] if given else 0
         begun = perf_counter_ns()
+        now = self._pending is None and not getattr(opts, "asyncOp", True)
+        ours = cuda.tensors_of(keep)
         try:
-            if self._pending is None and not getattr(opts, "asyncOp", True):
+            if ours:
+                return cuda.untraced(self._go_on_device)(
+                    op, ours, now, result, (inp, out), keep, after, begun, size, rest
+                )
+            if now:
                 self._group.run(op, inp, out, **rest)
                 for finish in after:
                     finish()
@@ -71,11 +77,40 @@ class Collectives:
         except Error as e:
             self._metrics.failed(op)
             raise self._named(e) from None
-        note = self._metrics.noting(op, size, begun)
-        work = Work(request, result, _all(after), note)
+        return self._noted(Work(request, result, _all(after), self._metrics.noting(op, size, begun)))
+
+    def _noted(self, work: Work) -> Work:
         if self._pending is not None:
             self._pending.append(work)
         return work
+
+    def _go_on_device(
+        self,
+        op: str,
+        tensors: list[torch.Tensor],
+        now: bool,
+        result: Any,
+        buffers: tuple[T.Given | None, T.Given | None],
+        keep: Any,
+        after: Sequence[T.Finish],
+        begun: int,
+        size: int,
+        rest: dict[str, Any],
+    ) -> _c10d.Work:
+        """As `_go`, with the tensors of a CUDA device."""
+        lane = self._lane(op, tensors[0].device)
+        if now:
+            lane.group.run(op, *buffers, place=lane.here(), **rest)
+            for finish in after:
+                finish()
+            self._metrics.ended(op, size, begun)
+            return Done(result)
+        event = cuda.Event(lane.device.index)
+        request = lane.last = lane.group.start(
+            op, *buffers, hold=(keep, result), place=lane.behind(tensors), event=event, **rest
+        )
+        note = self._metrics.noting(op, size, begun)
+        return self._noted(cuda.CudaWork(request, result, _all(after), note, lane, event))
 
     def _named(self, e: Error) -> Error:
         """The same error; a broken rule also names the rank."""
@@ -149,13 +184,14 @@ class Collectives:
         t = t.coalesce()
         n = torch.tensor([t._nnz()])
         counts = torch.empty(self._size, dtype=torch.int64)
+        at = {"device": t.device}
         now = _c10d.AllgatherOptions()
         now.asyncOp = False
         self.all_gather_single(counts, n, now)
         # indices come as (dimension, entry); entries must lie together
         ours = t.indices().t().contiguous()
-        indices = [torch.empty(c, ours.shape[1], dtype=torch.int64) for c in counts.tolist()]
-        values = [torch.empty((c, *t.values().shape[1:]), dtype=t.dtype) for c in counts.tolist()]
+        indices = [torch.empty(c, ours.shape[1], dtype=torch.int64, **at) for c in counts.tolist()]
+        values = [torch.empty((c, *t.values().shape[1:]), dtype=t.dtype, **at) for c in counts.tolist()]
         self.allgather([indices], [ours], now)
         self.allgather([values], [t.values()], now)
         total = torch.sparse_coo_tensor(torch.cat(indices).t(), torch.cat(values), t.shape).coalesce()
@@ -170,7 +206,7 @@ class Collectives:
             self._check("all_reduce", t)
             small = t.numel() * t.element_size() < _TOGETHER
             if small and len(tensors) > 1:
-                together.setdefault(t.dtype, []).append(t)
+                together.setdefault((t.dtype, t.device), []).append(t)
             else:
                 works.append(self.allreduce([t], opts))
         for parts in together.values():
@@ -406,6 +442,7 @@ class Collectives:
     # -- barriers
 
     def barrier(self, opts: Any = None) -> _c10d.Work:
+        self._settle()
         return self._go("barrier", opts, [])
 
     # -- several calls at once
@@ -417,26 +454,26 @@ class Collectives:
         works, self._pending = self._pending or [], None
         return Work(Several(works), [])
 
-    # -- send and recv
+    # -- send and recv, which move host memory: that of CUDA tensors by way of it
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> _c10d.Work:
         t = self._one(tensors, "send")
         self._check("send", t)
-        c = T.contents(t)
+        c = T.hosted(t)
         return self._post("send", self._mail(dst).send(dst, tag, c), tensors, c, [])
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> _c10d.Work:
         t = self._one(tensors, "recv")
         self._check("recv", t)
         after: list[T.Finish] = []
-        c = T.place(t, after, read=False)
+        c = T.host_place(t, after)
         return self._post("recv", self._mail(src).recv(src, tag, c), tensors, c, after)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> _c10d.Work:
         t = self._one(tensors, "recv")
         self._check("recv", t)
         after: list[T.Finish] = []
-        c = T.place(t, after, read=False)
+        c = T.host_place(t, after)
         request = self._mail(None).recv(None, tag, c)
         after.append(lambda: shims.note_source(t.data_ptr(), request.source))
         return self._post("recv", request, tensors, c, after)

@@ -61,7 +61,7 @@ class _Gathered(Codec):
     def all_reduce(self, group: Any, t: torch.Tensor, reduce: str, opts: Any, result: Any) -> Any:
         flat = T.contents(t).reshape(-1)
         mine = self.pack(flat, t)
-        all_parts = torch.empty(group._size * mine.numel(), dtype=torch.uint8)
+        all_parts = torch.empty(group._size * mine.numel(), dtype=torch.uint8, device=mine.device)
 
         def finish() -> None:
             total = torch.zeros_like(flat)

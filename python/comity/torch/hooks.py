@@ -56,7 +56,7 @@ def _gathered(
     codec: Any, mine: torch.Tensor, group: dist.ProcessGroup, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
     size, grads = group.size(), bucket.buffer()
-    parts = torch.empty(size * mine.numel(), dtype=torch.uint8)
+    parts = torch.empty(size * mine.numel(), dtype=torch.uint8, device=mine.device)
     future = dist.all_gather_into_tensor(parts, mine, group=group, async_op=True).get_future()
 
     def decode(_: Any) -> torch.Tensor:

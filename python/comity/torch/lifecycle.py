@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch._C import _distributed_c10d as _c10d
 
 from comity import _core
-from comity.errors import Closed, Config, Error, Join
+from comity.errors import Closed, Config, Error, Join, Misuse
 from comity.errors import TimeoutError as LimitPassed
 
-from . import callbacks, metrics
+from . import callbacks, cuda, metrics
 from .collectives import Collectives
 from .compression import Codec, codec
 from .mailbox import Mailbox
@@ -90,14 +91,17 @@ class Lifecycle(Collectives):
         self._metrics = metrics.Metrics()
         self._closed: Error | None = None
         self._last: Any = None
-        self._group = group or self._meet(store)
+        self._device_lane: cuda.Lane | None = None
+        # Device memory has a group of its own.
+        host = {"COMITY_BACKEND": "any"} if os.environ.get("COMITY_BACKEND") == "nccl" else {}
+        self._group = group or self._meet(store, "", host)
         self._group.timeout = self._limit
         metrics.watch(self._group)
         _open.add(self)
 
-    def _meet(self, store: Any) -> Any:
+    def _meet(self, store: Any, kind: str, more: dict[str, str]) -> Any:
         # A store may serve one group after the other: each generation has keys of its own.
-        generation = store.add(f"comity/generation/{self._rank}", 1)
+        generation = store.add(f"comity/generation{kind}/{self._rank}", 1)
 
         def get(key: str, left: float) -> bytes:
             try:
@@ -112,8 +116,42 @@ class Lifecycle(Collectives):
             {} if "COMITY_JOIN_TIMEOUT" in os.environ else {"COMITY_JOIN_TIMEOUT": f"{self._limit:.3f}"}
         )
         return _core.init_with_store(
-            self._rank, self._size, store.set, get, prefix=f"comity/{generation}", variables=variables
+            self._rank,
+            self._size,
+            store.set,
+            get,
+            prefix=f"comity/{generation}{kind}",
+            variables=variables | more,
         )
+
+    def _lane(self, op: str, device: torch.device) -> cuda.Lane:
+        """The group for this device's memory; the first call makes it, with the other ranks."""
+        lane = self._device_lane
+        if lane is None:
+            settings = {"COMITY_BACKEND": "nccl", "COMITY_DEVICE": str(device.index)}
+            try:
+                group = self._meet(self._store, "/cuda", settings)
+            except Error as e:
+                words = f"rank {self._rank}: {op} of a tensor on {device}: {e}"
+                raise type(e)(words, self._rank if e.rank is None else e.rank, op, e.cause) from None
+            group.timeout = self._limit
+            lane = self._device_lane = cuda.Lane(group, device)
+            metrics.watch(group)
+        elif lane.device != device:
+            raise Misuse(
+                f"rank {self._rank}: {op} got a tensor on {device}, and this group's calls are on {lane.device}: "
+                "one device per rank and group; torch.cuda.set_device chooses it",
+                self._rank,
+                op,
+            )
+        return lane
+
+    def _settle(self) -> None:
+        if self._device_lane is not None:
+            cuda.settle(self._device_lane.device)
+
+    def _groups(self) -> list[Any]:
+        return [self._group] if self._device_lane is None else [self._group, self._device_lane.group]
 
     # -- while it is open
 
@@ -134,7 +172,8 @@ class Lifecycle(Collectives):
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._limit = seconds(timeout) or self._limit
-        self._group.timeout = self._limit
+        for group in self._groups():
+            group.timeout = self._limit
         if self._post_office is not None:
             self._post_office.limit = self._limit
 
@@ -193,7 +232,8 @@ class Lifecycle(Collectives):
 
     def abort(self) -> None:
         """End what is under way, here and on the other ranks; later calls fail at once."""
-        self._group.abort(f"rank {self._rank} called abort on the process group")
+        for group in self._groups():
+            group.abort(f"rank {self._rank} called abort on the process group")
         if self._post_office is not None:
             self._post_office.end(Closed("the group was aborted on this rank"))
         _open.discard(self)
@@ -214,12 +254,30 @@ class Lifecycle(Collectives):
             self._closed = Closed("the process group was left")
         if self._post_office is not None:
             self._post_office.end(self._closed, limit)
-        if self._last is not None and limit:
-            with contextlib.suppress(Error):
-                self._last.wait(limit)
-        metrics.forget(self._group)
-        self._group.close()
+        lane = self._device_lane
+        for last in (self._last, lane and lane.last):
+            if last is not None and limit:
+                with contextlib.suppress(Error):
+                    last.wait(limit)
+        if lane is not None:
+            # What is on streams needs the communicator, here and on the other ranks.
+            lane.drain(limit)
+            self._last_to_leave(lane.group.name)
+        for group in self._groups():
+            metrics.forget(group)
+            group.close()
         _open.discard(self)
+
+    def _last_to_leave(self, name: str) -> None:
+        """Wait a moment for the others: a rank whose device is done may hold what another's still reads. Over torch's store, where
+        a rank that makes another call meanwhile is not disturbed."""
+        key = f"comity/leave/{name}"
+        # torch has a class of its own for this in each version, and the store's host may have gone
+        with contextlib.suppress(Exception):
+            if self._store.add(key, 1) == self._size:
+                self._store.set(f"{key}/all", "left")
+            else:
+                self._store.wait([f"{key}/all"], timedelta(seconds=_LAST_WORDS))
 
     def _part(self, ranks: Sequence[int]) -> Any:
         """The core's group of some ranks of this one; only they come."""

@@ -69,14 +69,14 @@ class ProcessGroup(Lifecycle, dist.ProcessGroup):
 
     @bound_device_id.setter
     def bound_device_id(self, device: Any) -> None:
-        """Comity moves CPU tensors: there is nothing to bind."""
+        """The first call on CUDA tensors says which device it is."""
 
     @property
     def _device_types(self) -> list[torch.device]:
         # Newer torch attaches a recorder to every group that names devices, which needs a C++ backend: name none before the group is known.
         if VERSION >= BACKENDS and self not in dist.distributed_c10d._world.pg_map:
             return []
-        return [torch.device("cpu")]
+        return [torch.device("cpu")] + [torch.device("cuda")] * torch.cuda.is_available()
 
     def _get_backend(self, device: Any = None) -> ProcessGroup:
         return self

@@ -19,7 +19,7 @@ def register() -> None:
         raise Unavailable("this torch is built without torch.distributed, which the backend comity needs")
     choose(torch.__version__)
     if "COMITY" not in dist.Backend._plugins:
-        dist.Backend.register_backend("comity", create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend("comity", create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def create(opts: Any, settings: Any) -> Any:

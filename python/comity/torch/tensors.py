@@ -1,7 +1,7 @@
 """Tensors as the addresses that `comity._core` takes, and the copies that some of them need.
 
-A contiguous CPU tensor is used where it lies. Everything else (strides, conjugates, lists of tensors that do not lie one after the
-other, Apple GPUs) goes through a copy, which is written back when the call has ended.
+A contiguous CPU or CUDA tensor is used where it lies. Everything else (strides, conjugates, lists of tensors that do not lie one after the
+other) goes through a copy in the same place (Apple GPUs: on the host), which is written back when the call has ended.
 """
 
 from __future__ import annotations
@@ -39,14 +39,16 @@ _F64 = _D["f64"]
 
 #: An address, the number of its type, elements.
 Given = tuple[int, int, int]
-#: What is left to do on the host when a call has ended.
+#: Devices whose memory calls take as it is.
+_DIRECT = ("cpu", "cuda")
+#: What is left to do when a call has ended.
 Finish = Callable[[], None]
 
 
 def plain(t: torch.Tensor) -> bool:
     """Whether the tensor can be used where it lies."""
     return (
-        t.device.type == "cpu"
+        t.device.type in _DIRECT
         and t.layout is torch.strided
         and t.is_contiguous()
         and not t.is_neg()
@@ -59,10 +61,10 @@ def check(t: torch.Tensor, op: str, rank: int) -> None:
     if not isinstance(t, torch.Tensor):
         raise Misuse(f"rank {rank}: {op} takes tensors, not {type(t).__name__}", None, op)
     kind = t.device.type
-    if kind not in ("cpu", "mps"):
+    if kind not in ("cpu", "cuda", "mps"):
         raise Misuse(
-            f"rank {rank}: {op} got a tensor on {t.device}; the backend comity moves CPU tensors: "
-            f"name a backend for the other device as well, as in 'cpu:comity,{kind}:{'nccl' if kind == 'cuda' else 'BACKEND'}'",
+            f"rank {rank}: {op} got a tensor on {t.device}; the backend comity moves CPU and CUDA tensors: "
+            f"name a backend for the other device as well, as in 'cpu:comity,{kind}:BACKEND'",
             None,
             op,
         )
@@ -103,7 +105,16 @@ def contents(t: torch.Tensor) -> torch.Tensor:
     t = t.detach()
     if plain(t):
         return t
-    return t.cpu().resolve_conj().resolve_neg().contiguous()
+    return _home(t).resolve_conj().resolve_neg().contiguous()
+
+
+def _home(t: torch.Tensor) -> torch.Tensor:
+    return t if t.device.type in _DIRECT else t.cpu()
+
+
+def _where(t: torch.Tensor) -> torch.device:
+    """Where a copy of it belongs."""
+    return t.device if t.device.type in _DIRECT else torch.device("cpu")
 
 
 def place(t: torch.Tensor, after: list[Finish], *, read: bool = True) -> torch.Tensor:
@@ -116,8 +127,30 @@ def place(t: torch.Tensor, after: list[Finish], *, read: bool = True) -> torch.T
         # A view of the original would not be a place of its own.
         copy = copy.clone() if copy.data_ptr() == t.data_ptr() else copy
     else:
-        copy = torch.empty(t.shape, dtype=t.dtype)
+        copy = torch.empty(t.shape, dtype=t.dtype, device=_where(t))
     after.append(lambda: _write(t, copy))
+    return copy
+
+
+def hosted(t: torch.Tensor) -> torch.Tensor:
+    """As `contents`, in host memory."""
+    return contents(t.detach().cpu() if t.is_cuda else t)
+
+
+def host_place(t: torch.Tensor, after: list[Finish]) -> torch.Tensor:
+    """As `place`, in host memory; what comes is copied to a CUDA tensor in the order of the stream that is the caller's now."""
+    if not t.is_cuda:
+        return place(t, after, read=False)
+    copy, stream = (
+        torch.empty(t.shape, dtype=t.dtype, device="cpu", pin_memory=True),
+        torch.cuda.current_stream(t.device),
+    )
+
+    def back() -> None:
+        with torch.cuda.stream(stream):
+            _write(t.detach(), copy)
+
+    after.append(back)
     return copy
 
 
@@ -140,7 +173,7 @@ def spread(parts: Sequence[torch.Tensor], after: list[Finish]) -> torch.Tensor:
     if flat is not None:
         return flat
     total = sum(p.numel() for p in parts)
-    flat = torch.empty(total, dtype=parts[0].dtype) if parts else torch.empty(0)
+    flat = torch.empty(total, dtype=parts[0].dtype, device=_where(parts[0])) if parts else torch.empty(0)
 
     def back() -> None:
         at = 0
@@ -173,8 +206,12 @@ def _adjacent(parts: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def alike(parts: Sequence[torch.Tensor], op: str, rank: int) -> None:
-    """Refuse lists whose tensors have different types."""
+    """Refuse lists whose tensors have different types or are on different devices."""
     kinds = {p.dtype for p in parts}
     if len(kinds) > 1:
         names = ", ".join(sorted(str(k) for k in kinds))
         raise Misuse(f"rank {rank}: the tensors of one {op} must have one type, not {names}", None, op)
+    places = {p.device for p in parts}
+    if len(places) > 1:
+        names = ", ".join(sorted(str(p) for p in places))
+        raise Misuse(f"rank {rank}: the tensors of one {op} must be on one device, not {names}", None, op)

@@ -123,7 +123,7 @@ class Work(_c10d.Work):
                 return self._future
             # `set_exception` stores a value as far as C++ can see; only what a callback raises is an error there.
             base = torch.futures.Future()
-            self._future = base.then(_value)
+            self._future = base.then(value)
 
         def done(error: BaseException | None) -> None:
             self._end(error)
@@ -192,5 +192,6 @@ class Done(_c10d.Work):
     _source_rank = source_rank
 
 
-def _value(future: torch.futures.Future) -> Any:
+def value(future: torch.futures.Future) -> Any:
+    """What a future holds; what it failed with is raised here, which C++ sees."""
     return future.value()

@@ -7,7 +7,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-NEW = tuple(int(x) for x in torch.__version__.split(".")[:2]) >= (2, 14)
+VERSION = tuple(int(x) for x in torch.__version__.split(".")[:2])
+NEW = VERSION >= (2, 14)
+#: Torch 2.14 splits only groups that were made with a `device_id`.
+SPLITS = VERSION >= (2, 15)
 INTS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 ALL = [
@@ -253,7 +256,11 @@ def works(rank: int, size: int) -> None:
     total = float(sum(range(1, size + 1)))
     t = torch.full((3,), rank + 1.0)
     w = dist.all_reduce(t, async_op=True)
-    assert w.wait() is True and w.is_completed() and w.is_success() and w.exception() is None
+    assert w.wait() is True
+    if t.is_cuda:
+        # Only the stream has waited.
+        torch.cuda.synchronize()
+    assert w.is_completed() and w.is_success() and w.exception() is None
     same(w.result()[0], torch.full((3,), total))
     seen = []
     f = (
@@ -318,7 +325,7 @@ def groups(rank: int, size: int) -> None:
     dist.all_reduce(x, group=halves)
     assert x.item() == max(size // 2, 1)
     dist.barrier()
-    if NEW:
+    if SPLITS:
         ranks = [list(range(size // 2)), list(range(size // 2, size))] if size > 1 else [[0]]
         half = dist.split_group(split_ranks=ranks)
         x = torch.ones(1)

@@ -21,3 +21,20 @@ def ranks() -> Iterator[Ranks]:
     r.start(4)
     yield r
     r.stop()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sizes", help="only tests on so many processes, as in 2,4; tests that have no size run anyway"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--sizes") is None:
+        return
+    sizes = {int(s) for s in config.getoption("--sizes").split(",")}
+    left_out = [
+        i for i in items if hasattr(i, "callspec") and i.callspec.params.get("size", min(sizes)) not in sizes
+    ]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [i for i in items if i not in left_out]

@@ -43,7 +43,7 @@ const SLURM: &[(&str, &str)] = &[
 /// The variable, the set that it belongs to, and values that it cannot have.
 type Row = (&'static str, &'static [(&'static str, &'static str)], &'static [&'static str]);
 
-const TABLE: [Row; 35] = [
+const TABLE: [Row; 37] = [
     ("COMITY_RANK", COMITY, &NO_NUMBER),
     ("COMITY_RANK", COMITY, &["2", "3", "65536"]),
     ("COMITY_SIZE", COMITY, &NO_NUMBER),
@@ -64,6 +64,8 @@ const TABLE: [Row; 35] = [
     ),
     ("COMITY_CONNECTIONS", COMITY, &NO_NUMBER),
     ("COMITY_CONNECTIONS", COMITY, &["0", "65"]),
+    ("COMITY_DEVICE", COMITY, &NO_NUMBER),
+    ("COMITY_DEVICE", COMITY, &["1024"]),
     ("COMITY_HOST", COMITY, &["", "a\u{7}"]),
     ("COMITY_INSECURE", COMITY, &NO_FLAG),
     ("COMITY_KEY_FD", COMITY, &NO_NUMBER),

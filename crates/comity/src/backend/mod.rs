@@ -8,7 +8,7 @@ mod single;
 
 pub(crate) use fabric::Fabric;
 pub(crate) use mpi::Runtime as MpiRuntime;
-pub(crate) use nccl::NcclBackend;
+pub(crate) use nccl::{NcclAlone, NcclBackend};
 pub(crate) use single::Single;
 
 use crate::{

@@ -3,7 +3,7 @@
 use super::{Group, measure};
 use crate::{
     BackendKind, Config, Error, Launcher, Result, Secure,
-    backend::{Fabric, MpiRuntime, NcclBackend},
+    backend::{Fabric, MpiRuntime, NcclAlone, NcclBackend},
     boot::{Endpoint, World},
     config::Costs,
     recorder::{Recorder, culprit},
@@ -64,7 +64,10 @@ impl Config {
         }
         self.check()?;
         if size == 1 {
-            return Ok(Group::alone(self.counters()).timeout(self.timeout));
+            return match self.backend {
+                BackendKind::Nccl => self.alone_with_device(),
+                _ => Ok(Group::alone(self.counters()).timeout(self.timeout)),
+            };
         }
         let world = Endpoint::join(self)?;
         if self.costs != Costs::Usual {
@@ -83,9 +86,16 @@ impl Config {
         Ok(self.logged(group))
     }
 
+    /// A group of one that takes buffers of a device too.
+    fn alone_with_device(&self) -> Result<Group> {
+        let backend = NcclAlone::open(self.device.unwrap_or(0))?;
+        let peers = Group::alone(Arc::default()).members().to_vec();
+        Ok(Group::with(0, peers, Box::new(backend), (0, Recorder::new()), self.counters(), self.timeout))
+    }
+
     /// The group of everyone in `world`, with NCCL for buffers of this rank's device.
     fn open_nccl(&self, world: Arc<Endpoint>) -> Result<Group> {
-        let device = NcclBackend::device_of(&*world);
+        let device = self.device.map_or_else(|| NcclBackend::device_of(&*world), Ok);
         let (peers, counters) = (world.peers().to_vec(), self.counters());
         let members = (0..peers.len()).collect();
         let until = Instant::now() + self.join_timeout;

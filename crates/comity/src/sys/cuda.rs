@@ -43,6 +43,7 @@ functions! {
         stream_destroy "cuStreamDestroy_v2" (Handle) -> Code;
         event_create "cuEventCreate" (*mut Handle, c_uint) -> Code;
         event_record "cuEventRecord" (Handle, Handle) -> Code;
+        stream_wait "cuStreamWaitEvent" (Handle, Handle, c_uint) -> Code;
         event_query "cuEventQuery" (Handle) -> Code;
         event_destroy "cuEventDestroy_v2" (Handle) -> Code;
     }
@@ -259,6 +260,17 @@ impl Device {
         Ok(Stream { device: *self, at })
     }
 
+    /// A mark that is nowhere yet, and so is passed.
+    pub(crate) fn unset(&self) -> Result<Mark> {
+        let mut at = ptr::null_mut();
+        self.within(|| {
+            // SAFETY: writes one handle.
+            let code = unsafe { (self.cuda.call.event_create)(&mut at, NO_TIMING) };
+            self.ok(code, "cuEventCreate")
+        })?;
+        Ok(Mark { device: *self, at })
+    }
+
     /// A mark at the end of what is on `stream` so far.
     pub(crate) fn mark(&self, stream: StreamId) -> Result<Mark> {
         let mut at = ptr::null_mut();
@@ -373,14 +385,36 @@ unsafe impl Send for Mark {}
 unsafe impl Sync for Mark {}
 
 impl Mark {
-    /// The same, at the end of what is on `stream` so far; it has been passed before.
-    pub(crate) fn again(self, stream: StreamId) -> Result<Self> {
+    /// Set it at the end of what is on `stream` so far.
+    ///
+    /// # Safety
+    /// The stream is one of the device, and lives.
+    pub(crate) unsafe fn set(&self, stream: StreamId) -> Result<()> {
         let s = ptr::with_exposed_provenance_mut(stream);
         self.device.within(|| {
             // SAFETY: the event was created here; the stream is the caller's, and lives.
             let code = unsafe { (self.device.cuda.call.event_record)(self.at, s) };
             self.device.ok(code, "cuEventRecord")
-        })?;
+        })
+    }
+
+    /// Have what comes on `stream` wait until it is passed, where it stands now.
+    ///
+    /// # Safety
+    /// As for `set`.
+    pub(crate) unsafe fn hold(&self, stream: StreamId) -> Result<()> {
+        let s = ptr::with_exposed_provenance_mut(stream);
+        self.device.within(|| {
+            // SAFETY: as above.
+            let code = unsafe { (self.device.cuda.call.stream_wait)(s, self.at, 0) };
+            self.device.ok(code, "cuStreamWaitEvent")
+        })
+    }
+
+    /// The same, at the end of what is on `stream` so far; it has been passed before.
+    pub(crate) fn again(self, stream: StreamId) -> Result<Self> {
+        // SAFETY: the stream is that of a call's views, which promise it.
+        unsafe { self.set(stream)? };
         Ok(self)
     }
 

@@ -11,6 +11,7 @@
 //! member dies, or the call's limit passes, it aborts the communicator, so no stream waits for ever; the next call says why.
 //! The communicator is made with the group, one per device and group; its id travels over the group's own authenticated links.
 
+mod alone;
 mod guard;
 mod lane;
 mod pair;
@@ -30,6 +31,7 @@ use crate::{
         nccl,
     },
 };
+pub(crate) use alone::NcclAlone;
 use lane::Lane;
 use pair::Announced;
 use std::{
@@ -262,7 +264,7 @@ impl Backend for NcclBackend {
     ) -> Result<Box<dyn Backend>> {
         match self.fabric.part(members, context, counters, limit)? {
             Some(fabric) => Ok(Box::new(Self::open(fabric, Ok(self.lane.device.ordinal), limit)?)),
-            None => Ok(Box::new(super::Single)),
+            None => Ok(Box::new(NcclAlone(self.lane.device))),
         }
     }
 

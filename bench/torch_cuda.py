@@ -1,0 +1,173 @@
+"""The backend comity and torch's nccl with CUDA tensors, in the same processes, taking turns: all_reduce, and steps of
+DistributedDataParallel.
+
+    python bench/torch_cuda.py [--ranks 2] [--rounds 5]
+
+One process per GPU. Prints medians over rounds of the slowest rank. "one": each call is waited for on the processor; "twenty": twenty calls
+are put on the stream, then waited for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import statistics
+import time
+from collections.abc import Callable
+
+SIZES = (8, 1 << 20, 16 << 20, 256 << 20)
+
+
+def main() -> None:
+    import torch
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ranks", type=int, default=torch.cuda.device_count())
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+    spawn = torch.multiprocessing.get_context("spawn")
+    ranks = [spawn.Process(target=rank_main, args=(r, args, port)) for r in range(args.ranks)]
+    for p in ranks:
+        p.start()
+    for p in ranks:
+        p.join()
+    if any(p.exitcode for p in ranks):
+        raise SystemExit("a rank failed")
+
+
+def rank_main(rank: int, args: argparse.Namespace, port: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    import comity
+
+    torch.cuda.set_device(rank)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("comity", rank=rank, world_size=args.ranks)
+    groups = {"comity": dist.group.WORLD, "nccl": dist.new_group(backend="nccl")}
+
+    def slowest(took: float) -> float:
+        t = torch.tensor([took])
+        dist.all_reduce(t, dist.ReduceOp.MAX)
+        return t.item()
+
+    def alternate(what: Callable[[str], float]) -> dict[str, list[float]]:
+        times: dict[str, list[float]] = {name: [] for name in groups}
+        for i in range(args.rounds + 1):
+            for name in groups:
+                torch.cuda.synchronize()
+                dist.barrier()
+                took = slowest(what(name))
+                if i:
+                    times[name].append(took)
+        return times
+
+    def report(title: str, times: dict[str, list[float]], scale: float) -> None:
+        if rank == 0:
+            parts = "  ".join(
+                f"{name} {statistics.median(v) * scale:.2f} [{min(v) * scale:.2f}-{max(v) * scale:.2f}]"
+                for name, v in times.items()
+            )
+            ratio = statistics.median(times["nccl"]) / statistics.median(times["comity"])
+            print(f"{title:52} {parts}  nccl/comity {ratio:.2f}", flush=True)
+
+    if rank == 0:
+        version = ".".join(map(str, torch.cuda.nccl.version()))
+        print(
+            f"torch {torch.__version__}, NCCL {version}, comity {comity.__version__}, {args.ranks} x {torch.cuda.get_device_name(0)}"
+        )
+    for size in SIZES:
+        t = torch.zeros(size // 4, device="cuda")
+        n = 200 if size < 1 << 24 else 20
+
+        def one(backend: str, t: torch.Tensor = t, n: int = n) -> float:
+            group, took = groups[backend], []
+            for _ in range(n):
+                begun = time.perf_counter()
+                dist.all_reduce(t, group=group)
+                torch.cuda.synchronize()
+                took.append(time.perf_counter() - begun)
+            return statistics.median(took)
+
+        def twenty(backend: str, t: torch.Tensor = t, n: int = n) -> float:
+            group, took = groups[backend], []
+            for _ in range(max(n // 20, 3)):
+                begun = time.perf_counter()
+                for _ in range(20):
+                    dist.all_reduce(t, group=group)
+                torch.cuda.synchronize()
+                took.append((time.perf_counter() - begun) / 20)
+            return statistics.median(took)
+
+        def background(backend: str, t: torch.Tensor = t, n: int = n) -> float:
+            group, took = groups[backend], []
+            for _ in range(max(n // 20, 3)):
+                begun = time.perf_counter()
+                works = [dist.all_reduce(t, group=group, async_op=True) for _ in range(20)]
+                for w in works:
+                    w.wait()
+                torch.cuda.synchronize()
+                took.append((time.perf_counter() - begun) / 20)
+            return statistics.median(took)
+
+        for title, what in (("one", one), ("twenty", twenty), ("twenty, async_op", background)):
+            report(f"all_reduce {size} B, {title}, us", alternate(what), 1e6)
+    train(groups, alternate, report)
+    dist.destroy_process_group()
+
+
+def train(groups: dict, alternate: Callable, report: Callable) -> None:
+    import torch
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    def mlp() -> nn.Module:
+        layers = [nn.Linear(784, 2160), nn.ReLU()]
+        for _ in range(5):
+            layers += [nn.Linear(2160, 2160), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(2160, 10))
+
+    def transformer() -> nn.Module:
+        layer = nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0.0, batch_first=True)
+        return nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
+
+    for name, make, x in (
+        ("MLP", mlp, torch.randn(256, 784, device="cuda")),
+        ("transformer", transformer, torch.randn(8, 256, 1024, device="cuda")),
+    ):
+        torch.manual_seed(0)
+        model = make().cuda()
+        count = sum(p.numel() for p in model.parameters())
+        models = {}
+        for b, g in groups.items():
+            torch.manual_seed(0)
+            models[b] = DDP(make().cuda(), process_group=g)
+        del model
+        grads = {}
+        for b, m in models.items():
+            m(x).square().mean().backward()
+            grads[b] = [p.grad.clone() for p in m.parameters()]
+        equal = all(torch.equal(a, b) for a, b in zip(*grads.values(), strict=True))
+
+        def step(backend: str, models: dict = models, x: torch.Tensor = x) -> float:
+            took = []
+            for _ in range(10):
+                models[backend].zero_grad()
+                begun = time.perf_counter()
+                models[backend](x).square().mean().backward()
+                torch.cuda.synchronize()
+                took.append(time.perf_counter() - begun)
+            return statistics.median(took)
+
+        report(f"DDP step, {name} of {count / 1e6:.1f} M parameters, ms", alternate(step), 1e3)
+        if torch.distributed.get_rank() == 0:
+            print(f"  gradients of the first step equal, bit for bit: {equal}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

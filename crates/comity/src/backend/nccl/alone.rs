@@ -1,0 +1,54 @@
+//! A group of one rank with a device: every call copies within it, in the order of the caller's stream, or does nothing.
+
+use super::{parts, spot};
+use crate::{
+    CallInfo, LinkKind, Result,
+    backend::{Alarm, Backend, Call, Single},
+    stats::Counters,
+    sys::cuda::Device,
+};
+use std::{sync::Arc, time::Duration};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct NcclAlone(pub(super) Device);
+
+impl NcclAlone {
+    /// Around this device; NCCL itself is not needed.
+    pub(crate) fn open(device: u32) -> Result<Self> {
+        Ok(Self(Device::open(device)?))
+    }
+}
+
+impl Backend for NcclAlone {
+    fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
+        let Some(spot) = spot(&call.bufs) else { return Single.run(call, limit) };
+        if let (Some((from, len)), Some((to, room))) = parts::ends(&call.bufs)
+            && from != to
+        {
+            // SAFETY: the views promise so many bytes of the device until its stream has come past the call.
+            unsafe { self.0.copy(to, from, len.min(room), spot.stream)? };
+        }
+        Ok(())
+    }
+
+    fn split(&mut self, _: &[usize], _: u64, _: Arc<Counters>, _: Duration) -> Result<Box<dyn Backend>> {
+        Ok(Box::new(Self(self.0)))
+    }
+
+    fn failure(&self, _: Option<CallInfo>) -> Option<crate::Error> {
+        None
+    }
+
+    fn alarm(&self) -> Option<Alarm> {
+        None
+    }
+
+    fn links(&self) -> Vec<Option<LinkKind>> {
+        vec![None]
+    }
+
+    fn device(&self) -> Option<u32> {
+        Some(self.0.ordinal)
+    }
+}
