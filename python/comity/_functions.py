@@ -7,21 +7,21 @@ from typing import Any
 
 from comity import _core
 from comity._group import Group
-from comity.errors import Config, Misuse, Unavailable
+from comity.errors import Config, Misuse
 
 # What each name stands for. `ring` is MLX's name for TCP; here every operation works on every link.
 _BACKENDS: dict[str, tuple[str, str] | None] = {
     "any": None,
     "comity": None,
+    "jaccl": ("COMITY_BACKEND", "jaccl"),
     "mpi": ("COMITY_BACKEND", "mpi"),
     "nccl": ("COMITY_BACKEND", "nccl"),
     "ring": ("COMITY_LINKS", "tcp"),
     "shm": ("COMITY_LINKS", "shm"),
     "tcp": ("COMITY_LINKS", "tcp"),
 }
-_KNOWN = (*_BACKENDS, "jaccl")
 # What needs a library of its own.
-_LOADED = ("mpi", "nccl")
+_LOADED = ("jaccl", "mpi", "nccl")
 # Keyword arguments of `init`, and the variables that they stand in for.
 _VARIABLES = {
     "timeout": "COMITY_TIMEOUT",
@@ -52,8 +52,8 @@ _home = os.getpid()
 
 
 def is_available(backend: str = "any") -> bool:
-    """Whether this backend can be used here: "mpi" where an MPI library is found, "nccl" where NCCL and a CUDA device are; unknown names
-    cannot."""
+    """Whether this backend can be used here: "mpi" and "jaccl" where their library is found, "nccl" where NCCL and a CUDA device are;
+    unknown names cannot."""
     return backend in _BACKENDS and (backend not in _LOADED or _core.is_available(backend))
 
 
@@ -72,8 +72,9 @@ def init(
     returns the same group, until it is closed.
 
     Args:
-        backend: "any"; "shm" and "tcp" (MLX: "ring") restrict the kinds of link; "mpi" has MPI carry the data; with "nccl" arrays
-            may also be on a CUDA device, whose data NCCL moves: device `device`, by default the rank's number on its host.
+        backend: "any"; "shm" and "tcp" (MLX: "ring") restrict the kinds of link; "jaccl" puts RDMA first; "mpi" has MPI carry the data;
+            with "nccl" arrays may also be on a CUDA device, whose data NCCL moves: device `device`, by default the rank's number on
+            its host.
         strict: Raise `Config` when no launcher's variables are set.
         timeout: Seconds that a call may take; 300.
         key: The job's secret, as 32 bytes or 64 hexadecimal digits.
@@ -81,10 +82,8 @@ def init(
             links, addrs, connections, host, log_dir, device, secure ("handshake"; "data" or True encrypts all that is sent).
             With any of them a new group is made.
     """
-    if backend not in _KNOWN:
-        raise Config(f"there is no backend {backend!r}; there are {', '.join(_KNOWN)}")
     if backend not in _BACKENDS:
-        raise Unavailable(f"the backend {backend!r} is not in this version of Comity; use 'any'")
+        raise Config(f"there is no backend {backend!r}; there are {', '.join(_BACKENDS)}")
     variables: dict[str, str | None] = {}
     for name, value in {**settings, "timeout": timeout}.items():
         if name not in _VARIABLES:

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use std::{
     fmt::Write,
     net::{TcpListener, UdpSocket},
+    sync::OnceLock,
 };
 
 /// What `comity info` takes.
@@ -62,6 +63,11 @@ fn to_text(config: &Config) -> String {
         format!("{:<4} {:<4} {}", l.kind.to_string(), if l.used { "yes" } else { "no" }, l.why)
     };
     row("links", &links.iter().map(note).collect::<Vec<_>>());
+    let devices = devices().unwrap_or_default().into_iter().map(|(name, at)| match at {
+        Ok(at) => format!("{at:<28} {name}"),
+        Err(why) => why,
+    });
+    row("devices", &devices.collect::<Vec<_>>());
     let addresses = addresses().into_iter().map(|(name, ip)| format!("{ip:<28} {name}"));
     row("addresses", &addresses.collect::<Vec<_>>());
     row("types", &[DType::ALL.map(DType::name).join(" ")]);
@@ -78,12 +84,17 @@ fn to_json(config: &Config) -> Value {
         .collect();
     let addresses: Vec<_> =
         addresses().into_iter().map(|(name, ip)| json!({ "interface": name, "address": ip })).collect();
+    let devices: Vec<_> = devices()
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(name, at)| json!({ "name": name, "address": at.clone().ok(), "why": at.err() }))
+        .collect();
     json!({
         "version": here::VERSION, "rank": config.rank(), "size": config.size(),
         "local_rank": config.local().map(|l| l.0), "local_size": config.local().map(|l| l.1),
         "launcher": found.launcher.to_string(), "why": found.why, "variables": variables,
         "meets": config.meet().to_string(), "key": config.trust_in_words(), "host": host(), "cores": cores(),
-        "page_size": rustix::param::page_size(), "system": system(), "links": links, "addresses": addresses,
+        "page_size": rustix::param::page_size(), "system": system(), "links": links, "devices": devices, "addresses": addresses,
         "types": DType::ALL.map(DType::name),
     })
 }
@@ -112,10 +123,14 @@ fn links(config: &Config) -> Vec<LinkNote> {
         let asked = setting(config, "COMITY_LINKS").filter(|s| !s.trim().is_empty());
         asked.is_none_or(|s| s.split(',').any(|k| k.trim().eq_ignore_ascii_case(&kind.to_string())))
     };
-    [LinkKind::Shm, LinkKind::Tcp]
+    [LinkKind::Shm, LinkKind::Rdma, LinkKind::Tcp]
         .into_iter()
         .map(|kind| {
-            let (works, why) = if kind == LinkKind::Shm { shm(config) } else { tcp(config) };
+            let (works, why) = match kind {
+                LinkKind::Shm => shm(config),
+                LinkKind::Rdma => rdma(),
+                _ => tcp(config),
+            };
             if !allowed(kind) {
                 return LinkNote { kind, used: false, why: "COMITY_LINKS leaves it out".into() };
             }
@@ -136,6 +151,27 @@ fn shm(config: &Config) -> (bool, String) {
         .map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
     (true, format!("with ranks of this host{name}"))
 }
+
+fn rdma() -> (bool, String) {
+    match devices() {
+        Err(why) => (false, why),
+        Ok(all) if all.is_empty() => (false, "this host has no RDMA device".into()),
+        Ok(all) => {
+            let usable = all.iter().filter(|(_, at)| at.is_ok()).count();
+            (usable > 0, format!("with ranks that a device leads to; {usable} of {} can be used", all.len()))
+        }
+    }
+}
+
+/// The host's RDMA devices, each with its address or why it cannot be used.
+fn devices() -> Result<Devices, String> {
+    static FOUND: OnceLock<Result<Devices, String>> = OnceLock::new();
+    // On one line.
+    let find = || comity::rdma_devices().map_err(|_| "no library with RDMA verbs can be loaded".into());
+    FOUND.get_or_init(find).clone()
+}
+
+type Devices = Vec<(String, Result<String, String>)>;
 
 fn tcp(config: &Config) -> (bool, String) {
     let with =

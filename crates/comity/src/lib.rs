@@ -34,7 +34,7 @@
 //! their own and never wait for each other. A `Group` is `Send + Sync` and cheap to clone.
 //!
 //! # How it works
-//! Each pair of ranks is joined by the best link both ends agree on: shared memory within a host, else TCP. A call becomes a
+//! Each pair of ranks is joined by the best link both ends agree on: shared memory within a host, RDMA where both have a device, else TCP. A call becomes a
 //! plan, chosen by a cost model and the same on all ranks; one engine runs every plan over every link. `docs/architecture.md` in the
 //! repository tells more.
 
@@ -74,6 +74,8 @@ pub use error::{Crossed, Error, Misuse, Peer, Result};
 pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;
 pub use link::LinkKind;
+#[doc(hidden)]
+pub use link::rdma_devices;
 pub use plan::LinkCosts;
 #[doc(hidden)]
 pub use plan::{PlanReport, plan_report};

@@ -3,8 +3,8 @@
 //! Each direction has a key of its own, derived from the two keys that the Noise handshake ends with, and counts its frames;
 //! the count is the nonce. A frame that was changed, repeated, left out or moved does not open.
 
-use ring::{
-    aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey},
+use aws_lc_rs::{
+    aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey},
     hkdf::{HKDF_SHA256, Salt},
 };
 use std::fmt;
@@ -37,24 +37,59 @@ impl Seal {
     /// Encrypt frame `number` in place; its tag, which also covers `clear`.
     ///
     /// A number must never be used twice.
-    pub(crate) fn seal(&self, number: u64, clear: &[u8], data: &mut [u8]) -> Result<[u8; TAG], Unsealed> {
+    pub(crate) fn seal_in_place(
+        &self,
+        number: u64,
+        clear: &[u8],
+        data: &mut [u8],
+    ) -> Result<[u8; TAG], Unsealed> {
         let tag = self.0.seal_in_place_separate_tag(nonce(number), Aad::from(clear), data);
         // It fails for 64 GiB and more.
         let tag = tag.map_err(|_| Unsealed)?;
         tag.as_ref().try_into().map_err(|_| Unsealed)
     }
 
+    /// As [`seal_in_place`](Self::seal_in_place), from `text` into `out`, which is as long.
+    pub(crate) fn seal(
+        &self,
+        number: u64,
+        clear: &[u8],
+        text: &[u8],
+        out: &mut [u8],
+    ) -> Result<[u8; TAG], Unsealed> {
+        let mut tag = [0; TAG];
+        self.0
+            .seal_out_of_place_scatter(nonce(number), Aad::from(clear), text, out, &[], &mut tag)
+            .map_err(|_| Unsealed)?;
+        Ok(tag)
+    }
+
     /// Decrypt frame `number` in place if it and `clear` are what the other end sealed.
-    pub(crate) fn open(
+    pub(crate) fn open_in_place(
         &self,
         number: u64,
         clear: &[u8],
         data: &mut [u8],
         tag: [u8; TAG],
     ) -> Result<(), Unsealed> {
-        let opened =
-            self.0.open_in_place_separate_tag(nonce(number), Aad::from(clear), Tag::from(tag), data, 0..);
+        let opened = self.0.open_in_place_separate_tag(nonce(number), Aad::from(clear), &tag, data);
         opened.map(drop).map_err(|_| Unsealed)
+    }
+
+    /// As [`open_in_place`](Self::open_in_place), from `sealed` into `out`, which is as long, and zero afterwards if it fails.
+    pub(crate) fn open(
+        &self,
+        number: u64,
+        clear: &[u8],
+        (sealed, tag): (&[u8], [u8; TAG]),
+        out: &mut [u8],
+    ) -> Result<(), Unsealed> {
+        let opened = self.0.open_separate_gather(nonce(number), Aad::from(clear), sealed, &tag, out);
+        opened.map_err(|_| {
+            // Whatever it made of bytes that are not the other end's.
+            out.fill(0);
+            Unsealed
+        })
     }
 }
 
@@ -91,7 +126,7 @@ impl fmt::Debug for Seals {
 }
 
 /// The two ends of a connection, for tests of what runs over one.
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) fn both_ends(seed: u8) -> (Box<Seals>, Box<Seals>) {
     let end = |is_initiator| Seals::derive(([seed; 32], [seed + 1; 32]), b"transcript", is_initiator);
     match (end(true), end(false)) {
@@ -109,11 +144,18 @@ mod tests {
         let (a, b) = both_ends(1);
         let text = b"gradients".to_vec();
         let mut data = text.clone();
-        let tag = a.send.seal(7, b"clear", &mut data).unwrap();
+        let tag = a.send.seal_in_place(7, b"clear", &mut data).unwrap();
         assert_ne!(data, text);
+        let mut apart = vec![0; text.len()];
+        assert_eq!(a.send.seal(7, b"clear", &text, &mut apart), Ok(tag));
+        assert_eq!(apart, data);
         let open = |seal: &Seal, number, clear: &[u8], data: &[u8], tag| {
-            let mut data = data.to_vec();
-            seal.open(number, clear, &mut data, tag).map(|()| data)
+            let (mut inside, mut apart) = (data.to_vec(), vec![7; data.len()]);
+            let opened = seal.open_in_place(number, clear, &mut inside, tag);
+            assert_eq!(seal.open(number, clear, (data, tag), &mut apart), opened);
+            // What does not open is not shown.
+            assert!(if opened.is_ok() { apart == inside } else { apart.iter().all(|b| *b == 0) });
+            opened.map(|()| inside)
         };
         assert_eq!(open(&b.recv, 7, b"clear", &data, tag).as_deref(), Ok(&text[..]));
         for i in 0..data.len() {

@@ -16,6 +16,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/comity/src/kernel/", "vector instructions"),
     ("crates/comity/src/link/shm.rs", "memory that two processes map"),
     ("crates/comity/src/link/ring.rs", "memory that two processes map"),
+    ("crates/comity/src/link/verbs/", "slots that a device reads and writes"),
     ("crates/comity/src/backend/nccl/", "addresses of device memory that views promise"),
     ("crates/comity/src/cuda.rs", "the same, for memory of this project's own tools"),
     ("crates/comity/src/dtype.rs", "the trait that says which types are plain data"),
@@ -51,6 +52,10 @@ const WAITS: &[(&str, &str)] = &[
         "background work: calls with deadlines, and what the user's closure does",
     ),
     ("crates/comity/src/boot/mesh.rs", "links being made: to the join deadline"),
+    (
+        "crates/comity/src/link/verbs/hub.rs",
+        "the thread that attends devices: 50 ms at most; the end of an edge: 500 ms at most",
+    ),
     ("crates/comity/src/boot/dial.rs", "an answer: to the join deadline"),
     ("crates/comity/src/boot/store.rs", "the store's thread: woken when it is to stop"),
     ("crates/comity/src/boot/control.rs", "the control thread: woken for each event, and when it is to stop"),

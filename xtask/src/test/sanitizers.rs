@@ -1,11 +1,14 @@
 //! The suite under AddressSanitizer with its search for leaks, and under ThreadSanitizer: threads, then processes over
 //! each link. No finding is suppressed.
+//!
+//! `SANITIZERS=all` adds the tests that play every mistake and every fault with processes, which take longer than a landing can wait.
 
 use super::{
     Done, Outcome, cargo, missing, nightly,
     processes::{QUICK, timed},
 };
 use crate::{child::Task, place::root};
+use std::env;
 
 struct Sanitizer {
     name: &'static str,
@@ -19,6 +22,11 @@ struct Sanitizer {
     /// Tests that have one thread and no unsafe code, or for which it is too slow.
     skipped: &'static [&'static str],
 }
+
+/// Programs of tests, each by itself.
+const MORE: &[&str] = &["comity mismatch", "comity-cli report", "comity-cli faults", "comity-cli launch"];
+/// So many times longer than otherwise may a call take in them.
+const SLOWNESS: &str = "6";
 
 const ALL: [Sanitizer; 2] = [
     Sanitizer {
@@ -76,6 +84,15 @@ impl Sanitizer {
             let task = task.env(self.variable, self.options).limit(300 + QUICK);
             timed(&format!("{n} ranks over {links}, {} sanitizer", self.name), task)?;
         }
-        cargo::count(&out)
+        let mut ran = cargo::count(&out)?;
+        if env::var("SANITIZERS").is_ok_and(|which| which == "all") {
+            for (package, test) in MORE.iter().filter_map(|m| m.split_once(' ')) {
+                let args = [&["test"], self.flags, &place, &["-p", package, "--test", test]].concat();
+                let task = nightly::cargo(&args).env("RUSTFLAGS", format!("-Zsanitizer={}", self.name));
+                let task = task.env(self.variable, self.options).env("COMITY_TEST_SLOWNESS", SLOWNESS);
+                ran += cargo::count(&task.limit(3600).echo().run()?)?;
+            }
+        }
+        Ok(ran)
     }
 }

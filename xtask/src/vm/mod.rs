@@ -195,9 +195,15 @@ uptime() { cut -d ' ' -f 1 /proc/uptime; }
 ",
     );
     for (i, command) in commands.iter().enumerate() {
+        // What a command left running is ended: all but this shell.
         text += &format!(
-            "echo \"@@ {i} begins at $(uptime)\"\ntimeout -s KILL {} sh /commands/{i}\ncode=$?\necho\necho \"@@ {i} ended with $code at \
-             $(uptime)\"\n",
+            "echo \"@@ {i} begins at $(uptime)\"
+timeout -s KILL {} sh /commands/{i}
+code=$?
+kill -9 -1
+echo
+echo \"@@ {i} ended with $code at $(uptime)\"
+",
             command.limit
         );
     }

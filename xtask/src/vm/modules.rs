@@ -32,8 +32,9 @@ fn list(folder: &Path, found: &mut HashMap<String, PathBuf>) -> std::io::Result<
 }
 
 fn add(found: &HashMap<String, PathBuf>, name: &str, order: &mut Vec<PathBuf>) -> Result<(), String> {
-    let path =
-        found.get(&name.replace('-', "_")).ok_or_else(|| format!("the kernel has no module {name}"))?;
+    let path = found
+        .get(&name.replace('-', "_"))
+        .ok_or_else(|| format!("the kernel has no module {name}.ko, or packs it"))?;
     if order.contains(path) {
         return Ok(());
     }

@@ -69,7 +69,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     warmup: Option<u32>,
 
-    /// Measure this backend: any, mpi or nccl [default: COMITY_BACKEND]
+    /// Measure this backend: any, mpi, nccl or jaccl [default: COMITY_BACKEND]
     #[arg(long, value_name = "NAME", value_parser = here::backend_parser(), hide_possible_values = true)]
     backend: Option<BackendKind>,
 

@@ -91,7 +91,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TYPE,..", value_delimiter = ',', value_parser = dtype_parser(), hide_possible_values = true)]
     dtypes: Vec<DType>,
 
-    /// Check this backend: any, mpi or nccl [default: COMITY_BACKEND]
+    /// Check this backend: any, mpi, nccl or jaccl [default: COMITY_BACKEND]
     #[arg(long, value_name = "NAME", value_parser = here::backend_parser(), hide_possible_values = true)]
     backend: Option<BackendKind>,
 

@@ -28,6 +28,8 @@ pub(super) struct Job {
     pub(super) flights: Option<PathBuf>,
     pub(super) insecure: bool,
     pub(super) secure: Option<comity::Secure>,
+    /// None: what the shell says, or the best there is.
+    pub(super) backend: Option<comity::BackendKind>,
     /// Who asks for the ranks' counters comes here.
     pub(super) metrics: Option<TcpListener>,
     pub(super) tag: bool,
@@ -103,6 +105,7 @@ impl Job {
             flights,
             insecure: args.insecure,
             secure: args.secure,
+            backend: Some(args.backend).filter(|b| *b != comity::BackendKind::Any),
             metrics,
             tag: args.tag_output || (size > 1 && !args.no_tag_output),
             verbose: args.verbose,

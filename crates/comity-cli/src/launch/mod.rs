@@ -60,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "K=V", value_parser = OsStringValueParser::new().try_map(Setting::parse))]
     env: Vec<Setting>,
 
-    /// What carries the ranks' calls: `any` for the best there is, or `mpi`, which starts them with MPI's own launcher
+    /// What carries the ranks' calls: `any` for the best there is, `jaccl` for RDMA first, `nccl`, or `mpi`, which starts them with MPI's own launcher
     #[arg(long, value_name = "NAME", default_value = "any", value_parser = crate::here::backend_parser(), hide_possible_values = true)]
     backend: comity::BackendKind,
 

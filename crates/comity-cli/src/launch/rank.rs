@@ -132,6 +132,9 @@ pub(super) fn environment(
     if let Some(secure) = job.secure {
         set("COMITY_SECURE", Some(if secure == comity::Secure::Data { "data" } else { "handshake" }.into()));
     }
+    if let Some(backend) = job.backend {
+        set("COMITY_BACKEND", Some(backend.name().into()));
+    }
     // Ranks take no name that is not UTF-8.
     if let Some(dir) = job.flights.as_deref().and_then(|d| d.to_str()) {
         set("COMITY_LOG_DIR", Some(dir.into()));

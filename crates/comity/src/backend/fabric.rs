@@ -163,7 +163,7 @@ impl Fabric {
             Patience::new(here, cores),
             counters,
         );
-        let topology = Topology::new(host, world.cores());
+        let topology = Topology { ring: world.prefers_ring(), ..Topology::new(host, world.cores()) };
         let topology = match world.costs().and_then(|c| c.of(&members)) {
             Some(costs) => topology.measured(costs),
             None => topology,

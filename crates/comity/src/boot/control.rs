@@ -40,6 +40,8 @@ const LOOK: Duration = Duration::from_millis(2);
 pub(super) struct Rules {
     /// To share memory.
     pub(super) shm: bool,
+    /// To make RDMA wires.
+    pub(super) rdma: bool,
     /// What goes over TCP is encrypted, and nothing else is taken.
     pub(super) sealed: bool,
     /// Connections of groups that were not opened are dropped after this.
@@ -297,21 +299,26 @@ impl Control {
                 no("this rank is connected already; every process needs a rank of its own")
             }
             // Its control connection stands for it, but the end of that handshake is not read here yet.
-            (Channel::Shm | Channel::Tcp { .. }, Presence::Absent) => Verdict::Busy,
-            (Channel::Shm | Channel::Tcp { .. }, Presence::Dead(_) | Presence::Shut(_)) => {
+            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, Presence::Absent) => Verdict::Busy,
+            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, Presence::Dead(_) | Presence::Shut(_)) => {
                 no("you are not a member any more")
             }
             (Channel::Shm, _) if !self.rules.shm || !matches!(stream, Stream::Unix(_)) => {
                 no("it does not share memory")
             }
-            (Channel::Tcp { .. }, _) if !matches!(stream, Stream::Tcp(_)) => {
+            (Channel::Rdma, _) if !self.rules.rdma => no("it has no RDMA device for this pair"),
+            (Channel::Tcp { .. } | Channel::Rdma, _) if !matches!(stream, Stream::Tcp(_)) => {
                 no("that is not a TCP connection")
             }
-            (Channel::Shm | Channel::Tcp { .. }, _) if state.membership().is_closed(hello.context) => {
+            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, _)
+                if state.membership().is_closed(hello.context) =>
+            {
                 no("it has left that group")
             }
-            (Channel::Shm | Channel::Tcp { .. }, _) if state.parked.len() >= MAX_PARKED => Verdict::Busy,
-            (Channel::Shm | Channel::Tcp { .. }, _) => Verdict::Yes,
+            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, _) if state.parked.len() >= MAX_PARKED => {
+                Verdict::Busy
+            }
+            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, _) => Verdict::Yes,
             (Channel::Join, _) => no("it is a rank, not the store"),
         }
     }

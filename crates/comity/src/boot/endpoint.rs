@@ -13,10 +13,14 @@ use super::{
     wire::Facts,
 };
 use crate::{
-    Config, Error, Key, LinkCosts, Peer, Result, Secure,
+    BackendKind, Config, Error, Key, LinkCosts, Peer, Result, Secure,
     blame::Blame,
     engine::{Failure, Header, Watch},
-    link::{Link, ShmLink, tcp::TcpLink},
+    link::{
+        Link, ShmLink,
+        tcp::TcpLink,
+        verbs::{Devices, Edges},
+    },
     sys::poll_until,
 };
 use rustix::event::{PollFd, PollFlags};
@@ -44,6 +48,7 @@ const MAKERS: Makers<Box<dyn Link>> = Makers {
         let (streams, seals): (Vec<_>, Vec<_>) = streams.into_iter().unzip();
         Ok(Box::new(TcpLink::sealed(streams, seals.into_iter().flatten().map(|s| *s).collect())?))
     },
+    rdma: |link| link,
 };
 
 /// See the module. Dropping it says goodbye to the others and ends its threads.
@@ -59,6 +64,9 @@ pub(crate) struct Endpoint {
     blame: Option<Blame>,
     sealed: bool,
     costs: OnceLock<LinkCosts>,
+    /// Ended before the goodbye, so that all that was sent has come when the others hear it.
+    edges: Option<Edges>,
+    prefers_rdma: bool,
     /// None for a world of one.
     running: Option<Running>,
     /// Kept for those that are slower to meet.
@@ -69,15 +77,16 @@ impl Endpoint {
     /// Meet the others, and connect to each of them.
     pub(crate) fn join(config: &Config) -> Result<Arc<Self>> {
         config.check()?;
+        let devices = devices(config)?;
         if config.size == 1 {
             let secret = Secret::new(&Key::zeros(), &config.job, 0);
-            let table = Table { world: 0, facts: vec![facts(config, Vec::new(), String::new())] };
+            let table = Table { world: 0, facts: vec![facts(config, false, Vec::new(), String::new())] };
             return Ok(Arc::new(Self::new(config, secret, table)));
         }
         let (mut meeting, secret) = Meeting::find(config)?;
         let (listeners, facts) = meeting
             .listen(config)
-            .and_then(|listeners| announce(config, listeners))
+            .and_then(|listeners| announce(config, devices.is_some(), listeners))
             .inspect_err(|e| meeting.give_up(e))?;
         let table = meeting.join(facts)?;
         agree_on_secrecy(&table.facts).inspect_err(|e| meeting.give_up(e))?;
@@ -86,9 +95,11 @@ impl Endpoint {
             listener.listen().map_err(|e| Error::os("listening", e)).inspect_err(|e| meeting.give_up(e))?;
         }
         let mut endpoint = Self::new(config, secret, table);
+        endpoint.edges = devices.map(|d| Edges::new(config.rank, config.size, d, config.service));
         let acceptor = Acceptor::new(listeners, endpoint.secret.clone());
         let rules = Rules {
             shm: config.links.shm,
+            rdma: endpoint.edges.is_some(),
             sealed: endpoint.sealed,
             patience: PARKING,
             silence: endpoint.most_silence(),
@@ -123,6 +134,8 @@ impl Endpoint {
             blame: config.blame.clone(),
             costs: OnceLock::new(),
             sealed: config.secure == Secure::Data,
+            edges: None,
+            prefers_rdma: config.backend == BackendKind::Jaccl,
             running: None,
             _store: None,
         }
@@ -248,7 +261,7 @@ fn agree_on_secrecy(facts: &[Facts]) -> Result<()> {
 }
 
 /// What to tell the others of this process; also opens the socket for those of the same host.
-fn announce(config: &Config, mut listeners: Vec<Listener>) -> Result<(Vec<Listener>, Facts)> {
+fn announce(config: &Config, rdma: bool, mut listeners: Vec<Listener>) -> Result<(Vec<Listener>, Facts)> {
     let addrs = listeners.iter().map(Listener::local_addr).collect::<Result<_, _>>();
     let addrs = addrs.map_err(|e| Error::os("listening", e))?;
     let mut name = [0; 16];
@@ -264,10 +277,32 @@ fn announce(config: &Config, mut listeners: Vec<Listener>) -> Result<(Vec<Listen
             String::new()
         }
     };
-    Ok((listeners, facts(config, addrs, unix)))
+    Ok((listeners, facts(config, rdma, addrs, unix)))
 }
 
-fn facts(config: &Config, addrs: Vec<std::net::SocketAddr>, unix: String) -> Facts {
+/// The devices that may be used, if this rank may use any.
+fn devices(config: &Config) -> Result<Option<Devices>> {
+    if !config.links.rdma || config.secure == Secure::Data || config.size == 1 {
+        return Ok(None);
+    }
+    let devices = match &config.devices {
+        Some(matrix) => Devices::Named(matrix.rows.get(config.rank).cloned().unwrap_or_default()),
+        None => Devices::Found,
+    };
+    match devices.check() {
+        Ok(()) => Ok(Some(devices)),
+        // A row of holes is what the user said.
+        Err(why) if config.backend == BackendKind::Jaccl && config.devices.is_none() => {
+            Err(Error::Unavailable { backend: "jaccl", reason: why })
+        }
+        Err(why) => {
+            tracing::debug!(why, "no RDMA");
+            Ok(None)
+        }
+    }
+}
+
+fn facts(config: &Config, rdma: bool, addrs: Vec<std::net::SocketAddr>, unix: String) -> Facts {
     Facts {
         host_id: here::host_id(config.host.as_deref()),
         host: config.host.clone().unwrap_or_else(here::host_name),
@@ -275,6 +310,8 @@ fn facts(config: &Config, addrs: Vec<std::net::SocketAddr>, unix: String) -> Fac
         cores: thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX)),
         shm: config.links.shm,
         tcp: config.links.tcp,
+        rdma,
+        ring: config.ring,
         sealed: config.secure == Secure::Data,
         silence: config.detection.limit().map_or(0, |l| u32::try_from(l.as_millis()).unwrap_or(u32::MAX)),
         connections: u16::try_from(config.connections).unwrap_or(u16::MAX),
@@ -304,6 +341,10 @@ impl World for Endpoint {
         self.most_silence()
     }
 
+    fn prefers_ring(&self) -> bool {
+        self.facts.iter().any(|f| f.ring)
+    }
+
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {
         let Some(running) = &self.running else { return Ok(members.iter().map(|_| None).collect()) };
         let mesh = Mesh {
@@ -313,6 +354,8 @@ impl World for Endpoint {
             secret: &self.secret,
             sealed: self.sealed,
             control: running.control(),
+            edges: self.edges.as_ref(),
+            prefers_rdma: self.prefers_rdma,
         };
         mesh.open(&MAKERS, context, members, watch, until)
     }

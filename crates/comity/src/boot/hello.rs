@@ -17,7 +17,7 @@ use std::{
 };
 
 /// Part of the prologue, and the high half of every message's kind.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 const HEADER: usize = 5;
 /// The longest body of a message.
 const MAX_BODY: usize = 1024;
@@ -43,6 +43,8 @@ pub(super) enum Channel {
         index: u16,
         of: u16,
     },
+    /// Goes beside the RDMA wires of a pair.
+    Rdma,
 }
 
 /// Who connects to whom, for what.
@@ -52,7 +54,7 @@ pub(super) struct Hello {
     pub(super) to: u32,
     /// Drawn anew by the store for each group of processes; 0 towards the store.
     pub(super) world: u64,
-    /// The group, for `Shm` and `Tcp`.
+    /// The group, for `Shm`, `Tcp` and `Rdma`.
     pub(super) context: u64,
     pub(super) channel: Channel,
     /// What follows the handshake is encrypted.
@@ -71,6 +73,7 @@ impl Hello {
             Channel::Control => (1, 0, 0),
             Channel::Shm => (2, 0, 0),
             Channel::Tcp { index, of } => (3, index, of),
+            Channel::Rdma => (4, 0, 0),
         };
         w.u8(kind);
         w.u16(index);
@@ -87,6 +90,7 @@ impl Hello {
             (1, 0, 0) => Channel::Control,
             (2, 0, 0) => Channel::Shm,
             (3, index, of) if index < of => Channel::Tcp { index, of },
+            (4, 0, 0) => Channel::Rdma,
             _ => return Err(Malformed),
         };
         let sealed = match r.u8()? {
@@ -479,9 +483,9 @@ mod tests {
         let ours = seals.unwrap();
         for (from, to) in [(&ours, &theirs), (&theirs, &ours)] {
             let mut data = *b"secret";
-            let tag = from.send.seal(0, b"", &mut data).unwrap();
+            let tag = from.send.seal_in_place(0, b"", &mut data).unwrap();
             assert_ne!(&data, b"secret");
-            to.recv.open(0, b"", &mut data, tag).unwrap();
+            to.recv.open_in_place(0, b"", &mut data, tag).unwrap();
             assert_eq!(&data, b"secret");
         }
     }
@@ -569,11 +573,12 @@ mod tests {
         }
 
         #[test]
-        fn hellos_round_trip(from: u32, to: u32, world: u64, context: u64, of in 1u16.., kind in 0..4, sealed: bool) {
+        fn hellos_round_trip(from: u32, to: u32, world: u64, context: u64, of in 1u16.., kind in 0..5, sealed: bool) {
             let channel = match kind {
                 0 => Channel::Join,
                 1 => Channel::Control,
                 2 => Channel::Shm,
+                3 => Channel::Rdma,
                 _ => Channel::Tcp { index: of - 1, of },
             };
             let hello = Hello { from, to, world, context, channel, sealed };

@@ -50,6 +50,8 @@ impl Liveness {
         if let Some(place) = self.peers.get_mut(rank) {
             *place = Some(Pulse { heard: now, progress: None, suspect: false, extended: false });
         }
+        // This process may be stopped before it ever judges, and must know then that it slept.
+        self.ticked.get_or_insert(now);
         // A newcomer is to hear soon that this process lives.
         self.beat = Some(now);
     }
@@ -192,6 +194,15 @@ mod tests {
         );
         l.hear(2, zero + ms(7100), None);
         assert_eq!(l.tick(zero + ms(10_000)), [Verdict::Dead { rank: 1, silence: ms(6000) }]);
+    }
+
+    #[test]
+    fn sleep_before_the_first_look_extends_too() {
+        let zero = Instant::now();
+        let mut l = Liveness::new(2, Some(LIMIT));
+        l.watch(1, zero);
+        assert_eq!(l.tick(zero + ms(9000)), []);
+        assert_eq!(l.tick(zero + ms(14_000)), [Verdict::Dead { rank: 1, silence: ms(5000) }]);
     }
 
     #[test]

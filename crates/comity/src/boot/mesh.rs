@@ -1,7 +1,8 @@
 //! Making the links of a group, pair by pair.
 //!
 //! The higher rank of a pair connects and so decides: over the host's own socket for shared memory if both ends allow it and
-//! it works, else over TCP. The lower rank sees from what arrives what was decided.
+//! it works, else over RDMA if both have a device for the pair and it works, else over TCP. The lower rank sees from what arrives
+//! what was decided.
 
 use super::{
     control::Control,
@@ -15,13 +16,14 @@ use super::{
 use crate::{
     Error, Peer, Result,
     engine::{Differs, Failure, Watch},
+    link::{Link, verbs::Edges},
     sys::poll_until,
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
     collections::HashMap,
     io,
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     os::unix::net::UnixStream,
     sync::Arc,
     time::{Duration, Instant},
@@ -29,6 +31,10 @@ use std::{
 
 /// When a link breaks while it is made, a death that explains it may be known this much later.
 const EXPLANATION: Duration = Duration::from_millis(250);
+
+/// How long after a member's word that it leaves what it made may still come. It leaves in good order only when its own links are made, so
+/// the other ends of them are on their way: with the thread that accepts, or unread.
+const BEHIND: Duration = Duration::from_secs(5);
 
 /// How connected streams become links.
 #[derive(Debug)]
@@ -39,6 +45,8 @@ pub(super) struct Makers<L> {
     pub(super) attach: fn(UnixStream) -> io::Result<L>,
     /// All connections of the pair, in the same order on both sides.
     pub(super) tcp: fn(Vec<(TcpStream, Sealing)>) -> io::Result<L>,
+    /// Over the wires of a pair.
+    pub(super) rdma: fn(Box<dyn Link>) -> L,
 }
 
 /// What a process knows of all, for making links.
@@ -50,6 +58,10 @@ pub(super) struct Mesh<'a> {
     pub(super) secret: &'a Secret,
     pub(super) sealed: bool,
     pub(super) control: &'a Control,
+    /// What leads to whom over RDMA, where this process uses that.
+    pub(super) edges: Option<&'a Edges>,
+    /// RDMA goes before shared memory.
+    pub(super) prefers_rdma: bool,
 }
 
 impl Mesh<'_> {
@@ -146,27 +158,49 @@ impl<L> Opening<'_, L> {
 
     /// Connect to a lower rank. A stream: shared memory will come over it.
     fn connect(&mut self, rank: usize) -> Result<Option<UnixStream>, Trouble> {
+        if self.over_edge(rank)? {
+            return Ok(None);
+        }
         let (ours, theirs) = self.facts(rank)?;
+        let (ours_rdma, theirs_rdma) = (ours.rdma, theirs.rdma);
+        let rdma = ours_rdma && theirs_rdma;
         let share = ours.shm && theirs.shm && ours.host_id == theirs.host_id && !theirs.unix.is_empty();
         let (tcp, n) = (ours.tcp && theirs.tcp, ours.connections.max(theirs.connections));
-        let addrs = theirs.addrs.clone();
-        let mut why_not = "its host is another".to_owned();
+        let (addrs, unix) = (theirs.addrs.clone(), theirs.unix.clone());
+        let mut why_not = vec![if share { String::new() } else { "its host is another".to_owned() }];
+        if rdma && self.mesh.prefers_rdma && self.raise(rank, &addrs, &mut why_not)? {
+            return Ok(None);
+        }
         if share {
-            match self.dial(rank, Target::Unix(theirs.unix.clone()), Channel::Shm) {
+            match self.dial(rank, Target::Unix(unix), Channel::Shm) {
                 Ok((Stream::Unix(stream), _)) => return Ok(Some(stream)),
                 Ok((Stream::Tcp(_), _)) => {}
                 Err(miss @ (Miss::Nowhere(_) | Miss::Refused(Refusal::No(_)))) => {
                     tracing::debug!(rank, %miss, "no shared memory, taking TCP");
-                    why_not = miss.to_string();
+                    why_not[0] = miss.to_string();
                 }
                 Err(miss) => return Err(self.missed(rank, "its socket on this host", miss)),
             }
         }
+        if rdma && !self.mesh.prefers_rdma && self.raise(rank, &addrs, &mut why_not)? {
+            return Ok(None);
+        }
         if !tcp {
+            let over_rdma = match (why_not.get(1), rdma) {
+                (Some(why), _) => format!(", not over RDMA ({why})"),
+                (None, false) if ours_rdma != theirs_rdma => {
+                    format!(
+                        ", not over RDMA (rank {} has no device for it)",
+                        if ours_rdma { rank } else { self.mine }
+                    )
+                }
+                _ => String::new(),
+            };
             return Err(self.explained(
                 rank,
                 format!(
-                    "cannot be reached: not over shared memory ({why_not}), and TCP is not allowed; allow it (COMITY_LINKS=shm,tcp)"
+                    "cannot be reached: not over shared memory ({}){over_rdma}, and TCP is not allowed; allow it (COMITY_LINKS=shm,tcp)",
+                    why_not[0]
                 ),
             ));
         }
@@ -183,6 +217,89 @@ impl<L> Opening<'_, L> {
         Ok(None)
     }
 
+    /// Take the wires that the pair has already, if it has.
+    fn over_edge(&mut self, rank: usize) -> Result<bool, Trouble> {
+        let link = self.mesh.edges.and_then(|e| e.link(self.world_rank(rank), self.context));
+        let made = link.is_some();
+        if let Some(link) = link {
+            self.keep(rank, "RDMA", link.map(self.makers.rdma))?;
+        }
+        Ok(made)
+    }
+
+    /// Make wires to a lower rank; the reason is added where there are none.
+    fn raise(
+        &mut self,
+        rank: usize,
+        addrs: &[SocketAddr],
+        why_not: &mut Vec<String>,
+    ) -> Result<bool, Trouble> {
+        let Some(edges) = self.mesh.edges.filter(|e| e.leads_to(self.world_rank(rank))) else {
+            why_not.push("no device leads to it".into());
+            return Ok(false);
+        };
+        let mut words = Vec::new();
+        for addr in addrs {
+            let stream = match self.dial(rank, Target::Tcp(*addr), Channel::Rdma) {
+                Ok((Stream::Tcp(stream), _)) => stream,
+                Ok((Stream::Unix(_), _)) => continue,
+                Err(Miss::Refused(Refusal::No(why))) => {
+                    words.push(why);
+                    break;
+                }
+                Err(miss) => return Err(self.missed(rank, &addr.to_string(), miss)),
+            };
+            if self.wire(rank, edges, stream, &mut words)? {
+                return Ok(true);
+            }
+            // Named devices do not depend on the address.
+            if edges.are_named() {
+                break;
+            }
+        }
+        words.dedup();
+        edges.give_up(self.world_rank(rank));
+        why_not.push(words.join("; "));
+        Ok(false)
+    }
+
+    /// Make wires beside a connection of the pair.
+    fn wire(
+        &mut self,
+        rank: usize,
+        edges: &Edges,
+        stream: TcpStream,
+        words: &mut Vec<String>,
+    ) -> Result<bool, Trouble> {
+        let raised = self.patiently(|patience| {
+            edges.raise(self.world_rank(rank), stream, self.until, &|fd, until| {
+                patience.wait(Some((fd, PollFlags::IN)), until)
+            })
+        });
+        match raised {
+            Ok(Ok(())) => self.over_edge(rank),
+            Ok(Err(why)) => {
+                let peer = self.mesh.peer(self.members, rank);
+                tracing::warn!(%peer, why, "no RDMA wire to a rank; another link is taken");
+                words.push(why);
+                Ok(false)
+            }
+            Err(error) => Err(self.missed(rank, "its RDMA device", Miss::Stop(error))),
+        }
+    }
+
+    /// Do what waits, until the group fails or time is up.
+    fn patiently<T>(&self, run: impl FnOnce(&Patience<'_>) -> T) -> T {
+        let check = || {
+            self.watch.hush();
+            self.watch.failure().map_or(Ok(()), |f| Err(self.failed(f)))?;
+            self.failed_above().map_or(Ok(()), Err)
+        };
+        let above = self.watch.above().map(|w| w.bell_fd());
+        let bells = [self.watch.bell_fd()].into_iter().chain(above).collect();
+        run(&Patience { until: self.until, bells, check: &check })
+    }
+
     fn dial(&self, rank: usize, target: Target, channel: Channel) -> Result<(Stream, Sealing), Miss> {
         let hello = Hello {
             from: self.mesh.me as u32,
@@ -192,20 +309,19 @@ impl<L> Opening<'_, L> {
             channel,
             sealed: self.mesh.sealed,
         };
-        let check = || {
-            self.watch.hush();
-            self.watch.failure().map_or(Ok(()), |f| Err(self.failed(f)))?;
-            self.failed_above().map_or(Ok(()), Err)
-        };
-        let above = self.watch.above().map(|w| w.bell_fd());
-        let bells = [self.watch.bell_fd()].into_iter().chain(above).collect();
-        let patience = Patience { until: self.until, bells, check: &check };
-        dial(&[target], self.mesh.secret, &hello, &patience)
+        self.patiently(|patience| dial(&[target], self.mesh.secret, &hello, patience))
     }
 
     /// Take what the others make: connections of higher ranks, memory of lower ones.
     fn complete(&mut self, mut offered: Vec<(usize, UnixStream)>) -> Result<(), Trouble> {
         let mut parts: HashMap<usize, Vec<Option<(TcpStream, Sealing)>>> = HashMap::new();
+        let mut leaver = None;
+        for rank in 0..self.members.len() {
+            // The wires are there, so it will make no connection.
+            if self.world_rank(rank) > self.mesh.me {
+                self.over_edge(rank)?;
+            }
+        }
         loop {
             self.watch.hush();
             self.receive(&mut parts)?;
@@ -222,12 +338,23 @@ impl<L> Opening<'_, L> {
                 return Err(self.unable(error));
             }
             if let Some(rank) = missing.iter().find(|r| self.watch.has_left(**r)) {
-                return Err(self.explained(*rank, "left before the group was complete".into()));
+                let (who, until) = *leaver.get_or_insert_with(|| (*rank, Instant::now() + BEHIND));
+                // Another one's time begins when this one's things have come.
+                if who != *rank {
+                    leaver = None;
+                    continue;
+                }
+                if Instant::now() >= until {
+                    return Err(self.explained(who, "left before the group was complete".into()));
+                }
+            } else {
+                leaver = None;
             }
             if Instant::now() >= self.until {
                 return Err(self.late(&missing));
             }
-            for rank in self.wait(&offered)? {
+            let until = leaver.map_or(self.until, |(_, until)| until.min(self.until));
+            for rank in self.wait(&offered, until)? {
                 if let Some(i) = offered.iter().position(|o| o.0 == rank) {
                     let (_, stream) = offered.swap_remove(i);
                     self.keep(rank, "shared memory", (self.makers.attach)(stream))?;
@@ -240,11 +367,20 @@ impl<L> Opening<'_, L> {
         &mut self,
         parts: &mut HashMap<usize, Vec<Option<(TcpStream, Sealing)>>>,
     ) -> Result<(), Trouble> {
-        for Arrival { from, channel, stream, seals, .. } in self.mesh.control.arrivals(self.context) {
+        // While wires are made the bell is hushed that told of the next.
+        let (control, context) = (self.mesh.control, self.context);
+        let arrivals = || Some(control.arrivals(context)).filter(|new| !new.is_empty());
+        for Arrival { from, channel, stream, seals, .. } in std::iter::from_fn(arrivals).flatten() {
             let Some(rank) = self.members.iter().position(|m| *m == from) else { continue };
             match (channel, stream) {
                 (Channel::Shm, Stream::Unix(stream)) => {
                     self.keep(rank, "shared memory", (self.makers.create)(stream))?;
+                }
+                (Channel::Rdma, Stream::Tcp(stream)) => {
+                    if let Some(edges) = self.mesh.edges {
+                        // It makes another connection where there are none.
+                        self.wire(rank, edges, stream, &mut Vec::new())?;
+                    }
                 }
                 (Channel::Tcp { index, of }, Stream::Tcp(stream)) => {
                     let streams = parts.entry(rank).or_insert_with(|| (0..of).map(|_| None).collect());
@@ -263,15 +399,14 @@ impl<L> Opening<'_, L> {
         Ok(())
     }
 
-    /// Sleep until something is new; the ranks whose offer has come.
-    fn wait(&self, offered: &[(usize, UnixStream)]) -> Result<Vec<usize>, Trouble> {
+    /// Sleep until something is new, at most until then; the ranks whose offer has come.
+    fn wait(&self, offered: &[(usize, UnixStream)], until: Instant) -> Result<Vec<usize>, Trouble> {
         let above = self.watch.above().map(|w| w.bell_fd());
         let bells = [self.watch.bell_fd()].into_iter().chain(above);
         let mut fds: Vec<_> = bells.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let first = fds.len();
         fds.extend(offered.iter().map(|(_, s)| PollFd::new(s, PollFlags::IN)));
-        poll_until(&mut fds, Some(self.until))
-            .map_err(|e| self.own(self.mine, format!("cannot wait: {e}")))?;
+        poll_until(&mut fds, Some(until)).map_err(|e| self.own(self.mine, format!("cannot wait: {e}")))?;
         let ready = fds.iter().skip(first).zip(offered).filter(|(fd, _)| !fd.revents().is_empty());
         Ok(ready.map(|(_, o)| o.0).collect())
     }

@@ -65,6 +65,11 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
         None
     }
 
+    /// Whether any rank wants rings before other plans: all know alike.
+    fn prefers_ring(&self) -> bool {
+        false
+    }
+
     /// Make the links of a group and begin to watch its members on behalf of `watch`. Every member calls this with the same
     /// `context` (which names the group among all of this world's) and the same `members`.
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links>;

@@ -182,7 +182,7 @@ impl Conn {
         let mut body = body.to_vec();
         if let Some(seals) = &self.seals {
             let tag: [u8; TAG] = body.split_off(n - TAG).try_into().map_err(|_| Malformed)?;
-            seals.recv.open(self.opened, head, &mut body, tag).map_err(|_| Malformed)?;
+            seals.recv.open_in_place(self.opened, head, &mut body, tag).map_err(|_| Malformed)?;
             self.opened += 1;
         }
         self.inbox.drain(..4 + n);
@@ -201,7 +201,7 @@ fn seal_all(seals: &Seals, number: &mut u64, mut frames: &[u8]) -> io::Result<Ve
         out.extend(head);
         let begin = out.len();
         out.extend(body);
-        let tag = seals.send.seal(*number, &head, out.get_mut(begin..).unwrap_or_default());
+        let tag = seals.send.seal_in_place(*number, &head, out.get_mut(begin..).unwrap_or_default());
         out.extend(tag.map_err(|_| ErrorKind::InvalidInput)?);
         *number += 1;
         frames = others;

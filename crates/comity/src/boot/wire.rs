@@ -30,6 +30,10 @@ pub(super) struct Facts {
     pub(super) cores: u16,
     pub(super) shm: bool,
     pub(super) tcp: bool,
+    /// Whether there is a device that may lead to another rank.
+    pub(super) rdma: bool,
+    /// Whether rings go before other plans.
+    pub(super) ring: bool,
     /// Whether what goes over TCP is to be encrypted.
     pub(super) sealed: bool,
     /// How long this rank lets another be silent, in milliseconds; 0: for ever.
@@ -93,7 +97,11 @@ impl Facts {
         w.text(&self.host);
         w.u32(self.pid);
         w.u16(self.cores);
-        w.u8(u8::from(self.shm) | u8::from(self.tcp) << 1 | u8::from(self.sealed) << 2);
+        w.u8(u8::from(self.shm)
+            | u8::from(self.tcp) << 1
+            | u8::from(self.sealed) << 2
+            | u8::from(self.rdma) << 3
+            | u8::from(self.ring) << 4);
         w.u32(self.silence);
         w.u16(self.connections);
         w.text(&self.unix);
@@ -108,7 +116,7 @@ impl Facts {
         let kinds = r.u8()?;
         let (silence, connections, unix) = (r.u32()?, r.u16()?, r.text()?);
         let n = usize::from(r.u8()?);
-        if n > MAX_ADDRS || kinds > 7 {
+        if n > MAX_ADDRS || kinds > 31 {
             return Err(Malformed);
         }
         let addrs = (0..n).map(|_| r.addr()).collect::<Result<_, _>>()?;
@@ -120,6 +128,8 @@ impl Facts {
             shm: kinds & 1 != 0,
             tcp: kinds & 2 != 0,
             sealed: kinds & 4 != 0,
+            rdma: kinds & 8 != 0,
+            ring: kinds & 16 != 0,
             silence,
             connections,
             unix,
@@ -425,7 +435,7 @@ mod tests {
 
     prop_compose! {
         fn facts()(
-            host_id: u64, host in "\\PC{0,40}", pid: u32, cores: u16, shm: bool, tcp: bool, sealed: bool, silence: u32, connections: u16,
+            host_id: u64, host in "\\PC{0,40}", pid: u32, cores: u16, shm: bool, tcp: bool, sealed: bool, rdma: bool, ring: bool, silence: u32, connections: u16,
             unix in "[a-z]{0,20}", addrs in prop::collection::vec(any::<SocketAddr>(), 0..=MAX_ADDRS),
         ) -> Facts {
             // Flow labels do not travel.
@@ -433,7 +443,7 @@ mod tests {
                 SocketAddr::V6(a) => SocketAddrV6::new(*a.ip(), a.port(), 0, a.scope_id()).into(),
                 a => a,
             }).collect();
-            Facts { host_id, host, pid, cores, shm, tcp, sealed, silence, connections, unix, addrs }
+            Facts { host_id, host, pid, cores, shm, tcp, rdma, ring, sealed, silence, connections, unix, addrs }
         }
     }
 

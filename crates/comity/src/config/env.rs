@@ -1,7 +1,7 @@
 //! A process's place in its job, from the variables of the launcher that started it.
 
 use super::{
-    Config, Found, HostPort, Launcher, MAX_SIZE, Meet, bad, fnv,
+    Config, Found, HostPort, Launcher, MAX_SIZE, Matrix, Meet, bad, fnv,
     hostfile::Hostfile,
     place::shown,
     settings, slurm,
@@ -128,6 +128,9 @@ fn mlx_nccl(vars: &Vars<'_>) -> Result<Option<Place>> {
 }
 
 fn mlx(vars: &Vars<'_>) -> Result<Option<Place>> {
+    if let Some(place) = jaccl(vars)? {
+        return Ok(Some(place));
+    }
     let (rank, path) = (vars.number("MLX_RANK", MAX_SIZE - 1)?, vars.text("MLX_HOSTFILE")?);
     let (rank, path) = match (rank, path) {
         (None, None) => return Ok(None),
@@ -151,6 +154,39 @@ fn mlx(vars: &Vars<'_>) -> Result<Option<Place>> {
     let launcher = Launcher::Mlx;
     let why = format!("MLX_RANK={rank} and MLX_HOSTFILE={path} are set ({launcher})");
     Ok(Some(Place { launcher, why, rank, size, local: None, meet, job }))
+}
+
+/// A rank of MLX's other backend, which has a matrix of devices and a coordinator in place of a hostfile.
+fn jaccl(vars: &Vars<'_>) -> Result<Option<Place>> {
+    if vars.is_set("MLX_HOSTFILE") {
+        return Ok(None);
+    }
+    let first = |names: [&'static str; 2]| names.into_iter().find(|name| vars.is_set(name));
+    let coordinator = first(["JACCL_COORDINATOR", "MLX_JACCL_COORDINATOR"]);
+    let devices = first(["JACCL_IBV_DEVICES", "MLX_IBV_DEVICES"]);
+    let rank_is = first(["JACCL_RANK", "MLX_RANK"]);
+    let (Some(at_is), Some(devices_is), Some(rank_is)) = (coordinator, devices, rank_is) else {
+        return Ok(None);
+    };
+    let (Some(rank), Some(text)) = (vars.number(rank_is, MAX_SIZE - 1)?, vars.text(devices_is)?) else {
+        return Ok(None);
+    };
+    let matrix = Matrix::read(&text).or_else(|why| wrong(devices_is, &text, &why))?;
+    let size = matrix.rows.len();
+    if rank >= size {
+        return bad(format!(
+            "{rank_is}={rank}, but {devices_is} has {size} rows; allowed is 0 to {}",
+            size - 1
+        ));
+    }
+    let at = match vars.host_port("COMITY_STORE")? {
+        Some(store) => Some(Meet::Store(store)),
+        None => vars.host_port(at_is)?.map(Meet::Host),
+    };
+    let Some(meet) = at else { return Ok(None) };
+    let launcher = Launcher::Mlx;
+    let why = format!("{rank_is}={rank}, {devices_is} and {at_is} are set ({launcher})");
+    Ok(Some(Place { launcher, why, rank, size, local: None, meet, job: "mlx-jaccl".into() }))
 }
 
 fn torch(vars: &Vars<'_>) -> Result<Option<Place>> {

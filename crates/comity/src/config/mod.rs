@@ -1,6 +1,7 @@
 //! Where a process stands in its job and how it meets the others: given by value, or found in the environment.
 
 mod detection;
+mod devices;
 mod env;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
@@ -11,8 +12,9 @@ mod slurm;
 mod trust;
 mod vars;
 
-use crate::{Error, Key, LinkKind, Result, blame::Blame, boot::board::Board};
+use crate::{Error, Key, LinkKind, Result, blame::Blame, boot::board::Board, sys::verbs::Service};
 pub use detection::Detection;
+pub(crate) use devices::Matrix;
 pub use place::HostPort;
 use std::{
     ffi::OsString,
@@ -59,6 +61,12 @@ pub struct Config {
     pub(crate) detection: Detection,
     pub(crate) links: Links,
     pub(crate) backend: BackendKind,
+    /// What leads over RDMA from each rank to each other.
+    pub(crate) devices: Option<Matrix>,
+    /// Nothing but this service of RDMA devices.
+    pub(crate) service: Option<Service>,
+    /// Rings before other plans.
+    pub(crate) ring: bool,
     /// For [`BackendKind::Nccl`]; `None`: by this rank's number on its host.
     pub(crate) device: Option<u32>,
     /// Own addresses to listen on; port 0 stands for any. Empty: boot chooses.
@@ -155,11 +163,14 @@ pub enum BackendKind {
     Mpi,
     /// As [`Any`](Self::Any) for buffers in host memory; NCCL for buffers in CUDA memory.
     Nccl,
+    /// As [`Any`](Self::Any), with RDMA before all other links: what MLX calls by this name. Pairs without a device take shared
+    /// memory or TCP.
+    Jaccl,
 }
 
 impl BackendKind {
     /// Every kind.
-    pub const ALL: [Self; 3] = [Self::Any, Self::Mpi, Self::Nccl];
+    pub const ALL: [Self; 4] = [Self::Any, Self::Mpi, Self::Nccl, Self::Jaccl];
 
     /// The name in flags and variables.
     pub const fn name(self) -> &'static str {
@@ -167,6 +178,7 @@ impl BackendKind {
             Self::Any => "any",
             Self::Mpi => "mpi",
             Self::Nccl => "nccl",
+            Self::Jaccl => "jaccl",
         }
     }
 
@@ -180,6 +192,7 @@ impl BackendKind {
         match self {
             Self::Any => true,
             Self::Mpi => crate::sys::mpi::find().is_ok(),
+            Self::Jaccl => crate::sys::verbs::Verbs::find().is_ok(),
             Self::Nccl => crate::sys::cuda::Cuda::find().is_ok() && crate::sys::nccl::Nccl::find().is_ok(),
         }
     }
@@ -220,6 +233,7 @@ pub(crate) enum Costs {
 pub(crate) struct Links {
     pub(crate) shm: bool,
     pub(crate) tcp: bool,
+    pub(crate) rdma: bool,
 }
 
 impl Config {
@@ -239,8 +253,11 @@ impl Config {
             timeout: Duration::from_secs(300),
             join_timeout: Duration::from_secs(60),
             detection: Detection::Normal,
-            links: Links { shm: true, tcp: true },
+            links: Links { shm: true, tcp: true, rdma: true },
             backend: BackendKind::Any,
+            devices: None,
+            service: None,
+            ring: false,
             device: None,
             costs: Costs::Usual,
             addrs: Vec::new(),
@@ -259,7 +276,7 @@ impl Config {
     /// | Launcher | Variables |
     /// |---|---|
     /// | `comity launch` | `COMITY_RANK`, `COMITY_SIZE` |
-    /// | `mlx.launch` | `MLX_RANK`, `MLX_HOSTFILE`; or `MLX_RANK`, `MLX_WORLD_SIZE`, `NCCL_HOST_IP`, `NCCL_PORT` |
+    /// | `mlx.launch` | `MLX_RANK` and `MLX_HOSTFILE`; or `MLX_IBV_DEVICES`, `MLX_JACCL_COORDINATOR` (also as `JACCL_*`); or `MLX_WORLD_SIZE`, `NCCL_HOST_IP`, `NCCL_PORT` |
     /// | `torchrun` | `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` |
     /// | Open MPI | `OMPI_COMM_WORLD_RANK`, `OMPI_COMM_WORLD_SIZE` |
     /// | MPICH | `PMI_RANK`, `PMI_SIZE`, `PMI_FD` |
@@ -268,7 +285,8 @@ impl Config {
     ///
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_SECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
     /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_DEVICE`,
-    /// `COMITY_COSTS`, `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
+    /// `COMITY_COSTS`, `COMITY_DEVICES` (also as `JACCL_IBV_DEVICES`, `MLX_IBV_DEVICES`), `COMITY_RDMA`, `MLX_JACCL_RING` (also as `JACCL_RING`),
+    /// `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
     /// `comity launch` alone.
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var_os(name))
@@ -394,13 +412,15 @@ impl Config {
         self
     }
 
-    /// The kinds of link that may be used; default all: shared memory within a host, TCP between hosts.
+    /// The kinds of link that may be used; default all: shared memory within a host, between hosts RDMA where both have a device for
+    /// the pair, else TCP.
     pub fn links(mut self, kinds: impl IntoIterator<Item = LinkKind>) -> Self {
-        self.links = Links { shm: false, tcp: false };
+        self.links = Links { shm: false, tcp: false, rdma: false };
         for kind in kinds {
             match kind {
                 LinkKind::Shm => self.links.shm = true,
                 LinkKind::Tcp => self.links.tcp = true,
+                LinkKind::Rdma => self.links.rdma = true,
                 // Threads of one process are never connected through a Config, and MPI makes its own links.
                 LinkKind::Local | LinkKind::Mpi => {}
             }
@@ -412,6 +432,20 @@ impl Config {
     pub fn backend(mut self, kind: BackendKind) -> Self {
         self.backend = kind;
         self
+    }
+
+    /// The RDMA devices that lead from each rank to each other: a file's path or the JSON itself, in the form of MLX's
+    /// `MLX_IBV_DEVICES`: `[[null, "rdma_en5"], ["rdma_en4", null]]`. Default: the device that has the address of the pair's TCP
+    /// connection.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when it cannot be read or is no square matrix.
+    pub fn devices(mut self, matrix: &str) -> Result<Self> {
+        let read = Matrix::read(matrix);
+        self.devices = Some(
+            read.map_err(|why| Error::Config(format!("the device matrix {} {why}", place::shown(matrix))))?,
+        );
+        Ok(self)
     }
 
     /// The CUDA device of this rank for [`BackendKind::Nccl`], by its number among those that this process sees; default: by the
@@ -517,9 +551,7 @@ impl Config {
             }
         }
         self.detection.check()?;
-        if !self.links.shm && !self.links.tcp {
-            return bad("links names no kind of link; name shm, tcp or both");
-        }
+        self.check_links()?;
         if self.connections == 0 || self.connections > MAX_CONNECTIONS {
             return bad(format!(
                 "connections (COMITY_CONNECTIONS) is {}; allowed is 1 to {MAX_CONNECTIONS}",
@@ -539,6 +571,38 @@ impl Config {
             return bad(format!(
                 "host name (COMITY_HOST) {host:?} is not a name of 1 to 255 printable bytes"
             ));
+        }
+        Ok(())
+    }
+}
+
+/// What is said of links and devices must fit the rest.
+impl Config {
+    fn check_links(&self) -> Result<()> {
+        let jaccl = self.backend == BackendKind::Jaccl;
+        if !self.links.shm && !self.links.tcp && !self.links.rdma {
+            return bad("links names no kind of link; name shm, tcp, rdma or several");
+        }
+        if let Some(Matrix { rows }) =
+            self.devices.as_ref().filter(|m| self.size > 1 && m.rows.len() != self.size)
+        {
+            return bad(format!(
+                "the device matrix has {} rows, but the size is {}; they must be equal",
+                rows.len(),
+                self.size
+            ));
+        }
+        if jaccl && !self.links.rdma {
+            return bad(
+                "the backend jaccl and links (COMITY_LINKS) without rdma do not go together; drop one of them",
+            );
+        }
+        if self.secure == Secure::Data
+            && (jaccl || self.links == Links { shm: false, tcp: false, rdma: true })
+        {
+            return bad(
+                "secure data (COMITY_SECURE=data) and RDMA do not go together: what a device sends is not encrypted; drop one of them",
+            );
         }
         Ok(())
     }

@@ -2,12 +2,15 @@
 
 use super::{
     BackendKind, Config, Costs, Detection, Insecure, Links, MAX_CONNECTIONS, Secure, bad,
+    devices::Matrix,
     place::shown,
     vars::{Vars, wrong},
 };
-use crate::{Error, Key, Result, blame::Blame};
+use crate::{Error, Key, Result, blame::Blame, sys::verbs::Service};
 use std::net::{IpAddr, SocketAddr};
 
+/// Names of the device matrix; JACCL's own go before MLX's.
+pub(super) const DEVICES: [&str; 3] = ["COMITY_DEVICES", "JACCL_IBV_DEVICES", "MLX_IBV_DEVICES"];
 /// More devices than any host has.
 const MAX_DEVICE: usize = 1023;
 
@@ -47,9 +50,32 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     }
     if let Some(text) = vars.text("COMITY_BACKEND")? {
         config.backend = BackendKind::from_name(&text).map_or_else(
-            || wrong("COMITY_BACKEND", &text, &format!("is {}; allowed are any, mpi and nccl", shown(&text))),
+            || {
+                wrong(
+                    "COMITY_BACKEND",
+                    &text,
+                    &format!("is {}; allowed are any, mpi, nccl and jaccl", shown(&text)),
+                )
+            },
             Ok,
         )?;
+    }
+    for name in DEVICES {
+        // The first that is set decides.
+        if config.devices.is_none()
+            && let Some(text) = vars.text(name)?
+        {
+            config.devices = Some(Matrix::read(&text).or_else(|why| wrong(name, &text, &why))?);
+        }
+    }
+    // By presence, as MLX has it.
+    config.ring = vars.is_set("JACCL_RING") || vars.is_set("MLX_JACCL_RING");
+    if let Some(text) = vars.text("COMITY_RDMA")? {
+        config.service = Some(match text.as_str() {
+            "rc" => Service::Reliable,
+            "uc" => Service::Unreliable,
+            _ => return wrong("COMITY_RDMA", &text, "is neither rc nor uc"),
+        });
     }
     if let Some(n) = vars.number("COMITY_DEVICE", MAX_DEVICE)? {
         config.device = u32::try_from(n).ok();
@@ -88,13 +114,17 @@ fn name(var: &str, e: Error) -> Error {
 }
 
 fn links(text: &str) -> Result<Links, String> {
-    let mut links = Links { shm: false, tcp: false };
+    let mut links = Links { shm: false, tcp: false, rdma: false };
     for part in text.split(',') {
         let link = match part.trim() {
             "shm" => &mut links.shm,
             "tcp" => &mut links.tcp,
+            "rdma" => &mut links.rdma,
             other => {
-                return Err(format!("names {}; allowed are shm and tcp, with a comma between", shown(other)));
+                return Err(format!(
+                    "names {}; allowed are shm, tcp and rdma, with a comma between",
+                    shown(other)
+                ));
             }
         };
         if std::mem::replace(link, true) {

@@ -213,7 +213,7 @@ fn settings_hold_everywhere() {
     .unwrap();
     assert_eq!(c.key.as_ref().map(Key::bytes), Some(&[7; 32]));
     assert_eq!((c.timeout, c.join_timeout), (Duration::from_millis(2500), Duration::from_secs(10)));
-    assert_eq!(c.links, Links { shm: false, tcp: true });
+    assert_eq!(c.links, Links { shm: false, tcp: true, rdma: false });
     let addrs: Vec<_> = c.addrs.iter().map(ToString::to_string).collect();
     assert_eq!(addrs, ["10.0.0.1:0", "10.0.0.2:7000", "[fe80::1%4]:7000", "[::1]:0", "[::2]:0"]);
     assert_eq!((c.connections, c.host.as_deref(), c.job.as_str()), (4, Some("desk"), "my job"));
@@ -236,6 +236,8 @@ fn settings_hold_everywhere() {
         assert_eq!(from(&[("COMITY_SECURE", text)]).unwrap().secure, secure);
     }
 }
+
+const TWO: &str = r#"[[null, "a"], ["b", null]]"#;
 
 #[test]
 fn bad_variables_are_named() {
@@ -341,7 +343,19 @@ fn bad_variables_are_named() {
         (vec![("COMITY_JOIN_TIMEOUT", "0.0")], &["COMITY_JOIN_TIMEOUT"]),
         (vec![("COMITY_JOIN_TIMEOUT", "soon")], &["COMITY_JOIN_TIMEOUT", "\"soon\""]),
         (vec![("COMITY_LINKS", "")], &["COMITY_LINKS", "empty"]),
-        (vec![("COMITY_LINKS", "rdma")], &["COMITY_LINKS", "\"rdma\"", "shm and tcp"]),
+        (vec![("COMITY_LINKS", "quic")], &["COMITY_LINKS", "\"quic\"", "shm, tcp and rdma"]),
+        (vec![("COMITY_RDMA", "ud")], &["COMITY_RDMA", "\"ud\"", "rc nor uc"]),
+        (vec![("COMITY_DEVICES", "[[]]")], &["COMITY_DEVICES", "row 0 has 0 cells"]),
+        (vec![("MLX_IBV_DEVICES", "/nowhere")], &["MLX_IBV_DEVICES", "cannot be read"]),
+        (
+            vec![R, S, ("COMITY_STORE", "h:1"), ("COMITY_INSECURE", "1"), ("COMITY_DEVICES", "[[null]]")],
+            &["device matrix has 1 rows", "size is 4"],
+        ),
+        (vec![("COMITY_BACKEND", "jaccl"), ("COMITY_LINKS", "tcp")], &["jaccl", "COMITY_LINKS"]),
+        (
+            vec![("JACCL_RANK", "2"), ("JACCL_COORDINATOR", "10.0.0.1:7"), ("MLX_IBV_DEVICES", TWO)],
+            &["JACCL_RANK=2", "MLX_IBV_DEVICES has 2 rows", "0 to 1"],
+        ),
         (vec![("COMITY_LINKS", "shm,")], &["COMITY_LINKS", "\"\""]),
         (vec![("COMITY_LINKS", "shm tcp")], &["COMITY_LINKS"]),
         (vec![("COMITY_LINKS", "tcp,tcp")], &["COMITY_LINKS", "twice"]),

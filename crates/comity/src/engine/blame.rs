@@ -60,13 +60,24 @@ impl Engine {
         }
     }
 
-    /// A peer that owes this rank the rest of a frame, after nothing has moved for `idle`: it had all of it at hand, and beats
-    /// come from it, so bytes were lost on the way. Twice the limit on silence, because a link that was down for less than
-    /// that limit may take so long to send again.
-    pub(super) fn stalled(&self, schedule: &Schedule, idle: Duration) -> Option<Stop> {
+    /// A peer that owes this rank the rest of a frame, after nothing has moved for `idle` and no byte of it has come: it had all of
+    /// it at hand, and beats come from it, so bytes were lost on the way. Twice the limit on silence, because a link that was down
+    /// for less than that limit may take so long to send again.
+    pub(super) fn stalled(&mut self, schedule: &Schedule, idle: Duration) -> Option<Stop> {
         let limit = self.silence?.saturating_mul(2);
+        let now = Instant::now();
+        for (rx, link) in self.rx.iter_mut().zip(&self.links) {
+            let arrived = link.as_ref().map_or(0, |l| l.arrived());
+            if rx.arrived.0 != arrived {
+                rx.arrived = (arrived, Some(now));
+            }
+        }
         // Not one whose bytes lie here and are only not wanted yet.
-        let owes = |p: &usize| self.rx[*p].starved && self.links[*p].as_ref().is_some_and(|l| l.is_inside());
+        let owes = |p: &usize| {
+            let rx = &self.rx[*p];
+            let is_quiet = rx.arrived.1.is_none_or(|since| now - since > limit);
+            rx.starved && is_quiet && self.links[*p].as_ref().is_some_and(|l| l.is_inside())
+        };
         let peer = (idle > limit).then(|| schedule.waiting_for().into_iter().find(owes))??;
         let cause = format!("stopped in the middle of a frame: its rest did not come within {limit:?}");
         Some(Stop::Refused(peer, Refusal::Link(LinkError(cause))))

@@ -13,13 +13,13 @@ use std::{
 };
 
 impl Engine {
-    /// Whether `peer` left and this rank lacks something of it that cannot be under way. What it sent over TCP may arrive
+    /// Whether `peer` left and this rank lacks something of it that cannot be under way. What it sent over a network may arrive
     /// after word that it left; there the end of the connection tells.
     pub(super) fn has_left(&self, peer: usize) -> bool {
         let lacks = self.rx[peer].starved || self.tx[peer].blocked;
         lacks
             && self.watch.has_left(peer)
-            && self.links[peer].as_ref().is_none_or(|l| l.kind() != LinkKind::Tcp)
+            && self.links[peer].as_ref().is_none_or(|l| !matches!(l.kind(), LinkKind::Tcp | LinkKind::Rdma))
     }
 
     /// What each open queue lacks.

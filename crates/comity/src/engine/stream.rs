@@ -2,7 +2,7 @@
 
 use super::header::{self, Header, LEN};
 use crate::link::{Link, LinkError};
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Instant};
 
 /// Most a lead can be: a header and padding to a cache line.
 const LEAD: usize = LEN + 64;
@@ -96,6 +96,8 @@ pub(super) struct Rx {
     stashed: usize,
     /// The link had no bytes at the last look.
     pub(super) starved: bool,
+    /// How many bytes the link had received at the last look before a sleep, and since when.
+    pub(super) arrived: (u64, Option<Instant>),
     /// Payload bytes that are in their place but that the schedule does not know of: the link has not checked them yet.
     pub(super) pending: usize,
 }
@@ -131,7 +133,8 @@ impl From<LinkError> for Refusal {
 impl Rx {
     pub(super) fn new() -> Self {
         let (stash, stashed) = (VecDeque::new(), 0);
-        Self { pos: 0, at: At::Start, head: [0; LEAD], stash, stashed, starved: false, pending: 0 }
+        let (starved, arrived, pending) = (false, (0, None), 0);
+        Self { pos: 0, at: At::Start, head: [0; LEAD], stash, stashed, starved, arrived, pending }
     }
 
     /// The first kept send that `wants` accepts, in the order they came.

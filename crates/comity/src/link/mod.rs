@@ -31,9 +31,11 @@ pub(crate) mod tcp;
 mod local;
 mod ring;
 mod shm;
+pub(crate) mod verbs;
 
 pub(crate) use local::LocalWorld;
 pub(crate) use shm::ShmLink;
+pub use verbs::rdma_devices;
 
 use std::{fmt, net::SocketAddr, os::fd::BorrowedFd};
 
@@ -50,6 +52,8 @@ pub enum LinkKind {
     Shm,
     /// TCP connections.
     Tcp,
+    /// RDMA verbs: InfiniBand, RoCE, Thunderbolt.
+    Rdma,
     /// Whatever MPI chose.
     Mpi,
 }
@@ -60,6 +64,7 @@ impl fmt::Display for LinkKind {
             Self::Local => "local",
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
             Self::Mpi => "mpi",
         })
     }
@@ -107,6 +112,11 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// Whether the peer owes the rest of something that it had at hand when it began.
     fn is_inside(&self) -> bool {
         false
+    }
+
+    /// How many bytes have come so far, also those that cannot be given out yet; for links that hold such back.
+    fn arrived(&self) -> u64 {
+        0
     }
 
     /// The address here and the one there, where there are such.

@@ -38,6 +38,8 @@ pub(crate) struct Topology {
     pub(crate) gamma: f64,
     /// Seconds to hand a core from one rank to the next.
     pub(crate) switch: f64,
+    /// Ranks that follow each other have the best links, so a ring goes before all else.
+    pub(crate) ring: bool,
     /// What was measured between the ranks, if that was asked for.
     pub(crate) pairs: Option<LinkCosts>,
 }
@@ -58,6 +60,9 @@ pub(crate) fn choose(shape: &Shape, world: &Topology) -> Choice {
     let call = Call::new(shape, world);
     let mut best = Choice { algorithm: Algorithm::Direct, segment: 0, predicted: f64::INFINITY };
     for &algorithm in shape.kind.algorithms() {
+        if world.ring && algorithm == Algorithm::Ring {
+            return price(shape, world, algorithm);
+        }
         let predicted = call.price(shape, algorithm);
         if predicted < best.predicted {
             best = Choice { algorithm, segment: 0, predicted };
@@ -90,6 +95,7 @@ impl Topology {
             remote: Cost::TCP,
             gamma: 1.0 / 8e9,
             switch: 1.5e-6,
+            ring: false,
             pairs: None,
         }
     }

@@ -12,6 +12,7 @@ pub(crate) mod mpi;
 pub(crate) mod nccl;
 mod poll;
 mod unacked;
+pub(crate) mod verbs;
 mod words;
 
 pub(crate) use bell::Bell;

@@ -7,6 +7,12 @@ use std::{thread, time::Duration};
 /// How long a call may take. Nobody is to be told by it.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// `limit`, so many times longer as the `sanitizers` step of `cargo xtask test` says that everything takes.
+pub(super) fn patient(limit: Duration) -> Duration {
+    let times = std::env::var("COMITY_TEST_SLOWNESS").ok().map_or(1, |n| n.parse().unwrap());
+    limit * times
+}
+
 /// A job of which one rank differs.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
@@ -54,7 +60,7 @@ fn later(g: &Group, call: Call) -> Request<Outcome> {
 /// What the case came to, by rank: each call up to the first that failed, and one more.
 pub(super) fn play(case: &Case, groups: &[Group], how: How) -> Vec<Vec<Outcome>> {
     let play_rank = |g: &Group| {
-        let g = g.timeout(LIMIT);
+        let g = g.timeout(patient(LIMIT));
         let mut outcomes = Vec::new();
         for call in &case.calls[g.rank()] {
             let failed = outcomes.last().is_some_and(|o: &Outcome| o.result.is_err());

@@ -3,7 +3,7 @@
 use crate::{
     COLLECTIVES,
     call::{Call, next},
-    case::{Case, How, judge, play},
+    case::{Case, How, judge, patient, play},
 };
 use comity::{Config, Crossed, DType, Error, Group, Key, LinkKind, Op, ReduceOp, boot::Store};
 use std::{collections::BTreeSet, net::Ipv4Addr, thread, time::Duration};
@@ -14,11 +14,11 @@ const JOIN: Duration = Duration::from_secs(30);
 fn world(hosts: &[&str], kinds: &[LinkKind]) -> Vec<Group> {
     let n = hosts.len();
     let key = || Key::from([7; 32]);
-    let store = Store::start((Ipv4Addr::LOCALHOST, 0).into(), n, &key(), "mismatch", JOIN).unwrap();
+    let store = Store::start((Ipv4Addr::LOCALHOST, 0).into(), n, &key(), "mismatch", patient(JOIN)).unwrap();
     let at = store.addr().to_string();
     let join = |r: usize| {
         let config = Config::new(r, n).store(&at).unwrap().job("mismatch").key(key()).host_name(hosts[r]);
-        config.links(kinds.iter().copied()).join_timeout(JOIN).connect().unwrap()
+        config.links(kinds.iter().copied()).join_timeout(patient(JOIN)).connect().unwrap()
     };
     each(n, join)
 }
@@ -134,7 +134,7 @@ fn hosts_of_different_size() {
 
 /// What may be legal, because another thread could still make the call, is told at the limit, with what the others wait in.
 fn told_at_the_limit(groups: &[Group]) {
-    let limit = Duration::from_secs(1);
+    let limit = patient(Duration::from_secs(1));
     let (a, b) = (each(2, |r| groups[r].split(0, 0).unwrap()), each(2, |r| groups[r].split(0, 0).unwrap()));
     let errors = each(2, |r| {
         let (mut x, g) = ([1f32; 4], [&a, &b][r][r].timeout(limit));

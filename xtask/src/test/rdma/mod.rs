@@ -16,8 +16,10 @@ use std::{
 };
 
 /// What describes the interface in Rust, each on its own.
-const MIRRORS: [&str; 1] = ["crates/softverbs/src/abi.rs"];
+const MIRRORS: [&str; 2] = ["crates/comity/src/sys/verbs/abi.rs", "crates/softverbs/src/abi.rs"];
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
+/// How each case of `conform.c` ends.
+const CONFORM: &str = include_str!("conform.txt");
 const TOOLS: [&str; 4] = ["ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong"];
 
 const DEVICES: &str = "left=127.0.0.21,right=127.0.0.22";
@@ -41,6 +43,11 @@ pub(super) fn run() -> Outcome {
     device.is_shown()?;
     let exchanges = device.exchanges()?;
     device.refuses_rc_as_apple()?;
+    let conform = conform(&scratch)?;
+    let said = device.task(&conform.to_string_lossy(), &["left", "right"]).run()?;
+    conforms(&said)?;
+    println!("the cases of conform.c end as over Soft-RoCE");
+    device.carries_links()?;
     Ok(Done::Passed(format!("{lines} lines of layout, {exchanges} ping-pongs by rdma-core's programs")))
 }
 
@@ -67,6 +74,21 @@ impl Device {
             }
             None => Ok(()),
         }
+    }
+
+    /// Comity's own links, and jobs over them.
+    fn carries_links(&self) -> Result<(), String> {
+        for (tests, threads) in [
+            (["-p", "comity", "--lib", "link::verbs"], "2"),
+            // Some hold a promise to its time.
+            (["-p", "comity-cli", "--test", "rdma"], "1"),
+        ] {
+            let task = Task::cargo().args(["test"]).args(tests);
+            let task = task.args(["--", "--include-ignored", "--test-threads", threads]);
+            let task = task.env("COMITY_VERBS", self.folder.join("libibverbs.so.1"));
+            task.env("SOFTVERBS_DEVICES", "soft=127.0.0.1*3").limit(600).run()?;
+        }
+        Ok(())
     }
 
     /// Both programs: addressed by LID and by GID, polling and sleeping, small, large and checked byte by byte.
@@ -126,6 +148,27 @@ impl Device {
             Err(e) => Err(format!("RC in apple mode failed in another way: {e}")),
             Ok(_) => Err("RC worked in apple mode".into()),
         }
+    }
+}
+
+/// The cases, compiled against the real header and linked with the real library, for whichever is there when it runs.
+pub(super) fn conform(scratch: &Scratch) -> Result<PathBuf, String> {
+    let program = scratch.join("conform");
+    let source = root().join("xtask/src/test/rdma/conform.c");
+    let task = Task::new("cc").args(["-O1", "-Wall", "-Werror", "-o"]).args([&program, &source]);
+    task.args(["-libverbs"]).limit(120).run()?;
+    Ok(program)
+}
+
+/// Whether the cases ended as they do on any provider.
+pub(super) fn conforms(said: &str) -> Result<(), String> {
+    let lines =
+        |text: &str| text.lines().map(str::trim_end).filter(|l| !l.is_empty()).map(str::to_owned).collect();
+    let (want, said): (Vec<String>, Vec<String>) = (lines(CONFORM), lines(said));
+    match want.iter().zip(&said).find(|(want, said)| want != said) {
+        Some((want, said)) => Err(format!("a case ended otherwise:\n{said}\nand not:\n{want}")),
+        None if want.len() == said.len() => Ok(()),
+        None => Err(format!("{} cases were wanted:\n{}", want.len(), said.join("\n"))),
     }
 }
 

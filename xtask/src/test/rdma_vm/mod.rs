@@ -1,7 +1,14 @@
 //! RDMA over the real stack: rdma-core, the kernel's verbs and Soft-RoCE, in a guest.
 
-use super::{Done, Outcome, requirements};
-use crate::vm::{self, Answer, Command, Guest};
+mod cases;
+
+use super::{Done, Outcome, processes, rdma, requirements};
+use crate::{
+    child::Task,
+    place::Scratch,
+    vm::{self, Answer, Command, Guest},
+};
+use std::path::PathBuf;
 
 /// Cables, switches and their devices.
 const NETWORK: &str = include_str!("network.sh");
@@ -11,6 +18,8 @@ const NETWORK: &str = include_str!("network.sh");
 enum Expected {
     /// Exit code 0, and these words in the output.
     Words(&'static [&'static str]),
+    /// What `conform.c` says on any provider.
+    Conformance,
     /// It has to be ended.
     NoEnd,
 }
@@ -18,7 +27,7 @@ enum Expected {
 /// Some shell after `NETWORK`, in a guest without cables.
 #[derive(Debug)]
 struct Case {
-    name: &'static str,
+    name: String,
     script: String,
     limit: u64,
     expected: Expected,
@@ -29,10 +38,16 @@ pub(super) fn run() -> Outcome {
         Done::Passed(_) => {}
         not_run @ Done::NotRun(_) => return Ok(not_run),
     }
-    let cases = programs();
+    let only = std::env::var("RDMA_VM_ONLY").unwrap_or_default();
+    let cases: Vec<Case> = cases::all().into_iter().filter(|c| c.name.contains(&only)).collect();
+    if cases.is_empty() {
+        return Err(format!("no case has {only:?} in its name"));
+    }
     let command = |c: &Case| Command { script: format!("{NETWORK}\nclear\n{}", c.script), limit: c.limit };
     let commands: Vec<Command> = cases.iter().map(command).collect();
-    let answers = Guest::default().run(&commands)?;
+    let scratch = Scratch::new("rdma-vm").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let guest = Guest { files: vec![rdma::conform(&scratch)?, comity(&scratch)?] };
+    let answers = guest.run(&commands)?;
     for (case, answer) in cases.iter().zip(&answers) {
         verdict(case, answer)?;
         println!("{}: as expected, {:.1} s", case.name, answer.seconds);
@@ -40,41 +55,11 @@ pub(super) fn run() -> Outcome {
     Ok(Done::Passed(format!("{} cases over Soft-RoCE in a guest", cases.len())))
 }
 
-/// rdma-core's own programs, which show that the devices and cables of this guest are sound.
-fn programs() -> Vec<Case> {
-    let cable = "cable left 10.0.1.1 11 right 10.0.1.2 12\n";
-    let lossy = |share: &str| {
-        ["left", "right"].map(|end| format!("tc qdisc add dev {end} root netem loss {share}\n")).concat()
-    };
-    let exchange = |kind: &str| {
-        format!(
-            "timeout 60 /programs/ibv_{kind}_pingpong -d rdma_left -g 1 -n 200 -c > /tmp/{kind} &\nsleep 1\n\
-             timeout 60 /programs/ibv_{kind}_pingpong -d rdma_right -g 1 -n 200 -c 127.0.0.1 || exit 1\nwait\ncat /tmp/{kind}\n"
-        )
-    };
-    let case = |name, script, limit, expected| Case { name, script, limit, expected };
-    vec![
-        case(
-            "the devices of a cable",
-            format!("{cable}ibv_devices\nibv_devinfo -v"),
-            30,
-            Expected::Words(&["rdma_left", "rdma_right", "PORT_ACTIVE (4)", "::ffff:10.0.1.2"]),
-        ),
-        case("ibv_rc_pingpong", format!("{cable}{}", exchange("rc")), 60, Expected::Words(&["200 iters in"])),
-        case("ibv_uc_pingpong", format!("{cable}{}", exchange("uc")), 60, Expected::Words(&["200 iters in"])),
-        case(
-            "ibv_rc_pingpong with 1 % of the packets lost",
-            format!("{cable}{}{}tc -s qdisc show dev left", lossy("1%"), exchange("rc")),
-            90,
-            Expected::Words(&["200 iters in", "netem", "dropped"]),
-        ),
-        case(
-            "ibv_uc_pingpong with 10 % of the packets lost",
-            format!("{cable}{}{}", lossy("10%"), exchange("uc")),
-            8,
-            Expected::NoEnd,
-        ),
-    ]
+/// The program without what only debuggers read: the guest has it in memory.
+fn comity(scratch: &Scratch) -> Result<PathBuf, String> {
+    let (built, small) = (processes::comity()?, scratch.join("comity"));
+    Task::new("strip").args(["--strip-debug", "-o"]).args([&small, &built]).run()?;
+    Ok(small)
 }
 
 fn verdict(case: &Case, answer: &Answer) -> Result<(), String> {
@@ -84,7 +69,8 @@ fn verdict(case: &Case, answer: &Answer) -> Result<(), String> {
         // 128 + SIGKILL
         Expected::NoEnd if *code == 137 => Ok(()),
         Expected::NoEnd => wrong(format!("it was to run until it is ended, and ended with {code}")),
-        Expected::Words(_) if *code != 0 => wrong(format!("exit code {code}")),
+        _ if *code != 0 => wrong(format!("exit code {code}")),
+        Expected::Conformance => rdma::conforms(output).map_err(|e| format!("{}: {e}", case.name)),
         Expected::Words(words) => match words.iter().find(|w| !output.contains(**w)) {
             Some(word) => wrong(format!("{word:?} is missing")),
             None => Ok(()),
@@ -98,7 +84,7 @@ mod tests {
 
     #[test]
     fn verdicts_need_the_code_and_the_words() {
-        let case = |expected| Case { name: "x", script: String::new(), limit: 1, expected };
+        let case = |expected| Case { name: "x".into(), script: String::new(), limit: 1, expected };
         let answer = |code, output: &str| Answer { code, output: output.into(), seconds: 1.0 };
         let words = case(Expected::Words(&["a", "b"]));
         assert!(verdict(&words, &answer(0, "b a")).is_ok());

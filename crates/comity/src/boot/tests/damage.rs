@@ -9,6 +9,8 @@ enum Harm {
     Flip(usize),
     Lose(usize),
     Cut(usize),
+    /// So many bytes pass every tenth of a second.
+    Slow(usize),
 }
 
 /// Listens in the place of `at`, and passes on what comes; `harm` strikes what goes back (from the one who listens) or there.
@@ -28,7 +30,8 @@ fn between(at: SocketAddr, harm: Harm, back: bool) -> SocketAddr {
 
 fn pass(mut from: TcpStream, mut to: TcpStream, harm: Option<Harm>) {
     let (mut buf, mut passed) = ([0; 4096], 0);
-    while let Ok(n @ 1..) = from.read(&mut buf) {
+    let most = if let Some(Harm::Slow(rate)) = harm { rate } else { buf.len() };
+    while let Ok(n @ 1..) = from.read(&mut buf[..most]) {
         let mut piece = buf[..n].to_vec();
         let within = |at: usize| (passed..passed + n).contains(&at).then(|| at - passed);
         match harm {
@@ -44,6 +47,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, harm: Option<Harm>) {
                     break;
                 }
             }
+            Some(Harm::Slow(_)) => thread::sleep(Duration::from_millis(100)),
             None => {}
         }
         passed += n;
@@ -106,6 +110,25 @@ fn a_connection_that_is_cut_is_an_error_on_all_ranks() {
     for (rank, (words, _)) in told.iter().enumerate() {
         assert!(words.contains("its connection, over TCP from "), "rank {rank} says: {words}");
     }
+}
+
+#[test]
+fn a_slow_connection_is_not_taken_for_a_broken_one() {
+    let store = store(2, LONG);
+    let mut all = each(0..2, |r| {
+        let c = config(r, 2, store.addr()).host_name(["a", "b"][r]).links([LinkKind::Tcp]);
+        Endpoint::join(&c.detection(Detection::Fast).secure(crate::Secure::Data)).unwrap()
+    });
+    let at = between(all[0].facts_of(0).addrs[0], Harm::Slow(1000), true);
+    Arc::get_mut(&mut all[1]).unwrap().readdress(0, at);
+    each(0..2, |r| {
+        let world: Arc<dyn World> = Arc::clone(&all[r]) as _;
+        let group = Group::open(world, Arc::default(), LONG, LONG).unwrap();
+        // One sealed frame, of which nothing can be given out for longer than a connection may be quiet in the middle of one.
+        let mut x = vec![r as u8; 30_000];
+        group.broadcast(&mut x, 0).unwrap();
+        assert!(x.iter().all(|v| *v == 0));
+    });
 }
 
 #[test]

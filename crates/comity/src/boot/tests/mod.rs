@@ -2,6 +2,7 @@
 
 mod damage;
 mod jobs;
+mod leaving;
 #[cfg(target_os = "linux")]
 mod processes;
 

@@ -89,6 +89,8 @@ fn act(phase: &str, rank: usize, n: usize, at: SocketAddr) {
                 cores: 1,
                 shm: true,
                 tcp: true,
+                rdma: false,
+                ring: false,
                 sealed: false,
                 silence: 5000,
                 connections: 1,

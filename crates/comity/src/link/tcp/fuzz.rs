@@ -2,18 +2,26 @@
 
 use super::{
     TcpLink,
-    frame::{self, HEADER},
+    frame::{self, HEADER, SEALED_HEADER},
 };
-use crate::{fuzz::Dice, link::Link};
+use crate::{
+    fuzz::Dice,
+    link::Link,
+    seal::{Seals, both_ends},
+};
 use std::{io::Write, net::TcpStream, os::fd::OwnedFd, os::unix::net::UnixStream};
 
 /// More would not fit a socket that nobody reads yet.
 const MOST: usize = 32 << 10;
 
-/// Either all bytes are the peer's, or true frames of which one byte is changed: no frame with a changed byte comes whole.
+/// Either all bytes are the peer's, or true frames of which one byte is changed: no frame with a changed byte comes whole, and of a
+/// sealed one no byte.
 pub fn frame(bytes: &[u8]) {
     let mut dice = Dice(&bytes[..bytes.len().min(MOST)]);
-    let (connections, is_true) = (dice.roll() % 3 + 1, dice.roll() % 4 > 0);
+    let shape = dice.roll();
+    let (connections, is_sealed, is_true) = (shape % 3 + 1, shape / 3 % 2 == 1, dice.roll() % 4 > 0);
+    let (ours, theirs): (Vec<Seals>, Vec<Seals>) =
+        (0..connections as u8).filter(|_| is_sealed).map(both_ends).map(|(a, b)| (*a, *b)).unzip();
     let (want, flip) = (dice.roll() + 1, dice.roll() as u8);
     let at = dice.roll() << 8 | dice.roll();
     let pieces: Vec<&[u8]> = dice.0.chunks(want * 7).collect();
@@ -21,25 +29,36 @@ pub fn frame(bytes: &[u8]) {
     // The bytes before the changed frame, and up to its end, if only its length was not what was changed.
     let (mut sent, mut right, mut most) = (0, usize::MAX, usize::MAX);
     for (k, piece) in pieces.iter().enumerate() {
-        let stream = &mut streams[k % connections];
+        let turn = k % connections;
+        let stream = &mut streams[turn];
         if !is_true {
             stream.extend_from_slice(piece);
             continue;
         }
         let begin = stream.len();
-        stream.extend(frame::header(k as u64, [piece, &[]]));
-        stream.extend_from_slice(piece);
+        let header = if let Some(seals) = theirs.get(turn) {
+            stream.resize(begin + SEALED_HEADER + piece.len(), 0);
+            let sealed = frame::seal(&mut stream[begin..], k as u64, [piece, &[]], &seals.send);
+            assert_eq!(sealed, Ok(SEALED_HEADER + piece.len()));
+            SEALED_HEADER
+        } else {
+            stream.extend(frame::header(k as u64, [piece, &[]]));
+            stream.extend_from_slice(piece);
+            HEADER
+        };
         if k == at % pieces.len() && flip != 0 {
-            let place = at / pieces.len() % (HEADER + piece.len());
+            let place = at / pieces.len() % (header + piece.len());
             stream[begin + place] ^= flip;
             right = sent;
-            if place >= 4 {
+            if is_sealed {
+                most = sent;
+            } else if place >= 4 {
                 most = sent + piece.len() - 1;
             }
         }
         sent += piece.len();
     }
-    let Some(mut link) = link(&streams) else { return };
+    let Some(mut link) = link(&streams, ours) else { return };
     let mut got = Vec::new();
     let mut buffer = vec![0; want];
     loop {
@@ -68,7 +87,7 @@ pub fn frame(bytes: &[u8]) {
 }
 
 /// A link that has these bytes in its connections, which then end.
-fn link(streams: &[Vec<u8>]) -> Option<TcpLink> {
+fn link(streams: &[Vec<u8>], seals: Vec<Seals>) -> Option<TcpLink> {
     let mut sockets = Vec::new();
     for bytes in streams {
         // A pair of local sockets costs less than a connection.
@@ -78,5 +97,5 @@ fn link(streams: &[Vec<u8>]) -> Option<TcpLink> {
         peer.write_all(bytes).ok()?;
         sockets.push(TcpStream::from(OwnedFd::from(us)));
     }
-    Some(TcpLink::over(sockets, Vec::new()))
+    Some(TcpLink::over(sockets, seals))
 }

@@ -147,6 +147,10 @@ impl Link for TcpLink {
         self.receiver.is_inside()
     }
 
+    fn arrived(&self) -> u64 {
+        self.receiver.arrived
+    }
+
     fn path(&self) -> Option<(SocketAddr, SocketAddr)> {
         self.ends.get(if self.error.is_some() { self.at } else { self.receiver.turn }).copied().flatten()
     }

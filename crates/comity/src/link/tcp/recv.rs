@@ -6,7 +6,7 @@
 
 use super::{
     CHUNK,
-    frame::{Arriving, Closed, HEADER, SEALED_FRAME, SEALED_HEADER, SMALL},
+    frame::{Arriving, Closed, HEADER, SEALED_BATCH, SEALED_FRAME, SEALED_HEADER, SEALED_MOST, SMALL},
     socket::receive,
 };
 use crate::{
@@ -21,7 +21,8 @@ const INBOX: usize = 256 << 10;
 /// with the same call. What of it must be copied again is little.
 const AHEAD: usize = 4 << 10;
 
-const _: () = assert!(SMALL + HEADER <= AHEAD && INBOX >= SEALED_FRAME + SEALED_HEADER + AHEAD);
+const _: () = assert!(SMALL + HEADER <= AHEAD && INBOX >= SEALED_MOST + SEALED_HEADER + AHEAD);
+const _: () = assert!(INBOX >= SEALED_BATCH + SEALED_BATCH.div_ceil(SEALED_FRAME) * SEALED_HEADER + AHEAD);
 
 /// What was read from a connection ahead of its use: a header, or bytes to lend.
 #[derive(Debug)]
@@ -100,6 +101,8 @@ pub(super) struct Receiver {
     joint: [u8; SMALL_WANT],
     joint_start: usize,
     joint_end: usize,
+    /// Bytes received so far.
+    pub(super) arrived: u64,
     /// Nothing more will come from the connections.
     ended: bool,
     /// What was given out of the frame that turned out to be damaged.
@@ -118,6 +121,7 @@ impl Receiver {
             joint: [0; SMALL_WANT],
             joint_start: 0,
             joint_end: 0,
+            arrived: 0,
             ended: false,
             spoilt: 0,
         }
@@ -196,6 +200,12 @@ impl Receiver {
         let mut drained = None;
         while *taken < end {
             let rest = &mut dst[*taken..];
+            if self.joint_start >= self.joint_end
+                && let Some(n) = self.open_into(rest)?
+            {
+                *taken += n;
+                continue;
+            }
             let run = if self.joint_start < self.joint_end { 0 } else { self.run()? };
             let ready = self.ready();
             debug_assert!(run == 0 || run == ready.len());
@@ -213,7 +223,8 @@ impl Receiver {
             let all = if matches!(&self.frame, Some(Frame::Clear(f)) if f.is_large()) {
                 self.receive_into(sockets, rest, taken)?
             } else {
-                let (got, asked) = self.read(sockets, 0)?;
+                let want = if self.seals.is_empty() { 0 } else { rest.len() };
+                let (got, asked) = self.read(sockets, want)?;
                 got == asked
             };
             if !all {
@@ -238,6 +249,7 @@ impl Receiver {
         let asked = n + ahead.len();
         let mut parts = [IoSliceMut::new(&mut dst[..n]), IoSliceMut::new(ahead)];
         let got = receive(&sockets[self.turn], &mut parts).inspect_err(|_| self.ended = true)?;
+        self.arrived += got as u64;
         let direct = got.min(n);
         inbox.end += got - direct;
         frame.add(&dst[..direct]);
@@ -260,15 +272,22 @@ impl Receiver {
             return Ok((0, 0));
         }
         let inbox = &mut self.inboxes[self.turn];
-        let room = match &self.frame {
-            Some(Frame::Closed(frame)) => inbox.room_for(frame.len),
-            None if !self.seals.is_empty() => inbox.room_for(SEALED_HEADER),
-            _ => inbox.room(AHEAD.max(want.saturating_add(HEADER))),
+        let room = if self.seals.is_empty() {
+            inbox.room(AHEAD.max(want.saturating_add(HEADER)))
+        } else {
+            let least = match &self.frame {
+                Some(Frame::Closed(frame)) => frame.len,
+                _ => SEALED_HEADER,
+            };
+            // Several frames, if so much is wanted and has come.
+            let want = want.min(SEALED_BATCH);
+            inbox.room_for(least.max(want + want.div_ceil(SEALED_FRAME) * SEALED_HEADER))
         };
         let asked = room.len();
         let got =
             receive(&sockets[self.turn], &mut [IoSliceMut::new(room)]).inspect_err(|_| self.ended = true)?;
         inbox.end += got;
+        self.arrived += got as u64;
         Ok((got, asked))
     }
 
@@ -307,32 +326,49 @@ impl Receiver {
 
     /// As [`run`](Self::run): all of the frame once it is whole and opened, nothing before.
     fn run_sealed(&mut self) -> Result<usize, LinkError> {
-        if self.frame.is_none() {
-            let unread = self.inboxes[self.turn].unread();
-            let Some((header, _)) = unread.split_first_chunk::<SEALED_HEADER>() else { return Ok(0) };
-            let frame = match Closed::parse(header, self.number) {
-                Ok(frame) => frame,
-                Err(e) => return Err(self.spoilt(e)),
-            };
-            self.inboxes[self.turn].pass(SEALED_HEADER);
-            self.frame = Some(Frame::Closed(frame));
+        if let Some(Frame::Opened(left)) = self.frame {
+            return Ok(left);
         }
-        match self.frame {
-            Some(Frame::Opened(left)) => Ok(left),
-            Some(Frame::Closed(frame)) => {
-                let inbox = &mut self.inboxes[self.turn];
-                let Some(piece) = inbox.bytes[inbox.start..inbox.end].get_mut(..frame.len) else {
-                    return Ok(0);
-                };
-                if let Err(e) = frame.open(self.number, piece, &self.seals[self.turn]) {
-                    return Err(self.spoilt(e));
-                }
-                self.frame = Some(Frame::Opened(frame.len));
-                self.checked = frame.len;
-                Ok(frame.len)
+        let Some(frame) = self.closed()? else { return Ok(0) };
+        let inbox = &mut self.inboxes[self.turn];
+        let piece = &mut inbox.bytes[inbox.start..inbox.start + frame.len];
+        if let Err(e) = frame.open(self.number, piece, &self.seals[self.turn]) {
+            return Err(self.spoilt(e));
+        }
+        self.frame = Some(Frame::Opened(frame.len));
+        self.checked = frame.len;
+        Ok(frame.len)
+    }
+
+    /// Decrypt the arriving frame straight into `dst` if it is whole, and no longer than that; its length.
+    fn open_into(&mut self, dst: &mut [u8]) -> Result<Option<usize>, LinkError> {
+        let Some(frame) = self.closed()? else { return Ok(None) };
+        let Some(out) = dst.get_mut(..frame.len) else { return Ok(None) };
+        let piece = &self.inboxes[self.turn].unread()[..frame.len];
+        if let Err(e) = frame.open_into(self.number, piece, out, &self.seals[self.turn]) {
+            return Err(self.spoilt(e));
+        }
+        self.frame = Some(Frame::Opened(frame.len));
+        self.checked = frame.len;
+        self.advance(frame.len);
+        Ok(Some(frame.len))
+    }
+
+    /// The arriving sealed frame, if it is whole and not opened yet.
+    fn closed(&mut self) -> Result<Option<Closed>, LinkError> {
+        let frame = match self.frame {
+            Some(Frame::Closed(frame)) => frame,
+            None if !self.seals.is_empty() => {
+                let unread = self.inboxes[self.turn].unread();
+                let Some((header, _)) = unread.split_first_chunk::<SEALED_HEADER>() else { return Ok(None) };
+                let frame = Closed::parse(header, self.number).map_err(|e| self.spoilt(e))?;
+                self.inboxes[self.turn].pass(SEALED_HEADER);
+                self.frame = Some(Frame::Closed(frame));
+                frame
             }
-            Some(Frame::Clear(_)) | None => Ok(0),
-        }
+            _ => return Ok(None),
+        };
+        Ok((self.inboxes[self.turn].unread().len() >= frame.len).then_some(frame))
     }
 
     /// Give back `n` bytes of the run.

@@ -3,11 +3,14 @@
 
 use super::{
     CHUNK,
-    frame::{self, FRAME, HEADER, SEALED_FRAME, SEALED_HEADER, SMALL, header},
+    frame::{
+        self, FRAME, HEADER, SEALED_BATCH, SEALED_FRAME, SEALED_HEADER, SEALED_MOST, SEALED_SMALL, SMALL,
+        header,
+    },
     socket::send,
 };
 use crate::{link::LinkError, seal::Seal};
-use std::{io::IoSlice, net::TcpStream};
+use std::{collections::VecDeque, io::IoSlice, net::TcpStream};
 
 /// A frame that has a header but is not yet wholly with the system.
 #[derive(Debug)]
@@ -29,7 +32,7 @@ impl Open {
 /// Where the outgoing stream stands.
 #[derive(Debug, Default)]
 pub(super) struct Sender {
-    /// The number of the open frame, or else of the next.
+    /// The number of the open frame, or else of the next; sealed frames have theirs already.
     number: u64,
     /// The connection that it travels on.
     pub(super) turn: usize,
@@ -38,18 +41,27 @@ pub(super) struct Sender {
     next: Option<Open>,
     /// One per connection; none where frames travel in the clear.
     seals: Vec<Seal>,
-    /// The sealed frame that is not yet wholly with the system, or an earlier one.
-    sealed: Vec<u8>,
-    /// How much of it is; all of it when no frame is open.
+    /// Holds the sealed frames that are not yet wholly with the system, or earlier ones.
+    sealed: Box<[u8]>,
+    /// Where they end in it.
+    sealed_end: usize,
+    /// How much of them is with the system.
     sent: usize,
-    /// Bytes of the last sealed frame that are with the system, but were not accepted yet.
+    /// Where each that is not wholly with the system ends, and how many bytes it carries.
+    leaving: VecDeque<(usize, usize)>,
+    /// Bytes of sealed frames that are with the system, but were not accepted yet.
     gone: usize,
 }
 
 impl Sender {
     pub(super) fn new(seals: Vec<Seal>) -> Self {
-        let room = if seals.is_empty() { 0 } else { SEALED_HEADER + SEALED_FRAME };
-        Self { seals, sealed: Vec::with_capacity(room), ..Self::default() }
+        let room = match seals.len() {
+            0 => 0,
+            // And a head's frame.
+            1 => SEALED_HEADER + SMALL + SEALED_BATCH,
+            _ => SEALED_HEADER + SEALED_MOST,
+        };
+        Self { seals, sealed: vec![0; room].into(), ..Self::default() }
     }
 
     /// Hand a prefix of `head` and `body` to the system; how many bytes of them.
@@ -123,7 +135,7 @@ impl Sender {
     /// system; until then the same bytes are offered again, perhaps fewer at a time than the frame has.
     fn put_sealed(&mut self, sockets: &[TcpStream], head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
         let total = head.len() + body.len();
-        let mut accepted = 0;
+        let (mut accepted, mut is_full) = (0, false);
         while accepted < total && accepted < CHUNK {
             if self.gone > 0 {
                 let n = self.gone.min(total - accepted);
@@ -131,23 +143,57 @@ impl Sender {
                 accepted += n;
                 continue;
             }
-            let (Some(socket), Some(seal)) = (sockets.get(self.turn), self.seals.get(self.turn)) else {
-                break;
-            };
-            if self.sent == self.sealed.len() {
-                let parts = window(head, body, accepted, SEALED_FRAME);
-                frame::seal(&mut self.sealed, self.number, parts, seal)?;
-                self.sent = 0;
-            }
-            self.sent += send(socket, &[IoSlice::new(&self.sealed[self.sent..])])?;
-            if self.sent < self.sealed.len() {
+            if is_full {
                 break;
             }
-            self.gone = self.sealed.len() - SEALED_HEADER;
-            self.number += 1;
-            self.turn = (self.turn + 1) % sockets.len();
+            if self.leaving.is_empty() {
+                self.seal_next(sockets.len(), head, body, accepted)?;
+            }
+            let Some(socket) = sockets.get(self.turn) else { break };
+            self.sent += send(socket, &[IoSlice::new(&self.sealed[self.sent..self.sealed_end])])?;
+            is_full = self.sent < self.sealed_end;
+            while let Some(&(end, text)) = self.leaving.front()
+                && end <= self.sent
+            {
+                self.leaving.pop_front();
+                self.gone += text;
+            }
+            if !is_full {
+                self.turn = (self.turn + 1) % sockets.len();
+            }
         }
         Ok(accepted)
+    }
+
+    /// Fill the buffer with the frames that begin `accepted` bytes into `head` and `body`; one, if the next travels on another connection.
+    /// A large message's head has one of its own, so that the cipher finds the rest in one piece where the caller has it.
+    fn seal_next(
+        &mut self,
+        connections: usize,
+        head: &[u8],
+        body: &[u8],
+        accepted: usize,
+    ) -> Result<(), LinkError> {
+        let Some(seal) = self.seals.get(self.turn) else { return Ok(()) };
+        let total = head.len() + body.len();
+        let (most, frames) = if connections == 1 { (SEALED_FRAME, usize::MAX) } else { (SEALED_MOST, 1) };
+        let mut at = accepted;
+        (self.sent, self.sealed_end) = (0, 0);
+        while at < total && self.leaving.len() < frames {
+            let alone = head.len().saturating_sub(at);
+            let is_apart = (1..=SMALL).contains(&alone) && total - at > SEALED_SMALL;
+            let parts = window(head, body, at, if is_apart { alone } else { most });
+            let n = parts[0].len() + parts[1].len();
+            let place = &mut self.sealed[self.sealed_end..];
+            if place.len() < SEALED_HEADER + n {
+                break;
+            }
+            self.sealed_end += frame::seal(place, self.number, parts, seal)?;
+            self.leaving.push_back((self.sealed_end, n));
+            self.number += 1;
+            at += n;
+        }
+        Ok(())
     }
 }
 

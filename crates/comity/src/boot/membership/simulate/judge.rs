@@ -127,7 +127,9 @@ impl Judge {
         }
         let members = &s.groups[group].members;
         let (culprit, by) = (members[failure.culprit], members[failure.by]);
-        let unclean = self.causes.iter().any(|c| matches!(c, Cause::Cut { .. } | Cause::Reset { .. }));
+        // A word of leaving is lost with a connection, and with a host that has no power when a cut that held it up is mended.
+        let unclean = self.causes.iter().any(|c| matches!(c, Cause::Cut { .. } | Cause::Reset { .. }))
+            || s.faults.iter().any(|f| matches!(f, Fault::Cut { .. }));
         let just = self.causes.iter().any(|cause| match cause {
             Cause::Ended { rank, at: since, .. } => {
                 let spared = self.left_well(*rank, group).is_some_and(|left| left < *since) && !unclean;
@@ -137,7 +139,9 @@ impl Judge {
             Cause::Reset { a, b, .. } => [(*a, *b), (*b, *a)].contains(&(culprit, by)),
             Cause::Aborted { group: g, failure: f, .. } => *g == group && f == failure,
         });
-        if !just {
+        // One that is stopped again before it has heard anybody takes its own sleep for theirs, once: its time is extended once.
+        let dazed = by == rank && s.stopped_again(rank);
+        if !just && !dazed {
             self.accuse(|| {
                 format!(
                     "rank {rank} names rank {culprit} (seen by rank {by}) in group {group} for no reason: {failure:?}"
@@ -257,7 +261,10 @@ impl Judge {
         match cause {
             Cause::Ended { rank, at, surely } => {
                 let member = *surely && members.contains(rank);
-                (member && self.left_well(*rank, g).is_none_or(|left| left > *at)).then_some(*at)
+                let at = *at;
+                // What a cut held up is heard after it, and then the silence begins.
+                (member && self.left_well(*rank, g).is_none_or(|left| left > at))
+                    .then(|| at.max(s.mended(at)))
             }
             Cause::Cut { side, both, at } => {
                 let silenced = |x: usize, y: usize| side[x] != side[y] && (*both || side[x]);

@@ -280,6 +280,17 @@ impl Scenario {
         cuts.max().unwrap_or(0)
     }
 
+    /// Whether a rank is stopped a second time within the limit after it was let go.
+    pub(super) fn stopped_again(&self, rank: usize) -> bool {
+        let stops = || {
+            self.faults.iter().filter_map(|f| match f {
+                Fault::Stop { rank: r, at, to, .. } if *r == rank => Some((*at, to.unwrap_or(u64::MAX))),
+                _ => None,
+            })
+        };
+        stops().any(|(_, to)| stops().any(|(at, _)| at > to && at - to < self.limit))
+    }
+
     /// How much later still because of slow control threads.
     pub(super) fn slowness(&self) -> u64 {
         self.faults.iter().map(|f| if let Fault::Slow { lag, .. } = f { *lag } else { 0 }).sum()

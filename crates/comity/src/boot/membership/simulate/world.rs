@@ -370,16 +370,22 @@ impl<'a> World<'a> {
                 // Unless it has fewer to send, it dies in the middle of them.
                 Some(_) => self.processes[rank].sends = sends,
             },
-            Fault::Power { rank, .. } if self.processes[rank].running => {
-                self.processes[rank].running = false;
-                self.judge.cause(Cause::Ended { rank, at: now, surely: true });
+            Fault::Power { rank, .. } => {
+                // Where the process has ended already, its goodbye may be with the host still.
+                let surely = std::mem::take(&mut self.processes[rank].running);
+                self.judge.cause(Cause::Ended { rank, at: now, surely });
             }
             Fault::Stop { rank, to, .. } if self.processes[rank].running => {
                 let process = &mut self.processes[rank];
-                process.stopped = process.stopped.max(to.unwrap_or(u64::MAX));
-                // Every turn before is lost; what it was to do is there afterwards.
-                process.turn = u64::MAX;
-                if let Some(to) = to.filter(|to| *to >= process.stopped) {
+                let until = to.unwrap_or(u64::MAX);
+                // One that is stopped for longer already wakes when it would have.
+                let longer = until >= process.stopped;
+                if longer {
+                    process.stopped = until;
+                    // Every turn before is lost; what it was to do is there afterwards.
+                    process.turn = u64::MAX;
+                }
+                if let Some(to) = to.filter(|_| longer) {
                     process.turn = to;
                     // It may have been about to look at the clock before it waits.
                     if self.dice.chance(50) {
@@ -394,7 +400,9 @@ impl<'a> World<'a> {
                     let alone =
                         self.scenario.faults.iter().filter(|f| matches!(f, Fault::Stop { .. })).count() == 1;
                     let most = self.scenario.limit + 2 * self.scenario.slowness() + self.scenario.slack();
-                    let surely = to.is_none_or(|to| alone && to - now > most);
+                    // What a cut held up is heard when it is over.
+                    let since = now.max(self.scenario.mended(now));
+                    let surely = to.is_none_or(|to| alone && to.saturating_sub(since) > most);
                     self.judge.cause(Cause::Ended { rank, at: now, surely });
                 }
             }

@@ -1,0 +1,117 @@
+//! Jobs in which one rank takes longer than the others before every call: `comity report` names that one first.
+//!
+//! `COMITY_TRIALS=1000` makes so many jobs of each kind, also with a rank that is slower by a tenth only, and says in how many
+//! of them it was named; the right one in 99 of 100 is asked for. Jobs run side by side, as many as there are cores.
+#![allow(missing_docs)]
+
+use comity::ReduceOp;
+use std::{
+    path::Path,
+    process::Command,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+const ROLE: &str = "SLOW_TEST_ROLE";
+const TEST: &str = "the_slow_rank_is_named";
+/// What a step takes before its call.
+const STEP: Duration = Duration::from_millis(30);
+
+/// How much longer the slow rank takes, in percent, and how many steps are made.
+const KINDS: [(u32, u32); 3] = [(200, 12), (1000, 4), (110, 40)];
+
+/// One job: who is slow of how many ranks, and what they call.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    slow: usize,
+    size: usize,
+    percent: u32,
+    steps: u32,
+    count: usize,
+}
+
+impl Trial {
+    fn new(kind: usize, number: usize) -> Self {
+        let (percent, steps) = KINDS[kind];
+        let size = 2 + number % 4;
+        Self { slow: number / 4 % size, size, percent, steps, count: [1, 1000, 100_000][number % 3] }
+    }
+
+    fn encode(&self) -> String {
+        format!("{} {} {} {}", self.slow, self.percent, self.steps, self.count)
+    }
+
+    /// What each rank does, with one's own part of it from the environment.
+    fn act(words: &str) -> comity::Error {
+        let words: Vec<usize> = words.split(' ').map(|w| w.parse().unwrap()).collect();
+        let [slow, percent, steps, count] = words[..] else { panic!("{words:?}") };
+        let group = comity::init().unwrap();
+        let mut x = vec![1f32; count];
+        let mine = if group.rank() == slow { STEP * percent as u32 / 100 } else { STEP };
+        group.barrier().unwrap();
+        for _ in 0..steps {
+            thread::sleep(mine);
+            group.all_reduce(&mut x, ReduceOp::Max).unwrap();
+        }
+        if group.rank() == 0 {
+            group.abort("that was enough");
+        }
+        loop {
+            if let Err(e) = group.barrier() {
+                return e;
+            }
+        }
+    }
+
+    /// The rank that the report names as the slowest, if any.
+    fn run(&self, dir: &Path) -> (Option<usize>, String) {
+        let me = std::env::current_exe().unwrap();
+        let at = dir.to_str().unwrap();
+        let size = self.size.to_string();
+        let mut job = Command::new(env!("CARGO_BIN_EXE_comity"));
+        job.args(["launch", "-n", &size, "--timeout", "60", "--log-dir", at, "--"]).arg(&me);
+        let job = job.args(["--exact", TEST, "--nocapture"]).env(ROLE, self.encode()).output().unwrap();
+        let report = Command::new(env!("CARGO_BIN_EXE_comity")).args(["report", at]).output().unwrap();
+        let told = String::from_utf8(report.stdout).unwrap();
+        let named = told.lines().find_map(|l| l.strip_prefix("rank ")?.split_once(" was waited for"));
+        let named = named.map(|(rank, _)| rank.parse().unwrap());
+        (named, format!("{told}{}", String::from_utf8_lossy(&job.stderr)))
+    }
+}
+
+#[test]
+fn the_slow_rank_is_named() {
+    if let Ok(words) = std::env::var(ROLE) {
+        eprintln!("{}", Trial::act(&words));
+        std::process::exit(1);
+    }
+    let by_hand: Option<usize> = std::env::var("COMITY_TRIALS").ok().map(|n| n.parse().unwrap());
+    // A tenth is less than what a machine that does other things takes from a rank by chance.
+    let kinds = if by_hand.is_some() { 3 } else { 2 };
+    let each = by_hand.unwrap_or(3);
+    let at_once = if by_hand.is_some() { thread::available_parallelism().map_or(1, usize::from) } else { 1 };
+    for (kind, (percent, _)) in KINDS.iter().enumerate().take(kinds) {
+        let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = || {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= each {
+                    return;
+                }
+                let (trial, dir) = (Trial::new(kind, number), tempfile::tempdir().unwrap());
+                let (named, told) = trial.run(dir.path());
+                if named != Some(trial.slow) {
+                    wrong.lock().unwrap().push(format!("{trial:?} but {named:?} was named:\n{told}"));
+                }
+            }
+        };
+        thread::scope(|s| (0..at_once).for_each(|_| drop(s.spawn(work))));
+        let wrong = wrong.into_inner().unwrap();
+        println!("{percent} % of the others' time: {} of {each} named right", each - wrong.len());
+        assert!(wrong.len() * 100 <= each, "{} of {each}: {}", wrong.len(), wrong.join("\n"));
+    }
+}

@@ -1,0 +1,545 @@
+//! All that two processes have between them: wires, and the streams of their groups over them.
+//!
+//! No thread and no lock of its own: [`hub`](super::hub) calls it, for those that put and take, and for what the devices report.
+
+use super::{
+    flow::Order,
+    frame::{Damage, HEADER, HELLO, Header},
+    hub::Rails,
+    side::{Side, Word},
+    wire::{BULK, Lane, RECEIVE, SMALL, Wire},
+};
+use crate::{
+    link::{Interest, LinkError},
+    sys::{
+        Bell,
+        verbs::{Completion, Service, Slab},
+    },
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Bytes that one group may have unread here from one peer: what a group that is not served can keep of this process's memory.
+const WINDOW: u64 = 4 << 20;
+/// Bytes accepted in one call. More would starve the other direction.
+const MOST: usize = 512 << 10;
+/// Frames that the peer says it has sent must have come after this, where nothing else finds that they did not.
+const LOSS: Duration = Duration::from_secs(1);
+
+/// Where bytes lie that came.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// In the slot where the device put them.
+    Slot { wire: usize, lane: usize, slot: usize, at: usize, slab: Arc<Slab> },
+    /// Moved out of the way.
+    Heap(Vec<u8>),
+}
+
+/// One group's bytes, both ways.
+#[derive(Debug)]
+struct Stream {
+    put: u64,
+    allowed: u64,
+    order: Order<Place>,
+    /// Rung when an armed link should look; there is none before the group is open here, and after its link is gone.
+    bell: Option<Arc<Bell>>,
+    armed: Interest,
+    /// The link here is gone.
+    gone: bool,
+}
+
+impl Stream {
+    fn new() -> Self {
+        let armed = Interest::default();
+        Self { put: 0, allowed: WINDOW, order: Order::new(), bell: None, armed, gone: false }
+    }
+
+    fn wake(&self, what: Interest) {
+        let wanted = self.armed.recv && what.recv || self.armed.send && what.send;
+        if let Some(bell) = self.bell.as_ref().filter(|_| wanted) {
+            bell.ring();
+        }
+    }
+}
+
+const RECV: Interest = Interest { recv: true, send: false };
+const SEND: Interest = Interest { recv: false, send: true };
+const BOTH: Interest = Interest { recv: true, send: true };
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Edge {
+    pub(super) epoch: u64,
+    pub(super) side: Side,
+    pub(super) wires: Vec<Wire>,
+    streams: HashMap<u64, Stream>,
+    /// What the peer says while wires are made.
+    pub(super) inbox: VecDeque<Word>,
+    error: Option<LinkError>,
+    /// Where to look first for a wire with room.
+    turn: usize,
+    /// The peer ends, and waits for word that all has come.
+    bye: bool,
+    /// The peer has all that was sent.
+    pub(super) settled: bool,
+}
+
+impl Edge {
+    pub(super) fn new(side: Side) -> Self {
+        Self {
+            epoch: 0,
+            side,
+            wires: Vec::new(),
+            streams: HashMap::new(),
+            inbox: VecDeque::new(),
+            error: None,
+            turn: 0,
+            bye: false,
+            settled: false,
+        }
+    }
+
+    pub(super) fn error(&self) -> Option<&LinkError> {
+        self.error.as_ref()
+    }
+
+    /// Keep the first error, and tell everyone.
+    pub(super) fn fail(&mut self, words: String) {
+        if self.error.is_none() {
+            tracing::debug!(words, "an RDMA edge failed");
+            self.error = Some(LinkError(words));
+            self.streams.values().for_each(|s| s.wake(BOTH));
+        }
+    }
+
+    /// As [`fail`](Self::fail), for what the peer cannot know.
+    fn fail_both(&mut self, words: String) {
+        if self.error.is_none() {
+            self.side.say(&Word::Failed(words.clone()));
+        }
+        self.fail(words);
+    }
+
+    /// Both ends have heard each other on this wire.
+    pub(super) fn raised(&mut self, wire: usize) {
+        let Some(w) = self.wires.get_mut(wire) else { return };
+        w.up = true;
+        tracing::debug!(wire = w.name, service = %w.service, "an RDMA wire is up");
+        if let Some(why) = w.trouble.take() {
+            self.fail_both(format!("is cut off: the RDMA wire {why}"));
+        }
+    }
+
+    /// Whether anyone sleeps on it.
+    pub(super) fn is_armed(&self) -> bool {
+        self.streams.values().any(|s| s.armed.recv || s.armed.send)
+    }
+
+    /// Whether the peer waits for the last frames to come.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.bye
+    }
+
+    /// Begin a group's stream, or go on with one that the peer has begun. False if it is open already.
+    pub(super) fn open(&mut self, context: u64, bell: Arc<Bell>) -> bool {
+        let stream = self.streams.entry(context).or_insert_with(Stream::new);
+        let new = stream.bell.is_none() && !stream.gone;
+        if new {
+            stream.bell = Some(bell);
+        }
+        new
+    }
+
+    /// The link of a group is gone: the peer may put no more, and gets what was accepted.
+    pub(super) fn close(&mut self, rails: &mut Rails, context: u64) {
+        let Some(stream) = self.streams.get_mut(&context) else { return };
+        (stream.bell, stream.armed, stream.gone) = (None, Interest::default(), true);
+        let total = stream.put;
+        self.side.say(&Word::End { context, total });
+        self.discard(rails, context);
+    }
+
+    /// Give up what lies here of a stream whose link is gone.
+    fn discard(&mut self, rails: &mut Rails, context: u64) {
+        while let Some((place, len)) = self.streams.get_mut(&context).and_then(|s| s.order.fetch()) {
+            self.release(rails, context, place, len);
+        }
+        self.forget(context);
+    }
+
+    /// A stream that both ends have ended is over once all of it has come.
+    fn forget(&mut self, context: u64) {
+        if self.streams.get(&context).is_some_and(|s| s.gone && s.order.is_over()) {
+            self.streams.remove(&context);
+        }
+    }
+
+    pub(super) fn arm(&mut self, context: u64, interest: Interest) {
+        if let Some(stream) = self.streams.get_mut(&context) {
+            stream.armed = interest;
+        }
+    }
+
+    /// See [`Link::put`](crate::link::Link::put).
+    pub(super) fn put(
+        &mut self,
+        rails: &mut Rails,
+        context: u64,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<usize, LinkError> {
+        let Some(stream) = self.streams.get(&context) else { return Err(closed()) };
+        if let Some(e) = &self.error {
+            return Err(e.clone());
+        }
+        if stream.order.has_end() {
+            return Err(closed());
+        }
+        let most = (head.len() + body.len()).min(MOST);
+        let mut n = 0;
+        while n < most {
+            match self.put_one(
+                rails,
+                context,
+                head.get(n..).unwrap_or_default(),
+                &body[n.saturating_sub(head.len())..],
+            ) {
+                Ok(0) => break,
+                Ok(m) => n += m,
+                Err(words) => {
+                    self.fail_both(format!("cannot be sent to: {words}"));
+                    return Err(self.error.clone().unwrap_or_else(closed));
+                }
+            }
+        }
+        Ok(n)
+    }
+
+    /// One frame; how many bytes went.
+    fn put_one(
+        &mut self,
+        rails: &mut Rails,
+        context: u64,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<usize, String> {
+        let Some(stream) = self.streams.get_mut(&context) else { return Ok(0) };
+        let open = usize::try_from(stream.allowed - stream.put).unwrap_or(usize::MAX);
+        let want = (head.len() + body.len()).min(open);
+        // Where all of a slot is sent, half of it must be worth it.
+        let kind_of = |w: &Wire| {
+            let least = w.lanes[BULK].bytes / if w.equal_frames { 2 } else { 8 };
+            if want >= least { BULK } else { SMALL }
+        };
+        let count = self.wires.len();
+        let ups = (0..count).map(|i| (self.turn + i) % count).filter(|i| self.wires[*i].up);
+        let Some(best) = ups.max_by_key(|i| {
+            let w = &self.wires[*i];
+            let lane = &w.lanes[kind_of(w)];
+            lane.out.room() * lane.bytes as u64
+        }) else {
+            return Ok(0);
+        };
+        let wire = &mut self.wires[best];
+        let kind = kind_of(wire);
+        let n = want.min(wire.lanes[kind].bytes - HEADER);
+        if n == 0 {
+            return Ok(0);
+        }
+        let head = &head[..head.len().min(n)];
+        let body = &body[..n - head.len()];
+        let (at, taken) = (stream.put, stream.order.taken());
+        let header =
+            Header { epoch: self.epoch, context, at, number: 0, taken, given: [0; 2], len: n as u32 };
+        if !wire.send(rails, kind, header, head, body)? {
+            return Ok(0);
+        }
+        stream.put += n as u64;
+        stream.order.told();
+        self.turn = (best + 1) % count;
+        Ok(n)
+    }
+
+    /// The next piece of a group's stream; an error only after the last.
+    pub(super) fn fetch(&mut self, context: u64) -> Result<Option<(Place, usize)>, LinkError> {
+        let Some(stream) = self.streams.get_mut(&context) else { return Err(closed()) };
+        if let Some(piece) = stream.order.fetch() {
+            return Ok(Some(piece));
+        }
+        if stream.order.is_over() {
+            return Err(closed());
+        }
+        self.error.clone().map_or(Ok(None), Err)
+    }
+
+    /// A piece was used up.
+    pub(super) fn release(&mut self, rails: &mut Rails, context: u64, place: Place, len: usize) {
+        if let Some(stream) = self.streams.get_mut(&context) {
+            stream.order.take(len);
+            if stream.order.untold() >= WINDOW / 4 {
+                self.side.say(&Word::Taken { context, taken: stream.order.taken() });
+                stream.order.told();
+            }
+        }
+        self.free(rails, place);
+    }
+
+    fn free(&mut self, rails: &mut Rails, place: Place) {
+        let Place::Slot { wire, lane, slot, .. } = place else { return };
+        if let Some(w) = self.wires.get_mut(wire) {
+            w.lanes[lane].held -= 1;
+        }
+        self.give(rails, wire, lane, slot);
+    }
+
+    fn give(&mut self, rails: &mut Rails, wire: usize, lane: usize, slot: usize) {
+        let Some(w) = self.wires.get_mut(wire) else { return };
+        if let Err(words) = w.give(rails, lane, slot) {
+            return self.fail_both(format!("cannot be heard: {words}"));
+        }
+        let due = |l: &Lane| l.inn.untold() >= (l.slots as u64 / 4).max(1);
+        if w.lanes.iter().any(due) {
+            let given = [w.lanes[SMALL].inn.given(), w.lanes[BULK].inn.given()];
+            w.lanes.iter_mut().for_each(|l| l.inn.told());
+            self.side.say(&Word::Given { wire: w.id, given });
+        }
+    }
+
+    /// A device has done something for a lane of this edge.
+    pub(super) fn completed(&mut self, rails: &mut Rails, wire: usize, lane: usize, done: Completion) {
+        let Some(w) = self.wires.get_mut(wire) else { return };
+        let receive = done.id & RECEIVE != 0;
+        if done.status != 0 {
+            // What follows the first is only flushed.
+            if self.error.is_none() {
+                let words = rails.device(w.rail).map_or_else(String::new, |d| d.status(done.status));
+                let what = if receive { "a receive" } else { "a send" };
+                if !w.up {
+                    // It was only tried.
+                    w.trouble.get_or_insert_with(|| format!("{}: {what} ended with {words}", w.name));
+                    return;
+                }
+                let name = w.name.clone();
+                self.fail_both(format!("is cut off: {what} on the RDMA wire {name} ended with {words}"));
+            }
+            return;
+        }
+        if !receive {
+            w.lanes[lane].out.completed();
+            return self.streams.values().for_each(|s| s.wake(SEND));
+        }
+        let slot = (done.id & !RECEIVE) as usize;
+        if let Err(words) = self.arrived(rails, wire, lane, slot, done.bytes) {
+            self.fail_both(words);
+        }
+    }
+
+    fn arrived(
+        &mut self,
+        rails: &mut Rails,
+        wire: usize,
+        lane: usize,
+        slot: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
+        let epoch = self.epoch;
+        let w = self.wires.get_mut(wire).ok_or("has no such wire")?;
+        let over = |name: &str| format!("over the RDMA wire {name}");
+        let l = &mut w.lanes[lane];
+        if slot >= l.slots || bytes > l.bytes {
+            return Err(format!("sent what fits no slot {}", over(&w.name)));
+        }
+        let at = l.receive_at(slot);
+        let slab = rails.device(w.rail).ok_or("is cut off: the device is closed")?.slab().clone();
+        // SAFETY: the receive in this slot has completed and none is posted again before the slot is given back; both happen under
+        // the hub's lock, by this thread.
+        let found = Header::decode(unsafe { slab.bytes(at, bytes) }, epoch);
+        let header = found.map_err(|damage| match damage {
+            Damage::Sum => {
+                format!("sent a frame that was damaged on its way {}: its checksum is wrong", over(&w.name))
+            }
+            Damage::Foreign => format!("sent what is no frame of Comity {}", over(&w.name)),
+            Damage::Stale => format!("sent a frame of an earlier connection {}", over(&w.name)),
+        })?;
+        l.inn.arrived(header.number).map_err(|gap| {
+            let (name, due, came) = (over(&w.name), gap.due, header.number);
+            match came > due {
+                true => format!("lost a frame {name}: number {came} came where {due} was due"),
+                false => format!("sent a frame twice {name}: number {came} came where {due} was due"),
+            }
+        })?;
+        let mut room = false;
+        for (l, given) in w.lanes.iter_mut().zip(header.given) {
+            let news = l.out.credit(given);
+            room |= news.map_err(|_| format!("gave back more slots than it had {}", over(&w.name)))?;
+        }
+        if room {
+            self.streams.values().for_each(|s| s.wake(SEND));
+        }
+        if header.context == HELLO {
+            w.lanes[lane].heard = true;
+            self.give(rails, wire, lane, slot);
+            return Ok(());
+        }
+        let l = &mut w.lanes[lane];
+        // A group that does not take its bytes must not keep the slots from the others.
+        let crowded = (l.held + 1) * 4 > l.slots * 3;
+        let len = header.len as usize;
+        let place = if crowded {
+            // SAFETY: as above; the length was checked with the sum.
+            Place::Heap(unsafe { slab.bytes(at + HEADER, len) }.to_vec())
+        } else {
+            l.held += 1;
+            Place::Slot { wire, lane, slot, at: at + HEADER, slab }
+        };
+        let stream = self.streams.entry(header.context).or_insert_with(Stream::new);
+        let gone = stream.gone;
+        let fits = |_| format!("sent bytes twice, or more than it may {}", over(&self.wires[wire].name));
+        let (allowed, news) =
+            (header.taken, stream.order.arrive(header.at, place, len, WINDOW).map_err(fits)?);
+        stream.allow(allowed)?;
+        if news {
+            stream.wake(RECV);
+        }
+        if crowded {
+            self.give(rails, wire, lane, slot);
+        }
+        if gone {
+            self.discard(rails, header.context);
+        }
+        Ok(())
+    }
+
+    /// Read what the peer says beside the wires.
+    pub(super) fn listen(&mut self) {
+        self.side.flush();
+        self.side.fill();
+        loop {
+            match self.side.next() {
+                Ok(Some(word)) => {
+                    if let Err(words) = self.hear(word) {
+                        return self.fail(words);
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => return self.fail("broke the protocol beside its RDMA wires".into()),
+            }
+        }
+        if let Some(over) = self.side.over().map(str::to_owned) {
+            self.settled = true;
+            self.fail(over);
+        }
+    }
+
+    fn hear(&mut self, word: Word) -> Result<(), String> {
+        let excess = || "gave back more slots than it had".to_owned();
+        match word {
+            Word::Given { wire, given } => {
+                let Some(w) = self.wires.iter_mut().find(|w| w.id == wire) else { return Ok(()) };
+                for (l, given) in w.lanes.iter_mut().zip(given) {
+                    l.out.credit(given).map_err(|_| excess())?;
+                }
+                self.streams.values().for_each(|s| s.wake(SEND));
+            }
+            Word::Taken { context, taken } => {
+                if let Some(stream) = self.streams.get_mut(&context) {
+                    stream.allow(taken)?;
+                }
+            }
+            Word::End { context, total } => {
+                let stream = self.streams.entry(context).or_insert_with(Stream::new);
+                stream.order.end(total).map_err(|_| "ended a stream before its last byte".to_owned())?;
+                stream.wake(BOTH);
+                self.forget(context);
+            }
+            Word::Sent { wire, count } => {
+                if let Some(w) = self.wires.iter_mut().find(|w| w.id == wire) {
+                    w.claimed = Some((count, Instant::now()));
+                }
+            }
+            Word::Bye => self.bye = true,
+            Word::All => self.settled = true,
+            Word::Failed(words) => return Err(format!("reported that this rank {words}")),
+            word @ (Word::Offer { .. } | Word::Made(_) | Word::Ready(_) | Word::Heard(_)) => {
+                // A handshake has fewer.
+                if self.inbox.len() < 64 {
+                    self.inbox.push_back(word);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tell the peer that this end goes, and what it must have got.
+    pub(super) fn part(&mut self) {
+        for w in &self.wires {
+            self.side.say(&Word::Sent { wire: w.id, count: w.sent() });
+        }
+        self.side.say(&Word::Bye);
+    }
+
+    /// What nobody waits for: receives that had no room, word of the last frames of a burst, and whether those of the peer came.
+    pub(super) fn tick(&mut self, rails: &mut Rails, now: Instant, slow: bool) {
+        for i in 0..self.wires.len() {
+            for kind in [SMALL, BULK] {
+                if let Some(slot) = self.wires[i].lanes[kind].unposted.pop() {
+                    self.give(rails, i, kind, slot);
+                }
+            }
+            let w = &mut self.wires[i];
+            if w.is_complete() {
+                w.claimed = None;
+            }
+            // Where nothing is acknowledged a loss at the end of a burst shows in nothing else.
+            let lost = w.claimed.filter(|(_, since)| w.service == Service::Unreliable && now > *since + LOSS);
+            if let Some((claimed, _)) = lost {
+                let came: u64 = w.lanes.iter().map(|l| l.inn.count()).sum();
+                let sent: u64 = claimed.iter().sum();
+                let words = format!(
+                    "lost frames over the RDMA wire {}: {came} of {sent} came, and no other within {LOSS:?}",
+                    w.name
+                );
+                return self.fail_both(words);
+            }
+            if slow {
+                let sent = w.sent();
+                if sent == w.looked && sent != w.told && w.service == Service::Unreliable {
+                    w.told = sent;
+                    self.side.say(&Word::Sent { wire: w.id, count: sent });
+                }
+                w.looked = sent;
+            }
+        }
+        if self.bye && self.wires.iter().all(Wire::is_complete) {
+            self.bye = false;
+            self.side.say(&Word::All);
+        }
+    }
+
+    /// Whether everything that was sent has left.
+    pub(super) fn is_done(&self) -> bool {
+        let lanes = || self.wires.iter().flat_map(|w| &w.lanes);
+        self.error.is_some() || self.settled && lanes().all(|l| l.out.is_done())
+    }
+}
+
+impl Stream {
+    /// The peer has taken so many bytes in all.
+    fn allow(&mut self, taken: u64) -> Result<(), String> {
+        if taken > self.put {
+            return Err("took more bytes than were sent".into());
+        }
+        if taken + WINDOW > self.allowed {
+            self.allowed = taken + WINDOW;
+            self.wake(SEND);
+        }
+        Ok(())
+    }
+}
+
+fn closed() -> LinkError {
+    LinkError("closed its connection".into())
+}

@@ -1,0 +1,247 @@
+//! Links over RDMA: sends and receives of verbs, with flow control, order and checks of their own.
+//!
+//! ```text
+//!   group A   group B        streams: order and a window each
+//!       \     /
+//!        edge                all that two processes have between them
+//!       /    \
+//!    wire    wire            one per cable: a lane of 4 KiB slots, a lane of 128 KiB slots
+//!      |       |
+//!    rail    rail            devices: one context, slab and completion queue for the process
+//! ```
+//!
+//! An edge is made once, beside an authenticated TCP connection of the pair; a group that is split off gets a stream over it and
+//! no queue pair. Nothing that a provider leaves to chance is left to it: a frame is sent into a slot that the peer is known to
+//! have posted, carries its number and a CRC32C, and what is lost, repeated or damaged is an error that names the wire.
+
+mod edge;
+mod edges;
+mod flow;
+mod frame;
+mod hub;
+mod pairing;
+mod raise;
+mod side;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub(crate) use edges::{Devices, Edges};
+
+use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
+use crate::sys::{Bell, verbs::Verbs};
+use edge::Place;
+use hub::{Handle, hub, is_ours};
+use std::{collections::VecDeque, fmt, io, os::fd::BorrowedFd, sync::Arc};
+
+/// The RDMA devices of this host, each with its address or why it cannot be used.
+///
+/// # Errors
+/// The names of the library that were tried, in words.
+#[doc(hidden)]
+#[allow(clippy::type_complexity)]
+pub fn rdma_devices() -> Result<Vec<(String, Result<String, String>)>, String> {
+    Ok(Verbs::find()?.survey())
+}
+
+/// Bytes to move before looking elsewhere.
+const CHUNK: usize = 128 << 10;
+/// Looks in vain between two looks at the connection beside the wires.
+const LOOKS: u32 = 64;
+
+/// One group's bytes over an edge. See the [contract](super).
+pub(crate) struct VerbsLink {
+    edge: Arc<Handle>,
+    context: u64,
+    bell: Arc<Bell>,
+    /// What came and was not consumed yet, in order.
+    mine: VecDeque<(Place, usize)>,
+    /// How much of the first of those was consumed.
+    at: usize,
+    /// Where bytes of several frames are put together.
+    joint: [u8; SMALL_WANT],
+    looks: u32,
+}
+
+impl fmt::Debug for VerbsLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VerbsLink")
+            .field("edge", &self.edge.id)
+            .field("context", &self.context)
+            .finish_non_exhaustive()
+    }
+}
+
+impl VerbsLink {
+    fn new(edge: Arc<Handle>, context: u64) -> io::Result<Self> {
+        let bell = Arc::new(Bell::new()?);
+        if !hub().edges.get_mut(&edge.id).is_some_and(|e| e.open(context, bell.clone())) {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the group is open already"));
+        }
+        let (mine, joint) = (VecDeque::new(), [0; SMALL_WANT]);
+        Ok(Self { edge, context, bell, mine, at: 0, joint, looks: 0 })
+    }
+
+    fn bytes_of(place: &Place, len: usize) -> &[u8] {
+        match place {
+            // SAFETY: the slot is this link's until it gives it back, and nothing is posted there before that.
+            Place::Slot { at, slab, .. } => unsafe { slab.bytes(*at, len) },
+            Place::Heap(bytes) => bytes,
+        }
+    }
+
+    fn ready(&self) -> usize {
+        self.mine.iter().map(|(_, len)| len).sum::<usize>() - self.at
+    }
+
+    /// Fetch until about `want` bytes are at hand.
+    fn gather(&mut self, want: usize) -> Result<(), LinkError> {
+        let mut ready = self.ready();
+        if ready >= want {
+            return Ok(());
+        }
+        let mut guard = hub();
+        let hub = &mut *guard;
+        if self.looks.is_multiple_of(LOOKS) {
+            hub.pump(self.edge.id);
+        } else {
+            hub.poll();
+        }
+        self.looks = self.looks.wrapping_add(1);
+        let Some(edge) = hub.edges.get_mut(&self.edge.id) else {
+            return Err(LinkError("is not connected any more".into()));
+        };
+        while ready < want {
+            match edge.fetch(self.context) {
+                Ok(Some((place, len))) => {
+                    ready += len;
+                    self.looks = 1;
+                    self.mine.push_back((place, len));
+                }
+                Ok(None) => break,
+                Err(_) if ready > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Link for VerbsLink {
+    fn kind(&self) -> LinkKind {
+        LinkKind::Rdma
+    }
+
+    fn chunk(&self) -> usize {
+        CHUNK
+    }
+
+    fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+        let mut guard = hub();
+        let hub = &mut *guard;
+        for last in [false, true] {
+            let Some(edge) = hub.edges.get_mut(&self.edge.id) else {
+                return Err(LinkError("is not connected any more".into()));
+            };
+            let n = edge.put(&mut hub.rails, self.context, head, body)?;
+            if n > 0 || last || head.len() + body.len() == 0 {
+                return Ok(n);
+            }
+            // Slots may have completed, and credits come.
+            hub.pump(self.edge.id);
+        }
+        Ok(0)
+    }
+
+    fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
+        let least = want.clamp(1, SMALL_WANT);
+        self.gather(least)?;
+        let Some((place, len)) = self.mine.front() else { return Ok(&[]) };
+        let whole = len - self.at;
+        if whole >= least || self.mine.len() == 1 {
+            return Ok(&Self::bytes_of(place, *len)[self.at..]);
+        }
+        let (mut n, mut skip) = (0, self.at);
+        for (place, len) in &self.mine {
+            let part = &Self::bytes_of(place, *len)[skip..];
+            let m = part.len().min(least - n);
+            self.joint[n..n + m].copy_from_slice(&part[..m]);
+            (n, skip) = (n + m, 0);
+        }
+        Ok(&self.joint[..n])
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.at += n;
+        if self.mine.front().is_none_or(|(_, len)| self.at < *len) {
+            return;
+        }
+        let mut guard = hub();
+        let hub = &mut *guard;
+        while let Some((_, len)) = self.mine.front()
+            && self.at >= *len
+        {
+            self.at -= *len;
+            let Some((place, len)) = self.mine.pop_front() else { return };
+            if let Some(edge) = hub.edges.get_mut(&self.edge.id) {
+                edge.release(&mut hub.rails, self.context, place, len);
+            }
+        }
+    }
+
+    fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
+        let most = dst.len().min(CHUNK);
+        let dst = &mut dst[..most];
+        if dst.is_empty() {
+            return Ok(0);
+        }
+        self.gather(dst.len())?;
+        let (mut n, mut skip) = (0, self.at);
+        for (place, len) in &self.mine {
+            let part = &Self::bytes_of(place, *len)[skip..];
+            let m = part.len().min(dst.len() - n);
+            dst[n..n + m].copy_from_slice(&part[..m]);
+            (n, skip) = (n + m, 0);
+        }
+        self.consume(n);
+        Ok(n)
+    }
+
+    fn arm(&mut self, interest: Interest) {
+        let mut hub = hub();
+        if let Some(edge) = hub.edges.get_mut(&self.edge.id) {
+            edge.arm(self.context, interest);
+        }
+        hub.expect(self.edge.id);
+        // The next look is at everything.
+        self.looks = 0;
+    }
+
+    fn disarm(&mut self) -> Result<(), LinkError> {
+        if let Some(edge) = hub().edges.get_mut(&self.edge.id) {
+            edge.arm(self.context, Interest::default());
+        }
+        self.bell.hush();
+        Ok(())
+    }
+
+    fn fds<'a>(&'a self, _: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
+        out.push((self.bell.fd(), Interest { recv: true, send: false }));
+    }
+}
+
+impl Drop for VerbsLink {
+    fn drop(&mut self) {
+        if !is_ours() {
+            // Their memory is the parent's.
+            return;
+        }
+        let mut guard = hub();
+        let hub = &mut *guard;
+        let Some(edge) = hub.edges.get_mut(&self.edge.id) else { return };
+        for (place, len) in self.mine.drain(..) {
+            edge.release(&mut hub.rails, self.context, place, len);
+        }
+        edge.close(&mut hub.rails, self.context);
+    }
+}

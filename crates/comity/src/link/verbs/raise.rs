@@ -1,0 +1,382 @@
+//! Bringing the wires of a pair up, over the pair's authenticated connection.
+//!
+//! Both ends say what they have; choose alike which devices to try; make, connect and post; greet each other over each lane; and
+//! keep the wires over which both were heard. Every failure is told to the other end, so both know the same in the end.
+
+use super::{
+    edge::Edge,
+    flow::Excess,
+    hub::{Handle, Held, Slots, hub},
+    pairing,
+    side::{MOST_WIRES, Made, Offered, Posted, Side, Word},
+};
+use crate::{
+    Result,
+    sys::verbs::{Address, Depth, End, Service},
+};
+use std::{
+    net::TcpStream,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long first frames may take: they need microseconds where the wire is good.
+const GREETING: Duration = Duration::from_secs(2);
+/// Between two looks at what no descriptor tells.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// What this end brings.
+#[derive(Debug)]
+pub(super) struct Ours {
+    /// The devices to use, in any order.
+    pub(super) held: Vec<Arc<Held>>,
+    /// Why there are none, or fewer than named.
+    pub(super) why: String,
+    pub(super) slots: Slots,
+    /// Nothing but this service.
+    pub(super) only: Option<Service>,
+    /// Of the two ends this one has the lower rank.
+    pub(super) lower: bool,
+}
+
+/// How to wait until a descriptor is readable (true) or a time has come (false); an error ends the whole.
+pub(crate) type Wait<'a> = &'a dyn Fn(BorrowedFd<'_>, Instant) -> Result<bool>;
+
+/// The edge, or why there is none; the other end knows the same.
+pub(super) type Raised = std::result::Result<Handle, String>;
+
+/// Why the whole ends.
+enum Stop {
+    /// For this process.
+    Error(crate::Error),
+    /// For this pair: the peer is gone, or the connection makes no sense.
+    Peer(String),
+}
+
+/// Bring up what two ends have between them.
+pub(super) fn raise(stream: TcpStream, ours: Ours, until: Instant, wait: Wait<'_>) -> Result<Raised> {
+    let side = match Side::new(stream) {
+        Ok(side) => side,
+        Err(e) => return Ok(Err(format!("its connection cannot be used: {e}"))),
+    };
+    let stream = side.stream().clone();
+    let id = match hub().add(Edge::new(side)) {
+        Ok(id) => id,
+        Err(e) => return Ok(Err(format!("the thread that attends RDMA devices cannot be started: {e}"))),
+    };
+    let mut handle = Handle { id, slots: ours.slots, fresh: true, _held: ours.held.clone() };
+    let mut raising = Raising { id, stream, ours, until, wait };
+    match raising.run() {
+        Ok(()) => {
+            handle.fresh = false;
+            Ok(Ok(handle))
+        }
+        Err(Stop::Peer(why)) => Ok(Err(why)),
+        Err(Stop::Error(e)) => Err(e),
+    }
+}
+
+struct Raising<'a> {
+    id: u64,
+    stream: Arc<TcpStream>,
+    ours: Ours,
+    until: Instant,
+    wait: Wait<'a>,
+}
+
+/// A wire that is tried.
+struct Try {
+    /// This end's device.
+    held: Arc<Held>,
+    /// The other's.
+    theirs: Offered,
+    service: std::result::Result<Service, String>,
+    /// Its number among those tried.
+    id: u8,
+    /// Its place in the edge, once made.
+    place: Option<usize>,
+}
+
+impl Raising<'_> {
+    fn run(&mut self) -> std::result::Result<(), Stop> {
+        let (offer, epoch) = self.offer()?;
+        self.say(&offer);
+        let Word::Offer { epoch: theirs, slots, devices, why } = self.hear()? else {
+            return Err(self.confused());
+        };
+        if slots != self.sizes() {
+            return Err(Stop::Peer("its slots have other sizes".into()));
+        }
+        if let Some(edge) = hub().edges.get_mut(&self.id) {
+            edge.epoch = epoch ^ theirs;
+        }
+        if self.ours.held.is_empty() || devices.is_empty() {
+            let mine = if self.ours.held.is_empty() { self.ours.why.as_str() } else { "" };
+            let words = [(mine, "here"), (why.as_str(), "there")];
+            let words: Vec<_> =
+                words.iter().filter(|(w, _)| !w.is_empty()).map(|(w, at)| format!("{at}: {w}")).collect();
+            return Err(Stop::Peer(words.join("; ")));
+        }
+        let mut reasons = Vec::new();
+        let (mut made, mut tried) = (Vec::new(), Vec::new());
+        loop {
+            let here: Vec<Address> = self.ours.held.iter().map(|h| h.at).collect();
+            let there: Vec<Address> = devices.iter().map(|d| d.at).collect();
+            let lower = self.ours.lower;
+            let next = match lower {
+                true => pairing::round(&here, &there, &made, &tried),
+                false => pairing::round(&there, &here, &made, &tried),
+            };
+            if next.is_empty() {
+                break;
+            }
+            let tries: Vec<Try> = next
+                .iter()
+                .take(MOST_WIRES)
+                .zip(tried.len()..)
+                .map(|(&(a, b), id)| {
+                    let (mine, other) = if lower { (a, b) } else { (b, a) };
+                    let (held, theirs) = (self.ours.held[mine].clone(), devices[other].clone());
+                    let service = self.service(&held, &theirs);
+                    Try { held, theirs, service, id: id as u8, place: None }
+                })
+                .collect();
+            tried.extend(next.iter().copied());
+            for (pair, out) in next.iter().zip(self.round(tries)?) {
+                match out {
+                    Ok(()) => made.push(*pair),
+                    Err(why) => {
+                        tracing::debug!(why, "an RDMA wire that was tried did not come up");
+                        reasons.push(why);
+                    }
+                }
+            }
+        }
+        reasons.dedup();
+        if made.is_empty() { Err(Stop::Peer(reasons.join("; "))) } else { Ok(()) }
+    }
+
+    fn sizes(&self) -> [u32; 4] {
+        let [small, bulk] = self.ours.slots.lanes;
+        [small.slots, small.bytes, bulk.slots, bulk.bytes].map(|n| n as u32)
+    }
+
+    fn offer(&self) -> std::result::Result<(Word, u64), Stop> {
+        let devices = self.ours.held.iter().take(MOST_WIRES).map(|h| Offered {
+            name: h.name.clone(),
+            at: h.at,
+            reliable: h.abilities.reliable && self.ours.only != Some(Service::Unreliable),
+            unreliable: h.abilities.unreliable && self.ours.only != Some(Service::Reliable),
+            equal_frames: h.abilities.equal_frames,
+        });
+        let epoch = random()?;
+        let word = Word::Offer {
+            epoch,
+            slots: self.sizes(),
+            devices: devices.collect(),
+            why: self.ours.why.clone(),
+        };
+        Ok((word, epoch))
+    }
+
+    /// The service that both ends of a wire have; reliable where it can be.
+    fn service(&self, held: &Held, theirs: &Offered) -> std::result::Result<Service, String> {
+        let allowed = |s| self.ours.only.is_none_or(|o| o == s);
+        if held.abilities.reliable && theirs.reliable && allowed(Service::Reliable) {
+            Ok(Service::Reliable)
+        } else if held.abilities.unreliable && theirs.unreliable && allowed(Service::Unreliable) {
+            Ok(Service::Unreliable)
+        } else {
+            Err(format!("{} here and {} there have no service in common (RC or UC)", held.name, theirs.name))
+        }
+    }
+
+    /// Try wires, each between two devices; what became of each.
+    fn round(&self, mut tries: Vec<Try>) -> std::result::Result<Vec<std::result::Result<(), String>>, Stop> {
+        let made: Vec<Made> =
+            tries.iter_mut().map(|t| self.make(t)).collect::<std::result::Result<_, _>>()?;
+        self.say(&Word::Made(made.clone()));
+        let Word::Made(theirs) = self.hear()? else { return Err(self.confused()) };
+        let posted: Vec<Posted> = tries
+            .iter()
+            .enumerate()
+            .map(|(i, t)| {
+                let mine = made[i].as_ref().map_err(|why| format!("here: {why}"))?;
+                let other = theirs.get(i).ok_or("it tries fewer wires")?.as_ref();
+                let other = other.map_err(|why| format!("there: {why}"))?;
+                self.connect(t, mine, other).map_err(|why| format!("here: {why}"))
+            })
+            .collect();
+        self.say(&Word::Ready(posted.clone()));
+        let Word::Ready(theirs) = self.hear()? else { return Err(self.confused()) };
+        let mut out: Vec<std::result::Result<(), String>> = posted
+            .into_iter()
+            .enumerate()
+            .map(|(i, mine)| {
+                mine?;
+                let other = theirs.get(i).ok_or("it tries fewer wires")?.clone();
+                self.greet(&tries[i], other.map_err(|why| format!("there: {why}"))?)
+            })
+            .collect();
+        let heard = self.await_greetings(&tries, &mut out)?;
+        self.say(&Word::Heard(heard.clone()));
+        let Word::Heard(theirs) = self.hear()? else { return Err(self.confused()) };
+        for (i, out) in out.iter_mut().enumerate() {
+            let other = theirs.get(i).cloned().unwrap_or_else(|| Err("it tries fewer wires".into()));
+            if out.is_ok() {
+                *out = heard[i].clone().and_then(|()| other.map_err(|why| format!("there: {why}")));
+            }
+            let mut hub = hub();
+            match (tries[i].place, &out) {
+                (Some(place), Ok(())) => {
+                    if let Some(edge) = hub.edges.get_mut(&self.id) {
+                        edge.raised(place);
+                    }
+                }
+                (Some(place), Err(_)) => hub.unmake(self.id, place, &self.ours.slots),
+                (None, _) => {}
+            }
+        }
+        Ok(out)
+    }
+
+    fn make(&self, t: &mut Try) -> std::result::Result<Made, Stop> {
+        let service = match &t.service {
+            Ok(service) => *service,
+            Err(why) => return Ok(Err(why.clone())),
+        };
+        let firsts = [random()? as u32 & 0xff_ffff, random()? as u32 & 0xff_ffff];
+        let equal = t.held.abilities.equal_frames || t.theirs.equal_frames;
+        let there = format!("{} ({})", t.theirs.at, t.theirs.name);
+        let mut hub = hub();
+        let place = match hub.make(self.id, &t.held, service, &self.ours.slots, (t.id, equal, there)) {
+            Ok(place) => place,
+            Err(why) => return Ok(Err(why)),
+        };
+        t.place = Some(place);
+        let wire = hub.edges.get(&self.id).and_then(|e| e.wires.get(place));
+        let ends = |w: &super::wire::Wire| {
+            [0, 1].map(|k| End { number: w.lanes[k].queue, first: firsts[k], at: t.held.at })
+        };
+        Ok(wire.map(ends).ok_or_else(|| "the edge is gone".to_owned()))
+    }
+
+    fn connect(&self, t: &Try, mine: &[End; 2], theirs: &[End; 2]) -> Posted {
+        let (Some(place), Ok(service)) = (t.place, &t.service) else { return Err("it was not made".into()) };
+        let mut hub = hub();
+        for (mine, theirs) in mine.iter().zip(theirs) {
+            let device = hub.rails.device(t.held.rail).ok_or("the device is closed")?;
+            device.connect(mine.number, *service, mine.first, theirs).map_err(|t| t.to_string())?;
+        }
+        let hub = &mut *hub;
+        let wire =
+            hub.edges.get_mut(&self.id).and_then(|e| e.wires.get_mut(place)).ok_or("the edge is gone")?;
+        wire.post_all(&mut hub.rails)
+    }
+
+    /// The other end has posted: send it the first frames.
+    fn greet(&self, t: &Try, posted: [u32; 2]) -> std::result::Result<(), String> {
+        let hub = &mut *hub();
+        let edge = hub.edges.get_mut(&self.id).ok_or("the edge is gone")?;
+        let most = self.ours.slots.lanes;
+        if posted.iter().zip(most).any(|(p, Depth { slots, .. })| *p as usize > slots || *p == 0) {
+            return Err(format!("{}: {:?}", t.theirs.name, Excess));
+        }
+        let epoch = edge.epoch;
+        let wire = t.place.and_then(|p| edge.wires.get_mut(p)).ok_or("it was not made")?;
+        wire.posted(posted);
+        wire.greet(&mut hub.rails, epoch)
+    }
+
+    /// Wait until the other end was heard on every wire that may still come up, or for long enough.
+    fn await_greetings(
+        &self,
+        tries: &[Try],
+        out: &mut [std::result::Result<(), String>],
+    ) -> std::result::Result<Vec<std::result::Result<(), String>>, Stop> {
+        let until = (Instant::now() + GREETING).min(self.until);
+        loop {
+            let mut hub = hub();
+            hub.pump(self.id);
+            let Some(edge) = hub.edges.get(&self.id) else {
+                return Err(Stop::Peer("the edge is gone".into()));
+            };
+            let wire = |t: &Try| t.place.and_then(|p| edge.wires.get(p));
+            let is_heard = |t: &Try| wire(t).is_some_and(|w| w.is_heard());
+            let trouble = |t: &Try| wire(t).and_then(|w| w.trouble.clone());
+            let failed = edge.error().map(|e| e.0.clone());
+            let late = Instant::now() >= until;
+            let waits =
+                tries.iter().zip(out.iter()).any(|(t, o)| o.is_ok() && !is_heard(t) && trouble(t).is_none());
+            if !waits || late || failed.is_some() {
+                let words = |t: &Try| match trouble(t)
+                    .or_else(|| failed.clone().map(|why| format!("the other end {why}")))
+                {
+                    Some(why) => why,
+                    None => format!(
+                        "nothing came from {} ({}) to {} ({}) within {GREETING:?}; are they on one cable or switch?",
+                        t.theirs.name, t.theirs.at, t.held.name, t.held.at
+                    ),
+                };
+                return Ok(tries
+                    .iter()
+                    .zip(out)
+                    .map(|(t, o)| {
+                        o.clone().and_then(|()| match is_heard(t) && trouble(t).is_none() {
+                            true => Ok(()),
+                            false => Err(words(t)),
+                        })
+                    })
+                    .collect());
+            }
+            drop(hub);
+            self.nap(Instant::now() + LOOK)?;
+        }
+    }
+
+    fn say(&self, word: &Word) {
+        if let Some(edge) = hub().edges.get_mut(&self.id) {
+            edge.side.say(word);
+        }
+    }
+
+    /// The next word of the other end.
+    fn hear(&self) -> std::result::Result<Word, Stop> {
+        loop {
+            {
+                let mut hub = hub();
+                let Some(edge) = hub.edges.get_mut(&self.id) else {
+                    return Err(Stop::Peer("the edge is gone".into()));
+                };
+                edge.listen();
+                if let Some(word) = edge.inbox.pop_front() {
+                    return Ok(word);
+                }
+                if let Some(e) = edge.error() {
+                    return Err(Stop::Peer(format!("the other end {}", e.0)));
+                }
+            }
+            let now = Instant::now();
+            if now >= self.until {
+                return Err(Stop::Peer("the other end does not answer".into()));
+            }
+            // The hub's thread may have read it first.
+            self.nap(now + 10 * LOOK)?;
+        }
+    }
+
+    fn nap(&self, until: Instant) -> std::result::Result<(), Stop> {
+        (self.wait)(self.stream.as_fd(), until.min(self.until)).map(drop).map_err(Stop::Error)
+    }
+
+    fn confused(&self) -> Stop {
+        Stop::Peer("the other end speaks out of turn".into())
+    }
+}
+
+fn random() -> std::result::Result<u64, Stop> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|e| Stop::Error(crate::Error::os("drawing a number", e)))?;
+    Ok(u64::from_ne_bytes(bytes))
+}

@@ -1,0 +1,195 @@
+//! One cable, or one path through a switch: queue pairs, their slots, and what is under way in them.
+
+use super::{
+    flow::{In, Out},
+    frame::{HEADER, HELLO, Header},
+    hub::Rails,
+};
+use crate::sys::verbs::Service;
+use std::time::Instant;
+
+/// Marks the completion of a receive; the slot is in the lower half.
+pub(super) const RECEIVE: u64 = 1 << 63;
+
+/// The lane of short frames, and that of long ones.
+pub(super) const LANES: usize = 2;
+pub(super) const SMALL: usize = 0;
+pub(super) const BULK: usize = 1;
+
+/// One queue pair and its slots.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) queue: u32,
+    /// Where its slots begin in the slab: those to send from, then those to receive in.
+    pub(super) at: usize,
+    pub(super) slots: usize,
+    pub(super) bytes: usize,
+    pub(super) out: Out,
+    pub(super) inn: In,
+    /// Receives that the queue had no room for.
+    pub(super) unposted: Vec<usize>,
+    /// Slots that hold bytes which nobody has taken.
+    pub(super) held: usize,
+    pub(super) heard: bool,
+}
+
+impl Lane {
+    pub(super) fn new(queue: u32, at: usize, slots: usize, bytes: usize) -> Self {
+        let (out, inn) = (Out::new(slots, 0), In::default());
+        Self { queue, at, slots, bytes, out, inn, unposted: Vec::new(), held: 0, heard: false }
+    }
+
+    pub(super) fn send_at(&self, slot: usize) -> usize {
+        self.at + slot * self.bytes
+    }
+
+    pub(super) fn receive_at(&self, slot: usize) -> usize {
+        self.at + (self.slots + slot) * self.bytes
+    }
+}
+
+/// One cable, or one path through a switch: a lane of each kind.
+#[derive(Debug)]
+pub(super) struct Wire {
+    /// The same on both ends: how many were tried before it.
+    pub(super) id: u8,
+    pub(super) rail: usize,
+    /// What it holds of the rail's slab.
+    pub(super) region: (usize, usize),
+    pub(super) lanes: [Lane; LANES],
+    pub(super) service: Service,
+    /// As errors name it: the device and address here, the address there.
+    pub(super) name: String,
+    pub(super) equal_frames: bool,
+    /// Both ends have heard the other's first frames.
+    pub(super) up: bool,
+    /// Why it will not come up.
+    pub(super) trouble: Option<String>,
+    /// What the peer was told of frames sent, and what it was at the last look.
+    pub(super) told: [u64; LANES],
+    pub(super) looked: [u64; LANES],
+    /// What the peer says that it has sent, and since when that is missing.
+    pub(super) claimed: Option<([u64; LANES], Instant)>,
+}
+
+impl Wire {
+    pub(super) fn new(
+        id: u8,
+        rail: usize,
+        region: (usize, usize),
+        lanes: [Lane; LANES],
+        service: Service,
+        equal_frames: bool,
+        name: String,
+    ) -> Self {
+        let (told, looked) = ([0; LANES], [0; LANES]);
+        let (up, trouble, claimed) = (false, None, None);
+        Self { id, rail, region, lanes, service, name, equal_frames, up, trouble, told, looked, claimed }
+    }
+
+    /// Post every receive; how many the queues took.
+    pub(super) fn post_all(&mut self, rails: &mut Rails) -> Result<[u32; LANES], String> {
+        let mut counts = [0; LANES];
+        for (kind, count) in counts.iter_mut().enumerate() {
+            for slot in 0..self.lanes[kind].slots {
+                if !self.post(rails, kind, slot)? {
+                    break;
+                }
+                *count += 1;
+            }
+            if *count == 0 {
+                return Err(format!("{}: no receive could be posted", self.name));
+            }
+        }
+        Ok(counts)
+    }
+
+    /// The peer has posted so many at first.
+    pub(super) fn posted(&mut self, counts: [u32; LANES]) {
+        for (lane, count) in self.lanes.iter_mut().zip(counts) {
+            lane.out = Out::new(lane.slots, count as usize);
+        }
+    }
+
+    pub(super) fn post(&mut self, rails: &mut Rails, kind: usize, slot: usize) -> Result<bool, String> {
+        let lane = &self.lanes[kind];
+        let (at, id) = (lane.receive_at(slot), RECEIVE | slot as u64);
+        let device = rails.device(self.rail).ok_or("the device is closed")?;
+        device.receive(lane.queue, id, at, lane.bytes).map_err(|t| t.to_string())
+    }
+
+    /// Let a slot receive again.
+    pub(super) fn give(&mut self, rails: &mut Rails, kind: usize, slot: usize) -> Result<(), String> {
+        self.lanes[kind].unposted.push(slot);
+        while let Some(&slot) = self.lanes[kind].unposted.last() {
+            // A queue that is full takes it later.
+            if !self.post(rails, kind, slot)? {
+                break;
+            }
+            let lane = &mut self.lanes[kind];
+            lane.unposted.pop();
+            lane.inn.give();
+        }
+        Ok(())
+    }
+
+    /// Send one frame, if a slot and a credit are there.
+    pub(super) fn send(
+        &mut self,
+        rails: &mut Rails,
+        kind: usize,
+        header: Header,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<bool, String> {
+        let given = [self.lanes[SMALL].inn.given(), self.lanes[BULK].inn.given()];
+        let lane = &mut self.lanes[kind];
+        if lane.out.room() == 0 {
+            return Ok(false);
+        }
+        let (slot, number) = lane.out.next();
+        let at = lane.send_at(slot);
+        let header = Header { number, given, ..header };
+        let device = rails.device(self.rail).ok_or("the device is closed")?;
+        let slab = device.slab();
+        // SAFETY: the slot's last send has completed, or `room` would not have counted it; only this thread, under the hub's lock,
+        // writes to slots that are not posted.
+        unsafe {
+            slab.write(at, &header.encode(head, body));
+            slab.write(at + HEADER, head);
+            slab.write(at + HEADER + head.len(), body);
+        }
+        let whole = self.equal_frames && kind == BULK;
+        let len = if whole { lane.bytes } else { HEADER + head.len() + body.len() };
+        if !device.send(lane.queue, number, at, len).map_err(|t| t.to_string())? {
+            return Ok(false);
+        }
+        lane.out.sent();
+        self.lanes.iter_mut().for_each(|l| l.inn.told());
+        Ok(true)
+    }
+
+    /// Send the frame that proves a lane.
+    pub(super) fn greet(&mut self, rails: &mut Rails, epoch: u64) -> Result<(), String> {
+        for kind in [SMALL, BULK] {
+            let header = Header { epoch, context: HELLO, at: 0, number: 0, taken: 0, given: [0; 2], len: 0 };
+            if !self.send(rails, kind, header, &[], &[])? {
+                return Err(format!("{}: no room for the first frame", self.name));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_heard(&self) -> bool {
+        self.lanes.iter().all(|l| l.heard)
+    }
+
+    /// Whether the peer's claim is met.
+    pub(super) fn is_complete(&self) -> bool {
+        self.claimed.is_none_or(|(counts, _)| self.lanes.iter().zip(counts).all(|(l, c)| l.inn.count() >= c))
+    }
+
+    pub(super) fn sent(&self) -> [u64; LANES] {
+        [self.lanes[SMALL].out.count(), self.lanes[BULK].out.count()]
+    }
+}

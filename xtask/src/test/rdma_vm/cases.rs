@@ -1,0 +1,163 @@
+//! What runs in the guest: rdma-core's own programs, then Comity over RC and UC.
+
+use super::{Case, Expected};
+
+const CABLE: &str = "cable left 10.0.1.1 11 right 10.0.1.2 12\n";
+
+pub(super) fn all() -> Vec<Case> {
+    let mut cases = programs();
+    cases.extend(switched());
+    cases.extend(cabled());
+    cases.extend(broken());
+    cases
+}
+
+fn case(name: &str, script: String, limit: u64, expected: Expected) -> Case {
+    Case { name: name.into(), script, limit, expected }
+}
+
+/// Packets of both ends of the cable are lost.
+fn lossy(share: &str) -> String {
+    ["left", "right"].map(|end| format!("tc qdisc add dev {end} root netem loss {share}\n")).concat()
+}
+
+/// rdma-core's own programs, which show that the devices and cables of this guest are sound.
+fn programs() -> Vec<Case> {
+    let exchange = |kind: &str| {
+        format!(
+            "timeout 60 /programs/ibv_{kind}_pingpong -d rdma_left -g 1 -n 200 -c > /tmp/{kind} &\nsleep 1\n\
+             timeout 60 /programs/ibv_{kind}_pingpong -d rdma_right -g 1 -n 200 -c 127.0.0.1 || exit 1\nwait\ncat /tmp/{kind}\n"
+        )
+    };
+    vec![
+        case(
+            "the devices of a cable",
+            format!("{CABLE}ibv_devices\nibv_devinfo -v"),
+            30,
+            Expected::Words(&["rdma_left", "rdma_right", "PORT_ACTIVE (4)", "::ffff:10.0.1.2"]),
+        ),
+        case(
+            "every case that the software device is tested with",
+            format!("{CABLE}conform rdma_left rdma_right"),
+            60,
+            Expected::Conformance,
+        ),
+        case("ibv_rc_pingpong", format!("{CABLE}{}", exchange("rc")), 60, Expected::Words(&["200 iters in"])),
+        case("ibv_uc_pingpong", format!("{CABLE}{}", exchange("uc")), 60, Expected::Words(&["200 iters in"])),
+        case(
+            "ibv_rc_pingpong with 1 % of the packets lost",
+            format!("{CABLE}{}{}tc -s qdisc show dev left", lossy("1%"), exchange("rc")),
+            90,
+            Expected::Words(&["200 iters in", "netem", "dropped"]),
+        ),
+        case(
+            "ibv_uc_pingpong with 10 % of the packets lost",
+            format!("{CABLE}{}{}", lossy("10%"), exchange("uc")),
+            8,
+            Expected::NoEnd,
+        ),
+    ]
+}
+
+/// The device matrix of a job, in the form of MLX's: what leads from one rank to another.
+fn matrix(ranks: usize, name: impl Fn(usize, usize) -> Option<String>) -> String {
+    let cell = |i, j| name(i, j).filter(|_| i != j).map_or_else(|| "null".into(), |n| format!("\"{n}\""));
+    let row = |i| format!("[{}]", (0..ranks).map(|j| cell(i, j)).collect::<Vec<_>>().join(", "));
+    format!("[{}]", (0..ranks).map(row).collect::<Vec<_>>().join(", "))
+}
+
+/// Operations that need every pair, and a few types, for the sake of time: all of them run over the software device.
+const SOME: &str = "--quick --ops all_reduce,all_to_all,send,split --dtypes bf16";
+
+fn check(ranks: usize, matrix: &str, service: &str, args: &str) -> String {
+    format!(
+        "COMITY_DEVICES='{matrix}' COMITY_RDMA={service} timeout 100 comity launch -n {ranks} -- comity check --backend jaccl {args}\n"
+    )
+}
+
+/// Every rank with one device, all on a switch.
+fn switched() -> Vec<Case> {
+    let ranks = |n: usize, service: &'static str| {
+        let devices = matrix(n, |i, _| Some(format!("rdma_p{i}")));
+        case(
+            &format!("{n} ranks over {service}"),
+            format!("switch {n}\n{}", check(n, &devices, service, SOME)),
+            110,
+            Expected::Words(&["links rdma,", "all ok"]),
+        )
+    };
+    [2, 3, 4].into_iter().flat_map(|n| ["rc", "uc"].map(|service| ranks(n, service))).collect()
+}
+
+/// Three ranks with a device for each cable, as Macs have them.
+fn cabled() -> Vec<Case> {
+    let cables = "cable ab 10.0.1.1 11 ba 10.0.1.2 12\ncable bc 10.0.2.1 21 cb 10.0.2.2 22\n";
+    let third = "cable ac 10.0.3.1 31 ca 10.0.3.2 32\n";
+    let letter = |rank| ["a", "b", "c"][rank];
+    let name = |i, j| format!("rdma_{}{}", letter(i), letter(j));
+    let mesh = matrix(3, |i, j| Some(name(i, j)));
+    // No cable between the first and the last.
+    let line = matrix(3, |i, j| (i + j != 2).then(|| name(i, j)));
+    vec![
+        case(
+            "three ranks, a device for each cable",
+            format!("{cables}{third}{}", check(3, &mesh, "uc", SOME)),
+            110,
+            Expected::Words(&["links rdma,", "all ok"]),
+        ),
+        case(
+            "a cable is missing",
+            format!("{cables}{}", check(3, &line, "rc", SOME)),
+            110,
+            Expected::Words(&["links rdma and", "all ok"]),
+        ),
+    ]
+}
+
+/// Packets that are lost, ranks that are killed.
+fn broken() -> Vec<Case> {
+    let pair = matrix(2, |i, _| Some(["rdma_left", "rdma_right"][i].into()));
+    let three = matrix(3, |i, _| Some(format!("rdma_p{i}")));
+    // It would not end for minutes: all operations, types and sizes.
+    let job = check(3, &three, "rc", "");
+    let killed = format!(
+        "switch 3
+( {} ) > /tmp/job 2>&1 &
+until grep -q 'links rdma,' /tmp/job; do sleep 1; done
+sleep 1
+kill -9 $(grep -l COMITY_RANK=1 /proc/[0-9]*/environ | cut -d / -f 3)
+for i in $(seq 10); do
+    if grep -q 'killed by signal 9' /tmp/job; then cat /tmp/job; exit 0; fi
+    sleep 1
+done
+cat /tmp/job
+exit 1",
+        job.trim_end()
+    );
+    vec![
+        case(
+            "two ranks over rc with 1 % of the packets lost",
+            format!("{CABLE}{}{}tc -s qdisc show dev left", lossy("1%"), check(2, &pair, "rc", SOME)),
+            110,
+            Expected::Words(&["links rdma,", "all ok", "dropped"]),
+        ),
+        case(
+            "a rank is killed",
+            killed,
+            90,
+            // The other ranks say whose fault it was, the launcher how it ended.
+            Expected::Words(&["comity check: rank ", "died", "killed by signal 9"]),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matrices_have_holes_where_nothing_leads() {
+        let text = matrix(3, |i, j| (i + j != 2).then(|| format!("d{i}{j}")));
+        assert_eq!(text, r#"[[null, "d01", null], ["d10", null, "d12"], [null, "d21", null]]"#);
+    }
+}
