@@ -88,6 +88,8 @@ const ROWS: &[Row] = &[
         says: "links shm and tcp",
         ..ROW
     },
+    Row { name: "RDMA in software, RC", ranks: &[2, 4], vars: || softverbs("rc"), says: "links rdma", ..ROW },
+    Row { name: "RDMA in software, UC", ranks: &[3], vars: || softverbs("uc"), says: "links rdma", ..ROW },
     Row {
         name: "Open MPI",
         ranks: &[2],
@@ -138,6 +140,21 @@ fn mpi(launcher: &str) -> Result<Vars, Lack> {
         Some(_) => Ok(vec![("COMITY_MPIRUN", launcher.into())]),
         None => Err(Lack::Missing(format!("{launcher} is not installed"))),
     }
+}
+
+/// The software RDMA device, with this service.
+fn softverbs(service: &str) -> Result<Vars, Lack> {
+    if !cfg!(target_os = "linux") {
+        return Err(Lack::Missing("the software RDMA device is for Linux".into()));
+    }
+    Task::cargo().args(["build", "-p", "softverbs"]).limit(600).run().map_err(Lack::Broken)?;
+    let library = built("debug", "libsoftverbs.so").display().to_string();
+    Ok(vec![
+        ("COMITY_VERBS", library),
+        ("COMITY_RDMA", service.into()),
+        ("COMITY_LINKS", "rdma,tcp".into()),
+        ("SOFTVERBS_DEVICES", "soft0=127.0.0.1,soft1=127.0.0.2,soft2=127.0.0.3".into()),
+    ])
 }
 
 /// The library that stands in for NCCL and the driver.
