@@ -56,7 +56,7 @@ const TABLE: [Row; 37] = [
     ("COMITY_TIMEOUT", COMITY, &NO_TIME),
     ("COMITY_JOIN_TIMEOUT", COMITY, &NO_TIME),
     ("COMITY_DETECTION", COMITY, &["", "slow", "-1", "0", "0.001", "nan", "1e9"]),
-    ("COMITY_LINKS", COMITY, &["", "rdma", "shm,shm", ",", "shm tcp", "SHM"]),
+    ("COMITY_LINKS", COMITY, &["", "roce", "shm,shm", ",", "shm tcp", "SHM"]),
     (
         "COMITY_ADDRS",
         COMITY,
