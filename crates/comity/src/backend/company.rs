@@ -18,6 +18,9 @@ use std::{
 /// The shortest and the longest sleep between two looks: such a library has no descriptor to sleep on.
 const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(2));
 
+/// How long after a member's word that it leaves a call that it may have finished is waited for.
+const BEHIND: Duration = Duration::from_secs(1);
+
 /// The members of a group, as one of them knows them.
 pub(crate) struct Company {
     pub(super) rank: usize,
@@ -124,7 +127,7 @@ impl Company {
     /// Wait until `done` says so; it is asked again and again.
     pub(super) fn wait(&self, waiting: &mut Waiting, mut done: impl FnMut() -> Stopped<bool>) -> Stopped<()> {
         let Waiting { wait, asking, call, told } = waiting;
-        let (mut nap, mut leaver) = (NAPS.0, false);
+        let (mut nap, mut leaver) = (NAPS.0, None);
         loop {
             if done()? {
                 wait.reset();
@@ -146,15 +149,12 @@ impl Company {
                 Stage::Spin => std::hint::spin_loop(),
                 Stage::Yield => thread::yield_now(),
                 Stage::Park => {
-                    // What a member sent before it left may still be on its way; a nap or two tells.
+                    // It may have left because its part of this call is done, and the others still pass it on to each other.
                     if self.watch.anyone_left()
-                        && nap >= NAPS.1
                         && let Some(peer) = (0..self.size()).find(|&r| self.watch.has_left(r))
+                        && leaver.get_or_insert_with(Instant::now).elapsed() >= BEHIND
                     {
-                        if leaver {
-                            return Err(Stop::Left(peer));
-                        }
-                        leaver = true;
+                        return Err(Stop::Left(peer));
                     }
                     let Some(left) = wait.left() else { return Err(Stop::Late) };
                     if let Some(why) = asking.ask() {
