@@ -12,7 +12,7 @@ use crate::{
 use libc::{EAGAIN, EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
 use std::{
     collections::{HashMap, VecDeque},
-    net::TcpListener,
+    net::{Ipv4Addr, TcpListener},
 };
 
 /// What create_qp of Apple's provider is reported to say of RC: EOPNOTSUPP of macOS.
@@ -146,10 +146,7 @@ impl World {
         }
         cap.max_send_wr = cap.max_send_wr.max(config.least_work);
         cap.max_recv_wr = cap.max_recv_wr.max(config.least_work);
-        // The number is the port, so no two processes of this host have the same.
-        let listener = TcpListener::bind((address, 0)).and_then(|l| l.set_nonblocking(true).map(|()| l));
-        let listener = listener.map_err(|e| Errno(e.raw_os_error().unwrap_or(EAGAIN)))?;
-        let number = listener.local_addr().map_err(|_| Errno(EAGAIN))?.port().into();
+        let (listener, number) = self.listen(address)?;
         for queue in [shape.send_queue, shape.recv_queue] {
             if let Some(queue) = self.host.queues.get_mut(&queue) {
                 queue.pairs.push(number);
@@ -173,6 +170,22 @@ impl World {
         };
         self.pairs.insert(number, pair);
         Ok(number)
+    }
+
+    /// Where a new pair is reached. Its number is the port, so no two processes of this host have the same for one address; for another of
+    /// this process's addresses the system gives the same port out again, so those are passed over, and kept meanwhile.
+    fn listen(&self, address: Ipv4Addr) -> Result<(TcpListener, u32), Errno> {
+        let mut taken = Vec::new();
+        while taken.len() < 64 {
+            let listener = TcpListener::bind((address, 0)).and_then(|l| l.set_nonblocking(true).map(|()| l));
+            let listener = listener.map_err(|e| Errno(e.raw_os_error().unwrap_or(EAGAIN)))?;
+            let number = listener.local_addr().map_err(|_| Errno(EAGAIN))?.port().into();
+            if !self.pairs.contains_key(&number) {
+                return Ok((listener, number));
+            }
+            taken.push(listener);
+        }
+        Err(Errno(EAGAIN))
     }
 
     /// Its completions that nobody took go with it.

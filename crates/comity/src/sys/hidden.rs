@@ -1,9 +1,10 @@
 //! Memory for a secret: a page of its own that stays out of core dumps, wiped at the end; and a stack without traces.
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::{
     hint::black_box,
     ptr::{self, NonNull},
+    sync::{Mutex, PoisonError},
 };
 use zeroize::Zeroize;
 
@@ -11,11 +12,40 @@ const SIZE: usize = 32;
 /// Pages of any size this is at most; a mapping is rounded up to whole ones.
 const PAGE: usize = 4096;
 
+/// Wiped pages for the next secrets: copies of a key come and go with every handshake, and a page costs three system calls.
+static SPARE: Mutex<Vec<Page>> = Mutex::new(Vec::new());
+
+/// A page that dumps leave out. It is never unmapped.
+#[derive(Debug)]
+struct Page(NonNull<[u8; SIZE]>);
+
+// SAFETY: it owns the page as a box owns its content.
+unsafe impl Send for Page {}
+
+impl Page {
+    /// A spare one, or a new one; all zeros.
+    fn take() -> Option<Self> {
+        let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.or_else(Self::map)
+    }
+
+    fn map() -> Option<Self> {
+        let flags = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the system's choice aliases nothing.
+        let page = unsafe { mmap_anonymous(ptr::null_mut(), PAGE, flags, MapFlags::PRIVATE) };
+        let page = page.ok().and_then(NonNull::new)?;
+        // SAFETY: our own page. An old kernel may refuse: then it is in a dump, as on systems that have no such advice.
+        #[cfg(target_os = "linux")]
+        let _ = unsafe { rustix::mm::madvise(page.as_ptr(), PAGE, rustix::mm::Advice::LinuxDontDump) };
+        Some(Self(page.cast()))
+    }
+}
+
 /// 32 bytes that a core dump of this process does not show.
 #[derive(Debug)]
 pub(crate) struct Hidden {
     /// None where the system gave no page; then `plain` holds them.
-    page: Option<NonNull<[u8; SIZE]>>,
+    page: Option<Page>,
     plain: [u8; SIZE],
 }
 
@@ -27,23 +57,13 @@ unsafe impl Sync for Hidden {}
 impl Hidden {
     /// Of zeros.
     pub(crate) fn new() -> Self {
-        let place = ptr::null_mut();
-        let flags = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the system's choice aliases nothing.
-        let page = unsafe { mmap_anonymous(place, PAGE, flags, MapFlags::PRIVATE) };
-        let page = page.ok().and_then(NonNull::new);
-        #[cfg(target_os = "linux")]
-        if let Some(page) = page {
-            // SAFETY: our own page. An old kernel may refuse: then it is in a dump, as on systems that have no such advice.
-            let _ = unsafe { rustix::mm::madvise(page.as_ptr(), PAGE, rustix::mm::Advice::LinuxDontDump) };
-        }
-        Self { page: page.map(NonNull::cast), plain: [0; SIZE] }
+        Self { page: Page::take(), plain: [0; SIZE] }
     }
 
     pub(crate) fn bytes(&self) -> &[u8; SIZE] {
-        match self.page {
+        match &self.page {
             // SAFETY: mapped, initialised to zeros by the system, and ours while `self` lives.
-            Some(page) => unsafe { page.as_ref() },
+            Some(page) => unsafe { page.0.as_ref() },
             None => &self.plain,
         }
     }
@@ -51,7 +71,7 @@ impl Hidden {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8; SIZE] {
         match &mut self.page {
             // SAFETY: as in `bytes`, and `self` is borrowed alone.
-            Some(page) => unsafe { page.as_mut() },
+            Some(page) => unsafe { page.0.as_mut() },
             None => &mut self.plain,
         }
     }
@@ -60,9 +80,8 @@ impl Hidden {
 impl Drop for Hidden {
     fn drop(&mut self) {
         self.bytes_mut().zeroize();
-        if let Some(page) = self.page {
-            // SAFETY: ours since `new`, and no reference into it outlives `self`.
-            let _ = unsafe { munmap(page.as_ptr().cast(), PAGE) };
+        if let Some(page) = self.page.take() {
+            SPARE.lock().unwrap_or_else(PoisonError::into_inner).push(page);
         }
     }
 }
