@@ -19,7 +19,7 @@ struct Sanitizer {
     /// What to test. Jobs over TCP take the thread sanitizer longer than a landing can wait.
     tests: &'static [&'static str],
     links: &'static [&'static str],
-    /// Tests that have one thread and no unsafe code, or for which it is too slow.
+    /// Tests that have one thread and no unsafe code, for which it is too slow, or that hold a time.
     skipped: &'static [&'static str],
 }
 
@@ -36,7 +36,7 @@ const ALL: [Sanitizer; 2] = [
         options: "detect_leaks=1:exitcode=86",
         tests: &["-p", "comity", "-p", "comity-cli", "--lib", "--test", "local"],
         links: &["shm", "tcp"],
-        skipped: &["plan::", "config::", "simulate", "tests::jobs", "damage"],
+        skipped: &["plan::", "config::", "simulate", "tests::jobs", "damage", "up_quickly"],
     },
     Sanitizer {
         name: "thread",
@@ -45,7 +45,7 @@ const ALL: [Sanitizer; 2] = [
         options: "halt_on_error=1:exitcode=86",
         tests: &["-p", "comity", "--lib", "--test", "local"],
         links: &["shm"],
-        skipped: &["plan::", "config::", "kernel::", "simulate", "tests::jobs", "damage"],
+        skipped: &["plan::", "config::", "kernel::", "simulate", "tests::jobs", "damage", "up_quickly"],
     },
 ];
 
