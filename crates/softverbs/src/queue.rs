@@ -1,7 +1,7 @@
 //! Completion queues and the channel that tells of them.
 
 use crate::abi::ibv_wc;
-use std::{collections::VecDeque, io::Write, os::unix::net::UnixStream, sync::Arc};
+use std::{collections::VecDeque, io::Write, os::unix::net::UnixStream, sync::Arc, time::Instant};
 
 /// A completion, and what polling it gives back to its queue pair.
 #[derive(Debug)]
@@ -28,6 +28,7 @@ pub(crate) struct Queue {
     pub(crate) channel: Option<Channel>,
     pub(crate) unacked_events: u32,
     pub(crate) pairs: Vec<u32>,
+    pub(crate) polled: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,6 +48,7 @@ impl Queue {
             channel,
             unacked_events: 0,
             pairs: Vec::new(),
+            polled: None,
         }
     }
 

@@ -1,38 +1,17 @@
-//! A thread that moves connections while nobody polls: sleepers on a completion channel, and a peer that is waited for.
+//! A thread that moves connections of which nobody polls the completion queue: sleepers on a completion channel, a peer that is waited
+//! for, and the other end when both are in one process and the client looks at one queue at a time.
 
 use crate::world::World;
 use libc::{POLLIN, POLLOUT, nfds_t, pollfd};
 use std::{
     os::fd::AsRawFd,
-    sync::{
-        Mutex, Once, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Mutex, Once, PoisonError},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-/// A client that polled this recently moves its connections itself.
+/// The connections of a queue polled this recently are moved by its polling.
 const RECENT: Duration = Duration::from_millis(2);
-
-static POLLED: AtomicU64 = AtomicU64::new(0);
-/// A client may sleep until a completion.
-static ARMED: AtomicBool = AtomicBool::new(false);
-
-fn now() -> Duration {
-    static START: OnceLock<Instant> = OnceLock::new();
-    START.get_or_init(Instant::now).elapsed()
-}
-
-/// The client polls.
-pub(crate) fn polled() {
-    POLLED.store(now().as_micros() as u64, Ordering::Relaxed);
-}
-
-/// The client is about to sleep.
-pub(crate) fn armed() {
-    ARMED.store(true, Ordering::Relaxed);
-}
 
 pub(crate) fn start(world: &'static Mutex<World>) {
     static STARTED: Once = Once::new();
@@ -46,16 +25,15 @@ pub(crate) fn start(world: &'static Mutex<World>) {
 
 fn serve(world: &Mutex<World>) {
     loop {
-        let last = Duration::from_micros(POLLED.load(Ordering::Relaxed));
-        if !ARMED.load(Ordering::Relaxed) && now().saturating_sub(last) < RECENT {
-            thread::sleep(Duration::from_millis(1));
-            continue;
-        }
         let mut fds = Vec::new();
         {
             let mut world = world.lock().unwrap_or_else(PoisonError::into_inner);
+            if world.is_polled(RECENT) {
+                drop(world);
+                thread::sleep(Duration::from_millis(1));
+                continue;
+            }
             world.progress_all();
-            ARMED.store(world.host.queues.values().any(|q| q.armed.is_some()), Ordering::Relaxed);
             for pair in world.pairs.values() {
                 let mut wait = |fd: i32, events| fds.push(pollfd { fd, events, revents: 0 });
                 wait(pair.listener.as_raw_fd(), POLLIN);

@@ -13,6 +13,7 @@ use libc::{EAGAIN, EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
 use std::{
     collections::{HashMap, VecDeque},
     net::{Ipv4Addr, TcpListener},
+    time::{Duration, Instant},
 };
 
 /// What create_qp of Apple's provider is reported to say of RC: EOPNOTSUPP of macOS.
@@ -225,9 +226,16 @@ impl World {
         }
     }
 
+    /// Whether the client moves every connection itself: it polls all the queues that pairs use, and sleeps on none.
+    pub(crate) fn is_polled(&self, lately: Duration) -> bool {
+        let mut used = self.host.queues.values().filter(|q| !q.pairs.is_empty());
+        used.all(|q| q.armed.is_none() && q.polled.is_some_and(|t| t.elapsed() < lately))
+    }
+
     /// Up to `most` completions go to `each`. None: the queue overflowed, and is of no more use.
     pub(crate) fn poll(&mut self, id: u32, most: usize, mut each: impl FnMut(ibv_wc)) -> Option<usize> {
-        let queue = self.host.queues.get(&id)?;
+        let queue = self.host.queues.get_mut(&id)?;
+        queue.polled = Some(Instant::now());
         if queue.overflow {
             return None;
         }

@@ -5,7 +5,6 @@ use crate::{
     abi::{Condition, Mutex, ibv_comp_channel, ibv_cq, ibv_wc},
     pair::Errno,
     queue::{self, Armed},
-    thread,
 };
 use libc::{EAGAIN, EINVAL, EMFILE, ENOSYS, c_int, c_uint, c_void};
 use std::{
@@ -83,7 +82,6 @@ export! {
 }
 
 pub(super) extern "C" fn poll_cq(queue: &ibv_cq, most: c_int, to: *mut ibv_wc) -> c_int {
-    thread::polled();
     let mut at = 0;
     let count = world().poll(queue.handle, usize::try_from(most).unwrap_or(0), |wc| {
         // SAFETY: the caller gives room for `most` completions, and no more come.
@@ -100,7 +98,6 @@ pub(super) extern "C" fn poll_cq(queue: &ibv_cq, most: c_int, to: *mut ibv_wc) -
 pub(super) extern "C" fn req_notify_cq(queue: &ibv_cq, solicited_only: c_int) -> c_int {
     let mut world = world();
     world.arm(queue.handle, if solicited_only == 0 { Armed::Any } else { Armed::Solicited });
-    thread::armed();
     drop(world);
     keep_moving();
     0

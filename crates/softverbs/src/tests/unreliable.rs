@@ -120,6 +120,24 @@ fn a_channel_tells_of_completions_once_for_each_arming() {
 }
 
 #[test]
+fn a_queue_that_nobody_polls_is_left_to_the_thread() {
+    let mut a = End::new(IBV_QPT_UC, &[]);
+    let (domain, other) = (a.domain, a.world.create_queue(16));
+    let lately = Duration::from_secs(60);
+    assert!(!a.world.is_polled(lately), "nobody has looked yet");
+    a.poll();
+    assert!(a.world.is_polled(lately), "no pair uses the other queue");
+    a.world.create_pair(shape(IBV_QPT_UC, domain, other)).unwrap();
+    a.poll();
+    assert!(!a.world.is_polled(lately), "the other queue is not looked at");
+    a.world.poll(other, 1, |_| {}).unwrap();
+    a.poll();
+    assert!(a.world.is_polled(lately));
+    a.world.arm(other, crate::queue::Armed::Any);
+    assert!(!a.world.is_polled(lately), "who armed a queue may sleep");
+}
+
+#[test]
 fn quirks_strike() {
     let mut a = End::new(IBV_QPT_UC, &[("QUIRKS", "recv_needs_rts")]);
     a.init().unwrap();
