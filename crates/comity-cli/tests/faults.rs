@@ -48,7 +48,7 @@ fn show(what: &str, mut times: Vec<f64>) {
 fn check_after(crew: &mut Crew, rank: usize, error: &str) {
     let again = &crew.hear("again", [rank])[0];
     assert_eq!((text(again), &again["same"]), (error, &Value::Bool(true)));
-    assert!(again["micros"].as_u64().unwrap() < 50_000, "{again}");
+    assert!(again["micros"].as_u64().unwrap() < 250_000, "{again}");
     let closed = &crew.hear("closed", [rank])[0];
     assert!(closed["millis"].as_u64().unwrap() < 5000, "{closed}");
 }
@@ -384,10 +384,18 @@ pub(crate) fn leftovers() {
         maps.lines().filter(|l| l.contains("memfd:comity")).count() as i64
     };
     (0..4).for_each(cycle);
-    // A thread that was joined is listed a little longer.
+    // A thread that was joined is listed a little longer: what is left is what stays.
+    let held = || (count("fd"), count("task"), maps());
     let now = || {
-        thread::sleep(ms(200));
-        (count("fd"), count("task"), maps())
+        let (mut last, mut since, begun) = (held(), Instant::now(), Instant::now());
+        while since.elapsed() < ms(500) && begun.elapsed() < Duration::from_secs(20) {
+            thread::sleep(ms(10));
+            let now = held();
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+        }
+        last
     };
     let before = now();
     (0..60).for_each(cycle);

@@ -215,13 +215,13 @@ fn without_a_key() {
 
 #[test]
 fn everyone_hears_who_is_missing() {
-    let limit = Duration::from_millis(400);
-    let store = store(4, limit);
+    let limit = Duration::from_millis(1500);
     let begun = Instant::now();
+    let store = store(4, limit);
     let errors = each([0, 2], |r| Endpoint::join(&config(r, 4, store.addr())).unwrap_err().to_string());
     assert!(begun.elapsed() >= limit && begun.elapsed() < limit + Duration::from_secs(5));
     for e in errors {
-        assert_eq!(e, "only 2 of 4 ranks joined within 0.4 s: missing ranks 1, 3 (never connected)");
+        assert_eq!(e, "only 2 of 4 ranks joined within 1.5 s: missing ranks 1, 3 (never connected)");
     }
     let late = Endpoint::join(&config(3, 4, store.addr())).unwrap_err().to_string();
     assert!(late.contains("rank 3 came too late") && late.contains("missing ranks 1, 3"), "{late}");
@@ -230,7 +230,7 @@ fn everyone_hears_who_is_missing() {
 #[test]
 fn the_least_patient_rank_decides() {
     let store = store(3, LONG);
-    let patience = [300, 20_000];
+    let patience = [1500, 20_000];
     let errors = each(0..2, |r| {
         let c = config(r, 3, store.addr()).join_timeout(Duration::from_millis(patience[r]));
         Endpoint::join(&c).unwrap_err().to_string()
@@ -243,16 +243,19 @@ fn a_second_claimant_is_refused_and_harms_nobody() {
     let store = store(2, LONG);
     let at = store.addr();
     thread::scope(|s| {
-        let first = s.spawn(move || Endpoint::join(&config(1, 2, at)).unwrap());
-        thread::sleep(Duration::from_millis(200));
-        let e = Endpoint::join(&config(1, 2, at)).unwrap_err().to_string();
+        // Whichever of two comes first is taken.
+        let (send, ends) = std::sync::mpsc::channel();
+        for send in [send.clone(), send] {
+            s.spawn(move || send.send(Endpoint::join(&config(1, 2, at))).unwrap());
+        }
+        let e = ends.recv().unwrap().unwrap_err().to_string();
         assert!(e.contains("rank 1 has joined already") && e.contains("COMITY_RANK"), "{e}");
         let e = Endpoint::join(&config(2, 3, at)).unwrap_err().to_string();
         assert!(e.contains("rank 2 is not in this job of 2 ranks"), "{e}");
         let e = Endpoint::join(&config(0, 3, at)).unwrap_err().to_string();
         assert!(e.contains("expects 3 ranks, the store expects 2"), "{e}");
         let zero = Endpoint::join(&config(0, 2, at)).unwrap();
-        drop((zero, first.join().unwrap()));
+        drop((zero, ends.recv().unwrap().unwrap()));
     });
 }
 
@@ -505,7 +508,7 @@ fn what_a_fast_rank_says_before_a_slow_one_opens_is_kept() {
 #[test]
 fn a_rank_that_does_not_come_to_a_group_is_named() {
     let all = world(3, |c| c);
-    let soon = Instant::now() + Duration::from_millis(300);
+    let soon = Instant::now() + Duration::from_millis(1500);
     let errors = each([0, 2], |r| all[r].open(1, &[0, 1, 2], &watch(3), soon).unwrap_err().to_string());
     assert!(errors.iter().all(|e| e.contains("rank 1")), "{errors:?}");
 }
@@ -545,7 +548,8 @@ fn a_store_that_ends_is_named() {
     let at = store.addr();
     thread::scope(|s| {
         let ranks: Vec<_> = (0..2).map(|r| s.spawn(move || Endpoint::join(&config(r, 3, at)))).collect();
-        thread::sleep(Duration::from_millis(200));
+        // Time enough to come to it.
+        thread::sleep(Duration::from_millis(1500));
         drop(store);
         for r in ranks {
             let e = r.join().unwrap().unwrap_err().to_string();
@@ -567,9 +571,8 @@ fn four_ranks_are_up_quickly() {
         all.iter().map(|a| a.0).max().unwrap()
     };
     // The best of some, because the machine may be busy.
-    let times: Vec<Duration> = (0..10).map(up).collect();
-    println!("4 ranks joined and opened in {times:?}");
-    assert!(times.iter().min().unwrap() < &Duration::from_millis(150), "{times:?}");
+    let mut times = (0..50).map(up).inspect(|took| println!("4 ranks joined and opened in {took:?}"));
+    assert!(times.any(|took| took < Duration::from_millis(150)), "never within 150 ms");
 }
 
 /// The group fails when one member is connecting for a part of it and the other will never come.
