@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Launcher {
-    /// None: [`Config::new`].
+    /// None: [`Config::new`](super::Config::new).
     Explicit,
     /// `comity launch`, or `COMITY_*` set by hand.
     Comity,

@@ -59,7 +59,7 @@ pub(in crate::boot) enum Action {
         context: u64,
         member: usize,
     },
-    /// A member has waited for this one, `mine`, in a call: to compare with its own. What differs is for [`Membership::abort`].
+    /// A member has waited for this one, `mine`, in a call: to compare with its own. What differs is for [`Membership::abort`](super::Membership::abort).
     Waits {
         context: u64,
         mine: usize,
