@@ -32,20 +32,25 @@ fn a_killed_rank_is_named_with_its_signal() {
     }
 }
 
+/// An echo follows what it echoes, however late that was: wait for the end of the process whose number is in `$D/victim`.
+const AWAIT_DEATH: &str = "while [ ! -s $D/victim ]; do sleep 0.01; done; read -r pid < $D/victim
+    while read -r stat < /proc/$pid/stat; do case \"$stat\" in *') Z '*) break;; esac; sleep 0.01; done 2> /dev/null";
+
 #[test]
 fn the_first_failure_is_blamed_not_its_echoes() {
     // The others report the loss and fail, too, within the second that they are given.
     let dir = tempfile::tempdir().unwrap();
     let flags = ["--env", &format!("D={}", dir.path().display())];
-    let all = "if [ $RANK = 2 ]; then touch $D/go; exit 5; fi
-               while [ ! -e $D/go ]; do sleep 0.01; done; sleep 0.1; echo rank 2 is gone >&2; exit 1";
+    let all = format!(
+        "[ $RANK = 2 ] && {{ echo $$ > $D/victim; exit 5; }}; {AWAIT_DEATH}; sleep 0.1; echo rank 2 is gone >&2; exit 1"
+    );
     let mut most = 0;
     for _ in 0..5 {
-        let done = script(4, &flags, all);
+        let done = script(4, &flags, &all);
         assert_eq!(done.code, 5, "{}", done.err);
         assert!(done.last().contains(" rank 2 (pid"), "{}", done.err);
         most = most.max(done.err.matches("rank 2 is gone").count());
-        std::fs::remove_file(dir.path().join("go")).unwrap();
+        std::fs::remove_file(dir.path().join("victim")).unwrap();
     }
     // On a crowded machine that second may be too short for one of them, now and then.
     assert_eq!(most, 3, "all were heard");
@@ -159,10 +164,9 @@ fn the_culprit_is_right_every_time() {
         let victim = round % 4;
         let dir = tempfile::tempdir().unwrap();
         let flags = ["--env", &format!("D={}", dir.path().display()), "--env", &format!("VICTIM={victim}")];
-        // An echo follows the death, however late the victim was started.
-        let all = "[ $RANK = $VICTIM ] && { : > $D/go; kill -9 $$; }
-                   while [ ! -e $D/go ]; do sleep 0.01; done; exit 1";
-        let done = script(4, &flags, all);
+        let all =
+            format!("[ $RANK = $VICTIM ] && {{ echo $$ > $D/victim; kill -9 $$; }}; {AWAIT_DEATH}; exit 1");
+        let done = script(4, &flags, &all);
         assert_eq!(done.code, 137, "round {round}: {}", done.err);
         assert!(done.last().contains(&format!(" rank {victim} (pid")), "round {round}: {}", done.err);
     }
