@@ -22,3 +22,5 @@ mod output;
 mod secrets;
 #[path = "launch/stdin.rs"]
 mod stdin;
+
+mod patience;

@@ -8,7 +8,7 @@ use super::{
     processes::{QUICK, timed},
 };
 use crate::{child::Task, place::root};
-use std::env;
+use std::{env, fs, path::PathBuf, time::Instant};
 
 struct Sanitizer {
     name: &'static str,
@@ -16,6 +16,8 @@ struct Sanitizer {
     flags: &'static [&'static str],
     variable: &'static str,
     options: &'static str,
+    /// So many times longer than otherwise may anything take in [`MORE`].
+    slowness: &'static str,
     /// What to test. Jobs over TCP take the thread sanitizer longer than a landing can wait.
     tests: &'static [&'static str],
     links: &'static [&'static str],
@@ -25,15 +27,13 @@ struct Sanitizer {
 
 /// Programs of tests, each by itself.
 const MORE: &[&str] = &["comity mismatch", "comity-cli report", "comity-cli faults", "comity-cli launch"];
-/// So many times longer than otherwise may a call take in them.
-const SLOWNESS: &str = "6";
-
 const ALL: [Sanitizer; 2] = [
     Sanitizer {
         name: "address",
         flags: &[],
         variable: "ASAN_OPTIONS",
         options: "detect_leaks=1:exitcode=86",
+        slowness: "6",
         tests: &["-p", "comity", "-p", "comity-cli", "--lib", "--test", "local"],
         links: &["shm", "tcp"],
         skipped: &["plan::", "config::", "simulate", "tests::jobs", "damage", "up_quickly"],
@@ -43,6 +43,7 @@ const ALL: [Sanitizer; 2] = [
         flags: &["-Zbuild-std"],
         variable: "TSAN_OPTIONS",
         options: "halt_on_error=1:exitcode=86",
+        slowness: "20",
         tests: &["-p", "comity", "--lib", "--test", "local"],
         links: &["shm"],
         skipped: &["plan::", "config::", "kernel::", "simulate", "tests::jobs", "damage", "up_quickly"],
@@ -86,13 +87,48 @@ impl Sanitizer {
         }
         let mut ran = cargo::count(&out)?;
         if env::var("SANITIZERS").is_ok_and(|which| which == "all") {
+            let findings = Findings::new(root().join(&folder).join("findings"))?;
+            let options = format!("{}:log_path={}", self.options, findings.path());
             for (package, test) in MORE.iter().filter_map(|m| m.split_once(' ')) {
                 let args = [&["test"], self.flags, &place, &["-p", package, "--test", test]].concat();
                 let task = nightly::cargo(&args).env("RUSTFLAGS", format!("-Zsanitizer={}", self.name));
-                let task = task.env(self.variable, self.options).env("COMITY_TEST_SLOWNESS", SLOWNESS);
-                ran += cargo::count(&task.limit(3600).echo().run()?)?;
+                let task = task.env(self.variable, &options).env("COMITY_TEST_SLOWNESS", self.slowness);
+                let begun = Instant::now();
+                let out = task.limit(3600).echo().run();
+                findings.check()?;
+                let tests = cargo::count(&out?)?;
+                println!("{package} {test}, {} sanitizer: {tests} tests, {:.0?}", self.name, begun.elapsed());
+                ran += tests;
             }
         }
         Ok(ran)
+    }
+}
+
+/// What sanitizers say in processes that tests start, whatever becomes of their output and exit codes.
+struct Findings(PathBuf);
+
+impl Findings {
+    /// None yet.
+    fn new(folder: PathBuf) -> Result<Self, String> {
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        Ok(Self(folder))
+    }
+
+    /// To which each process adds its number.
+    fn path(&self) -> String {
+        self.0.join("process").display().to_string()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let files = fs::read_dir(&self.0).map_err(|e| format!("{}: {e}", self.0.display()))?;
+        let mut told = Vec::new();
+        for file in files {
+            let path = file.map_err(|e| e.to_string())?.path();
+            let text = fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+            told.push(String::from_utf8_lossy(&text).into_owned());
+        }
+        if told.is_empty() { Ok(()) } else { Err(told.join("\n")) }
     }
 }

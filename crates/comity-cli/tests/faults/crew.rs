@@ -1,5 +1,8 @@
 //! Starts ranks as processes of their own, hears them, and ends them.
-use super::actor::{ROLE, SAYS, monotonic};
+use super::{
+    actor::{ROLE, SAYS, monotonic},
+    patience::patient,
+};
 use comity::{Key, boot::Store};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -49,7 +52,8 @@ impl Crew {
         ranks: impl IntoIterator<Item = usize>,
         env: impl Fn(usize) -> Vec<(String, String)>,
     ) -> Self {
-        let store = Store::start(([127, 0, 0, 1], 0).into(), n, &Key::from(KEY), "faults", LONG).unwrap();
+        let store =
+            Store::start(([127, 0, 0, 1], 0).into(), n, &Key::from(KEY), "faults", patient(LONG)).unwrap();
         let mut key = tempfile::NamedTempFile::new().unwrap();
         key.write_all(&KEY).unwrap();
         let (send, lines) = channel();
@@ -114,7 +118,7 @@ impl Crew {
 
     /// What each of `ranks` says of this kind, in that order, as soon as all have.
     pub(crate) fn hear(&mut self, event: &str, ranks: impl IntoIterator<Item = usize>) -> Vec<Value> {
-        let end = Instant::now() + LONG;
+        let end = Instant::now() + patient(LONG);
         ranks
             .into_iter()
             .map(|rank| {
@@ -155,7 +159,7 @@ impl Crew {
 
     /// The exit code of `comity launch`, or the only child's.
     pub(crate) fn code(&mut self) -> Option<i32> {
-        let end = Instant::now() + LONG;
+        let end = Instant::now() + patient(LONG);
         loop {
             if let Some(status) = self.children[0].try_wait().unwrap() {
                 return status.code();

@@ -15,7 +15,7 @@ fn refused(args: &[&str], says: &[&str]) {
             assert!(done.err.contains(word), "{args:?}: no '{word}' in: {}", done.err);
         }
         assert!(!done.err.contains("panicked"), "{}", done.err);
-        if best < Duration::from_millis(100) {
+        if best < patient(Duration::from_millis(100)) {
             return;
         }
     }

@@ -169,7 +169,7 @@ fn nothing_of_the_launcher_is_open_in_the_ranks() {
 fn a_group_of_four_is_started_fast() {
     // The bound is for the launcher, not for a machine that runs all tests at once: the best of some counts.
     let mut times = (0..40).map(|_| run(&["-n", "4", "true"]).took);
-    assert!(times.any(|took| took < Duration::from_millis(150)), "never within 150 ms");
+    assert!(times.any(|took| took < patient(Duration::from_millis(150))), "never within 150 ms");
 }
 
 #[test]

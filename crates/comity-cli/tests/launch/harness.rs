@@ -1,4 +1,5 @@
 //! Starts `comity launch` and waits for what it does, never for long.
+pub(crate) use crate::patience::{patient, slowness};
 use rustix::process::{Pid, Signal};
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -9,7 +10,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes on a machine that is busy.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) fn deadline() -> Duration {
+    patient(Duration::from_secs(60))
+}
 
 /// A running `comity launch`; dropping it ends it and every process that carries its mark.
 pub(crate) struct Job {
@@ -180,7 +183,7 @@ pub(crate) fn marked(mark: &str) -> Vec<Process> {
 }
 
 pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    wait_at_most(DEADLINE, what, look)
+    wait_at_most(deadline(), what, look)
 }
 
 pub(crate) fn wait_at_most<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {

@@ -2,7 +2,7 @@
 use super::harness::*;
 use std::path::{Path, PathBuf};
 
-/// A memory control group of 64 MiB, removed when dropped.
+/// A memory control group of 64 MiB, removed when dropped. What a sanitizer takes for itself comes on top.
 struct Group(PathBuf);
 
 impl Group {
@@ -10,6 +10,7 @@ impl Group {
     fn make() -> Result<Self, String> {
         let name = format!("comity-launch-test-{}", std::process::id());
         let mut why = String::new();
+        let bytes = if slowness() > 1 { 512u32 << 20 } else { 64 << 20 };
         for (root, limit) in
             [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
         {
@@ -23,7 +24,7 @@ impl Group {
                 continue;
             }
             let group = Self(dir);
-            match std::fs::write(group.0.join(limit), "67108864") {
+            match std::fs::write(group.0.join(limit), bytes.to_string()) {
                 Ok(()) => return Ok(group),
                 Err(e) => why += &format!("{}: {e}; ", group.0.join(limit).display()),
             }
@@ -41,7 +42,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let start = std::time::Instant::now();
-        while std::fs::remove_dir(&self.0).is_err() && start.elapsed() < DEADLINE {
+        while std::fs::remove_dir(&self.0).is_err() && start.elapsed() < deadline() {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
     }

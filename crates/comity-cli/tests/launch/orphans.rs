@@ -39,7 +39,7 @@ fn start_family() -> (Job, String) {
 
 fn all_gone(job: &Job, mark: &str) {
     let left = || [job.processes(), marked(mark)].concat_processes();
-    wait_at_most(LIMIT, "the end of every process", || left().is_empty().then_some(()));
+    wait_at_most(patient(LIMIT), "the end of every process", || left().is_empty().then_some(()));
 }
 
 trait Concat {
@@ -75,7 +75,7 @@ fn killing_the_keeper_ends_every_descendant_and_is_told() {
     let (job, mark) = start_family();
     let keeper = job.wait_running("rank-keeper", 1);
     kill_process(keeper[0].pid, Signal::KILL).unwrap();
-    wait_at_most(LIMIT, "the end of every process", || {
+    wait_at_most(patient(LIMIT), "the end of every process", || {
         job.processes().iter().all(|p| p.name == "comity").then_some(())
     });
     all_gone(&job, &mark);
@@ -118,7 +118,7 @@ fn what_ranks_leave_running_ends_with_the_job() {
     let done = job.finish();
     assert_eq!((done.code, done.sorted()), (0, vec!["[0] started", "[1] started"]));
     assert!(marked(&own).is_empty());
-    assert!(done.took < Duration::from_secs(4), "{:?}", done.took);
+    assert!(done.took < patient(Duration::from_secs(4)), "{:?}", done.took);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn nothing_is_left_in_temporary_directories() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     job.signal(Signal::KILL);
     job.child.wait().unwrap();
-    wait_at_most(LIMIT, "the end of the ranks", || job.processes().is_empty().then_some(()));
+    wait_at_most(patient(LIMIT), "the end of the ranks", || job.processes().is_empty().then_some(()));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     assert_eq!(list(), before);
 }
@@ -180,7 +180,7 @@ fn many_launchers_that_die_at_any_moment_leave_nothing() {
         jobs.push(job);
     }
     for job in &jobs {
-        wait_at_most(LIMIT, "the end of every process", || job.processes().is_empty().then_some(()));
+        wait_at_most(patient(LIMIT), "the end of every process", || job.processes().is_empty().then_some(()));
     }
 }
 
@@ -191,5 +191,5 @@ fn a_shell_that_dies_with_the_launcher_in_it_is_no_different() {
     assert_eq!(sleeps.len(), 4);
     let launcher = job.wait_running("comity", 1);
     kill_process(launcher[0].pid, Signal::KILL).unwrap();
-    wait_at_most(LIMIT, "the end of the ranks", || job.running("sleep").is_empty().then_some(()));
+    wait_at_most(patient(LIMIT), "the end of the ranks", || job.running("sleep").is_empty().then_some(()));
 }

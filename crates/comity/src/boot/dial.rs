@@ -1,6 +1,7 @@
 //! Connecting: to an address, with patience, up to an authenticated stream.
 
 use super::{
+    accept::PROOF,
     hello::{Agreed, Hello, Initiator, Refusal, Secret},
     stream::{Sealing, Stream},
 };
@@ -18,9 +19,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long one try may take; a listener that is alive answers in microseconds, one whose answer was lost in a flood of
-/// strangers drops us after two seconds.
+/// How long to wait for a connection, and at first for an answer; a listener that is alive answers in microseconds, one whose
+/// answer was lost in a flood of strangers drops us after a while.
 const TRY: Duration = Duration::from_secs(3);
+/// How long to wait for an answer at most. Each try waits twice as long as the one before: a listener that has few turns would do
+/// nothing but answer those who have left.
+const LONGEST_TRY: Duration = Duration::from_secs(24);
+/// How often to look whether there is still no answer.
+const LOOK: Duration = Duration::from_millis(250);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -113,11 +119,11 @@ pub(super) fn dial(
     hello: &Hello,
     patience: &Patience<'_>,
 ) -> Result<(Stream, Sealing), Miss> {
-    let mut pause = FIRST_PAUSE;
+    let (mut pause, mut limit) = (FIRST_PAUSE, TRY);
     loop {
-        let mut last = None;
+        let (begun, mut last) = (Instant::now(), None);
         for target in targets {
-            match dial_once(target, secret, hello, patience) {
+            match dial_once(target, secret, hello, patience, limit) {
                 Ok(done) => return Ok(done),
                 Err(miss @ (Miss::Stop(_) | Miss::Refused(Refusal::No(_)))) => return Err(miss),
                 // What may still change says more than what cannot.
@@ -135,6 +141,9 @@ pub(super) fn dial(
         }
         patience.wait(None, next).map_err(Miss::Stop)?;
         pause = (pause * 2).min(LONGEST_PAUSE);
+        if begun.elapsed() >= limit {
+            limit = (limit * 2).min(LONGEST_TRY);
+        }
     }
 }
 
@@ -144,25 +153,38 @@ pub(super) fn dial_once(
     secret: &Secret,
     hello: &Hello,
     patience: &Patience<'_>,
+    limit: Duration,
 ) -> Result<(Stream, Sealing), Miss> {
     let hello = &Hello { sealed: hello.sealed && matches!(target, Target::Tcp(_)), ..*hello };
-    let until = patience.until.min(Instant::now() + TRY);
-    let stream = connect(target, until, patience)?;
     let ended = |e| Miss::Refused(Refusal::Ended(Some(e)));
+    // Before there is a connection, on which the other side waits for it.
     let (mut initiator, first) = Initiator::start(secret, hello).ok_or_else(|| {
         Miss::Stop(Error::Unavailable { backend: "the handshake", reason: "no random numbers".into() })
     })?;
+    let stream = connect(target, patience.until.min(Instant::now() + TRY), patience)?;
+    // The answer is no older than this.
+    let mut unanswered = Instant::now();
+    let until = patience.until.min(unanswered + limit);
     // Small enough for an empty socket buffer.
     (&stream).write_all(&first).map_err(ended)?;
     loop {
         match initiator.read(&stream).map_err(Miss::Refused)? {
             Some(Agreed { proof, seals }) => {
+                // This process was stopped, or had no turn: whoever answered may wait no longer, and nobody would say so.
+                if unanswered.elapsed() > PROOF * 3 / 4 {
+                    return Err(ended(io::Error::new(ErrorKind::TimedOut, "its answer was read too late")));
+                }
                 (&stream).write_all(&proof).map_err(ended)?;
                 return Ok((stream, seals));
             }
             None => {
-                if !patience.wait(Some((stream.as_fd(), PollFlags::IN)), until).map_err(Miss::Stop)? {
-                    return Err(ended(silence()));
+                let looked = Instant::now();
+                let at_most = until.min(looked + LOOK);
+                if !patience.wait(Some((stream.as_fd(), PollFlags::IN)), at_most).map_err(Miss::Stop)? {
+                    if at_most == until {
+                        return Err(ended(silence()));
+                    }
+                    unanswered = looked;
                 }
             }
         }
@@ -215,5 +237,67 @@ fn connect(target: &Target, until: Instant, patience: &Patience<'_>) -> Result<S
             super::accept::check_user(&stream).map_err(Miss::Nowhere)?;
             Ok(Stream::Unix(stream))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Key,
+        boot::{
+            accept::{Acceptor, Listener},
+            hello::{Channel, STORE, Verdict},
+        },
+        sys::Bell,
+    };
+    use std::{
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+    };
+
+    #[test]
+    fn who_reads_the_answer_too_late_tries_again() {
+        const LONG: Duration = Duration::from_secs(60);
+        let listener = Listener::tcp(([127, 0, 0, 1], 0).into()).unwrap();
+        listener.listen().unwrap();
+        let at = listener.local_addr().unwrap();
+        let secret = || Secret::new(&Key::from([7; 32]), "job", 0);
+        let (bell, slept, until) = (Bell::new().unwrap(), AtomicBool::new(false), Instant::now() + LONG);
+        thread::scope(|s| {
+            let listening = s.spawn(|| {
+                let mut acceptor = Acceptor::new(vec![listener], secret());
+                loop {
+                    // Before the answer is on its way.
+                    let judge = &mut |_: &Hello, _: &Stream| {
+                        bell.ring();
+                        Verdict::Yes
+                    };
+                    if let Some(accepted) = acceptor.step(judge).pop() {
+                        return accepted;
+                    }
+                    assert!(Instant::now() < until, "nobody has come");
+                    let mut fds = Vec::new();
+                    let next = acceptor.interest(&mut fds);
+                    poll_until(&mut fds, next.into_iter().chain([until]).min()).unwrap();
+                }
+            });
+            // As if the process were stopped when the answer comes.
+            let check = || {
+                bell.hush();
+                if !slept.swap(true, Ordering::Relaxed) {
+                    thread::sleep(PROOF + Duration::from_millis(500));
+                }
+                Ok(())
+            };
+            let patience = Patience { until, bells: vec![bell.fd()], check: &check };
+            let channel = Channel::Join;
+            let hello = Hello { from: 3, to: STORE, world: 0, context: 0, channel, sealed: false };
+            let (stream, _) = dial(&[Target::Tcp(at)], &secret(), &hello, &patience).unwrap();
+            let Stream::Tcp(theirs) = listening.join().unwrap().stream else { panic!("not over TCP") };
+            let Stream::Tcp(ours) = stream else { panic!("not over TCP") };
+            assert_eq!(ours.peer_addr().unwrap(), theirs.local_addr().unwrap());
+            assert_eq!(ours.local_addr().unwrap(), theirs.peer_addr().unwrap());
+        });
     }
 }

@@ -5,10 +5,12 @@ use crate::{
     call::{Call, next},
     case::{Case, How, judge, patient, play},
 };
-use comity::{Config, Crossed, DType, Error, Group, Key, LinkKind, Op, ReduceOp, boot::Store};
+use comity::{Config, Crossed, DType, Detection, Error, Group, Key, LinkKind, Op, ReduceOp, boot::Store};
 use std::{collections::BTreeSet, net::Ipv4Addr, thread, time::Duration};
 
 const JOIN: Duration = Duration::from_secs(30);
+/// As usual.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// A job of `n` ranks, each with connections of its own; rank r is on host `hosts[r]`.
 fn world(hosts: &[&str], kinds: &[LinkKind]) -> Vec<Group> {
@@ -18,7 +20,8 @@ fn world(hosts: &[&str], kinds: &[LinkKind]) -> Vec<Group> {
     let at = store.addr().to_string();
     let join = |r: usize| {
         let config = Config::new(r, n).store(&at).unwrap().job("mismatch").key(key()).host_name(hosts[r]);
-        config.links(kinds.iter().copied()).join_timeout(patient(JOIN)).connect().unwrap()
+        let config = config.links(kinds.iter().copied()).join_timeout(patient(JOIN));
+        config.detection(Detection::After(patient(SILENCE))).connect().unwrap()
     };
     each(n, join)
 }
