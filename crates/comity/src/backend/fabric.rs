@@ -94,21 +94,17 @@ impl Fabric {
         out
     }
 
-    /// As [`Backend::split`], as what it is; `None` for a group of one.
+    /// As [`Backend::split`], as what it is.
     pub(crate) fn part(
         &mut self,
         members: &[usize],
         context: u64,
         counters: Arc<Counters>,
         limit: Duration,
-    ) -> Result<Option<Self>> {
-        if members.len() == 1 {
-            return Ok(None);
-        }
+    ) -> Result<Self> {
         let members = members.iter().map(|&m| self.members[m]).collect();
         let above = Some(&self.watch);
         Self::open_below(self.world.clone(), members, context, counters, Instant::now() + limit, above)
-            .map(Some)
             // The group that is split may have failed: then that is the reason.
             .map_err(|e| self.engine.failure(Some(CallInfo::new(Op::Split))).unwrap_or(e))
     }
@@ -348,10 +344,7 @@ impl Backend for Fabric {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
-        Ok(match self.part(members, context, counters, limit)? {
-            Some(part) => Box::new(part),
-            None => Box::new(super::Single),
-        })
+        Ok(Box::new(self.part(members, context, counters, limit)?))
     }
 
     fn failure(&self, call: Option<CallInfo>) -> Option<Error> {

@@ -3,10 +3,14 @@
 use super::{Group, State, lock, misuse};
 use crate::{
     Error, Misuse, Op, Peer, Result,
-    backend::{Bufs, Call},
+    backend::{Backend, Bufs, Call},
     engine::Failure,
 };
-use std::{fmt, sync::Arc, time::{Duration, Instant}};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// What stands for "no color" between ranks.
 const STAY_OUT: i32 = -1;
@@ -74,8 +78,11 @@ impl Group {
         let rank = members.iter().position(|&r| r == self.rank()).unwrap_or_default();
         let context = name(state.context, state.splits, color);
         let counters = Arc::new(self.core.counters.sibling());
-        let backend =
-            state.backend.as_mut().map(|b| b.split(&members, context, counters.clone(), limit)).transpose();
+        let make = |backend: &mut Box<dyn Backend>| match members.len() {
+            1 => Ok(backend.alone()),
+            _ => backend.split(&members, context, counters.clone(), limit),
+        };
+        let backend = state.backend.as_mut().map(make).transpose();
         let Some(backend) = backend.inspect_err(|e| {
             // The others stand in this group still, and would wait for this rank there.
             if let Some(alarm) = &self.core.alarm {

@@ -263,10 +263,14 @@ impl Backend for NcclBackend {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
-        match self.fabric.part(members, context, counters, limit)? {
-            Some(fabric) => Ok(Box::new(Self::open(fabric, Ok(self.lane.device.ordinal), limit)?)),
-            None => Ok(Box::new(NcclAlone(self.lane.device))),
-        }
+        let until = Instant::now() + limit;
+        let fabric = self.fabric.part(members, context, counters, limit)?;
+        let left = until.saturating_duration_since(Instant::now());
+        Ok(Box::new(Self::open(fabric, Ok(self.lane.device.ordinal), left)?))
+    }
+
+    fn alone(&self) -> Box<dyn Backend> {
+        Box::new(NcclAlone(self.lane.device))
     }
 
     fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
