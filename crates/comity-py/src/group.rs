@@ -195,12 +195,7 @@ impl Group {
         let (parent, work) = (group.clone(), move || {
             let out = group.split_opt(color, key);
             drop(busy);
-            let made = out?;
-            // A group that fails at once would fail the split of members that still connect, and with it the group above.
-            if let Some(g) = &made {
-                g.barrier()?;
-            }
-            Ok(made)
+            out
         });
         // On a thread of its own, so that a signal can interrupt the wait for the other ranks.
         let made = watched(py, work, move |words| parent.abort(&words))?;
