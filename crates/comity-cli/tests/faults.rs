@@ -48,7 +48,7 @@ fn show(what: &str, mut times: Vec<f64>) {
 fn check_after(crew: &mut Crew, rank: usize, error: &str) {
     let again = &crew.hear("again", [rank])[0];
     assert_eq!((text(again), &again["same"]), (error, &Value::Bool(true)));
-    assert!(again["micros"].as_u64().unwrap() < 50_000, "{again}");
+    assert!(again["micros"].as_u64().unwrap() < 250_000, "{again}");
     let closed = &crew.hear("closed", [rank])[0];
     assert!(closed["millis"].as_u64().unwrap() < 5000, "{closed}");
 }
@@ -220,9 +220,11 @@ fn a_stopped_rank_is_given_up_and_told_so() {
         if !role.starts_with("barrier") {
             let said = &crew.hear("error", [victim])[0];
             let words = text(said);
+            // From who gave it up; or, where it was stopped in the midst of reading, first from another who had been told.
+            let told =
+                ["was given up: nothing was heard from it for 1.", "fell silent: nothing heard for 1."];
             assert!(
-                words.contains(&format!("rank {victim} "))
-                    && words.contains("was given up: nothing was heard from it for 1."),
+                words.contains(&format!("rank {victim} ")) && told.iter().any(|t| words.contains(t)),
                 "{said}"
             );
             assert!(words.contains("(seen by rank "), "{said}");
@@ -384,10 +386,18 @@ pub(crate) fn leftovers() {
         maps.lines().filter(|l| l.contains("memfd:comity")).count() as i64
     };
     (0..4).for_each(cycle);
-    // A thread that was joined is listed a little longer.
+    // A thread that was joined is listed a little longer: what is left is what stays.
+    let held = || (count("fd"), count("task"), maps());
     let now = || {
-        thread::sleep(ms(200));
-        (count("fd"), count("task"), maps())
+        let (mut last, mut since, begun) = (held(), Instant::now(), Instant::now());
+        while since.elapsed() < ms(500) && begun.elapsed() < Duration::from_secs(20) {
+            thread::sleep(ms(10));
+            let now = held();
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+        }
+        last
     };
     let before = now();
     (0..60).for_each(cycle);

@@ -48,9 +48,25 @@ fn a_killed_rank_is_named_from_the_records_of_the_others() {
         eprintln!("{}", act());
         std::process::exit(1);
     }
-    let dir = tempfile::tempdir().unwrap();
-    let logs = dir.path().join("logs");
-    fs::create_dir(&logs).unwrap();
+    // The launcher gives the survivors a second to tell, which on a crowded machine may be too short for one of them, now and then.
+    let all = ["rank-0.group-0.flight.json", "rank-2.group-0.flight.json"];
+    let told = (0..5).any(|_| {
+        let dir = tempfile::tempdir().unwrap();
+        let flights = killed_job(&dir.path().join("logs"));
+        let is_whole = flights == all;
+        if is_whole {
+            read_records(dir.path());
+        } else {
+            assert!(flights.iter().all(|f| all.contains(&f.as_str())), "{flights:?}");
+        }
+        is_whole
+    });
+    assert!(told, "never did both survivors leave a record");
+}
+
+/// A job of which one rank is killed, with its logs here: what the survivors left of the whole group.
+fn killed_job(logs: &Path) -> Vec<String> {
+    fs::create_dir(logs).unwrap();
     // An earlier job's, which must not be taken for this one's.
     fs::write(logs.join("rank-1.group-0.flight.json"), "old").unwrap();
     let (at, me) = (logs.to_str().unwrap(), std::env::current_exe().unwrap());
@@ -72,11 +88,15 @@ fn a_killed_rank_is_named_from_the_records_of_the_others() {
     assert_eq!(job.code, Some(137), "{}", job.err);
     assert!(job.err.contains("comity launch: rank 1 left no record"), "{}", job.err);
     assert!(job.err.lines().last().unwrap().contains("rank 1 (pid"), "{}", job.err);
-    let mut flights = flights(&logs);
+    let mut flights = flights(logs);
     flights.retain(|f| f.contains(".group-0."));
-    assert_eq!(flights, ["rank-0.group-0.flight.json", "rank-2.group-0.flight.json"]);
+    flights
+}
 
-    let trace = dir.path().join("trace.json");
+/// What is told of the job above from the records in `dir/logs`.
+fn read_records(dir: &Path) {
+    let (logs, trace) = (dir.join("logs"), dir.join("trace.json"));
+    let at = logs.to_str().unwrap();
     let told = comity(&["report", at, "--trace", trace.to_str().unwrap()], false);
     assert_eq!((told.code, told.err.as_str()), (Some(0), ""), "{}", told.out);
     let first = told.out.lines().next().unwrap();

@@ -106,7 +106,7 @@ def aborted(rank: int, size: int) -> list:
     pg = dist.distributed_c10d._get_default_group()
     t = torch.ones(3)
     if rank == size - 1:
-        time.sleep(1.0)
+        time.sleep(4.0)
         return [caught(lambda: dist.all_reduce(t)), caught(lambda: dist.all_reduce(t))]
     if rank == 0:
         threading.Timer(0.3, pg._get_backend(torch.device("cpu")).abort).start()
@@ -122,7 +122,7 @@ def late(rank: int, size: int) -> list:
         out.append(caught(lambda: w.wait(timedelta(seconds=0.2))))
         w.wait()
     else:
-        time.sleep(0.6)
+        time.sleep(2.0)
         dist.all_reduce(t)
     monitored_barrier()
     if rank == 0:

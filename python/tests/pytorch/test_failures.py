@@ -63,14 +63,15 @@ def test_abort_wakes_all_and_stays(ranks: Ranks) -> None:
     out = ranks.run(3, bodies.aborted)
     for rank, steps in enumerate(out):
         assert [s[0] for s in steps] == ["Aborted"] * 2, (rank, steps)
-        assert "rank 0" in steps[0][1] and steps[1][4] < 1.0, steps
-    assert out[0][0][4] < 1.0 and out[1][0][4] < 1.0, out
+        assert "rank 0" in steps[0][1] and steps[1][4] < 3.0, steps
+    # Before the last rank comes, after 4 s.
+    assert out[0][0][4] < 3.0 and out[1][0][4] < 3.0, out
 
 
 def test_limits(ranks: Ranks) -> None:
     out = ranks.run(2, bodies.late)
     wait, barrier, call = out[0]
-    assert wait[0] == "TimeoutError" and 0.2 <= wait[4] < 0.6, wait
+    assert wait[0] == "TimeoutError" and 0.2 <= wait[4] < 2.0, wait
     assert barrier[0] == "TimeoutError" and "1" in barrier[1] and 0.4 <= barrier[4] < 2.4, barrier
     assert call[0] == "TimeoutError" and "rank 1" in call[1] and "all_reduce" in call[3] and call[4] < 2.5, (
         call

@@ -52,12 +52,14 @@ const WAITS: &[(&str, &str)] = &[
         "background work: calls with deadlines, and what the user's closure does",
     ),
     ("crates/comity/src/boot/mesh.rs", "links being made: to the join deadline"),
+    ("crates/comity/src/boot/mesh/reach.rs", "the same"),
     (
-        "crates/comity/src/link/verbs/hub.rs",
+        "crates/comity/src/link/verbs/hub/attend.rs",
         "the thread that attends devices: 50 ms at most; the end of an edge: 500 ms at most",
     ),
+    ("crates/comity/src/link/verbs/hub.rs", "its own poll, a look that never sleeps"),
     ("crates/comity/src/boot/dial.rs", "an answer: to the join deadline"),
-    ("crates/comity/src/boot/store.rs", "the store's thread: woken when it is to stop"),
+    ("crates/comity/src/boot/store/server.rs", "the store's thread: woken when it is to stop"),
     ("crates/comity/src/boot/control.rs", "the control thread: woken for each event, and when it is to stop"),
     ("crates/comity/src/boot/board/torch.rs", "another try: to the join deadline"),
     (

@@ -44,7 +44,7 @@ pub(super) fn programs(wanted: &[Program]) -> Outcome {
     println!("installing {list}");
     let apt = |args: &[&str]| {
         Task::new("apt-get")
-            .args(["-o", "DPkg::Lock::Timeout=300"])
+            .args(["-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=5"])
             .args(args)
             .env("DEBIAN_FRONTEND", "noninteractive")
             .limit(600)

@@ -47,14 +47,14 @@ fn unpacked(
     let download = |package: &str| {
         println!("downloading {package}");
         // This user may write there, the one that apt would change to may not.
-        let args = ["-o", "APT::Sandbox::User=root", "download", package];
+        let args = ["-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=5", "download", package];
         Task::new("apt-get").folder(&fresh).args(args).limit(300).run()
     };
     let got = match package().and_then(|p| download(&p)) {
         Ok(_) => Ok(()),
         // The lists may be old, or not there.
         Err(_) => {
-            Task::new("apt-get").args(["update"]).limit(300).run()?;
+            Task::new("apt-get").args(["-o", "Acquire::Retries=5", "update"]).limit(300).run()?;
             package().and_then(|p| download(&p)).map(drop)
         }
     };

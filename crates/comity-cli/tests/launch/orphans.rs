@@ -2,6 +2,7 @@
 use super::harness::*;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What is promised for a launcher that is killed.
@@ -19,10 +20,15 @@ fn family(mark_arg: &str) -> String {
     )
 }
 
+/// A mark for arguments, in which no other family's is found.
+fn family_mark() -> String {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    format!("/dev/null/family-{}-{}-", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
+}
+
 /// Starts two such ranks; the mark is also in their arguments.
 fn start_family() -> (Job, String) {
-    let mark = format!("/dev/null/family-{}-{:?}", std::process::id(), std::thread::current().id());
-    let mark = mark.replace(['(', ')'], "");
+    let mark = family_mark();
     let job = start_script(2, &[], &family(&mark));
     job.wait_running("sleep", 6);
     wait_for("the processes without a parent", || {
@@ -56,12 +62,12 @@ fn killing_the_launcher_ends_every_descendant() {
 
 #[test]
 fn killing_the_launchers_process_group_ends_every_descendant() {
-    let mark = "/dev/null/group-kill-of-a-family";
-    let mut job = start_with(&["-n", "2", "sh", "-c", &family(mark)], own_group);
+    let mark = family_mark();
+    let mut job = start_with(&["-n", "2", "sh", "-c", &family(&mark)], own_group);
     job.wait_running("sleep", 6);
     rustix::process::kill_process_group(Pid::from_child(&job.child), Signal::KILL).unwrap();
     job.child.wait().unwrap();
-    all_gone(&job, mark);
+    all_gone(&job, &mark);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! How ranks meet and how groups get their links.
 
 mod accept;
+mod announce;
 pub(crate) mod board;
 mod control;
 mod dial;
 mod endpoint;
+mod fields;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod hello;

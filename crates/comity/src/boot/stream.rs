@@ -1,6 +1,6 @@
 //! Connections and the messages on them: never blocking, never more in memory than allowed.
 
-use super::wire::Malformed;
+use super::fields::Malformed;
 use crate::seal::{Seals, TAG};
 use crate::sys;
 use std::{

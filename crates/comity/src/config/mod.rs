@@ -1,11 +1,15 @@
 //! Where a process stands in its job and how it meets the others: given by value, or found in the environment.
 
+mod backend;
+mod check;
 mod detection;
 mod devices;
 mod env;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod hostfile;
+mod launcher;
+mod meet;
 mod place;
 mod settings;
 mod slurm;
@@ -13,13 +17,15 @@ mod trust;
 mod vars;
 
 use crate::{Error, Key, LinkKind, Result, blame::Blame, boot::board::Board, sys::verbs::Service};
+pub use backend::BackendKind;
 pub use detection::Detection;
 pub(crate) use devices::Matrix;
+pub use launcher::{Found, Launcher};
+pub use meet::Meet;
 pub use place::HostPort;
 use std::{
     ffi::OsString,
-    fmt,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -79,141 +85,6 @@ pub struct Config {
     /// Where a launcher wants counters.
     pub(crate) stats_fd: Option<i32>,
     pub(crate) found: Found,
-}
-
-/// Where ranks meet.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Meet {
-    /// Nowhere: a group of one.
-    Alone,
-    /// At a store that runs elsewhere, such as the launcher's.
-    Store(HostPort),
-    /// At a store that rank 0 runs at this address.
-    Host(HostPort),
-    /// At a store that rank 0 runs at its first address; each rank's addresses to listen on, by rank.
-    ///
-    /// A rank whose addresses the file does not tell has an empty list; that is never rank 0. Only this rank's own
-    /// may be unspecified (`0.0.0.0`), which stands for all addresses of this host.
-    Hostfile(Vec<Vec<HostPort>>),
-    /// At a store that rank 0 runs at an ephemeral port, which it tells the others through this board.
-    Board(Arc<dyn Board>),
-}
-
-impl fmt::Display for Meet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Alone => f.write_str("nowhere (one rank)"),
-            Self::Store(at) => write!(f, "at the store at {at}"),
-            Self::Host(at) => write!(f, "at rank 0's store at {at}"),
-            Self::Hostfile(ranks) => match ranks.first().and_then(|r| r.first()) {
-                Some(at) => write!(f, "at rank 0's store at {at}, from the hostfile"),
-                None => f.write_str("at rank 0's store"),
-            },
-            Self::Board(board) => write!(f, "at rank 0's store, told through {board}"),
-        }
-    }
-}
-
-/// Which launcher's variables gave the place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Launcher {
-    /// None: [`Config::new`].
-    Explicit,
-    /// `comity launch`, or `COMITY_*` set by hand.
-    Comity,
-    /// `mlx.launch`, or `MLX_RANK` and `MLX_HOSTFILE`.
-    Mlx,
-    /// `torchrun`, or what torch's `env://` reads.
-    Torch,
-    /// Open MPI's `mpirun`.
-    OpenMpi,
-    /// MPICH's `mpiexec` and its kin that speak PMI-1.
-    Mpich,
-    /// Slurm's `srun`.
-    Slurm,
-    /// None was found: a group of one.
-    Alone,
-}
-
-impl fmt::Display for Launcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Explicit => "the program",
-            Self::Comity => "comity launch",
-            Self::Mlx => "mlx.launch",
-            Self::Torch => "torchrun",
-            Self::OpenMpi => "Open MPI",
-            Self::Mpich => "MPICH",
-            Self::Slurm => "Slurm",
-            Self::Alone => "no launcher",
-        })
-    }
-}
-
-/// What carries out the calls of a group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum BackendKind {
-    /// The best there is: Comity's own plans over its own links.
-    #[default]
-    Any,
-    /// An MPI library, in a job that its launcher started.
-    Mpi,
-    /// As [`Any`](Self::Any) for buffers in host memory; NCCL for buffers in CUDA memory.
-    Nccl,
-    /// As [`Any`](Self::Any), with RDMA before all other links: what MLX calls by this name. Pairs without a device take shared
-    /// memory or TCP.
-    Jaccl,
-}
-
-impl BackendKind {
-    /// Every kind.
-    pub const ALL: [Self; 4] = [Self::Any, Self::Mpi, Self::Nccl, Self::Jaccl];
-
-    /// The name in flags and variables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Any => "any",
-            Self::Mpi => "mpi",
-            Self::Nccl => "nccl",
-            Self::Jaccl => "jaccl",
-        }
-    }
-
-    /// The kind of this [`name`](Self::name).
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|k| k.name() == name)
-    }
-
-    /// Whether the library that it needs can be loaded here. Whether a group can be made is another question.
-    pub fn is_available(self) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Mpi => crate::sys::mpi::find().is_ok(),
-            Self::Jaccl => crate::sys::verbs::Verbs::find().is_ok(),
-            Self::Nccl => crate::sys::cuda::Cuda::find().is_ok() && crate::sys::nccl::Nccl::find().is_ok(),
-        }
-    }
-}
-
-impl fmt::Display for BackendKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// What was found in the environment, and why it was believed.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Found {
-    /// Whose variables gave rank and size.
-    pub launcher: Launcher,
-    /// The reason, in one sentence.
-    pub why: String,
-    /// Every variable that was read and set, in the order of reading. None of them holds a secret.
-    pub seen: Vec<(&'static str, String)>,
 }
 
 /// By what the cost model of a group's plans goes.
@@ -502,135 +373,7 @@ impl Config {
     pub fn found(&self) -> &Found {
         &self.found
     }
-
-    /// Whether the whole makes sense; asked before anything is opened.
-    pub(crate) fn check(&self) -> Result<()> {
-        check_place("size", self.size, "rank", self.rank)?;
-        if let Some((rank, size)) = self.local {
-            check_place("local size", size, "local rank", rank)?;
-            if size > self.size {
-                return bad(format!("local size {size} is larger than the whole size {}", self.size));
-            }
-        }
-        match &self.meet {
-            Meet::Hostfile(ranks) if ranks.len() != self.size => {
-                return bad(format!(
-                    "the hostfile lists {} ranks, but the size is {}",
-                    ranks.len(),
-                    self.size
-                ));
-            }
-            Meet::Alone if self.size > 1 => {
-                return bad(format!(
-                    "{} ranks need a place to meet: call store, host, hostfile or board, or set COMITY_STORE=host:port",
-                    self.size
-                ));
-            }
-            Meet::Store(at) | Meet::Host(at) if at.port == 0 => {
-                return bad(format!(
-                    "ranks cannot meet at {at}: port 0 stands for any port; give a real one"
-                ));
-            }
-            Meet::Store(at) | Meet::Host(at) if at.is_unspecified() => {
-                return bad(format!(
-                    "ranks cannot meet at {at}: nobody can connect to it; give an address of that host"
-                ));
-            }
-            _ => {}
-        }
-        if self.job.is_empty() || self.job.len() > 255 || self.job.chars().any(char::is_control) {
-            return bad(format!("job (COMITY_JOB) {:?} is not a name of 1 to 255 printable bytes", self.job));
-        }
-        self.check_trust()?;
-        for (what, limit) in [
-            ("timeout (COMITY_TIMEOUT)", self.timeout),
-            ("join_timeout (COMITY_JOIN_TIMEOUT)", self.join_timeout),
-        ] {
-            if limit.is_zero() || limit > MAX_TIMEOUT {
-                return bad(format!("{what} is {limit:?}; allowed is more than 0 and at most ten years"));
-            }
-        }
-        self.detection.check()?;
-        self.check_links()?;
-        if self.connections == 0 || self.connections > MAX_CONNECTIONS {
-            return bad(format!(
-                "connections (COMITY_CONNECTIONS) is {}; allowed is 1 to {MAX_CONNECTIONS}",
-                self.connections
-            ));
-        }
-        for (i, addr) in self.addrs.iter().enumerate() {
-            check_own(addr.ip())
-                .map_err(|why| Error::Config(format!("addrs (COMITY_ADDRS) holds {addr}: {why}")))?;
-            if self.addrs[..i].contains(addr) {
-                return bad(format!("addrs (COMITY_ADDRS) holds {addr} twice"));
-            }
-        }
-        if let Some(host) = &self.host
-            && (host.is_empty() || host.len() > 255 || host.chars().any(char::is_control))
-        {
-            return bad(format!(
-                "host name (COMITY_HOST) {host:?} is not a name of 1 to 255 printable bytes"
-            ));
-        }
-        Ok(())
-    }
 }
-
-/// What is said of links and devices must fit the rest.
-impl Config {
-    fn check_links(&self) -> Result<()> {
-        let jaccl = self.backend == BackendKind::Jaccl;
-        if !self.links.shm && !self.links.tcp && !self.links.rdma {
-            return bad("links names no kind of link; name shm, tcp, rdma or several");
-        }
-        if let Some(Matrix { rows }) =
-            self.devices.as_ref().filter(|m| self.size > 1 && m.rows.len() != self.size)
-        {
-            return bad(format!(
-                "the device matrix has {} rows, but the size is {}; they must be equal",
-                rows.len(),
-                self.size
-            ));
-        }
-        if jaccl && !self.links.rdma {
-            return bad(
-                "the backend jaccl and links (COMITY_LINKS) without rdma do not go together; drop one of them",
-            );
-        }
-        if self.secure == Secure::Data
-            && (jaccl || self.links == Links { shm: false, tcp: false, rdma: true })
-        {
-            return bad(
-                "secure data (COMITY_SECURE=data) and RDMA do not go together: what a device sends is not encrypted; drop one of them",
-            );
-        }
-        Ok(())
-    }
-}
-
-fn check_place(size_is: &str, size: usize, rank_is: &str, rank: usize) -> Result<()> {
-    if size == 0 || size > MAX_SIZE {
-        return bad(format!("{size_is} is {size}; allowed is 1 to {MAX_SIZE}"));
-    }
-    if rank >= size {
-        return bad(format!("{rank_is} is {rank}, but {size_is} is {size}; allowed is 0 to {}", size - 1));
-    }
-    Ok(())
-}
-
-/// Whether one can listen on `ip` and say so to a peer.
-fn check_own(ip: IpAddr) -> Result<(), &'static str> {
-    if ip.is_unspecified() {
-        return Err(
-            "it stands for every address, and Comity listens only where it is told; name the address",
-        );
-    }
-    if ip.is_multicast() || ip == IpAddr::V4(std::net::Ipv4Addr::BROADCAST) {
-        return Err("it belongs to many hosts; name an address of this host");
-    }
-    Ok(())
-}
-
 /// A small hash (FNV-1a) that is the same on every host and in every version.
 pub(crate) fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))

@@ -3,13 +3,16 @@
 //! A module of tests writes `conformance!(make)`, where `make` gives a fresh connected pair.
 //! Byte `p` of a stream is a function of `p`, so every test knows what must come next.
 
-use super::{Interest, Link, LinkError, SMALL_WANT};
+mod stream;
+
+use super::{Interest, Link, SMALL_WANT};
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     thread,
     time::{Duration, Instant},
 };
+use stream::{Dice, Stream, bytes, expect};
 
 /// Two ends of one link.
 pub(crate) type Pair = (Box<dyn Link>, Box<dyn Link>);
@@ -45,99 +48,6 @@ pub(crate) fn eventually<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> 
         }
         assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
         thread::yield_now();
-    }
-}
-
-fn byte(at: usize) -> u8 {
-    // No period that a buffer size divides.
-    ((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
-}
-
-fn bytes(from: usize, len: usize) -> Vec<u8> {
-    (from..from + len).map(byte).collect()
-}
-
-#[track_caller]
-fn expect(got: &[u8], from: usize) {
-    if let Some(i) = (0..got.len()).find(|&i| got[i] != byte(from + i)) {
-        panic!("byte {} of the stream is wrong ({} into a piece of {})", from + i, i, got.len());
-    }
-}
-
-/// One direction of a link: how far each end is.
-#[derive(Clone, Copy, Debug, Default)]
-struct Stream {
-    put: usize,
-    got: usize,
-}
-
-impl Stream {
-    fn put(&mut self, link: &mut dyn Link, head: usize, body: usize) -> Result<usize, LinkError> {
-        let (h, b) = (bytes(self.put, head), bytes(self.put + head, body));
-        let n = link.put(&h, &b)?;
-        assert!(n <= head + body, "accepted {n} of {}", head + body);
-        self.put += n;
-        Ok(n)
-    }
-
-    fn put_all(&mut self, link: &mut dyn Link, len: usize) {
-        let end = self.put + len;
-        eventually("room", || {
-            self.put(link, 0, end - self.put).unwrap();
-            (self.put == end).then_some(())
-        });
-    }
-
-    /// Peek at about `want` and give back `share` of 256 parts of it, at least a byte.
-    fn peek(&mut self, link: &mut dyn Link, want: usize, share: usize) -> Result<usize, LinkError> {
-        let lent = link.peek(want)?;
-        expect(lent, self.got);
-        let n = lent.len();
-        assert!(self.got + n <= self.put, "lent more than was put");
-        let n = (n * share / 256).max(n.min(1));
-        link.consume(n);
-        self.got += n;
-        Ok(n)
-    }
-
-    fn take(&mut self, link: &mut dyn Link, len: usize) -> Result<usize, LinkError> {
-        let mut place = vec![0xee; len];
-        let n = link.take(&mut place)?;
-        expect(&place[..n], self.got);
-        self.got += n;
-        assert!(self.got <= self.put, "took more than was put");
-        Ok(n)
-    }
-
-    /// Get all that was put, by any means.
-    fn catch_up(&mut self, link: &mut dyn Link) {
-        eventually("bytes that were put", || {
-            if self.got < self.put {
-                self.peek(link, 5000, 256).unwrap();
-            }
-            if self.got < self.put {
-                self.take(link, 100_000).unwrap();
-            }
-            (self.got == self.put).then_some(())
-        });
-    }
-}
-
-/// Numbers that look random, the same in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % sides as u64) as usize
-    }
-
-    /// A length: as likely small as large.
-    fn len(&mut self) -> usize {
-        let sides = 1 << self.roll(21);
-        self.roll(sides)
     }
 }
 

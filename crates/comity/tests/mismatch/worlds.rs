@@ -134,7 +134,8 @@ fn hosts_of_different_size() {
 
 /// What may be legal, because another thread could still make the call, is told at the limit, with what the others wait in.
 fn told_at_the_limit(groups: &[Group]) {
-    let limit = patient(Duration::from_secs(1));
+    // Long enough for every rank to come to its call, beside what else runs.
+    let limit = patient(Duration::from_secs(3));
     let (a, b) = (each(2, |r| groups[r].split(0, 0).unwrap()), each(2, |r| groups[r].split(0, 0).unwrap()));
     let errors = each(2, |r| {
         let (mut x, g) = ([1f32; 4], [&a, &b][r][r].timeout(limit));

@@ -6,6 +6,8 @@
 //!
 //! [`Standing`]: super::standing::Standing
 
+mod events;
+mod failing;
 mod flood;
 #[cfg(test)]
 mod simulate;
@@ -17,6 +19,7 @@ use super::{
     wire::Note,
 };
 use crate::engine::{Failure, Header};
+pub(super) use events::{Action, DIED, Heard, Presence, Word};
 use std::{
     collections::{BTreeMap, VecDeque},
     time::{Duration, Instant},
@@ -26,86 +29,6 @@ use std::{
 const MAX_EARLY: usize = 4096;
 /// Groups remembered as closed, so that late words about them are not kept.
 const MAX_CLOSED: usize = 4096;
-
-/// What the group is told of a member whose process ended without a goodbye.
-pub(super) const DIED: &str = "died: its control connection closed";
-
-/// How a process stands with one other.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Presence {
-    /// This process itself.
-    Oneself,
-    /// Not connected yet.
-    Absent,
-    Live,
-    /// It said goodbye; with words if it could not join.
-    Gone(String),
-    /// It ended without one; the cause.
-    Dead(String),
-    /// It has given this process up, after so many seconds of silence: here the fault is this process's own.
-    Shut(f64),
-}
-
-/// What came over a control connection.
-#[derive(Clone, Debug)]
-pub(super) enum Heard {
-    Note(Note),
-    /// Nothing more comes; the cause.
-    End(&'static str),
-}
-
-/// What is to be done, in this order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Action {
-    /// Send a note to these processes. One that cannot be reached is found when it is next read.
-    Tell {
-        to: Vec<usize>,
-        note: Note,
-    },
-    /// Send a beat to every process that has no note waiting for room.
-    Beat {
-        progress: u64,
-    },
-    /// A process is heard and told no more.
-    Close {
-        rank: usize,
-    },
-    /// A group has failed, unless it had before.
-    Fail {
-        context: u64,
-        failure: Failure,
-    },
-    /// A member, by its rank in the group, has left in good order.
-    Left {
-        context: u64,
-        member: usize,
-    },
-    /// A member has waited for this one, `mine`, in a call: to compare with its own. What differs is for [`Membership::abort`].
-    Waits {
-        context: u64,
-        mine: usize,
-        member: usize,
-        call: Header,
-    },
-    /// A member of this group has not been heard for some time.
-    Suspect {
-        context: u64,
-    },
-    /// Whoever waits for the processes to meet should look again.
-    News,
-    Log(Word),
-}
-
-/// What is to be logged.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Word {
-    Silent(Verdict),
-    /// A suspect rank is heard again, after so long.
-    Back {
-        rank: usize,
-        silence: Duration,
-    },
-}
 
 /// A group that this rank has opened and not left.
 #[derive(Debug)]
@@ -372,19 +295,6 @@ impl Membership {
         }
     }
 
-    /// A flood passes by those who have not opened the group yet, and ends where no other partner has. Whoever began it tells
-    /// the rest itself, when a note to each is due in any case.
-    fn make_sure(&mut self) {
-        let unsure: Vec<u64> =
-            self.groups.iter().filter(|(_, g)| g.unsure).map(|(context, _)| *context).collect();
-        for context in unsure {
-            self.tell_all(context);
-            if let Some(group) = self.groups.get_mut(&context) {
-                group.unsure = false;
-            }
-        }
-    }
-
     fn apply(&mut self, from: usize, note: Note) {
         if let Some(context) = context_of(&note)
             && !self.groups.contains_key(&context)
@@ -439,102 +349,6 @@ impl Membership {
 
     fn contexts_with(&self, rank: usize) -> Vec<u64> {
         self.groups.iter().filter(|(_, g)| g.members.contains(&rank)).map(|(context, _)| *context).collect()
-    }
-
-    /// `rank` has ended without a goodbye.
-    fn lose(&mut self, rank: usize, cause: &str) {
-        self.ended(rank, Presence::Dead(cause.into()));
-    }
-
-    fn ended(&mut self, rank: usize, how: Presence) {
-        match self.presences.get_mut(rank) {
-            Some(place @ Presence::Live) => *place = how,
-            _ => return,
-        }
-        self.liveness.forget(rank);
-        self.actions.push(Action::Close { rank });
-        for context in self.contexts_with(rank) {
-            self.member_is_gone(context, rank);
-        }
-        self.actions.push(Action::News);
-    }
-
-    /// Tell a group what became of a member whose process has ended: in good order, it has left; else the group has failed,
-    /// unless the member had left before, and the others are told.
-    fn member_is_gone(&mut self, context: u64, rank: usize) {
-        let Some(presence) = self.presences.get(rank).cloned() else { return };
-        let Some((group, member)) = self.member(context, rank) else { return };
-        let (mine, left) = (group.mine, group.left.get(member) == Some(&true));
-        let failure = |cause| Failure { culprit: member, by: mine, cause, reported: false, calls: None };
-        let failure = match presence {
-            Presence::Gone(words) if words.is_empty() => return self.apply(rank, Note::Leave { context }),
-            Presence::Gone(words) => failure(format!("gave up: {words}")),
-            Presence::Dead(cause) => failure(cause),
-            Presence::Shut(silence) => {
-                let cause = format!("was given up: nothing was heard from it for {silence:.1} s");
-                Failure { culprit: mine, by: member, cause, reported: false, calls: None }
-            }
-            Presence::Oneself | Presence::Absent | Presence::Live => return,
-        };
-        if !left {
-            self.fail(context, None, failure);
-        }
-    }
-
-    /// A group has failed, as `from`, a member, has told or this rank has seen: unless it had before, tell others, and those who
-    /// wait here.
-    fn fail(&mut self, context: u64, from: Option<usize>, failure: Failure) {
-        let beats = self.limit().is_some();
-        let Some(group) = self.groups.get_mut(&context) else { return };
-        let size = group.members.len();
-        if let Some(knows) = from.and_then(|m| group.knows.get_mut(m)) {
-            *knows = true;
-        }
-        if group.failed.is_some() || failure.culprit >= size || failure.by >= size {
-            return;
-        }
-        group.failed = Some(failure.clone());
-        group.unsure = from.is_none();
-        // Told before this process can act on it and exit. Without beats nobody would make sure, so there is no flood.
-        if size > flood::DIRECT && beats {
-            let presences = &self.presences;
-            let partners = flood::partners(group.mine, size, |m| group.has(presences, m));
-            self.tell_of(context, partners);
-        } else if from.is_none() {
-            self.tell_all(context);
-        }
-        self.actions.push(Action::Fail { context, failure });
-    }
-
-    /// Tell all members of a failed group that do not know.
-    fn tell_all(&mut self, context: u64) {
-        let size = self.groups.get(&context).map_or(0, |g| g.members.len());
-        self.tell_of(context, (0..size).collect());
-    }
-
-    /// Tell these members of a failed group, if they do not know.
-    fn tell_of(&mut self, context: u64, members: Vec<usize>) {
-        let Some(group) = self.groups.get(&context) else { return };
-        let Some(failure) = &group.failed else { return };
-        let note = Note::Abort {
-            context,
-            culprit: failure.culprit as u32,
-            by: failure.by as u32,
-            reported: failure.reported,
-            cause: failure.cause.clone(),
-            calls: failure.calls,
-        };
-        let news = |m: &usize| group.knows.get(*m) == Some(&false) && group.has(&self.presences, *m);
-        let members: Vec<usize> = members.into_iter().filter(news).collect();
-        let to = self.reachable(group, members.iter().copied());
-        if let Some(group) = self.groups.get_mut(&context) {
-            for m in members {
-                if let Some(knows) = group.knows.get_mut(m) {
-                    *knows = true;
-                }
-            }
-        }
-        self.tell(to, note);
     }
 
     /// The processes of those members that are connected.

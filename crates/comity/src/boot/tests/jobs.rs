@@ -96,7 +96,7 @@ fn without_a_key_nobody_joins_unless_asked_to() {
         for part in ["rank 1 of 2", "comity launch", "COMITY_KEY_FILE", "COMITY_INSECURE=1", "--insecure"] {
             assert!(e.contains(part), "{e}");
         }
-        assert!(begun.elapsed() < Duration::from_millis(500));
+        assert!(begun.elapsed() < Duration::from_secs(10), "at once, not at the limit of a minute");
         // A place with nobody there is found so only once that is settled.
         let c = c.insecure().join_timeout(Duration::from_millis(50));
         assert!(matches!(Endpoint::join(&c), Err(Error::Join(_))));

@@ -2,73 +2,34 @@
 //!
 //! No thread and no lock of its own: [`hub`](super::hub) calls it, for those that put and take, and for what the devices report.
 
+mod arrive;
+mod stream;
+
+pub(super) use stream::Place;
+
 use super::{
-    flow::Order,
-    frame::{Damage, HEADER, HELLO, Header},
+    frame::{HEADER, Header},
     hub::Rails,
     side::{Side, Word},
-    wire::{BULK, Lane, RECEIVE, SMALL, Wire},
+    wire::{BULK, Lane, SMALL, Wire},
 };
 use crate::{
     link::{Interest, LinkError},
-    sys::{
-        Bell,
-        verbs::{Completion, Service, Slab},
-    },
+    sys::{Bell, verbs::Service},
 };
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
+use stream::{BOTH, Stream, WINDOW};
 
-/// Bytes that one group may have unread here from one peer: what a group that is not served can keep of this process's memory.
-const WINDOW: u64 = 4 << 20;
 /// Bytes accepted in one call. More would starve the other direction.
 const MOST: usize = 512 << 10;
 /// Frames that the peer says it has sent must have come after this, where nothing else finds that they did not.
 const LOSS: Duration = Duration::from_secs(1);
 
 /// Where bytes lie that came.
-#[derive(Debug)]
-pub(super) enum Place {
-    /// In the slot where the device put them.
-    Slot { wire: usize, lane: usize, slot: usize, at: usize, slab: Arc<Slab> },
-    /// Moved out of the way.
-    Heap(Vec<u8>),
-}
-
-/// One group's bytes, both ways.
-#[derive(Debug)]
-struct Stream {
-    put: u64,
-    allowed: u64,
-    order: Order<Place>,
-    /// Rung when an armed link should look; there is none before the group is open here, and after its link is gone.
-    bell: Option<Arc<Bell>>,
-    armed: Interest,
-    /// The link here is gone.
-    gone: bool,
-}
-
-impl Stream {
-    fn new() -> Self {
-        let armed = Interest::default();
-        Self { put: 0, allowed: WINDOW, order: Order::new(), bell: None, armed, gone: false }
-    }
-
-    fn wake(&self, what: Interest) {
-        let wanted = self.armed.recv && what.recv || self.armed.send && what.send;
-        if let Some(bell) = self.bell.as_ref().filter(|_| wanted) {
-            bell.ring();
-        }
-    }
-}
-
-const RECV: Interest = Interest { recv: true, send: false };
-const SEND: Interest = Interest { recv: false, send: true };
-const BOTH: Interest = Interest { recv: true, send: true };
-
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Edge {
@@ -308,171 +269,6 @@ impl Edge {
         }
     }
 
-    /// A device has done something for a lane of this edge.
-    pub(super) fn completed(&mut self, rails: &mut Rails, wire: usize, lane: usize, done: Completion) {
-        let Some(w) = self.wires.get_mut(wire) else { return };
-        let receive = done.id & RECEIVE != 0;
-        if done.status != 0 {
-            // What follows the first is only flushed.
-            if self.error.is_none() {
-                let words = rails.device(w.rail).map_or_else(String::new, |d| d.status(done.status));
-                let what = if receive { "a receive" } else { "a send" };
-                if !w.up {
-                    // It was only tried.
-                    w.trouble.get_or_insert_with(|| format!("{}: {what} ended with {words}", w.name));
-                    return;
-                }
-                let name = w.name.clone();
-                self.fail_both(format!("is cut off: {what} on the RDMA wire {name} ended with {words}"));
-            }
-            return;
-        }
-        if !receive {
-            w.lanes[lane].out.completed();
-            return self.streams.values().for_each(|s| s.wake(SEND));
-        }
-        let slot = (done.id & !RECEIVE) as usize;
-        if let Err(words) = self.arrived(rails, wire, lane, slot, done.bytes) {
-            self.fail_both(words);
-        }
-    }
-
-    fn arrived(
-        &mut self,
-        rails: &mut Rails,
-        wire: usize,
-        lane: usize,
-        slot: usize,
-        bytes: usize,
-    ) -> Result<(), String> {
-        let epoch = self.epoch;
-        let w = self.wires.get_mut(wire).ok_or("has no such wire")?;
-        let over = |name: &str| format!("over the RDMA wire {name}");
-        let l = &mut w.lanes[lane];
-        if slot >= l.slots || bytes > l.bytes {
-            return Err(format!("sent what fits no slot {}", over(&w.name)));
-        }
-        let at = l.receive_at(slot);
-        let slab = rails.device(w.rail).ok_or("is cut off: the device is closed")?.slab().clone();
-        // SAFETY: the receive in this slot has completed and none is posted again before the slot is given back; both happen under
-        // the hub's lock, by this thread.
-        let found = Header::decode(unsafe { slab.bytes(at, bytes) }, epoch);
-        let header = found.map_err(|damage| match damage {
-            Damage::Sum => {
-                format!("sent a frame that was damaged on its way {}: its checksum is wrong", over(&w.name))
-            }
-            Damage::Foreign => format!("sent what is no frame of Comity {}", over(&w.name)),
-            Damage::Stale => format!("sent a frame of an earlier connection {}", over(&w.name)),
-        })?;
-        l.inn.arrived(header.number).map_err(|gap| {
-            let (name, due, came) = (over(&w.name), gap.due, header.number);
-            match came > due {
-                true => format!("lost a frame {name}: number {came} came where {due} was due"),
-                false => format!("sent a frame twice {name}: number {came} came where {due} was due"),
-            }
-        })?;
-        let mut room = false;
-        for (l, given) in w.lanes.iter_mut().zip(header.given) {
-            let news = l.out.credit(given);
-            room |= news.map_err(|_| format!("gave back more slots than it had {}", over(&w.name)))?;
-        }
-        if room {
-            self.streams.values().for_each(|s| s.wake(SEND));
-        }
-        if header.context == HELLO {
-            w.lanes[lane].heard = true;
-            self.give(rails, wire, lane, slot);
-            return Ok(());
-        }
-        let l = &mut w.lanes[lane];
-        // A group that does not take its bytes must not keep the slots from the others.
-        let crowded = (l.held + 1) * 4 > l.slots * 3;
-        let len = header.len as usize;
-        let place = if crowded {
-            // SAFETY: as above; the length was checked with the sum.
-            Place::Heap(unsafe { slab.bytes(at + HEADER, len) }.to_vec())
-        } else {
-            l.held += 1;
-            Place::Slot { wire, lane, slot, at: at + HEADER, slab }
-        };
-        let stream = self.streams.entry(header.context).or_insert_with(Stream::new);
-        let gone = stream.gone;
-        let fits = |_| format!("sent bytes twice, or more than it may {}", over(&self.wires[wire].name));
-        let (allowed, news) =
-            (header.taken, stream.order.arrive(header.at, place, len, WINDOW).map_err(fits)?);
-        stream.allow(allowed)?;
-        if news {
-            stream.wake(RECV);
-        }
-        if crowded {
-            self.give(rails, wire, lane, slot);
-        }
-        if gone {
-            self.discard(rails, header.context);
-        }
-        Ok(())
-    }
-
-    /// Read what the peer says beside the wires.
-    pub(super) fn listen(&mut self) {
-        self.side.flush();
-        self.side.fill();
-        loop {
-            match self.side.next() {
-                Ok(Some(word)) => {
-                    if let Err(words) = self.hear(word) {
-                        return self.fail(words);
-                    }
-                }
-                Ok(None) => break,
-                Err(_) => return self.fail("broke the protocol beside its RDMA wires".into()),
-            }
-        }
-        if let Some(over) = self.side.over().map(str::to_owned) {
-            self.settled = true;
-            self.fail(over);
-        }
-    }
-
-    fn hear(&mut self, word: Word) -> Result<(), String> {
-        let excess = || "gave back more slots than it had".to_owned();
-        match word {
-            Word::Given { wire, given } => {
-                let Some(w) = self.wires.iter_mut().find(|w| w.id == wire) else { return Ok(()) };
-                for (l, given) in w.lanes.iter_mut().zip(given) {
-                    l.out.credit(given).map_err(|_| excess())?;
-                }
-                self.streams.values().for_each(|s| s.wake(SEND));
-            }
-            Word::Taken { context, taken } => {
-                if let Some(stream) = self.streams.get_mut(&context) {
-                    stream.allow(taken)?;
-                }
-            }
-            Word::End { context, total } => {
-                let stream = self.streams.entry(context).or_insert_with(Stream::new);
-                stream.order.end(total).map_err(|_| "ended a stream before its last byte".to_owned())?;
-                stream.wake(BOTH);
-                self.forget(context);
-            }
-            Word::Sent { wire, count } => {
-                if let Some(w) = self.wires.iter_mut().find(|w| w.id == wire) {
-                    w.claimed = Some((count, Instant::now()));
-                }
-            }
-            Word::Bye => self.bye = true,
-            Word::All => self.settled = true,
-            Word::Failed(words) => return Err(format!("reported that this rank {words}")),
-            word @ (Word::Offer { .. } | Word::Made(_) | Word::Ready(_) | Word::Heard(_)) => {
-                // A handshake has fewer.
-                if self.inbox.len() < 64 {
-                    self.inbox.push_back(word);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Tell the peer that this end goes, and what it must have got.
     pub(super) fn part(&mut self) {
         for w in &self.wires {
@@ -523,20 +319,6 @@ impl Edge {
     pub(super) fn is_done(&self) -> bool {
         let lanes = || self.wires.iter().flat_map(|w| &w.lanes);
         self.error.is_some() || self.settled && lanes().all(|l| l.out.is_done())
-    }
-}
-
-impl Stream {
-    /// The peer has taken so many bytes in all.
-    fn allow(&mut self, taken: u64) -> Result<(), String> {
-        if taken > self.put {
-            return Err("took more bytes than were sent".into());
-        }
-        if taken + WINDOW > self.allowed {
-            self.allowed = taken + WINDOW;
-            self.wake(SEND);
-        }
-        Ok(())
     }
 }
 

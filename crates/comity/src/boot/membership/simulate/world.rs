@@ -1,5 +1,9 @@
 //! Processes, connections and time, none of them real, around the true [`Membership`].
 
+mod due;
+mod perform;
+mod strike;
+
 use super::{
     dice::Dice,
     judge::{Cause, Judge},
@@ -8,65 +12,19 @@ use super::{
 };
 use crate::{
     boot::{
-        membership::{Action, DIED, Heard, Membership, Presence},
+        membership::{DIED, Heard, Membership},
         wire::Note,
     },
     engine::Failure,
 };
+use due::{Due, Event, Item};
 use std::{
     cmp::Reverse,
     collections::BinaryHeap,
-    rc::Rc,
     time::{Duration, Instant},
 };
 
 /// What is on its way to a process.
-#[derive(Clone, Debug)]
-enum Item {
-    Beat(u64),
-    Note(Rc<Note>),
-    End,
-}
-
-/// Ordered by its time and number.
-#[derive(Clone, Debug)]
-struct Due<T> {
-    at: u64,
-    number: u64,
-    what: T,
-}
-
-impl<T> PartialEq for Due<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-
-impl<T> Eq for Due<T> {}
-
-impl<T> PartialOrd for Due<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<T> Ord for Due<T> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Event {
-    /// The control thread of a rank gets its turn.
-    Turn(usize),
-    Enter(usize, usize),
-    Leave(usize, usize),
-    Goodbye(usize),
-    /// A fault begins.
-    Strike(usize),
-}
-
 /// A process.
 #[derive(Debug)]
 struct Process {
@@ -351,95 +309,6 @@ impl<'a> World<'a> {
         self.vanish(rank);
     }
 
-    fn strike(&mut self, i: usize) {
-        let fault = self.scenario.faults[i].clone();
-        if let Fault::Abort { group, by, culprit, .. } = fault {
-            return self.abort(group, by, culprit, i);
-        }
-        let now = self.now;
-        self.note(|| match &fault {
-            Fault::Cut { side, both, to, .. } => {
-                let ranks: Vec<usize> = (0..side.len()).filter(|r| side[*r]).collect();
-                format!("FAULT: nothing comes from ranks {ranks:?} (and back: {both}) until {to:?} us")
-            }
-            fault => format!("FAULT: {fault:?}"),
-        });
-        match fault {
-            Fault::Kill { rank, sends, .. } if self.processes[rank].running => match sends {
-                None => self.kill(rank),
-                // Unless it has fewer to send, it dies in the middle of them.
-                Some(_) => self.processes[rank].sends = sends,
-            },
-            Fault::Power { rank, .. } => {
-                // Where the process has ended already, its goodbye may be with the host still.
-                let surely = std::mem::take(&mut self.processes[rank].running);
-                self.judge.cause(Cause::Ended { rank, at: now, surely });
-            }
-            Fault::Stop { rank, to, .. } if self.processes[rank].running => {
-                let process = &mut self.processes[rank];
-                let until = to.unwrap_or(u64::MAX);
-                // One that is stopped for longer already wakes when it would have.
-                let longer = until >= process.stopped;
-                if longer {
-                    process.stopped = until;
-                    // Every turn before is lost; what it was to do is there afterwards.
-                    process.turn = u64::MAX;
-                }
-                if let Some(to) = to.filter(|_| longer) {
-                    process.turn = to;
-                    // It may have been about to look at the clock before it waits.
-                    if self.dice.chance(50) {
-                        process.waits = to;
-                    }
-                    self.plan(to, Event::Turn(rank));
-                    self.judge.wakes(rank, to);
-                }
-                let long = to.is_none_or(|to| to - now >= self.scenario.limit);
-                if long {
-                    // Whoever sleeps as well may wake when this one is heard again.
-                    let alone =
-                        self.scenario.faults.iter().filter(|f| matches!(f, Fault::Stop { .. })).count() == 1;
-                    let most = self.scenario.limit + 2 * self.scenario.slowness() + self.scenario.slack();
-                    // What a cut held up is heard when it is over.
-                    let since = now.max(self.scenario.mended(now));
-                    let surely = to.is_none_or(|to| alone && to.saturating_sub(since) > most);
-                    self.judge.cause(Cause::Ended { rank, at: now, surely });
-                }
-            }
-            Fault::Cut { side, both, to: None, .. } => {
-                self.judge.cause(Cause::Cut { side, both, at: now });
-            }
-            Fault::Reset { a, b, .. } if self.processes[a].running && self.processes[b].running => {
-                self.judge.cause(Cause::Reset { a, b, at: now });
-                self.shut(a, b);
-                self.shut(b, a);
-            }
-            _ => {}
-        }
-    }
-
-    /// A member's engine finds the group to have failed, as in `Engine::abort`.
-    fn abort(&mut self, g: usize, by: usize, culprit: usize, i: usize) {
-        let plan = &self.scenario.groups[g];
-        let rank = plan.members[by];
-        let process = &mut self.processes[rank];
-        let member = &mut process.members[g];
-        if !process.running || process.stopped > self.now || member.entered.is_none() || member.left.is_some()
-        {
-            return;
-        }
-        let cause = format!("fault {i} of seed {}", self.scenario.seed);
-        let failure = Failure { culprit, by, cause, reported: culprit == by, calls: None };
-        if member.failed.is_none() {
-            member.failed = Some((self.now, failure.clone()));
-            self.judge.cause(Cause::Aborted { group: g, rank, at: self.now, failure: failure.clone() });
-            self.note(|| format!("rank {rank} aborts group {}, blaming member {culprit}", plan.context));
-            self.processes[rank].membership.abort(plan.context, failure);
-            self.perform(rank, Occasion::Call);
-            self.linger(rank, g);
-        }
-    }
-
     fn kill(&mut self, rank: usize) {
         self.note(|| format!("rank {rank} is killed"));
         self.judge.cause(Cause::Ended { rank, at: self.now, surely: true });
@@ -497,79 +366,6 @@ impl<'a> World<'a> {
         self.processes[to].inbox.push(Reverse(Due { at, number: self.number, what: (from, item) }));
         if self.processes[to].stopped <= self.now {
             self.wake(to, at);
-        }
-    }
-
-    /// Do what a process has decided, as `Standing::carry_out`.
-    fn perform(&mut self, rank: usize, occasion: Occasion) {
-        let mut actions = self.processes[rank].membership.actions();
-        if let Some(mutant) = self.mutant {
-            mutant.act(rank, occasion, &mut actions, self.scenario);
-        }
-        self.judge.count(self.scenario, rank, occasion, &actions);
-        for action in actions {
-            if !self.processes[rank].running {
-                return;
-            }
-            match action {
-                Action::Tell { to, note } => {
-                    self.note(|| format!("rank {rank} tells {to:?}: {note:?}"));
-                    let Ok(note) = Note::decode(&note.encode()) else {
-                        self.judge.broken.get_or_insert_with(|| format!("{note:?} cannot be read"));
-                        return;
-                    };
-                    let note = Rc::new(note);
-                    for to in to {
-                        self.notes += 1;
-                        self.send(rank, to, Item::Note(Rc::clone(&note)));
-                        if let Some(sends) = &mut self.processes[rank].sends {
-                            *sends -= 1;
-                            if *sends == 0 {
-                                return self.kill(rank);
-                            }
-                        }
-                    }
-                }
-                Action::Beat { progress } => {
-                    for to in 0..self.scenario.size {
-                        if self.processes[rank].membership.presence(to) == Some(&Presence::Live) {
-                            self.send(rank, to, Item::Beat(progress));
-                        }
-                    }
-                }
-                Action::Close { rank: other } => self.shut(rank, other),
-                Action::Fail { context, failure } => self.fail(rank, context, failure),
-                Action::Left { context, member } => {
-                    let group = self.scenario.groups.iter().position(|g| g.context == context);
-                    if let Some(g) = group {
-                        let failed = self.processes[rank].members[g].failed.is_some();
-                        self.judge.left(self.scenario, rank, g, member, failed);
-                    }
-                }
-                Action::Suspect { .. } | Action::News | Action::Log(_) | Action::Waits { .. } => {}
-            }
-        }
-    }
-
-    fn fail(&mut self, rank: usize, context: u64, failure: Failure) {
-        let Some(g) = self.scenario.groups.iter().position(|g| g.context == context) else { return };
-        let (now, member) = (self.now, &mut self.processes[rank].members[g]);
-        // As a watch does.
-        if member.failed.is_some() && self.mutant != Some(Mutant::LastReason) {
-            self.judge.fails_again(rank, g, &failure);
-            return;
-        }
-        member.failed = Some((now, failure.clone()));
-        self.note(|| format!("rank {rank}: group {context} has failed: {failure:?}"));
-        self.judge.fails(self.scenario, rank, g, now, &failure);
-        self.linger(rank, g);
-    }
-
-    /// A failed group is dropped some time later.
-    fn linger(&mut self, rank: usize, g: usize) {
-        if let Some((low, high)) = self.scenario.linger {
-            let at = self.now + 1 + self.dice.between(low, high);
-            self.plan(at, Event::Leave(rank, g));
         }
     }
 }

@@ -1,0 +1,115 @@
+//! Ends and failures: what they mean for the groups of a process, and who is told, so that all members hear of it, and each once.
+
+use super::{Action, Membership, Presence, flood};
+use crate::{boot::wire::Note, engine::Failure};
+
+impl Membership {
+    /// A flood passes by those who have not opened the group yet, and ends where no other partner has. Whoever began it tells
+    /// the rest itself, when a note to each is due in any case.
+    pub(super) fn make_sure(&mut self) {
+        let unsure: Vec<u64> =
+            self.groups.iter().filter(|(_, g)| g.unsure).map(|(context, _)| *context).collect();
+        for context in unsure {
+            self.tell_all(context);
+            if let Some(group) = self.groups.get_mut(&context) {
+                group.unsure = false;
+            }
+        }
+    }
+
+    /// `rank` has ended without a goodbye.
+    pub(super) fn lose(&mut self, rank: usize, cause: &str) {
+        self.ended(rank, Presence::Dead(cause.into()));
+    }
+
+    pub(super) fn ended(&mut self, rank: usize, how: Presence) {
+        match self.presences.get_mut(rank) {
+            Some(place @ Presence::Live) => *place = how,
+            _ => return,
+        }
+        self.liveness.forget(rank);
+        self.actions.push(Action::Close { rank });
+        for context in self.contexts_with(rank) {
+            self.member_is_gone(context, rank);
+        }
+        self.actions.push(Action::News);
+    }
+
+    /// Tell a group what became of a member whose process has ended: in good order, it has left; else the group has failed,
+    /// unless the member had left before, and the others are told.
+    pub(super) fn member_is_gone(&mut self, context: u64, rank: usize) {
+        let Some(presence) = self.presences.get(rank).cloned() else { return };
+        let Some((group, member)) = self.member(context, rank) else { return };
+        let (mine, left) = (group.mine, group.left.get(member) == Some(&true));
+        let failure = |cause| Failure { culprit: member, by: mine, cause, reported: false, calls: None };
+        let failure = match presence {
+            Presence::Gone(words) if words.is_empty() => return self.apply(rank, Note::Leave { context }),
+            Presence::Gone(words) => failure(format!("gave up: {words}")),
+            Presence::Dead(cause) => failure(cause),
+            Presence::Shut(silence) => {
+                let cause = format!("was given up: nothing was heard from it for {silence:.1} s");
+                Failure { culprit: mine, by: member, cause, reported: false, calls: None }
+            }
+            Presence::Oneself | Presence::Absent | Presence::Live => return,
+        };
+        if !left {
+            self.fail(context, None, failure);
+        }
+    }
+
+    /// A group has failed, as `from`, a member, has told or this rank has seen: unless it had before, tell others, and those who
+    /// wait here.
+    pub(super) fn fail(&mut self, context: u64, from: Option<usize>, failure: Failure) {
+        let beats = self.limit().is_some();
+        let Some(group) = self.groups.get_mut(&context) else { return };
+        let size = group.members.len();
+        if let Some(knows) = from.and_then(|m| group.knows.get_mut(m)) {
+            *knows = true;
+        }
+        if group.failed.is_some() || failure.culprit >= size || failure.by >= size {
+            return;
+        }
+        group.failed = Some(failure.clone());
+        group.unsure = from.is_none();
+        // Told before this process can act on it and exit. Without beats nobody would make sure, so there is no flood.
+        if size > flood::DIRECT && beats {
+            let presences = &self.presences;
+            let partners = flood::partners(group.mine, size, |m| group.has(presences, m));
+            self.tell_of(context, partners);
+        } else if from.is_none() {
+            self.tell_all(context);
+        }
+        self.actions.push(Action::Fail { context, failure });
+    }
+
+    /// Tell all members of a failed group that do not know.
+    pub(super) fn tell_all(&mut self, context: u64) {
+        let size = self.groups.get(&context).map_or(0, |g| g.members.len());
+        self.tell_of(context, (0..size).collect());
+    }
+
+    /// Tell these members of a failed group, if they do not know.
+    fn tell_of(&mut self, context: u64, members: Vec<usize>) {
+        let Some(group) = self.groups.get(&context) else { return };
+        let Some(failure) = &group.failed else { return };
+        let note = Note::Abort {
+            context,
+            culprit: failure.culprit as u32,
+            by: failure.by as u32,
+            reported: failure.reported,
+            cause: failure.cause.clone(),
+            calls: failure.calls,
+        };
+        let news = |m: &usize| group.knows.get(*m) == Some(&false) && group.has(&self.presences, *m);
+        let members: Vec<usize> = members.into_iter().filter(news).collect();
+        let to = self.reachable(group, members.iter().copied());
+        if let Some(group) = self.groups.get_mut(&context) {
+            for m in members {
+                if let Some(knows) = group.knows.get_mut(m) {
+                    *knows = true;
+                }
+            }
+        }
+        self.tell(to, note);
+    }
+}

@@ -1,0 +1,86 @@
+//! What a process has decided, carried out in the simulated world.
+
+use super::{Event, Item, Occasion, World};
+use crate::{
+    boot::{
+        membership::{Action, Presence, simulate::mutant::Mutant},
+        wire::Note,
+    },
+    engine::Failure,
+};
+use std::rc::Rc;
+
+impl World<'_> {
+    /// Do what a process has decided, as `Standing::carry_out`.
+    pub(super) fn perform(&mut self, rank: usize, occasion: Occasion) {
+        let mut actions = self.processes[rank].membership.actions();
+        if let Some(mutant) = self.mutant {
+            mutant.act(rank, occasion, &mut actions, self.scenario);
+        }
+        self.judge.count(self.scenario, rank, occasion, &actions);
+        for action in actions {
+            if !self.processes[rank].running {
+                return;
+            }
+            match action {
+                Action::Tell { to, note } => {
+                    self.note(|| format!("rank {rank} tells {to:?}: {note:?}"));
+                    let Ok(note) = Note::decode(&note.encode()) else {
+                        self.judge.broken.get_or_insert_with(|| format!("{note:?} cannot be read"));
+                        return;
+                    };
+                    let note = Rc::new(note);
+                    for to in to {
+                        self.notes += 1;
+                        self.send(rank, to, Item::Note(Rc::clone(&note)));
+                        if let Some(sends) = &mut self.processes[rank].sends {
+                            *sends -= 1;
+                            if *sends == 0 {
+                                return self.kill(rank);
+                            }
+                        }
+                    }
+                }
+                Action::Beat { progress } => {
+                    for to in 0..self.scenario.size {
+                        if self.processes[rank].membership.presence(to) == Some(&Presence::Live) {
+                            self.send(rank, to, Item::Beat(progress));
+                        }
+                    }
+                }
+                Action::Close { rank: other } => self.shut(rank, other),
+                Action::Fail { context, failure } => self.fail(rank, context, failure),
+                Action::Left { context, member } => {
+                    let group = self.scenario.groups.iter().position(|g| g.context == context);
+                    if let Some(g) = group {
+                        let failed = self.processes[rank].members[g].failed.is_some();
+                        self.judge.left(self.scenario, rank, g, member, failed);
+                    }
+                }
+                Action::Suspect { .. } | Action::News | Action::Log(_) | Action::Waits { .. } => {}
+            }
+        }
+    }
+
+    pub(super) fn fail(&mut self, rank: usize, context: u64, failure: Failure) {
+        let Some(g) = self.scenario.groups.iter().position(|g| g.context == context) else { return };
+        let (now, member) = (self.now, &mut self.processes[rank].members[g]);
+        // As a watch does.
+        if member.failed.is_some() && self.mutant != Some(Mutant::LastReason) {
+            self.judge.fails_again(rank, g, &failure);
+            return;
+        }
+        member.failed = Some((now, failure.clone()));
+        self.note(|| format!("rank {rank}: group {context} has failed: {failure:?}"));
+        self.judge.fails(self.scenario, rank, g, now, &failure);
+        self.linger(rank, g);
+    }
+
+    /// A failed group is dropped some time later.
+    pub(super) fn linger(&mut self, rank: usize, g: usize) {
+        if let Some((low, high)) = self.scenario.linger {
+            let at = self.now + 1 + self.dice.between(low, high);
+            self.plan(at, Event::Leave(rank, g));
+        }
+    }
+}

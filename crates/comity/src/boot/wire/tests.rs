@@ -1,0 +1,88 @@
+//! Messages read back, and bytes that are no messages.
+
+use super::*;
+use crate::{CallInfo, DType, ReduceOp, boot::fields::MAX_TEXT};
+use proptest::prelude::*;
+use std::net::SocketAddrV6;
+
+prop_compose! {
+    fn facts()(
+        host_id: u64, host in "\\PC{0,40}", pid: u32, cores: u16, shm: bool, tcp: bool, sealed: bool, rdma: bool, ring: bool, silence: u32, connections: u16,
+        unix in "[a-z]{0,20}", addrs in prop::collection::vec(any::<SocketAddr>(), 0..=MAX_ADDRS),
+    ) -> Facts {
+        // Flow labels do not travel.
+        let addrs = addrs.into_iter().map(|a| match a {
+            SocketAddr::V6(a) => SocketAddrV6::new(*a.ip(), a.port(), 0, a.scope_id()).into(),
+            a => a,
+        }).collect();
+        Facts { host_id, host, pid, cores, shm, tcp, rdma, ring, sealed, silence, connections, unix, addrs }
+    }
+}
+
+prop_compose! {
+    fn call()(
+        op in 0usize..13, seq: u64, count: usize, dtype in prop::option::of(0usize..14), reduce in prop::option::of(0usize..4),
+        root in prop::option::of(0usize..9999), tag in prop::option::of(0u32..9999),
+    ) -> CallInfo {
+        let (dtype, reduce) = (dtype.map(|d| DType::ALL[d]), reduce.map(|r| ReduceOp::ALL[r]));
+        CallInfo { op: Op::ALL[op], seq, count, dtype, reduce, root, tag }
+    }
+}
+
+proptest! {
+    #[test]
+    fn store_messages_round_trip(rank: u32, size: u32, patience: u64, facts in facts(), words in "\\PC{0,99}") {
+        for m in [
+            ToStore::Join { rank, size, patience, facts: facts.clone() }, ToStore::Ready,
+            ToStore::Failed { words: words.clone() },
+        ] {
+            prop_assert_eq!(ToStore::decode(&m.encode()), Ok(m));
+        }
+        for m in [
+            FromStore::Welcome { world: patience, size }, FromStore::Entry { rank, facts },
+            FromStore::Refused { words },
+        ] {
+            prop_assert_eq!(FromStore::decode(&m.encode()), Ok(m));
+        }
+    }
+
+    #[test]
+    fn notes_round_trip(
+        context: u64, culprit: u32, by: u32, reported: bool, cause in "\\PC{0,99}", ours in call(), theirs in call(),
+        what in 0usize..9,
+    ) {
+        let calls = reported.then_some(Differs { ours, theirs, what: Header::DIFFERENCES[what] });
+        let told = CallInfo { op: Op::Gather, tag: None, seq: 7, ..ours };
+        let told = Header { info: told, shape: context, epoch: 1, context: 2 };
+        for m in [
+            Note::Leave { context },
+            Note::Abort { context, culprit, by, reported, cause: cause.clone(), calls },
+            Note::Waits { context, call: told },
+            Note::Heartbeat { progress: context }, Note::Goodbye { words: cause },
+            Note::GivenUp { silence: context },
+        ] {
+            let bytes = m.encode();
+            prop_assert_eq!(Note::decode(bytes.get(..bytes.len() - 1).unwrap()), Err(Malformed));
+            prop_assert_eq!(Note::decode(&[&bytes[..], &[0]].concat()), Err(Malformed));
+            prop_assert_eq!(Note::decode(&bytes), Ok(m));
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..8) {
+        let bytes = [&[kind], &bytes[..]].concat();
+        if let Ok(m) = ToStore::decode(&bytes) { prop_assert_eq!(m.encode(), bytes.clone()); }
+        if let Ok(m) = FromStore::decode(&bytes) { prop_assert_eq!(m.encode(), bytes.clone()); }
+        if let Ok(m) = Note::decode(&bytes) { prop_assert_eq!(m.encode(), bytes); }
+    }
+}
+
+#[test]
+fn long_text_is_cut_at_a_character() {
+    let words = "é".repeat(MAX_TEXT);
+    let Ok(Note::Goodbye { words: got }) = Note::decode(&Note::Goodbye { words: words.clone() }.encode())
+    else {
+        panic!("not a goodbye")
+    };
+    assert!(got.len() == MAX_TEXT && words.starts_with(&got));
+}

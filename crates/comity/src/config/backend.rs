@@ -1,0 +1,55 @@
+//! What can carry out the calls of a group.
+
+use std::fmt;
+
+/// What carries out the calls of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BackendKind {
+    /// The best there is: Comity's own plans over its own links.
+    #[default]
+    Any,
+    /// An MPI library, in a job that its launcher started.
+    Mpi,
+    /// As [`Any`](Self::Any) for buffers in host memory; NCCL for buffers in CUDA memory.
+    Nccl,
+    /// As [`Any`](Self::Any), with RDMA before all other links: what MLX calls by this name. Pairs without a device take shared
+    /// memory or TCP.
+    Jaccl,
+}
+
+impl BackendKind {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::Any, Self::Mpi, Self::Nccl, Self::Jaccl];
+
+    /// The name in flags and variables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::Mpi => "mpi",
+            Self::Nccl => "nccl",
+            Self::Jaccl => "jaccl",
+        }
+    }
+
+    /// The kind of this [`name`](Self::name).
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|k| k.name() == name)
+    }
+
+    /// Whether the library that it needs can be loaded here. Whether a group can be made is another question.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Mpi => crate::sys::mpi::find().is_ok(),
+            Self::Jaccl => crate::sys::verbs::Verbs::find().is_ok(),
+            Self::Nccl => crate::sys::cuda::Cuda::find().is_ok() && crate::sys::nccl::Nccl::find().is_ok(),
+        }
+    }
+}
+
+impl fmt::Display for BackendKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

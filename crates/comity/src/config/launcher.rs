@@ -1,0 +1,52 @@
+//! Whose variables were believed.
+
+use std::fmt;
+
+/// Which launcher's variables gave the place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Launcher {
+    /// None: [`Config::new`](super::Config::new).
+    Explicit,
+    /// `comity launch`, or `COMITY_*` set by hand.
+    Comity,
+    /// `mlx.launch`, or `MLX_RANK` and `MLX_HOSTFILE`.
+    Mlx,
+    /// `torchrun`, or what torch's `env://` reads.
+    Torch,
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// MPICH's `mpiexec` and its kin that speak PMI-1.
+    Mpich,
+    /// Slurm's `srun`.
+    Slurm,
+    /// None was found: a group of one.
+    Alone,
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Explicit => "the program",
+            Self::Comity => "comity launch",
+            Self::Mlx => "mlx.launch",
+            Self::Torch => "torchrun",
+            Self::OpenMpi => "Open MPI",
+            Self::Mpich => "MPICH",
+            Self::Slurm => "Slurm",
+            Self::Alone => "no launcher",
+        })
+    }
+}
+
+/// What was found in the environment, and why it was believed.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Found {
+    /// Whose variables gave rank and size.
+    pub launcher: Launcher,
+    /// The reason, in one sentence.
+    pub why: String,
+    /// Every variable that was read and set, in the order of reading. None of them holds a secret.
+    pub seen: Vec<(&'static str, String)>,
+}

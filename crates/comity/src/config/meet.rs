@@ -1,0 +1,39 @@
+//! Where ranks meet.
+
+use super::HostPort;
+use crate::boot::board::Board;
+use std::{fmt, sync::Arc};
+
+/// Where ranks meet.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Meet {
+    /// Nowhere: a group of one.
+    Alone,
+    /// At a store that runs elsewhere, such as the launcher's.
+    Store(HostPort),
+    /// At a store that rank 0 runs at this address.
+    Host(HostPort),
+    /// At a store that rank 0 runs at its first address; each rank's addresses to listen on, by rank.
+    ///
+    /// A rank whose addresses the file does not tell has an empty list; that is never rank 0. Only this rank's own
+    /// may be unspecified (`0.0.0.0`), which stands for all addresses of this host.
+    Hostfile(Vec<Vec<HostPort>>),
+    /// At a store that rank 0 runs at an ephemeral port, which it tells the others through this board.
+    Board(Arc<dyn Board>),
+}
+
+impl fmt::Display for Meet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Alone => f.write_str("nowhere (one rank)"),
+            Self::Store(at) => write!(f, "at the store at {at}"),
+            Self::Host(at) => write!(f, "at rank 0's store at {at}"),
+            Self::Hostfile(ranks) => match ranks.first().and_then(|r| r.first()) {
+                Some(at) => write!(f, "at rank 0's store at {at}, from the hostfile"),
+                None => f.write_str("at rank 0's store"),
+            },
+            Self::Board(board) => write!(f, "at rank 0's store, told through {board}"),
+        }
+    }
+}

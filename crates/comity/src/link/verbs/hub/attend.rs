@@ -1,0 +1,171 @@
+//! The thread that does what nobody waits for, and the last words of edges and of the process.
+
+use super::{HUB, Held, Hub, Slots, hub, is_ours};
+use crate::{
+    link::verbs::edge::Edge,
+    sys::{Bell, poll_until},
+};
+use rustix::event::{PollFd, PollFlags};
+use std::{
+    net::TcpStream,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, PoisonError, TryLockError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often the thread looks at what no descriptor tells.
+const TICK: Duration = Duration::from_millis(50);
+/// How often it looks for those that sleep where a provider has no events, and for the last frames of a peer that leaves.
+const LOOK: Duration = Duration::from_micros(200);
+/// How often it asks whether ports are up.
+const PORTS: Duration = Duration::from_millis(250);
+/// How long the end of an edge waits for the peer to have got everything.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+impl Hub {
+    /// One round of the thread; how long it may sleep.
+    fn tick(&mut self) -> Duration {
+        let now = Instant::now();
+        let slow = self.slow.is_none_or(|t| now >= t + TICK);
+        if slow {
+            self.slow = Some(now);
+        }
+        for edge in self.edges.values_mut() {
+            edge.listen();
+        }
+        let mut silent = false;
+        for i in 0..self.rails.0.len() {
+            let awaited = self.edges.values().any(|e| e.is_armed() && e.wires.iter().any(|w| w.rail == i));
+            if let Some(rail) = self.rails.0.get_mut(i).and_then(Option::as_mut) {
+                // Ask for the next event before the look that finds what came until now.
+                rail.device.hush();
+                if awaited && let Err(t) = rail.device.announce() {
+                    self.fail_rail(i, &t.to_string());
+                }
+                silent |= awaited && self.rails.0[i].as_ref().is_some_and(|r| r.events.is_none());
+            }
+            self.poll_rail(i);
+        }
+        for edge in self.edges.values_mut() {
+            edge.tick(&mut self.rails, now, slow);
+        }
+        if self.ports.is_none_or(|t| now >= t + PORTS) {
+            self.ports = Some(now);
+            for i in 0..self.rails.0.len() {
+                let up = self.rails.device(i).map(|d| d.is_up());
+                match up {
+                    None | Some(Ok(true)) => {}
+                    Some(Ok(false)) => self.fail_rail(i, "the port is down"),
+                    Some(Err(t)) => self.fail_rail(i, &t.to_string()),
+                }
+            }
+        }
+        let leaving = self.edges.values().any(Edge::is_leaving);
+        if silent || leaving { LOOK } else { TICK }
+    }
+
+    /// What the thread sleeps on: connections with whether there is something to send, and devices.
+    fn sources(&mut self) -> (Vec<Connection>, Vec<Arc<OwnedFd>>) {
+        let live = self.edges.values().filter(|e| e.side.over().is_none());
+        let sides = live.map(|e| (e.side.stream().clone(), e.side.is_pending())).collect();
+        (sides, self.rails.live().filter_map(|(_, r)| r.events.clone()).collect())
+    }
+}
+
+/// The connection of an edge, and whether something waits to be sent on it.
+type Connection = (Arc<TcpStream>, bool);
+
+/// The thread: until there are no edges.
+pub(super) fn attend(bell: &Bell) {
+    loop {
+        let mut hub = hub();
+        if hub.edges.is_empty() {
+            hub.attended = false;
+            return;
+        }
+        let nap = hub.tick();
+        let (sides, events) = hub.sources();
+        drop(hub);
+        let mut fds = vec![PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN)];
+        for (stream, pending) in &sides {
+            let write = if *pending { PollFlags::OUT } else { PollFlags::empty() };
+            fds.push(PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN | write));
+        }
+        fds.extend(events.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+        // The descriptors are ours and open; if the system still refuses, do not spin.
+        if poll_until(&mut fds, Some(Instant::now() + nap)).is_err() {
+            thread::sleep(TICK);
+        }
+        bell.hush();
+    }
+}
+
+/// An edge's handle. Dropping it lets the peer have what was sent, then ends the edge.
+#[derive(Debug)]
+pub(in crate::link::verbs) struct Handle {
+    pub(in crate::link::verbs) id: u64,
+    pub(in crate::link::verbs) slots: Slots,
+    /// Nothing was promised to the peer yet.
+    pub(in crate::link::verbs) fresh: bool,
+    /// The devices that it uses.
+    pub(in crate::link::verbs) _held: Vec<Arc<Held>>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if !is_ours() {
+            return;
+        }
+        if !self.fresh {
+            if let Some(edge) = hub().edges.get_mut(&self.id) {
+                edge.part();
+            }
+            let until = Instant::now() + LAST_WORDS;
+            loop {
+                let mut hub = hub();
+                hub.pump(self.id);
+                if hub.edges.get(&self.id).is_none_or(Edge::is_done) || Instant::now() >= until {
+                    break;
+                }
+                drop(hub);
+                thread::sleep(LOOK);
+            }
+        }
+        hub().remove(self.id, &self.slots);
+    }
+}
+
+/// A process that exits without dropping its groups lets its peers have what was sent too.
+pub(super) extern "C" fn settle_all() {
+    // A forked child shares the connections, but they are not its own.
+    if !is_ours() {
+        return;
+    }
+    let until = Instant::now() + LAST_WORDS;
+    let mut said = false;
+    loop {
+        let mut hub = match HUB.try_lock() {
+            Ok(hub) => hub,
+            Err(TryLockError::Poisoned(e)) => PoisonError::into_inner(e),
+            Err(TryLockError::WouldBlock) if Instant::now() >= until => return,
+            Err(TryLockError::WouldBlock) => {
+                thread::sleep(LOOK);
+                continue;
+            }
+        };
+        let ids: Vec<u64> = hub.edges.keys().copied().collect();
+        for id in &ids {
+            if let Some(edge) = hub.edges.get_mut(id).filter(|_| !said) {
+                edge.part();
+            }
+            hub.pump(*id);
+        }
+        said = true;
+        if hub.edges.values().all(Edge::is_done) || Instant::now() >= until {
+            return;
+        }
+        drop(hub);
+        thread::sleep(LOOK);
+    }
+}

@@ -1,0 +1,169 @@
+//! The devices that are open: one of each, with what of it is in use and by whom.
+
+use super::{hub, is_ours};
+use crate::{
+    link::verbs::wire::{LANES, Wire},
+    sys::verbs::{Abilities, Address, Completion, Depth, Device, Trouble},
+};
+use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
+
+/// The most registered memory of one device.
+const SLAB: usize = 64 << 20;
+/// Completions that one device may owe.
+const COMPLETIONS: usize = 8192;
+
+/// Slots of a wire, the same on both ends.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::link::verbs) struct Slots {
+    pub(in crate::link::verbs) lanes: [Depth; LANES],
+}
+
+impl Slots {
+    /// Short frames for latency; long ones large enough that the checks of a frame cost little.
+    pub(in crate::link::verbs) const DEFAULT: Self =
+        Self { lanes: [Depth { slots: 64, bytes: 4096 }, Depth { slots: 16, bytes: 128 << 10 }] };
+
+    /// Bytes of a slab, for both directions.
+    pub(super) fn bytes(&self) -> usize {
+        self.lanes.iter().map(|l| 2 * l.slots * l.bytes).sum()
+    }
+
+    pub(super) fn completions(&self) -> usize {
+        self.lanes.iter().map(|l| 2 * l.slots).sum()
+    }
+}
+
+/// A device, and who uses what of it.
+#[derive(Debug)]
+pub(super) struct Rail {
+    pub(super) device: Device,
+    pub(super) events: Option<Arc<OwnedFd>>,
+    /// Edge, wire and lane by number of the queue pair.
+    pub(super) lanes: HashMap<u32, (u64, usize, usize)>,
+    /// Parts of the slab in use.
+    pub(super) regions: Vec<(usize, usize)>,
+    pub(super) owed: usize,
+    pub(super) done: Vec<Completion>,
+    /// Handles on it.
+    users: usize,
+}
+
+/// The open devices, by place.
+#[derive(Debug)]
+pub(in crate::link::verbs) struct Rails(pub(super) Vec<Option<Rail>>);
+
+impl Rails {
+    pub(in crate::link::verbs) fn device(&mut self, rail: usize) -> Option<&mut Device> {
+        Some(&mut self.0.get_mut(rail)?.as_mut()?.device)
+    }
+
+    pub(super) fn live(&mut self) -> impl Iterator<Item = (usize, &mut Rail)> {
+        self.0.iter_mut().enumerate().filter_map(|(i, r)| Some((i, r.as_mut()?)))
+    }
+}
+
+/// See the module.
+
+#[derive(Debug)]
+pub(in crate::link::verbs) struct Held {
+    pub(in crate::link::verbs) rail: usize,
+    pub(in crate::link::verbs) name: String,
+    pub(in crate::link::verbs) at: Address,
+    pub(in crate::link::verbs) abilities: Abilities,
+}
+
+impl Held {
+    /// Open a device, or use it as it is open already; `peers` is how many others may be reached over it.
+    pub(in crate::link::verbs) fn open(name: &str, peers: usize) -> Result<Self, Trouble> {
+        let mut hub = hub();
+        hub.own();
+        let found = hub.rails.live().find(|(_, r)| r.device.name() == name).map(|(i, _)| i);
+        let rail = match found {
+            Some(rail) => rail,
+            None => {
+                let device = open(name, peers)?;
+                let events = device.event_fd().and_then(|fd| fd.try_clone_to_owned().ok()).map(Arc::new);
+                let new = Rail {
+                    device,
+                    events,
+                    lanes: HashMap::new(),
+                    regions: Vec::new(),
+                    owed: 0,
+                    done: Vec::new(),
+                    users: 0,
+                };
+                match hub.rails.0.iter().position(Option::is_none) {
+                    Some(i) => {
+                        hub.rails.0[i] = Some(new);
+                        i
+                    }
+                    None => {
+                        hub.rails.0.push(Some(new));
+                        hub.rails.0.len() - 1
+                    }
+                }
+            }
+        };
+        let r = hub.rails.0[rail].as_mut().ok_or_else(|| Trouble::new(name, "", "it is closed", 0))?;
+        r.users += 1;
+        Ok(Self { rail, name: name.to_owned(), at: r.device.address(), abilities: r.device.abilities() })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !is_ours() {
+            return;
+        }
+        let mut hub = hub();
+        let Some(place) = hub.rails.0.get_mut(self.rail) else { return };
+        if let Some(rail) = place {
+            rail.users -= 1;
+            if rail.users == 0 {
+                *place = None;
+            }
+        }
+    }
+}
+
+/// As much memory as may be needed, or as the system allows to be registered.
+fn open(name: &str, peers: usize) -> Result<Device, Trouble> {
+    let wire = Slots::DEFAULT.bytes();
+    // Two cables to each.
+    let mut slab = (2 * peers.max(1) * wire).min(SLAB / wire * wire).next_multiple_of(4096);
+    loop {
+        let no_memory = rustix::io::Errno::NOMEM.raw_os_error();
+        match Device::open(name, slab, COMPLETIONS) {
+            Err(t) if t.code == no_memory && t.step.contains("ibv_reg_mr") && slab / 2 >= wire => slab /= 2,
+            out => return out,
+        }
+    }
+}
+
+impl Rail {
+    /// Unused memory of the slab.
+    pub(super) fn room(&mut self, len: usize) -> Option<(usize, usize)> {
+        self.regions.sort_unstable();
+        let mut at = 0;
+        for (start, n) in &self.regions {
+            if start - at >= len {
+                break;
+            }
+            at = start + n;
+        }
+        self.device.slab().holds(at, len).then_some((at, len))
+    }
+
+    pub(super) fn clear(&mut self, w: &Wire, slots: &Slots) {
+        let had = self.regions.len();
+        self.regions.retain(|r| *r != w.region);
+        if self.regions.len() == had {
+            return;
+        }
+        self.owed -= slots.completions();
+        for lane in &w.lanes {
+            self.lanes.remove(&lane.queue);
+            self.device.destroy(lane.queue);
+        }
+    }
+}
