@@ -9,14 +9,11 @@ over TCP instead of shared memory; gloo always uses TCP.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
-import socket
-import statistics
 import time
 from collections.abc import Callable
 
-BACKENDS = ("comity", "gloo")
+import turns
 
 
 def main() -> None:
@@ -27,16 +24,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="latency,bandwidth,ddp")
     args = parser.parse_args()
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        port = s.getsockname()[1]
-    spawn = multiprocessing.get_context("spawn")
-    ranks = [spawn.Process(target=rank_main, args=(r, args, port)) for r in range(args.ranks)]
-    for p in ranks:
-        p.start()
-    for p in ranks:
-        p.join()
-    if any(p.exitcode for p in ranks):
-        raise SystemExit("a rank failed")
+    turns.start(rank_main, args)
 
 
 def rank_main(rank: int, args: argparse.Namespace, port: int) -> None:
@@ -54,6 +42,9 @@ def rank_main(rank: int, args: argparse.Namespace, port: int) -> None:
         if rank == 0:
             print(line, flush=True)
 
+    def report(title: str, times: dict[str, list[float]], scale: float) -> None:
+        say(turns.line(title, times, scale))
+
     links = os.environ.get("COMITY_LINKS", "shm,tcp")
     say(
         f"torch {torch.__version__}, comity {comity.__version__} (links {links}), {args.ranks} ranks, {args.rounds} rounds"
@@ -62,14 +53,14 @@ def rank_main(rank: int, args: argparse.Namespace, port: int) -> None:
     if "latency" in wanted:
         t = torch.zeros(2)
 
-        def loop(group: dist.ProcessGroup) -> float:
-            n = 300
+        def loop(backend: str) -> float:
+            group, n = groups[backend], 300
             begun = time.perf_counter()
             for _ in range(n):
                 dist.all_reduce(t, group=group)
             return (time.perf_counter() - begun) / n
 
-        report(say, "all_reduce 8 B, us", alternate(loop, groups, args.rounds), 1e6)
+        report("all_reduce 8 B, us", turns.alternate(loop, groups, args.rounds), 1e6)
     if "bandwidth" in wanted:
         for size in (1 << 20, 64 << 20):
             big = torch.ones(size // 4)
@@ -84,32 +75,26 @@ def rank_main(rank: int, args: argparse.Namespace, port: int) -> None:
                 big.fill_(1)
                 return took
 
-            times = alternate(once, {b: b for b in groups}, 3 * args.rounds)
-            report(say, f"all_reduce {size >> 20} MiB, ms", times, 1e3)
-            report(say, f"all_reduce {size >> 20} MiB, CPU ms of one rank", cpu, 1e3)
+            times = turns.alternate(once, groups, 3 * args.rounds)
+            report(f"all_reduce {size >> 20} MiB, ms", times, 1e3)
+            report(f"all_reduce {size >> 20} MiB, CPU ms of one rank", cpu, 1e3)
     if "ddp" in wanted:
-        train(rank, args, groups, say)
+        train(args, groups, report)
     dist.destroy_process_group()
 
 
-def train(rank: int, args: argparse.Namespace, groups: dict, say: Callable[[str], None]) -> None:
+def train(args: argparse.Namespace, groups: dict, report: Callable) -> None:
     import torch
     import torch.distributed as dist
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel as DDP
-
-    def mlp() -> nn.Module:
-        layers = [nn.Linear(784, 2160), nn.ReLU()]
-        for _ in range(5):
-            layers += [nn.Linear(2160, 2160), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(2160, 10))
 
     def transformer() -> nn.Module:
         layer = nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True)
         return nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
 
     for name, make, x in (
-        ("MLP", mlp, torch.randn(16, 784)),
+        ("MLP", turns.mlp, torch.randn(16, 784)),
         ("transformer", transformer, torch.randn(2, 32, 256)),
     ):
         torch.manual_seed(0)
@@ -128,33 +113,12 @@ def train(rank: int, args: argparse.Namespace, groups: dict, say: Callable[[str]
             cpu[backend].append(both.item())
             return took
 
-        times = alternate(step, {b: b for b in groups}, 3 * args.rounds)
+        times = turns.alternate(step, groups, 3 * args.rounds)
         for values in cpu.values():
             del values[0]
         title = f"DDP step, {name} of {count / 1e6:.1f} M parameters"
-        report(say, f"{title}, ms", times, 1e3)
-        report(say, f"{title}, CPU ms of all ranks", cpu, 1e3)
-
-
-def alternate(what: Callable[..., float], over: dict, rounds: int) -> dict[str, list[float]]:
-    """Times of each, one after the other in every round; the first round warms up."""
-    import torch.distributed as dist
-
-    times: dict[str, list[float]] = {name: [] for name in over}
-    for i in range(rounds + 1):
-        for name, arg in over.items():
-            dist.barrier()
-            took = what(arg)
-            if i:
-                times[name].append(took)
-    return times
-
-
-def report(say: Callable[[str], None], title: str, times: dict[str, list[float]], scale: float) -> None:
-    medians = {name: statistics.median(v) * scale for name, v in times.items()}
-    spread = {name: f"[{min(v) * scale:.2f}-{max(v) * scale:.2f}]" for name, v in times.items()}
-    parts = "  ".join(f"{name} {medians[name]:.2f} {spread[name]}" for name in times)
-    say(f"{title:58} {parts}  gloo/comity {medians['gloo'] / medians['comity']:.2f}")
+        report(f"{title}, ms", times, 1e3)
+        report(f"{title}, CPU ms of all ranks", cpu, 1e3)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import statistics
 import time
 from collections.abc import Callable
+
+import turns
 
 SIZES = (8, 1 << 20, 16 << 20, 256 << 20)
 
@@ -28,16 +29,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=torch.cuda.device_count())
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        port = s.getsockname()[1]
-    spawn = torch.multiprocessing.get_context("spawn")
-    ranks = [spawn.Process(target=rank_main, args=(r, args, port)) for r in range(args.ranks)]
-    for p in ranks:
-        p.start()
-    for p in ranks:
-        p.join()
-    if any(p.exitcode for p in ranks):
-        raise SystemExit("a rank failed")
+    turns.start(rank_main, args)
 
 
 def rank_main(rank: int, args: argparse.Namespace, port: int) -> None:
@@ -57,24 +49,11 @@ def rank_main(rank: int, args: argparse.Namespace, port: int) -> None:
         return t.item()
 
     def alternate(what: Callable[[str], float]) -> dict[str, list[float]]:
-        times: dict[str, list[float]] = {name: [] for name in groups}
-        for i in range(args.rounds + 1):
-            for name in groups:
-                torch.cuda.synchronize()
-                dist.barrier()
-                took = slowest(what(name))
-                if i:
-                    times[name].append(took)
-        return times
+        return turns.alternate(lambda b: slowest(what(b)), groups, args.rounds, torch.cuda.synchronize)
 
     def report(title: str, times: dict[str, list[float]], scale: float) -> None:
         if rank == 0:
-            parts = "  ".join(
-                f"{name} {statistics.median(v) * scale:.2f} [{min(v) * scale:.2f}-{max(v) * scale:.2f}]"
-                for name, v in times.items()
-            )
-            ratio = statistics.median(times["nccl"]) / statistics.median(times["comity"])
-            print(f"{title:52} {parts}  nccl/comity {ratio:.2f}", flush=True)
+            print(turns.line(title, times, scale), flush=True)
 
     if rank == 0:
         version = ".".join(map(str, torch.cuda.nccl.version()))
@@ -126,18 +105,12 @@ def train(groups: dict, alternate: Callable, report: Callable) -> None:
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel as DDP
 
-    def mlp() -> nn.Module:
-        layers = [nn.Linear(784, 2160), nn.ReLU()]
-        for _ in range(5):
-            layers += [nn.Linear(2160, 2160), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(2160, 10))
-
     def transformer() -> nn.Module:
         layer = nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0.0, batch_first=True)
         return nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
 
     for name, make, x in (
-        ("MLP", mlp, torch.randn(256, 784, device="cuda")),
+        ("MLP", turns.mlp, torch.randn(256, 784, device="cuda")),
         ("transformer", transformer, torch.randn(8, 256, 1024, device="cuda")),
     ):
         torch.manual_seed(0)

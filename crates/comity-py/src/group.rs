@@ -94,39 +94,17 @@ impl Group {
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "the arguments of every operation, by name")]
-fn work(
-    py: Python<'_>,
-    group: &comity::Group,
-    op: &str,
-    inp: Option<Given>,
-    out: Option<Given>,
-    reduce: Option<&str>,
-    root: Option<usize>,
-    peer: Option<usize>,
-    source: Option<usize>,
-    tag: u32,
-    counts: Option<Vec<usize>>,
-    recv_counts: Option<Vec<usize>>,
-    place: Option<OnDevice>,
-    event: Option<Py<Event>>,
-) -> PyResult<Work> {
-    let misuse = |words| errors::misuse(py, format!("{op}: {words}"), Some(op));
-    let reduce =
-        match reduce {
-            None => None,
-            Some(name) => Some(ReduceOp::from_name(name).ok_or_else(|| {
-                misuse(format!("there is no reduction {name:?}; see comity._core.REDUCTIONS"))
-            })?),
-        };
-    Work::new(
-        group,
-        op,
-        inp,
-        out,
-        Args { reduce, root, peer, source, tag, counts, recv_counts, place, event },
-    )
-    .map_err(misuse)
+/// The reduction of this name.
+fn reduction(py: Python<'_>, op: &str, name: Option<&str>) -> PyResult<Option<ReduceOp>> {
+    let Some(name) = name else { return Ok(None) };
+    ReduceOp::from_name(name).map(Some).ok_or_else(|| {
+        let words = format!("there is no reduction {name:?}; see comity._core.REDUCTIONS");
+        misuse(py, op, &words)
+    })
+}
+
+fn misuse(py: Python<'_>, op: &str, words: &str) -> PyErr {
+    errors::misuse(py, format!("{op}: {words}"), Some(op))
 }
 
 #[pymethods]
@@ -195,12 +173,7 @@ impl Group {
         let (parent, work) = (group.clone(), move || {
             let out = group.split_opt(color, key);
             drop(busy);
-            let made = out?;
-            // A group that fails at once would fail the split of members that still connect, and with it the group above.
-            if let Some(g) = &made {
-                g.barrier()?;
-            }
-            Ok(made)
+            out
         });
         // On a thread of its own, so that a signal can interrupt the wait for the other ranks.
         let made = watched(py, work, move |words| parent.abort(&words))?;
@@ -253,22 +226,9 @@ impl Group {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let group = self.limited(py, timeout)?;
-        let work = work(
-            py,
-            &group,
-            op,
-            inp,
-            out,
-            reduce,
-            root,
-            peer,
-            source,
-            tag,
-            counts,
-            recv_counts,
-            place,
-            None,
-        )?;
+        let reduce = reduction(py, op, reduce)?;
+        let args = Args { reduce, root, peer, source, tag, counts, recv_counts, place, event: None };
+        let work = Work::new(&group, op, inp, out, args).map_err(|words| misuse(py, op, &words))?;
         if self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             // Behind earlier work this thread would sleep where no signal reaches it.
             let state = self.queue(&group, work, None);
@@ -302,22 +262,9 @@ impl Group {
         hold: Option<Py<PyAny>>,
     ) -> PyResult<Request> {
         let group = self.limited(py, timeout)?;
-        let work = work(
-            py,
-            &group,
-            op,
-            inp,
-            out,
-            reduce,
-            root,
-            peer,
-            source,
-            tag,
-            counts,
-            recv_counts,
-            place,
-            event,
-        )?;
+        let reduce = reduction(py, op, reduce)?;
+        let args = Args { reduce, root, peer, source, tag, counts, recv_counts, place, event };
+        let work = Work::new(&group, op, inp, out, args).map_err(|words| misuse(py, op, &words))?;
         let what = work.op().to_string();
         Ok(Request::new(self.queue(&group, work, hold), what, self.home))
     }

@@ -2,7 +2,7 @@
 
 use super::Alarm;
 use crate::{
-    CallInfo, Crossed, Error, Peer, Result,
+    CallInfo, Crossed, Error, Op, Peer, Result,
     boot::World,
     engine::{ASK, Asking, Differs, Failure, Header, Patience, Stage, Wait, Watch},
     stats::Counters,
@@ -237,6 +237,32 @@ impl Company {
         }
     }
 
+    /// As [`explain`](Self::explain), of what is no call: the members do not come together in `library`.
+    pub(super) fn explain_joining(&self, stop: Stop, library: &str, limit: Duration) -> Error {
+        let late = |waiting_for: &[Peer]| {
+            let names: Vec<String> = waiting_for.iter().map(Peer::to_string).collect();
+            let names = names.join(", ");
+            Error::Join(format!(
+                "rank {} was not connected with {names} by {library} within {limit:?}; look at those ranks, or raise the limit of joining (COMITY_JOIN_TIMEOUT) or of the call if they are only slow",
+                self.rank
+            ))
+        };
+        let stop = match stop {
+            Stop::Late => {
+                let others: Vec<Peer> = self.peers.iter().filter(|p| p.rank != self.rank).cloned().collect();
+                Stop::Own(late(&others))
+            }
+            stop => stop,
+        };
+        match self.explain(stop, CallInfo::new(Op::Split), limit) {
+            // On the way there the members make small calls of their own.
+            Error::Timeout { waiting_for, .. } => late(&waiting_for),
+            Error::PeerLost { peer, cause, .. } => Error::PeerLost { peer, cause, call: None },
+            Error::Aborted { by, reason, .. } => Error::Aborted { by, reason, call: None },
+            e => e,
+        }
+    }
+
     pub(super) fn blame(&self, f: &Failure, call: Option<CallInfo>) -> Error {
         let member = |r: usize| self.peers.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
         if let Some(Differs { ours, theirs, what }) = f.calls {
@@ -282,7 +308,7 @@ pub(super) fn attend(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, Op, interrupt_with, link::LocalWorld};
+    use crate::{DType, interrupt_with, link::LocalWorld};
 
     /// Two ranks without a library, whose calls never end by themselves.
     fn pair() -> [Company; 2] {

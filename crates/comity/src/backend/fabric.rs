@@ -1,15 +1,17 @@
 //! Plans over links: the backend that needs nothing but memory and sockets.
 
+mod pair;
+
 use super::{Alarm, Backend, Bufs, Call, Door, Maker, company::Company};
 use crate::{
     CallInfo, DType, Error, LinkKind, Op, Peer, Result,
     boot::World,
     engine::{Engine, Header, Patience, Task, Watch, Way},
-    kernel,
-    plan::{self, Act, Algorithm, Buf, Kind, Plan, Schedule, Shape, Slice, Step, Take, Topology},
+    plan::{self, Act, Algorithm, Kind, Plan, Schedule, Shape, Slice, Take, Topology},
     stats::Counters,
     view::Memory,
 };
+use pair::Route;
 use std::{
     sync::Arc,
     thread,
@@ -94,21 +96,17 @@ impl Fabric {
         out
     }
 
-    /// As [`Backend::split`], as what it is; `None` for a group of one.
+    /// As [`Backend::split`], as what it is.
     pub(crate) fn part(
         &mut self,
         members: &[usize],
         context: u64,
         counters: Arc<Counters>,
         limit: Duration,
-    ) -> Result<Option<Self>> {
-        if members.len() == 1 {
-            return Ok(None);
-        }
+    ) -> Result<Self> {
         let members = members.iter().map(|&m| self.members[m]).collect();
         let above = Some(&self.watch);
         Self::open_below(self.world.clone(), members, context, counters, Instant::now() + limit, above)
-            .map(Some)
             // The group that is split may have failed: then that is the reason.
             .map_err(|e| self.engine.failure(Some(CallInfo::new(Op::Split))).unwrap_or(e))
     }
@@ -245,83 +243,6 @@ impl Fabric {
         let agreed = fingerprint(choice.algorithm, choice.segment, call.counts);
         Kept { key, schedule: Schedule::new(&scaled(plan, key.elem), key.in_place), shape: agreed }
     }
-
-    /// send, recv and exchange.
-    fn pair(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
-        let info = call.info;
-        let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
-        let context = self.context as u16;
-        let (src, dst) = match call.bufs {
-            Bufs::In(s) => (Some(s), None),
-            Bufs::Out(d) => (None, Some(d)),
-            Bufs::Both(s, d) => (Some(s), Some(d)),
-            _ => (None, None),
-        };
-        let message = |count: usize, dtype: DType, other: usize| CallInfo {
-            op: Op::Send,
-            seq: 0,
-            count,
-            dtype: Some(dtype),
-            reduce: None,
-            root: Some(other),
-            tag: info.tag,
-        };
-        let out = src.zip(to).map(|(s, to)| (message(s.count(), s.dtype(), to), s.len_bytes()));
-        let mut into =
-            dst.as_ref().zip(from).map(|(d, from)| (message(d.count(), d.dtype(), from), d.len_bytes()));
-        let mut memory = Memory::new(src, dst, &mut []);
-        // What is expected may be here already.
-        if let Some((m, len)) = into
-            && let Some((h, bytes)) = self.engine.unstash(from.unwrap_or(0), |h| h.info.tag == m.tag)
-        {
-            if (h.info.count, h.info.dtype) != (m.count, m.dtype) {
-                let differs = if h.info.dtype == m.dtype { "count" } else { "dtype" };
-                return Err(self.engine.refuse(from.unwrap_or(0), info, h, differs));
-            }
-            let dst = memory.write(Slice::new(Buf::Out, 0, len));
-            dst.copy_from_slice(&bytes);
-            if m.dtype == Some(DType::Bool) {
-                kernel::normalise_bool(dst);
-            }
-            into = None;
-        }
-        let route = Route {
-            out: out.zip(to).map(|((_, len), to)| (to, len)),
-            into: into.zip(from).map(|((_, len), from)| (from, len)),
-        };
-        let header = |way: Way, _: usize| {
-            let of = if way == Way::Out { &out } else { &into };
-            Header { info: of.as_ref().map_or(info, |(m, _)| *m), shape: 0, epoch: 0, context }
-        };
-        let mut schedule = match self.routes.iter().rposition(|(r, _)| *r == route) {
-            Some(i) => self.routes.remove(i).1,
-            None => Schedule::new(&route.plan(), false),
-        };
-        self.engine.run(&mut schedule, &mut memory, &Task { info, header: &header, call: None, limit })?;
-        schedule.reset();
-        if self.routes.len() == KEPT {
-            self.routes.remove(0);
-        }
-        self.routes.push((route, schedule));
-        Ok(())
-    }
-}
-
-/// Who gets and who gives how many bytes in a send, recv or exchange.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Route {
-    out: Option<(usize, usize)>,
-    into: Option<(usize, usize)>,
-}
-
-impl Route {
-    fn plan(&self) -> Plan {
-        let send = self.out.map(|(to, len)| Act::Send { to, src: Slice::new(Buf::In, 0, len) });
-        let dst = |len| Slice::new(Buf::Out, 0, len);
-        let recv = self.into.map(|(from, len)| Act::Recv { from, dst: dst(len), take: Take::Copy });
-        let steps = send.into_iter().chain(recv).map(|act| Step { round: 0, act }).collect();
-        Plan { steps, tmp: 0 }
-    }
 }
 
 impl Backend for Fabric {
@@ -348,10 +269,7 @@ impl Backend for Fabric {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
-        Ok(match self.part(members, context, counters, limit)? {
-            Some(part) => Box::new(part),
-            None => Box::new(super::Single),
-        })
+        Ok(Box::new(self.part(members, context, counters, limit)?))
     }
 
     fn failure(&self, call: Option<CallInfo>) -> Option<Error> {

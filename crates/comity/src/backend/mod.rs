@@ -56,14 +56,22 @@ pub(crate) trait Backend: Send + fmt::Debug {
     /// Carry out a call. After a fatal error the backend is not used again.
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()>;
 
-    /// The backend of a new group of `members` (ranks of this group, in the new order). Every member calls this, in the same order.
+    /// The backend of a new group of two `members` or more (ranks of this group, in the new order). Every member calls this, in the
+    /// same order. One of one rank is never asked.
     fn split(
         &mut self,
-        members: &[usize],
-        context: u64,
-        counters: Arc<Counters>,
-        limit: Duration,
-    ) -> Result<Box<dyn Backend>>;
+        _members: &[usize],
+        _context: u64,
+        _counters: Arc<Counters>,
+        _limit: Duration,
+    ) -> Result<Box<dyn Backend>> {
+        Ok(self.alone())
+    }
+
+    /// The backend of a new group of this rank alone.
+    fn alone(&self) -> Box<dyn Backend> {
+        Box::new(Single)
+    }
 
     /// The failure that another rank or the control thread has seen, if any.
     fn failure(&self, call: Option<CallInfo>) -> Option<crate::Error>;

@@ -1,8 +1,8 @@
 //! A group of one: every call copies or does nothing.
 
 use super::{Alarm, Backend, Bufs, Call};
-use crate::{CallInfo, Error, LinkKind, Result, stats::Counters, view};
-use std::{sync::Arc, time::Duration};
+use crate::{CallInfo, Error, LinkKind, Result, view};
+use std::time::Duration;
 
 /// See the module.
 #[derive(Debug)]
@@ -14,10 +14,6 @@ impl Backend for Single {
             view::copy(src, dst);
         }
         Ok(())
-    }
-
-    fn split(&mut self, _: &[usize], _: u64, _: Arc<Counters>, _: Duration) -> Result<Box<dyn Backend>> {
-        Ok(Box::new(Self))
     }
 
     fn failure(&self, _: Option<CallInfo>) -> Option<Error> {

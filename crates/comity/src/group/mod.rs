@@ -299,7 +299,15 @@ impl Group {
 }
 
 impl State {
-    fn run(&mut self, mut call: Call<'_>, limit: Duration, counters: &Counters) -> Result<()> {
+    fn run(&mut self, call: Call<'_>, limit: Duration, counters: &Counters) -> Result<()> {
+        let op = call.info.op;
+        self.run_part(call, limit, counters)?;
+        counters.ended(op, true);
+        Ok(())
+    }
+
+    /// As [`run`](Self::run), of a call that has more parts, and so has not ended when this one has.
+    fn run_part(&mut self, mut call: Call<'_>, limit: Duration, counters: &Counters) -> Result<()> {
         let counts = !matches!(call.info.op, Op::Send | Op::Recv | Op::Exchange);
         if let Some(root) = &self.broken {
             return Err(if **root == Error::Closed { Error::Closed } else { Error::Broken(root.clone()) });
@@ -321,16 +329,13 @@ impl State {
             Some(e) => Err(e),
         };
         self.recorder.end(&info, &out, counters);
-        self.note(info.op, &out, counters);
-        out
+        out.inspect_err(|e| self.note(info.op, e, counters))
     }
 
-    /// A fatal error ends the group. The links stay until the handle is dropped, so that peers hear the reason first.
-    fn note<T>(&mut self, op: Op, out: &Result<T>, counters: &Counters) {
-        counters.ended(op, out.is_ok());
-        if let Err(e) = out
-            && e.is_fatal()
-        {
+    /// A call has failed. A fatal error ends the group; the links stay until the handle is dropped, so that peers hear the reason first.
+    fn note(&mut self, op: Op, e: &Error, counters: &Counters) {
+        counters.ended(op, false);
+        if e.is_fatal() {
             tracing::error!(error = %e, "the group failed");
             self.fail(e.clone());
         }

@@ -2,9 +2,11 @@
 //!
 //! `n` stands for the group's size and `r` for a rank. Counts are in elements; buffers may have any length, also 0.
 
+mod checks;
+
 use super::{Group, misuse};
 use crate::{
-    MAX_TAG, Misuse, Op, Place, ReduceOp, Result, View, ViewMut,
+    Misuse, Op, ReduceOp, Result, View, ViewMut,
     backend::{Bufs, Call},
 };
 
@@ -310,98 +312,6 @@ impl Group {
     /// See [`Group`].
     pub fn barrier(&self) -> Result<()> {
         self.checked(Call::new(Op::Barrier, Bufs::None))
-    }
-
-    fn moving(&self, op: Op, bufs: Bufs<'_>, root: Option<usize>) -> Result<()> {
-        let mut call = Call::new(op, bufs);
-        call.info.root = root;
-        self.checked(call)
-    }
-
-    fn reducing(&self, op: Op, bufs: Bufs<'_>, reduce: ReduceOp, root: Option<usize>) -> Result<()> {
-        let mut call = Call::new(op, bufs);
-        (call.info.reduce, call.info.root) = (Some(reduce), root);
-        self.checked(call)
-    }
-
-    fn reducing_parts(&self, bufs: Bufs<'_>, reduce: ReduceOp, count: usize, counts: &[usize]) -> Result<()> {
-        let mut call = Call::new(Op::ReduceScatter, bufs);
-        (call.info.reduce, call.info.count, call.counts) = (Some(reduce), count, counts);
-        self.checked(call)
-    }
-
-    /// What every call must hold to; then the call.
-    fn checked(&self, call: Call<'_>) -> Result<()> {
-        let op = call.info.op;
-        if let Bufs::Both(src, dst) = &call.bufs
-            && op != Op::Exchange
-            && src.dtype() != dst.dtype()
-        {
-            return Err(misuse(op, Misuse::DTypes { src: src.dtype(), dst: dst.dtype() }));
-        }
-        if let (Some(dtype), Some(reduce)) = (call.info.dtype, call.info.reduce)
-            && !dtype.supports(reduce)
-        {
-            return Err(misuse(op, Misuse::Reduction { reduce, dtype }));
-        }
-        let places = match &call.bufs {
-            Bufs::None => [None, None],
-            Bufs::In(v) => [Some(v.place()), None],
-            Bufs::Out(v) | Bufs::InPlace(v) | Bufs::OwnIn(v) | Bufs::OwnOut(v) => [Some(v.place()), None],
-            Bufs::Both(s, d) => [Some(s.place()), Some(d.place())],
-        };
-        if let Some(p) = places.into_iter().flatten().find(|&p| !self.reaches(p)) {
-            return Err(misuse(op, Misuse::Place(format!("{p:?}"))));
-        }
-        if let [Some(a), Some(b)] = places
-            && a != b
-        {
-            return Err(misuse(op, Misuse::Places(format!("{a:?}"), format!("{b:?}"))));
-        }
-        self.call(call)
-    }
-
-    fn reaches(&self, place: Place) -> bool {
-        match place {
-            Place::Host => true,
-            Place::Cuda { device, .. } => self.device() == Some(device),
-        }
-    }
-
-    fn has(&self, op: Op, what: &'static str, rank: usize) -> Result<()> {
-        if rank < self.size() {
-            return Ok(());
-        }
-        Err(misuse(op, Misuse::Rank { what, rank, size: self.size() }))
-    }
-
-    fn other(&self, op: Op, what: &'static str, rank: usize, tag: u32, verb: &'static str) -> Result<()> {
-        self.has(op, what, rank)?;
-        if rank == self.rank() {
-            return Err(misuse(op, Misuse::Oneself(rank, verb)));
-        }
-        if tag > MAX_TAG {
-            return Err(misuse(op, Misuse::Tag(tag)));
-        }
-        Ok(())
-    }
-
-    fn parts(&self, op: Op, buffer: &'static str, got: usize, part: usize) -> Result<()> {
-        let expected = part.saturating_mul(self.size());
-        length(op, buffer, got, expected, ", one part for each rank")
-    }
-
-    fn part_of(&self, op: Op, buffer: &'static str, got: usize) -> Result<usize> {
-        let part = got / self.size();
-        length(op, buffer, got, part * self.size(), " or another multiple of the group's size")?;
-        Ok(part)
-    }
-
-    fn total(&self, op: Op, counts: &[usize]) -> Result<usize> {
-        if counts.len() != self.size() {
-            return Err(misuse(op, Misuse::Counts { got: counts.len(), size: self.size() }));
-        }
-        Ok(counts.iter().fold(0usize, |a, &b| a.saturating_add(b)))
     }
 }
 

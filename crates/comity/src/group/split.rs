@@ -1,12 +1,16 @@
 //! Smaller groups out of a group.
 
-use super::{Group, lock, misuse};
+use super::{Group, State, lock, misuse};
 use crate::{
-    Misuse, Op, Peer, Result,
-    backend::{Bufs, Call},
+    Error, Misuse, Op, Peer, Result,
+    backend::{Backend, Bufs, Call},
     engine::Failure,
 };
-use std::sync::Arc;
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// What stands for "no color" between ranks.
 const STAY_OUT: i32 = -1;
@@ -14,6 +18,9 @@ const STAY_OUT: i32 = -1;
 impl Group {
     /// Split into groups of equal `color` (MPI's rules): every rank calls this, ranks of one color form a group, ordered by
     /// `key` and, where keys are equal, by rank in this group. A group can be split as often as wanted, also a split one.
+    ///
+    /// No rank returns before every rank of this group is in its new one: what a new group does, or how it ends, is no matter of
+    /// the split.
     ///
     /// ```
     /// # use comity::Group;
@@ -46,41 +53,46 @@ impl Group {
     }
 
     fn split_now(&self, color: i32, key: i32) -> Result<Option<Self>> {
-        let mut state = lock(&self.core.state);
+        let until = Instant::now() + self.limit;
+        let left = || until.saturating_duration_since(Instant::now());
+        let (counters, mut state) = (&self.core.counters, lock(&self.core.state));
         let mine = [color, key];
         let mut all = vec![0i32; 2 * self.size()];
-        let call = Call::new(Op::Split, Bufs::Both((&mine).into(), (&mut all).into()));
-        state.run(call, self.limit, &self.core.counters)?;
+        let colors = Call::new(Op::Split, Bufs::Both((&mine).into(), (&mut all).into()));
+        state.run_part(colors, self.limit, counters)?;
         // Agreed by all ranks, since all make the same calls.
         state.splits += 1;
-        if color == STAY_OUT {
-            return Ok(None);
-        }
+        let made = match color {
+            STAY_OUT => None,
+            _ => Some(self.join(&mut state, color, &all, left())?),
+        };
+        // A member that leaves while another still makes its links could fail the new group, and that one's split with it.
+        state.run(Call::new(Op::Split, Bufs::None), left(), counters)?;
+        Ok(made)
+    }
+
+    /// Make the new group of `color`, with the others whose color it is; `all` has every rank's color and key.
+    fn join(&self, state: &mut State, color: i32, all: &[i32], limit: Duration) -> Result<Self> {
         let mut members: Vec<usize> = (0..self.size()).filter(|&r| all[2 * r] == color).collect();
         members.sort_by_key(|&r| (all[2 * r + 1], r));
         let rank = members.iter().position(|&r| r == self.rank()).unwrap_or_default();
         let context = name(state.context, state.splits, color);
         let counters = Arc::new(self.core.counters.sibling());
-        let limit = self.limit;
-        let backend =
-            state.backend.as_mut().map(|b| b.split(&members, context, counters.clone(), limit)).transpose();
+        let make = |backend: &mut Box<dyn Backend>| match members.len() {
+            1 => Ok(backend.alone()),
+            _ => backend.split(&members, context, counters.clone(), limit),
+        };
+        let backend = state.backend.as_mut().map(make).transpose();
         let Some(backend) = backend.inspect_err(|e| {
             // The others stand in this group still, and would wait for this rank there.
             if let Some(alarm) = &self.core.alarm {
-                let cause = format!("could not split the group: {e}");
-                alarm.raise(Failure {
-                    culprit: self.rank(),
-                    by: self.rank(),
-                    cause,
-                    reported: false,
-                    calls: None,
-                });
+                let (culprit, cause) = blame(e, self.rank(), &members);
+                alarm.raise(Failure { culprit, by: self.rank(), cause, reported: false, calls: None });
             }
-            let out: Result<()> = Err(e.clone());
-            state.note(Op::Split, &out, &self.core.counters);
+            state.note(Op::Split, e, &self.core.counters);
         })?
         else {
-            return Err(crate::Error::Closed);
+            return Err(Error::Closed);
         };
         let recorder = state.recorder.split(&members, rank);
         let peers = members
@@ -88,7 +100,20 @@ impl Group {
             .enumerate()
             .map(|(rank, &m)| Peer { rank, ..self.core.peers[m].clone() })
             .collect();
-        Ok(Some(Self::with(rank, peers, backend, (context, recorder), counters, self.limit)))
+        Ok(Self::with(rank, peers, backend, (context, recorder), counters, self.limit))
+    }
+}
+
+/// Who is at fault, by its rank in the group that `me` could not split because of `e`, and how: another of the new group's
+/// `members` may have found it first, and told.
+fn blame(e: &Error, me: usize, members: &[usize]) -> (usize, String) {
+    let unable = |words: &dyn fmt::Display| format!("could not split the group: {words}");
+    match e {
+        Error::PeerLost { peer, cause, .. } if peer.rank < members.len() => {
+            (members[peer.rank], cause.clone())
+        }
+        Error::Aborted { by, reason, .. } if by.rank < members.len() => (members[by.rank], unable(reason)),
+        e => (me, unable(e)),
     }
 }
 
@@ -110,3 +135,6 @@ fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,10 @@
 //! Everything here works in the *primary* context of a device, which is the one that PyTorch, JAX and the CUDA runtime use. Addresses
 //! are plain numbers; who may touch what is settled by the views that carry them.
 
+mod owned;
+
+pub(crate) use owned::{DeviceMemory, Mark, Pinned, Stream};
+
 use super::library::{Scope, functions, load_first, named};
 use crate::{Error, Result};
 use std::{
@@ -283,156 +287,5 @@ impl Device {
             }
         })?;
         Ok(Mark { device: *self, at })
-    }
-}
-
-/// Memory of a device.
-#[derive(Debug)]
-pub(crate) struct DeviceMemory {
-    device: Device,
-    at: u64,
-    /// Given back in this stream's order.
-    stream: Option<StreamId>,
-}
-
-impl DeviceMemory {
-    pub(crate) fn addr(&self) -> usize {
-        self.at as usize
-    }
-}
-
-impl Drop for DeviceMemory {
-    fn drop(&mut self) {
-        let call = &self.device.cuda.call;
-        let _ = self.device.within(|| {
-            // SAFETY: allocated here, and not used after this but by work that is on the stream already.
-            unsafe {
-                match self.stream {
-                    Some(s) => (call.free_async)(self.at, ptr::with_exposed_provenance_mut(s)),
-                    None => (call.free)(self.at),
-                }
-            };
-            Ok(())
-        });
-    }
-}
-
-/// Page-locked host memory.
-#[derive(Debug)]
-pub(crate) struct Pinned {
-    device: Device,
-    at: *mut u8,
-    len: usize,
-}
-
-// SAFETY: plain memory with one owner.
-unsafe impl Send for Pinned {}
-
-impl Pinned {
-    pub(crate) fn addr(&self) -> usize {
-        self.at.expose_provenance()
-    }
-
-    /// The bytes. No copy to or from them may be under way.
-    pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: `len` bytes that this alone owns; CUDA hands out zeroed or initialised pages, and any byte is a `u8`.
-        unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        // SAFETY: allocated here, and not used after this.
-        let _ = self.device.within(|| Ok(unsafe { (self.device.cuda.call.free_host)(self.at) }));
-    }
-}
-
-/// A stream of our own.
-#[derive(Debug)]
-pub(crate) struct Stream {
-    device: Device,
-    at: Handle,
-}
-
-// SAFETY: streams may be used from any thread.
-unsafe impl Send for Stream {}
-// SAFETY: as above.
-unsafe impl Sync for Stream {}
-
-impl Stream {
-    pub(crate) fn id(&self) -> StreamId {
-        self.at.expose_provenance()
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        // SAFETY: created here; CUDA ends it when its work is done.
-        let _ = self.device.within(|| Ok(unsafe { (self.device.cuda.call.stream_destroy)(self.at) }));
-    }
-}
-
-/// A point in a stream.
-#[derive(Debug)]
-pub(crate) struct Mark {
-    device: Device,
-    at: Handle,
-}
-
-// SAFETY: events may be used from any thread.
-unsafe impl Send for Mark {}
-// SAFETY: as above.
-unsafe impl Sync for Mark {}
-
-impl Mark {
-    /// Set it at the end of what is on `stream` so far.
-    ///
-    /// # Safety
-    /// The stream is one of the device, and lives.
-    pub(crate) unsafe fn set(&self, stream: StreamId) -> Result<()> {
-        let s = ptr::with_exposed_provenance_mut(stream);
-        self.device.within(|| {
-            // SAFETY: the event was created here; the stream is the caller's, and lives.
-            let code = unsafe { (self.device.cuda.call.event_record)(self.at, s) };
-            self.device.ok(code, "cuEventRecord")
-        })
-    }
-
-    /// Have what comes on `stream` wait until it is passed, where it stands now.
-    ///
-    /// # Safety
-    /// As for `set`.
-    pub(crate) unsafe fn hold(&self, stream: StreamId) -> Result<()> {
-        let s = ptr::with_exposed_provenance_mut(stream);
-        self.device.within(|| {
-            // SAFETY: as above.
-            let code = unsafe { (self.device.cuda.call.stream_wait)(s, self.at, 0) };
-            self.device.ok(code, "cuStreamWaitEvent")
-        })
-    }
-
-    /// The same, at the end of what is on `stream` so far; it has been passed before.
-    pub(crate) fn again(self, stream: StreamId) -> Result<Self> {
-        // SAFETY: the stream is that of a call's views, which promise it.
-        unsafe { self.set(stream)? };
-        Ok(self)
-    }
-
-    /// Whether the stream has come past it.
-    pub(crate) fn is_passed(&self) -> Result<bool> {
-        self.device.within(|| {
-            // SAFETY: created here.
-            match unsafe { (self.device.cuda.call.event_query)(self.at) } {
-                NOT_READY => Ok(false),
-                code => self.device.ok(code, "cuEventQuery").map(|()| true),
-            }
-        })
-    }
-}
-
-impl Drop for Mark {
-    fn drop(&mut self) {
-        // SAFETY: created here; CUDA keeps what it still needs of it.
-        let _ = self.device.within(|| Ok(unsafe { (self.device.cuda.call.event_destroy)(self.at) }));
     }
 }

@@ -112,9 +112,6 @@ impl<H: Handle> Backend for MpiBackend<H> {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
-        if members.len() == 1 {
-            return Ok(Box::new(super::Single));
-        }
         let info = CallInfo::new(Op::Split);
         let mut wait = Waiting::new(self.patience, limit);
         let comm = subset(self.mpi, self.comm, members.to_vec(), context, &self.company, &mut wait)

@@ -4,10 +4,9 @@ use super::{parts, spot};
 use crate::{
     CallInfo, LinkKind, Result,
     backend::{Alarm, Backend, Call, Single},
-    stats::Counters,
     sys::cuda::Device,
 };
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 /// See the module.
 #[derive(Debug)]
@@ -32,8 +31,8 @@ impl Backend for NcclAlone {
         Ok(())
     }
 
-    fn split(&mut self, _: &[usize], _: u64, _: Arc<Counters>, _: Duration) -> Result<Box<dyn Backend>> {
-        Ok(Box::new(Self(self.0)))
+    fn alone(&self) -> Box<dyn Backend> {
+        Box::new(Self(self.0))
     }
 
     fn failure(&self, _: Option<CallInfo>) -> Option<crate::Error> {

@@ -42,6 +42,8 @@ use std::{
 
 /// What tells calls on device memory from calls on host memory, which travel another way.
 const ON_DEVICE: u64 = 0x6375_6461;
+/// Where the ranks of a group come together in NCCL, in errors.
+const LIBRARY: &str = "NCCL (ncclCommInitRankConfig; NCCL_DEBUG=INFO shows more)";
 /// What a rank says of itself before NCCL is asked for anything: whether it can, and its device's UUID.
 const ABLE: usize = 1 + 16;
 
@@ -69,9 +71,8 @@ impl NcclBackend {
         let company = fabric.company();
         let patience = company.patience();
         let mut wait = Waiting::new(patience, limit);
-        let info = CallInfo::new(Op::Split);
         let lane = Self::join(&company, &mut fabric, device, Instant::now() + limit, &mut wait);
-        let lane = lane.map_err(|stop| company.explain(stop, info, limit))?;
+        let lane = lane.map_err(|stop| company.explain_joining(stop, LIBRARY, limit))?;
         let stash = (0..company.size()).map(|_| VecDeque::new()).collect();
         Ok(Self { fabric, company, patience, lane, stash })
     }
@@ -262,10 +263,14 @@ impl Backend for NcclBackend {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
-        match self.fabric.part(members, context, counters, limit)? {
-            Some(fabric) => Ok(Box::new(Self::open(fabric, Ok(self.lane.device.ordinal), limit)?)),
-            None => Ok(Box::new(NcclAlone(self.lane.device))),
-        }
+        let until = Instant::now() + limit;
+        let fabric = self.fabric.part(members, context, counters, limit)?;
+        let left = until.saturating_duration_since(Instant::now());
+        Ok(Box::new(Self::open(fabric, Ok(self.lane.device.ordinal), left)?))
+    }
+
+    fn alone(&self) -> Box<dyn Backend> {
+        Box::new(NcclAlone(self.lane.device))
     }
 
     fn failure(&self, call: Option<CallInfo>) -> Option<Error> {

@@ -11,6 +11,7 @@
 //! a [`Pending`] operation and is given up, not freed, when the operation is left unfinished: a network card may
 //! still write to it.
 
+mod combine;
 mod find;
 mod pending;
 
@@ -18,7 +19,8 @@ pub(crate) use find::{Family, find};
 pub(crate) use pending::{Move, Pending};
 
 use super::library::functions;
-use crate::{DType, Error, ReduceOp, Result, kernel, sync::lock};
+use crate::{DType, Error, ReduceOp, Result, sync::lock};
+use combine::combine;
 use libloading::os::unix::Library;
 use std::{
     collections::HashMap,
@@ -369,79 +371,4 @@ fn library_version<H>(call: &Functions<H>) -> String {
     unsafe { (call.version)(text.as_mut_ptr(), &mut len) };
     let all = String::from_utf8_lossy(text.get(..len.max(0) as usize).unwrap_or_default()).into_owned();
     all.lines().next().unwrap_or_default().trim_end_matches('\0').trim().to_owned()
-}
-
-/// The reduction as MPI calls it: Comity's own kernels, so that every type and every rule of [`ReduceOp`] holds.
-fn combine(dtype: DType, op: ReduceOp) -> Combine {
-    // SAFETY: MPI calls it with two buffers of `*count` elements of the type it was made for.
-    unsafe extern "C" fn run<const D: usize, const R: usize>(
-        src: DataMut,
-        dst: DataMut,
-        count: *mut c_int,
-        _: DataMut,
-    ) {
-        let (dtype, op) = (DType::ALL[D], ReduceOp::ALL[R]);
-        // SAFETY: MPI gives two buffers of `*count` elements of the type that goes with this function, which do not overlap.
-        let (src, dst) = unsafe {
-            let bytes = (*count).max(0) as usize * dtype.size();
-            (
-                std::slice::from_raw_parts(src.cast::<u8>(), bytes),
-                std::slice::from_raw_parts_mut(dst.cast::<u8>(), bytes),
-            )
-        };
-        kernel::combine(dtype, op, dst, src);
-    }
-    macro_rules! row {
-        ($d:literal) => {
-            [
-                run::<$d, 0>,
-                run::<$d, 1>,
-                run::<$d, 2>,
-                run::<$d, 3>,
-                run::<$d, 4>,
-                run::<$d, 5>,
-                run::<$d, 6>,
-                run::<$d, 7>,
-            ]
-        };
-    }
-    const TABLE: [[Combine; ReduceOp::ALL.len()]; DType::ALL.len()] = [
-        row!(0),
-        row!(1),
-        row!(2),
-        row!(3),
-        row!(4),
-        row!(5),
-        row!(6),
-        row!(7),
-        row!(8),
-        row!(9),
-        row!(10),
-        row!(11),
-        row!(12),
-        row!(13),
-    ];
-    TABLE[dtype as usize][op as usize]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reduction_is_the_kernel_of_its_type() {
-        let f = combine(DType::BF16, ReduceOp::Sum);
-        let bits = |x: f32| half::bf16::from_f32(x).to_bits().to_ne_bytes();
-        let mut src: Vec<u8> = [1.0, 2.0, -8.0].into_iter().flat_map(bits).collect();
-        let mut dst: Vec<u8> = [10.0, 20.0, 30.0].into_iter().flat_map(bits).collect();
-        let mut count = 3;
-        // SAFETY: three elements each.
-        unsafe { f(src.as_mut_ptr().cast(), dst.as_mut_ptr().cast(), &mut count, ptr::null_mut()) };
-        assert_eq!(dst, [11.0, 22.0, 22.0].into_iter().flat_map(bits).collect::<Vec<u8>>());
-        let f = combine(DType::F32, ReduceOp::Max);
-        let (mut a, mut b, mut one) = (f32::NAN, 1f32, 1);
-        // SAFETY: one element each.
-        unsafe { f((&raw mut a).cast(), (&raw mut b).cast(), &mut one, ptr::null_mut()) };
-        assert!(b.is_nan());
-    }
 }

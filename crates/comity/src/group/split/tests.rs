@@ -1,0 +1,222 @@
+//! Members that come into their new group apart, and what the others see of it.
+
+use super::*;
+use crate::{
+    Config, Key, LinkKind, ReduceOp,
+    boot::{Links, Store, World},
+    engine::{Header, Watch},
+    link::LocalWorld,
+};
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+};
+
+/// Enough for anything that is to succeed, on a machine that does other things too.
+const LONG: Duration = Duration::from_secs(60);
+
+/// What a rank does before it begins to join a group that is split off.
+type Before = dyn Fn(usize) -> Result<()> + Send + Sync;
+
+/// A world of threads that join the groups that are split off when a test wants it.
+struct Held {
+    inner: LocalWorld,
+    before: Arc<Before>,
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl World for Held {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn peers(&self) -> &[Peer] {
+        self.inner.peers()
+    }
+
+    fn hosts(&self) -> &[usize] {
+        self.inner.hosts()
+    }
+
+    fn cores(&self) -> usize {
+        self.inner.cores()
+    }
+
+    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {
+        if context != 0 {
+            (self.before)(self.rank())?;
+        }
+        self.inner.open(context, members, watch, until)
+    }
+
+    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
+        self.inner.attend(context, members, watch)
+    }
+
+    fn leave(&self, context: u64) {
+        self.inner.leave(context);
+    }
+
+    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
+        self.inner.ask(context, ranks, call);
+    }
+
+    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        self.inner.waits(context, rank)
+    }
+
+    fn abort(&self, context: u64, failure: &Failure) {
+        self.inner.abort(context, failure);
+    }
+}
+
+/// The groups of `n` such threads.
+fn held(n: usize, before: impl Fn(usize) -> Result<()> + Send + Sync + 'static) -> Vec<Group> {
+    let before: Arc<Before> = Arc::new(before);
+    let worlds = LocalWorld::all(n).into_iter().map(|inner| Held { inner, before: before.clone() });
+    worlds.map(|w| Group::open(Arc::new(w), Arc::default(), LONG, LONG).unwrap()).collect()
+}
+
+/// Run `f` as each of the ranks, at the same time.
+fn each<T: Send>(groups: &[Group], f: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+    thread::scope(|s| {
+        let f = &f;
+        let ranks: Vec<_> = groups.iter().map(|g| s.spawn(move || f(g))).collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    })
+}
+
+fn aborted(e: &Error, rank: usize, words: &str) -> bool {
+    matches!(e.root(), Error::Aborted { by, reason, .. } if by.rank == rank && reason == words)
+}
+
+#[test]
+fn nobody_leaves_a_split_before_all_have_joined() {
+    let joined = Arc::new(AtomicBool::new(false));
+    let late = joined.clone();
+    let groups = held(4, move |rank| {
+        if rank == 1 {
+            // Whoever does not wait is gone by now.
+            thread::sleep(Duration::from_millis(100));
+            late.store(true, Ordering::Release);
+        }
+        Ok(())
+    });
+    each(&groups, |g| {
+        // 0 and 1; 2 alone; 3 in none.
+        let made = g.split_opt([Some(0), Some(0), Some(1), None][g.rank()], 0).unwrap();
+        assert!(joined.load(Ordering::Acquire), "rank {} was first", g.rank());
+        assert_eq!(made.as_ref().map(Group::size), [Some(2), Some(2), Some(1), None][g.rank()]);
+        match (g.rank(), &made) {
+            (0, Some(pair)) => pair.abort("enough of it"),
+            (1, Some(pair)) => {
+                let e = pair.barrier().unwrap_err();
+                assert!(aborted(&e, 0, "enough of it"), "{e}");
+            }
+            _ => {}
+        }
+        // The group above goes on, and has made one split and one barrier.
+        g.barrier().unwrap();
+        assert_eq!((g.stats().calls, g.stats().errors), (2, 0));
+    });
+}
+
+#[test]
+fn who_cannot_join_is_named_by_all() {
+    let groups = held(4, |rank| match rank {
+        1 => Err(Error::os("making a link", "no memory is left")),
+        _ => Ok(()),
+    });
+    each(&groups, |g| {
+        let e = g.split_opt([Some(0), Some(0), Some(1), None][g.rank()], 0).unwrap_err();
+        assert!(e.to_string().contains("no memory is left"), "{e}");
+        match &e {
+            Error::Os { .. } if g.rank() == 1 => {}
+            Error::PeerLost { peer, cause, call: Some(call) } if g.rank() != 1 => {
+                assert_eq!((peer.rank, call.op), (1, Op::Split), "{e}");
+                assert!(cause.starts_with("could not split the group: "), "{e}");
+            }
+            _ => panic!("rank {}: {e}", g.rank()),
+        }
+        assert!(matches!(g.barrier(), Err(Error::Broken(_))));
+        assert_eq!((g.stats().calls, g.stats().errors), (0, 1));
+    });
+}
+
+#[test]
+fn who_never_joins_is_named_at_the_limit() {
+    let (over, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let groups = held(2, move |rank| {
+        if rank == 1 {
+            let _ = lock(&wait).recv_timeout(LONG);
+        }
+        Ok(())
+    });
+    let over = Mutex::new(over);
+    each(&groups, |g| {
+        if g.rank() == 1 {
+            // It finds what has become of the group when it comes to it.
+            assert!(g.split(0, 0).is_err());
+            return;
+        }
+        let e = g.timeout(Duration::from_millis(300)).split(0, 0).unwrap_err();
+        lock(&over).send(()).unwrap();
+        let Error::Timeout { call, waiting_for, .. } = &e else { panic!("{e}") };
+        assert_eq!((call.op, waiting_for[0].rank), (Op::Split, 1), "{e}");
+    });
+}
+
+/// A rank that gives a new group up as soon as it has it fails nobody's split.
+fn give_up_at_once(kind: LinkKind) {
+    let (n, key) = (3, || Key::from([7; 32]));
+    let store = Store::start((Ipv4Addr::LOCALHOST, 0).into(), n, &key(), "split", LONG).unwrap();
+    let at = store.addr().to_string();
+    let join = |r: usize| {
+        let config = Config::new(r, n).store(&at).unwrap().job("split").key(key());
+        config.links([kind]).join_timeout(LONG).connect().unwrap()
+    };
+    let groups: Vec<Group> = thread::scope(|s| {
+        let ranks: Vec<_> = (0..n).map(|r| s.spawn(move || join(r))).collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    });
+    each(&groups, |g| {
+        for i in 0..30 {
+            let some = i % 2 == 1;
+            let members = if some { n - 1 } else { n };
+            let made = g.split_opt((g.rank() < members).then_some(i as i32), 0).unwrap();
+            if let Some(made) = &made {
+                if made.rank() == i % members {
+                    made.abort("enough of it");
+                }
+                let e = made.barrier().unwrap_err();
+                assert!(aborted(&e, i % members, "enough of it"), "{i}: {e}");
+            }
+            // All have heard before the first leaves.
+            let mut x = [1];
+            g.all_reduce(&mut x, ReduceOp::Sum).unwrap();
+            assert_eq!(x, [n as i32]);
+        }
+    });
+}
+
+#[test]
+fn a_group_that_ends_at_once_fails_no_split_over_tcp() {
+    give_up_at_once(LinkKind::Tcp);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_group_that_ends_at_once_fails_no_split_over_shared_memory() {
+    give_up_at_once(LinkKind::Shm);
+}

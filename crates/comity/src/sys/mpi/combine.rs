@@ -1,0 +1,80 @@
+//! Comity's reductions as operations of MPI.
+
+use super::{Combine, DataMut};
+use crate::{DType, ReduceOp, kernel};
+use std::ffi::c_int;
+
+/// The reduction as MPI calls it: Comity's own kernels, so that every type and every rule of [`ReduceOp`] holds.
+pub(super) fn combine(dtype: DType, op: ReduceOp) -> Combine {
+    // SAFETY: MPI calls it with two buffers of `*count` elements of the type it was made for.
+    unsafe extern "C" fn run<const D: usize, const R: usize>(
+        src: DataMut,
+        dst: DataMut,
+        count: *mut c_int,
+        _: DataMut,
+    ) {
+        let (dtype, op) = (DType::ALL[D], ReduceOp::ALL[R]);
+        // SAFETY: MPI gives two buffers of `*count` elements of the type that goes with this function, which do not overlap.
+        let (src, dst) = unsafe {
+            let bytes = (*count).max(0) as usize * dtype.size();
+            (
+                std::slice::from_raw_parts(src.cast::<u8>(), bytes),
+                std::slice::from_raw_parts_mut(dst.cast::<u8>(), bytes),
+            )
+        };
+        kernel::combine(dtype, op, dst, src);
+    }
+    macro_rules! row {
+        ($d:literal) => {
+            [
+                run::<$d, 0>,
+                run::<$d, 1>,
+                run::<$d, 2>,
+                run::<$d, 3>,
+                run::<$d, 4>,
+                run::<$d, 5>,
+                run::<$d, 6>,
+                run::<$d, 7>,
+            ]
+        };
+    }
+    const TABLE: [[Combine; ReduceOp::ALL.len()]; DType::ALL.len()] = [
+        row!(0),
+        row!(1),
+        row!(2),
+        row!(3),
+        row!(4),
+        row!(5),
+        row!(6),
+        row!(7),
+        row!(8),
+        row!(9),
+        row!(10),
+        row!(11),
+        row!(12),
+        row!(13),
+    ];
+    TABLE[dtype as usize][op as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reduction_is_the_kernel_of_its_type() {
+        let f = combine(DType::BF16, ReduceOp::Sum);
+        let bits = |x: f32| half::bf16::from_f32(x).to_bits().to_ne_bytes();
+        let mut src: Vec<u8> = [1.0, 2.0, -8.0].into_iter().flat_map(bits).collect();
+        let mut dst: Vec<u8> = [10.0, 20.0, 30.0].into_iter().flat_map(bits).collect();
+        let mut count = 3;
+        // SAFETY: three elements each.
+        unsafe { f(src.as_mut_ptr().cast(), dst.as_mut_ptr().cast(), &mut count, std::ptr::null_mut()) };
+        assert_eq!(dst, [11.0, 22.0, 22.0].into_iter().flat_map(bits).collect::<Vec<u8>>());
+        let f = combine(DType::F32, ReduceOp::Max);
+        let (mut a, mut b, mut one) = (f32::NAN, 1f32, 1);
+        // SAFETY: one element each.
+        unsafe { f((&raw mut a).cast(), (&raw mut b).cast(), &mut one, std::ptr::null_mut()) };
+        assert!(b.is_nan());
+    }
+}
