@@ -93,7 +93,8 @@ fn act(role: &str, group: Group) {
             return told("done");
         }
         ("pending", _) => {
-            thread::sleep(Duration::from_millis(500));
+            // Once the other has ended.
+            line();
             group.all_reduce(&mut vec![1f32; COUNT], ReduceOp::Sum)
         }
         ("exit", _) => {

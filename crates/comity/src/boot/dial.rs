@@ -171,7 +171,7 @@ pub(super) fn dial_once(
         match initiator.read(&stream).map_err(Miss::Refused)? {
             Some(Agreed { proof, seals }) => {
                 // This process was stopped, or had no turn: whoever answered may wait no longer, and nobody would say so.
-                if unanswered.elapsed() > PROOF * 3 / 4 {
+                if unanswered.elapsed() > PROOF / 2 {
                     return Err(ended(io::Error::new(ErrorKind::TimedOut, "its answer was read too late")));
                 }
                 (&stream).write_all(&proof).map_err(ended)?;
