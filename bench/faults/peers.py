@@ -4,6 +4,7 @@ Five ranks on this machine all-reduce over and over; one is killed or stopped, m
 while they meet, or the launcher is killed. Prints what each rank was told and when. gloo needs the package torch, mlx
 the package mlx[cpu]; Linux only. `rank` is the part that the ranks run.
 """
+
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 N = 5
 LIMIT = 20  # seconds that an operation may take; MLX has no such limit
@@ -136,7 +138,7 @@ class Job:
         self.heard = [[] for _ in range(N)]
         ports = free_ports(N + 1)
         self.ports = ports
-        self.file = tempfile.NamedTemporaryFile("w", suffix=".json")
+        self.file = tempfile.NamedTemporaryFile("w", suffix=".json")  # noqa: SIM115, as long as the job
         json.dump([[f"127.0.0.1:{p}"] for p in ports[:N]], self.file)
         self.file.flush()
         self.args = [sys.executable, __file__, "rank", peer, case]
@@ -146,8 +148,19 @@ class Job:
                 self.start(r)
 
     def start(self, r):
-        env = dict(os.environ, RANK=str(r), WORLD_SIZE=str(N), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(self.ports[N]))
-        env |= {"MLX_RANK": str(r), "MLX_HOSTFILE": self.file.name, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        env = dict(
+            os.environ,
+            RANK=str(r),
+            WORLD_SIZE=str(N),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(self.ports[N]),
+        )
+        env |= {
+            "MLX_RANK": str(r),
+            "MLX_HOSTFILE": self.file.name,
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
         p = subprocess.Popen(self.args, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.ranks[r] = p
         threading.Thread(target=self.follow, args=(r, p.stdout), daemon=True).start()
@@ -168,7 +181,9 @@ class Job:
 
     def wait(self, ranks, events, seconds):
         until = now() + seconds
-        while now() < until and not all(self.said(r, *events) or self.ranks[r].poll() is not None for r in ranks):
+        while now() < until and not all(
+            self.said(r, *events) or self.ranks[r].poll() is not None for r in ranks
+        ):
             time.sleep(0.005)
 
     def begin(self):
@@ -269,7 +284,7 @@ def alive(mark):
     count = 0
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            args = open(f"/proc/{pid}/cmdline", "rb").read().split(b"\0")
+            args = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
         # Ranks only, not a shell or launcher that has the words in its own arguments.
@@ -284,10 +299,19 @@ def launcher(peer, sign):
     bin_dir = os.path.dirname(sys.executable)
     program = [os.path.abspath(__file__), "rank", peer, mark]
     if peer == "gloo":
-        command = [f"{bin_dir}/torchrun", "--nproc-per-node", "3", "--master-port", str(free_ports(1)[0]), *program]
+        command = [
+            f"{bin_dir}/torchrun",
+            "--nproc-per-node",
+            "3",
+            "--master-port",
+            str(free_ports(1)[0]),
+            *program,
+        ]
     else:
         command = [f"{bin_dir}/mlx.launch", "--backend", "ring", "-n", "3", "--", sys.executable, *program]
-    p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True)
+    p = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True
+    )
     try:
         until = now() + START
         while alive(mark) < 3 and now() < until and p.poll() is None:
@@ -296,11 +320,13 @@ def launcher(peer, sign):
         time.sleep(2)
         p.send_signal(sign)
         time.sleep(5)
-        print(f"  {sign.name}: {started} ranks started, {alive(mark)} still run 5 s later; exit code {p.poll()}")
+        print(
+            f"  {sign.name}: {started} ranks started, {alive(mark)} still run 5 s later; exit code {p.poll()}"
+        )
     finally:
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
-                if mark.encode() in open(f"/proc/{pid}/cmdline", "rb").read() and int(pid) != os.getpid():
+                if mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes() and int(pid) != os.getpid():
                     os.kill(int(pid), signal.SIGKILL)
             except OSError:
                 pass
