@@ -34,7 +34,9 @@ pub(super) fn check() -> Outcome {
     }
     pip().args(["--force-reinstall", "--no-deps", "."]).limit(900).run()?;
     Task::new(&own).args(["-m", "ruff", "check", "--quiet", "python", "bench", "examples"]).run()?;
-    Task::new(&own).args(["-m", "ruff", "format", "--quiet", "--check", "python", "bench", "examples"]).run()?;
+    Task::new(&own)
+        .args(["-m", "ruff", "format", "--quiet", "--check", "python", "bench", "examples"])
+        .run()?;
     // Stands in for NCCL and a driver in tests of device memory.
     Task::cargo().args(["build", "-p", "softnccl"]).limit(600).run()?;
     let stand_in = built("debug", "libsoftnccl.so");
