@@ -66,16 +66,22 @@ pub(super) fn run() -> Outcome {
 }
 
 impl Sanitizer {
+    /// What rustc needs. The system is called through libc, where the sanitizer sees memory mapped and unmapped: else
+    /// an address that one thread had and another gets later looks like one thing that both write.
+    fn rustflags(&self) -> String {
+        format!("-Zsanitizer={} --cfg=rustix_use_libc", self.name)
+    }
+
     /// How many tests ran.
     fn run(&self, host: &str) -> Result<u64, String> {
         let folder = format!("target/{}-sanitizer", self.name);
         let place = ["--target", host, "--target-dir", &folder];
         let skipped: Vec<&str> = self.skipped.iter().flat_map(|s| ["--skip", s]).collect();
         let args = [&["test"], self.flags, &place, self.tests, &["--"], &skipped].concat();
-        let task = nightly::cargo(&args).env("RUSTFLAGS", format!("-Zsanitizer={}", self.name));
+        let task = nightly::cargo(&args).env("RUSTFLAGS", self.rustflags());
         let out = task.env(self.variable, self.options).limit(1800).echo().run()?;
         let args = [&["build"], self.flags, &place, &["-p", "comity-cli"]].concat();
-        let task = nightly::cargo(&args).env("RUSTFLAGS", format!("-Zsanitizer={}", self.name));
+        let task = nightly::cargo(&args).env("RUSTFLAGS", self.rustflags());
         task.limit(1200).run()?;
         let comity = root().join(&folder).join(host).join("debug/comity");
         for links in self.links {
@@ -91,7 +97,7 @@ impl Sanitizer {
             let options = format!("{}:log_path={}", self.options, findings.path());
             for (package, test) in MORE.iter().filter_map(|m| m.split_once(' ')) {
                 let args = [&["test"], self.flags, &place, &["-p", package, "--test", test]].concat();
-                let task = nightly::cargo(&args).env("RUSTFLAGS", format!("-Zsanitizer={}", self.name));
+                let task = nightly::cargo(&args).env("RUSTFLAGS", self.rustflags());
                 let task = task.env(self.variable, &options).env("COMITY_TEST_SLOWNESS", self.slowness);
                 let begun = Instant::now();
                 let out = task.limit(3600).echo().run();

@@ -132,4 +132,32 @@ mod tests {
         }
         assert!(Mapping::attach(&fd, 4096).is_err());
     }
+
+    /// The thread sanitizer must see that it is new memory, too: the threads below do not wait for each other in a way it knows.
+    #[test]
+    fn memory_is_new_whoever_had_its_address_before() {
+        use std::{
+            sync::atomic::{AtomicUsize, Ordering},
+            thread,
+        };
+        const LEN: usize = 1 << 20;
+        let turn = AtomicUsize::new(0);
+        thread::scope(|s| {
+            for me in 0..8 {
+                let turn = &turn;
+                s.spawn(move || {
+                    while turn.load(Ordering::Relaxed) != me {
+                        thread::yield_now();
+                    }
+                    let map = Mapping::private(LEN).unwrap();
+                    // SAFETY: inside the mapping, which no other thread has.
+                    let bytes = unsafe { std::slice::from_raw_parts_mut(map.as_ptr(), LEN) };
+                    assert!(bytes.iter().all(|&b| b == 0));
+                    bytes.fill(0xA5);
+                    drop(map);
+                    turn.store(me + 1, Ordering::Relaxed);
+                });
+            }
+        });
+    }
 }
