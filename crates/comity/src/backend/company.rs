@@ -21,6 +21,9 @@ const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_mi
 /// How long after a member's word that it leaves a call that it may have finished is waited for.
 const BEHIND: Duration = Duration::from_secs(1);
 
+/// Sends kept until their receive is called, in bytes per peer.
+const MAX_STASH: usize = 256 << 20;
+
 /// The members of a group, as one of them knows them.
 pub(crate) struct Company {
     pub(super) rank: usize,
@@ -287,6 +290,16 @@ impl Company {
     }
 }
 
+/// Whether a send of `len` bytes, `theirs`, that `peer` made before the one that is waited for can be kept beside `kept` bytes.
+pub(super) fn room(kept: usize, len: usize, peer: usize, theirs: CallInfo) -> Stopped<()> {
+    if kept.saturating_add(len) <= MAX_STASH {
+        return Ok(());
+    }
+    let limit = MAX_STASH >> 20;
+    let words = format!("sent {theirs} that this rank has not asked for; no more than {limit} MiB are kept");
+    Err(Stop::Peer(peer, words))
+}
+
 /// The members a rank asks for, as world ranks.
 pub(super) fn world_ranks(of: &Company, members: &[usize]) -> Vec<usize> {
     members.iter().map(|&m| of.members[m]).collect()
@@ -319,6 +332,18 @@ mod tests {
             Company::new(world, vec![0, 1], 7, watch, counters)
         });
         [all.next().unwrap(), all.next().unwrap()]
+    }
+
+    #[test]
+    fn what_is_kept_has_a_bound() {
+        let theirs = CallInfo { tag: Some(7), count: 1, dtype: Some(DType::U8), ..CallInfo::new(Op::Send) };
+        assert!(room(MAX_STASH - 1, 1, 3, theirs).is_ok() && room(0, MAX_STASH, 3, theirs).is_ok());
+        for (kept, len) in [(MAX_STASH, 1), (0, MAX_STASH + 1), (1, usize::MAX)] {
+            let Err(Stop::Peer(3, words)) = room(kept, len, 3, theirs) else {
+                panic!("{kept} and {len} are kept")
+            };
+            assert!(words.contains("no more than 256 MiB are kept") && words.contains("tag 7"), "{words}");
+        }
     }
 
     fn call(seq: u64, count: usize) -> Header {

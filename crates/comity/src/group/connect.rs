@@ -125,7 +125,7 @@ impl Config {
         }
         let world = Endpoint::join(&config)?;
         let (peers, counters) = (world.peers().to_vec(), self.counters());
-        let backend = mpi.open(world, Arc::clone(&counters))?;
+        let backend = mpi.open(world, Arc::clone(&counters), self.join_timeout)?;
         let group = Group::with(config.rank, peers, backend, (0, Recorder::new()), counters, self.timeout);
         Ok(self.logged(group))
     }

@@ -367,6 +367,23 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_that_is_preferred_goes_before_what_is_cheaper() {
+        for kind in Kind::ALL {
+            for (n, bytes) in [(2, 8), (4, 1 << 20), (16, 64 << 20)] {
+                let shape = Shape::new(kind, 0, n, bytes / 4, 4);
+                let usual = Topology::new((0..n).map(|r| r / 4).collect(), 2);
+                let free = choose(&shape, &usual);
+                let ring = choose(&shape, &Topology { ring: true, ..usual });
+                let has_ring = kind.algorithms().contains(&Algorithm::Ring);
+                let wanted = if has_ring { Algorithm::Ring } else { free.algorithm };
+                assert_eq!(ring.algorithm, wanted, "{kind:?}, {n} ranks, {bytes} bytes");
+            }
+        }
+        let small = Shape::new(Kind::AllReduce, 0, 4, 2, 4);
+        assert_ne!(choose(&small, &Topology::new(vec![0; 4], 2)).algorithm, Algorithm::Ring);
+    }
+
+    #[test]
     fn all_ranks_choose_alike() {
         let counts = [[1, 2, 3], [7, 0, 900], [0, 0, 0]];
         let world = Topology::new(vec![0, 0, 1], 2);

@@ -10,9 +10,11 @@ use std::{
     ffi::{CStr, OsString, c_char, c_int, c_uint, c_void},
     fmt, ptr,
     sync::{
-        Mutex, OnceLock,
+        Mutex, OnceLock, TryLockError,
         atomic::{AtomicPtr, Ordering},
     },
+    thread,
+    time::{Duration, Instant},
 };
 
 type Code = c_int;
@@ -23,6 +25,8 @@ const IN_PROGRESS: Code = 7;
 const OLDEST: c_int = 21_800;
 /// `NCCL_CONFIG_UNDEF_INT`.
 const UNDEFINED: c_int = c_int::MIN;
+/// How long an abort waits for the call that is under way: one that is not stuck is done long before.
+const TURN: Duration = Duration::from_millis(100);
 
 /// What all ranks of a communicator must hold to make it.
 #[derive(Clone, Copy)]
@@ -258,7 +262,7 @@ impl Comm {
         // SAFETY: the communicator lives; writes one int.
         let asked = unsafe { (self.nccl.call.async_error)(self.handle()?, &mut code) };
         self.nccl.ok(asked, "ncclCommGetAsyncError")?;
-        self.nccl.ok(if code == IN_PROGRESS { 0 } else { code }, "the communicator")
+        self.fine(code, "the communicator")
     }
 
     fn handle(&self) -> Result<Handle> {
@@ -277,58 +281,83 @@ impl Comm {
     /// the stream has come past this.
     pub(crate) unsafe fn enqueue(&self, parts: &[Part], rank_stream: usize) -> Result<()> {
         let _turn = lock(&self.turn);
-        let (comm, call, s) = (self.handle()?, &self.nccl.call, rank_stream);
-        let fine = |code: Code, what| self.nccl.ok(if code == IN_PROGRESS { 0 } else { code }, what);
-        // SAFETY: the caller's promise; an abort meanwhile ends the call, as NCCL allows.
-        unsafe {
-            if parts.len() != 1 {
-                fine((call.group_start)(), "ncclGroupStart")?;
-            }
-            let mut first = Ok(());
-            for part in parts {
-                first = first.and(match *part {
-                    Part::AllReduce { src, dst, count, dtype, op } => {
-                        let (_, d, o, k) = known(dtype, op)?;
-                        fine((call.all_reduce)(src, dst, count * k, d, o, comm, s), "ncclAllReduce")
-                    }
-                    Part::Reduce { src, dst, count, dtype, op, root } => {
-                        let (_, d, o, k) = known(dtype, op)?;
-                        fine((call.reduce)(src, dst, count * k, d, o, root as c_int, comm, s), "ncclReduce")
-                    }
-                    Part::ReduceScatter { src, dst, count, dtype, op } => {
-                        let (_, d, o, k) = known(dtype, op)?;
-                        fine((call.reduce_scatter)(src, dst, count * k, d, o, comm, s), "ncclReduceScatter")
-                    }
-                    Part::Broadcast { src, dst, bytes, root } => {
-                        fine((call.broadcast)(src, dst, bytes, 0, root as c_int, comm, s), "ncclBroadcast")
-                    }
-                    Part::AllGather { src, dst, bytes } => {
-                        fine((call.all_gather)(src, dst, bytes, 0, comm, s), "ncclAllGather")
-                    }
-                    Part::Send { src, bytes, to } => {
-                        fine((call.send)(src, bytes, 0, to as c_int, comm, s), "ncclSend")
-                    }
-                    Part::Recv { dst, bytes, from } => {
-                        fine((call.recv)(dst, bytes, 0, from as c_int, comm, s), "ncclRecv")
-                    }
-                });
-            }
-            if parts.len() != 1 {
-                // Also after an error: a group that was begun must end.
-                let end = fine((call.group_end)(), "ncclGroupEnd");
-                first = first.and(end);
-            }
-            first
+        // None is to be begun on a communicator that is gone.
+        self.handle()?;
+        if let [part] = parts {
+            // SAFETY: the caller's promise.
+            return unsafe { self.put(part, rank_stream) };
         }
+        // SAFETY: it takes nothing.
+        self.fine(unsafe { (self.nccl.call.group_start)() }, "ncclGroupStart")?;
+        // SAFETY: the caller's promise. The first error is the last call: after an abort there is no communicator to make another on.
+        let all = parts.iter().try_for_each(|part| unsafe { self.put(part, rank_stream) });
+        // SAFETY: it takes nothing. Also after an error: a group that was begun must end.
+        let end = self.fine(unsafe { (self.nccl.call.group_end)() }, "ncclGroupEnd");
+        all.and(end)
+    }
+
+    /// One part, on the communicator as it is now. The turn is held.
+    ///
+    /// # Safety
+    /// As for [`enqueue`](Self::enqueue).
+    unsafe fn put(&self, part: &Part, s: usize) -> Result<()> {
+        let (comm, call) = (self.handle()?, &self.nccl.call);
+        // SAFETY: the caller's promise. The communicator was there a moment ago, and an abort waits for the turn that is held here
+        // unless a call is stuck: then it ends this one, as NCCL allows.
+        unsafe {
+            match *part {
+                Part::AllReduce { src, dst, count, dtype, op } => {
+                    let (_, d, o, k) = known(dtype, op)?;
+                    self.fine((call.all_reduce)(src, dst, count * k, d, o, comm, s), "ncclAllReduce")
+                }
+                Part::Reduce { src, dst, count, dtype, op, root } => {
+                    let (_, d, o, k) = known(dtype, op)?;
+                    self.fine((call.reduce)(src, dst, count * k, d, o, root as c_int, comm, s), "ncclReduce")
+                }
+                Part::ReduceScatter { src, dst, count, dtype, op } => {
+                    let (_, d, o, k) = known(dtype, op)?;
+                    self.fine((call.reduce_scatter)(src, dst, count * k, d, o, comm, s), "ncclReduceScatter")
+                }
+                Part::Broadcast { src, dst, bytes, root } => {
+                    self.fine((call.broadcast)(src, dst, bytes, 0, root as c_int, comm, s), "ncclBroadcast")
+                }
+                Part::AllGather { src, dst, bytes } => {
+                    self.fine((call.all_gather)(src, dst, bytes, 0, comm, s), "ncclAllGather")
+                }
+                Part::Send { src, bytes, to } => {
+                    self.fine((call.send)(src, bytes, 0, to as c_int, comm, s), "ncclSend")
+                }
+                Part::Recv { dst, bytes, from } => {
+                    self.fine((call.recv)(dst, bytes, 0, from as c_int, comm, s), "ncclRecv")
+                }
+            }
+        }
+    }
+
+    /// What is only under way is no error.
+    fn fine(&self, code: Code, what: &str) -> Result<()> {
+        self.nccl.ok(if code == IN_PROGRESS { 0 } else { code }, what)
     }
 
     /// End whatever is under way on it; no rank can use it after this.
     pub(crate) fn abort(&self) {
         let at = self.at.swap(ptr::null_mut(), Ordering::AcqRel);
-        if !at.is_null() {
-            // SAFETY: the one call that may be made while another is under way, which then ends; no call begins after this.
-            unsafe { (self.nccl.call.abort)(at) };
+        if at.is_null() {
+            return;
         }
+        // Who holds the turn sees before its next call that there is none to make: only a call that is stuck is aborted over.
+        let until = Instant::now() + TURN;
+        let mut turn = self.turn.try_lock();
+        while matches!(turn, Err(TryLockError::WouldBlock)) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+            turn = self.turn.try_lock();
+        }
+        // SAFETY: with the turn, no call is under way and none begins: each takes the turn and then reads null. Without it, a call
+        // has been under way since before the swap, for longer than one that is not stuck; NCCL allows this one over it, which ends
+        // it. After it the holder of the turn reads null and makes no other on this communicator, but for the end of a group that was
+        // begun, which says how that came out.
+        unsafe { (self.nccl.call.abort)(at) };
+        drop(turn);
     }
 }
 
@@ -357,5 +386,118 @@ mod tests {
                 && !has(DType::U8, ReduceOp::Xor)
                 && has(DType::Bool, ReduceOp::Or)
         );
+    }
+
+    /// What was called, in order.
+    static CALLS: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+    /// The communicator that the calls are on.
+    static COMM: OnceLock<Comm> = OnceLock::new();
+
+    fn called(name: &'static str) -> Code {
+        lock(&CALLS).push(name);
+        0
+    }
+
+    /// A library of which a group of sends is asked; the second send finds the communicator aborted.
+    fn stand_in() -> Functions {
+        // SAFETY: none of them looks at what it is given, save for the text of an error.
+        extern "C" fn send(_: usize, _: usize, _: c_int, to: c_int, _: Handle, _: usize) -> Code {
+            if to == 2
+                && let Some(comm) = COMM.get()
+            {
+                comm.abort();
+            }
+            called("send")
+        }
+        extern "C" fn reduction(
+            _: usize,
+            _: usize,
+            _: usize,
+            _: c_int,
+            _: c_int,
+            _: Handle,
+            _: usize,
+        ) -> Code {
+            called("reduction")
+        }
+        extern "C" fn reduce(
+            _: usize,
+            _: usize,
+            _: usize,
+            _: c_int,
+            _: c_int,
+            _: c_int,
+            _: Handle,
+            _: usize,
+        ) -> Code {
+            called("reduce")
+        }
+        extern "C" fn all_gather(_: usize, _: usize, _: usize, _: c_int, _: Handle, _: usize) -> Code {
+            called("all_gather")
+        }
+        extern "C" fn init(_: *mut Handle, _: c_int, _: UniqueId, _: c_int, _: *mut Config) -> Code {
+            called("init")
+        }
+        extern "C" fn version(_: *mut c_int) -> Code {
+            called("version")
+        }
+        extern "C" fn unique_id(_: *mut UniqueId) -> Code {
+            called("unique_id")
+        }
+        extern "C" fn async_error(_: Handle, _: *mut Code) -> Code {
+            called("async_error")
+        }
+        extern "C" fn abort(_: Handle) -> Code {
+            called("abort")
+        }
+        extern "C" fn group_start() -> Code {
+            called("group_start")
+        }
+        extern "C" fn group_end() -> Code {
+            called("group_end")
+        }
+        extern "C" fn error_string(_: Code) -> *const c_char {
+            c"an error".as_ptr()
+        }
+        Functions {
+            version,
+            unique_id,
+            init,
+            async_error,
+            abort,
+            group_start,
+            group_end,
+            all_reduce: reduction,
+            reduce,
+            broadcast: reduction,
+            all_gather,
+            reduce_scatter: reduction,
+            send,
+            recv: send,
+            error_string,
+        }
+    }
+
+    #[test]
+    fn an_error_is_the_last_call_and_the_group_ends() {
+        let nccl: &'static Nccl = Box::leak(Box::new(Nccl { call: stand_in(), version: OLDEST }));
+        let at = AtomicPtr::new(ptr::without_provenance_mut(1));
+        let comm = COMM.get_or_init(|| Comm { nccl, at, turn: Mutex::default() });
+        let send = |to| Part::Send { src: 0, bytes: 1, to };
+        let asked = |parts: &[Part]| {
+            // SAFETY: the stand-in looks at no address.
+            let out = unsafe { comm.enqueue(parts, 0) };
+            (out.map_err(|e| e.to_string()), std::mem::take(&mut *lock(&CALLS)))
+        };
+        assert_eq!(asked(&[send(0), send(1)]), (Ok(()), vec!["group_start", "send", "send", "group_end"]));
+        let unknown = Part::AllReduce { src: 0, dst: 0, count: 1, dtype: DType::U16, op: ReduceOp::Sum };
+        let (out, calls) = asked(&[send(0), unknown, send(1)]);
+        assert!(out.unwrap_err().contains("no sum on u16"));
+        assert_eq!(calls, ["group_start", "send", "group_end"]);
+        // Aborted in the second: over it, because it does not come back. The third is not made.
+        let (out, calls) = asked(&[send(1), send(2), send(3)]);
+        assert!(out.unwrap_err().contains("was aborted"));
+        assert_eq!(calls, ["group_start", "send", "abort", "send", "group_end"]);
+        assert!(asked(&[send(1)]).0.is_err() && comm.check().is_err() && lock(&CALLS).is_empty());
     }
 }

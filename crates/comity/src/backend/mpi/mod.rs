@@ -10,9 +10,11 @@
 //! reaches the 2^31 at which MPI's older functions end.
 
 mod collective;
+mod making;
 mod pair;
 mod place;
 
+use making::Making;
 pub(crate) use place::Runtime;
 
 use super::{
@@ -29,10 +31,10 @@ use crate::{
     sys::mpi::{Handle, Move, Mpi, Pending},
     view::Memory,
 };
-use std::{collections::VecDeque, fmt, sync::Arc, thread, time::Duration};
+use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 
-/// Sends kept until their receive is called, in bytes per peer.
-const MAX_STASH: usize = 256 << 20;
+/// Where the ranks of a group come together in MPI, in errors.
+const LIBRARY: &str = "MPI (MPI_Comm_dup)";
 
 /// See the module.
 pub(crate) struct MpiBackend<H: Handle> {
@@ -56,11 +58,19 @@ impl<H: Handle> fmt::Debug for MpiBackend<H> {
 }
 
 impl<H: Handle> MpiBackend<H> {
-    /// The backend of everyone in `world`; all of them call this.
-    pub(crate) fn open(mpi: &'static Mpi<H>, world: Arc<dyn World>, counters: Arc<Counters>) -> Result<Self> {
+    /// The backend of everyone in `world`; all of them call this, and have `limit` to come together in MPI.
+    pub(crate) fn open(
+        mpi: &'static Mpi<H>,
+        world: Arc<dyn World>,
+        counters: Arc<Counters>,
+        limit: Duration,
+    ) -> Result<Self> {
         let members = (0..world.peers().len()).collect();
-        mpi.base()?;
-        Ok(Self::with(mpi, mpi.world()?, company(world, members, 0, counters)?))
+        let company = company(world, members, 0, counters)?;
+        let mut wait = Waiting::new(company.patience(), limit);
+        let made = together(mpi, &company, &mut wait, move || mpi.base().and_then(|_| mpi.world()));
+        let comm = made.map_err(|stop| company.explain_joining(stop, LIBRARY, limit))?;
+        Ok(Self::with(mpi, comm, company))
     }
 
     fn with(mpi: &'static Mpi<H>, comm: H, company: Company) -> Self {
@@ -158,8 +168,19 @@ fn company(
     Ok(Company::new(world, members, context, watch, counters))
 }
 
-/// A communicator of `members` (ranks of `comm`). Making one is the one call that may block in MPI: on a thread, so that this one
-/// can give up.
+/// A communicator that all members make; whoever waits for one that does not come can give up.
+fn together<H: Handle>(
+    mpi: &'static Mpi<H>,
+    company: &Company,
+    wait: &mut Waiting,
+    make: impl FnOnce() -> Result<H> + Send + 'static,
+) -> Stopped<H> {
+    let making = Making::start(mpi, make)?;
+    company.wait(wait, || Ok(making.is_done()))?;
+    Ok(making.finish()?)
+}
+
+/// A communicator of `members` (ranks of `comm`).
 fn subset<H: Handle>(
     mpi: &'static Mpi<H>,
     comm: H,
@@ -168,13 +189,7 @@ fn subset<H: Handle>(
     company: &Company,
     wait: &mut Waiting,
 ) -> Stopped<H> {
-    let maker = thread::Builder::new().name("comity-mpi-split".into());
-    let maker = maker
-        .spawn(move || mpi.subset(comm, &members, context as u16))
-        .map_err(|e| Error::os("starting a thread", e))?;
-    company.wait(wait, || Ok(maker.is_finished())).inspect_err(|_| mpi.spoil())?;
-    let lost = || Error::Os { what: "splitting a group".into(), message: "its thread panicked".into() };
-    Ok(maker.join().map_err(|_| lost())??)
+    together(mpi, company, wait, move || mpi.subset(comm, &members, context as u16))
 }
 
 /// Makes groups of some members.

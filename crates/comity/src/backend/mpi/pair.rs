@@ -3,10 +3,10 @@
 //! All travel under one tag of MPI, which keeps them in order; the header has the caller's tag. So a receive that asks for a later
 //! tag takes what is before it out of the sender's way, and keeps it until its own receive is called.
 
-use super::{MAX_STASH, MpiBackend, Stop, Stopped, Waiting, memory, put};
+use super::{MpiBackend, Stop, Stopped, Waiting, memory, put};
 use crate::{
     CallInfo, DType, Op,
-    backend::{Bufs, Call},
+    backend::{Bufs, Call, company::room},
     engine::{HEADER, Header},
     plan::{Buf, Slice},
     sys::mpi::{Handle, Move, Pending},
@@ -193,13 +193,7 @@ impl<H: Handle> MpiBackend<H> {
             let first = first.get(..len.min(FIRST)).unwrap_or_default();
             if header.info.tag != r.wanted.tag {
                 let kept: usize = self.stash[r.from].iter().map(|(_, b)| b.len()).sum();
-                if kept + len > MAX_STASH {
-                    let words = format!(
-                        "sent {} that this rank has not asked for; no more than 256 MiB are kept",
-                        header.info
-                    );
-                    return Err(Stop::Peer(r.from, words));
-                }
+                room(kept, len, r.from, header.info)?;
                 if first.len() == len {
                     self.stash[r.from].push_back((header, first.to_vec()));
                 } else {

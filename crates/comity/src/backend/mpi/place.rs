@@ -1,7 +1,7 @@
 //! How a process that MPI started becomes a member: its place comes from MPI, and so does the board on which rank 0 tells the
 //! others where to meet.
 
-use super::MpiBackend;
+use super::{LIBRARY, Making, MpiBackend};
 use crate::{
     Board, Config, Error, Launcher, Meet, Result,
     backend::Backend,
@@ -15,6 +15,9 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+
+/// Between two looks at what MPI does.
+const LOOK: Duration = Duration::from_micros(200);
 
 /// MPI as this process has it.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +43,8 @@ impl Runtime {
     /// The configuration with MPI's ranks, and its own way to meet unless another is given.
     ///
     /// # Errors
-    /// [`Error::Config`] when the environment says another place than MPI does.
+    /// [`Error::Config`] when the environment says another place than MPI does; [`Error::Join`] when not all ranks come to make
+    /// that in time.
     pub(crate) fn place(self, config: &Config) -> Result<Config> {
         let (rank, size) = match self.0 {
             Family::Pointers(m) => m.place()?,
@@ -58,19 +62,25 @@ impl Runtime {
         }
         let mut placed = Config { rank, size, ..config.clone() };
         if !matches!(config.meet, Meet::Store(_) | Meet::Host(_) | Meet::Hostfile(_)) {
+            let limit = config.join_timeout;
             placed.meet = Meet::Board(match self.0 {
-                Family::Pointers(m) => Arc::new(MpiBoard::new(m)?),
-                Family::Ints(m) => Arc::new(MpiBoard::new(m)?),
+                Family::Pointers(m) => Arc::new(MpiBoard::new(m, rank, limit)?),
+                Family::Ints(m) => Arc::new(MpiBoard::new(m, rank, limit)?),
             });
         }
         Ok(placed)
     }
 
-    /// The backend of everyone in `world`.
-    pub(crate) fn open(self, world: Arc<dyn World>, counters: Arc<Counters>) -> Result<Box<dyn Backend>> {
+    /// The backend of everyone in `world`, who have `limit` to come together.
+    pub(crate) fn open(
+        self,
+        world: Arc<dyn World>,
+        counters: Arc<Counters>,
+        limit: Duration,
+    ) -> Result<Box<dyn Backend>> {
         Ok(match self.0 {
-            Family::Pointers(m) => Box::new(MpiBackend::open(m, world, counters)?),
-            Family::Ints(m) => Box::new(MpiBackend::open(m, world, counters)?),
+            Family::Pointers(m) => Box::new(MpiBackend::open(m, world, counters, limit)?),
+            Family::Ints(m) => Box::new(MpiBackend::open(m, world, counters, limit)?),
         })
     }
 }
@@ -82,8 +92,18 @@ struct MpiBoard<H: Handle> {
 }
 
 impl<H: Handle> MpiBoard<H> {
-    fn new(mpi: &'static Mpi<H>) -> Result<Self> {
-        Ok(Self { mpi, comm: mpi.world()? })
+    fn new(mpi: &'static Mpi<H>, rank: usize, limit: Duration) -> Result<Self> {
+        let until = Instant::now() + limit;
+        let making = Making::start(mpi, || mpi.world())?;
+        while !making.is_done() {
+            if Instant::now() >= until {
+                return Err(Error::Join(format!(
+                    "rank {rank} was not joined by all other ranks in {LIBRARY} within {limit:?}; look for a rank that MPI has started and that is stopped, or does not come to Comity, or raise the limit of joining (COMITY_JOIN_TIMEOUT) if it is only slow"
+                )));
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(Self { mpi, comm: making.finish()? })
     }
 }
 
@@ -121,7 +141,7 @@ impl<H: Handle> Board for MpiBoard<H> {
             if Instant::now() >= until {
                 return Err(Error::Join("rank 0 told no place to meet over MPI_Ibcast in time".into()));
             }
-            thread::sleep(Duration::from_micros(200));
+            thread::sleep(LOOK);
         }
         let (_, out) = pending.finish();
         let told = String::from_utf8(out)

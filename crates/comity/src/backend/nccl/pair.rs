@@ -6,7 +6,7 @@
 use super::{NcclBackend, Spot, Stop, Stopped, Waiting, parts, parts::Work};
 use crate::{
     CallInfo, DType, Op,
-    backend::{Backend, Bufs, Call},
+    backend::{Backend, Bufs, Call, company::room},
     engine::ANNOUNCE,
     sys::{cuda::DeviceMemory, nccl::Part},
 };
@@ -73,7 +73,7 @@ impl NcclBackend {
         }
         loop {
             let theirs = self.announced(from, until)?;
-            let len = theirs.count * theirs.dtype.map_or(1, DType::size);
+            let len = length(&theirs);
             if theirs.tag == info.tag {
                 fits(&theirs, &wanted, from)?;
                 if len > 0 {
@@ -81,6 +81,8 @@ impl NcclBackend {
                 }
                 return self.put(&work, spot, until, info);
             }
+            let kept = self.stash[from].iter().map(|a| length(&a.info)).sum();
+            room(kept, len, from, theirs)?;
             let held = self.lane.device.alloc(len)?;
             if len > 0 {
                 work.parts.push(Part::Recv { dst: held.addr(), bytes: len, from });
@@ -119,6 +121,11 @@ impl NcclBackend {
             _ => Err(Stop::Peer(from, "announced a send that this version does not know".into())),
         }
     }
+}
+
+/// Bytes of a send that was announced: a count that does not overflow was checked there.
+fn length(theirs: &CallInfo) -> usize {
+    theirs.count * theirs.dtype.map_or(1, DType::size)
 }
 
 /// Whether what comes is what is wanted.

@@ -7,8 +7,9 @@
 //!   MPICH        libmpi.so.12       C ints                       numbers of its ABI initiative
 //! ```
 //!
-//! Only calls that return at once are made once MPI is up, save for making a communicator. Every buffer that MPI sees belongs to
-//! a [`Pending`] operation and is given up, not freed, when the operation is left unfinished: a network card may
+//! Only calls that return at once are made once MPI is up, save for making a communicator ([`Mpi::world`], [`Mpi::base`],
+//! [`Mpi::subset`]), which waits for its members: callers do that on a thread that can be left behind. Every buffer that MPI sees
+//! belongs to a [`Pending`] operation and is given up, not freed, when the operation is left unfinished: a network card may
 //! still write to it.
 
 mod combine;
@@ -233,9 +234,10 @@ impl<H: Handle> Mpi<H> {
         &self.version
     }
 
-    /// A communicator of all processes, of our own.
+    /// A communicator of all processes, of our own. May block: all of them call this.
     pub(crate) fn world(&self) -> Result<H> {
         let mut comm = H::NONE;
+        let _turn = self.turn();
         // SAFETY: writes one handle.
         let code = unsafe { (self.call.comm_dup)(self.constants.world, &mut comm) };
         self.ok(code, "MPI_Comm_dup")?;
@@ -243,7 +245,8 @@ impl<H: Handle> Mpi<H> {
         Ok(comm)
     }
 
-    /// A communicator of all processes to make others from, beside any call. All processes call this the first time.
+    /// A communicator of all processes to make others from, beside any call. All processes call this the first time,
+    /// and it may block then.
     pub(crate) fn base(&self) -> Result<H> {
         if let Some(&known) = self.base.get() {
             return Ok(known);

@@ -141,9 +141,10 @@ impl<H: Handle> Pending<H> {
             }
         };
         drop(guard);
-        // What could not begin has not taken the buffers.
+        // Also what failed to begin may have taken the buffers: it is left unfinished then.
+        let begun = Self { mpi, request, done: false, src, out, tables };
         mpi.ok(code, what.name())?;
-        Ok(Self { mpi, request, done: false, src, out, tables })
+        Ok(begun)
     }
 
     /// Whether it is done; gives MPI time to get on.
