@@ -1,5 +1,7 @@
 //! `comity check` started by others than `comity launch`: by hand with torch's variables, by Open MPI, by MPICH.
 
+mod faults;
+
 use super::{
     Done, Outcome, missing,
     processes::{QUICK, comity, timed},
@@ -8,6 +10,7 @@ use crate::{
     child::Task,
     place::{Scratch, program},
 };
+use faults::Launcher;
 use std::{
     fs::OpenOptions,
     io::{Read, Write},
@@ -46,20 +49,34 @@ pub(super) fn torch() -> Outcome {
     }
 }
 
+/// What Debian has of MPI.
+const MPI: [Launcher; 2] = [
+    Launcher {
+        program: "mpirun.openmpi",
+        flags: &["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"],
+        library: "libmpi.so.40",
+    },
+    Launcher { program: "mpiexec.mpich", flags: &[], library: "libmpich.so.12" },
+];
+
 pub(super) fn mpi() -> Outcome {
+    if program("python3").is_none() {
+        return missing("there is no python3".into());
+    }
     let comity = comity()?;
     let mut ran = Vec::new();
-    for (launcher, flags) in [
-        ("mpirun.openmpi", &["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"][..]),
-        ("mpiexec.mpich", &[]),
-    ] {
+    for mpi in &MPI {
+        let launcher = mpi.program;
         if program(launcher).is_none() {
             continue;
         }
-        let task = Task::new(launcher).args(flags).args(["-n", &RANKS.to_string()]);
+        let task = Task::new(launcher).args(mpi.flags).args(["-n", &RANKS.to_string()]);
         // No key is given: rank 0 shares one over what the launcher has.
         let task = task.args([&comity]).args(["check", "--quick"]);
         timed(&format!("{RANKS} ranks under {launcher}"), task.limit(QUICK))?;
+        let start = Instant::now();
+        faults::check(mpi, &comity)?;
+        println!("what breaks under {launcher}: as expected, {:.1} s", start.elapsed().as_secs_f64());
         ran.push(launcher);
     }
     match ran[..] {

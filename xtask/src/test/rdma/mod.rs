@@ -21,6 +21,8 @@ const HEADER: &str = "/usr/include/infiniband/verbs.h";
 /// How each case of `conform.c` ends.
 const CONFORM: &str = include_str!("conform.txt");
 const TOOLS: [&str; 4] = ["ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong"];
+/// What they say of a port that is not free.
+const TAKEN: &str = "Couldn't listen to port";
 
 const DEVICES: &str = "left=127.0.0.21,right=127.0.0.22";
 
@@ -118,8 +120,19 @@ impl Device {
     }
 
     fn exchange(&self, tool: &str, way: &[&str], mode: &str) -> Result<(), String> {
+        // The port can be taken between the look and its use, by the software device too.
+        let mut tries = 3;
+        loop {
+            match self.exchange_at(free_port()?, tool, way, mode) {
+                Err(e) if tries > 1 && e.contains(TAKEN) => tries -= 1,
+                done => return done,
+            }
+        }
+    }
+
+    fn exchange_at(&self, port: u16, tool: &str, way: &[&str], mode: &str) -> Result<(), String> {
         let start = Instant::now();
-        let port = free_port()?.to_string();
+        let port = port.to_string();
         let end = |device: &str, more: &[&str]| {
             let args = [&["-d", device, "-p", &port][..], way, more].concat();
             self.task(tool, &args).env("SOFTVERBS_MODE", mode)
@@ -128,7 +141,8 @@ impl Device {
         // The server is not listening at once, and only its client may try.
         while let Err(e) = end("right", &["127.0.0.1"]).run() {
             if !e.contains("Couldn't connect") || start.elapsed() > Duration::from_secs(10) {
-                return Err(e);
+                let why = server.wait().err().unwrap_or_default();
+                return Err(format!("{e}\n{why}"));
             }
             thread::sleep(Duration::from_millis(20));
         }

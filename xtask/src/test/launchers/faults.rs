@@ -1,0 +1,107 @@
+//! Jobs of MPI that break: ranks that call different things, one that is killed, one that MPI has started and that never comes.
+//!
+//! MPI ends a job in its own way when a rank goes. What is looked at is what each of the others has said by itself before.
+
+use crate::{child::Task, place::Scratch};
+use std::{fs, path::Path};
+
+/// A rank whose words are kept.
+const RANK: &str = include_str!("rank.sh");
+/// A rank that is in MPI and nowhere else, for longer than the job may take.
+const ABSENT: &str = "import ctypes, sys, time
+mpi = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+mpi.MPI_Init_thread(None, None, 3, ctypes.byref(ctypes.c_int()))
+time.sleep(120)
+";
+/// Seconds that a job may take: those that its ranks wait for each other, and some for a slow machine.
+const LIMIT: u64 = 100;
+
+/// What starts ranks, and the library of MPI that it is for.
+pub(super) struct Launcher {
+    pub(super) program: &'static str,
+    pub(super) flags: &'static [&'static str],
+    pub(super) library: &'static str,
+}
+
+/// All of them.
+pub(super) fn check(launcher: &Launcher, comity: &Path) -> Result<(), String> {
+    let job = |name| Job::new(launcher, comity, name);
+
+    let mismatch = job("mismatch")?;
+    let reduce = |dtype| ["--quick", "--ops", "all_reduce", "--dtypes", dtype];
+    let part = |dtype| [vec!["-n".into(), "1".into()], mismatch.rank(2, "none", &reduce(dtype))].concat();
+    mismatch.fails(&[part("f32"), part("f64")])?;
+    for rank in [0, 1] {
+        mismatch.said(rank, &["ranks disagree in dtype: ", "rank 0", "rank 1", "f32", "f64"])?;
+    }
+
+    let killed = job("killed")?;
+    // It would not end for long: all operations, types and sizes.
+    killed.fails(&[[vec!["-n".into(), "3".into()], killed.rank(3, "1", &[])].concat()])?;
+    for rank in [0, 2] {
+        killed.said(rank, &["comity check: rank 1 (host ", " died: "])?;
+    }
+
+    let absent = job("absent")?;
+    let ours = [vec!["-n".into(), "1".into()], absent.rank(1, "none", &["--quick"])].concat();
+    let other = ["-n", "1", "python3", "-c", ABSENT, launcher.library].map(String::from);
+    absent.fails(&[ours, other.to_vec()])?;
+    absent.said(0, &["comity check: rank 0 was not joined by all other ranks", " within 5s; "])
+}
+
+/// A job that is to fail.
+struct Job<'a> {
+    launcher: &'a Launcher,
+    comity: &'a Path,
+    name: &'static str,
+    folder: Scratch,
+}
+
+impl<'a> Job<'a> {
+    fn new(launcher: &'a Launcher, comity: &'a Path, name: &'static str) -> Result<Self, String> {
+        let fail = |e| format!("cannot make a folder for a job: {e}");
+        let folder = Scratch::new(name).map_err(fail)?;
+        fs::write(folder.join("rank.sh"), RANK).map_err(fail)?;
+        Ok(Self { launcher, comity, name, folder })
+    }
+
+    /// `comity check`, for one of so many ranks that wait for each other's words.
+    fn rank(&self, ranks: usize, killed: &str, args: &[&str]) -> Vec<String> {
+        let path = |p: &Path| p.to_string_lossy().into_owned();
+        let (script, folder) = (path(&self.folder.join("rank.sh")), path(&self.folder.join("")));
+        let mut all = vec!["sh".into(), script, folder, ranks.to_string(), killed.into(), path(self.comity)];
+        all.extend(["check", "--backend", "mpi"].iter().chain(args).map(|&a| a.to_owned()));
+        all
+    }
+
+    /// Start these parts as one job; it is to end by itself, and not well.
+    fn fails(&self, parts: &[Vec<String>]) -> Result<(), String> {
+        let task =
+            Task::new(self.launcher.program).args(self.launcher.flags).args(parts.join(&":".to_owned()));
+        // What a killed rank leaves of MPI goes away with the folder.
+        let own = self.folder.join("");
+        let task =
+            task.env("OMPI_MCA_btl_vader_backing_directory", &own).env("OMPI_MCA_orte_tmpdir_base", &own);
+        match task
+            .env("COMITY_JOIN_TIMEOUT", if self.name == "absent" { "5" } else { "60" })
+            .limit(LIMIT)
+            .run()
+        {
+            Err(e) if e.contains("` failed (") => Ok(()),
+            Err(e) => Err(e),
+            Ok(said) => Err(format!("{} under {}: all went well\n{said}", self.name, self.launcher.program)),
+        }
+    }
+
+    /// Whether a rank has said all these words.
+    fn said(&self, rank: usize, words: &[&str]) -> Result<(), String> {
+        let said = fs::read_to_string(self.folder.join(&format!("said.{rank}"))).unwrap_or_default();
+        match words.iter().find(|w| !said.contains(**w)) {
+            Some(word) => Err(format!(
+                "{} under {}: {word:?} is not in what rank {rank} said:\n{said}",
+                self.name, self.launcher.program
+            )),
+            None => Ok(()),
+        }
+    }
+}
