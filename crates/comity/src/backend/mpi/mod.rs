@@ -96,6 +96,13 @@ impl<H: Handle> MpiBackend<H> {
         self.spare.truncate(8);
     }
 
+    /// The error, after which MPI is not ended cleanly: a member that has stopped in the middle of a call cannot end it so, and
+    /// `MPI_Finalize` waits for all.
+    fn explain(&self, stop: Stop, info: CallInfo, limit: Duration) -> Error {
+        self.mpi.spoil();
+        self.company.explain(stop, info, limit)
+    }
+
     fn start(&self, what: &Move, src: Vec<u8>, out: Vec<u8>) -> Result<Pending<H>> {
         Pending::start(self.mpi, self.comm, self.size(), what, src, out)
     }
@@ -112,7 +119,7 @@ impl<H: Handle> Backend for MpiBackend<H> {
         };
         self.company.watch.advance();
         self.patience = wait.patience();
-        out.map_err(|stop| self.company.explain(stop, info, limit))
+        out.map_err(|stop| self.explain(stop, info, limit))
     }
 
     fn split(
@@ -125,7 +132,7 @@ impl<H: Handle> Backend for MpiBackend<H> {
         let info = CallInfo::new(Op::Split);
         let mut wait = Waiting::new(self.patience, limit);
         let comm = subset(self.mpi, self.comm, members.to_vec(), context, &self.company, &mut wait)
-            .map_err(|stop| self.company.explain(stop, info, limit))?;
+            .map_err(|stop| self.explain(stop, info, limit))?;
         let members = world_ranks(&self.company, members);
         let company = company(self.company.world.clone(), members, context, counters)?;
         Ok(Box::new(Self::with(self.mpi, comm, company)))
@@ -152,6 +159,10 @@ impl<H: Handle> Backend for MpiBackend<H> {
 
 impl<H: Handle> Drop for MpiBackend<H> {
     fn drop(&mut self) {
+        // Between calls, too.
+        if self.company.watch.failure().is_some() {
+            self.mpi.spoil();
+        }
         self.company.world.leave(self.company.context);
         self.mpi.free(self.comm);
     }

@@ -129,7 +129,7 @@ pub(crate) struct Mpi<H: 'static> {
     /// Elements of 1, 2, 4 and 8 bytes.
     types: [H; 4],
     ops: Mutex<HashMap<(DType, ReduceOp), H>>,
-    /// An operation was left unfinished: a clean end is no longer possible.
+    /// An operation was left unfinished, here or by another rank: a clean end is no longer possible.
     spoilt: AtomicBool,
 }
 
