@@ -221,3 +221,41 @@ impl Wire {
         [self.lanes[SMALL].out.count(), self.lanes[BULK].out.count()]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peer_hears_of_receives_before_it_has_none_left() {
+        for posted in 1..=64 {
+            let mut lane = Lane::new(1, 0, 64, 4096);
+            lane.posted = posted;
+            while !lane.is_crowded() {
+                lane.held += 1;
+            }
+            assert!(lane.held < posted, "{posted}");
+            // All have been filled, and those that nobody holds were posted again.
+            (lane.held..posted).for_each(|_| lane.inn.give());
+            assert!(lane.is_due(), "{posted}");
+        }
+    }
+
+    #[test]
+    fn whole_slots_take_nothing_of_an_earlier_wire_along() {
+        for equal in [true, false] {
+            let slab = Slab::new(64 << 10).unwrap();
+            // SAFETY: one thread, and no device.
+            unsafe { slab.write(0, &vec![7; slab.len()]) };
+            let lanes = [Lane::new(1, 0, 2, 4096), Lane::new(2, 16 << 10, 2, 8192)];
+            let wire = Wire::new(0, 0, (0, 48 << 10), lanes, Service::Unreliable, equal, "w".into());
+            wire.blank(&slab);
+            let long = (16 << 10)..(32 << 10);
+            for i in 0..slab.len() {
+                let blank = equal && long.contains(&i);
+                // SAFETY: as above.
+                assert_eq!(unsafe { slab.bytes(i, 1) }, [if blank { 0 } else { 7 }], "{i}");
+            }
+        }
+    }
+}

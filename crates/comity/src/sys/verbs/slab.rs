@@ -150,4 +150,20 @@ mod tests {
         }
         assert!(!slab.holds(8190, 3) && !slab.holds(usize::MAX, 2));
     }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_forked_child_gets_no_copy() {
+        let slab = Slab::new(8192).unwrap();
+        let at = slab.as_ptr() as usize;
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let holds = |line: &&str| {
+            let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+            let ends = range.map(|(from, to)| [from, to].map(|n| usize::from_str_radix(n, 16)));
+            matches!(ends, Some([Ok(from), Ok(to)]) if (from..to).contains(&at))
+        };
+        let mut ours = maps.lines().skip_while(|line| !holds(line));
+        let flags = ours.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+        assert!(flags.split_whitespace().any(|flag| flag == "dc"), "{flags}");
+    }
 }
