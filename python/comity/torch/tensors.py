@@ -59,20 +59,20 @@ def plain(t: torch.Tensor) -> bool:
 def check(t: torch.Tensor, op: str, rank: int) -> None:
     """Refuse what no copy can mend."""
     if not isinstance(t, torch.Tensor):
-        raise Misuse(f"rank {rank}: {op} takes tensors, not {type(t).__name__}", None, op)
+        raise Misuse(f"rank {rank}: {op} takes tensors, not {type(t).__name__}", rank, op)
     kind = t.device.type
     if kind not in ("cpu", "cuda", "mps"):
         raise Misuse(
             f"rank {rank}: {op} got a tensor on {t.device}; the backend comity moves CPU and CUDA tensors: "
             f"name a backend for the other device as well, as in 'cpu:comity,{kind}:BACKEND'",
-            None,
+            rank,
             op,
         )
     if t.layout is not torch.strided:
-        raise Misuse(f"rank {rank}: {op} takes dense tensors, not {t.layout}; see to_dense()", None, op)
+        raise Misuse(f"rank {rank}: {op} takes dense tensors, not {t.layout}; see to_dense()", rank, op)
     if t.is_quantized:
         raise Misuse(
-            f"rank {rank}: {op} does not take quantized tensors; see int_repr() and dequantize()", None, op
+            f"rank {rank}: {op} does not take quantized tensors; see int_repr() and dequantize()", rank, op
         )
 
 
@@ -97,7 +97,7 @@ def reduced(t: torch.Tensor, reduce: str, op: str, rank: int) -> Given:
         return t.data_ptr(), number, t.numel()
     if t.dtype is torch.complex128 and reduce in ("sum", "avg"):
         return t.data_ptr(), _F64, 2 * t.numel()
-    raise Misuse(f"rank {rank}: {op} cannot {reduce} elements of {t.dtype}; convert them first", None, op)
+    raise Misuse(f"rank {rank}: {op} cannot {reduce} elements of {t.dtype}; convert them first", rank, op)
 
 
 def contents(t: torch.Tensor) -> torch.Tensor:
@@ -210,8 +210,8 @@ def alike(parts: Sequence[torch.Tensor], op: str, rank: int) -> None:
     kinds = {p.dtype for p in parts}
     if len(kinds) > 1:
         names = ", ".join(sorted(str(k) for k in kinds))
-        raise Misuse(f"rank {rank}: the tensors of one {op} must have one type, not {names}", None, op)
+        raise Misuse(f"rank {rank}: the tensors of one {op} must have one type, not {names}", rank, op)
     places = {p.device for p in parts}
     if len(places) > 1:
         names = ", ".join(sorted(str(p) for p in places))
-        raise Misuse(f"rank {rank}: the tensors of one {op} must be on one device, not {names}", None, op)
+        raise Misuse(f"rank {rank}: the tensors of one {op} must be on one device, not {names}", rank, op)
