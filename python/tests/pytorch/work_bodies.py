@@ -113,6 +113,28 @@ def batches(rank: int, size: int) -> list:
     return [late, later, refused]
 
 
+def works_of_others(rank: int, size: int) -> None:
+    """A work of another backend ends when that backend says so, even if its future is done before, as NCCL's is."""
+    gloo = dist.new_group(backend="gloo")
+    t = torch.zeros(2)
+    if rank == 0:
+        w = dist.irecv(t, 1, group=gloo)
+        future = torch.futures.Future()
+        future.set_result([t])
+        work, theirs = type(w), type(w).get_future
+        work.get_future = lambda _: future
+        try:
+            assert not w.is_completed()
+        finally:
+            work.get_future = theirs
+        dist.barrier()
+        w.wait()
+        same(t, torch.ones(2))
+    else:
+        dist.barrier()
+        dist.send(torch.ones(2), 0, group=gloo)
+
+
 def receive_in_callback(rank: int, size: int) -> None:
     """A callback of a receive receives from the same rank, and sends back."""
     if rank == 0:
