@@ -221,7 +221,7 @@ fn a_stopped_rank_is_given_up_and_told_so() {
                 "{said}"
             );
             let took = took(&said, stopped);
-            assert!(took > 700.0 && took < at_most(2000), "{took} ms: {said}");
+            assert!(took > 400.0 && took < at_most(2000), "{took} ms: {said}");
             times.push(took);
             check_after(&mut crew, said["rank"].as_u64().unwrap() as usize, words);
         }
@@ -264,7 +264,7 @@ fn ride_through(test: &str, who: &[usize], pause: Duration, env: impl Fn(usize) 
 #[test]
 fn a_short_blip_is_ridden_through() {
     if !acted() {
-        ride_through("a_short_blip_is_ridden_through", &[1], ms(600), |_| "1");
+        ride_through("a_short_blip_is_ridden_through", &[1], ms(400), |_| "1");
     }
 }
 

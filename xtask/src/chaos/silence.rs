@@ -75,7 +75,8 @@ fn blips(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
         for r in &stopped {
             crew.signal(*r, Signal::CONT);
         }
-        pause(random.below(100_000));
+        // Else a rank that is stopped again had no time to say that it lives, and was silent for longer than one stop.
+        pause(random.within(200_000, 300_000));
     }
     all_well(crew, plan, outcome);
 }

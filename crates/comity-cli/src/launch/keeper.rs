@@ -313,7 +313,23 @@ impl Keeper {
 
     /// Takes note of the processes that have ended: ranks in the order of their ends, then any other.
     fn reap(&mut self) {
+        self.credit(None);
+        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            let rank = self.ranks.iter().position(|r| r.alive && r.pid == pid);
+            if let (Some(rank), Some(ending)) = (rank, Ending::of(status)) {
+                // Another may have ended before this one, and both since the last look.
+                self.credit(Some((rank, ending)));
+            }
+        }
+    }
+
+    /// Take the ends of ranks in their order, and among them, or else last, one that is known already.
+    fn credit(&mut self, mut known: Option<(usize, Ending)>) {
         for rank in self.deaths.take() {
+            if let Some((_, ending)) = known.take_if(|k| k.0 == rank) {
+                self.ended(rank, ending);
+                continue;
+            }
             let Some(pid) = self.ranks.get(rank).filter(|r| r.alive).map(|r| r.pid) else { continue };
             if let Ok(Some((_, status))) = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG)
                 && let Some(ending) = Ending::of(status)
@@ -321,11 +337,8 @@ impl Keeper {
                 self.ended(rank, ending);
             }
         }
-        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            let rank = self.ranks.iter().position(|r| r.alive && r.pid == pid);
-            if let (Some(rank), Some(ending)) = (rank, Ending::of(status)) {
-                self.ended(rank, ending);
-            }
+        if let Some((rank, ending)) = known {
+            self.ended(rank, ending);
         }
     }
 

@@ -1,6 +1,16 @@
 //! What a rank says, in lines that a program reads.
 use comity::Error;
-use std::{fmt::Display, fs, io::Write, thread, time::Duration};
+use std::{
+    fmt::Display,
+    fs,
+    io::Write,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// More threads than ever after a job, for so long, are threads that were left.
+const SETTLED: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(crate) struct Words {
@@ -38,11 +48,18 @@ impl Words {
     /// What this process still holds: descriptors, threads, shared memory of groups.
     pub(crate) fn left(&self) {
         let count = |what: &str| fs::read_dir(format!("/proc/self/{what}")).map_or(0, Iterator::count);
-        // A thread that was joined is listed a moment longer.
-        thread::sleep(Duration::from_millis(2));
+        // A thread that was joined is listed until the system has put it away.
+        static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
+        let until = Instant::now() + SETTLED;
+        let mut threads = count("task");
+        while threads > LEAST.load(Ordering::Relaxed) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(2));
+            threads = count("task");
+        }
+        LEAST.fetch_min(threads, Ordering::Relaxed);
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let maps = maps.lines().filter(|l| l.contains("memfd:comity")).count();
-        self.say("left", &[&count("fd"), &count("task"), &maps]);
+        self.say("left", &[&count("fd"), &threads, &maps]);
     }
 }
 

@@ -32,6 +32,7 @@ const LIMIT: Duration = Duration::from_secs(1);
 pub(super) const PROOF: Duration = Duration::from_secs(1);
 /// How long to leave new connections alone when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(50);
+const _: () = assert!(LIMIT.as_millis() + PROOF.as_millis() <= 2000);
 /// Connections taken from one listener before the others have their turn.
 const BATCH: usize = 64;
 const BACKLOG: i32 = 1024;
@@ -243,7 +244,7 @@ impl Acceptor {
                     Some(Errno::AGAIN) => idle = Some(i),
                     // One that has not shown the key makes room.
                     Some(Errno::MFILE | Errno::NFILE) if !self.half_open.is_empty() => {
-                        self.half_open.remove(self.victim());
+                        self.evict(judge, done)
                     }
                     Some(why @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                         self.lacked = Some(why);
@@ -270,6 +271,17 @@ impl Acceptor {
         all.rev().max_by_key(|(_, h)| held(h.from)).map_or(0, |(i, _)| i)
     }
 
+    /// Make room for another.
+    fn evict(&mut self, judge: &mut dyn FnMut(&Hello, &Stream) -> Verdict, done: &mut Vec<Accepted>) {
+        let mut h = self.half_open.remove(self.victim());
+        // It was answered, and its proof may lie here since: then it believes that it is in.
+        if h.responder.knows_key()
+            && let Fate::Done(hello, seals) = h.advance(&self.secret, judge)
+        {
+            done.push(Accepted { stream: h.stream, hello, seals });
+        }
+    }
+
     /// Take a connection as far as it goes for now.
     fn advance(
         &mut self,
@@ -282,7 +294,7 @@ impl Acceptor {
             Fate::Done(hello, seals) => done.push(Accepted { stream: h.stream, hello, seals }),
             Fate::Stay if h.until > now => {
                 if self.half_open.len() >= MAX_HALF_OPEN {
-                    self.half_open.remove(self.victim());
+                    self.evict(judge, done);
                 }
                 self.half_open.push(h);
             }

@@ -29,13 +29,15 @@ pub fn interrupt_with(ask: Option<Interrupt>) {
 #[derive(Debug)]
 pub(crate) struct Asking {
     ask: Option<Interrupt>,
+    /// When it was asked last, or when the call began; unset if nothing is asked.
     last: Option<Instant>,
 }
 
 impl Asking {
     #[inline]
     pub(crate) fn new() -> Self {
-        Self { ask: ASK.get(), last: None }
+        let ask = ASK.get();
+        Self { ask, last: ask.map(|_| Instant::now()) }
     }
 
     /// The longest sleep between two questions.
@@ -43,7 +45,7 @@ impl Asking {
         if self.ask.is_some() { most.min(EVERY) } else { most }
     }
 
-    /// Why to give up. Reads the clock, so it is for a thread that would sleep otherwise.
+    /// Why to give up. Reads the clock, so it is for a thread that would sleep otherwise, or asks seldom.
     pub(crate) fn ask(&mut self) -> Option<String> {
         let ask = self.ask?;
         let now = Instant::now();

@@ -29,6 +29,8 @@ use std::{sync::Arc, thread, time::Duration};
 
 /// The longest sleep without a look around.
 const NAP: Duration = Duration::from_millis(500);
+/// Moves between two looks at the time and at what others say, in a call that moves on.
+const LOOK: u32 = 32;
 /// After so long without a byte those who are waited for are told what for.
 pub(crate) const ASK: Duration = Duration::from_millis(60);
 
@@ -174,7 +176,11 @@ impl Engine {
                 }
                 leaver = None;
                 wait.reset();
-                if moves.is_multiple_of(4096) {
+                // Between two moves there may be a wait of some milliseconds that is too short to sleep in.
+                if moves.is_multiple_of(LOOK) {
+                    if let Some(f) = self.watch.failure() {
+                        return Err(Stop::Failed(f.clone()));
+                    }
                     if wait.left().is_none() {
                         return Err(Stop::Late);
                     }

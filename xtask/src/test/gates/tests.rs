@@ -43,14 +43,33 @@ fn unsafe_code_says_why_it_is_sound() {
 
 #[test]
 fn waits_have_their_places() {
-    for bad in ["poll(&mut fds, None)", "thread::park();", "self.done.wait(out)", "c.wait_timeout(g, t)"] {
+    for bad in [
+        "poll(&mut fds, None)",
+        "thread::park();",
+        "self.done.wait(out)",
+        "c.wait_timeout(g, t)",
+        "hint::spin_loop()",
+    ] {
+        assert_eq!(misplaced_waits(OUTSIDE, bad).len(), 1, "{bad}");
+        assert_eq!(misplaced_waits("crates/comity-py/src/x.rs", bad).len(), 1, "{bad}");
+    }
+    for bad in [
+        "#[cfg(test)]\nmod tests;\nfn f() { x.wait() }",
+        "#[cfg(all(test, loom))]\nmod t {\n    x();\n}\nx.wait()",
+    ] {
         assert_eq!(misplaced_waits(OUTSIDE, bad).len(), 1, "{bad}");
     }
+    // Where waits may stand they must have an end.
+    let engine = "crates/comity/src/engine/run.rs";
+    assert!(misplaced_waits(engine, "x.wait(); watch.failure()").is_empty());
+    assert!(misplaced_waits(engine, "x.wait(); // failure").len() == 1);
     for good in [
         "fn wait(&self)",
         "// then wait(x)",
         "self.poll_all()",
         "#[cfg(test)]\nmod tests { fn f() { x.wait() } }",
+        "#[cfg(test)]\n#[cfg(unix)]\nmod tests {\n    fn f() {\n        x.wait()\n    }\n}",
+        "    #[cfg(test)]\n    fn f() {\n        x.wait()\n    }",
     ] {
         assert!(misplaced_waits(OUTSIDE, good).is_empty(), "{good}");
     }

@@ -10,6 +10,7 @@ mod processes;
 
 use super::*;
 use crate::{CallInfo, Config, Error, Key, LinkKind, Op};
+use socket2::{Domain, Socket, Type};
 use std::{
     io::{Read, Write},
     net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
@@ -29,6 +30,15 @@ fn store(size: usize, join: Duration) -> Store {
 
 fn config(rank: usize, size: usize, at: SocketAddr) -> Config {
     Config::new(rank, size).store(&at.to_string()).unwrap().job("job").key(Key::from(KEY)).join_timeout(LONG)
+}
+
+/// A port that stays ours, and that others may listen on who allow its reuse; elsewhere than on Linux they may not, so there it is only free.
+fn reserved() -> (Option<Socket>, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&SocketAddr::from((LOOPBACK, 0)).into()).unwrap();
+    let at = socket.local_addr().unwrap().as_socket().unwrap();
+    (cfg!(target_os = "linux").then_some(socket), at)
 }
 
 /// Run `f` as each of `ranks`, at the same time.
