@@ -152,7 +152,7 @@ fn softverbs(service: &str) -> Result<Vars, Lack> {
     Ok(vec![
         ("COMITY_VERBS", library),
         ("COMITY_RDMA", service.into()),
-        ("COMITY_LINKS", "rdma,tcp".into()),
+        ("COMITY_LINKS", "rdma".into()),
         ("SOFTVERBS_DEVICES", "soft0=127.0.0.1,soft1=127.0.0.2,soft2=127.0.0.3".into()),
     ])
 }

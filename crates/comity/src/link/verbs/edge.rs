@@ -9,7 +9,7 @@ pub(super) use stream::Place;
 
 use super::{
     frame::{HEADER, Header},
-    hub::Rails,
+    hub::{Rails, TICK},
     side::{Side, Word},
     wire::{BULK, Lane, SMALL, Wire},
 };
@@ -20,16 +20,14 @@ use crate::{
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
-    time::{Duration, Instant},
 };
 use stream::{BOTH, Stream, WINDOW};
 
 /// Bytes accepted in one call. More would starve the other direction.
 const MOST: usize = 512 << 10;
-/// Frames that the peer says it has sent must have come after this, where nothing else finds that they did not.
-const LOSS: Duration = Duration::from_secs(1);
+/// Slow ticks at which nothing came, after which frames are lost that the peer says have left it.
+const LOSS: u32 = 40;
 
-/// Where bytes lie that came.
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Edge {
@@ -261,8 +259,7 @@ impl Edge {
         if let Err(words) = w.give(rails, lane, slot) {
             return self.fail_both(format!("cannot be heard: {words}"));
         }
-        let due = |l: &Lane| l.inn.untold() >= (l.slots as u64 / 4).max(1);
-        if w.lanes.iter().any(due) {
+        if w.lanes.iter().any(Lane::is_due) {
             let given = [w.lanes[SMALL].inn.given(), w.lanes[BULK].inn.given()];
             w.lanes.iter_mut().for_each(|l| l.inn.told());
             self.side.say(&Word::Given { wire: w.id, given });
@@ -278,7 +275,7 @@ impl Edge {
     }
 
     /// What nobody waits for: receives that had no room, word of the last frames of a burst, and whether those of the peer came.
-    pub(super) fn tick(&mut self, rails: &mut Rails, now: Instant, slow: bool) {
+    pub(super) fn tick(&mut self, rails: &mut Rails, slow: bool) {
         for i in 0..self.wires.len() {
             for kind in [SMALL, BULK] {
                 if let Some(slot) = self.wires[i].lanes[kind].unposted.pop() {
@@ -289,20 +286,26 @@ impl Edge {
             if w.is_complete() {
                 w.claimed = None;
             }
-            // Where nothing is acknowledged a loss at the end of a burst shows in nothing else.
-            let lost = w.claimed.filter(|(_, since)| w.service == Service::Unreliable && now > *since + LOSS);
-            if let Some((claimed, _)) = lost {
-                let came: u64 = w.lanes.iter().map(|l| l.inn.count()).sum();
-                let sent: u64 = claimed.iter().sum();
+            let came = w.came();
+            if slow
+                && w.service == Service::Unreliable
+                && let Some(claim) = &mut w.claimed
+                && claim.look(came, LOSS)
+            {
                 let words = format!(
-                    "lost frames over the RDMA wire {}: {came} of {sent} came, and no other within {LOSS:?}",
-                    w.name
+                    "lost frames over the RDMA wire {}: {} of {} came, and no other within {:?}",
+                    w.name,
+                    came.iter().sum::<u64>(),
+                    claim.total(),
+                    LOSS * TICK
                 );
                 return self.fail_both(words);
             }
             if slow {
                 let sent = w.sent();
-                if sent == w.looked && sent != w.told && w.service == Service::Unreliable {
+                // What has not left yet may wait here for as long as this process is paused.
+                let left = w.lanes.iter().all(|l| l.out.is_done());
+                if left && sent == w.looked && sent != w.told && w.service == Service::Unreliable {
                     w.told = sent;
                     self.side.say(&Word::Sent { wire: w.id, count: sent });
                 }

@@ -121,6 +121,41 @@ impl In {
     }
 }
 
+/// Frames that the peer says have left it. Where nothing is acknowledged, a loss at the end of a burst shows in nothing else.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim<const N: usize> {
+    counts: [u64; N],
+    /// What had come at the last look.
+    came: [u64; N],
+    /// Looks since any of it came. Not the time: a process that was paused for seconds finds on its first look what came meanwhile.
+    quiet: u32,
+}
+
+impl<const N: usize> Claim<N> {
+    pub(super) fn new(counts: [u64; N], came: [u64; N]) -> Self {
+        Self { counts, came, quiet: 0 }
+    }
+
+    pub(super) fn is_met(&self, came: [u64; N]) -> bool {
+        came.iter().zip(self.counts).all(|(came, count)| *came >= count)
+    }
+
+    /// Look, with what has come until now; whether the rest is lost.
+    pub(super) fn look(&mut self, came: [u64; N], most: u32) -> bool {
+        if came != self.came {
+            (self.came, self.quiet) = (came, 0);
+        } else {
+            self.quiet += 1;
+        }
+        self.quiet >= most && !self.is_met(came)
+    }
+
+    /// How many were claimed, in all.
+    pub(super) fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+}
+
 /// The frames of one group from one peer, put in order. `P` is where a payload lies.
 #[derive(Debug)]
 pub(super) struct Order<P> {
@@ -258,6 +293,19 @@ mod tests {
         assert_eq!((lane.untold(), lane.given()), (1, 1));
         lane.told();
         assert_eq!(lane.untold(), 0);
+    }
+
+    #[test]
+    fn a_claim_is_lost_after_so_many_looks_at_which_nothing_came() {
+        let mut claim = Claim::new([5, 2], [1, 2]);
+        assert_eq!(claim.total(), 7);
+        assert!((0..2).all(|_| !claim.look([1, 2], 3)));
+        // Each frame begins the wait anew, whatever the lane.
+        assert!(!claim.look([4, 2], 3) && !claim.look([4, 2], 3) && !claim.look([4, 3], 3));
+        assert!((0..2).all(|_| !claim.look([4, 3], 3)) && claim.look([4, 3], 3));
+        // What is there is not lost, however long ago it came.
+        assert!(!claim.is_met([4, 3]) && claim.is_met([5, 3]));
+        assert!((0..9).all(|_| !claim.look([5, 3], 3)));
     }
 
     proptest! {

@@ -6,7 +6,7 @@
 mod attend;
 mod rail;
 
-pub(super) use attend::Handle;
+pub(super) use attend::{Handle, TICK};
 pub(super) use rail::{Held, Rails, Slots};
 
 use super::{
@@ -74,7 +74,6 @@ fn bell() -> io::Result<&'static Bell> {
     }
 }
 
-/// A device held open.
 impl Hub {
     /// What a parent had open is not this process's, nor are its threads.
     fn own(&mut self) {
@@ -126,8 +125,7 @@ impl Hub {
         let owner = self.edges.get_mut(&edge).ok_or("the edge is gone")?;
         let full =
             |what: &str| format!("{} ({}): {what}; fewer ranks or cables fit on it", held.name, held.at);
-        let region =
-            rail.room(slots.bytes()).ok_or_else(|| full("its 64 MiB of registered memory are in use"))?;
+        let region = rail.room(slots.bytes()).ok_or_else(|| full(&rail.is_full()))?;
         if rail.owed + slots.completions() > rail.device.completions() {
             return Err(full("its completion queue has no room"));
         }
@@ -155,7 +153,12 @@ impl Hub {
             lane
         });
         let name = format!("{} ({}) to {there}", held.name, held.at);
-        owner.wires.push(Wire::new(id, held.rail, region, lanes, service, equal_frames, name));
+        let wire = Wire::new(id, held.rail, region, lanes, service, equal_frames, name);
+        if rail.used > region.0 {
+            wire.blank(rail.device.slab());
+        }
+        rail.used = rail.used.max(region.0 + region.1);
+        owner.wires.push(wire);
         Ok(place)
     }
 

@@ -21,8 +21,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long first frames may take: they need microseconds where the wire is good.
-const GREETING: Duration = Duration::from_secs(2);
+/// How long first frames may take. They need microseconds where the wire is good; a process that is not scheduled for a while must not
+/// lose its wires for it.
+const GREETING: Duration = Duration::from_secs(8);
 /// Between two looks at what no descriptor tells.
 const LOOK: Duration = Duration::from_millis(1);
 

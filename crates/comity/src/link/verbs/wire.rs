@@ -1,12 +1,11 @@
 //! One cable, or one path through a switch: queue pairs, their slots, and what is under way in them.
 
 use super::{
-    flow::{In, Out},
+    flow::{Claim, In, Out},
     frame::{HEADER, HELLO, Header},
     hub::Rails,
 };
-use crate::sys::verbs::Service;
-use std::time::Instant;
+use crate::sys::verbs::{Service, Slab};
 
 /// Marks the completion of a receive; the slot is in the lower half.
 pub(super) const RECEIVE: u64 = 1 << 63;
@@ -24,6 +23,8 @@ pub(super) struct Lane {
     pub(super) at: usize,
     pub(super) slots: usize,
     pub(super) bytes: usize,
+    /// Receives that the queue took at first, which may be fewer than there are slots: no others are ever posted.
+    pub(super) posted: usize,
     pub(super) out: Out,
     pub(super) inn: In,
     /// Receives that the queue had no room for.
@@ -36,7 +37,17 @@ pub(super) struct Lane {
 impl Lane {
     pub(super) fn new(queue: u32, at: usize, slots: usize, bytes: usize) -> Self {
         let (out, inn) = (Out::new(slots, 0), In::default());
-        Self { queue, at, slots, bytes, out, inn, unposted: Vec::new(), held: 0, heard: false }
+        Self { queue, at, slots, bytes, posted: 0, out, inn, unposted: Vec::new(), held: 0, heard: false }
+    }
+
+    /// Whether the peer must be told now of receives that were posted again: before it runs out of those that it knows of.
+    pub(super) fn is_due(&self) -> bool {
+        self.inn.untold() >= (self.posted as u64 / 4).max(1)
+    }
+
+    /// Whether one more slot that nobody empties would leave too few to receive in.
+    pub(super) fn is_crowded(&self) -> bool {
+        (self.held + 1) * 4 > self.posted * 3
     }
 
     pub(super) fn send_at(&self, slot: usize) -> usize {
@@ -68,8 +79,8 @@ pub(super) struct Wire {
     /// What the peer was told of frames sent, and what it was at the last look.
     pub(super) told: [u64; LANES],
     pub(super) looked: [u64; LANES],
-    /// What the peer says that it has sent, and since when that is missing.
-    pub(super) claimed: Option<([u64; LANES], Instant)>,
+    /// What the peer says that it has sent, while that is missing.
+    pub(super) claimed: Option<Claim<LANES>>,
 }
 
 impl Wire {
@@ -87,6 +98,17 @@ impl Wire {
         Self { id, rail, region, lanes, service, name, equal_frames, up, trouble, told, looked, claimed }
     }
 
+    /// Let nothing remain of what an earlier wire sent from here: where all of a slot is sent, this one's peer would get it.
+    pub(super) fn blank(&self, slab: &Slab) {
+        let lane = &self.lanes[BULK];
+        if self.equal_frames {
+            for slot in 0..lane.slots {
+                // SAFETY: the region is this wire's, which has posted nothing yet.
+                unsafe { slab.write(lane.send_at(slot), &vec![0; lane.bytes]) };
+            }
+        }
+    }
+
     /// Post every receive; how many the queues took.
     pub(super) fn post_all(&mut self, rails: &mut Rails) -> Result<[u32; LANES], String> {
         let mut counts = [0; LANES];
@@ -100,6 +122,7 @@ impl Wire {
             if *count == 0 {
                 return Err(format!("{}: no receive could be posted", self.name));
             }
+            self.lanes[kind].posted = *count as usize;
         }
         Ok(counts)
     }
@@ -186,10 +209,53 @@ impl Wire {
 
     /// Whether the peer's claim is met.
     pub(super) fn is_complete(&self) -> bool {
-        self.claimed.is_none_or(|(counts, _)| self.lanes.iter().zip(counts).all(|(l, c)| l.inn.count() >= c))
+        self.claimed.as_ref().is_none_or(|claim| claim.is_met(self.came()))
+    }
+
+    /// Frames that came.
+    pub(super) fn came(&self) -> [u64; LANES] {
+        [self.lanes[SMALL].inn.count(), self.lanes[BULK].inn.count()]
     }
 
     pub(super) fn sent(&self) -> [u64; LANES] {
         [self.lanes[SMALL].out.count(), self.lanes[BULK].out.count()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peer_hears_of_receives_before_it_has_none_left() {
+        for posted in 1..=64 {
+            let mut lane = Lane::new(1, 0, 64, 4096);
+            lane.posted = posted;
+            while !lane.is_crowded() {
+                lane.held += 1;
+            }
+            assert!(lane.held < posted, "{posted}");
+            // All have been filled, and those that nobody holds were posted again.
+            (lane.held..posted).for_each(|_| lane.inn.give());
+            assert!(lane.is_due(), "{posted}");
+        }
+    }
+
+    #[test]
+    fn whole_slots_take_nothing_of_an_earlier_wire_along() {
+        for equal in [true, false] {
+            let slab = Slab::new(64 << 10).unwrap();
+            // SAFETY: one thread, and no device.
+            unsafe { slab.write(0, &vec![7; slab.len()]) };
+            let lanes = [Lane::new(1, 0, 2, 4096), Lane::new(2, 16 << 10, 2, 8192)];
+            let wire = Wire::new(0, 0, (0, 48 << 10), lanes, Service::Unreliable, equal, "w".into());
+            wire.blank(&slab);
+            let long = (16 << 10)..(32 << 10);
+            for i in 0..slab.len() {
+                let blank = equal && long.contains(&i);
+                // SAFETY: as above.
+                assert_eq!(unsafe { slab.bytes(i, 1) }, [if blank { 0 } else { 7 }], "{i}");
+            }
+        }
     }
 }

@@ -17,6 +17,8 @@ const WINDOW: usize = 1 << 32;
 pub(crate) struct Slab {
     ptr: NonNull<u8>,
     len: usize,
+    /// A forked child does not have it on Linux, and something else may lie there.
+    pid: u32,
 }
 
 // SAFETY: the mapping is plain memory; who may touch which bytes is settled by its users.
@@ -56,7 +58,15 @@ impl Slab {
     }
 
     fn checked(p: *mut u8, len: usize) -> io::Result<Self> {
-        NonNull::new(p).map(|ptr| Self { ptr, len }).ok_or_else(|| io::Error::other("mmap returned null"))
+        let ptr = NonNull::new(p).ok_or_else(|| io::Error::other("mmap returned null"))?;
+        let slab = Self { ptr, len, pid: std::process::id() };
+        // Where pages are copied on the first write after a fork, the device may go on with the old ones, which only the child has.
+        #[cfg(target_os = "linux")]
+        // SAFETY: our own mapping of whole pages, which stays as it is in this process.
+        unsafe {
+            rustix::mm::madvise(p.cast(), len, rustix::mm::Advice::LinuxDontFork)?;
+        }
+        Ok(slab)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -102,6 +112,9 @@ impl Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
+        if self.pid != std::process::id() {
+            return;
+        }
         // SAFETY: ours since `checked`, and no reference into it outlives its owner.
         let _ = unsafe { munmap(self.ptr.as_ptr().cast(), self.len) };
     }
@@ -136,5 +149,21 @@ mod tests {
             assert_eq!(slab.bytes(0, 10), [0; 10]);
         }
         assert!(!slab.holds(8190, 3) && !slab.holds(usize::MAX, 2));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_forked_child_gets_no_copy() {
+        let slab = Slab::new(8192).unwrap();
+        let at = slab.as_ptr() as usize;
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let holds = |line: &&str| {
+            let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+            let ends = range.map(|(from, to)| [from, to].map(|n| usize::from_str_radix(n, 16)));
+            matches!(ends, Some([Ok(from), Ok(to)]) if (from..to).contains(&at))
+        };
+        let mut ours = maps.lines().skip_while(|line| !holds(line));
+        let flags = ours.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+        assert!(flags.split_whitespace().any(|flag| flag == "dc"), "{flags}");
     }
 }

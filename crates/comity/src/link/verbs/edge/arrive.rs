@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     link::verbs::{
+        flow::Claim,
         frame::{Damage, HEADER, HELLO, Header},
         hub::Rails,
         side::Word,
@@ -13,7 +14,6 @@ use crate::{
     },
     sys::verbs::Completion,
 };
-use std::time::Instant;
 
 impl Edge {
     /// A device has done something for a lane of this edge.
@@ -100,7 +100,7 @@ impl Edge {
         }
         let l = &mut w.lanes[lane];
         // A group that does not take its bytes must not keep the slots from the others.
-        let crowded = (l.held + 1) * 4 > l.slots * 3;
+        let crowded = l.is_crowded();
         let len = header.len as usize;
         let place = if crowded {
             // SAFETY: as above; the length was checked with the sum.
@@ -171,7 +171,7 @@ impl Edge {
             }
             Word::Sent { wire, count } => {
                 if let Some(w) = self.wires.iter_mut().find(|w| w.id == wire) {
-                    w.claimed = Some((count, Instant::now()));
+                    w.claimed = Some(Claim::new(count, w.came()));
                 }
             }
             Word::Bye => self.bye = true,

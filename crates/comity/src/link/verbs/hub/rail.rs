@@ -42,6 +42,8 @@ pub(super) struct Rail {
     pub(super) lanes: HashMap<u32, (u64, usize, usize)>,
     /// Parts of the slab in use.
     pub(super) regions: Vec<(usize, usize)>,
+    /// How much of the slab was ever in use, from its beginning: the rest is zeros.
+    pub(super) used: usize,
     pub(super) owed: usize,
     pub(super) done: Vec<Completion>,
     /// Handles on it.
@@ -62,8 +64,7 @@ impl Rails {
     }
 }
 
-/// See the module.
-
+/// A device held open.
 #[derive(Debug)]
 pub(in crate::link::verbs) struct Held {
     pub(in crate::link::verbs) rail: usize,
@@ -88,6 +89,7 @@ impl Held {
                     events,
                     lanes: HashMap::new(),
                     regions: Vec::new(),
+                    used: 0,
                     owed: 0,
                     done: Vec::new(),
                     users: 0,
@@ -152,6 +154,12 @@ impl Rail {
             at = start + n;
         }
         self.device.slab().holds(at, len).then_some((at, len))
+    }
+
+    /// Why there is no [`room`](Self::room).
+    pub(super) fn is_full(&self) -> String {
+        let mib = self.device.slab().len() as f64 / f64::from(1 << 20);
+        format!("all {mib:.1} MiB that were registered for the group that opened it first are in use")
     }
 
     pub(super) fn clear(&mut self, w: &Wire, slots: &Slots) {
