@@ -1,6 +1,7 @@
-"""Draw what `examples/ddp_train.py --save-stats` kept: throughput, step times, and the loss over time.
+"""Compare what `examples/ddp_train.py --save-stats` kept: throughput, step times, and the loss over time.
 
-python examples/benchmark_throughput.py baseline.json ddp.json -o throughput.png     (needs matplotlib)
+python examples/benchmark_throughput.py baseline.json ddp.json                       (prints)
+python examples/benchmark_throughput.py baseline.json ddp.json -o throughput.png     (draws as well; needs matplotlib)
 """
 
 from __future__ import annotations
@@ -17,17 +18,27 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("stats", nargs="+", help="files of --save-stats")
-    parser.add_argument("-o", "--out", default="throughput.png")
+    parser.add_argument("-o", "--out", metavar="FILE", help="the picture to draw")
     args = parser.parse_args()
+    runs = [json.loads(Path(f).read_text()) for f in args.stats]
+    names = [r["name"] for r in runs]
+    # The first steps are slower: memory and links are new.
+    steps = [statistics.median(r["times"][5:]) for r in runs]
+    rates = [r["batch"] / step for r, step in zip(runs, steps, strict=True)]
+    for name, rate, step, r in zip(names, rates, steps, runs, strict=True):
+        print(f"{name}: {rate:.0f} samples/s, {step * 1e3:.2f} ms a step, loss {r['losses'][-1]:.3f}")
+    if args.out:
+        draw(runs, names, rates, args.out)
+        print(f"wrote {args.out}")
+
+
+def draw(runs: list[dict], names: list[str], rates: list[float], out: str) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    runs = [json.loads(Path(f).read_text()) for f in args.stats]
     figure, (rate, steps, loss) = plt.subplots(1, 3, figsize=(15, 4.5))
-    names = [r["name"] for r in runs]
-    rates = [r["batch"] / statistics.median(r["times"][5:]) for r in runs]
     rate.bar(names, rates)
     rate.set(title="throughput", ylabel="samples/s")
     rate.tick_params(axis="x", rotation=20)
@@ -39,10 +50,7 @@ def main() -> None:
     steps.legend()
     loss.legend()
     figure.tight_layout()
-    figure.savefig(args.out, dpi=120)
-    for name, r in zip(names, rates, strict=True):
-        print(f"{name}: {r:.0f} samples/s")
-    print(f"wrote {args.out}")
+    figure.savefig(out, dpi=120)
 
 
 if __name__ == "__main__":

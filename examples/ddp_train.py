@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 examples/ddp_train.py --save-stats ddp.json
     python examples/ddp_train.py --baseline --save-stats baseline.json     (one process, for comparison)
 
-`examples/benchmark_throughput.py` draws what --save-stats keeps.
+`examples/benchmark_throughput.py` compares what --save-stats keeps.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ class Group:
         if counts is None:
             shape, elements = _joined(src.shape, self._size), None
         else:
-            shape, elements = self._uneven(src, counts)
+            shape, elements = self._uneven("all_gather", src, counts)
             shape = (shape, *src.shape[1:])
         dst = _target(k, src, shape, out)
         return self._call("all_gather", src, dst, async_, timeout, counts=elements)
@@ -210,7 +210,7 @@ class Group:
         if counts is None:
             shape, elements = self._part("reduce_scatter", src.shape), None
         else:
-            _, elements = self._uneven(src, counts)
+            _, elements = self._uneven("reduce_scatter", src, counts)
             shape = (counts[self._raw.rank], *src.shape[1:])
         dst = _target(k, src, shape, out)
         return self._call("reduce_scatter", src, dst, async_, timeout, reduce=_reduction(op), counts=elements)
@@ -282,17 +282,10 @@ class Group:
             self._part("all_to_all", src.shape)
             dst = _target(k, src, src.shape, out)
             return self._call("all_to_all", src, dst, async_, timeout)
-        rest = math.prod(src.shape[1:])
-        dst = _target(k, src, (sum(recv_counts), *src.shape[1:]), out)
-        return self._call(
-            "all_to_all",
-            src,
-            dst,
-            async_,
-            timeout,
-            counts=[c * rest for c in send_counts],
-            recv_counts=[c * rest for c in recv_counts],
-        )
+        _, sent = self._uneven("all_to_all", src, send_counts)
+        total, come = self._uneven("all_to_all", src, recv_counts)
+        dst = _target(k, src, (total, *src.shape[1:]), out)
+        return self._call("all_to_all", src, dst, async_, timeout, counts=sent, recv_counts=come)
 
     def send(
         self, x: Any, dst: int, *, tag: int = 0, async_: bool = False, timeout: float | None = None
@@ -413,9 +406,17 @@ class Group:
             raise Misuse(f"{op}: the first axis of shape {shape} does not divide by the group's size, {n}")
         return (shape[0] // n, *shape[1:])
 
-    def _uneven(self, src: Block, counts: Sequence[int]) -> tuple[int, list[int]]:
+    def _uneven(self, op: str, src: Block, counts: Sequence[int]) -> tuple[int, list[int]]:
+        """The sum of `counts`, which are along the first axis, and the elements that they stand for."""
+        rank, n = self._raw.rank, self._size
         if not src.shape:
-            raise Misuse("counts need an array with an axis")
+            raise Misuse(f"rank {rank}: {op}: counts need an array with an axis", None, op)
+        if len(counts) != n:
+            raise Misuse(f"rank {rank}: {op}: {len(counts)} counts were given for {n} ranks", None, op)
+        if min(counts) < 0:
+            raise Misuse(
+                f"rank {rank}: {op}: the count of a rank is {min(counts)}, and must be 0 or more", None, op
+            )
         rest = math.prod(src.shape[1:])
         return sum(counts), [c * rest for c in counts]
 

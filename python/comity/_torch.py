@@ -13,6 +13,8 @@ from typing import Any
 
 #: The module in which torch keeps its backends.
 _HOME = "torch.distributed.distributed_c10d"
+#: Those of which the backend takes tensors, here.
+DEVICES = ["cpu", "mps"] if sys.platform == "darwin" else ["cpu", "cuda"]
 
 
 def watch() -> None:
@@ -27,7 +29,7 @@ def watch() -> None:
 def _tell(home: ModuleType) -> None:
     """Name the backend to torch. Its code is imported when the first group is made."""
     if hasattr(home, "Backend") and "COMITY" not in home.Backend._plugins:
-        home.Backend.register_backend("comity", _create, extended_api=True, devices=["cpu", "cuda"])
+        home.Backend.register_backend("comity", _create, extended_api=True, devices=DEVICES)
 
 
 def _create(opts: Any, settings: Any) -> Any:

@@ -160,11 +160,11 @@ sent = []
 def send():
     sent.append(time.monotonic())
     os.kill(os.getpid(), signal.SIGINT)
-threading.Timer(0.5, send).start()
 try:
+    threading.Timer(0.5, send).start()
     meet()
 except KeyboardInterrupt:
-    assert time.monotonic() - sent[0] < 2
+    assert time.monotonic() - sent[0] < 5
     print("interrupted")
 """,
     )

@@ -6,6 +6,7 @@ from importlib.resources import files
 
 import pytest
 from conftest import SCRIPTS, run, succeed
+from ports import free_ports
 
 import comity
 from comity import errors
@@ -106,16 +107,8 @@ def test_without_a_launcher() -> None:
 def test_a_rank_that_does_not_come_is_named() -> None:
     code = "import comity; comity.init(join_timeout=1)"
     env = {"COMITY_INSECURE": "1"}
-    env |= {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    env |= {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
     done = run([sys.executable, "-c", code], **env)
     assert done.returncode == 1
     assert "comity.errors.Join" in done.stderr
     assert "rank 1" in done.stderr
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]

@@ -2,13 +2,13 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import HERE, job, succeed
+from ports import free_ports
 
 SCRIPT = HERE / "scripts" / "tensor_parallel.py"
 LIMIT = 90
@@ -30,13 +30,8 @@ def under_comity(n: int, tmp_path: Path) -> dict:
 
 
 def under_mlx(n: int, tmp_path: Path) -> dict:
-    sockets = [socket.socket() for _ in range(n)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
     hosts = tmp_path / "hosts.json"
-    hosts.write_text(json.dumps([[f"127.0.0.1:{s.getsockname()[1]}"] for s in sockets]))
-    for s in sockets:
-        s.close()
+    hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(n)]))
     processes = [
         subprocess.Popen(
             [sys.executable, str(SCRIPT)],

@@ -12,6 +12,7 @@ MODULES = {
     "arrays_jax": ["jax"],
     "arrays_torch": ["torch"],
     "arrays_other": ["numpy"],
+    "arrays_alike": ["torch", "jax", "mlx", "ml_dtypes"],
     "objects": ["numpy"],
     "requests": ["numpy"],
     "groups": ["numpy"],

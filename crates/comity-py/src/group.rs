@@ -46,10 +46,14 @@ impl Drop for Busy<'_> {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        let inner = self.inner.take();
         if !self.home.is_here() {
             // A forked child must not say goodbye in its parent's name.
-            mem::forget(self.inner.take());
+            mem::forget(inner);
+            return;
         }
+        // The goodbye may take half a second, in which other threads run. Where the interpreter has ended, `inner` goes with the closure.
+        Python::try_attach(|py| py.detach(|| drop(inner)));
     }
 }
 
@@ -101,6 +105,38 @@ fn reduction(py: Python<'_>, op: &str, name: Option<&str>) -> PyResult<Option<Re
         let words = format!("there is no reduction {name:?}; see comity._core.REDUCTIONS");
         misuse(py, op, &words)
     })
+}
+
+/// What was given as a rank, a tag or counts, which Python's numbers need not be; whether a rank is in the group is seen later.
+struct Numbers<'a> {
+    py: Python<'a>,
+    group: &'a comity::Group,
+    op: &'a str,
+}
+
+impl Numbers<'_> {
+    fn refused(&self, what: &str, given: i64, rule: &str) -> PyErr {
+        let rank = self.group.rank();
+        errors::misuse(
+            self.py,
+            format!("rank {rank}: {}: the {what} is {given}, and must be {rule}", self.op),
+            Some(self.op),
+        )
+    }
+
+    fn rank(&self, what: &str, given: Option<i64>) -> PyResult<Option<usize>> {
+        let rule = || format!("a rank of this group, 0 to {}", self.group.size() - 1);
+        given.map(|n| usize::try_from(n).map_err(|_| self.refused(what, n, &rule()))).transpose()
+    }
+
+    fn tag(&self, given: i64) -> PyResult<u32> {
+        u32::try_from(given).map_err(|_| self.refused("tag", given, &format!("0 to {}", u32::MAX)))
+    }
+
+    fn counts(&self, what: &str, given: Option<Vec<i64>>) -> PyResult<Option<Vec<usize>>> {
+        let count = |n| usize::try_from(n).map_err(|_| self.refused(what, n, "0 or more"));
+        given.map(|all| all.into_iter().map(count).collect()).transpose()
+    }
 }
 
 fn misuse(py: Python<'_>, op: &str, words: &str) -> PyErr {
@@ -216,18 +252,29 @@ impl Group {
         inp: Option<Given>,
         out: Option<Given>,
         reduce: Option<&str>,
-        root: Option<usize>,
-        peer: Option<usize>,
-        source: Option<usize>,
-        tag: u32,
-        counts: Option<Vec<usize>>,
-        recv_counts: Option<Vec<usize>>,
+        root: Option<i64>,
+        peer: Option<i64>,
+        source: Option<i64>,
+        tag: i64,
+        counts: Option<Vec<i64>>,
+        recv_counts: Option<Vec<i64>>,
         place: Option<OnDevice>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let group = self.limited(py, timeout)?;
         let reduce = reduction(py, op, reduce)?;
-        let args = Args { reduce, root, peer, source, tag, counts, recv_counts, place, event: None };
+        let given = Numbers { py, group: &group, op };
+        let args = Args {
+            reduce,
+            root: given.rank("root", root)?,
+            peer: given.rank("peer", peer)?,
+            source: given.rank("source", source)?,
+            tag: given.tag(tag)?,
+            counts: given.counts("count of a rank", counts)?,
+            recv_counts: given.counts("count of a rank", recv_counts)?,
+            place,
+            event: None,
+        };
         let work = Work::new(&group, op, inp, out, args).map_err(|words| misuse(py, op, &words))?;
         if self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             // Behind earlier work this thread would sleep where no signal reaches it.
@@ -250,12 +297,12 @@ impl Group {
         inp: Option<Given>,
         out: Option<Given>,
         reduce: Option<&str>,
-        root: Option<usize>,
-        peer: Option<usize>,
-        source: Option<usize>,
-        tag: u32,
-        counts: Option<Vec<usize>>,
-        recv_counts: Option<Vec<usize>>,
+        root: Option<i64>,
+        peer: Option<i64>,
+        source: Option<i64>,
+        tag: i64,
+        counts: Option<Vec<i64>>,
+        recv_counts: Option<Vec<i64>>,
         place: Option<OnDevice>,
         event: Option<Py<Event>>,
         timeout: Option<f64>,
@@ -263,7 +310,18 @@ impl Group {
     ) -> PyResult<Request> {
         let group = self.limited(py, timeout)?;
         let reduce = reduction(py, op, reduce)?;
-        let args = Args { reduce, root, peer, source, tag, counts, recv_counts, place, event };
+        let given = Numbers { py, group: &group, op };
+        let args = Args {
+            reduce,
+            root: given.rank("root", root)?,
+            peer: given.rank("peer", peer)?,
+            source: given.rank("source", source)?,
+            tag: given.tag(tag)?,
+            counts: given.counts("count of a rank", counts)?,
+            recv_counts: given.counts("count of a rank", recv_counts)?,
+            place,
+            event,
+        };
         let work = Work::new(&group, op, inp, out, args).map_err(|words| misuse(py, op, &words))?;
         let what = work.op().to_string();
         Ok(Request::new(self.queue(&group, work, hold), what, self.home))

@@ -90,7 +90,8 @@ impl State {
                 return Ok(true);
             }
             if end.is_some_and(|e| Instant::now() >= e) {
-                return Ok(false);
+                // It may have ended while this thread came back to the interpreter.
+                return Ok(self.is_done());
             }
             py.check_signals()?;
         }

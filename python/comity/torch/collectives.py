@@ -5,7 +5,8 @@ A call that its caller waits for (`async_op=False`) runs on that caller's thread
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -16,7 +17,7 @@ from comity.errors import Error, Misuse
 
 from . import cuda, shims
 from . import tensors as T
-from .work import Done, Several, Work, seconds
+from .work import Done, Failed, Several, Work, seconds
 
 _KINDS = _c10d.ReduceOp.RedOpType
 _REDUCTIONS = {
@@ -33,6 +34,22 @@ _REDUCTIONS = {
 _NO_OPTIONS = _c10d.AllreduceOptions()
 #: In `allreduce_coalesced`, tensors below this many bytes share one call.
 _TOGETHER = 1 << 20
+
+
+def _in_block(f: Callable[..., _c10d.Work]) -> Callable[..., _c10d.Work]:
+    """A call that may be one of several at once. There its error is raised at the end, by `wait`: torch does not end a block that it
+    leaves with an exception, and takes all later calls for parts of it."""
+
+    @functools.wraps(f)
+    def call(self: Collectives, *args: Any, **rest: Any) -> _c10d.Work:
+        try:
+            return f(self, *args, **rest)
+        except Exception as e:
+            if self._pending is None:
+                raise
+            return self._noted(Work(Failed(e), []))
+
+    return call
 
 
 class Collectives:
@@ -60,7 +77,7 @@ class Collectives:
         given = out or inp
         size = given[2] * T.SIZES[given[1]] if given else 0
         begun = perf_counter_ns()
-        now = self._pending is None and not getattr(opts, "asyncOp", True)
+        now = not getattr(opts, "asyncOp", True)
         ours = cuda.tensors_of(keep)
         try:
             if ours:
@@ -124,7 +141,7 @@ class Collectives:
             return works[0]
         if all(isinstance(w, Done) for w in works):
             return Done(result)
-        return Work(Several(works), result)
+        return cuda.together(works, result) or Work(Several(works), result)
 
     def _reduction(self, opts: Any, op: str) -> tuple[str, Any]:
         """The reduction's name, and what inputs are multiplied with before."""
@@ -199,6 +216,7 @@ class Collectives:
             tensors[0].copy_(total)
         return Done(tensors)
 
+    @_in_block
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = _NO_OPTIONS) -> _c10d.Work:
         """As `allreduce` of each tensor; small ones of one type share a call."""
         works, together = [], {}
@@ -284,6 +302,7 @@ class Collectives:
 
     _allgather_base = all_gather_single
 
+    @_in_block
     def all_gather_single_coalesced(
         self, outs: list[torch.Tensor], ins: list[torch.Tensor], opts: Any = None
     ) -> _c10d.Work:
@@ -370,6 +389,7 @@ class Collectives:
 
     _reduce_scatter_base = reduce_scatter_single
 
+    @_in_block
     def reduce_scatter_single_coalesced(
         self, outs: list[torch.Tensor], ins: list[torch.Tensor], opts: Any
     ) -> _c10d.Work:
@@ -452,39 +472,39 @@ class Collectives:
 
     def end_coalescing(self, *_: Any) -> _c10d.Work:
         works, self._pending = self._pending or [], None
-        return Work(Several(works), [])
+        return self._several(works, [])
 
     # -- send and recv, which move host memory: that of CUDA tensors by way of it
 
+    @_in_block
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> _c10d.Work:
         t = self._one(tensors, "send")
         self._check("send", t)
         c = T.hosted(t)
-        return self._post("send", self._mail(dst).send(dst, tag, c), tensors, c, [])
+        return self._post("send", self._mail("send", dst).send(dst, tag, c), tensors, c, [])
 
+    @_in_block
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> _c10d.Work:
         t = self._one(tensors, "recv")
         self._check("recv", t)
         after: list[T.Finish] = []
         c = T.host_place(t, after)
-        return self._post("recv", self._mail(src).recv(src, tag, c), tensors, c, after)
+        return self._post("recv", self._mail("recv", src).recv(src, tag, c), tensors, c, after)
 
+    @_in_block
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> _c10d.Work:
         t = self._one(tensors, "recv")
         self._check("recv", t)
         after: list[T.Finish] = []
         c = T.host_place(t, after)
-        request = self._mail(None).recv(None, tag, c)
+        request = self._mail("recv", None).recv(None, tag, c)
         after.append(lambda: shims.note_source(t.data_ptr(), request.source))
         return self._post("recv", request, tensors, c, after)
 
     def _post(self, op: str, request: Any, result: Any, c: torch.Tensor, after: list[T.Finish]) -> _c10d.Work:
         size = c.numel() * c.element_size()
         note = self._metrics.noting(op, size, perf_counter_ns())
-        work = Work(request, result, _all(after), note)
-        if self._pending is not None:
-            self._pending.append(work)
-        return work
+        return self._noted(Work(request, result, _all(after), note))
 
 
 def _all(after: Sequence[T.Finish]) -> T.Finish | None:

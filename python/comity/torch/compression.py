@@ -116,6 +116,10 @@ class TopK(_Gathered):
         self.ratio = ratio
         self._rest: dict[Any, tuple[weakref.ref[Any] | None, torch.Tensor]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What comes from memory of this process means nothing elsewhere.
+        return self.__dict__ | {"_rest": {k: v for k, v in self._rest.items() if v[0] is None}}
+
     def pack(self, flat: torch.Tensor, key: Any) -> torch.Tensor:
         rest = self._feedback(flat, key)
         rest += flat
@@ -132,14 +136,28 @@ class TopK(_Gathered):
 
     def _feedback(self, flat: torch.Tensor, key: Any) -> torch.Tensor:
         """What was not sent for this key before."""
-        alive = None
+        storage = None
         if isinstance(key, torch.Tensor):
             storage = key.untyped_storage()
-            alive, key = storage.data_ptr(), (storage.data_ptr(), key.storage_offset(), key.numel())
+            key = (storage.data_ptr(), key.storage_offset(), key.numel())
         known = self._rest.get(key)
-        if known is None or known[1].numel() != flat.numel():
-            known = self._rest[key] = (alive, torch.zeros_like(flat))
-        return known[1]
+        if known is not None and known[1].numel() == flat.numel():
+            alive = known[0]
+            if alive is None or alive() is storage:
+                return known[1]
+        alive = None
+        if storage is not None:
+            # Memory is given out again: what a dead tensor left is not for the next one there.
+            rests = self._rest
+
+            def forget(died: weakref.ref[Any]) -> None:
+                if (known := rests.get(key)) is not None and known[0] is died:
+                    del rests[key]
+
+            alive = weakref.ref(storage, forget)
+        rest = torch.zeros_like(flat)
+        self._rest[key] = (alive, rest)
+        return rest
 
 
 def _store(t: torch.Tensor, value: torch.Tensor) -> None:

@@ -20,7 +20,7 @@ from comity import _core
 
 from .callbacks import when_done
 from .tensors import Finish
-from .work import Request, Work, value
+from .work import Request, Several, Work, value
 
 Event = _core.Event
 #: The current stream of a device as a number; many times as fast as by way of a `Stream`.
@@ -158,6 +158,13 @@ class CudaWork(Work):
             future.set_result(self._result)
         finally:
             _set_stream(*before)
+
+
+def together(works: Sequence[Any], result: Any) -> CudaWork | None:
+    """One work out of several of which some are on a lane's stream; None if none is. The stream keeps their order, so the last one's
+    event comes after all."""
+    last = next((w for w in reversed(works) if isinstance(w, CudaWork)), None)
+    return last and CudaWork(Several(works), result, None, None, last._lane, last._event)
 
 
 def _set_stream(stream: int, device: int, kind: int) -> None:

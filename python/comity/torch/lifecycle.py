@@ -14,7 +14,7 @@ import torch
 from torch._C import _distributed_c10d as _c10d
 
 from comity import _core
-from comity.errors import Closed, Config, Error, Join, Misuse
+from comity.errors import Aborted, Closed, Error, Forked, Join, Misuse
 from comity.errors import TimeoutError as LimitPassed
 
 from . import callbacks, cuda, metrics
@@ -90,6 +90,8 @@ class Lifecycle(Collectives):
         self._post_office: Mailbox | None = None
         self._metrics = metrics.Metrics()
         self._closed: Error | None = None
+        self._left = False
+        self._home = os.getpid()
         self._last: Any = None
         self._device_lane: cuda.Lane | None = None
         # Device memory has a group of its own.
@@ -156,16 +158,23 @@ class Lifecycle(Collectives):
     # -- while it is open
 
     def _check_open(self, op: str) -> None:
+        if os.getpid() != self._home:
+            words = (
+                f"rank {self._rank}: {op}: the group belongs to process {self._home}, from which this one was forked; "
+                "make groups after the fork, or start processes with the method 'spawn'"
+            )
+            raise Forked(words, self._rank, op)
         if self._closed is not None:
             raise type(self._closed)(
                 f"rank {self._rank}: {op}: {self._closed}", self._closed.rank, op, self._closed.cause
             )
 
-    def _mail(self, peer: int | None) -> Mailbox:
+    def _mail(self, op: str, peer: int | None) -> Mailbox:
         """Where sends and receives go."""
-        self._check_open("send" if peer is None else "recv")
+        self._check_open(op)
         if peer is not None and not (0 <= peer < self._size and peer != self._rank):
-            raise Config(f"rank {self._rank}: rank {peer} is not another rank of a group of {self._size}")
+            words = f"rank {self._rank}: {op}: rank {peer} is not another rank of a group of {self._size}"
+            raise Misuse(words, self._rank, op)
         if self._post_office is None:
             self._post_office = Mailbox(self._group, self._limit)
         return self._post_office
@@ -204,7 +213,8 @@ class Lifecycle(Collectives):
                     None,
                 )
             if words != "here":
-                raise LimitPassed(f"rank {self._rank}: {words}", None, "monitored_barrier", words)
+                first, words = words.split(" ", 1)
+                raise LimitPassed(f"rank {self._rank}: {words}", int(first), "monitored_barrier", words)
             return
         until = time.monotonic() + limit
         late = []
@@ -215,7 +225,7 @@ class Lifecycle(Collectives):
                     break
         ranks = ", ".join(map(str, late))
         words = f"monitored_barrier: rank{'s' * (len(late) > 1)} {ranks} did not come within {limit:g} s"
-        self._store.set(f"{at}/all", words if late else "here")
+        self._store.set(f"{at}/all", f"{late[0]} {words}" if late else "here")
         if late:
             raise LimitPassed(
                 f"rank 0: {words}", late[0], "monitored_barrier", f"not here within {limit:g} s"
@@ -232,17 +242,22 @@ class Lifecycle(Collectives):
 
     def abort(self) -> None:
         """End what is under way, here and on the other ranks; later calls fail at once."""
+        words = f"rank {self._rank} called abort on the process group"
+        if self._closed is None:
+            self._closed = Aborted(words, self._rank, None, words)
         for group in self._groups():
-            group.abort(f"rank {self._rank} called abort on the process group")
+            group.abort(words)
+            metrics.forget(group)
         if self._post_office is not None:
-            self._post_office.end(Closed("the group was aborted on this rank"))
+            self._post_office.end(self._closed)
         _open.discard(self)
 
     def shutdown(self) -> None:
         """Leave the group in good order: calls that were started get a moment to end."""
-        if self._closed is not None:
+        if self._left:
             return
-        self._closed = Closed("the process group was destroyed; init_process_group makes a new one")
+        if self._closed is None:
+            self._closed = Closed("the process group was destroyed; init_process_group makes a new one")
         self._leave(min(self._limit, _FLUSH))
 
     def leave(self) -> None:
@@ -250,8 +265,15 @@ class Lifecycle(Collectives):
         self._leave(_LAST_WORDS)
 
     def _leave(self, limit: float) -> None:
+        self._left = True
+        _open.discard(self)
+        if os.getpid() != self._home:
+            # The parent is in it still, and its threads are not here.
+            return
         if self._closed is None:
             self._closed = Closed("the process group was left")
+        aborted = isinstance(self._closed, Aborted)
+        limit = 0.0 if aborted else limit
         if self._post_office is not None:
             self._post_office.end(self._closed, limit)
         lane = self._device_lane
@@ -262,11 +284,11 @@ class Lifecycle(Collectives):
         if lane is not None:
             # What is on streams needs the communicator, here and on the other ranks.
             lane.drain(limit)
-            self._last_to_leave(lane.group.name)
+            if not aborted:
+                self._last_to_leave(lane.group.name)
         for group in self._groups():
             metrics.forget(group)
             group.close()
-        _open.discard(self)
 
     def _last_to_leave(self, name: str) -> None:
         """Wait a moment for the others: a rank whose device is done may hold what another's still reads. Over torch's store, where

@@ -8,6 +8,7 @@ or keeps it for one that comes later.
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 import threading
@@ -21,6 +22,8 @@ import torch
 from comity import _core
 from comity.errors import Aborted, Closed, Error, Mismatch, PeerLost
 from comity.errors import TimeoutError as LimitPassed
+
+from .callbacks import post
 
 _U8 = _core.DTYPES["u8"]
 _FRAME = 256
@@ -71,8 +74,9 @@ class Pending:
             event.set()
         if timer is not None:
             timer.cancel()
+        # Not here: this may be the thread that reads what a callback waits for, and it may hold the mailbox's lock.
         for callback in callbacks:
-            callback(error)
+            post(functools.partial(callback, error))
 
     def wait(self, timeout: float | None = None) -> None:
         with self._lock:

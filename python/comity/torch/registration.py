@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from comity._torch import DEVICES
 from comity.errors import Unavailable
 
 from .versions import choose
@@ -19,14 +20,17 @@ def register() -> None:
         raise Unavailable("this torch is built without torch.distributed, which the backend comity needs")
     choose(torch.__version__)
     if "COMITY" not in dist.Backend._plugins:
-        dist.Backend.register_backend("comity", create, extended_api=True, devices=["cpu", "cuda"])
+        dist.Backend.register_backend("comity", create, extended_api=True, devices=DEVICES)
 
 
 def create(opts: Any, settings: Any) -> Any:
     """What torch calls to make a group."""
     if choose(torch.__version__) == "backend":
+        from . import mps
         from .backend import create as make
 
+        if torch.backends.mps.is_available():
+            mps.install()
         return make(opts, settings)
     from .process_group import create as make
     from .process_group import refuse_devices

@@ -1,7 +1,8 @@
 """What torch 2.14 and newer do not pass on from a `Work` made in Python.
 
 Calls through torch's dispatcher return a C++ holder around our `Work` that passes on `wait` and `get_future` only: `is_completed` is
-False for ever, and a receive from any rank does not say from which. The holder's future knows; these methods ask it.
+False for ever, and a receive from any rank does not say from which. The holder's future knows; these methods ask it. Works of other
+backends are of the same class in Python, and their futures may be done long before their calls: for those torch's answer stands.
 """
 
 from __future__ import annotations
@@ -9,8 +10,13 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import torch
 from torch._C import _distributed_c10d as _c10d
 
+from . import cuda
+
+#: What torch says of the kind of call of a holder; its own backends say the kind.
+_UNKNOWN = 100
 _installed = False
 _lock = threading.Lock()
 #: Where a receive from any rank got its message from, by the address of its tensor, until it is asked.
@@ -22,6 +28,21 @@ def note_source(address: int, source: int) -> None:
         _sources[address] = source
         while len(_sources) > 4096:
             del _sources[next(iter(_sources))]
+
+
+def _passed(future: Any) -> bool:
+    """Whether a future that is done has its result. That of CUDA tensors is done when the call is on its stream, with events behind it."""
+    try:
+        tensors = cuda.tensors_of(future.value())
+    except Exception:
+        return True
+    if not tensors:
+        return True
+    # A wait on a future has the current stream wait for its events.
+    stream = torch.cuda.Stream(tensors[0].device)
+    with torch.cuda.stream(stream):
+        future.wait()
+    return stream.query()
 
 
 def install() -> None:
@@ -36,17 +57,23 @@ def install() -> None:
         work.is_completed, work._source_rank, work.is_success, work.exception, work.result
     )  # fmt: skip
 
-    def future(self: Any) -> Any:
+    def held(self: Any) -> bool:
+        """Whether it is a holder, which cannot answer."""
+        return type(self) is work and self._get_op_type() == _UNKNOWN and not completed(self)
+
+    def ended(self: Any) -> Any:
+        """Its future, if that is done."""
         try:
-            return self.get_future() if type(self) is work else None
+            f = self.get_future() if held(self) else None
         except RuntimeError:
             return None
+        return f if f is not None and f.done() else None
 
     def is_completed(self: Any) -> bool:
-        return completed(self) or bool((f := future(self)) and f.done())
+        return completed(self) or bool((f := ended(self)) and _passed(f))
 
     def exception(self: Any) -> Any:
-        if type(self) is work and not completed(self) and (f := future(self)) and f.done():
+        if f := ended(self):
             try:
                 f.value()
             except Exception as e:
@@ -54,14 +81,12 @@ def install() -> None:
         return failed(self)
 
     def is_success(self: Any) -> bool:
-        if type(self) is work and not completed(self):
+        if held(self):
             return self.is_completed() and self.exception() is None
         return success(self)
 
     def of(self: Any) -> Any:
-        if type(self) is work and not completed(self) and (f := future(self)) and f.done():
-            return f.value()
-        return None
+        return f.value() if (f := ended(self)) else None
 
     def results(self: Any) -> Any:
         value = of(self)

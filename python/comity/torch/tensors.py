@@ -1,7 +1,8 @@
 """Tensors as the addresses that `comity._core` takes, and the copies that some of them need.
 
-A contiguous CPU or CUDA tensor is used where it lies. Everything else (strides, conjugates, lists of tensors that do not lie one after the
-other) goes through a copy in the same place (Apple GPUs: on the host), which is written back when the call has ended.
+A contiguous CPU or CUDA tensor is used where it lies, one of an Apple GPU where torch shows the host its memory (`mps.py`). Everything else
+(strides, conjugates, lists of tensors that do not lie one after the other) goes through a copy in the same place (Apple GPUs: on the host),
+which is written back when the call has ended.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import torch
 
 from comity import _core
 from comity.errors import Misuse
+
+from . import mps
 
 _D = _core.DTYPES
 
@@ -59,20 +62,20 @@ def plain(t: torch.Tensor) -> bool:
 def check(t: torch.Tensor, op: str, rank: int) -> None:
     """Refuse what no copy can mend."""
     if not isinstance(t, torch.Tensor):
-        raise Misuse(f"rank {rank}: {op} takes tensors, not {type(t).__name__}", None, op)
+        raise Misuse(f"rank {rank}: {op} takes tensors, not {type(t).__name__}", rank, op)
     kind = t.device.type
     if kind not in ("cpu", "cuda", "mps"):
         raise Misuse(
             f"rank {rank}: {op} got a tensor on {t.device}; the backend comity moves CPU and CUDA tensors: "
             f"name a backend for the other device as well, as in 'cpu:comity,{kind}:BACKEND'",
-            None,
+            rank,
             op,
         )
     if t.layout is not torch.strided:
-        raise Misuse(f"rank {rank}: {op} takes dense tensors, not {t.layout}; see to_dense()", None, op)
+        raise Misuse(f"rank {rank}: {op} takes dense tensors, not {t.layout}; see to_dense()", rank, op)
     if t.is_quantized:
         raise Misuse(
-            f"rank {rank}: {op} does not take quantized tensors; see int_repr() and dequantize()", None, op
+            f"rank {rank}: {op} does not take quantized tensors; see int_repr() and dequantize()", rank, op
         )
 
 
@@ -97,15 +100,25 @@ def reduced(t: torch.Tensor, reduce: str, op: str, rank: int) -> Given:
         return t.data_ptr(), number, t.numel()
     if t.dtype is torch.complex128 and reduce in ("sum", "avg"):
         return t.data_ptr(), _F64, 2 * t.numel()
-    raise Misuse(f"rank {rank}: {op} cannot {reduce} elements of {t.dtype}; convert them first", None, op)
+    raise Misuse(f"rank {rank}: {op} cannot {reduce} elements of {t.dtype}; convert them first", rank, op)
 
 
 def contents(t: torch.Tensor) -> torch.Tensor:
     """The tensor, or a plain copy to read from."""
     t = t.detach()
-    if plain(t):
+    if plain(t) or plain(t := _near(t)):
         return t
     return _home(t).resolve_conj().resolve_neg().contiguous()
+
+
+def _near(t: torch.Tensor) -> torch.Tensor:
+    """A tensor of an Apple GPU as one of host memory, where it lies, if torch can show it; any other as it is."""
+    seen = mps.shown(t) if t.device.type == "mps" else None
+    return t if seen is None else seen
+
+
+def _near_all(parts: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    return [_near(p.detach()) for p in parts] if parts and parts[0].device.type == "mps" else parts
 
 
 def _home(t: torch.Tensor) -> torch.Tensor:
@@ -120,7 +133,7 @@ def _where(t: torch.Tensor) -> torch.device:
 def place(t: torch.Tensor, after: list[Finish], *, read: bool = True) -> torch.Tensor:
     """The tensor, or a plain copy to write to, which is copied back `after`. `read`: what it holds matters."""
     t = t.detach()
-    if plain(t):
+    if plain(t) or plain(t := _near(t)):
         return t
     if read:
         copy = contents(t)
@@ -161,6 +174,7 @@ def _write(t: torch.Tensor, copy: torch.Tensor) -> None:
 
 def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """All parts one after the other, to read from: where they lie, or a copy."""
+    parts = _near_all(parts)
     flat = _adjacent(parts)
     if flat is None:
         flat = torch.cat([contents(p).reshape(-1) for p in parts]) if parts else torch.empty(0)
@@ -169,6 +183,7 @@ def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def spread(parts: Sequence[torch.Tensor], after: list[Finish]) -> torch.Tensor:
     """Room for all parts one after the other: where they lie, or a buffer that is copied to them `after`."""
+    parts = _near_all(parts)
     flat = _adjacent(parts)
     if flat is not None:
         return flat
@@ -210,8 +225,8 @@ def alike(parts: Sequence[torch.Tensor], op: str, rank: int) -> None:
     kinds = {p.dtype for p in parts}
     if len(kinds) > 1:
         names = ", ".join(sorted(str(k) for k in kinds))
-        raise Misuse(f"rank {rank}: the tensors of one {op} must have one type, not {names}", None, op)
+        raise Misuse(f"rank {rank}: the tensors of one {op} must have one type, not {names}", rank, op)
     places = {p.device for p in parts}
     if len(places) > 1:
         names = ", ".join(sorted(str(p) for p in places))
-        raise Misuse(f"rank {rank}: the tensors of one {op} must be on one device, not {names}", None, op)
+        raise Misuse(f"rank {rank}: the tensors of one {op} must be on one device, not {names}", rank, op)

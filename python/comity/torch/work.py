@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
 from torch._C import _distributed_c10d as _c10d
+
+from comity.errors import TimeoutError as LimitPassed
 
 from .callbacks import when_done
 from .tensors import Finish
@@ -32,17 +35,33 @@ def seconds(timeout: timedelta | float | None) -> float | None:
 
 
 class Several:
-    """Requests that end together."""
+    """Requests that end together: of the core, of the mailbox, or works over them, whose outputs then are complete as well."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests = requests
 
     def wait(self, timeout: float | None = None) -> None:
+        until = None if timeout is None else time.monotonic() + timeout
         for r in self._requests:
-            r.wait(timeout)
+            while True:
+                # What is left of the one limit; a wait without any is none.
+                left = None if until is None or r.done() else max(until - time.monotonic(), 1e-6)
+                try:
+                    r.wait(left)
+                except LimitPassed as e:
+                    if left is None:
+                        raise
+                    if r.done():
+                        continue
+                    words = f"{e.call} is still under way after {timeout:g} s; the group is unharmed: wait again, or abort it"
+                    raise LimitPassed(words, e.rank, e.call, e.cause) from None
+                break
 
     def done(self) -> bool:
         return all(r.done() for r in self._requests)
+
+    def settles(self, seconds: float) -> bool:
+        return self.done()
 
     def exception(self) -> BaseException | None:
         return next((e for r in self._requests if (e := r.exception()) is not None), None)
@@ -65,6 +84,25 @@ class Several:
 
         for r in self._requests:
             r.add_done_callback(one)
+
+
+class Failed:
+    """A request that could not be made, as one that has ended with this error."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def wait(self, timeout: float | None = None) -> None:
+        raise self._error
+
+    def done(self) -> bool:
+        return True
+
+    def exception(self) -> BaseException:
+        return self._error
+
+    def add_done_callback(self, callback: Callable[[BaseException | None], Any]) -> None:
+        callback(self._error)
 
 
 class Work(_c10d.Work):
@@ -105,9 +143,10 @@ class Work(_c10d.Work):
     def wait(self, timeout: timedelta | float | None = None) -> bool:
         try:
             self._request.wait(seconds(timeout))
-        except Exception as e:
+        except Exception:
+            # It may have ended after the limit of this wait, and well: then `e` is not how it ended.
             if self._request.done():
-                self._end(e)
+                self._end(self._request.exception())
             raise
         self._end(None)
         if self._flaw is not None:
@@ -136,17 +175,30 @@ class Work(_c10d.Work):
         when_done(self._request, done)
         return self._future
 
-    def is_completed(self) -> bool:
+    def done(self) -> bool:
+        """Whether the request has ended; the outputs then are complete."""
         if not self._request.done():
             return False
         self._end(self._request.exception())
         return True
 
+    def is_completed(self) -> bool:
+        return self.done()
+
+    def add_done_callback(self, callback: Callable[[BaseException | None], Any]) -> None:
+        """As a request's, when the outputs are complete: works are parts of others."""
+
+        def done(error: BaseException | None) -> None:
+            self._end(error)
+            callback(error or self._flaw)
+
+        self._request.add_done_callback(done)
+
     def is_success(self) -> bool:
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        return (self._request.exception() or self._flaw) if self._request.done() else None
+        return (self._request.exception() or self._flaw) if self.done() else None
 
     def result(self) -> list[torch.Tensor]:
         return list(self._result)
@@ -178,7 +230,10 @@ class Done(_c10d.Work):
     def is_completed(self) -> bool:
         return True
 
-    is_success = is_completed
+    done = is_success = is_completed
+
+    def add_done_callback(self, callback: Callable[[BaseException | None], Any]) -> None:
+        callback(None)
 
     def exception(self) -> None:
         return None

@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
+# What both folders use; last, because both have a conftest.
+sys.path.append(str(Path(__file__).parents[1]))
 
 from torch_ranks import Ranks
 

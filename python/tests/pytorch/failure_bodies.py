@@ -26,6 +26,13 @@ def caught(f: Callable[[], Any]) -> tuple[str, str, int | None, str | None, floa
     return "nothing", "", None, None, time.monotonic() - begun
 
 
+def ended(f: Callable[[], Any]) -> tuple[str, str, int | None, str | None, float]:
+    """The error of `f` on a rank that comes after the others gave up. What they had sent may be all that one call needs, if the news is not
+    here yet; it cannot do for two."""
+    first = caught(f)
+    return caught(f) if first[0] == "nothing" else first
+
+
 def sizes(rank: int, size: int) -> list:
     t = torch.ones(3 + rank)
     return [caught(lambda: dist.all_reduce(t)), caught(lambda: dist.all_reduce(torch.ones(3)))]
@@ -104,41 +111,50 @@ def five_times(rank: int, size: int, store: dist.Store) -> int:
 def aborted(rank: int, size: int) -> list:
     """Rank 0 aborts from another thread while all ranks but the last wait for it."""
     pg = dist.distributed_c10d._get_default_group()
+    store = dist.distributed_c10d._get_default_store()
     t = torch.ones(3)
     if rank == size - 1:
-        time.sleep(4.0)
-        return [caught(lambda: dist.all_reduce(t)), caught(lambda: dist.all_reduce(t))]
+        # It comes when nobody waits for it any more.
+        store.wait([f"ended{r}" for r in range(size - 1)])
     if rank == 0:
         threading.Timer(0.3, pg._get_backend(torch.device("cpu")).abort).start()
-    return [caught(lambda: dist.all_reduce(t)), caught(lambda: dist.all_reduce(t))]
+    out = [ended(lambda: dist.all_reduce(t)), caught(lambda: dist.all_reduce(t))]
+    store.set(f"ended{rank}", "")
+    # A rank that leaves says so, which is another error than this.
+    store.wait([f"ended{r}" for r in range(size)])
+    return out
 
 
 def late(rank: int, size: int) -> list:
-    """Limits: of a wait, which harms nothing; of a call, which ends the group; of the group."""
+    """Limits: of a wait, which harms nothing; of a call, which ends the group; of the group. Rank 1 comes when each has passed."""
     t, out = torch.ones(3), []
+    store = dist.distributed_c10d._get_default_store()
     pg = dist.distributed_c10d._get_default_group()
     if rank == 0:
         w = dist.all_reduce(t, async_op=True)
         out.append(caught(lambda: w.wait(timedelta(seconds=0.2))))
+        store.set("waited", "")
         w.wait()
     else:
-        time.sleep(2.0)
+        store.wait(["waited"])
         dist.all_reduce(t)
     monitored_barrier()
     if rank == 0:
         out.append(caught(lambda: monitored_barrier(timeout=timedelta(seconds=0.4), wait_all_ranks=True)))
+        store.set("watched", "")
         dist.barrier()
         opts = dist.AllreduceOptions()
         opts.timeout = timedelta(seconds=0.5)
         now(opts)
         out.append(caught(lambda: pg.allreduce([t], opts).wait()))
+        store.set("called", "")
     else:
         # Too late for the monitor, and it is told so at once.
-        time.sleep(0.8)
+        store.wait(["watched"])
         out.append(caught(lambda: monitored_barrier(timeout=timedelta(seconds=5))))
         dist.barrier()
-        time.sleep(1.0)
-        out.append(caught(lambda: dist.all_reduce(t)))
+        store.wait(["called"])
+        out.append(ended(lambda: dist.all_reduce(t)))
     return out
 
 
@@ -172,7 +188,7 @@ def killed(rank: int, size: int, store: dist.Store, how: str) -> list:
     dist.init_process_group("comity", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=20))
     t = torch.ones(1000)
     dist.all_reduce(t)
-    if how == "recv":
+    if how in ("recv", "batch"):
         dist.barrier()
         if rank == size - 1:
             dist.send(torch.ones(2), 0)
@@ -185,11 +201,19 @@ def killed(rank: int, size: int, store: dist.Store, how: str) -> list:
         "all_reduce": lambda: dist.all_reduce(t),
         "async": lambda: dist.all_reduce(t, async_op=True).wait(),
         "future": lambda: dist.all_reduce(t, async_op=True).get_future().wait(),
+        "batch": lambda: batch(size - 1) if rank == 0 else dist.barrier(),
         "recv": lambda: dist.recv(torch.empty(3), size - 1) if rank == 0 else dist.barrier(),
     }
     out = [caught(calls[how]), caught(lambda: dist.all_reduce(t))]
     dist.destroy_process_group()
     return out
+
+
+def batch(peer: int) -> None:
+    """Receives that are parts of one work."""
+    ops = [dist.P2POp(dist.irecv, torch.empty(3), peer), dist.P2POp(dist.irecv, torch.empty(3), peer)]
+    for w in dist.batch_isend_irecv(ops):
+        w.wait()
 
 
 def backward(rank: int, size: int, store: dist.Store) -> list:

@@ -26,11 +26,14 @@ import collective_bodies
 import numpy as np
 import pytest
 import stack_bodies
+import strided_bodies
 import torch
 import torch.distributed as dist
+import work_bodies
 from torch import nn
 
 import comity
+from comity.torch import shims
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -241,11 +244,25 @@ def trained(rank: int, size: int) -> None:
     stack_bodies.like_gloo(run, size)
 
 
+def asked(rank: int, size: int) -> None:
+    """A future that is done has not passed while its stream has not come there."""
+    x = torch.full((1 << 20,), rank + 1.0)
+    dist.all_reduce(x)
+    torch.cuda._sleep(400_000_000)
+    future = dist.all_reduce(x, async_op=True).get_future()
+    work_bodies.until(future.done)
+    # The stream sleeps for about 200 ms.
+    assert not shims._passed(future)
+    torch.cuda.synchronize()
+    assert shims._passed(future)
+
+
 C, S = collective_bodies, stack_bodies
 BODIES = [
     C.reductions, C.shapes, C.moving, C.uneven, C.reduce_and_scatter, C.coalesced, C.objects, C.works, C.sparse, C.groups,
     C.functional, C.options, C.mailbox, streams, host_beside_device, refusals, package, trained, S.ddp, S.uneven_inputs, S.hooks,
     S.zero, S.fsdp2, S.tensor_parallel, S.checkpoint, S.compiled, S.compression, S.feedback,
+    work_bodies.parts, strided_bodies.strided, asked,
 ]  # fmt: skip
 
 
@@ -272,7 +289,7 @@ def lost(rank: int, size: int) -> None:
 def rank_main(rank: int, args: argparse.Namespace, port: int) -> None:
     torch.cuda.set_device(rank)
     torch.set_default_device(f"cuda:{rank}")
-    collective_bodies.same = same
+    collective_bodies.same = work_bodies.same = same
     store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, timeout=timedelta(seconds=60))
     wanted = args.only.split(",") if args.only else None
     failed = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collective_bodies as bodies
 import pytest
+import strided_bodies
 from torch_ranks import Ranks
 
 EVERYWHERE = [
@@ -19,6 +20,7 @@ EVERYWHERE = [
     bodies.groups,
     bodies.functional,
     bodies.options,
+    strided_bodies.strided,
 ]
 
 
@@ -31,3 +33,8 @@ def test_body(ranks: Ranks, body: object, size: int) -> None:
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_mailbox(ranks: Ranks, size: int) -> None:
     ranks.run(size, bodies.mailbox)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_sends_of_strided_tensors(ranks: Ranks, size: int) -> None:
+    ranks.run(size, strided_bodies.sent)

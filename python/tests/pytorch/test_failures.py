@@ -63,40 +63,40 @@ def test_abort_wakes_all_and_stays(ranks: Ranks) -> None:
     out = ranks.run(3, bodies.aborted)
     for rank, steps in enumerate(out):
         assert [s[0] for s in steps] == ["Aborted"] * 2, (rank, steps)
-        assert "rank 0" in steps[0][1] and steps[1][4] < 3.0, steps
-    # Before the last rank comes, after 4 s.
-    assert out[0][0][4] < 3.0 and out[1][0][4] < 3.0, out
+        assert all("rank 0" in s[1] and s[2] == 0 for s in steps), steps
 
 
 def test_limits(ranks: Ranks) -> None:
     out = ranks.run(2, bodies.late)
     wait, barrier, call = out[0]
-    assert wait[0] == "TimeoutError" and 0.2 <= wait[4] < 2.0, wait
-    assert barrier[0] == "TimeoutError" and "1" in barrier[1] and 0.4 <= barrier[4] < 2.4, barrier
-    assert call[0] == "TimeoutError" and "rank 1" in call[1] and "all_reduce" in call[3] and call[4] < 2.5, (
+    assert wait[0] == "TimeoutError" and wait[4] >= 0.2, wait
+    assert barrier[0] == "TimeoutError" and barrier[2] == 1 and barrier[4] >= 0.4, barrier
+    assert call[0] == "TimeoutError" and "rank 1" in call[1] and "all_reduce" in call[3] and call[4] >= 0.5, (
         call
     )
     told, ended = out[1]
-    assert told[0] == "TimeoutError" and "monitored_barrier" in told[1], told
+    assert told[0] == "TimeoutError" and told[2] == 1 and told[3] == "monitored_barrier", told
+    # Rank 0 was there first.
+    assert "rank 1 did not come" in told[1] and told[4] < 5.0, told
     assert ended[0] in ("TimeoutError", "PeerLost", "Aborted"), ended
 
 
 def test_receives_that_do_not_fit(ranks: Ranks) -> None:
     late, later, length, kind = ranks.run(3, bodies.receives)[0]
     for s in (late, later):
-        assert s[0] == "TimeoutError" and "recv" in s[1] and 0.5 <= s[4] < 2.5, s
+        assert s[0] == "TimeoutError" and "recv" in s[1] and 0.5 <= s[4] < 10.0, s
     for s in (length, kind):
         assert s[0] == "Mismatch" and s[2] == 1 and "recv" in s[3], s
 
 
-@pytest.mark.parametrize("how", ["all_reduce", "async", "future", "recv"])
+@pytest.mark.parametrize("how", ["all_reduce", "async", "future", "recv", "batch"])
 def test_a_killed_rank_is_named(ranks: Ranks, how: str) -> None:
     out = ranks.run(3, bodies.killed, how, init=None, may_die=(2,))
     for rank in range(2):
         first, second = out[rank]
         assert first[0] == ("RuntimeError" if how == "future" else "PeerLost"), out
-        assert "rank 2" in first[1] and first[4] < 6.0, first
-        assert second[0] == "PeerLost" and "rank 2" in second[1] and second[4] < 1.0, second
+        assert "rank 2" in first[1] and first[4] < 15.0, first
+        assert second[0] == "PeerLost" and "rank 2" in second[1] and second[4] < 5.0, second
 
 
 def test_a_rank_killed_in_backward_is_named(ranks: Ranks) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-
 import framework_bodies as bodies
 import pytest
+from ports import free_ports
 from torch_ranks import Ranks
 
 #: A first import of transformers by four processes takes most of it.
@@ -15,8 +14,8 @@ LIMIT = 300.0
 @pytest.fixture
 def ports() -> tuple[int, int]:
     """Two that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as a, socket.create_server(("127.0.0.1", 0)) as b:
-        return a.getsockname()[1], b.getsockname()[1]
+    first, second = free_ports(2)
+    return first, second
 
 
 @pytest.mark.parametrize("size", [2, 4])

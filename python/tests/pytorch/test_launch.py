@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "ddp_train.py"
+COMPARE = ROOT / "examples" / "benchmark_throughput.py"
 SCRIPTS = Path(sys.executable).parent
 NEW = tuple(int(x) for x in torch.__version__.split(".")[:2]) >= (2, 14)
 
@@ -55,6 +58,17 @@ def test_the_example_under_torchrun_and_alone_agree(tmp_path: Path) -> None:
     alone, both = json.loads(one.read_text()), json.loads(two.read_text())
     # The same batches: rank 0 sees one half of each, so losses are close, and what was learned is the same.
     assert abs(alone["right"] - both["right"]) < 0.02, (alone["right"], both["right"])
+    # The picture needs matplotlib, which the tests do without.
+    lines = run(sys.executable, COMPARE, one, two).splitlines()
+    found = [
+        re.fullmatch(r"(.+): (\d+) samples/s, ([\d.]+) ms a step, loss ([\d.]+)", line) for line in lines
+    ]
+    assert [f and f[1] for f in found] == ["one process", "comity, 2 ranks"], lines
+    for f, kept in zip(found, (alone, both), strict=True):
+        step = statistics.median(kept["times"][5:])
+        assert float(f[2]) == pytest.approx(kept["batch"] / step, abs=1)
+        assert float(f[3]) == pytest.approx(step * 1e3, abs=0.01)
+        assert float(f[4]) == pytest.approx(kept["losses"][-1], abs=0.001)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
 import pytest
 import torch
 
-from comity.errors import Config, Misuse
-from comity.torch import Int8, Options, TopK
+from comity.errors import Config, Mismatch, Misuse
+from comity.errors import TimeoutError as LimitPassed
+from comity.torch import Int8, Options, TopK, callbacks
 from comity.torch import tensors as T
 from comity.torch.compression import codec
+from comity.torch.work import Done, Failed, Several, Work
 
 
 def test_plain_tensors_are_used_where_they_lie() -> None:
@@ -88,6 +95,120 @@ def test_top_k_sends_the_largest_and_keeps_the_rest() -> None:
         TopK(ratio=0)
 
 
+def test_what_top_k_keeps_goes_with_the_memory_it_came_from() -> None:
+    c = TopK(ratio=0.5)
+    memory = bytearray(16)
+
+    def sent(t: torch.Tensor) -> list[float]:
+        total = torch.zeros(4)
+        c.add(total, c.pack(t, t))
+        return total.tolist()
+
+    t = torch.frombuffer(memory, dtype=torch.float32)
+    t.copy_(torch.tensor([4.0, 3, 2, 1]))
+    assert sent(t) == [4, 3, 0, 0]
+    t.zero_()
+    # Another view of the same memory, which lives.
+    assert sent(t.view(2, 2).view(-1)) == [0, 0, 2, 1]
+    t.copy_(torch.tensor([4.0, 3, 2, 1]))
+    assert sent(t) == [4, 3, 0, 0] and len(c._rest) == 1
+    del t
+    assert not c._rest
+    # Another tensor at the same address has nothing to make up for.
+    t = torch.frombuffer(memory, dtype=torch.float32)
+    t.zero_()
+    assert sent(t) == [0, 0, 0, 0]
+
+
+class Later:
+    """A request that ends when it is told to, or while its wait gives up."""
+
+    def __init__(self, ends_in_wait: bool = False, error: Exception | None = None) -> None:
+        self.ended = False
+        self.ends_in_wait = ends_in_wait
+        self.error = error
+        self.limits: list[float | None] = []
+        self.callbacks: list = []
+
+    def wait(self, timeout: float | None = None) -> None:
+        self.limits.append(timeout)
+        if not self.ended:
+            time.sleep(timeout)
+            self.ended = self.ends_in_wait
+            raise LimitPassed("too late", 1, "recv")
+        if self.error is not None:
+            raise self.error
+
+    def done(self) -> bool:
+        return self.ended
+
+    def exception(self) -> Exception | None:
+        return self.error if self.ended else None
+
+    def add_done_callback(self, callback: Callable) -> None:
+        self.callbacks.append(callback)
+
+    def end(self) -> None:
+        self.ended = True
+        for c in self.callbacks:
+            c(self.error)
+
+
+def test_outputs_are_written_of_a_request_that_ends_as_its_wait_gives_up() -> None:
+    written: list = []
+    w = Work(Later(ends_in_wait=True), [], lambda: written.append("once"))
+    with pytest.raises(LimitPassed):
+        w.wait(0.01)
+    assert written == ["once"]
+    assert w.wait() is True and w.is_success() and written == ["once"]
+
+
+def test_several_have_one_limit_together() -> None:
+    first, second = Later(), Later()
+    both = Work(Several([Work(first, []), Work(second, [])]), [])
+    with pytest.raises(LimitPassed, match=r"after 0\.05 s") as e:
+        both.wait(timedelta(seconds=0.05))
+    assert e.value.rank == 1 and e.value.call == "recv" and not both.is_completed()
+    assert len(first.limits) == 1 and not second.limits
+    # One that ends while its wait gives up leaves the next what is left.
+    first.ends_in_wait = True
+    with pytest.raises(LimitPassed, match=r"after 0\.05 s"):
+        both.wait(timedelta(seconds=0.05))
+    assert second.limits[0] < 0.01
+    second.end()
+    assert both.wait() is True and both.is_success()
+
+
+def test_several_end_when_all_have_and_with_the_error_of_one() -> None:
+    before = callbacks.running()
+    outputs: list = []
+    parts = [Later(), Later(error=Mismatch("no", 1, "recv"))]
+    works = [Work(p, [], lambda: outputs.append("written")) for p in parts]
+    both = Work(Several([*works, Done([])]), "result")
+    future = both.get_future()
+    parts[0].end()
+    assert not both.is_completed() and not future.done() and outputs == ["written"]
+    assert both.exception() is None
+    parts[1].end()
+    assert both.is_completed() and not both.is_success() and isinstance(both.exception(), Mismatch)
+    with pytest.raises(Mismatch):
+        both.wait()
+    with pytest.raises(Exception, match="no"):
+        future.wait()
+    assert outputs == ["written"] and callbacks.running() == before
+    failed = Work(Several([Work(Failed(Misuse("bad")), [])]), [])
+    assert failed.is_completed()
+    with pytest.raises(Misuse):
+        failed.wait(1.0)
+
+
+def test_a_job_that_waits_for_a_later_one_does_not_stop_it() -> None:
+    came, done = threading.Event(), threading.Event()
+    callbacks.post(lambda: came.wait() and done.set())
+    callbacks.post(came.set)
+    done.wait()
+
+
 def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Options().compression is None
     monkeypatch.setenv("COMITY_TORCH_COMPRESSION", "bf16")
@@ -107,7 +228,10 @@ class Elsewhere(torch.Tensor):
         return self.as_subclass(torch.Tensor).clone()
 
 
-def test_memory_of_an_apple_gpu_goes_through_a_copy() -> None:
+def test_memory_of_an_apple_gpu_that_torch_cannot_show_goes_through_a_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.mps, "_host_alias_storage", None, raising=False)
     t = torch.arange(4.0).as_subclass(Elsewhere)
     T.check(t, "all_reduce", 0)
     after: list = []

@@ -202,3 +202,40 @@ def check_refusals_leave_the_group_unharmed(g: comity.Group) -> None:
         with pytest.raises(comity.Misuse, match=words):
             call()
     np.testing.assert_array_equal(g.all_sum(x), x * g.size)
+
+
+def ended(x: object) -> None:
+    # What the group itself refuses, a request tells when it has ended.
+    if isinstance(x, comity.Request):
+        x.wait()
+
+
+def check_numbers_that_nothing_has(g: comity.Group) -> None:
+    x, n = np.ones((g.size, 2), np.float32), g.size
+    short, below, bad = [1] * (n - 1), [1] * (n - 1) + [-1], "must be 0 or more"
+    for call, words in [
+        (lambda **o: g.broadcast(x, -1, **o), f"broadcast: the root is -1, and must be .* 0 to {n - 1}"),
+        (lambda **o: g.reduce(x, -2, **o), "reduce: the root is -2"),
+        (lambda **o: g.gather(x, -1, **o), "gather: the root is -1"),
+        (lambda **o: g.scatter(x, -1, like=x, **o), "scatter: the root is -1"),
+        (lambda **o: g.broadcast(x, 1 << 40, **o), "is not in a group"),
+        (lambda **o: g.send(x, -1, **o), "send: the peer is -1"),
+        (lambda **o: g.recv_like(x, -1, **o), "recv: the peer is -1"),
+        (lambda **o: g.exchange(x, 0, -1, **o), "exchange: the source is -1"),
+        (lambda **o: g.send(x, 0, tag=-1, **o), "send: the tag is -1, and must be 0 to 4294967295"),
+        (lambda **o: g.recv_like(x, 0, tag=1 << 32, **o), "recv: the tag is 4294967296"),
+        (lambda **o: g.all_gather(x, counts=below, **o), bad),
+        (lambda **o: g.reduce_scatter(x, counts=below, **o), bad),
+        (lambda **o: g.all_to_all(x, send_counts=below, recv_counts=[1] * n, **o), bad),
+        (lambda **o: g.all_gather(x, counts=short, **o), f"all_gather: {n - 1} counts were given"),
+        (lambda **o: g.reduce_scatter(x, counts=short, **o), f"reduce_scatter: {n - 1} counts were given"),
+        (lambda **o: g.all_to_all(x, send_counts=[1] * n, recv_counts=short, **o), "counts were given"),
+    ]:
+        for options in ({}, {"async_": True}):
+            with pytest.raises(comity.Misuse, match=words) as e:
+                ended(call(**options))
+            assert e.value.call is not None
+            assert words == "is not in a group" or f"rank {g.rank}: " in str(e.value)
+    with pytest.raises(comity.Misuse, match="the root is -1"):
+        g.broadcast_object("x", -1)
+    assert g.all_sum(1) == n

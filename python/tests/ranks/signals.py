@@ -14,24 +14,31 @@ import pytest
 
 import comity
 
-# What is promised, and what is asked: the best of a few, because the machine may be busy.
+# What is promised. Of each kind of wait one of a few must keep it, because the machine may be busy.
 PROMISED = 0.2
+TRIES = 8
+# What each of them must keep.
+BOUND = 5
+
+
+def until_called(after: float) -> None:
+    """Return when the main thread has made a call, however busy the machine is, and `after` seconds more."""
+    me = threading.main_thread().ident
+    while Path(sys._current_frames()[me].f_code.co_filename).name not in ("_group.py", "_request.py"):
+        time.sleep(0.01)
+    time.sleep(after)
 
 
 def interrupted(call: Callable[[], object], after: float = 0.3) -> float:
     """Seconds from a SIGINT to the end of `call`, which must end by KeyboardInterrupt."""
     sent = []
-    me = threading.main_thread().ident
 
     def send() -> None:
-        # Not before the call is made, however busy the machine is.
-        while Path(sys._current_frames()[me].f_code.co_filename).name not in ("_group.py", "_request.py"):
-            time.sleep(0.01)
-        time.sleep(after)
+        until_called(after)
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
-    sender = threading.Thread(target=send)
+    sender = threading.Thread(target=send, daemon=True)
     sender.start()
     with pytest.raises(KeyboardInterrupt):
         call()
@@ -40,47 +47,64 @@ def interrupted(call: Callable[[], object], after: float = 0.3) -> float:
     return ended - sent[0]
 
 
+def keeps_the_promise(g: comity.Group, once: Callable[[], float]) -> None:
+    """Rank 0's `once` gives the seconds that an interruption took; all ranks call it until one was as quick as promised."""
+    took = []
+    for _ in range(TRIES):
+        took.append(g.broadcast(once(), 0))
+        assert took[-1] < BOUND, took
+        if took[-1] < PROMISED:
+            return
+    raise AssertionError(took)
+
+
 def check_ctrl_c_ends_a_call_and_its_group(g: comity.Group) -> None:
     if g.size == 1:
         return
-    took = []
-    for kind in range(4):
+
+    def once(behind: bool) -> float:
+        took = 0.0
         other = g.split(0)
         assert other is not None
         if g.rank == 0:
-            if kind % 2:
+            if behind:
                 # Behind work of the same group, which waits for the other ranks as well.
                 other.all_sum(np.ones(3), async_=True)
-            took.append(interrupted(other.barrier))
+            took = interrupted(other.barrier)
         g.barrier()
         # What rank 0 had sent may still be met; then there is nothing more.
         with contextlib.suppress(comity.Aborted):
-            other.all_sum(np.ones(3)) if kind % 2 else other.barrier()
+            other.all_sum(np.ones(3)) if behind else other.barrier()
         with pytest.raises(comity.Aborted, match=r"interrupted by a signal \(KeyboardInterrupt\)") as e:
             other.barrier()
         assert e.value.rank == 0
         g.barrier()
-    assert not took or min(took) < PROMISED, took
+        return took
+
+    keeps_the_promise(g, lambda: once(behind=False))
+    keeps_the_promise(g, lambda: once(behind=True))
     assert g.all_sum(1) == g.size, "other groups go on"
 
 
 def check_ctrl_c_ends_a_wait_and_leaves_the_call(g: comity.Group) -> None:
     if g.size == 1:
         return
-    took = []
-    for _ in range(3):
+
+    def once() -> float:
         other = g.split(0)
         assert other is not None
-        if g.rank == 0:
-            request = other.all_sum(np.ones(3), async_=True)
-            took.append(interrupted(request.wait))
-            assert not request.done()
-            g.barrier()
-            assert request.wait()[0] == g.size
-        else:
+        if g.rank:
             g.barrier()
             other.all_sum(np.ones(3))
-    assert not took or min(took) < PROMISED, took
+            return 0.0
+        request = other.all_sum(np.ones(3), async_=True)
+        took = interrupted(request.wait)
+        assert not request.done()
+        g.barrier()
+        assert request.wait()[0] == g.size
+        return took
+
+    keeps_the_promise(g, once)
 
 
 def check_ctrl_c_ends_a_split(g: comity.Group) -> None:
@@ -89,7 +113,7 @@ def check_ctrl_c_ends_a_split(g: comity.Group) -> None:
     other = g.split(0)
     assert other is not None
     if g.rank == 0:
-        assert interrupted(lambda: other.split(0)) < 2
+        assert interrupted(lambda: other.split(0)) < BOUND
     g.barrier()
     with contextlib.suppress(comity.Error):
         other.split(0)
@@ -98,45 +122,57 @@ def check_ctrl_c_ends_a_split(g: comity.Group) -> None:
     g.barrier()
 
 
+def while_a_call_waits(g: comity.Group, act: Callable[[], None]) -> None:
+    """Rank 0's `act`, on another thread, while its main thread waits in a call: the other ranks come to it only after `act` has ended."""
+    ended = g.split(0)
+    assert ended is not None
+    if g.rank:
+        ended.barrier()
+        g.barrier()
+        return
+
+    def work() -> None:
+        until_called(0.1)
+        act()
+        ended.barrier()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    g.barrier()
+    thread.join()
+
+
 def check_other_handlers_run_and_the_call_goes_on(g: comity.Group) -> None:
+    if g.size == 1:
+        return
     seen = []
+
+    def act() -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        # If the handler does not run, the call ends at its limit, and says so.
+        while not seen:
+            time.sleep(0.01)
+
     before = signal.signal(signal.SIGUSR1, lambda *_: seen.append(time.monotonic()))
     try:
-        if g.rank == 0:
-            threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
-            # Keeps this call waiting until the handler has run; on one rank there is nothing to wait for.
-            if g.size == 1:
-                time.sleep(0.3)
-            g.barrier()
-            assert seen
-        else:
-            time.sleep(0.6)
-            g.barrier()
+        while_a_call_waits(g, act)
     finally:
         signal.signal(signal.SIGUSR1, before)
+    assert len(seen) == (g.rank == 0)
     g.barrier()
 
 
 def check_other_threads_run_while_a_call_waits(g: comity.Group) -> None:
     if g.size == 1:
         return
-    if g.rank == 0:
-        counted = [0]
-        stop = threading.Event()
+    counted = [0]
 
-        def count() -> None:
-            while not stop.is_set():
-                counted[0] += 1
+    def act() -> None:
+        while counted[0] < 100_000:
+            counted[0] += 1
 
-        thread = threading.Thread(target=count)
-        thread.start()
-        g.barrier()
-        stop.set()
-        thread.join()
-        assert counted[0] > 1000
-    else:
-        time.sleep(0.5)
-        g.barrier()
+    while_a_call_waits(g, act)
+    assert counted[0] == (100_000 if g.rank == 0 else 0)
 
 
 def check_a_forked_child_is_refused(g: comity.Group) -> None:

@@ -45,7 +45,8 @@ pub(super) fn check() -> Outcome {
     for more in [&["python/tests", "--ignore=python/tests/pytorch"][..], &["python/tests/pytorch"]] {
         let pytest = Task::new(&own).args(["-m", "pytest", "-q"]).args(more);
         let pytest = pytest.env("COMITY_TEST_SOFTNCCL", &stand_in);
-        tests += tests_in(&pytest.limit(900).echo().run()?)?;
+        // For tests that hang: each that waits has a limit of its own, and a busy machine must not meet this one.
+        tests += tests_in(&pytest.limit(1800).echo().run()?)?;
     }
     Ok(Done::Passed(format!("{tests} tests")))
 }

@@ -1,0 +1,267 @@
+"""What ranks do in `test_works.py`: works of several parts, callbacks of receives, groups that were aborted or forked."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from collective_bodies import monitored_barrier, same
+from failure_bodies import caught
+
+from comity.torch import callbacks, metrics
+
+
+def cpu_backend() -> Any:
+    return dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+
+
+def until(true: Callable[[], Any]) -> None:
+    """The limit of the test is the limit here."""
+    while not true():
+        time.sleep(0.001)
+
+
+def parts(rank: int, size: int) -> None:
+    """Calls of two parts and more: polled, with futures, thrown away."""
+    total = float(sum(range(1, size + 1)))
+
+    def tensors() -> list[torch.Tensor]:
+        # The large one has a call of its own, and is written back by a copy.
+        return [torch.full((5,), rank + 1.0), torch.full((300_000, 2), rank + 1.0)[:, 0]]
+
+    def together(ts: list[torch.Tensor]) -> Any:
+        with dist._coalescing_manager(async_ops=True) as block:
+            for t in ts:
+                dist.all_reduce(t)
+        (w,) = block.works
+        return w
+
+    ts = tensors()
+    w = together(ts)
+    until(w.is_completed)
+    assert w.is_success() and w.exception() is None
+    for t in ts:
+        same(t, torch.full_like(t, total))
+    ts = tensors()
+    f = dist.all_reduce_coalesced(ts, async_op=True).then(lambda f: [t.sum() for t in f.value()])
+    assert [s.item() for s in f.wait()] == [5 * total, 300_000 * total]
+    ts = tensors()
+    assert together(ts).wait() is True
+    for t in ts:
+        same(t, torch.full_like(t, total))
+    outs = [[torch.zeros(2, 2)[:, 0] for _ in range(size)] for _ in range(2)]
+    ins = [torch.full((2,), 10.0 * i + rank) for i in range(2)]
+    dist.all_gather_coalesced(outs, ins, async_op=True).wait()
+    for i, out in enumerate(outs):
+        for r, o in enumerate(out):
+            same(o.contiguous(), torch.full((2,), 10.0 * i + r))
+    # Nobody waits for this one.
+    together(tensors())
+    dist.barrier()
+    until(lambda: callbacks.running() == 0)
+
+
+def batches(rank: int, size: int) -> list:
+    """Sends and receives that are one work: polled, with futures, with a limit, with one that cannot be made."""
+    right, left = (rank + 1) % size, (rank - 1) % size
+
+    def batch(inp: torch.Tensor) -> Any:
+        out = torch.full((7,), float(rank))
+        ops = [dist.P2POp(dist.irecv, inp, left), dist.P2POp(dist.isend, out, right)]
+        (w,) = dist.batch_isend_irecv(ops)
+        return w
+
+    inp = torch.zeros(7, 2)[:, 0]
+    w = batch(inp)
+    until(w.is_completed)
+    same(inp.contiguous(), torch.full((7,), float(left)))
+    inp = torch.zeros(7, 2)[:, 0]
+    batch(inp).get_future().wait()
+    same(inp.contiguous(), torch.full((7,), float(left)))
+    # One receive alone is a work of one part.
+    t = torch.zeros(3)
+    (w,) = dist.batch_isend_irecv([dist.P2POp(dist.irecv, t, left)])
+    late = caught(lambda: w.wait(timedelta(seconds=0.1)))
+    dist.barrier()
+    dist.send(torch.ones(3), right)
+    w.wait()
+    same(t, torch.ones(3))
+    ts = [torch.zeros(3), torch.zeros(3)]
+    (w,) = dist.batch_isend_irecv([dist.P2POp(dist.irecv, t, left) for t in ts])
+    later = caught(lambda: w.wait(timedelta(seconds=0.1)))
+    assert not w.is_completed()
+    dist.barrier()
+    for _ in ts:
+        dist.send(torch.ones(3), right)
+    w.wait()
+    for t in ts:
+        same(t, torch.ones(3))
+    # What is refused is refused at the end, and the block has ended then.
+    group = dist.group.WORLD
+    with dist._coalescing_manager(group, torch.device("cpu"), async_ops=True) as block:
+        group.send([torch.ones(3)], size, 0)
+    refused = caught(block.wait)
+    t = torch.ones(2)
+    dist.all_reduce(t)
+    same(t, torch.full((2,), float(size)))
+    return [late, later, refused]
+
+
+def works_of_others(rank: int, size: int) -> None:
+    """A work of another backend ends when that backend says so, even if its future is done before, as NCCL's is."""
+    gloo = dist.new_group(backend="gloo")
+    t = torch.zeros(2)
+    if rank == 0:
+        w = dist.irecv(t, 1, group=gloo)
+        future = torch.futures.Future()
+        future.set_result([t])
+        work, theirs = type(w), type(w).get_future
+        work.get_future = lambda _: future
+        try:
+            assert not w.is_completed()
+        finally:
+            work.get_future = theirs
+        dist.barrier()
+        w.wait()
+        same(t, torch.ones(2))
+    else:
+        dist.barrier()
+        dist.send(torch.ones(2), 0, group=gloo)
+
+
+def receive_in_callback(rank: int, size: int) -> None:
+    """A callback of a receive receives from the same rank, and sends back."""
+    if rank == 0:
+        for n in (3, 50_000):
+            first, second = torch.zeros(n), torch.zeros(n)
+
+            def more(_: Any, second: torch.Tensor = second) -> float:
+                dist.recv(second, 1, tag=2)
+                dist.send(second + 1, 1, tag=3)
+                return second.sum().item()
+
+            # Posted before it comes, so that the thread that reads ends it.
+            future = dist.irecv(first, 1, tag=1).get_future().then(more)
+            dist.barrier()
+            assert future.wait() == 2.0 * n
+    else:
+        for n in (3, 50_000):
+            dist.barrier()
+            if rank > 1:
+                continue
+            dist.send(torch.full((n,), 1.0), 0, tag=1)
+            dist.send(torch.full((n,), 2.0), 0, tag=2)
+            t = torch.zeros(n)
+            dist.recv(t, 0, tag=3)
+            same(t, torch.full((n,), 3.0))
+
+
+def after_abort(rank: int, size: int) -> list:
+    """Every way to call a group that this rank has aborted."""
+    backend, t = cpu_backend(), torch.ones(2)
+    if rank == 0:
+        dist.send(t, 1)
+    elif rank == 1:
+        dist.recv(t, 0)
+    store = dist.distributed_c10d._get_default_store()
+    if rank:
+        store.wait(["aborted"])
+        return []
+    watched = len(metrics._groups)
+    backend.abort()
+    out = [
+        caught(lambda: dist.send(t, 1)),
+        caught(lambda: dist.recv(t, 1)),
+        caught(lambda: dist.recv(t)),
+        caught(lambda: monitored_barrier(timeout=timedelta(seconds=1))),
+        caught(dist.barrier),
+        caught(lambda: dist.all_reduce(t)),
+    ]
+    assert len(metrics._groups) < watched
+    assert backend.get_error() == torch._C._distributed_c10d.ErrorType.COMM_ERROR
+    store.set("aborted", "now")
+    return out
+
+
+def abort_and_init(rank: int, size: int, store: dist.Store) -> None:
+    """Groups that are aborted leave nothing behind."""
+
+    def threads() -> int:
+        gc.collect()
+        names = [open(f"/proc/self/task/{t}/comm").read().strip() for t in os.listdir("/proc/self/task")]  # noqa: SIM115
+        return sum(n.startswith("comity") and n != "comity-call" for n in names)
+
+    before, watched = threads(), len(metrics._groups)
+    for i in range(3):
+        name = f"again{i}"
+        dist.init_process_group("comity", store=dist.PrefixStore(name, store), rank=rank, world_size=size)
+        dist.all_reduce(torch.ones(1))
+        # Both have their sum before either gives up.
+        store.set(f"{name}/{rank}", "done")
+        store.wait([f"{name}/{r}" for r in range(size)])
+        # Torch lets go of the group after this, and does not shut it down.
+        dist.distributed_c10d._abort_process_group()
+    assert len(metrics._groups) == watched
+    until(lambda: threads() <= before)
+
+
+def forked(rank: int, size: int) -> list:
+    """What a forked child is told by every way to call the group."""
+    t = torch.ones(2)
+    # Both directions are in use before the fork.
+    if rank == 0:
+        dist.send(t, 1)
+        dist.recv(t, 1)
+    elif rank == 1:
+        dist.recv(t, 0)
+        dist.send(t, 0)
+    out = []
+    if rank == 0:
+        ours, theirs = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                said = [
+                    caught(lambda: dist.recv(torch.ones(2), 1)),
+                    caught(lambda: dist.send(torch.ones(2), 1)),
+                    caught(monitored_barrier),
+                    caught(lambda: cpu_backend().barrier().wait()),
+                ]
+                cpu_backend().shutdown()
+                os.write(theirs, repr(said).encode())
+            finally:
+                os._exit(0)
+        os.close(theirs)
+        with os.fdopen(ours, "rb") as pipe:
+            out = eval(pipe.read().decode())
+        os.waitpid(child, 0)
+    # The parent's group is unharmed.
+    dist.all_reduce(t)
+    same(t, torch.full((2,), float(size)))
+    return out
+
+
+def named(rank: int, size: int) -> list:
+    """Calls that are refused, which name rank and call."""
+    backend = cpu_backend()
+    t = torch.ones(2)
+    dense = torch.eye(2).to_sparse_csr()
+    out = [
+        caught(lambda: backend.send([t], size, 0)),
+        caught(lambda: backend.recv([t], rank, 0)),
+        caught(lambda: backend.allgather([[dense] * size], [dense]).wait()),
+        caught(lambda: backend.allgather([[t.int()] * size], [t]).wait()),
+    ]
+    backend.shutdown()
+    out += [
+        caught(lambda: backend.send([t], 0, 0)),
+        caught(lambda: backend.recv([t], 0, 0)),
+        caught(lambda: backend.recv_anysource([t], 0)),
+    ]
+    return out
