@@ -133,9 +133,28 @@ impl Numbers<'_> {
         u32::try_from(given).map_err(|_| self.refused("tag", given, &format!("0 to {}", u32::MAX)))
     }
 
-    fn counts(&self, what: &str, given: Option<Vec<i64>>) -> PyResult<Option<Vec<usize>>> {
-        let count = |n| usize::try_from(n).map_err(|_| self.refused(what, n, "0 or more"));
+    fn counts(&self, given: Option<Vec<i64>>) -> PyResult<Option<Vec<usize>>> {
+        let count = |n| usize::try_from(n).map_err(|_| self.refused("count of a rank", n, "0 or more"));
         given.map(|all| all.into_iter().map(count).collect()).transpose()
+    }
+
+    /// `plain`, and these numbers: root, peer and source; what is sent of each rank, and received.
+    fn with(
+        &self,
+        plain: Args,
+        [root, peer, source]: [Option<i64>; 3],
+        tag: i64,
+        [counts, recv_counts]: [Option<Vec<i64>>; 2],
+    ) -> PyResult<Args> {
+        Ok(Args {
+            root: self.rank("root", root)?,
+            peer: self.rank("peer", peer)?,
+            source: self.rank("source", source)?,
+            tag: self.tag(tag)?,
+            counts: self.counts(counts)?,
+            recv_counts: self.counts(recv_counts)?,
+            ..plain
+        })
     }
 }
 
@@ -264,17 +283,8 @@ impl Group {
         let group = self.limited(py, timeout)?;
         let reduce = reduction(py, op, reduce)?;
         let given = Numbers { py, group: &group, op };
-        let args = Args {
-            reduce,
-            root: given.rank("root", root)?,
-            peer: given.rank("peer", peer)?,
-            source: given.rank("source", source)?,
-            tag: given.tag(tag)?,
-            counts: given.counts("count of a rank", counts)?,
-            recv_counts: given.counts("count of a rank", recv_counts)?,
-            place,
-            event: None,
-        };
+        let plain = Args { reduce, place, event: None, ..Args::default() };
+        let args = given.with(plain, [root, peer, source], tag, [counts, recv_counts])?;
         let work = Work::new(&group, op, inp, out, args).map_err(|words| misuse(py, op, &words))?;
         if self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             // Behind earlier work this thread would sleep where no signal reaches it.
@@ -311,17 +321,8 @@ impl Group {
         let group = self.limited(py, timeout)?;
         let reduce = reduction(py, op, reduce)?;
         let given = Numbers { py, group: &group, op };
-        let args = Args {
-            reduce,
-            root: given.rank("root", root)?,
-            peer: given.rank("peer", peer)?,
-            source: given.rank("source", source)?,
-            tag: given.tag(tag)?,
-            counts: given.counts("count of a rank", counts)?,
-            recv_counts: given.counts("count of a rank", recv_counts)?,
-            place,
-            event,
-        };
+        let plain = Args { reduce, place, event, ..Args::default() };
+        let args = given.with(plain, [root, peer, source], tag, [counts, recv_counts])?;
         let work = Work::new(&group, op, inp, out, args).map_err(|words| misuse(py, op, &words))?;
         let what = work.op().to_string();
         Ok(Request::new(self.queue(&group, work, hold), what, self.home))
