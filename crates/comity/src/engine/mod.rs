@@ -1,6 +1,7 @@
 //! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
 
 mod blame;
+mod fold;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod header;

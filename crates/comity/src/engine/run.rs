@@ -11,6 +11,7 @@
 
 use super::{
     Failure, Patience, Watch,
+    fold::{types, whole},
     header::Header,
     interrupt::Asking,
     stream::{Begin, Refusal, Rx, Tx},
@@ -298,6 +299,7 @@ impl Engine {
     ) -> std::result::Result<bool, Blame> {
         let peer = schedule.recv_peer(q);
         let mut moved = false;
+        let mut pulled = 0;
         loop {
             let Some(want) = schedule.next_recv(q) else { return Ok(moved) };
             let len = schedule.len(want.id);
@@ -312,8 +314,17 @@ impl Engine {
                     return Ok(moved);
                 }
                 // All of a fold's senders are looked at together, once a round, and their flags are set there.
-                let last = from.last() == Some(&peer);
-                return Ok(last && self.fold(schedule, q, memory, task)? || moved);
+                if from.last() != Some(&peer) {
+                    return Ok(moved);
+                }
+                loop {
+                    let n = self.fold(schedule, q, memory, task)?;
+                    moved |= n > 0;
+                    pulled += n;
+                    if n == 0 || !self.goes_on(schedule, q, want.id, pulled) {
+                        return Ok(moved);
+                    }
+                }
             }
             rx.starved = false;
             if !rx.is_in_body() {
@@ -368,6 +379,9 @@ impl Engine {
                 Act::Fold { .. } => continue,
                 Act::Send { .. } | Act::Copy { .. } => return Ok(moved),
             };
+            pulled += n;
+            // What lies here goes on as one piece, not frame by frame.
+            let more = n > 0 && pulled < link.chunk() && link.has_more();
             let rx = &mut self.rx[peer];
             let proven = rx.took(n, link.unproven());
             rx.starved = n == 0 && len > 0;
@@ -379,102 +393,18 @@ impl Engine {
                 moved = true;
                 schedule.received(q, proven);
             }
-            if done + n < len || len >= 4096 {
+            if !more && (done + n < len || len >= 4096) {
                 return Ok(moved);
             }
         }
     }
-
-    /// Combine what all senders of a fold have brought.
-    fn fold(
-        &mut self,
-        schedule: &mut Schedule,
-        q: usize,
-        memory: &mut Memory<'_>,
-        task: &Task<'_>,
-    ) -> std::result::Result<bool, Blame> {
-        let Some(want) = schedule.next_recv(q) else { return Ok(false) };
-        if !schedule.fold_is_ready(want.id) {
-            return Ok(false);
-        }
-        let Act::Fold { from, own, dst, last } = schedule.act(want.id) else { return Ok(false) };
-        let (own, dst, last) = (*own, *dst, *last);
-        if !from.iter().all(|&p| self.rx[p].is_in_body()) {
-            return Ok(false);
-        }
-        let (dtype, op) = types(&task.info);
-        // The same for all senders.
-        let pending = from.first().map_or(0, |&p| self.rx[p].pending);
-        let done = want.done + pending;
-        let mut n = want.allowed.saturating_sub(done);
-        let mut sources: [&[u8]; 64] = [&[]; 64];
-        let mut many: Vec<&[u8]> = Vec::new();
-        if from.len() > sources.len() {
-            many.resize(from.len(), &[]);
-        }
-        let slots = if from.len() > 64 { &mut many[..] } else { &mut sources[..from.len()] };
-        let mut links = self.links.iter_mut().enumerate();
-        for (slot, &p) in slots.iter_mut().zip(from) {
-            let Some((_, Some(link))) = links.by_ref().find(|(i, _)| *i == p) else { return Ok(false) };
-            let chunk = link.chunk();
-            // At least an element: a look for nothing would not see what has come.
-            let look = n.min(chunk).max(dtype.size());
-            let blame = |e: LinkError| Blame(Some(p), e.into());
-            if (1..dtype.size()).contains(&link.peek(look).map_err(blame)?.len()) {
-                // A piece of an element: has the link ended?
-                link.put(&[], &[]).map_err(blame)?;
-            }
-            *slot = link.peek(look).map_err(blame)?;
-            let ready = whole(slot.len().min(chunk), dtype);
-            self.rx[p].starved = ready == 0;
-            n = n.min(ready);
-        }
-        let n = whole(n, dtype);
-        if n == 0 {
-            return Ok(false);
-        }
-        slots.iter_mut().for_each(|s| *s = &s[..n]);
-        let me = from.partition_point(|&p| p < self.rank);
-        let cut = |s: Slice| Slice { at: s.at + done, len: n, ..s };
-        let (out, operand) = memory.operands(cut(dst), cut(own));
-        let op = if op == ReduceOp::Avg && !last { ReduceOp::Sum } else { op };
-        kernel::fold(dtype, op, self.members.len(), out, operand, &slots[..me], &slots[me..]);
-        let ended = done + n == schedule.len(want.id);
-        let mut unproven = 0;
-        for &p in from {
-            if let Some(link) = &mut self.links[p] {
-                link.consume(n);
-                unproven = link.unproven().max(unproven);
-            }
-        }
-        let mut proven = 0;
-        for &p in from {
-            proven = self.rx[p].took(n, unproven);
-            if ended {
-                self.rx[p].end_checked().map_err(|e| Blame(Some(p), e.into()))?;
-            }
-        }
-        if proven > 0 {
-            schedule.folded(want.id, proven);
-        }
-        Ok(true)
-    }
 }
 
 /// Who is to blame, if not the peer whose queue was looked at: a fold takes from several.
-struct Blame(Option<usize>, Refusal);
+pub(super) struct Blame(pub(super) Option<usize>, pub(super) Refusal);
 
 impl<E: Into<Refusal>> From<E> for Blame {
     fn from(e: E) -> Self {
         Self(None, e.into())
     }
-}
-
-fn types(info: &CallInfo) -> (DType, ReduceOp) {
-    (info.dtype.unwrap_or(DType::U8), info.reduce.unwrap_or(ReduceOp::Sum))
-}
-
-/// `n` bytes, rounded down to whole elements.
-fn whole(n: usize, dtype: DType) -> usize {
-    n - n % dtype.size()
 }

@@ -119,6 +119,12 @@ pub(crate) trait Link: Send + fmt::Debug {
         0
     }
 
+    /// Whether more lies here whole that the next [`peek`](Self::peek) would lend without a look at the system; for links that lend
+    /// a frame at a time.
+    fn has_more(&self) -> bool {
+        false
+    }
+
     /// The address here and the one there, where there are such.
     fn path(&self) -> Option<(SocketAddr, SocketAddr)> {
         None

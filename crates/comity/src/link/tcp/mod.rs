@@ -151,6 +151,10 @@ impl Link for TcpLink {
         self.receiver.arrived
     }
 
+    fn has_more(&self) -> bool {
+        self.error.is_none() && self.receiver.has_more()
+    }
+
     fn path(&self) -> Option<(SocketAddr, SocketAddr)> {
         self.ends.get(if self.error.is_some() { self.at } else { self.receiver.turn }).copied().flatten()
     }

@@ -16,13 +16,13 @@ use crate::{
 use std::{io::IoSliceMut, net::TcpStream};
 
 /// Bytes of the buffer of a connection.
-const INBOX: usize = 256 << 10;
+const INBOX: usize = (256 << 10) + 2 * AHEAD;
 /// How far to read beyond what was asked for, to get the next header, or a small message whole,
 /// with the same call. What of it must be copied again is little.
 const AHEAD: usize = 4 << 10;
 
 const _: () = assert!(SMALL + HEADER <= AHEAD && INBOX >= SEALED_MOST + SEALED_HEADER + AHEAD);
-const _: () = assert!(INBOX >= SEALED_BATCH + SEALED_BATCH.div_ceil(SEALED_FRAME) * SEALED_HEADER + AHEAD);
+const _: () = assert!(INBOX >= SEALED_BATCH + AHEAD);
 
 /// What was read from a connection ahead of its use: a header, or bytes to lend.
 #[derive(Debug)]
@@ -155,6 +155,21 @@ impl Receiver {
         }
     }
 
+    /// Whether a sealed frame lies here whole.
+    pub(super) fn has_more(&self) -> bool {
+        let unread = self.inboxes[self.turn].unread();
+        match self.frame {
+            Some(Frame::Opened(_)) => true,
+            Some(Frame::Closed(frame)) => unread.len() >= frame.len,
+            None if !self.seals.is_empty() => {
+                // Not checked yet: a guess, which a look at the frame confirms.
+                let Some((len, _)) = unread.split_first_chunk() else { return false };
+                unread.len() - SEALED_HEADER.min(unread.len()) >= u32::from_le_bytes(*len) as usize
+            }
+            _ => false,
+        }
+    }
+
     /// Give back `n` of the ready bytes.
     pub(super) fn consume(&mut self, n: usize) {
         debug_assert!(n <= self.ready().len());
@@ -280,7 +295,7 @@ impl Receiver {
                 _ => SEALED_HEADER,
             };
             // Several frames, if so much is wanted and has come.
-            let want = want.min(SEALED_BATCH);
+            let want = want.min(CHUNK);
             inbox.room_for(least.max(want + want.div_ceil(SEALED_FRAME) * SEALED_HEADER))
         };
         let asked = room.len();
