@@ -11,6 +11,8 @@ mod map;
 pub(crate) mod mpi;
 pub(crate) mod nccl;
 mod poll;
+#[cfg(target_os = "linux")]
+mod trip;
 mod unacked;
 pub(crate) mod verbs;
 mod words;
@@ -22,5 +24,7 @@ pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
 pub(crate) use map::Mapping;
 pub(crate) use poll::poll_until;
+#[cfg(target_os = "linux")]
+pub(crate) use trip::least_round_trip;
 pub(crate) use unacked::has_arrived;
 pub(crate) use words::Words;

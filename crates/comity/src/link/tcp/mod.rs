@@ -33,7 +33,7 @@ const CHUNK: usize = frame::FRAME;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TcpOptions {
     /// The congestion control of the connections, as the system names it. By default the system's,
-    /// but reno within a host.
+    /// but reno within a host, and in place of bbr where the round trip is short.
     pub(crate) congestion: Option<String>,
 }
 

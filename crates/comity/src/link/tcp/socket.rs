@@ -11,6 +11,8 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
     net::TcpStream,
 };
+#[cfg(target_os = "linux")]
+use std::{os::fd::AsFd, time::Duration};
 
 /// Prepare a connected socket for the link.
 ///
@@ -26,9 +28,8 @@ pub(super) fn prepare(socket: &TcpStream, options: &TcpOptions) -> io::Result<()
     #[cfg(target_os = "linux")]
     match &options.congestion {
         Some(name) => SockRef::from(socket).set_tcp_congestion(name.as_bytes())?,
-        // Within a host nothing is lost and nothing queues: an algorithm that paces, as bbr does,
-        // halves the speed. Reno is in every kernel; where it is refused the default does.
-        None if stays_on_host(socket)? => {
+        None if is_short(socket)? => {
+            // It is in every kernel; where it is refused the default does.
             let _ = SockRef::from(socket).set_tcp_congestion(b"reno");
         }
         None => {}
@@ -41,10 +42,23 @@ pub(super) fn prepare(socket: &TcpStream, options: &TcpOptions) -> io::Result<()
     Ok(())
 }
 
+/// Whether the path is too short for the system's choice of congestion control.
 #[cfg(target_os = "linux")]
-fn stays_on_host(socket: &TcpStream) -> io::Result<bool> {
+fn is_short(socket: &TcpStream) -> io::Result<bool> {
     let (here, there) = (socket.local_addr()?.ip(), socket.peer_addr()?.ip());
-    Ok(here == there || there.to_canonical().is_loopback())
+    if here == there || there.to_canonical().is_loopback() {
+        return Ok(true);
+    }
+    let default = SockRef::from(socket).tcp_congestion()?;
+    Ok(slows(&default, crate::sys::least_round_trip(socket.as_fd())))
+}
+
+/// Whether a congestion control is slow where a round trip takes `trip`: one that paces sends by a timer, as bbr does, gets half of what a
+/// cable or a rack carries, for the timer is late by more than such trips take. Nothing is known without a trip.
+#[cfg(target_os = "linux")]
+fn slows(congestion: &[u8], trip: Option<Duration>) -> bool {
+    const SHORT: Duration = Duration::from_millis(1);
+    congestion.starts_with(b"bbr") && trip.is_some_and(|trip| trip < SHORT)
 }
 
 /// Hand a prefix of `parts` to the system; how many bytes, 0 when it has no room.
@@ -82,4 +96,17 @@ fn ended(e: Errno) -> LinkError {
         Errno::CONNRESET => format!("reset its connection: {e}"),
         e => format!("lost its connection: {e}"),
     })
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_bbr_on_a_short_path_is_slow() {
+        let trip = |micros| Some(Duration::from_micros(micros));
+        assert!(slows(b"bbr\0", trip(30)) && slows(b"bbr3", trip(999)));
+        assert!(!slows(b"bbr\0", trip(1000)) && !slows(b"bbr\0", None));
+        assert!(!slows(b"cubic\0", trip(30)) && !slows(b"dctcp\0", trip(30)));
+    }
 }

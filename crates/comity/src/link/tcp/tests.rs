@@ -236,6 +236,33 @@ fn congestion_control_is_reno_within_a_host_or_as_chosen() {
 }
 
 #[test]
+fn a_frame_that_lies_behind_the_lent_one_is_known() {
+    let (mut link, mut peer, seals) = sealed_raw();
+    let whole = [sealed_frame(0, &[1; 3000], &seals), sealed_frame(1, &[2; 2000], &seals)].concat();
+    let half = sealed_frame(2, &[3; 1000], &seals);
+    peer.write_all(&[&whole, &half[..500]].concat()).unwrap();
+    let mut seen = [0; 9000];
+    eventually("all of it", || {
+        let n = link.sockets[0].peek(&mut seen).unwrap_or(0);
+        (n == whole.len() + 500).then_some(())
+    });
+    assert_eq!(link.peek(60_000).unwrap(), [1; 3000]);
+    assert!(link.has_more());
+    link.consume(3000);
+    assert!(link.has_more());
+    assert_eq!(link.peek(60_000).unwrap(), [2; 2000]);
+    link.consume(2000);
+    assert!(!link.has_more());
+    peer.write_all(&half[500..]).unwrap();
+    eventually("the rest", || (link.peek(60_000).unwrap() == [3; 1000]).then_some(()));
+
+    let (mut clear, mut peer) = raw();
+    peer.write_all(&framed(0, &[1; 3000])).unwrap();
+    eventually("a frame", || (clear.peek(60_000).unwrap() == [1; 3000]).then_some(()));
+    assert!(!clear.has_more());
+}
+
+#[test]
 fn a_sealed_stream_shows_nothing_and_bears_no_change() {
     let (mut link, mut peer, _) = sealed_raw();
     let text = b"the weights of the model";
