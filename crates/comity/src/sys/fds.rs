@@ -48,7 +48,8 @@ pub(crate) fn send_fd(stream: &UnixStream, fd: &impl AsFd, limit: Duration) -> i
     }
 }
 
-/// Receive one descriptor within `limit`; close-on-exec. Works on blocking and non-blocking streams.
+/// Receive one descriptor within `limit`; close-on-exec. Works on blocking and non-blocking streams. `EMFILE` if this process may
+/// have no more of them; the one that was sent is lost then.
 ///
 /// Reads one byte and no more, so what follows on the stream stays there.
 pub(crate) fn recv_fd(stream: &UnixStream, limit: Duration) -> io::Result<OwnedFd> {
@@ -74,6 +75,10 @@ pub(crate) fn recv_fd(stream: &UnixStream, limit: Duration) -> io::Result<OwnedF
             if let RecvAncillaryMessage::ScmRights(more) = message {
                 fds.extend(more);
             }
+        }
+        // The system leaves out what this process has no room for, and says no more than that something is missing.
+        if fds.is_empty() && got.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(Errno::MFILE.into());
         }
         let (Some(fd), true, CARRIER) =
             (fds.pop(), fds.is_empty() && !got.flags.contains(ReturnFlags::CTRUNC), byte[0])

@@ -1,10 +1,14 @@
 //! What needs processes of their own: deaths by SIGKILL, limits on descriptors, and counting what is left.
 
 use super::*;
-use crate::boot::{meet::Meeting, wire::Facts};
+use crate::{
+    boot::{dial::is_own, meet::Meeting, wire::Facts},
+    sys,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
     io::{BufRead, BufReader},
+    os::unix::net::UnixStream,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
@@ -213,6 +217,26 @@ fn running_out_of_descriptors_passes() {
     let spent: u64 = actor.hear().parse().unwrap();
     assert!(spent < 500, "{spent} ms of processor time in one second of nothing to do");
     drop(crowd);
+}
+
+/// Shared memory comes as a descriptor. Whoever has no room for it must not say that its peer sent none.
+#[test]
+fn a_descriptor_without_room_is_a_lack_of_ones_own() {
+    if role().is_some() {
+        let (a, b) = UnixStream::pair().unwrap();
+        for most in [0, 1024] {
+            sys::send_fd(&a, &a, LONG).unwrap();
+            limit_descriptors(most);
+            let got = sys::recv_fd(&b, LONG);
+            limit_descriptors(1024);
+            let own = got.as_ref().is_err_and(is_own);
+            say(format!("{own} {}", got.map_or_else(|e| e.kind().to_string(), |_| "received".into())));
+        }
+        return;
+    }
+    let mut actor = Actor::start("a_descriptor_without_room_is_a_lack_of_ones_own", "receiver");
+    assert!(actor.hear().starts_with("true "));
+    assert_eq!(actor.hear(), "false received");
 }
 
 #[test]
