@@ -313,7 +313,7 @@ impl Engine {
                     rx.starved = false;
                     return Ok(moved);
                 }
-                // All of a fold's senders are looked at together, once a round, and their flags are set there.
+                // All of a fold's senders are looked at together, in the turn of the last, and their flags are set there.
                 if from.last() != Some(&peer) {
                     return Ok(moved);
                 }

@@ -119,8 +119,8 @@ pub(crate) trait Link: Send + fmt::Debug {
         0
     }
 
-    /// Whether more lies here whole that the next [`peek`](Self::peek) would lend without a look at the system; for links that lend
-    /// a frame at a time.
+    /// Whether the next [`peek`](Self::peek) would lend more without a look at the system, as far as can be told; for links that
+    /// lend a frame at a time.
     fn has_more(&self) -> bool {
         false
     }

@@ -76,7 +76,8 @@ pub(crate) fn recv_fd(stream: &UnixStream, limit: Duration) -> io::Result<OwnedF
                 fds.extend(more);
             }
         }
-        // The system leaves out what this process has no room for, and says no more than that something is missing.
+        // The system leaves out what this process has no room for (or, if a security module says so, may not have), and says no
+        // more than that something is missing.
         if fds.is_empty() && got.flags.contains(ReturnFlags::CTRUNC) {
             return Err(Errno::MFILE.into());
         }

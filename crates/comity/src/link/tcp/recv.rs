@@ -55,7 +55,7 @@ impl Inbox {
 
     /// Room for up to `n` more bytes behind the unread ones.
     fn room(&mut self, n: usize) -> &mut [u8] {
-        // Called when less than a header or a small want is unread: moving that costs nothing.
+        // In the clear less than a header or a small want is unread then: moving that costs nothing. Sealed, it is part of a frame.
         self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         let until = self.bytes.len().min(self.end + n);

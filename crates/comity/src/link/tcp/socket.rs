@@ -54,8 +54,8 @@ fn is_short(socket: &TcpStream) -> io::Result<bool> {
     Ok(slows(&default, crate::sys::least_round_trip(socket.as_fd())))
 }
 
-/// Whether a congestion control is slow where a round trip takes `trip`: one that paces sends by a timer, as bbr does, gets half of what a
-/// cable or a rack carries, for the timer is late by more than such trips take. Nothing is known without a trip.
+/// Whether a congestion control is slow where a round trip takes `trip`: one that paces sends by a timer, as bbr does, leaves much
+/// of the path unused, for the timer is late by more than such trips take. Nothing is known without a trip.
 #[cfg(target_os = "linux")]
 fn slows(congestion: &[u8], trip: Option<Duration>) -> bool {
     const SHORT: Duration = Duration::from_millis(1);

@@ -253,6 +253,9 @@ fn a_frame_that_lies_behind_the_lent_one_is_known() {
     assert_eq!(link.peek(60_000).unwrap(), [2; 2000]);
     link.consume(2000);
     assert!(!link.has_more());
+    // The header is there and believed, the rest is not.
+    assert_eq!(link.peek(60_000).unwrap(), []);
+    assert!(!link.has_more());
     peer.write_all(&half[500..]).unwrap();
     eventually("the rest", || (link.peek(60_000).unwrap() == [3; 1000]).then_some(()));
 
