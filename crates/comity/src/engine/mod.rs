@@ -10,6 +10,8 @@ mod ledger;
 mod park;
 mod run;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod wait;
 mod watch;
 

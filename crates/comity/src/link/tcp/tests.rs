@@ -254,7 +254,7 @@ fn a_frame_that_lies_behind_the_lent_one_is_known() {
     link.consume(2000);
     assert!(!link.has_more());
     // The header is there and believed, the rest is not.
-    assert_eq!(link.peek(60_000).unwrap(), []);
+    assert!(link.peek(60_000).unwrap().is_empty());
     assert!(!link.has_more());
     peer.write_all(&half[500..]).unwrap();
     eventually("the rest", || (link.peek(60_000).unwrap() == [3; 1000]).then_some(()));

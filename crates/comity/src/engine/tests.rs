@@ -1,0 +1,178 @@
+//! How the engine treats a link that lends a frame at a time.
+
+use crate::{
+    Group, LinkKind, Peer, ReduceOp, Result,
+    boot::{Links, World},
+    engine::{Failure, Header, Watch},
+    link::{Interest, Link, LinkError, LocalWorld},
+    sync::lock,
+};
+use std::{
+    collections::HashMap,
+    os::fd::BorrowedFd,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Bytes that such a link lends at a time.
+const FRAME: usize = 4 << 10;
+/// Enough for anything that is to succeed, on a machine that does other things too.
+const LONG: Duration = Duration::from_secs(60);
+
+type Pipe = Arc<Mutex<Vec<u8>>>;
+
+/// What all links of a test share: the bytes under way, by sender and receiver, and how many of a body each put took.
+#[derive(Debug, Default)]
+struct Shared {
+    pipes: Mutex<HashMap<(usize, usize), Pipe>>,
+    puts: Mutex<Vec<usize>>,
+}
+
+/// A link that takes all that it is given at once, and lends it in frames. Another link wakes the other end.
+#[derive(Debug)]
+struct Frames {
+    bell: Box<dyn Link>,
+    out: Pipe,
+    coming: Pipe,
+    inbox: Vec<u8>,
+    shared: Arc<Shared>,
+}
+
+impl Link for Frames {
+    fn kind(&self) -> LinkKind {
+        self.bell.kind()
+    }
+
+    fn chunk(&self) -> usize {
+        1 << 20
+    }
+
+    fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+        if !head.is_empty() || !body.is_empty() {
+            lock(&self.out).extend([head, body].concat());
+            self.bell.put(&[0], &[])?;
+        }
+        if !body.is_empty() {
+            lock(&self.shared.puts).push(body.len());
+        }
+        Ok(head.len() + body.len())
+    }
+
+    fn peek(&mut self, _: usize) -> Result<&[u8], LinkError> {
+        let rung = self.bell.peek(1)?.len();
+        self.bell.consume(rung);
+        if self.inbox.is_empty() {
+            self.inbox = std::mem::take(&mut *lock(&self.coming));
+        }
+        Ok(&self.inbox[..FRAME.min(self.inbox.len())])
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.inbox.drain(..n);
+    }
+
+    fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
+        let ready = self.peek(dst.len())?;
+        let n = ready.len().min(dst.len());
+        dst[..n].copy_from_slice(&ready[..n]);
+        self.consume(n);
+        Ok(n)
+    }
+
+    fn has_more(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    fn arm(&mut self, interest: Interest) {
+        self.bell.arm(interest);
+    }
+
+    fn disarm(&mut self) -> Result<(), LinkError> {
+        self.bell.disarm()
+    }
+
+    fn fds<'a>(&'a self, interest: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
+        self.bell.fds(interest, out);
+    }
+}
+
+/// A world of threads with such links.
+#[derive(Debug)]
+struct Framed {
+    inner: LocalWorld,
+    shared: Arc<Shared>,
+}
+
+impl World for Framed {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn peers(&self) -> &[Peer] {
+        self.inner.peers()
+    }
+
+    fn hosts(&self) -> &[usize] {
+        self.inner.hosts()
+    }
+
+    fn cores(&self) -> usize {
+        self.inner.cores()
+    }
+
+    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {
+        let me = self.rank();
+        let pipe = |from, to| lock(&self.shared.pipes).entry((from, to)).or_default().clone();
+        let framed = |(peer, bell): (&usize, Option<Box<dyn Link>>)| {
+            let (out, coming) = (pipe(me, *peer), pipe(*peer, me));
+            let link = |bell| Frames { bell, out, coming, inbox: Vec::new(), shared: self.shared.clone() };
+            bell.map(|bell| Box::new(link(bell)) as Box<dyn Link>)
+        };
+        let bells = self.inner.open(context, members, watch, until)?;
+        Ok(members.iter().zip(bells).map(framed).collect())
+    }
+
+    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
+        self.inner.attend(context, members, watch)
+    }
+
+    fn leave(&self, context: u64) {
+        self.inner.leave(context);
+    }
+
+    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
+        self.inner.ask(context, ranks, call);
+    }
+
+    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        self.inner.waits(context, rank)
+    }
+
+    fn abort(&self, context: u64, failure: &Failure) {
+        self.inner.abort(context, failure);
+    }
+}
+
+/// Else a sealed link, which lends a frame at a time, would also send so: a call into the system for each.
+#[test]
+fn all_that_lies_ready_is_combined_before_it_is_passed_on() {
+    for n in 2..=4 {
+        let shared = Arc::<Shared>::default();
+        let worlds = LocalWorld::all(n).into_iter().map(|inner| Framed { inner, shared: shared.clone() });
+        let groups: Vec<Group> =
+            worlds.map(|w| Group::open(Arc::new(w), Arc::default(), LONG, LONG).unwrap()).collect();
+        thread::scope(|s| {
+            for group in &groups {
+                s.spawn(move || {
+                    let mut data = vec![group.rank() as f32 + 1.0; 16 << 10];
+                    group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+                    let sum = (1..=n).sum::<usize>() as f32;
+                    assert!(data.iter().all(|&x| x == sum), "{n} ranks");
+                });
+            }
+        });
+        let puts = lock(&shared.puts).clone();
+        assert!(!puts.is_empty() && puts.iter().all(|&len| len > FRAME), "{n} ranks: {puts:?}");
+    }
+}
