@@ -1,10 +1,9 @@
 //! How the engine treats a link that lends a frame at a time.
 
 use crate::{
-    Group, LinkKind, Peer, ReduceOp, Result,
-    boot::{Links, World},
-    engine::{Failure, Header, Watch},
-    link::{Interest, Link, LinkError, LocalWorld},
+    Group, LinkKind, ReduceOp, Result,
+    boot::World,
+    link::{HookedWorld, Interest, Link, LinkError, Opening},
     sync::lock,
 };
 use std::{
@@ -12,7 +11,7 @@ use std::{
     os::fd::BorrowedFd,
     sync::{Arc, Mutex},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Bytes that such a link lends at a time.
@@ -97,61 +96,21 @@ impl Link for Frames {
     }
 }
 
-/// A world of threads with such links.
-#[derive(Debug)]
-struct Framed {
-    inner: LocalWorld,
-    shared: Arc<Shared>,
-}
-
-impl World for Framed {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn peers(&self) -> &[Peer] {
-        self.inner.peers()
-    }
-
-    fn hosts(&self) -> &[usize] {
-        self.inner.hosts()
-    }
-
-    fn cores(&self) -> usize {
-        self.inner.cores()
-    }
-
-    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {
-        let me = self.rank();
-        let pipe = |from, to| lock(&self.shared.pipes).entry((from, to)).or_default().clone();
-        let framed = |(peer, bell): (&usize, Option<Box<dyn Link>>)| {
-            let (out, coming) = (pipe(me, *peer), pipe(*peer, me));
-            let link = |bell| Frames { bell, out, coming, inbox: Vec::new(), shared: self.shared.clone() };
+/// The groups of `n` threads with such links.
+fn framed(n: usize, shared: &Arc<Shared>) -> Vec<Group> {
+    let shared = shared.clone();
+    let opening: Arc<Opening> = Arc::new(move |world, _, members, open| {
+        let me = world.rank();
+        let pipe = |from, to| lock(&shared.pipes).entry((from, to)).or_default().clone();
+        let link = |(&peer, bell): (&usize, Option<Box<dyn Link>>)| {
+            let (out, coming) = (pipe(me, peer), pipe(peer, me));
+            let link = |bell| Frames { bell, out, coming, inbox: Vec::new(), shared: shared.clone() };
             bell.map(|bell| Box::new(link(bell)) as Box<dyn Link>)
         };
-        let bells = self.inner.open(context, members, watch, until)?;
-        Ok(members.iter().zip(bells).map(framed).collect())
-    }
-
-    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
-        self.inner.attend(context, members, watch)
-    }
-
-    fn leave(&self, context: u64) {
-        self.inner.leave(context);
-    }
-
-    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
-        self.inner.ask(context, ranks, call);
-    }
-
-    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
-        self.inner.waits(context, rank)
-    }
-
-    fn abort(&self, context: u64, failure: &Failure) {
-        self.inner.abort(context, failure);
-    }
+        Ok(members.iter().zip(open()?).map(link).collect())
+    });
+    let worlds = HookedWorld::all(n, &opening).into_iter();
+    worlds.map(|w| Group::open(Arc::new(w), Arc::default(), LONG, LONG).unwrap()).collect()
 }
 
 /// Else a sealed link, which lends a frame at a time, would also send so: a call into the system for each.
@@ -159,9 +118,7 @@ impl World for Framed {
 fn all_that_lies_ready_is_combined_before_it_is_passed_on() {
     for n in 2..=4 {
         let shared = Arc::<Shared>::default();
-        let worlds = LocalWorld::all(n).into_iter().map(|inner| Framed { inner, shared: shared.clone() });
-        let groups: Vec<Group> =
-            worlds.map(|w| Group::open(Arc::new(w), Arc::default(), LONG, LONG).unwrap()).collect();
+        let groups = framed(n, &shared);
         thread::scope(|s| {
             for group in &groups {
                 s.spawn(move || {

@@ -3,9 +3,8 @@
 use super::*;
 use crate::{
     Config, Key, LinkKind, ReduceOp,
-    boot::{Links, Store, World},
-    engine::{Header, Watch},
-    link::LocalWorld,
+    boot::{Store, World},
+    link::{HookedWorld, Opening},
 };
 use std::{
     net::Ipv4Addr,
@@ -20,70 +19,15 @@ use std::{
 /// Enough for anything that is to succeed, on a machine that does other things too.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What a rank does before it begins to join a group that is split off.
-type Before = dyn Fn(usize) -> Result<()> + Send + Sync;
-
-/// A world of threads that join the groups that are split off when a test wants it.
-struct Held {
-    inner: LocalWorld,
-    before: Arc<Before>,
-}
-
-impl fmt::Debug for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-impl World for Held {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn peers(&self) -> &[Peer] {
-        self.inner.peers()
-    }
-
-    fn hosts(&self) -> &[usize] {
-        self.inner.hosts()
-    }
-
-    fn cores(&self) -> usize {
-        self.inner.cores()
-    }
-
-    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {
-        if context != 0 {
-            (self.before)(self.rank())?;
-        }
-        self.inner.open(context, members, watch, until)
-    }
-
-    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
-        self.inner.attend(context, members, watch)
-    }
-
-    fn leave(&self, context: u64) {
-        self.inner.leave(context);
-    }
-
-    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
-        self.inner.ask(context, ranks, call);
-    }
-
-    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
-        self.inner.waits(context, rank)
-    }
-
-    fn abort(&self, context: u64, failure: &Failure) {
-        self.inner.abort(context, failure);
-    }
-}
-
-/// The groups of `n` such threads.
+/// The groups of `n` threads that do `before` when they begin to join a group that is split off.
 fn held(n: usize, before: impl Fn(usize) -> Result<()> + Send + Sync + 'static) -> Vec<Group> {
-    let before: Arc<Before> = Arc::new(before);
-    let worlds = LocalWorld::all(n).into_iter().map(|inner| Held { inner, before: before.clone() });
+    let opening: Arc<Opening> = Arc::new(move |world, context, _, open| {
+        if context != 0 {
+            before(world.rank())?;
+        }
+        open()
+    });
+    let worlds = HookedWorld::all(n, &opening).into_iter();
     worlds.map(|w| Group::open(Arc::new(w), Arc::default(), LONG, LONG).unwrap()).collect()
 }
 
