@@ -21,6 +21,9 @@ const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_mi
 /// How long after a member's word that it leaves a call that it may have finished is waited for.
 const BEHIND: Duration = Duration::from_secs(1);
 
+/// How long the reason of a library's failure is waited for.
+const WORD: Duration = Duration::from_secs(1);
+
 /// Sends kept until their receive is called, in bytes per peer.
 const MAX_STASH: usize = 256 << 20;
 
@@ -233,6 +236,12 @@ impl Company {
                 Error::PeerLost { peer: self.peers[peer].clone(), cause, call }
             }
             Stop::Own(e) => {
+                // A library that fails because a member is gone does not say so.
+                if matches!(e, Error::Library { .. })
+                    && let Some(f) = word(&self.watch)
+                {
+                    return self.blame(&f, call);
+                }
                 self.tell(self.rank, format!("could not go on: {e}"));
                 e
             }
@@ -300,6 +309,16 @@ pub(super) fn room(kept: usize, len: usize, peer: usize, theirs: CallInfo) -> St
     Err(Stop::Peer(peer, words))
 }
 
+/// Why the group failed, once that is known; [`WORD`] is given for it. A library can see that a peer is gone before the control
+/// connections say which.
+pub(super) fn word(watch: &Watch) -> Option<Failure> {
+    let until = Instant::now() + WORD;
+    while watch.failure().is_none() && !watch.is_closing() && Instant::now() < until {
+        thread::sleep(NAPS.1);
+    }
+    watch.failure().cloned()
+}
+
 /// The members a rank asks for, as world ranks.
 pub(super) fn world_ranks(of: &Company, members: &[usize]) -> Vec<usize> {
     members.iter().map(|&m| of.members[m]).collect()
@@ -362,6 +381,26 @@ mod tests {
     }
 
     const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_library_that_fails_for_a_member_that_is_gone_does_not_hide_it() {
+        let failed = || Error::Library { library: "MPI", code: 9, message: "no such communicator".into() };
+        let info = CallInfo::new(Op::AllReduce);
+        let [a, b] = pair();
+        thread::scope(|s| {
+            s.spawn(|| {
+                thread::sleep(Duration::from_millis(50));
+                b.tell(1, "its control connection closed".into());
+            });
+            let e = a.explain(Stop::Own(failed()), info, LONG);
+            assert!(matches!(&e, Error::PeerLost { peer, .. } if peer.rank == 1), "{e}");
+        });
+        let [a, b] = pair();
+        let e = a.explain(Stop::Own(failed()), info, LONG);
+        assert!(matches!(e, Error::Library { code: 9, .. }), "nobody is gone: {e}");
+        let told = waits(&b, Some(call(1, 5)), LONG).to_string();
+        assert!(told.contains("no such communicator"), "{told}");
+    }
 
     #[test]
     fn a_wait_for_a_library_is_given_up_when_the_program_is_interrupted() {

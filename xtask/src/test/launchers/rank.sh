@@ -24,8 +24,9 @@ all_ended() {
 "$@" > "$folder/said.$rank" 2>&1 &
 child=$!
 if [ "$rank" = "$killed" ]; then
-    # Rank 0 tells the links when there is a group.
+    # Rank 0 tells the links when there is a group, and data move soon after.
     until_true grep -qs 'links mpi' "$folder/said.0"
+    sleep 0.5
     kill -KILL $child
 fi
 wait $child

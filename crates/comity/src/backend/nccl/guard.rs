@@ -4,7 +4,7 @@
 
 use crate::{
     CallInfo, Error, Result,
-    backend::company::Company,
+    backend::company::{Company, word},
     boot::World,
     engine::{Failure, Watch},
     sync::lock,
@@ -23,8 +23,6 @@ use std::{
 
 /// How often to look at work that is under way.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long to wait for word of whose fault an error of NCCL is.
-const WORD: Duration = Duration::from_millis(500);
 /// Communicators of groups that are over, kept because a peer's device may still write to their memory.
 const MAX_RETIRED: usize = 64;
 
@@ -167,16 +165,6 @@ impl Post {
         }
         self.watch.fail(failure);
     }
-}
-
-/// Why the group failed, once that is known; half a second is given for it. NCCL can see that a peer is gone before the control
-/// connections say which.
-pub(super) fn word(watch: &Watch) -> Option<Failure> {
-    let until = Instant::now() + WORD;
-    while watch.failure().is_none() && Instant::now() < until {
-        thread::sleep(LOOK);
-    }
-    watch.failure().cloned()
 }
 
 /// Ending a communicator is a call of all its ranks; dropping a group is not. So it is kept until its peers are long done with it.

@@ -1,10 +1,6 @@
 //! One device's communicator, and putting work on a stream with it.
 
-use super::{
-    Spot, Stop, Stopped, Waiting,
-    guard::{Guard, word},
-    parts::Work,
-};
+use super::{Spot, Stopped, Waiting, guard::Guard, parts::Work};
 use crate::{
     CallInfo, Error, Result,
     backend::company::Company,
@@ -53,28 +49,18 @@ impl Lane {
     }
 
     /// Put a call's work on the stream, and have it watched until it is done or late.
-    pub(super) fn put(
-        &self,
-        company: &Company,
-        work: &Work,
-        spot: Spot,
-        (info, until): (CallInfo, Instant),
-    ) -> Stopped<()> {
+    pub(super) fn put(&self, work: &Work, spot: Spot, (info, until): (CallInfo, Instant)) -> Stopped<()> {
         for &(from, to, len) in &work.copies {
             // SAFETY: addresses inside the caller's views or our own scratch, which is given back after this in the stream's order.
             unsafe { self.device.copy(to, from, len, spot.stream)? };
         }
         if !work.parts.is_empty() {
             self.guard.enter(until, info);
-            let put = self.device.within(|| {
+            self.device.within(|| {
                 // SAFETY: as above; views of device memory promise their bytes until the stream has come past the call.
                 unsafe { self.comm.enqueue(&work.parts, spot.stream)? };
                 self.guard.mark(&self.device, spot.stream)
-            });
-            if let Err(e) = put {
-                // An abort may be the reason, and that had one of its own.
-                return Err(word(&company.watch).map_or(Stop::Own(e), Stop::Failed));
-            }
+            })?;
         }
         Ok(())
     }

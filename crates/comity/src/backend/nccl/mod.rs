@@ -110,7 +110,7 @@ impl NcclBackend {
         }
         let work = parts::of(&call, self.company.rank, self.company.size(), &self.lane, spot)?;
         self.company.counters.add_sent(work.bytes as u64);
-        self.lane.put(&self.company, &work, spot, (info, until))
+        self.lane.put(&work, spot, (info, until))
     }
 
     /// Make the communicator, with the others.

@@ -96,7 +96,7 @@ impl NcclBackend {
 
     fn put(&self, work: &Work, spot: Spot, until: Instant, info: CallInfo) -> Stopped<()> {
         self.company.counters.add_sent(work.bytes as u64);
-        self.lane.put(&self.company, work, spot, (info, until))
+        self.lane.put(work, spot, (info, until))
     }
 
     /// The next send of `from`, in its own words.

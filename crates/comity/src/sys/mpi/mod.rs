@@ -182,6 +182,7 @@ impl<H: Handle> Mpi<H> {
             return Err(Error::Unavailable { backend: "mpi", reason });
         }
         if up == 0 {
+            keep_deaths_apart();
             let wanted = self.constants.multiple;
             // SAFETY: MPI takes null for the arguments of main; the last is an int to write.
             let code =
@@ -364,6 +365,17 @@ impl<H: Handle> Mpi<H> {
             code: code.into(),
             message: format!("{what}: {}", words.trim()),
         })
+    }
+}
+
+/// UCX, which carries MPICH's data, ends the process (`abort`) when the kernel cannot read the memory of a rank that has just
+/// died. It is told not to read others' memory, before it starts; a choice of the user's stands.
+fn keep_deaths_apart() {
+    const TRANSPORTS: &str = "UCX_TLS";
+    if std::env::var_os(TRANSPORTS).is_none() {
+        // SAFETY: Rust and the C library each hold a lock over writing, the C library leaves old values where they are, and
+        // MPI_Init_thread, which comes next, may set variables in the same way (Open MPI's does).
+        unsafe { std::env::set_var(TRANSPORTS, "^cma") };
     }
 }
 
