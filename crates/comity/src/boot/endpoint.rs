@@ -40,9 +40,10 @@ const WORD: Duration = Duration::from_millis(200);
 const MAKERS: Makers<Box<dyn Link>> = Makers {
     create: ShmLink::create,
     attach: ShmLink::attach,
-    tcp: |streams| {
+    tcp: |streams, options| {
         let (streams, seals): (Vec<_>, Vec<_>) = streams.into_iter().unzip();
-        Ok(Box::new(TcpLink::sealed(streams, seals.into_iter().flatten().map(|s| *s).collect())?))
+        let seals = seals.into_iter().flatten().map(|s| *s).collect();
+        Ok(Box::new(TcpLink::with_options(streams, seals, options)?))
     },
     rdma: |link| link,
 };

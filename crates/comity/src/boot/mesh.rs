@@ -18,7 +18,7 @@ use super::{
 use crate::{
     Error, Peer, Result,
     engine::Watch,
-    link::{Link, verbs::Edges},
+    link::{Link, tcp::TcpOptions, verbs::Edges},
     sys::poll_until,
 };
 use rustix::event::{PollFd, PollFlags};
@@ -44,7 +44,7 @@ pub(super) struct Makers<L> {
     /// On the connecting side, once the stream is readable: takes the memory.
     pub(super) attach: fn(UnixStream) -> io::Result<L>,
     /// All connections of the pair, in the same order on both sides.
-    pub(super) tcp: fn(Vec<(TcpStream, Sealing)>) -> io::Result<L>,
+    pub(super) tcp: fn(Vec<(TcpStream, Sealing)>, &TcpOptions) -> io::Result<L>,
     /// Over the wires of a pair.
     pub(super) rdma: fn(Box<dyn Link>) -> L,
 }
@@ -228,7 +228,8 @@ impl<L> Opening<'_, L> {
                     }
                     if streams.iter().all(Option::is_some) {
                         let streams = parts.remove(&rank).into_iter().flatten().flatten().collect();
-                        self.keep(rank, "TCP", (self.makers.tcp)(streams))?;
+                        let options = self.tcp_options(rank, false)?;
+                        self.keep(rank, "TCP", (self.makers.tcp)(streams, &options))?;
                     }
                 }
                 _ => {}

@@ -261,6 +261,7 @@ impl Engine {
                     return Ok(moved);
                 }
                 tx.begin(header.as_ref(), len);
+                link.announce(len, schedule.recv_queues() > 0);
             }
             if want.allowed == want.done && tx.lead_is_sent() && len > 0 {
                 return Ok(moved);

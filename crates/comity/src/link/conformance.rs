@@ -108,8 +108,9 @@ pub(crate) fn any_order_of_calls<M: Fn() -> Pair>(make: M) {
         }
         ways[0].catch_up(ends[1].as_mut());
         ways[1].catch_up(ends[0].as_mut());
-        for end in &mut ends {
-            prop_assert_eq!(end.peek(100).unwrap(), b"");
+        for (way, end) in ways.iter_mut().zip(ends.iter_mut().rev()) {
+            // No more than was offered.
+            way.peek(end.as_mut(), 100, 256).unwrap();
         }
     });
 }
@@ -324,7 +325,7 @@ pub(crate) fn consume_wakes_a_writer(make: impl Fn() -> Pair) {
                     b.take(&mut place).unwrap()
                 };
                 got += n;
-                (got == put).then_some(())
+                (got >= put).then_some(())
             });
             assert!(sleeper.join().unwrap());
         });
@@ -345,7 +346,8 @@ pub(crate) fn bytes_come_before_the_end(make: impl Fn() -> Pair) {
             let step = if s.got % 2 == 0 { s.peek(b.as_mut(), 64, 200) } else { s.take(b.as_mut(), 999) };
             step.err()
         });
-        assert_eq!(s.got, s.put);
+        // Also what was offered and not accepted may have left.
+        assert!(s.got >= s.put, "{} of {}", s.got, s.put);
         assert_eq!(error.0, "closed its connection");
     }
 }
@@ -379,6 +381,6 @@ pub(crate) fn a_drop_delivers_what_was_accepted(make: impl Fn() -> Pair) {
         back.put(b.as_mut(), 0, unread).unwrap();
         drop(a);
         let error = eventually("the end", || there.take(b.as_mut(), 1 << 16).err());
-        assert_eq!(there.got, there.put, "{error:?}");
+        assert!(there.got >= there.put, "{} of {}: {error:?}", there.got, there.put);
     }
 }

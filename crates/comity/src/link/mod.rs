@@ -8,7 +8,7 @@
 //!
 //! The contract, held by the `conformance` tests over every implementation:
 //! - `put` accepts a prefix of `head` followed by `body`, possibly nothing; what it has accepted
-//!   reaches the peer without further calls. What it has not accepted is offered again before
+//!   reaches the peer without further calls. What it has not accepted may reach the peer as well, and is offered again before
 //!   anything else, in any pieces: a link may have announced it already.
 //! - `peek` lends the bytes that lie ready, without a gap; `consume` gives back a prefix of them.
 //!   `peek` may return fewer bytes than are ready (the ring wraps there, a frame ends there), but
@@ -97,6 +97,10 @@ pub(crate) trait Link: Send + fmt::Debug {
 
     /// Accept a prefix of `head` followed by `body`; how many bytes in all.
     fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError>;
+
+    /// What is put next is the begin of a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile. For links
+    /// that can have help.
+    fn announce(&mut self, _len: usize, _is_busy: bool) {}
 
     /// Bytes that lie ready, in place; empty when none are. A link that must read them from the
     /// system reads about `want`. All of them up to [`SMALL_WANT`]; see the module's contract.

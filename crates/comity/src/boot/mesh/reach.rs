@@ -7,13 +7,20 @@ use crate::{
         hello::{Channel, Hello, Refusal},
         stream::{Sealing, Stream},
     },
-    link::verbs::Edges,
+    link::{
+        tcp::{TcpOptions, Ways},
+        verbs::Edges,
+    },
 };
 use rustix::event::PollFlags;
 use std::{
     net::{SocketAddr, TcpStream},
     os::unix::net::UnixStream,
 };
+
+/// Cores of a rank's share of its host, for each thread that sends for it: such a thread looks for work as the rank's own does, and
+/// what the system does for both wants cores as well.
+const CORES: usize = 4;
 
 impl<L> Opening<'_, L> {
     /// Connect to a lower rank. A stream: shared memory will come over it.
@@ -66,15 +73,35 @@ impl<L> Opening<'_, L> {
         }
         let of = u16::try_from(addrs.len() * usize::from(n)).unwrap_or(u16::MAX);
         let mut streams = Vec::with_capacity(usize::from(of));
-        for (index, addr) in (0..of).zip(addrs.iter().cycle()) {
+        let options = self.tcp_options(rank, true)?;
+        // Where directions are kept apart each address serves both.
+        let each = if options.ways == Ways::All { 1 } else { 2 };
+        let turns = addrs.iter().flat_map(|a| std::iter::repeat_n(a, each)).cycle();
+        for (index, addr) in (0..of).zip(turns) {
             match self.dial(rank, Target::Tcp(*addr), Channel::Tcp { index, of }) {
                 Ok((Stream::Tcp(stream), seals)) => streams.push((stream, seals)),
                 Ok((Stream::Unix(_), _)) => {}
                 Err(miss) => return Err(self.missed(rank, &addr.to_string(), miss)),
             }
         }
-        self.keep(rank, "TCP", (self.makers.tcp)(streams))?;
+        self.keep(rank, "TCP", (self.makers.tcp)(streams, &options))?;
         Ok(None)
+    }
+
+    /// How the connections with a rank are used, which this side made or took.
+    pub(super) fn tcp_options(&self, rank: usize, made: bool) -> Result<TcpOptions, Trouble> {
+        let (ours, theirs) = self.facts(rank)?;
+        let ways = match (ours.connections.max(theirs.connections).is_multiple_of(2), made) {
+            (true, true) => Ways::First,
+            (true, false) => Ways::Second,
+            (false, _) => Ways::All,
+        };
+        let here = self.mesh.facts.iter().filter(|f| f.host_id == ours.host_id).count();
+        Ok(TcpOptions {
+            ways,
+            couriers: usize::from(ours.cores) / CORES / here.max(1),
+            ..TcpOptions::default()
+        })
     }
 
     /// Take the wires that the pair has already, if it has.

@@ -62,7 +62,7 @@ struct Recording {
 impl Recording {
     fn make(dice: &mut Dice, sealed: bool) -> Self {
         let (mut peer, us) = unix();
-        let mut link = TcpLink::over(vec![us], seals(sealed).0);
+        let mut link = TcpLink::over(vec![us], seals(sealed).0, &TcpOptions::default());
         let header_len = if sealed { frame::SEALED_HEADER } else { frame::HEADER };
         let (mut truth, mut wire, mut frames) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..4 {
@@ -140,7 +140,7 @@ impl Recording {
 /// All that a link gives out, without what it says is not checked; its error, if any; and whether it waits for the end of a frame.
 fn deliver(wire: &[u8], sealed: bool, closed: bool, dice: &mut Dice) -> (Vec<u8>, Option<String>, bool) {
     let (mut peer, us) = unix();
-    let mut link = TcpLink::over(vec![us], seals(sealed).1);
+    let mut link = TcpLink::over(vec![us], seals(sealed).1, &TcpOptions::default());
     // In pieces, so that frames come whole and in parts.
     let cuts = dice.roll(4);
     let mut rest = wire;

@@ -92,6 +92,16 @@ pub(super) fn start(len: u32, number: u64) -> ([u8; HEADER], Checksum) {
     (header, checksum)
 }
 
+/// Write frame `number`, whole, which carries `parts`, to the front of `place`, which has room for it; its length.
+pub(super) fn copy(place: &mut [u8], number: u64, parts: [&[u8]; 2]) -> usize {
+    let mut at = 0;
+    for part in [&header(number, parts)[..], parts[0], parts[1]] {
+        place[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    at
+}
+
 /// Write the sealed frame `number`, whole, which carries `parts`, to the front of `place`; its length.
 pub(super) fn seal(
     place: &mut [u8],

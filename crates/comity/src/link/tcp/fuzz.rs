@@ -97,5 +97,5 @@ fn link(streams: &[Vec<u8>], seals: Vec<Seals>) -> Option<TcpLink> {
         peer.write_all(bytes).ok()?;
         sockets.push(TcpStream::from(OwnedFd::from(us)));
     }
-    Some(TcpLink::over(sockets, seals))
+    Some(TcpLink::over(sockets, seals, &TcpOptions::default()))
 }

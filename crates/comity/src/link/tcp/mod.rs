@@ -5,6 +5,7 @@
 //! the caller's memory; only what is lent to a reduction, and a few bytes read ahead, lie in a
 //! buffer of the link. A sealed link encrypts in a buffer of its own and decrypts where bytes arrived.
 
+mod courier;
 #[cfg(test)]
 mod damage;
 mod frame;
@@ -35,6 +36,48 @@ pub(crate) struct TcpOptions {
     /// The congestion control of the connections, as the system names it. By default the system's,
     /// but reno within a host, and in place of bbr where the round trip is short.
     pub(crate) congestion: Option<String>,
+    /// Which connections carry what leaves; at the other end the other ones do.
+    pub(crate) ways: Ways,
+    /// Threads that this process may have for sending on connections that carry one direction.
+    pub(crate) couriers: usize,
+}
+
+/// Which connections of a link carry one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ways {
+    /// All of them, and the other direction too.
+    #[default]
+    All,
+    /// The first of every two.
+    First,
+    /// The second of every two.
+    Second,
+}
+
+impl Ways {
+    /// Those of the other direction.
+    fn back(self) -> Self {
+        match self {
+            Self::All => Self::All,
+            Self::First => Self::Second,
+            Self::Second => Self::First,
+        }
+    }
+
+    fn first(self) -> usize {
+        usize::from(self == Self::Second)
+    }
+
+    /// The one after `turn`, of so many in all.
+    fn next(self, turn: usize, connections: usize) -> usize {
+        let next = turn + if self == Self::All { 1 } else { 2 };
+        if next < connections { next } else { self.first() }
+    }
+
+    /// How many there are, of so many in all.
+    fn count(self, connections: usize) -> usize {
+        if self == Self::All { connections } else { connections / 2 }
+    }
 }
 
 /// One end of a link over TCP. See the [contract](super).
@@ -76,17 +119,22 @@ impl TcpLink {
         if !seals.is_empty() && seals.len() != streams.len() {
             return invalid("all connections of a TCP link are sealed, or none");
         }
+        if options.ways != Ways::All && streams.len() % 2 == 1 {
+            return invalid("a TCP link that keeps directions apart needs as many connections for each");
+        }
         for stream in &streams {
             socket::prepare(stream, options)?;
         }
-        Ok(Self::over(streams, seals))
+        Ok(Self::over(streams, seals, options))
     }
 
-    fn over(sockets: Vec<TcpStream>, seals: Vec<Seals>) -> Self {
+    fn over(sockets: Vec<TcpStream>, seals: Vec<Seals>, options: &TcpOptions) -> Self {
         let ends = sockets.iter().map(|s| s.local_addr().ok().zip(s.peer_addr().ok())).collect();
         let (send, recv) = seals.into_iter().map(|s| (s.send, s.recv)).unzip();
-        let receiver = Receiver::new(sockets.len(), recv);
-        Self { sockets, sender: Sender::new(send), receiver, error: None, ends, at: 0 }
+        let (n, ways) = (sockets.len(), options.ways);
+        let receiver = Receiver::new(n, ways.back(), recv);
+        let sender = Sender::new(n, ways, send, options.couriers);
+        Self { sockets, sender, receiver, error: None, ends, at: 0 }
     }
 
     /// Keep the first error, and where it was seen.
@@ -104,7 +152,8 @@ impl Link for TcpLink {
     }
 
     fn chunk(&self) -> usize {
-        CHUNK
+        // As much as the courier can have under way.
+        if self.sender.courier.is_some() { courier::PARCELS * courier::PIECE } else { CHUNK }
     }
 
     fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
@@ -112,6 +161,10 @@ impl Link for TcpLink {
             return Err(e.clone());
         }
         self.sender.put(&self.sockets, head, body).map_err(|e| self.fail(e, self.sender.turn))
+    }
+
+    fn announce(&mut self, len: usize, is_busy: bool) {
+        self.sender.announce(&self.sockets, len, is_busy);
     }
 
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
@@ -160,19 +213,29 @@ impl Link for TcpLink {
     }
 
     // The system wakes whoever polls a socket, announced or not.
-    fn arm(&mut self, _: Interest) {}
+    fn arm(&mut self, interest: Interest) {
+        if let Some(courier) = self.sender.courier.as_ref().filter(|_| interest.send) {
+            courier.watch();
+        }
+    }
 
     fn disarm(&mut self) -> Result<(), LinkError> {
+        if let Some(courier) = &self.sender.courier {
+            courier.unwatch();
+        }
         Ok(())
     }
 
     fn fds<'a>(&'a self, interest: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
         let (recv, send) = (self.receiver.turn, self.sender.turn);
-        let one = interest.recv && interest.send && recv == send;
+        let courier = self.sender.courier.as_ref().filter(|_| self.sender.is_carried());
+        let one = interest.recv && interest.send && recv == send && courier.is_none();
         if interest.recv {
             out.push((self.sockets[recv].as_fd(), Interest { recv: true, send: one }));
         }
-        if interest.send && !one {
+        if let Some(courier) = courier.filter(|_| interest.send) {
+            out.push((courier.fd(), Interest { recv: true, send: false }));
+        } else if interest.send && !one {
             out.push((self.sockets[send].as_fd(), Interest { recv: false, send: true }));
         }
     }
@@ -182,6 +245,7 @@ impl Drop for TcpLink {
     /// Close such that what was accepted still arrives: a socket closed with bytes unread resets
     /// its connection, and a reset discards what has not been delivered.
     fn drop(&mut self) {
+        self.sender.courier = None;
         for socket in &self.sockets {
             // It fails where the connection has ended already.
             let _ = socket.shutdown(Shutdown::Write);

@@ -5,7 +5,7 @@
 //! [`Receiver::unproven`] says how many of them are out before the checksum could be compared.
 
 use super::{
-    CHUNK,
+    CHUNK, Ways,
     frame::{Arriving, Closed, HEADER, SEALED_BATCH, SEALED_FRAME, SEALED_HEADER, SEALED_MOST, SMALL},
     socket::receive,
 };
@@ -91,6 +91,8 @@ pub(super) struct Receiver {
     number: u64,
     /// The connection that it travels on.
     pub(super) turn: usize,
+    /// The connections that carry what comes.
+    ways: Ways,
     frame: Option<Frame>,
     /// One per connection; none where frames travel in the clear.
     seals: Vec<Seal>,
@@ -110,11 +112,13 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(connections: usize, seals: Vec<Seal>) -> Self {
+    /// Over so many connections, of which `ways` are used.
+    pub(super) fn new(connections: usize, ways: Ways, seals: Vec<Seal>) -> Self {
         Self {
             inboxes: (0..connections).map(|_| Inbox::new()).collect(),
             number: 0,
-            turn: 0,
+            turn: ways.first(),
+            ways,
             frame: None,
             seals,
             checked: 0,
@@ -406,7 +410,7 @@ impl Receiver {
         if *left == 0 {
             self.frame = None;
             self.number += 1;
-            self.turn = (self.turn + 1) % self.inboxes.len();
+            self.turn = self.ways.next(self.turn, self.inboxes.len());
         }
     }
 

@@ -2,7 +2,8 @@
 //! buffer in which they are encrypted.
 
 use super::{
-    CHUNK,
+    CHUNK, Ways,
+    courier::{Courier, PARCELS, PIECE},
     frame::{
         self, FRAME, HEADER, SEALED_BATCH, SEALED_FRAME, SEALED_HEADER, SEALED_MOST, SEALED_SMALL, SMALL,
         header,
@@ -11,6 +12,13 @@ use super::{
 };
 use crate::{link::LinkError, seal::Seal};
 use std::{collections::VecDeque, io::IoSlice, net::TcpStream};
+
+/// A courier is for messages this long while there is something to receive, too,
+const LONG: usize = 128 << 10;
+/// and else for those,
+const LONGER: usize = 4 << 20;
+/// if as much of them is offered at once.
+const CARRIED: usize = 32 << 10;
 
 /// A frame that has a header but is not yet wholly with the system.
 #[derive(Debug)]
@@ -36,6 +44,8 @@ pub(super) struct Sender {
     number: u64,
     /// The connection that it travels on.
     pub(super) turn: usize,
+    /// The connections that carry what leaves.
+    ways: Ways,
     open: Option<Open>,
     /// The frame that leaves together with the open one.
     next: Option<Open>,
@@ -49,19 +59,35 @@ pub(super) struct Sender {
     sent: usize,
     /// Where each that is not wholly with the system ends, and how many bytes it carries.
     leaving: VecDeque<(usize, usize)>,
-    /// Bytes of sealed frames that are with the system, but were not accepted yet.
+    /// Bytes of sealed frames that are with the system, but were not accepted yet; the courier's too.
     gone: usize,
+    /// Sends large transfers, where there may be so many and one connection carries all that leaves.
+    pub(super) courier: Option<Courier>,
+    couriers: usize,
+    /// Bytes of each parcel that it has.
+    parcels: VecDeque<usize>,
+    /// The message that leaves is one for it.
+    is_long: bool,
 }
 
 impl Sender {
-    pub(super) fn new(seals: Vec<Seal>) -> Self {
-        let room = match seals.len() {
-            0 => 0,
+    /// Over so many connections, of which `ways` are used, with at most so many couriers in the process.
+    pub(super) fn new(connections: usize, ways: Ways, seals: Vec<Seal>, couriers: usize) -> Self {
+        let is_alone = ways.count(connections) == 1;
+        let room = match is_alone {
+            _ if seals.is_empty() => 0,
             // And a head's frame.
-            1 => SEALED_HEADER + SMALL + SEALED_BATCH,
-            _ => SEALED_HEADER + SEALED_MOST,
+            true => SEALED_HEADER + SMALL + SEALED_BATCH,
+            false => SEALED_HEADER + SEALED_MOST,
         };
-        Self { seals, sealed: vec![0; room].into(), ..Self::default() }
+        // What also carries the other direction is better left to one thread.
+        let couriers = if is_alone && ways != Ways::All { couriers } else { 0 };
+        Self { turn: ways.first(), ways, seals, sealed: vec![0; room].into(), couriers, ..Self::default() }
+    }
+
+    /// Whether a courier has parcels.
+    pub(super) fn is_carried(&self) -> bool {
+        !self.parcels.is_empty()
     }
 
     /// Hand a prefix of `head` and `body` to the system; how many bytes of them.
@@ -71,6 +97,9 @@ impl Sender {
         head: &[u8],
         body: &[u8],
     ) -> Result<usize, LinkError> {
+        if self.courier.is_some() && self.is_for_courier(head.len() + body.len()) {
+            return self.put_carried(head, body);
+        }
         if !self.seals.is_empty() {
             return self.put_sealed(sockets, head, body);
         }
@@ -92,7 +121,7 @@ impl Sender {
                 if alone == 0 || alone > SMALL || total - accepted <= SMALL {
                     return frame(number, accepted, FRAME.min(total - accepted));
                 }
-                if sockets.len() == 1 {
+                if self.ways.count(sockets.len()) == 1 {
                     // It leaves in one go with the frame behind it.
                     let behind = accepted + alone;
                     self.next = Some(frame(number + 1, behind, FRAME.min(total - behind)));
@@ -122,7 +151,7 @@ impl Sender {
                 }
                 self.open = self.next.take();
                 self.number += 1;
-                self.turn = (self.turn + 1) % sockets.len();
+                self.turn = self.ways.next(self.turn, sockets.len());
             }
             if sent < asked {
                 break;
@@ -147,7 +176,7 @@ impl Sender {
                 break;
             }
             if self.leaving.is_empty() {
-                self.seal_next(sockets.len(), head, body, accepted)?;
+                self.seal_next(self.ways.count(sockets.len()), head, body, accepted)?;
             }
             let Some(socket) = sockets.get(self.turn) else { break };
             self.sent += send(socket, &[IoSlice::new(&self.sealed[self.sent..self.sealed_end])])?;
@@ -159,8 +188,79 @@ impl Sender {
                 self.gone += text;
             }
             if !is_full {
-                self.turn = (self.turn + 1) % sockets.len();
+                self.turn = self.ways.next(self.turn, sockets.len());
             }
+        }
+        Ok(accepted)
+    }
+
+    /// See [`Link::announce`](crate::link::Link::announce).
+    pub(super) fn announce(&mut self, sockets: &[TcpStream], len: usize, is_busy: bool) {
+        self.is_long = self.couriers > 0 && len >= if is_busy { LONG } else { LONGER };
+        if !self.is_long {
+            return;
+        }
+        if let Some(courier) = &self.courier {
+            courier.rouse();
+        } else if let Some(socket) = sockets.get(self.turn) {
+            match Courier::start(socket, self.couriers) {
+                Ok(Some(courier)) => self.courier = Some(courier),
+                // Other links keep theirs as long as they live.
+                Ok(None) => self.couriers = 0,
+                Err(e) => {
+                    tracing::debug!(%e, "no thread to send with, so the rank's own sends");
+                    self.couriers = 0;
+                }
+            }
+        }
+    }
+
+    /// Whether the courier is to have what is offered, `total` bytes.
+    fn is_for_courier(&self, total: usize) -> bool {
+        if self.is_carried() || (self.gone > 0 && self.seals.is_empty()) {
+            return true;
+        }
+        // What was begun without it ends without it.
+        self.is_long
+            && total >= CARRIED
+            && self.open.is_none()
+            && self.leaving.is_empty()
+            && self.gone == 0
+            && self.courier.as_ref().is_some_and(Courier::is_awake)
+    }
+
+    /// As [`put`](Self::put), by the courier. Parcels hold frames beyond what was accepted, of bytes that are offered again.
+    fn put_carried(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+        let total = head.len() + body.len();
+        let Some(courier) = &mut self.courier else { return Ok(0) };
+        for _ in 0..courier.went()? {
+            self.gone += self.parcels.pop_front().unwrap_or_default();
+        }
+        let accepted = self.gone.min(total);
+        self.gone -= accepted;
+        let mut at = accepted + self.gone + self.parcels.iter().sum::<usize>();
+        // Between two parcels there is a look at what has come.
+        if at < total && self.parcels.len() < PARCELS {
+            let (number, seal, from) = (&mut self.number, self.seals.get(self.turn), at);
+            courier.hand(|place| {
+                let mut end = 0;
+                while at < total {
+                    let alone = head.len().saturating_sub(at);
+                    let is_apart = (1..=SMALL).contains(&alone) && total - at > SMALL;
+                    let parts = window(head, body, at, if is_apart { alone } else { PIECE });
+                    end += match seal {
+                        Some(seal) => frame::seal(&mut place[end..], *number, parts, seal)?,
+                        None => frame::copy(&mut place[end..], *number, parts),
+                    };
+                    at += parts[0].len() + parts[1].len();
+                    *number += 1;
+                    if !is_apart {
+                        break;
+                    }
+                }
+                Ok(end)
+            })?;
+            self.parcels.push_back(at - from);
         }
         Ok(accepted)
     }

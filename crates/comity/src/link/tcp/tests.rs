@@ -47,6 +47,36 @@ mod sealed_three_connections {
     super::conformance!(|| super::sealed_pair(3));
 }
 
+/// As [`pair`] or [`sealed_pair`], with connections for each direction, and a courier for those that may have one.
+fn apart(connections: usize, sealed: bool) -> (Box<dyn Link>, Box<dyn Link>) {
+    let (a, b) = streams(connections);
+    let seals = (1..=connections).filter(|_| sealed).map(|i| crate::seal::both_ends(i as u8));
+    let (ours, theirs) = seals.map(|(a, b)| (*a, *b)).unzip();
+    let end = |streams, seals, ways| {
+        let options = TcpOptions { ways, couriers: usize::MAX, ..TcpOptions::default() };
+        let mut link = TcpLink::with_options(streams, seals, &options).unwrap();
+        link.announce(usize::MAX, true);
+        Box::new(link) as Box<dyn Link>
+    };
+    (end(a, ours, Ways::First), end(b, theirs, Ways::Second))
+}
+
+mod two_apart {
+    super::conformance!(|| super::apart(2, false));
+}
+
+mod four_apart {
+    super::conformance!(|| super::apart(4, false));
+}
+
+mod sealed_two_apart {
+    super::conformance!(|| super::apart(2, true));
+}
+
+mod sealed_four_apart {
+    super::conformance!(|| super::apart(4, true));
+}
+
 /// A link and the naked other end of its connection.
 fn raw() -> (TcpLink, TcpStream) {
     let (a, mut b) = streams(1);
@@ -231,7 +261,7 @@ fn congestion_control_is_reno_within_a_host_or_as_chosen() {
     };
     let (a, b) = streams(1);
     assert_eq!(of(&TcpLink::new(a).unwrap()), "reno");
-    let no = TcpOptions { congestion: Some("no such thing".into()) };
+    let no = TcpOptions { congestion: Some("no such thing".into()), ..TcpOptions::default() };
     assert!(TcpLink::with_options(b, Vec::new(), &no).is_err());
 }
 

@@ -1,0 +1,251 @@
+//! A thread that hands finished frames to the system while the rank's own thread makes, opens and combines others.
+//!
+//! ```text
+//!   rank's thread:   make k+1 | receive, combine | make k+2 | ...
+//!   courier:           send k |  send k+1  | send k+2  | ...
+//! ```
+//!
+//! Cost: a thread, three descriptors and half a MiB a link, a core while much is sent, and one copy more of what goes in the clear. It
+//! saves the system's part of sending, some half of a large transfer's time, but only on a connection that carries nothing the other
+//! way: the system serves a connection to one thread at a time.
+//!
+//! A parcel is accepted when all of it is with the system, so a link that is dropped has nothing of its own left to deliver.
+
+use super::{
+    frame::{SEALED_FRAME, SEALED_HEADER, SMALL},
+    socket::send,
+};
+use crate::{link::LinkError, sync::lock, sys::Bell};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::{
+    io::{self, IoSlice},
+    net::TcpStream,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+/// Parcels under way at once.
+pub(super) const PARCELS: usize = 4;
+/// The most bytes of the stream in a parcel, besides a head.
+pub(super) const PIECE: usize = SEALED_FRAME;
+/// A parcel: a head's frame and a piece's.
+const ROOM: usize = SEALED_HEADER + SMALL + SEALED_HEADER + PIECE;
+/// How long to look for the next parcel before sleeping.
+const LOOK: Duration = Duration::from_micros(100);
+
+/// Couriers of this process.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Whole frames, and how many bytes they take.
+#[derive(Debug, Default)]
+struct Parcel {
+    bytes: Box<[u8]>,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Shared {
+    socket: TcpStream,
+    /// Parcel `k` lies at `k mod PARCELS`; whoever's turn it is locks it, so nobody waits.
+    parcels: [Mutex<Parcel>; PARCELS],
+    handed: AtomicU64,
+    /// Wholly with the system.
+    gone: AtomicU64,
+    error: Mutex<Option<LinkError>>,
+    over: AtomicBool,
+    /// The courier sleeps, or is about to.
+    asleep: AtomicBool,
+    /// The rank's thread sleeps, or is about to.
+    watched: AtomicBool,
+    /// Wakes the courier.
+    wake: Bell,
+    /// Wakes the rank's thread.
+    bell: Bell,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Courier {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    process: u32,
+    handed: u64,
+    /// Parcels whose end the caller knows of.
+    known: u64,
+}
+
+impl Courier {
+    /// One for `socket`, if this process has fewer than `most`.
+    pub(super) fn start(socket: &TcpStream, most: usize) -> io::Result<Option<Self>> {
+        let more = |n: usize| (n < most).then_some(n + 1);
+        if LIVE.fetch_update(SeqCst, SeqCst, more).is_err() {
+            return Ok(None);
+        }
+        Self::live(socket).map(Some).inspect_err(|_| {
+            LIVE.fetch_sub(1, SeqCst);
+        })
+    }
+
+    fn live(socket: &TcpStream) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            socket: socket.try_clone()?,
+            parcels: Default::default(),
+            handed: AtomicU64::new(0),
+            gone: AtomicU64::new(0),
+            error: Mutex::new(None),
+            over: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
+            wake: Bell::new()?,
+            bell: Bell::new()?,
+        });
+        let own = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("comity-courier".into()).spawn(move || own.work())?;
+        Ok(Self { shared, thread: Some(thread), process: std::process::id(), handed: 0, known: 0 })
+    }
+
+    /// Whether a parcel would be sent at once. Waking it takes as long as sending some.
+    pub(super) fn is_awake(&self) -> bool {
+        !self.shared.asleep.load(SeqCst)
+    }
+
+    pub(super) fn rouse(&self) {
+        if !self.is_awake() {
+            self.shared.wake.ring();
+        }
+    }
+
+    /// Have the next parcel filled, which says how long it became, and hand it over. Fewer than [`PARCELS`] are under way.
+    pub(super) fn hand(
+        &mut self,
+        fill: impl FnOnce(&mut [u8]) -> Result<usize, LinkError>,
+    ) -> Result<(), LinkError> {
+        let mut parcel = lock(&self.shared.parcels[self.handed as usize % PARCELS]);
+        if parcel.bytes.is_empty() {
+            parcel.bytes = vec![0; ROOM].into();
+        }
+        parcel.len = fill(&mut parcel.bytes)?;
+        drop(parcel);
+        self.handed += 1;
+        self.shared.handed.store(self.handed, SeqCst);
+        self.rouse();
+        Ok(())
+    }
+
+    /// How many parcels went since the last look.
+    pub(super) fn went(&mut self) -> Result<u64, LinkError> {
+        let gone = self.shared.gone.load(SeqCst);
+        let new = gone - self.known;
+        self.known = gone;
+        match lock(&self.shared.error).as_ref() {
+            Some(e) if new == 0 => Err(e.clone()),
+            _ => Ok(new),
+        }
+    }
+
+    /// Ring [`fd`](Self::fd) once for the next parcel that goes.
+    pub(super) fn watch(&self) {
+        self.shared.watched.store(true, SeqCst);
+    }
+
+    pub(super) fn unwatch(&self) {
+        self.shared.watched.store(false, SeqCst);
+        self.shared.bell.hush();
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.shared.bell.fd()
+    }
+}
+
+impl Drop for Courier {
+    fn drop(&mut self) {
+        // A forked child has the handle and no thread.
+        if self.process != std::process::id() {
+            return;
+        }
+        self.shared.over.store(true, SeqCst);
+        self.shared.wake.ring();
+        if let Some(thread) = self.thread.take() {
+            // It makes no call that waits but for its bell.
+            let _ = thread.join();
+        }
+        LIVE.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        for k in 0.. {
+            if !self.next(k) {
+                return;
+            }
+            let parcel = lock(&self.parcels[k as usize % PARCELS]);
+            let sent = self.send(&parcel.bytes[..parcel.len]);
+            drop(parcel);
+            match sent {
+                Ok(true) => self.gone.store(k + 1, SeqCst),
+                Ok(false) => return,
+                Err(e) => *lock(&self.error) = Some(e),
+            }
+            if self.watched.swap(false, SeqCst) {
+                self.bell.ring();
+            }
+            if lock(&self.error).is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Wait for parcel `k`; whether there is one.
+    fn next(&self, k: u64) -> bool {
+        let mut since = Instant::now();
+        loop {
+            if self.over.load(SeqCst) {
+                return false;
+            }
+            if self.handed.load(SeqCst) > k {
+                return true;
+            }
+            if since.elapsed() < LOOK {
+                std::hint::spin_loop();
+                continue;
+            }
+            self.asleep.store(true, SeqCst);
+            // One that was handed over before that was said rings no bell.
+            if self.handed.load(SeqCst) <= k {
+                self.sleep(None);
+            }
+            self.asleep.store(false, SeqCst);
+            since = Instant::now();
+        }
+    }
+
+    /// Until the bell rings, or the socket has room, if that is asked for. A signal ends it early, which is no harm.
+    fn sleep(&self, socket: Option<&TcpStream>) {
+        let mut fds = vec![PollFd::from_borrowed_fd(self.wake.fd(), PollFlags::IN)];
+        fds.extend(socket.map(|s| PollFd::from_borrowed_fd(s.as_fd(), PollFlags::OUT)));
+        let _ = poll(&mut fds, None);
+        self.wake.hush();
+    }
+
+    /// Hand all of a parcel to the system; false if it is not wanted any more.
+    fn send(&self, parcel: &[u8]) -> Result<bool, LinkError> {
+        let mut rest = parcel;
+        loop {
+            rest = &rest[send(&self.socket, &[IoSlice::new(rest)])?..];
+            if rest.is_empty() {
+                return Ok(true);
+            }
+            if self.over.load(SeqCst) {
+                return Ok(false);
+            }
+            self.sleep(Some(&self.socket));
+        }
+    }
+}
