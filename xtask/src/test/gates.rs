@@ -69,6 +69,11 @@ const WAITS: &[(&str, &str, &str)] = &[
     ),
     ("crates/comity/src/link/verbs/hub.rs", "", "its own poll, a look that never sleeps"),
     ("crates/comity/src/link/verbs/mod.rs", "", "the same"),
+    (
+        "crates/comity/src/link/tcp/courier.rs",
+        "over",
+        "the thread that sends for a link: woken for each parcel, and when it is to stop",
+    ),
     ("crates/comity/src/boot/dial.rs", "until", "an answer: to the join deadline"),
     ("crates/comity/src/boot/store/server.rs", "", "the store's thread: woken when it is to stop"),
     (

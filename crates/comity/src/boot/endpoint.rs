@@ -17,7 +17,11 @@ use crate::{
     BackendKind, Config, Error, Key, LinkCosts, Peer, Result, Secure,
     blame::Blame,
     engine::{Failure, Header, Watch},
-    link::{Link, ShmLink, tcp::TcpLink, verbs::Edges},
+    link::{
+        Link, ShmLink,
+        tcp::{Couriers, TcpLink},
+        verbs::Edges,
+    },
     sys::poll_until,
 };
 use rustix::event::{PollFd, PollFlags};
@@ -64,6 +68,7 @@ pub(crate) struct Endpoint {
     /// Ended before the goodbye, so that all that was sent has come when the others hear it.
     edges: Option<Edges>,
     prefers_rdma: bool,
+    couriers: Arc<Couriers>,
     /// None for a world of one.
     running: Option<Running>,
     /// Kept for those that are slower to meet.
@@ -125,6 +130,7 @@ impl Endpoint {
             peers: facts.iter().enumerate().map(peer).collect(),
             hosts: here::number_hosts(facts.iter().map(|f| f.host_id)),
             cores: facts.iter().map(|f| usize::from(f.cores)).min().unwrap_or(1).max(1),
+            couriers: Couriers::new(couriers(config.rank, &facts)),
             facts,
             world,
             secret,
@@ -248,6 +254,16 @@ impl Endpoint {
     }
 }
 
+/// Threads that may send for a rank, beside its own: one for every four cores of its share of the host. Such a thread looks for work as the
+/// rank's own does, and what the system does for both wants cores as well.
+fn couriers(rank: usize, facts: &[Facts]) -> usize {
+    const CORES: usize = 4;
+    facts.get(rank).map_or(0, |ours| {
+        let here = facts.iter().filter(|f| f.host_id == ours.host_id).count();
+        usize::from(ours.cores) / here.max(1) / CORES
+    })
+}
+
 impl World for Endpoint {
     fn rank(&self) -> usize {
         self.me
@@ -284,6 +300,7 @@ impl World for Endpoint {
             control: running.control(),
             edges: self.edges.as_ref(),
             prefers_rdma: self.prefers_rdma,
+            couriers: &self.couriers,
         };
         mesh.open(&MAKERS, context, members, watch, until)
     }

@@ -18,7 +18,11 @@ use super::{
 use crate::{
     Error, Peer, Result,
     engine::Watch,
-    link::{Link, tcp::TcpOptions, verbs::Edges},
+    link::{
+        Link,
+        tcp::{Couriers, TcpOptions},
+        verbs::Edges,
+    },
     sys::poll_until,
 };
 use rustix::event::{PollFd, PollFlags};
@@ -36,6 +40,9 @@ use trouble::Trouble;
 /// the other ends of them are on their way: with the thread that accepts, or unread.
 const BEHIND: Duration = Duration::from_secs(5);
 
+/// A link over the connections of a pair, with what seals each.
+type MakeTcp<L> = fn(Vec<(TcpStream, Sealing)>, &TcpOptions) -> io::Result<L>;
+
 /// How connected streams become links.
 #[derive(Debug)]
 pub(super) struct Makers<L> {
@@ -44,7 +51,7 @@ pub(super) struct Makers<L> {
     /// On the connecting side, once the stream is readable: takes the memory.
     pub(super) attach: fn(UnixStream) -> io::Result<L>,
     /// All connections of the pair, in the same order on both sides.
-    pub(super) tcp: fn(Vec<(TcpStream, Sealing)>, &TcpOptions) -> io::Result<L>,
+    pub(super) tcp: MakeTcp<L>,
     /// Over the wires of a pair.
     pub(super) rdma: fn(Box<dyn Link>) -> L,
 }
@@ -62,6 +69,8 @@ pub(super) struct Mesh<'a> {
     pub(super) edges: Option<&'a Edges>,
     /// RDMA goes before shared memory.
     pub(super) prefers_rdma: bool,
+    /// Threads that may send for this process.
+    pub(super) couriers: &'a Arc<Couriers>,
 }
 
 impl Mesh<'_> {

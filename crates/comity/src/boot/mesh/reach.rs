@@ -16,11 +16,8 @@ use rustix::event::PollFlags;
 use std::{
     net::{SocketAddr, TcpStream},
     os::unix::net::UnixStream,
+    sync::Arc,
 };
-
-/// Cores of a rank's share of its host, for each thread that sends for it: such a thread looks for work as the rank's own does, and
-/// what the system does for both wants cores as well.
-const CORES: usize = 4;
 
 impl<L> Opening<'_, L> {
     /// Connect to a lower rank. A stream: shared memory will come over it.
@@ -96,12 +93,8 @@ impl<L> Opening<'_, L> {
             (true, false) => Ways::Second,
             (false, _) => Ways::All,
         };
-        let here = self.mesh.facts.iter().filter(|f| f.host_id == ours.host_id).count();
-        Ok(TcpOptions {
-            ways,
-            couriers: usize::from(ours.cores) / CORES / here.max(1),
-            ..TcpOptions::default()
-        })
+        let couriers = Some(Arc::clone(self.mesh.couriers));
+        Ok(TcpOptions { ways, couriers, ..TcpOptions::default() })
     }
 
     /// Take the wires that the pair has already, if it has.

@@ -132,7 +132,7 @@ fn a_public_address_needs_a_key_or_a_plain_word() {
 
 #[test]
 fn sealed_worlds_meet_open_and_talk() {
-    for connections in [1, 3] {
+    for connections in [1, 2, 3] {
         let all = world(3, |c| c.secure(Secure::Data).links([LinkKind::Tcp]).connections(connections));
         each(0..3, |r| {
             let (watch, mut links) = open(&all[r], 0, &[0, 1, 2]);

@@ -36,10 +36,25 @@ pub(super) const PIECE: usize = SEALED_FRAME;
 /// A parcel: a head's frame and a piece's.
 const ROOM: usize = SEALED_HEADER + SMALL + SEALED_HEADER + PIECE;
 /// How long to look for the next parcel before sleeping.
-const LOOK: Duration = Duration::from_micros(100);
+const LOOK: Duration = Duration::from_micros(50);
 
-/// Couriers of this process.
-static LIVE: AtomicUsize = AtomicUsize::new(0);
+/// How many more couriers there may be.
+#[derive(Debug, Default)]
+pub(crate) struct Couriers(AtomicUsize);
+
+impl Couriers {
+    pub(crate) fn new(n: usize) -> Arc<Self> {
+        Arc::new(Self(AtomicUsize::new(n)))
+    }
+
+    fn take(&self) -> bool {
+        self.0.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok()
+    }
+
+    fn give_back(&self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
 
 /// Whole frames, and how many bytes they take.
 #[derive(Debug, Default)]
@@ -73,6 +88,7 @@ struct Shared {
 pub(super) struct Courier {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    among: Arc<Couriers>,
     process: u32,
     handed: u64,
     /// Parcels whose end the caller knows of.
@@ -80,18 +96,15 @@ pub(super) struct Courier {
 }
 
 impl Courier {
-    /// One for `socket`, if this process has fewer than `most`.
-    pub(super) fn start(socket: &TcpStream, most: usize) -> io::Result<Option<Self>> {
-        let more = |n: usize| (n < most).then_some(n + 1);
-        if LIVE.fetch_update(SeqCst, SeqCst, more).is_err() {
+    /// One for `socket`, if there may be another.
+    pub(super) fn start(socket: &TcpStream, among: &Arc<Couriers>) -> io::Result<Option<Self>> {
+        if !among.take() {
             return Ok(None);
         }
-        Self::live(socket).map(Some).inspect_err(|_| {
-            LIVE.fetch_sub(1, SeqCst);
-        })
+        Self::live(socket, among).map(Some).inspect_err(|_| among.give_back())
     }
 
-    fn live(socket: &TcpStream) -> io::Result<Self> {
+    fn live(socket: &TcpStream, among: &Arc<Couriers>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             socket: socket.try_clone()?,
             parcels: Default::default(),
@@ -106,16 +119,13 @@ impl Courier {
         });
         let own = Arc::clone(&shared);
         let thread = thread::Builder::new().name("comity-courier".into()).spawn(move || own.work())?;
-        Ok(Self { shared, thread: Some(thread), process: std::process::id(), handed: 0, known: 0 })
+        let (among, process) = (Arc::clone(among), std::process::id());
+        Ok(Self { shared, thread: Some(thread), among, process, handed: 0, known: 0 })
     }
 
-    /// Whether a parcel would be sent at once. Waking it takes as long as sending some.
-    pub(super) fn is_awake(&self) -> bool {
-        !self.shared.asleep.load(SeqCst)
-    }
-
+    /// Wake it, if it sleeps: that takes as long as filling a parcel.
     pub(super) fn rouse(&self) {
-        if !self.is_awake() {
+        if self.shared.asleep.load(SeqCst) {
             self.shared.wake.ring();
         }
     }
@@ -175,7 +185,7 @@ impl Drop for Courier {
             // It makes no call that waits but for its bell.
             let _ = thread.join();
         }
-        LIVE.fetch_sub(1, SeqCst);
+        self.among.give_back();
     }
 }
 
@@ -247,5 +257,82 @@ impl Shared {
             }
             self.sleep(Some(&self.socket));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::tcp::tests::streams;
+    use std::io::Read;
+
+    fn one(couriers: &Arc<Couriers>) -> (Option<Courier>, TcpStream) {
+        let (a, mut b) = streams(1);
+        a[0].set_nonblocking(true).unwrap();
+        (Courier::start(&a[0], couriers).unwrap(), b.remove(0))
+    }
+
+    #[test]
+    fn there_are_no_more_than_allowed() {
+        let couriers = Couriers::new(1);
+        let (first, _far) = one(&couriers);
+        assert!(first.is_some() && one(&couriers).0.is_none());
+        drop(first);
+        assert!(one(&couriers).0.is_some());
+    }
+
+    #[test]
+    fn parcels_come_in_order_also_after_sleep() {
+        let (mut courier, mut far) = one(&Couriers::new(1));
+        let courier = courier.as_mut().unwrap();
+        for round in 0..20u8 {
+            for part in 0..PARCELS as u8 {
+                let fill = |place: &mut [u8]| {
+                    place[..100_000].fill(round * 10 + part);
+                    Ok(100_000)
+                };
+                courier.hand(fill).unwrap();
+            }
+            let mut came = vec![0; PARCELS * 100_000];
+            far.read_exact(&mut came).unwrap();
+            let right = |(part, piece): (usize, &[u8])| piece.iter().all(|&b| b == round * 10 + part as u8);
+            assert!(came.chunks(100_000).enumerate().all(right), "round {round}");
+            let mut went = 0;
+            while went < PARCELS as u64 {
+                went += courier.went().unwrap();
+            }
+            thread::sleep(LOOK * u32::from(round % 3) * 2);
+        }
+    }
+
+    #[test]
+    fn one_that_cannot_send_ends_at_once_and_one_without_a_peer_says_so() {
+        let couriers = Couriers::new(2);
+        let fill = |courier: &mut Courier| courier.hand(|place| Ok(place.len()));
+        let (mut stuck, _far) = one(&couriers);
+        for _ in 0..PARCELS {
+            fill(stuck.as_mut().unwrap()).unwrap();
+        }
+        thread::sleep(Duration::from_millis(20));
+        let begun = Instant::now();
+        drop(stuck);
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+
+        let (mut lost, far) = one(&couriers);
+        let lost = lost.as_mut().unwrap();
+        drop(far);
+        let (begun, mut under_way) = (Instant::now(), 0);
+        let e = loop {
+            match lost.went() {
+                Ok(n) => under_way -= n,
+                Err(e) => break e,
+            }
+            if under_way < PARCELS as u64 {
+                fill(lost).unwrap();
+                under_way += 1;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20));
+        };
+        assert!(e.0.contains("its connection"), "{e:?}");
     }
 }

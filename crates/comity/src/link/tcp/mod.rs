@@ -19,27 +19,29 @@ mod tests;
 
 use super::{Interest, Link, LinkError, LinkKind};
 use crate::seal::Seals;
+pub(crate) use courier::Couriers;
 use recv::Receiver;
 use send::Sender;
 use std::{
     io,
     net::{Shutdown, SocketAddr, TcpStream},
     os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
 };
 
 /// Bytes to move in one call: a frame. More would starve the other direction.
 const CHUNK: usize = frame::FRAME;
 
 /// What a user may choose about the connections.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct TcpOptions {
     /// The congestion control of the connections, as the system names it. By default the system's,
     /// but reno within a host, and in place of bbr where the round trip is short.
     pub(crate) congestion: Option<String>,
     /// Which connections carry what leaves; at the other end the other ones do.
     pub(crate) ways: Ways,
-    /// Threads that this process may have for sending on connections that carry one direction.
-    pub(crate) couriers: usize,
+    /// Threads that links may have for sending, each on a connection that carries one direction.
+    pub(crate) couriers: Option<Arc<Couriers>>,
 }
 
 /// Which connections of a link carry one direction.
@@ -94,19 +96,20 @@ pub(crate) struct TcpLink {
 }
 
 impl TcpLink {
-    /// As [`sealed`](Self::sealed), in the clear.
+    /// As [`with_options`](Self::with_options), in the clear.
     #[cfg(test)]
     pub(crate) fn new(streams: Vec<TcpStream>) -> io::Result<Self> {
         Self::sealed(streams, Vec::new())
     }
 
-    /// A link over connected, authenticated streams, listed in the same order on both ends, and what seals each of them; in the
-    /// clear if nothing does.
+    /// As [`with_options`](Self::with_options), with none.
+    #[cfg(test)]
     pub(crate) fn sealed(streams: Vec<TcpStream>, seals: Vec<Seals>) -> io::Result<Self> {
         Self::with_options(streams, seals, &TcpOptions::default())
     }
 
-    /// A link with the user's choices.
+    /// A link over connected, authenticated streams, listed in the same order on both ends, and what seals each of them; in the
+    /// clear if nothing does.
     pub(crate) fn with_options(
         streams: Vec<TcpStream>,
         seals: Vec<Seals>,
@@ -133,7 +136,7 @@ impl TcpLink {
         let (send, recv) = seals.into_iter().map(|s| (s.send, s.recv)).unzip();
         let (n, ways) = (sockets.len(), options.ways);
         let receiver = Receiver::new(n, ways.back(), recv);
-        let sender = Sender::new(n, ways, send, options.couriers);
+        let sender = Sender::new(n, ways, send, options.couriers.clone());
         Self { sockets, sender, receiver, error: None, ends, at: 0 }
     }
 

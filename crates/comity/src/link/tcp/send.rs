@@ -3,7 +3,7 @@
 
 use super::{
     CHUNK, Ways,
-    courier::{Courier, PARCELS, PIECE},
+    courier::{Courier, Couriers, PARCELS, PIECE},
     frame::{
         self, FRAME, HEADER, SEALED_BATCH, SEALED_FRAME, SEALED_HEADER, SEALED_MOST, SEALED_SMALL, SMALL,
         header,
@@ -11,14 +11,16 @@ use super::{
     socket::send,
 };
 use crate::{link::LinkError, seal::Seal};
-use std::{collections::VecDeque, io::IoSlice, net::TcpStream};
+use std::{collections::VecDeque, io::IoSlice, net::TcpStream, sync::Arc};
 
 /// A courier is for messages this long while there is something to receive, too,
 const LONG: usize = 128 << 10;
 /// and else for those,
 const LONGER: usize = 4 << 20;
-/// if as much of them is offered at once.
-const CARRIED: usize = 32 << 10;
+/// if as much of them is offered at once,
+const CARRIED: usize = 64 << 10;
+/// so many parcels between two looks at what has come.
+const PIECES: usize = 2;
 
 /// A frame that has a header but is not yet wholly with the system.
 #[derive(Debug)]
@@ -63,7 +65,7 @@ pub(super) struct Sender {
     gone: usize,
     /// Sends large transfers, where there may be so many and one connection carries all that leaves.
     pub(super) courier: Option<Courier>,
-    couriers: usize,
+    couriers: Option<Arc<Couriers>>,
     /// Bytes of each parcel that it has.
     parcels: VecDeque<usize>,
     /// The message that leaves is one for it.
@@ -71,8 +73,13 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// Over so many connections, of which `ways` are used, with at most so many couriers in the process.
-    pub(super) fn new(connections: usize, ways: Ways, seals: Vec<Seal>, couriers: usize) -> Self {
+    /// Over so many connections, of which `ways` are used.
+    pub(super) fn new(
+        connections: usize,
+        ways: Ways,
+        seals: Vec<Seal>,
+        couriers: Option<Arc<Couriers>>,
+    ) -> Self {
         let is_alone = ways.count(connections) == 1;
         let room = match is_alone {
             _ if seals.is_empty() => 0,
@@ -81,7 +88,7 @@ impl Sender {
             false => SEALED_HEADER + SEALED_MOST,
         };
         // What also carries the other direction is better left to one thread.
-        let couriers = if is_alone && ways != Ways::All { couriers } else { 0 };
+        let couriers = couriers.filter(|_| is_alone && ways != Ways::All);
         Self { turn: ways.first(), ways, seals, sealed: vec![0; room].into(), couriers, ..Self::default() }
     }
 
@@ -196,21 +203,20 @@ impl Sender {
 
     /// See [`Link::announce`](crate::link::Link::announce).
     pub(super) fn announce(&mut self, sockets: &[TcpStream], len: usize, is_busy: bool) {
-        self.is_long = self.couriers > 0 && len >= if is_busy { LONG } else { LONGER };
+        self.is_long = self.couriers.is_some() && len >= if is_busy { LONG } else { LONGER };
         if !self.is_long {
             return;
         }
         if let Some(courier) = &self.courier {
             courier.rouse();
-        } else if let Some(socket) = sockets.get(self.turn) {
-            match Courier::start(socket, self.couriers) {
-                Ok(Some(courier)) => self.courier = Some(courier),
-                // Other links keep theirs as long as they live.
-                Ok(None) => self.couriers = 0,
-                Err(e) => {
-                    tracing::debug!(%e, "no thread to send with, so the rank's own sends");
-                    self.couriers = 0;
-                }
+        } else if let Some((socket, couriers)) = sockets.get(self.turn).zip(self.couriers.as_ref()) {
+            self.courier = Courier::start(socket, couriers).unwrap_or_else(|e| {
+                tracing::debug!(%e, "no thread to send with");
+                None
+            });
+            if self.courier.is_none() {
+                // Others keep theirs as long as their links live.
+                (self.couriers, self.is_long) = (None, false);
             }
         }
     }
@@ -221,12 +227,7 @@ impl Sender {
             return true;
         }
         // What was begun without it ends without it.
-        self.is_long
-            && total >= CARRIED
-            && self.open.is_none()
-            && self.leaving.is_empty()
-            && self.gone == 0
-            && self.courier.as_ref().is_some_and(Courier::is_awake)
+        self.is_long && total >= CARRIED && self.open.is_none() && self.leaving.is_empty() && self.gone == 0
     }
 
     /// As [`put`](Self::put), by the courier. Parcels hold frames beyond what was accepted, of bytes that are offered again.
@@ -239,8 +240,10 @@ impl Sender {
         let accepted = self.gone.min(total);
         self.gone -= accepted;
         let mut at = accepted + self.gone + self.parcels.iter().sum::<usize>();
-        // Between two parcels there is a look at what has come.
-        if at < total && self.parcels.len() < PARCELS {
+        for _ in 0..PIECES {
+            if at >= total || self.parcels.len() == PARCELS {
+                break;
+            }
             let (number, seal, from) = (&mut self.number, self.seals.get(self.turn), at);
             courier.hand(|place| {
                 let mut end = 0;

@@ -53,7 +53,7 @@ fn apart(connections: usize, sealed: bool) -> (Box<dyn Link>, Box<dyn Link>) {
     let seals = (1..=connections).filter(|_| sealed).map(|i| crate::seal::both_ends(i as u8));
     let (ours, theirs) = seals.map(|(a, b)| (*a, *b)).unzip();
     let end = |streams, seals, ways| {
-        let options = TcpOptions { ways, couriers: usize::MAX, ..TcpOptions::default() };
+        let options = TcpOptions { ways, couriers: Some(Couriers::new(1)), ..TcpOptions::default() };
         let mut link = TcpLink::with_options(streams, seals, &options).unwrap();
         link.announce(usize::MAX, true);
         Box::new(link) as Box<dyn Link>
