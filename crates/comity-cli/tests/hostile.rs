@@ -7,10 +7,12 @@
 mod crowd;
 #[path = "hostile/member.rs"]
 mod member;
+mod patience;
 
 use comity::{Config, Key, boot::Store};
 use crowd::{Crowd, Kind, Recorded};
 use member::{KEY, Member, acted};
+use patience::{patient, slowness};
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
@@ -111,14 +113,14 @@ fn attack(
             memory[i] = m.memory().saturating_sub(start[i].memory).max(memory[i]);
         }
         thread::sleep(Duration::from_millis(2));
-        assert!(begun.elapsed() < Duration::from_secs(120), "{what}: the crowd does not end");
+        assert!(begun.elapsed() < patient(Duration::from_secs(120)), "{what}: the crowd does not end");
     }
     let (took, late) = (begun.elapsed(), crowd.lateness());
     let lives = crowd.join();
     println!("{what}: {PHASE} connections in {took:.1?}, of which the machine was late for {late:.1?}");
     for (kind, (n, longest)) in &lives {
         println!("  {n:5} {kind:?}: closed after {longest:.2?} at most");
-        assert!(*longest < TIME_EACH + SLACK, "{what}: {kind:?} was kept for {longest:?}");
+        assert!(*longest < patient(TIME_EACH + SLACK), "{what}: {kind:?} was kept for {longest:?}");
     }
     for (i, m) in members.iter().enumerate() {
         let cpu = m.control_time().saturating_sub(start[i].cpu);
@@ -128,7 +130,9 @@ fn attack(
             files[i],
             memory[i] >> 10
         );
-        assert!(memory[i] <= HALF_OPEN * MEMORY_EACH, "{what}: {} grew by {} KiB", m.name, memory[i] >> 10);
+        // A sanitizer keeps what was freed.
+        let most = if slowness() > 1 { usize::MAX } else { HALF_OPEN * MEMORY_EACH };
+        assert!(memory[i] <= most, "{what}: {} grew by {} KiB", m.name, memory[i] >> 10);
     }
     took
 }

@@ -66,6 +66,13 @@ const ROWS: &[Row] = &[
         ..ROW
     },
     Row {
+        name: "TCP, a connection each way",
+        ranks: &[3],
+        vars: || Ok(vec![("COMITY_LINKS", "tcp".into()), ("COMITY_CONNECTIONS", "2".into())]),
+        says: "links tcp",
+        ..ROW
+    },
+    Row {
         name: "TCP, 3 connections",
         ranks: &[3],
         vars: || Ok(vec![("COMITY_LINKS", "tcp".into()), ("COMITY_CONNECTIONS", "3".into())]),

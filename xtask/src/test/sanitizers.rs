@@ -26,7 +26,17 @@ struct Sanitizer {
 }
 
 /// Programs of tests, each by itself.
-const MORE: &[&str] = &["comity mismatch", "comity-cli report", "comity-cli faults", "comity-cli launch"];
+const MORE: &[&str] = &[
+    "comity mismatch",
+    "comity-cli report",
+    "comity-cli faults",
+    "comity-cli launch",
+    "comity-cli hostile",
+    "comity-cli slow",
+    "comity-cli links",
+    "comity-cli check",
+    "comity-cli refusals",
+];
 const ALL: [Sanitizer; 2] = [
     Sanitizer {
         name: "address",

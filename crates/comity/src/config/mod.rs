@@ -332,7 +332,8 @@ impl Config {
         self
     }
 
-    /// TCP connections per pair of addresses; default 1, which fills a 10 Gbit/s link. More help on faster ones.
+    /// TCP connections per pair of addresses; default 1, which fills a 10 Gbit/s link. An even number is shared out by direction, for
+    /// faster links that are filled both ways; messages of some bytes are slower then.
     pub fn connections(mut self, n: usize) -> Self {
         self.connections = n;
         self
