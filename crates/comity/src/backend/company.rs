@@ -242,6 +242,9 @@ impl Company {
                 {
                     return self.blame(&f, call);
                 }
+                if self.watch.is_closing() {
+                    return Error::Closed;
+                }
                 self.tell(self.rank, format!("could not go on: {e}"));
                 e
             }

@@ -132,7 +132,7 @@ impl Post {
                 && let Err(e) = self.comm.check()
             {
                 drop(state);
-                let known = word(&self.watch).is_some();
+                let known = word(&self.watch).is_some() || self.watch.is_closing();
                 state = lock(&self.state);
                 if !known {
                     self.fail(format!("could not go on: {e}"));

@@ -1,7 +1,7 @@
 //! Fuzzes the receiving half.
 
 use super::{
-    TcpLink,
+    TcpLink, TcpOptions,
     frame::{self, HEADER, SEALED_HEADER},
 };
 use crate::{

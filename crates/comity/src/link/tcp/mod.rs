@@ -1,7 +1,7 @@
 //! A link over one or several TCP connections.
 //!
 //! The stream travels in [frames](frame), each with its number and a CRC32C; frame `k` on
-//! connection `k mod c`. Bytes go from the caller's memory to the system and from the system to
+//! connection `k mod c` of the `c` that carry its direction. Bytes go from the caller's memory to the system and from the system to
 //! the caller's memory; only what is lent to a reduction, and a few bytes read ahead, lie in a
 //! buffer of the link. A sealed link encrypts in a buffer of its own and decrypts where bytes arrived.
 

@@ -210,14 +210,11 @@ impl Sender {
         if let Some(courier) = &self.courier {
             courier.rouse();
         } else if let Some((socket, couriers)) = sockets.get(self.turn).zip(self.couriers.as_ref()) {
+            // Others keep theirs as long as their links live; the next message asks again.
             self.courier = Courier::start(socket, couriers).unwrap_or_else(|e| {
                 tracing::debug!(%e, "no thread to send with");
                 None
             });
-            if self.courier.is_none() {
-                // Others keep theirs as long as their links live.
-                (self.couriers, self.is_long) = (None, false);
-            }
         }
     }
 

@@ -6,6 +6,8 @@ use proptest::prelude::*;
 use std::{
     io::{Read, Write},
     net::TcpListener,
+    thread,
+    time::Duration,
 };
 
 pub(super) fn streams(n: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
@@ -49,6 +51,11 @@ mod sealed_three_connections {
 
 /// As [`pair`] or [`sealed_pair`], with connections for each direction, and a courier for those that may have one.
 fn apart(connections: usize, sealed: bool) -> (Box<dyn Link>, Box<dyn Link>) {
+    let (a, b) = both_apart(connections, sealed);
+    (Box::new(a), Box::new(b))
+}
+
+fn both_apart(connections: usize, sealed: bool) -> (TcpLink, TcpLink) {
     let (a, b) = streams(connections);
     let seals = (1..=connections).filter(|_| sealed).map(|i| crate::seal::both_ends(i as u8));
     let (ours, theirs) = seals.map(|(a, b)| (*a, *b)).unzip();
@@ -56,7 +63,7 @@ fn apart(connections: usize, sealed: bool) -> (Box<dyn Link>, Box<dyn Link>) {
         let options = TcpOptions { ways, couriers: Some(Couriers::new(1)), ..TcpOptions::default() };
         let mut link = TcpLink::with_options(streams, seals, &options).unwrap();
         link.announce(usize::MAX, true);
-        Box::new(link) as Box<dyn Link>
+        link
     };
     (end(a, ours, Ways::First), end(b, theirs, Ways::Second))
 }
@@ -75,6 +82,45 @@ mod sealed_two_apart {
 
 mod sealed_four_apart {
     super::conformance!(|| super::apart(4, true));
+}
+
+#[test]
+fn a_courier_that_is_stuck_holds_up_nobody() {
+    for sealed in [false, true] {
+        let (mut a, mut b) = both_apart(2, sealed);
+        let block = vec![7; 1 << 20];
+        let (mut put, mut refused) = (0, 0);
+        eventually("a full link", || {
+            let n = a.put(&[], &block).unwrap();
+            put += n;
+            refused = if n > 0 { 0 } else { refused + 1 };
+            thread::sleep(Duration::from_millis(u64::from(n == 0)));
+            (refused == 50).then_some(())
+        });
+        let courier = a.sender.courier.as_ref().unwrap();
+        assert!(
+            a.sender.is_carried() && courier.handed() > courier::PARCELS as u64,
+            "the courier was not used"
+        );
+        // It would never end if it waited for the peer.
+        drop(a);
+        let (mut got, mut place) = (0, block.clone());
+        let error = eventually("the end", || match b.take(&mut place) {
+            Ok(n) => {
+                got += n;
+                None
+            }
+            Err(e) => Some(e),
+        });
+        assert!(got >= put, "{got} of {put}: {error:?}");
+        assert_eq!(error.0, "closed its connection");
+    }
+}
+
+#[test]
+fn only_one_connection_for_a_direction_has_a_courier() {
+    let (a, b) = both_apart(4, false);
+    assert!(a.sender.courier.is_none() && b.sender.courier.is_none());
 }
 
 /// A link and the naked other end of its connection.

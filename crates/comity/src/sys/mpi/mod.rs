@@ -25,7 +25,7 @@ use combine::combine;
 use libloading::os::unix::Library;
 use std::{
     collections::HashMap,
-    ffi::{c_int, c_void},
+    ffi::{c_int, c_uint, c_void},
     fmt, ptr,
     sync::{
         Mutex, MutexGuard, OnceLock,
@@ -369,14 +369,26 @@ impl<H: Handle> Mpi<H> {
 }
 
 /// UCX, which carries MPICH's data, ends the process (`abort`) when the kernel cannot read the memory of a rank that has just
-/// died. It is told not to read others' memory, before it starts; a choice of the user's stands.
+/// died. It is told not to read others' memory, before it starts, where its version knows how; the user's own variable stands.
 fn keep_deaths_apart() {
     const TRANSPORTS: &str = "UCX_TLS";
-    if std::env::var_os(TRANSPORTS).is_none() {
-        // SAFETY: Rust and the C library each hold a lock over writing, the C library leaves old values where they are, and
-        // MPI_Init_thread, which comes next, may set variables in the same way (Open MPI's does).
+    if std::env::var_os(TRANSPORTS).is_none() && ucx_version().is_some_and(|version| version >= (1, 11)) {
+        // SAFETY: a thread that reads the environment at this very moment, and not through Rust, may see the array of variables
+        // move. That holds for MPI_Init_thread as well, which comes next and may set some (Open MPI's does).
         unsafe { std::env::set_var(TRANSPORTS, "^cma") };
     }
+}
+
+/// Of the UCX that came with the MPI library, if one did: major and minor.
+fn ucx_version() -> Option<(c_uint, c_uint)> {
+    type Ask = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
+    let this = Library::this();
+    // SAFETY: `ucp_get_version` has had this signature since UCX 1.0. Libraries of MPI's, and what they need, are global here.
+    let ask = unsafe { this.get::<Ask>(b"ucp_get_version\0") }.ok()?;
+    let (mut major, mut minor, mut release) = (0, 0, 0);
+    // SAFETY: it writes three numbers.
+    unsafe { ask(&mut major, &mut minor, &mut release) };
+    Some((major, minor))
 }
 
 fn library_version<H>(call: &Functions<H>) -> String {
