@@ -220,7 +220,7 @@ fn the_longest_frame_is_taken() {
     for by_peek in [true, false] {
         let (mut link, mut peer) = raw();
         let bytes = bytes.clone();
-        let writer = std::thread::spawn(move || peer.write_all(&bytes).map(|()| peer));
+        let writer = thread::spawn(move || peer.write_all(&bytes).map(|()| peer));
         let mut got = Vec::new();
         eventually("the frame", || {
             if by_peek {
@@ -277,7 +277,7 @@ fn a_cut_frame_is_a_closed_connection() {
 #[test]
 fn a_reset_is_told_from_a_close() {
     let (mut link, peer) = raw();
-    socket2::SockRef::from(&peer).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
     drop(peer);
     let error = eventually("an error", || link.peek(1).err());
     assert!(error.0.starts_with("reset its connection: "), "{error:?}");

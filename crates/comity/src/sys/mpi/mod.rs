@@ -25,7 +25,7 @@ use combine::combine;
 use libloading::os::unix::Library;
 use std::{
     collections::HashMap,
-    ffi::{c_int, c_uint, c_void},
+    ffi::{c_int, c_void},
     fmt, ptr,
     sync::{
         Mutex, MutexGuard, OnceLock,
@@ -182,7 +182,6 @@ impl<H: Handle> Mpi<H> {
             return Err(Error::Unavailable { backend: "mpi", reason });
         }
         if up == 0 {
-            keep_deaths_apart();
             let wanted = self.constants.multiple;
             // SAFETY: MPI takes null for the arguments of main; the last is an int to write.
             let code =
@@ -366,29 +365,6 @@ impl<H: Handle> Mpi<H> {
             message: format!("{what}: {}", words.trim()),
         })
     }
-}
-
-/// UCX, which carries MPICH's data, ends the process (`abort`) when the kernel cannot read the memory of a rank that has just
-/// died. It is told not to read others' memory, before it starts, where its version knows how; the user's own variable stands.
-fn keep_deaths_apart() {
-    const TRANSPORTS: &str = "UCX_TLS";
-    if std::env::var_os(TRANSPORTS).is_none() && ucx_version().is_some_and(|version| version >= (1, 11)) {
-        // SAFETY: a thread that reads the environment at this very moment, and not through Rust, may see the array of variables
-        // move. That holds for MPI_Init_thread as well, which comes next and may set some (Open MPI's does).
-        unsafe { std::env::set_var(TRANSPORTS, "^cma") };
-    }
-}
-
-/// Of the UCX that came with the MPI library, if one did: major and minor.
-fn ucx_version() -> Option<(c_uint, c_uint)> {
-    type Ask = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
-    let this = Library::this();
-    // SAFETY: `ucp_get_version` has had this signature since UCX 1.0. Libraries of MPI's, and what they need, are global here.
-    let ask = unsafe { this.get::<Ask>(b"ucp_get_version\0") }.ok()?;
-    let (mut major, mut minor, mut release) = (0, 0, 0);
-    // SAFETY: it writes three numbers.
-    unsafe { ask(&mut major, &mut minor, &mut release) };
-    Some((major, minor))
 }
 
 fn library_version<H>(call: &Functions<H>) -> String {
