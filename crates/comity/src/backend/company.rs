@@ -237,13 +237,13 @@ impl Company {
             }
             Stop::Own(e) => {
                 // A library that fails because a member is gone does not say so.
-                if matches!(e, Error::Library { .. })
-                    && let Some(f) = word(&self.watch)
-                {
-                    return self.blame(&f, call);
-                }
-                if self.watch.is_closing() {
-                    return Error::Closed;
+                if matches!(e, Error::Library { .. }) {
+                    if let Some(f) = word(&self.watch) {
+                        return self.blame(&f, call);
+                    }
+                    if self.watch.is_closing() {
+                        return Error::Closed;
+                    }
                 }
                 self.tell(self.rank, format!("could not go on: {e}"));
                 e

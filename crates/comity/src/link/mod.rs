@@ -102,6 +102,12 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// that can have help.
     fn announce(&mut self, _len: usize, _is_busy: bool) {}
 
+    /// Whether bytes may reach the peer that were offered and not accepted yet.
+    #[cfg(test)]
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+
     /// Bytes that lie ready, in place; empty when none are. A link that must read them from the
     /// system reads about `want`. All of them up to [`SMALL_WANT`]; see the module's contract.
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError>;

@@ -23,7 +23,7 @@ pub(super) fn expect(got: &[u8], from: usize) {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stream {
     pub(super) put: usize,
-    /// How far bytes were offered; those that were not accepted may come all the same.
+    /// How far bytes may come: as far as they were accepted, or offered where a link runs ahead.
     offered: usize,
     pub(super) got: usize,
 }
@@ -31,8 +31,8 @@ pub(super) struct Stream {
 impl Stream {
     pub(super) fn put(&mut self, link: &mut dyn Link, head: usize, body: usize) -> Result<usize, LinkError> {
         let (h, b) = (bytes(self.put, head), bytes(self.put + head, body));
-        self.offered = self.offered.max(self.put + head + body);
         let n = link.put(&h, &b)?;
+        self.offered = self.offered.max(self.put + if link.runs_ahead() { head + body } else { n });
         assert!(n <= head + body, "accepted {n} of {}", head + body);
         self.put += n;
         Ok(n)
@@ -56,7 +56,7 @@ impl Stream {
         let lent = link.peek(want)?;
         expect(lent, self.got);
         let n = lent.len();
-        assert!(self.got + n <= self.offered, "lent more than was offered");
+        assert!(self.got + n <= self.offered, "lent more than was put");
         let n = (n * share / 256).max(n.min(1));
         link.consume(n);
         self.got += n;
@@ -68,7 +68,7 @@ impl Stream {
         let n = link.take(&mut place)?;
         expect(&place[..n], self.got);
         self.got += n;
-        assert!(self.got <= self.offered, "took more than was offered");
+        assert!(self.got <= self.offered, "took more than was put");
         Ok(n)
     }
 

@@ -170,6 +170,11 @@ impl Link for TcpLink {
         self.sender.announce(&self.sockets, len, is_busy);
     }
 
+    #[cfg(test)]
+    fn runs_ahead(&self) -> bool {
+        self.sender.courier.is_some()
+    }
+
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
         if let Err(e) = self.receiver.gather(&self.sockets, want) {
             self.fail(e, self.receiver.turn);
