@@ -130,7 +130,7 @@ impl Endpoint {
             peers: facts.iter().enumerate().map(peer).collect(),
             hosts: here::number_hosts(facts.iter().map(|f| f.host_id)),
             cores: facts.iter().map(|f| usize::from(f.cores)).min().unwrap_or(1).max(1),
-            couriers: Couriers::new(couriers(config.rank, &facts)),
+            couriers: Couriers::new(Facts::couriers(&facts, config.rank)),
             facts,
             world,
             secret,
@@ -252,16 +252,6 @@ impl Endpoint {
         let who = self.peers.get(rank).map_or_else(|| format!("rank {rank}"), ToString::to_string);
         Error::Join(format!("{who} {words}"))
     }
-}
-
-/// Threads that may send for a rank, beside its own: one for every four cores of its share of the host. Such a thread looks for work as the
-/// rank's own does, and what the system does for both wants cores as well.
-fn couriers(rank: usize, facts: &[Facts]) -> usize {
-    const CORES: usize = 4;
-    facts.get(rank).map_or(0, |ours| {
-        let here = facts.iter().filter(|f| f.host_id == ours.host_id).count();
-        usize::from(ours.cores) / here.max(1) / CORES
-    })
 }
 
 impl World for Endpoint {

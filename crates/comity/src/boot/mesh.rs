@@ -237,7 +237,7 @@ impl<L> Opening<'_, L> {
                     }
                     if streams.iter().all(Option::is_some) {
                         let streams = parts.remove(&rank).into_iter().flatten().flatten().collect();
-                        let options = self.tcp_options(rank, false)?;
+                        let options = self.tcp_options(rank, false);
                         self.keep(rank, "TCP", (self.makers.tcp)(streams, &options))?;
                     }
                 }

@@ -30,7 +30,7 @@ pub(super) struct Facts {
     pub(super) sealed: bool,
     /// How long this rank lets another be silent, in milliseconds; 0: for ever.
     pub(super) silence: u32,
-    /// TCP connections per address.
+    /// TCP connections per address; 0: as the pair's threads for sending ask for.
     pub(super) connections: u16,
     /// The name of the socket for processes of the same host; empty without one.
     pub(super) unix: String,
@@ -84,6 +84,25 @@ pub(super) enum Note {
 }
 
 impl Facts {
+    /// Threads that may send for a rank of these, beside its own: one for every four cores of its share of the host. Such a thread
+    /// looks for work as the rank's own does, and what the system does for both wants cores as well.
+    pub(super) fn couriers(all: &[Self], rank: usize) -> usize {
+        const CORES: usize = 4;
+        all.get(rank).map_or(0, |ours| {
+            let here = all.iter().filter(|f| f.host_id == ours.host_id).count();
+            usize::from(ours.cores) / here.max(1) / CORES
+        })
+    }
+
+    /// How many TCP connections two ranks of these have per address; both find the same.
+    pub(super) fn connections(all: &[Self], pair: [usize; 2]) -> u16 {
+        let wish = pair.iter().filter_map(|r| all.get(*r)).map(|f| f.connections).max();
+        wish.filter(|n| *n > 0).unwrap_or_else(|| {
+            // A thread sends on a connection that carries nothing long the other way.
+            if pair.iter().any(|r| Self::couriers(all, *r) > 0) { 2 } else { 1 }
+        })
+    }
+
     fn put(&self, w: &mut Writer) {
         w.u64(self.host_id);
         w.text(&self.host);

@@ -54,10 +54,9 @@ impl Config {
         }
         self.detection.check()?;
         self.check_links()?;
-        if self.connections == 0 || self.connections > MAX_CONNECTIONS {
+        if let Some(n) = self.connections.filter(|n| !(1..=MAX_CONNECTIONS).contains(n)) {
             return bad(format!(
-                "connections (COMITY_CONNECTIONS) is {}; allowed is 1 to {MAX_CONNECTIONS}",
-                self.connections
+                "connections (COMITY_CONNECTIONS) is {n}; allowed is 1 to {MAX_CONNECTIONS}"
             ));
         }
         for (i, addr) in self.addrs.iter().enumerate() {

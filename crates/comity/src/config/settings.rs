@@ -91,7 +91,7 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
             .or_else(|why| wrong("COMITY_ADDRS", &text, &why))?;
     }
     if let Some(n) = vars.number("COMITY_CONNECTIONS", MAX_CONNECTIONS)? {
-        config.connections = n;
+        config.connections = Some(n);
     }
     config.host = vars.text("COMITY_HOST")?;
     config.log_dir = vars.text("COMITY_LOG_DIR")?.map(Into::into);

@@ -230,7 +230,7 @@ fn settings_hold_everywhere() {
     assert_eq!(c.links, Links { shm: false, tcp: true, rdma: false });
     let addrs: Vec<_> = c.addrs.iter().map(ToString::to_string).collect();
     assert_eq!(addrs, ["10.0.0.1:0", "10.0.0.2:7000", "[fe80::1%4]:7000", "[::1]:0", "[::2]:0"]);
-    assert_eq!((c.connections, c.host.as_deref(), c.job.as_str()), (4, Some("desk"), "my job"));
+    assert_eq!((c.connections, c.host.as_deref(), c.job.as_str()), (Some(4), Some("desk"), "my job"));
     assert_eq!((c.device, from(&[]).unwrap().device), (Some(3), None));
     assert_eq!(c.detection, Detection::After(Duration::from_millis(2500)));
     for (text, detection) in [

@@ -6,6 +6,7 @@ use crate::{
         dial::{Miss, Patience, Target, dial},
         hello::{Channel, Hello, Refusal},
         stream::{Sealing, Stream},
+        wire::Facts,
     },
     link::{
         tcp::{TcpOptions, Ways},
@@ -29,7 +30,7 @@ impl<L> Opening<'_, L> {
         let (ours_rdma, theirs_rdma) = (ours.rdma, theirs.rdma);
         let rdma = ours_rdma && theirs_rdma;
         let share = ours.shm && theirs.shm && ours.host_id == theirs.host_id && !theirs.unix.is_empty();
-        let (tcp, n) = (ours.tcp && theirs.tcp, ours.connections.max(theirs.connections));
+        let tcp = ours.tcp && theirs.tcp;
         let (addrs, unix) = (theirs.addrs.clone(), theirs.unix.clone());
         let mut why_not = vec![if share { String::new() } else { "its host is another".to_owned() }];
         if rdma && self.mesh.prefers_rdma && self.raise(rank, &addrs, &mut why_not)? {
@@ -68,9 +69,9 @@ impl<L> Opening<'_, L> {
                 ),
             ));
         }
-        let of = u16::try_from(addrs.len() * usize::from(n)).unwrap_or(u16::MAX);
+        let of = u16::try_from(addrs.len() * usize::from(self.connections(rank))).unwrap_or(u16::MAX);
         let mut streams = Vec::with_capacity(usize::from(of));
-        let options = self.tcp_options(rank, true)?;
+        let options = self.tcp_options(rank, true);
         // Where directions are kept apart each address serves both.
         let each = if options.ways == Ways::All { 1 } else { 2 };
         let turns = addrs.iter().flat_map(|a| std::iter::repeat_n(a, each)).cycle();
@@ -86,15 +87,19 @@ impl<L> Opening<'_, L> {
     }
 
     /// How the connections with a rank are used, which this side made or took.
-    pub(super) fn tcp_options(&self, rank: usize, made: bool) -> Result<TcpOptions, Trouble> {
-        let (ours, theirs) = self.facts(rank)?;
-        let ways = match (ours.connections.max(theirs.connections).is_multiple_of(2), made) {
+    pub(super) fn tcp_options(&self, rank: usize, made: bool) -> TcpOptions {
+        let ways = match (self.connections(rank).is_multiple_of(2), made) {
             (true, true) => Ways::First,
             (true, false) => Ways::Second,
             (false, _) => Ways::All,
         };
         let couriers = Some(Arc::clone(self.mesh.couriers));
-        Ok(TcpOptions { ways, couriers, ..TcpOptions::default() })
+        TcpOptions { ways, couriers, ..TcpOptions::default() }
+    }
+
+    /// How many connections the pair has per address.
+    fn connections(&self, rank: usize) -> u16 {
+        Facts::connections(self.mesh.facts, [self.mesh.me, self.world_rank(rank)])
     }
 
     /// Take the wires that the pair has already, if it has.

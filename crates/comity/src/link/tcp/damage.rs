@@ -79,7 +79,7 @@ impl Recording {
             while at < total {
                 let mut header = vec![0; header_len];
                 peer.read_exact(&mut header).unwrap();
-                let n = u32::from_le_bytes(header[..4].try_into().unwrap()) as usize;
+                let (n, _) = frame::length(u32::from_le_bytes(header[..4].try_into().unwrap()));
                 frames.push((wire.len(), before + at));
                 wire.extend(header);
                 let mut piece = vec![0; n];

@@ -3,7 +3,7 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 0..4 | length of the piece, 1 to [`MAX_FRAME`] |
+//! | 0..4 | length of the piece, 1 to [`MAX_FRAME`]; the highest bit says that the next frame travels [aside](Place::Aside) |
 //! | 4..12 | number of the frame in the stream, from 0 over all connections |
 //! | 12..16 | CRC32C of the twelve bytes before |
 //! | 16..20 | CRC32C of those twelve bytes and the piece |
@@ -46,6 +46,24 @@ pub(super) const SEALED_SMALL: usize = 16 << 10;
 const _: () = assert!(FRAME <= MAX_FRAME && SMALL < FRAME);
 const _: () = assert!(SEALED_FRAME <= SEALED_MOST && SEALED_SMALL < SEALED_FRAME);
 
+/// In a header's length: the next frame travels aside.
+const NEXT_ASIDE: u32 = 1 << 31;
+
+/// Where a frame travels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Place {
+    /// On the link's first connection, which carries both directions.
+    #[default]
+    Home,
+    /// On a connection for the long messages of its direction.
+    Aside,
+}
+
+/// The length that the first word of a header tells, and where the next frame travels.
+pub(super) fn length(word: u32) -> (usize, Place) {
+    ((word & !NEXT_ASIDE) as usize, if word & NEXT_ASIDE == 0 { Place::Home } else { Place::Aside })
+}
+
 /// A CRC32C in the making.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Checksum(Digest);
@@ -67,10 +85,10 @@ impl Checksum {
     }
 }
 
-/// The header of frame `number`, which carries `parts` one after the other.
-pub(super) fn header(number: u64, parts: [&[u8]; 2]) -> [u8; HEADER] {
+/// The header of frame `number`, which carries `parts` one after the other, and says where the `next` one travels.
+pub(super) fn header(number: u64, parts: [&[u8]; 2], next: Place) -> [u8; HEADER] {
     // FRAME bounds the length.
-    let (mut header, mut checksum) = start((parts[0].len() + parts[1].len()) as u32, number);
+    let (mut header, mut checksum) = start((parts[0].len() + parts[1].len()) as u32, number, next);
     for part in parts {
         if !part.is_empty() {
             checksum.update(part);
@@ -81,9 +99,10 @@ pub(super) fn header(number: u64, parts: [&[u8]; 2]) -> [u8; HEADER] {
 }
 
 /// All of a header but the checksum of the piece, and that in the making.
-pub(super) fn start(len: u32, number: u64) -> ([u8; HEADER], Checksum) {
+pub(super) fn start(len: u32, number: u64, next: Place) -> ([u8; HEADER], Checksum) {
     let mut covered = [0; COVERED];
-    covered[..4].copy_from_slice(&len.to_le_bytes());
+    let word = if next == Place::Aside { len | NEXT_ASIDE } else { len };
+    covered[..4].copy_from_slice(&word.to_le_bytes());
     covered[4..].copy_from_slice(&number.to_le_bytes());
     let checksum = Checksum::of_header(&covered);
     let mut header = [0; HEADER];
@@ -92,29 +111,30 @@ pub(super) fn start(len: u32, number: u64) -> ([u8; HEADER], Checksum) {
     (header, checksum)
 }
 
-/// Write frame `number`, whole, which carries `parts`, to the front of `place`, which has room for it; its length.
-pub(super) fn copy(place: &mut [u8], number: u64, parts: [&[u8]; 2]) -> usize {
+/// Write frame `number`, whole, which carries `parts`, to the front of `room`, which it fits; its length.
+pub(super) fn copy(room: &mut [u8], number: u64, parts: [&[u8]; 2], next: Place) -> usize {
     let mut at = 0;
-    for part in [&header(number, parts)[..], parts[0], parts[1]] {
-        place[at..at + part.len()].copy_from_slice(part);
+    for part in [&header(number, parts, next)[..], parts[0], parts[1]] {
+        room[at..at + part.len()].copy_from_slice(part);
         at += part.len();
     }
     at
 }
 
-/// Write the sealed frame `number`, whole, which carries `parts`, to the front of `place`; its length.
+/// Write the sealed frame `number`, whole, which carries `parts`, to the front of `room`; its length.
 pub(super) fn seal(
-    place: &mut [u8],
+    room: &mut [u8],
     number: u64,
     parts: [&[u8]; 2],
+    next: Place,
     seal: &Seal,
 ) -> Result<usize, LinkError> {
     let no_cipher = || LinkError("could not be sent to: no cipher".into());
     // SEALED_FRAME bounds the length.
     let len = parts[0].len() + parts[1].len();
-    let (header, _) = start(len as u32, number);
-    let (place, _) = place.split_at_mut_checked(SEALED_HEADER + len).ok_or_else(no_cipher)?;
-    let (front, data) = place.split_at_mut(SEALED_HEADER);
+    let (header, _) = start(len as u32, number, next);
+    let (room, _) = room.split_at_mut_checked(SEALED_HEADER + len).ok_or_else(no_cipher)?;
+    let (front, data) = room.split_at_mut(SEALED_HEADER);
     let tag = match parts {
         // The cipher reads it where the caller has it.
         [&[], text] | [text, &[]] => seal.seal(number, &header, text, data),
@@ -139,6 +159,8 @@ pub(super) struct Arriving {
     pub(super) given: usize,
     /// The whole piece is here, and right.
     pub(super) sound: bool,
+    /// Where the next one travels.
+    pub(super) next: Place,
     announced: u32,
     checksum: Checksum,
 }
@@ -147,6 +169,8 @@ pub(super) struct Arriving {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Closed {
     pub(super) len: usize,
+    /// Where the next one travels.
+    pub(super) next: Place,
     header: [u8; HEADER],
     tag: [u8; TAG],
 }
@@ -157,13 +181,13 @@ impl Closed {
         let (mut clear, mut tag) = ([0; HEADER], [0; TAG]);
         clear.copy_from_slice(&header[..HEADER]);
         tag.copy_from_slice(&header[HEADER..]);
-        let len = Arriving::parse(&clear, due)?.left;
+        let Arriving { left: len, next, .. } = Arriving::parse(&clear, due)?;
         if len > SEALED_MOST {
             return Err(LinkError(format!(
                 "sent a sealed frame that is {len} bytes long (at most {SEALED_MOST})"
             )));
         }
-        Ok(Self { len, header: clear, tag })
+        Ok(Self { len, next, header: clear, tag })
     }
 
     /// Decrypt its piece in place.
@@ -201,7 +225,7 @@ impl Arriving {
                 "sent a damaged frame header (checksum {announced:#010x}, its bytes give {computed:#010x})"
             )));
         }
-        let (len, number) = (word(0), u64::from(word(4)) | u64::from(word(8)) << 32);
+        let ((len, next), number) = (length(word(0)), u64::from(word(4)) | u64::from(word(8)) << 32);
         if number != due {
             return Err(LinkError(format!(
                 "sent a frame that is out of sequence (number {number}, {due} was due)"
@@ -210,10 +234,10 @@ impl Arriving {
         if len == 0 {
             return Err(LinkError("sent a frame that is empty".into()));
         }
-        if len as usize > MAX_FRAME {
+        if len > MAX_FRAME {
             return Err(LinkError(format!("sent a frame that is {len} bytes long (at most {MAX_FRAME})")));
         }
-        Ok(Self { left: len as usize, given: 0, sound: false, announced: word(16), checksum })
+        Ok(Self { left: len, given: 0, sound: false, next, announced: word(16), checksum })
     }
 
     /// Whether it may be lent before it is whole.
@@ -253,10 +277,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_survive_the_wire(number: u64, head: Vec<u8>, body in proptest::collection::vec(any::<u8>(), 1..999), cut in 0usize..999) {
-            let header = header(number, [&head, &body]);
+        fn headers_survive_the_wire(number: u64, head: Vec<u8>, body in proptest::collection::vec(any::<u8>(), 1..999), cut in 0usize..999, aside: bool) {
+            let next = if aside { Place::Aside } else { Place::Home };
+            let header = header(number, [&head, &body], next);
             let mut frame = Arriving::parse(&header, number).unwrap();
-            prop_assert_eq!(frame.left, head.len() + body.len());
+            prop_assert_eq!((frame.left, frame.next), (head.len() + body.len(), next));
             let bytes = [head, body].concat();
             let cut = cut.min(bytes.len());
             frame.add(&bytes[..cut]);
@@ -266,7 +291,7 @@ mod tests {
 
         #[test]
         fn a_flipped_bit_is_seen(number: u64, mut bytes in proptest::collection::vec(any::<u8>(), 1..999), at: prop::sample::Index, bit in 0u8..8) {
-            let mut frame = Arriving::parse(&header(number, [&bytes, &[]]), number).unwrap();
+            let mut frame = Arriving::parse(&header(number, [&bytes, &[]], Place::Home), number).unwrap();
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << bit;
             frame.add(&bytes);
@@ -276,7 +301,7 @@ mod tests {
         #[test]
         fn any_change_of_a_header_is_seen(number: u64, piece: Vec<u8>, change in 1u128.., at in 0usize..=4) {
             let piece = [&piece[..], b"x"].concat();
-            let mut bytes = header(number, [&piece, &[]]);
+            let mut bytes = header(number, [&piece, &[]], Place::Home);
             bytes.iter_mut().skip(at).zip(change.to_le_bytes()).for_each(|(b, c)| *b ^= c);
             if let Ok(mut frame) = Arriving::parse(&bytes, number) {
                 // Only the last field has changed.

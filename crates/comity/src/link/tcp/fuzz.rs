@@ -1,8 +1,8 @@
 //! Fuzzes the receiving half.
 
 use super::{
-    TcpLink, TcpOptions,
-    frame::{self, HEADER, SEALED_HEADER},
+    Route, TcpLink, TcpOptions, Ways,
+    frame::{self, HEADER, Place, SEALED_HEADER},
 };
 use crate::{
     fuzz::Dice,
@@ -24,12 +24,17 @@ pub fn frame(bytes: &[u8]) {
         (0..connections as u8).filter(|_| is_sealed).map(both_ends).map(|(a, b)| (*a, *b)).unzip();
     let (want, flip) = (dice.roll() + 1, dice.roll() as u8);
     let at = dice.roll() << 8 | dice.roll();
+    let places = dice.roll();
     let pieces: Vec<&[u8]> = dice.0.chunks(want * 7).collect();
     let mut streams = vec![Vec::new(); connections];
+    let ways = if connections == 2 { Ways::Second } else { Ways::All };
+    let (mut route, mut place) = (Route::new(connections, ways), Place::Home);
     // The bytes before the changed frame, and up to its end, if only its length was not what was changed.
     let (mut sent, mut right, mut most) = (0, usize::MAX, usize::MAX);
     for (k, piece) in pieces.iter().enumerate() {
-        let turn = k % connections;
+        let next = if places >> (k % 8) & 1 == 0 { Place::Home } else { Place::Aside };
+        let turn = route.take(place);
+        place = next;
         let stream = &mut streams[turn];
         if !is_true {
             stream.extend_from_slice(piece);
@@ -38,11 +43,11 @@ pub fn frame(bytes: &[u8]) {
         let begin = stream.len();
         let header = if let Some(seals) = theirs.get(turn) {
             stream.resize(begin + SEALED_HEADER + piece.len(), 0);
-            let sealed = frame::seal(&mut stream[begin..], k as u64, [piece, &[]], &seals.send);
+            let sealed = frame::seal(&mut stream[begin..], k as u64, [piece, &[]], next, &seals.send);
             assert_eq!(sealed, Ok(SEALED_HEADER + piece.len()));
             SEALED_HEADER
         } else {
-            stream.extend(frame::header(k as u64, [piece, &[]]));
+            stream.extend(frame::header(k as u64, [piece, &[]], next));
             stream.extend_from_slice(piece);
             HEADER
         };
@@ -58,7 +63,7 @@ pub fn frame(bytes: &[u8]) {
         }
         sent += piece.len();
     }
-    let Some(mut link) = link(&streams, ours) else { return };
+    let Some(mut link) = link(&streams, ours, ways.back()) else { return };
     let mut got = Vec::new();
     let mut buffer = vec![0; want];
     loop {
@@ -87,7 +92,7 @@ pub fn frame(bytes: &[u8]) {
 }
 
 /// A link that has these bytes in its connections, which then end.
-fn link(streams: &[Vec<u8>], seals: Vec<Seals>) -> Option<TcpLink> {
+fn link(streams: &[Vec<u8>], seals: Vec<Seals>, ways: Ways) -> Option<TcpLink> {
     let mut sockets = Vec::new();
     for bytes in streams {
         // A pair of local sockets costs less than a connection.
@@ -97,5 +102,5 @@ fn link(streams: &[Vec<u8>], seals: Vec<Seals>) -> Option<TcpLink> {
         peer.write_all(bytes).ok()?;
         sockets.push(TcpStream::from(OwnedFd::from(us)));
     }
-    Some(TcpLink::over(sockets, seals, &TcpOptions::default()))
+    Some(TcpLink::over(sockets, seals, &TcpOptions { ways, ..TcpOptions::default() }))
 }

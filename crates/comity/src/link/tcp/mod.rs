@@ -1,10 +1,18 @@
 //! A link over one or several TCP connections.
 //!
-//! The stream travels in [frames](frame), each with its number and a CRC32C; frame `k` on
-//! connection `k mod c` of the `c` that carry its direction. Bytes go from the caller's memory to the system and from the system to
-//! the caller's memory; only what is lent to a reduction, and a few bytes read ahead, lie in a
-//! buffer of the link. A sealed link encrypts in a buffer of its own and decrypts where bytes arrived.
+//! The stream travels in [frames](frame), each with its number, a CRC32C, and word of where the next one is to be found:
+//!
+//! ```text
+//!   connection 0:   head | short message | ... | head |                     both ways
+//!   aside:                                            | body, frame by frame, over the connections of this direction in turn
+//! ```
+//!
+//! Bytes go from the caller's memory to the system and from the system to the caller's memory; only what is lent to a reduction,
+//! and a few bytes read ahead, lie in a buffer of the link. A sealed link encrypts in a buffer of its own and decrypts where bytes
+//! arrived.
 
+#[cfg(test)]
+mod apart;
 mod courier;
 #[cfg(test)]
 mod damage;
@@ -20,6 +28,7 @@ mod tests;
 use super::{Interest, Link, LinkError, LinkKind};
 use crate::seal::Seals;
 pub(crate) use courier::Couriers;
+use frame::Place;
 use recv::Receiver;
 use send::Sender;
 use std::{
@@ -38,13 +47,13 @@ pub(crate) struct TcpOptions {
     /// The congestion control of the connections, as the system names it. By default the system's,
     /// but reno within a host, and in place of bbr where the round trip is short.
     pub(crate) congestion: Option<String>,
-    /// Which connections carry what leaves; at the other end the other ones do.
+    /// Which connections carry long messages that leave; at the other end the other ones do.
     pub(crate) ways: Ways,
-    /// Threads that links may have for sending, each on a connection that carries one direction.
+    /// Threads that links may have for sending, each on a connection that carries one direction's.
     pub(crate) couriers: Option<Arc<Couriers>>,
 }
 
-/// Which connections of a link carry one direction.
+/// Which connections of a link carry the long messages of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Ways {
     /// All of them, and the other direction too.
@@ -69,16 +78,40 @@ impl Ways {
     fn first(self) -> usize {
         usize::from(self == Self::Second)
     }
+}
 
-    /// The one after `turn`, of so many in all.
-    fn next(self, turn: usize, connections: usize) -> usize {
-        let next = turn + if self == Self::All { 1 } else { 2 };
-        if next < connections { next } else { self.first() }
+/// Over which connections the frames of one direction go.
+#[derive(Clone, Copy, Debug)]
+struct Route {
+    connections: usize,
+    ways: Ways,
+    /// The connection of the next frame aside.
+    aside: usize,
+}
+
+impl Route {
+    fn new(connections: usize, ways: Ways) -> Self {
+        Self { connections, ways, aside: ways.first() }
     }
 
-    /// How many there are, of so many in all.
-    fn count(self, connections: usize) -> usize {
-        if self == Self::All { connections } else { connections / 2 }
+    /// The connection of the next frame, if it goes to `place`.
+    fn connection(&self, place: Place) -> usize {
+        if place == Place::Home { 0 } else { self.aside }
+    }
+
+    /// As [`connection`](Self::connection), and it goes.
+    fn take(&mut self, place: Place) -> usize {
+        let taken = self.connection(place);
+        if place == Place::Aside {
+            let next = taken + if self.ways == Ways::All { 1 } else { 2 };
+            self.aside = if next < self.connections { next } else { self.ways.first() };
+        }
+        taken
+    }
+
+    /// Whether one connection carries all long messages of this direction, and none of the other.
+    fn is_narrow(&self) -> bool {
+        self.ways != Ways::All && self.connections == 2
     }
 }
 
@@ -135,8 +168,8 @@ impl TcpLink {
         let ends = sockets.iter().map(|s| s.local_addr().ok().zip(s.peer_addr().ok())).collect();
         let (send, recv) = seals.into_iter().map(|s| (s.send, s.recv)).unzip();
         let (n, ways) = (sockets.len(), options.ways);
-        let receiver = Receiver::new(n, ways.back(), recv);
-        let sender = Sender::new(n, ways, send, options.couriers.clone());
+        let receiver = Receiver::new(Route::new(n, ways.back()), recv);
+        let sender = Sender::new(Route::new(n, ways), send, options.couriers.clone());
         Self { sockets, sender, receiver, error: None, ends, at: 0 }
     }
 

@@ -5,8 +5,10 @@
 //! [`Receiver::unproven`] says how many of them are out before the checksum could be compared.
 
 use super::{
-    CHUNK, Ways,
-    frame::{Arriving, Closed, HEADER, SEALED_BATCH, SEALED_FRAME, SEALED_HEADER, SEALED_MOST, SMALL},
+    CHUNK, Route,
+    frame::{
+        self, Arriving, Closed, HEADER, Place, SEALED_BATCH, SEALED_FRAME, SEALED_HEADER, SEALED_MOST, SMALL,
+    },
     socket::receive,
 };
 use crate::{
@@ -91,9 +93,10 @@ pub(super) struct Receiver {
     number: u64,
     /// The connection that it travels on.
     pub(super) turn: usize,
-    /// The connections that carry what comes.
-    ways: Ways,
+    route: Route,
     frame: Option<Frame>,
+    /// Where the frame after the arriving one travels.
+    next: Place,
     /// One per connection; none where frames travel in the clear.
     seals: Vec<Seal>,
     /// Bytes at the front of the turn's inbox that belong to the frame and went into its checksum;
@@ -112,14 +115,14 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// Over so many connections, of which `ways` are used.
-    pub(super) fn new(connections: usize, ways: Ways, seals: Vec<Seal>) -> Self {
+    pub(super) fn new(route: Route, seals: Vec<Seal>) -> Self {
         Self {
-            inboxes: (0..connections).map(|_| Inbox::new()).collect(),
+            inboxes: (0..route.connections).map(|_| Inbox::new()).collect(),
             number: 0,
-            turn: ways.first(),
-            ways,
+            turn: route.connection(Place::Home),
+            route,
             frame: None,
+            next: Place::Home,
             seals,
             checked: 0,
             joint: [0; SMALL_WANT],
@@ -168,7 +171,7 @@ impl Receiver {
             None if !self.seals.is_empty() => {
                 // Not checked yet: a guess, which a look at the frame confirms.
                 let Some((len, _)) = unread.split_first_chunk() else { return false };
-                unread.len() - SEALED_HEADER.min(unread.len()) >= u32::from_le_bytes(*len) as usize
+                unread.len() - SEALED_HEADER.min(unread.len()) >= frame::length(u32::from_le_bytes(*len)).0
             }
             _ => false,
         }
@@ -323,6 +326,7 @@ impl Receiver {
                 Err(e) => return Err(self.spoilt(e)),
             };
             self.inboxes[self.turn].pass(HEADER);
+            self.next = frame.next;
             self.frame = Some(Frame::Clear(frame));
         }
         let Some(Frame::Clear(frame)) = &mut self.frame else { return Ok(0) };
@@ -382,6 +386,7 @@ impl Receiver {
                 let Some((header, _)) = unread.split_first_chunk::<SEALED_HEADER>() else { return Ok(None) };
                 let frame = Closed::parse(header, self.number).map_err(|e| self.spoilt(e))?;
                 self.inboxes[self.turn].pass(SEALED_HEADER);
+                self.next = frame.next;
                 self.frame = Some(Frame::Closed(frame));
                 frame
             }
@@ -410,7 +415,7 @@ impl Receiver {
         if *left == 0 {
             self.frame = None;
             self.number += 1;
-            self.turn = self.ways.next(self.turn, self.inboxes.len());
+            self.turn = self.route.take(self.next);
         }
     }
 

@@ -2,22 +2,21 @@
 //! buffer in which they are encrypted.
 
 use super::{
-    CHUNK, Ways,
+    CHUNK, Route,
     courier::{Courier, Couriers, PARCELS, PIECE},
     frame::{
-        self, FRAME, HEADER, SEALED_BATCH, SEALED_FRAME, SEALED_HEADER, SEALED_MOST, SEALED_SMALL, SMALL,
-        header,
+        self, FRAME, HEADER, Place, SEALED_BATCH, SEALED_FRAME, SEALED_HEADER, SEALED_SMALL, SMALL, header,
     },
     socket::send,
 };
 use crate::{link::LinkError, seal::Seal};
 use std::{collections::VecDeque, io::IoSlice, net::TcpStream, sync::Arc};
 
-/// A courier is for messages this long while there is something to receive, too,
+/// Messages this long go aside,
 const LONG: usize = 128 << 10;
-/// and else for those,
+/// by courier while there is something to receive too, and else those:
 const LONGER: usize = 4 << 20;
-/// if as much of them is offered at once,
+/// if as much of them is offered at once;
 const CARRIED: usize = 64 << 10;
 /// so many parcels between two looks at what has come.
 const PIECES: usize = 2;
@@ -39,15 +38,29 @@ impl Open {
     }
 }
 
-/// Where the outgoing stream stands.
-#[derive(Debug, Default)]
-pub(super) struct Sender {
-    /// The number of the open frame, or else of the next; sealed frames have theirs already.
+/// A frame to be made: of so many bytes, for this connection.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
     number: u64,
-    /// The connection that it travels on.
+    len: usize,
+    turn: usize,
+    next: Place,
+    /// It carries nothing but the head of a message.
+    is_head: bool,
+}
+
+/// Where the outgoing stream stands.
+#[derive(Debug)]
+pub(super) struct Sender {
+    /// The number of the next frame to be made.
+    number: u64,
+    /// Where that is looked for.
+    place: Place,
+    /// Bytes of a long message's body for which no frame has been made.
+    long: usize,
+    /// The connection of the frames that leave.
     pub(super) turn: usize,
-    /// The connections that carry what leaves.
-    ways: Ways,
+    route: Route,
     open: Option<Open>,
     /// The frame that leaves together with the open one.
     next: Option<Open>,
@@ -73,23 +86,29 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// Over so many connections, of which `ways` are used.
-    pub(super) fn new(
-        connections: usize,
-        ways: Ways,
-        seals: Vec<Seal>,
-        couriers: Option<Arc<Couriers>>,
-    ) -> Self {
-        let is_alone = ways.count(connections) == 1;
-        let room = match is_alone {
-            _ if seals.is_empty() => 0,
-            // And a head's frame.
-            true => SEALED_HEADER + SMALL + SEALED_BATCH,
-            false => SEALED_HEADER + SEALED_MOST,
-        };
-        // What also carries the other direction is better left to one thread.
-        let couriers = couriers.filter(|_| is_alone && ways != Ways::All);
-        Self { turn: ways.first(), ways, seals, sealed: vec![0; room].into(), couriers, ..Self::default() }
+    pub(super) fn new(route: Route, seals: Vec<Seal>, couriers: Option<Arc<Couriers>>) -> Self {
+        // And a head's frame.
+        let room = if seals.is_empty() { 0 } else { SEALED_HEADER + SMALL + SEALED_BATCH };
+        Self {
+            number: 0,
+            place: Place::Home,
+            long: 0,
+            turn: route.connection(Place::Home),
+            open: None,
+            next: None,
+            seals,
+            sealed: vec![0; room].into(),
+            sealed_end: 0,
+            sent: 0,
+            leaving: VecDeque::new(),
+            gone: 0,
+            courier: None,
+            // What also carries the other direction is better left to one thread.
+            couriers: couriers.filter(|_| route.is_narrow()),
+            parcels: VecDeque::new(),
+            is_long: false,
+            route,
+        }
     }
 
     /// Whether a courier has parcels.
@@ -104,37 +123,77 @@ impl Sender {
         head: &[u8],
         body: &[u8],
     ) -> Result<usize, LinkError> {
-        if self.courier.is_some() && self.is_for_courier(head.len() + body.len()) {
+        let total = head.len() + body.len();
+        if self.courier.is_none() || !self.is_for_courier(total) {
+            return self.put_own(sockets, head, body);
+        }
+        if self.is_carried() || self.route.connection(self.place) == self.route.connection(Place::Aside) {
             return self.put_carried(head, body);
         }
-        if !self.seals.is_empty() {
-            return self.put_sealed(sockets, head, body);
+        // The head goes where there is no courier.
+        let n = self.put_own(sockets, head, &[])?;
+        Ok(n + if n == head.len() { self.put_carried(&[], body)? } else { 0 })
+    }
+
+    /// As [`put`](Self::put), without a courier.
+    fn put_own(&mut self, sockets: &[TcpStream], head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+        if self.seals.is_empty() {
+            self.put_clear(sockets, head, body)
+        } else {
+            self.put_sealed(sockets, head, body)
         }
+    }
+
+    /// The next frame, of `total` bytes that are at hand, `head` of them a head. A large message's head has one of its own: what
+    /// decides where the rest belongs is not believed before it has been checked, and the cipher finds the rest in one piece.
+    fn cut(&self, head: usize, total: usize, most: usize, small: usize) -> Cut {
+        let is_begin = self.place == Place::Home;
+        let is_head = (1..=SMALL).contains(&head) && is_begin && (self.long > 0 || total > small);
+        let all = if self.long > 0 { self.long.min(total) } else { total };
+        let len = if is_head { head } else { most.min(all) };
+        let long = if is_head { self.long } else { self.long.saturating_sub(len) };
+        Cut {
+            number: self.number,
+            len,
+            turn: self.route.connection(self.place),
+            next: if long > 0 { Place::Aside } else { Place::Home },
+            is_head,
+        }
+    }
+
+    /// `cut` is made.
+    fn pass(&mut self, cut: &Cut) {
+        self.number += 1;
+        self.turn = self.route.take(self.place);
+        self.place = cut.next;
+        if !cut.is_head {
+            self.long = self.long.saturating_sub(cut.len);
+        }
+    }
+
+    fn put_clear(&mut self, sockets: &[TcpStream], head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
         let total = head.len() + body.len();
         let mut accepted = 0;
         while accepted < total && accepted < CHUNK {
-            let Some(socket) = sockets.get(self.turn) else { break };
-            let number = self.number;
-            // The whole frame is at hand when it opens, so its checksum can travel in front.
-            let frame = |number, from: usize, left| Open {
-                header: header(number, window(head, body, from, left)),
-                header_sent: 0,
-                left,
-            };
-            let open = self.open.get_or_insert_with(|| {
-                // A large message's head goes in a frame of its own, which is small: what decides where the rest belongs is
-                // not believed before it has been checked.
-                let alone = head.len().saturating_sub(accepted);
-                if alone == 0 || alone > SMALL || total - accepted <= SMALL {
-                    return frame(number, accepted, FRAME.min(total - accepted));
-                }
-                if self.ways.count(sockets.len()) == 1 {
+            if self.open.is_none() {
+                // The whole frame is at hand when it opens, so its checksum can travel in front.
+                let open = |cut: Cut, from| Open {
+                    header: header(cut.number, window(head, body, from, cut.len), cut.next),
+                    header_sent: 0,
+                    left: cut.len,
+                };
+                let cut = self.cut(head.len().saturating_sub(accepted), total - accepted, FRAME, SMALL);
+                self.pass(&cut);
+                self.open = Some(open(cut, accepted));
+                let behind = accepted + cut.len;
+                if cut.is_head && behind < total && self.route.connection(self.place) == self.turn {
                     // It leaves in one go with the frame behind it.
-                    let behind = accepted + alone;
-                    self.next = Some(frame(number + 1, behind, FRAME.min(total - behind)));
+                    let second = self.cut(0, total - behind, FRAME, SMALL);
+                    self.pass(&second);
+                    self.next = Some(open(second, behind));
                 }
-                frame(number, accepted, alone)
-            });
+            }
+            let Some((open, socket)) = self.open.as_ref().zip(sockets.get(self.turn)) else { break };
             let [h, b] = window(head, body, accepted, open.left);
             let start = &open.header[open.header_sent..];
             let (start2, [h2, b2]) = match &self.next {
@@ -157,8 +216,6 @@ impl Sender {
                     break;
                 }
                 self.open = self.next.take();
-                self.number += 1;
-                self.turn = self.ways.next(self.turn, sockets.len());
             }
             if sent < asked {
                 break;
@@ -167,7 +224,7 @@ impl Sender {
         Ok(accepted)
     }
 
-    /// As [`put`](Self::put). The peer can open a frame only whole, so none of it is accepted before all of it is with the
+    /// As [`put_clear`](Self::put_clear). The peer can open a frame only whole, so none of it is accepted before all of it is with the
     /// system; until then the same bytes are offered again, perhaps fewer at a time than the frame has.
     fn put_sealed(&mut self, sockets: &[TcpStream], head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
         let total = head.len() + body.len();
@@ -183,7 +240,7 @@ impl Sender {
                 break;
             }
             if self.leaving.is_empty() {
-                self.seal_next(self.ways.count(sockets.len()), head, body, accepted)?;
+                self.seal_next(head, body, accepted)?;
             }
             let Some(socket) = sockets.get(self.turn) else { break };
             self.sent += send(socket, &[IoSlice::new(&self.sealed[self.sent..self.sealed_end])])?;
@@ -194,22 +251,22 @@ impl Sender {
                 self.leaving.pop_front();
                 self.gone += text;
             }
-            if !is_full {
-                self.turn = self.ways.next(self.turn, sockets.len());
-            }
         }
         Ok(accepted)
     }
 
     /// See [`Link::announce`](crate::link::Link::announce).
     pub(super) fn announce(&mut self, sockets: &[TcpStream], len: usize, is_busy: bool) {
+        self.long = if self.route.connections > 1 && len >= LONG { len } else { 0 };
         self.is_long = self.couriers.is_some() && len >= if is_busy { LONG } else { LONGER };
         if !self.is_long {
             return;
         }
         if let Some(courier) = &self.courier {
             courier.rouse();
-        } else if let Some((socket, couriers)) = sockets.get(self.turn).zip(self.couriers.as_ref()) {
+        } else if let Some((socket, couriers)) =
+            sockets.get(self.route.connection(Place::Aside)).zip(self.couriers.as_ref())
+        {
             // Others keep theirs as long as their links live; the next message asks again.
             self.courier = Courier::start(socket, couriers).unwrap_or_else(|e| {
                 tracing::debug!(%e, "no thread to send with");
@@ -238,60 +295,59 @@ impl Sender {
         self.gone -= accepted;
         let mut at = accepted + self.gone + self.parcels.iter().sum::<usize>();
         for _ in 0..PIECES {
-            if at >= total || self.parcels.len() == PARCELS {
+            let is_here = self.route.connection(self.place) == self.route.connection(Place::Aside);
+            if at >= total || self.parcels.len() == PARCELS || !is_here {
                 break;
             }
-            let (number, seal, from) = (&mut self.number, self.seals.get(self.turn), at);
-            courier.hand(|place| {
-                let mut end = 0;
-                while at < total {
-                    let alone = head.len().saturating_sub(at);
-                    let is_apart = (1..=SMALL).contains(&alone) && total - at > SMALL;
-                    let parts = window(head, body, at, if is_apart { alone } else { PIECE });
-                    end += match seal {
-                        Some(seal) => frame::seal(&mut place[end..], *number, parts, seal)?,
-                        None => frame::copy(&mut place[end..], *number, parts),
-                    };
-                    at += parts[0].len() + parts[1].len();
-                    *number += 1;
-                    if !is_apart {
+            let mut cuts = [None; 2];
+            let mut len = 0;
+            for place in &mut cuts {
+                let behind = at + len;
+                if behind < total {
+                    let cut = self.cut(head.len().saturating_sub(behind), total - behind, PIECE, SMALL);
+                    self.pass(&cut);
+                    *place = Some((cut, window(head, body, behind, cut.len)));
+                    len += cut.len;
+                    if !cut.is_head {
                         break;
                     }
                 }
+            }
+            let (seal, Some(courier)) = (self.seals.get(self.turn), &mut self.courier) else { break };
+            courier.hand(|room| {
+                let mut end = 0;
+                for (cut, parts) in cuts.into_iter().flatten() {
+                    end += match seal {
+                        Some(seal) => frame::seal(&mut room[end..], cut.number, parts, cut.next, seal)?,
+                        None => frame::copy(&mut room[end..], cut.number, parts, cut.next),
+                    };
+                }
                 Ok(end)
             })?;
-            self.parcels.push_back(at - from);
+            at += len;
+            self.parcels.push_back(len);
         }
         Ok(accepted)
     }
 
-    /// Fill the buffer with the frames that begin `accepted` bytes into `head` and `body`; one, if the next travels on another connection.
-    /// A large message's head has one of its own, so that the cipher finds the rest in one piece where the caller has it.
-    fn seal_next(
-        &mut self,
-        connections: usize,
-        head: &[u8],
-        body: &[u8],
-        accepted: usize,
-    ) -> Result<(), LinkError> {
-        let Some(seal) = self.seals.get(self.turn) else { return Ok(()) };
+    /// Fill the buffer with the frames that begin `accepted` bytes into `head` and `body` and travel on one connection.
+    fn seal_next(&mut self, head: &[u8], body: &[u8], accepted: usize) -> Result<(), LinkError> {
         let total = head.len() + body.len();
-        let (most, frames) = if connections == 1 { (SEALED_FRAME, usize::MAX) } else { (SEALED_MOST, 1) };
         let mut at = accepted;
         (self.sent, self.sealed_end) = (0, 0);
-        while at < total && self.leaving.len() < frames {
-            let alone = head.len().saturating_sub(at);
-            let is_apart = (1..=SMALL).contains(&alone) && total - at > SEALED_SMALL;
-            let parts = window(head, body, at, if is_apart { alone } else { most });
-            let n = parts[0].len() + parts[1].len();
-            let place = &mut self.sealed[self.sealed_end..];
-            if place.len() < SEALED_HEADER + n {
+        while at < total {
+            let cut = self.cut(head.len().saturating_sub(at), total - at, SEALED_FRAME, SEALED_SMALL);
+            let room = &mut self.sealed[self.sealed_end..];
+            let is_other = !self.leaving.is_empty() && cut.turn != self.turn;
+            let Some(seal) = self.seals.get(cut.turn) else { break };
+            if is_other || room.len() < SEALED_HEADER + cut.len {
                 break;
             }
-            self.sealed_end += frame::seal(place, self.number, parts, seal)?;
-            self.leaving.push_back((self.sealed_end, n));
-            self.number += 1;
-            at += n;
+            let parts = window(head, body, at, cut.len);
+            self.sealed_end += frame::seal(room, cut.number, parts, cut.next, seal)?;
+            self.leaving.push_back((self.sealed_end, cut.len));
+            self.pass(&cut);
+            at += cut.len;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! TCP beyond the conformance suite: peers that send what no link sends.
 
 use super::*;
-use crate::link::conformance::{conformance, eventually, fill};
+use crate::link::conformance::{conformance, eventually};
 use proptest::prelude::*;
 use std::{
     io::{Read, Write},
@@ -50,41 +50,6 @@ mod sealed_three_connections {
     super::conformance!(|| super::sealed_pair(3));
 }
 
-/// As [`pair`] or [`sealed_pair`], with connections for each direction, and a courier for those that may have one.
-fn apart(connections: usize, sealed: bool) -> (Box<dyn Link>, Box<dyn Link>) {
-    let (a, b) = both_apart(connections, sealed);
-    (Box::new(a), Box::new(b))
-}
-
-fn both_apart(connections: usize, sealed: bool) -> (TcpLink, TcpLink) {
-    let (a, b) = streams(connections);
-    let seals = (1..=connections).filter(|_| sealed).map(|i| crate::seal::both_ends(i as u8));
-    let (ours, theirs) = seals.map(|(a, b)| (*a, *b)).unzip();
-    let end = |streams, seals, ways| {
-        let options = TcpOptions { ways, couriers: Some(Couriers::new(1)), ..TcpOptions::default() };
-        let mut link = TcpLink::with_options(streams, seals, &options).unwrap();
-        link.announce(usize::MAX, true);
-        link
-    };
-    (end(a, ours, Ways::First), end(b, theirs, Ways::Second))
-}
-
-mod two_apart {
-    super::conformance!(|| super::apart(2, false));
-}
-
-mod four_apart {
-    super::conformance!(|| super::apart(4, false));
-}
-
-mod sealed_two_apart {
-    super::conformance!(|| super::apart(2, true));
-}
-
-mod sealed_four_apart {
-    super::conformance!(|| super::apart(4, true));
-}
-
 /// Drop what must not wait for a peer.
 pub(super) fn drop_soon(what: impl Send + 'static) {
     let (done, dropped) = mpsc::channel();
@@ -93,37 +58,6 @@ pub(super) fn drop_soon(what: impl Send + 'static) {
         done.send(()).unwrap();
     });
     dropped.recv_timeout(Duration::from_secs(20)).expect("it waits for the peer");
-}
-
-#[test]
-fn a_courier_that_is_stuck_holds_up_nobody() {
-    for sealed in [false, true] {
-        let (mut a, mut b) = both_apart(2, sealed);
-        let block = vec![7; 1 << 20];
-        let put = fill(&mut a, &block);
-        let courier = a.sender.courier.as_ref().unwrap();
-        assert!(
-            a.sender.is_carried() && courier.handed() > courier::PARCELS as u64,
-            "the courier was not used"
-        );
-        drop_soon(a);
-        let (mut got, mut place) = (0, block.clone());
-        let error = eventually("the end", || match b.take(&mut place) {
-            Ok(n) => {
-                got += n;
-                None
-            }
-            Err(e) => Some(e),
-        });
-        assert!(got >= put, "{got} of {put}: {error:?}");
-        assert_eq!(error.0, "closed its connection");
-    }
-}
-
-#[test]
-fn only_one_connection_for_a_direction_has_a_courier() {
-    let (a, b) = both_apart(4, false);
-    assert!(a.sender.courier.is_none() && b.sender.courier.is_none());
 }
 
 /// A link and the naked other end of its connection.
@@ -141,7 +75,7 @@ fn sealed_raw() -> (TcpLink, TcpStream, Seals) {
 
 fn sealed_frame(number: u64, piece: &[u8], seals: &Seals) -> Vec<u8> {
     let mut frame = vec![0; frame::SEALED_HEADER + piece.len()];
-    let n = frame::seal(&mut frame, number, [piece, &[]], &seals.send).unwrap();
+    let n = frame::seal(&mut frame, number, [piece, &[]], Place::Home, &seals.send).unwrap();
     assert_eq!(n, frame.len());
     frame
 }
@@ -189,7 +123,7 @@ fn receive_with(mut link: TcpLink, mut peer: TcpStream, bytes: &[u8], by_peek: b
 }
 
 fn framed(number: u64, piece: &[u8]) -> Vec<u8> {
-    [&frame::header(number, [piece, &[]]), piece].concat()
+    [&frame::header(number, [piece, &[]], Place::Home), piece].concat()
 }
 
 #[test]
@@ -206,10 +140,10 @@ fn a_wrong_number_is_an_error() {
 fn a_length_beyond_bounds_is_an_error() {
     for (len, text) in [
         (0u32, "sent a frame that is empty"),
-        (u32::MAX, "sent a frame that is 4294967295 bytes long (at most 1048576)"),
+        (u32::MAX, "sent a frame that is 2147483647 bytes long (at most 1048576)"),
     ] {
         let mut bytes = framed(0, b"piece");
-        bytes[..frame::HEADER].copy_from_slice(&frame::start(len, 0).0);
+        bytes[..frame::HEADER].copy_from_slice(&frame::start(len, 0, Place::Home).0);
         for by_peek in [true, false] {
             assert_eq!(receive(&bytes, by_peek), (vec![], text.to_string()));
         }
@@ -430,7 +364,7 @@ proptest! {
     #[test]
     fn random_bytes_after_a_good_start_are_too(bytes: Vec<u8>, len in 1u32..3_000_000, by_peek: bool) {
         let mut start = framed(0, b"hello");
-        start.extend(frame::start(len, 1).0);
+        start.extend(frame::start(len, 1, Place::Home).0);
         let (got, _) = receive(&[start, bytes.clone()].concat(), by_peek);
         prop_assert_eq!(&got[..5], b"hello");
         prop_assert!(bytes.starts_with(&got[5..]));

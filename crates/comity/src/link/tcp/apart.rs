@@ -1,0 +1,198 @@
+//! Links that keep the long messages of their directions apart.
+
+use super::{
+    tests::{drop_soon, streams},
+    *,
+};
+use crate::link::conformance::{conformance, eventually, fill};
+use std::io::Read;
+
+/// The ends of a link with connections for each direction, and a courier where there may be one; all goes aside.
+fn apart(connections: usize, sealed: bool) -> (Box<dyn Link>, Box<dyn Link>) {
+    let (a, b) = both_apart(connections, sealed);
+    (Box::new(a), Box::new(b))
+}
+
+fn both_apart(connections: usize, sealed: bool) -> (TcpLink, TcpLink) {
+    let (mut a, mut b) = ends(connections, sealed, 1);
+    a.announce(usize::MAX, true);
+    b.announce(usize::MAX, true);
+    (a, b)
+}
+
+/// As [`apart`], with so many couriers each, before anything was announced.
+fn ends(connections: usize, sealed: bool, couriers: usize) -> (TcpLink, TcpLink) {
+    let (a, b) = streams(connections);
+    let seals = (1..=connections).filter(|_| sealed).map(|i| crate::seal::both_ends(i as u8));
+    let (ours, theirs) = seals.map(|(a, b)| (*a, *b)).unzip();
+    let end = |streams, seals, ways| {
+        let options = TcpOptions { ways, couriers: Some(Couriers::new(couriers)), ..TcpOptions::default() };
+        TcpLink::with_options(streams, seals, &options).unwrap()
+    };
+    let [first, second] =
+        if connections % 2 == 0 { [Ways::First, Ways::Second] } else { [Ways::All, Ways::All] };
+    (end(a, ours, first), end(b, theirs, second))
+}
+
+mod two_apart {
+    super::conformance!(|| super::apart(2, false));
+}
+
+mod four_apart {
+    super::conformance!(|| super::apart(4, false));
+}
+
+mod sealed_two_apart {
+    super::conformance!(|| super::apart(2, true));
+}
+
+mod sealed_four_apart {
+    super::conformance!(|| super::apart(4, true));
+}
+
+#[test]
+fn a_courier_that_is_stuck_holds_up_nobody() {
+    for sealed in [false, true] {
+        let (mut a, mut b) = both_apart(2, sealed);
+        let block = vec![7; 1 << 20];
+        let put = fill(&mut a, &block);
+        let courier = a.sender.courier.as_ref().unwrap();
+        assert!(
+            a.sender.is_carried() && courier.handed() > courier::PARCELS as u64,
+            "the courier was not used"
+        );
+        drop_soon(a);
+        let (mut got, mut place) = (0, block.clone());
+        let error = eventually("the end", || match b.take(&mut place) {
+            Ok(n) => {
+                got += n;
+                None
+            }
+            Err(e) => Some(e),
+        });
+        assert!(got >= put, "{got} of {put}: {error:?}");
+        assert_eq!(error.0, "closed its connection");
+    }
+}
+
+#[test]
+fn only_one_connection_for_a_direction_has_a_courier() {
+    let (a, b) = both_apart(4, false);
+    assert!(a.sender.courier.is_none() && b.sender.courier.is_none());
+}
+
+/// One direction of [`all_that_is_put_comes`]: messages with heads, offered and taken in uneven pieces.
+struct Flow {
+    messages: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Of the message that leaves, and of all bytes at the other end.
+    message: usize,
+    put: usize,
+    took: usize,
+}
+
+impl Flow {
+    fn new(seed: usize) -> Self {
+        const LENGTHS: [usize; 9] = [8, 130_000, 0, 131_072, 40, 700_000, 17_000, 131_071, 400_000];
+        let message = |i: usize| {
+            let byte = |k: usize| (k * 7 + i * 31 + seed) as u8;
+            let len = LENGTHS[(i * (seed + 2)) % LENGTHS.len()] + seed % 3;
+            ((0..40).map(byte).collect(), (0..len).map(|k| byte(k / 3)).collect())
+        };
+        Self { messages: (0..18).map(message).collect(), message: 0, put: 0, took: 0 }
+    }
+
+    /// Offer some; whether a message went on.
+    fn offer(&mut self, link: &mut TcpLink, turn: usize) -> bool {
+        let Some((head, body)) = self.messages.get(self.message) else { return false };
+        if self.put == 0 {
+            link.announce(body.len(), turn % 3 > 0);
+        }
+        // A body may be at hand only in part, or not at all yet.
+        let most = if turn % 4 == 1 { turn * 5003 % 90_000 } else { usize::MAX };
+        let head = &head[self.put.min(head.len())..];
+        let body = &body[self.put.saturating_sub(40)..];
+        let n = link.put(head, &body[..body.len().min(most)]).unwrap();
+        self.put += n;
+        if n == head.len() + body.len() {
+            (self.message, self.put) = (self.message + 1, 0);
+        }
+        n > 0
+    }
+
+    fn accept(&mut self, truth: &[u8], link: &mut TcpLink, turn: usize) {
+        let want = [70, 300_000, 1, 5000][turn % 4];
+        let n = if turn % 3 == 0 {
+            let ready = link.peek(want).unwrap();
+            assert!(truth[self.took..].starts_with(ready), "other bytes at {}", self.took);
+            let n = ready.len();
+            link.consume(n);
+            n
+        } else {
+            let mut place = vec![0; want];
+            let n = link.take(&mut place).unwrap();
+            assert!(truth[self.took..].starts_with(&place[..n]), "other bytes at {}", self.took);
+            n
+        };
+        self.took += n;
+    }
+}
+
+#[test]
+fn all_that_is_put_comes() {
+    for case in 0..16 {
+        let (connections, sealed, couriers) = (case % 4 + 1, case / 4 % 2 == 1, case / 8);
+        let (mut a, mut b) = ends(connections, sealed, couriers);
+        let (mut there, mut back) = (Flow::new(case), Flow::new(case + 5));
+        let all =
+            |f: &Flow| f.messages.iter().flat_map(|(h, b)| [&h[..], &b[..]].concat()).collect::<Vec<_>>();
+        let (truth, truth_back) = (all(&there), all(&back));
+        let mut turn = 0;
+        eventually("all of it", || {
+            turn += 1;
+            there.offer(&mut a, turn);
+            back.offer(&mut b, turn + 1);
+            there.accept(&truth, &mut b, turn);
+            back.accept(&truth_back, &mut a, turn + 2);
+            (there.took == truth.len() && back.took == truth_back.len()).then_some(())
+        });
+        let carried = [&a, &b].map(|l| l.sender.courier.as_ref().is_some_and(|c| c.handed() > 0));
+        assert_eq!(carried, [connections == 2 && couriers == 1; 2], "case {case}");
+    }
+}
+
+#[test]
+fn heads_and_short_messages_take_the_first_connection_and_long_bodies_the_others() {
+    let (streams, mut peers) = streams(4);
+    for stream in &streams {
+        // All of a message fits in.
+        socket2::SockRef::from(stream).set_send_buffer_size(1 << 20).unwrap();
+    }
+    let options = TcpOptions { ways: Ways::Second, ..TcpOptions::default() };
+    let mut link = TcpLink::with_options(streams, Vec::new(), &options).unwrap();
+    let mut next = |connection: usize| {
+        let mut header = [0; frame::HEADER];
+        peers[connection].read_exact(&mut header).unwrap();
+        let (len, place) = frame::length(u32::from_le_bytes(header[..4].try_into().unwrap()));
+        peers[connection].read_exact(&mut vec![0; len]).unwrap();
+        (len, place, header[4])
+    };
+    link.announce(5000, true);
+    assert_eq!(link.put(&[1; 40], &[2; 5000]), Ok(5040));
+    assert_eq!([next(0), next(0)], [(40, Place::Home, 0), (5000, Place::Home, 1)]);
+    let body = vec![3; 131_072];
+    let mut aside = [1, 3].into_iter().cycle();
+    for round in 0..3 {
+        link.announce(body.len(), true);
+        assert_eq!(link.put(&[1; 40], &[]), Ok(40));
+        let number = 2 + 4 * round;
+        assert_eq!(next(0), (40, Place::Aside, number));
+        let pieces = [&body[..1000], &body[1000..9000], &body[9000..]];
+        for (k, piece) in pieces.into_iter().enumerate() {
+            assert_eq!(link.put(&[], piece), Ok(piece.len()));
+            let place = if k < 2 { Place::Aside } else { Place::Home };
+            // The next frame of a direction takes its next connection.
+            let connection = aside.next().unwrap();
+            assert_eq!(next(connection), (piece.len(), place, number + 1 + k as u8), "{round}");
+        }
+    }
+}
