@@ -92,25 +92,25 @@ struct Flow {
 
 impl Flow {
     fn new(seed: usize) -> Self {
-        const LENGTHS: [usize; 9] = [8, 130_000, 0, 131_072, 40, 700_000, 17_000, 131_071, 400_000];
+        const LENGTHS: [usize; 9] = [8, 130_000, 4, 131_072, 40, 700_000, 17_000, 131_071, 400_000];
         let message = |i: usize| {
             let byte = |k: usize| (k * 7 + i * 31 + seed) as u8;
             let len = LENGTHS[(i * (seed + 2)) % LENGTHS.len()] + seed % 3;
-            ((0..40).map(byte).collect(), (0..len).map(|k| byte(k / 3)).collect())
+            ((0..40 * ((i + seed) % 3).min(1)).map(byte).collect(), (0..len).map(|k| byte(k / 3)).collect())
         };
         Self { messages: (0..18).map(message).collect(), message: 0, put: 0, took: 0 }
     }
 
     /// Offer some; whether a message went on.
     fn offer(&mut self, link: &mut TcpLink, turn: usize) -> bool {
-        let Some((head, body)) = self.messages.get(self.message) else { return false };
+        let Some((whole, body)) = self.messages.get(self.message) else { return false };
         if self.put == 0 {
             link.announce(body.len(), turn % 3 > 0);
         }
         // A body may be at hand only in part, or not at all yet.
         let most = if turn % 4 == 1 { turn * 5003 % 90_000 } else { usize::MAX };
-        let head = &head[self.put.min(head.len())..];
-        let body = &body[self.put.saturating_sub(40)..];
+        let head = &whole[self.put.min(whole.len())..];
+        let body = &body[self.put.saturating_sub(whole.len())..];
         let n = link.put(head, &body[..body.len().min(most)]).unwrap();
         self.put += n;
         if n == head.len() + body.len() {
@@ -161,7 +161,7 @@ fn all_that_is_put_comes() {
 }
 
 #[test]
-fn heads_and_short_messages_take_the_first_connection_and_long_bodies_the_others() {
+fn long_messages_go_aside_and_short_ones_come_back() {
     let (streams, mut peers) = streams(4);
     for stream in &streams {
         // All of a message fits in.
@@ -169,30 +169,32 @@ fn heads_and_short_messages_take_the_first_connection_and_long_bodies_the_others
     }
     let options = TcpOptions { ways: Ways::Second, ..TcpOptions::default() };
     let mut link = TcpLink::with_options(streams, Vec::new(), &options).unwrap();
-    let mut next = |connection: usize| {
-        let mut header = [0; frame::HEADER];
-        peers[connection].read_exact(&mut header).unwrap();
-        let (len, place) = frame::length(u32::from_le_bytes(header[..4].try_into().unwrap()));
-        peers[connection].read_exact(&mut vec![0; len]).unwrap();
-        (len, place, header[4])
-    };
-    link.announce(5000, true);
-    assert_eq!(link.put(&[1; 40], &[2; 5000]), Ok(5040));
-    assert_eq!([next(0), next(0)], [(40, Place::Home, 0), (5000, Place::Home, 1)]);
     let body = vec![3; 131_072];
-    let mut aside = [1, 3].into_iter().cycle();
-    for round in 0..3 {
-        link.announce(body.len(), true);
-        assert_eq!(link.put(&[1; 40], &[]), Ok(40));
-        let number = 2 + 4 * round;
-        assert_eq!(next(0), (40, Place::Aside, number));
-        let pieces = [&body[..1000], &body[1000..9000], &body[9000..]];
-        for (k, piece) in pieces.into_iter().enumerate() {
-            assert_eq!(link.put(&[], piece), Ok(piece.len()));
-            let place = if k < 2 { Place::Aside } else { Place::Home };
-            // The next frame of a direction takes its next connection.
-            let connection = aside.next().unwrap();
-            assert_eq!(next(connection), (piece.len(), place, number + 1 + k as u8), "{round}");
+    let mut number = 0;
+    let mut put = |head: usize, len: usize, frames: &[(usize, usize, Place)]| {
+        link.announce(len, true);
+        assert_eq!(link.put(&vec![1; head], &body[..len]), Ok(head + len));
+        for (connection, len, place) in frames {
+            let peer = &mut peers[*connection];
+            let mut header = [0; frame::HEADER];
+            peer.read_exact(&mut header).unwrap();
+            let due = (*len, *place, number);
+            number += 1;
+            let (len, place) = frame::length(u32::from_le_bytes(header[..4].try_into().unwrap()));
+            assert_eq!((len, place, header[4]), due);
+            peer.read_exact(&mut vec![0; len]).unwrap();
         }
-    }
+    };
+    let long = body.len();
+    // Without a word, and short: both ways on the first.
+    put(40, 5000, &[(0, 40, Place::Home), (0, 5000, Place::Home)]);
+    put(40, 8, &[(0, 48, Place::Home)]);
+    // A direction's connections in turn, to which a first frame leads.
+    put(40, long, &[(0, 40, Place::Aside), (1, long, Place::Aside)]);
+    put(40, long, &[(3, 40, Place::Aside), (1, long, Place::Aside)]);
+    put(0, long, &[(3, long, Place::Aside)]);
+    // And a last one back.
+    put(40, 8, &[(1, 48, Place::Home)]);
+    put(40, 8, &[(0, 48, Place::Home)]);
+    put(0, long, &[(0, 64, Place::Aside), (3, long - 64, Place::Aside)]);
 }

@@ -3,9 +3,11 @@
 //! The stream travels in [frames](frame), each with its number, a CRC32C, and word of where the next one is to be found:
 //!
 //! ```text
-//!   connection 0:   head | short message | ... | head |                     both ways
-//!   aside:                                            | body, frame by frame, over the connections of this direction in turn
+//!   connection 0, both ways:    short | short | head of a long one |                              | short ...
+//!   of each direction, in turn:                                    | body, long, long, ..., short |
 //! ```
+//!
+//! So what is short finds its way at once, and long messages of two directions do not share what the system does for a connection.
 //!
 //! Bytes go from the caller's memory to the system and from the system to the caller's memory; only what is lent to a reduction,
 //! and a few bytes read ahead, lie in a buffer of the link. A sealed link encrypts in a buffer of its own and decrypts where bytes

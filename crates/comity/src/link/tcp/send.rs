@@ -20,6 +20,8 @@ const LONGER: usize = 4 << 20;
 const CARRIED: usize = 64 << 10;
 /// so many parcels between two looks at what has come.
 const PIECES: usize = 2;
+/// Bytes in the first frame of such a message that has no head, where the one before it was short.
+const FIRST: usize = 64;
 
 /// A frame that has a header but is not yet wholly with the system.
 #[derive(Debug)]
@@ -56,8 +58,8 @@ pub(super) struct Sender {
     number: u64,
     /// Where that is looked for.
     place: Place,
-    /// Bytes of a long message's body for which no frame has been made.
-    long: usize,
+    /// Where frames of the message that leaves go from its second on.
+    aside: Place,
     /// The connection of the frames that leave.
     pub(super) turn: usize,
     route: Route,
@@ -92,7 +94,7 @@ impl Sender {
         Self {
             number: 0,
             place: Place::Home,
-            long: 0,
+            aside: Place::Home,
             turn: route.connection(Place::Home),
             open: None,
             next: None,
@@ -127,12 +129,18 @@ impl Sender {
         if self.courier.is_none() || !self.is_for_courier(total) {
             return self.put_own(sockets, head, body);
         }
-        if self.is_carried() || self.route.connection(self.place) == self.route.connection(Place::Aside) {
+        if self.is_carried() || self.is_there() {
             return self.put_carried(head, body);
         }
-        // The head goes where there is no courier.
-        let n = self.put_own(sockets, head, &[])?;
-        Ok(n + if n == head.len() { self.put_carried(&[], body)? } else { 0 })
+        // The first frame goes where there is no courier.
+        let (first, rest) = body.split_at(if head.is_empty() { FIRST.min(body.len()) } else { 0 });
+        let n = self.put_own(sockets, head, first)?;
+        Ok(n + if n == head.len() + first.len() { self.put_carried(&[], rest)? } else { 0 })
+    }
+
+    /// Whether the next frame goes over the connection for long messages.
+    fn is_there(&self) -> bool {
+        self.route.connection(self.place) == self.route.connection(Place::Aside)
     }
 
     /// As [`put`](Self::put), without a courier.
@@ -147,18 +155,16 @@ impl Sender {
     /// The next frame, of `total` bytes that are at hand, `head` of them a head. A large message's head has one of its own: what
     /// decides where the rest belongs is not believed before it has been checked, and the cipher finds the rest in one piece.
     fn cut(&self, head: usize, total: usize, most: usize, small: usize) -> Cut {
-        let is_begin = self.place == Place::Home;
-        let is_head = (1..=SMALL).contains(&head) && is_begin && (self.long > 0 || total > small);
-        let all = if self.long > 0 { self.long.min(total) } else { total };
-        let len = if is_head { head } else { most.min(all) };
-        let long = if is_head { self.long } else { self.long.saturating_sub(len) };
-        Cut {
-            number: self.number,
-            len,
-            turn: self.route.connection(self.place),
-            next: if long > 0 { Place::Aside } else { Place::Home },
-            is_head,
-        }
+        // The reader is told by this frame where the others are.
+        let is_turn = self.place != self.aside && self.aside == Place::Aside && !self.is_there();
+        let is_head = (1..=SMALL).contains(&head) && (is_turn || total > small);
+        let len = match is_turn {
+            _ if is_head => head,
+            true => FIRST.min(total),
+            false => most.min(total),
+        };
+        let turn = self.route.connection(self.place);
+        Cut { number: self.number, len, turn, next: self.aside, is_head }
     }
 
     /// `cut` is made.
@@ -166,9 +172,6 @@ impl Sender {
         self.number += 1;
         self.turn = self.route.take(self.place);
         self.place = cut.next;
-        if !cut.is_head {
-            self.long = self.long.saturating_sub(cut.len);
-        }
     }
 
     fn put_clear(&mut self, sockets: &[TcpStream], head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
@@ -257,7 +260,8 @@ impl Sender {
 
     /// See [`Link::announce`](crate::link::Link::announce).
     pub(super) fn announce(&mut self, sockets: &[TcpStream], len: usize, is_busy: bool) {
-        self.long = if self.route.connections > 1 && len >= LONG { len } else { 0 };
+        let is_aside = self.route.connections > 1 && len >= LONG;
+        self.aside = if is_aside { Place::Aside } else { Place::Home };
         self.is_long = self.couriers.is_some() && len >= if is_busy { LONG } else { LONGER };
         if !self.is_long {
             return;
@@ -295,8 +299,7 @@ impl Sender {
         self.gone -= accepted;
         let mut at = accepted + self.gone + self.parcels.iter().sum::<usize>();
         for _ in 0..PIECES {
-            let is_here = self.route.connection(self.place) == self.route.connection(Place::Aside);
-            if at >= total || self.parcels.len() == PARCELS || !is_here {
+            if at >= total || self.parcels.len() == PARCELS || !self.is_there() {
                 break;
             }
             let mut cuts = [None; 2];
