@@ -85,6 +85,8 @@ pub(super) struct Sender {
     parcels: VecDeque<usize>,
     /// The message that leaves is one for it.
     is_long: bool,
+    /// Bytes of it in a parcel.
+    piece: usize,
 }
 
 impl Sender {
@@ -109,6 +111,7 @@ impl Sender {
             couriers: couriers.filter(|_| route.is_narrow()),
             parcels: VecDeque::new(),
             is_long: false,
+            piece: PIECE,
             route,
         }
     }
@@ -266,6 +269,8 @@ impl Sender {
         if !self.is_long {
             return;
         }
+        // The peer begins when the first parcel is there; of a longer message that is a small part in any case.
+        self.piece = if len < PARCELS * PIECE { PIECE / 2 } else { PIECE };
         if let Some(courier) = &self.courier {
             courier.rouse();
         } else if let Some((socket, couriers)) =
@@ -307,7 +312,7 @@ impl Sender {
             for place in &mut cuts {
                 let behind = at + len;
                 if behind < total {
-                    let cut = self.cut(head.len().saturating_sub(behind), total - behind, PIECE, SMALL);
+                    let cut = self.cut(head.len().saturating_sub(behind), total - behind, self.piece, SMALL);
                     self.pass(&cut);
                     *place = Some((cut, window(head, body, behind, cut.len)));
                     len += cut.len;
