@@ -36,6 +36,7 @@ _VARIABLES = {
     "links": "COMITY_LINKS",
     "addrs": "COMITY_ADDRS",
     "connections": "COMITY_CONNECTIONS",
+    "send_threads": "COMITY_SEND_THREADS",
     "host": "COMITY_HOST",
     "log_dir": "COMITY_LOG_DIR",
     "device": "COMITY_DEVICE",
@@ -79,7 +80,7 @@ def init(
         timeout: Seconds that a call may take; 300.
         key: The job's secret, as 32 bytes or 64 hexadecimal digits.
         settings: In place of the variable ``COMITY_...`` of that name: join_timeout, rank, size, store, job, key_file, insecure, detection,
-            links, addrs, connections, host, log_dir, device, secure ("handshake"; "data" or True encrypts all that is sent).
+            links, addrs, connections, send_threads, host, log_dir, device, secure ("handshake"; "data" or True encrypts all that is sent).
             With any of them a new group is made.
     """
     if backend not in _BACKENDS:

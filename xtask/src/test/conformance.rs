@@ -73,6 +73,26 @@ const ROWS: &[Row] = &[
         ..ROW
     },
     Row {
+        name: "TCP, threads that send",
+        ranks: &[2, 3],
+        vars: || Ok(vec![("COMITY_LINKS", "tcp".into()), ("COMITY_SEND_THREADS", "1".into())]),
+        says: "links tcp",
+        ..ROW
+    },
+    Row {
+        name: "TCP, threads that send, encrypted",
+        ranks: &[3],
+        vars: || {
+            Ok(vec![
+                ("COMITY_LINKS", "tcp".into()),
+                ("COMITY_SEND_THREADS", "2".into()),
+                ("COMITY_SECURE", "data".into()),
+            ])
+        },
+        says: "links tcp",
+        ..ROW
+    },
+    Row {
         name: "TCP, 3 connections",
         ranks: &[3],
         vars: || Ok(vec![("COMITY_LINKS", "tcp".into()), ("COMITY_CONNECTIONS", "3".into())]),

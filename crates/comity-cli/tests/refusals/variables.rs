@@ -64,6 +64,8 @@ const TABLE: [Row; 37] = [
     ),
     ("COMITY_CONNECTIONS", COMITY, &NO_NUMBER),
     ("COMITY_CONNECTIONS", COMITY, &["0", "65"]),
+    ("COMITY_SEND_THREADS", COMITY, &NO_NUMBER),
+    ("COMITY_SEND_THREADS", COMITY, &["65"]),
     ("COMITY_DEVICE", COMITY, &NO_NUMBER),
     ("COMITY_DEVICE", COMITY, &["1024"]),
     ("COMITY_HOST", COMITY, &["", "a\u{7}"]),

@@ -71,6 +71,7 @@ pub(super) fn facts(config: &Config, rdma: bool, addrs: Vec<std::net::SocketAddr
         ring: config.ring,
         sealed: config.secure == Secure::Data,
         silence: config.detection.limit().map_or(0, |l| u32::try_from(l.as_millis()).unwrap_or(u32::MAX)),
+        senders: config.send_threads.map_or(u16::MAX, |n| u16::try_from(n).unwrap_or(u16::MAX)),
         connections: config.connections.map_or(0, |n| u16::try_from(n).unwrap_or(u16::MAX)),
         unix,
         addrs,

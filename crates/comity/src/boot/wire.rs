@@ -30,6 +30,8 @@ pub(super) struct Facts {
     pub(super) sealed: bool,
     /// How long this rank lets another be silent, in milliseconds; 0: for ever.
     pub(super) silence: u32,
+    /// Threads that may send for this rank, beside its own; `u16::MAX`: as its cores allow.
+    pub(super) senders: u16,
     /// TCP connections per address; 0: as the pair's threads for sending ask for.
     pub(super) connections: u16,
     /// The name of the socket for processes of the same host; empty without one.
@@ -84,11 +86,14 @@ pub(super) enum Note {
 }
 
 impl Facts {
-    /// Threads that may send for a rank of these, beside its own: one for every four cores of its share of the host. Such a thread
-    /// looks for work as the rank's own does, and what the system does for both wants cores as well.
+    /// Threads that may send for a rank of these, beside its own: as it wishes, or one for every four cores of its share of the host. Such
+    /// a thread looks for work as the rank's own does, and what the system does for both wants cores as well.
     pub(super) fn couriers(all: &[Self], rank: usize) -> usize {
         const CORES: usize = 4;
         all.get(rank).map_or(0, |ours| {
+            if ours.senders != u16::MAX {
+                return ours.senders.into();
+            }
             let here = all.iter().filter(|f| f.host_id == ours.host_id).count();
             usize::from(ours.cores) / here.max(1) / CORES
         })
@@ -114,6 +119,7 @@ impl Facts {
             | u8::from(self.rdma) << 3
             | u8::from(self.ring) << 4);
         w.u32(self.silence);
+        w.u16(self.senders);
         w.u16(self.connections);
         w.text(&self.unix);
         w.u8(self.addrs.len().min(MAX_ADDRS) as u8);
@@ -125,7 +131,7 @@ impl Facts {
     fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (host_id, host, pid, cores) = (r.u64()?, r.text()?, r.u32()?, r.u16()?);
         let kinds = r.u8()?;
-        let (silence, connections, unix) = (r.u32()?, r.u16()?, r.text()?);
+        let (silence, senders, connections, unix) = (r.u32()?, r.u16()?, r.u16()?, r.text()?);
         let n = usize::from(r.u8()?);
         if n > MAX_ADDRS || kinds > 31 {
             return Err(Malformed);
@@ -142,6 +148,7 @@ impl Facts {
             rdma: kinds & 8 != 0,
             ring: kinds & 16 != 0,
             silence,
+            senders,
             connections,
             unix,
             addrs,

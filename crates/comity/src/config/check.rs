@@ -1,6 +1,9 @@
 //! Whether a configuration makes sense as a whole, asked before anything is opened.
 
-use super::{BackendKind, Config, Links, MAX_CONNECTIONS, MAX_SIZE, MAX_TIMEOUT, Matrix, Meet, Secure, bad};
+use super::{
+    BackendKind, Config, Links, MAX_CONNECTIONS, MAX_SEND_THREADS, MAX_SIZE, MAX_TIMEOUT, Matrix, Meet,
+    Secure, bad,
+};
 use crate::{Error, Result};
 use std::net::IpAddr;
 
@@ -57,6 +60,11 @@ impl Config {
         if let Some(n) = self.connections.filter(|n| !(1..=MAX_CONNECTIONS).contains(n)) {
             return bad(format!(
                 "connections (COMITY_CONNECTIONS) is {n}; allowed is 1 to {MAX_CONNECTIONS}"
+            ));
+        }
+        if let Some(n) = self.send_threads.filter(|n| *n > MAX_SEND_THREADS) {
+            return bad(format!(
+                "send_threads (COMITY_SEND_THREADS) is {n}; allowed is 0 to {MAX_SEND_THREADS}"
             ));
         }
         for (i, addr) in self.addrs.iter().enumerate() {

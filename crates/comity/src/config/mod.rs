@@ -35,6 +35,8 @@ pub(crate) use trust::{Insecure, Trust};
 
 /// The most ranks a job can have.
 pub const MAX_SIZE: usize = 65_536;
+/// The most threads that send beside the rank's own.
+const MAX_SEND_THREADS: usize = 64;
 /// The most TCP connections per pair of addresses.
 const MAX_CONNECTIONS: usize = 64;
 /// A limit longer than this is a mistake in the unit.
@@ -79,6 +81,7 @@ pub struct Config {
     pub(crate) costs: Costs,
     pub(crate) addrs: Vec<SocketAddr>,
     pub(crate) connections: Option<usize>,
+    pub(crate) send_threads: Option<usize>,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
     pub(crate) blame: Option<Blame>,
@@ -133,6 +136,7 @@ impl Config {
             costs: Costs::Usual,
             addrs: Vec::new(),
             connections: None,
+            send_threads: None,
             host: None,
             log_dir: None,
             blame: None,
@@ -157,7 +161,7 @@ impl Config {
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_SECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
     /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_DEVICE`,
     /// `COMITY_COSTS`, `COMITY_DEVICES` (also as `JACCL_IBV_DEVICES`, `MLX_IBV_DEVICES`), `COMITY_RDMA`, `MLX_JACCL_RING` (also as `JACCL_RING`),
-    /// `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
+    /// `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_SEND_THREADS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
     /// `comity launch` alone.
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var_os(name))
@@ -333,9 +337,16 @@ impl Config {
     }
 
     /// TCP connections per pair of addresses. Of an even number each direction has half for its long messages; short ones take the
-    /// first both ways. Default: 2 where a rank of the pair has a thread for sending, which takes four cores a rank, else 1.
+    /// first both ways. Default: 2 where a rank of the pair has [threads for sending](Self::send_threads), else 1.
     pub fn connections(mut self, n: usize) -> Self {
         self.connections = Some(n);
+        self
+    }
+
+    /// How many threads may send long messages over TCP beside the rank's own, one a link, while others are received. Default: one for
+    /// every four cores of this rank's share of its host. With 0, and [one connection](Self::connections), a rank uses one core.
+    pub fn send_threads(mut self, n: usize) -> Self {
+        self.send_threads = Some(n);
         self
     }
 

@@ -1,7 +1,7 @@
 //! The variables that hold under every launcher.
 
 use super::{
-    BackendKind, Config, Costs, Detection, Insecure, Links, MAX_CONNECTIONS, Secure, bad,
+    BackendKind, Config, Costs, Detection, Insecure, Links, MAX_CONNECTIONS, MAX_SEND_THREADS, Secure, bad,
     devices::Matrix,
     place::shown,
     vars::{Vars, wrong},
@@ -92,6 +92,9 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     }
     if let Some(n) = vars.number("COMITY_CONNECTIONS", MAX_CONNECTIONS)? {
         config.connections = Some(n);
+    }
+    if let Some(n) = vars.number("COMITY_SEND_THREADS", MAX_SEND_THREADS)? {
+        config.send_threads = Some(n);
     }
     config.host = vars.text("COMITY_HOST")?;
     config.log_dir = vars.text("COMITY_LOG_DIR")?.map(Into::into);

@@ -219,6 +219,7 @@ fn settings_hold_everywhere() {
         ("COMITY_LINKS", "tcp"),
         ("COMITY_ADDRS", "10.0.0.1, 10.0.0.2:7000,[fe80::1%4]:7000,::1,[::2]"),
         ("COMITY_CONNECTIONS", "4"),
+        ("COMITY_SEND_THREADS", "0"),
         ("COMITY_DEVICE", "3"),
         ("COMITY_DETECTION", "2.5"),
         ("COMITY_HOST", "desk"),
@@ -230,7 +231,10 @@ fn settings_hold_everywhere() {
     assert_eq!(c.links, Links { shm: false, tcp: true, rdma: false });
     let addrs: Vec<_> = c.addrs.iter().map(ToString::to_string).collect();
     assert_eq!(addrs, ["10.0.0.1:0", "10.0.0.2:7000", "[fe80::1%4]:7000", "[::1]:0", "[::2]:0"]);
-    assert_eq!((c.connections, c.host.as_deref(), c.job.as_str()), (Some(4), Some("desk"), "my job"));
+    assert_eq!(
+        (c.connections, c.send_threads, c.host.as_deref(), c.job.as_str()),
+        (Some(4), Some(0), Some("desk"), "my job")
+    );
     assert_eq!((c.device, from(&[]).unwrap().device), (Some(3), None));
     assert_eq!(c.detection, Detection::After(Duration::from_millis(2500)));
     for (text, detection) in [
@@ -265,6 +269,7 @@ fn by_value_contradictions_are_errors_before_anything_is_opened() {
         (at(two()).unwrap().links([]), "links"),
         (at(two()).unwrap().links([LinkKind::Local]), "links"),
         (at(two()).unwrap().connections(0), "connections"),
+        (at(two()).unwrap().send_threads(65), "send_threads"),
         (at(two()).unwrap().timeout(Duration::ZERO), "timeout"),
         (at(two()).unwrap().join_timeout(Duration::MAX), "join_timeout"),
         (at(two()).unwrap().job(""), "job"),
@@ -313,7 +318,7 @@ proptest! {
         vars in proptest::collection::hash_map(
             proptest::sample::select(vec![
                 "COMITY_RANK", "COMITY_SIZE", "COMITY_STORE", "COMITY_LOCAL_RANK", "COMITY_LOCAL_SIZE", "COMITY_JOB",
-                "COMITY_TIMEOUT", "COMITY_DETECTION", "COMITY_LINKS", "COMITY_ADDRS", "COMITY_CONNECTIONS", "COMITY_HOST", "COMITY_LOG_DIR", "MLX_RANK", "RANK",
+                "COMITY_TIMEOUT", "COMITY_DETECTION", "COMITY_LINKS", "COMITY_ADDRS", "COMITY_CONNECTIONS", "COMITY_SEND_THREADS", "COMITY_HOST", "COMITY_LOG_DIR", "MLX_RANK", "RANK",
                 "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
                 "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMI_FD", "SLURM_JOB_ID",
                 "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID",

@@ -97,6 +97,7 @@ fn act(phase: &str, rank: usize, n: usize, at: SocketAddr) {
                 ring: false,
                 sealed: false,
                 silence: 5000,
+                senders: u16::MAX,
                 connections: 1,
                 unix: String::new(),
                 addrs: Vec::new(),

@@ -7,7 +7,7 @@ use std::net::SocketAddrV6;
 
 prop_compose! {
     fn facts()(
-        host_id: u64, host in "\\PC{0,40}", pid: u32, cores: u16, shm: bool, tcp: bool, sealed: bool, rdma: bool, ring: bool, silence: u32, connections: u16,
+        host_id: u64, host in "\\PC{0,40}", pid: u32, cores: u16, shm: bool, tcp: bool, sealed: bool, rdma: bool, ring: bool, silence: u32, senders: u16, connections: u16,
         unix in "[a-z]{0,20}", addrs in prop::collection::vec(any::<SocketAddr>(), 0..=MAX_ADDRS),
     ) -> Facts {
         // Flow labels do not travel.
@@ -15,7 +15,7 @@ prop_compose! {
             SocketAddr::V6(a) => SocketAddrV6::new(*a.ip(), a.port(), 0, a.scope_id()).into(),
             a => a,
         }).collect();
-        Facts { host_id, host, pid, cores, shm, tcp, rdma, ring, sealed, silence, connections, unix, addrs }
+        Facts { host_id, host, pid, cores, shm, tcp, rdma, ring, sealed, silence, senders, connections, unix, addrs }
     }
 }
 
@@ -85,4 +85,40 @@ fn long_text_is_cut_at_a_character() {
         panic!("not a goodbye")
     };
     assert!(got.len() == MAX_TEXT && words.starts_with(&got));
+}
+
+#[test]
+fn pairs_agree_on_threads_and_connections() {
+    let rank = |host_id, cores, senders, connections| {
+        let config = crate::Config::new(0, 1);
+        let facts = crate::boot::announce::facts(&config, false, Vec::new(), String::new());
+        Facts { host_id, cores, senders, connections, ..facts }
+    };
+    const AUTO: u16 = u16::MAX;
+    let all = [
+        rank(1, 16, AUTO, 0),
+        rank(1, 16, AUTO, 0),
+        rank(2, 3, AUTO, 0),
+        rank(3, 2, AUTO, 0),
+        rank(4, 64, 0, 0),
+        rank(5, 1, 1, 0),
+        rank(6, 64, AUTO, 1),
+        rank(7, 2, AUTO, 3),
+    ];
+    let couriers: Vec<_> = (0..9).map(|r| Facts::couriers(&all, r)).collect();
+    assert_eq!(couriers, [2, 2, 0, 0, 0, 1, 16, 0, 0]);
+    for (pair, connections) in [
+        ([0, 1], 2),
+        ([0, 2], 2),
+        ([2, 3], 1),
+        ([3, 4], 1),
+        ([4, 5], 2),
+        ([2, 6], 1),
+        ([0, 6], 1),
+        ([6, 7], 3),
+    ] {
+        for pair in [pair, [pair[1], pair[0]]] {
+            assert_eq!(Facts::connections(&all, pair), connections, "{pair:?}");
+        }
+    }
 }

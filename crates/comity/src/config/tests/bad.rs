@@ -140,6 +140,7 @@ fn bad_variables_are_named() {
         (vec![("COMITY_DETECTION", "100000")], &["COMITY_DETECTION", "0.1 s to a day"]),
         (vec![("COMITY_CONNECTIONS", "0")], &["COMITY_CONNECTIONS", "1 to 64"]),
         (vec![("COMITY_CONNECTIONS", "65")], &["COMITY_CONNECTIONS", "64"]),
+        (vec![("COMITY_SEND_THREADS", "65")], &["COMITY_SEND_THREADS", "0 to 64"]),
         (vec![("COMITY_CONNECTIONS", "many")], &["COMITY_CONNECTIONS", "\"many\""]),
         (vec![("COMITY_DEVICE", "cuda:0")], &["COMITY_DEVICE", "\"cuda:0\"", "0 to 1023"]),
         (vec![("COMITY_HOST", "")], &["COMITY_HOST", "empty"]),
