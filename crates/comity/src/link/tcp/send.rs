@@ -67,7 +67,7 @@ pub(super) struct Sender {
     /// The frame that leaves together with the open one.
     next: Option<Open>,
     /// One per connection; none where frames travel in the clear.
-    seals: Vec<Seal>,
+    seals: Vec<Arc<Seal>>,
     /// Holds the sealed frames that are not yet wholly with the system, or earlier ones.
     sealed: Box<[u8]>,
     /// Where they end in it.
@@ -100,7 +100,7 @@ impl Sender {
             turn: route.connection(Place::Home),
             open: None,
             next: None,
-            seals,
+            seals: seals.into_iter().map(Arc::new).collect(),
             sealed: vec![0; room].into(),
             sealed_end: 0,
             sent: 0,
@@ -271,13 +271,13 @@ impl Sender {
         }
         // The peer begins when the first parcel is there; of a longer message that is a small part in any case.
         self.piece = if len < PARCELS * PIECE { PIECE / 2 } else { PIECE };
+        let turn = self.route.connection(Place::Aside);
         if let Some(courier) = &self.courier {
             courier.rouse();
-        } else if let Some((socket, couriers)) =
-            sockets.get(self.route.connection(Place::Aside)).zip(self.couriers.as_ref())
-        {
+        } else if let Some((socket, couriers)) = sockets.get(turn).zip(self.couriers.as_ref()) {
+            let seal = self.seals.get(turn).cloned();
             // Others keep theirs as long as their links live; the next message asks again.
-            self.courier = Courier::start(socket, couriers).unwrap_or_else(|e| {
+            self.courier = Courier::start(socket, seal, couriers).unwrap_or_else(|e| {
                 tracing::debug!(%e, "no thread to send with");
                 None
             });
@@ -321,17 +321,12 @@ impl Sender {
                     }
                 }
             }
-            let (seal, Some(courier)) = (self.seals.get(self.turn), &mut self.courier) else { break };
-            courier.hand(|room| {
-                let mut end = 0;
+            let Some(courier) = &mut self.courier else { break };
+            courier.hand(|parcel| {
                 for (cut, parts) in cuts.into_iter().flatten() {
-                    end += match seal {
-                        Some(seal) => frame::seal(&mut room[end..], cut.number, parts, cut.next, seal)?,
-                        None => frame::copy(&mut room[end..], cut.number, parts, cut.next),
-                    };
+                    parcel.add(cut.number, parts, cut.next);
                 }
-                Ok(end)
-            })?;
+            });
             at += len;
             self.parcels.push_back(len);
         }
