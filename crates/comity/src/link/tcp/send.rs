@@ -12,11 +12,9 @@ use super::{
 use crate::{link::LinkError, seal::Seal};
 use std::{collections::VecDeque, io::IoSlice, net::TcpStream, sync::Arc};
 
-/// Messages this long go aside,
+/// Messages this long go aside, and by courier while there is something to receive too: alone, sending is done sooner without,
 const LONG: usize = 128 << 10;
-/// by courier while there is something to receive too, and else those:
-const LONGER: usize = 4 << 20;
-/// if as much of them is offered at once;
+/// if as much of them is offered at once,
 const CARRIED: usize = 64 << 10;
 /// so many parcels between two looks at what has come.
 const PIECES: usize = 2;
@@ -265,7 +263,7 @@ impl Sender {
     pub(super) fn announce(&mut self, sockets: &[TcpStream], len: usize, is_busy: bool) {
         let is_aside = self.route.connections > 1 && len >= LONG;
         self.aside = if is_aside { Place::Aside } else { Place::Home };
-        self.is_long = self.couriers.is_some() && len >= if is_busy { LONG } else { LONGER };
+        self.is_long = is_aside && is_busy && self.couriers.is_some();
         if !self.is_long {
             return;
         }
