@@ -12,9 +12,11 @@ use super::{
 use crate::{link::LinkError, seal::Seal};
 use std::{collections::VecDeque, io::IoSlice, net::TcpStream, sync::Arc};
 
-/// Messages this long go aside, and by courier while there is something to receive too: alone, sending is done sooner without,
+/// Messages this long go aside. A courier has them while there is something to receive too, for alone sending is done sooner without;
 const LONG: usize = 128 << 10;
-/// if as much of them is offered at once,
+/// in the clear if they are longer than this,
+const CLEAR: usize = 128 << 10;
+/// and if as much of them is offered at once;
 const CARRIED: usize = 64 << 10;
 /// so many parcels between two looks at what has come.
 const PIECES: usize = 2;
@@ -263,7 +265,8 @@ impl Sender {
     pub(super) fn announce(&mut self, sockets: &[TcpStream], len: usize, is_busy: bool) {
         let is_aside = self.route.connections > 1 && len >= LONG;
         self.aside = if is_aside { Place::Aside } else { Place::Home };
-        self.is_long = is_aside && is_busy && self.couriers.is_some();
+        let pays = len > CLEAR || !self.seals.is_empty();
+        self.is_long = is_aside && is_busy && pays && self.couriers.is_some();
         if !self.is_long {
             return;
         }
