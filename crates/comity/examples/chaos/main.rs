@@ -95,6 +95,7 @@ fn config(rank: usize, size: usize, rest: &[&str]) -> Config {
         .links(kinds)
         // The higher of a pair's counts: some pairs have a connection for each direction.
         .connections(1 + rank % 2)
+        .send_threads(rank % 2)
         .detection(Detection::After(seconds(detection)))
         .join_timeout(seconds(join))
         .timeout(Duration::from_secs(30));
