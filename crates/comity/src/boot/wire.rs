@@ -103,8 +103,10 @@ impl Facts {
     pub(super) fn connections(all: &[Self], pair: [usize; 2]) -> u16 {
         let wish = pair.iter().filter_map(|r| all.get(*r)).map(|f| f.connections).max();
         wish.filter(|n| *n > 0).unwrap_or_else(|| {
-            // A thread sends on a connection that carries nothing long the other way.
-            if pair.iter().any(|r| Self::couriers(all, *r) > 0) { 2 } else { 1 }
+            // A thread sends where one connection carries all that is long one way, and none the other way.
+            let listener = pair.iter().min().and_then(|r| all.get(*r));
+            let is_narrow = listener.is_none_or(|f| f.addrs.len() == 1);
+            if is_narrow && pair.iter().any(|r| Self::couriers(all, *r) > 0) { 2 } else { 1 }
         })
     }
 

@@ -336,15 +336,16 @@ impl Config {
         self
     }
 
-    /// TCP connections per pair of addresses. Of an even number each direction has half for its long messages; short ones take the
-    /// first both ways. Default: 2 where a rank of the pair has [threads for sending](Self::send_threads), else 1.
+    /// TCP connections per pair of addresses; the larger wish of a pair of ranks holds. Of an even number each direction has half for
+    /// its long messages; short ones take the first both ways. Default: 2 where a rank of the pair has
+    /// [threads for sending](Self::send_threads) and the lower one a single address, else 1.
     pub fn connections(mut self, n: usize) -> Self {
         self.connections = Some(n);
         self
     }
 
-    /// How many threads may send long messages over TCP beside the rank's own, one a link, while others are received. Default: one for
-    /// every four cores of this rank's share of its host. With 0, and [one connection](Self::connections), a rank uses one core.
+    /// How many threads may send long messages over TCP beside the rank's own, while others are received: one a link, for links of two
+    /// [connections](Self::connections) in all. Default: one for every four cores of this rank's share of its host.
     pub fn send_threads(mut self, n: usize) -> Self {
         self.send_threads = Some(n);
         self

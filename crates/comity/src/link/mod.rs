@@ -98,8 +98,8 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// Accept a prefix of `head` followed by `body`; how many bytes in all.
     fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError>;
 
-    /// What is put next is the begin of a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile. For links
-    /// that can have help.
+    /// What is put next is the begin of a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile. It may decide
+    /// how the message travels; whatever is put without such word comes as well.
     fn announce(&mut self, _len: usize, _is_busy: bool) {}
 
     /// Whether bytes may reach the peer that were offered and not accepted yet.

@@ -38,6 +38,32 @@ fn tcp_over_several_connections_and_addresses() {
 }
 
 #[test]
+fn a_thread_sends_where_one_may() {
+    // By rank: what it wishes, and whether it gets a thread for its link to the other.
+    for (wishes, connections, gets) in [
+        ([1, 1], None, [true, true]),
+        ([1, 0], None, [true, false]),
+        ([0, 0], Some(2), [false, false]),
+        ([1, 1], Some(1), [false, false]),
+        ([1, 1], Some(4), [false, false]),
+    ] {
+        let store = store(2, LONG);
+        let all = each(0..2, |r| {
+            let c = config(r, 2, store.addr()).links([LinkKind::Tcp]).send_threads(wishes[r]);
+            Endpoint::join(&if let Some(n) = connections { c.connections(n) } else { c }).unwrap()
+        });
+        each(0..2, |r| {
+            let (_watch, mut links) = open(&all[r], 0, &[0, 1]);
+            let link = links[1 - r].as_deref_mut().unwrap();
+            link.announce(1 << 20, true);
+            assert_eq!(link.runs_ahead(), gets[r], "rank {r} of {wishes:?}, {connections:?}");
+            link.announce(8, true);
+            talk(r, &mut links);
+        });
+    }
+}
+
+#[test]
 fn ipv6() {
     let store = Store::start((Ipv6Addr::LOCALHOST, 0).into(), 2, &Key::from(KEY), "job", LONG).unwrap();
     let all = each(0..2, |r| Endpoint::join(&config(r, 2, store.addr()).links([LinkKind::Tcp])).unwrap());

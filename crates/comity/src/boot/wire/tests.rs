@@ -92,10 +92,10 @@ fn pairs_agree_on_threads_and_connections() {
     let rank = |host_id, cores, senders, connections| {
         let config = crate::Config::new(0, 1);
         let facts = crate::boot::announce::facts(&config, false, Vec::new(), String::new());
-        Facts { host_id, cores, senders, connections, ..facts }
+        Facts { host_id, cores, senders, connections, addrs: vec![([10, 0, 0, 1], 1).into()], ..facts }
     };
     const AUTO: u16 = u16::MAX;
-    let all = [
+    let mut all = [
         rank(1, 16, AUTO, 0),
         rank(1, 16, AUTO, 0),
         rank(2, 3, AUTO, 0),
@@ -120,5 +120,27 @@ fn pairs_agree_on_threads_and_connections() {
         for pair in [pair, [pair[1], pair[0]]] {
             assert_eq!(Facts::connections(&all, pair), connections, "{pair:?}");
         }
+    }
+    // The lower rank listens; with two addresses each direction would have two connections, and no thread.
+    all[0].addrs.push(([10, 0, 1, 1], 1).into());
+    assert_eq!([[0, 1], [1, 0], [1, 2]].map(|pair| Facts::connections(&all, pair)), [1, 1, 2]);
+}
+
+/// A seed that is no message any more leads the fuzzer nowhere.
+#[test]
+fn the_fuzzers_seeds_are_messages() {
+    macro_rules! seed {
+        ($name:literal) => {
+            include_bytes!(concat!("../../../../../fuzz/seeds/messages/", $name)).as_slice()
+        };
+    }
+    for seed in [seed!("join"), seed!("ready"), seed!("failed")] {
+        assert!(ToStore::decode(seed).is_ok(), "{seed:x?}");
+    }
+    for seed in [seed!("welcome"), seed!("entry")] {
+        assert!(FromStore::decode(seed).is_ok(), "{seed:x?}");
+    }
+    for seed in [seed!("abort"), seed!("heartbeat")] {
+        assert!(Note::decode(seed).is_ok(), "{seed:x?}");
     }
 }

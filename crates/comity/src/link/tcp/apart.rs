@@ -5,7 +5,7 @@ use super::{
     *,
 };
 use crate::link::conformance::{conformance, eventually, fill};
-use std::io::Read;
+use std::io::{Read, Write};
 
 /// The ends of a link with connections for each direction, and a courier where there may be one; all goes aside.
 fn apart(connections: usize, sealed: bool) -> (Box<dyn Link>, Box<dyn Link>) {
@@ -38,6 +38,21 @@ mod two_apart {
     super::conformance!(|| super::apart(2, false));
 }
 
+/// The other end's head and body go over different connections.
+mod two_apart_back {
+    super::conformance!(|| {
+        let (a, b) = super::apart(2, false);
+        (b, a)
+    });
+}
+
+mod sealed_two_apart_back {
+    super::conformance!(|| {
+        let (a, b) = super::apart(2, true);
+        (b, a)
+    });
+}
+
 mod four_apart {
     super::conformance!(|| super::apart(4, false));
 }
@@ -52,8 +67,11 @@ mod sealed_four_apart {
 
 #[test]
 fn a_courier_that_is_stuck_holds_up_nobody() {
-    for sealed in [false, true] {
+    for (sealed, back) in [(false, false), (true, false), (false, true), (true, true)] {
         let (mut a, mut b) = both_apart(2, sealed);
+        if back {
+            std::mem::swap(&mut a, &mut b);
+        }
         let block = vec![7; 1 << 20];
         let put = fill(&mut a, &block);
         let courier = a.sender.courier.as_ref().unwrap();
@@ -95,7 +113,8 @@ impl Flow {
         const LENGTHS: [usize; 9] = [8, 130_000, 4, 131_072, 40, 700_000, 17_000, 131_071, 400_000];
         let message = |i: usize| {
             let byte = |k: usize| (k * 7 + i * 31 + seed) as u8;
-            let len = LENGTHS[(i * (seed + 2)) % LENGTHS.len()] + seed % 3;
+            // In another order for each, but all of them.
+            let len = LENGTHS[i * [1, 2, 4, 5, 7, 8][seed % 6] % LENGTHS.len()] + seed % 3;
             ((0..40 * ((i + seed) % 3).min(1)).map(byte).collect(), (0..len).map(|k| byte(k / 3)).collect())
         };
         Self { messages: (0..18).map(message).collect(), message: 0, put: 0, took: 0 }
@@ -197,4 +216,41 @@ fn long_messages_go_aside_and_short_ones_come_back() {
     put(40, 8, &[(1, 48, Place::Home)]);
     put(40, 8, &[(0, 48, Place::Home)]);
     put(0, long, &[(0, 64, Place::Aside), (3, long - 64, Place::Aside)]);
+}
+
+#[test]
+fn a_first_frame_that_finds_no_room_goes_before_the_rest() {
+    for (sealed, head) in [(false, 40), (true, 40), (false, 0), (true, 0)] {
+        // The end whose connection for long messages is not the first.
+        let (mut far, mut near) = ends(2, sealed, 1);
+        // What is no frame fills the first connection, and is gone before a link reads.
+        let mut filled = 0;
+        while let Ok(n) = (&near.sockets[0]).write(&[9; 4096]) {
+            filled += n;
+        }
+        let (head, body) = (vec![1; head], vec![2; 1 << 20]);
+        let truth = [&head[..], &body].concat();
+        near.announce(body.len(), true);
+        for _ in 0..3 {
+            assert_eq!(near.put(&head, &body), Ok(0), "there was room");
+        }
+        eventually("an empty connection", || {
+            let most = filled.min(4096);
+            filled -= (&far.sockets[0]).read(&mut vec![0; most]).unwrap_or(0);
+            (filled == 0).then_some(())
+        });
+        let (mut put, mut got) = (0, Vec::new());
+        eventually("all of it", || {
+            if put < head.len() + body.len() {
+                put +=
+                    near.put(&head[put.min(head.len())..], &body[put.saturating_sub(head.len())..]).unwrap();
+            }
+            let ready = far.peek(777).unwrap();
+            got.extend_from_slice(ready);
+            let n = ready.len();
+            far.consume(n);
+            (got.len() == truth.len()).then_some(())
+        });
+        assert!(got == truth && near.sender.courier.as_ref().is_some_and(|c| c.handed() > 0));
+    }
 }

@@ -1,21 +1,21 @@
 //! A thread that hands finished frames to the system while the rank's own thread makes, opens and combines others.
 //!
 //! ```text
-//!   rank's thread:   copy k+1 | receive, combine | copy k+2 | ...
-//!   courier:         seal, send k | seal, send k+1 | ...
+//!   rank's thread:   make k+1 | receive, combine | make k+2 | ...
+//!   courier:           send k |  send k+1  | send k+2  | ...
 //! ```
 //!
-//! Cost: a thread, three descriptors and half a MiB a link, a core while much is sent, and one copy more of all that it sends. It
-//! saves the checksum or cipher and the system's part of sending, some half of a large transfer's time, but only on a connection that
-//! carries little the other way: the system serves a connection to one thread at a time.
+//! Cost: a thread, three descriptors and half a MiB a link, a core while much is sent, and one copy more of what goes in the clear. It
+//! saves the system's part of sending, some half of a large transfer's time, but only on a connection that carries nothing the other
+//! way: the system serves a connection to one thread at a time.
 //!
 //! A parcel is accepted when all of it is with the system, so a link that is dropped has nothing of its own left to deliver.
 
 use super::{
-    frame::{Laid, Place, SEALED_FRAME, SEALED_HEADER, SMALL},
+    frame::{SEALED_FRAME, SEALED_HEADER, SMALL},
     socket::send,
 };
-use crate::{link::LinkError, seal::Seal, sync::lock, sys::Bell};
+use crate::{link::LinkError, sync::lock, sys::Bell};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     io::{self, IoSlice},
@@ -56,28 +56,16 @@ impl Couriers {
     }
 }
 
-/// Frames, and how many bytes they take.
+/// Whole frames, and how many bytes they take.
 #[derive(Debug, Default)]
-pub(super) struct Parcel {
+struct Parcel {
     bytes: Box<[u8]>,
     len: usize,
-    frames: Vec<Laid>,
-    is_sealed: bool,
-}
-
-impl Parcel {
-    /// Add frame `number`, which carries `parts`: one with no more than a head, then one of a [`PIECE`].
-    pub(super) fn add(&mut self, number: u64, parts: [&[u8]; 2], next: Place) {
-        let (frame, end) = Laid::new(&mut self.bytes, self.len, (number, parts, next), self.is_sealed);
-        self.frames.push(frame);
-        self.len = end;
-    }
 }
 
 #[derive(Debug)]
 struct Shared {
     socket: TcpStream,
-    seal: Option<Arc<Seal>>,
     /// Parcel `k` lies at `k mod PARCELS`; whoever's turn it is locks it, so nobody waits.
     parcels: [Mutex<Parcel>; PARCELS],
     handed: AtomicU64,
@@ -108,22 +96,17 @@ pub(super) struct Courier {
 }
 
 impl Courier {
-    /// One for `socket`, that seals with `seal`, if there may be another.
-    pub(super) fn start(
-        socket: &TcpStream,
-        seal: Option<Arc<Seal>>,
-        among: &Arc<Couriers>,
-    ) -> io::Result<Option<Self>> {
+    /// One for `socket`, if there may be another.
+    pub(super) fn start(socket: &TcpStream, among: &Arc<Couriers>) -> io::Result<Option<Self>> {
         if !among.take() {
             return Ok(None);
         }
-        Self::live(socket, seal, among).map(Some).inspect_err(|_| among.give_back())
+        Self::live(socket, among).map(Some).inspect_err(|_| among.give_back())
     }
 
-    fn live(socket: &TcpStream, seal: Option<Arc<Seal>>, among: &Arc<Couriers>) -> io::Result<Self> {
+    fn live(socket: &TcpStream, among: &Arc<Couriers>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             socket: socket.try_clone()?,
-            seal,
             parcels: Default::default(),
             handed: AtomicU64::new(0),
             gone: AtomicU64::new(0),
@@ -147,19 +130,21 @@ impl Courier {
         }
     }
 
-    /// Have the next parcel filled, and hand it over. Fewer than [`PARCELS`] are under way.
-    pub(super) fn hand(&mut self, fill: impl FnOnce(&mut Parcel)) {
+    /// Have the next parcel filled, which says how long it became, and hand it over. Fewer than [`PARCELS`] are under way.
+    pub(super) fn hand(
+        &mut self,
+        fill: impl FnOnce(&mut [u8]) -> Result<usize, LinkError>,
+    ) -> Result<(), LinkError> {
         let mut parcel = lock(&self.shared.parcels[self.handed as usize % PARCELS]);
         if parcel.bytes.is_empty() {
             parcel.bytes = vec![0; ROOM].into();
         }
-        (parcel.len, parcel.is_sealed) = (0, self.shared.seal.is_some());
-        parcel.frames.clear();
-        fill(&mut parcel);
+        parcel.len = fill(&mut parcel.bytes)?;
         drop(parcel);
         self.handed += 1;
         self.shared.handed.store(self.handed, SeqCst);
         self.rouse();
+        Ok(())
     }
 
     /// How many parcels went since the last look.
@@ -217,8 +202,8 @@ impl Shared {
             if !self.next(k) {
                 return;
             }
-            let mut parcel = lock(&self.parcels[k as usize % PARCELS]);
-            let sent = self.finish(&mut parcel).and_then(|()| self.send(&parcel.bytes[..parcel.len]));
+            let parcel = lock(&self.parcels[k as usize % PARCELS]);
+            let sent = self.send(&parcel.bytes[..parcel.len]);
             drop(parcel);
             match sent {
                 Ok(true) => self.gone.store(k + 1, SeqCst),
@@ -266,11 +251,6 @@ impl Shared {
         self.wake.hush();
     }
 
-    fn finish(&self, parcel: &mut Parcel) -> Result<(), LinkError> {
-        let Parcel { bytes, frames, .. } = parcel;
-        frames.iter().try_for_each(|frame| frame.finish(bytes, self.seal.as_deref()))
-    }
-
     /// Hand all of a parcel to the system; false if it is not wanted any more.
     fn send(&self, parcel: &[u8]) -> Result<bool, LinkError> {
         let mut rest = parcel;
@@ -292,10 +272,7 @@ mod tests {
     use super::*;
     use crate::link::{
         conformance::eventually,
-        tcp::{
-            frame::{HEADER, header},
-            tests::{drop_soon, streams},
-        },
+        tcp::tests::{drop_soon, streams},
     };
     use socket2::SockRef;
     use std::io::Read;
@@ -306,7 +283,7 @@ mod tests {
         // Less than a parcel fits in.
         SockRef::from(&a[0]).set_send_buffer_size(16 << 10).unwrap();
         SockRef::from(&b[0]).set_recv_buffer_size(16 << 10).unwrap();
-        (Courier::start(&a[0], None, couriers).unwrap(), b.remove(0))
+        (Courier::start(&a[0], couriers).unwrap(), b.remove(0))
     }
 
     #[test]
@@ -325,16 +302,16 @@ mod tests {
         far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         for round in 0..20u8 {
             for part in 0..PARCELS as u8 {
-                let piece = [round * 10 + part; 100_000];
-                courier.hand(|parcel| parcel.add(part.into(), [&piece, &[]], Place::Home));
+                let fill = |place: &mut [u8]| {
+                    place[..100_000].fill(round * 10 + part);
+                    Ok(100_000)
+                };
+                courier.hand(fill).unwrap();
             }
-            let mut came = vec![0; PARCELS * (HEADER + 100_000)];
+            let mut came = vec![0; PARCELS * 100_000];
             far.read_exact(&mut came).unwrap();
-            for (part, frame) in came.chunks(HEADER + 100_000).enumerate() {
-                let piece = [round * 10 + part as u8; 100_000];
-                assert_eq!(frame[..HEADER], header(part as u64, [&piece, &[]], Place::Home));
-                assert!(frame[HEADER..] == piece, "round {round}");
-            }
+            let right = |(part, piece): (usize, &[u8])| piece.iter().all(|&b| b == round * 10 + part as u8);
+            assert!(came.chunks(100_000).enumerate().all(right), "round {round}");
             let mut went = 0;
             eventually("word that all have gone", || {
                 went += courier.went().unwrap();
@@ -347,12 +324,11 @@ mod tests {
     #[test]
     fn one_that_cannot_send_ends_at_once_and_one_without_a_peer_says_so() {
         let couriers = Couriers::new(2);
-        let fill =
-            |courier: &mut Courier| courier.hand(|parcel| parcel.add(0, [&[1; PIECE], &[]], Place::Home));
+        let fill = |courier: &mut Courier| courier.hand(|place| Ok(place.len()));
         let (stuck, _far) = one(&couriers);
         let mut stuck = stuck.unwrap();
         for _ in 0..PARCELS {
-            fill(&mut stuck);
+            fill(&mut stuck).unwrap();
         }
         thread::sleep(Duration::from_millis(50));
         assert!(stuck.went().unwrap() < PARCELS as u64, "a socket that nobody reads takes all");
@@ -368,7 +344,7 @@ mod tests {
                 Err(e) => break e,
             }
             if under_way < PARCELS as u64 {
-                fill(lost);
+                fill(lost).unwrap();
                 under_way += 1;
             }
             assert!(begun.elapsed() < Duration::from_secs(20));

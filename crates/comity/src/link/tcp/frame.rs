@@ -111,6 +111,16 @@ pub(super) fn start(len: u32, number: u64, next: Place) -> ([u8; HEADER], Checks
     (header, checksum)
 }
 
+/// Write frame `number`, whole, which carries `parts`, to the front of `room`, which it fits; its length.
+pub(super) fn copy(room: &mut [u8], number: u64, parts: [&[u8]; 2], next: Place) -> usize {
+    let mut at = 0;
+    for part in [&header(number, parts, next)[..], parts[0], parts[1]] {
+        room[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    at
+}
+
 /// Write the sealed frame `number`, whole, which carries `parts`, to the front of `room`; its length.
 pub(super) fn seal(
     room: &mut [u8],
@@ -119,6 +129,7 @@ pub(super) fn seal(
     next: Place,
     seal: &Seal,
 ) -> Result<usize, LinkError> {
+    let no_cipher = || LinkError("could not be sent to: no cipher".into());
     // SEALED_FRAME bounds the length.
     let len = parts[0].len() + parts[1].len();
     let (header, _) = start(len as u32, number, next);
@@ -137,55 +148,6 @@ pub(super) fn seal(
     front[..HEADER].copy_from_slice(&header);
     front[HEADER..].copy_from_slice(&tag.map_err(|_| no_cipher())?);
     Ok(SEALED_HEADER + len)
-}
-
-/// A frame whose piece lies in a buffer, behind room for its header.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Laid {
-    /// Where the header belongs.
-    at: usize,
-    len: usize,
-    number: u64,
-    next: Place,
-}
-
-impl Laid {
-    /// Copy frame `number`, which carries `parts`, to byte `at` of `room`, which it fits; and where it ends.
-    pub(super) fn new(
-        room: &mut [u8],
-        at: usize,
-        (number, parts, next): (u64, [&[u8]; 2], Place),
-        is_sealed: bool,
-    ) -> (Self, usize) {
-        let mut end = at + if is_sealed { SEALED_HEADER } else { HEADER };
-        for part in parts {
-            room[end..end + part.len()].copy_from_slice(part);
-            end += part.len();
-        }
-        (Self { at, len: parts[0].len() + parts[1].len(), number, next }, end)
-    }
-
-    /// Encrypt the piece, if a `seal` is given, and write the header.
-    pub(super) fn finish(&self, room: &mut [u8], seal: Option<&Seal>) -> Result<(), LinkError> {
-        let frame = room.get_mut(self.at..).ok_or_else(no_cipher)?;
-        let Some(seal) = seal else {
-            let (front, piece) = frame.split_at_mut_checked(HEADER).ok_or_else(no_cipher)?;
-            let piece = piece.get(..self.len).ok_or_else(no_cipher)?;
-            front.copy_from_slice(&header(self.number, [piece, &[]], self.next));
-            return Ok(());
-        };
-        let (front, piece) = frame.split_at_mut_checked(SEALED_HEADER).ok_or_else(no_cipher)?;
-        let piece = piece.get_mut(..self.len).ok_or_else(no_cipher)?;
-        let (header, _) = start(self.len as u32, self.number, self.next);
-        let tag = seal.seal_in_place(self.number, &header, piece).map_err(|_| no_cipher())?;
-        front[..HEADER].copy_from_slice(&header);
-        front[HEADER..].copy_from_slice(&tag);
-        Ok(())
-    }
-}
-
-fn no_cipher() -> LinkError {
-    LinkError("could not be sent to: no cipher".into())
 }
 
 /// A frame whose header has arrived.

@@ -51,7 +51,7 @@ pub(crate) struct TcpOptions {
     pub(crate) congestion: Option<String>,
     /// Which connections carry long messages that leave; at the other end the other ones do.
     pub(crate) ways: Ways,
-    /// Threads that links may have for sending, each on a connection that carries one direction's.
+    /// Threads that links may have for sending, each on a connection that carries one direction's long messages.
     pub(crate) couriers: Option<Arc<Couriers>>,
 }
 

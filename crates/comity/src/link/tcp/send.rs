@@ -14,8 +14,6 @@ use std::{collections::VecDeque, io::IoSlice, net::TcpStream, sync::Arc};
 
 /// Messages this long go aside. A courier has them while there is something to receive too, for alone sending is done sooner without;
 const LONG: usize = 128 << 10;
-/// in the clear if they are longer than this,
-const CLEAR: usize = 128 << 10;
 /// and if as much of them is offered at once;
 const CARRIED: usize = 64 << 10;
 /// so many parcels between two looks at what has come.
@@ -58,8 +56,8 @@ pub(super) struct Sender {
     number: u64,
     /// Where that is looked for.
     place: Place,
-    /// Where frames of the message that leaves go from its second on.
-    aside: Place,
+    /// Where the frames of the message that leaves go, but for its first.
+    rest: Place,
     /// The connection of the frames that leave.
     pub(super) turn: usize,
     route: Route,
@@ -67,7 +65,7 @@ pub(super) struct Sender {
     /// The frame that leaves together with the open one.
     next: Option<Open>,
     /// One per connection; none where frames travel in the clear.
-    seals: Vec<Arc<Seal>>,
+    seals: Vec<Seal>,
     /// Holds the sealed frames that are not yet wholly with the system, or earlier ones.
     sealed: Box<[u8]>,
     /// Where they end in it.
@@ -78,7 +76,7 @@ pub(super) struct Sender {
     leaving: VecDeque<(usize, usize)>,
     /// Bytes of sealed frames that are with the system, but were not accepted yet; the courier's too.
     gone: usize,
-    /// Sends large transfers, where there may be so many and one connection carries all that leaves.
+    /// Sends long messages, where there may be so many and one connection carries all of them.
     pub(super) courier: Option<Courier>,
     couriers: Option<Arc<Couriers>>,
     /// Bytes of each parcel that it has.
@@ -96,11 +94,11 @@ impl Sender {
         Self {
             number: 0,
             place: Place::Home,
-            aside: Place::Home,
+            rest: Place::Home,
             turn: route.connection(Place::Home),
             open: None,
             next: None,
-            seals: seals.into_iter().map(Arc::new).collect(),
+            seals,
             sealed: vec![0; room].into(),
             sealed_end: 0,
             sent: 0,
@@ -159,7 +157,7 @@ impl Sender {
     /// decides where the rest belongs is not believed before it has been checked, and the cipher finds the rest in one piece.
     fn cut(&self, head: usize, total: usize, most: usize, small: usize) -> Cut {
         // The reader is told by this frame where the others are.
-        let is_turn = self.place != self.aside && self.aside == Place::Aside && !self.is_there();
+        let is_turn = self.rest == Place::Aside && !self.is_there();
         let is_head = (1..=SMALL).contains(&head) && (is_turn || total > small);
         let len = match is_turn {
             _ if is_head => head,
@@ -167,7 +165,7 @@ impl Sender {
             false => most.min(total),
         };
         let turn = self.route.connection(self.place);
-        Cut { number: self.number, len, turn, next: self.aside, is_head }
+        Cut { number: self.number, len, turn, next: self.rest, is_head }
     }
 
     /// `cut` is made.
@@ -264,21 +262,20 @@ impl Sender {
     /// See [`Link::announce`](crate::link::Link::announce).
     pub(super) fn announce(&mut self, sockets: &[TcpStream], len: usize, is_busy: bool) {
         let is_aside = self.route.connections > 1 && len >= LONG;
-        self.aside = if is_aside { Place::Aside } else { Place::Home };
-        let pays = len > CLEAR || !self.seals.is_empty();
-        self.is_long = is_aside && is_busy && pays && self.couriers.is_some();
+        self.rest = if is_aside { Place::Aside } else { Place::Home };
+        self.is_long = is_aside && is_busy && self.couriers.is_some();
         if !self.is_long {
             return;
         }
         // The peer begins when the first parcel is there; of a longer message that is a small part in any case.
         self.piece = if len < PARCELS * PIECE { PIECE / 2 } else { PIECE };
-        let turn = self.route.connection(Place::Aside);
         if let Some(courier) = &self.courier {
             courier.rouse();
-        } else if let Some((socket, couriers)) = sockets.get(turn).zip(self.couriers.as_ref()) {
-            let seal = self.seals.get(turn).cloned();
+        } else if let Some((socket, couriers)) =
+            sockets.get(self.route.connection(Place::Aside)).zip(self.couriers.as_ref())
+        {
             // Others keep theirs as long as their links live; the next message asks again.
-            self.courier = Courier::start(socket, seal, couriers).unwrap_or_else(|e| {
+            self.courier = Courier::start(socket, couriers).unwrap_or_else(|e| {
                 tracing::debug!(%e, "no thread to send with");
                 None
             });
@@ -322,12 +319,17 @@ impl Sender {
                     }
                 }
             }
-            let Some(courier) = &mut self.courier else { break };
-            courier.hand(|parcel| {
+            let (seal, Some(courier)) = (self.seals.get(self.turn), &mut self.courier) else { break };
+            courier.hand(|room| {
+                let mut end = 0;
                 for (cut, parts) in cuts.into_iter().flatten() {
-                    parcel.add(cut.number, parts, cut.next);
+                    end += match seal {
+                        Some(seal) => frame::seal(&mut room[end..], cut.number, parts, cut.next, seal)?,
+                        None => frame::copy(&mut room[end..], cut.number, parts, cut.next),
+                    };
                 }
-            });
+                Ok(end)
+            })?;
             at += len;
             self.parcels.push_back(len);
         }
