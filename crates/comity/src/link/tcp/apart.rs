@@ -30,7 +30,7 @@ fn ends(connections: usize, sealed: bool, couriers: usize) -> (TcpLink, TcpLink)
         TcpLink::with_options(streams, seals, &options).unwrap()
     };
     let [first, second] =
-        if connections % 2 == 0 { [Ways::First, Ways::Second] } else { [Ways::All, Ways::All] };
+        if connections.is_multiple_of(2) { [Ways::First, Ways::Second] } else { [Ways::All, Ways::All] };
     (end(a, ours, first), end(b, theirs, second))
 }
 
@@ -124,7 +124,7 @@ impl Flow {
     fn offer(&mut self, link: &mut TcpLink, turn: usize) -> bool {
         let Some((whole, body)) = self.messages.get(self.message) else { return false };
         if self.put == 0 {
-            link.announce(body.len(), turn % 3 > 0);
+            link.announce(body.len(), !turn.is_multiple_of(3));
         }
         // A body may be at hand only in part, or not at all yet.
         let most = if turn % 4 == 1 { turn * 5003 % 90_000 } else { usize::MAX };
@@ -140,7 +140,7 @@ impl Flow {
 
     fn accept(&mut self, truth: &[u8], link: &mut TcpLink, turn: usize) {
         let want = [70, 300_000, 1, 5000][turn % 4];
-        let n = if turn % 3 == 0 {
+        let n = if turn.is_multiple_of(3) {
             let ready = link.peek(want).unwrap();
             assert!(truth[self.took..].starts_with(ready), "other bytes at {}", self.took);
             let n = ready.len();
