@@ -57,7 +57,6 @@ export! {
                 }
                 let copy: Box<[*mut ibv_device]> =
                     list.0.iter().map(|&address| ptr::with_exposed_provenance_mut(address)).collect();
-                // A few words for each call stay behind: the length, which freeing needs, is not told.
                 Box::leak(copy).as_mut_ptr()
             }
             Err(e) => {
@@ -68,7 +67,15 @@ export! {
             }
         }
     }
-    "IBVERBS_1.1" fn ibv_free_device_list(_list: *mut *mut ibv_device) {}
+    "IBVERBS_1.1" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+        if !list.is_null() {
+            // SAFETY: it was made above, as long as up to the first null, and is given back once.
+            unsafe {
+                let devices = (0..).take_while(|&i| !(*list.add(i)).is_null()).count();
+                drop(Box::from_raw(ptr::slice_from_raw_parts_mut(list, devices + 1)));
+            }
+        }
+    }
     "IBVERBS_1.1" fn ibv_get_device_name(device: &ibv_device) -> *const c_char {
         device.name.as_ptr()
     }
