@@ -155,6 +155,11 @@ impl Control {
         (code != 0).then(why)
     }
 
+    /// Who others say is at fault in a group that this rank has not opened.
+    pub(super) fn foretold(&self) -> Option<(usize, String)> {
+        self.lock().membership().foretold()
+    }
+
     /// One that said why it could not join.
     pub(super) fn gave_up(&self) -> Option<(usize, String)> {
         self.lock().membership().gave_up()

@@ -206,7 +206,11 @@ impl Endpoint {
                     self.me,
                     seconds(limit)
                 );
-                return Err(control.lacked().unwrap_or_else(|| self.broken(*first, &words)));
+                // That one may still have been waiting for a third, which others know of.
+                let others = || control.foretold().filter(|(rank, _)| *rank != self.me);
+                let own =
+                    control.lacked().or_else(|| others().map(|(rank, words)| self.broken(rank, &words)));
+                return Err(own.unwrap_or_else(|| self.broken(*first, &words)));
             }
             let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];
             // A store that has ended is readable for ever, and will say nothing more.

@@ -140,6 +140,14 @@ impl Membership {
         Ok(absent)
     }
 
+    /// Who is at fault, and why, in the words of ranks whose first group, that of all, has failed before this one could open it.
+    pub(super) fn foretold(&self) -> Option<(usize, String)> {
+        self.early.iter().find_map(|(_, note)| match note {
+            Note::Abort { culprit, cause, .. } => Some((*culprit as usize, cause.clone())),
+            _ => None,
+        })
+    }
+
     /// One that said why it could not join.
     pub(super) fn gave_up(&self) -> Option<(usize, String)> {
         self.presences.iter().enumerate().find_map(|(rank, presence)| match presence {

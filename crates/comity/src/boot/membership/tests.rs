@@ -56,6 +56,15 @@ fn up_to_64_the_witness_tells_all_and_the_others_nobody() {
 }
 
 #[test]
+fn what_others_say_of_a_group_before_it_is_open_is_known() {
+    let (mut m, now) = met(4, Some(LIMIT));
+    m.hear(vec![(1, Heard::Note(Note::Leave { context: 2 })), (2, abort(1, &failure(3, 2)))], now);
+    assert_eq!(m.foretold(), None);
+    m.hear(vec![(2, abort(2, &failure(3, 2)))], now);
+    assert_eq!(m.foretold(), Some((3, "lost its disk".into())));
+}
+
+#[test]
 fn a_large_group_is_flooded_past_those_that_are_gone() {
     let (mut m, now) = met(100, Some(LIMIT));
     m.hear(vec![(1, Heard::Note(Note::Leave { context: 1 })), (2, abort(1, &failure(3, 9)))], now);
