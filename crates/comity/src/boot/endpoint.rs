@@ -207,9 +207,12 @@ impl Endpoint {
                     seconds(limit)
                 );
                 // That one may still have been waiting for a third, which others know of.
-                let others = || control.foretold().filter(|(rank, _)| *rank != self.me);
-                let own =
-                    control.lacked().or_else(|| others().map(|(rank, words)| self.broken(rank, &words)));
+                let others = || {
+                    let (rank, words) = control.foretold().filter(|(rank, _)| *rank != self.me)?;
+                    let next = "look at that rank's last output, then restart the job";
+                    Some(self.broken(rank, &format!("{words}, as others say; {next}")))
+                };
+                let own = control.lacked().or_else(others);
                 return Err(own.unwrap_or_else(|| self.broken(*first, &words)));
             }
             let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];

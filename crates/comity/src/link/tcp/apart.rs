@@ -120,9 +120,9 @@ impl Flow {
         Self { messages: (0..18).map(message).collect(), message: 0, put: 0, took: 0 }
     }
 
-    /// Offer some; whether a message went on.
-    fn offer(&mut self, link: &mut TcpLink, turn: usize) -> bool {
-        let Some((whole, body)) = self.messages.get(self.message) else { return false };
+    /// Offer some.
+    fn offer(&mut self, link: &mut TcpLink, turn: usize) {
+        let Some((whole, body)) = self.messages.get(self.message) else { return };
         if self.put == 0 {
             link.announce(body.len(), !turn.is_multiple_of(3));
         }
@@ -135,7 +135,6 @@ impl Flow {
         if n == head.len() + body.len() {
             (self.message, self.put) = (self.message + 1, 0);
         }
-        n > 0
     }
 
     fn accept(&mut self, truth: &[u8], link: &mut TcpLink, turn: usize) {

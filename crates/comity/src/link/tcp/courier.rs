@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Cost: a thread, three descriptors and half a MiB a link, a core while much is sent, and one copy more of what goes in the clear. It
-//! saves the system's part of sending, some half of a large transfer's time, but only on a connection that carries nothing the other
-//! way: the system serves a connection to one thread at a time.
+//! saves the system's part of sending, some half of a large transfer's time, but only on a connection that carries nothing long the
+//! other way: the system serves a connection to one thread at a time. What is sent while nothing is received leaves sooner without it.
 //!
 //! A parcel is accepted when all of it is with the system, so a link that is dropped has nothing of its own left to deliver.
 

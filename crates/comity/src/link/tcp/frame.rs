@@ -50,10 +50,9 @@ const _: () = assert!(SEALED_FRAME <= SEALED_MOST && SEALED_SMALL < SEALED_FRAME
 const NEXT_ASIDE: u32 = 1 << 31;
 
 /// Where a frame travels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// On the link's first connection, which carries both directions.
-    #[default]
     Home,
     /// On a connection for the long messages of its direction.
     Aside,
