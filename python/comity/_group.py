@@ -81,7 +81,11 @@ class Group:
         return self._raw.link_kinds()
 
     def stats(self) -> dict[str, float]:
-        """What this group has done on this rank so far: calls, errors, bytes_sent, seconds parked, suspicions."""
+        """What this group has done on this rank so far.
+
+        "calls" that succeeded, "errors", "bytes_sent" of payload, seconds "parked" (asleep for other ranks), "suspicions" (how
+        often a member was silent for a fifth of the detection limit), and "longest_silence" of one member, in seconds.
+        """
         return self._raw.stats()
 
     def split(self, color: int | None, key: int = -1) -> "Group | None":

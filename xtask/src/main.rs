@@ -22,6 +22,7 @@ cargo xtask chaos                break running jobs at random and check what eve
     --trials N                   at most so many in each lane
     --trial FAULT:SEED           one trial, over and over: what a failure prints
     --soak MINUTES               no faults: eight ranks to a core, nobody is given up
+    --detection S                the limit of that run (5); shorter is stricter
 cargo xtask softverbs FOLDER     build the software RDMA device and lay it out there as libibverbs.so.1
 cargo xtask rdma-vm COMMAND...   run shell commands in a QEMU guest with rdma-core and Debian's Soft-RoCE driver
     --file PATH                  a program that is to be there too (repeatable)

@@ -218,6 +218,7 @@ impl Group {
         dict.set_item("bytes_sent", stats.bytes_sent)?;
         dict.set_item("parked", stats.parked.as_secs_f64())?;
         dict.set_item("suspicions", stats.suspicions)?;
+        dict.set_item("longest_silence", stats.longest_silence.as_secs_f64())?;
         Ok(dict)
     }
 

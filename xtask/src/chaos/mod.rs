@@ -50,6 +50,7 @@ pub(crate) struct Choice {
     trial: Option<u64>,
     trials: u64,
     soak: Option<f64>,
+    detection: f64,
 }
 
 impl Choice {
@@ -70,6 +71,7 @@ impl Choice {
             trial: None,
             trials: u64::MAX,
             soak: None,
+            detection: 5.0,
         }
     }
 
@@ -89,6 +91,7 @@ impl Choice {
             match arg {
                 "--minutes" => choice.minutes = number()?,
                 "--soak" => choice.soak = Some(number()?),
+                "--detection" => choice.detection = number()?,
                 "--seed" => choice.seed = value.parse().map_err(|_| bad())?,
                 "--trials" => choice.trials = value.parse().map_err(|_| bad())?,
                 "--only" => choice.only.push(fault(value)?),
@@ -139,7 +142,7 @@ pub(crate) fn run(choice: &Choice) -> Result<String, String> {
     let profile = if release { "release" } else { "debug" };
     build(choice.profile)?;
     if let Some(minutes) = choice.soak {
-        return soak::run(profile, minutes);
+        return soak::run(profile, minutes, choice.detection);
     }
     let again = if release { " --release" } else { "" };
     println!(

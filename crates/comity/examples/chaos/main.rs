@@ -156,7 +156,12 @@ fn launched(role: &str, seed: u64) {
         }
     };
     match ended {
-        Ok(()) => words.say("out", &[&"ok", &calls.made()]),
+        Ok(()) => {
+            if role.starts_with("soak:") {
+                words.say("silence", &[&group.stats().longest_silence.as_millis()]);
+            }
+            words.say("out", &[&"ok", &calls.made()]);
+        }
         Err(e) => {
             words.failed("out", &e);
             std::process::exit(1);

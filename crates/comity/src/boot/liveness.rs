@@ -63,6 +63,13 @@ impl Liveness {
         }
     }
 
+    /// How long nothing has been heard from `rank`; `None` if nobody is judged, or if this process slept itself meanwhile.
+    pub(super) fn silence(&self, rank: usize, now: Instant) -> Option<Duration> {
+        let (limit, pulse) = (self.limit?, self.peers.get(rank)?.as_ref()?);
+        let slept = self.ticked.is_some_and(|last| sleeps(limit, last, now));
+        (!slept).then(|| now.saturating_duration_since(pulse.heard))
+    }
+
     /// `rank` said something; a beat tells how far its engines have come. How long it had been silent, if it was suspect.
     pub(super) fn hear(&mut self, rank: usize, now: Instant, progress: Option<u64>) -> Option<Duration> {
         let pulse = self.peers.get_mut(rank)?.as_mut()?;
@@ -77,7 +84,7 @@ impl Liveness {
     pub(super) fn tick(&mut self, now: Instant) -> Vec<Verdict> {
         let Some(limit) = self.limit else { return Vec::new() };
         let last = self.ticked.replace(now).unwrap_or(now);
-        let slept = now.saturating_duration_since(last) > limit / 2;
+        let slept = sleeps(limit, last, now);
         let suspicion = suspicion(limit);
         let mut verdicts = Vec::new();
         for (rank, place) in self.peers.iter_mut().enumerate() {
@@ -123,6 +130,11 @@ impl Liveness {
 /// How often to say that one lives: often enough that several beats may be lost or late.
 fn interval(limit: Duration) -> Duration {
     (limit / 10).min(SLOWEST_BEAT)
+}
+
+/// Whether a process that last judged at `last` did not run for so long that it cannot judge at `now`.
+fn sleeps(limit: Duration, last: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(last) > limit / 2
 }
 
 /// After what silence a peer is suspect.
@@ -203,6 +215,22 @@ mod tests {
         l.watch(1, zero);
         assert_eq!(l.tick(zero + ms(9000)), []);
         assert_eq!(l.tick(zero + ms(14_000)), [Verdict::Dead { rank: 1, silence: ms(5000) }]);
+    }
+
+    #[test]
+    fn a_silence_is_measured_unless_this_process_slept() {
+        let (mut l, zero) = started(2);
+        assert_eq!(l.silence(1, zero + ms(400)), Some(ms(400)));
+        l.hear(1, zero + ms(400), None);
+        assert_eq!(l.silence(1, zero + ms(400)), Some(ms(0)));
+        assert_eq!((l.silence(0, zero), l.silence(9, zero)), (None, None));
+        // The last look was at the start.
+        assert_eq!(l.silence(1, zero + ms(2501)), None);
+        l.forget(1);
+        assert_eq!(l.silence(1, zero + ms(500)), None);
+        let mut allowed = Liveness::new(2, None);
+        allowed.watch(1, zero);
+        assert_eq!(allowed.silence(1, zero + ms(500)), None);
     }
 
     #[test]

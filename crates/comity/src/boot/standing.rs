@@ -270,6 +270,11 @@ impl Standing {
                     watch.suspect();
                 }
             }
+            Action::Silence { context, silence } => {
+                if let Some(watch) = self.watches.get(&context) {
+                    watch.silent(silence);
+                }
+            }
             Action::News => rest.news = true,
             Action::Log(word) => rest.words.push(word),
             Action::Waits { context, mine, member, call } => {

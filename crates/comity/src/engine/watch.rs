@@ -14,6 +14,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 /// Why a group failed, as seen by one of its members.
@@ -134,6 +135,11 @@ impl Watch {
     /// A member has not been heard for some time. No failure yet.
     pub(crate) fn suspect(&self) {
         self.counters.suspected();
+    }
+
+    /// A member was silent for so long, longer than any before it.
+    pub(crate) fn silent(&self, silence: Duration) {
+        self.counters.silent(silence);
     }
 
     /// Whether any member has left.

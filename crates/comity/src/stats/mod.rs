@@ -28,6 +28,10 @@ pub struct Stats {
     pub parked: Duration,
     /// How often a member was silent for a fifth of the limit of [`Detection`](crate::Detection).
     pub suspicions: u64,
+    /// The longest time for which nothing was heard from one member, not even a beat; times in which this process did not run
+    /// itself are left out. Beats come each tenth of the limit of [`Detection`](crate::Detection), and at least twice a second:
+    /// far below that limit, the limit could be lower.
+    pub longest_silence: Duration,
 }
 
 /// The numbers of one group, in the order in which they lie in memory: for each operation the calls that succeeded and the
@@ -42,7 +46,9 @@ mod at {
     pub(super) const SUSPICIONS: usize = 2 * OPS + 2;
     /// Payload bytes of all operations, those of the call under way included.
     pub(super) const SENT: usize = 2 * OPS + 3;
-    pub(super) const LAST: usize = SENT;
+    /// Of one member, in nanoseconds. A maximum where the others are sums.
+    pub(super) const SILENCE_NS: usize = 2 * OPS + 4;
+    pub(super) const LAST: usize = SILENCE_NS;
 }
 
 /// See the module.
@@ -53,6 +59,8 @@ pub(crate) struct Counters {
     pub(crate) parked_on: AtomicU32,
     /// Of the bytes sent, those that an operation was given.
     given: AtomicU64,
+    /// The longest silence, in nanoseconds: a place on a sheet may hold that of an earlier group.
+    silence_ns: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -72,7 +80,12 @@ impl Counters {
     pub(crate) fn new(sheet: Option<&Arc<Sheet>>) -> Self {
         let slot = sheet.and_then(Sheet::take);
         let place = slot.map_or_else(|| Place::Own(Box::default()), Place::Sheet);
-        let counters = Self { place, parked_on: AtomicU32::new(0), given: AtomicU64::new(0) };
+        let counters = Self {
+            place,
+            parked_on: AtomicU32::new(0),
+            given: AtomicU64::new(0),
+            silence_ns: AtomicU64::new(0),
+        };
         // A slot may hold what an earlier group counted.
         counters.given.store(counters.word(at::SENT).load(Ordering::Relaxed), Ordering::Relaxed);
         counters
@@ -136,6 +149,13 @@ impl Counters {
         self.word(at::SUSPICIONS).fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The control thread measured a silence.
+    pub(crate) fn silent(&self, time: Duration) {
+        let ns = time.as_nanos() as u64;
+        self.silence_ns.fetch_max(ns, Ordering::Relaxed);
+        self.word(at::SILENCE_NS).fetch_max(ns, Ordering::Relaxed);
+    }
+
     pub(crate) fn read(&self) -> Stats {
         let before = |i: usize| match &self.place {
             Place::Own(_) => 0,
@@ -148,6 +168,7 @@ impl Counters {
             bytes_sent: of(at::SENT),
             parked: Duration::from_nanos(of(at::PARKED_NS)),
             suspicions: of(at::SUSPICIONS),
+            longest_silence: Duration::from_nanos(self.silence_ns.load(Ordering::Relaxed)),
         }
     }
 }
@@ -155,6 +176,8 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SILENCE: Duration = Duration::from_millis(700);
 
     fn use_it(c: &Counters) {
         c.add_sent(10);
@@ -165,10 +188,19 @@ mod tests {
         c.ended(Op::Send, false);
         c.slept(Duration::from_nanos(77));
         c.suspected();
+        c.silent(SILENCE);
+        c.silent(SILENCE / 2);
     }
 
     fn stats() -> Stats {
-        Stats { calls: 2, errors: 1, bytes_sent: 16, parked: Duration::from_nanos(77), suspicions: 1 }
+        Stats {
+            calls: 2,
+            errors: 1,
+            bytes_sent: 16,
+            parked: Duration::from_nanos(77),
+            suspicions: 1,
+            longest_silence: SILENCE,
+        }
     }
 
     #[test]
@@ -195,6 +227,7 @@ mod tests {
             drop((c, split));
             let t = sheet.read();
             assert_eq!((t.groups, t.errors, t.suspicions), (0, 2 * round, 2 * round));
+            assert_eq!(t.longest_silence, SILENCE);
             assert_eq!(t.parked, Duration::from_nanos(77) * 2 * round as u32);
             let of = |op| *t.ops.iter().find(|(o, ..)| *o == op).unwrap();
             assert_eq!(of(Op::AllReduce), (Op::AllReduce, 2 * round, 20 * round));

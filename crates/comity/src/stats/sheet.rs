@@ -4,8 +4,8 @@
 //!   word 0 ... 63   64 ... 127   128 ...
 //!   owners          slot 0 (32 words), slot 1, ...
 //! ```
-//! A group takes a free slot, adds to what it finds there, and leaves the numbers when it closes: the sum over all slots is
-//! what the rank has done, whoever holds them. Writing costs what it costs in own memory.
+//! A group takes a free slot, adds to what it finds there, and leaves the numbers when it closes: the sum over all slots (of the
+//! longest silence, the maximum) is what the rank has done, whoever holds them. Writing costs what it costs in own memory.
 
 use super::at;
 use crate::{Op, sys::Words};
@@ -51,6 +51,8 @@ pub struct Tally {
     pub parked: Duration,
     /// Silences noted.
     pub suspicions: u64,
+    /// The longest time for which nothing was heard from one rank.
+    pub longest_silence: Duration,
 }
 
 impl Sheet {
@@ -70,10 +72,10 @@ impl Sheet {
 
     /// What the rank has done so far.
     pub fn read(&self) -> Tally {
-        let sum = |i: usize| {
-            let slots = self.words[OWNERS..].chunks_exact(WORDS);
-            slots.map(|s| s[i].load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
-        };
+        let all =
+            |i: usize| self.words[OWNERS..].chunks_exact(WORDS).map(move |s| s[i].load(Ordering::Relaxed));
+        let sum = |i: usize| all(i).fold(0, u64::wrapping_add);
+        let max = |i: usize| all(i).max().unwrap_or(0);
         let ops = Op::ALL.into_iter().enumerate();
         Tally {
             groups: self.words[..GROUPS].iter().filter(|w| w.load(Ordering::Relaxed) != 0).count(),
@@ -81,6 +83,7 @@ impl Sheet {
             errors: sum(at::ERRORS),
             parked: Duration::from_nanos(sum(at::PARKED_NS)),
             suspicions: sum(at::SUSPICIONS),
+            longest_silence: Duration::from_nanos(max(at::SILENCE_NS)),
         }
     }
 

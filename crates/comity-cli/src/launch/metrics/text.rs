@@ -67,6 +67,14 @@ pub(super) fn write(board: &Board) -> String {
     for (rank, _, tally) in &ranks {
         page.rank("comity_suspicions_total", *rank, tally.suspicions);
     }
+    page.head(
+        "comity_longest_silence_seconds",
+        "gauge",
+        "The longest time for which nothing was heard from one other rank.",
+    );
+    for (rank, _, tally) in &ranks {
+        page.rank("comity_longest_silence_seconds", *rank, tally.longest_silence.as_secs_f64());
+    }
     page.0
 }
 

@@ -70,6 +70,11 @@ pub(in crate::boot) enum Action {
     Suspect {
         context: u64,
     },
+    /// A member of this group was silent for longer than any had been before in it.
+    Silence {
+        context: u64,
+        silence: Duration,
+    },
     /// Whoever waits for the processes to meet should look again.
     News,
     Log(Word),

@@ -44,6 +44,8 @@ struct Group {
     knows: Vec<bool>,
     /// This rank saw the reason itself, and has not yet made sure that everyone knows.
     unsure: bool,
+    /// For how long a member was silent at the most, before it was heard again or given up.
+    silence: Duration,
 }
 
 impl Group {
@@ -177,6 +179,7 @@ impl Membership {
             failed: None,
             knows: vec![false; members.len()],
             unsure: false,
+            silence: Duration::ZERO,
         };
         self.groups.insert(context, group);
         let (ours, others) =
@@ -259,6 +262,9 @@ impl Membership {
                     None
                 }
             };
+            if let Some(silence) = self.liveness.silence(rank, now) {
+                self.measure(rank, silence);
+            }
             if let Some(silence) = self.liveness.hear(rank, now, progress) {
                 self.actions.push(Action::Log(Word::Back { rank, silence }));
             }
@@ -287,6 +293,7 @@ impl Membership {
                     }
                 }
                 Verdict::Dead { rank, silence } => {
+                    self.measure(rank, silence);
                     // It stays in the connection after its end, and is read when that rank runs again.
                     self.tell(vec![rank], Note::GivenUp { silence: silence.as_millis() as u64 });
                     self.lose(
@@ -300,6 +307,16 @@ impl Membership {
         if self.liveness.beats(now) {
             self.make_sure();
             self.actions.push(Action::Beat { progress });
+        }
+    }
+
+    /// A silence of `rank` is over.
+    fn measure(&mut self, rank: usize, silence: Duration) {
+        for (context, group) in self.groups.iter_mut().filter(|(_, g)| g.members.contains(&rank)) {
+            if silence > group.silence {
+                group.silence = silence;
+                self.actions.push(Action::Silence { context: *context, silence });
+            }
         }
     }
 

@@ -57,7 +57,11 @@ impl World<'_> {
                         self.judge.left(self.scenario, rank, g, member, failed);
                     }
                 }
-                Action::Suspect { .. } | Action::News | Action::Log(_) | Action::Waits { .. } => {}
+                Action::Suspect { .. }
+                | Action::Silence { .. }
+                | Action::News
+                | Action::Log(_)
+                | Action::Waits { .. } => {}
             }
         }
     }
