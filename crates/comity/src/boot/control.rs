@@ -10,6 +10,7 @@ use super::{
     hello::{Channel, Hello, Verdict},
     liveness,
     membership::{Presence, Word},
+    probe::Probes,
     standing::{Arrival, Line, Rest, Standing},
     stream::{Sealing, Stream},
 };
@@ -81,6 +82,7 @@ impl Running {
         world: u64,
         rules: Rules,
         acceptor: Acceptor,
+        probes: Probes,
     ) -> Result<Self> {
         let trouble = |e| Error::os("starting the control thread", e);
         let control = Arc::new(Control {
@@ -97,7 +99,7 @@ impl Running {
         let shared = Arc::clone(&control);
         let thread = std::thread::Builder::new()
             .name("comity-control".into())
-            .spawn(move || shared.serve(acceptor))
+            .spawn(move || shared.serve(acceptor, probes))
             .map_err(trouble)?;
         Ok(Self { control, thread: Some(thread) })
     }
@@ -212,7 +214,7 @@ impl Control {
         self.bell.ring();
     }
 
-    fn serve(&self, mut acceptor: Acceptor) {
+    fn serve(&self, mut acceptor: Acceptor, mut probes: Probes) {
         loop {
             let state = self.lock();
             let lines = state.live();
@@ -230,31 +232,46 @@ impl Control {
             // The system does not say when the last word has arrived.
             let look = stop.map(|s| s.min(heard_until + LOOK));
             let until = parked.into_iter().chain(look).chain(due).min();
-            let ready = self.wait(&acceptor, &lines, until);
+            let ready = self.wait(&acceptor, &probes, &lines, until);
             self.bell.hush();
             let accepted = acceptor.step(&mut |hello, stream| self.judge(hello, stream));
             if let Some(why) = acceptor.lacked() {
                 self.lacked.store(why.raw_os_error(), Ordering::Relaxed);
             }
 
+            let alive = probes.step();
+
             let mut state = self.lock();
+            let mut rest = Rest::default();
             for a in accepted {
-                self.receive(&mut state, a);
+                rest.add(self.receive(&mut state, a));
             }
-            let heard = state.hear(&ready, Instant::now());
+            for rank in alive {
+                rest.add(state.lives(rank, Instant::now()));
+            }
+            rest.add(state.hear(&ready, Instant::now()));
             let now = Instant::now();
-            let judged = if state.stop.is_none() { state.tick(heard_until, now) } else { Rest::default() };
+            if state.stop.is_none() {
+                rest.add(state.tick(heard_until, now));
+            }
             state.parked.retain(|a| a.until > now);
             drop(state);
-            if heard.news || judged.news {
+            if rest.news {
                 self.news.ring();
             }
-            heard.words.iter().chain(&judged.words).for_each(log);
+            rest.words.iter().for_each(log);
+            rest.asks.into_iter().for_each(|(rank, at)| probes.ask(rank, at));
         }
     }
 
     /// Sleep until there is something to do; the ranks that have something to say or room to be told, and whether they have ended.
-    fn wait(&self, acceptor: &Acceptor, lines: &[Line], until: Option<Instant>) -> Vec<(usize, bool)> {
+    fn wait(
+        &self,
+        acceptor: &Acceptor,
+        probes: &Probes,
+        lines: &[Line],
+        until: Option<Instant>,
+    ) -> Vec<(usize, bool)> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::IN)];
         for line in lines {
             let write = if line.pending { PollFlags::OUT } else { PollFlags::empty() };
@@ -262,6 +279,7 @@ impl Control {
         }
         fds.extend(lines.iter().flat_map(|l| &l.process).map(|p| PollFd::new(p, PollFlags::IN)));
         let until = acceptor.interest(&mut fds).into_iter().chain(until).min();
+        probes.interest(&mut fds);
         // The descriptors are ours and open; if the system still refuses, do not spin.
         if poll_until(&mut fds, until).is_err() {
             std::thread::sleep(Duration::from_millis(10));
@@ -304,10 +322,14 @@ impl Control {
                 no("this rank is connected already; every process needs a rank of its own")
             }
             // Its control connection stands for it, but the end of that handshake is not read here yet.
-            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, Presence::Absent) => Verdict::Busy,
-            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, Presence::Dead(_) | Presence::Shut(_)) => {
-                no("you are not a member any more")
+            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma | Channel::Probe, Presence::Absent) => {
+                Verdict::Busy
             }
+            (
+                Channel::Shm | Channel::Tcp { .. } | Channel::Rdma | Channel::Probe,
+                Presence::Dead(_) | Presence::Shut(_),
+            ) => no("you are not a member any more"),
+            (Channel::Probe, _) => Verdict::Yes,
             (Channel::Shm, _) if !self.rules.shm || !matches!(stream, Stream::Unix(_)) => {
                 no("it does not share memory")
             }
@@ -328,12 +350,15 @@ impl Control {
         }
     }
 
-    fn receive(&self, state: &mut Standing, Accepted { stream, hello, seals }: Accepted) {
+    fn receive(&self, state: &mut Standing, Accepted { stream, hello, seals }: Accepted) -> Rest {
         let from = hello.from as usize;
-        if hello.channel == Channel::Control {
-            state.attach(from, stream, seals, Instant::now());
-            self.news.ring();
-            return;
+        match hello.channel {
+            Channel::Control => {
+                state.attach(from, stream, seals, Instant::now());
+                return Rest { news: true, ..Rest::default() };
+            }
+            Channel::Probe => return state.lives(from, Instant::now()),
+            Channel::Join | Channel::Shm | Channel::Tcp { .. } | Channel::Rdma => {}
         }
         let until = Instant::now() + self.rules.patience;
         let (channel, context) = (hello.channel, hello.context);
@@ -341,6 +366,7 @@ impl Control {
         if let Some(watch) = state.watch(context) {
             watch.ring();
         }
+        Rest::default()
     }
 }
 
@@ -352,6 +378,9 @@ fn log(word: &Word) {
         }
         Word::Silent(liveness::Verdict::Dead { rank, silence }) => {
             tracing::error!(rank, ?silence, "a rank is given up for its silence");
+        }
+        Word::Silent(liveness::Verdict::Stuck { rank, silence }) => {
+            tracing::error!(rank, ?silence, "a rank is given up whose control connection carries nothing");
         }
         Word::Back { rank, silence } => tracing::info!(rank, ?silence, "a silent rank is heard again"),
     }

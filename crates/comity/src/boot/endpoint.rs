@@ -10,6 +10,7 @@ use super::{
     here,
     meet::{Meeting, Table},
     mesh::{Makers, Mesh},
+    probe::Probes,
     store::{Store, seconds},
     wire::Facts,
 };
@@ -106,7 +107,8 @@ impl Endpoint {
             patience: PARKING,
             silence: endpoint.most_silence(),
         };
-        let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor)?;
+        let probes = Probes::new(endpoint.me, endpoint.world, endpoint.sealed, endpoint.secret.clone());
+        let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor, probes)?;
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {
                 endpoint._store = meeting.ready();

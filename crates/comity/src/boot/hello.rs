@@ -46,6 +46,8 @@ pub(super) enum Channel {
     },
     /// Goes beside the RDMA wires of a pair.
     Rdma,
+    /// Only to see whether the other lives; see [`probe`](super::probe).
+    Probe,
 }
 
 /// Who connects to whom, for what.
@@ -75,6 +77,7 @@ impl Hello {
             Channel::Shm => (2, 0, 0),
             Channel::Tcp { index, of } => (3, index, of),
             Channel::Rdma => (4, 0, 0),
+            Channel::Probe => (5, 0, 0),
         };
         w.u8(kind);
         w.u16(index);
@@ -92,6 +95,7 @@ impl Hello {
             (2, 0, 0) => Channel::Shm,
             (3, index, of) if index < of => Channel::Tcp { index, of },
             (4, 0, 0) => Channel::Rdma,
+            (5, 0, 0) => Channel::Probe,
             _ => return Err(Malformed),
         };
         let sealed = match r.u8()? {

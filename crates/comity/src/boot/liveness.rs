@@ -1,7 +1,8 @@
 //! Who has fallen silent: a decision about times that others measured. No clock is read and nothing is sent here.
 //!
 //! Every control thread sends a beat each tenth of the limit. Whoever is not heard for a fifth of the limit is suspect, which
-//! is only counted; whoever is not heard for the whole limit is dead. A process that did not run itself for half the limit
+//! is counted, and from then on asked over new connections whether it lives; whoever is not heard for the whole limit is dead. So is
+//! one that answers there but is not heard on its own connection for twice the limit, for what that was to carry is lost. A process that did not run itself for half the limit
 //! (a closed laptop, a paused virtual machine, Ctrl-Z) cannot say who was silent meanwhile: everyone gets the whole limit
 //! anew, once, so that one who truly is gone is found none the less.
 
@@ -17,6 +18,8 @@ pub(super) enum Verdict {
     Suspect { rank: usize, silence: Duration, progress: Option<u64> },
     /// Silent for the whole limit. It is not judged again.
     Dead { rank: usize, silence: Duration },
+    /// It lives, but its own connection carries nothing. It is not judged again.
+    Stuck { rank: usize, silence: Duration },
 }
 
 /// See the module.
@@ -33,6 +36,10 @@ pub(super) struct Liveness {
 #[derive(Debug)]
 struct Pulse {
     heard: Instant,
+    /// On its own connection.
+    carried: Instant,
+    /// When it was last to be asked.
+    asked: Option<Instant>,
     /// What its engines had done by its last beat.
     progress: Option<u64>,
     suspect: bool,
@@ -48,7 +55,14 @@ impl Liveness {
     /// Begin to judge `rank`.
     pub(super) fn watch(&mut self, rank: usize, now: Instant) {
         if let Some(place) = self.peers.get_mut(rank) {
-            *place = Some(Pulse { heard: now, progress: None, suspect: false, extended: false });
+            *place = Some(Pulse {
+                heard: now,
+                carried: now,
+                asked: None,
+                progress: None,
+                suspect: false,
+                extended: false,
+            });
         }
         // This process may be stopped before it ever judges, and must know then that it slept.
         self.ticked.get_or_insert(now);
@@ -73,11 +87,33 @@ impl Liveness {
     /// `rank` said something; a beat tells how far its engines have come. How long it had been silent, if it was suspect.
     pub(super) fn hear(&mut self, rank: usize, now: Instant, progress: Option<u64>) -> Option<Duration> {
         let pulse = self.peers.get_mut(rank)?.as_mut()?;
+        pulse.carried = pulse.carried.max(now);
+        pulse.progress = progress.or(pulse.progress);
+        self.lives(rank, now)
+    }
+
+    /// `rank` has answered on a connection of its own. How long it had been silent, if it was suspect.
+    pub(super) fn lives(&mut self, rank: usize, now: Instant) -> Option<Duration> {
+        let pulse = self.peers.get_mut(rank)?.as_mut()?;
         let silence = now.saturating_duration_since(pulse.heard);
         pulse.heard = pulse.heard.max(now);
-        pulse.progress = progress.or(pulse.progress);
         pulse.extended = false;
         std::mem::take(&mut pulse.suspect).then_some(silence)
+    }
+
+    /// Who is to be asked at `now` whether it lives: those whose own connections say nothing.
+    pub(super) fn asks(&mut self, now: Instant) -> Vec<usize> {
+        let Some(limit) = self.limit else { return Vec::new() };
+        let mut asks = Vec::new();
+        for (rank, place) in self.peers.iter_mut().enumerate() {
+            let Some(pulse) = place else { continue };
+            let silent = now.saturating_duration_since(pulse.carried) >= suspicion(limit);
+            if silent && pulse.asked.is_none_or(|at| now >= at + interval(limit)) {
+                pulse.asked = Some(now);
+                asks.push(rank);
+            }
+        }
+        asks
     }
 
     /// Judge everyone at `now`, which must be a time at which all that had come by then has been heard.
@@ -91,11 +127,16 @@ impl Liveness {
             let Some(pulse) = place else { continue };
             if slept && !std::mem::replace(&mut pulse.extended, true) {
                 pulse.heard = pulse.heard.max(now);
+                pulse.carried = pulse.carried.max(now);
             }
             let silence = now.saturating_duration_since(pulse.heard);
             if silence >= limit {
                 *place = None;
                 verdicts.push(Verdict::Dead { rank, silence });
+            } else if now.saturating_duration_since(pulse.carried) >= limit * 2 {
+                let silence = now.saturating_duration_since(pulse.carried);
+                *place = None;
+                verdicts.push(Verdict::Stuck { rank, silence });
             } else if silence >= suspicion && !pulse.suspect {
                 pulse.suspect = true;
                 verdicts.push(Verdict::Suspect { rank, silence, progress: pulse.progress });

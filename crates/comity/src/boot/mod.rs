@@ -16,6 +16,7 @@ mod meet;
 mod membership;
 mod mesh;
 mod posted;
+mod probe;
 mod standing;
 mod store;
 mod stream;

@@ -9,12 +9,16 @@ use super::{
     stream::{Conn, Sealing, Stream},
     wire::Note,
 };
-use crate::engine::{Failure, Header, Watch};
+use crate::{
+    engine::{Failure, Header, Watch},
+    sys,
+};
 use socket2::{SockRef, TcpKeepalive};
 use std::{
     collections::HashMap,
     io,
-    os::fd::OwnedFd,
+    net::SocketAddr,
+    os::fd::{AsFd, OwnedFd},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -48,11 +52,22 @@ pub(super) struct Rest {
     pub(super) news: bool,
     /// Who writes the log may take its time.
     pub(super) words: Vec<Word>,
+    /// Who is to be asked whether it lives, and where it listens.
+    pub(super) asks: Vec<(usize, SocketAddr)>,
+}
+
+impl Rest {
+    pub(super) fn add(&mut self, other: Self) {
+        self.news |= other.news;
+        self.words.extend(other.words);
+        self.asks.extend(other.asks);
+    }
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Standing {
+    me: usize,
     membership: Membership,
     conns: Vec<Option<Conn>>,
     /// Readable when the process has ended; where the system can tell.
@@ -68,6 +83,7 @@ pub(super) struct Standing {
 impl Standing {
     pub(super) fn new(me: usize, size: usize, silence: Option<Duration>) -> Self {
         Self {
+            me,
             membership: Membership::new(me, size, silence),
             conns: (0..size).map(|_| None).collect(),
             processes: (0..size).map(|_| None).collect(),
@@ -211,6 +227,12 @@ impl Standing {
         self.carry_out()
     }
 
+    /// See [`Membership::lives`].
+    pub(super) fn lives(&mut self, rank: usize, now: Instant) -> Rest {
+        self.membership.lives(rank, now);
+        self.carry_out()
+    }
+
     /// See [`Membership::tick`].
     pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) -> Rest {
         let progress = self.progress + self.watches.values().map(|w| w.progress()).sum::<u64>();
@@ -270,6 +292,16 @@ impl Standing {
                     watch.suspect();
                 }
             }
+            Action::Ask { rank } => {
+                // What stays within the host is not lost, and the lower rank of a pair is asked, not asking.
+                if rank < self.me
+                    && let Some(Some(conn)) = self.conns.get(rank)
+                    && let Stream::Tcp(stream) = &**conn.stream()
+                    && let Ok(at) = stream.peer_addr()
+                {
+                    rest.asks.push((rank, at));
+                }
+            }
             Action::Silence { context, silence } => {
                 if let Some(watch) = self.watches.get(&context) {
                     watch.silent(silence);
@@ -325,6 +357,8 @@ fn keep_alive(stream: &Stream, limit: Option<Duration>) -> io::Result<()> {
     let Stream::Tcp(stream) = stream else { return Ok(()) };
     let second = Duration::from_secs(1);
     let idle = limit.map_or(Duration::from_secs(30), |l| l.max(second));
+    // New connections show meanwhile that one lives, but an abort has only this one.
+    sys::resend_within(stream.as_fd(), second);
     let alive = TcpKeepalive::new().with_time(idle).with_interval((idle / 5).max(second)).with_retries(5);
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&alive)?;

@@ -70,6 +70,10 @@ pub(in crate::boot) enum Action {
     Suspect {
         context: u64,
     },
+    /// A process that is silent is to be asked over a new connection whether it lives.
+    Ask {
+        rank: usize,
+    },
     /// A member of this group was silent for longer than any had been before in it.
     Silence {
         context: u64,

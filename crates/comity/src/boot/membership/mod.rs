@@ -262,9 +262,7 @@ impl Membership {
                     None
                 }
             };
-            if let Some(silence) = self.liveness.silence(rank, now) {
-                self.measure(rank, silence);
-            }
+            self.measure(rank, self.liveness.silence(rank, now));
             if let Some(silence) = self.liveness.hear(rank, now, progress) {
                 self.actions.push(Action::Log(Word::Back { rank, silence }));
             }
@@ -276,6 +274,17 @@ impl Membership {
         }
         for (rank, cause) in ends {
             self.lose(rank, cause);
+        }
+    }
+
+    /// A process has shown on a new connection that it lives.
+    pub(super) fn lives(&mut self, rank: usize, now: Instant) {
+        if self.leaving || self.presence(rank) != Some(&Presence::Live) {
+            return;
+        }
+        self.measure(rank, self.liveness.silence(rank, now));
+        if let Some(silence) = self.liveness.lives(rank, now) {
+            self.actions.push(Action::Log(Word::Back { rank, silence }));
         }
     }
 
@@ -293,7 +302,7 @@ impl Membership {
                     }
                 }
                 Verdict::Dead { rank, silence } => {
-                    self.measure(rank, silence);
+                    self.measure(rank, Some(silence));
                     // It stays in the connection after its end, and is read when that rank runs again.
                     self.tell(vec![rank], Note::GivenUp { silence: silence.as_millis() as u64 });
                     self.lose(
@@ -301,17 +310,27 @@ impl Membership {
                         &format!("fell silent: nothing heard for {:.1} s", silence.as_secs_f64()),
                     );
                 }
+                Verdict::Stuck { rank, silence } => {
+                    let cause = format!(
+                        "answers on new connections, but its control connection has carried nothing for {:.1} s",
+                        silence.as_secs_f64()
+                    );
+                    self.lose(rank, &cause);
+                }
             }
             self.actions.push(Action::Log(Word::Silent(verdict)));
         }
+        let asks = self.liveness.asks(heard_until);
+        self.actions.extend(asks.into_iter().map(|rank| Action::Ask { rank }));
         if self.liveness.beats(now) {
             self.make_sure();
             self.actions.push(Action::Beat { progress });
         }
     }
 
-    /// A silence of `rank` is over.
-    fn measure(&mut self, rank: usize, silence: Duration) {
+    /// A silence of `rank` is over, if it was one.
+    fn measure(&mut self, rank: usize, silence: Option<Duration>) {
+        let Some(silence) = silence else { return };
         for (context, group) in self.groups.iter_mut().filter(|(_, g)| g.members.contains(&rank)) {
             if silence > group.silence {
                 group.silence = silence;

@@ -10,9 +10,9 @@ use socket2::SockRef;
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::TcpStream,
+    os::fd::AsFd,
+    time::Duration,
 };
-#[cfg(target_os = "linux")]
-use std::{os::fd::AsFd, time::Duration};
 
 /// Prepare a connected socket for the link.
 ///
@@ -22,6 +22,8 @@ pub(super) fn prepare(socket: &TcpStream, options: &TcpOptions) -> io::Result<()
     socket.set_nonblocking(true)?;
     // A small message must leave at once; large ones are handed over in large pieces anyway.
     socket.set_nodelay(true)?;
+    // A cable that was off is used again within a second of being on.
+    crate::sys::resend_within(socket.as_fd(), Duration::from_secs(1));
     // Where sends take no flag against it, a closed peer must not kill the process.
     #[cfg(target_vendor = "apple")]
     SockRef::from(socket).set_nosigpipe(true)?;

@@ -58,6 +58,7 @@ impl World<'_> {
                     }
                 }
                 Action::Suspect { .. }
+                | Action::Ask { .. }
                 | Action::Silence { .. }
                 | Action::News
                 | Action::Log(_)

@@ -1,0 +1,212 @@
+//! Whether a rank that says nothing lives: asked over new connections, for the old one may only be waiting to send again.
+//!
+//! ```text
+//!   the cable:           | off                          | on
+//!   the old connection:  | x  x    x        x           |               sent again
+//!   new ones:            |       x   x   x   x   x   x  | answered
+//! ```
+//! TCP waits twice as long before each time that it sends again: after a cable was off for 4 s its connections are silent for 6,
+//! which is beyond the limit of 5. So the higher rank of a pair, which made the control connection, makes another one to the same
+//! address each tenth of the limit while nothing is heard. Its handshake proves to both sides that the other's process runs.
+//! Cost: a socket or three and a packet a try; the handshake's arithmetic only once there is a connection.
+
+use super::hello::{Agreed, Channel, Hello, Initiator, Secret};
+use rustix::{
+    event::{PollFd, PollFlags},
+    io::Errno,
+};
+use socket2::{Domain, Socket, Type};
+use std::{
+    io::{self, Write},
+    net::{SocketAddr, TcpStream},
+};
+
+/// Tries to reach one rank at the same time: one that is slow to answer is waited for while others are made.
+const AT_ONCE: usize = 3;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Probes {
+    secret: Secret,
+    /// To whom it is addressed is filled in.
+    hello: Hello,
+    /// The oldest first.
+    open: Vec<Probe>,
+}
+
+#[derive(Debug)]
+struct Probe {
+    rank: usize,
+    socket: TcpStream,
+    /// None until there is a connection.
+    initiator: Option<Initiator>,
+}
+
+impl Probes {
+    pub(super) fn new(me: usize, world: u64, sealed: bool, secret: Secret) -> Self {
+        let channel = Channel::Probe;
+        let hello = Hello { from: me as u32, to: 0, world, context: 0, channel, sealed };
+        Self { secret, hello, open: Vec::new() }
+    }
+
+    /// Begin to ask `rank`, which listens at `at`.
+    pub(super) fn ask(&mut self, rank: usize, at: SocketAddr) {
+        let before = self.open.iter().filter(|p| p.rank == rank).count();
+        if before >= AT_ONCE
+            && let Some(oldest) = self.open.iter().position(|p| p.rank == rank)
+        {
+            self.open.remove(oldest);
+        }
+        match start(at) {
+            Ok(socket) => self.open.push(Probe { rank, socket, initiator: None }),
+            // The next try may do better; without any, the limit decides as it always does.
+            Err(e) => tracing::debug!(rank, %at, %e, "cannot ask a silent rank"),
+        }
+    }
+
+    /// What to poll for before the next [`step`](Self::step).
+    pub(super) fn interest<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        let flags = |p: &Probe| if p.initiator.is_some() { PollFlags::IN } else { PollFlags::OUT };
+        fds.extend(self.open.iter().map(|p| PollFd::new(&p.socket, flags(p))));
+    }
+
+    /// Go on with whatever is ready; the ranks that live.
+    pub(super) fn step(&mut self) -> Vec<usize> {
+        let (secret, hello) = (&self.secret, self.hello);
+        let mut alive = Vec::new();
+        self.open.retain_mut(|probe| match probe.advance(secret, hello) {
+            Some(true) => {
+                alive.push(probe.rank);
+                false
+            }
+            Some(false) => true,
+            None => false,
+        });
+        // Older questions to one that has answered are moot.
+        self.open.retain(|p| !alive.contains(&p.rank));
+        alive
+    }
+}
+
+impl Probe {
+    /// Whether the rank lives, as far as is known; `None`: this try ends without an answer.
+    fn advance(&mut self, secret: &Secret, hello: Hello) -> Option<bool> {
+        if self.initiator.is_none() {
+            match self.socket.peer_addr() {
+                Ok(_) => {}
+                // Not yet, or never.
+                Err(_) => return matches!(self.socket.take_error(), Ok(None)).then_some(false),
+            }
+            let (initiator, first) = Initiator::start(secret, &Hello { to: self.rank as u32, ..hello })?;
+            // Small enough for an empty socket buffer.
+            (&self.socket).write_all(&first).ok()?;
+            self.initiator = Some(initiator);
+        }
+        let Some(Agreed { proof, .. }) = self.initiator.as_mut()?.read(&self.socket).ok()? else {
+            return Some(false);
+        };
+        // With it the other side knows as well. That this one cannot say so does not undo what it has read.
+        let _ = (&self.socket).write_all(&proof);
+        Some(true)
+    }
+}
+
+/// A socket that connects to `at`.
+fn start(at: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    match socket.connect(&at.into()) {
+        Err(e) if Errno::from_io_error(&e) != Some(Errno::INPROGRESS) => Err(e),
+        _ => Ok(socket.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Key,
+        boot::{
+            accept::{Acceptor, Listener},
+            hello::Verdict,
+        },
+        sys::poll_until,
+    };
+    use std::time::{Duration, Instant};
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn secret() -> Secret {
+        Secret::new(&Key::from([7; 32]), "job", 0)
+    }
+
+    fn listening() -> (Acceptor, SocketAddr) {
+        let listener = Listener::tcp(([127, 0, 0, 1], 0).into()).unwrap();
+        listener.listen().unwrap();
+        let at = listener.local_addr().unwrap();
+        (Acceptor::new(vec![listener], secret()), at)
+    }
+
+    /// Until one side has something to say: who answered, and who was heard to ask.
+    fn talk(probes: &mut Probes, acceptor: &mut Acceptor, verdict: &Verdict) -> (Vec<usize>, Vec<Hello>) {
+        let until = Instant::now() + LONG;
+        let (mut alive, mut heard) = (Vec::new(), Vec::new());
+        while !probes.open.is_empty() || alive.len() > heard.len() {
+            alive.extend(probes.step());
+            let accepted = acceptor.step(&mut |_, _| verdict.clone());
+            heard.extend(accepted.iter().map(|a| a.hello));
+            assert!(Instant::now() < until, "{alive:?} {heard:?}");
+            let mut fds = Vec::new();
+            probes.interest(&mut fds);
+            acceptor.interest(&mut fds);
+            poll_until(&mut fds, Some(Instant::now() + Duration::from_millis(20))).unwrap();
+        }
+        (alive, heard)
+    }
+
+    #[test]
+    fn one_that_lives_answers_and_knows_who_asked() {
+        for sealed in [false, true] {
+            let (mut acceptor, at) = listening();
+            let mut probes = Probes::new(3, 5, sealed, secret());
+            probes.ask(1, at);
+            let (alive, heard) = talk(&mut probes, &mut acceptor, &Verdict::Yes);
+            let channel = Channel::Probe;
+            let expected = Hello { from: 3, to: 1, world: 5, context: 0, channel, sealed };
+            assert_eq!((alive, heard), (vec![1], vec![expected]));
+        }
+    }
+
+    #[test]
+    fn a_no_is_no_sign_of_life_nor_is_nobody() {
+        let (mut acceptor, at) = listening();
+        let mut probes = Probes::new(3, 5, false, secret());
+        probes.ask(1, at);
+        let (alive, heard) = talk(&mut probes, &mut acceptor, &Verdict::No("you are not a member".into()));
+        assert_eq!((alive, heard), (vec![], vec![]));
+        drop(acceptor);
+        probes.ask(1, at);
+        let until = Instant::now() + LONG;
+        while !probes.open.is_empty() {
+            assert!(probes.step().is_empty() && Instant::now() < until);
+        }
+    }
+
+    #[test]
+    fn nor_is_a_listener_whose_process_stands_still() {
+        let (mut acceptor, at) = listening();
+        let mut probes = Probes::new(3, 5, false, secret());
+        for _ in 0..10 {
+            probes.ask(1, at);
+            probes.ask(2, at);
+            assert!(probes.step().is_empty());
+        }
+        assert_eq!(probes.open.iter().filter(|p| p.rank == 1).count(), AT_ONCE);
+        // When it runs again one answer is enough.
+        let (mut alive, _) = talk(&mut probes, &mut acceptor, &Verdict::Yes);
+        alive.sort_unstable();
+        alive.dedup();
+        assert_eq!((alive, probes.open.len()), (vec![1, 2], 0));
+    }
+}
