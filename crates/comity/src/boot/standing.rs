@@ -216,8 +216,13 @@ impl Standing {
                         }
                         break;
                     }
-                    Ok(Some(Err(_))) | Err(_) => {
+                    Ok(Some(Err(_))) => {
                         heard.push((rank, Heard::End("broke the protocol on its control connection")));
+                        break;
+                    }
+                    Err(_) => {
+                        let cause = "cannot be understood on its control connection: what came was damaged on the way, or is no message of this version";
+                        heard.push((rank, Heard::End(cause)));
                         break;
                     }
                 }

@@ -1,8 +1,16 @@
 //! Connections and the messages on them: never blocking, never more in memory than allowed.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 4 | length of the message, at most 64 KiB; integers are big endian |
+//! | 4 | CRC32C of the length, so that nobody waits for bytes that a damaged one announces |
+//! | ... | the message |
+//! | 4 | CRC32C of all before; where the connection is sealed 16 in place of it, the tag of AES-GCM |
 
 use super::fields::Malformed;
 use crate::seal::{Seals, TAG};
 use crate::sys;
+use crc_fast::{CrcAlgorithm, checksum};
 use std::{
     collections::VecDeque,
     io::{self, ErrorKind, Read, Write},
@@ -16,6 +24,10 @@ use std::{
 
 /// The longest message on an authenticated connection.
 const MAX_FRAME: usize = 64 * 1024;
+/// Bytes before a message.
+const HEAD: usize = 8;
+/// Bytes behind one in the clear.
+const SUM: usize = 4;
 /// A peer that lets this much pile up unread is as good as gone.
 const MAX_OUTBOX: usize = 64 * 1024 * 1024;
 
@@ -87,9 +99,23 @@ pub(super) struct Conn {
     sent: usize,
 }
 
-/// `body` as it goes over a connection.
+/// `body` as it goes over a connection in the clear.
 pub(super) fn frame(body: &[u8]) -> Vec<u8> {
-    [&(body.len() as u32).to_be_bytes()[..], body].concat()
+    let length = (body.len() as u32).to_be_bytes();
+    let mut out = [&length, &sum(&length), body].concat();
+    out.extend(sum(&out));
+    out
+}
+
+fn sum(bytes: &[u8]) -> [u8; SUM] {
+    (checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32).to_be_bytes()
+}
+
+/// The length of the message that `head` announces.
+fn length(head: &[u8; HEAD]) -> Result<usize, Malformed> {
+    let (length, check) = head.split_first_chunk::<4>().ok_or(Malformed)?;
+    let n = u32::from_be_bytes(*length) as usize;
+    if check == sum(length) && n <= MAX_FRAME { Ok(n) } else { Err(Malformed) }
 }
 
 impl Conn {
@@ -158,7 +184,7 @@ impl Conn {
     /// Read what is there. False: the stream has ended; complete messages may still be in the inbox.
     pub(super) fn fill(&mut self) -> bool {
         let mut chunk = [0; 4096];
-        while self.inbox.len() < 4 + MAX_FRAME + TAG {
+        while self.inbox.len() < HEAD + MAX_FRAME + TAG {
             match (&*self.stream).read(&mut chunk) {
                 Ok(0) => return false,
                 Ok(n) => self.inbox.extend(chunk.get(..n).unwrap_or_default()),
@@ -170,22 +196,26 @@ impl Conn {
         true
     }
 
+    #[cfg(test)]
+    pub(super) fn has_part(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
     /// The next whole message.
     pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, Malformed> {
-        let Some((head, rest)) = self.inbox.split_first_chunk::<4>() else { return Ok(None) };
-        let n = u32::from_be_bytes(*head) as usize;
-        let tag = if self.seals.is_some() { TAG } else { 0 };
-        if n > MAX_FRAME + tag || n < tag {
-            return Err(Malformed);
-        }
-        let Some(body) = rest.get(..n) else { return Ok(None) };
+        let Some((head, rest)) = self.inbox.split_first_chunk::<HEAD>() else { return Ok(None) };
+        let n = length(head)?;
+        let behind = if self.seals.is_some() { TAG } else { SUM };
+        let Some((body, behind)) = rest.get(..n + behind).map(|b| b.split_at(n)) else { return Ok(None) };
         let mut body = body.to_vec();
         if let Some(seals) = &self.seals {
-            let tag: [u8; TAG] = body.split_off(n - TAG).try_into().map_err(|_| Malformed)?;
+            let tag = behind.try_into().map_err(|_| Malformed)?;
             seals.recv.open_in_place(self.opened, head, &mut body, tag).map_err(|_| Malformed)?;
             self.opened += 1;
+        } else if self.inbox.get(..HEAD + n).is_none_or(|all| sum(all) != behind) {
+            return Err(Malformed);
         }
-        self.inbox.drain(..4 + n);
+        self.inbox.drain(..HEAD + n + behind.len());
         Ok(Some(body))
     }
 }
@@ -193,15 +223,14 @@ impl Conn {
 /// `frames`, each encrypted, with its tag behind it.
 fn seal_all(seals: &Seals, number: &mut u64, mut frames: &[u8]) -> io::Result<Vec<u8>> {
     let mut out = Vec::with_capacity(frames.len() + TAG);
-    while let Some((head, rest)) = frames.split_first_chunk::<4>() {
-        let n = u32::from_be_bytes(*head) as usize;
+    while let Some((head, rest)) = frames.split_first_chunk::<HEAD>() {
+        let n = length(head).map_err(|_| ErrorKind::InvalidInput)?;
         let (body, others) = rest.split_at_checked(n).ok_or(ErrorKind::InvalidInput)?;
-        // A peer refuses longer ones, so this adds nothing that overflows.
-        let head = ((n + TAG) as u32).to_be_bytes();
+        let others = others.get(SUM..).ok_or(ErrorKind::InvalidInput)?;
         out.extend(head);
         let begin = out.len();
         out.extend(body);
-        let tag = seals.send.seal_in_place(*number, &head, out.get_mut(begin..).unwrap_or_default());
+        let tag = seals.send.seal_in_place(*number, head, out.get_mut(begin..).unwrap_or_default());
         out.extend(tag.map_err(|_| ErrorKind::InvalidInput)?);
         *number += 1;
         frames = others;
@@ -244,21 +273,32 @@ mod tests {
             whole = a.next().unwrap();
         }
         assert!(whole.unwrap() == [7; MAX_FRAME]);
-        for at in 0..4 + 4 + TAG {
+        for at in 0..HEAD + 4 + TAG {
             let (mut a, mut b) = sealed();
             a.send(b"text").unwrap();
             assert!(b.fill());
             b.inbox[at] ^= 1;
-            // A longer one is waited for, until it opens no more than a shorter one does.
-            b.inbox.extend([0; MAX_FRAME]);
-            assert!(matches!(b.next(), Err(Malformed) | Ok(None)), "{at}");
+            assert_eq!(b.next(), Err(Malformed), "{at}");
         }
         // In the clear, to one who expects it sealed.
         let (mut a, mut b) = sealed();
         a.seals = None;
-        a.send(b"a note that is longer than a tag").unwrap();
+        a.send(b"a note").unwrap();
+        a.send(b"another note that is longer than a tag").unwrap();
         assert!(b.fill());
         assert_eq!(b.next(), Err(Malformed));
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_wherever_it_is() {
+        let whole = HEAD + 4 + SUM;
+        for bit in 0..whole * 8 {
+            let (mut a, mut b) = pair();
+            a.send(b"text").unwrap();
+            assert!(b.fill() && b.inbox.len() == whole);
+            b.inbox[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(b.next(), Err(Malformed), "bit {bit}");
+        }
     }
 
     #[test]
@@ -283,7 +323,8 @@ mod tests {
     #[test]
     fn a_length_beyond_the_limit_is_refused_before_its_bytes() {
         let (a, mut b) = pair();
-        (&**a.stream()).write_all(&(MAX_FRAME as u32 + 1).to_be_bytes()).unwrap();
+        let length = (MAX_FRAME as u32 + 1).to_be_bytes();
+        (&**a.stream()).write_all(&[length, sum(&length)].concat()).unwrap();
         assert!(b.fill());
         assert_eq!(b.next(), Err(Malformed));
     }

@@ -1,9 +1,15 @@
 //! Messages read back, and bytes that are no messages.
 
 use super::*;
-use crate::{CallInfo, DType, ReduceOp, boot::fields::MAX_TEXT};
+use crate::{
+    CallInfo, DType, ReduceOp,
+    boot::{
+        fields::MAX_TEXT,
+        stream::{Conn, Stream},
+    },
+};
 use proptest::prelude::*;
-use std::net::SocketAddrV6;
+use std::{io::Write, net::SocketAddrV6, os::unix::net::UnixStream};
 
 prop_compose! {
     fn facts()(
@@ -143,4 +149,11 @@ fn the_fuzzers_seeds_are_messages() {
     for seed in [seed!("abort"), seed!("heartbeat")] {
         assert!(Note::decode(seed).is_ok(), "{seed:x?}");
     }
+    let (mut peer, us) = UnixStream::pair().unwrap();
+    us.set_nonblocking(true).unwrap();
+    peer.write_all(seed!("framed")).unwrap();
+    let mut conn = Conn::new(Stream::Unix(us), None);
+    assert!(conn.fill());
+    let count = std::iter::from_fn(|| conn.next().unwrap()).count();
+    assert!(count > 1 && !conn.has_part(), "{count}");
 }
