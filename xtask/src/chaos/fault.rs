@@ -53,14 +53,16 @@ impl Lane {
                 (OutOfMemory, 2),
             ],
             Self::Silence => &[
-                (StopCall, 4),
-                (StopIdle, 3),
-                (Blip, 5),
-                (CutBoth, 4),
-                (CutOut, 2),
-                (CutIn, 2),
-                (CableBlip, 3),
-                (Absent, 2),
+                (StopCall, 8),
+                (StopIdle, 6),
+                (Blip, 10),
+                (CutBoth, 8),
+                (CutOut, 4),
+                (CutIn, 4),
+                (CableBlip, 6),
+                // Ten seconds each.
+                (LongCableBlip, 1),
+                (Absent, 4),
             ],
         }
     }
@@ -132,6 +134,8 @@ pub(super) enum Fault {
     CutIn,
     /// No packet passes for a moment.
     CableBlip,
+    /// No packet passes for most of the time that a rank may be silent.
+    LongCableBlip,
     /// A rank never joins.
     Absent,
     /// Somebody else has the port at which the ranks are to meet.
@@ -139,7 +143,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 28] = [
+    const ALL: [Self; 29] = [
         Self::Kill(Phase::Join),
         Self::Kill(Phase::Idle),
         Self::Kill(Phase::Call),
@@ -166,6 +170,7 @@ impl Fault {
         Self::CutOut,
         Self::CutIn,
         Self::CableBlip,
+        Self::LongCableBlip,
         Self::Absent,
         Self::PortTaken,
     ];
@@ -199,6 +204,7 @@ impl Fault {
             Self::CutOut => "cut-out",
             Self::CutIn => "cut-in",
             Self::CableBlip => "cable-blip",
+            Self::LongCableBlip => "long-cable-blip",
             Self::Absent => "absent",
             Self::PortTaken => "port-taken",
         }
@@ -274,6 +280,7 @@ impl Plan {
             Fault::CutOut => "host cut off, outward",
             Fault::CutIn => "host cut off, inward",
             Fault::CableBlip => "host cut off shortly",
+            Fault::LongCableBlip => "host cut off for 4 s of 5",
             Fault::Absent => "a rank never joins",
             Fault::PortTaken => "port taken",
         };

@@ -5,10 +5,13 @@ use super::{
     fault::{Fault, Plan},
     net::{self, Cut},
     processes::monotonic,
-    trial::{Outcome, SILENCE, SLACK, all_well, is_error, judge, names, outs, took},
+    trial::{Outcome, PATIENT, SILENCE, SLACK, all_well, is_error, judge, names, outs, took},
 };
 use rustix::process::Signal;
 use std::{net::TcpListener, time::Instant};
+
+/// How long a host is cut off at most without being given up by a limit of `PATIENT`, in microseconds.
+const LONG_BLIP: u64 = 4_000_000;
 
 pub(super) fn run(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
     match plan.fault {
@@ -18,7 +21,7 @@ pub(super) fn run(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result
         Fault::CutBoth => cut(crew, plan, Cut::Both, outcome)?,
         Fault::CutOut => cut(crew, plan, Cut::Outward, outcome)?,
         Fault::CutIn => cut(crew, plan, Cut::Inward, outcome)?,
-        Fault::CableBlip => cable_blip(crew, plan, outcome)?,
+        Fault::CableBlip | Fault::LongCableBlip => cable_blip(crew, plan, outcome)?,
         Fault::Absent => absent(crew, plan, outcome),
         other => return Err(format!("{other:?} is no trial of this lane")),
     }
@@ -27,7 +30,8 @@ pub(super) fn run(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result
 
 fn start(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
     let port = crew.next_port();
-    crew.play(plan, port, Play { role, detection: SILENCE, join: 20.0 }, 0..plan.size);
+    let detection = if plan.fault == Fault::LongCableBlip { PATIENT } else { SILENCE };
+    crew.play(plan, port, Play { role, detection, join: 20.0 }, 0..plan.size);
     let missing = crew.hear("ready", 0..plan.size, Instant::now() + LONG);
     if !missing.is_empty() {
         outcome.broke(format!("ranks {missing:?} do not join"));
@@ -114,13 +118,14 @@ fn cut(crew: &mut Crew, plan: &Plan, how: Cut, outcome: &mut Outcome) -> Result<
     Ok(())
 }
 
+/// Whoever was out of reach for less than the limit is given up by nobody.
 fn cable_blip(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
     let mut random = plan.random.clone();
     let host = Crew::host(plan.victim);
     start(crew, plan, "ops", outcome);
     pause(random.below(60_000));
     net::cut(host, Cut::Both)?;
-    pause(random.within(20_000, 250_000));
+    pause(if plan.fault == Fault::LongCableBlip { LONG_BLIP } else { random.within(20_000, 250_000) });
     net::mend(host, Cut::Both)?;
     pause(random.below(100_000));
     all_well(crew, plan, outcome);
