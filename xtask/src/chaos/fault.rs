@@ -62,6 +62,7 @@ impl Lane {
                 (CableBlip, 6),
                 // Ten seconds each.
                 (LongCableBlip, 1),
+                (Delay, 3),
                 (Absent, 4),
             ],
         }
@@ -136,6 +137,8 @@ pub(super) enum Fault {
     CableBlip,
     /// No packet passes for most of the time that a rank may be silent.
     LongCableBlip,
+    /// Packets of a host wait in a long queue before a slow cable, and are lost where it is full.
+    Delay,
     /// A rank never joins.
     Absent,
     /// Somebody else has the port at which the ranks are to meet.
@@ -143,7 +146,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 29] = [
+    const ALL: [Self; 30] = [
         Self::Kill(Phase::Join),
         Self::Kill(Phase::Idle),
         Self::Kill(Phase::Call),
@@ -171,6 +174,7 @@ impl Fault {
         Self::CutIn,
         Self::CableBlip,
         Self::LongCableBlip,
+        Self::Delay,
         Self::Absent,
         Self::PortTaken,
     ];
@@ -205,6 +209,7 @@ impl Fault {
             Self::CutIn => "cut-in",
             Self::CableBlip => "cable-blip",
             Self::LongCableBlip => "long-cable-blip",
+            Self::Delay => "delay",
             Self::Absent => "absent",
             Self::PortTaken => "port-taken",
         }
@@ -281,6 +286,7 @@ impl Plan {
             Fault::CutIn => "host cut off, inward",
             Fault::CableBlip => "host cut off shortly",
             Fault::LongCableBlip => "host cut off for 4 s of 5",
+            Fault::Delay => "slow cable, packets wait",
             Fault::Absent => "a rank never joins",
             Fault::PortTaken => "port taken",
         };

@@ -3,7 +3,7 @@
 use super::{
     crew::{Crew, LONG, Play, pause},
     fault::{Fault, Plan},
-    net::{self, Cut},
+    net::{self, Cut, Slow},
     processes::monotonic,
     trial::{Outcome, PATIENT, SILENCE, SLACK, all_well, is_error, judge, names, outs, took},
 };
@@ -22,6 +22,7 @@ pub(super) fn run(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result
         Fault::CutOut => cut(crew, plan, Cut::Outward, outcome)?,
         Fault::CutIn => cut(crew, plan, Cut::Inward, outcome)?,
         Fault::CableBlip | Fault::LongCableBlip => cable_blip(crew, plan, outcome)?,
+        Fault::Delay => delay(crew, plan, outcome)?,
         Fault::Absent => absent(crew, plan, outcome),
         other => return Err(format!("{other:?} is no trial of this lane")),
     }
@@ -30,7 +31,8 @@ pub(super) fn run(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result
 
 fn start(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
     let port = crew.next_port();
-    let detection = if plan.fault == Fault::LongCableBlip { PATIENT } else { SILENCE };
+    let patient = matches!(plan.fault, Fault::LongCableBlip | Fault::Delay);
+    let detection = if patient { PATIENT } else { SILENCE };
     crew.play(plan, port, Play { role, detection, join: 20.0 }, 0..plan.size);
     let missing = crew.hear("ready", 0..plan.size, Instant::now() + LONG);
     if !missing.is_empty() {
@@ -130,6 +132,24 @@ fn cable_blip(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(),
     pause(random.below(100_000));
     all_well(crew, plan, outcome);
     Ok(())
+}
+
+/// Who is only slow is given up by nobody, also while the ranks join.
+fn delay(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
+    let mut random = plan.random.clone();
+    let (host, early) = (Crew::host(plan.victim), random.below(2) == 0);
+    let slow = random.pick(&[Slow::Both, Slow::Outward, Slow::Inward]);
+    if early {
+        net::slow(host, slow)?;
+    }
+    start(crew, plan, "ops", outcome);
+    if !early {
+        pause(random.below(60_000));
+        net::slow(host, slow)?;
+    }
+    pause(random.within(300_000, 1_500_000));
+    all_well(crew, plan, outcome);
+    net::hasten(host, slow)
 }
 
 /// At the join deadline every rank names the one that is not there.
