@@ -1,11 +1,12 @@
 //! Trials in which ranks say nothing: stopped, cut off, or never there.
 
 use super::{
+    blame::names,
     crew::{Crew, LONG, Play, pause},
     fault::{Fault, Plan},
     net::{self, Cut, Slow},
     processes::monotonic,
-    trial::{Outcome, PATIENT, SILENCE, SLACK, all_well, is_error, judge, names, outs, took},
+    trial::{Outcome, PATIENT, SILENCE, SLACK, all_well, is_error, judge, outs, took},
 };
 use rustix::process::Signal;
 use std::{net::TcpListener, time::Instant};
