@@ -169,7 +169,7 @@ fn absent(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
     }
 }
 
-/// Rank 0 says that its port is taken; the others, at the join deadline, that nobody they look for is there.
+/// Rank 0 says that its port is taken; the others, at the join deadline, that rank 0 does not answer there.
 pub(super) fn port_taken(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
     let (join, port) = (0.5, crew.next_port());
     // The system accepts connections to it, and nothing ever answers.
@@ -180,7 +180,17 @@ pub(super) fn port_taken(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) ->
     for out in outs(crew, 0..plan.size, join + 1.0, outcome) {
         let took = took(&out, begun) - join * 1000.0;
         outcome.times.push(took.max(0.0));
-        if !is_error(&out) || took > SLACK || !out.field(2).contains(&port.to_string()) {
+        let words = out.field(2);
+        let right = if out.rank == 0 {
+            out.field(0) == "config"
+                && words.contains(&format!("the store cannot listen at 127.0.0.1:{port} "))
+                && words.ends_with("another process listens there; end it, or give another port")
+        } else {
+            out.field(0) == "join"
+                && names(&out, 0)
+                && words.contains(&format!(" store at 127.0.0.1:{port} "))
+        };
+        if !is_error(&out) || took > SLACK || !right {
             outcome.broke(format!(
                 "rank {} got {took:.0} ms after the deadline: {}",
                 out.rank,
