@@ -53,14 +53,17 @@ impl Lane {
                 (OutOfMemory, 2),
             ],
             Self::Silence => &[
-                (StopCall, 4),
-                (StopIdle, 3),
-                (Blip, 5),
-                (CutBoth, 4),
-                (CutOut, 2),
-                (CutIn, 2),
-                (CableBlip, 3),
-                (Absent, 2),
+                (StopCall, 8),
+                (StopIdle, 6),
+                (Blip, 10),
+                (CutBoth, 8),
+                (CutOut, 4),
+                (CutIn, 4),
+                (CableBlip, 6),
+                // Ten seconds each.
+                (LongCableBlip, 1),
+                (Delay, 3),
+                (Absent, 4),
             ],
         }
     }
@@ -132,6 +135,10 @@ pub(super) enum Fault {
     CutIn,
     /// No packet passes for a moment.
     CableBlip,
+    /// No packet passes for most of the time that a rank may be silent.
+    LongCableBlip,
+    /// Packets of a host wait in a long queue before a slow cable, and are lost where it is full.
+    Delay,
     /// A rank never joins.
     Absent,
     /// Somebody else has the port at which the ranks are to meet.
@@ -139,7 +146,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 28] = [
+    const ALL: [Self; 30] = [
         Self::Kill(Phase::Join),
         Self::Kill(Phase::Idle),
         Self::Kill(Phase::Call),
@@ -166,6 +173,8 @@ impl Fault {
         Self::CutOut,
         Self::CutIn,
         Self::CableBlip,
+        Self::LongCableBlip,
+        Self::Delay,
         Self::Absent,
         Self::PortTaken,
     ];
@@ -199,6 +208,8 @@ impl Fault {
             Self::CutOut => "cut-out",
             Self::CutIn => "cut-in",
             Self::CableBlip => "cable-blip",
+            Self::LongCableBlip => "long-cable-blip",
+            Self::Delay => "delay",
             Self::Absent => "absent",
             Self::PortTaken => "port-taken",
         }
@@ -274,6 +285,8 @@ impl Plan {
             Fault::CutOut => "host cut off, outward",
             Fault::CutIn => "host cut off, inward",
             Fault::CableBlip => "host cut off shortly",
+            Fault::LongCableBlip => "host cut off for 4 s of 5",
+            Fault::Delay => "slow cable, packets wait",
             Fault::Absent => "a rank never joins",
             Fault::PortTaken => "port taken",
         };

@@ -4,7 +4,8 @@ use super::{
     crew::Crew,
     fault::{Fault, Lane, Plan},
     launcher::Launcher,
-    net, random,
+    net::{self, Slow},
+    random,
     table::Table,
     trial::{self, Outcome},
 };
@@ -96,40 +97,51 @@ pub(crate) fn main(args: &[&str]) -> Result<(), String> {
     }
     net::ip("link set lo up")?;
     let worker = built(&orders.profile, "examples/chaos");
+    let mut lacking = Vec::new();
     let mut kind = match orders.lane {
         Lane::Crew => Kind::Crew(Crew::new(worker, false)),
         Lane::Silence => {
             net::hosts()?;
+            let slow = net::slow(0, Slow::Both).and_then(|()| net::hasten(0, Slow::Both));
+            lacking.extend(slow.err().map(|why| (Fault::Delay, why)));
             Kind::Crew(Crew::new(worker, true))
         }
         Lane::Launcher => {
             let comity = built(&orders.profile, "comity");
-            Kind::Launcher(Launcher::new(comity, worker, &orders.group()))
+            let launcher = Launcher::new(comity, worker, &orders.group());
+            lacking.extend(launcher.group.as_ref().err().map(|why| (Fault::OutOfMemory, why.clone())));
+            Kind::Launcher(launcher)
         }
     };
-    trials(&orders, &mut kind)
+    lacking.retain(|(fault, _)| orders.faults.is_empty() || orders.faults.contains(fault));
+    for (fault, why) in &lacking {
+        let words = format!("{}: {why}", fault.name());
+        if crate::test::in_ci() {
+            return Err(words);
+        }
+        println!("NOT RUN: {words}");
+    }
+    let lacking: Vec<Fault> = lacking.into_iter().map(|(fault, _)| fault).collect();
+    trials(&orders, &lacking, &mut kind)
 }
 
-fn trials(orders: &Orders, kind: &mut Kind) -> Result<(), String> {
+fn trials(orders: &Orders, lacking: &[Fault], kind: &mut Kind) -> Result<(), String> {
     let begun = Instant::now();
     let (mut table, mut saved, mut word, mut told) = (Table::default(), begun, begun, 0);
-    let mut without = false;
     let seeds: Box<dyn Iterator<Item = u64>> = match orders.trial {
         Some(seed) => Box::new(std::iter::repeat(seed)),
         None => Box::new((0..).map(|i| random::derived(orders.seed, orders.lane as u64, i))),
     };
+    let nothing = !orders.faults.is_empty() && orders.faults.iter().all(|f| lacking.contains(f));
     for (i, seed) in (0..orders.trials).zip(seeds) {
-        if begun.elapsed() >= orders.limit {
+        if begun.elapsed() >= orders.limit || nothing {
             break;
         }
         let fault = match orders.faults[..] {
             [] => orders.lane.choose(seed),
             ref some => some[i as usize % some.len()],
         };
-        if let (Fault::OutOfMemory, Kind::Launcher(Launcher { group: Err(why), .. })) = (fault, &*kind) {
-            if !std::mem::replace(&mut without, true) {
-                println!("NOT RUN: out of memory: {why}");
-            }
+        if lacking.contains(&fault) {
             continue;
         }
         let plan = Plan::new(fault, seed);

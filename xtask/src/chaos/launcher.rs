@@ -178,7 +178,15 @@ fn check(job: &mut Job<'_>, expected: i32, words: &[&str], outcome: &mut Outcome
 
 fn rank_killed(job: &mut Job<'_>, plan: &Plan, outcome: &mut Outcome) {
     let mut random = plan.random.clone();
-    let fatal = random.pick(&[Signal::KILL, Signal::KILL, Signal::TERM, Signal::ILL, Signal::ABORT]);
+    let fatal = random.pick(&[
+        Signal::KILL,
+        Signal::KILL,
+        Signal::TERM,
+        Signal::INT,
+        Signal::HUP,
+        Signal::ILL,
+        Signal::ABORT,
+    ]);
     let early = random.below(4) == 0;
     if !job.hear(if early { "started" } else { "ready" }, 0..plan.size, Instant::now() + LONG) {
         return outcome.broke("the ranks do not start");

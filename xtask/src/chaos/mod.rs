@@ -5,6 +5,7 @@
 //! hosts that fall silent. Each lane has network, process, mount and IPC namespaces of its own, so that what it leaves is seen,
 //! and goes with it.
 
+mod blame;
 mod crew;
 mod fault;
 mod lane;

@@ -20,6 +20,17 @@ pub(super) enum Cut {
     Inward,
 }
 
+/// Which way packets of a host wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slow {
+    Both,
+    Outward,
+    Inward,
+}
+
+/// A token bucket: packets that come faster wait up to the latency, in a queue of a megabyte.
+const BUCKET: &str = "tbf rate 20mbit burst 32kb latency 400ms";
+
 pub(super) fn ip(line: &str) -> Result<(), String> {
     Task::new("ip").args(line.split_whitespace()).limit(20).run().map(drop)
 }
@@ -62,6 +73,30 @@ pub(super) fn mend(host: usize, how: Cut) -> Result<(), String> {
             .filter(|h| *h != host)
             .try_for_each(|other| ip(&format!("-n h{other} route del blackhole {}/32", address(host)))),
     }
+}
+
+/// Packets of a host wait.
+pub(super) fn slow(host: usize, how: Slow) -> Result<(), String> {
+    queues(host, how, "add", BUCKET)
+}
+
+pub(super) fn hasten(host: usize, how: Slow) -> Result<(), String> {
+    queues(host, how, "del", "")
+}
+
+/// At the end of its cable that sends.
+fn queues(host: usize, how: Slow, what: &str, queue: &str) -> Result<(), String> {
+    if how != Slow::Inward {
+        tc(&format!("-n h{host} qdisc {what} dev cable root {queue}"))?;
+    }
+    if how != Slow::Outward {
+        tc(&format!("qdisc {what} dev c{host} root {queue}"))?;
+    }
+    Ok(())
+}
+
+fn tc(line: &str) -> Result<(), String> {
+    Task::new("tc").args(line.split_whitespace()).limit(20).run().map(drop)
 }
 
 /// Both are narrower than the network of the cable, so they win.

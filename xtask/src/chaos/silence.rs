@@ -1,14 +1,18 @@
 //! Trials in which ranks say nothing: stopped, cut off, or never there.
 
 use super::{
+    blame::names,
     crew::{Crew, LONG, Play, pause},
     fault::{Fault, Plan},
-    net::{self, Cut},
+    net::{self, Cut, Slow},
     processes::monotonic,
-    trial::{Outcome, SILENCE, SLACK, all_well, is_error, judge, names, outs, took},
+    trial::{Outcome, PATIENT, SILENCE, SLACK, all_well, is_error, judge, outs, took},
 };
 use rustix::process::Signal;
 use std::{net::TcpListener, time::Instant};
+
+/// How long a host is cut off at most without being given up by a limit of `PATIENT`, in microseconds.
+const LONG_BLIP: u64 = 4_000_000;
 
 pub(super) fn run(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
     match plan.fault {
@@ -18,7 +22,8 @@ pub(super) fn run(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result
         Fault::CutBoth => cut(crew, plan, Cut::Both, outcome)?,
         Fault::CutOut => cut(crew, plan, Cut::Outward, outcome)?,
         Fault::CutIn => cut(crew, plan, Cut::Inward, outcome)?,
-        Fault::CableBlip => cable_blip(crew, plan, outcome)?,
+        Fault::CableBlip | Fault::LongCableBlip => cable_blip(crew, plan, outcome)?,
+        Fault::Delay => delay(crew, plan, outcome)?,
         Fault::Absent => absent(crew, plan, outcome),
         other => return Err(format!("{other:?} is no trial of this lane")),
     }
@@ -27,7 +32,9 @@ pub(super) fn run(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result
 
 fn start(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
     let port = crew.next_port();
-    crew.play(plan, port, Play { role, detection: SILENCE, join: 20.0 }, 0..plan.size);
+    let patient = matches!(plan.fault, Fault::LongCableBlip | Fault::Delay);
+    let detection = if patient { PATIENT } else { SILENCE };
+    crew.play(plan, port, Play { role, detection, join: 20.0 }, 0..plan.size);
     let missing = crew.hear("ready", 0..plan.size, Instant::now() + LONG);
     if !missing.is_empty() {
         outcome.broke(format!("ranks {missing:?} do not join"));
@@ -114,17 +121,36 @@ fn cut(crew: &mut Crew, plan: &Plan, how: Cut, outcome: &mut Outcome) -> Result<
     Ok(())
 }
 
+/// Whoever was out of reach for less than the limit is given up by nobody.
 fn cable_blip(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
     let mut random = plan.random.clone();
     let host = Crew::host(plan.victim);
     start(crew, plan, "ops", outcome);
     pause(random.below(60_000));
     net::cut(host, Cut::Both)?;
-    pause(random.within(20_000, 250_000));
+    pause(if plan.fault == Fault::LongCableBlip { LONG_BLIP } else { random.within(20_000, 250_000) });
     net::mend(host, Cut::Both)?;
     pause(random.below(100_000));
     all_well(crew, plan, outcome);
     Ok(())
+}
+
+/// Who is only slow is given up by nobody, also while the ranks join.
+fn delay(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
+    let mut random = plan.random.clone();
+    let (host, early) = (Crew::host(plan.victim), random.below(2) == 0);
+    let slow = random.pick(&[Slow::Both, Slow::Outward, Slow::Inward]);
+    if early {
+        net::slow(host, slow)?;
+    }
+    start(crew, plan, "ops", outcome);
+    if !early {
+        pause(random.below(60_000));
+        net::slow(host, slow)?;
+    }
+    pause(random.within(300_000, 1_500_000));
+    all_well(crew, plan, outcome);
+    net::hasten(host, slow)
 }
 
 /// At the join deadline every rank names the one that is not there.
@@ -143,7 +169,7 @@ fn absent(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
     }
 }
 
-/// Rank 0 says that its port is taken; the others, at the join deadline, that nobody they look for is there.
+/// Rank 0 says that its port is taken; the others, at the join deadline, that rank 0 does not answer there.
 pub(super) fn port_taken(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
     let (join, port) = (0.5, crew.next_port());
     // The system accepts connections to it, and nothing ever answers.
@@ -154,7 +180,17 @@ pub(super) fn port_taken(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) ->
     for out in outs(crew, 0..plan.size, join + 1.0, outcome) {
         let took = took(&out, begun) - join * 1000.0;
         outcome.times.push(took.max(0.0));
-        if !is_error(&out) || took > SLACK || !out.field(2).contains(&port.to_string()) {
+        let words = out.field(2);
+        let right = if out.rank == 0 {
+            out.field(0) == "config"
+                && words.contains(&format!("the store cannot listen at 127.0.0.1:{port} "))
+                && words.ends_with("another process listens there; end it, or give another port")
+        } else {
+            out.field(0) == "join"
+                && names(&out, 0)
+                && words.contains(&format!(" store at 127.0.0.1:{port} "))
+        };
+        if !is_error(&out) || took > SLACK || !right {
             outcome.broke(format!(
                 "rank {} got {took:.0} ms after the deadline: {}",
                 out.rank,

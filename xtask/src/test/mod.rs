@@ -165,7 +165,7 @@ fn seconds(t: Duration) -> String {
 }
 
 /// Whether the checks run at landing, where what is missing is a failure.
-fn in_ci() -> bool {
+pub(crate) fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|v| v == "true" || v == "1")
 }
 
