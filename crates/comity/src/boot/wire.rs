@@ -101,12 +101,18 @@ impl Facts {
 
     /// How many TCP connections two ranks of these have per address; both find the same.
     pub(super) fn connections(all: &[Self], pair: [usize; 2]) -> u16 {
+        /// Ranks of a job in which pairs have two by themselves: each group takes two descriptors a pair then, and 1,024 is a usual limit.
+        const FEW: usize = 64;
         let wish = pair.iter().filter_map(|r| all.get(*r)).map(|f| f.connections).max();
         wish.filter(|n| *n > 0).unwrap_or_else(|| {
             // A thread sends where one connection carries all that is long one way, and none the other way.
             let listener = pair.iter().min().and_then(|r| all.get(*r));
             let is_narrow = listener.is_none_or(|f| f.addrs.len() == 1);
-            if is_narrow && pair.iter().any(|r| Self::couriers(all, *r) > 0) { 2 } else { 1 }
+            if all.len() <= FEW && is_narrow && pair.iter().any(|r| Self::couriers(all, *r) > 0) {
+                2
+            } else {
+                1
+            }
         })
     }
 

@@ -127,6 +127,9 @@ fn pairs_agree_on_threads_and_connections() {
             assert_eq!(Facts::connections(&all, pair), connections, "{pair:?}");
         }
     }
+    let crowd = |n, senders| (0..n).map(|host| rank(host, 8, senders, 0)).collect::<Vec<_>>();
+    let of = |n, senders| Facts::connections(&crowd(n, senders), [0, 1]);
+    assert_eq!([of(64, AUTO), of(65, AUTO), of(65, 1)], [2, 1, 2]);
     // The lower rank listens; with two addresses each direction would have two connections, and no thread.
     all[0].addrs.push(([10, 0, 1, 1], 1).into());
     assert_eq!([[0, 1], [1, 0], [1, 2]].map(|pair| Facts::connections(&all, pair)), [1, 1, 2]);

@@ -10,8 +10,8 @@
 //! So what is short finds its way at once, and long messages of two directions do not share what the system does for a connection.
 //!
 //! Bytes go from the caller's memory to the system and from the system to the caller's memory; only what is lent to a reduction,
-//! and a few bytes read ahead, lie in a buffer of the link. A sealed link encrypts in a buffer of its own and decrypts where bytes
-//! arrived.
+//! a few bytes read ahead, and what a [courier] sends lie in a buffer of the link. A sealed link encrypts in a buffer of its own and
+//! decrypts where bytes arrived.
 
 #[cfg(test)]
 mod apart;

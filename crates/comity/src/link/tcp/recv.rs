@@ -60,7 +60,7 @@ impl Inbox {
         // In the clear less than a header or a small want is unread then: moving that costs nothing. Sealed, it is part of a frame.
         self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        let until = self.bytes.len().min(self.end + n);
+        let until = self.bytes.len().min(self.end.saturating_add(n));
         &mut self.bytes[self.end..until]
     }
 

@@ -1,5 +1,5 @@
 //! The sending half: bytes from the caller's memory straight into the system's, in frames; where they are sealed, through one
-//! buffer in which they are encrypted.
+//! buffer in which they are encrypted. What a courier sends is copied, or encrypted, into its parcels.
 
 use super::{
     CHUNK, Route,

@@ -6,7 +6,7 @@ use rustix::{
     io::Errno,
     net::{SendAncillaryBuffer, SendFlags},
 };
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::TcpStream,
@@ -24,6 +24,9 @@ pub(super) fn prepare(socket: &TcpStream, options: &TcpOptions) -> io::Result<()
     socket.set_nodelay(true)?;
     // A cable that was off is used again within a second of being on.
     crate::sys::resend_within(socket.as_fd(), Duration::from_secs(1));
+    // The connection of long messages may be idle while the pair talks on another, and what stands between hosts forgets such.
+    let alive = TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
+    SockRef::from(socket).set_tcp_keepalive(&alive)?;
     // Where sends take no flag against it, a closed peer must not kill the process.
     #[cfg(target_vendor = "apple")]
     SockRef::from(socket).set_nosigpipe(true)?;
