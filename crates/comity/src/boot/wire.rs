@@ -108,11 +108,9 @@ impl Facts {
             // A thread sends where one connection carries all that is long one way, and none the other way.
             let listener = pair.iter().min().and_then(|r| all.get(*r));
             let is_narrow = listener.is_none_or(|f| f.addrs.len() == 1);
-            if all.len() <= FEW && is_narrow && pair.iter().any(|r| Self::couriers(all, *r) > 0) {
-                2
-            } else {
-                1
-            }
+            let asked = |r: &usize| all.get(*r).is_some_and(|f| f.senders != u16::MAX);
+            let sends = |r: &usize| (all.len() <= FEW || asked(r)) && Self::couriers(all, *r) > 0;
+            if is_narrow && pair.iter().any(sends) { 2 } else { 1 }
         })
     }
 
