@@ -1,10 +1,17 @@
 //! `comity report` on what the ranks of a real job leave when one of them is killed, and on files that no rank wrote.
 #![allow(missing_docs)]
 
-use comity::ReduceOp;
+use comity::{Key, ReduceOp, boot::Store};
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::Value;
-use std::{fs, path::Path, process::Command};
+use std::{
+    env, fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
 
 const ROLE: &str = "REPORT_TEST_ROLE";
 
@@ -44,7 +51,7 @@ fn act() -> comity::Error {
 
 #[test]
 fn a_killed_rank_is_named_from_the_records_of_the_others() {
-    if std::env::var_os(ROLE).is_some() {
+    if env::var_os(ROLE).is_some() {
         eprintln!("{}", act());
         std::process::exit(1);
     }
@@ -69,7 +76,7 @@ fn killed_job(logs: &Path) -> Vec<String> {
     fs::create_dir(logs).unwrap();
     // An earlier job's, which must not be taken for this one's.
     fs::write(logs.join("rank-1.group-0.flight.json"), "old").unwrap();
-    let (at, me) = (logs.to_str().unwrap(), std::env::current_exe().unwrap());
+    let (at, me) = (logs.to_str().unwrap(), env::current_exe().unwrap());
     let test = "a_killed_rank_is_named_from_the_records_of_the_others";
     let command = [
         "launch",
@@ -139,4 +146,93 @@ fn files_that_no_rank_wrote_are_refused_by_name() {
     let told = comity(&["report", "/nowhere/at/all"], false);
     assert_eq!(told.code, Some(2));
     assert!(told.err.contains("'/nowhere/at/all'"), "{}", told.err);
+}
+
+const IDLE: &str = "ranks_that_make_no_further_call_leave_a_record_as_they_leave";
+const KEY: [u8; 32] = [9; 32];
+const LONG: Duration = Duration::from_secs(60);
+
+/// The whole group's record of `rank`.
+fn record(dir: &Path, rank: usize) -> PathBuf {
+    dir.join(format!("rank-{rank}.group-0.flight.json"))
+}
+
+/// Rank 1 is killed; rank 0 is told by its call, ranks 2 and 3 make none. With `how` "well" nobody is killed.
+fn leave(how: &str, dir: &Path) {
+    let group = comity::init().unwrap();
+    group.barrier().unwrap();
+    match group.rank() {
+        _ if how == "well" => group.close(),
+        1 => kill_process(getpid(), Signal::KILL).unwrap(),
+        0 => {
+            group.barrier().unwrap_err();
+            // What a call has written is not written again.
+            fs::rename(record(dir, 0), dir.join("kept")).unwrap();
+            group.close();
+            drop(group);
+            assert!(!record(dir, 0).exists());
+            fs::rename(dir.join("kept"), record(dir, 0)).unwrap();
+        }
+        rank => {
+            let until = Instant::now() + LONG;
+            while !record(dir, 0).exists() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(10));
+            }
+            // Word to rank 0 is word to all, give or take a crowded machine.
+            thread::sleep(Duration::from_secs(2));
+            assert!(!record(dir, rank).exists());
+            if rank == 2 {
+                group.close();
+                assert!(record(dir, 2).exists());
+                assert_eq!(group.barrier(), Err(comity::Error::Closed));
+                fs::rename(record(dir, 2), dir.join("once")).unwrap();
+                drop(group);
+                assert!(!record(dir, 2).exists());
+                fs::rename(dir.join("once"), record(dir, 2)).unwrap();
+            } else {
+                drop(group);
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_that_make_no_further_call_leave_a_record_as_they_leave() {
+    if let Some(how) = env::var_os(ROLE) {
+        let dir = PathBuf::from(env::var_os("COMITY_LOG_DIR").unwrap());
+        return leave(how.to_str().unwrap(), &dir);
+    }
+    for how in ["killed", "well"] {
+        let dir = tempfile::tempdir().unwrap();
+        // No launcher, which would end the survivors after a second.
+        let store = Store::start(([127, 0, 0, 1], 0).into(), 4, &Key::from(KEY), "report", LONG).unwrap();
+        let mut key = tempfile::NamedTempFile::new().unwrap();
+        key.write_all(&KEY).unwrap();
+        let start = |rank: usize| {
+            let mut rank_of = Command::new(env::current_exe().unwrap());
+            rank_of.args(["--exact", IDLE, "--nocapture"]).env(ROLE, how);
+            rank_of.env("COMITY_RANK", rank.to_string()).env("COMITY_SIZE", "4").env("COMITY_JOB", "report");
+            rank_of.env("COMITY_STORE", store.addr().to_string()).env("COMITY_KEY_FILE", key.path());
+            rank_of.env("COMITY_LOG_DIR", dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            rank_of.spawn().unwrap()
+        };
+        let children: Vec<_> = (0..4).map(start).collect();
+        let ended: Vec<_> = children.into_iter().map(|c| c.wait_with_output().unwrap()).collect();
+        for (rank, out) in ended.into_iter().enumerate() {
+            let is_killed = how == "killed" && rank == 1;
+            assert_eq!(out.status.success(), !is_killed, "{}", String::from_utf8_lossy(&out.stderr));
+        }
+        if how == "well" {
+            assert_eq!(flights(dir.path()), [""; 0]);
+            continue;
+        }
+        let told = comity(&["report", dir.path().to_str().unwrap()], false);
+        assert_eq!((told.code, told.err.as_str()), (Some(0), ""), "{}", told.out);
+        let first = told.out.lines().next().unwrap();
+        assert_eq!(
+            first,
+            "rank 1 left no record (killed, stopped, or ended without closing the group); \
+             ranks 2, 3 made no call after barrier #1; rank 0 waits for it in barrier #2"
+        );
+    }
 }

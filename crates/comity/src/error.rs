@@ -135,7 +135,8 @@ impl fmt::Debug for Error {
 }
 
 impl Error {
-    /// Whether the group is unusable after this error.
+    /// Whether the group is unusable after this error, or was never made: true for all but `Misuse`, `Order`, `Config` and
+    /// `Unavailable`.
     pub fn is_fatal(&self) -> bool {
         !matches!(self, Self::Config(_) | Self::Unavailable { .. } | Self::Misuse { .. } | Self::Order)
     }

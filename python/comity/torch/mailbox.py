@@ -86,7 +86,7 @@ class Pending:
         if not ended:
             left = self._until - time.monotonic()
             mine = timeout is not None and timeout < left
-            # In slices: only the main thread's wait sees signals, and it sees them between slices on every platform.
+            # A wait with a limit lets the main thread see signals.
             if not self._event.wait(max(timeout if mine else left, 0)):
                 if mine:
                     words = (
@@ -388,6 +388,9 @@ class _Inbox:
         self._read(frame, _EVER)
         tag, code, _, _, size = _HEAD.unpack_from(memoryview(frame.numpy()))
         few = frame[_HEAD.size : _HEAD.size + size] if size <= _FEW else None
+        # The sender gives the rest up after its limit. Nobody looks at the link meanwhile, so after as long it is read all the
+        # same, and says why where it has failed.
+        until = time.monotonic() + self._mail.limit
         with self._mail.posted() as lock:
             while (
                 (receive := self._mail.match(self._source, tag)) is None
@@ -396,7 +399,10 @@ class _Inbox:
             ):
                 if self._mail.ended():
                     return
-                lock.wait()
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                lock.wait(left)
             if few is not None:
                 if receive is None:
                     self._keep(tag, code, few)

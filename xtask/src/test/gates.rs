@@ -1,11 +1,14 @@
 //! What the compiler does not check: where unsafe code and waits may stand, and how long a file may grow.
 
+mod python;
 mod text;
+mod waits;
 
 use super::{Done, Outcome};
 use crate::place::root;
 use std::{fs, path::Path};
 use text::blank;
+use waits::WAITS;
 
 const MOST_LINES: usize = 700;
 
@@ -31,119 +34,52 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/comity-cli/tests/faults/actor.rs", "a test's fork, which keeps sockets open"),
 ];
 
-/// Where code may wait, the word in that file which ends the wait if the other side never comes, and what it is. Where there is no word, the caller
-/// has it.
-const WAITS: &[(&str, &str, &str)] = &[
-    (
-        "crates/comity/src/engine/park.rs",
-        "bell_fd",
-        "a rank in a call: to the call's deadline, and the bell rings for a failure",
-    ),
-    ("crates/comity/src/engine/run.rs", "failure", "the same"),
-    ("crates/comity/src/engine/blame.rs", "until", "word of whose fault it was, 500 ms at most"),
-    (
-        "crates/comity/src/backend/company.rs",
-        "failure",
-        "a library: to the call's deadline, and the bell rings for a failure",
-    ),
-    ("crates/comity/src/backend/mpi/place.rs", "until", "telling the meeting place: to the join deadline"),
-    ("crates/comity/src/backend/mpi/", "Waiting", "MPI, as above"),
-    (
-        "crates/comity/src/backend/nccl/",
-        "until",
-        "NCCL, as above; its guard: woken for each call and at the end",
-    ),
-    ("crates/comity/src/turn.rs", "", "an earlier call of this group, which has a deadline"),
-    ("crates/comity/src/group/mod.rs", "", "its turn, as above"),
-    (
-        "crates/comity/src/group/request.rs",
-        "",
-        "background work: calls with deadlines, and what the user's closure does",
-    ),
-    ("crates/comity/src/boot/mesh.rs", "until", "links being made: to the join deadline"),
-    ("crates/comity/src/boot/mesh/reach.rs", "until", "the same"),
-    (
-        "crates/comity/src/link/verbs/hub/attend.rs",
-        "until",
-        "the thread that attends devices: 50 ms at most; the end of an edge: 500 ms at most",
-    ),
-    ("crates/comity/src/link/verbs/hub.rs", "", "its own poll, a look that never sleeps"),
-    ("crates/comity/src/link/verbs/mod.rs", "", "the same"),
-    (
-        "crates/comity/src/link/tcp/courier.rs",
-        "over",
-        "the thread that sends for a link: woken for each parcel, and when it is to stop",
-    ),
-    ("crates/comity/src/boot/dial.rs", "until", "an answer: to the join deadline"),
-    ("crates/comity/src/boot/store/server.rs", "", "the store's thread: woken when it is to stop"),
-    (
-        "crates/comity/src/boot/control.rs",
-        "",
-        "the control thread: woken for each event, and when it is to stop",
-    ),
-    ("crates/comity/src/boot/board/torch.rs", "until", "another try: to the join deadline"),
-    (
-        "crates/comity/src/boot/board/unix.rs",
-        "until",
-        "another try: to the join deadline; its thread: woken when it is to stop",
-    ),
-    ("crates/comity/src/config/place.rs", "until", "the system's resolver: to the join deadline"),
-    ("crates/comity/src/cuda.rs", "", "a driver's own work, which no peer has a part in"),
-    (
-        "crates/comity-py/src/request.rs",
-        "watched",
-        "background work, as above; a look at Python's signals ten times a second",
-    ),
-    ("crates/comity-py/src/callbacks.rs", "IDLE", "the next callback: 10 s at most"),
-    ("crates/comity/src/sys/", "", "poll itself, with the deadline of its caller"),
-];
-/// Calls that can sleep, or are made again and again instead.
-const WAITING: &[&str] = &[
-    "poll",
-    "park",
-    "park_timeout",
-    "sleep",
-    "wait",
-    "wait_while",
-    "wait_timeout",
-    "recv_timeout",
-    "spin_loop",
-    "yield_now",
-];
-
 pub(super) fn check() -> Outcome {
     let mut files = Vec::new();
-    for folder in ["crates", "xtask"] {
-        sources(&root().join(folder), &mut files).map_err(|e| format!("cannot list {folder}: {e}"))?;
+    for (folder, kind) in [("crates", "rs"), ("xtask", "rs"), ("python/comity", "py")] {
+        sources(&root().join(folder), kind, &mut files).map_err(|e| format!("cannot list {folder}: {e}"))?;
     }
     let mut found = Vec::new();
     let mut seen = Vec::new();
+    let (mut waits, mut untimed) = (Vec::new(), Vec::new());
     for path in &files {
         let text = fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
         let name = path.strip_prefix(root()).unwrap_or(path).to_string_lossy().into_owned();
-        found.extend(too_long(&name, &text));
-        found.extend(misplaced_unsafe(&name, &text));
-        found.extend(misplaced_waits(&name, &text));
+        if name.ends_with(".py") {
+            let (wrong, used) = python::misplaced(&name, &text);
+            found.extend(wrong);
+            untimed.extend(used);
+        } else {
+            found.extend(too_long(&name, &text));
+            found.extend(misplaced_unsafe(&name, &text));
+            let (wrong, used) = waits::misplaced(&name, &text);
+            found.extend(wrong);
+            waits.extend(used);
+        }
         seen.push(name);
     }
-    for entry in UNSAFE.iter().map(|u| u.0).chain(WAITS.iter().map(|w| w.0)) {
+    for (entry, _) in UNSAFE {
         if !seen.iter().any(|name| within(name, entry)) {
             found.push(format!(
                 "{entry} is on a list of xtask/src/test/gates.rs, but is no file; remove it there"
             ));
         }
     }
+    for (_, w) in WAITS.iter().enumerate().filter(|(i, _)| !waits.contains(i)) {
+        found.push(format!("no wait needs the entry {} `{}`; remove it from the list", w.place, w.function));
+    }
+    found.extend(python::idle(&untimed));
     if found.is_empty() { Ok(Done::Passed(format!("{} files", files.len()))) } else { Err(found.join("\n")) }
 }
 
-fn sources(folder: &Path, files: &mut Vec<std::path::PathBuf>) -> std::io::Result<()> {
+fn sources(folder: &Path, kind: &str, files: &mut Vec<std::path::PathBuf>) -> std::io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
             if path.file_name().is_some_and(|n| n != "target") {
-                sources(&path, files)?;
+                sources(&path, kind, files)?;
             }
-        } else if path.extension().is_some_and(|e| e == "rs") {
+        } else if path.extension().is_some_and(|e| e == kind) {
             files.push(path);
         }
     }
@@ -200,57 +136,6 @@ fn explained(lines: &[&str], code: &[&str], at: usize) -> bool {
         }
     }
     false
-}
-
-fn misplaced_waits(name: &str, text: &str) -> Vec<String> {
-    let test = name.contains("/tests/") || name.ends_with("/tests.rs") || name.ends_with("/conformance.rs");
-    if test || !["crates/comity/src/", "crates/comity-py/src/"].iter().any(|place| name.starts_with(place)) {
-        return Vec::new();
-    }
-    let code = blank(text);
-    let code = without_tests(&code);
-    let waits = code.iter().filter(|(_, l)| WAITING.iter().any(|w| calls(l, w)));
-    match WAITS.iter().find(|(entry, ..)| within(name, entry)) {
-        None => waits
-            .map(|(i, l)| format!("{name}:{}: a wait outside the places for it: {}", i + 1, l.trim()))
-            .collect(),
-        Some((_, word, why)) => waits
-            .take(1)
-            .filter(|_| !word.is_empty() && !code.iter().any(|(_, l)| has_word(l, word)))
-            .map(|(i, _)| format!("{name}:{}: a wait in a file that has no `{word}`: {why}", i + 1))
-            .collect(),
-    }
-}
-
-/// The lines, with their numbers from 0, that are not only for tests.
-fn without_tests(code: &str) -> Vec<(usize, &str)> {
-    let mut lines = code.lines().enumerate();
-    let mut kept = Vec::new();
-    while let Some((i, line)) = lines.next() {
-        let start = line.trim_start();
-        if !["#[cfg(test", "#[cfg(all(test"].iter().any(|t| start.starts_with(t)) {
-            kept.push((i, line));
-            continue;
-        }
-        // As the formatter leaves it: an item ends on its line, or with a brace as far in as it begins.
-        let close = format!("{}}}", &line[..line.len() - start.len()]);
-        let mut begun = false;
-        for (_, line) in lines.by_ref() {
-            if !begun && line.trim_start().starts_with("#[") {
-                continue;
-            }
-            let on_one_line = !begun && (line.ends_with(';') || line.ends_with(',') || line.ends_with('}'));
-            begun = true;
-            if on_one_line || line.starts_with(&close) {
-                break;
-            }
-        }
-    }
-    kept
-}
-
-fn calls(line: &str, name: &str) -> bool {
-    words(line, name).any(|(before, after)| after.starts_with('(') && !before.trim_end().ends_with("fn"))
 }
 
 fn has_word(line: &str, word: &str) -> bool {

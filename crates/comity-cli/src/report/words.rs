@@ -1,6 +1,6 @@
 //! Flight records in words.
 
-use comity::Flight;
+use comity::{Flight, FlightState};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt::Write,
@@ -51,15 +51,15 @@ fn sentence(flights: &[Flight], heard: &BTreeSet<usize>) -> String {
     let absent = (0..first.members.len()).filter(|r| !here.contains(r));
     let (elsewhere, missing): (BTreeSet<usize>, BTreeSet<usize>) =
         absent.partition(|&r| heard.contains(&world(first, r)));
-    let mut at: BTreeMap<(u64, String), BTreeSet<usize>> = BTreeMap::new();
+    let mut at: BTreeMap<(u64, bool, String), BTreeSet<usize>> = BTreeMap::new();
     let mut waits: BTreeMap<usize, usize> = BTreeMap::new();
     for f in flights {
-        let (seq, call) = match f.calls.last() {
-            Some(c) => (position(f), c.info.to_string()),
-            None => (0, "no call yet".into()),
-        };
-        at.entry((seq, call)).or_default().insert(f.rank);
-        if let Some(peer) = f.calls.last().and_then(|c| c.peer).filter(|&p| p != f.rank) {
+        let last = f.calls.last();
+        // A rank that was told as it left is in no call.
+        let is_inside = last.is_some_and(|c| c.state != FlightState::Done);
+        let (seq, call) = last.map_or((0, String::new()), |c| (position(f), c.info.to_string()));
+        at.entry((seq, is_inside, call)).or_default().insert(f.rank);
+        if let Some(peer) = last.filter(|_| is_inside).and_then(|c| c.peer).filter(|&p| p != f.rank) {
             waits.insert(f.rank, peer);
         }
     }
@@ -80,17 +80,24 @@ fn sentence(flights: &[Flight], heard: &BTreeSet<usize>) -> String {
     let mut clauses = Vec::new();
     let mut subject: BTreeSet<usize> = missing.clone();
     if !missing.is_empty() {
-        clauses.push(format!("{} left no record (killed, stopped, or not in a call)", named(&missing)));
+        clauses.push(format!(
+            "{} left no record (killed, stopped, or ended without closing the group)",
+            named(&missing)
+        ));
     }
     if !elsewhere.is_empty() {
         clauses.push(format!("{} failed in another group", named(&elsewhere)));
     }
-    for ((_, call), ranks) in &at {
+    for ((_, is_inside, call), ranks) in &at {
         let held: BTreeSet<usize> =
             ranks.iter().filter_map(|&r| holder(r)).filter(|h| !ranks.contains(h)).collect();
         let verb = |one: &'static str, more: &'static str| if ranks.len() == 1 { one } else { more };
         if held.is_empty() || subject.is_empty() {
-            clauses.push(format!("{} {} at {call}", named(ranks), verb("is", "are")));
+            clauses.push(match (is_inside, call.as_str()) {
+                (true, call) => format!("{} {} at {call}", named(ranks), verb("is", "are")),
+                (false, "") => format!("{} made no call", named(ranks)),
+                (false, call) => format!("{} made no call after {call}", named(ranks)),
+            });
             if subject.is_empty() {
                 subject = ranks.clone();
             }
@@ -219,8 +226,28 @@ pub(super) mod tests {
         let all = [flight(0, "barrier", 9, Some(1)), flight(2, "barrier", 9, Some(1))];
         assert_eq!(
             sentence(&all, &[0, 2, 3].into()),
-            "rank 1 left no record (killed, stopped, or not in a call); rank 3 failed in another group; \
+            "rank 1 left no record (killed, stopped, or ended without closing the group); rank 3 failed in another group; \
              ranks 0, 2 wait for rank 1 in barrier #9 f32[1048576]"
+        );
+    }
+
+    #[test]
+    fn a_rank_in_no_call_waits_for_nobody() {
+        let mut all: Vec<_> = (0..4).map(|r| flight(r, "barrier", 9, Some(3))).collect();
+        for (rank, call) in [(2, 7), (3, 8)] {
+            all[rank] = flight(rank, "barrier", call, Some(1));
+            all[rank].calls[0].state = FlightState::Done;
+        }
+        assert_eq!(
+            sentence(&all, &BTreeSet::new()),
+            "rank 2 made no call after barrier #7 f32[1048576]; rank 3 made no call after barrier #8 f32[1048576]; \
+             ranks 0, 1 wait for rank 3 in barrier #9 f32[1048576]"
+        );
+        all.truncate(3);
+        all.iter_mut().for_each(|f| f.calls.clear());
+        assert_eq!(
+            sentence(&all, &BTreeSet::new()),
+            "rank 3 left no record (killed, stopped, or ended without closing the group); ranks 0-2 made no call"
         );
     }
 

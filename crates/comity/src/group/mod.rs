@@ -254,7 +254,7 @@ impl Group {
         }
         self.in_turn(|| {
             let mut state = lock(&self.core.state);
-            state.backend = None;
+            state.leave();
             state.broken.get_or_insert_with(|| Arc::new(Error::Closed));
         });
     }
@@ -343,8 +343,26 @@ impl State {
 
     /// The group has ended because of `e`.
     fn fail(&mut self, e: Error) {
-        self.recorder.write(self.context, &e);
+        // One that this rank only left has not failed.
+        if e != Error::Closed {
+            self.recorder.write(self.context, &e);
+        }
         self.broken = Some(Arc::new(e));
+    }
+
+    /// This rank leaves. Where the group has failed and no call here was told, this writes the record.
+    fn leave(&mut self) {
+        let Some(backend) = self.backend.take() else { return };
+        let told = self.broken.as_deref().is_some_and(|e| *e != Error::Closed);
+        if !told && let Some(e) = backend.failure(None) {
+            self.recorder.write(self.context, &e);
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 

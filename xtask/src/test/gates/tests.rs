@@ -41,6 +41,10 @@ fn unsafe_code_says_why_it_is_sound() {
     }
 }
 
+fn misplaced_waits(name: &str, text: &str) -> Vec<String> {
+    waits::misplaced(name, text).0
+}
+
 #[test]
 fn waits_have_their_places() {
     for bad in [
@@ -49,6 +53,11 @@ fn waits_have_their_places() {
         "self.done.wait(out)",
         "c.wait_timeout(g, t)",
         "hint::spin_loop()",
+        "poll_until(&mut fds, None)",
+        "(self.wait)(fd, until)",
+        "let _ = thread.join();",
+        "let job = jobs.recv()?;",
+        "c.wait_timeout_while(g, t, |x| x.is_none())",
     ] {
         assert_eq!(misplaced_waits(OUTSIDE, bad).len(), 1, "{bad}");
         assert_eq!(misplaced_waits("crates/comity-py/src/x.rs", bad).len(), 1, "{bad}");
@@ -59,14 +68,13 @@ fn waits_have_their_places() {
     ] {
         assert_eq!(misplaced_waits(OUTSIDE, bad).len(), 1, "{bad}");
     }
-    // Where waits may stand they must have an end.
-    let engine = "crates/comity/src/engine/run.rs";
-    assert!(misplaced_waits(engine, "x.wait(); watch.failure()").is_empty());
-    assert!(misplaced_waits(engine, "x.wait(); // failure").len() == 1);
     for good in [
         "fn wait(&self)",
+        "fn join()",
         "// then wait(x)",
         "self.poll_all()",
+        "names.join(x)",
+        "d.recv(team, 1, buf)",
         "#[cfg(test)]\nmod tests { fn f() { x.wait() } }",
         "#[cfg(test)]\n#[cfg(unix)]\nmod tests {\n    fn f() {\n        x.wait()\n    }\n}",
         "    #[cfg(test)]\n    fn f() {\n        x.wait()\n    }",
@@ -75,6 +83,66 @@ fn waits_have_their_places() {
     }
     assert!(misplaced_waits("crates/comity/src/boot/tests.rs", "x.wait()").is_empty());
     assert!(misplaced_waits("crates/comity-cli/src/lib.rs", "x.wait()").is_empty());
+}
+
+#[test]
+fn the_function_that_waits_has_what_ends_it() {
+    let engine = "crates/comity/src/engine/run.rs";
+    assert!(misplaced_waits(engine, "fn drive() { x.wait(); watch.failure() }").is_empty());
+    for bad in [
+        "fn drive() { x.wait(); } // failure",
+        "fn other() { x.wait(); watch.failure() }",
+        "fn drive() {\n    x.wait();\n}\nfn next() { watch.failure() }",
+        "fn before() {\n    failure();\n}\n\nfn drive() {\n    if a {\n        b();\n    }\n    x.wait();\n}",
+        "fn drive() {\n    failure();\n    fn inner() {\n        x.wait();\n    }\n}",
+        "watch.failure(); x.wait();",
+    ] {
+        assert_eq!(misplaced_waits(engine, bad).len(), 1, "{bad}");
+    }
+    let deep = "impl X {\n    fn drive(\n        &self,\n        failure: [u8; 4],\n    ) {\n        match x {\n            \
+        A { b } => c(|| {\n                x.wait();\n            }),\n        }\n    }\n}";
+    assert!(misplaced_waits(engine, deep).is_empty());
+    assert_eq!(misplaced_waits(engine, &deep.replace("failure", "other")).len(), 1);
+    // Entries that nothing needs are known by not being used.
+    assert!(waits::misplaced(engine, "fn drive() { failure(); }").1.is_empty());
+    assert_eq!(waits::misplaced(engine, "fn drive() { failure(x.wait()); }").1.len(), 1);
+    assert!(WAITS.iter().all(|w| !w.why.is_empty()));
+}
+
+#[test]
+fn python_waits_have_a_limit() {
+    let wrong = |text: &str| python::misplaced("python/comity/torch/x.py", text).0;
+    for bad in [
+        "lock.wait()",
+        "lock.wait(timeout=None)",
+        "with a: b.acquire()",
+        "event.acquire(True)",
+        "thread.join()",
+        "x = queue.get()",
+        "queue.get(block=True)",
+        "y = future.result()",
+        "a('#'); b.wait()",
+        "\"\"\"text\"\"\"\nb.wait()",
+    ] {
+        assert_eq!(wrong(bad).len(), 1, "{bad}");
+    }
+    assert!(wrong("a = '''\n\n''' + b.wait()")[0].starts_with("python/comity/torch/x.py:3: a wait without"));
+    for good in [
+        "lock.wait(left)",
+        "# lock.wait()",
+        "def wait(self): ...",
+        "'''\nb.wait()\n'''",
+        "d.get('x')",
+        "', '.join(names)",
+        "f(\"it's b.wait()\")",
+        "'\\'b.wait()'",
+        "b.await_all()",
+    ] {
+        assert!(wrong(good).is_empty(), "{good}");
+    }
+    assert!(python::misplaced("python/tests/x.py", "lock.wait()").0.is_empty());
+    let used = python::misplaced("python/comity/torch/work.py", "        self.wait()").1;
+    assert_eq!((used.len(), python::idle(&used).count() + 1), (1, python::idle(&[]).count()));
 }
 
 #[test]

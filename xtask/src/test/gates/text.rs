@@ -86,6 +86,80 @@ fn find(chars: &[char], from: usize, is: impl Fn(&[char]) -> bool) -> usize {
     (from..chars.len()).find(|&i| is(&chars[i..])).unwrap_or(chars.len())
 }
 
+/// The lines, with their numbers from 0, that are not only for tests.
+pub(super) fn without_tests(code: &str) -> Vec<(usize, &str)> {
+    let mut lines = code.lines().enumerate();
+    let mut kept = Vec::new();
+    while let Some((i, line)) = lines.next() {
+        let start = line.trim_start();
+        if !["#[cfg(test", "#[cfg(all(test"].iter().any(|t| start.starts_with(t)) {
+            kept.push((i, line));
+            continue;
+        }
+        // As the formatter leaves it: an item ends on its line, or with a brace as far in as it begins.
+        let close = format!("{}}}", &line[..line.len() - start.len()]);
+        let mut begun = false;
+        for (_, line) in lines.by_ref() {
+            if !begun && line.trim_start().starts_with("#[") {
+                continue;
+            }
+            let on_one_line = !begun && (line.ends_with(';') || line.ends_with(',') || line.ends_with('}'));
+            begun = true;
+            if on_one_line || line.starts_with(&close) {
+                break;
+            }
+        }
+    }
+    kept
+}
+
+/// The name and the text of the innermost function around the line at `at`, from its head to its last brace; of none outside any.
+pub(super) fn function(code: &[(usize, &str)], at: usize) -> (String, String) {
+    let text: String = code.iter().map(|(_, l)| format!("{l}\n")).collect();
+    let start: usize = code[..at].iter().map(|(_, l)| l.len() + 1).sum();
+    // A function on one line has its brace there.
+    let mut end = start + code[at].1.len();
+    let mut depth = 0;
+    while let Some(brace) = text[..end].rfind(['{', '}']) {
+        end = brace;
+        if text[brace..].starts_with('}') {
+            depth += i32::from(brace < start);
+            continue;
+        }
+        if depth > 0 {
+            depth -= 1;
+            continue;
+        }
+        // As the formatter leaves it: a statement ends its line.
+        let head = text[..brace].rfind(['{', '}']).map_or(0, |b| b + 1);
+        let head = text[head..brace].rfind(";\n").map_or(head, |s| head + s + 2);
+        if let Some(name) = name_of(&text[head..brace]) {
+            return (name, text[head..close(&text, brace)].to_owned());
+        }
+    }
+    (String::new(), String::new())
+}
+
+/// The name in the head of a function.
+fn name_of(head: &str) -> Option<String> {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    let at = head.match_indices("fn ").map(|(at, _)| at).find(|&at| !head[..at].ends_with(part))?;
+    let name: String = head[at + 3..].chars().take_while(|&c| part(c)).collect();
+    (!name.is_empty()).then_some(name)
+}
+
+/// Past the brace that closes the one at `open`.
+fn close(text: &str, open: usize) -> usize {
+    let mut depth = 0;
+    for (at, c) in text[open..].char_indices() {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        if depth == 0 {
+            return open + at + 1;
+        }
+    }
+    text.len()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
