@@ -60,8 +60,8 @@ impl Lane {
                 (CutOut, 4),
                 (CutIn, 4),
                 (CableBlip, 6),
-                // Ten seconds each.
-                (LongCableBlip, 1),
+                // Ten seconds each; a run of five minutes makes some.
+                (LongCableBlip, 2),
                 (Delay, 3),
                 (Absent, 4),
             ],
