@@ -61,7 +61,10 @@ pub(super) fn run(profile: &str, minutes: f64, limit: f64) -> Result<String, Str
     let calls = said.lines().find_map(|l| l.split_once("\tok\t")).map_or("?", |(_, calls)| calls);
     let silences =
         said.lines().filter_map(|l| l.split_once("\tsilence\t")?.1.rsplit('\t').next()?.parse().ok());
-    let longest = silences.max().unwrap_or(0u64);
+    let silences: Vec<u64> = silences.collect();
+    let longest = silences.iter().max().filter(|_| silences.len() == ranks);
+    let longest =
+        longest.ok_or_else(|| format!("{} ranks said how long others were silent", silences.len()))?;
     let stops = blip.map_or_else(|| "no stops".into(), |b| format!("{blips} stops of {} s", b.as_secs_f64()));
     Ok(format!(
         "{ranks} ranks, {minutes} minutes, limit {limit} s, {stops}, {calls} calls a rank, no false alarm; longest silence {longest} ms; \

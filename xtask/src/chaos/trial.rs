@@ -173,10 +173,11 @@ fn kill(crew: &mut Crew, plan: &Plan, phase: Phase, signal: Signal, outcome: &mu
     let unknown = |out: &Said| phase == Phase::Join && never_came(out, victim);
     // Rank 0, at whose store they meet, may have known of the death and gone before another one was told.
     let gone = told.iter().find(|o| o.rank == 0 && is_error(o) && names(o, victim)).map(|o| o.at);
-    let excused = |out: &Said| {
-        let after = |gone| took(out, gone) > -SLACK;
-        phase == Phase::Join && out.field(2).contains(" lost rank 0's store at ") && gone.is_some_and(after)
-    };
+    let after = |out: &Said| phase == Phase::Join && gone.is_some_and(|gone| took(out, gone) > -SLACK);
+    // One that had begun to speak with it says so at once, one that comes later finds nobody until its join deadline.
+    let late = |out: &Said| victim != 0 && after(out) && never_came(out, 0);
+    let excused = |out: &Said| late(out) || after(out) && out.field(2).contains(" lost rank 0's store at ");
+    let unknown = |out: &Said| unknown(out) || late(out);
     if told.iter().any(unknown) {
         outcome.row = Some("kill before it is known");
     }

@@ -279,7 +279,7 @@ impl Control {
         }
         fds.extend(lines.iter().flat_map(|l| &l.process).map(|p| PollFd::new(p, PollFlags::IN)));
         let until = acceptor.interest(&mut fds).into_iter().chain(until).min();
-        probes.interest(&mut fds);
+        let until = probes.interest(&mut fds).into_iter().chain(until).min();
         // The descriptors are ours and open; if the system still refuses, do not spin.
         if poll_until(&mut fds, until).is_err() {
             std::thread::sleep(Duration::from_millis(10));

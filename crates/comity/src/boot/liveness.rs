@@ -1,7 +1,8 @@
 //! Who has fallen silent: a decision about times that others measured. No clock is read and nothing is sent here.
 //!
 //! Every control thread sends a beat each tenth of the limit. Whoever is not heard for a fifth of the limit is suspect, which
-//! is counted, and from then on asked over new connections whether it lives; whoever is not heard for the whole limit is dead. So is
+//! is counted, and from then on asked over new connections whether it lives, for some time after it was heard again, too, so that it
+//! knows that this one does; whoever is not heard for the whole limit is dead. So is
 //! one that answers there but is not heard on its own connection for twice the limit, for what that was to carry is lost. A process that did not run itself for half the limit
 //! (a closed laptop, a paused virtual machine, Ctrl-Z) cannot say who was silent meanwhile: everyone gets the whole limit
 //! anew, once, so that one who truly is gone is found none the less.
@@ -40,6 +41,8 @@ struct Pulse {
     carried: Instant,
     /// When it was last to be asked.
     asked: Option<Instant>,
+    /// When its own connection spoke again after a suspicion: what goes there may still wait to be sent again.
+    doubt: Option<Instant>,
     /// What its engines had done by its last beat.
     progress: Option<u64>,
     suspect: bool,
@@ -59,6 +62,7 @@ impl Liveness {
                 heard: now,
                 carried: now,
                 asked: None,
+                doubt: None,
                 progress: None,
                 suspect: false,
                 extended: false,
@@ -77,7 +81,8 @@ impl Liveness {
         }
     }
 
-    /// How long nothing has been heard from `rank`; `None` if nobody is judged, or if this process slept itself meanwhile.
+    /// How long nothing has been heard from `rank`; `None` if nobody is judged, or if this process did not run itself for half the
+    /// limit meanwhile.
     pub(super) fn silence(&self, rank: usize, now: Instant) -> Option<Duration> {
         let (limit, pulse) = (self.limit?, self.peers.get(rank)?.as_ref()?);
         let slept = self.ticked.is_some_and(|last| sleeps(limit, last, now));
@@ -86,19 +91,25 @@ impl Liveness {
 
     /// `rank` said something; a beat tells how far its engines have come. How long it had been silent, if it was suspect.
     pub(super) fn hear(&mut self, rank: usize, now: Instant, progress: Option<u64>) -> Option<Duration> {
+        let limit = self.limit?;
         let pulse = self.peers.get_mut(rank)?.as_mut()?;
-        pulse.carried = pulse.carried.max(now);
+        if now.saturating_duration_since(pulse.carried) >= suspicion(limit) {
+            pulse.doubt = Some(now);
+        }
         pulse.progress = progress.or(pulse.progress);
-        self.lives(rank, now)
+        let suspect = std::mem::take(&mut pulse.suspect);
+        let silence = now.saturating_duration_since(pulse.carried);
+        pulse.carried = pulse.carried.max(now);
+        self.lives(rank, now);
+        suspect.then_some(silence)
     }
 
-    /// `rank` has answered on a connection of its own. How long it had been silent, if it was suspect.
-    pub(super) fn lives(&mut self, rank: usize, now: Instant) -> Option<Duration> {
-        let pulse = self.peers.get_mut(rank)?.as_mut()?;
-        let silence = now.saturating_duration_since(pulse.heard);
-        pulse.heard = pulse.heard.max(now);
-        pulse.extended = false;
-        std::mem::take(&mut pulse.suspect).then_some(silence)
+    /// `rank` has answered on a new connection. It stays suspect while its own says nothing.
+    pub(super) fn lives(&mut self, rank: usize, now: Instant) {
+        if let Some(Some(pulse)) = self.peers.get_mut(rank) {
+            pulse.heard = pulse.heard.max(now);
+            pulse.extended = false;
+        }
     }
 
     /// Who is to be asked at `now` whether it lives: those whose own connections say nothing.
@@ -107,8 +118,7 @@ impl Liveness {
         let mut asks = Vec::new();
         for (rank, place) in self.peers.iter_mut().enumerate() {
             let Some(pulse) = place else { continue };
-            let silent = now.saturating_duration_since(pulse.carried) >= suspicion(limit);
-            if silent && pulse.asked.is_none_or(|at| now >= at + interval(limit)) {
+            if pulse.asks(limit) <= now {
                 pulse.asked = Some(now);
                 asks.push(rank);
             }
@@ -158,13 +168,29 @@ impl Liveness {
     /// When to call [`tick`](Self::tick) and [`beats`](Self::beats) at the latest; `None` while nobody is judged.
     pub(super) fn next(&self) -> Option<Instant> {
         let limit = self.limit?;
-        let first = self.peers.iter().flatten().map(|p| p.heard + limit).min()?;
+        let due = |p: &Pulse| (p.heard + limit).min(p.carried + limit * 2).min(p.asks(limit));
+        let first = self.peers.iter().flatten().map(due).min()?;
         Some(self.beat.map_or(first, |beat| beat.min(first)))
     }
 
     /// How long one may be silent.
     pub(super) fn limit(&self) -> Option<Duration> {
         self.limit
+    }
+}
+
+impl Pulse {
+    /// When it is to be asked next whether it lives: while it is silent, and, so that it knows this process to live, for some time
+    /// afterwards, first as often.
+    fn asks(&self, limit: Duration) -> Instant {
+        let silent = self.carried + suspicion(limit);
+        let silent = self.asked.map_or(silent, |at| silent.max(at + spacing(limit)));
+        let doubt = self.doubt.map(|since| {
+            let soon = self.asked.is_none_or(|at| at < since + suspicion(limit));
+            let every = if soon { spacing(limit) } else { suspicion(limit) };
+            (since, self.asked.map_or(since, |at| at + every))
+        });
+        doubt.filter(|(since, at)| *at < *since + limit * 2).map_or(silent, |(_, at)| at.min(silent))
     }
 }
 
@@ -176,6 +202,11 @@ fn interval(limit: Duration) -> Duration {
 /// Whether a process that last judged at `last` did not run for so long that it cannot judge at `now`.
 fn sleeps(limit: Duration, last: Instant, now: Instant) -> bool {
     now.saturating_duration_since(last) > limit / 2
+}
+
+/// How often to ask one that is silent: twice as often as it should have been heard, for each question is answered at once or never.
+fn spacing(limit: Duration) -> Duration {
+    interval(limit) / 2
 }
 
 /// After what silence a peer is suspect.
@@ -256,6 +287,65 @@ mod tests {
         l.watch(1, zero);
         assert_eq!(l.tick(zero + ms(9000)), []);
         assert_eq!(l.tick(zero + ms(14_000)), [Verdict::Dead { rank: 1, silence: ms(5000) }]);
+    }
+
+    #[test]
+    fn the_silent_are_asked_and_live_while_they_answer_but_not_for_ever() {
+        let (mut l, zero) = started(2);
+        assert!(l.asks(zero + ms(999)).is_empty());
+        let (mut asked, mut verdicts) = (0, Vec::new());
+        for i in 1..=22 {
+            let now = zero + TICK * i;
+            verdicts.extend(l.tick(now));
+            // Whoever looks more often than that.
+            for early in [0, 100, 250, 300] {
+                asked += l.asks(now + ms(early)).len();
+            }
+            l.lives(1, now);
+        }
+        // From 1 to 9.5 s: at 10 it is judged no more.
+        assert_eq!(asked, 2 * 18);
+        assert_eq!(verdicts, [Verdict::Stuck { rank: 1, silence: ms(10_000) }]);
+        // The time to look for that is known beforehand.
+        let (mut l, zero) = started(2);
+        l.beat = None;
+        l.lives(1, zero + ms(4000));
+        assert_eq!(l.next(), Some(zero + ms(1000)));
+        assert_eq!(l.asks(zero + ms(8900)), [1]);
+        assert_eq!(l.next(), Some(zero + ms(9000)));
+        l.lives(1, zero + ms(8000));
+        assert_eq!(l.next(), Some(zero + ms(9150)));
+        assert_eq!(l.asks(zero + ms(9900)), [1]);
+        assert_eq!(l.next(), Some(zero + ms(10_000)));
+        // What its own connection carries counts for both.
+        l.hear(1, zero + ms(9000), None);
+        assert_eq!((l.asks(zero + ms(9950)), l.tick(zero + ms(9950))), (vec![], vec![]));
+    }
+
+    #[test]
+    fn one_that_is_heard_again_is_still_asked_for_it_may_not_hear() {
+        let (mut l, zero) = started(2);
+        l.beat = None;
+        l.hear(1, zero + ms(900), None);
+        assert_eq!(l.next(), Some(zero + ms(1900)));
+        l.hear(1, zero + ms(4900), None);
+        // Beats go on meanwhile.
+        let mut asked = Vec::new();
+        for t in (4900..20_000).step_by(50) {
+            l.hear(1, zero + ms(t), None);
+            asked.extend(l.asks(zero + ms(t)).into_iter().map(|_| t));
+        }
+        assert_eq!(asked[..6], [4900, 5150, 5400, 5650, 5900, 6900]);
+        assert_eq!(asked.last(), Some(&13_900));
+    }
+
+    #[test]
+    fn an_answer_does_not_end_a_suspicion() {
+        let (mut l, zero) = started(2);
+        assert_eq!(l.tick(zero + ms(1000)).len(), 1);
+        l.lives(1, zero + ms(1100));
+        assert_eq!(l.tick(zero + ms(2200)), []);
+        assert_eq!(l.hear(1, zero + ms(2300), None), Some(ms(2300)));
     }
 
     #[test]

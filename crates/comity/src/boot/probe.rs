@@ -7,8 +7,9 @@
 //! ```
 //! TCP waits twice as long before each time that it sends again: after a cable was off for 4 s its connections are silent for 6,
 //! which is beyond the limit of 5. So the higher rank of a pair, which made the control connection, makes another one to the same
-//! address each tenth of the limit while nothing is heard. Its handshake proves to both sides that the other's process runs.
-//! Cost: a socket or three and a packet a try; the handshake's arithmetic only once there is a connection.
+//! address each twentieth of the limit (each quarter of a second at least) while nothing is heard. Its handshake proves to both sides that the other's process runs.
+//! Cost: a packet a try and a socket while it lasts, at most 64 for all ranks together; the handshake's arithmetic only once there
+//! is a connection.
 
 use super::hello::{Agreed, Channel, Hello, Initiator, Secret};
 use rustix::{
@@ -17,12 +18,18 @@ use rustix::{
 };
 use socket2::{Domain, Socket, Type};
 use std::{
+    collections::VecDeque,
     io::{self, Write},
     net::{SocketAddr, TcpStream},
+    time::{Duration, Instant},
 };
 
-/// Tries to reach one rank at the same time: one that is slow to answer is waited for while others are made.
-const AT_ONCE: usize = 3;
+/// Tries at the same time. While a cable is off all of them are in vain, and once it is on each takes a round trip or two.
+const MOST: usize = 64;
+/// How long to wait for a connection: the next try may have one at once.
+const CONNECT: Duration = Duration::from_millis(500);
+/// How long to wait for an answer in all, of a process that may have few turns; others are made meanwhile.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// See the module.
 #[derive(Debug)]
@@ -30,14 +37,16 @@ pub(super) struct Probes {
     secret: Secret,
     /// To whom it is addressed is filled in.
     hello: Hello,
-    /// The oldest first.
     open: Vec<Probe>,
+    /// Who is asked next, and where, as soon as there is room.
+    next: VecDeque<(usize, SocketAddr)>,
 }
 
 #[derive(Debug)]
 struct Probe {
     rank: usize,
     socket: TcpStream,
+    begun: Instant,
     /// None until there is a connection.
     initiator: Option<Initiator>,
 }
@@ -46,49 +55,64 @@ impl Probes {
     pub(super) fn new(me: usize, world: u64, sealed: bool, secret: Secret) -> Self {
         let channel = Channel::Probe;
         let hello = Hello { from: me as u32, to: 0, world, context: 0, channel, sealed };
-        Self { secret, hello, open: Vec::new() }
+        Self { secret, hello, open: Vec::new(), next: VecDeque::new() }
     }
 
-    /// Begin to ask `rank`, which listens at `at`.
+    /// Ask `rank`, which listens at `at`.
     pub(super) fn ask(&mut self, rank: usize, at: SocketAddr) {
-        let before = self.open.iter().filter(|p| p.rank == rank).count();
-        if before >= AT_ONCE
-            && let Some(oldest) = self.open.iter().position(|p| p.rank == rank)
-        {
-            self.open.remove(oldest);
-        }
-        match start(at) {
-            Ok(socket) => self.open.push(Probe { rank, socket, initiator: None }),
-            // The next try may do better; without any, the limit decides as it always does.
-            Err(e) => tracing::debug!(rank, %at, %e, "cannot ask a silent rank"),
+        if self.next.iter().all(|(r, _)| *r != rank) {
+            self.next.push_back((rank, at));
+            self.start();
         }
     }
 
-    /// What to poll for before the next [`step`](Self::step).
-    pub(super) fn interest<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+    fn start(&mut self) {
+        while self.open.len() < MOST
+            && let Some((rank, at)) = self.next.pop_front()
+        {
+            match connect(at) {
+                Ok(socket) => {
+                    self.open.push(Probe { rank, socket, begun: Instant::now(), initiator: None });
+                }
+                // The next try may do better; without any, the limit decides as it always does.
+                Err(e) => tracing::debug!(rank, %at, %e, "cannot ask a silent rank"),
+            }
+        }
+    }
+
+    /// What to poll for, and when to [`step`](Self::step) at the latest.
+    pub(super) fn interest<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) -> Option<Instant> {
         let flags = |p: &Probe| if p.initiator.is_some() { PollFlags::IN } else { PollFlags::OUT };
         fds.extend(self.open.iter().map(|p| PollFd::new(&p.socket, flags(p))));
+        self.open.iter().map(Probe::until).min()
     }
 
     /// Go on with whatever is ready; the ranks that live.
     pub(super) fn step(&mut self) -> Vec<usize> {
-        let (secret, hello) = (&self.secret, self.hello);
+        let (secret, hello, now) = (&self.secret, self.hello, Instant::now());
         let mut alive = Vec::new();
         self.open.retain_mut(|probe| match probe.advance(secret, hello) {
             Some(true) => {
                 alive.push(probe.rank);
                 false
             }
-            Some(false) => true,
+            Some(false) => now < probe.until(),
             None => false,
         });
         // Older questions to one that has answered are moot.
         self.open.retain(|p| !alive.contains(&p.rank));
+        self.next.retain(|(rank, _)| !alive.contains(rank));
+        self.start();
         alive
     }
 }
 
 impl Probe {
+    /// It is given up then.
+    fn until(&self) -> Instant {
+        self.begun + if self.initiator.is_some() { ANSWER } else { CONNECT }
+    }
+
     /// Whether the rank lives, as far as is known; `None`: this try ends without an answer.
     fn advance(&mut self, secret: &Secret, hello: Hello) -> Option<bool> {
         if self.initiator.is_none() {
@@ -112,7 +136,7 @@ impl Probe {
 }
 
 /// A socket that connects to `at`.
-fn start(at: SocketAddr) -> io::Result<TcpStream> {
+fn connect(at: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
@@ -133,7 +157,6 @@ mod tests {
         },
         sys::poll_until,
     };
-    use std::time::{Duration, Instant};
 
     const LONG: Duration = Duration::from_secs(20);
 
@@ -196,17 +219,24 @@ mod tests {
     #[test]
     fn nor_is_a_listener_whose_process_stands_still() {
         let (mut acceptor, at) = listening();
-        let mut probes = Probes::new(3, 5, false, secret());
-        for _ in 0..10 {
-            probes.ask(1, at);
-            probes.ask(2, at);
+        let mut probes = Probes::new(300, 5, false, secret());
+        for _ in 0..3 {
+            (0..MOST + 9).for_each(|rank| probes.ask(rank, at));
             assert!(probes.step().is_empty());
+            assert!(probes.open.len() <= MOST && probes.next.len() <= MOST + 9);
         }
-        assert_eq!(probes.open.iter().filter(|p| p.rank == 1).count(), AT_ONCE);
-        // When it runs again one answer is enough.
-        let (mut alive, _) = talk(&mut probes, &mut acceptor, &Verdict::Yes);
-        alive.sort_unstable();
-        alive.dedup();
-        assert_eq!((alive, probes.open.len()), (vec![1, 2], 0));
+        // What is not answered is given up, and the others have their turn.
+        let begun = Instant::now();
+        while !probes.open.is_empty() {
+            assert!(probes.step().is_empty() && begun.elapsed() < LONG);
+            let mut fds = Vec::new();
+            let until = probes.interest(&mut fds).unwrap_or_else(Instant::now);
+            poll_until(&mut fds, Some(until)).unwrap();
+        }
+        assert!(probes.next.is_empty() && begun.elapsed() > ANSWER);
+        // When it runs again it has many that are gone to look through, and answers all the same.
+        probes.ask(1, at);
+        let (alive, _) = talk(&mut probes, &mut acceptor, &Verdict::Yes);
+        assert_eq!((alive, probes.open.len()), (vec![1], 0));
     }
 }

@@ -9,16 +9,13 @@ use super::{
     stream::{Conn, Sealing, Stream},
     wire::Note,
 };
-use crate::{
-    engine::{Failure, Header, Watch},
-    sys,
-};
+use crate::engine::{Failure, Header, Watch};
 use socket2::{SockRef, TcpKeepalive};
 use std::{
     collections::HashMap,
     io,
     net::SocketAddr,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -362,13 +359,11 @@ fn keep_alive(stream: &Stream, limit: Option<Duration>) -> io::Result<()> {
     let Stream::Tcp(stream) = stream else { return Ok(()) };
     let second = Duration::from_secs(1);
     let idle = limit.map_or(Duration::from_secs(30), |l| l.max(second));
-    // New connections show meanwhile that one lives, but an abort has only this one.
-    sys::resend_within(stream.as_fd(), second);
     let alive = TcpKeepalive::new().with_time(idle).with_interval((idle / 5).max(second)).with_retries(5);
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&alive)?;
-    // Not below the limit, so as not to decide before the beats do.
+    // Above twice the limit, so as not to decide before the beats do, nor before new connections have shown that only this one is lost.
     #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(limit.map(|l| l.saturating_mul(2)))?;
+    socket.set_tcp_user_timeout(limit.map(|l| l.saturating_mul(3)))?;
     Ok(())
 }

@@ -83,6 +83,16 @@ impl Engine {
         Some(Stop::Refused(peer, Refusal::Link(LinkError(cause))))
     }
 
+    /// A peer that left the group and still owes this rank something, after nothing has moved for `idle`: what it sent would have come
+    /// by then. The end of its connection says so sooner, unless that is lost too, with its host or on the way. Twice the limit, as in
+    /// [`stalled`](Self::stalled).
+    pub(super) fn forsaken(&self, schedule: &Schedule, idle: Duration) -> Option<Stop> {
+        if !self.watch.anyone_left() || idle <= self.silence?.saturating_mul(2) {
+            return None;
+        }
+        schedule.waiting_for().into_iter().find(|p| self.watch.has_left(*p)).map(Stop::Left)
+    }
+
     /// Turn what stopped the loop into this rank's error, and tell the others.
     pub(super) fn explain(&mut self, stop: Stop, schedule: &Schedule, task: &Task<'_>) -> Error {
         let call = Some(task.info);

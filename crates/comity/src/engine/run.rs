@@ -212,8 +212,10 @@ impl Engine {
                         leaver = Some(peer);
                         continue;
                     }
-                    if let Some(refused) = self.stalled(schedule, wait.waited()) {
-                        return Err(refused);
+                    let idle = wait.waited();
+                    if let Some(stop) = self.stalled(schedule, idle).or_else(|| self.forsaken(schedule, idle))
+                    {
+                        return Err(stop);
                     }
                     let Some(left) = wait.left() else { return Err(Stop::Late) };
                     if let Some(why) = asking.ask() {

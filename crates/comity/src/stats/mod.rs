@@ -28,8 +28,8 @@ pub struct Stats {
     pub parked: Duration,
     /// How often a member was silent for a fifth of the limit of [`Detection`](crate::Detection).
     pub suspicions: u64,
-    /// The longest time for which nothing was heard from one member, not even a beat; times in which this process did not run
-    /// itself are left out. Beats come each tenth of the limit of [`Detection`](crate::Detection), and at least twice a second:
+    /// The longest time for which nothing was heard from one member, not even a beat; one in which this process did not run
+    /// itself for half the limit is left out. Beats come each tenth of the limit of [`Detection`](crate::Detection), and at least twice a second:
     /// far below that limit, the limit could be lower.
     pub longest_silence: Duration,
 }

@@ -11,7 +11,6 @@ mod map;
 pub(crate) mod mpi;
 pub(crate) mod nccl;
 mod poll;
-mod resend;
 #[cfg(target_os = "linux")]
 mod trip;
 mod unacked;
@@ -25,7 +24,6 @@ pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
 pub(crate) use map::Mapping;
 pub(crate) use poll::poll_until;
-pub(crate) use resend::resend_within;
 #[cfg(target_os = "linux")]
 pub(crate) use trip::least_round_trip;
 pub(crate) use unacked::has_arrived;

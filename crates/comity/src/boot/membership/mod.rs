@@ -283,9 +283,7 @@ impl Membership {
             return;
         }
         self.measure(rank, self.liveness.silence(rank, now));
-        if let Some(silence) = self.liveness.lives(rank, now) {
-            self.actions.push(Action::Log(Word::Back { rank, silence }));
-        }
+        self.liveness.lives(rank, now);
     }
 
     /// Give up whoever has been silent for too long at `heard_until`, by which all that had come must have been heard; and beat
@@ -315,12 +313,13 @@ impl Membership {
                         "answers on new connections, but its control connection has carried nothing for {:.1} s",
                         silence.as_secs_f64()
                     );
+                    self.tell(vec![rank], Note::GivenUp { silence: silence.as_millis() as u64 });
                     self.lose(rank, &cause);
                 }
             }
             self.actions.push(Action::Log(Word::Silent(verdict)));
         }
-        let asks = self.liveness.asks(heard_until);
+        let asks = self.liveness.asks(now);
         self.actions.extend(asks.into_iter().map(|rank| Action::Ask { rank }));
         if self.liveness.beats(now) {
             self.make_sure();

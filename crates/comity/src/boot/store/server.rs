@@ -21,6 +21,8 @@ const FIRST_WORD: Duration = Duration::from_secs(30);
 const REFUSAL: Duration = Duration::from_secs(2);
 /// How long to go on sending what is due when the store is dropped.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long to wait then for ranks that have not come yet, to tell them why the others did not meet.
+const STRAGGLERS: Duration = Duration::from_millis(100);
 /// Connections that said no word yet.
 const MAX_FRESH: usize = 1024;
 /// How a rank's own words are passed on.
@@ -320,6 +322,14 @@ impl Server {
 
     /// Send what is due, then end.
     fn finish(&mut self) {
+        let stragglers = Instant::now() + STRAGGLERS;
+        while !self.missed.is_empty() && Instant::now() < stragglers {
+            self.wait(Some(stragglers));
+            self.shared.bell.hush();
+            self.accept();
+            self.hear_fresh();
+            self.flush();
+        }
         let until = Instant::now() + LAST_WORDS;
         self.leaving.extend(
             std::mem::take(&mut self.connecting)

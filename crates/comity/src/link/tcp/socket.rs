@@ -7,10 +7,11 @@ use rustix::{
     net::{SendAncillaryBuffer, SendFlags},
 };
 use socket2::{SockRef, TcpKeepalive};
+#[cfg(target_os = "linux")]
+use std::os::fd::AsFd;
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::TcpStream,
-    os::fd::AsFd,
     time::Duration,
 };
 
@@ -22,10 +23,10 @@ pub(super) fn prepare(socket: &TcpStream, options: &TcpOptions) -> io::Result<()
     socket.set_nonblocking(true)?;
     // A small message must leave at once; large ones are handed over in large pieces anyway.
     socket.set_nodelay(true)?;
-    // A cable that was off is used again within a second of being on.
-    crate::sys::resend_within(socket.as_fd(), Duration::from_secs(1));
     // The connection of long messages may be idle while the pair talks on another, and what stands between hosts forgets such.
-    let alive = TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
+    // An hour without an answer, for it is not what finds a host that is gone.
+    let half_a_minute = Duration::from_secs(30);
+    let alive = TcpKeepalive::new().with_time(half_a_minute).with_interval(half_a_minute).with_retries(120);
     SockRef::from(socket).set_tcp_keepalive(&alive)?;
     // Where sends take no flag against it, a closed peer must not kill the process.
     #[cfg(target_vendor = "apple")]

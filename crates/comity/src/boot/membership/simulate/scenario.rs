@@ -242,18 +242,39 @@ impl Scenario {
     }
 
     /// Whether a cut keeps what is sent from one rank to another at a time, and until when; for ever, if one does.
-    pub(super) fn cut(&self, from: usize, to: usize, sent: u64) -> Option<Option<u64>> {
+    pub(super) fn cut(&self, from: usize, to: usize, sent: u64) -> Option<(u64, Option<u64>)> {
         let cuts = self.faults.iter().filter_map(|f| match f {
             Fault::Cut { side, both, at, to: end }
                 if (*at..end.unwrap_or(u64::MAX)).contains(&sent)
                     && side[from] != side[to]
                     && (*both || side[from]) =>
             {
-                Some(*end)
+                Some((*at, *end))
             }
             _ => None,
         });
-        cuts.max_by_key(|end| end.unwrap_or(u64::MAX))
+        cuts.max_by_key(|(_, end)| end.unwrap_or(u64::MAX))
+    }
+
+    /// Whether a cut is all that happens. What was held up is sent again late then; besides other faults, or a goodbye that comes so
+    /// late, one that can be blamed would be hard to tell from one that cannot.
+    pub(super) fn is_only_cut(&self) -> bool {
+        self.faults.len() == 1 && self.goodbyes.is_empty()
+    }
+
+    /// The cut that passes what is sent but not, until it is mended, what acknowledges it: soon nothing new is sent there either.
+    pub(super) fn unacknowledged(&self, from: usize, to: usize, sent: u64) -> Option<(u64, Option<u64>)> {
+        self.faults.iter().find_map(|f| match f {
+            Fault::Cut { side, both: false, at, to: Some(end) }
+                if self.is_only_cut()
+                    && (at + self.limit / 10..*end).contains(&sent)
+                    && side[to]
+                    && !side[from] =>
+            {
+                Some((*at, Some(*end)))
+            }
+            _ => None,
+        })
     }
 
     /// When the host of a rank runs, from a time on, if it ever does.
@@ -271,10 +292,12 @@ impl Scenario {
         Some(at)
     }
 
-    /// When the last of the cuts that began before `at` and do not last was mended.
+    /// When the last of the cuts that began before `at` and do not last was mended, and all that it held up was sent again.
     pub(super) fn mended(&self, at: u64) -> u64 {
         let cuts = self.faults.iter().filter_map(|f| match f {
-            Fault::Cut { at: since, to: Some(to), .. } if *since <= at => Some(*to),
+            Fault::Cut { at: since, to: Some(to), .. } if *since <= at => {
+                Some(if self.is_only_cut() { to + (to - since) } else { *to })
+            }
             _ => None,
         });
         cuts.max().unwrap_or(0)

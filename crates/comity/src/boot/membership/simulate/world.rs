@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     boot::{
-        membership::{DIED, Heard, Membership},
+        membership::{DIED, Heard, Membership, Presence},
         wire::Note,
     },
     engine::Failure,
@@ -24,7 +24,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is on its way to a process.
+/// For how long a question may lie before a process that does not run, in microseconds: it is dropped then, as by `boot/probe.rs`.
+const ANSWER: u64 = 2_000_000;
+
 /// A process.
 #[derive(Debug)]
 struct Process {
@@ -204,12 +206,17 @@ impl<'a> World<'a> {
             return;
         }
         process.turn = u64::MAX;
-        let mut heard = Vec::new();
+        let (mut heard, mut alive) = (Vec::new(), Vec::new());
         while let Some(Reverse(due)) = process.inbox.peek()
             && due.at <= self.now
         {
             let Some(Reverse(Due { what: (from, item), .. })) = process.inbox.pop() else { break };
             let what = match item {
+                Item::Asked(at) if self.now - at > ANSWER => continue,
+                Item::Asked(_) | Item::Answer => {
+                    alive.push((from, matches!(item, Item::Asked(_))));
+                    continue;
+                }
                 Item::Beat(progress) => Heard::Note(Note::Heartbeat { progress }),
                 Item::Note(note) => Heard::Note((*note).clone()),
                 Item::End => Heard::End(DIED),
@@ -225,6 +232,14 @@ impl<'a> World<'a> {
         }
         let now = self.instant(self.now);
         let last = (self.mutant == Some(Mutant::LastReason)).then(|| heard.clone());
+        for (from, asks) in alive {
+            if self.processes[rank].membership.presence(from) == Some(&Presence::Live) {
+                self.processes[rank].membership.lives(from, now);
+                if asks {
+                    self.pass(rank, from, Item::Answer);
+                }
+            }
+        }
         self.processes[rank].membership.hear(heard, now);
         self.perform(rank, Occasion::Hear);
         for (_, heard) in last.into_iter().flatten() {
@@ -329,15 +344,39 @@ impl<'a> World<'a> {
         self.broken[from * self.scenario.size + to] = true;
     }
 
+    /// Over a new connection: at once or not at all.
+    fn pass(&mut self, from: usize, to: usize, item: Item) {
+        let now = self.now;
+        let cut = [(from, to), (to, from)].iter().any(|(a, b)| self.scenario.cut(*a, *b, now).is_some());
+        let lost = cut || self.scenario.runs(to, now) != Some(now) || !self.processes[to].running;
+        let what = if matches!(item, Item::Answer) { "answers" } else { "asks" };
+        self.note(|| format!("rank {from} {what} rank {to}{}", if lost { " in vain" } else { "" }));
+        if lost {
+            return;
+        }
+        let (low, high) = self.scenario.delay;
+        let at = now + 2 * self.dice.between(low, high);
+        self.number += 1;
+        self.processes[to].inbox.push(Reverse(Due { at, number: self.number, what: (from, item) }));
+        if self.processes[to].stopped <= now {
+            self.wake(to, at);
+        }
+    }
+
     fn send(&mut self, from: usize, to: usize, item: Item) {
         let stream = from * self.scenario.size + to;
         if self.broken[stream] || !self.processes[to].running {
             return;
         }
         let (low, high) = self.scenario.delay;
-        // What a cut holds up is sent again when it is over, unless the next has begun.
+        // What a cut holds up is sent again some time after it is over, for the sender waits twice as long each time; unless the next
+        // has begun.
         let mut sent = self.now;
-        while let Some(end) = self.scenario.cut(from, to, sent) {
+        while let Some((begun, end)) =
+            self.scenario.cut(from, to, sent).or_else(|| self.scenario.unacknowledged(from, to, sent))
+        {
+            let most = |end| if self.scenario.is_only_cut() { end - begun } else { 0 };
+            let end = end.map(|end| end + self.dice.between(0, most(end)));
             let Some(end) = end else {
                 self.broken[stream] = true;
                 return;

@@ -8,6 +8,10 @@ pub(super) enum Item {
     Beat(u64),
     Note(Rc<Note>),
     End,
+    /// On a new connection, made then: does the process live?
+    Asked(u64),
+    /// It does.
+    Answer,
 }
 
 /// Ordered by its time and number.

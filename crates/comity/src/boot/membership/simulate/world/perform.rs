@@ -48,6 +48,12 @@ impl World<'_> {
                         }
                     }
                 }
+                // The lower rank of a pair is asked.
+                Action::Ask { rank: to } => {
+                    if to < rank {
+                        self.pass(rank, to, Item::Asked(self.now));
+                    }
+                }
                 Action::Close { rank: other } => self.shut(rank, other),
                 Action::Fail { context, failure } => self.fail(rank, context, failure),
                 Action::Left { context, member } => {
@@ -58,7 +64,6 @@ impl World<'_> {
                     }
                 }
                 Action::Suspect { .. }
-                | Action::Ask { .. }
                 | Action::Silence { .. }
                 | Action::News
                 | Action::Log(_)
