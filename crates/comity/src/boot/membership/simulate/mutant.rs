@@ -28,10 +28,12 @@ pub(super) enum Mutant {
     NotSure,
     /// The rank that passes it on is named as the one that saw it.
     WrongWitness,
+    /// Nobody is asked whether it lives.
+    AsksNobody,
 }
 
 impl Mutant {
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::NoForward,
         Self::TellsAll,
         Self::WrongCulprit,
@@ -42,6 +44,7 @@ impl Mutant {
         Self::IgnoresSilence,
         Self::NotSure,
         Self::WrongWitness,
+        Self::AsksNobody,
     ];
 
     /// Whether only groups beyond the direct size can show it.
@@ -73,6 +76,7 @@ impl Mutant {
         let aborts = |a: &Action| matches!(a, Action::Tell { note: Note::Abort { .. }, .. });
         let failing = actions.iter().any(|a| matches!(a, Action::Fail { .. }));
         match self {
+            Self::AsksNobody => actions.retain(|a| !matches!(a, Action::Ask { .. })),
             Self::NoForward if occasion == Occasion::Hear => actions.retain(|a| !aborts(a)),
             Self::NotSure if occasion == Occasion::Tick && !failing => actions.retain(|a| !aborts(a)),
             Self::TellsAll => {
