@@ -16,8 +16,8 @@ const LONGEST: Duration = Duration::from_secs(86_400);
 ///
 /// A rank that is killed is noticed at once, whatever is chosen here. This is for those that say nothing: stopped, cut off from
 /// the network, or on a host that lost its power. All ranks send a beat ten times as often (at least twice a second), whatever
-/// their program does. A pause shorter than the limit is ridden through, also one of a cable: who is silent is asked over new
-/// connections.
+/// their program does. A pause that ends before the limit, by the time between two beats, is ridden through, also one of a cable:
+/// who is silent is asked over new connections.
 ///
 /// The ranks agree on the most patient of their choices when they join.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -75,8 +75,7 @@ impl Engine {
         // Not one whose bytes lie here and are only not wanted yet.
         let owes = |p: &usize| {
             let rx = &self.rx[*p];
-            let is_quiet = rx.arrived.1.is_none_or(|since| now - since > limit);
-            rx.starved && is_quiet && self.links[*p].as_ref().is_some_and(|l| l.is_inside())
+            rx.starved && rx.is_quiet(now, limit) && self.links[*p].as_ref().is_some_and(|l| l.is_inside())
         };
         let peer = (idle > limit).then(|| schedule.waiting_for().into_iter().find(owes))??;
         let cause = format!("stopped in the middle of a frame: its rest did not come within {limit:?}");
@@ -87,10 +86,14 @@ impl Engine {
     /// by then. The end of its connection says so sooner, unless that is lost too, with its host or on the way. Twice the limit, as in
     /// [`stalled`](Self::stalled).
     pub(super) fn forsaken(&self, schedule: &Schedule, idle: Duration) -> Option<Stop> {
-        if !self.watch.anyone_left() || idle <= self.silence?.saturating_mul(2) {
+        let limit = self.silence?.saturating_mul(2);
+        if !self.watch.anyone_left() || idle <= limit {
             return None;
         }
-        schedule.waiting_for().into_iter().find(|p| self.watch.has_left(*p)).map(Stop::Left)
+        // A long frame over a slow link still comes.
+        let now = Instant::now();
+        let owes = |p: &usize| self.watch.has_left(*p) && self.rx[*p].is_quiet(now, limit);
+        schedule.waiting_for().into_iter().find(owes).map(Stop::Left)
     }
 
     /// Turn what stopped the loop into this rank's error, and tell the others.

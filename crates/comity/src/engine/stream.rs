@@ -2,7 +2,10 @@
 
 use super::header::{self, Header, LEN};
 use crate::link::{Link, LinkError};
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 /// Most a lead can be: a header and padding to a cache line.
 const LEAD: usize = LEN + 64;
@@ -135,6 +138,11 @@ impl Rx {
         let (stash, stashed) = (VecDeque::new(), 0);
         let (starved, arrived, pending) = (false, (0, None), 0);
         Self { pos: 0, at: At::Start, head: [0; LEAD], stash, stashed, starved, arrived, pending }
+    }
+
+    /// Whether no byte has come for so long.
+    pub(super) fn is_quiet(&self, now: Instant, long: Duration) -> bool {
+        self.arrived.1.is_none_or(|since| now - since > long)
     }
 
     /// The first kept send that `wants` accepts, in the order they came.
