@@ -260,6 +260,7 @@ impl Control {
                 self.news.ring();
             }
             rest.words.iter().for_each(log);
+            rest.ended.into_iter().for_each(|rank| probes.forget(rank));
             rest.asks.into_iter().for_each(|(rank, at)| probes.ask(rank, at));
         }
     }

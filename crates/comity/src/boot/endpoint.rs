@@ -107,7 +107,8 @@ impl Endpoint {
             patience: PARKING,
             silence: endpoint.most_silence(),
         };
-        let probes = Probes::new(endpoint.me, endpoint.world, endpoint.sealed, endpoint.secret.clone());
+        let probes =
+            Probes::new(endpoint.me, endpoint.world, endpoint.sealed, endpoint.secret.clone(), rules.silence);
         let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor, probes)?;
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {

@@ -92,8 +92,10 @@ impl Liveness {
     /// `rank` said something; a beat tells how far its engines have come. How long it had been silent, if it was suspect.
     pub(super) fn hear(&mut self, rank: usize, now: Instant, progress: Option<u64>) -> Option<Duration> {
         let limit = self.limit?;
+        // Where this process had no turn, what it has not heard says nothing of the other.
+        let idle = self.ticked.is_none_or(|last| now.saturating_duration_since(last) < suspicion(limit));
         let pulse = self.peers.get_mut(rank)?.as_mut()?;
-        if now.saturating_duration_since(pulse.carried) >= suspicion(limit) {
+        if idle && now.saturating_duration_since(pulse.carried) >= suspicion(limit) {
             pulse.doubt = Some(now);
         }
         pulse.progress = progress.or(pulse.progress);
@@ -112,13 +114,14 @@ impl Liveness {
         }
     }
 
-    /// Who is to be asked at `now` whether it lives: those whose own connections say nothing.
+    /// Who is to be asked at `now` whether it lives: those whose own connections say nothing, or did not until lately.
     pub(super) fn asks(&mut self, now: Instant) -> Vec<usize> {
         let Some(limit) = self.limit else { return Vec::new() };
         let mut asks = Vec::new();
         for (rank, place) in self.peers.iter_mut().enumerate() {
             let Some(pulse) = place else { continue };
-            if pulse.asks(limit) <= now {
+            // One look for those whose times are near.
+            if pulse.asks(limit) <= now + spacing(limit) / 4 {
                 pulse.asked = Some(now);
                 asks.push(rank);
             }
@@ -165,7 +168,7 @@ impl Liveness {
         due
     }
 
-    /// When to call [`tick`](Self::tick) and [`beats`](Self::beats) at the latest; `None` while nobody is judged.
+    /// When to call [`tick`](Self::tick), [`asks`](Self::asks) and [`beats`](Self::beats) at the latest; `None` while nobody is judged.
     pub(super) fn next(&self) -> Option<Instant> {
         let limit = self.limit?;
         let due = |p: &Pulse| (p.heard + limit).min(p.carried + limit * 2).min(p.asks(limit));
@@ -292,7 +295,7 @@ mod tests {
     #[test]
     fn the_silent_are_asked_and_live_while_they_answer_but_not_for_ever() {
         let (mut l, zero) = started(2);
-        assert!(l.asks(zero + ms(999)).is_empty());
+        assert!(l.asks(zero + ms(900)).is_empty());
         let (mut asked, mut verdicts) = (0, Vec::new());
         for i in 1..=22 {
             let now = zero + TICK * i;
@@ -328,15 +331,19 @@ mod tests {
         l.beat = None;
         l.hear(1, zero + ms(900), None);
         assert_eq!(l.next(), Some(zero + ms(1900)));
-        l.hear(1, zero + ms(4900), None);
-        // Beats go on meanwhile.
+        (1..10).for_each(|i| drop(l.tick(zero + TICK * i)));
+        // Beats go on afterwards.
         let mut asked = Vec::new();
         for t in (4900..20_000).step_by(50) {
             l.hear(1, zero + ms(t), None);
             asked.extend(l.asks(zero + ms(t)).into_iter().map(|_| t));
         }
-        assert_eq!(asked[..6], [4900, 5150, 5400, 5650, 5900, 6900]);
-        assert_eq!(asked.last(), Some(&13_900));
+        assert_eq!(asked[..7], [4900, 5100, 5300, 5500, 5700, 5900, 6850]);
+        assert!(asked.len() == 15 && asked.last().is_some_and(|t| *t < 14_900), "{asked:?}");
+        // One that had no turn itself knows nothing of the other.
+        let (mut l, zero) = started(2);
+        l.hear(1, zero + ms(1500), None);
+        assert!(l.asks(zero + ms(1500)).is_empty());
     }
 
     #[test]

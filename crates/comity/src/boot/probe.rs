@@ -8,7 +8,7 @@
 //! TCP waits twice as long before each time that it sends again: after a cable was off for 4 s its connections are silent for 6,
 //! which is beyond the limit of 5. So the higher rank of a pair, which made the control connection, makes another one to the same
 //! address each twentieth of the limit (each quarter of a second at least) while nothing is heard. Its handshake proves to both sides that the other's process runs.
-//! Cost: a packet a try and a socket while it lasts, at most 64 for all ranks together; the handshake's arithmetic only once there
+//! Cost: a packet a try and a socket for up to two seconds, at most 64 for all ranks together; the handshake's arithmetic only once there
 //! is a connection.
 
 use super::hello::{Agreed, Channel, Hello, Initiator, Secret};
@@ -30,6 +30,8 @@ const MOST: usize = 64;
 const CONNECT: Duration = Duration::from_millis(500);
 /// How long to wait for an answer in all, of a process that may have few turns; others are made meanwhile.
 const ANSWER: Duration = Duration::from_secs(2);
+/// Tries to reach one rank at the same time.
+const EACH: usize = 3;
 
 /// See the module.
 #[derive(Debug)]
@@ -40,6 +42,8 @@ pub(super) struct Probes {
     open: Vec<Probe>,
     /// Who is asked next, and where, as soon as there is room.
     next: VecDeque<(usize, SocketAddr)>,
+    /// [`CONNECT`] and [`ANSWER`], or less where the limit on silence is short.
+    patience: [Duration; 2],
 }
 
 #[derive(Debug)]
@@ -52,10 +56,12 @@ struct Probe {
 }
 
 impl Probes {
-    pub(super) fn new(me: usize, world: u64, sealed: bool, secret: Secret) -> Self {
+    pub(super) fn new(me: usize, world: u64, sealed: bool, secret: Secret, limit: Option<Duration>) -> Self {
         let channel = Channel::Probe;
         let hello = Hello { from: me as u32, to: 0, world, context: 0, channel, sealed };
-        Self { secret, hello, open: Vec::new(), next: VecDeque::new() }
+        let limit = limit.unwrap_or(Duration::MAX);
+        let patience = [CONNECT.min(limit / 10), ANSWER.min(limit / 2)];
+        Self { secret, hello, open: Vec::new(), next: VecDeque::new(), patience }
     }
 
     /// Ask `rank`, which listens at `at`.
@@ -66,10 +72,21 @@ impl Probes {
         }
     }
 
+    /// `rank` has ended.
+    pub(super) fn forget(&mut self, rank: usize) {
+        self.open.retain(|p| p.rank != rank);
+        self.next.retain(|(r, _)| *r != rank);
+    }
+
     fn start(&mut self) {
         while self.open.len() < MOST
             && let Some((rank, at)) = self.next.pop_front()
         {
+            if self.open.iter().filter(|p| p.rank == rank).count() >= EACH
+                && let Some(oldest) = self.open.iter().position(|p| p.rank == rank)
+            {
+                self.open.remove(oldest);
+            }
             match connect(at) {
                 Ok(socket) => {
                     self.open.push(Probe { rank, socket, begun: Instant::now(), initiator: None });
@@ -84,19 +101,19 @@ impl Probes {
     pub(super) fn interest<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) -> Option<Instant> {
         let flags = |p: &Probe| if p.initiator.is_some() { PollFlags::IN } else { PollFlags::OUT };
         fds.extend(self.open.iter().map(|p| PollFd::new(&p.socket, flags(p))));
-        self.open.iter().map(Probe::until).min()
+        self.open.iter().map(|p| p.until(self.patience)).min()
     }
 
     /// Go on with whatever is ready; the ranks that live.
     pub(super) fn step(&mut self) -> Vec<usize> {
-        let (secret, hello, now) = (&self.secret, self.hello, Instant::now());
+        let (secret, hello, patience, now) = (&self.secret, self.hello, self.patience, Instant::now());
         let mut alive = Vec::new();
         self.open.retain_mut(|probe| match probe.advance(secret, hello) {
             Some(true) => {
                 alive.push(probe.rank);
                 false
             }
-            Some(false) => now < probe.until(),
+            Some(false) => now < probe.until(patience),
             None => false,
         });
         // Older questions to one that has answered are moot.
@@ -109,8 +126,8 @@ impl Probes {
 
 impl Probe {
     /// It is given up then.
-    fn until(&self) -> Instant {
-        self.begun + if self.initiator.is_some() { ANSWER } else { CONNECT }
+    fn until(&self, [connect, answer]: [Duration; 2]) -> Instant {
+        self.begun + if self.initiator.is_some() { answer } else { connect }
     }
 
     /// Whether the rank lives, as far as is known; `None`: this try ends without an answer.
@@ -192,7 +209,7 @@ mod tests {
     fn one_that_lives_answers_and_knows_who_asked() {
         for sealed in [false, true] {
             let (mut acceptor, at) = listening();
-            let mut probes = Probes::new(3, 5, sealed, secret());
+            let mut probes = Probes::new(3, 5, sealed, secret(), None);
             probes.ask(1, at);
             let (alive, heard) = talk(&mut probes, &mut acceptor, &Verdict::Yes);
             let channel = Channel::Probe;
@@ -204,7 +221,7 @@ mod tests {
     #[test]
     fn a_no_is_no_sign_of_life_nor_is_nobody() {
         let (mut acceptor, at) = listening();
-        let mut probes = Probes::new(3, 5, false, secret());
+        let mut probes = Probes::new(3, 5, false, secret(), None);
         probes.ask(1, at);
         let (alive, heard) = talk(&mut probes, &mut acceptor, &Verdict::No("you are not a member".into()));
         assert_eq!((alive, heard), (vec![], vec![]));
@@ -219,14 +236,21 @@ mod tests {
     #[test]
     fn nor_is_a_listener_whose_process_stands_still() {
         let (mut acceptor, at) = listening();
-        let mut probes = Probes::new(300, 5, false, secret());
+        let mut probes = Probes::new(300, 5, false, secret(), None);
         for _ in 0..3 {
             (0..MOST + 9).for_each(|rank| probes.ask(rank, at));
             assert!(probes.step().is_empty());
             assert!(probes.open.len() <= MOST && probes.next.len() <= MOST + 9);
         }
-        // What is not answered is given up, and the others have their turn.
+        (0..MOST + 9).for_each(|rank| probes.forget(rank));
+        assert!(probes.open.is_empty() && probes.next.is_empty());
         let begun = Instant::now();
+        for _ in 0..EACH + 2 {
+            probes.ask(1, at);
+            assert!(probes.step().is_empty());
+        }
+        assert_eq!(probes.open.len(), EACH);
+        // What is not answered is given up, and the others have their turn.
         while !probes.open.is_empty() {
             assert!(probes.step().is_empty() && begun.elapsed() < LONG);
             let mut fds = Vec::new();
@@ -234,7 +258,8 @@ mod tests {
             poll_until(&mut fds, Some(until)).unwrap();
         }
         assert!(probes.next.is_empty() && begun.elapsed() > ANSWER);
-        // When it runs again it has many that are gone to look through, and answers all the same.
+        // It runs again, and drops those that are gone.
+        (0..4).for_each(|_| drop(acceptor.step(&mut |_, _| Verdict::Yes)));
         probes.ask(1, at);
         let (alive, _) = talk(&mut probes, &mut acceptor, &Verdict::Yes);
         assert_eq!((alive, probes.open.len()), (vec![1], 0));

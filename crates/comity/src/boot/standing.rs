@@ -51,6 +51,8 @@ pub(super) struct Rest {
     pub(super) words: Vec<Word>,
     /// Who is to be asked whether it lives, and where it listens.
     pub(super) asks: Vec<(usize, SocketAddr)>,
+    /// Who need not be asked any more.
+    pub(super) ended: Vec<usize>,
 }
 
 impl Rest {
@@ -58,6 +60,7 @@ impl Rest {
         self.news |= other.news;
         self.words.extend(other.words);
         self.asks.extend(other.asks);
+        self.ended.extend(other.ended);
     }
 }
 
@@ -272,6 +275,7 @@ impl Standing {
                 }
             }
             Action::Close { rank } => {
+                rest.ended.push(rank);
                 if let Some(place) = self.conns.get_mut(rank) {
                     *place = None;
                 }

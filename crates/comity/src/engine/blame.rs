@@ -82,18 +82,27 @@ impl Engine {
         Some(Stop::Refused(peer, Refusal::Link(LinkError(cause))))
     }
 
-    /// A peer that left the group and still owes this rank something, after nothing has moved for `idle`: what it sent would have come
-    /// by then. The end of its connection says so sooner, unless that is lost too, with its host or on the way. Twice the limit, as in
-    /// [`stalled`](Self::stalled).
-    pub(super) fn forsaken(&self, schedule: &Schedule, idle: Duration) -> Option<Stop> {
+    /// A peer that this rank lacks something of and that left the group, so long ago that what it sent would have come. The end of
+    /// its connection says so sooner, unless that is lost too, with its host or on the way. Twice the limit, as in
+    /// [`stalled`](Self::stalled), from when this rank saw that it had left.
+    pub(super) fn forsaken(&mut self, schedule: &Schedule, idle: Duration) -> Option<Stop> {
         let limit = self.silence?.saturating_mul(2);
-        if !self.watch.anyone_left() || idle <= limit {
+        if !self.watch.anyone_left() {
             return None;
         }
-        // A long frame over a slow link still comes.
         let now = Instant::now();
-        let owes = |p: &usize| self.watch.has_left(*p) && self.rx[*p].is_quiet(now, limit);
-        schedule.waiting_for().into_iter().find(owes).map(Stop::Left)
+        for (p, rx) in self.rx.iter_mut().enumerate() {
+            if self.watch.has_left(p) {
+                rx.left.get_or_insert(now);
+            }
+        }
+        // Not one whose bytes lie here and are only not wanted yet. A long frame over a slow link still comes.
+        let owes = |p: &usize| {
+            let (tx, rx) = (&self.tx[*p], &self.rx[*p]);
+            let long_ago = rx.left.is_some_and(|since| now - since > limit);
+            long_ago && (rx.starved || tx.blocked) && rx.is_quiet(now, limit)
+        };
+        (idle > limit).then(|| schedule.waiting_for().into_iter().find(owes))?.map(Stop::Left)
     }
 
     /// Turn what stopped the loop into this rank's error, and tell the others.

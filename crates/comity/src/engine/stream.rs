@@ -101,6 +101,8 @@ pub(super) struct Rx {
     pub(super) starved: bool,
     /// How many bytes the link had received at the last look before a sleep, and since when.
     pub(super) arrived: (u64, Option<Instant>),
+    /// When this rank saw that the peer had left the group.
+    pub(super) left: Option<Instant>,
     /// Payload bytes that are in their place but that the schedule does not know of: the link has not checked them yet.
     pub(super) pending: usize,
 }
@@ -136,8 +138,8 @@ impl From<LinkError> for Refusal {
 impl Rx {
     pub(super) fn new() -> Self {
         let (stash, stashed) = (VecDeque::new(), 0);
-        let (starved, arrived, pending) = (false, (0, None), 0);
-        Self { pos: 0, at: At::Start, head: [0; LEAD], stash, stashed, starved, arrived, pending }
+        let (starved, arrived, left, pending) = (false, (0, None), None, 0);
+        Self { pos: 0, at: At::Start, head: [0; LEAD], stash, stashed, starved, arrived, left, pending }
     }
 
     /// Whether no byte has come for so long.

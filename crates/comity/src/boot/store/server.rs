@@ -320,14 +320,22 @@ impl Server {
         self.leaving.retain_mut(|(conn, until)| conn.flush().is_ok() && conn.is_pending() && now < *until);
     }
 
+    /// Whether a rank may still come that is to hear why the others did not meet.
+    fn awaits_stragglers(&self) -> bool {
+        let (now, gone) = (Instant::now(), self.shared.gone());
+        self.missed.iter().any(|(rank, (_, until))| now < *until && gone.iter().all(|(r, _)| r != rank))
+    }
+
     /// Send what is due, then end.
     fn finish(&mut self) {
         let stragglers = Instant::now() + STRAGGLERS;
-        while !self.missed.is_empty() && Instant::now() < stragglers {
+        while Instant::now() < stragglers && self.awaits_stragglers() {
             self.wait(Some(stragglers));
             self.shared.bell.hush();
             self.accept();
             self.hear_fresh();
+            self.hear_members();
+            self.hear_connecting();
             self.flush();
         }
         let until = Instant::now() + LAST_WORDS;
