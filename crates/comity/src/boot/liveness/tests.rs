@@ -1,0 +1,272 @@
+//! Times that are made up, and the verdicts on them.
+
+use super::*;
+use proptest::prelude::*;
+
+const LIMIT: Duration = Duration::from_secs(5);
+const TICK: Duration = Duration::from_millis(500);
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// Virtual time: all is relative to one look at the clock.
+fn started(size: usize) -> (Liveness, Instant) {
+    let zero = Instant::now();
+    let mut l = Liveness::new(size, Some(LIMIT));
+    (1..size).for_each(|r| l.watch(r, zero));
+    assert!(l.tick(zero).is_empty());
+    (l, zero)
+}
+
+#[test]
+fn silence_is_suspect_then_dead_and_judged_once() {
+    let (mut l, zero) = started(2);
+    let mut verdicts = Vec::new();
+    for i in 1..=20 {
+        verdicts.extend(l.tick(zero + TICK * i));
+    }
+    let seconds = Duration::from_secs;
+    assert_eq!(
+        verdicts,
+        [
+            Verdict::Suspect { rank: 1, silence: seconds(1), progress: None },
+            Verdict::Dead { rank: 1, silence: seconds(5) }
+        ]
+    );
+}
+
+#[test]
+fn who_speaks_again_is_no_longer_suspect() {
+    let (mut l, zero) = started(2);
+    (1..=4).for_each(|i| drop(l.tick(zero + TICK * i)));
+    assert_eq!(l.hear(1, zero + ms(2100), Some(7)), Some(ms(2100)));
+    assert_eq!(l.hear(1, zero + ms(2200), None), None);
+    assert!(l.tick(zero + ms(2500)).is_empty());
+    // Late news does not turn the clock back.
+    assert_eq!(l.hear(1, zero, None), None);
+    assert!(l.tick(zero + ms(3000)).is_empty());
+    let again = l.tick(zero + ms(3300));
+    assert_eq!(again, [Verdict::Suspect { rank: 1, silence: ms(1100), progress: Some(7) }]);
+}
+
+#[test]
+fn own_sleep_extends_once() {
+    let (mut l, zero) = started(3);
+    // Rank 2 speaks after the first sleep, rank 1 never again.
+    assert!(l.tick(zero + ms(4000)).is_empty());
+    l.hear(2, zero + ms(4100), None);
+    assert_eq!(l.tick(zero + ms(7000)), [Verdict::Suspect { rank: 1, silence: ms(3000), progress: None }]);
+    l.hear(2, zero + ms(7100), None);
+    assert_eq!(l.tick(zero + ms(10_000)), [Verdict::Dead { rank: 1, silence: ms(6000) }]);
+}
+
+#[test]
+fn sleep_before_the_first_look_extends_too() {
+    let zero = Instant::now();
+    let mut l = Liveness::new(2, Some(LIMIT));
+    l.watch(1, zero);
+    assert_eq!(l.tick(zero + ms(9000)), []);
+    assert_eq!(l.tick(zero + ms(14_000)), [Verdict::Dead { rank: 1, silence: ms(5000) }]);
+}
+
+#[test]
+fn the_silent_are_asked_and_live_while_they_answer_but_not_for_ever() {
+    let (mut l, zero) = started(2);
+    assert!(l.asks(zero + ms(900)).is_empty());
+    let (mut asked, mut verdicts) = (0, Vec::new());
+    for i in 1..=22 {
+        let now = zero + TICK * i;
+        verdicts.extend(l.tick(now));
+        // Whoever looks more often than that.
+        for early in [0, 100, 250, 300] {
+            asked += l.asks(now + ms(early)).len();
+        }
+        l.lives(1, now);
+    }
+    // From 1 to 9.5 s: at 10 it is judged no more.
+    assert_eq!(asked, 2 * 18);
+    assert_eq!(verdicts, [Verdict::Stuck { rank: 1, silence: ms(10_000) }]);
+    // The time to look for that is known beforehand.
+    let (mut l, zero) = started(2);
+    l.beat = None;
+    l.lives(1, zero + ms(4000));
+    assert_eq!(l.next(), Some(zero + ms(1000)));
+    assert_eq!(l.asks(zero + ms(8900)), [1]);
+    assert_eq!(l.next(), Some(zero + ms(9000)));
+    l.lives(1, zero + ms(8000));
+    assert_eq!(l.next(), Some(zero + ms(9150)));
+    assert_eq!(l.asks(zero + ms(9900)), [1]);
+    assert_eq!(l.next(), Some(zero + ms(10_000)));
+    // What its own connection carries counts for both.
+    l.hear(1, zero + ms(9000), None);
+    assert_eq!((l.asks(zero + ms(9950)), l.tick(zero + ms(9950))), (vec![], vec![]));
+}
+
+#[test]
+fn one_that_is_heard_again_is_still_asked_for_it_may_not_hear() {
+    let (mut l, zero) = started(2);
+    l.beat = None;
+    l.hear(1, zero + ms(900), None);
+    assert_eq!(l.next(), Some(zero + ms(1900)));
+    (1..10).for_each(|i| drop(l.tick(zero + TICK * i)));
+    // Beats go on afterwards.
+    let mut asked = Vec::new();
+    for t in (4900..20_000).step_by(50) {
+        l.hear(1, zero + ms(t), None);
+        asked.extend(l.asks(zero + ms(t)).into_iter().map(|_| t));
+    }
+    assert_eq!(asked[..7], [4900, 5100, 5300, 5500, 5700, 5900, 6850]);
+    assert!(asked.len() == 15 && asked.last().is_some_and(|t| *t < 14_900), "{asked:?}");
+    // One that had no turn itself knows nothing of the other.
+    let (mut l, zero) = started(2);
+    l.hear(1, zero + ms(1500), None);
+    assert!(l.asks(zero + ms(1500)).is_empty());
+}
+
+#[test]
+fn an_answer_does_not_end_a_suspicion() {
+    let (mut l, zero) = started(2);
+    assert_eq!(l.tick(zero + ms(1000)).len(), 1);
+    l.lives(1, zero + ms(1100));
+    assert_eq!(l.tick(zero + ms(2200)), []);
+    assert_eq!(l.hear(1, zero + ms(2300), None), Some(ms(2300)));
+}
+
+#[test]
+fn a_silence_is_measured_unless_this_process_slept() {
+    let (mut l, zero) = started(2);
+    assert_eq!(l.silence(1, zero + ms(400)), Some(ms(400)));
+    l.hear(1, zero + ms(400), None);
+    assert_eq!(l.silence(1, zero + ms(400)), Some(ms(0)));
+    assert_eq!((l.silence(0, zero), l.silence(9, zero)), (None, None));
+    // The last look was at the start.
+    assert_eq!(l.silence(1, zero + ms(2501)), None);
+    l.forget(1);
+    assert_eq!(l.silence(1, zero + ms(500)), None);
+    let mut allowed = Liveness::new(2, None);
+    allowed.watch(1, zero);
+    assert_eq!(allowed.silence(1, zero + ms(500)), None);
+}
+
+#[test]
+fn the_forgotten_and_the_absent_are_not_judged() {
+    let (mut l, zero) = started(3);
+    l.forget(1);
+    l.hear(0, zero, None);
+    l.hear(9, zero, None);
+    let verdicts: Vec<_> = (1..=30).flat_map(|i| l.tick(zero + TICK * i)).collect();
+    assert!(
+        verdicts
+            .iter()
+            .all(|v| matches!(v, Verdict::Suspect { rank: 2, .. } | Verdict::Dead { rank: 2, .. }))
+    );
+    assert_eq!(l.next(), None);
+}
+
+#[test]
+fn nobody_is_judged_where_silence_is_allowed() {
+    let zero = Instant::now();
+    let mut l = Liveness::new(2, None);
+    l.watch(1, zero);
+    assert!(l.tick(zero).is_empty() && l.tick(zero + LIMIT * 100).is_empty());
+    assert!(!l.beats(zero + LIMIT) && l.next().is_none());
+}
+
+#[test]
+fn beats_come_at_their_interval_and_at_once_for_a_newcomer() {
+    let (mut l, zero) = started(3);
+    assert!(l.beats(zero) && !l.beats(zero + ms(499)) && l.beats(zero + ms(500)));
+    assert_eq!(l.next(), Some(zero + ms(1000)));
+    l.watch(1, zero + ms(600));
+    assert!(l.beats(zero + ms(600)) && !l.beats(zero + ms(601)));
+    let short = Liveness { limit: Some(ms(200)), ..started(2).0 };
+    assert_eq!(interval(short.limit().unwrap()), ms(20));
+}
+
+proptest! {
+    /// Beats that come each interval, each late by less than what is left of the limit, raise no false alarm, whatever
+    /// the ticks' own delays below half the limit.
+    #[test]
+    fn no_false_alarm(
+        late in prop::collection::vec(0u64..4499, 1..40),
+        lag in prop::collection::vec(0u64..2000, 40),
+    ) {
+        let (mut l, zero) = started(2);
+        // Beats overtake each other's delays no more than a stream lets them.
+        let mut came: Vec<u64> = late.iter().enumerate().map(|(i, d)| i as u64 * 500 + d).collect();
+        for i in (0..came.len() - 1).rev() {
+            came[i] = came[i].min(came[i + 1]);
+        }
+        let end = *came.last().unwrap();
+        let (mut t, mut at) = (0, 0);
+        for lag in lag.iter().cycle() {
+            t += 100 + lag;
+            if t > end { break; }
+            while at < came.len() && came[at] <= t {
+                l.hear(1, zero + ms(t), Some(at as u64));
+                at += 1;
+            }
+            for v in l.tick(zero + ms(t)) {
+                let false_alarm = matches!(v, Verdict::Dead { .. });
+                prop_assert!(!false_alarm, "{:?} at {} ms", v, t);
+            }
+        }
+    }
+
+    /// Whoever falls silent, at whatever time, is dead at the first tick after the limit, and nobody else is.
+    #[test]
+    fn every_silence_is_found(
+        last in 0u64..20_000, limit in 200u64..30_000, size in 2usize..9, who in 1usize..9, step in 1u64..20,
+    ) {
+        let who = 1 + who % (size - 1);
+        let zero = Instant::now();
+        let mut l = Liveness::new(size, Some(ms(limit)));
+        (1..size).for_each(|r| l.watch(r, zero));
+        let step = (limit * step / 200).max(1);
+        let mut dead = Vec::new();
+        let mut t = 0;
+        while t <= last + limit + 2 * step {
+            for r in (1..size).filter(|r| *r != who || t <= last) {
+                l.hear(r, zero + ms(t), None);
+            }
+            for v in l.tick(zero + ms(t)) {
+                if let Verdict::Dead { rank, silence } = v { dead.push((rank, t, silence)); }
+            }
+            t += step;
+        }
+        let spoke = last / step * step;
+        prop_assert_eq!(dead.len(), 1);
+        let (rank, at, silence) = dead[0];
+        prop_assert_eq!((rank, silence), (who, ms(at - spoke)));
+        prop_assert!(at >= spoke + limit && at < spoke + limit + step, "{} found at {}", spoke, at);
+    }
+
+    /// A process that sleeps as often and as long as it likes accuses nobody who speaks to it whenever it is awake;
+    /// one that is gone is found within two limits of being awake.
+    #[test]
+    fn own_sleep_kills_nobody(naps in prop::collection::vec((0u64..100_000, 500u64..4000), 1..20)) {
+        let (mut l, zero) = started(3);
+        let (mut t, mut awake) = (0, 0);
+        let mut found = None;
+        for (nap, work) in naps.into_iter().chain([(0, 11_000)]) {
+            t += nap;
+            let end = t + work;
+            let mut first = true;
+            while t < end {
+                // What was sent meanwhile may not all be there at once after waking.
+                if !first { l.hear(1, zero + ms(t), None); }
+                first = false;
+                for v in l.tick(zero + ms(t)) {
+                    if let Verdict::Dead { rank, .. } = v {
+                        prop_assert_eq!(rank, 2);
+                        found = Some(awake);
+                    }
+                }
+                t += 250;
+                awake += 250;
+            }
+        }
+        prop_assert!(found.is_some_and(|a| a <= 10_250), "{:?}", found);
+    }
+}
