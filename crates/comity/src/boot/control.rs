@@ -234,6 +234,12 @@ impl Control {
             let until = parked.into_iter().chain(look).chain(due).min();
             let ready = self.wait(&acceptor, &probes, &lines, until);
             self.bell.hush();
+            // Before the handshakes of those who ask: a process that was stopped has many waiting, and others for its word.
+            let mut state = self.lock();
+            if state.stop.is_none() {
+                state.beat(Instant::now());
+            }
+            drop(state);
             let accepted = acceptor.step(&mut |hello, stream| self.judge(hello, stream));
             if let Some(why) = acceptor.lacked() {
                 self.lacked.store(why.raw_os_error(), Ordering::Relaxed);

@@ -186,15 +186,14 @@ impl Liveness {
 }
 
 impl Pulse {
-    /// When it is to be asked next whether it lives: while it is silent, and, so that it knows this process to live, for some time
-    /// afterwards, first as often.
+    /// When it is to be asked next whether it lives: while it is silent, and, so that it knows this process to live, at once and now and
+    /// then afterwards.
     fn asks(&self, limit: Duration) -> Instant {
         let silent = self.carried + suspicion(limit);
         let silent = self.asked.map_or(silent, |at| silent.max(at + spacing(limit)));
         let doubt = self.doubt.map(|since| {
-            let soon = self.asked.is_none_or(|at| at < since + suspicion(limit));
-            let every = if soon { spacing(limit) } else { suspicion(limit) };
-            (since, self.asked.map_or(since, |at| at + every))
+            let before = self.asked.filter(|at| *at >= since);
+            (since, before.map_or(since, |at| at + limit / 2))
         });
         doubt.filter(|(since, at)| *at < *since + limit * 2).map_or(silent, |(_, at)| at.min(silent))
     }

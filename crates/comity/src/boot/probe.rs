@@ -28,10 +28,8 @@ use std::{
 const MOST: usize = 64;
 /// How long to wait for a connection: the next try may have one at once.
 const CONNECT: Duration = Duration::from_millis(500);
-/// How long to wait for an answer in all, of a process that may have few turns; others are made meanwhile.
+/// How long to wait for an answer in all, of a process that may have few turns.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Tries to reach one rank at the same time.
-const EACH: usize = 3;
 
 /// See the module.
 #[derive(Debug)]
@@ -66,7 +64,10 @@ impl Probes {
 
     /// Ask `rank`, which listens at `at`.
     pub(super) fn ask(&mut self, rank: usize, at: SocketAddr) {
-        if self.next.iter().all(|(r, _)| *r != rank) {
+        // One whose system has taken a connection is reached: its process answers when it has a turn.
+        let reached = self.open.iter().any(|p| p.rank == rank && p.initiator.is_some());
+        if !reached && self.next.iter().all(|(r, _)| *r != rank) {
+            self.open.retain(|p| p.rank != rank);
             self.next.push_back((rank, at));
             self.start();
         }
@@ -82,11 +83,6 @@ impl Probes {
         while self.open.len() < MOST
             && let Some((rank, at)) = self.next.pop_front()
         {
-            if self.open.iter().filter(|p| p.rank == rank).count() >= EACH
-                && let Some(oldest) = self.open.iter().position(|p| p.rank == rank)
-            {
-                self.open.remove(oldest);
-            }
             match connect(at) {
                 Ok(socket) => {
                     self.open.push(Probe { rank, socket, begun: Instant::now(), initiator: None });
@@ -245,11 +241,11 @@ mod tests {
         (0..MOST + 9).for_each(|rank| probes.forget(rank));
         assert!(probes.open.is_empty() && probes.next.is_empty());
         let begun = Instant::now();
-        for _ in 0..EACH + 2 {
+        for _ in 0..5 {
             probes.ask(1, at);
             assert!(probes.step().is_empty());
         }
-        assert_eq!(probes.open.len(), EACH);
+        assert_eq!(probes.open.len(), 1);
         // What is not answered is given up, and the others have their turn.
         while !probes.open.is_empty() {
             assert!(probes.step().is_empty() && begun.elapsed() < LONG);

@@ -240,9 +240,19 @@ impl Standing {
 
     /// See [`Membership::tick`].
     pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) -> Rest {
-        let progress = self.progress + self.watches.values().map(|w| w.progress()).sum::<u64>();
-        self.membership.tick(heard_until, now, progress);
+        self.membership.tick(heard_until, now, self.progress());
         self.carry_out()
+    }
+
+    /// See [`Membership::beat`].
+    pub(super) fn beat(&mut self, now: Instant) {
+        self.membership.beat(now, self.progress());
+        self.carry_out();
+    }
+
+    /// How far this process's engines have come.
+    fn progress(&self) -> u64 {
+        self.progress + self.watches.values().map(|w| w.progress()).sum::<u64>()
     }
 
     /// Do what was decided, and what follows from it.

@@ -321,7 +321,12 @@ impl Membership {
         }
         let asks = self.liveness.asks(now);
         self.actions.extend(asks.into_iter().map(|rank| Action::Ask { rank }));
-        if self.liveness.beats(now) {
+        self.beat(now, progress);
+    }
+
+    /// Beat when it is time.
+    pub(super) fn beat(&mut self, now: Instant, progress: u64) {
+        if !self.leaving && self.liveness.beats(now) {
             self.make_sure();
             self.actions.push(Action::Beat { progress });
         }
