@@ -310,7 +310,7 @@ impl Membership {
                 }
                 Verdict::Stuck { rank, silence } => {
                     let cause = format!(
-                        "answers on new connections, but its control connection has carried nothing for {:.1} s",
+                        "answers on new connections, but its control connection has carried nothing for {:.1} s; look at what lies between the hosts",
                         silence.as_secs_f64()
                     );
                     self.tell(vec![rank], Note::GivenUp { silence: silence.as_millis() as u64 });
