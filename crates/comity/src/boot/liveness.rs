@@ -35,6 +35,9 @@ pub(super) struct Liveness {
     ticked: Option<Instant>,
     /// When to send the next beat.
     beat: Option<Instant>,
+    /// Nobody is to be judged or asked before this. What is heard only moves it away, so it is computed anew when it is there:
+    /// among a thousand peers each says something every interval, and nobody may be looked at each time.
+    first: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -55,7 +58,7 @@ struct Pulse {
 
 impl Liveness {
     pub(super) fn new(size: usize, limit: Option<Duration>) -> Self {
-        Self { limit, peers: (0..size).map(|_| None).collect(), ticked: None, beat: None }
+        Self { limit, peers: (0..size).map(|_| None).collect(), ticked: None, beat: None, first: None }
     }
 
     /// Begin to judge `rank`.
@@ -70,6 +73,7 @@ impl Liveness {
                 suspect: false,
                 extended: false,
             });
+            self.bring_forward(rank);
         }
         // This process may be stopped before it ever judges, and must know then that it slept.
         self.ticked.get_or_insert(now);
@@ -106,6 +110,7 @@ impl Liveness {
         let silence = now.saturating_duration_since(pulse.carried);
         pulse.carried = pulse.carried.max(now);
         self.lives(rank, now);
+        self.bring_forward(rank);
         suspect.then_some(silence)
     }
 
@@ -120,15 +125,20 @@ impl Liveness {
     /// Who is to be asked at `now` whether it lives: those whose own connections say nothing, or did not until lately.
     pub(super) fn asks(&mut self, now: Instant) -> Vec<usize> {
         let Some(limit) = self.limit else { return Vec::new() };
+        // One look for those whose times are near.
+        let near = now + spacing(limit) / 4;
+        if self.first.is_none_or(|first| first > near) {
+            return Vec::new();
+        }
         let mut asks = Vec::new();
         for (rank, place) in self.peers.iter_mut().enumerate() {
             let Some(pulse) = place else { continue };
-            // One look for those whose times are near.
-            if pulse.asks(limit) <= now + spacing(limit) / 4 {
+            if pulse.asks(limit) <= near {
                 pulse.asked = Some(now);
                 asks.push(rank);
             }
         }
+        self.settle();
         asks
     }
 
@@ -137,6 +147,9 @@ impl Liveness {
         let Some(limit) = self.limit else { return Vec::new() };
         let last = self.ticked.replace(now).unwrap_or(now);
         let slept = sleeps(limit, last, now);
+        if !slept && self.first.is_none_or(|first| first > now) {
+            return Vec::new();
+        }
         let suspicion = suspicion(limit);
         let mut verdicts = Vec::new();
         for (rank, place) in self.peers.iter_mut().enumerate() {
@@ -158,6 +171,7 @@ impl Liveness {
                 verdicts.push(Verdict::Suspect { rank, silence, progress: pulse.progress });
             }
         }
+        self.settle();
         verdicts
     }
 
@@ -173,10 +187,22 @@ impl Liveness {
 
     /// When to call [`tick`](Self::tick), [`asks`](Self::asks) and [`beats`](Self::beats) at the latest; `None` while nobody is judged.
     pub(super) fn next(&self) -> Option<Instant> {
-        let limit = self.limit?;
-        let due = |p: &Pulse| (p.heard + limit).min(p.carried + limit * 2).min(p.asks(limit));
-        let first = self.peers.iter().flatten().map(due).min()?;
+        let first = self.first?;
         Some(self.beat.map_or(first, |beat| beat.min(first)))
+    }
+
+    /// Compute anew when to look.
+    fn settle(&mut self) {
+        let Some(limit) = self.limit else { return };
+        self.first = self.peers.iter().flatten().map(|p| p.due(limit)).min();
+    }
+
+    /// What was heard of `rank` may mean that it is to be looked at before all others.
+    fn bring_forward(&mut self, rank: usize) {
+        if let (Some(limit), Some(Some(pulse))) = (self.limit, self.peers.get(rank)) {
+            let due = pulse.due(limit);
+            self.first = Some(self.first.map_or(due, |first| first.min(due)));
+        }
     }
 
     /// How long one may be silent.
@@ -186,6 +212,11 @@ impl Liveness {
 }
 
 impl Pulse {
+    /// When to look at it at the latest. It is asked soon after it is suspect, so that is seen then.
+    fn due(&self, limit: Duration) -> Instant {
+        (self.heard + limit).min(self.carried + limit * 2).min(self.asks(limit))
+    }
+
     /// When it is to be asked next whether it lives: while it is silent, and, so that it knows this process to live, at once and now and
     /// then afterwards.
     fn asks(&self, limit: Duration) -> Instant {

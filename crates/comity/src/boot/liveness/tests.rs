@@ -13,10 +13,14 @@ fn ms(n: u64) -> Duration {
 /// Virtual time: all is relative to one look at the clock.
 fn started(size: usize) -> (Liveness, Instant) {
     let zero = Instant::now();
+    (started_at(size, zero), zero)
+}
+
+fn started_at(size: usize, zero: Instant) -> Liveness {
     let mut l = Liveness::new(size, Some(LIMIT));
     (1..size).for_each(|r| l.watch(r, zero));
     assert!(l.tick(zero).is_empty());
-    (l, zero)
+    l
 }
 
 #[test]
@@ -95,6 +99,7 @@ fn the_silent_are_asked_and_live_while_they_answer_but_not_for_ever() {
     assert_eq!(l.asks(zero + ms(8900)), [1]);
     assert_eq!(l.next(), Some(zero + ms(9000)));
     l.lives(1, zero + ms(8000));
+    l.settle();
     assert_eq!(l.next(), Some(zero + ms(9150)));
     assert_eq!(l.asks(zero + ms(9900)), [1]);
     assert_eq!(l.next(), Some(zero + ms(10_000)));
@@ -108,6 +113,7 @@ fn one_that_is_heard_again_is_still_asked_for_it_may_not_hear() {
     let (mut l, zero) = started(2);
     l.beat = None;
     l.hear(1, zero + ms(900), None);
+    assert_eq!(l.tick(zero + ms(1000)), []);
     assert_eq!(l.next(), Some(zero + ms(1900)));
     (1..10).for_each(|i| drop(l.tick(zero + TICK * i)));
     // Beats go on afterwards.
@@ -209,6 +215,43 @@ proptest! {
             for v in l.tick(zero + ms(t)) {
                 let false_alarm = matches!(v, Verdict::Dead { .. });
                 prop_assert!(!false_alarm, "{:?} at {} ms", v, t);
+            }
+        }
+    }
+
+    /// Looking at everyone each time comes to the same as looking when it is due, but for a suspicion, which waits for the question.
+    #[test]
+    fn nothing_is_missed_between_looks(
+        steps in prop::collection::vec((0u64..700, 0usize..8, 0u8..8), 1..300), size in 2usize..6,
+    ) {
+        let ((mut l, zero), mut t) = (started(size), 0);
+        let mut always = started_at(size, zero);
+        for (wait, who, what) in steps {
+            t += wait;
+            let (now, who) = (zero + ms(t), who % size);
+            for l in [&mut l, &mut always] {
+                match what {
+                    0..4 => drop(l.hear(who, now, Some(t))),
+                    4 => l.lives(who, now),
+                    5 => l.forget(who),
+                    6 => l.watch(who, now),
+                    _ => {}
+                }
+            }
+            let due = always.peers.iter().flatten().map(|p| p.due(LIMIT)).min();
+            prop_assert!(due.is_none() || l.first <= due, "{:?} {:?}", l.first, due);
+            always.first = Some(zero);
+            let [mut some, mut all] = [&mut l, &mut always].map(|l| l.tick(now));
+            for verdicts in [&mut some, &mut all] {
+                verdicts.retain(|v| !matches!(v, Verdict::Suspect { .. }));
+            }
+            prop_assert_eq!(some, all);
+            always.first = Some(zero);
+            prop_assert_eq!(l.asks(now), always.asks(now));
+            for (one, other) in l.peers.iter().flatten().zip(always.peers.iter().flatten()) {
+                let late = other.suspect && !one.suspect;
+                prop_assert!(!late || now < other.heard + suspicion(LIMIT) + spacing(LIMIT) + ms(700), "{} ms: {:?}", t, one);
+                prop_assert!(other.suspect || !one.suspect);
             }
         }
     }

@@ -335,11 +335,10 @@ impl Membership {
     /// A silence of `rank` is over, if it was one.
     fn measure(&mut self, rank: usize, silence: Option<Duration>) {
         let Some(silence) = silence else { return };
-        for (context, group) in self.groups.iter_mut().filter(|(_, g)| g.members.contains(&rank)) {
-            if silence > group.silence {
-                group.silence = silence;
-                self.actions.push(Action::Silence { context: *context, silence });
-            }
+        let longer = |g: &Group| silence > g.silence && g.members.contains(&rank);
+        for (context, group) in self.groups.iter_mut().filter(|(_, g)| longer(g)) {
+            group.silence = silence;
+            self.actions.push(Action::Silence { context: *context, silence });
         }
     }
 
