@@ -1,15 +1,18 @@
 """Tells torch.distributed of the backend `comity`: at once if torch is imported already, else when it is.
 
-Imports nothing but the standard library's import machinery: `import comity` must stay quick, and must not import a framework.
+`import comity` must stay quick: no framework is imported here, and not `importlib.abc` either, which brings so much of the standard
+library that it would be four fifths of the time. The import system asks for the methods, not for the classes.
 """
 
 from __future__ import annotations
 
 import sys
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
 
 #: The module in which torch keeps its backends.
 _HOME = "torch.distributed.distributed_c10d"
@@ -38,7 +41,7 @@ def _create(opts: Any, settings: Any) -> Any:
     return create(opts, settings)
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Lets the import system find torch's module, and runs `_tell` after it."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
@@ -49,12 +52,12 @@ class _Finder(MetaPathFinder):
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader)
+                    spec.loader = cast("Loader", _Loader(spec.loader))
                 return spec
         return None
 
 
-class _Loader(Loader):
+class _Loader:
     """Torch's own loader, and a word after it."""
 
     def __init__(self, real: Any) -> None:

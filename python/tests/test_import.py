@@ -26,7 +26,7 @@ print(took)
 
 
 def test_import_is_quick_and_imports_no_framework() -> None:
-    took = [float(succeed(run([sys.executable, "-c", MEASURE]))) for _ in range(5)]
+    took = [float(succeed(run([sys.executable, "-c", MEASURE]))) for _ in range(10)]
     assert min(took) < PROMISED, took
 
 
