@@ -13,6 +13,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask demo                 build, then train a small network on 1, 2 and 4 ranks of this machine
 cargo xtask test                 install what the tests need and run all of them
+cargo xtask test --prepare       install it, and run none
 cargo xtask test --list          name the steps
 cargo xtask test --only NAME     run this step alone (repeatable)
 cargo xtask chaos                break running jobs at random and check what every rank is told

@@ -205,7 +205,7 @@ pub(crate) fn run(choice: &Choice) -> Result<String, String> {
 }
 
 fn build(profile: Profile) -> Result<(), String> {
-    let parts = ["-p", "comity-cli", "-p", "comity", "--bin", "comity", "--example", "chaos"];
+    let parts = ["--workspace", "--bin", "comity", "--example", "chaos"];
     let cargo = || Task::cargo().args(["build"]).args(parts).limit(1800);
     match profile {
         Profile::Tests => crate::demo::build_tests(),

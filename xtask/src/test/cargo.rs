@@ -14,7 +14,7 @@ pub(super) fn loom() -> Outcome {
     // Its own folder: other flags would build everything anew, here and in the next ordinary build.
     let args = ["test", "-p", "comity", "--lib", "--release", "--target-dir", "target/loom", "loom"];
     let task = Task::cargo().args(args).env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
-    tests_in(&task.limit(900).echo().run()?)
+    tests_in(&task.limit(1500).echo().run()?)
 }
 
 pub(super) fn miri() -> Outcome {
@@ -22,7 +22,7 @@ pub(super) fn miri() -> Outcome {
         return missing(format!("Miri is not there: {why}"));
     }
     let args = ["miri", "test", "-p", "comity", "--lib", "--", "kernel", "plan::schedule", "view"];
-    tests_in(&nightly::cargo(&args).limit(900).echo().run()?)
+    tests_in(&nightly::cargo(&args).limit(1500).echo().run()?)
 }
 
 pub(super) fn macos() -> Outcome {
@@ -32,7 +32,7 @@ pub(super) fn macos() -> Outcome {
     let check = Task::cargo().args(["check", "--workspace", "--target", MACOS]);
     // A dependency has C code, for which there is no compiler of that system here. Types are checked without its objects.
     let check = check.env("CC_aarch64_apple_darwin", "true").env("AR_aarch64_apple_darwin", "true");
-    check.limit(900).echo().run()?;
+    check.limit(1500).echo().run()?;
     Ok(Done::Passed("it compiles; nothing ran".into()))
 }
 

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: every check of the project, step by step, up to the first that fails.
 
+mod beside;
 mod cargo;
 mod chaos;
 mod conformance;
@@ -73,25 +74,30 @@ const STEPS: &[Step] = &[
     },
     Step { name: "hosts", about: "two hosts, as network namespaces, IPv4 and IPv6", run: hosts::check },
     Step { name: "chaos", about: "jobs broken at random, CHAOS_MINUTES (5) and CHAOS_SEED", run: chaos::run },
-    Step { name: "loom", about: "all interleavings of the lock-free parts", run: cargo::loom },
-    Step { name: "miri", about: "undefined behaviour in pure code", run: cargo::miri },
     Step {
         name: "sanitizers",
         about: "threads and processes under AddressSanitizer and ThreadSanitizer",
         run: sanitizers::run,
     },
+    Step { name: "miri", about: "undefined behaviour in pure code", run: cargo::miri },
     Step {
         name: "fuzz",
         about: "decoders on hostile bytes, 10 s each (60 in CI, or FUZZ_SECONDS)",
         run: fuzz::run,
     },
+    Step { name: "loom", about: "all interleavings of the lock-free parts", run: cargo::loom },
     Step { name: "macos", about: "type-check for aarch64-apple-darwin", run: cargo::macos },
 ];
+
+/// The last of them, which run two at a time.
+const BESIDE: [&str; 4] = ["miri", "fuzz", "loom", "macos"];
 
 /// Which steps to run.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Choice {
     List,
+    /// Install what the steps need, and run none.
+    Prepare,
     Run(Vec<&'static str>),
 }
 
@@ -101,6 +107,7 @@ impl Choice {
         while let Some(&arg) = args.next() {
             match arg {
                 "--list" => return Ok(Self::List),
+                "--prepare" => return Ok(Self::Prepare),
                 "--only" => {
                     let name = *args.next().ok_or("--only needs the name of a step; see --list")?;
                     let step = STEPS.iter().find(|s| s.name == name);
@@ -117,13 +124,21 @@ impl Choice {
 }
 
 pub(crate) fn run(choice: &Choice) -> Result<(), String> {
-    let Choice::Run(names) = choice else {
-        STEPS.iter().for_each(|s| println!("{:13} {}", s.name, s.about));
-        return Ok(());
+    let names = match choice {
+        Choice::Run(names) => names,
+        Choice::List => {
+            STEPS.iter().for_each(|s| println!("{:13} {}", s.name, s.about));
+            return Ok(());
+        }
+        Choice::Prepare => return prepare(),
     };
     let (start, mut rows) = (Instant::now(), Vec::new());
-    let mut failure = None;
-    for step in STEPS.iter().filter(|s| names.contains(&s.name)) {
+    let chosen = STEPS.iter().filter(|s| names.contains(&s.name));
+    let (mut beside, mut alone): (Vec<&Step>, Vec<&Step>) = chosen.partition(|s| BESIDE.contains(&s.name));
+    if beside.len() == 1 {
+        alone.append(&mut beside);
+    }
+    for step in alone {
         println!("\n=== {}: {}", step.name, step.about);
         let begun = Instant::now();
         let outcome = (step.run)();
@@ -136,15 +151,28 @@ pub(crate) fn run(choice: &Choice) -> Result<(), String> {
         let failed = outcome.is_err();
         rows.push((step.name, took, outcome));
         if failed {
-            failure = Some(step.name);
+            beside.clear();
             break;
         }
     }
+    rows.extend(beside::run(&beside));
+    let failure = rows.iter().find(|(_, _, outcome)| outcome.is_err()).map(|(name, ..)| *name);
     println!("\n{}", summary(&rows));
     println!("{} in all", seconds(start.elapsed()));
     failure.map_or(Ok(()), |name| {
         Err(format!("the step {name} failed; run it alone: cargo xtask test --only {name}"))
     })
+}
+
+fn prepare() -> Result<(), String> {
+    let begun = Instant::now();
+    for part in [requirements::install, python::prepare] {
+        match part()? {
+            Done::Passed(what) => println!("prepared in {}: {what}", seconds(begun.elapsed())),
+            Done::NotRun(why) => println!("not prepared: {why}"),
+        }
+    }
+    Ok(())
 }
 
 fn summary(rows: &[(&str, Duration, Outcome)]) -> String {
@@ -185,12 +213,14 @@ mod tests {
     #[test]
     fn steps_are_chosen_by_name() {
         assert_eq!(Choice::parse(&["--list"]), Ok(Choice::List));
+        assert_eq!(Choice::parse(&["--prepare"]), Ok(Choice::Prepare));
         assert_eq!(
             Choice::parse(&["--only", "loom", "--only", "gates"]),
             Ok(Choice::Run(vec!["loom", "gates"]))
         );
         let Ok(Choice::Run(all)) = Choice::parse(&[]) else { panic!() };
         assert_eq!(all.len(), STEPS.len());
+        assert_eq!(all[all.len() - BESIDE.len()..], BESIDE);
         for bad in [&["--only"][..], &["--only", "lom"], &["--fast"]] {
             assert!(Choice::parse(bad).is_err(), "{bad:?}");
         }

@@ -28,7 +28,7 @@ pub(super) fn full() -> Outcome {
 /// Many ranks, many calls at once, many groups; nothing may grow.
 pub(super) fn load() -> Outcome {
     let comity = comity()?;
-    Task::cargo().args(["build", "-p", "comity", "--example", "load"]).limit(600).run()?;
+    Task::cargo().args(["build", "--workspace", "--example", "load"]).limit(600).run()?;
     let load = built("debug", "examples/load");
     for (n, what, much) in [("64", "flight", "1000"), ("4", "groups", "1000"), ("3", "grow", "20")] {
         let task = Task::new(&comity).args(["launch", "-n", n, "--timeout", "240", "--"]);

@@ -5,11 +5,15 @@ use crate::{
     child::Task,
     place::{built, program, root},
 };
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 const REQUIREMENTS: &str = "python/tests/requirements.txt";
 
-pub(super) fn check() -> Outcome {
+/// Python's own place, with what the tests need in it: some gigabytes, most of them torch's.
+pub(super) fn prepare() -> Outcome {
     let Some(python) = program("python3") else {
         return missing("there is no python3".into());
     };
@@ -17,14 +21,12 @@ pub(super) fn check() -> Outcome {
     if Task::new(&python).args(["-c", version]).run().is_err() {
         return missing("python3 is older than 3.11, or has no venv".into());
     }
+    let own = own();
     let venv = built("python", "");
-    // Its own, and kept: what it needs is large.
-    let own = venv.join("bin/python");
     if !own.is_file() {
         let venv = venv.to_string_lossy().into_owned();
         Task::new(&python).args(["-m", "venv", &venv]).limit(120).run()?;
     }
-    let pip = || Task::new(&own).args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet"]);
     let wanted = read(&root().join(REQUIREMENTS))?;
     let stamp = venv.join("installed.txt");
     if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
@@ -32,6 +34,23 @@ pub(super) fn check() -> Outcome {
         pip().args(["-r", REQUIREMENTS]).limit(900).run()?;
         fs::write(&stamp, &wanted).map_err(|e| format!("cannot write {}: {e}", stamp.display()))?;
     }
+    Ok(Done::Passed(format!("what {REQUIREMENTS} lists")))
+}
+
+/// The interpreter of that place, which is kept between runs.
+fn own() -> PathBuf {
+    built("python", "bin/python")
+}
+
+fn pip() -> Task {
+    Task::new(own()).args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet"])
+}
+
+pub(super) fn check() -> Outcome {
+    if let not_run @ Done::NotRun(_) = prepare()? {
+        return Ok(not_run);
+    }
+    let own = own();
     pip().args(["--force-reinstall", "--no-deps", "."]).limit(900).run()?;
     Task::new(&own).args(["-m", "ruff", "check", "--quiet", "python", "bench", "examples"]).run()?;
     Task::new(&own)

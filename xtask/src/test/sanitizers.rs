@@ -18,12 +18,14 @@ struct Sanitizer {
     options: &'static str,
     /// So many times longer than otherwise may anything take in [`MORE`].
     slowness: &'static str,
-    /// What to test. Jobs over TCP take the thread sanitizer longer than a landing can wait.
-    tests: &'static [&'static str],
+    /// Jobs over TCP take the thread sanitizer longer than a landing can wait.
     links: &'static [&'static str],
     /// Tests that have one thread and no unsafe code, for which it is too slow, or that hold a time.
     skipped: &'static [&'static str],
 }
+
+/// Built together, tests and command: alone each would have its dependencies with other features, and be built once more.
+const PARTS: [&str; 6] = ["-p", "comity", "-p", "comity-cli", "--test", "local"];
 
 /// Programs of tests, each by itself.
 const MORE: &[&str] = &[
@@ -44,7 +46,6 @@ const ALL: [Sanitizer; 2] = [
         variable: "ASAN_OPTIONS",
         options: "detect_leaks=1:exitcode=86",
         slowness: "6",
-        tests: &["-p", "comity", "-p", "comity-cli", "--lib", "--test", "local"],
         links: &["shm", "tcp"],
         skipped: &["plan::", "config::", "simulate", "tests::jobs", "damage", "up_quickly"],
     },
@@ -54,9 +55,23 @@ const ALL: [Sanitizer; 2] = [
         variable: "TSAN_OPTIONS",
         options: "halt_on_error=1:exitcode=86",
         slowness: "20",
-        tests: &["-p", "comity", "--lib", "--test", "local"],
         links: &["shm"],
-        skipped: &["plan::", "config::", "kernel::", "simulate", "tests::jobs", "damage", "up_quickly"],
+        skipped: &[
+            "plan::",
+            "config::",
+            "kernel::",
+            "simulate",
+            "tests::jobs",
+            "damage",
+            "up_quickly",
+            // The command's.
+            "bench::",
+            "check::",
+            "info::",
+            "launch::",
+            "report::",
+            "size::",
+        ],
     },
 ];
 
@@ -87,10 +102,10 @@ impl Sanitizer {
         let folder = format!("target/{}-sanitizer", self.name);
         let place = ["--target", host, "--target-dir", &folder];
         let skipped: Vec<&str> = self.skipped.iter().flat_map(|s| ["--skip", s]).collect();
-        let args = [&["test"], self.flags, &place, self.tests, &["--"], &skipped].concat();
+        let args = [&["test"], self.flags, &place, &PARTS, &["--lib", "--"], &skipped].concat();
         let task = nightly::cargo(&args).env("RUSTFLAGS", self.rustflags());
         let out = task.env(self.variable, self.options).limit(1800).echo().run()?;
-        let args = [&["build"], self.flags, &place, &["-p", "comity-cli"]].concat();
+        let args = [&["build"], self.flags, &place, &PARTS, &["--bin", "comity"]].concat();
         let task = nightly::cargo(&args).env("RUSTFLAGS", self.rustflags());
         task.limit(1200).run()?;
         let comity = root().join(&folder).join(host).join("debug/comity");

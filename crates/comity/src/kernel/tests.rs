@@ -153,8 +153,12 @@ fn check_two(dtype: DType, op: ReduceOp, a: &[u8], b: &[u8], offset: usize) {
 
 #[test]
 fn every_pair_at_awkward_lengths_and_offsets() {
-    for (dtype, op) in pairs() {
+    for (pair, (dtype, op)) in pairs().enumerate() {
         for (i, &n) in LENGTHS.iter().enumerate() {
+            // Under Miri each pair meets two or three lengths, and each length half of the pairs.
+            if cfg!(miri) && (i + pair) % 2 == 1 {
+                continue;
+            }
             let (a, b) = (elements(dtype, n, 2 * i as u64), elements(dtype, n, 2 * i as u64 + 1));
             check_two(dtype, op, &a, &b, i % 8);
         }
@@ -265,7 +269,7 @@ fn check_fold(dtype: DType, op: ReduceOp, operands: &[Vec<u8>], want: &[u8], own
 
 #[test]
 fn fold_keeps_order_and_rounds_once() {
-    let counts: &[usize] = if cfg!(miri) { &[2, 3] } else { &[1, 2, 3, 5] };
+    let counts: &[usize] = if cfg!(miri) { &[3] } else { &[1, 2, 3, 5] };
     // From empty through the short block to several blocks with a rest.
     let lengths: &[usize] = if cfg!(miri) { &[5] } else { &[0, 1, 5, 70, 257, 9001] };
     for (dtype, op) in pairs() {

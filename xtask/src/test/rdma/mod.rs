@@ -81,11 +81,11 @@ impl Device {
     /// Comity's own links, and jobs over them.
     fn carries_links(&self) -> Result<(), String> {
         for (tests, threads) in [
-            (["-p", "comity", "--lib", "link::verbs"], "2"),
+            (&["--lib", "link::verbs"][..], "2"),
             // Some hold a promise to its time.
-            (["-p", "comity-cli", "--test", "rdma"], "1"),
+            (&["--test", "rdma"], "1"),
         ] {
-            let task = Task::cargo().args(["test"]).args(tests);
+            let task = Task::cargo().args(["test", "--workspace"]).args(tests);
             let task = task.args(["--", "--include-ignored", "--test-threads", threads]);
             let task = task.env("COMITY_VERBS", self.folder.join("libibverbs.so.1"));
             task.env("SOFTVERBS_DEVICES", "soft=127.0.0.1*3").limit(600).run()?;
