@@ -142,12 +142,13 @@ impl Liveness {
         asks
     }
 
-    /// Judge everyone at `now`, which must be a time at which all that had come by then has been heard.
-    pub(super) fn tick(&mut self, now: Instant) -> Vec<Verdict> {
+    /// Judge everyone at `heard_until`, by which all that had come must have been heard. Whether this process slept is seen at
+    /// `now`: a computer that woke for a moment may have looked at the clock in between.
+    pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) -> Vec<Verdict> {
         let Some(limit) = self.limit else { return Vec::new() };
         let last = self.ticked.replace(now).unwrap_or(now);
         let slept = sleeps(limit, last, now);
-        if !slept && self.first.is_none_or(|first| first > now) {
+        if !slept && self.first.is_none_or(|first| first > heard_until) {
             return Vec::new();
         }
         let suspicion = suspicion(limit);
@@ -158,12 +159,12 @@ impl Liveness {
                 pulse.heard = pulse.heard.max(now);
                 pulse.carried = pulse.carried.max(now);
             }
-            let silence = now.saturating_duration_since(pulse.heard);
+            let silence = heard_until.saturating_duration_since(pulse.heard);
             if silence >= limit {
                 *place = None;
                 verdicts.push(Verdict::Dead { rank, silence });
-            } else if now.saturating_duration_since(pulse.carried) >= limit * 2 {
-                let silence = now.saturating_duration_since(pulse.carried);
+            } else if heard_until.saturating_duration_since(pulse.carried) >= limit * 2 {
+                let silence = heard_until.saturating_duration_since(pulse.carried);
                 *place = None;
                 verdicts.push(Verdict::Stuck { rank, silence });
             } else if silence >= suspicion && !pulse.suspect {

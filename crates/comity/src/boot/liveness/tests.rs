@@ -10,6 +10,13 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
+impl Liveness {
+    /// Where all was heard until now.
+    fn tick_at(&mut self, now: Instant) -> Vec<Verdict> {
+        self.tick(now, now)
+    }
+}
+
 /// Virtual time: all is relative to one look at the clock.
 fn started(size: usize) -> (Liveness, Instant) {
     let zero = Instant::now();
@@ -19,7 +26,7 @@ fn started(size: usize) -> (Liveness, Instant) {
 fn started_at(size: usize, zero: Instant) -> Liveness {
     let mut l = Liveness::new(size, Some(LIMIT));
     (1..size).for_each(|r| l.watch(r, zero));
-    assert!(l.tick(zero).is_empty());
+    assert!(l.tick_at(zero).is_empty());
     l
 }
 
@@ -28,7 +35,7 @@ fn silence_is_suspect_then_dead_and_judged_once() {
     let (mut l, zero) = started(2);
     let mut verdicts = Vec::new();
     for i in 1..=20 {
-        verdicts.extend(l.tick(zero + TICK * i));
+        verdicts.extend(l.tick_at(zero + TICK * i));
     }
     let seconds = Duration::from_secs;
     assert_eq!(
@@ -43,14 +50,14 @@ fn silence_is_suspect_then_dead_and_judged_once() {
 #[test]
 fn who_speaks_again_is_no_longer_suspect() {
     let (mut l, zero) = started(2);
-    (1..=4).for_each(|i| drop(l.tick(zero + TICK * i)));
+    (1..=4).for_each(|i| drop(l.tick_at(zero + TICK * i)));
     assert_eq!(l.hear(1, zero + ms(2100), Some(7)), Some(ms(2100)));
     assert_eq!(l.hear(1, zero + ms(2200), None), None);
-    assert!(l.tick(zero + ms(2500)).is_empty());
+    assert!(l.tick_at(zero + ms(2500)).is_empty());
     // Late news does not turn the clock back.
     assert_eq!(l.hear(1, zero, None), None);
-    assert!(l.tick(zero + ms(3000)).is_empty());
-    let again = l.tick(zero + ms(3300));
+    assert!(l.tick_at(zero + ms(3000)).is_empty());
+    let again = l.tick_at(zero + ms(3300));
     assert_eq!(again, [Verdict::Suspect { rank: 1, silence: ms(1100), progress: Some(7) }]);
 }
 
@@ -58,11 +65,22 @@ fn who_speaks_again_is_no_longer_suspect() {
 fn own_sleep_extends_once() {
     let (mut l, zero) = started(3);
     // Rank 2 speaks after the first sleep, rank 1 never again.
-    assert!(l.tick(zero + ms(4000)).is_empty());
+    assert!(l.tick_at(zero + ms(4000)).is_empty());
     l.hear(2, zero + ms(4100), None);
-    assert_eq!(l.tick(zero + ms(7000)), [Verdict::Suspect { rank: 1, silence: ms(3000), progress: None }]);
+    assert_eq!(l.tick_at(zero + ms(7000)), [Verdict::Suspect { rank: 1, silence: ms(3000), progress: None }]);
     l.hear(2, zero + ms(7100), None);
-    assert_eq!(l.tick(zero + ms(10_000)), [Verdict::Dead { rank: 1, silence: ms(6000) }]);
+    assert_eq!(l.tick_at(zero + ms(10_000)), [Verdict::Dead { rank: 1, silence: ms(6000) }]);
+}
+
+#[test]
+fn a_moment_awake_between_two_sleeps_costs_nobody_its_time() {
+    let (mut l, zero) = started(2);
+    // It slept until 3 s, looked at the clock to wait, and slept on until 12 s.
+    assert_eq!(l.tick(zero + ms(3000), zero + ms(12_000)), []);
+    assert_eq!(l.tick(zero + ms(12_010), zero + ms(12_020)), []);
+    let alive = |v: &Verdict| matches!(v, Verdict::Suspect { .. });
+    assert!((25..34).all(|i| l.tick_at(zero + TICK * i).iter().all(alive)));
+    assert_eq!(l.tick_at(zero + ms(17_000)), [Verdict::Dead { rank: 1, silence: ms(5000) }]);
 }
 
 #[test]
@@ -70,8 +88,8 @@ fn sleep_before_the_first_look_extends_too() {
     let zero = Instant::now();
     let mut l = Liveness::new(2, Some(LIMIT));
     l.watch(1, zero);
-    assert_eq!(l.tick(zero + ms(9000)), []);
-    assert_eq!(l.tick(zero + ms(14_000)), [Verdict::Dead { rank: 1, silence: ms(5000) }]);
+    assert_eq!(l.tick_at(zero + ms(9000)), []);
+    assert_eq!(l.tick_at(zero + ms(14_000)), [Verdict::Dead { rank: 1, silence: ms(5000) }]);
 }
 
 #[test]
@@ -81,7 +99,7 @@ fn the_silent_are_asked_and_live_while_they_answer_but_not_for_ever() {
     let (mut asked, mut verdicts) = (0, Vec::new());
     for i in 1..=22 {
         let now = zero + TICK * i;
-        verdicts.extend(l.tick(now));
+        verdicts.extend(l.tick_at(now));
         // Whoever looks more often than that.
         for early in [0, 100, 250, 300] {
             asked += l.asks(now + ms(early)).len();
@@ -105,7 +123,7 @@ fn the_silent_are_asked_and_live_while_they_answer_but_not_for_ever() {
     assert_eq!(l.next(), Some(zero + ms(10_000)));
     // What its own connection carries counts for both.
     l.hear(1, zero + ms(9000), None);
-    assert_eq!((l.asks(zero + ms(9950)), l.tick(zero + ms(9950))), (vec![], vec![]));
+    assert_eq!((l.asks(zero + ms(9950)), l.tick_at(zero + ms(9950))), (vec![], vec![]));
 }
 
 #[test]
@@ -113,9 +131,9 @@ fn one_that_is_heard_again_is_still_asked_for_it_may_not_hear() {
     let (mut l, zero) = started(2);
     l.beat = None;
     l.hear(1, zero + ms(900), None);
-    assert_eq!(l.tick(zero + ms(1000)), []);
+    assert_eq!(l.tick_at(zero + ms(1000)), []);
     assert_eq!(l.next(), Some(zero + ms(1900)));
-    (1..10).for_each(|i| drop(l.tick(zero + TICK * i)));
+    (1..10).for_each(|i| drop(l.tick_at(zero + TICK * i)));
     // Beats go on afterwards.
     let mut asked = Vec::new();
     for t in (4900..20_000).step_by(50) {
@@ -132,9 +150,9 @@ fn one_that_is_heard_again_is_still_asked_for_it_may_not_hear() {
 #[test]
 fn an_answer_does_not_end_a_suspicion() {
     let (mut l, zero) = started(2);
-    assert_eq!(l.tick(zero + ms(1000)).len(), 1);
+    assert_eq!(l.tick_at(zero + ms(1000)).len(), 1);
     l.lives(1, zero + ms(1100));
-    assert_eq!(l.tick(zero + ms(2200)), []);
+    assert_eq!(l.tick_at(zero + ms(2200)), []);
     assert_eq!(l.hear(1, zero + ms(2300), None), Some(ms(2300)));
 }
 
@@ -160,7 +178,7 @@ fn the_forgotten_and_the_absent_are_not_judged() {
     l.forget(1);
     l.hear(0, zero, None);
     l.hear(9, zero, None);
-    let verdicts: Vec<_> = (1..=30).flat_map(|i| l.tick(zero + TICK * i)).collect();
+    let verdicts: Vec<_> = (1..=30).flat_map(|i| l.tick_at(zero + TICK * i)).collect();
     assert!(
         verdicts
             .iter()
@@ -174,7 +192,7 @@ fn nobody_is_judged_where_silence_is_allowed() {
     let zero = Instant::now();
     let mut l = Liveness::new(2, None);
     l.watch(1, zero);
-    assert!(l.tick(zero).is_empty() && l.tick(zero + LIMIT * 100).is_empty());
+    assert!(l.tick_at(zero).is_empty() && l.tick_at(zero + LIMIT * 100).is_empty());
     assert!(!l.beats(zero + LIMIT) && l.next().is_none());
 }
 
@@ -212,7 +230,7 @@ proptest! {
                 l.hear(1, zero + ms(t), Some(at as u64));
                 at += 1;
             }
-            for v in l.tick(zero + ms(t)) {
+            for v in l.tick_at(zero + ms(t)) {
                 let false_alarm = matches!(v, Verdict::Dead { .. });
                 prop_assert!(!false_alarm, "{:?} at {} ms", v, t);
             }
@@ -241,7 +259,7 @@ proptest! {
             let due = always.peers.iter().flatten().map(|p| p.due(LIMIT)).min();
             prop_assert!(due.is_none() || l.first <= due, "{:?} {:?}", l.first, due);
             always.first = Some(zero);
-            let [mut some, mut all] = [&mut l, &mut always].map(|l| l.tick(now));
+            let [mut some, mut all] = [&mut l, &mut always].map(|l| l.tick_at(now));
             for verdicts in [&mut some, &mut all] {
                 verdicts.retain(|v| !matches!(v, Verdict::Suspect { .. }));
             }
@@ -272,7 +290,7 @@ proptest! {
             for r in (1..size).filter(|r| *r != who || t <= last) {
                 l.hear(r, zero + ms(t), None);
             }
-            for v in l.tick(zero + ms(t)) {
+            for v in l.tick_at(zero + ms(t)) {
                 if let Verdict::Dead { rank, silence } = v { dead.push((rank, t, silence)); }
             }
             t += step;
@@ -299,7 +317,7 @@ proptest! {
                 // What was sent meanwhile may not all be there at once after waking.
                 if !first { l.hear(1, zero + ms(t), None); }
                 first = false;
-                for v in l.tick(zero + ms(t)) {
+                for v in l.tick_at(zero + ms(t)) {
                     if let Verdict::Dead { rank, .. } = v {
                         prop_assert_eq!(rank, 2);
                         found = Some(awake);

@@ -292,7 +292,7 @@ impl Membership {
         if self.leaving {
             return;
         }
-        for verdict in self.liveness.tick(heard_until) {
+        for verdict in self.liveness.tick(heard_until, now) {
             match verdict {
                 Verdict::Suspect { rank, .. } => {
                     for context in self.contexts_with(rank) {
