@@ -19,7 +19,10 @@ def main() -> int:
             check(group)
         except BaseException:
             traceback.print_exc()
-            print(f"rank {group.rank} of {group.size}: {check.__module__}.{check.__name__} failed", file=sys.stderr)
+            print(
+                f"rank {group.rank} of {group.size}: {check.__module__}.{check.__name__} failed",
+                file=sys.stderr,
+            )
             group.abort(f"{check.__name__} failed")
             return 1
     if group.rank == 0:

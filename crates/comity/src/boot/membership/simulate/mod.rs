@@ -12,7 +12,7 @@
 //! - A member that left in good order is no culprit, and one that left a failed group is not taken for one in good order.
 //! - The first reason stays. Nobody is told twice; a flood in a large group costs a rank 2 log2(n) notes at most.
 //!
-//! `COMITY_SIM_SEEDS=1000000` runs so many seeds, `COMITY_SIM_SEED=12345` repeats one and prints what happened.
+//! `COMITY_SIM_SEEDS=1000000` runs so many seeds, `COMITY_SIM_SEEDS=1000000..2000000` those, `COMITY_SIM_SEED=12345` repeats one and prints what happened.
 //!
 //! What is not in it: how ranks meet, sockets, and what the engine makes of a link that breaks.
 
@@ -26,6 +26,7 @@ use mutant::Mutant;
 use scenario::Scenario;
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::{
         Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -52,6 +53,15 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|e| panic!("{name}={text} is no number: {e}")))
 }
 
+/// The seeds to run: as many as the variable says, or those from one to another.
+fn seeds() -> Range<u64> {
+    let Ok(text) = std::env::var("COMITY_SIM_SEEDS") else { return 0..SEEDS };
+    let (first, end) = text.split_once("..").unwrap_or(("0", &text));
+    let number =
+        |n: &str| n.parse().unwrap_or_else(|e| panic!("COMITY_SIM_SEEDS={text} is no number of seeds: {e}"));
+    number(first)..number(end)
+}
+
 /// Run one seed and print what happens.
 fn replay(seed: u64) {
     let scenario = Scenario::new(seed, None);
@@ -67,15 +77,15 @@ fn the_promise_is_kept() {
     if let Some(seed) = number("COMITY_SIM_SEED") {
         return replay(seed);
     }
-    let seeds = number("COMITY_SIM_SEEDS").unwrap_or(SEEDS);
-    let (next, failures, notes) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let seeds = seeds();
+    let (next, failures, notes) = (AtomicU64::new(seeds.start), AtomicU64::new(0), AtomicU64::new(0));
     let broken = Mutex::new(BTreeMap::new());
     let threads = thread::available_parallelism().map_or(1, |n| n.get());
     let begun = Instant::now();
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds || broken.lock().unwrap().len() >= ENOUGH {
+            if seed >= seeds.end || broken.lock().unwrap().len() >= ENOUGH {
                 return;
             }
             match run(&Scenario::new(seed, None), None) {
@@ -96,6 +106,7 @@ fn the_promise_is_kept() {
     )).collect();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
     let (failures, notes) = (failures.into_inner(), notes.into_inner());
+    let seeds = seeds.end.saturating_sub(seeds.start);
     println!(
         "{seeds} seeds: ranks learned of {failures} failures by {notes} notes, in {:.1?}",
         begun.elapsed()
