@@ -19,6 +19,10 @@ const LIMIT: u64 = 3600;
 
 /// All of them, in this order as there is room, until one fails.
 pub(super) fn run(steps: &[&Step]) -> Vec<(&'static str, Duration, Outcome)> {
+    if !steps.is_empty() {
+        let names: Vec<_> = steps.iter().map(|s| s.name).collect();
+        println!("\n=== {AT_ONCE} at a time, each shown when it has ended: {}", names.join(", "));
+    }
     let (next, rows) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
         loop {

@@ -35,8 +35,8 @@ pub(super) struct Liveness {
     ticked: Option<Instant>,
     /// When to send the next beat.
     beat: Option<Instant>,
-    /// Nobody is to be judged or asked before this. What is heard only moves it away, so it is computed anew when it is there:
-    /// among a thousand peers each says something every interval, and nobody may be looked at each time.
+    /// Nobody is to be judged or asked before this. Almost all that is heard puts that off, so it is computed anew only when it is
+    /// there: a thousand peers speak two thousand times a second, and not all can be looked at each time.
     first: Option<Instant>,
 }
 
