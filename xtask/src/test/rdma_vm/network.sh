@@ -3,9 +3,16 @@
 # Both ends have their addresses in one system, so rules send what goes from one to the other over the cable instead of around it: loss can
 # be put there, and each end is a device of its own. (The driver of this kernel works in the first network namespace only.)
 
+# ordered NAME: what comes to a device is taken by one processor. Two would let packets pass each other when their sender moves from one to
+# the other, and UC drops a message whose packets are out of order.
+ordered() {
+    echo 1 > "/sys/class/net/$1/queues/rx-0/rps_cpus"
+}
+
 # port NAME ADDRESS NUMBER: an end of a cable, with a device rdma_NAME. NUMBER is its own, of two digits.
 port() {
     ip link set dev "$1" address "02:00:00:00:00:$3" up
+    ordered "$1"
     ip addr add "$2/24" dev "$1"
     echo 1 > "/proc/sys/net/ipv4/conf/$1/accept_local"
     echo 1 > "/proc/sys/net/ipv4/conf/$1/arp_ignore"
@@ -38,6 +45,7 @@ switch() {
     for i in $(seq 0 $(($1 - 1))); do
         ip link add name "p$i" type veth peer name "s$i"
         ip link set dev "s$i" master switch up
+        ordered "s$i"
         port "p$i" "10.0.0.1$i" "1$i"
         for j in $(seq 0 $(($1 - 1))); do
             [ "$i" = "$j" ] || knows "p$i" "10.0.0.1$j" "1$j"
