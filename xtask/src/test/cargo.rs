@@ -22,7 +22,7 @@ pub(super) fn miri() -> Outcome {
         return missing(format!("Miri is not there: {why}"));
     }
     let args = ["miri", "test", "-p", "comity", "--lib", "--", "kernel", "plan::schedule", "view"];
-    tests_in(&nightly::cargo(&args).limit(1500).echo().run()?)
+    tests_in(&nightly::cargo(&args).limit(2400).echo().run()?)
 }
 
 pub(super) fn macos() -> Outcome {
