@@ -1,7 +1,7 @@
 """Tells torch.distributed of the backend `comity`: at once if torch is imported already, else when it is.
 
-`import comity` must stay quick: no framework is imported here, and not `importlib.abc` either, which brings so much of the standard
-library that it would be four fifths of the time. The import system asks for the methods, not for the classes.
+`import comity` must stay quick: no framework is imported here, and not `importlib.abc` either, which brings `pathlib`, `tempfile` and
+more of the standard library. The import system asks for the methods, not for the classes.
 """
 
 from __future__ import annotations

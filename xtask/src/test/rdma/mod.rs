@@ -2,7 +2,7 @@
 
 mod layout;
 
-use super::{Done, Outcome, missing};
+use super::{Done, Outcome, cargo, missing};
 use crate::{
     child::{Running, Task},
     place::{Scratch, program, root},
@@ -88,7 +88,9 @@ impl Device {
             let task = Task::cargo().args(["test", "--workspace"]).args(tests);
             let task = task.args(["--", "--include-ignored", "--test-threads", threads]);
             let task = task.env("COMITY_VERBS", self.folder.join("libibverbs.so.1"));
-            task.env("SOFTVERBS_DEVICES", "soft=127.0.0.1*3").limit(600).run()?;
+            let out = task.env("SOFTVERBS_DEVICES", "soft=127.0.0.1*3").limit(600).run()?;
+            let ran = cargo::count(&out).map_err(|e| format!("{}: {e}", tests.join(" ")))?;
+            println!("{}: {ran} tests", tests.join(" "));
         }
         Ok(())
     }
