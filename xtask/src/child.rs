@@ -20,6 +20,10 @@ use std::{
 
 /// How long children may take to end when asked; `comity launch` gives its ranks 5 s.
 const GRACE: Duration = Duration::from_secs(8);
+/// The same for a task of this program, which ends children of its own.
+const LONG_GRACE: Duration = Duration::from_secs(20);
+/// Of a command that did not end in time, and whose output was shown, so many lines are shown again.
+const LAST_LINES: usize = 20;
 
 /// Variables that would put the children into some job.
 const JOB: [&str; 8] = [
@@ -53,6 +57,7 @@ pub(crate) struct Task {
     limit: Duration,
     echo: bool,
     heeds_signals: bool,
+    grace: Duration,
 }
 
 impl Task {
@@ -68,7 +73,7 @@ impl Task {
                 command.env_remove(name);
             }
         }
-        Self { command, limit: Duration::from_secs(60), echo: false, heeds_signals: true }
+        Self { command, limit: Duration::from_secs(60), echo: false, heeds_signals: true, grace: GRACE }
     }
 
     /// The cargo that runs this program.
@@ -113,6 +118,12 @@ impl Task {
         self
     }
 
+    /// It may take longer to end when it is asked to, for it ends children of its own.
+    pub(crate) fn gentle(mut self) -> Self {
+        self.grace = LONG_GRACE;
+        self
+    }
+
     /// Run to the end; an exit code other than 0 is an error that shows the output unless it was shown already.
     pub(crate) fn run(self) -> Result<String, String> {
         self.start()?.wait()
@@ -140,6 +151,7 @@ impl Task {
             limit: self.limit,
             echo: self.echo,
             heeds_signals: self.heeds_signals,
+            grace: self.grace,
         })
     }
 }
@@ -175,6 +187,7 @@ pub(crate) struct Running {
     limit: Duration,
     echo: bool,
     heeds_signals: bool,
+    grace: Duration,
 }
 
 impl Running {
@@ -186,12 +199,14 @@ impl Running {
                 Err(e) => return Err(format!("cannot wait for `{}`: {e}", self.what)),
             }
             if self.heeds_signals && interrupted().load(Ordering::Relaxed) {
+                // Shown before it is ended: whoever interrupts may not wait that long.
+                eprintln!("interrupted during `{}`{}", self.what, self.output());
                 self.end();
                 return Err(format!("interrupted during `{}`", self.what));
             }
             if Instant::now() >= self.until {
                 self.end();
-                let shown = self.output();
+                let shown = if self.echo { self.last_lines() } else { self.output() };
                 return Err(format!("`{}` did not end within {:?}{shown}", self.what, self.limit));
             }
             thread::sleep(Duration::from_millis(10));
@@ -213,11 +228,17 @@ impl Running {
         }
     }
 
+    fn last_lines(&self) -> String {
+        let text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines: Vec<&str> = text.trim_end().lines().collect();
+        format!("; last it said:\n{}", lines[lines.len().saturating_sub(LAST_LINES)..].join("\n"))
+    }
+
     /// Ask the child and all it started to end, then make them.
     fn end(&mut self) {
         let family = descendants(self.child.id());
         signal(self.child.id(), Signal::TERM);
-        let until = Instant::now() + GRACE;
+        let until = Instant::now() + self.grace;
         while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
             thread::sleep(Duration::from_millis(10));
         }

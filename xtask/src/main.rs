@@ -1,6 +1,7 @@
-//! Project tasks: `cargo xtask demo | test | chaos | softverbs | rdma-vm`.
+//! Project tasks: `cargo xtask demo | check | test | chaos | softverbs | rdma-vm`.
 
 mod chaos;
+mod check;
 mod child;
 mod demo;
 mod place;
@@ -12,10 +13,15 @@ use std::process::ExitCode;
 
 const HELP: &str = "\
 cargo xtask demo                 build, then train a small network on 1, 2 and 4 ranks of this machine
-cargo xtask test                 install what the tests need and run all of them
-cargo xtask test --prepare       install it, and run none
-cargo xtask test --list          name the steps
-cargo xtask test --only NAME     run this step alone (repeatable)
+cargo xtask check [--since COMMIT]  formatting, clippy and tests of what changed: seconds
+cargo xtask test                 the gate: install what the tests need and run them; 25 minutes
+    --only NAME                  this step alone (repeatable)
+    --seed N                     the share that N chooses, not the commit
+    --list                       name the steps and parts
+    --prepare                    install what is needed, and run none
+cargo xtask test --deep [PART...]   everything at full size, written to bench/record/deep.md; goes on where it was cut off
+    --hours H                    of the soak (2)
+    --again                      also what has passed at this state of the code
 cargo xtask chaos                break running jobs at random and check what every rank is told
     --minutes M  --seed S        how long (5), and which faults (a new seed)
     --release                    what is built with optimisation
@@ -43,6 +49,12 @@ fn main() -> ExitCode {
             Ok(choice) => test::run(&choice),
             Err(e) => return usage(&e),
         },
+        ["check", ref rest @ ..] => match check::Choice::parse(rest) {
+            Ok(choice) => check::run(&choice),
+            Err(e) => return usage(&e),
+        },
+        // A part of test, which starts it.
+        ["step", ref rest @ ..] => test::step(rest),
         ["chaos", ref rest @ ..] => match chaos::Choice::parse(rest) {
             Ok(choice) => chaos::run(&choice).map(|note| println!("{note}")),
             Err(e) => return usage(&e),

@@ -32,7 +32,7 @@ fn any_number_of_ranks_learns_the_same() {
     let digits = Digits::read(&Options::default().data).unwrap();
     let one = on_ranks(1, &digits, &settings).remove(0);
     assert!(one.accuracy >= 0.95, "accuracy {}", one.accuracy);
-    for n in [2, 3, 4] {
+    for n in scope::Scope::from_env().share(vec![2, 3, 4], 3) {
         let ranks = on_ranks(n, &digits, &settings);
         let far = largest_difference(&one.network.named(), &ranks[0].network.named()).unwrap();
         assert!(far < 1e-5, "{n} ranks end {far:e} from one rank");

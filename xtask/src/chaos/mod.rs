@@ -55,10 +55,15 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
+    /// No faults, for so many hours.
+    pub(crate) fn soak(hours: f64) -> Self {
+        let choice = Self::minutes(5.0);
+        Self { profile: Profile::Tests, soak: Some(hours * 60.0), ..choice }
+    }
+
     /// As the tests need it, who have built all that they use already.
-    pub(crate) fn for_tests(minutes: f64, seed: Option<u64>) -> Self {
-        let choice = Self::minutes(minutes);
-        Self { profile: Profile::Tests, seed: seed.unwrap_or(choice.seed), ..choice }
+    pub(crate) fn for_tests(minutes: f64, seed: u64) -> Self {
+        Self { profile: Profile::Tests, seed, ..Self::minutes(minutes) }
     }
 
     fn minutes(minutes: f64) -> Self {

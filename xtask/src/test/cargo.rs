@@ -1,35 +1,72 @@
 //! The steps that cargo runs.
 
-use super::{Done, Outcome, missing, nightly};
+use super::{Done, Outcome, missing, native, nightly, requirements, scope::Scope};
 use crate::child::Task;
 
 const MACOS: &str = "aarch64-apple-darwin";
 
-pub(super) fn workspace() -> Outcome {
-    let out = Task::cargo().args(["test", "--workspace"]).limit(1800).echo().run()?;
-    tests_in(&out)
+/// What has code of its own for a system. The rest is checked for macOS in the deep checks.
+const NATIVE: [&str; 8] = ["-p", "comity", "-p", "comity-cli", "-p", "comity-py", "-p", "xtask"];
+
+pub(super) fn format(_: &Scope) -> Outcome {
+    Task::cargo().args(["fmt", "--all", "--check"]).echo().run()?;
+    Ok(Done::Passed("as rustfmt writes it".into()))
 }
 
-pub(super) fn loom() -> Outcome {
+pub(super) fn clippy(_: &Scope) -> Outcome {
+    let task = Task::cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
+    task.limit(900).echo().run()?;
+    Ok(Done::Passed("no warning".into()))
+}
+
+pub(super) fn documents(_: &Scope) -> Outcome {
+    let task = Task::cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    task.limit(300).echo().run()?;
+    Ok(Done::Passed("no warning".into()))
+}
+
+/// All that later steps run. In one build: a part of the workspace alone can need its dependencies with other features, and
+/// build them once more.
+pub(super) fn build(_: &Scope) -> Outcome {
+    crate::demo::build_tests()?;
+    Ok(Done::Passed("libraries, programs, examples and tests".into()))
+}
+
+pub(super) fn tests(scope: &Scope) -> Outcome {
+    let nextest = requirements::nextest()?;
+    let args = ["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "slow"];
+    let task =
+        scope.tell(Task::cargo().args(args).args(["--profile", if scope.deep { "deep" } else { "gate" }]));
+    let out = task.limit(if scope.deep { 7200 } else { 900 }).echo().run()?;
+    let ran = nextest_count(&out)?;
+    let docs = count(&Task::cargo().args(["test", "--workspace", "--doc"]).limit(600).echo().run()?)?;
+    Ok(Done::Passed(format!("{ran} tests and {docs} examples of documents, by {nextest}")))
+}
+
+pub(super) fn loom(scope: &Scope) -> Outcome {
     // Its own folder: other flags would build everything anew, here and in the next ordinary build.
-    let args = ["test", "-p", "comity", "--lib", "--release", "--target-dir", "target/loom", "loom"];
-    let task = Task::cargo().args(args).env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
-    tests_in(&task.limit(1500).echo().run()?)
+    let args = ["test", "-p", "comity", "--lib", "--target-dir", "target/loom", "loom"];
+    let deeper = if scope.deep { "3" } else { "2" };
+    let task = native::shared(Task::cargo())?.args(args).env("RUSTFLAGS", "--cfg loom");
+    let out = task.env("LOOM_MAX_PREEMPTIONS", deeper).limit(3600).echo().run()?;
+    Ok(Done::Passed(format!("{} tests, {deeper} preemptions", count(&out)?)))
 }
 
-pub(super) fn miri() -> Outcome {
+pub(super) fn miri(scope: &Scope) -> Outcome {
     if let Err(why) = nightly::check().and_then(|()| nightly::miri()) {
         return missing(format!("Miri is not there: {why}"));
     }
     let args = ["miri", "test", "-p", "comity", "--lib", "--", "kernel", "plan::schedule", "view"];
-    tests_in(&nightly::cargo(&args).limit(2400).echo().run()?)
+    let out = scope.tell(nightly::cargo(&args)).limit(3600).echo().run()?;
+    Ok(Done::Passed(format!("{} tests", count(&out)?)))
 }
 
-pub(super) fn macos() -> Outcome {
+pub(super) fn macos(scope: &Scope) -> Outcome {
     if let Err(e) = Task::new("rustup").args(["target", "add", MACOS]).limit(180).run() {
         return missing(format!("the target {MACOS} cannot be added, so macOS code was not compiled: {e}"));
     }
-    let check = Task::cargo().args(["check", "--workspace", "--target", MACOS]);
+    let parts: &[&str] = if scope.deep { &["--workspace"] } else { &NATIVE };
+    let check = Task::cargo().args(["check", "--target", MACOS]).args(parts);
     // A dependency has C code, for which there is no compiler of that system here. Types are checked without its objects.
     let check = check.env("CC_aarch64_apple_darwin", "true").env("AR_aarch64_apple_darwin", "true");
     check.limit(1500).echo().run()?;
@@ -42,14 +79,21 @@ pub(super) fn count(output: &str) -> Result<u64, String> {
     if ran == 0 { Err("no test ran".into()) } else { Ok(ran) }
 }
 
-fn tests_in(output: &str) -> Outcome {
-    Ok(Done::Passed(format!("{} tests", count(output)?)))
-}
-
 /// The count in `test result: ok. 12 passed; ...`.
 fn passed(line: &str) -> Option<u64> {
     let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
     counts.split_once(" passed")?.0.parse().ok()
+}
+
+/// The count in nextest's `Summary [   12.3s] 744 tests run: 744 passed (2 slow), 13 skipped`.
+pub(super) fn nextest_count(output: &str) -> Result<u64, String> {
+    let line = output.lines().rev().find(|l| l.contains(" tests run: ") || l.contains(" test run: "));
+    let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
+    let ran = words.windows(2).find(|w| w[1].starts_with("passed")).and_then(|w| w[0].parse().ok());
+    match ran {
+        Some(0) | None => Err(format!("no test ran: {}", line.unwrap_or("there is no summary"))),
+        Some(ran) => Ok(ran),
+    }
 }
 
 #[cfg(test)]
@@ -59,10 +103,11 @@ mod tests {
     #[test]
     fn tests_are_counted() {
         let out = "running 2 tests\ntest result: ok. 12 passed; 0 failed\nx\ntest result: \u{1b}[32mok\u{1b}[m. 3 passed; 0 failed\n";
-        assert_eq!(tests_in(out), Ok(Done::Passed("15 tests".into())));
-        assert_eq!(
-            tests_in("test result: ok. 0 passed; 0 failed; 9 filtered out"),
-            Err("no test ran".into())
-        );
+        assert_eq!(count(out), Ok(15));
+        assert_eq!(count("test result: ok. 0 passed; 0 failed; 9 filtered out"), Err("no test ran".into()));
+        let out = "a\n     Summary [  12.3s] 744 tests run: 743 passed (2 slow), 1 failed, 13 skipped\nb";
+        assert_eq!(nextest_count(out), Ok(743));
+        assert!(nextest_count("     Summary [ 0.0s] 0 tests run: 0 passed, 744 skipped").is_err());
+        assert!(nextest_count("").is_err());
     }
 }

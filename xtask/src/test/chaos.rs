@@ -1,16 +1,21 @@
-//! Running jobs that are broken at random, for some minutes.
+//! Running jobs that are broken at random: a minute in the gate, an hour in the deep checks.
 
-use super::{Done, Outcome, missing};
+use super::{Done, Outcome, missing, scope::Scope};
 use crate::chaos::{self, Choice};
 
-const MINUTES: f64 = 5.0;
+/// Of a gate's run.
+const MINUTES: f64 = 1.0;
 
-pub(super) fn run() -> Outcome {
+pub(super) fn run(scope: &Scope) -> Outcome {
+    for_minutes(number("CHAOS_MINUTES")?.unwrap_or(MINUTES), number("CHAOS_SEED")?.unwrap_or(scope.seed))
+}
+
+/// So long, with these faults.
+pub(super) fn for_minutes(minutes: f64, seed: u64) -> Outcome {
     if let Some(why) = chaos::unable() {
         return missing(why);
     }
-    let choice = Choice::for_tests(number("CHAOS_MINUTES")?.unwrap_or(MINUTES), number("CHAOS_SEED")?);
-    chaos::run(&choice).map(Done::Passed)
+    chaos::run(&Choice::for_tests(minutes, seed)).map(Done::Passed)
 }
 
 fn number<T: std::str::FromStr>(name: &str) -> Result<Option<T>, String> {

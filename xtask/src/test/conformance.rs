@@ -6,6 +6,7 @@
 use super::{
     Done, Outcome, missing,
     processes::{QUICK, comity, timed},
+    scope::Scope,
 };
 use crate::{
     child::Task,
@@ -194,16 +195,23 @@ fn softnccl() -> Result<Vars, Lack> {
     Ok(vec![("COMITY_NCCL", library.clone()), ("COMITY_CUDA", library)])
 }
 
-pub(super) fn run() -> Outcome {
+/// The jobs of a row that a run takes: all of them, or one that the commit chooses.
+fn jobs(row: &'static Row, index: usize, scope: &Scope) -> &'static [usize] {
+    let chosen = (scope.seed as usize).wrapping_add(index) % row.ranks.len();
+    if scope.deep { row.ranks } else { &row.ranks[chosen..=chosen] }
+}
+
+pub(super) fn run(scope: &Scope) -> Outcome {
     let comity = comity()?;
     let (mut ran, mut lacking) = (Vec::new(), BTreeMap::new());
-    for row in ROWS {
+    for (index, row) in ROWS.iter().enumerate() {
         match (row.vars)() {
             Ok(vars) => {
-                for &n in row.ranks {
+                let jobs = jobs(row, index, scope);
+                for &n in jobs {
                     one(row, n, &vars, &comity)?;
                 }
-                ran.push(row.name);
+                ran.push(format!("{} on {}", row.name, list(jobs)));
             }
             Err(Lack::Missing(why)) => {
                 println!("{}: not run: {why}", row.name);
@@ -217,6 +225,10 @@ pub(super) fn run() -> Outcome {
     }
     let lacking: Vec<_> = lacking.into_iter().map(|(name, why)| format!("{name} ({why})")).collect();
     missing(format!("right: {}; not run: {}", ran.join("; "), lacking.join("; ")))
+}
+
+fn list(ranks: &[usize]) -> String {
+    ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn one(row: &Row, n: usize, vars: &Vars, comity: &Path) -> Result<(), String> {
@@ -253,5 +265,9 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), ROWS.len());
         assert!(ROWS.iter().all(|r| !r.ranks.is_empty() && !r.says.is_empty()));
+        let run = |seed| jobs(&ROWS[0], 0, &Scope::gate(Some(seed)));
+        assert_eq!(run(7), run(7));
+        assert!(ROWS[0].ranks.iter().all(|n| (0..6).any(|seed| run(seed) == [*n])));
+        assert_eq!(jobs(&ROWS[0], 0, &Scope::deep(1.0)), ROWS[0].ranks);
     }
 }

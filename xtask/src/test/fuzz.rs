@@ -1,7 +1,7 @@
 //! The fuzz targets, each for a while, two at a time. They are built as cargo-fuzz builds them, but without it: to
 //! compile it takes longer than to compile them.
 
-use super::{Done, Outcome, in_ci, missing, nightly};
+use super::{Done, Outcome, deep, missing, native, nightly, scope::Scope};
 use crate::{
     child::Running,
     place::{Scratch, root},
@@ -39,10 +39,16 @@ struct Target {
     memory: usize,
 }
 
-pub(super) fn run() -> Outcome {
+/// Of a deep run: so many at once.
+pub(super) const PIECES: usize = TARGETS.len().div_ceil(AT_ONCE);
+
+/// Seconds for each target in a gate.
+const GATE: u64 = 15;
+
+pub(super) fn run(scope: &Scope) -> Outcome {
     let seconds: u64 = match env::var("FUZZ_SECONDS") {
-        Err(_) if in_ci() => 60,
-        Err(_) => 10,
+        Err(_) if scope.deep => deep::FUZZ,
+        Err(_) => GATE,
         Ok(text) => match text.parse() {
             Ok(n @ 1..=86_400) => n,
             _ => return Err(format!("FUZZ_SECONDS={text} is not a whole number from 1 to 86400")),
@@ -53,13 +59,18 @@ pub(super) fn run() -> Outcome {
     }
     let host = nightly::host()?;
     let build = ["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "fuzz/target"];
-    let build = nightly::cargo(&[&build[..], &["--target", &host]].concat());
+    let shared = native::shared_args()?;
+    let shared = shared.each_ref().map(String::as_str);
+    let build = nightly::cargo(&[&build[..], &["--target", &host], &shared].concat());
     build.env("RUSTFLAGS", FLAGS).limit(1200).run()?;
     let folder = root().join("fuzz/target").join(host).join("release");
     let crashes = root().join("fuzz/artifacts");
     fs::create_dir_all(&crashes).map_err(|e| format!("cannot make {}: {e}", crashes.display()))?;
     let mut runs = 0;
-    for some in TARGETS.chunks(AT_ONCE) {
+    let pieces = TARGETS.chunks(AT_ONCE);
+    let chosen: Vec<&[Target]> =
+        if scope.deep { pieces.skip(scope.piece).take(1).collect() } else { pieces.collect() };
+    for some in &chosen {
         let started: Vec<_> = some.iter().map(|t| t.start(&folder, seconds)).collect::<Result<_, _>>()?;
         for (target, (running, _corpus)) in some.iter().zip(started) {
             let out = running.wait().map_err(|e| {
@@ -72,7 +83,8 @@ pub(super) fn run() -> Outcome {
             runs += ran;
         }
     }
-    Ok(Done::Passed(format!("{} targets, {seconds} s each, {runs} runs", TARGETS.len())))
+    let targets: usize = chosen.iter().map(|some| some.len()).sum();
+    Ok(Done::Passed(format!("{targets} targets, {runs} runs, nothing found")))
 }
 
 impl Target {

@@ -4,7 +4,7 @@ mod python;
 mod text;
 mod waits;
 
-use super::{Done, Outcome};
+use super::{Done, Outcome, scope::Scope};
 use crate::place::root;
 use std::{fs, path::Path};
 use text::blank;
@@ -34,7 +34,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/comity-cli/tests/faults/actor.rs", "a test's fork, which keeps sockets open"),
 ];
 
-pub(super) fn check() -> Outcome {
+pub(super) fn check(_: &Scope) -> Outcome {
     let mut files = Vec::new();
     for (folder, kind) in [("crates", "rs"), ("xtask", "rs"), ("python/comity", "py")] {
         sources(&root().join(folder), kind, &mut files).map_err(|e| format!("cannot list {folder}: {e}"))?;

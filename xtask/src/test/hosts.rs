@@ -12,11 +12,12 @@ use super::{
     launchers::{job_key, together},
     missing,
     processes::{QUICK, comity},
+    scope::Scope,
 };
 use crate::{child::Task, place::program};
 use std::time::Instant;
 
-pub(super) fn check() -> Outcome {
+pub(super) fn check(_: &Scope) -> Outcome {
     if !cfg!(target_os = "linux") {
         return Ok(Done::NotRun("network namespaces are Linux's".into()));
     }

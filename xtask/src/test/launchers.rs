@@ -5,6 +5,7 @@ mod faults;
 use super::{
     Done, Outcome, missing,
     processes::{QUICK, comity, timed},
+    scope::Scope,
 };
 use crate::{
     child::Task,
@@ -22,7 +23,18 @@ use std::{
 
 const RANKS: usize = 4;
 
-pub(super) fn torch() -> Outcome {
+pub(super) fn run(_: &Scope) -> Outcome {
+    let mut notes = Vec::new();
+    for part in [torch, mpi] {
+        match part()? {
+            Done::Passed(note) => notes.push(note),
+            not_run @ Done::NotRun(_) => return Ok(not_run),
+        }
+    }
+    Ok(Done::Passed(notes.join(", ")))
+}
+
+fn torch() -> Outcome {
     let comity = comity()?;
     let (_scratch, key) = job_key()?;
     let ranks = |rank: usize| {
@@ -41,7 +53,7 @@ pub(super) fn torch() -> Outcome {
                     "{RANKS} ranks with torch's variables: right, {:.1} s",
                     start.elapsed().as_secs_f64()
                 );
-                return Ok(Done::Passed(format!("{RANKS} ranks")));
+                return Ok(Done::Passed(format!("{RANKS} ranks with torch's variables")));
             }
             Err(e) if tries > 1 && e.contains("in use") => tries -= 1,
             Err(e) => return Err(e),
@@ -67,7 +79,7 @@ const MPI: [Launcher; 2] = [
     },
 ];
 
-pub(super) fn mpi() -> Outcome {
+fn mpi() -> Outcome {
     if program("python3").is_none() {
         return missing("there is no python3".into());
     }
@@ -90,7 +102,7 @@ pub(super) fn mpi() -> Outcome {
     match ran[..] {
         [] => missing("neither mpirun.openmpi nor mpiexec.mpich is installed".into()),
         [one] => missing(format!("only {one} is installed")),
-        _ => Ok(Done::Passed(ran.join(" and "))),
+        _ => Ok(Done::Passed(format!("under {}", ran.join(" and ")))),
     }
 }
 

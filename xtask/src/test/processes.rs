@@ -1,6 +1,6 @@
 //! `comity check` as a job of processes on this machine.
 
-use super::{Done, Outcome};
+use super::{Done, Outcome, scope::Scope};
 use crate::{child::Task, place::built};
 use std::{
     path::{Path, PathBuf},
@@ -16,7 +16,7 @@ pub(super) fn comity() -> Result<PathBuf, String> {
     Ok(built("debug", "comity"))
 }
 
-pub(super) fn full() -> Outcome {
+pub(super) fn full(_: &Scope) -> Outcome {
     Task::cargo().args(["build", "--release", "-p", "comity-cli"]).limit(1200).run()?;
     let comity = built("release", "comity");
     let large = check(Task::new(&comity), &comity, 2, 600, &["--quick", "--large", "--ops", "all_reduce"]);
@@ -26,7 +26,7 @@ pub(super) fn full() -> Outcome {
 }
 
 /// Many ranks, many calls at once, many groups; nothing may grow.
-pub(super) fn load() -> Outcome {
+pub(super) fn load(_: &Scope) -> Outcome {
     let comity = comity()?;
     Task::cargo().args(["build", "--workspace", "--example", "load"]).limit(600).run()?;
     let load = built("debug", "examples/load");

@@ -1,6 +1,6 @@
 //! The Python package: installed as a user installs it, then its linter and its tests.
 
-use super::{Done, Outcome, missing};
+use super::{Done, Outcome, missing, scope::Scope};
 use crate::{
     child::Task,
     place::{built, program, root},
@@ -46,7 +46,7 @@ fn pip() -> Task {
     Task::new(own()).args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet"])
 }
 
-pub(super) fn check() -> Outcome {
+pub(super) fn check(_: &Scope) -> Outcome {
     if let not_run @ Done::NotRun(_) = prepare()? {
         return Ok(not_run);
     }

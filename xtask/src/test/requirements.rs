@@ -2,9 +2,13 @@
 
 use super::{Done, Outcome, missing, nightly};
 use crate::{child::Task, place::program};
+use std::{env, path::PathBuf};
 
 /// A program, or a file by its whole path, and the Debian package that holds it.
 pub(super) type Program = (&'static str, &'static str);
+
+/// The newest build for Linux.
+const NEXTEST: &str = "https://get.nexte.st/latest/linux";
 
 const PROGRAMS: [Program; 6] = [
     ("ip", "iproute2"),
@@ -15,7 +19,33 @@ const PROGRAMS: [Program; 6] = [
     ("ibv_rc_pingpong", "ibverbs-utils"),
 ];
 
+/// The test runner, by name and version, installed if it is not there.
+pub(super) fn nextest() -> Result<String, String> {
+    let version = || Task::new("cargo").args(["nextest", "--version"]).run();
+    let said = version().or_else(|_| {
+        println!("installing cargo-nextest, as its authors built it");
+        let fetch = format!("curl --fail --silent --show-error --location {NEXTEST} | tar xz -C \"$0\"");
+        let bin = cargo_bin().ok_or("there is no folder for cargo's programs")?;
+        let fetched = Task::new("sh").args(["-c", &fetch]).args([bin]).limit(120).run();
+        fetched.and_then(|_| version()).map_err(|e| {
+            format!("cargo-nextest is missing and could not be fetched; install it (https://nexte.st): {e}")
+        })
+    })?;
+    let mut words = said.lines().next().unwrap_or_default().split_whitespace();
+    Ok(format!("{} {}", words.next().unwrap_or_default(), words.next().unwrap_or_default()))
+}
+
+/// Where cargo looks for programs of users.
+fn cargo_bin() -> Option<PathBuf> {
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))?;
+    Some(home.join("bin"))
+}
+
 pub(super) fn install() -> Outcome {
+    if let Err(e) = nextest() {
+        return missing(e);
+    }
     if !cfg!(target_os = "linux") {
         return Ok(Done::NotRun(
             "only Debian's packages are known here; steps that lack a program say so".into(),

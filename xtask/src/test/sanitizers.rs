@@ -1,138 +1,189 @@
 //! The suite under AddressSanitizer with its search for leaks, and under ThreadSanitizer: threads, then processes over
 //! each link. No finding is suppressed.
 //!
-//! `SANITIZERS=all` adds the tests that play every mistake and every fault with processes, which take longer than a landing can wait.
+//! The gate runs the library's own tests and a small job. The deep checks add every program of tests that plays a fault or a
+//! mistake with processes, piece by piece.
 
 use super::{
-    Done, Outcome, cargo, missing, nightly,
+    Done, Outcome, cargo, missing, native, nightly,
     processes::{QUICK, timed},
+    rdma,
+    scope::Scope,
 };
-use crate::{child::Task, place::root};
-use std::{env, fs, path::PathBuf, time::Instant};
+use crate::{
+    child::Task,
+    place::{Scratch, root},
+};
+use std::{fs, path::PathBuf};
 
+#[derive(Debug)]
 struct Sanitizer {
     name: &'static str,
     /// What cargo needs besides: a standard library that is watched too, where its own synchronisation counts.
     flags: &'static [&'static str],
+    /// What rustc needs besides.
+    rustflags: &'static str,
     variable: &'static str,
     options: &'static str,
-    /// So many times longer than otherwise may anything take in [`MORE`].
+    /// So many times longer than otherwise may anything take in [`PROGRAMS`].
     slowness: &'static str,
-    /// Jobs over TCP take the thread sanitizer longer than a landing can wait.
+    /// Of jobs: those over TCP take the thread sanitizer longer than a gate can wait.
     links: &'static [&'static str],
     /// Tests that have one thread and no unsafe code, for which it is too slow, or that hold a time.
     skipped: &'static [&'static str],
+    /// The stand-ins for libraries are watched too: else it does not see their locks.
+    watches_stand_ins: bool,
 }
 
 /// Built together, tests and command: alone each would have its dependencies with other features, and be built once more.
 const PARTS: [&str; 6] = ["-p", "comity", "-p", "comity-cli", "--test", "local"];
 
-/// Programs of tests, each by itself.
-const MORE: &[&str] = &[
-    "comity mismatch",
-    "comity-cli report",
-    "comity-cli faults",
-    "comity-cli launch",
-    "comity-cli hostile",
-    "comity-cli slow",
-    "comity-cli links",
-    "comity-cli check",
-    "comity-cli refusals",
-];
-const ALL: [Sanitizer; 2] = [
-    Sanitizer {
-        name: "address",
-        flags: &[],
-        variable: "ASAN_OPTIONS",
-        options: "detect_leaks=1:exitcode=86",
-        slowness: "6",
-        links: &["shm", "tcp"],
-        skipped: &["plan::", "config::", "simulate", "tests::jobs", "damage", "up_quickly"],
-    },
-    Sanitizer {
-        name: "thread",
-        flags: &["-Zbuild-std"],
-        variable: "TSAN_OPTIONS",
-        options: "halt_on_error=1:exitcode=86",
-        slowness: "20",
-        links: &["shm"],
-        skipped: &[
-            "plan::",
-            "config::",
-            "kernel::",
-            "simulate",
-            "tests::jobs",
-            "damage",
-            "up_quickly",
-            // The command's.
-            "bench::",
-            "check::",
-            "info::",
-            "launch::",
-            "report::",
-            "size::",
-        ],
-    },
+/// What a gate leaves to the deep checks, besides what is skipped there.
+const LONG: [&str; 3] = ["any_order_of_calls", "boot::tests", "proptest"];
+
+/// Programs of tests, each by itself. Those after the first nine need stand-ins for a library.
+const PROGRAMS: [&str; 12] = [
+    "comity --test mismatch",
+    "comity-cli --test report",
+    "comity-cli --test faults",
+    "comity-cli --test launch",
+    "comity-cli --test hostile",
+    "comity-cli --test slow",
+    "comity-cli --test links",
+    "comity-cli --test check",
+    "comity-cli --test refusals",
+    "comity-cli --test nccl",
+    "comity-cli --test rdma",
+    "comity --lib link::verbs",
 ];
 
-pub(super) fn run() -> Outcome {
-    if !cfg!(target_os = "linux") {
-        return Ok(Done::NotRun("only on Linux".into()));
-    }
-    if let Err(why) = nightly::check() {
-        return missing(format!("sanitizers need the nightly compiler: {why}"));
-    }
-    let host = nightly::host()?;
-    let mut ran = 0;
-    for s in &ALL {
-        ran += s.run(&host)?;
-    }
-    Ok(Done::Passed(format!("address and thread: {ran} tests, 3 jobs of processes; nothing suppressed")))
+/// The library with its jobs, then the programs.
+pub(super) const PIECES: usize = 1 + PROGRAMS.len();
+
+const ADDRESS: Sanitizer = Sanitizer {
+    name: "address",
+    flags: &[],
+    rustflags: "",
+    variable: "ASAN_OPTIONS",
+    options: "detect_leaks=1:exitcode=86",
+    slowness: "6",
+    links: &["shm", "tcp"],
+    skipped: &["plan::", "config::", "simulate", "tests::jobs", "damage", "up_quickly"],
+    watches_stand_ins: false,
+};
+
+const THREAD: Sanitizer = Sanitizer {
+    name: "thread",
+    flags: &["-Zbuild-std"],
+    // So that a library finds the sanitizer in the program that loads it.
+    rustflags: " -Clink-arg=-rdynamic",
+    variable: "TSAN_OPTIONS",
+    options: "halt_on_error=1:exitcode=86",
+    slowness: "20",
+    links: &["shm"],
+    skipped: &[
+        "plan::",
+        "config::",
+        "kernel::",
+        "simulate",
+        "tests::jobs",
+        "damage",
+        "up_quickly",
+        // The command's.
+        "bench::",
+        "check::",
+        "info::",
+        "launch::",
+        "report::",
+        "size::",
+    ],
+    watches_stand_ins: true,
+};
+
+pub(super) fn address(scope: &Scope) -> Outcome {
+    ADDRESS.run(scope)
+}
+
+pub(super) fn thread(scope: &Scope) -> Outcome {
+    THREAD.run(scope)
 }
 
 impl Sanitizer {
-    /// What rustc needs. The system is called through libc, where the sanitizer sees memory mapped and unmapped: else
-    /// an address that one thread had and another gets later looks like one thing that both write.
-    fn rustflags(&self) -> String {
-        format!("-Zsanitizer={} --cfg=rustix_use_libc", self.name)
+    fn run(&self, scope: &Scope) -> Outcome {
+        if !cfg!(target_os = "linux") {
+            return Ok(Done::NotRun("only on Linux".into()));
+        }
+        if let Err(why) = nightly::check() {
+            return missing(format!("sanitizers need the nightly compiler: {why}"));
+        }
+        let host = nightly::host()?;
+        let ran = match scope.piece.checked_sub(1).and_then(|i| PROGRAMS.get(i)) {
+            None => self.library(&host, scope)?,
+            Some(program) => self.program(&host, program)?,
+        };
+        Ok(Done::Passed(format!("{ran} tests, nothing suppressed")))
     }
 
-    /// How many tests ran.
-    fn run(&self, host: &str) -> Result<u64, String> {
-        let folder = format!("target/{}-sanitizer", self.name);
+    /// Cargo, with what rustc needs. The system is called through libc, where the sanitizer sees memory mapped and unmapped: else
+    /// an address that one thread had and another gets later looks like one thing that both write.
+    fn cargo(&self, host: &str, command: &str, args: &[&str]) -> Result<Task, String> {
+        let folder = self.folder();
         let place = ["--target", host, "--target-dir", &folder];
-        let skipped: Vec<&str> = self.skipped.iter().flat_map(|s| ["--skip", s]).collect();
-        let args = [&["test"], self.flags, &place, &PARTS, &["--lib", "--"], &skipped].concat();
-        let task = nightly::cargo(&args).env("RUSTFLAGS", self.rustflags());
-        let out = task.env(self.variable, self.options).limit(1800).echo().run()?;
-        let args = [&["build"], self.flags, &place, &PARTS, &["--bin", "comity"]].concat();
-        let task = nightly::cargo(&args).env("RUSTFLAGS", self.rustflags());
-        task.limit(1200).run()?;
-        let comity = root().join(&folder).join(host).join("debug/comity");
-        for links in self.links {
-            let n = "3";
+        let shared = native::shared_args()?;
+        let shared = shared.each_ref().map(String::as_str);
+        let task = nightly::cargo(&[&[command], &shared[..], self.flags, &place, args].concat());
+        let flags = format!("-Zsanitizer={} --cfg=rustix_use_libc{}", self.name, self.rustflags);
+        Ok(task.env("RUSTFLAGS", flags).limit(3600))
+    }
+
+    fn folder(&self) -> String {
+        format!("target/{}-sanitizer", self.name)
+    }
+
+    fn built(&self, host: &str) -> PathBuf {
+        root().join(self.folder()).join(host).join("debug")
+    }
+
+    /// The library's own tests, and jobs of the command; how many tests ran.
+    fn library(&self, host: &str, scope: &Scope) -> Result<u64, String> {
+        let long: &[&str] = if scope.deep { &[] } else { &LONG };
+        let skipped: Vec<&str> = self.skipped.iter().chain(long).flat_map(|s| ["--skip", s]).collect();
+        let args = [&PARTS[..], &["--lib", "--bin", "comity", "--"], &skipped].concat();
+        let task = scope.tell(self.cargo(host, "test", &args)?);
+        let out = task.env(self.variable, self.options).echo().run()?;
+        let comity = self.built(host).join("comity");
+        let (links, n) = if scope.deep { (self.links, "3") } else { (&self.links[..1], "2") };
+        for links in links {
             let task = Task::new(&comity).args(["launch", "-n", n, "--timeout", "300", "--"]).args([&comity]);
             let task = task.args(["check", "--quick"]).env("COMITY_LINKS", *links);
             let task = task.env(self.variable, self.options).limit(300 + QUICK);
             timed(&format!("{n} ranks over {links}, {} sanitizer", self.name), task)?;
         }
-        let mut ran = cargo::count(&out)?;
-        if env::var("SANITIZERS").is_ok_and(|which| which == "all") {
-            let findings = Findings::new(root().join(&folder).join("findings"))?;
-            let options = format!("{}:log_path={}", self.options, findings.path());
-            for (package, test) in MORE.iter().filter_map(|m| m.split_once(' ')) {
-                let args = [&["test"], self.flags, &place, &["-p", package, "--test", test]].concat();
-                let task = nightly::cargo(&args).env("RUSTFLAGS", self.rustflags());
-                let task = task.env(self.variable, &options).env("COMITY_TEST_SLOWNESS", self.slowness);
-                let begun = Instant::now();
-                let out = task.limit(3600).echo().run();
-                findings.check()?;
-                let tests = cargo::count(&out?)?;
-                println!("{package} {test}, {} sanitizer: {tests} tests, {:.0?}", self.name, begun.elapsed());
-                ran += tests;
-            }
+        cargo::count(&out)
+    }
+
+    /// A program of tests; how many ran.
+    fn program(&self, host: &str, program: &str) -> Result<u64, String> {
+        let scratch = Scratch::new("sanitizer").map_err(|e| format!("cannot make a folder: {e}"))?;
+        let findings = Findings::new(scratch.join("findings"))?;
+        let words: Vec<&str> = program.split(' ').collect();
+        let args = [&["-p"], &words[..], &["--", "--include-ignored", "--test-threads", "2"]].concat();
+        let task = self.cargo(host, "test", &args)?;
+        let task = task.env(self.variable, format!("{}:log_path={}", self.options, findings.path()));
+        let task = task.env("COMITY_TEST_SLOWNESS", self.slowness).env("COMITY_TEST_DEEP", "1");
+        let verbs = scratch.join("verbs");
+        rdma::lay_out(&verbs)?;
+        if self.watches_stand_ins {
+            self.cargo(host, "build", &["-p", "softverbs", "-p", "softnccl"])?.run()?;
+            let watched = self.built(host).join("libsoftverbs.so");
+            fs::copy(&watched, verbs.join("libibverbs.so.1"))
+                .map_err(|e| format!("cannot copy {}: {e}", watched.display()))?;
         }
-        Ok(ran)
+        let task =
+            task.env("COMITY_VERBS", verbs.join("libibverbs.so.1")).env("SOFTVERBS_DEVICES", rdma::SOFT);
+        let out = task.echo().run();
+        findings.check()?;
+        cargo::count(&out?)
     }
 }
 
@@ -142,7 +193,6 @@ struct Findings(PathBuf);
 impl Findings {
     /// None yet.
     fn new(folder: PathBuf) -> Result<Self, String> {
-        let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         Ok(Self(folder))
     }

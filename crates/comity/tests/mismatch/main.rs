@@ -107,6 +107,7 @@ fn threads_of_one_process() {
     let cases = cases();
     // As docs/errors.md says.
     assert_eq!(cases.len(), 1431);
+    let cases = scope::Scope::from_env().share(cases, 4);
     let at = AtomicUsize::new(0);
     let work = || {
         let mut found = Vec::new();

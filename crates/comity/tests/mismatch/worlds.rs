@@ -94,6 +94,7 @@ fn check(world: &[Group], kinds: &[LinkKind]) {
     let cases = cases(n);
     // Four worlds: 416, as docs/errors.md says.
     assert_eq!(cases.len(), 104);
+    let cases = scope::Scope::from_env().share(cases, 4);
     for (i, case) in cases.iter().enumerate() {
         // In another order than the job's.
         let mut groups = each(n, |r| world[r].split(0, -(r as i32)).unwrap());

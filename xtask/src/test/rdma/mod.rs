@@ -2,7 +2,7 @@
 
 mod layout;
 
-use super::{Done, Outcome, cargo, missing};
+use super::{Done, Outcome, cargo, missing, scope::Scope};
 use crate::{
     child::{Running, Task},
     place::{Scratch, program, root},
@@ -25,8 +25,10 @@ const TOOLS: [&str; 4] = ["ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_
 const TAKEN: &str = "Couldn't listen to port";
 
 const DEVICES: &str = "left=127.0.0.21,right=127.0.0.22";
+/// A device for each of three ranks, for Comity's own tests.
+pub(super) const SOFT: &str = "soft=127.0.0.1*3";
 
-pub(super) fn run() -> Outcome {
+pub(super) fn run(_: &Scope) -> Outcome {
     if let Some(tool) = TOOLS.into_iter().find(|t| program(t).is_none()) {
         return missing(format!("{tool} is not installed"));
     }
@@ -51,6 +53,11 @@ pub(super) fn run() -> Outcome {
     println!("the cases of conform.c end as over Soft-RoCE");
     device.carries_links()?;
     Ok(Done::Passed(format!("{lines} lines of layout, {exchanges} ping-pongs by rdma-core's programs")))
+}
+
+/// Lay the software device out in a folder.
+pub(super) fn lay_out(folder: &Path) -> Result<(), String> {
+    softverbs::lay_out(folder)
 }
 
 /// The software device, laid out in a folder.
@@ -88,7 +95,7 @@ impl Device {
             let task = Task::cargo().args(["test", "--workspace"]).args(tests);
             let task = task.args(["--", "--include-ignored", "--test-threads", threads]);
             let task = task.env("COMITY_VERBS", self.folder.join("libibverbs.so.1"));
-            let out = task.env("SOFTVERBS_DEVICES", "soft=127.0.0.1*3").limit(600).run()?;
+            let out = task.env("SOFTVERBS_DEVICES", SOFT).limit(600).run()?;
             let ran = cargo::count(&out).map_err(|e| format!("{}: {e}", tests.join(" ")))?;
             println!("{}: {ran} tests", tests.join(" "));
         }

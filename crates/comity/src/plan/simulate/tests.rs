@@ -3,6 +3,7 @@
 use super::*;
 use crate::plan::{Algorithm, build};
 use proptest::prelude::*;
+use std::ops::RangeInclusive;
 
 const UNBOUNDED: usize = usize::MAX;
 
@@ -108,7 +109,7 @@ fn up_to_5_ranks_everything() {
 
 #[test]
 fn up_to_17_ranks_awkward_counts() {
-    for n in 6..=17 {
+    for n in share(6..=17) {
         Sweep { n, counts: &awkward(n), ways: &WAYS, all: false, each: 2 }.prove();
         Sweep { n, counts: &[1, n + 1], ways: &[(0, 1)], all: n < 12, each: 2 }.prove();
     }
@@ -116,10 +117,15 @@ fn up_to_17_ranks_awkward_counts() {
 
 #[test]
 fn up_to_64_ranks() {
-    for n in 18..=64 {
+    for n in share(18..=64) {
         Sweep { n, counts: &[1, n + 3], ways: &[(0, 1), (0, UNBOUNDED), (2, 3)], all: false, each: 1 }
             .prove();
     }
+}
+
+/// The rank counts that this run takes.
+fn share(ranks: RangeInclusive<usize>) -> Vec<usize> {
+    scope::Scope::from_env().share(ranks.collect(), 3)
 }
 
 /// Parts of all lengths, some empty.

@@ -1,0 +1,80 @@
+//! How much of a large matrix a run of the tests takes: a share that the commit chooses, or all of it. Imports nothing but std.
+//!
+//! A matrix is dealt out like cards, each case to one of a few hands, and a run takes the hand that its number names. So a
+//! rerun of a commit repeats the same cases. Each of four hands is missed by twenty commits in a row once in three hundred times.
+//!
+//! `cargo xtask test` sets the number from the commit; `cargo test` alone takes hand 0.
+//!
+//! ```
+//! let cases: Vec<u32> = (0..1000).collect();
+//! let hands = (0..4).map(|seed| scope::Scope { seed, deep: false }.share(cases.clone(), 4));
+//! assert_eq!(hands.flatten().count(), 1000);
+//! ```
+#![forbid(unsafe_code)]
+
+use std::env::var;
+
+/// The variable with the number, and the one that asks for everything.
+pub const SEED: &str = "COMITY_TEST_SEED";
+/// See [`SEED`]: set to 1 for everything.
+pub const DEEP: &str = "COMITY_TEST_DEEP";
+
+/// A share of what is large, or all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scope {
+    /// Chooses the share.
+    pub seed: u64,
+    /// Everything, at full size.
+    pub deep: bool,
+}
+
+impl Scope {
+    /// What the variables say.
+    ///
+    /// # Panics
+    /// If [`SEED`] is set and is no number: a test must not run on something else than what was asked for.
+    #[must_use]
+    pub fn from_env() -> Self {
+        let seed = var(SEED).map_or(0, |text| text.parse().unwrap_or_else(|e| panic!("{SEED}={text}: {e}")));
+        Self { seed, deep: var(DEEP).is_ok_and(|v| v == "1") }
+    }
+
+    /// The cases that this run takes of these, dealt to so many hands; in their order, and with a line that says how many.
+    /// No hand has more than one case more than another.
+    #[must_use]
+    pub fn share<T>(&self, cases: Vec<T>, hands: u64) -> Vec<T> {
+        let all = cases.len();
+        let mut dealt: Vec<usize> = (0..all).collect();
+        dealt.sort_unstable_by_key(|i| mix(*i as u64));
+        let mut taken = vec![self.deep; all];
+        dealt.into_iter().zip((0..hands).cycle()).for_each(|(i, hand)| taken[i] |= hand == self.seed % hands);
+        let share: Vec<T> =
+            cases.into_iter().zip(taken).filter_map(|(case, taken)| taken.then_some(case)).collect();
+        println!("{} of {all} cases, chosen by {SEED}={}", share.len(), self.seed);
+        share
+    }
+}
+
+/// The last step of SplitMix64: what lies side by side in a matrix goes to different hands.
+const fn mix(n: u64) -> u64 {
+    let z = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_hands_together_take_each_case_once() {
+        let hand = |seed| Scope { seed, deep: false }.share((0..1001).collect::<Vec<u32>>(), 4);
+        let mut all: Vec<u32> = (0..4).flat_map(hand).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..1001).collect::<Vec<_>>());
+        assert!((0..4).all(|seed| [250, 251].contains(&hand(seed).len())));
+        assert_eq!((hand(1), hand(2)), (hand(5), hand(6)));
+        assert_eq!(Scope { seed: 1, deep: true }.share((0..1001).collect(), 4).len(), 1001);
+    }
+}

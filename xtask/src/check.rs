@@ -1,0 +1,134 @@
+//! `cargo xtask check`: what a change of the last minutes needs, in under two: formatting, clippy, and the tests of the crates that
+//! changed since a commit.
+
+use crate::{
+    child::Task,
+    place::{built, root},
+};
+use std::{collections::BTreeSet, time::Instant};
+
+/// What was asked for.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Choice {
+    since: String,
+}
+
+impl Choice {
+    pub(crate) fn parse(args: &[&str]) -> Result<Self, String> {
+        match args {
+            [] => Ok(Self { since: "HEAD".into() }),
+            ["--since", commit] if !commit.starts_with('-') => Ok(Self { since: (*commit).into() }),
+            _ => Err("check takes --since COMMIT (HEAD: what is not committed)".into()),
+        }
+    }
+}
+
+/// Of a workspace, what has to be looked at.
+#[derive(Debug, Default, PartialEq)]
+struct Changed {
+    packages: BTreeSet<&'static str>,
+    python: bool,
+    /// Something that every package is built with.
+    all: bool,
+}
+
+/// Folders and the packages in them.
+const PACKAGES: [(&str, &str); 8] = [
+    ("crates/comity/", "comity"),
+    ("crates/comity-cli/", "comity-cli"),
+    ("crates/comity-nn/", "comity-nn"),
+    ("crates/comity-py/", "comity-py"),
+    ("crates/softnccl/", "softnccl"),
+    ("crates/softverbs/", "softverbs"),
+    ("tools/scope/", "scope"),
+    ("xtask/", "xtask"),
+];
+
+impl Changed {
+    fn of(files: &str) -> Self {
+        let mut changed = Self::default();
+        for file in files.lines() {
+            let package = PACKAGES.iter().find(|(folder, _)| file.starts_with(folder));
+            changed.packages.extend(package.map(|(_, name)| name));
+            let ends = |kind: &str| file.ends_with(kind);
+            changed.python |= ends(".py") || ends(".pyi");
+            changed.all |= package.is_none()
+                && (ends("Cargo.toml") || ends("Cargo.lock") || file.starts_with(".config/"));
+        }
+        changed
+    }
+}
+
+pub(crate) fn run(choice: &Choice) -> Result<(), String> {
+    let begun = Instant::now();
+    let git = |args: &[&str]| Task::new("git").args(["-C"]).args([root()]).args(args).run();
+    let files = git(&["diff", "--name-only", &choice.since])?
+        + &git(&["ls-files", "--others", "--exclude-standard"])?;
+    let changed = Changed::of(&files);
+    let step = |what: &str, task: Task| -> Result<(), String> {
+        let begun = Instant::now();
+        println!("=== {what}");
+        task.limit(900).echo().run()?;
+        println!("=== {what}: {:.1} s", begun.elapsed().as_secs_f64());
+        Ok(())
+    };
+    step("format", Task::cargo().args(["fmt", "--all", "--check"]))?;
+    if changed.all || !changed.packages.is_empty() {
+        let clippy = Task::cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
+        step("clippy", clippy)?;
+        // The Python module has no tests of its own kind.
+        let tested: Vec<_> = changed.packages.iter().filter(|p| **p != "comity-py").collect();
+        // Without what holds a time, and what takes seconds: the gate has those.
+        let nextest =
+            Task::cargo().args(["nextest", "run", "--workspace", "--profile", "check", "--no-tests", "pass"]);
+        if changed.all {
+            step("tests", nextest)?;
+        } else if !tested.is_empty() {
+            let chosen: Vec<_> = tested.iter().map(|p| format!("package({p})")).collect();
+            step("tests", nextest.args(["-E", &chosen.join(" | ")]))?;
+        }
+    }
+    if changed.python {
+        let python = built("python", "bin/python");
+        if python.is_file() {
+            let ruff = |args: &[&str]| {
+                Task::new(&python).args(["-m", "ruff"]).args(args).args(["python", "bench", "examples"])
+            };
+            step("ruff", ruff(&["check", "--quiet"]))?;
+            step("ruff format", ruff(&["format", "--quiet", "--check"]))?;
+        } else {
+            println!("!!! Python files changed and were not looked at: `cargo xtask test --prepare` first");
+        }
+    }
+    println!("in all {:.1} s; before you hand it on: cargo xtask test", begun.elapsed().as_secs_f64());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_tell_their_packages() {
+        let changed = Changed::of("crates/comity/src/a.rs\ncrates/comity-cli/tests/b.rs\ndocs/x.md\n");
+        assert_eq!(changed.packages, BTreeSet::from(["comity", "comity-cli"]));
+        assert!(!changed.python && !changed.all);
+        assert!(Changed::of("Cargo.lock\n").all && !Changed::of("crates/comity/Cargo.toml").all);
+        assert!(Changed::of("python/comity/_core.pyi\n").python);
+        assert_eq!(Changed::of("docs/x.md\n"), Changed::default());
+    }
+
+    #[test]
+    fn every_package_is_known() {
+        let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+        let line = manifest.lines().find(|l| l.starts_with("members")).unwrap();
+        let members: BTreeSet<&str> = line.split('"').skip(1).step_by(2).collect();
+        assert_eq!(members, PACKAGES.iter().map(|(folder, _)| folder.trim_end_matches('/')).collect());
+    }
+
+    #[test]
+    fn options_are_read_strictly() {
+        assert_eq!(Choice::parse(&["--since", "main"]), Ok(Choice { since: "main".into() }));
+        assert!(Choice::parse(&["--since"]).is_err() && Choice::parse(&["--since", "--x"]).is_err());
+    }
+}

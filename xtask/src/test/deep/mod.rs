@@ -1,0 +1,130 @@
+//! Everything at full size, in parts that run by themselves, and in pieces of minutes: a run that was cut off goes on after
+//! the last piece that passed. [`page`] is where it is written down.
+
+mod page;
+mod progress;
+
+use super::{
+    Done, Outcome, Step, cargo, chaos, conformance, fuzz, hosts, launchers, processes, python, rdma, rdma_vm,
+    sanitizers,
+    scope::Scope,
+    step::{Row, table},
+    suites,
+};
+use crate::child::Task;
+use progress::{Progress, State};
+use std::time::Duration;
+
+/// The soak, where `--hours` says nothing.
+pub(super) const SOAK_HOURS: f64 = 2.0;
+
+/// Minutes of a piece of chaos; six make an hour.
+const CHAOS: f64 = 10.0;
+/// Seeds of a piece of the simulator, some two minutes on 2 cores; ten make 100,000.
+const SEEDS: u64 = 10_000;
+/// Seconds for each fuzz target.
+pub(super) const FUZZ: u64 = 600;
+
+/// Something that runs by itself.
+pub(super) struct Part {
+    pub(super) step: Step,
+    pieces: usize,
+}
+
+const fn part(name: &'static str, about: &'static str, pieces: usize, run: fn(&Scope) -> Outcome) -> Part {
+    // Each command in it has a limit of its own.
+    Part { step: Step { name, about, limit: 0, run }, pieces }
+}
+
+pub(super) const PARTS: &[Part] = &[
+    part("tests", "all tests, every matrix whole", 1, cargo::tests),
+    part("simulator", "100,000 seeds of failing jobs", 10, simulator),
+    part("conformance", "every operation over each link and backend, all rank counts", 1, conformance::run),
+    part("full", "every operation, type and size, 4 processes, as released", 1, processes::full),
+    part("load", "64 ranks, 1,000 calls in flight; nothing grows", 1, processes::load),
+    part("rdma", "rdma-core's programs on a software device; Comity's links over it", 1, rdma::run),
+    part("guest", "the kernel's Soft-RoCE in a QEMU guest, every case", 1, rdma_vm::run),
+    part("hosts", "two hosts, as network namespaces, IPv4 and IPv6", 1, hosts::check),
+    part("launchers", "under torch's variables, Open MPI and MPICH", 1, launchers::run),
+    part("python", "the Python package as released, every framework", 1, python::check),
+    part("torch-suite", "torch's own tests of a backend, beside gloo", 1, suites::torch),
+    part("mlx-suite", "MLX's own distributed tests, beside its ring", 1, suites::mlx),
+    part("address", "all tests under AddressSanitizer", sanitizers::PIECES, sanitizers::address),
+    part("thread", "all tests under ThreadSanitizer", sanitizers::PIECES, sanitizers::thread),
+    part("miri", "undefined behaviour in pure code", 1, cargo::miri),
+    part("loom", "all interleavings of the lock-free parts", 1, cargo::loom),
+    part("fuzz", "decoders on hostile bytes, 10 minutes each", fuzz::PIECES, fuzz::run),
+    part("chaos", "jobs broken at random, for an hour", 6, an_hour_of_chaos),
+    part("soak", "eight ranks to a core for 2 hours (--hours), nobody given up", 1, soak),
+    part("macos", "type-check of everything for aarch64-apple-darwin", 1, cargo::macos),
+];
+
+fn simulator(scope: &Scope) -> Outcome {
+    let first = scope.piece as u64 * SEEDS;
+    let task = Task::cargo().args(["test", "--workspace", "--lib", "the_promise_is_kept", "--", "--exact"]);
+    let task = task.args(["boot::membership::simulate::the_promise_is_kept"]);
+    let task = task.env("COMITY_SIM_SEEDS", format!("{first}..{}", first + SEEDS));
+    cargo::count(&task.limit(3600).echo().run()?)?;
+    Ok(Done::Passed(format!("{SEEDS} seeds")))
+}
+
+fn an_hour_of_chaos(scope: &Scope) -> Outcome {
+    chaos::for_minutes(CHAOS, scope.seed.wrapping_add(scope.piece as u64))
+}
+
+fn soak(scope: &Scope) -> Outcome {
+    crate::chaos::run(&crate::chaos::Choice::soak(scope.hours)).map(Done::Passed)
+}
+
+/// These parts, or all; each is written down when it has ended. One that fails does not stop the others.
+pub(super) fn run(names: &[&str], hours: f64, again: bool) -> Result<(), String> {
+    let (scope, state) = (Scope::deep(hours), State::now()?);
+    let mut rows = Vec::new();
+    for part in PARTS.iter().filter(|p| names.is_empty() || names.contains(&p.step.name)) {
+        let row = part.run(&scope, &state, again)?;
+        page::write(&row, &state)?;
+        rows.push(row);
+    }
+    println!("\n{}\nwritten to {}", table(&rows), page::PAGE);
+    let failed: Vec<_> = rows.iter().filter(|r| r.outcome.is_err()).map(|r| r.name.as_str()).collect();
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("failed: {}; each alone: cargo xtask test --deep NAME", failed.join(", ")))
+    }
+}
+
+impl Part {
+    fn run(&self, scope: &Scope, state: &State, again: bool) -> Result<Row, String> {
+        let name = self.step.name;
+        let mut progress = if again { Progress::new(name, state) } else { Progress::read(name, state) };
+        if progress.pieces.len() >= self.pieces {
+            println!("\n=== {name}: passed already at this state of the code; --again runs it anew");
+        } else if !progress.pieces.is_empty() {
+            println!("\n=== {name}: goes on after piece {} of {}", progress.pieces.len(), self.pieces);
+        }
+        while progress.pieces.len() < self.pieces {
+            let row = self.step.apart(&Scope { piece: progress.pieces.len(), ..*scope }, true);
+            let before: Duration = progress.took();
+            match row.outcome {
+                Ok(Done::Passed(note)) => progress.add(row.took, &note)?,
+                other => return Ok(Row { took: before + row.took, outcome: other, ..row }),
+            }
+        }
+        Ok(Row { name: name.into(), took: progress.took(), outcome: Ok(Done::Passed(progress.note())) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_parts() {
+        let mut names: Vec<_> = PARTS.iter().map(|p| p.step.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), PARTS.len());
+        assert!(PARTS.iter().all(|p| p.pieces > 0));
+    }
+}

@@ -1,0 +1,89 @@
+//! The dated page of the deep checks: a line for each part, as it ended last.
+
+use super::{
+    super::step::{Done, Row},
+    PARTS,
+    progress::State,
+};
+use crate::{child::Task, place::root};
+use std::{fs, thread};
+
+pub(super) const PAGE: &str = "bench/record/deep.md";
+
+const HEAD: &str = "\
+# Deep checks
+
+`cargo xtask test --deep [PART...]` writes this page: each part as it ended last. `cargo xtask test --list` says what the parts are.
+
+| part | result | seconds | commit | date | machine |
+|---|---|---:|---|---|---|
+";
+
+/// Put a part's line in the place of its last.
+pub(super) fn write(row: &Row, state: &State) -> Result<(), String> {
+    let path = root().join(PAGE);
+    let old = fs::read_to_string(&path).unwrap_or_default();
+    let date = Task::new("date").args(["-u", "+%Y-%m-%d %H:%M"]).run()?;
+    let new = replaced(&old, &line(row, &state.commit, date.trim(), &machine()));
+    fs::write(&path, new).map_err(|e| format!("cannot write {PAGE}: {e}"))
+}
+
+fn line(row: &Row, commit: &str, date: &str, machine: &str) -> String {
+    let result = match &row.outcome {
+        Ok(Done::Passed(note)) => format!("passed: {note}"),
+        Ok(Done::NotRun(why)) => format!("**not run**: {why}"),
+        Err(e) => format!("**failed**: {}", e.lines().next().unwrap_or_default()),
+    };
+    let result = result.replace('|', "/");
+    format!("| {} | {result} | {:.0} | {commit} | {date} | {machine} |", row.name, row.took.as_secs_f64())
+}
+
+/// The page with this line in it, parts in their order.
+fn replaced(old: &str, line: &str) -> String {
+    let part = |line: &str| line.strip_prefix("| ")?.split_once(" |").map(|(name, _)| name.to_owned());
+    let mut lines: Vec<(usize, &str)> = Vec::new();
+    for line in old.lines().chain([line]) {
+        let Some(at) = part(line).and_then(|name| PARTS.iter().position(|p| p.step.name == name)) else {
+            continue;
+        };
+        lines.retain(|(i, _)| *i != at);
+        lines.push((at, line));
+    }
+    lines.sort_unstable();
+    lines.into_iter().fold(HEAD.to_owned(), |page, (_, line)| page + line + "\n")
+}
+
+/// Cores and their maker's name for them.
+fn machine() -> String {
+    let cores = thread::available_parallelism().map_or(0, usize::from);
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "));
+    format!("{cores} cores, {}", model.map_or(std::env::consts::ARCH, |(_, name)| name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_part_has_one_line_and_its_place() {
+        let row = |name: &str, outcome| Row { name: name.into(), took: Duration::from_secs(3), outcome };
+        let passed =
+            |name: &str, note: &str| line(&row(name, Ok(Done::Passed(note.into()))), "abc", "day", "m");
+        let page = replaced("", &passed("soak", "old"));
+        let page = replaced(&page, &passed("tests", "9 | 8"));
+        let page = replaced(&page, &passed("soak", "new"));
+        let failed = line(&row("load", Err("it broke\nlong story".into())), "abc", "day", "m");
+        let page = replaced(&page, &failed);
+        let lines: Vec<_> = page.lines().skip(6).collect();
+        assert_eq!(
+            lines,
+            [
+                "| tests | passed: 9 / 8 | 3 | abc | day | m |",
+                "| load | **failed**: it broke | 3 | abc | day | m |",
+                "| soak | passed: new | 3 | abc | day | m |"
+            ]
+        );
+    }
+}

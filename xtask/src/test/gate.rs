@@ -1,0 +1,247 @@
+//! The check of every change: 25 minutes at most on 2 cores, from a fresh clone.
+//!
+//! ```text
+//! requirements, packages   (Debian's and Python's, while the compiler works)
+//! format gates clippy documents build -> tests demo conformance ... macos -> two of six that take turns
+//! ```
+//!
+//! Formatting comes first and the slowest last, so that a mistake shows early. What runs in every gate is in [`EVERY`]; what
+//! takes turns is in [`TURNS`], two at a time, which the commit chooses.
+
+use super::{
+    Done, Outcome, Step, cargo, chaos, conformance, fuzz, gates, hosts, launchers, python, rdma, rdma_vm,
+    requirements, sanitizers,
+    scope::Scope,
+    step::{Row, table},
+};
+use std::{
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// What the whole may take.
+const LIMIT: Duration = Duration::from_secs(25 * 60);
+
+/// Brings what later steps need, beside the first of them.
+pub(super) const PREPARE: Step = Step {
+    name: "prepare",
+    about: "install the programs and Python packages that the tests use",
+    limit: 900,
+    run: prepare,
+};
+
+/// Steps that only read and compile, so that nothing disturbs them: `prepare` runs beside them.
+const FIRST: &[Step] = &[
+    Step { name: "format", about: "rustfmt", limit: 60, run: cargo::format },
+    Step {
+        name: "gates",
+        about: "unsafe code, waits and file sizes stay where they belong",
+        limit: 60,
+        run: gates::check,
+    },
+    Step { name: "clippy", about: "lints, none allowed", limit: 900, run: cargo::clippy },
+    Step { name: "documents", about: "rustdoc, no warning allowed", limit: 300, run: cargo::documents },
+    Step { name: "build", about: "everything that the tests use, once", limit: 1200, run: cargo::build },
+];
+
+/// Every run has these.
+const EVERY: &[Step] = &[
+    Step {
+        name: "tests",
+        about: "unit, property, integration and documentation tests",
+        limit: 900,
+        run: cargo::tests,
+    },
+    Step { name: "demo", about: "train on 1, 2 and 4 ranks; the weights agree", limit: 240, run: demo },
+    Step {
+        name: "conformance",
+        about: "every operation over each link and backend: shared memory, TCP, MPI, NCCL's stand-in",
+        limit: 480,
+        run: conformance::run,
+    },
+    Step {
+        name: "rdma",
+        about: "rdma-core's programs on a software device; layouts against its header",
+        limit: 300,
+        run: rdma::run,
+    },
+    Step {
+        name: "hosts",
+        about: "two hosts, as network namespaces, IPv4 and IPv6",
+        limit: 120,
+        run: hosts::check,
+    },
+    Step {
+        name: "launchers",
+        about: "under torch's variables, Open MPI and MPICH",
+        limit: 240,
+        run: launchers::run,
+    },
+    Step {
+        name: "python",
+        about: "the Python package, installed; 1 to 4 processes",
+        limit: 900,
+        run: python::check,
+    },
+    Step { name: "chaos", about: "jobs broken at random, for a minute", limit: 300, run: chaos::run },
+    Step { name: "macos", about: "type-check for aarch64-apple-darwin", limit: 600, run: cargo::macos },
+];
+
+/// Two of them a run: side by side here, so that a run has a long one and a short one.
+const TURNS: [[Step; 2]; 3] = [
+    [
+        Step {
+            name: "address",
+            about: "threads and processes under AddressSanitizer",
+            limit: 900,
+            run: sanitizers::address,
+        },
+        Step {
+            name: "loom",
+            about: "all interleavings of the lock-free parts",
+            limit: 600,
+            run: cargo::loom,
+        },
+    ],
+    [
+        Step {
+            name: "thread",
+            about: "threads and processes under ThreadSanitizer",
+            limit: 900,
+            run: sanitizers::thread,
+        },
+        Step { name: "miri", about: "undefined behaviour in pure code", limit: 600, run: cargo::miri },
+    ],
+    [
+        Step { name: "fuzz", about: "decoders on hostile bytes", limit: 600, run: fuzz::run },
+        Step {
+            name: "guest",
+            about: "the kernel's Soft-RoCE and rdma-core's library, in a QEMU guest",
+            limit: 600,
+            run: rdma_vm::run,
+        },
+    ],
+];
+
+/// All steps that there are.
+pub(super) fn all() -> impl Iterator<Item = &'static Step> {
+    std::iter::once(&PREPARE).chain(FIRST).chain(EVERY).chain(TURNS.iter().flatten())
+}
+
+/// The steps whose turn it is.
+fn turns(scope: &Scope) -> &'static [Step] {
+    // Other digits than those that deal out the cases: else a turn would always have the same of them.
+    &TURNS[(scope.seed >> 20) as usize % TURNS.len()]
+}
+
+/// Everything whose turn it is, up to the first that fails.
+pub(super) fn run(scope: &Scope) -> Result<(), String> {
+    let begun = Instant::now();
+    let mut rows = Vec::new();
+    if let Some(took) = since_the_start() {
+        rows.push(Row {
+            name: "xtask".into(),
+            took,
+            outcome: Ok(Done::Passed("this program was built".into())),
+        });
+    }
+    let before: Duration = rows.iter().map(|r| r.took).sum();
+    let turns = turns(scope);
+    let names: Vec<_> = turns.iter().map(|s| s.name).collect();
+    println!(
+        "chosen by {}: a share of each large matrix, and of what takes turns {}",
+        scope.seed,
+        names.join(" and ")
+    );
+    let prepared = thread::scope(|s| {
+        let prepared = s.spawn(|| PREPARE.apart(scope, false));
+        one_after_another(FIRST, scope, &mut rows);
+        prepared.join()
+    });
+    rows.push(prepared.map_err(|_| "the thread that installs what is needed panicked".to_owned())?);
+    for steps in [EVERY, turns] {
+        if rows.iter().all(|r| r.outcome.is_ok()) {
+            one_after_another(steps, scope, &mut rows);
+        }
+    }
+    end(&rows, before + begun.elapsed(), scope)
+}
+
+/// These steps alone.
+pub(super) fn some(names: &[&str], scope: &Scope) -> Result<(), String> {
+    let (begun, mut rows) = (Instant::now(), Vec::new());
+    for step in all().filter(|s| names.contains(&s.name)) {
+        rows.push(step.apart(scope, true));
+        if rows.iter().any(|r| r.outcome.is_err()) {
+            break;
+        }
+    }
+    end(&rows, begun.elapsed(), scope)
+}
+
+fn one_after_another(steps: &[Step], scope: &Scope, rows: &mut Vec<Row>) {
+    for step in steps {
+        let row = step.apart(scope, true);
+        let failed = row.outcome.is_err();
+        rows.push(row);
+        if failed {
+            return;
+        }
+    }
+}
+
+fn end(rows: &[Row], took: Duration, scope: &Scope) -> Result<(), String> {
+    println!("\n{}", table(rows));
+    println!("{:12} {:>8.1}  of {}", "in all", took.as_secs_f64(), LIMIT.as_secs());
+    if took > LIMIT {
+        println!("!!! longer than the {} minutes that a check may take", LIMIT.as_secs() / 60);
+    }
+    match rows.iter().find(|r| r.outcome.is_err()) {
+        None => Ok(()),
+        Some(Row { name, outcome, .. }) => {
+            let why = outcome.as_ref().err().map_or("", String::as_str);
+            Err(format!(
+                "the step {name} failed: {why}\nit alone: cargo xtask test --only {name} --seed {}",
+                scope.seed
+            ))
+        }
+    }
+}
+
+/// How long ago the shell began that built this program, if it said so: seconds since 1970 in `GATE_BEGAN`.
+fn since_the_start() -> Option<Duration> {
+    let began: f64 = std::env::var("GATE_BEGAN").ok()?.parse().ok()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64();
+    Duration::try_from_secs_f64(now - began).ok()
+}
+
+fn prepare(_: &Scope) -> Outcome {
+    let mut notes = Vec::new();
+    for part in [requirements::install, python::prepare] {
+        match part()? {
+            Done::Passed(what) => notes.push(what),
+            not_run @ Done::NotRun(_) => return Ok(not_run),
+        }
+    }
+    Ok(Done::Passed(notes.join("; ")))
+}
+
+fn demo(_: &Scope) -> Outcome {
+    crate::demo::run(crate::demo::Profile::Tests).map(Done::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_steps_and_a_commit_chooses_turns() {
+        let mut names: Vec<_> = all().map(|s| s.name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        let of = |turn: u64| turns(&Scope::gate(Some(turn << 20)))[0].name;
+        assert_eq!([of(0), of(1), of(2), of(3)], ["address", "thread", "fuzz", "address"]);
+    }
+}

@@ -1,0 +1,156 @@
+//! A step of a run: what it is called, how long it may take, and what came of it.
+//!
+//! Each step runs as a process of its own, this program anew. So one that hangs is ended at its limit with all that it
+//! started, and what it printed stays together.
+
+use super::scope::Scope;
+use crate::child::Task;
+use std::time::{Duration, Instant};
+
+/// What a step came to: a note for the table, or what failed.
+pub(super) type Outcome = Result<Done, String>;
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Done {
+    Passed(String),
+    /// It could not run here, and why. Never for something that the checks at landing rely on.
+    NotRun(String),
+}
+
+/// Something that a run checks.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    /// Seconds after which it is ended: some three times what it takes on 2 cores. Deep, [`DEEP_LIMIT`] for each piece.
+    pub(super) limit: u64,
+    pub(super) run: fn(&Scope) -> Outcome,
+}
+
+/// Seconds for a piece of a deep part, beside what was asked of it.
+const DEEP_LIMIT: u64 = 3 * 3600;
+
+/// A line of the table.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) took: Duration,
+    pub(super) outcome: Outcome,
+}
+
+impl Step {
+    /// In this process; the last line says what came of it.
+    pub(super) fn here(&self, scope: &Scope) -> Result<(), String> {
+        println!("\n=== {}: {}", self.name, self.about);
+        let begun = Instant::now();
+        let outcome = (self.run)(scope);
+        let took = seconds(begun.elapsed());
+        match outcome {
+            Ok(Done::Passed(note)) => println!("=== {} passed in {took}: {note}", self.name),
+            Ok(Done::NotRun(why)) => println!("!!! {} WAS NOT RUN: {why}", self.name),
+            Err(e) => {
+                println!("=== {} FAILED after {took}: {e}", self.name);
+                return Err(format!("{} failed", self.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// In a process of its own, whose output is shown while it comes or, if not, when it has ended.
+    pub(super) fn apart(&self, scope: &Scope, shown: bool) -> Row {
+        let begun = Instant::now();
+        let outcome = self.started(scope, shown);
+        Row { name: self.name.into(), took: begun.elapsed(), outcome }
+    }
+
+    fn started(&self, scope: &Scope, shown: bool) -> Outcome {
+        let own = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+        let limit = if scope.deep { DEEP_LIMIT + (scope.hours * 3600.0) as u64 } else { self.limit };
+        let kind = if scope.deep { "deep" } else { "gate" };
+        let numbers = format!("{}:{}:{}", scope.seed, scope.hours, scope.piece);
+        let words = ["step", self.name, kind, &numbers];
+        let task = Task::new(own).args(words).limit(limit).gentle();
+        let (text, failure) = match (if shown { task.echo() } else { task }).run() {
+            Ok(text) => (text, None),
+            Err(e) => (e.clone(), Some(e)),
+        };
+        if !shown {
+            // One write, so that those of another step stay out of it.
+            print!("{text}");
+        }
+        match (outcome(self.name, &text), failure) {
+            (Some(Err(e)), _) => Err(e),
+            (_, Some(e)) => Err(if shown { e } else { e.lines().next().unwrap_or_default().into() }),
+            (Some(outcome), None) => outcome,
+            (None, None) => Err(format!("it did not say what became of {}", self.name)),
+        }
+    }
+}
+
+/// What the program said of its step.
+fn outcome(name: &str, text: &str) -> Option<Outcome> {
+    text.lines().rev().find_map(|line| {
+        if let Some(why) = line.strip_prefix(&format!("!!! {name} WAS NOT RUN: ")) {
+            return Some(Ok(Done::NotRun(why.into())));
+        }
+        let (word, rest) = line.strip_prefix(&format!("=== {name} "))?.split_once(' ')?;
+        let (_, words) = rest.split_once(": ")?;
+        match word {
+            "passed" => Some(Ok(Done::Passed(words.into()))),
+            "FAILED" => Some(Err(words.into())),
+            _ => None,
+        }
+    })
+}
+
+/// What each step came to.
+pub(super) fn table(rows: &[Row]) -> String {
+    let mut text = String::from("step          seconds  result");
+    for Row { name, took, outcome } in rows {
+        let result = match outcome {
+            Ok(Done::Passed(note)) => format!("passed   {note}"),
+            Ok(Done::NotRun(why)) => format!("NOT RUN  {why}"),
+            Err(e) => format!("FAILED   {}", e.lines().next().unwrap_or_default()),
+        };
+        text += &format!("\n{name:12} {:>8.1}  {result}", took.as_secs_f64());
+    }
+    text
+}
+
+pub(super) fn seconds(t: Duration) -> String {
+    format!("{:.1} s", t.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_step_said_is_understood() {
+        let said = |line: &str| outcome("loom", &format!("\n=== loom: all of it\nnoise\n{line}\nlast\n"));
+        assert_eq!(
+            said("=== loom passed in 3.0 s: 2 tests: all"),
+            Some(Ok(Done::Passed("2 tests: all".into())))
+        );
+        assert_eq!(said("=== loom FAILED after 3.0 s: it broke"), Some(Err("it broke".into())));
+        assert_eq!(said("!!! loom WAS NOT RUN: no nightly"), Some(Ok(Done::NotRun("no nightly".into()))));
+        assert_eq!(said("=== miri passed in 3.0 s: 2 tests"), None);
+    }
+
+    #[test]
+    fn the_table_hides_nothing() {
+        let row = |name: &str, millis, outcome| Row {
+            name: name.into(),
+            took: Duration::from_millis(millis),
+            outcome,
+        };
+        let text = table(&[
+            row("a", 1500, Ok(Done::Passed("3 tests".into()))),
+            row("b", 0, Ok(Done::NotRun("no nightly".into()))),
+            row("c", 0, Err("it broke\nlong story".into())),
+        ]);
+        assert!(text.contains("1.5  passed   3 tests"), "{text}");
+        assert!(text.contains("NOT RUN  no nightly") && text.contains("FAILED   it broke"), "{text}");
+        assert!(!text.contains("long story"));
+    }
+}
