@@ -9,10 +9,13 @@ use super::{
     table::Table,
     trial::{self, Outcome},
 };
-use crate::{child::Task, place::built};
+use crate::{
+    child::Task,
+    place::{built, root, target},
+};
 use std::{
     fs, io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -91,10 +94,7 @@ pub(crate) fn main(args: &[&str]) -> Result<(), String> {
     if rustix::process::getpid() != rustix::process::Pid::INIT {
         return Err("a lane needs a process namespace of its own".into());
     }
-    for folder in ["/tmp", "/dev/shm", "/run"] {
-        let size = format!("size={ROOM}");
-        Task::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs", folder]).run()?;
-    }
+    empty_folders()?;
     net::ip("link set lo up")?;
     let worker = built(&orders.profile, "examples/chaos");
     let mut lacking = Vec::new();
@@ -184,6 +184,40 @@ fn save(orders: &Orders, table: &Table) -> Result<(), String> {
     fs::write(&orders.rows, table.write()).map_err(|e| format!("{}: {e}", orders.rows.display()))
 }
 
+/// Folders that begin empty in a lane, with [`ROOM`].
+const EMPTY: [&str; 3] = ["/tmp", "/dev/shm", "/run"];
+
+/// Mount an empty folder over each. The checkout and what was built may lie in one of them: they are put aside, and back.
+fn empty_folders() -> Result<(), String> {
+    let mount = |args: &[&str]| Task::new("mount").args(args).run().map(drop);
+    let within = |folder: &&str| ours().iter().any(|own| own.starts_with(folder));
+    // Those come last, so that there is an empty folder to put things aside in.
+    let (last, first): (Vec<&str>, Vec<&str>) = EMPTY.into_iter().partition(within);
+    let aside = Path::new(first.first().ok_or("the checkout is in all of /tmp, /dev/shm and /run")?).join("aside");
+    let size = format!("size={ROOM}");
+    for folder in first.iter().chain(&last) {
+        let own: Vec<PathBuf> = ours().into_iter().filter(|own| own.starts_with(folder)).collect();
+        for (i, own) in own.iter().enumerate() {
+            let place = aside.join(i.to_string());
+            fs::create_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+            mount(&["--rbind", &own.to_string_lossy(), &place.to_string_lossy()])?;
+        }
+        mount(&["-t", "tmpfs", "-o", &size, "tmpfs", folder])?;
+        for (i, own) in own.iter().enumerate() {
+            fs::create_dir_all(own).map_err(|e| format!("{}: {e}", own.display()))?;
+            mount(&["--move", &aside.join(i.to_string()).to_string_lossy(), &own.to_string_lossy()])?;
+        }
+    }
+    if aside.exists() { fs::remove_dir_all(&aside).map_err(|e| format!("{}: {e}", aside.display())) } else { Ok(()) }
+}
+
+/// The checkout, and what was built where that is elsewhere.
+fn ours() -> Vec<PathBuf> {
+    let (root, target) = (root().to_owned(), target());
+    let apart = !target.starts_with(&root);
+    std::iter::once(root).chain(apart.then_some(target)).collect()
+}
+
 /// Processes that are not the crew's, and files.
 fn leftovers(kind: &mut Kind, outcome: &mut Outcome) -> io::Result<()> {
     if let Kind::Crew(crew) = kind {
@@ -196,6 +230,9 @@ fn leftovers(kind: &mut Kind, outcome: &mut Outcome) -> io::Result<()> {
     for folder in ["/tmp", "/dev/shm"] {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
+            if ours().iter().any(|own| own.starts_with(&path)) {
+                continue;
+            }
             outcome.broke(format!("{} is left", path.display()));
             if path.is_dir() { fs::remove_dir_all(&path)? } else { fs::remove_file(&path)? }
         }

@@ -87,13 +87,21 @@ fn passed(line: &str) -> Option<u64> {
 
 /// The count in nextest's `Summary [   12.3s] 744 tests run: 744 passed (2 slow), 13 skipped`.
 pub(super) fn nextest_count(output: &str) -> Result<u64, String> {
-    let line = output.lines().rev().find(|l| l.contains(" tests run: ") || l.contains(" test run: "));
-    let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
+    let line = output.lines().rev().find(|l| l.contains("Summary") && l.contains("run: "));
+    let line = line.map(plain);
+    let words: Vec<&str> = line.as_deref().unwrap_or_default().split_whitespace().collect();
     let ran = words.windows(2).find(|w| w[1].starts_with("passed")).and_then(|w| w[0].parse().ok());
     match ran {
-        Some(0) | None => Err(format!("no test ran: {}", line.unwrap_or("there is no summary"))),
+        Some(0) | None => Err(format!("no test ran: {}", line.as_deref().unwrap_or("there is no summary"))),
         Some(ran) => Ok(ran),
     }
+}
+
+/// A line without the codes that colour it.
+fn plain(line: &str) -> String {
+    let mut parts = line.split('\u{1b}');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once('m').map_or(part, |(_, rest)| rest))
 }
 
 #[cfg(test)]
@@ -107,6 +115,8 @@ mod tests {
         assert_eq!(count("test result: ok. 0 passed; 0 failed; 9 filtered out"), Err("no test ran".into()));
         let out = "a\n     Summary [  12.3s] 744 tests run: 743 passed (2 slow), 1 failed, 13 skipped\nb";
         assert_eq!(nextest_count(out), Ok(743));
+        let out = "\u{1b}[32;1m     Summary\u{1b}[0m [  12.3s] \u{1b}[1m7\u{1b}[0m tests run: \u{1b}[1m7\u{1b}[0m \u{1b}[32;1mpassed\u{1b}[0m, 0 skipped";
+        assert_eq!(nextest_count(out), Ok(7));
         assert!(nextest_count("     Summary [ 0.0s] 0 tests run: 0 passed, 744 skipped").is_err());
         assert!(nextest_count("").is_err());
     }

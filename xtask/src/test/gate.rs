@@ -197,7 +197,10 @@ fn end(rows: &[Row], took: Duration, scope: &Scope) -> Result<(), String> {
         println!("!!! longer than the {} minutes that a check may take", LIMIT.as_secs() / 60);
     }
     match rows.iter().find(|r| r.outcome.is_err()) {
-        None => Ok(()),
+        None => {
+            println!("tests: {} passed, 0 failed", rows.iter().map(tests_of).sum::<u64>());
+            Ok(())
+        }
         Some(Row { name, outcome, .. }) => {
             let why = outcome.as_ref().err().map_or("", String::as_str);
             Err(format!(
@@ -206,6 +209,13 @@ fn end(rows: &[Row], took: Duration, scope: &Scope) -> Result<(), String> {
             ))
         }
     }
+}
+
+/// The tests that a step counted: the number before that word in its note.
+fn tests_of(row: &Row) -> u64 {
+    let Ok(Done::Passed(note)) = &row.outcome else { return 0 };
+    let words: Vec<&str> = note.split_whitespace().collect();
+    words.windows(2).find(|w| w[1].starts_with("test")).and_then(|w| w[0].parse().ok()).unwrap_or(0)
 }
 
 /// How long ago the shell began that built this program, if it said so: seconds since 1970 in `GATE_BEGAN`.
@@ -233,6 +243,12 @@ fn demo(_: &Scope) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tests_are_counted_in_notes() {
+        let row = |note: &str| Row { name: "x".into(), took: LIMIT, outcome: Ok(Done::Passed(note.into())) };
+        assert_eq!([tests_of(&row("744 tests and 13 examples")), tests_of(&row("no warning"))], [744, 0]);
+    }
 
     #[test]
     fn names_are_steps_and_a_commit_chooses_turns() {

@@ -36,7 +36,7 @@ const UNSAFE: &[(&str, &str)] = &[
 
 pub(super) fn check(_: &Scope) -> Outcome {
     let mut files = Vec::new();
-    for (folder, kind) in [("crates", "rs"), ("xtask", "rs"), ("python/comity", "py")] {
+    for (folder, kind) in [("crates", "rs"), ("tools", "rs"), ("xtask", "rs"), ("python/comity", "py")] {
         sources(&root().join(folder), kind, &mut files).map_err(|e| format!("cannot list {folder}: {e}"))?;
     }
     let mut found = Vec::new();
