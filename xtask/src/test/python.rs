@@ -3,16 +3,31 @@
 use super::{Done, Outcome, missing, scope::Scope};
 use crate::{
     child::Task,
-    place::{built, program, root},
+    place::{Scratch, built, program, root},
 };
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
 };
 
 const REQUIREMENTS: &str = "python/tests/requirements.txt";
+/// The rest of what is imported, for the system where packages are not asked what they depend on: see that file.
+const PINNED: &str = "python/tests/linux-x86_64.txt";
+const ALONE: bool = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+/// Puts something small in the place of CUDA's libraries.
+const WITHOUT_CUDA: &str = "python/tests/without_cuda.py";
+/// Installs in half a minute what takes pip five.
+const UV: &str = "uv==0.13.9";
+/// The cargo that maturin calls: it builds the workspace.
+const WORKSPACE_CARGO: &str = "python/tests/workspace/cargo";
+const SOURCES: [&str; 3] = ["python", "bench", "examples"];
+/// Shows that nothing is missing that a package imports, and leaves the compiled modules that every test would have to make.
+const IMPORTS: &str =
+    "import accelerate, jax.numpy, lightning, ml_dtypes, mlx.nn, mlx.optimizers, numpy, pytest
+import torch.distributed
+from transformers import GPT2LMHeadModel, Trainer";
 
-/// Python's own place, with what the tests need in it: some gigabytes, most of them torch's.
+/// Python's own place, with what the tests need in it.
 pub(super) fn prepare() -> Outcome {
     let Some(python) = program("python3") else {
         return missing("there is no python3".into());
@@ -21,53 +36,95 @@ pub(super) fn prepare() -> Outcome {
     if Task::new(&python).args(["-c", version]).run().is_err() {
         return missing("python3 is older than 3.11, or has no venv".into());
     }
-    let own = own();
-    let venv = built("python", "");
-    if !own.is_file() {
-        let venv = venv.to_string_lossy().into_owned();
-        Task::new(&python).args(["-m", "venv", &venv]).limit(120).run()?;
+    let files = if ALONE { &[REQUIREMENTS, PINNED, WITHOUT_CUDA][..] } else { &[REQUIREMENTS] };
+    let mut wanted = format!("{UV}\n{IMPORTS}\n");
+    for file in files {
+        wanted += &read(&root().join(file))?;
     }
-    let wanted = read(&root().join(REQUIREMENTS))?;
-    let stamp = venv.join("installed.txt");
+    let stamp = built("python", "installed.txt");
     if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
-        println!("installing what {REQUIREMENTS} lists");
-        pip().args(["-r", REQUIREMENTS]).limit(900).run()?;
+        install(&python)?;
         fs::write(&stamp, &wanted).map_err(|e| format!("cannot write {}: {e}", stamp.display()))?;
     }
     Ok(Done::Passed(format!("what {REQUIREMENTS} lists")))
 }
 
-/// The interpreter of that place, which is kept between runs.
-fn own() -> PathBuf {
-    built("python", "bin/python")
+fn install(python: &Path) -> Result<(), String> {
+    println!("installing what {REQUIREMENTS} lists");
+    let venv = built("python", "").to_string_lossy().into_owned();
+    Task::new(python).args(["-m", "venv", "--clear", &venv]).limit(120).run()?;
+    own().args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet", UV]).limit(300).run()?;
+    let all = uv(["-r", REQUIREMENTS]).limit(900);
+    if ALONE {
+        all.args(["--no-deps", "-r", PINNED]).run()?;
+        own().args([WITHOUT_CUDA]).run()?;
+    } else {
+        all.run()?;
+    }
+    own().args(["-c", IMPORTS]).limit(300).run().map(drop).map_err(|e| {
+        format!("what was installed cannot be imported; does {PINNED} lack a package that one of them imports?\n{e}")
+    })
 }
 
-fn pip() -> Task {
-    Task::new(own()).args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet"])
+/// The interpreter of that place, which is kept between runs. Modules are compiled once, also where the environment says otherwise.
+fn own() -> Task {
+    Task::new(built("python", "bin/python")).env("PYTHONDONTWRITEBYTECODE", "")
+}
+
+fn uv<const N: usize>(args: [&str; N]) -> Task {
+    let python = built("python", "bin/python");
+    own().args(["-m", "uv", "pip", "install", "--quiet", "--python"]).args([&python]).args(args)
 }
 
 pub(super) fn check(_: &Scope) -> Outcome {
     if let not_run @ Done::NotRun(_) = prepare()? {
         return Ok(not_run);
     }
-    let own = own();
-    pip().args(["--force-reinstall", "--no-deps", "."]).limit(900).run()?;
-    Task::new(&own).args(["-m", "ruff", "check", "--quiet", "python", "bench", "examples"]).run()?;
-    Task::new(&own)
-        .args(["-m", "ruff", "format", "--quiet", "--check", "python", "bench", "examples"])
-        .run()?;
-    // Stands in for NCCL and a driver in tests of device memory.
-    Task::cargo().args(["build", "-p", "softnccl"]).limit(600).run()?;
-    let stand_in = built("debug", "libsoftnccl.so");
+    install_package()?;
+    own().args(["-m", "ruff", "check", "--quiet"]).args(SOURCES).run()?;
+    own().args(["-m", "ruff", "format", "--quiet", "--check"]).args(SOURCES).run()?;
     // Each folder has a conftest of its own, and Python knows one module of that name at a time.
     let mut tests = 0;
     for more in [&["python/tests", "--ignore=python/tests/pytorch"][..], &["python/tests/pytorch"]] {
-        let pytest = Task::new(&own).args(["-m", "pytest", "-q"]).args(more);
-        let pytest = pytest.env("COMITY_TEST_SOFTNCCL", &stand_in);
+        let pytest = own().args(["-m", "pytest", "-q"]).args(more);
+        // Stands in for NCCL and a driver in tests of device memory; of the same build.
+        let mut pytest = pytest.env("COMITY_TEST_SOFTNCCL", built("debug", "libsoftnccl.so"));
+        for name in ["COMITY_TEST_SEED", "COMITY_TEST_DEEP"] {
+            if let Some(value) = env::var_os(name) {
+                pytest = pytest.env(name, value);
+            }
+        }
         // For tests that hang: each that waits has a limit of its own, and a busy machine must not meet this one.
         tests += tests_in(&pytest.limit(1800).echo().run()?)?;
     }
     Ok(Done::Passed(format!("{tests} tests")))
+}
+
+/// The package as a wheel that maturin makes. In the deep tests, and where only maturin knows how to link an extension, it is the released
+/// one; else its library comes from the build of the workspace that all tests use.
+fn install_package() -> Result<(), String> {
+    let deep = env::var_os("COMITY_TEST_DEEP").is_some_and(|v| v == "1");
+    let mut wheel = own().args(["-m", "maturin", "build", "--quiet"]);
+    let wheels = Scratch::new("wheels").map_err(|e| format!("cannot make a folder for the wheel: {e}"))?;
+    let folder = wheels.join("").to_string_lossy().into_owned();
+    if deep || !cfg!(target_os = "linux") {
+        wheel = wheel.args(["--release"]);
+        // Nothing else has built it.
+        Task::cargo().args(["build", "-p", "softnccl"]).limit(600).run()?;
+    } else {
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        wheel = wheel.args(["--profile", "dev", "--strip", "false"]);
+        wheel = wheel.env("CARGO", root().join(WORKSPACE_CARGO)).env("WORKSPACE_CARGO", cargo);
+    }
+    // Compression takes longer than the rest.
+    wheel
+        .args(["--auditwheel", "skip", "--compression-method", "stored", "--out", &folder])
+        .limit(900)
+        .run()?;
+    let made = fs::read_dir(&folder).map_err(|e| format!("cannot read {folder}: {e}"))?;
+    let made: Vec<PathBuf> = made.filter_map(|f| Some(f.ok()?.path())).collect();
+    let [made] = &made[..] else { return Err(format!("maturin made {} wheels", made.len())) };
+    uv(["--reinstall", "--no-deps"]).args([made]).limit(120).run().map(drop)
 }
 
 fn read(path: &Path) -> Result<String, String> {
