@@ -180,7 +180,9 @@ class Verdict:
             "wrong": len(self.wrong),
             "seconds": round(self.seconds),
         }
-        print(json.dumps(line), flush=True)
+        print(json.dumps(line))
+        counted = f"{self.reference} passes {both[self.reference][PASSED]}, comity {both['comity'][PASSED]}"
+        print(f"=> {self.ranks} ranks: {counted}, {len(self.excused)} known", flush=True)
 
     def full(self) -> dict[str, Any]:
         """All of it, with every test and every failure."""

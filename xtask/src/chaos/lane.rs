@@ -193,7 +193,8 @@ fn empty_folders() -> Result<(), String> {
     let within = |folder: &&str| ours().iter().any(|own| own.starts_with(folder));
     // Those come last, so that there is an empty folder to put things aside in.
     let (last, first): (Vec<&str>, Vec<&str>) = EMPTY.into_iter().partition(within);
-    let aside = Path::new(first.first().ok_or("the checkout is in all of /tmp, /dev/shm and /run")?).join("aside");
+    let aside =
+        Path::new(first.first().ok_or("the checkout is in all of /tmp, /dev/shm and /run")?).join("aside");
     let size = format!("size={ROOM}");
     for folder in first.iter().chain(&last) {
         let own: Vec<PathBuf> = ours().into_iter().filter(|own| own.starts_with(folder)).collect();
@@ -208,7 +209,11 @@ fn empty_folders() -> Result<(), String> {
             mount(&["--move", &aside.join(i.to_string()).to_string_lossy(), &own.to_string_lossy()])?;
         }
     }
-    if aside.exists() { fs::remove_dir_all(&aside).map_err(|e| format!("{}: {e}", aside.display())) } else { Ok(()) }
+    if aside.exists() {
+        fs::remove_dir_all(&aside).map_err(|e| format!("{}: {e}", aside.display()))
+    } else {
+        Ok(())
+    }
 }
 
 /// The checkout, and what was built where that is elsewhere.

@@ -76,11 +76,11 @@ fn uv<const N: usize>(args: [&str; N]) -> Task {
     own().args(["-m", "uv", "pip", "install", "--quiet", "--python"]).args([&python]).args(args)
 }
 
-pub(super) fn check(_: &Scope) -> Outcome {
+pub(super) fn check(scope: &Scope) -> Outcome {
     if let not_run @ Done::NotRun(_) = prepare()? {
         return Ok(not_run);
     }
-    install_package()?;
+    install_package(scope.deep)?;
     own().args(["-m", "ruff", "check", "--quiet"]).args(SOURCES).run()?;
     own().args(["-m", "ruff", "format", "--quiet", "--check"]).args(SOURCES).run()?;
     // Each folder has a conftest of its own, and Python knows one module of that name at a time.
@@ -88,12 +88,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
     for more in [&["python/tests", "--ignore=python/tests/pytorch"][..], &["python/tests/pytorch"]] {
         let pytest = own().args(["-m", "pytest", "-q"]).args(more);
         // Stands in for NCCL and a driver in tests of device memory; of the same build.
-        let mut pytest = pytest.env("COMITY_TEST_SOFTNCCL", built("debug", "libsoftnccl.so"));
-        for name in ["COMITY_TEST_SEED", "COMITY_TEST_DEEP"] {
-            if let Some(value) = env::var_os(name) {
-                pytest = pytest.env(name, value);
-            }
-        }
+        let pytest = scope.tell(pytest.env("COMITY_TEST_SOFTNCCL", built("debug", "libsoftnccl.so")));
         // For tests that hang: each that waits has a limit of its own, and a busy machine must not meet this one.
         tests += tests_in(&pytest.limit(1800).echo().run()?)?;
     }
@@ -102,8 +97,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
 
 /// The package as a wheel that maturin makes. In the deep tests, and where only maturin knows how to link an extension, it is the released
 /// one; else its library comes from the build of the workspace that all tests use.
-fn install_package() -> Result<(), String> {
-    let deep = env::var_os("COMITY_TEST_DEEP").is_some_and(|v| v == "1");
+fn install_package(deep: bool) -> Result<(), String> {
     let mut wheel = own().args(["-m", "maturin", "build", "--quiet"]);
     let wheels = Scratch::new("wheels").map_err(|e| format!("cannot make a folder for the wheel: {e}"))?;
     let folder = wheels.join("").to_string_lossy().into_owned();
@@ -125,6 +119,16 @@ fn install_package() -> Result<(), String> {
     let made: Vec<PathBuf> = made.filter_map(|f| Some(f.ok()?.path())).collect();
     let [made] = &made[..] else { return Err(format!("maturin made {} wheels", made.len())) };
     uv(["--reinstall", "--no-deps"]).args([made]).limit(120).run().map(drop)
+}
+
+/// Python with the package as released, the tests' packages, and those that this file lists besides; or why there is none.
+pub(super) fn with(more: &str) -> Result<Result<Task, String>, String> {
+    if let Done::NotRun(why) = prepare()? {
+        return Ok(Err(why));
+    }
+    install_package(true)?;
+    uv(["-r", more]).limit(300).run()?;
+    Ok(Ok(own()))
 }
 
 fn read(path: &Path) -> Result<String, String> {
