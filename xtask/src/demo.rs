@@ -23,7 +23,7 @@ pub(crate) enum Profile {
 /// All that tests use, commands and examples too. In one build: a part of the workspace alone can need its dependencies
 /// with other features, and build candle once more.
 pub(crate) fn build_tests() -> Result<(), String> {
-    Task::cargo().args(["test", "--workspace", "--no-run"]).limit(1800).run().map(drop)
+    Task::cargo().args(["build", "--workspace", "--all-targets"]).limit(1800).run().map(drop)
 }
 
 /// Build, train, compare; the result in a few words.
