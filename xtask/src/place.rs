@@ -23,6 +23,15 @@ pub(crate) fn target() -> PathBuf {
     root().join(target)
 }
 
+/// This program. It may have been built anew since it started, which leaves the system with no name for the old one.
+pub(crate) fn own() -> Result<PathBuf, String> {
+    let own = env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+    match own.to_string_lossy().strip_suffix(" (deleted)") {
+        Some(name) if !own.exists() => Ok(name.into()),
+        _ => Ok(own),
+    }
+}
+
 /// The program of this name on PATH.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;

@@ -21,13 +21,13 @@ mod trial;
 
 use crate::{
     child::Task,
-    place::{Scratch, built, program},
+    place::{Scratch, built, own, program},
 };
 use fault::{Fault, Lane};
 use lane::Orders;
 pub(crate) use lane::main as lane;
 use std::{
-    env, fs,
+    fs,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use table::Table;
@@ -157,7 +157,7 @@ pub(crate) fn run(choice: &Choice) -> Result<String, String> {
     );
     let scratch =
         Scratch::within(&built(profile, ""), "chaos").map_err(|e| format!("cannot make a folder: {e}"))?;
-    let own = env::current_exe().map_err(|e| format!("where is this program? {e}"))?;
+    let own = own()?;
     let mut running = Vec::new();
     for lane in Lane::ALL {
         let faults: Vec<Fault> = choice.only.iter().copied().filter(|f| f.lane() == lane).collect();

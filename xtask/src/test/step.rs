@@ -4,7 +4,7 @@
 //! started, and what it printed stays together.
 
 use super::scope::Scope;
-use crate::child::Task;
+use crate::{child::Task, place::own};
 use std::time::{Duration, Instant};
 
 /// What a step came to: a note for the table, or what failed.
@@ -64,7 +64,7 @@ impl Step {
     }
 
     fn started(&self, scope: &Scope, shown: bool) -> Outcome {
-        let own = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+        let own = own()?;
         let limit = if scope.deep { DEEP_LIMIT + (scope.hours * 3600.0) as u64 } else { self.limit };
         let kind = if scope.deep { "deep" } else { "gate" };
         let numbers = format!("{}:{}:{}", scope.seed, scope.hours, scope.piece);
