@@ -1,8 +1,8 @@
 //! The suite under AddressSanitizer with its search for leaks, and under ThreadSanitizer: threads, then processes over
 //! each link. No finding is suppressed.
 //!
-//! The gate runs the library's own tests and a small job. The deep checks add every program of tests that plays a fault or a
-//! mistake with processes, piece by piece.
+//! The gate runs the library's own tests, unoptimised: to optimise them under a sanitizer takes three times as long as to run them. The
+//! deep checks add jobs, and every program of tests that plays a fault or a mistake with processes, piece by piece.
 
 use super::{
     Done, Outcome, cargo, missing, native, nightly,
@@ -36,7 +36,10 @@ struct Sanitizer {
 }
 
 /// Built together, tests and command: alone each would have its dependencies with other features, and be built once more.
-const PARTS: [&str; 6] = ["-p", "comity", "-p", "comity-cli", "--test", "local"];
+const PARTS: &[&str] = &["-p", "comity", "-p", "comity-cli", "--test", "local", "--lib", "--bin", "comity"];
+/// Of a gate.
+const LIBRARY: &[&str] =
+    &["--config", "profile.dev.package.comity.opt-level=0", "-p", "comity", "--test", "local", "--lib"];
 
 /// What a gate leaves to the deep checks, besides what is skipped there.
 const LONG: [&str; 3] = ["any_order_of_calls", "boot::tests", "proptest"];
@@ -146,14 +149,15 @@ impl Sanitizer {
 
     /// The library's own tests, and jobs of the command; how many tests ran.
     fn library(&self, host: &str, scope: &Scope) -> Result<u64, String> {
-        let long: &[&str] = if scope.deep { &[] } else { &LONG };
+        let (parts, long): (_, &[&str]) = if scope.deep { (PARTS, &[]) } else { (LIBRARY, &LONG) };
         let skipped: Vec<&str> = self.skipped.iter().chain(long).flat_map(|s| ["--skip", s]).collect();
-        let args = [&PARTS[..], &["--lib", "--bin", "comity", "--"], &skipped].concat();
+        let args = [parts, &["--"], &skipped].concat();
         let task = scope.tell(self.cargo(host, "test", &args)?);
         let out = task.env(self.variable, self.options).echo().run()?;
         let comity = self.built(host).join("comity");
-        let (links, n) = if scope.deep { (self.links, "3") } else { (&self.links[..1], "2") };
-        for links in links {
+        let jobs = if scope.deep { self.links } else { &[] };
+        for links in jobs {
+            let n = "3";
             let task = Task::new(&comity).args(["launch", "-n", n, "--timeout", "300", "--"]).args([&comity]);
             let task = task.args(["check", "--quick"]).env("COMITY_LINKS", *links);
             let task = task.env(self.variable, self.options).limit(300 + QUICK);
