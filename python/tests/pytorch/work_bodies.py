@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -167,12 +169,14 @@ def after_abort(rank: int, size: int) -> list:
     backend, t = cpu_backend(), torch.ones(2)
     if rank == 0:
         dist.send(t, 1)
-    elif rank == 1:
-        dist.recv(t, 0)
     store = dist.distributed_c10d._get_default_store()
     if rank:
+        dist.recv(t, 0)
+        store.set("received", "now")
         store.wait(["aborted"])
         return []
+    # A send of few bytes ends before they are on their way.
+    store.wait(["received"])
     watched = len(metrics._groups)
     backend.abort()
     out = [
@@ -194,7 +198,11 @@ def abort_and_init(rank: int, size: int, store: dist.Store) -> None:
 
     def threads() -> int:
         gc.collect()
-        names = [open(f"/proc/self/task/{t}/comm").read().strip() for t in os.listdir("/proc/self/task")]  # noqa: SIM115
+        names = []
+        for t in Path("/proc/self/task").iterdir():
+            # A thread of a test before this one may end meanwhile.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                names.append((t / "comm").read_text().strip())
         return sum(n.startswith("comity") and n != "comity-call" for n in names)
 
     before, watched = threads(), len(metrics._groups)
