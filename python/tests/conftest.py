@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sampling import said
 
 HERE = Path(__file__).parent
 SCRIPTS = Path(sys.executable).parent
@@ -46,3 +47,7 @@ def succeed(done: "subprocess.CompletedProcess[str]") -> str:
     """What a job that went well wrote."""
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(said())

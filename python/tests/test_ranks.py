@@ -1,28 +1,23 @@
-"""The checks in `ranks`, on 1 to 4 real processes."""
+"""The checks in `ranks`, on 1 to 4 real processes. Those in a row are one job: most of the time of each would be its start."""
 
 import importlib.util
 import re
 
 import pytest
 from conftest import job, succeed
+from sampling import drawn
 
 MODULES = {
-    "arrays_numpy": ["numpy"],
-    "arrays_mlx": ["mlx"],
-    # In one job: most of the time of each would be the import of the frameworks.
-    "arrays_torch arrays_jax arrays_other arrays_alike": ["torch", "jax", "numpy", "mlx", "ml_dtypes"],
-    "objects": ["numpy"],
-    "requests": ["numpy"],
-    "groups": ["numpy"],
+    "arrays_numpy objects requests groups": ["numpy"],
     "signals": ["numpy"],
-    "mlx_ops": ["mlx"],
-    "mlx_layers": ["mlx"],
-    "mlx_training": ["mlx"],
+    "arrays_mlx mlx_ops mlx_layers mlx_training": ["mlx"],
+    "arrays_torch arrays_jax arrays_other arrays_alike": ["torch", "jax", "numpy", "mlx", "ml_dtypes"],
 }
+HEAVY = "arrays_torch arrays_jax arrays_other arrays_alike"
+SIZES = {m: [1, 2, 3, 4] for m in MODULES} | {HEAVY: [1, *drawn("ranks with all frameworks:", [2, 3, 4])]}
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-@pytest.mark.parametrize("modules", MODULES)
+@pytest.mark.parametrize(("modules", "n"), [(m, n) for m in MODULES for n in SIZES[m]])
 def test_checks(modules: str, n: int) -> None:
     missing = [m for m in MODULES[modules] if importlib.util.find_spec(m) is None]
     assert not missing, f"not installed: {missing}"

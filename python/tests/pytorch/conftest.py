@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,17 +10,20 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
+# Torch asks for the name of every address that it connects to, and a server of names that loses a question costs 5 s.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 sys.path.insert(0, str(Path(__file__).parent))
 # What both folders use; last, because both have a conftest.
 sys.path.append(str(Path(__file__).parents[1]))
 
-from torch_ranks import Ranks
+from torch_ranks import FRAMEWORKS, PRELOADED, Ranks
 
 
 @pytest.fixture(scope="session")
-def ranks() -> Iterator[Ranks]:
-    r = Ranks()
-    # All at once: importing torch is most of a short run.
+def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    wanted = any(i.path.name == "test_frameworks.py" for i in request.session.items)
+    r = Ranks([*PRELOADED, *(FRAMEWORKS if wanted else [])])
+    # All at once: where they are not forked, importing torch is most of a short run.
     r.start(4)
     yield r
     r.stop()

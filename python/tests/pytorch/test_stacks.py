@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import stack_bodies as bodies
+from sampling import drawn
 from torch_ranks import Ranks
 
 
@@ -18,7 +19,6 @@ from torch_ranks import Ranks
         bodies.fsdp2,
         bodies.tensor_parallel,
         bodies.checkpoint,
-        bodies.compiled,
         bodies.pipeline,
         bodies.compression,
         bodies.feedback,
@@ -27,6 +27,11 @@ from torch_ranks import Ranks
 )
 def test_stack(ranks: Ranks, body: object, size: int) -> None:
     ranks.run(size, body)
+
+
+@pytest.mark.parametrize("size", drawn("ranks with torch.compile:", [2, 4]))
+def test_compiled(ranks: Ranks, size: int) -> None:
+    ranks.run(size, bodies.compiled)
 
 
 def test_metrics(ranks: Ranks) -> None:

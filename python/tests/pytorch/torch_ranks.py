@@ -1,4 +1,5 @@
-"""Ranks for tests: processes that import torch once and then run one test body after the other.
+"""Ranks for tests: processes that run one test body after the other. Torch and what the bodies need of it are imported once, by a process
+without threads and groups that the ranks are forked from, where a system can do that; elsewhere by each.
 
 A body is a function of a module in this folder; it is called as `body(rank, size)` with `torch.distributed` initialised with the backend
 comity. What it returns comes back by rank.
@@ -13,6 +14,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,15 @@ HERE = Path(__file__).parent
 LIMIT = 60.0
 #: Longest that a process may take to import torch.
 START = 180.0
+#: What is imported for all ranks. Comity is not: each imports it, as users do.
+PRELOADED = [
+    "torch",
+    "torch.distributed",
+    "torch._dynamo",
+    "torch.distributed.tensor",
+    "torch.distributed.checkpoint",
+]
+FRAMEWORKS = ["accelerate", "transformers.trainer", "transformers.models.gpt2", "lightning"]
 
 
 class Failed(AssertionError):
@@ -80,8 +91,9 @@ def _run(
 class Ranks:
     """The processes, and the store at which they meet."""
 
-    def __init__(self) -> None:
-        self._spawn = multiprocessing.get_context("spawn")
+    def __init__(self, preload: Sequence[str] = PRELOADED) -> None:
+        self._spawn = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+        self._spawn.set_forkserver_preload([*preload])
         self._workers: list[tuple[Any, Any]] = []
         self._ready: set[int] = set()
         self._store: Any = None
@@ -162,7 +174,7 @@ class Ranks:
 
     def stop(self) -> None:
         for process, pipe in self._workers:
-            pipe.close()
             process.kill()
             process.join()
+            pipe.close()
         self._workers, self._ready = [], set()

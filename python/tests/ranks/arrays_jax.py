@@ -13,10 +13,9 @@ DTYPES = [jnp.bool_, jnp.uint8, jnp.int16, jnp.int32, jnp.float16, jnp.bfloat16,
 def check_every_type(g: comity.Group) -> None:
     for dtype in DTYPES:
         for shape in [(), (2, 3), (1031,)]:
-            parts = [
-                ((jnp.arange(int(np.prod(shape))) + r) % 2).reshape(shape).astype(dtype)
-                for r in range(g.size)
-            ]
+            # By NumPy: JAX would compile each step for each type and shape.
+            whole = [((np.arange(np.prod(shape, dtype=int)) + r) % 2).reshape(shape) for r in range(g.size)]
+            parts = [jnp.asarray(x.astype(dtype)) for x in whole]
             got = g.all_sum(parts[g.rank])
             assert isinstance(got, jax.Array)
             assert got.dtype == parts[0].dtype

@@ -83,16 +83,22 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     install_package(scope.deep)?;
     own().args(["-m", "ruff", "check", "--quiet"]).args(SOURCES).run()?;
     own().args(["-m", "ruff", "format", "--quiet", "--check"]).args(SOURCES).run()?;
-    // Each folder has a conftest of its own, and Python knows one module of that name at a time.
-    let mut tests = 0;
-    for more in [&["python/tests", "--ignore=python/tests/pytorch"][..], &["python/tests/pytorch"]] {
-        let pytest = own().args(["-m", "pytest", "-q"]).args(more);
-        // Stands in for NCCL and a driver in tests of device memory; of the same build.
-        let pytest = scope.tell(pytest.env("COMITY_TEST_SOFTNCCL", built("debug", "libsoftnccl.so")));
-        // For tests that hang: each that waits has a limit of its own, and a busy machine must not meet this one.
-        tests += tests_in(&pytest.limit(1800).echo().run()?)?;
-    }
+    // Each folder has a conftest of its own, and Python knows one module of that name at a time. They run side by side: both wait a good
+    // deal, and their limits are far from what they take.
+    let torch = pytest(&["python/tests/pytorch"], scope).start()?;
+    let others = pytest(&["python/tests", "--ignore=python/tests/pytorch"], scope).echo().run()?;
+    let torch = torch.wait()?;
+    println!("{}", torch.trim_end());
+    let tests = tests_in(&others)? + tests_in(&torch)?;
     Ok(Done::Passed(format!("{tests} tests")))
+}
+
+fn pytest(what: &[&str], scope: &Scope) -> Task {
+    // Stands in for NCCL and a driver in tests of device memory; of the same build.
+    let stand_in = built("debug", "libsoftnccl.so");
+    let pytest = own().args(["-m", "pytest", "-q"]).args(what).env("COMITY_TEST_SOFTNCCL", stand_in);
+    // For tests that hang: each that waits has a limit of its own, and a busy machine must not meet this one.
+    scope.tell(pytest).limit(1800)
 }
 
 /// The package as a wheel that maturin makes. In the deep tests, and where only maturin knows how to link an extension, it is the released
