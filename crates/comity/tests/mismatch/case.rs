@@ -7,7 +7,7 @@ use std::{thread, time::Duration};
 /// How long a call may take. Nobody is to be told by it.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// `limit`, so many times longer as the `sanitizers` step of `cargo xtask test` says that everything takes.
+/// `limit`, so many times longer as the sanitizers' parts of `cargo xtask test --deep` say that everything takes.
 pub(super) fn patient(limit: Duration) -> Duration {
     let times = std::env::var("COMITY_TEST_SLOWNESS").ok().map_or(1, |n| n.parse().unwrap());
     limit * times
