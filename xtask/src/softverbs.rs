@@ -9,6 +9,16 @@ const NAMES: [&str; 2] = ["libibverbs.so.1", "librdma.dylib"];
 /// Build it, and put it into `folder`, for `LD_LIBRARY_PATH`.
 pub(crate) fn lay_out(folder: &Path) -> Result<(), String> {
     Task::cargo().args(["build", "-p", "softverbs"]).limit(600).run()?;
+    put(folder)
+}
+
+/// The same, of the build of all that tests use.
+pub(crate) fn lay_out_built(folder: &Path) -> Result<(), String> {
+    crate::demo::build_tests()?;
+    put(folder)
+}
+
+fn put(folder: &Path) -> Result<(), String> {
     let library = built("debug", &format!("libsoftverbs{DLL_SUFFIX}"));
     fs::create_dir_all(folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
     for name in NAMES {

@@ -26,18 +26,11 @@ struct Row {
     launch: &'static [&'static str],
     check: &'static [&'static str],
     /// What must be there first; the variables, or why the row cannot run here.
-    vars: fn() -> Result<Vars, Lack>,
+    vars: fn() -> Result<Vars, String>,
     /// Ranks go to hosts of this many by name, which share memory with no other.
     per_host: Option<usize>,
     /// Words of the first line, for two ranks or more.
     says: &'static str,
-}
-
-#[derive(Debug)]
-enum Lack {
-    /// A program is not installed.
-    Missing(String),
-    Broken(String),
 }
 
 const ROW: Row =
@@ -155,27 +148,26 @@ const ROWS: &[Row] = &[
     },
 ];
 
-fn open_mpi() -> Result<Vars, Lack> {
+fn open_mpi() -> Result<Vars, String> {
     mpi("mpirun.openmpi")
 }
 
-fn mpich() -> Result<Vars, Lack> {
+fn mpich() -> Result<Vars, String> {
     mpi("mpiexec.mpich")
 }
 
-fn mpi(launcher: &str) -> Result<Vars, Lack> {
+fn mpi(launcher: &str) -> Result<Vars, String> {
     match program(launcher) {
         Some(_) => Ok(vec![("COMITY_MPIRUN", launcher.into())]),
-        None => Err(Lack::Missing(format!("{launcher} is not installed"))),
+        None => Err(format!("{launcher} is not installed")),
     }
 }
 
 /// The software RDMA device, with this service.
-fn softverbs(service: &str) -> Result<Vars, Lack> {
+fn softverbs(service: &str) -> Result<Vars, String> {
     if !cfg!(target_os = "linux") {
-        return Err(Lack::Missing("the software RDMA device is for Linux".into()));
+        return Err("the software RDMA device is for Linux".into());
     }
-    Task::cargo().args(["build", "-p", "softverbs"]).limit(600).run().map_err(Lack::Broken)?;
     let library = built("debug", "libsoftverbs.so").display().to_string();
     Ok(vec![
         ("COMITY_VERBS", library),
@@ -186,11 +178,10 @@ fn softverbs(service: &str) -> Result<Vars, Lack> {
 }
 
 /// The library that stands in for NCCL and the driver.
-fn softnccl() -> Result<Vars, Lack> {
+fn softnccl() -> Result<Vars, String> {
     if !cfg!(target_os = "linux") {
-        return Err(Lack::Missing("NCCL's stand-in is for Linux".into()));
+        return Err("NCCL's stand-in is for Linux".into());
     }
-    Task::cargo().args(["build", "-p", "softnccl"]).limit(600).run().map_err(Lack::Broken)?;
     let library = built("debug", "libsoftnccl.so").display().to_string();
     Ok(vec![("COMITY_NCCL", library.clone()), ("COMITY_CUDA", library)])
 }
@@ -213,11 +204,10 @@ pub(super) fn run(scope: &Scope) -> Outcome {
                 }
                 ran.push(format!("{} on {}", row.name, list(jobs)));
             }
-            Err(Lack::Missing(why)) => {
+            Err(why) => {
                 println!("{}: not run: {why}", row.name);
                 lacking.insert(row.name, why);
             }
-            Err(Lack::Broken(e)) => return Err(e),
         }
     }
     if lacking.is_empty() {

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     child::Task,
     place::{Scratch, root},
+    softverbs,
 };
 use std::{fs, path::PathBuf};
 
@@ -176,7 +177,7 @@ impl Sanitizer {
         let task = task.env(self.variable, format!("{}:log_path={}", self.options, findings.path()));
         let task = task.env("COMITY_TEST_SLOWNESS", self.slowness).env("COMITY_TEST_DEEP", "1");
         let verbs = scratch.join("verbs");
-        rdma::lay_out(&verbs)?;
+        softverbs::lay_out_built(&verbs)?;
         if self.watches_stand_ins {
             self.cargo(host, "build", &["-p", "softverbs", "-p", "softnccl"])?.run()?;
             let watched = self.built(host).join("libsoftverbs.so");

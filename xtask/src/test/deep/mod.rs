@@ -22,6 +22,8 @@ pub(super) const SOAK_HOURS: f64 = 2.0;
 const CHAOS: f64 = 10.0;
 /// Seeds of a piece of the simulator, some two minutes on 2 cores; ten make 100,000.
 const SEEDS: u64 = 10_000;
+/// Of jobs that nothing ends, in virtual time.
+const HOURS: u64 = 10_000;
 /// Seconds for each fuzz target.
 pub(super) const FUZZ: u64 = 600;
 
@@ -39,6 +41,7 @@ const fn part(name: &'static str, about: &'static str, pieces: usize, run: fn(&S
 pub(super) const PARTS: &[Part] = &[
     part("tests", "all tests, every matrix whole", 1, cargo::tests),
     part("simulator", "100,000 seeds of failing jobs", 10, simulator),
+    part("hours", "10,000 simulated hours of crowded jobs, nobody given up", 1, hours),
     part("conformance", "every operation over each link and backend, all rank counts", 1, conformance::run),
     part("full", "every operation, type and size, 4 processes, as released", 1, processes::full),
     part("load", "64 ranks, 1,000 calls in flight; nothing grows", 1, processes::load),
@@ -61,11 +64,19 @@ pub(super) const PARTS: &[Part] = &[
 
 fn simulator(scope: &Scope) -> Outcome {
     let first = scope.piece as u64 * SEEDS;
-    let task = Task::cargo().args(["test", "--workspace", "--lib", "the_promise_is_kept", "--", "--exact"]);
-    let task = task.args(["boot::membership::simulate::the_promise_is_kept"]);
+    const TEST: &str = "boot::membership::simulate::the_promise_is_kept";
+    let task = Task::cargo().args(["test", "--workspace", "--lib", TEST, "--", "--exact"]);
     let task = task.env("COMITY_SIM_SEEDS", format!("{first}..{}", first + SEEDS));
     cargo::count(&task.limit(3600).echo().run()?)?;
     Ok(Done::Passed(format!("{SEEDS} seeds")))
+}
+
+fn hours(_: &Scope) -> Outcome {
+    const TEST: &str = "boot::membership::simulate::hours_pass_without_a_false_alarm";
+    let task = Task::cargo().args(["test", "--workspace", "--lib", TEST, "--", "--exact", "--nocapture"]);
+    let out = task.env("COMITY_SIM_HOURS", HOURS.to_string()).limit(3 * 3600).echo().run()?;
+    cargo::count(&out)?;
+    Ok(Done::Passed(format!("{HOURS} simulated hours, no false alarm")))
 }
 
 fn an_hour_of_chaos(scope: &Scope) -> Outcome {

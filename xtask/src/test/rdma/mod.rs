@@ -42,7 +42,7 @@ pub(super) fn run(_: &Scope) -> Outcome {
     }
     println!("{lines} sizes, offsets and values are as in {HEADER}");
     let folder = scratch.join("lib");
-    softverbs::lay_out(&folder)?;
+    softverbs::lay_out_built(&folder)?;
     let device = Device { folder };
     device.is_shown()?;
     let exchanges = device.exchanges()?;
@@ -53,11 +53,6 @@ pub(super) fn run(_: &Scope) -> Outcome {
     println!("the cases of conform.c end as over Soft-RoCE");
     device.carries_links()?;
     Ok(Done::Passed(format!("{lines} lines of layout, {exchanges} ping-pongs by rdma-core's programs")))
-}
-
-/// Lay the software device out in a folder.
-pub(super) fn lay_out(folder: &Path) -> Result<(), String> {
-    softverbs::lay_out(folder)
 }
 
 /// The software device, laid out in a folder.

@@ -141,6 +141,26 @@ fn the_promise_is_kept_in_large_groups() {
     println!("in {:.1?}", begun.elapsed());
 }
 
+/// `COMITY_SIM_HOURS=10000` runs so many, each a job of its own.
+#[test]
+fn hours_pass_without_a_false_alarm() {
+    let few = if scope::Scope::from_env().deep { 100 } else { 4 };
+    let hours = number("COMITY_SIM_HOURS").unwrap_or(few);
+    let (next, begun) = (AtomicU64::new(0), Instant::now());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= hours {
+                return;
+            }
+            // Nobody has failed, and so nobody may be told of a failure.
+            assert_eq!(run(&Scenario::hour(seed), None).map(|(found, _)| found), Ok(0), "hour {seed}");
+        }
+    };
+    thread::scope(|s| (0..2).for_each(|_| drop(s.spawn(work))));
+    println!("{hours} hours in {:.1?}", begun.elapsed());
+}
+
 #[test]
 fn a_seed_repeats_itself() {
     for seed in (0..400).step_by(7) {

@@ -118,6 +118,25 @@ impl Scenario {
         s
     }
 
+    /// An hour of a job that nothing ends: a rank a minute stands still until a second of the limit is left, and control threads are as late
+    /// as on a machine with eight ranks to a core.
+    pub(super) fn hour(seed: u64) -> Self {
+        let mut s = Self::new(seed, Some(2..=16));
+        let n = s.size;
+        (s.limit, s.lag, s.delay) = (5 * SECOND, (5, 160 * MS), (20, 5 * MS));
+        s.groups =
+            vec![Plan { context: 1, members: (0..n).collect(), enter: vec![MS; n], leave: vec![None; n] }];
+        (s.goodbyes, s.linger) = (Vec::new(), None);
+        let mut dice = Dice::new(seed ^ 2);
+        let stop = |minute: u64| {
+            let at = minute * 60 * SECOND + dice.between(0, 50 * SECOND);
+            Fault::Stop { rank: dice.below(n), at, to: Some(at + s.limit - SECOND), host: false }
+        };
+        s.faults = (0..60).map(stop).collect();
+        s.end = 3600 * SECOND;
+        s
+    }
+
     /// Make groups.
     fn gather(&mut self, dice: &mut Dice, calm: bool) {
         // The world of most jobs, and some parts of it.
