@@ -43,7 +43,15 @@ const LIBRARY: &[&str] =
     &["--config", "profile.dev.package.comity.opt-level=0", "-p", "comity", "--test", "local", "--lib"];
 
 /// What a gate leaves to the deep checks, besides what is skipped there.
-const LONG: [&str; 3] = ["any_order_of_calls", "boot::tests", "proptest"];
+const LONG: [&str; 7] = [
+    "any_order_of_calls",
+    "boot::tests",
+    "sealed",
+    "four_apart",
+    "three_connections",
+    "hello::tests::a",
+    "measure",
+];
 
 /// Programs of tests, each by itself. Those after the first nine need stand-ins for a library.
 const PROGRAMS: [&str; 12] = [
