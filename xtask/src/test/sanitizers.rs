@@ -51,6 +51,8 @@ const LONG: [&str; 9] = [
     "three_connections",
     "hello::tests::a",
     "measure",
+    "all_that_is_put",
+    "apart_back",
 ];
 
 /// Programs of tests, each by itself. Those after the first nine need stand-ins for a library.
