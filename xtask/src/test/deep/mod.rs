@@ -92,8 +92,16 @@ pub(super) fn run(names: &[&str], hours: f64, again: bool) -> Result<(), String>
     let (scope, state) = (Scope::deep(hours), State::now()?);
     let mut rows = Vec::new();
     for part in PARTS.iter().filter(|p| names.is_empty() || names.contains(&p.step.name)) {
-        let row = part.run(&scope, &state, again)?;
-        page::write(&row, &state)?;
+        let mut progress = Progress::read(part.step.name, &state);
+        if again {
+            progress.pieces.clear();
+        }
+        // What has passed keeps its line, with the day on which it did.
+        let passed = progress.pieces.len() >= part.pieces;
+        let row = part.run(&scope, progress)?;
+        if !passed {
+            page::write(&row, &state)?;
+        }
         rows.push(row);
     }
     println!("\n{}\nwritten to {}", table(&rows), page::PAGE);
@@ -106,9 +114,8 @@ pub(super) fn run(names: &[&str], hours: f64, again: bool) -> Result<(), String>
 }
 
 impl Part {
-    fn run(&self, scope: &Scope, state: &State, again: bool) -> Result<Row, String> {
+    fn run(&self, scope: &Scope, mut progress: Progress) -> Result<Row, String> {
         let name = self.step.name;
-        let mut progress = if again { Progress::new(name, state) } else { Progress::read(name, state) };
         if progress.pieces.len() >= self.pieces {
             println!("\n=== {name}: passed already at this state of the code; --again runs it anew");
         } else if !progress.pieces.is_empty() {

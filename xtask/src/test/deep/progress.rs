@@ -43,14 +43,10 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// None yet.
-    pub(super) fn new(part: &str, state: &State) -> Self {
-        Self { file: target().join("deep").join(part), mark: state.mark, pieces: Vec::new() }
-    }
-
     /// Those of an earlier run of the same code.
     pub(super) fn read(part: &str, state: &State) -> Self {
-        let mut progress = Self::new(part, state);
+        let file = target().join("deep").join(part);
+        let mut progress = Self { file, mark: state.mark, pieces: Vec::new() };
         let text = fs::read_to_string(&progress.file).unwrap_or_default();
         if let Some(pieces) = parse(&text, state.mark) {
             progress.pieces = pieces;
