@@ -274,6 +274,14 @@ mod tests {
         assert_eq!(crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, &[0; 32]), 0x8a91_36aa);
     }
 
+    #[test]
+    fn a_length_beyond_the_limit_is_refused() {
+        let parse = |len: usize| Arriving::parse(&start(len as u32, 7, Place::Home).0, 7).map(|f| f.left);
+        assert_eq!(parse(MAX_FRAME), Ok(MAX_FRAME));
+        assert!(parse(MAX_FRAME + 1).unwrap_err().0.contains("at most"));
+        assert!(parse(0).is_err());
+    }
+
     proptest! {
         #[test]
         fn headers_survive_the_wire(number: u64, head: Vec<u8>, body in proptest::collection::vec(any::<u8>(), 1..999), cut in 0usize..999, aside: bool) {
