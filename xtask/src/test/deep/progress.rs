@@ -96,7 +96,7 @@ fn sum(notes: &[&str]) -> Option<String> {
         }
         for (sum, word) in total.iter_mut().zip(words) {
             match (sum.parse::<u64>(), word.parse::<u64>()) {
-                (Ok(a), Ok(b)) => *sum = (a + b).to_string(),
+                (Ok(a), Ok(b)) => *sum = a.checked_add(b)?.to_string(),
                 _ if sum == word => {}
                 _ => return None,
             }
@@ -123,5 +123,6 @@ mod tests {
     fn notes_are_added_up() {
         assert_eq!(sum(&["3 tests, 10 runs", "4 tests, 5 runs"]), Some("7 tests, 15 runs".into()));
         assert_eq!(sum(&["3 tests", "4 runs"]), None);
+        assert_eq!(sum(&["18446744073709551615 runs", "1 runs"]), None);
     }
 }

@@ -121,7 +121,7 @@ fn the_promise_is_kept() {
     assert!(seeds < 100 || failures > seeds, "only {failures} failures in {seeds} seeds");
 }
 
-/// Four in ten thousand of the ordinary seeds have more than 300 ranks, and they cost the most: some of these always run.
+/// Four in ten thousand of the ordinary seeds have more than 300 ranks, and they cost the most: one of these always runs.
 #[test]
 fn the_promise_is_kept_in_large_groups() {
     let most = |seed| (seed, 1024..=1024);
