@@ -62,17 +62,20 @@ pub enum Error {
     },
 
     /// The operation did not finish in time.
-    #[error("{call} on rank {rank} did not finish within {after:?}; it was waiting for {}{}; look at those ranks, or raise the limit with Group::timeout or COMITY_TIMEOUT if they are only slow", Peers(.waiting_for), Crossings(.crossed))]
+    #[error("{call} timed out after {after:?} on rank {rank}: {}{}; look at what those ranks do, or raise the limit with Group::timeout or COMITY_TIMEOUT if they are only slow", Waited(.call, .waiting_for, .stalled.as_ref()), Crossings(.crossed))]
     Timeout {
-        /// This rank.
+        /// The rank whose limit passed; every rank that waited gets the same error.
         rank: usize,
         /// The call.
         call: CallInfo,
         /// The limit that passed.
         after: Duration,
-        /// Peers not heard from.
+        /// The ranks that had not made the call, never the one that reads this; of a call between two ranks, the other one.
         waiting_for: Vec<Peer>,
-        /// Those of them that waited for this rank, in calls that it has not come to.
+        /// If all had made it: the two between which nothing moves, first the one that waits. Those of them that do not read this are in
+        /// `waiting_for` as well.
+        stalled: Option<[Peer; 2]>,
+        /// Those who waited for this rank, in calls that it has not come to.
         crossed: Vec<Crossed>,
     },
 
@@ -292,6 +295,23 @@ impl fmt::Display for During<'_> {
     }
 }
 
+/// What a call that timed out waited for.
+struct Waited<'a>(&'a CallInfo, &'a [Peer], Option<&'a [Peer; 2]>);
+
+impl fmt::Display for Waited<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.2, self.1) {
+            (Some([waits, other]), _) => {
+                write!(f, "all ranks have called it, but nothing moves between {waits} and {other}")
+            }
+            (None, []) => f.write_str("all ranks have called it, but it did not end"),
+            // Calls between two ranks alone have no number.
+            (None, _) if self.0.seq == 0 => write!(f, "it was waiting for {}", Peers(self.1)),
+            (None, _) => write!(f, "{} had not called it", Peers(self.1)),
+        }
+    }
+}
+
 struct Crossings<'a>(&'a [Crossed]);
 
 impl fmt::Display for Crossings<'_> {
@@ -308,9 +328,6 @@ struct Peers<'a>(&'a [Peer]);
 
 impl fmt::Display for Peers<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("this process");
-        }
         for (i, p) in self.0.iter().enumerate() {
             write!(f, "{}{p}", if i > 0 { ", " } else { "" })?;
         }
@@ -349,11 +366,11 @@ mod tests {
         let waiting_for = vec![peer.clone()];
         let crossed =
             vec![Crossed { peer, call: CallInfo { seq: 3, ..CallInfo::new(Op::Barrier) }, elsewhere: true }];
-        let late = Error::Timeout { rank: 0, call, after, waiting_for, crossed };
+        let late = Error::Timeout { rank: 0, call, after, waiting_for, stalled: None, crossed };
         assert_eq!(
             late.to_string(),
-            "broadcast #7 root 1 on rank 0 did not finish within 5s; it was waiting for rank 2 (host m3, pid 4711); \
-             rank 2 waited for this one in barrier #3 of another group; look at those ranks, or raise the limit with Group::timeout or COMITY_TIMEOUT if they are only slow"
+            "broadcast #7 root 1 timed out after 5s on rank 0: rank 2 (host m3, pid 4711) had not called it; \
+             rank 2 waited for this one in barrier #3 of another group; look at what those ranks do, or raise the limit with Group::timeout or COMITY_TIMEOUT if they are only slow"
         );
         let later = Error::Broken(Arc::new(late.clone()));
         assert_eq!((later.to_string(), later.root()), (format!("the group failed earlier: {late}"), &late));

@@ -4,7 +4,7 @@ use super::Alarm;
 use crate::{
     CallInfo, Crossed, Error, Op, Peer, Result,
     boot::World,
-    engine::{ASK, Asking, Differs, Failure, Header, Patience, Stage, Wait, Watch},
+    engine::{ASK, Asking, Census, Differs, Failure, Header, Patience, Stage, Wait, Watch},
     stats::Counters,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -190,7 +190,7 @@ impl Company {
 
     /// The group has failed here; the others are told.
     pub(super) fn tell(&self, culprit: usize, cause: String) {
-        self.fail(Failure { culprit, by: self.rank, cause, reported: false, calls: None });
+        self.fail(Failure::lost(culprit, self.rank, cause));
     }
 
     fn fail(&self, failure: Failure) {
@@ -212,19 +212,10 @@ impl Company {
             }
             Stop::Interrupted(why) => {
                 let me = self.rank;
-                self.fail(Failure { culprit: me, by: me, cause: why.clone(), reported: true, calls: None });
+                self.fail(Failure::reported(me, why.clone()));
                 Error::Aborted { by: self.peers[me].clone(), reason: why, call }
             }
-            Stop::Late => {
-                let crossed = self.peers.iter().filter_map(|p| {
-                    let (call, elsewhere) = self.world.waits(self.context, p.rank)?;
-                    Some(Crossed { peer: p.clone(), call: call.info, elsewhere })
-                });
-                let crossed = crossed.collect();
-                self.tell(self.rank, format!("did not finish {info} within {limit:?}"));
-                let waiting_for = self.peers.iter().filter(|p| p.rank != self.rank).cloned().collect();
-                Error::Timeout { rank: self.rank, call: info, after: limit, waiting_for, crossed }
-            }
+            Stop::Late => self.late(info, limit),
             Stop::Differs(peer, theirs, differs) => {
                 let calls = Differs { ours: info, theirs, what: differs };
                 let failure = Failure::differs(peer, self.rank, calls);
@@ -278,16 +269,25 @@ impl Company {
         }
     }
 
+    /// The limit of a call has passed: find out who has not made it, and tell all.
+    fn late(&self, call: CallInfo, after: Duration) -> Error {
+        let (rank, size) = (self.rank, self.size());
+        let census = Census { world: &*self.world, watch: &self.watch, context: self.context, rank, size };
+        let late = match census.hold(call, after, None) {
+            Ok(late) => late,
+            Err(failure) => return self.blame(&failure, Some(call)),
+        };
+        let crossed = late.missing.iter().filter_map(|&r| {
+            let (call, elsewhere) = self.world.waits(self.context, r)?;
+            Some(Crossed { peer: self.peers[r].clone(), call: call.info, elsewhere })
+        });
+        let crossed = crossed.collect();
+        self.fail(Failure::late(rank, late.clone()));
+        late.error(rank, rank, &|r| self.peers[r].clone(), crossed)
+    }
+
     pub(super) fn blame(&self, f: &Failure, call: Option<CallInfo>) -> Error {
-        let member = |r: usize| self.peers.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
-        if let Some(Differs { ours, theirs, what }) = f.calls {
-            return Error::Mismatch { rank: f.by, ours, peer: member(f.culprit), theirs, differs: what };
-        }
-        if f.reported {
-            return Error::Aborted { by: member(f.culprit), reason: f.cause.clone(), call };
-        }
-        let seen = if f.by == self.rank { String::new() } else { format!(" (seen by rank {})", f.by) };
-        Error::PeerLost { peer: member(f.culprit), cause: format!("{}{seen}", f.cause), call }
+        f.error(self.rank, &self.peers, call)
     }
 
     /// What ends a call under way from another thread.

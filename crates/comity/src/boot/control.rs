@@ -196,6 +196,12 @@ impl Control {
         self.bell.ring();
     }
 
+    /// Ask a group's other members how far they have come.
+    pub(super) fn census(&self, context: u64, at: u64) {
+        self.lock().census(context, at);
+        self.bell.ring();
+    }
+
     /// Where a rank of a group waits for this one; see [`World::waits`](super::World::waits).
     pub(super) fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
         self.lock().waits(context, rank)

@@ -336,6 +336,12 @@ impl World for Endpoint {
         }
     }
 
+    fn census(&self, context: u64, at: u64) {
+        if let Some(running) = &self.running {
+            running.control().census(context, at);
+        }
+    }
+
     fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
         self.running.as_ref()?.control().waits(context, rank)
     }

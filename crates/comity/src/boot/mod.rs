@@ -86,6 +86,10 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
     /// Tell `ranks` of the group that this one has waited for them for long in `call`. Does not block.
     fn ask(&self, context: u64, ranks: &[usize], call: &Header);
 
+    /// Ask the other members of the group how far they have come, and what their calls up to number `at` come to; the answers go to its watch.
+    /// Does not block.
+    fn census(&self, context: u64, at: u64);
+
     /// The call in which `rank` of the group waits for this rank, as far as it has told, and whether that is in another group.
     fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)>;
 

@@ -121,6 +121,12 @@ impl Standing {
         self.carry_out();
     }
 
+    /// Ask a group's other members how far they have come.
+    pub(super) fn census(&mut self, context: u64, at: u64) {
+        self.membership.census(context, at);
+        self.carry_out();
+    }
+
     /// Drop every connection and every group.
     pub(super) fn clear(&mut self) {
         self.conns.clear();
@@ -325,6 +331,16 @@ impl Standing {
             }
             Action::News => rest.news = true,
             Action::Log(word) => rest.words.push(word),
+            Action::Census { context, member, at } => {
+                if let Some(watch) = self.watches.get(&context) {
+                    self.membership.answer(context, member, watch.reached(at));
+                }
+            }
+            Action::Reached { context, member, reached } => {
+                if let Some(watch) = self.watches.get(&context) {
+                    watch.answered(member, reached);
+                }
+            }
             Action::Waits { context, mine, member, call } => {
                 if let Some(watch) = self.watches.get(&context)
                     && let Some(failure) = watch.hear(mine, member, &call)

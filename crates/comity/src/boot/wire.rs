@@ -5,7 +5,7 @@
 use super::fields::{Malformed, Reader, Writer};
 use crate::{
     Op,
-    engine::{Differs, HEADER, Header},
+    engine::{Failure, HEADER, Header, Reached},
 };
 use std::net::SocketAddr;
 
@@ -74,9 +74,13 @@ pub(super) enum Note {
     /// The sender leaves a group in good order.
     Leave { context: u64 },
     /// A group has failed; `culprit` and `by`, which saw it, are ranks in the group.
-    Abort { context: u64, culprit: u32, by: u32, reported: bool, cause: String, calls: Option<Differs> },
+    Abort { context: u64, failure: Failure },
     /// The sender has waited for the receiver for long in this call of a group.
     Waits { context: u64, call: Header },
+    /// The sender asks how far the receiver has come in a group, and what its calls up to this number come to.
+    Census { context: u64, at: u64 },
+    /// The answer.
+    Reached { context: u64, reached: Reached },
     /// The sender lives, and its engines have come this far.
     Heartbeat { progress: u64 },
     /// The sender ends; with words if it could not join.
@@ -238,17 +242,10 @@ impl Note {
                 w.u8(1);
                 w.u64(*context);
             }
-            Self::Abort { context, culprit, by, reported, cause, calls } => {
+            Self::Abort { context, failure } => {
                 w.u8(2);
                 w.u64(*context);
-                w.u32(*culprit);
-                w.u32(*by);
-                w.u8(u8::from(*reported));
-                w.text(cause);
-                w.u8(u8::from(calls.is_some()));
-                if let Some(calls) = calls {
-                    w.differs(calls);
-                }
+                w.failure(failure);
             }
             Self::Heartbeat { progress } => {
                 w.u8(3);
@@ -267,6 +264,16 @@ impl Note {
                 w.u64(*context);
                 w.0.extend(call.encode());
             }
+            Self::Census { context, at } => {
+                w.u8(7);
+                w.u64(*context);
+                w.u64(*at);
+            }
+            Self::Reached { context, reached } => {
+                w.u8(8);
+                w.u64(*context);
+                w.reached(reached);
+            }
         }
         w.0
     }
@@ -275,14 +282,7 @@ impl Note {
         let mut r = Reader(bytes);
         let m = match r.u8()? {
             1 => Self::Leave { context: r.u64()? },
-            2 => Self::Abort {
-                context: r.u64()?,
-                culprit: r.u32()?,
-                by: r.u32()?,
-                reported: r.flag()?,
-                cause: r.text()?,
-                calls: if r.flag()? { Some(r.differs()?) } else { None },
-            },
+            2 => Self::Abort { context: r.u64()?, failure: r.failure()? },
             3 => Self::Heartbeat { progress: r.u64()? },
             4 => Self::Goodbye { words: r.text()? },
             5 => Self::GivenUp { silence: r.u64()? },
@@ -295,6 +295,8 @@ impl Note {
                 }
                 Self::Waits { context, call }
             }
+            7 => Self::Census { context: r.u64()?, at: r.u64()? },
+            8 => Self::Reached { context: r.u64()?, reached: r.reached()? },
             _ => return Err(Malformed),
         };
         r.end(m)

@@ -1,7 +1,7 @@
 //! From what stopped a call to this rank's error, and to the words that the other ranks get.
 
-use super::{Differs, Engine, Failure, Task, header::Header, run::Stop, stream::Refusal};
-use crate::{CallInfo, Crossed, Error, Peer, Result, link::LinkError, plan::Schedule};
+use super::{Census, Differs, Engine, Failure, Late, Task, header::Header, run::Stop, stream::Refusal};
+use crate::{CallInfo, Crossed, Error, Result, link::LinkError, plan::Schedule};
 use std::{
     thread,
     time::{Duration, Instant},
@@ -113,33 +113,15 @@ impl Engine {
             Stop::Closed => Error::Closed,
             Stop::Interrupted(why) => {
                 let me = self.rank;
-                self.abort(Failure { culprit: me, by: me, cause: why.clone(), reported: true, calls: None });
+                self.abort(Failure::reported(me, why.clone()));
                 Error::Aborted { by: self.members[me].clone(), reason: why, call }
             }
             Stop::Left(peer) => {
                 let cause = "left the group".to_owned();
-                self.abort(Failure {
-                    culprit: peer,
-                    by: self.rank,
-                    cause: cause.clone(),
-                    reported: false,
-                    calls: None,
-                });
+                self.abort(Failure::lost(peer, self.rank, cause.clone()));
                 Error::PeerLost { peer: self.members[peer].clone(), cause, call }
             }
-            Stop::Late => {
-                let waiting_for = schedule.waiting_for();
-                let culprit = waiting_for.first().copied().unwrap_or(self.rank);
-                let cause = format!("did not finish {} within {:?}", task.info, task.limit);
-                let crossed = waiting_for.iter().filter_map(|&p| {
-                    let (call, elsewhere) = self.world.waits(self.context, p)?;
-                    Some(Crossed { peer: self.members[p].clone(), call: call.info, elsewhere })
-                });
-                let crossed = crossed.collect();
-                self.abort(Failure { culprit, by: self.rank, cause, reported: false, calls: None });
-                let waiting_for = waiting_for.into_iter().map(|p| self.members[p].clone()).collect();
-                Error::Timeout { rank: self.rank, call: task.info, after: task.limit, waiting_for, crossed }
-            }
+            Stop::Late => self.late(schedule, task),
             Stop::Refused(peer, Refusal::Other(theirs, differs)) => {
                 self.refuse(peer, task.info, theirs, differs)
             }
@@ -148,13 +130,7 @@ impl Engine {
                     "sent {} that this rank has not asked for; no more than 256 MiB are kept",
                     h.info
                 );
-                self.abort(Failure {
-                    culprit: peer,
-                    by: self.rank,
-                    cause: cause.clone(),
-                    reported: false,
-                    calls: None,
-                });
+                self.abort(Failure::lost(peer, self.rank, cause.clone()));
                 Error::PeerLost { peer: self.members[peer].clone(), cause, call }
             }
             Stop::Refused(peer, Refusal::Link(LinkError(cause))) => {
@@ -174,28 +150,51 @@ impl Engine {
                     }
                     None => cause,
                 };
-                self.abort(Failure {
-                    culprit: peer,
-                    by: self.rank,
-                    cause: cause.clone(),
-                    reported: false,
-                    calls: None,
-                });
+                self.abort(Failure::lost(peer, self.rank, cause.clone()));
                 Error::PeerLost { peer: self.members[peer].clone(), cause, call }
             }
         }
     }
 
+    /// The limit of a call has passed: find out who has not made it, and tell all.
+    fn late(&self, schedule: &Schedule, task: &Task<'_>) -> Error {
+        let (call, after) = (task.info, task.limit);
+        let waits: Vec<usize> = schedule.waiting_for();
+        let found = if task.call.is_some() {
+            // Compared by whoever hears it, so that a wrong call is told as one.
+            if let Some(told) = &task.call {
+                let others: Vec<usize> = (0..self.members.len()).filter(|r| *r != self.rank).collect();
+                self.world.ask(self.context, &others, told);
+            }
+            let census = Census {
+                world: &*self.world,
+                watch: &self.watch,
+                context: self.context,
+                rank: self.rank,
+                size: self.members.len(),
+            };
+            let lacks = self.lacks().map(|(p, _)| p).chain(waits.iter().copied()).next();
+            census.hold(call, after, lacks.map(|p| (p, self.still)))
+        } else {
+            self.watch.failure().map_or_else(
+                || Ok(Late { call, after, missing: waits.clone(), stalled: None }),
+                |f| Err(f.clone()),
+            )
+        };
+        let late = match found {
+            Ok(late) => late,
+            Err(failure) => return self.blame(&failure, Some(call)),
+        };
+        let crossed = late.missing.iter().filter_map(|&p| {
+            let (call, elsewhere) = self.world.waits(self.context, p)?;
+            Some(Crossed { peer: self.members[p].clone(), call: call.info, elsewhere })
+        });
+        let crossed = crossed.collect();
+        self.abort(Failure::late(self.rank, late.clone()));
+        late.error(self.rank, self.rank, &|r| self.members[r].clone(), crossed)
+    }
+
     pub(super) fn blame(&self, f: &Failure, call: Option<CallInfo>) -> Error {
-        let member =
-            |r: usize| self.members.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
-        if let Some(Differs { ours, theirs, what }) = f.calls {
-            return Error::Mismatch { rank: f.by, ours, peer: member(f.culprit), theirs, differs: what };
-        }
-        if f.reported {
-            return Error::Aborted { by: member(f.culprit), reason: f.cause.clone(), call };
-        }
-        let seen = if f.by == self.rank { String::new() } else { format!(" (seen by rank {})", f.by) };
-        Error::PeerLost { peer: member(f.culprit), cause: format!("{}{seen}", f.cause), call }
+        f.error(self.rank, &self.members, call)
     }
 }

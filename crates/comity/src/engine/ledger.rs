@@ -16,6 +16,14 @@ use std::sync::{
 /// Calls kept. A rank can be further ahead of one that waits only by calls in which it takes nothing.
 const KEPT: usize = 256;
 const WORDS: usize = LEN / 8;
+/// Odd numbers without a pattern, one for each word of a header and one for the whole.
+const MIX: [u64; WORDS + 1] = [
+    0x9e37_79b9_7f4a_7c15,
+    0xbf58_476d_1ce4_e5b9,
+    0x94d0_49bb_1331_11eb,
+    0xd6e8_feb8_6659_fd93,
+    0xff51_afd7_ed55_8ccd,
+];
 
 /// Two calls of which all ranks should have made the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +39,16 @@ pub(crate) struct Differs {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    recent: Box<[[AtomicU64; WORDS]]>,
+    /// Headers, each followed by what all calls up to it come to.
+    recent: Box<[[AtomicU64; WORDS + 1]]>,
     /// The number of the last call.
     made: AtomicU64,
     /// The least number in `ahead`.
     due: AtomicU64,
     /// By rank, the last call it waited in that this rank had not come to.
     ahead: Mutex<Vec<Option<Header>>>,
+    /// By rank, the number of the latest call it said it waits in.
+    heard: Mutex<Vec<u64>>,
 }
 
 impl Ledger {
@@ -48,6 +59,7 @@ impl Ledger {
             made: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
             ahead: Mutex::new(vec![None; size]),
+            heard: Mutex::new(vec![0; size]),
         }
     }
 
@@ -57,10 +69,19 @@ impl Ledger {
         let seq = call.info.seq;
         // Whoever reads a part of this call sees then that the one before it was made, and that it read too late.
         fence(Ordering::Release);
+        let before = self.recent.get((seq.wrapping_sub(1)) as usize % KEPT);
+        let before = before.map_or(0, |slot| slot[WORDS].load(Ordering::Relaxed));
         if let Some(slot) = self.recent.get(seq as usize % KEPT) {
-            for (word, bytes) in slot.iter().zip(call.encode().as_chunks::<8>().0) {
-                word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+            let mut sum = 0u64;
+            for ((word, bytes), mix) in slot.iter().zip(call.encode().as_chunks::<8>().0).zip(MIX) {
+                let bits = u64::from_le_bytes(*bytes);
+                word.store(bits, Ordering::Relaxed);
+                // Without a chain from word to word, which would cost four times as much.
+                let product = u128::from(bits ^ mix) * u128::from(mix);
+                sum ^= product as u64 ^ (product >> 64) as u64;
             }
+            let all = (before.rotate_left(23) ^ sum).wrapping_mul(MIX[WORDS]);
+            slot[WORDS].store(all, Ordering::Relaxed);
         }
         self.made.store(seq, Ordering::Release);
     }
@@ -97,6 +118,9 @@ impl Ledger {
         let made = self.made.load(Ordering::Acquire);
         let apart = (theirs.info.seq as u32).wrapping_sub(made as u32) as i32;
         theirs.info.seq = made.checked_add_signed(apart.into())?;
+        if let Some(heard) = lock(&self.heard).get_mut(from) {
+            *heard = theirs.info.seq.max(*heard);
+        }
         if apart <= 0 {
             return self.compare(&theirs);
         }
@@ -111,6 +135,32 @@ impl Ledger {
         if theirs.info.seq <= self.made.load(Ordering::Acquire) { self.compare(&theirs) } else { None }
     }
 
+    /// The number of the latest call that `rank` said it waits in.
+    pub(crate) fn heard(&self, rank: usize) -> u64 {
+        lock(&self.heard).get(rank).copied().unwrap_or(0)
+    }
+
+    /// The number of the last call, and what all calls up to number `at` come to: the same on ranks that made the same calls. Nothing if this
+    /// rank has not come so far, or no longer knows.
+    pub(crate) fn digest(&self, at: u64) -> (u64, Option<u64>) {
+        let made = self.made.load(Ordering::Acquire);
+        if at == 0 {
+            return (made, Some(0));
+        }
+        if !is_kept(at, made) {
+            return (made, None);
+        }
+        let digest = self.recent.get(at as usize % KEPT).map(|slot| slot[WORDS].load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        (made, digest.filter(|_| is_kept(at, self.made.load(Ordering::Relaxed))))
+    }
+
+    /// The calls that are still known, oldest first.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = Header> {
+        let made = self.made.load(Ordering::Acquire);
+        (made.saturating_sub(KEPT as u64 - 2).max(1)..=made).filter_map(|seq| self.call(seq))
+    }
+
     /// The call that `rank` waits in, if this rank has not come to it.
     pub(crate) fn told(&self, rank: usize) -> Option<Header> {
         let made = self.made.load(Ordering::Acquire);
@@ -120,10 +170,14 @@ impl Ledger {
 
     /// This rank's call of the same number, if it is still known, and what differs.
     fn compare(&self, theirs: &Header) -> Option<Differs> {
-        let seq = theirs.info.seq;
-        // The slot of the call after the last may be changing.
-        let is_kept = |made: u64| seq > 0 && made >= seq && made + 1 - seq < KEPT as u64;
-        if !is_kept(self.made.load(Ordering::Acquire)) {
+        let ours = self.call(theirs.info.seq)?;
+        let what = ours.difference(theirs)?;
+        Some(Differs { ours: ours.info, theirs: theirs.info, what })
+    }
+
+    /// This rank's call of that number, if it is still known.
+    fn call(&self, seq: u64) -> Option<Header> {
+        if !is_kept(seq, self.made.load(Ordering::Acquire)) {
             return None;
         }
         let mut bytes = [0; LEN];
@@ -132,14 +186,18 @@ impl Ledger {
             *out = word.load(Ordering::Relaxed).to_le_bytes();
         }
         fence(Ordering::Acquire);
-        if !is_kept(self.made.load(Ordering::Relaxed)) {
+        if !is_kept(seq, self.made.load(Ordering::Relaxed)) {
             return None;
         }
-        let mut ours = Header::decode(&bytes, 0)?;
-        ours.info.seq = seq;
-        let what = ours.difference(theirs)?;
-        Some(Differs { ours: ours.info, theirs: theirs.info, what })
+        let mut call = Header::decode(&bytes, 0)?;
+        call.info.seq = seq;
+        Some(call)
     }
+}
+
+/// Whether a rank whose last call was number `made` still knows number `seq`. The slot of the call after the last may be changing.
+fn is_kept(seq: u64, made: u64) -> bool {
+    seq > 0 && made >= seq && made + 1 - seq < KEPT as u64
 }
 
 #[cfg(test)]

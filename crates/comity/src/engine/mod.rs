@@ -1,6 +1,8 @@
 //! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
 
 mod blame;
+mod census;
+mod failure;
 mod fold;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
@@ -15,10 +17,12 @@ mod tests;
 mod wait;
 mod watch;
 
+pub(crate) use census::{Census, Reached};
+pub(crate) use failure::{Failure, Late, Why};
 pub(crate) use header::{ANNOUNCE, Header, LEN as HEADER};
 pub(crate) use interrupt::Asking;
 pub use interrupt::{Interrupt, interrupt_with};
 pub(crate) use ledger::Differs;
 pub(crate) use run::{ASK, Engine, Task, Way};
 pub(crate) use wait::{Patience, Stage, Wait};
-pub(crate) use watch::{Failure, Watch};
+pub(crate) use watch::Watch;

@@ -60,7 +60,7 @@ impl Engine {
         self.watch.hush();
     }
 
-    pub(super) fn sleep(&self, limit: Duration) {
+    pub(super) fn sleep(&self, limit: Duration, idle: Duration) {
         let mut fds = Vec::with_capacity(self.links.len() + 1);
         for (p, i) in self.lacks() {
             if let Some(link) = &self.links[p] {
@@ -77,15 +77,17 @@ impl Engine {
             })
             .collect();
         polls.push(PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN));
-        if self.counters.parked_on.load(Ordering::Relaxed) == NOBODY
-            && let Some((p, _)) = self.lacks().min_by_key(|(_, i)| !i.recv)
-        {
-            self.counters.parked_on.store(p as u32, Ordering::Relaxed);
+        if let Some((p, _)) = self.lacks().min_by_key(|(_, i)| !i.recv) {
+            if self.counters.parked_on.load(Ordering::Relaxed) == NOBODY {
+                self.counters.parked_on.store(p as u32, Ordering::Relaxed);
+            }
+            self.watch.sleeps_for(p, idle);
         }
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
         let slept = Instant::now();
         // A signal ends the sleep early, which is no harm.
         let _ = poll(&mut polls, Some(&limit));
+        self.watch.woke();
         self.counters.slept(slept.elapsed());
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct Engine {
     pub(super) counters: Arc<Counters>,
     /// How long a member may be silent.
     pub(super) silence: Option<Duration>,
+    /// For how long nothing had moved when the last call ran out of time.
+    pub(super) still: Duration,
 }
 
 /// What a call is made of besides its data.
@@ -95,7 +97,20 @@ impl Engine {
         let size = members.len();
         let (tx, rx) = ((0..size).map(|_| Tx::new()).collect(), (0..size).map(|_| Rx::new()).collect());
         let silence = world.silence();
-        Self { rank, links, tx, rx, world, context, watch, members, patience, counters, silence }
+        Self {
+            rank,
+            links,
+            tx,
+            rx,
+            world,
+            context,
+            watch,
+            members,
+            patience,
+            counters,
+            silence,
+            still: Duration::ZERO,
+        }
     }
 
     /// Run `schedule` to its end over `memory`. An error means that the group has failed, and has been told so.
@@ -183,6 +198,7 @@ impl Engine {
                         return Err(Stop::Failed(f.clone()));
                     }
                     if wait.left().is_none() {
+                        self.still = Duration::ZERO;
                         return Err(Stop::Late);
                     }
                     if let Some(why) = asking.ask() {
@@ -217,7 +233,10 @@ impl Engine {
                     {
                         return Err(stop);
                     }
-                    let Some(left) = wait.left() else { return Err(Stop::Late) };
+                    let Some(left) = wait.left() else {
+                        self.still = idle;
+                        return Err(Stop::Late);
+                    };
                     if let Some(why) = asking.ask() {
                         return Err(Stop::Interrupted(why));
                     }
@@ -232,7 +251,7 @@ impl Engine {
                         _ => {}
                     }
                     let nap = asking.nap(if early.is_zero() { NAP } else { early });
-                    self.sleep(left.min(nap));
+                    self.sleep(left.min(nap), wait.waited());
                     self.disarm();
                     armed = false;
                 }

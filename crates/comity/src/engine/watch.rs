@@ -3,42 +3,16 @@
 //! The first failure wins and stays. A member that left in good order is no failure until someone
 //! needs bytes from it: what it sent before it left still counts.
 
-use super::{
-    header::Header,
-    ledger::{Differs, Ledger},
-};
-use crate::{stats::Counters, sys::Bell};
+use super::{Failure, Reached, header::Header, ledger::Ledger};
+use crate::{stats::Counters, sync::lock, sys::Bell};
 use std::{
     os::fd::BorrowedFd,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
-
-/// Why a group failed, as seen by one of its members.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    /// The member at fault, by its rank in the group.
-    pub(crate) culprit: usize,
-    /// The member that saw it.
-    pub(crate) by: usize,
-    /// What happened, as the rest of the sentence "rank 3 ...": "died: its connections closed".
-    pub(crate) cause: String,
-    /// The culprit itself reported it, in whole sentences of its own (an abort, not a death).
-    pub(crate) reported: bool,
-    /// Where the culprit made another call than the member that saw it.
-    pub(crate) calls: Option<Differs>,
-}
-
-impl Failure {
-    /// `by` saw that `culprit` made another call.
-    pub(crate) fn differs(culprit: usize, by: usize, calls: Differs) -> Self {
-        let cause = format!("called {} while rank {by} called {}", calls.theirs, calls.ours);
-        Self { culprit, by, cause, reported: false, calls: Some(calls) }
-    }
-}
 
 /// A group's state as its wait loops see it.
 #[derive(Debug)]
@@ -55,6 +29,12 @@ pub(crate) struct Watch {
     counters: Arc<Counters>,
     bell: Bell,
     ledger: Ledger,
+    /// When this group was opened.
+    opened: Instant,
+    /// The member that the engine sleeps for, plus one, and since which millisecond; 0 while it does not sleep.
+    lacks: AtomicU64,
+    /// What the members answered last about how far they have come.
+    answers: Mutex<Vec<Option<Reached>>>,
     /// The group that this one is split from: should it fail meanwhile, not all members come.
     above: OnceLock<Arc<Self>>,
 }
@@ -72,6 +52,9 @@ impl Watch {
             counters,
             bell: Bell::new()?,
             ledger: Ledger::new(size),
+            opened: Instant::now(),
+            lacks: AtomicU64::new(0),
+            answers: Mutex::new(vec![None; size]),
             above: OnceLock::new(),
         })
     }
@@ -130,6 +113,43 @@ impl Watch {
     /// How often [`advance`](Self::advance) was called.
     pub(crate) fn progress(&self) -> u64 {
         self.progress.load(Ordering::Relaxed)
+    }
+
+    /// The engine goes to sleep until `peer` does something, after nothing has moved for `idle`.
+    pub(crate) fn sleeps_for(&self, peer: usize, idle: Duration) {
+        let since = self.opened.elapsed().saturating_sub(idle).as_millis() as u64;
+        self.lacks.store(since << 16 | (peer as u64 + 1) & 0xffff, Ordering::Relaxed);
+    }
+
+    /// The engine has woken.
+    pub(crate) fn woke(&self) {
+        self.lacks.store(0, Ordering::Relaxed);
+    }
+
+    /// How far this rank has come, with what its calls up to number `at` come to.
+    pub(crate) fn reached(&self, at: u64) -> Reached {
+        let lacks = self.lacks.load(Ordering::Relaxed);
+        let now = self.opened.elapsed().as_millis() as u64;
+        let lacks = (lacks != 0).then(|| ((lacks & 0xffff) as usize - 1, now.saturating_sub(lacks >> 16)));
+        let (made, digest) = self.ledger.digest(at);
+        Reached { made, digest, lacks }
+    }
+
+    /// `member` has answered how far it has come.
+    pub(crate) fn answered(&self, member: usize, reached: Reached) {
+        if let Some(place) = lock(&self.answers).get_mut(member) {
+            *place = Some(reached);
+        }
+    }
+
+    /// What was answered since [`forget_answers`](Self::forget_answers), by rank.
+    pub(crate) fn answers(&self) -> Vec<Option<Reached>> {
+        lock(&self.answers).clone()
+    }
+
+    /// Only what is answered from now on counts.
+    pub(crate) fn forget_answers(&self) {
+        lock(&self.answers).fill(None);
     }
 
     /// A member has not been heard for some time. No failure yet.
@@ -193,7 +213,7 @@ mod tests {
     fn the_first_failure_wins() {
         let w = Watch::new(3, Arc::default()).unwrap();
         assert!(w.failure().is_none());
-        let f = |culprit| Failure { culprit, by: 0, cause: "died".into(), reported: false, calls: None };
+        let f = |culprit| Failure::lost(culprit, 0, "died");
         assert!(w.fail(f(2)));
         assert!(!w.fail(f(1)));
         assert_eq!(w.failure().map(|f| f.culprit), Some(2));

@@ -261,13 +261,7 @@ impl Group {
 
     /// Give the group up on every rank: calls under way and later ones fail with [`Error::Aborted`], which carries `why`.
     pub fn abort(&self, why: &str) {
-        let failure = Failure {
-            culprit: self.rank(),
-            by: self.rank(),
-            cause: why.to_owned(),
-            reported: true,
-            calls: None,
-        };
+        let failure = Failure::reported(self.rank(), why);
         if let Some(a) = &self.core.alarm {
             a.raise(failure);
         }

@@ -87,7 +87,7 @@ impl Group {
             // The others stand in this group still, and would wait for this rank there.
             if let Some(alarm) = &self.core.alarm {
                 let (culprit, cause) = blame(e, self.rank(), &members);
-                alarm.raise(Failure { culprit, by: self.rank(), cause, reported: false, calls: None });
+                alarm.raise(Failure::lost(culprit, self.rank(), cause));
             }
             state.note(Op::Split, e, &self.core.counters);
         })?

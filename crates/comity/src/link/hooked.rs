@@ -64,6 +64,10 @@ impl World for HookedWorld {
         self.inner.ask(context, ranks, call);
     }
 
+    fn census(&self, context: u64, at: u64) {
+        self.inner.census(context, at);
+    }
+
     fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
         self.inner.waits(context, rank)
     }

@@ -4,7 +4,7 @@ use super::ShmLink;
 use crate::{
     Error, Peer, Result,
     boot::{Links, World},
-    engine::{Failure, Header, Watch},
+    engine::{Failure, Header, Reached, Watch},
     link::Link,
     sync::lock,
 };
@@ -148,6 +148,18 @@ impl World for LocalWorld {
         }
         if let Some(failure) = found {
             self.abort(context, &failure);
+        }
+    }
+
+    fn census(&self, context: u64, at: u64) {
+        let groups = lock(&self.hub.groups);
+        let Some(open) = groups.get(&(context, self.rank)) else { return };
+        let Some(mine) = open.watch.upgrade() else { return };
+        for (r, member) in open.members.iter().enumerate() {
+            let other = groups.get(&(context, *member)).and_then(|o| o.watch.upgrade());
+            // One that has not opened the group has made no call in it; one that has closed it said so.
+            let reached = other.map_or(Reached { made: 0, digest: None, lacks: None }, |w| w.reached(at));
+            mine.answered(r, reached);
         }
     }
 

@@ -6,7 +6,7 @@ use crate::{
     CallInfo, Error, Result,
     backend::company::{Company, word},
     boot::World,
-    engine::{Failure, Watch},
+    engine::{Census, Failure, Watch},
     sync::lock,
     sys::{
         cuda::{Device, Mark, StreamId},
@@ -33,6 +33,7 @@ pub(super) struct Guard(Arc<Post>);
 struct Post {
     comm: Arc<Comm>,
     rank: usize,
+    size: usize,
     context: u64,
     watch: Arc<Watch>,
     world: Weak<dyn World>,
@@ -49,8 +50,8 @@ impl fmt::Debug for Post {
 #[derive(Debug, Default)]
 struct State {
     /// A call that is being put on a stream.
-    entering: Option<(Instant, CallInfo)>,
-    under_way: VecDeque<(Mark, Instant, CallInfo)>,
+    entering: Option<(Instant, CallInfo, Duration)>,
+    under_way: VecDeque<(Mark, Instant, CallInfo, Duration)>,
     /// To use again.
     spare: Vec<Mark>,
     /// The thread sleeps until it is told of news.
@@ -63,6 +64,7 @@ impl Guard {
         let post = Arc::new(Post {
             comm,
             rank: company.rank,
+            size: company.size(),
             context: company.context,
             watch: company.watch.clone(),
             world: Arc::downgrade(&company.world),
@@ -79,8 +81,11 @@ impl Guard {
 
     /// A call is about to be put on a stream, and must be done by `until`.
     pub(super) fn enter(&self, until: Instant, info: CallInfo) {
+        // Less some microseconds than what the caller allowed.
+        let left = until.saturating_duration_since(Instant::now());
+        let limit = Duration::from_millis(left.as_micros().div_ceil(1000) as u64);
         let mut state = lock(&self.0.state);
-        state.entering = Some((until, info));
+        state.entering = Some((until, info, limit));
         if state.idle {
             self.0.news.notify_one();
         }
@@ -94,8 +99,8 @@ impl Guard {
             None => device.mark(stream)?,
         };
         let mut state = lock(&self.0.state);
-        if let Some((until, info)) = state.entering.take() {
-            state.under_way.push_back((mark, until, info));
+        if let Some((until, info, limit)) = state.entering.take() {
+            state.under_way.push_back((mark, until, info, limit));
         }
         Ok(())
     }
@@ -125,9 +130,15 @@ impl Post {
                     }
                 }
             }
-            let first = state.under_way.front().map(|(_, until, info)| (*until, *info)).or(state.entering);
-            if let Some((_, info)) = first.filter(|(until, _)| Instant::now() >= *until) {
-                self.fail(format!("did not finish {info} on its device within the limit"));
+            let first = state
+                .under_way
+                .front()
+                .map(|(_, until, info, limit)| (*until, *info, *limit))
+                .or(state.entering);
+            if let Some((_, info, limit)) = first.filter(|(until, ..)| Instant::now() >= *until) {
+                drop(state);
+                self.late(info, limit);
+                state = lock(&self.state);
             } else if first.is_some()
                 && let Err(e) = self.comm.check()
             {
@@ -157,8 +168,21 @@ impl Post {
         }
     }
 
+    /// The limit of a call has passed: find out who has not made it.
+    fn late(&self, info: CallInfo, limit: Duration) {
+        let Some(world) = self.world.upgrade() else { return };
+        let (rank, size, context) = (self.rank, self.size, self.context);
+        let census = Census { world: &*world, watch: &self.watch, context, rank, size };
+        if let Ok(late) = census.hold(info, limit, None) {
+            self.tell(Failure::late(rank, late));
+        }
+    }
+
     fn fail(&self, cause: String) {
-        let failure = Failure { culprit: self.rank, by: self.rank, cause, reported: false, calls: None };
+        self.tell(Failure::lost(self.rank, self.rank, cause));
+    }
+
+    fn tell(&self, failure: Failure) {
         // In the order of `Alarm::raise`, for its reason.
         if let Some(world) = self.world.upgrade() {
             world.abort(self.context, &failure);

@@ -2,7 +2,7 @@
 
 use crate::{
     boot::{liveness::Verdict, wire::Note},
-    engine::{Failure, Header},
+    engine::{Failure, Header, Reached},
 };
 use std::time::Duration;
 
@@ -65,6 +65,18 @@ pub(in crate::boot) enum Action {
         mine: usize,
         member: usize,
         call: Header,
+    },
+    /// A member asks how far this one has come; for [`Membership::answer`](super::Membership::answer).
+    Census {
+        context: u64,
+        member: usize,
+        at: u64,
+    },
+    /// A member has answered how far it has come.
+    Reached {
+        context: u64,
+        member: usize,
+        reached: Reached,
     },
     /// A member of this group has not been heard for some time.
     Suspect {

@@ -41,14 +41,14 @@ impl Membership {
         let Some(presence) = self.presences.get(rank).cloned() else { return };
         let Some((group, member)) = self.member(context, rank) else { return };
         let (mine, left) = (group.mine, group.left.get(member) == Some(&true));
-        let failure = |cause| Failure { culprit: member, by: mine, cause, reported: false, calls: None };
+        let failure = |cause: String| Failure::lost(member, mine, cause);
         let failure = match presence {
             Presence::Gone(words) if words.is_empty() => return self.apply(rank, Note::Leave { context }),
             Presence::Gone(words) => failure(format!("gave up: {words}")),
             Presence::Dead(cause) => failure(cause),
             Presence::Shut(silence) => {
                 let cause = format!("was given up: nothing was heard from it for {silence:.1} s");
-                Failure { culprit: mine, by: member, cause, reported: false, calls: None }
+                Failure::lost(mine, member, cause)
             }
             Presence::Oneself | Presence::Absent | Presence::Live => return,
         };
@@ -92,14 +92,7 @@ impl Membership {
     fn tell_of(&mut self, context: u64, members: Vec<usize>) {
         let Some(group) = self.groups.get(&context) else { return };
         let Some(failure) = &group.failed else { return };
-        let note = Note::Abort {
-            context,
-            culprit: failure.culprit as u32,
-            by: failure.by as u32,
-            reported: failure.reported,
-            cause: failure.cause.clone(),
-            calls: failure.calls,
-        };
+        let note = Note::Abort { context, failure: failure.clone() };
         let news = |m: &usize| group.knows.get(*m) == Some(&false) && group.has(&self.presences, *m);
         let members: Vec<usize> = members.into_iter().filter(news).collect();
         let to = self.reachable(group, members.iter().copied());

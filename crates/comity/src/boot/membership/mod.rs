@@ -18,7 +18,7 @@ use super::{
     liveness::{Liveness, Verdict},
     wire::Note,
 };
-use crate::engine::{Failure, Header};
+use crate::engine::{Failure, Header, Reached};
 pub(super) use events::{Action, DIED, Heard, Presence, Word};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -145,7 +145,7 @@ impl Membership {
     /// Who is at fault, and why, in the words of ranks whose first group, that of all, has failed before this one could open it.
     pub(super) fn foretold(&self) -> Option<(usize, String)> {
         self.early.iter().find_map(|(_, note)| match note {
-            Note::Abort { culprit, cause, .. } => Some((*culprit as usize, cause.clone())),
+            Note::Abort { failure, .. } => Some((failure.culprit, failure.cause.clone())),
             _ => None,
         })
     }
@@ -220,6 +220,20 @@ impl Membership {
         let others = members.iter().copied().filter(|m| *m != group.mine);
         let to = self.reachable(group, others);
         self.tell(to, Note::Waits { context, call: *call });
+    }
+
+    /// Ask all other members how far they have come, and what their calls up to number `at` come to.
+    pub(super) fn census(&mut self, context: u64, at: u64) {
+        let Some(group) = self.groups.get(&context) else { return };
+        let to = self.reachable(group, (0..group.members.len()).filter(|m| *m != group.mine));
+        self.tell(to, Note::Census { context, at });
+    }
+
+    /// How far this rank has come, for a member that asked.
+    pub(super) fn answer(&mut self, context: u64, member: usize, reached: Reached) {
+        let Some(group) = self.groups.get(&context) else { return };
+        let to = self.reachable(group, std::iter::once(member));
+        self.tell(to, Note::Reached { context, reached });
     }
 
     /// This rank has found a group to have failed.
@@ -346,7 +360,15 @@ impl Membership {
         if let Some(context) = context_of(&note)
             && !self.groups.contains_key(&context)
         {
-            if !self.is_closed(context) {
+            if let Note::Census { .. } = note {
+                // Whoever has closed the group said so.
+                if !self.is_closed(context) {
+                    let reached = Reached { made: 0, digest: None, lacks: None };
+                    self.tell(vec![from], Note::Reached { context, reached });
+                }
+            } else if let Note::Reached { .. } = note {
+                // The group that asked is over.
+            } else if !self.is_closed(context) {
                 if let Note::Waits { .. } = note {
                     // Only its last word counts.
                     let old = |(f, n): &(usize, Note)| matches!(n, Note::Waits { context: c, .. } if *c == context && *f == from);
@@ -372,8 +394,17 @@ impl Membership {
                     self.actions.push(Action::Waits { context, mine, member, call });
                 }
             }
-            Note::Abort { context, culprit, by, reported, cause, calls } => {
-                let failure = Failure { culprit: culprit as usize, by: by as usize, cause, reported, calls };
+            Note::Census { context, at } => {
+                if let Some((_, member)) = self.member(context, from) {
+                    self.actions.push(Action::Census { context, member, at });
+                }
+            }
+            Note::Reached { context, reached } => {
+                if let Some((_, member)) = self.member(context, from) {
+                    self.actions.push(Action::Reached { context, member, reached });
+                }
+            }
+            Note::Abort { context, failure } => {
                 if let Some((_, member)) = self.member(context, from) {
                     self.fail(context, Some(member), failure);
                 }
@@ -414,7 +445,11 @@ impl Membership {
 /// The group that a note is about.
 fn context_of(note: &Note) -> Option<u64> {
     match note {
-        Note::Leave { context } | Note::Abort { context, .. } | Note::Waits { context, .. } => Some(*context),
+        Note::Leave { context }
+        | Note::Abort { context, .. }
+        | Note::Waits { context, .. }
+        | Note::Census { context, .. }
+        | Note::Reached { context, .. } => Some(*context),
         Note::Heartbeat { .. } | Note::Goodbye { .. } | Note::GivenUp { .. } => None,
     }
 }

@@ -1,22 +1,17 @@
 //! Single decisions; the simulator has what follows from them.
 
 use super::*;
+use crate::engine::Why;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
 fn failure(culprit: usize, by: usize) -> Failure {
-    Failure { culprit, by, cause: "lost its disk".into(), reported: culprit == by, calls: None }
+    let why = if culprit == by { Why::Reported } else { Why::Lost };
+    Failure { culprit, by, cause: "lost its disk".into(), why }
 }
 
 fn abort(context: u64, f: &Failure) -> Heard {
-    Heard::Note(Note::Abort {
-        context,
-        culprit: f.culprit as u32,
-        by: f.by as u32,
-        reported: f.reported,
-        cause: f.cause.clone(),
-        calls: f.calls,
-    })
+    Heard::Note(Note::Abort { context, failure: f.clone() })
 }
 
 /// Process 0 of `size`, connected to all, in group 1 of all.

@@ -4,7 +4,7 @@ use super::Opening;
 use crate::{
     Error,
     boot::{dial::Miss, store::seconds},
-    engine::{Differs, Failure},
+    engine::Failure,
     sys::poll_until,
 };
 use rustix::event::{PollFd, PollFlags};
@@ -67,25 +67,18 @@ impl<L> Opening<'_, L> {
     /// This rank lacks something itself.
     pub(super) fn unable(&self, error: Error) -> Trouble {
         let cause = error.to_string();
-        let failure = Failure { culprit: self.mine, by: self.mine, cause, reported: true, calls: None };
+        let failure = Failure::reported(self.mine, cause);
         Trouble { error, news: Some(failure) }
     }
 
     /// A failure that this rank has found.
     pub(super) fn own(&self, culprit: usize, cause: String) -> Trouble {
-        let failure = Failure { culprit, by: self.mine, cause, reported: false, calls: None };
+        let failure = Failure::lost(culprit, self.mine, cause);
         Trouble { error: self.failed(&failure), news: Some(failure) }
     }
 
     pub(super) fn failed(&self, f: &Failure) -> Error {
-        let peer = self.mesh.peer(self.members, f.culprit);
-        if let Some(Differs { ours, theirs, what }) = f.calls {
-            Error::Mismatch { rank: f.by, ours, peer, theirs, differs: what }
-        } else if f.reported {
-            Error::Aborted { by: peer, reason: f.cause.clone(), call: None }
-        } else {
-            let seen = if f.by == self.mine { String::new() } else { format!(" (seen by rank {})", f.by) };
-            Error::PeerLost { peer, cause: format!("{}{seen}", f.cause), call: None }
-        }
+        let peers: Vec<_> = (0..self.members.len()).map(|r| self.mesh.peer(self.members, r)).collect();
+        f.error(self.mine, &peers, None)
     }
 }

@@ -1,6 +1,7 @@
 //! Groups of ranks that have met: opened in any order, left, aborted, and ended by deaths.
 
 use super::*;
+use crate::engine::Why;
 
 #[test]
 fn a_death_is_known_to_all_by_name() {
@@ -11,7 +12,7 @@ fn a_death_is_known_to_all_by_name() {
     for r in [0, 1, 3] {
         let f = await_failure(&opened[r].0);
         assert_eq!(
-            (f.culprit, f.cause.as_str(), f.reported),
+            (f.culprit, f.cause.as_str(), f.why == Why::Reported),
             (3, "died: its control connection closed", false)
         );
         // A group with the dead cannot be made, one without can.
@@ -58,23 +59,21 @@ fn who_waits_tells_in_what_and_differences_are_found() {
     assert_eq!((failure.culprit, failure.by), (2, 1));
     assert_eq!(await_failure(&late), failure);
     assert_eq!(await_failure(&opened[0].take().unwrap()), failure);
-    assert!(failure.cause.contains("root 1 while rank 1 called") && failure.calls.is_some(), "{failure:?}");
+    assert!(failure.cause.contains("root 1 while rank 1 called") && failure.calls().is_some(), "{failure:?}");
 }
 
 #[test]
 fn an_abort_reaches_all_with_its_words() {
     let all = world(3, |c| c);
     let opened = each(0..3, |r| open(&all[r], 9, &[0, 1, 2]));
-    let failure =
-        Failure { culprit: 1, by: 1, cause: "the disk is full".into(), reported: true, calls: None };
+    let failure = Failure::reported(1, "the disk is full");
     all[1].abort(9, &failure);
     for r in [0, 2] {
         assert_eq!(await_failure(&opened[r].0), failure);
     }
     // The first reason stays.
-    all[2].abort(9, &Failure { culprit: 2, by: 2, cause: "other".into(), reported: true, calls: None });
-    all[2]
-        .abort(9, &Failure { culprit: 7, by: 2, cause: "no such rank".into(), reported: true, calls: None });
+    all[2].abort(9, &Failure::reported(2, "other"));
+    all[2].abort(9, &Failure { culprit: 7, ..Failure::reported(2, "no such rank") });
     thread::sleep(Duration::from_millis(20));
     assert_eq!(opened[0].0.failure(), Some(&failure));
 }
@@ -188,7 +187,7 @@ fn a_split_hears_that_its_group_has_failed() {
         if r == 1 {
             thread::sleep(Duration::from_millis(100));
             let cause = "no memory is left".to_owned();
-            world.abort(0, &Failure { culprit: 1, by: 1, cause, reported: true, calls: None });
+            world.abort(0, &Failure::reported(1, cause));
             // It leaves only when the other has had time to hear the reason.
             thread::sleep(Duration::from_millis(500));
             return None;

@@ -147,8 +147,7 @@ fn sealed_worlds_meet_open_and_talk() {
         c.secure(Secure::Data).host_name(name)
     });
     let opened = each(0..2, |r| open(&all[r], 0, &[0, 1]));
-    let failure =
-        Failure { culprit: 1, by: 1, cause: "the disk is full".into(), reported: true, calls: None };
+    let failure = Failure::reported(1, "the disk is full");
     all[1].abort(0, &failure);
     assert_eq!(await_failure(&opened[0].0), failure);
     all.clear();

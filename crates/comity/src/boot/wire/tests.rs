@@ -1,6 +1,7 @@
 //! Messages read back, and bytes that are no messages.
 
 use super::*;
+use crate::engine::{Differs, Late, Why};
 use crate::{
     CallInfo, DType, ReduceOp,
     boot::{
@@ -9,7 +10,7 @@ use crate::{
     },
 };
 use proptest::prelude::*;
-use std::{io::Write, net::SocketAddrV6, os::unix::net::UnixStream};
+use std::{io::Write, net::SocketAddrV6, os::unix::net::UnixStream, time::Duration};
 
 prop_compose! {
     fn facts()(
@@ -54,15 +55,23 @@ proptest! {
 
     #[test]
     fn notes_round_trip(
-        context: u64, culprit: u32, by: u32, reported: bool, cause in "\\PC{0,99}", ours in call(), theirs in call(),
-        what in 0usize..9,
+        context: u64, culprit: u32, by: u32, seen: bool, cause in "\\PC{0,99}", ours in call(), theirs in call(),
+        what in 0usize..9, why in 0u8..4, missing in prop::collection::vec(0usize..99, 0..5), nanos: u64,
     ) {
-        let calls = reported.then_some(Differs { ours, theirs, what: Header::DIFFERENCES[what] });
+        let stalled = seen.then_some((1, 2));
+        let why = match why {
+            0 => Why::Lost,
+            1 => Why::Reported,
+            2 => Why::Differs(Differs { ours, theirs, what: Header::DIFFERENCES[what] }),
+            _ => Why::Late(Late { call: ours, after: Duration::from_nanos(nanos), missing, stalled }),
+        };
+        let failure = Failure { culprit: culprit as usize, by: by as usize, cause: cause.clone(), why };
+        let reached = Reached { made: nanos, digest: seen.then_some(context), lacks: stalled.map(|_| (7, nanos)) };
         let told = CallInfo { op: Op::Gather, tag: None, seq: 7, ..ours };
         let told = Header { info: told, shape: context, epoch: 1, context: 2 };
         for m in [
             Note::Leave { context },
-            Note::Abort { context, culprit, by, reported, cause: cause.clone(), calls },
+            Note::Abort { context, failure }, Note::Census { context, at: nanos }, Note::Reached { context, reached },
             Note::Waits { context, call: told },
             Note::Heartbeat { progress: context }, Note::Goodbye { words: cause },
             Note::GivenUp { silence: context },
@@ -75,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..8) {
+    fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..10) {
         let bytes = [&[kind], &bytes[..]].concat();
         if let Ok(m) = ToStore::decode(&bytes) { prop_assert_eq!(m.encode(), bytes.clone()); }
         if let Ok(m) = FromStore::decode(&bytes) { prop_assert_eq!(m.encode(), bytes.clone()); }

@@ -167,7 +167,10 @@ impl Judge {
     pub(super) fn count(&mut self, s: &Scenario, rank: usize, occasion: Occasion, actions: &[Action]) {
         let beats = matches!(actions.last(), Some(Action::Beat { .. }));
         for (i, action) in actions.iter().enumerate() {
-            let Action::Tell { to, note: Note::Abort { context, by, .. } } = action else { continue };
+            let Action::Tell { to, note: Note::Abort { context, failure: Failure { by, .. } } } = action
+            else {
+                continue;
+            };
             let Some(group) = s.groups.iter().position(|g| g.context == *context) else { continue };
             let members = &s.groups[group].members;
             let size = members.len();
@@ -175,7 +178,7 @@ impl Judge {
             *told += to.len();
             let all = *told;
             let at_once = matches!(actions.get(i + 1), Some(Action::Fail { context: c, .. }) if c == context);
-            let first_hand = occasion != Occasion::Hear || members[*by as usize] == rank;
+            let first_hand = occasion != Occasion::Hear || members[*by] == rank;
             let most = match (at_once, occasion) {
                 (true, _) if size > flood::DIRECT => flood::most(size),
                 // Up to 64, only those who saw it tell.

@@ -5,6 +5,7 @@ use crate::boot::{
     membership::{Action, Heard, flood},
     wire::Note,
 };
+use crate::engine::Failure;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mutant {
@@ -62,7 +63,7 @@ impl Mutant {
             }),
             Self::WrongWitness if rank % 2 == 1 => {
                 for (_, h) in heard {
-                    if let Heard::Note(Note::Abort { by, .. }) = h {
+                    if let Heard::Note(Note::Abort { failure: Failure { by, .. }, .. }) = h {
                         *by = 0;
                     }
                 }

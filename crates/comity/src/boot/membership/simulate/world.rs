@@ -243,8 +243,7 @@ impl<'a> World<'a> {
         self.processes[rank].membership.hear(heard, now);
         self.perform(rank, Occasion::Hear);
         for (_, heard) in last.into_iter().flatten() {
-            if let Heard::Note(Note::Abort { context, culprit, by, reported, cause, calls }) = heard {
-                let failure = Failure { culprit: culprit as usize, by: by as usize, cause, reported, calls };
+            if let Heard::Note(Note::Abort { context, failure }) = heard {
                 self.fail(rank, context, failure);
             }
         }

@@ -67,7 +67,9 @@ impl World<'_> {
                 | Action::Silence { .. }
                 | Action::News
                 | Action::Log(_)
-                | Action::Waits { .. } => {}
+                | Action::Waits { .. }
+                | Action::Census { .. }
+                | Action::Reached { .. } => {}
             }
         }
     }

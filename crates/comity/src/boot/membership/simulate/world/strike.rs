@@ -85,7 +85,8 @@ impl World<'_> {
             return;
         }
         let cause = format!("fault {i} of seed {}", self.scenario.seed);
-        let failure = Failure { culprit, by, cause, reported: culprit == by, calls: None };
+        let failure =
+            if culprit == by { Failure::reported(by, cause) } else { Failure::lost(culprit, by, cause) };
         if member.failed.is_none() {
             member.failed = Some((self.now, failure.clone()));
             self.judge.cause(Cause::Aborted { group: g, rank, at: self.now, failure: failure.clone() });
