@@ -10,7 +10,7 @@ mod patience;
 
 use actor::{acted, monotonic};
 use comity::{Config, Key, boot::Store};
-use crew::Crew;
+use crew::{Crew, LAUNCHER};
 use patience::{patient, slowness};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -193,6 +193,36 @@ fn killed_under_the_launcher() {
         assert!(text(&said).contains("rank 2 ") && took(&said, killed) < at_most(2000), "{said}");
     }
     assert_eq!(crew.code(), Some(137));
+}
+
+#[test]
+fn the_launcher_names_whom_the_survivors_name() {
+    if acted() {
+        return;
+    }
+    let test = "the_launcher_names_whom_the_survivors_name";
+    for (role, says) in [
+        ("needed 2", ") ended with code 0 while others still needed it; rank "),
+        ("absent 2", ") ended with code 0 while others still needed it; rank "),
+        ("needed none", ") fell silent: it was stopped; rank "),
+    ] {
+        let mut crew = Crew::launch(test, role, 4, &[("COMITY_DETECTION", "1")]);
+        let begun = Instant::now();
+        if role == "needed none" {
+            crew.hear("ready", 0..4);
+            thread::sleep(ms(200));
+            crew.signal(2, Signal::STOP);
+        }
+        for said in crew.hear("error", [0, 1, 3]) {
+            assert!(text(&said).contains("rank 2 "), "{said}");
+        }
+        let said = &crew.hear("verdict", [LAUNCHER])[0];
+        assert!(text(said).starts_with("rank 2 (pid ") && text(said).contains(says), "{said}");
+        assert!(text(said).ends_with(" exited with code 1"), "{said}");
+        assert_eq!(crew.code(), Some(1));
+        // Not the 60 s for which ranks wait for one that may still come.
+        assert!(begun.elapsed() < patient(Duration::from_secs(30)), "{role}: {:?}", begun.elapsed());
+    }
 }
 
 #[test]

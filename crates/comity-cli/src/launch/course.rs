@@ -26,6 +26,14 @@ pub(super) enum Cause {
         rank: usize,
         ending: Ending,
     },
+    /// Rank `by` failed because of `rank`, which did not fail itself: it ended with code 0, or ran on.
+    Missed {
+        rank: usize,
+        /// It ended with 0 before the others were ended.
+        ended: bool,
+        by: usize,
+        ending: Ending,
+    },
     Interrupted {
         signal: i32,
     },
@@ -64,6 +72,7 @@ enum Phase {
 
 #[derive(Debug)]
 pub(super) struct Course {
+    size: usize,
     alive: usize,
     phase: Phase,
     timeout: Option<Instant>,
@@ -71,17 +80,21 @@ pub(super) struct Course {
     failed_at: Option<Instant>,
     /// Failures before the others were ended: these say something about their rank.
     failures: Vec<(usize, Ending)>,
+    /// Those that ended with 0 before the others were ended.
+    well: Vec<usize>,
 }
 
 impl Course {
     pub(super) fn new(size: usize, timeout: Option<Instant>) -> Self {
         Self {
+            size,
             alive: size,
             phase: Phase::Running,
             timeout,
             cause: None,
             failed_at: None,
             failures: Vec::new(),
+            well: Vec::new(),
         }
     }
 
@@ -89,18 +102,26 @@ impl Course {
         self.cause.as_ref()
     }
 
-    /// Follow what the ranks say of each other: one that failed because of another one's failure is not the cause. Whoever
-    /// crashed is nobody's echo.
+    /// Follow what the ranks say of each other: one that failed because of another one is not the cause. Whoever crashed is
+    /// nobody's echo. The first failure stays the cause where ranks blame each other in a circle.
     pub(super) fn weigh(&mut self, blamed: impl Fn(usize) -> Option<usize>) {
         let Some(Cause::Failed { rank, ending }) = &self.cause else { return };
         let (mut rank, mut ending) = (*rank, *ending);
-        for _ in 0..self.failures.len() {
-            if !ending.may_be_an_echo() {
-                break;
+        let mut passed = vec![rank];
+        while ending.may_be_an_echo()
+            && let Some(next) = blamed(rank).filter(|next| *next < self.size)
+        {
+            if passed.contains(&next) {
+                return;
             }
-            let next = blamed(rank).and_then(|b| self.failures.iter().find(|(r, _)| *r == b));
-            let Some(&(r, e)) = next else { break };
-            (rank, ending) = (r, e);
+            passed.push(next);
+            let Some(&(_, theirs)) = self.failures.iter().find(|(r, _)| *r == next) else {
+                // What it said itself after that may be an echo of the others' ends.
+                let ended = self.well.contains(&next);
+                self.cause = Some(Cause::Missed { rank: next, ended, by: rank, ending });
+                return;
+            };
+            (rank, ending) = (next, theirs);
         }
         self.cause = Some(Cause::Failed { rank, ending });
     }
@@ -112,11 +133,14 @@ impl Course {
 
     pub(super) fn ended(&mut self, rank: usize, ending: Ending, now: Instant) {
         self.alive = self.alive.saturating_sub(1);
+        if matches!(self.phase, Phase::Running | Phase::Grace { .. }) {
+            match ending.is_failure() {
+                true => self.failures.push((rank, ending)),
+                false => self.well.push(rank),
+            }
+        }
         if !ending.is_failure() {
             return;
-        }
-        if matches!(self.phase, Phase::Running | Phase::Grace { .. }) {
-            self.failures.push((rank, ending));
         }
         match (self.phase, &self.cause) {
             (Phase::Running, _) => {
@@ -261,9 +285,34 @@ mod tests {
         assert_eq!(weighed([None; 4]), Some(failed(0, Ending::Exit(1))));
         assert_eq!(weighed([Some(2), Some(2), None, None]), Some(failed(2, Ending::Exit(37))));
         assert_eq!(weighed([Some(1), None, Some(1), None]), Some(failed(1, Ending::Signal(libc::SIGABRT))));
-        // One that has not failed is no cause that has a code, and a circle ends.
-        assert_eq!(weighed([Some(3), None, None, None]), Some(failed(0, Ending::Exit(1))));
-        assert!(weighed([Some(1), Some(0), None, None]).is_some());
+        // A circle leaves it with the first, and so does the name of a rank that does not exist.
+        assert_eq!(weighed([Some(2), None, Some(0), None]), Some(failed(0, Ending::Exit(1))));
+        assert_eq!(weighed([Some(9), None, None, None]), Some(failed(0, Ending::Exit(1))));
+    }
+
+    #[test]
+    fn one_that_did_not_fail_is_named_when_others_failed_for_it() {
+        let now = Instant::now();
+        let mut course = Course::new(4, None);
+        course.ended(2, Ending::Exit(0), now);
+        course.ended(0, Ending::Exit(1), now);
+        course.ended(1, Ending::Exit(5), now);
+        let missed = |blame: [Option<usize>; 4]| {
+            let mut course = Course {
+                failures: course.failures.clone(),
+                well: course.well.clone(),
+                cause: course.cause.clone(),
+                ..Course::new(4, None)
+            };
+            course.weigh(|r| blame[r]);
+            course.cause().cloned()
+        };
+        let by = |rank, ended, by, code| Some(Cause::Missed { rank, ended, by, ending: Ending::Exit(code) });
+        assert_eq!(missed([Some(2), Some(2), None, None]), by(2, true, 0, 1));
+        assert_eq!(missed([Some(3), Some(3), None, None]), by(3, false, 0, 1));
+        assert_eq!(missed([Some(1), Some(3), None, None]), by(3, false, 1, 5));
+        // What a rank says after it was given up is not followed.
+        assert_eq!(missed([Some(3), Some(3), None, Some(0)]), by(3, false, 0, 1));
     }
 
     #[test]

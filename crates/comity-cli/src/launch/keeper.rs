@@ -61,6 +61,8 @@ struct Keeper {
     open_files: Rlimit,
     /// What speaks for lack of memory as the end of the rank that is blamed.
     memory: Option<&'static str>,
+    /// The ranks that were stopped when they were told to end.
+    stopped: Vec<usize>,
     /// Why not all ranks could be started.
     unstarted: Option<(String, u8)>,
     /// Why the output cannot be written.
@@ -118,6 +120,7 @@ impl Keeper {
             kills: Kills::watch(),
             open_files,
             memory: None,
+            stopped: Vec::new(),
             unstarted: None,
             unread: None,
             buffer: vec![0; 64 << 10],
@@ -351,8 +354,8 @@ impl Keeper {
             metrics.ended(number, ending);
         }
         self.course.ended(number, ending, Instant::now());
+        self.meeting.lost(number, &ending.to_string());
         if ending.is_failure() {
-            self.meeting.lost(number, &ending.to_string());
             // The number is free for a new process from now on, but not taken within microseconds.
             let _ = rustix::process::kill_process_group(pid, Signal::KILL);
         }
@@ -372,6 +375,12 @@ impl Keeper {
     }
 
     fn carry_out(&mut self, order: Order) {
+        if order == Order::Term {
+            // From then on none is stopped any more.
+            let stopped = tree::stopped();
+            let alive = self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
+            self.stopped = alive.filter(|(_, r)| stopped.contains(&r.pid)).map(|(n, _)| n).collect();
+        }
         let alive = || self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
         let list = || {
             alive().map(|(n, r)| format!("{n} (pid {})", r.pid.as_raw_pid())).collect::<Vec<_>>().join(", ")
@@ -438,7 +447,7 @@ impl Keeper {
                 (written, since) = (self.outlets.written(), Instant::now());
             }
             let patience = match self.course.cause() {
-                None | Some(Cause::Failed { .. }) => continue,
+                None | Some(Cause::Failed { .. } | Cause::Missed { .. }) => continue,
                 Some(Cause::Orphaned) => READER / 10,
                 Some(_) => READER,
             };

@@ -40,7 +40,7 @@ const REFUSED: u8 = 1;
 
 const AFTER: &str = "\
 Exit code: 0 when every rank ended with 0; the code of the first rank that failed (128 + signal when a signal
-killed it); 124 after --timeout; 130, 143, 129 after SIGINT (Ctrl-C), SIGTERM, SIGHUP; 141 when the reader of
+killed it), or, where the ranks name another one's failure as its cause, of that one; 124 after --timeout; 130, 143, 129 after SIGINT (Ctrl-C), SIGTERM, SIGHUP; 141 when the reader of
 the output went away; 2 for bad arguments. When a rank fails, the others have 1 s to end by themselves, then get
 SIGTERM, then, after 5 s or a second Ctrl-C, SIGKILL. What ranks leave running ends with the job.
 

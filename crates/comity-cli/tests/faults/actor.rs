@@ -32,11 +32,17 @@ pub(crate) fn acted() -> bool {
         return true;
     }
     say("started", -1, json!({}));
+    if role.strip_prefix("absent ").is_some_and(|r| std::env::var("COMITY_RANK").is_ok_and(|own| own == r)) {
+        return true;
+    }
     match comity::init() {
         Ok(group) => act(&role, group),
         Err(e) => {
             say("error", -1, json!({ "text": e.to_string() }));
             say("closed", -1, json!({ "millis": 0 }));
+            if role.starts_with("absent") {
+                std::process::exit(1);
+            }
         }
     }
     true
@@ -57,6 +63,16 @@ fn act(role: &str, group: Group) {
     told("ready");
     let out = match role.split_once(' ').unwrap_or((role, "")) {
         ("ops", _) => ops(&group),
+        // As a program does that does not handle errors: exit with 1.
+        ("needed", leaver) => {
+            if leaver == rank.to_string() {
+                return told("done");
+            }
+            ops(&group).inspect_err(|e| {
+                say("error", rank as i64, json!({ "text": e.to_string() }));
+                std::process::exit(1);
+            })
+        }
         ("fork", _) => {
             if rank == 1 {
                 fork();

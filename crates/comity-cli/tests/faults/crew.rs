@@ -18,6 +18,8 @@ use std::{
 /// Longer than anything takes that is to succeed, on a machine that does other things too.
 const LONG: Duration = Duration::from_secs(60);
 const KEY: [u8; 32] = [9; 32];
+/// Stands for a rank in what `comity launch` says itself.
+pub(crate) const LAUNCHER: usize = 98;
 
 /// Ranks that run, each as a child, or all under `comity launch`.
 pub(crate) struct Crew {
@@ -107,6 +109,9 @@ impl Crew {
                 for line in BufReader::new(out).lines().map_while(Result::ok) {
                     if let Some((_, words)) = line.split_once(SAYS) {
                         let _ = send.send(serde_json::from_str(words).unwrap());
+                    } else if let Some(words) = line.strip_prefix("comity launch: ") {
+                        let _ = send
+                            .send(serde_json::json!({ "event": "verdict", "text": words, "rank": LAUNCHER }));
                     } else if line.contains("panicked") || line.contains("wrong sum") {
                         let _ = send.send(serde_json::json!({ "event": "panic", "text": line, "rank": 99 }));
                     }

@@ -20,6 +20,19 @@ impl Keeper {
                 let why = self.memory.map(|m| format!(": {m}")).unwrap_or_default();
                 (format!("{} {ending}{why}", self.name(*rank)), ending.code())
             }
+            Cause::Missed { rank, ended, by, ending } => {
+                let (name, stopped) = (self.name(*rank), self.stopped.contains(rank));
+                let text = match (ended, stopped) {
+                    (true, _) => {
+                        format!("{name} ended with code 0 while others still needed it; rank {by} {ending}")
+                    }
+                    (_, true) => {
+                        format!("{name} fell silent: it was stopped; rank {by} gave it up and {ending}")
+                    }
+                    _ => format!("{name} was still running when rank {by} gave it up and {ending}"),
+                };
+                (text, ending.code())
+            }
             Cause::Interrupted { signal } => {
                 let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a signal");
                 (format!("ended by {name}"), Ending::Signal(*signal).code())

@@ -272,6 +272,7 @@ impl Server {
         }
         let gone = self.shared.gone().iter().find(|(r, _)| !self.round.members.contains_key(r)).cloned();
         if let Some((rank, how)) = gone {
+            self.shared.hold_to_blame(rank);
             self.refuse_round(&format!("rank {rank} {how} before it had joined"), Some(rank));
         }
     }
