@@ -313,6 +313,26 @@ fn a_job_that_is_stopped_as_a_whole_goes_on() {
 }
 
 #[test]
+fn a_job_that_ctrl_z_stopped_goes_on() {
+    if acted() {
+        return;
+    }
+    let mut crew = Crew::launch("a_job_that_ctrl_z_stopped_goes_on", "ops", 4, &[("COMITY_DETECTION", "1")]);
+    crew.hear("ready", 0..4);
+    // Two and a half times the limit, twice.
+    for _ in 0..2 {
+        thread::sleep(ms(300));
+        crew.signal_launcher(Signal::TSTP);
+        thread::sleep(ms(2500));
+        crew.signal_launcher(Signal::CONT);
+    }
+    thread::sleep(ms(300));
+    crew.tell(0, "end");
+    crew.hear("done", 0..4);
+    assert_eq!(crew.code(), Some(0));
+}
+
+#[test]
 fn the_most_patient_rank_decides() {
     if !acted() {
         ride_through("the_most_patient_rank_decides", &[2], ms(1200), |r| {

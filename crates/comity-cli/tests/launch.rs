@@ -23,4 +23,7 @@ mod secrets;
 #[path = "launch/stdin.rs"]
 mod stdin;
 
+#[path = "launch/suspend.rs"]
+mod suspend;
+
 mod patience;

@@ -2,7 +2,7 @@
 //! keeper could not if that is killed.
 use super::ending::Ending;
 use super::signals::Signals;
-use super::{REFUSED, sys, tree};
+use super::{ALL_STOPPED, REFUSED, sys, tree};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked whether a terminal in whose background this process runs is in its foreground now.
 const FOREGROUND: Duration = Duration::from_secs(1);
+/// How long the keeper may take to stop the ranks.
+const HALT: Duration = Duration::from_secs(1);
 /// How long processes may take to vanish once the keeper was killed.
 const VANISH: Duration = Duration::from_secs(2);
 
@@ -25,7 +27,7 @@ pub(super) fn watch(keeper: Pid, line: UnixStream, relay: OwnedFd) -> u8 {
         sys::block_background_stop();
         line.set_nonblocking(true)?;
         rustix::fs::fcntl_setfl(&relay, rustix::fs::fcntl_getfl(&relay)? | OFlags::NONBLOCK)?;
-        Signals::open()
+        Signals::open(&[libc::SIGTSTP])
     };
     match ready() {
         Ok(signals) => {
@@ -56,7 +58,9 @@ impl Front {
         loop {
             self.turn();
             for signal in self.signals.take() {
-                if signal != libc::SIGCHLD {
+                if signal == libc::SIGTSTP {
+                    self.suspend();
+                } else if signal != libc::SIGCHLD {
                     // Few bytes, and a keeper that does not take them is about to be missed anyway.
                     let _ = (&self.line).write(&[signal as u8]);
                 }
@@ -105,10 +109,41 @@ impl Front {
 
     /// Notes the ranks of which the keeper tells.
     fn listen(&mut self) {
-        let mut number = [0; 4];
-        while matches!((&self.line).read(&mut number), Ok(4)) {
-            self.ranks.extend(Pid::from_raw(i32::from_ne_bytes(number)));
+        while let Some(number) = self.hear() {
+            self.ranks.extend(Pid::from_raw(number));
         }
+    }
+
+    fn hear(&self) -> Option<i32> {
+        let mut number = [0; 4];
+        matches!((&self.line).read(&mut number), Ok(4)).then(|| i32::from_ne_bytes(number))
+    }
+
+    /// Ctrl-Z: the ranks, which are in no group of the terminal's session, stop first, and go on after this process.
+    fn suspend(&mut self) {
+        let _ = (&self.line).write(&[libc::SIGTSTP as u8]);
+        let until = Instant::now() + HALT;
+        // The shell shows its prompt when this process stops; what the ranks have written comes before it.
+        loop {
+            match self.hear() {
+                Some(ALL_STOPPED) => break,
+                Some(number) => self.ranks.extend(Pid::from_raw(number)),
+                None => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    let Ok(pause) = Timespec::try_from(left) else { break };
+                    let mut fds = [PollFd::new(&self.line, PollFlags::IN)];
+                    let heard = rustix::event::poll(&mut fds, Some(&pause));
+                    if left.is_zero()
+                        || fds[0].revents().contains(PollFlags::HUP)
+                        || heard.is_err_and(|e| e != Errno::INTR)
+                    {
+                        break;
+                    }
+                }
+            }
+        }
+        sys::stop_this_process();
+        let _ = (&self.line).write(&[libc::SIGCONT as u8]);
     }
 
     fn pass_on(&mut self) {

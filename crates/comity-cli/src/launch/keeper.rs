@@ -12,7 +12,7 @@ use super::metrics::Metrics;
 use super::outlet::{Outlets, Stream};
 use super::rank::{Rank, environment};
 use super::signals::Signals;
-use super::{REFUSED, USAGE, meet, tree};
+use super::{ALL_STOPPED, REFUSED, USAGE, meet, tree};
 use crate::report;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -115,7 +115,7 @@ impl Keeper {
             deaths: Deaths::new()?,
             feed: Feed::new(input),
             outlets,
-            signals: Signals::open()?,
+            signals: Signals::open(&[])?,
             front: Some(front),
             kills: Kills::watch(),
             open_files,
@@ -281,7 +281,16 @@ impl Keeper {
             }
             Ok(n) => {
                 for &signal in &bytes[..n] {
-                    self.stop(Cause::Interrupted { signal: signal.into() });
+                    match signal.into() {
+                        libc::SIGTSTP => {
+                            self.signal_all(Signal::STOP);
+                            if let Some(mut front) = self.front.as_ref() {
+                                let _ = front.write(&ALL_STOPPED.to_ne_bytes());
+                            }
+                        }
+                        libc::SIGCONT => self.signal_all(Signal::CONT),
+                        signal => self.stop(Cause::Interrupted { signal }),
+                    }
                 }
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
@@ -290,6 +299,13 @@ impl Keeper {
                 self.stop(Cause::Orphaned);
             }
         }
+    }
+
+    /// To every process of the job. Not SIGTSTP, which a rank may ignore: then it would miss the others.
+    fn signal_all(&self, signal: Signal) {
+        self.ranks.iter().for_each(|rank| rank.signal(signal));
+        // Those that left the ranks' groups.
+        tree::signal(&tree::descendants(), signal);
     }
 
     fn check_outlets(&mut self) {

@@ -11,10 +11,10 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// SIGCHLD, and those by which a user ends a job, less those that this process was started to ignore (nohup).
-    pub(super) fn open() -> io::Result<Self> {
+    /// SIGCHLD, those by which a user ends a job, and `more`, less those that this process was started to ignore (nohup).
+    pub(super) fn open(more: &[i32]) -> io::Result<Self> {
         let mut pipes = Vec::new();
-        for signal in [SIGCHLD, SIGINT, SIGTERM, SIGHUP] {
+        for &signal in [SIGCHLD, SIGINT, SIGTERM, SIGHUP].iter().chain(more) {
             if signal != SIGCHLD && super::sys::is_ignored(signal) {
                 continue;
             }

@@ -55,6 +55,21 @@ pub(super) fn is_ignored(signal: i32) -> bool {
     }
 }
 
+/// Does what SIGTSTP does by default, and returns when SIGCONT has come: at once where no shell could send one, for then the
+/// system ignores SIGTSTP.
+pub(super) fn stop_this_process() {
+    // SAFETY: both actions are valid: all-zero is the default one with an empty mask, and `old` is what the system gave for this
+    // signal. `raise` acts on this process only.
+    unsafe {
+        let plain: libc::sigaction = std::mem::zeroed();
+        let mut old: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(libc::SIGTSTP, &raw const plain, &raw mut old) == 0 {
+            libc::raise(libc::SIGTSTP);
+            libc::sigaction(libc::SIGTSTP, &raw const old, std::ptr::null_mut());
+        }
+    }
+}
+
 /// Makes a read of the terminal from the background an error instead of a stop.
 pub(super) fn block_background_stop() {
     // SAFETY: the set is initialised by `sigemptyset` before it is used; only this thread's mask changes.

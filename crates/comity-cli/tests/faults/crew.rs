@@ -9,6 +9,7 @@ use serde_json::Value;
 use std::{
     collections::HashMap,
     io::{BufRead, BufReader, Read, Write},
+    os::unix::process::CommandExt,
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{Receiver, Sender, channel},
     thread::JoinHandle,
@@ -88,7 +89,10 @@ impl Crew {
         let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
         command.args(["launch", "-n", &n.to_string(), "--"]).arg(std::env::current_exe().unwrap());
         command.args(words(test)).env(ROLE, role).envs(env.iter().copied());
-        let child = crew.spawn(command, &send);
+        // As under a shell: then SIGTSTP stops it.
+        command.process_group(0);
+        let mut child = crew.spawn(command, &send);
+        crew.stdin.insert(0, child.stdin.take().unwrap());
         crew.children.push(child);
         crew
     }
@@ -156,6 +160,11 @@ impl Crew {
         let at = monotonic();
         kill_process(self.pids[&rank], signal).unwrap();
         at
+    }
+
+    /// To `comity launch`.
+    pub(crate) fn signal_launcher(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.children[0]), signal).unwrap();
     }
 
     pub(crate) fn tell(&mut self, rank: usize, word: &str) {
