@@ -44,12 +44,13 @@ impl Key {
         file.read_exact_at(key.bytes_mut(), 0).map_err(|e| {
             Error::Config(format!("the job key's descriptor {fd} does not hold 32 bytes: {e}"))
         })?;
-        Ok(Self(Arc::new(key)))
+        Self(Arc::new(key)).unless_zeros(&format!("the job key's descriptor {fd}"))
     }
 
     /// The key in a file of exactly 32 bytes, or of 64 hexadecimal digits.
     ///
-    /// A file that others than its owner can read or write is refused.
+    /// A file that others than its owner can read or write is refused. So is one of another user, who could know the key or change
+    /// it; root's are taken. This holds for root, too: it does not take a key from a user.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let shown = path.display();
@@ -69,33 +70,55 @@ impl Key {
                 "the key file {shown} is open to others (mode {mode:04o}); only its owner may read it: chmod 600 {shown}"
             )));
         }
+        let me = rustix::process::geteuid().as_raw();
+        if !is_trusted(about.uid(), me) {
+            return Err(Error::Config(format!(
+                "the key file {shown} belongs to user {}, and this process runs as user {me}: its owner could know the key or change it; \
+                 run as that user, or make a copy of your own: install -m 600 {shown} COPY",
+                about.uid()
+            )));
+        }
         let mut text = Zeroizing::new(Vec::with_capacity(128));
         file.take(128)
             .read_to_end(&mut text)
             .map_err(|e| Error::Config(format!("the key file {shown} cannot be read: {e}")))?;
         if let Ok(raw) = <&[u8; 32]>::try_from(text.as_slice()) {
-            return Ok(Self::copied(raw));
+            return Self::copied(raw).unless_zeros(&format!("the key file {shown}"));
         }
-        std::str::from_utf8(&text).ok().and_then(|t| Self::from_hex(t.trim()).ok()).ok_or_else(|| {
+        let key = std::str::from_utf8(&text).ok().and_then(|t| Self::digits(t.trim())).ok_or_else(|| {
             Error::Config(format!(
                 "the key file {shown} holds {} bytes; a key is 32 bytes, or 64 hexadecimal digits",
                 about.len()
             ))
-        })
+        })?;
+        key.unless_zeros(&format!("the key file {shown}"))
+    }
+
+    /// Zeros stand for no key: they would let anybody in who tries them.
+    fn unless_zeros(self, what: &str) -> Result<Self> {
+        if self.is_zeros() {
+            return Err(Error::Config(format!(
+                "{what} holds only zeros, which is no secret; make a key with: head -c 32 /dev/urandom > FILE; chmod 600 FILE"
+            )));
+        }
+        Ok(self)
     }
 
     /// The key written as 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Result<Self> {
-        let bad = || Error::Config("a key is 64 hexadecimal digits".into());
+        let key = Self::digits(text).ok_or_else(|| Error::Config("a key is 64 hexadecimal digits".into()))?;
+        key.unless_zeros("this key")
+    }
+
+    fn digits(text: &str) -> Option<Self> {
         if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(bad());
+            return None;
         }
         let mut key = Hidden::new();
         for (byte, pair) in key.bytes_mut().iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            let pair = std::str::from_utf8(pair).map_err(|_| bad())?;
-            *byte = u8::from_str_radix(pair, 16).map_err(|_| bad())?;
+            *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
         }
-        Ok(Self(Arc::new(key)))
+        Some(Self(Arc::new(key)))
     }
 
     /// What stands for a key where none is wanted.
@@ -117,6 +140,11 @@ impl Key {
     pub fn bytes(&self) -> &[u8; 32] {
         self.0.bytes()
     }
+}
+
+/// Whether a key file of user `owner` may be read by a process of user `me`: its own, or root's, who can do anything anyway.
+fn is_trusted(owner: u32, me: u32) -> bool {
+    owner == me || owner == 0
 }
 
 impl From<[u8; 32]> for Key {
@@ -180,6 +208,8 @@ mod tests {
             ("empty", vec![], 0o600, "0 bytes"),
             ("long", vec![b'7'; 100_000], 0o600, "100000 bytes"),
             ("words", b"secret".to_vec(), 0o600, "64 hexadecimal"),
+            ("zeros", vec![0; 32], 0o600, "holds only zeros"),
+            ("nought", vec![b'0'; 64], 0o600, "holds only zeros"),
         ] {
             let path = file(name, &content, mode);
             let e = Key::from_file(&path).unwrap_err().to_string();
@@ -190,6 +220,20 @@ mod tests {
         assert!(e.contains("/nowhere/key"), "{e}");
         let e = Key::from_file(std::env::temp_dir()).unwrap_err().to_string();
         assert!(e.contains("not a regular file"), "{e}");
+    }
+
+    #[test]
+    fn a_key_of_another_user_is_refused() {
+        for (owner, me, trusted) in [(7, 7, true), (0, 7, true), (7, 0, false), (7, 8, false), (0, 0, true)] {
+            assert_eq!(is_trusted(owner, me), trusted, "{owner} {me}");
+        }
+        let path = file("theirs", &[7; 32], 0o600);
+        // Only root can give a file away.
+        if std::os::unix::fs::chown(&path, Some(4711), None).is_ok() {
+            let e = Key::from_file(&path).unwrap_err().to_string();
+            assert!(e.contains("belongs to user 4711") && e.contains(path.to_str().unwrap()), "{e}");
+        }
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -3,7 +3,7 @@ use super::{Setting, handed::Handed};
 use comity::{Key, boot::Store};
 use socket2::{Domain, Socket, Type};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -43,8 +43,7 @@ impl Meeting {
         let key = if insecure { Ok(Key::from([0; 32])) } else { Key::random() };
         let key = key.map_err(io::Error::other)?;
         let job: String = random::<8>()?.iter().map(|b| format!("{b:02x}")).collect();
-        let bind = (Ipv4Addr::LOCALHOST, 0).into();
-        let store = Store::start(bind, size, &key, &job, join).map_err(io::Error::other)?;
+        let store = Store::start((loopback(), 0).into(), size, &key, &job, join).map_err(io::Error::other)?;
         let key_file = if insecure { None } else { Some(Handed::secret(key.bytes())?) };
         // MLX's ring dies of a group of one; without its variables it runs alone, as it should.
         let ring = if size > 1 { (0..size).map(|_| Reserved::new()).collect() } else { Ok(Vec::new()) }?;
@@ -112,6 +111,13 @@ fn host_list(ring: &[Reserved]) -> String {
     serde_json::json!(hosts).to_string()
 }
 
+/// This host's own address: of IPv6 only where there is none of IPv4, since not every library that is given one knows both.
+fn loopback() -> IpAddr {
+    let has = |ip: IpAddr| std::net::TcpListener::bind((ip, 0)).is_ok();
+    let (four, six) = (IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST));
+    if !has(four) && has(six) { six } else { four }
+}
+
 /// A port that no one else is given.
 ///
 /// The socket is bound but does not listen. On Linux such a socket keeps the kernel from handing the port to
@@ -124,9 +130,10 @@ struct Reserved {
 
 impl Reserved {
     fn new() -> io::Result<Self> {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        let at = SocketAddr::from((loopback(), 0));
+        let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
         socket.set_reuse_address(true)?;
-        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+        socket.bind(&at.into())?;
         let addr = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
         Ok(Self { addr, socket: Some(socket) })
     }

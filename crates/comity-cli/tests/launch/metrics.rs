@@ -130,6 +130,37 @@ fn a_scrape_sees_what_each_rank_does_and_how_it_ended() {
     assert!(marked(&mark).is_empty());
 }
 
+/// In a job without a key the name is all that keeps others out.
+#[test]
+fn the_page_does_not_tell_the_name_of_the_job() {
+    let args = [
+        "-n",
+        "1",
+        "--insecure",
+        "--metrics",
+        "127.0.0.1:0",
+        "--",
+        "sh",
+        "-c",
+        "echo $COMITY_JOB; exec sleep 1000",
+    ];
+    let (mut command, mark) = command(&args);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let addr = announced(child.stderr.take().unwrap());
+    let mut name = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut name).unwrap();
+    let page = scrape(addr);
+    let info = page
+        .keys()
+        .find(|k| k.starts_with("comity_job_info{job_id=\""))
+        .unwrap_or_else(|| panic!("{page:#?}"));
+    let told = page.keys().any(|k| k.contains(name.trim()));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(wait_for("the launcher", || child.try_wait().unwrap()).code(), Some(143));
+    assert!(name.trim().len() >= 16 && !told, "{name} in {info}");
+    assert!(marked(&mark).is_empty());
+}
+
 #[test]
 fn without_the_flag_nobody_listens_and_ranks_inherit_no_sheet() {
     let done = run(&["-n", "2", "sh", "-c", "echo ${COMITY_STATS_FD-none}"]);

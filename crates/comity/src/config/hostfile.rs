@@ -53,6 +53,8 @@ impl Hostfile {
         if text.len() as u64 > MOST_BYTES {
             return Err(wrong(format!("it is larger than {MOST_BYTES} bytes")));
         }
+        // Some editors put a mark before UTF-8.
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         if text.trim_ascii().is_empty() {
             return Err(wrong(format!("it is empty; expected {FORM}")));
         }

@@ -16,6 +16,7 @@ fn good_hostfiles() {
         ("\n[ [\"a_b-c.d:65535\"] ]\n", &[1]),
         (r#"[["a:1"],["0.0.0.0:1"],["198.51.100.1:0"]]"#, &[1, 1, 0]),
         (r#"[["[fe80::1%4]:7"]]"#, &[1]),
+        ("\u{feff}[[\"a:1\"],[\"b:1\"]]", &[1, 1]),
     ] {
         let file = parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
         assert_eq!(file.ranks.iter().map(Vec::len).collect::<Vec<_>>(), counts, "{text}");
