@@ -437,15 +437,23 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_tells_what_the_others_wait_in() {
+    fn a_limit_names_who_has_not_made_the_call() {
         let [a, b] = pair();
-        thread::scope(|s| {
-            let other = s.spawn(|| waits(&a, Some(call(1, 5)), LONG));
-            // Of two ranks alone: no call that the other could compare.
-            let e = waits(&b, None, Duration::from_secs(2));
-            let crossed = matches!(&e, Error::Timeout { crossed, .. } if crossed.len() == 1 && crossed[0].peer.rank == 0);
-            assert!(crossed, "{e:?}");
-            assert!(matches!(other.join().unwrap(), Error::PeerLost { .. }));
+        // It is in another call, of two ranks alone, while `a` waits in one of all.
+        let e = thread::scope(|s| {
+            let other = s.spawn(|| waits(&b, None, LONG));
+            let e = waits(&a, Some(call(1, 5)), Duration::from_millis(300));
+            let told = other.join().unwrap();
+            let words = "timed out after 300ms: not called by this rank";
+            assert!(
+                matches!(&told, Error::Aborted { by, reason, .. } if by.rank == 0 && reason.contains(words)),
+                "{told}"
+            );
+            e
         });
+        assert!(
+            matches!(&e, Error::Timeout { rank: 0, waiting_for, .. } if waiting_for.len() == 1 && waiting_for[0].rank == 1),
+            "{e}"
+        );
     }
 }

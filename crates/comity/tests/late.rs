@@ -1,0 +1,173 @@
+//! Ranks that live but do not make a call: whoever waits for them names them, all of them, and nobody else.
+
+use comity::{Config, Error, Group, Key, LinkKind, ReduceOp, Result, boot::Store};
+use std::{net::Ipv4Addr, sync::Barrier, thread, time::Duration};
+
+const LONG: Duration = Duration::from_secs(60);
+/// Of calls that are to run out of time.
+const LIMIT: Duration = Duration::from_millis(250);
+
+type Call = (&'static str, fn(&Group, &mut [f32]) -> Result<()>);
+
+/// Every call of all ranks; 8 elements each.
+const CALLS: [Call; 10] = [
+    ("all_reduce", |g, x| g.all_reduce(x, ReduceOp::Sum)),
+    ("all_reduce", |g, _| g.all_reduce(&mut vec![1f32; 1 << 18], ReduceOp::Sum)),
+    ("reduce", |g, x| g.reduce(x, ReduceOp::Sum, 0)),
+    ("broadcast", |g, _| g.broadcast(&mut vec![1f32; 1 << 18], 0)),
+    ("all_gather", |g, x| g.all_gather(&x[..8], &mut vec![0f32; 8 * g.size()])),
+    ("reduce_scatter", |g, x| g.reduce_scatter(&vec![1f32; 8 * g.size()], &mut x[..8], ReduceOp::Sum)),
+    ("gather", |g, x| {
+        let mut all = vec![0f32; if g.rank() == 0 { 8 * g.size() } else { 0 }];
+        g.gather(&x[..8], &mut all, 0)
+    }),
+    ("scatter", |g, x| {
+        let all = vec![0f32; if g.rank() == 0 { 8 * g.size() } else { 0 }];
+        g.scatter(&all, &mut x[..8], 0)
+    }),
+    ("all_to_all", |g, _| g.all_to_all(&vec![1f32; 8 * g.size()], &mut vec![0f32; 8 * g.size()])),
+    ("barrier", |g, _| g.barrier()),
+];
+
+fn each<T: Send>(groups: &[Group], f: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+    thread::scope(|s| {
+        let f = &f;
+        let ranks: Vec<_> = groups.iter().map(|g| s.spawn(move || f(g))).collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    })
+}
+
+fn world(hosts: &[&str], kinds: &[LinkKind]) -> Vec<Group> {
+    let n = hosts.len();
+    let key = || Key::from([7; 32]);
+    let store = Store::start((Ipv4Addr::LOCALHOST, 0).into(), n, &key(), "late", LONG).unwrap();
+    let at = store.addr().to_string();
+    let join = |r: usize| {
+        let config = Config::new(r, n).store(&at).unwrap().job("late").key(key()).host_name(hosts[r]);
+        config.links(kinds.iter().copied()).join_timeout(LONG).connect().unwrap()
+    };
+    thread::scope(|s| {
+        let ranks: Vec<_> = (0..n).map(|r| s.spawn(move || join(r))).collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    })
+}
+
+/// What a survivor names, and whether it says so in words that tools look for.
+fn named(e: &Error, what: &str) -> Vec<usize> {
+    let Error::Timeout { waiting_for, stalled: None, .. } = e.root() else { panic!("{what}: {e}") };
+    assert!(e.to_string().contains(" timed out after "), "{what}: {e}");
+    waiting_for.iter().map(|p| p.rank).collect()
+}
+
+/// `guilty` ranks do not make the call before all others have given up.
+fn guilty_are_named(world: &[Group], guilty: &[usize]) {
+    for (name, call) in CALLS {
+        let what = format!("{name}, {} ranks, {guilty:?} elsewhere", world.len());
+        let groups = each(world, |g| g.split(0, 0).unwrap());
+        let over = Barrier::new(groups.len());
+        let out = each(&groups, |g| {
+            let mut x = [1f32; 8];
+            if !guilty.contains(&g.rank()) {
+                let out = call(&g.timeout(LIMIT), &mut x);
+                over.wait();
+                return out;
+            }
+            over.wait();
+            call(&g.timeout(LONG), &mut x)
+        });
+        let mut survivors = 0;
+        for (r, out) in out.iter().enumerate() {
+            match out {
+                Err(e) if guilty.contains(&r) => {
+                    let Error::Aborted { by, reason, .. } = e else { panic!("{what}: rank {r}: {e}") };
+                    assert!(
+                        by.rank != r && reason.contains(" timed out after ") && reason.contains("this rank"),
+                        "{what}: {e}"
+                    );
+                }
+                Err(e) => {
+                    survivors += 1;
+                    assert_eq!(named(e, &what), guilty, "{what}: rank {r}: {e}");
+                }
+                // What a rank sends or receives may not depend on the guilty.
+                Ok(()) => assert!(!guilty.contains(&r) || survivors == 0, "{what}: rank {r} made it"),
+            }
+        }
+        assert!(
+            survivors > 0 || matches!(name, "reduce" | "broadcast" | "gather" | "scatter"),
+            "{what}: nobody was told"
+        );
+    }
+}
+
+fn some_are_elsewhere(world: &[Group]) {
+    let n = world.len();
+    guilty_are_named(world, &[n - 1]);
+    if n > 2 {
+        guilty_are_named(world, &[1, n - 1]);
+    }
+    guilty_are_named(world, &[0]);
+}
+
+#[test]
+fn between_threads() {
+    for n in [2, 4] {
+        some_are_elsewhere(&Group::local(n).unwrap());
+    }
+}
+
+#[test]
+fn over_tcp() {
+    some_are_elsewhere(&world(&["a"; 3], &[LinkKind::Tcp]));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn over_shared_memory() {
+    some_are_elsewhere(&world(&["a"; 5], &[LinkKind::Shm]));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn over_both() {
+    let hosts = ["a", "a", "a", "a", "b", "b", "b", "b"];
+    some_are_elsewhere(&world(&hosts, &[LinkKind::Shm, LinkKind::Tcp]));
+}
+
+#[test]
+fn limits_below_the_time_to_ask_are_no_reason_to_blame_the_wrong_one() {
+    let world = Group::local(4).unwrap();
+    for _ in 0..5 {
+        let groups = each(&world, |g| g.split(0, 0).unwrap());
+        let over = Barrier::new(4);
+        let out = each(&groups, |g| {
+            let out = if g.rank() == 2 {
+                Ok(())
+            } else {
+                g.timeout(Duration::from_millis(20)).all_reduce(&mut [1f32; 8], ReduceOp::Sum)
+            };
+            over.wait();
+            out
+        });
+        for r in [0, 1, 3] {
+            let e = out[r].as_ref().unwrap_err();
+            // One of the waiting ranks can be late itself by so short a limit; whoever is named has not made the call.
+            assert!(named(e, "short").contains(&2), "{e}");
+        }
+    }
+}
+
+#[test]
+fn a_message_that_does_not_come_names_its_sender_to_all() {
+    let world = Group::local(3).unwrap();
+    let out = each(&world, |g| match g.rank() {
+        0 => g.timeout(LIMIT).recv(&mut [0f32; 8], 1, 5),
+        2 => g.timeout(LONG).barrier(),
+        _ => Ok(thread::sleep(LIMIT * 3)),
+    });
+    for r in [0, 2] {
+        let e = out[r].as_ref().unwrap_err();
+        assert_eq!(named(e, "recv"), [1], "{e}");
+        assert!(e.to_string().contains("it was waiting for rank 1"), "{e}");
+    }
+}
