@@ -1,6 +1,6 @@
 //! The one error type, sorted by who is to blame.
 
-use crate::{CallInfo, DType, ReduceOp};
+use crate::{CallInfo, DType, ReduceOp, engine::Header};
 use std::{fmt, sync::Arc, time::Duration};
 
 /// Result of a collective operation.
@@ -45,9 +45,7 @@ pub enum Error {
     Join(String),
 
     /// Two ranks made different calls, or the same call with other arguments.
-    #[error(
-        "ranks disagree in {differs}: {peer} called {theirs} while rank {rank} called {ours}; make the same calls with the same arguments in the same order on every rank"
-    )]
+    #[error("ranks disagree in {differs}: {}; make the same calls with the same arguments in the same order on every rank", Calls { rank: *.rank, ours: .ours, peer: .peer, theirs: .theirs, differs: .differs })]
     Mismatch {
         /// The rank that saw it, by its number in the group; every rank gets the same error.
         rank: usize,
@@ -292,6 +290,26 @@ struct During<'a>(&'a Option<CallInfo>);
 impl fmt::Display for During<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.as_ref().map_or(Ok(()), |c| write!(f, " during {c}"))
+    }
+}
+
+/// Two calls that do not fit.
+struct Calls<'a> {
+    rank: usize,
+    ours: &'a CallInfo,
+    peer: &'a Peer,
+    theirs: &'a CallInfo,
+    differs: &'a str,
+}
+
+impl fmt::Display for Calls<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, ours, peer, theirs, differs } = self;
+        if *differs == Header::PART {
+            let (sent, wanted, call) = (theirs.count, ours.count, CallInfo { count: 0, ..**ours });
+            return write!(f, "in {call} {peer} sends {sent} elements to rank {rank}, which expects {wanted}");
+        }
+        write!(f, "{peer} called {theirs} while rank {rank} called {ours}")
     }
 }
 

@@ -1,7 +1,7 @@
 //! From what stopped a call to this rank's error, and to the words that the other ranks get.
 
-use super::{Census, Differs, Engine, Failure, Late, Task, header::Header, run::Stop, stream::Refusal};
-use crate::{CallInfo, Crossed, Error, Result, link::LinkError, plan::Schedule};
+use super::{Census, Differs, Engine, Failure, Late, Task, Way, header::Header, run::Stop, stream::Refusal};
+use crate::{CallInfo, Crossed, Error, Op, Result, link::LinkError, plan::Schedule};
 use std::{
     thread,
     time::{Duration, Instant},
@@ -123,7 +123,15 @@ impl Engine {
             }
             Stop::Late => self.late(schedule, task),
             Stop::Refused(peer, Refusal::Other(theirs, differs)) => {
-                self.refuse(peer, task.info, theirs, differs)
+                let ours = (task.header)(Way::In, peer);
+                let pairwise = ours.info.op == Op::AllToAll && task.call.is_some_and(|c| c.shape != ours.shape);
+                if pairwise && differs == Header::PLAN {
+                    // Of parts that differ by pair only the two ranks know.
+                    let part = |h: Header| Header { info: CallInfo { count: h.shape as usize, ..task.info }, ..h };
+                    self.refuse(peer, part(ours).info, part(theirs), Header::PART)
+                } else {
+                    self.refuse(peer, task.info, theirs, differs)
+                }
             }
             Stop::Refused(peer, Refusal::Flood(h)) => {
                 let cause = format!(

@@ -74,7 +74,7 @@ impl Header {
     }
 
     /// What can differ, in words for the error's reader, the first that does being named.
-    pub(crate) const DIFFERENCES: [&'static str; 9] = [
+    pub(crate) const DIFFERENCES: [&'static str; 10] = [
         "group",
         "operation",
         "position in the sequence of calls",
@@ -83,8 +83,13 @@ impl Header {
         "tag",
         "root",
         "count",
-        "per-rank counts or plan",
+        Self::PLAN,
+        Self::PART,
     ];
+    /// What all ranks must know alike beyond the words of the call.
+    pub(crate) const PLAN: &'static str = "per-rank counts or plan";
+    /// Of an all_to_all: what one rank sends another, and what that one expects.
+    pub(crate) const PART: &'static str = "the size of a part";
 
     /// One of [`DIFFERENCES`](Self::DIFFERENCES); `None` when both sides make the same call.
     pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
