@@ -280,7 +280,23 @@ class Collectives:
         works = [self._allgather_one(o, i, opts, outs) for o, i in zip(outs, ins, strict=True)]
         return self._several(works, outs)
 
-    allgather_coalesced = allgather
+    def allgather_coalesced(
+        self, outs: list[list[torch.Tensor]], ins: list[torch.Tensor], opts: Any = None
+    ) -> _c10d.Work:
+        """Gathers each input. The lists are by rank: `outs[r][i]` is for what rank r gives as `ins[i]`."""
+        op = "all_gather"
+        self._parts(outs, op, "lists of tensors to gather into")
+        for r, parts in enumerate(outs):
+            if len(parts) != len(ins):
+                words = f"the list for rank {r} has {len(parts)} tensors, and there are {len(ins)} inputs"
+                raise Misuse(f"rank {self._rank}: {op}: {words}", self._rank, op)
+        # What is refused is refused before the first part is on its way.
+        for i, t in enumerate(ins):
+            tensors = [t, *(parts[i] for parts in outs)]
+            self._check(op, *tensors)
+            T.alike(tensors, op, self._rank)
+        works = [self._allgather_one([parts[i] for parts in outs], t, opts, outs) for i, t in enumerate(ins)]
+        return self._several(works, outs) if works else Done(outs)
 
     def _allgather_one(self, outs: list[torch.Tensor], t: torch.Tensor, opts: Any, result: Any) -> _c10d.Work:
         self._check("all_gather", t, *outs)

@@ -57,12 +57,14 @@ def parts(rank: int, size: int) -> None:
     assert together(ts).wait() is True
     for t in ts:
         same(t, torch.full_like(t, total))
-    outs = [[torch.zeros(2, 2)[:, 0] for _ in range(size)] for _ in range(2)]
-    ins = [torch.full((2,), 10.0 * i + rank) for i in range(2)]
-    dist.all_gather_coalesced(outs, ins, async_op=True).wait()
-    for i, out in enumerate(outs):
-        for r, o in enumerate(out):
-            same(o.contiguous(), torch.full((2,), 10.0 * i + r))
+    # One list for each rank, with as many tensors as each rank gives: as many as there are ranks, and one more.
+    for n in (size, size + 1):
+        outs = [[torch.zeros(2, 2)[:, 0] for _ in range(n)] for _ in range(size)]
+        ins = [torch.full((2,), 10.0 * i + rank) for i in range(n)]
+        dist.all_gather_coalesced(outs, ins, async_op=True).wait()
+        for r, out in enumerate(outs):
+            for i, o in enumerate(out):
+                same(o.contiguous(), torch.full((2,), 10.0 * i + r))
     # Nobody waits for this one.
     together(tensors())
     dist.barrier()
