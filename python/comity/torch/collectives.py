@@ -15,7 +15,7 @@ from torch._C import _distributed_c10d as _c10d
 
 from comity.errors import Error, Misuse
 
-from . import cuda, shims
+from . import cuda, shims, turns
 from . import tensors as T
 from .work import Done, Failed, Several, Work, seconds
 
@@ -84,17 +84,19 @@ class Collectives:
                 return cuda.untraced(self._go_on_device)(
                     op, ours, now, result, (inp, out), keep, after, begun, size, rest
                 )
+            channel = self._channels.here()
             if now:
-                self._group.run(op, inp, out, **rest)
+                channel.group.run(op, inp, out, **rest)
                 for finish in after:
                     finish()
                 self._metrics.ended(op, size, begun)
                 return Done(result)
-            request = self._last = self._group.start(op, inp, out, hold=(keep, result), **rest)
+            request = channel.last = channel.group.start(op, inp, out, hold=(keep, result), **rest)
         except Error as e:
             self._metrics.failed(op)
             raise self._named(e) from None
-        return self._noted(Work(request, result, _all(after), self._metrics.noting(op, size, begun)))
+        note = self._metrics.noting(op, size, begun)
+        return self._noted(Work(request, result, _all(after), note, channel.turns))
 
     def _noted(self, work: Work) -> Work:
         if self._pending is not None:
@@ -141,7 +143,7 @@ class Collectives:
             return works[0]
         if all(isinstance(w, Done) for w in works):
             return Done(result)
-        return cuda.together(works, result) or Work(Several(works), result)
+        return cuda.together(works, result) or Work(Several(works), result, turns=turns.together(works))
 
     def _reduction(self, opts: Any, op: str) -> tuple[str, Any]:
         """The reduction's name, and what inputs are multiplied with before."""

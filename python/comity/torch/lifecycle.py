@@ -21,6 +21,7 @@ from . import callbacks, cuda, metrics
 from .collectives import Collectives
 from .compression import Codec, codec
 from .mailbox import Mailbox
+from .turns import Channels
 from .work import seconds
 
 #: Groups that are open. Some of torch's wrappers keep the C++ half of a backend only.
@@ -92,13 +93,13 @@ class Lifecycle(Collectives):
         self._closed: Error | None = None
         self._left = False
         self._home = os.getpid()
-        self._last: Any = None
         self._device_lane: cuda.Lane | None = None
         # Device memory has a group of its own.
         host = {"COMITY_BACKEND": "any"} if os.environ.get("COMITY_BACKEND") == "nccl" else {}
         self._group = group or self._meet(store, "", host)
         self._group.timeout = self._limit
         metrics.watch(self._group)
+        self._channels = Channels(self._group, name, lambda: self._limit)
         _open.add(self)
 
     def _meet(self, store: Any, kind: str, more: dict[str, str]) -> Any:
@@ -153,7 +154,8 @@ class Lifecycle(Collectives):
             cuda.settle(self._device_lane.device)
 
     def _groups(self) -> list[Any]:
-        return [self._group] if self._device_lane is None else [self._group, self._device_lane.group]
+        groups = [channel.group for channel in self._channels.all()]
+        return groups if self._device_lane is None else [*groups, self._device_lane.group]
 
     # -- while it is open
 
@@ -277,7 +279,7 @@ class Lifecycle(Collectives):
         if self._post_office is not None:
             self._post_office.end(self._closed, limit)
         lane = self._device_lane
-        for last in (self._last, lane and lane.last):
+        for last in [*(c.last for c in self._channels.all()), lane and lane.last]:
             if last is not None and limit:
                 with contextlib.suppress(Error):
                     last.wait(limit)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from comity.errors import Config
 
+from . import builtin, turns
 from .lifecycle import Lifecycle, Options
 from .versions import BACKENDS, VERSION
 
@@ -29,6 +30,8 @@ class ProcessGroup(Lifecycle, dist.ProcessGroup):
         dist.ProcessGroup.__init__(self, rank, size)
         self._group_name, self._group_desc = name, ""
         self._begin(store, rank, size, timeout, options, name)
+        turns.install(None)
+        builtin.install()
 
     def rank(self) -> int:
         return self._rank

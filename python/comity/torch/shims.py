@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as _c10d
 
-from . import cuda
+from . import builtin, cuda, turns
 
 #: What torch says of the kind of call of a holder; its own backends say the kind.
 _UNKNOWN = 100
@@ -53,6 +53,8 @@ def install() -> None:
             return
         _installed = True
     work = _c10d.Work
+    turns.install(work)
+    builtin.install()
     completed, source, success, failed, result = (
         work.is_completed, work._source_rank, work.is_success, work.exception, work.result
     )  # fmt: skip

@@ -13,6 +13,7 @@ from torch._C import _distributed_c10d as _c10d
 
 from comity.errors import TimeoutError as LimitPassed
 
+from . import turns as order
 from .callbacks import when_done
 from .tensors import Finish
 
@@ -114,8 +115,11 @@ class Work(_c10d.Work):
         result: Any,
         finish: Finish | None = None,
         ended: Callable[[BaseException | None], None] | None = None,
+        turns: order.Turns | None = None,
     ) -> None:
         super().__init__()
+        #: Those that callbacks take; None where works are not the same on all ranks.
+        self.turns = turns
         self._request = request
         self._result = result
         self._finish = finish
@@ -157,6 +161,9 @@ class Work(_c10d.Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future:
+        return order.asked(self.turns, self._made_future())
+
+    def _made_future(self) -> torch.futures.Future:
         with self._lock:
             if self._future is not None:
                 return self._future

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -123,17 +124,70 @@ def hooks(rank: int, size: int) -> None:
             return train(model, rank)
 
         like_gloo(run, size, 1e-2)
-    # gloo ends the process here (torch 2.15), so there is nothing to compare with: ranks must agree and learn.
-    model = DDP(net())
-    state = powerSGD_hook.PowerSGDState(
-        None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1
-    )
-    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    weights = train(model, rank, steps=5)[-6:]
-    for w in weights:
-        everyone = [torch.empty_like(w) for _ in range(size)]
-        dist.all_gather(everyone, w)
-        assert all(torch.equal(e, w) for e in everyone)
+
+    # The one that is built in, in C++.
+    def builtin(group: Any) -> list[torch.Tensor]:
+        model = DDP(net(), process_group=group, bucket_cap_mb=0.01)
+        model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+        return train(model, rank)
+
+    like_gloo(builtin, size, 1e-2)
+    # gloo ends the process here (torch 2.15), so there is nothing to compare with: ranks must agree. With several buckets, calls made
+    # when some bucket's sum is there come beside those for the next buckets.
+    for cap in (25, 0.01):
+        model = DDP(net(), bucket_cap_mb=cap)
+        state = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1
+        )
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        agree(train(model, rank, steps=6)[-6:], size)
+
+
+def overlapped_zero(rank: int, size: int) -> None:
+    """An optimizer that steps, and sends weights, as soon as a bucket's gradients are there. Torch refuses it to gloo, so that weights
+    are compared with those of the same steps one after the other."""
+    from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook, default_hooks
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    def uneven(state: Any, bucket: dist.GradBucket) -> Any:
+        """On each rank the sums of other buckets are seen late."""
+
+        def seen(f: Any) -> torch.Tensor:
+            time.sleep(0.005 * ((bucket.index() + rank) % 2))
+            return f.value()
+
+        return default_hooks.allreduce_hook(state, bucket).then(seen)
+
+    def run(hook: Any, shard: bool) -> list[torch.Tensor]:
+        model = DDP(net(), bucket_cap_mb=0.01)
+        if hook is None:
+            # The steps before the buckets are known change no weights.
+            weights = copy.deepcopy(model.module.state_dict())
+            optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.SGD, lr=0.1)
+            for step in range(2):
+                nn.functional.cross_entropy(model(batch(rank, step)[0]), batch(rank, step)[1]).backward()
+            model.module.load_state_dict(weights)
+        else:
+            optimizer = ZeroRedundancyOptimizer(
+                model.parameters(), optimizer_class=torch.optim.SGD, lr=0.1, overlap_with_ddp=True
+            )
+            model.register_comm_hook(None, hook(uneven, model, optimizer, shard_buckets=shard))
+        for step in range(2 if hook is None else 0, 8):
+            x, y = batch(rank, step)
+            model.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            if hook is None:
+                optimizer.step()
+        return [p.detach().clone() for p in model.parameters()]
+
+    plain = run(None, False)
+    agree(plain, size)
+    for hook in (ddp_zero_hook.hook_with_zero_step, ddp_zero_hook.hook_with_zero_step_interleaved):
+        for shard in (False, True):
+            found = run(hook, shard)
+            agree(found, size)
+            for a, b in zip(found, plain, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 def zero(rank: int, size: int) -> None:

@@ -16,6 +16,7 @@ from torch_ranks import Ranks
         bodies.uneven_inputs,
         bodies.hooks,
         bodies.zero,
+        bodies.overlapped_zero,
         bodies.fsdp2,
         bodies.tensor_parallel,
         bodies.checkpoint,

@@ -28,6 +28,11 @@ def test_a_callback_may_receive_from_the_same_rank(ranks: Ranks) -> None:
     ranks.run(2, bodies.receive_in_callback)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_calls_made_in_callbacks_go_out_in_one_order(ranks: Ranks, size: int) -> None:
+    ranks.run(size, bodies.calls_in_callbacks)
+
+
 def test_an_aborted_group_refuses_every_call(ranks: Ranks) -> None:
     steps = ranks.run(2, bodies.after_abort)[0]
     calls = ["send", "recv", "recv", "monitored_barrier", "barrier", "all_reduce"]

@@ -166,6 +166,48 @@ def receive_in_callback(rank: int, size: int) -> None:
             same(t, torch.full((n,), 3.0))
 
 
+def calls_in_callbacks(rank: int, size: int) -> None:
+    """Callbacks that make calls, beside calls of the caller: on each rank other ones are ready first."""
+    total, order = float(sum(range(1, size + 1))), []
+
+    def mine(n: int) -> torch.Tensor:
+        return torch.full((n,), rank + 1.0)
+
+    def again(i: int) -> Callable[[Any], float]:
+        def callback(f: Any) -> float:
+            f.value()
+            time.sleep(0.01 * ((i + rank) % 2))
+            # One that is waited for here, one for whose callback nobody waits, and one that ends before it returns.
+            x = dist.all_reduce(mine(100 + i), async_op=True).get_future().wait()[0]
+            w = dist.all_reduce(mine(200 + i), async_op=True)
+            w.get_future().then(lambda f: f.value() and dist.broadcast(mine(300 + i), 0))
+            y = mine(400 + i)
+            dist.all_reduce(y)
+            order.append(i)
+            return (x.sum() + y.sum()).item()
+
+        return callback
+
+    futures = []
+    for i in range(6):
+        w = dist.all_reduce(mine(i + 1), async_op=True)
+        if i % 3 == 2:
+            w.wait()
+        elif rank == i % 2:
+            # On this rank the sum is there, and the callback is run where it is given.
+            until(w.is_completed)
+        futures.append(w.get_future().then(again(i)))
+        dist.all_reduce(mine(10 + i))
+    both = torch.futures.collect_all(futures[:2]).then(lambda f: dist.all_reduce(mine(50)))
+    dist.all_reduce(mine(20))
+    for i, f in enumerate(futures):
+        assert f.wait() == total * (500 + 2 * i)
+    both.wait()
+    assert order == sorted(order) and len(order) == 6
+    dist.barrier()
+    until(lambda: callbacks.running() == 0)
+
+
 def after_abort(rank: int, size: int) -> list:
     """Every way to call a group that this rank has aborted."""
     backend, t = cpu_backend(), torch.ones(2)
