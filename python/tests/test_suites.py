@@ -57,6 +57,6 @@ def test_tests_are_counted() -> None:
 def test_lists_can_be_read(name: str, tmp_path: Path) -> None:
     assert Expected.read(SUITES / name).known
     bad = tmp_path / name
-    bad.write_text((SUITES / name).read_text().replace('kind = "open"', 'kind = "other"'))
+    bad.write_text((SUITES / name).read_text().replace('kind = "framework"', 'kind = "other"'))
     with pytest.raises(SystemExit, match="the kind is one of"):
         Expected.read(bad)

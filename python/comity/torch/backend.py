@@ -46,6 +46,10 @@ class Backend(Lifecycle, _c10d.Backend):
     def supports_abort_hooks(self) -> bool:
         return False
 
+    # Torch's own answer to these asks this class again, for ever.
+    supports_reconfigure = supports_shrinking = supports_window = supports_time_estimate = False
+    supports_tensor_alloc = supports_completion_hooks = False
+
     def split(self, store: Any, ranks: list[int], settings: Any) -> Backend | None:
         ranks = list(ranks)
         world = self._settings.global_ranks_in_group

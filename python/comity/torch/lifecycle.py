@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -41,6 +42,22 @@ def _leave() -> None:
     until = time.monotonic() + _LAST_WORDS
     while callbacks.running() and time.monotonic() < until:
         time.sleep(0.001)
+
+
+def _listen_at_master() -> dict[str, str]:
+    """Without a key no public address is listened on. MASTER_ADDR says which network is meant: this rank's address there."""
+    master = os.environ.get("MASTER_ADDR")
+    insecure = os.environ.get("COMITY_INSECURE", "").lower() in ("1", "true")
+    if not master or not insecure or "COMITY_ADDRS" in os.environ:
+        return {}
+    # What cannot be found here is left to the usual choice.
+    with contextlib.suppress(OSError):
+        family, kind, _, _, at = socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            # Sends nothing: it asks the system by which address the way there begins.
+            probe.connect(at)
+            return {"COMITY_ADDRS": probe.getsockname()[0]}
+    return {}
 
 
 class Options:
@@ -118,6 +135,7 @@ class Lifecycle(Collectives):
         variables = (
             {} if "COMITY_JOIN_TIMEOUT" in os.environ else {"COMITY_JOIN_TIMEOUT": f"{self._limit:.3f}"}
         )
+        variables |= _listen_at_master()
         return _core.init_with_store(
             self._rank,
             self._size,
@@ -200,7 +218,9 @@ class Lifecycle(Collectives):
         """Rank 0 learns who comes too late, and tells everyone. It goes over torch's store, so the group itself is unharmed."""
         self._check_open("monitored_barrier")
         wait_all = wait_all_ranks or waitAllRanks
-        limit = seconds(getattr(timeout, "timeout", timeout)) or self._limit
+        given = getattr(timeout, "timeout", timeout)
+        # None at all, or one below 0, is none; 0 s is a look at who is here.
+        limit = 0.0 if given == timedelta(0) or given == 0 else seconds(given) or self._limit
         self._barriers += 1
         at = f"comity/barrier/{self._group.name}/{self._barriers}"
         if self._rank:
@@ -215,8 +235,15 @@ class Lifecycle(Collectives):
                     None,
                 )
             if words != "here":
-                first, words = words.split(" ", 1)
-                raise LimitPassed(f"rank {self._rank}: {words}", int(first), "monitored_barrier", words)
+                late, words = words.split(" ", 1)
+                ranks = [int(r) for r in late.split(",")]
+                # To one that came too late, it is about the rank that gave up.
+                about = 0 if self._rank in ranks else ranks[0]
+                if about == 0:
+                    words = words.replace(
+                        "monitored_barrier:", "monitored_barrier: rank 0 no longer waits for this rank:", 1
+                    )
+                raise LimitPassed(f"rank {self._rank}: {words}", about, "monitored_barrier", words)
             return
         until = time.monotonic() + limit
         late = []
@@ -227,7 +254,7 @@ class Lifecycle(Collectives):
                     break
         ranks = ", ".join(map(str, late))
         words = f"monitored_barrier: rank{'s' * (len(late) > 1)} {ranks} did not come within {limit:g} s"
-        self._store.set(f"{at}/all", f"{late[0]} {words}" if late else "here")
+        self._store.set(f"{at}/all", f"{','.join(map(str, late))} {words}" if late else "here")
         if late:
             raise LimitPassed(
                 f"rank 0: {words}", late[0], "monitored_barrier", f"not here within {limit:g} s"

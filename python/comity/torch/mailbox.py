@@ -216,7 +216,7 @@ class Mailbox:
         for box in outboxes:
             box.flush(max(until - time.monotonic(), 0))
         for box in boxes:
-            box.close()
+            box.close(error)
         for r in posted:
             r.end(_of_call(error, r.call))
 
@@ -241,6 +241,8 @@ class _Outbox:
         self._lock = threading.Condition()
         self._queue: deque[tuple[bytes, torch.Tensor | None, Pending]] = deque()
         self._busy = True
+        #: Why the mailbox was closed.
+        self._closed: Error | None = None
         self._error: Error | None = None
         self._last: Any = None
         threading.Thread(target=self._serve, name=f"comity-send-{to}", daemon=True).start()
@@ -302,10 +304,17 @@ class _Outbox:
                 pending.end(_of_call(self._error, pending.call))
             return
         with self._lock:
-            while self._queue:
+            while self._queue and self._closed is None:
                 self._start(*self._queue.popleft())
+            left = list(self._queue)
+            self._queue.clear()
             self._busy = False
             self._lock.notify_all()
+        if self._closed is not None:
+            # It was closed while the pair's group was made. The receiver, which has its side of it, hears so now.
+            _leave(self._pair, self._closed)
+        for _, _, pending in left:
+            pending.end(_of_call(self._error, pending.call))
 
     def flush(self, limit: float) -> None:
         until = time.monotonic() + limit
@@ -320,12 +329,14 @@ class _Outbox:
             except Error:
                 return
 
-    def close(self) -> None:
+    def close(self, why: Error) -> None:
         with self._lock:
-            pair = self._pair
+            self._closed = why
+            # Else its thread leaves it as soon as it is made.
+            pair = None if self._busy else self._pair
             self._error = self._error or Closed("the group is closed on this rank")
         if pair is not None:
-            pair.close()
+            _leave(pair, why)
 
 
 class _Inbox:
@@ -335,7 +346,7 @@ class _Inbox:
         self._mail = mail
         self._source = source
         self._pair: Any = None
-        self._closed = False
+        self._closed: Error | None = None
         #: Why nothing more comes.
         self.ended: Error | None = None
         self._kept: deque[tuple[int, int, torch.Tensor]] = deque()
@@ -374,8 +385,8 @@ class _Inbox:
     def _serve(self) -> None:
         try:
             self._pair = self._mail.pair(self._source, self._mail._rank)
-            if self._closed:
-                self._pair.close()
+            if self._closed is not None:
+                _leave(self._pair, self._closed)
             while True:
                 self._message()
         except Error as e:
@@ -440,10 +451,18 @@ class _Inbox:
         self._kept.append((tag, code, data))
         self._held += data.numel()
 
-    def close(self) -> None:
-        self._closed = True
+    def close(self, why: Error) -> None:
+        self._closed = why
         if self._pair is not None:
-            self._pair.close()
+            _leave(self._pair, why)
+
+
+def _leave(pair: Any, why: Error) -> None:
+    """End one direction, in good order or not."""
+    if isinstance(why, Aborted):
+        pair.abort(str(why.cause or why))
+    else:
+        pair.close()
 
 
 def _view(t: torch.Tensor) -> torch.Tensor:

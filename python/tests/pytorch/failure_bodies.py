@@ -226,3 +226,64 @@ def backward(rank: int, size: int, store: dist.Store) -> list:
     out = [caught(lambda: model(torch.ones(1, 100)).sum().backward())]
     dist.destroy_process_group()
     return out
+
+
+def no_time(rank: int, size: int) -> list:
+    """A monitored barrier with a limit of 0 s: who is there passes; and what the late one is told."""
+    store = dist.distributed_c10d._get_default_store()
+    pg = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    if rank == 0:
+        out = [caught(lambda: pg.monitored_barrier(timedelta(0)))]
+        store.set("looked", "")
+    else:
+        store.wait(["looked"])
+        out = [caught(lambda: pg.monitored_barrier(timedelta(0)))]
+    dist.barrier()
+    return out
+
+
+def aborted_while_it_sends(rank: int, size: int, limit: float) -> list:
+    """Rank 0 gives the group up when the direction to rank 1 is made, and its thread does not know yet."""
+    from comity.torch.mailbox import Mailbox
+
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    store = dist.distributed_c10d._get_default_store()
+    out, made, pair = [], threading.Event(), Mailbox.pair
+    if rank == 0:
+
+        def slow(self: Mailbox, source: int, to: int) -> Any:
+            group = pair(self, source, to)
+            made.set()
+            time.sleep(0.3)
+            return group
+
+        Mailbox.pair = slow
+        try:
+            dist.send(torch.ones(2), 1)
+            assert made.wait(limit)
+            backend.abort()
+            time.sleep(0.5)
+        finally:
+            Mailbox.pair = pair
+    else:
+        out = [caught(lambda: dist.recv(torch.ones(2), 0))]
+    store.set(f"ended{rank}", "")
+    store.wait([f"ended{r}" for r in range(size)])
+    return out
+
+
+def abilities(rank: int, size: int) -> dict:
+    """What torch asks a backend whether it can."""
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    return {n: getattr(backend, n) for n in dir(backend) if n.startswith("supports_")}
+
+
+def beside_master(rank: int, size: int, store: dist.Store) -> str:
+    """Without a key, where MASTER_ADDR is this host's own."""
+    dist.init_process_group("comity", store=store, rank=rank, world_size=size)
+    t = torch.ones(1)
+    dist.all_reduce(t)
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    kinds = backend._group.link_kinds()
+    dist.destroy_process_group()
+    return str((t.item(), kinds))

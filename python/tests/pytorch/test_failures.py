@@ -75,7 +75,8 @@ def test_limits(ranks: Ranks) -> None:
         call
     )
     told, ended = out[1]
-    assert told[0] == "TimeoutError" and told[2] == 1 and told[3] == "monitored_barrier", told
+    # The late rank is not told that it is about itself.
+    assert told[0] == "TimeoutError" and told[2] == 0 and told[3] == "monitored_barrier", told
     # Rank 0 was there first.
     assert "rank 1 did not come" in told[1] and told[4] < 5.0, told
     assert ended[0] in ("TimeoutError", "PeerLost", "Aborted"), ended
@@ -105,3 +106,29 @@ def test_a_rank_killed_in_backward_is_named(ranks: Ranks) -> None:
     assert error[0] in ("RuntimeError", "PeerLost") and "rank 1" in error[1] and "all_reduce" in error[1], (
         error
     )
+
+
+def test_a_limit_of_no_time_is_one(ranks: Ranks) -> None:
+    (first,), (late,) = ranks.run(2, bodies.no_time)
+    assert first[0] == "TimeoutError" and first[2] == 1 and first[4] < 5.0, first
+    assert late[0] == "TimeoutError" and late[2] == 0 and late[4] < 5.0 and "rank 0" in late[1], late
+
+
+def test_an_abort_beside_a_send_is_heard(ranks: Ranks) -> None:
+    (heard,) = ranks.run(2, bodies.aborted_while_it_sends, 15.0)[1]
+    assert heard[0] == "Aborted" and heard[2] == 0 and heard[4] < 10.0, heard
+
+
+def test_what_torch_asks_has_an_answer(ranks: Ranks) -> None:
+    (answers,) = ranks.run(1, bodies.abilities)
+    wanted = {"supports_reconfigure", "supports_window", "supports_time_estimate", "supports_shrinking"}
+    assert all(isinstance(a, bool) for a in answers.values()), answers
+    assert not NEW or all(answers[w] is False for w in wanted), answers
+
+
+def test_without_a_key_ranks_listen_beside_the_master(ranks: Ranks) -> None:
+    env = {"MASTER_ADDR": "127.0.0.1", "COMITY_INSECURE": "1", "COMITY_LINKS": "tcp"}
+    assert ranks.run(2, bodies.beside_master, init=None, env=env) == [
+        "(2.0, [None, 'tcp'])",
+        "(2.0, ['tcp', None])",
+    ]
