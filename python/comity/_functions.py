@@ -70,7 +70,7 @@ def init(
 
     The place in the job is found in the environment: ``comity launch``, mlx.launch, torchrun, Open MPI, MPICH and Slurm are understood.
     Without any of them the group is this process alone; with ``strict`` that is an error. A second call with the same backend
-    returns the same group, until it is closed.
+    returns the same group, until it is closed or a call of it has failed: then all ranks meet anew, so all must call this.
 
     Args:
         backend: "any"; "shm" and "tcp" (MLX: "ring") restrict the kinds of link; "jaccl" puts RDMA first; "mpi" has MPI carry the data;
@@ -103,6 +103,9 @@ def init(
         _forget_after_fork()
         group = _groups.get(backend)
         alone = group is not None and group._raw.name == "alone"
+        if group is not None and not group.closed and group._failed:
+            # It will never do anything again: whoever asks for a group gets one that does.
+            group.close()
         if group is None or group.closed or (strict and alone):
             group = Group(_core.init(variables, strict=strict))
             _groups[backend] = group

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from comity import _core
 from comity._arrays import Block, Kind, kind, kind_of_dtype
 from comity._request import Request
-from comity.errors import Misuse
+from comity.errors import Error, Misuse
 
 _OPS = {name: name for name in _core.REDUCTIONS} | {"mean": "avg", "average": "avg", "prod": "product"}
 
@@ -18,6 +18,16 @@ class Member(NamedTuple):
     rank: int
     host: str | None
     pid: int | None
+
+
+class End:
+    """What has ended a group on this rank."""
+
+    __slots__ = ("closed", "failed")
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.failed = False
 
 
 class Group:
@@ -38,13 +48,23 @@ class Group:
     on all ranks. `Misuse` leaves the group as it was; after any other error it has failed on every rank.
     """
 
-    __slots__ = ("__weakref__", "_raw", "_size", "closed")
+    __slots__ = ("__weakref__", "_end", "_raw", "_size")
 
-    def __init__(self, raw: "_core.Group") -> None:
+    def __init__(self, raw: "_core.Group", end: "End | None" = None) -> None:
+        """`end`: that of another object for the same group of the core."""
         self._raw = raw
         self._size = raw.size
-        # Whether `close` was called here.
-        self.closed = False
+        self._end = end or End()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called here."""
+        return self._end.closed
+
+    @property
+    def _failed(self) -> bool:
+        """Whether a call has failed here, or `abort` was called."""
+        return self._end.failed or self._raw.stats()["errors"] > 0
 
     @property
     def rank(self) -> int:
@@ -99,11 +119,12 @@ class Group:
     def close(self) -> None:
         """Leave the group: later calls raise `Closed`. Does not wait for other ranks."""
         self._raw.close()
-        self.closed = True
+        self._end.closed = True
 
     def abort(self, why: str = "abort was called") -> None:
         """Give the group up on every rank: calls under way and later ones raise `Aborted` with these words."""
         self._raw.abort(why)
+        self._end.failed = True
 
     def __enter__(self) -> "Group":
         return self
@@ -401,7 +422,14 @@ class Group:
             args["place"] = place
         if async_:
             return Request(self._raw.start(op, inp, out, timeout=timeout, hold=(src, dst), **args), result)
-        self._raw.run(op, inp, out, timeout=timeout, **args)
+        try:
+            self._raw.run(op, inp, out, timeout=timeout, **args)
+        except Misuse:
+            raise
+        except Error:
+            # The core does not count a call that it refuses because an earlier one failed.
+            self._end.failed = True
+            raise
         return result()
 
     def _part(self, op: str, shape: tuple[int, ...]) -> tuple[int, ...]:

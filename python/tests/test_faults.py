@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conftest import HERE
+from conftest import HERE, job, succeed
 
 LIMIT = 60
 
@@ -209,3 +209,38 @@ print("good")
 """,
     )
     assert [(c, o) for c, o, _ in ranks.ends()] == [(0, "good\n")] * 2
+
+
+AGAIN = """
+import comity, numpy as np
+
+group = comity.init()
+assert comity.init() is group
+try:
+    # What is refused harms nothing.
+    group.broadcast(np.ones(2), 7)
+except comity.Misuse:
+    assert comity.init() is group
+if HOW == "abort" and group.rank == 0:
+    group.abort("to begin anew")
+try:
+    comity.all_reduce(np.ones(2 + (HOW == "mismatch") * group.rank))
+    raise SystemExit("nothing failed")
+except comity.Error as e:
+    first = type(e)
+try:
+    comity.barrier()
+    raise SystemExit("functions do not begin anew by themselves")
+except first:
+    pass
+anew = comity.init()
+assert anew is not group and comity.init() is anew
+assert group.closed
+assert comity.all_reduce(np.ones(2)).tolist() == [2.0, 2.0]
+print("anew")
+"""
+
+
+@pytest.mark.parametrize("how", ["abort", "mismatch"])
+def test_init_after_a_failure_begins_anew(how: str) -> None:
+    assert succeed(job(2, "-c", f"HOW = {how!r}\n{AGAIN}")).count("anew") == 2

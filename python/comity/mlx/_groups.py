@@ -33,7 +33,7 @@ def _as_mlx(group: comity.Group) -> Group:
         return group
     made = _made.get(group)
     if made is None:
-        made = _made[group] = Group(group._raw)
+        made = _made[group] = Group(group._raw, group._end)
     return made
 
 

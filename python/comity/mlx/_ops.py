@@ -24,7 +24,7 @@ def _op(group: Group, name: str) -> Op:
     ops = _ops.setdefault(group, {})
     if name not in ops:
         # The table must not keep the group alive.
-        raw = comity.Group(group._raw)
+        raw = comity.Group(group._raw, group._end)
         ops[name] = _MAKERS[name](raw)
     return ops[name]
 
