@@ -39,6 +39,7 @@ def test_console_script() -> None:
     comity_command = str(SCRIPTS / "comity")
     assert comity.__version__ in succeed(run([comity_command, "--version"]))
     assert "launch" in succeed(run([comity_command, "--help"]))
+    assert comity.__version__ in succeed(run([sys.executable, "-m", "comity", "--version"]))
     assert run([comity_command, "no-such-command"]).returncode == 2
     # The check of the command itself, over this package's library.
     assert succeed(run([comity_command, "launch", "-n", "2", "--", comity_command, "check", "--quick"]))

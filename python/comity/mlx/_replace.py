@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from comity.mlx import _groups, _ops
+from comity.mlx import _compile, _groups, _ops
 
 _NAMES = {
     "Group": _groups.Group,
@@ -21,6 +21,10 @@ _NAMES = {
 
 
 def replace() -> None:
-    """From now on `mx.distributed` is Comity in this process, also for `mlx.nn` and the libraries on top of it."""
+    """From now on `mx.distributed` is Comity in this process, also for `mlx.nn` and the libraries on top of it.
+
+    `mx.compile` leaves functions that communicate as they are: see `_compile`.
+    """
     for name, function in _NAMES.items():
         setattr(mx.distributed, name, function)
+    mx.compile = _compile.compile_or_not
