@@ -196,7 +196,7 @@ def several(rank: int, size: int, store: dist.Store) -> None:
         group.allgather_into_tensor_coalesced([out], [x]).wait()
         assert torch.equal(out.host, torch.cat([mine(2, r) for r in everyone]))
         outs = [OnGpu(torch.empty(2)) for _ in everyone]
-        group.allgather_coalesced([outs], [x]).wait()
+        group.allgather_coalesced([[o] for o in outs], [x]).wait()
         assert all(torch.equal(t.host, mine(2, r)) for r, t in enumerate(outs))
         x, out = OnGpu(mine(2 * size)), OnGpu(torch.empty(2))
         group.reduce_scatter_tensor_coalesced([out], [x]).wait()
