@@ -307,7 +307,10 @@ impl fmt::Display for Calls<'_> {
         let Self { rank, ours, peer, theirs, differs } = self;
         if *differs == Header::PART {
             let (sent, wanted, call) = (theirs.count, ours.count, CallInfo { count: 0, ..**ours });
-            return write!(f, "in {call} {peer} sends {sent} elements to rank {rank}, which expects {wanted}");
+            return write!(
+                f,
+                "in {call} {peer} sends {sent} elements to rank {rank}, which expects {wanted}"
+            );
         }
         write!(f, "{peer} called {theirs} while rank {rank} called {ours}")
     }

@@ -124,10 +124,12 @@ impl Engine {
             Stop::Late => self.late(schedule, task),
             Stop::Refused(peer, Refusal::Other(theirs, differs)) => {
                 let ours = (task.header)(Way::In, peer);
-                let pairwise = ours.info.op == Op::AllToAll && task.call.is_some_and(|c| c.shape != ours.shape);
+                let pairwise =
+                    ours.info.op == Op::AllToAll && task.call.is_some_and(|c| c.shape != ours.shape);
                 if pairwise && differs == Header::PLAN {
                     // Of parts that differ by pair only the two ranks know.
-                    let part = |h: Header| Header { info: CallInfo { count: h.shape as usize, ..task.info }, ..h };
+                    let part =
+                        |h: Header| Header { info: CallInfo { count: h.shape as usize, ..task.info }, ..h };
                     self.refuse(peer, part(ours).info, part(theirs), Header::PART)
                 } else {
                     self.refuse(peer, task.info, theirs, differs)

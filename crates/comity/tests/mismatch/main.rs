@@ -6,6 +6,7 @@
 
 mod call;
 mod case;
+mod parts;
 mod worlds;
 
 use call::{Call, Counts, next};
