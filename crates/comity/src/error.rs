@@ -45,7 +45,7 @@ pub enum Error {
     Join(String),
 
     /// Two ranks made different calls, or the same call with other arguments.
-    #[error("ranks disagree in {differs}: {}; make the same calls with the same arguments in the same order on every rank", Calls { rank: *.rank, ours: .ours, peer: .peer, theirs: .theirs, differs: .differs })]
+    #[error("ranks disagree in {differs}: {}; make the same calls with the same arguments in the same order on every rank", Calls((*.rank, .ours), (.peer, .theirs), .differs))]
     Mismatch {
         /// The rank that saw it, by its number in the group; every rank gets the same error.
         rank: usize,
@@ -294,19 +294,14 @@ impl fmt::Display for During<'_> {
 }
 
 /// Two calls that do not fit.
-struct Calls<'a> {
-    rank: usize,
-    ours: &'a CallInfo,
-    peer: &'a Peer,
-    theirs: &'a CallInfo,
-    differs: &'a str,
-}
+struct Calls<'a>((usize, &'a CallInfo), (&'a Peer, &'a CallInfo), &'a str);
 
 impl fmt::Display for Calls<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, ours, peer, theirs, differs } = self;
-        if *differs == Header::PART {
-            let (sent, wanted, call) = (theirs.count, ours.count, CallInfo { count: 0, ..**ours });
+        let &Self((rank, ours), (peer, theirs), differs) = self;
+        if differs == Header::PART {
+            let (sent, wanted, call) =
+                (theirs.count, ours.count, CallInfo { count: 0, dtype: None, ..*ours });
             return write!(
                 f,
                 "in {call} {peer} sends {sent} elements to rank {rank}, which expects {wanted}"
