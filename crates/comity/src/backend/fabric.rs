@@ -276,6 +276,10 @@ impl Backend for Fabric {
         self.engine.failure(call)
     }
 
+    fn conclude(&mut self) -> Result<()> {
+        self.engine.conclude()
+    }
+
     fn alarm(&self) -> Option<Alarm> {
         let (watch, world) = (self.watch.clone(), Arc::downgrade(&self.world));
         Some(Alarm { watch, world, context: self.context })

@@ -76,6 +76,11 @@ pub(crate) trait Backend: Send + fmt::Debug {
     /// The failure that another rank or the control thread has seen, if any.
     fn failure(&self, call: Option<CallInfo>) -> Option<crate::Error>;
 
+    /// Before this rank leaves in good order: whether all ranks have made the same calls, where no call has compared that.
+    fn conclude(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// What ends a call under way from another thread; `None` when no call can take long.
     fn alarm(&self) -> Option<Alarm>;
 

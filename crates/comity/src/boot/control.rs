@@ -8,7 +8,7 @@
 use super::{
     accept::{Accepted, Acceptor},
     hello::{Channel, Hello, Verdict},
-    liveness,
+    leaving, liveness,
     membership::{Presence, Word},
     probe::Probes,
     standing::{Arrival, Line, Rest, Standing},
@@ -17,12 +17,12 @@ use super::{
 use crate::{
     Error, Result,
     engine::{Failure, Header, Watch},
-    sys::{self, Bell, poll_until},
+    sys::{Bell, poll_until},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI32, Ordering},
     },
     thread::JoinHandle,
@@ -32,7 +32,7 @@ use std::{
 /// Connections kept for groups that this rank has not opened yet.
 const MAX_PARKED: usize = 4096;
 /// How long to go on sending when the process leaves.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+pub(super) const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How often to look meanwhile whether everything has arrived.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -56,12 +56,12 @@ pub(super) struct Rules {
 pub(super) struct Control {
     me: usize,
     /// Whose connections these are.
-    pid: u32,
+    pub(super) pid: u32,
     world: u64,
     rules: Rules,
-    state: Mutex<Standing>,
+    pub(super) state: Mutex<Standing>,
     /// Wakes the control thread.
-    bell: Bell,
+    pub(super) bell: Bell,
     /// Rings when a process has connected, gone or died: for the thread that joins.
     news: Bell,
     /// What this process lacked, as a number of the system, when it last turned a connection away for that; or 0.
@@ -95,7 +95,7 @@ impl Running {
             news: Bell::new().map_err(trouble)?,
             lacked: AtomicI32::new(0),
         });
-        farewell_at_exit(&control);
+        leaving::at_exit(&control);
         let shared = Arc::clone(&control);
         let thread = std::thread::Builder::new()
             .name("comity-control".into())
@@ -396,48 +396,5 @@ fn log(word: &Word) {
             tracing::error!(rank, ?silence, "a rank is given up whose control connection carries nothing");
         }
         Word::Back { rank, silence } => tracing::info!(rank, ?silence, "a silent rank is heard again"),
-    }
-}
-
-/// Worlds that are open in this process.
-static OPEN: Mutex<Vec<Weak<Control>>> = Mutex::new(Vec::new());
-
-/// A process that exits without dropping its groups leaves in good order too: peers that have what they need go on.
-fn farewell_at_exit(control: &Arc<Control>) {
-    static ONCE: Once = Once::new();
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    open.retain(|c| c.strong_count() > 0);
-    open.push(Arc::downgrade(control));
-    drop(open);
-    ONCE.call_once(|| {
-        // Without it the peers take the exit for a death, which is the lesser evil.
-        let _ = sys::at_exit(farewell);
-    });
-}
-
-extern "C" fn farewell() {
-    let Some(open) = lock_soon(&OPEN) else { return };
-    for control in open.iter().filter_map(Weak::upgrade) {
-        // A forked child shares the connections, but they are not its own.
-        if control.pid == std::process::id()
-            && let Some(mut state) = lock_soon(&control.state)
-            && state.stop.is_none()
-        {
-            state.farewell("");
-        }
-    }
-}
-
-/// The lock, if it is free soon: another thread holds it for a moment only, but one that exits while it holds it never gives
-/// it back.
-fn lock_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    let until = Instant::now() + LAST_WORDS;
-    loop {
-        match mutex.try_lock() {
-            Ok(guard) => return Some(guard),
-            Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
-            Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(100)),
-        }
     }
 }

@@ -11,6 +11,7 @@ mod fields;
 pub(crate) mod fuzz;
 mod hello;
 mod here;
+mod leaving;
 mod liveness;
 mod meet;
 mod membership;

@@ -121,9 +121,23 @@ impl Standing {
         self.carry_out();
     }
 
+    /// The groups that are open here, by context: who watches, which of its ranks this one is, and how many there are.
+    pub(super) fn open(&self) -> Vec<(u64, Arc<Watch>, usize, usize)> {
+        let place = |context: u64| {
+            let members = self.membership.members(context)?;
+            Some((members.iter().position(|m| *m == self.me)?, members.len()))
+        };
+        let open = self.watches.iter().filter_map(|(context, watch)| {
+            let (mine, size) = place(*context)?;
+            Some((*context, Arc::clone(watch), mine, size))
+        });
+        open.collect()
+    }
+
     /// Ask a group's other members how far they have come.
     pub(super) fn census(&mut self, context: u64, at: u64) {
-        self.membership.census(context, at);
+        let digest = self.watches.get(&context).and_then(|w| w.ledger().digest(at).1);
+        self.membership.census(context, at, digest.unwrap_or_default());
         self.carry_out();
     }
 
@@ -331,8 +345,9 @@ impl Standing {
             }
             Action::News => rest.news = true,
             Action::Log(word) => rest.words.push(word),
-            Action::Census { context, member, at } => {
+            Action::Census { context, member, at, digest } => {
                 if let Some(watch) = self.watches.get(&context) {
+                    watch.asked(member, at, digest);
                     self.membership.answer(context, member, watch.reached(at));
                 }
             }

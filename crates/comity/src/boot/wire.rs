@@ -77,8 +77,8 @@ pub(super) enum Note {
     Abort { context: u64, failure: Failure },
     /// The sender has waited for the receiver for long in this call of a group.
     Waits { context: u64, call: Header },
-    /// The sender asks how far the receiver has come in a group, and what its calls up to this number come to.
-    Census { context: u64, at: u64 },
+    /// The sender asks how far the receiver has come in a group, and what its calls up to this number come to; the sender's come to `digest`.
+    Census { context: u64, at: u64, digest: u64 },
     /// The answer.
     Reached { context: u64, reached: Reached },
     /// The sender lives, and its engines have come this far.
@@ -264,10 +264,11 @@ impl Note {
                 w.u64(*context);
                 w.0.extend(call.encode());
             }
-            Self::Census { context, at } => {
+            Self::Census { context, at, digest } => {
                 w.u8(7);
                 w.u64(*context);
                 w.u64(*at);
+                w.u64(*digest);
             }
             Self::Reached { context, reached } => {
                 w.u8(8);
@@ -295,7 +296,7 @@ impl Note {
                 }
                 Self::Waits { context, call }
             }
-            7 => Self::Census { context: r.u64()?, at: r.u64()? },
+            7 => Self::Census { context: r.u64()?, at: r.u64()?, digest: r.u64()? },
             8 => Self::Reached { context: r.u64()?, reached: r.reached()? },
             _ => return Err(Malformed),
         };

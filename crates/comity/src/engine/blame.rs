@@ -1,6 +1,9 @@
 //! From what stopped a call to this rank's error, and to the words that the other ranks get.
 
-use super::{Census, Differs, Engine, Failure, Late, Task, Way, header::Header, run::Stop, stream::Refusal};
+use super::{
+    Ask, Census, Differs, Engine, Failure, Late, Task, Way, conclude, header::Header, run::Stop,
+    stream::Refusal,
+};
 use crate::{CallInfo, Crossed, Error, Op, Result, link::LinkError, plan::Schedule};
 use std::{
     thread,
@@ -45,6 +48,15 @@ impl Engine {
         if !new.is_empty() {
             self.world.ask(self.context, &new, call);
             asked.extend(new);
+        }
+    }
+
+    /// Before this rank leaves: whether all ranks have made the same calls.
+    pub(crate) fn conclude(&self) -> Result<()> {
+        match conclude(&self.watch, self.rank, self.members.len(), self) {
+            Err(f) if f.is_disagreement() => Err(self.blame(&f, None)),
+            // A rank that only meets the end of another meanwhile leaves as it would have.
+            _ => Ok(()),
         }
     }
 
@@ -206,5 +218,19 @@ impl Engine {
 
     pub(super) fn blame(&self, f: &Failure, call: Option<CallInfo>) -> Error {
         f.error(self.rank, &self.members, call)
+    }
+}
+
+impl Ask for Engine {
+    fn census(&self, at: u64) {
+        self.world.census(self.context, at);
+    }
+
+    fn tell(&self, rank: usize, call: &Header) {
+        self.world.ask(self.context, &[rank], call);
+    }
+
+    fn abort(&self, failure: &Failure) {
+        self.world.abort(self.context, failure);
     }
 }

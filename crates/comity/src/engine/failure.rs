@@ -41,6 +41,9 @@ pub(crate) struct Late {
     pub(crate) stalled: Option<(usize, usize)>,
 }
 
+/// How the words of such a failure begin.
+const DISAGREE: &str = "ranks disagree: ";
+
 impl Failure {
     /// `by` saw that `culprit`, or the link to it, is gone; the cause goes on after "rank 3".
     pub(crate) fn lost(culprit: usize, by: usize, cause: impl Into<String>) -> Self {
@@ -66,11 +69,26 @@ impl Failure {
         Self { culprit, by, cause, why: Why::Late(late) }
     }
 
-    /// Both calls, if the members disagree.
-    pub(crate) fn calls(&self) -> Option<Differs> {
+    /// The members made different calls, and `by` can no longer tell which.
+    pub(crate) fn disagree(by: usize, how: &str) -> Self {
+        let todo = "make the same calls with the same arguments in the same order on every rank";
+        Self::reported(by, format!("{DISAGREE}{how}; {todo}"))
+    }
+
+    /// What happened, where nobody knows the members but by number.
+    pub(crate) fn sentence(&self) -> String {
         match self.why {
-            Why::Differs(calls) => Some(calls),
-            _ => None,
+            Why::Reported => format!("rank {}: {}", self.by, self.cause),
+            _ => Self::disagree(self.by, &format!("rank {} {}", self.culprit, self.cause)).cause,
+        }
+    }
+
+    /// Whether the members made different calls.
+    pub(crate) fn is_disagreement(&self) -> bool {
+        match self.why {
+            Why::Differs(_) => true,
+            Why::Reported => self.cause.starts_with(DISAGREE),
+            Why::Lost | Why::Late(_) => false,
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod blame;
 mod census;
+mod closing;
 mod failure;
 mod fold;
 #[cfg(fuzzing)]
@@ -18,6 +19,7 @@ mod wait;
 mod watch;
 
 pub(crate) use census::{Census, Reached};
+pub(crate) use closing::{Ask, conclude, is_untold, untold};
 pub(crate) use failure::{Failure, Late, Why};
 pub(crate) use header::{ANNOUNCE, Header, LEN as HEADER};
 pub(crate) use interrupt::Asking;

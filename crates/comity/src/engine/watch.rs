@@ -35,6 +35,8 @@ pub(crate) struct Watch {
     lacks: AtomicU64,
     /// What the members answered last about how far they have come.
     answers: Mutex<Vec<Option<Reached>>>,
+    /// What members said that their calls come to, and up to which.
+    concluded: Mutex<Vec<Option<(u64, u64)>>>,
     /// The group that this one is split from: should it fail meanwhile, not all members come.
     above: OnceLock<Arc<Self>>,
 }
@@ -55,6 +57,7 @@ impl Watch {
             opened: Instant::now(),
             lacks: AtomicU64::new(0),
             answers: Mutex::new(vec![None; size]),
+            concluded: Mutex::new(vec![None; size]),
             above: OnceLock::new(),
         })
     }
@@ -110,6 +113,11 @@ impl Watch {
         self.progress.store(self.progress.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
+    /// Whether the engine is in a call.
+    pub(crate) fn is_in_call(&self) -> bool {
+        self.progress() % 2 == 1
+    }
+
     /// How often [`advance`](Self::advance) was called.
     pub(crate) fn progress(&self) -> u64 {
         self.progress.load(Ordering::Relaxed)
@@ -140,6 +148,18 @@ impl Watch {
         if let Some(place) = lock(&self.answers).get_mut(member) {
             *place = Some(reached);
         }
+    }
+
+    /// `member`'s calls up to number `at` come to this.
+    pub(crate) fn asked(&self, member: usize, at: u64, digest: u64) {
+        if let Some(place) = lock(&self.concluded).get_mut(member) {
+            *place = Some((at, digest));
+        }
+    }
+
+    /// What [`asked`](Self::asked) was told last of `member`.
+    pub(crate) fn concluded(&self, member: usize) -> Option<(u64, u64)> {
+        lock(&self.concluded).get(member).copied().flatten()
     }
 
     /// What was answered since [`forget_answers`](Self::forget_answers), by rank.

@@ -16,7 +16,7 @@ use crate::{
     blame::Blame,
     boot::World,
     config::MAX_TIMEOUT,
-    engine::Failure,
+    engine::{Failure, untold},
     link::LocalWorld,
     recorder::Recorder,
     stats::Counters,
@@ -247,16 +247,26 @@ impl Group {
     }
 
     /// Leave the group: a call under way on another thread and later calls return [`Error::Closed`], and peers that still
-    /// need this rank get an error that names it. Dropping the last handle leaves too. Neither waits for other ranks.
-    pub fn close(&self) {
+    /// need this rank get an error that names it.
+    ///
+    /// Before it leaves in good order, this rank compares the calls that it has made with those of the others. That takes a round trip to each of them,
+    /// which needs no call there, and up to 2 s if one of them has made fewer.
+    ///
+    /// Dropping the last handle leaves, too. What it finds then goes to standard error, and the process ends with code 1 when it exits.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if the ranks made different calls and no call has shown it; the same on the other ranks. The group is closed all
+    /// the same. A group that has failed, or was closed before, closes without an error.
+    pub fn close(&self) -> Result<()> {
         if let Some(a) = &self.core.alarm {
             a.close();
         }
         self.in_turn(|| {
             let mut state = lock(&self.core.state);
-            state.leave();
+            let out = state.leave();
             state.broken.get_or_insert_with(|| Arc::new(Error::Closed));
-        });
+            out
+        })
     }
 
     /// Give the group up on every rank: calls under way and later ones fail with [`Error::Aborted`], which carries `why`.
@@ -345,18 +355,30 @@ impl State {
     }
 
     /// This rank leaves. Where the group has failed and no call here was told, this writes the record.
-    fn leave(&mut self) {
-        let Some(backend) = self.backend.take() else { return };
+    fn leave(&mut self) -> Result<()> {
+        let Some(mut backend) = self.backend.take() else { return Ok(()) };
         let told = self.broken.as_deref().is_some_and(|e| *e != Error::Closed);
         if !told && let Some(e) = backend.failure(None) {
             self.recorder.write(self.context, &e);
+        } else if self.broken.is_none()
+            && let Err(e) = backend.conclude()
+        {
+            self.fail(e.clone());
+            return Err(e);
         }
+        Ok(())
     }
 }
 
 impl Drop for State {
     fn drop(&mut self) {
-        self.leave();
+        if std::thread::panicking() {
+            // It is on its way out of a call that the others know nothing of.
+            self.broken.get_or_insert_with(|| Arc::new(Error::Closed));
+        }
+        if let Err(e) = self.leave() {
+            untold(&e.to_string());
+        }
     }
 }
 

@@ -155,8 +155,15 @@ impl World for LocalWorld {
         let groups = lock(&self.hub.groups);
         let Some(open) = groups.get(&(context, self.rank)) else { return };
         let Some(mine) = open.watch.upgrade() else { return };
+        let me = open.members.iter().position(|&m| m == self.rank).unwrap_or_default();
         for (r, member) in open.members.iter().enumerate() {
             let other = groups.get(&(context, *member)).and_then(|o| o.watch.upgrade());
+            if let Some(other) = &other
+                && let Some(digest) = mine.ledger().digest(at).1
+                && r != me
+            {
+                other.asked(me, at, digest);
+            }
             // One that has not opened the group has made no call in it; one that has closed it said so.
             let reached = other.map_or(Reached { made: 0, digest: None, lacks: None }, |w| w.reached(at));
             mine.answered(r, reached);

@@ -18,7 +18,7 @@ pub(crate) mod verbs;
 mod words;
 
 pub(crate) use bell::Bell;
-pub(crate) use exit::at_exit;
+pub(crate) use exit::{at_exit, end_with};
 pub(crate) use fds::{recv_fd, send_fd};
 pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;

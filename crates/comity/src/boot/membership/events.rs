@@ -71,6 +71,7 @@ pub(in crate::boot) enum Action {
         context: u64,
         member: usize,
         at: u64,
+        digest: u64,
     },
     /// A member has answered how far it has come.
     Reached {

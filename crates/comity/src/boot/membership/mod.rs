@@ -222,11 +222,11 @@ impl Membership {
         self.tell(to, Note::Waits { context, call: *call });
     }
 
-    /// Ask all other members how far they have come, and what their calls up to number `at` come to.
-    pub(super) fn census(&mut self, context: u64, at: u64) {
+    /// Ask all other members how far they have come, and what their calls up to number `at` come to, this rank's coming to `digest`.
+    pub(super) fn census(&mut self, context: u64, at: u64, digest: u64) {
         let Some(group) = self.groups.get(&context) else { return };
         let to = self.reachable(group, (0..group.members.len()).filter(|m| *m != group.mine));
-        self.tell(to, Note::Census { context, at });
+        self.tell(to, Note::Census { context, at, digest });
     }
 
     /// How far this rank has come, for a member that asked.
@@ -394,9 +394,9 @@ impl Membership {
                     self.actions.push(Action::Waits { context, mine, member, call });
                 }
             }
-            Note::Census { context, at } => {
+            Note::Census { context, at, digest } => {
                 if let Some((_, member)) = self.member(context, from) {
-                    self.actions.push(Action::Census { context, member, at });
+                    self.actions.push(Action::Census { context, member, at, digest });
                 }
             }
             Note::Reached { context, reached } => {

@@ -59,7 +59,7 @@ fn who_waits_tells_in_what_and_differences_are_found() {
     assert_eq!((failure.culprit, failure.by), (2, 1));
     assert_eq!(await_failure(&late), failure);
     assert_eq!(await_failure(&opened[0].take().unwrap()), failure);
-    assert!(failure.cause.contains("root 1 while rank 1 called") && failure.calls().is_some(), "{failure:?}");
+    assert!(failure.cause.contains("root 1 while rank 1 called") && failure.is_disagreement(), "{failure:?}");
 }
 
 #[test]

@@ -71,7 +71,7 @@ proptest! {
         let told = Header { info: told, shape: context, epoch: 1, context: 2 };
         for m in [
             Note::Leave { context },
-            Note::Abort { context, failure }, Note::Census { context, at: nanos }, Note::Reached { context, reached },
+            Note::Abort { context, failure }, Note::Census { context, at: nanos, digest: context }, Note::Reached { context, reached },
             Note::Waits { context, call: told },
             Note::Heartbeat { progress: context }, Note::Goodbye { words: cause },
             Note::GivenUp { silence: context },

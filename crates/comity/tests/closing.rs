@@ -1,0 +1,130 @@
+//! Closing compares: calls that differ and that no message showed are told when the group is left.
+
+use comity::{Config, Error, Group, Key, LinkKind, Op, ReduceOp, Result, boot::Store};
+use std::{
+    net::Ipv4Addr,
+    thread,
+    time::{Duration, Instant},
+};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn each<T: Send>(groups: Vec<Group>, f: impl Fn(Group) -> T + Sync) -> Vec<T> {
+    thread::scope(|s| {
+        let f = &f;
+        let ranks: Vec<_> = groups.into_iter().map(|g| s.spawn(move || f(g))).collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    })
+}
+
+fn job(n: usize, kind: LinkKind) -> Vec<Group> {
+    let key = || Key::from([7; 32]);
+    let store = Store::start((Ipv4Addr::LOCALHOST, 0).into(), n, &key(), "closing", LONG).unwrap();
+    let at = store.addr().to_string();
+    let join = |r: usize| {
+        let config = Config::new(r, n).store(&at).unwrap().job("closing").key(key());
+        config.links([kind]).join_timeout(LONG).connect().unwrap()
+    };
+    thread::scope(|s| {
+        let ranks: Vec<_> = (0..n).map(|r| s.spawn(move || join(r))).collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    })
+}
+
+/// Groups of `n` over each kind of link.
+fn kinds(n: usize) -> Vec<Vec<Group>> {
+    let mut all = vec![Group::local(n).unwrap(), job(n, LinkKind::Tcp)];
+    if cfg!(target_os = "linux") {
+        all.push(job(n, LinkKind::Shm));
+    }
+    all
+}
+
+/// Some right calls, then `last`.
+fn after_some(g: &Group, last: impl Fn(&Group) -> Result<()>) -> Result<()> {
+    let mut x = [1f32; 8];
+    for _ in 0..3 {
+        g.all_reduce(&mut x, ReduceOp::Sum)?;
+    }
+    last(g)
+}
+
+#[test]
+fn a_wrong_call_that_is_the_last_is_told_on_every_rank() {
+    for n in [2, 3] {
+        for groups in kinds(n) {
+            let errors = each(groups, |g| {
+                // Each from itself: the data leave at once, and nobody waits for any.
+                let out = after_some(&g, |g| g.broadcast(&mut [1f32; 8], g.rank()));
+                out.and_then(|()| g.close()).unwrap_err()
+            });
+            for e in errors {
+                let Error::Mismatch { ours, theirs, differs: "root", .. } = e.root() else { panic!("{e}") };
+                assert!(ours.op == Op::Broadcast && ours.seq == 4 && ours.root != theirs.root, "{e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_calls_close_without_an_error() {
+    for groups in kinds(3) {
+        let out = each(groups, |g| {
+            after_some(&g, |g| g.broadcast(&mut [1f32; 8], 0)).unwrap();
+            // More calls than are kept.
+            (0..300).for_each(|_| g.barrier().unwrap());
+            let pair = g.split(i32::from(g.rank() == 2), 0).unwrap();
+            pair.barrier().unwrap();
+            (pair.close(), g.close(), g.close())
+        });
+        for out in out {
+            assert!(matches!(out, (Ok(()), Ok(()), Ok(()))), "{out:?}");
+        }
+    }
+}
+
+#[test]
+fn messages_between_two_ranks_are_nobody_elses_affair() {
+    for groups in kinds(3) {
+        let out = each(groups, |g| {
+            match g.rank() {
+                0 => g.send(&[1f32; 8], 1, 3).unwrap(),
+                1 => g.recv(&mut [0f32; 8], 0, 3).unwrap(),
+                _ => {}
+            }
+            g.close()
+        });
+        assert!(out.iter().all(Result::is_ok), "{out:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_behind_is_waited_for_but_not_for_ever() {
+    for groups in kinds(2) {
+        let took = each(groups, |g| {
+            if g.rank() == 1 {
+                thread::sleep(Duration::from_millis(400));
+            }
+            g.broadcast(&mut [1f32; 8], 0).unwrap();
+            let start = Instant::now();
+            g.close().unwrap();
+            start.elapsed()
+        });
+        assert!(took[0] >= Duration::from_millis(300) && took[0] < Duration::from_secs(4), "{took:?}");
+    }
+    // It never makes the call, and says so when it leaves.
+    for groups in kinds(2) {
+        let out = each(groups, |g| {
+            g.barrier().unwrap();
+            if g.rank() == 0 {
+                g.broadcast(&mut [1f32; 8], 0).unwrap();
+                return g.close();
+            }
+            thread::sleep(Duration::from_millis(2500));
+            g.close()
+        });
+        assert!(out[0].is_ok(), "{out:?}");
+        let e = out[1].as_ref().unwrap_err().to_string();
+        assert!(e.contains("it made 1 calls, and rank 0, which has left, 2"), "{e}");
+    }
+}
