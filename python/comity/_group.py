@@ -117,9 +117,13 @@ class Group:
         return None if raw is None else type(self)(raw)
 
     def close(self) -> None:
-        """Leave the group: later calls raise `Closed`. Does not wait for other ranks."""
-        self._raw.close()
+        """Leave the group: later calls raise `Closed`.
+
+        Compares the calls made here with those of the other ranks, which need not call anything for it; one that has made fewer is waited for,
+        at most 2 s. Raises `Mismatch` if they differ and no call has shown it.
+        """
         self._end.closed = True
+        self._raw.close()
 
     def abort(self, why: str = "abort was called") -> None:
         """Give the group up on every rank: calls under way and later ones raise `Aborted` with these words."""

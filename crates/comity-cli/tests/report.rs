@@ -162,13 +162,13 @@ fn leave(how: &str, dir: &Path) {
     let group = comity::init().unwrap();
     group.barrier().unwrap();
     match group.rank() {
-        _ if how == "well" => group.close(),
+        _ if how == "well" => group.close().unwrap(),
         1 => kill_process(getpid(), Signal::KILL).unwrap(),
         0 => {
             group.barrier().unwrap_err();
             // What a call has written is not written again.
             fs::rename(record(dir, 0), dir.join("kept")).unwrap();
-            group.close();
+            group.close().unwrap();
             drop(group);
             assert!(!record(dir, 0).exists());
             fs::rename(dir.join("kept"), record(dir, 0)).unwrap();
@@ -182,7 +182,7 @@ fn leave(how: &str, dir: &Path) {
             thread::sleep(Duration::from_secs(2));
             assert!(!record(dir, rank).exists());
             if rank == 2 {
-                group.close();
+                group.close().unwrap();
                 assert!(record(dir, 2).exists());
                 assert_eq!(group.barrier(), Err(comity::Error::Closed));
                 fs::rename(record(dir, 2), dir.join("once")).unwrap();

@@ -253,8 +253,7 @@ impl Group {
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let group = self.open(py)?;
-        py.detach(|| group.close());
-        Ok(())
+        py.detach(|| group.close()).map_err(|e| errors::raised(py, &e))
     }
 
     fn abort(&self, py: Python<'_>, why: &str) -> PyResult<()> {

@@ -311,7 +311,7 @@ fn abort_and_close_end_the_group() {
     });
     assert!(errors.iter().all(|e| e.contains("rank 0") && e.contains("no more data")), "{errors:?}");
     let g = Group::single();
-    g.close();
+    g.close().unwrap();
     assert_eq!(g.barrier(), Err(Error::Closed));
 }
 
@@ -419,7 +419,7 @@ fn abort_and_close_reach_a_call_under_way() {
         thread::scope(|s| {
             let call = s.spawn(|| g.barrier().unwrap_err());
             thread::sleep(Duration::from_millis(100));
-            g.close();
+            g.close().unwrap();
             call.join().unwrap()
         })
     });

@@ -15,7 +15,7 @@ import torch
 from torch._C import _distributed_c10d as _c10d
 
 from comity import _core
-from comity.errors import Aborted, Closed, Error, Forked, Join, Misuse
+from comity.errors import Aborted, Closed, Error, Forked, Join, Mismatch, Misuse
 from comity.errors import TimeoutError as LimitPassed
 
 from . import callbacks, cuda, metrics
@@ -315,9 +315,16 @@ class Lifecycle(Collectives):
             lane.drain(limit)
             if not aborted:
                 self._last_to_leave(lane.group.name)
+        wrong: Mismatch | None = None
         for group in self._groups():
             metrics.forget(group)
-            group.close()
+            try:
+                group.close()
+            except Mismatch as e:
+                # all are left, and the first that differs is told
+                wrong = wrong or e
+        if wrong is not None:
+            raise wrong
 
     def _last_to_leave(self, name: str) -> None:
         """Wait a moment for the others: a rank whose device is done may hold what another's still reads. Over torch's store, where

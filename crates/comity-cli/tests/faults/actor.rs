@@ -136,7 +136,8 @@ fn act(role: &str, group: Group) {
         say("again", rank as i64, json!({ "text": e.root().to_string(), "same": same, "micros": micros }));
     }
     let begun = Instant::now();
-    group.close();
+    let closed = group.close();
+    assert!(closed.is_ok(), "{closed:?}");
     drop(group);
     say("closed", rank as i64, json!({ "millis": begun.elapsed().as_millis() as u64 }));
 }

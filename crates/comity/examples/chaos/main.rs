@@ -210,7 +210,9 @@ fn play(role: &str, seed: u64, group: Group, words: &Words, lines: &Receiver<Str
         }
     }
     let begun = Instant::now();
-    group.close();
+    if let Err(e) = group.close() {
+        words.say("again", &[&"other", &begun.elapsed().as_micros(), &e]);
+    }
     drop(group);
     words.say("closed", &[&begun.elapsed().as_millis()]);
 }
