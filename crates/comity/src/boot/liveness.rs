@@ -96,6 +96,12 @@ impl Liveness {
         (!slept).then(|| now.saturating_duration_since(pulse.heard))
     }
 
+    /// Whether `rank` has not been heard for most of the limit, or was given up at this very look.
+    pub(super) fn is_quiet(&self, rank: usize, now: Instant) -> bool {
+        let (Some(limit), Some(place)) = (self.limit, self.peers.get(rank)) else { return false };
+        place.as_ref().is_none_or(|p| now.saturating_duration_since(p.heard) >= limit / 2)
+    }
+
     /// `rank` said something; a beat tells how far its engines have come. How long it had been silent, if it was suspect.
     pub(super) fn hear(&mut self, rank: usize, now: Instant, progress: Option<u64>) -> Option<Duration> {
         let limit = self.limit?;

@@ -112,8 +112,11 @@ impl Failure {
             }
             Why::Late(late) => late.error(self.by, mine, &member, Vec::new()),
             Why::Lost => {
-                let seen =
-                    if self.by == mine { String::new() } else { format!(" (seen by rank {})", self.by) };
+                let seen = match (self.by == mine, self.culprit == mine) {
+                    (true, _) => String::new(),
+                    (false, false) => format!(" (seen by rank {})", self.by),
+                    (false, true) => format!(" (seen by rank {}); perhaps it is this host", self.by),
+                };
                 Error::PeerLost { peer: member(self.culprit), cause: format!("{}{seen}", self.cause), call }
             }
         }

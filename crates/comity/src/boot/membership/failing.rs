@@ -78,6 +78,9 @@ impl Membership {
             self.tell_of(context, partners);
         } else if from.is_none() {
             self.tell_all(context);
+        } else {
+            // Where only its way to the witness is cut, it lives and cannot be told by the witness.
+            self.tell_of(context, vec![failure.culprit]);
         }
         self.actions.push(Action::Fail { context, failure });
     }

@@ -30,6 +30,9 @@ const MAX_EARLY: usize = 4096;
 /// Groups remembered as closed, so that late words about them are not kept.
 const MAX_CLOSED: usize = 4096;
 
+/// What a rank says that hears nobody.
+const ALONE: &str = ", and nothing of any other rank either; perhaps it is this host that is cut off";
+
 /// A group that this rank has opened and not left.
 #[derive(Debug)]
 struct Group {
@@ -317,10 +320,9 @@ impl Membership {
                     self.measure(rank, Some(silence));
                     // It stays in the connection after its end, and is read when that rank runs again.
                     self.tell(vec![rank], Note::GivenUp { silence: silence.as_millis() as u64 });
-                    self.lose(
-                        rank,
-                        &format!("fell silent: nothing heard for {:.1} s", silence.as_secs_f64()),
-                    );
+                    let alone = if self.hears_nobody(rank, heard_until) { ALONE } else { "" };
+                    let seconds = silence.as_secs_f64();
+                    self.lose(rank, &format!("fell silent: nothing heard for {seconds:.1} s{alone}"));
                 }
                 Verdict::Stuck { rank, silence } => {
                     let cause = format!(
@@ -336,6 +338,16 @@ impl Membership {
         let asks = self.liveness.asks(now);
         self.actions.extend(asks.into_iter().map(|rank| Action::Ask { rank }));
         self.beat(now, progress);
+    }
+
+    /// Whether nothing is heard of any other rank either, `rank` being given up.
+    fn hears_nobody(&self, rank: usize, now: Instant) -> bool {
+        let others = self.presences.iter().enumerate().filter(|(r, p)| *r != rank && **p == Presence::Live);
+        // Those given up a moment before were silent, too.
+        let gone =
+            self.presences.iter().filter(|p| matches!(p, Presence::Dead(c) if c.ends_with(ALONE))).count();
+        let silent: Vec<bool> = others.map(|(r, _)| self.liveness.is_quiet(r, now)).collect();
+        silent.len() + gone > 0 && silent.iter().all(|s| *s)
     }
 
     /// Beat when it is time.

@@ -38,7 +38,7 @@ fn failed(m: &mut Membership) -> (Vec<usize>, Option<Failure>) {
 }
 
 #[test]
-fn up_to_64_the_witness_tells_all_and_the_others_nobody() {
+fn up_to_64_the_witness_tells_all_and_the_others_only_whom_it_is_about() {
     let (mut m, now) = met(64, Some(LIMIT));
     m.abort(1, failure(3, 0));
     assert_eq!(failed(&mut m), ((1..64).collect(), Some(failure(3, 0))));
@@ -47,7 +47,7 @@ fn up_to_64_the_witness_tells_all_and_the_others_nobody() {
 
     let (mut m, _) = met(64, Some(LIMIT));
     m.hear(vec![(7, abort(1, &failure(3, 7)))], now);
-    assert_eq!(failed(&mut m), (vec![], Some(failure(3, 7))));
+    assert_eq!(failed(&mut m), (vec![3], Some(failure(3, 7))));
 }
 
 #[test]
@@ -98,8 +98,8 @@ fn leaving_a_failed_group_says_why() {
     m.hear(vec![(2, abort(1, &failure(3, 2)))], now);
     m.actions();
     assert!(m.leave(1, true) && !m.leave(1, true) && m.is_closed(1));
-    // 2 has said so itself. Nobody is told that this rank left in good order.
-    assert_eq!(failed(&mut m).0, [1, 3]);
+    // 2 has said so itself, and 3 was told at once. Nobody is told that this rank left in good order.
+    assert_eq!(failed(&mut m).0, [1]);
 
     let (mut m, now) = met(4, Some(LIMIT));
     m.hear(vec![(2, abort(1, &failure(3, 2)))], now);
@@ -107,7 +107,7 @@ fn leaving_a_failed_group_says_why() {
     m.end("");
     let notes = m.actions();
     assert!(
-        matches!(&notes[..], [Action::Tell { to, note: Note::Abort { .. } }, Action::Tell { note: Note::Goodbye { .. }, .. }] if *to == [1, 3]),
+        matches!(&notes[..], [Action::Tell { to, note: Note::Abort { .. } }, Action::Tell { note: Note::Goodbye { .. }, .. }] if *to == [1]),
         "{notes:?}"
     );
     m.hear(vec![(1, Heard::End(DIED))], now);
@@ -134,4 +134,31 @@ fn what_no_member_can_say_is_not_believed() {
     m.enter(2, &[0, 2], 0);
     m.hear(vec![(1, abort(2, &failure(1, 1)))], now);
     assert_eq!(failed(&mut m), (vec![], None));
+}
+
+#[test]
+fn whoever_is_given_up_is_told_by_those_it_still_reaches() {
+    let (mut m, now) = met(4, Some(LIMIT));
+    m.hear(vec![(1, abort(1, &failure(3, 1)))], now);
+    // 1 tells the others, but 3 may not hear it.
+    assert_eq!(failed(&mut m), (vec![3], Some(failure(3, 1))));
+}
+
+#[test]
+fn a_rank_that_hears_nobody_says_that_it_may_be_its_own_host() {
+    let alone = |others: usize, heard: &[usize]| {
+        let (mut m, now) = met(others + 1, Some(LIMIT));
+        let later = now + LIMIT / 2;
+        m.tick(later, later, 0);
+        let beat = |r: &usize| (*r, Heard::Note(Note::Heartbeat { progress: 0 }));
+        m.hear(heard.iter().map(beat).collect(), later + LIMIT / 4);
+        m.tick(later + LIMIT / 4, later + LIMIT / 4, 0);
+        let end = now + LIMIT;
+        m.tick(end, end, 0);
+        failed(&mut m).1.map(|f| f.cause.contains("perhaps it is this host"))
+    };
+    assert_eq!(alone(3, &[]), Some(true));
+    assert_eq!(alone(3, &[2]), Some(false));
+    // With one other only, nobody knows whose fault it is.
+    assert_eq!(alone(1, &[]), Some(false));
 }

@@ -167,7 +167,8 @@ impl Judge {
     pub(super) fn count(&mut self, s: &Scenario, rank: usize, occasion: Occasion, actions: &[Action]) {
         let beats = matches!(actions.last(), Some(Action::Beat { .. }));
         for (i, action) in actions.iter().enumerate() {
-            let Action::Tell { to, note: Note::Abort { context, failure: Failure { by, .. } } } = action
+            let Action::Tell { to, note: Note::Abort { context, failure: Failure { by, culprit, .. } } } =
+                action
             else {
                 continue;
             };
@@ -181,7 +182,8 @@ impl Judge {
             let first_hand = occasion != Occasion::Hear || members[*by] == rank;
             let most = match (at_once, occasion) {
                 (true, _) if size > flood::DIRECT => flood::most(size),
-                // Up to 64, only those who saw it tell.
+                // Up to 64, only those who saw it tell all; the others tell whom it is about.
+                (true, Occasion::Hear) if !first_hand && members[*culprit] != rank => 1,
                 (true, _) => size - 1,
                 (false, Occasion::Leave) => size - 1,
                 (false, Occasion::Tick) if beats && first_hand => size - 1,
