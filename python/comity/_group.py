@@ -119,8 +119,8 @@ class Group:
     def close(self) -> None:
         """Leave the group: later calls raise `Closed`.
 
-        Compares the calls made here with those of the other ranks, which need not call anything for it; one that has made fewer is waited for,
-        at most 2 s. Raises `Mismatch` if they differ and no call has shown it.
+        Compares the calls made here with those of the other ranks, which need not call anything for it. One that has made fewer is
+        waited for, at most 2 s. Raises `Mismatch` if they differ and no call has shown it.
         """
         self._end.closed = True
         self._raw.close()

@@ -158,6 +158,21 @@ def late(rank: int, size: int) -> list:
     return out
 
 
+def elsewhere(rank: int, size: int) -> list:
+    """The last rank does not make a call until the others have given up."""
+    t = torch.ones(3)
+    store = dist.distributed_c10d._get_default_store()
+    dist.barrier()
+    if rank == size - 1:
+        store.wait([f"gave up {r}" for r in range(size - 1)])
+        return [ended(lambda: dist.all_reduce(t))]
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    backend.set_timeout(timedelta(seconds=0.5))
+    out = [caught(lambda: dist.all_reduce(t))]
+    store.set(f"gave up {rank}", "")
+    return out
+
+
 def receives(rank: int, size: int) -> list:
     """Receives that nobody answers, or with something else."""
     out = []

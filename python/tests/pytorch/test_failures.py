@@ -79,7 +79,14 @@ def test_limits(ranks: Ranks) -> None:
     assert told[0] == "TimeoutError" and told[2] == 0 and told[3] == "monitored_barrier", told
     # Rank 0 was there first.
     assert "rank 1 did not come" in told[1] and told[4] < 5.0, told
-    assert ended[0] in ("TimeoutError", "PeerLost", "Aborted"), ended
+    assert ended[0] == "Aborted" and ended[2] == 0 and "not called by this rank" in ended[1], ended
+
+
+def test_who_does_not_make_a_call_is_named(ranks: Ranks) -> None:
+    out = ranks.run(3, bodies.elsewhere)
+    for (call,) in out[:2]:
+        assert call[0] == "TimeoutError" and call[2] == 2 and "timed out" in call[1], out
+    assert out[2][0][0] == "Aborted" and out[2][0][2] in (0, 1), out
 
 
 def test_receives_that_do_not_fit(ranks: Ranks) -> None:

@@ -123,3 +123,48 @@ def check_mismatches_are_told_to_both(g: comity.Group) -> None:
         assert e.value.call is not None, differs
         g.barrier()
     assert g.all_sum(1) == g.size
+
+
+def check_who_does_not_make_a_call_is_named(g: comity.Group) -> None:
+    if g.size == 1:
+        return
+    last = g.size - 1
+    calls = [
+        lambda other: other.all_sum(np.ones(4)),
+        lambda other: other.all_gather(np.ones(4)),
+        lambda other: other.barrier(),
+    ]
+    for call in calls:
+        other = g.split(0)
+        assert other is not None
+        other.timeout = 0.3
+        if g.rank == last:
+            g.barrier()
+            # it is told what it missed, not that it is at fault itself
+            with pytest.raises(
+                comity.Aborted, match="timed out after 300ms: not called by this rank"
+            ) as told:
+                other.barrier()
+            assert told.value.rank != last
+        else:
+            with pytest.raises(
+                comity.TimeoutError, match=f"timed out after 300ms.*rank {last} .*had not called it"
+            ) as e:
+                call(other)
+            assert e.value.rank == last
+            g.barrier()
+
+
+def check_a_wrong_last_call_is_told_by_closing(g: comity.Group) -> None:
+    if g.size == 1:
+        return
+    other = g.split(0)
+    assert other is not None
+    other.broadcast(np.ones(8), g.rank)
+    with pytest.raises(comity.Mismatch, match="broadcast"):
+        other.close()
+    assert other.closed
+    right = g.split(0)
+    assert right is not None
+    right.broadcast(np.ones(8), 0)
+    right.close()
