@@ -76,9 +76,9 @@ impl Ledger {
             for ((word, bytes), mix) in slot.iter().zip(call.encode().as_chunks::<8>().0).zip(MIX) {
                 let bits = u64::from_le_bytes(*bytes);
                 word.store(bits, Ordering::Relaxed);
-                // Without a chain from word to word, which would cost four times as much.
-                let product = u128::from(bits ^ mix) * u128::from(mix);
-                sum ^= product as u64 ^ (product >> 64) as u64;
+                // Without a chain from word to word. A multiplication by an odd number loses nothing, so calls that differ in one word always
+                // come to something else.
+                sum = sum.wrapping_add(bits.wrapping_mul(mix));
             }
             let all = (before.rotate_left(23) ^ sum).wrapping_mul(MIX[WORDS]);
             slot[WORDS].store(all, Ordering::Relaxed);
