@@ -86,5 +86,16 @@ pub use stats::Stats;
 pub use stats::{Sheet, Tally};
 pub use view::{Place, View, ViewMut};
 
+/// The crate of [`f16`](half::f16) and [`bf16`](half::bf16), in the version whose types are an [`Element`].
+///
+/// ```
+/// use comity::{ReduceOp, half::bf16};
+///
+/// let mut a = [bf16::ONE; 4];
+/// comity::Group::single().all_reduce(&mut a, ReduceOp::Sum)?;
+/// # Ok::<(), comity::Error>(())
+/// ```
+pub use half;
+
 /// The largest tag of send, recv and exchange.
 pub const MAX_TAG: u32 = 0x7fff_ffff;

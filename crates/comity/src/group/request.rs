@@ -48,12 +48,38 @@ impl Group {
         &self,
         f: impl FnOnce(&Self) -> Result<R> + Send + 'static,
     ) -> Request<R> {
+        self.spawn_as(f)
+    }
+
+    /// As [`spawn`](Self::spawn), for work with an error type of its own, which [`Error`] can become.
+    ///
+    /// Name the type where the compiler cannot know it: in the result, or as `spawn_as::<_, MyError>(...)`.
+    ///
+    /// ```
+    /// # use comity::{Group, ReduceOp};
+    /// # let g = Group::single();
+    /// type Fault = Box<dyn std::error::Error + Send + Sync>;
+    /// let pending = g.spawn_as(|g| -> Result<f32, Fault> {
+    ///     let mut loss: [f32; 1] = ["0.5".parse()?];
+    ///     g.all_reduce(&mut loss, ReduceOp::Avg)?;
+    ///     Ok(loss[0])
+    /// });
+    /// assert_eq!(pending.wait()?, 0.5);
+    /// # Ok::<(), Fault>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn).
+    pub fn spawn_as<R: Send + 'static, E: From<Error> + Send + 'static>(
+        &self,
+        f: impl FnOnce(&Self) -> Result<R, E> + Send + 'static,
+    ) -> Request<R, E> {
         // Tickets and jobs must queue in the same order: one thread takes them one by one.
         let mut worker = lock(&self.core.worker);
         if worker.is_none() {
             match start_worker() {
                 Ok(w) => *worker = Some(w),
-                Err(e) => return Request::ended(Ok(Err(e))),
+                Err(e) => return Request::ended(Ok(Err(e.into()))),
             }
         }
         let (request, job) = self.job(f);
@@ -99,10 +125,10 @@ impl Group {
     }
 
     /// The two halves of a piece of work: what is waited for, and what is run.
-    fn job<'a, R: Send + 'a>(
+    fn job<'a, R: Send + 'a, E: Send + 'a>(
         &self,
-        f: impl FnOnce(&Self) -> Result<R> + Send + 'a,
-    ) -> (Request<R>, impl FnOnce() + Send + 'a) {
+        f: impl FnOnce(&Self) -> Result<R, E> + Send + 'a,
+    ) -> (Request<R, E>, impl FnOnce() + Send + 'a) {
         let slot = Arc::new(Slot { out: Mutex::new(None), done: Condvar::new() });
         let ticket = self.core.turn.take();
         let request = Request { slot: slot.clone(), core: Arc::as_ptr(&self.core) as usize, ticket };
@@ -158,24 +184,24 @@ pub struct Scope<'scope, 'env: 'scope> {
 
 type ScopeWorker<'scope> = mpsc::Sender<Box<dyn FnOnce() + Send + 'scope>>;
 
-/// Work under way on a group's thread.
+/// Work under way on a group's thread: it ends with an `R` or an `E`.
 #[must_use = "wait for the result, or `detach` to let the work finish unobserved"]
-pub struct Request<R> {
-    slot: Arc<Slot<R>>,
+pub struct Request<R, E = Error> {
+    slot: Arc<Slot<R, E>>,
     /// Which group and turn, to refuse a wait that could never end.
     core: usize,
     ticket: u64,
 }
 
-struct Slot<R> {
-    out: Mutex<Option<Outcome<R>>>,
+struct Slot<R, E> {
+    out: Mutex<Option<Outcome<R, E>>>,
     done: Condvar,
 }
 
-type Outcome<R> = std::result::Result<Result<R>, Box<dyn Any + Send>>;
+type Outcome<R, E> = Result<Result<R, E>, Box<dyn Any + Send>>;
 
-impl<R> Slot<R> {
-    fn set(&self, out: Outcome<R>) {
+impl<R, E> Slot<R, E> {
+    fn set(&self, out: Outcome<R, E>) {
         *lock(&self.out) = Some(out);
         self.done.notify_all();
     }
@@ -184,6 +210,30 @@ impl<R> Slot<R> {
 impl<'scope> Scope<'scope, '_> {
     /// Run `f` on the scope's thread, in its turn among the group's calls. See [`Group::spawn`].
     pub fn spawn<R: Send + 'scope>(&self, f: impl FnOnce(&Group) -> Result<R> + Send + 'scope) -> Request<R> {
+        self.spawn_as(f)
+    }
+
+    /// As [`spawn`](Self::spawn), for work with an error type of its own. See [`Group::spawn_as`].
+    ///
+    /// ```
+    /// # use comity::{Group, ReduceOp};
+    /// # let g = Group::single();
+    /// type Fault = Box<dyn std::error::Error + Send + Sync>;
+    /// let mut a = vec![1f32; 8];
+    /// g.scope(|s| {
+    ///     s.spawn_as(|g| -> Result<(), Fault> {
+    ///         a[0] = "2".parse()?;
+    ///         Ok(g.all_reduce(&mut a, ReduceOp::Sum)?)
+    ///     })
+    ///     .wait()
+    /// })?;
+    /// assert_eq!(a[0], 2.0);
+    /// # Ok::<(), Fault>(())
+    /// ```
+    pub fn spawn_as<R: Send + 'scope, E: From<Error> + Send + 'scope>(
+        &self,
+        f: impl FnOnce(&Group) -> Result<R, E> + Send + 'scope,
+    ) -> Request<R, E> {
         // In background work of the same group the turn is this thread's already, and later ones come only after it.
         if TURN.get().0 == Arc::as_ptr(&self.group.core) {
             return Request::ended(catch_unwind(AssertUnwindSafe(|| f(self.group))));
@@ -193,7 +243,7 @@ impl<'scope> Scope<'scope, '_> {
         if worker.is_none() {
             match self.start_worker() {
                 Ok(w) => *worker = Some(w),
-                Err(e) => return Request::ended(Ok(Err(e))),
+                Err(e) => return Request::ended(Ok(Err(e.into()))),
             }
         }
         let (request, job) = self.group.job(f);
@@ -219,7 +269,7 @@ impl fmt::Debug for Scope<'_, '_> {
     }
 }
 
-impl<R> Request<R> {
+impl<R, E> Request<R, E> {
     /// Whether [`wait`](Self::wait) would return at once.
     pub fn is_done(&self) -> bool {
         lock(&self.slot.out).is_some()
@@ -229,14 +279,17 @@ impl<R> Request<R> {
     ///
     /// # Errors
     /// What the work returned; [`Error::Order`] in background work of the same group when this request comes later.
-    pub fn wait(self) -> Result<R> {
+    pub fn wait(self) -> Result<R, E>
+    where
+        E: From<Error>,
+    {
         let mut out = lock(&self.slot.out);
         loop {
             if let Some(out) = out.take() {
                 return out.unwrap_or_else(|p| resume_unwind(p));
             }
             if self.would_wait_for_itself() {
-                return Err(Error::Order);
+                return Err(Error::Order.into());
             }
             out = self.slot.done.wait(out).unwrap_or_else(|e| e.into_inner());
         }
@@ -246,7 +299,10 @@ impl<R> Request<R> {
     ///
     /// # Errors
     /// The request itself, still under way.
-    pub fn wait_for(self, limit: Duration) -> std::result::Result<Result<R>, Self> {
+    pub fn wait_for(self, limit: Duration) -> Result<Result<R, E>, Self>
+    where
+        E: From<Error>,
+    {
         let end = Instant::now() + limit.min(MAX_TIMEOUT);
         {
             let mut out = lock(&self.slot.out);
@@ -255,7 +311,7 @@ impl<R> Request<R> {
                     return Ok(out.unwrap_or_else(|p| resume_unwind(p)));
                 }
                 if self.would_wait_for_itself() {
-                    return Ok(Err(Error::Order));
+                    return Ok(Err(Error::Order.into()));
                 }
                 let left = end.saturating_duration_since(Instant::now());
                 if left.is_zero() {
@@ -271,7 +327,7 @@ impl<R> Request<R> {
     pub fn detach(self) {}
 
     /// A request that has ended already.
-    fn ended(out: Outcome<R>) -> Self {
+    fn ended(out: Outcome<R, E>) -> Self {
         let slot = Arc::new(Slot { out: Mutex::new(Some(out)), done: Condvar::new() });
         Self { slot, core: 0, ticket: 0 }
     }
@@ -282,7 +338,7 @@ impl<R> Request<R> {
     }
 }
 
-impl<R> fmt::Debug for Request<R> {
+impl<R, E> fmt::Debug for Request<R, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request").field("is_done", &self.is_done()).finish()
     }
