@@ -1,5 +1,6 @@
 //! What this process tells the others about the machine it runs on.
 
+use crate::sys::interfaces;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -38,19 +39,49 @@ pub(super) fn number_hosts(ids: impl Iterator<Item = u64>) -> Vec<usize> {
     .collect()
 }
 
-/// The address of the interface that leads out of this host; loopback if none does.
-pub(super) fn outward() -> IpAddr {
-    // Addresses for documentation: routed like any other, and connecting UDP sends nothing.
-    let probes: [(IpAddr, IpAddr); 2] = [
-        (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
-        (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()),
-    ];
-    let route = |(any, out): (IpAddr, IpAddr)| {
-        let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
-        socket.connect(SocketAddr::new(out, 9)).ok()?;
-        Some(socket.local_addr().ok()?.ip())
-    };
-    probes.into_iter().find_map(route).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+/// The address under which other hosts find this one: of the interface that leads to the first of `toward` that is
+/// elsewhere, else out of this host, else of any interface. Loopback only where there is nothing else.
+pub(super) fn outward(toward: &[SocketAddr]) -> IpAddr {
+    choose(toward, source, interfaces)
+}
+
+/// `source` tells this host's address on the way to another.
+fn choose(
+    toward: &[SocketAddr],
+    source: impl Fn(SocketAddr) -> Option<IpAddr>,
+    interfaces: impl FnOnce() -> Vec<IpAddr>,
+) -> IpAddr {
+    // Addresses for documentation: routed like any other.
+    let anywhere: [IpAddr; 2] =
+        [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
+    let anywhere = anywhere.map(|ip| SocketAddr::new(ip, 9));
+    toward
+        .iter()
+        .copied()
+        .chain(anywhere)
+        .filter_map(&source)
+        .find(is_outside)
+        .or_else(|| {
+            let all = interfaces();
+            let v4 = all.iter().find(|ip| ip.is_ipv4() && is_outside(ip));
+            v4.or_else(|| all.iter().find(|ip| is_outside(ip))).copied()
+        })
+        .or_else(|| toward.iter().copied().find_map(source))
+        .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// Whether another host could connect to it as it stands: a link-local IPv6 address lacks its interface.
+fn is_outside(ip: &IpAddr) -> bool {
+    let lacks_scope = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    !ip.is_loopback() && !ip.is_unspecified() && !lacks_scope
+}
+
+/// This host's address on the way to another. Connecting UDP sends nothing.
+fn source(to: SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
+    socket.connect(to).ok()?;
+    Some(socket.local_addr().ok()?.ip())
 }
 
 /// FNV-1a: the same in every build, which the standard library's hasher does not promise.
@@ -94,6 +125,64 @@ mod tests {
 
     #[test]
     fn outward_is_an_address_to_listen_on() {
-        std::net::TcpListener::bind((outward(), 0)).unwrap();
+        std::net::TcpListener::bind((outward(&[]), 0)).unwrap();
+    }
+
+    fn chosen(toward: &[&str], routes: &[(&str, &str)], interfaces: &[&str]) -> String {
+        let toward: Vec<SocketAddr> = toward.iter().map(|at| at.parse().unwrap()).collect();
+        let source = |to: SocketAddr| {
+            let way = routes.iter().find(|(net, _)| to.ip().to_string().starts_with(net));
+            way.map(|(_, from)| from.parse().unwrap())
+        };
+        choose(&toward, source, || interfaces.iter().map(|ip| ip.parse().unwrap()).collect()).to_string()
+    }
+
+    #[test]
+    fn the_way_to_the_master_decides() {
+        let lan = ("10.7.", "10.7.0.1");
+        let local = ("127.", "127.0.0.1");
+        let out = ("192.0.2.", "192.168.1.5");
+        // No default route.
+        assert_eq!(chosen(&["10.7.0.1:29500"], &[lan, local], &["172.17.0.1", "10.7.0.1"]), "10.7.0.1");
+        assert_eq!(chosen(&["10.7.0.9:29500"], &[lan, out], &[]), "10.7.0.1");
+        // Rank 0's host may give its own name a loopback address.
+        assert_eq!(chosen(&["127.0.1.1:29500"], &[local, out], &[]), "192.168.1.5");
+        assert_eq!(chosen(&["127.0.1.1:1", "10.7.0.9:1"], &[local, lan], &[]), "10.7.0.1");
+        assert_eq!(chosen(&["127.0.1.1:29500"], &[local], &["fe80::1", "fd00::2", "10.7.0.1"]), "10.7.0.1");
+        assert_eq!(chosen(&[], &[local], &["fe80::1", "fd00::2"]), "fd00::2");
+        // Nobody elsewhere can reach this host.
+        assert_eq!(chosen(&["[::1]:1"], &[("::1", "::1")], &["fe80::1"]), "::1");
+        assert_eq!(chosen(&[], &[local], &[]), "127.0.0.1");
+    }
+
+    /// In a network namespace with one network and no default route. Needs root, or user namespaces.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn without_a_default_route_other_hosts_are_not_told_loopback() {
+        const INSIDE: &str = "COMITY_TEST_NO_DEFAULT_ROUTE";
+        if std::env::var_os(INSIDE).is_some() {
+            let expected: IpAddr = Ipv4Addr::new(10, 7, 0, 1).into();
+            for toward in [&[][..], &[SocketAddr::from(([10, 7, 0, 2], 1))], &[SocketAddr::new(expected, 1)]]
+            {
+                assert_eq!(outward(toward), expected, "{toward:?}");
+            }
+            return;
+        }
+        let network = "ip link set lo up && ip link add name eth7 type veth peer name eth8 && ip addr add 10.7.0.1/24 dev eth7 \
+                       && ip link set eth7 up && ip link set eth8 up";
+        let inside = |script: &str| {
+            let mut command = std::process::Command::new("unshare");
+            command.args(["-rn", "sh", "-c", script, "sh"]);
+            command
+        };
+        if !inside(network).output().is_ok_and(|out| out.status.success()) {
+            println!("NOT RUN: this user can make no network namespace, or `ip` is missing");
+            return;
+        }
+        let here = "boot::here::tests::without_a_default_route_other_hosts_are_not_told_loopback";
+        let mut command = inside(&format!("{network} && exec \"$@\""));
+        command.arg(std::env::current_exe().unwrap()).args(["--exact", here]).env(INSIDE, "1");
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
     }
 }

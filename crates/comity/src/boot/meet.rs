@@ -274,7 +274,10 @@ fn locate(config: &Config, until: Instant) -> Result<(Vec<SocketAddr>, Option<St
             let ip = match config.addrs.first() {
                 Some(a) => a.ip(),
                 None if all_here => Ipv4Addr::LOCALHOST.into(),
-                None => here::outward(),
+                None => {
+                    let toward = board.address().map(|at| at.resolve(until)).transpose()?;
+                    here::outward(&toward.unwrap_or_default())
+                }
             };
             let store = serve(SocketAddr::new(ip, 0))?;
             share(Some(&posted::compose(store.addr(), trust, &known)))?;

@@ -6,6 +6,7 @@ mod exit;
 mod fds;
 mod hidden;
 mod inherited;
+mod interfaces;
 pub(crate) mod library;
 mod map;
 pub(crate) mod mpi;
@@ -22,6 +23,7 @@ pub(crate) use exit::{at_exit, end_with};
 pub(crate) use fds::{recv_fd, send_fd};
 pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
+pub(crate) use interfaces::interfaces;
 pub(crate) use map::Mapping;
 pub(crate) use poll::poll_until;
 #[cfg(target_os = "linux")]

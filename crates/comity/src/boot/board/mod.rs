@@ -8,7 +8,7 @@ mod pmi;
 mod torch;
 mod unix;
 
-use crate::{Error, Result};
+use crate::{Error, HostPort, Result};
 pub(crate) use pmi::PmiBoard;
 use rustix::net::{SendFlags, send};
 use std::{
@@ -32,6 +32,12 @@ pub trait Board: Send + Sync + fmt::Debug + fmt::Display {
     /// Rank 0 gives its text as `mine`, the others give `None`; all get rank 0's text, which may hold the job's key: do not log it. Ends by `until`, with an error that says
     /// what it waited for. Others may read as long as rank 0 keeps the board, which it does until all have met. The text has 1 to 512 bytes, all of them printable ASCII other than space, `=`, `;` and quotes.
     fn share(&self, rank: usize, size: usize, mine: Option<&str>, until: Instant) -> Result<String>;
+
+    /// Where all ranks reach the board, if it is at one address, as torchrun's store is at `MASTER_ADDR`. Rank 0 then listens
+    /// on its address in that network, unless [`Config::addrs`](crate::Config::addrs) names one.
+    fn address(&self) -> Option<HostPort> {
+        None
+    }
 }
 
 /// How often this process has shared over the board `name`, this time not counted.

@@ -107,6 +107,10 @@ impl fmt::Display for TorchBoard {
 }
 
 impl Board for TorchBoard {
+    fn address(&self) -> Option<HostPort> {
+        Some(self.at.clone())
+    }
+
     fn share(&self, rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
         let mine = own_text(rank, mine)?;
         let key = format!("/comity/{}/{}", self.job, shares(format!("{self} {}", self.job)));
