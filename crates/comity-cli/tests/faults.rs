@@ -317,9 +317,11 @@ fn a_job_that_ctrl_z_stopped_goes_on() {
     if acted() {
         return;
     }
-    let mut crew = Crew::launch("a_job_that_ctrl_z_stopped_goes_on", "ops", 4, &[("COMITY_DETECTION", "1")]);
+    // The pauses count neither as silence nor as time of the call that they interrupt.
+    let env = [("COMITY_DETECTION", "1"), ("COMITY_TIMEOUT", "1")];
+    let mut crew = Crew::launch("a_job_that_ctrl_z_stopped_goes_on", "ops", 4, &env);
     crew.hear("ready", 0..4);
-    // Two and a half times the limit, twice.
+    // Two and a half times the limits, twice.
     for _ in 0..2 {
         thread::sleep(ms(300));
         crew.signal_launcher(Signal::TSTP);

@@ -5,6 +5,9 @@
 //! it parks in `poll` and costs nothing. Where
 //! more ranks live on a host than it has cores, spinning only keeps the others from running: it is left out. And where the
 //! system puts two ranks on one core all the same, spinning that was in vain is halved each time, until it pays again.
+//!
+//! A limit counts the time in which the process ran: where it did not look at the clock for much longer than it ever sleeps, it was
+//! stopped (Ctrl-Z, a debugger, a machine that stood still), and the call goes on with the time that was left before.
 
 use std::time::{Duration, Instant};
 
@@ -12,6 +15,8 @@ use std::time::{Duration, Instant};
 const MOST: u32 = 200;
 /// Spinning never falls below this, or it could not prove that it pays again.
 const LEAST: u32 = 4;
+/// Between two looks at the clock a process that runs lets at most this pass: three times the longest sleep.
+const PAUSE: Duration = Duration::from_millis(1500);
 
 /// How long each stage lasts.
 #[derive(Clone, Copy, Debug)]
@@ -55,12 +60,14 @@ pub(crate) struct Wait {
     since: Option<Instant>,
     /// When the call gives up; known from the first look at the clock.
     until: Option<Instant>,
+    /// The last look at the clock.
+    looked: Option<Instant>,
 }
 
 impl Wait {
     /// A call that may take `limit`. The clock is not read before spinning has failed.
     pub(crate) fn new(patience: Patience, limit: Duration) -> Self {
-        Self { patience, limit, looks: 0, since: None, until: None }
+        Self { patience, limit, looks: 0, since: None, until: None, looked: None }
     }
 
     /// Something moved.
@@ -95,9 +102,20 @@ impl Wait {
             return Stage::Spin;
         }
         let now = Instant::now();
+        self.look(now);
         let since = *self.since.get_or_insert(now);
         self.until.get_or_insert_with(|| now + self.limit);
         if now - since < self.patience.yields { Stage::Yield } else { Stage::Park }
+    }
+
+    /// What passed since the last look is not counted if this process was stopped meanwhile.
+    #[inline]
+    fn look(&mut self, now: Instant) {
+        let gap = self.looked.replace(now).map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+        if gap > PAUSE {
+            self.until = self.until.map(|until| until + gap);
+            self.since = self.since.map(|since| since + gap);
+        }
     }
 
     /// How long nothing has moved, since the first look at the clock.
@@ -107,7 +125,11 @@ impl Wait {
 
     /// Time left, or `None` when the call must give up.
     pub(crate) fn left(&mut self) -> Option<Duration> {
-        let now = Instant::now();
+        self.left_at(Instant::now())
+    }
+
+    fn left_at(&mut self, now: Instant) -> Option<Duration> {
+        self.look(now);
         let until = *self.until.get_or_insert_with(|| now + self.limit);
         until.checked_duration_since(now).filter(|d| !d.is_zero())
     }
@@ -138,6 +160,27 @@ mod tests {
         w.reset();
         std::thread::sleep(Duration::from_millis(6));
         assert_eq!(w.left(), None);
+    }
+
+    #[test]
+    fn a_pause_of_the_process_costs_no_time() {
+        let second = Duration::from_secs(1);
+        let mut w = Wait::new(Patience { spins: 0, most: 0, yields: Duration::ZERO }, second);
+        let mut now = Instant::now();
+        assert_eq!(w.left_at(now), Some(second));
+        now += second / 2;
+        assert_eq!(w.left_at(now), Some(second / 2));
+        // Stopped, twice.
+        for _ in 0..2 {
+            now += second * 3;
+            assert_eq!(w.left_at(now), Some(second / 2));
+        }
+        now += second / 2;
+        assert_eq!(w.left_at(now), None);
+        // A sleep of the longest length, and somewhat more on a busy machine, counts.
+        let mut w = Wait::new(Patience::new(2, 1), second);
+        w.left_at(now);
+        assert_eq!(w.left_at(now + second), None);
     }
 
     #[test]
