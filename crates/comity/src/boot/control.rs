@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicI32, Ordering},
+        atomic::{AtomicBool, AtomicI32, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -66,6 +66,8 @@ pub(super) struct Control {
     news: Bell,
     /// What this process lacked, as a number of the system, when it last turned a connection away for that; or 0.
     lacked: AtomicI32,
+    /// This rank has connected with all: it beats from now on, and judges who is silent.
+    joined: AtomicBool,
 }
 
 /// Ends the control thread when dropped, after a goodbye to everyone.
@@ -94,6 +96,7 @@ impl Running {
             bell: Bell::new().map_err(trouble)?,
             news: Bell::new().map_err(trouble)?,
             lacked: AtomicI32::new(0),
+            joined: AtomicBool::new(false),
         });
         leaving::at_exit(&control);
         let shared = Arc::clone(&control);
@@ -136,6 +139,12 @@ impl Control {
     /// Rings when [`standing`](Self::standing) may have changed.
     pub(super) fn news(&self) -> &Bell {
         &self.news
+    }
+
+    /// This rank has connected with all. Before, a slow host is no reason to take anyone for dead.
+    pub(super) fn begin(&self) {
+        self.joined.store(true, Ordering::Release);
+        self.bell.ring();
     }
 
     /// Take over a control connection that this rank has made.
@@ -222,6 +231,7 @@ impl Control {
 
     fn serve(&self, mut acceptor: Acceptor, mut probes: Probes) {
         loop {
+            let joined = self.joined.load(Ordering::Acquire);
             let state = self.lock();
             let lines = state.live();
             let stop = state.stop;
@@ -230,7 +240,7 @@ impl Control {
                 return;
             }
             let parked = state.parked.iter().map(|a| a.until).min();
-            let due = if stop.is_none() { state.membership().next() } else { None };
+            let due = if stop.is_none() && joined { state.membership().next() } else { None };
             drop(state);
 
             // Whatever has come by now is found below, so nobody is thought silent because this thread was kept waiting.
@@ -242,7 +252,7 @@ impl Control {
             self.bell.hush();
             // Before the handshakes of those who ask: a process that was stopped has many waiting, and others for its word.
             let mut state = self.lock();
-            if state.stop.is_none() {
+            if state.stop.is_none() && joined {
                 state.beat(Instant::now());
             }
             drop(state);
@@ -263,7 +273,7 @@ impl Control {
             }
             rest.add(state.hear(&ready, Instant::now()));
             let now = Instant::now();
-            if state.stop.is_none() {
+            if state.stop.is_none() && joined {
                 rest.add(state.tick(heard_until, now));
             }
             state.parked.retain(|a| a.until > now);

@@ -112,6 +112,7 @@ impl Endpoint {
         let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor, probes)?;
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {
+                running.control().begin();
                 endpoint._store = meeting.ready();
                 endpoint.running = Some(running);
                 Ok(Arc::new(endpoint))
@@ -155,7 +156,7 @@ impl Endpoint {
 
     /// Make a control connection with everyone: this rank connects to lower ranks and waits for higher ones.
     fn connect(&self, control: &Control, meeting: &mut Meeting) -> Result<()> {
-        let (until, limit) = (meeting.until(), meeting.limit());
+        let limit = meeting.limit();
         let store = Arc::clone(meeting.conn().stream());
         let meeting = RefCell::new(meeting);
         let check = || {
@@ -183,7 +184,8 @@ impl Endpoint {
             if self.facts.get(self.me).is_some_and(|f| f.host_id == facts.host_id) && !facts.unix.is_empty() {
                 targets.insert(0, Target::Unix(facts.unix.clone()));
             }
-            let patience = Patience { until, bells: bells(), check: &check };
+            // Each connection shows that things go on, and gives the next one the whole limit.
+            let patience = Patience { until: Instant::now() + limit, bells: bells(), check: &check };
             match dial(&targets, &self.secret, &hello, &patience) {
                 Ok((stream, seals)) => control.attach(rank, stream, seals),
                 Err(Miss::Stop(e)) => return Err(e),
@@ -198,11 +200,15 @@ impl Endpoint {
                 }
             }
         }
+        let (mut until, mut left) = (Instant::now() + limit, usize::MAX);
         loop {
             check()?;
             let absent =
                 control.standing().map_err(|found| self.reason(control, &mut meeting.borrow_mut(), found))?;
             let Some(first) = absent.first() else { return Ok(()) };
+            if absent.len() < left {
+                (until, left) = (Instant::now() + limit, absent.len());
+            }
             if Instant::now() >= until + WORD {
                 let words = format!(
                     "joined but did not connect to rank {} within {}; can its host reach this one?",

@@ -1,5 +1,7 @@
 //! Who has fallen silent: a decision about times that others measured. No clock is read and nothing is sent here.
 //!
+//! A rank beats, and judges others, from when it has connected with all; it is judged from its first beat.
+//!
 //! Every control thread sends a beat each tenth of the limit. Whoever is not heard for a fifth of the limit is suspect, which
 //! is counted, and is asked over new connections whether it lives; for some time after it was heard again too, so that it knows
 //! that this one does. Whoever is not heard for the whole limit is dead. So is one that answers there but is not heard on its own
@@ -10,7 +12,10 @@
 #[cfg(test)]
 mod tests;
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 /// The longest time between two beats.
 const SLOWEST_BEAT: Duration = Duration::from_millis(500);
@@ -32,6 +37,8 @@ pub(super) struct Liveness {
     /// None: silence is allowed.
     limit: Option<Duration>,
     peers: Vec<Option<Pulse>>,
+    /// Those that have connected and sent no beat yet.
+    met: HashSet<usize>,
     ticked: Option<Instant>,
     /// When to send the next beat.
     beat: Option<Instant>,
@@ -58,11 +65,31 @@ struct Pulse {
 
 impl Liveness {
     pub(super) fn new(size: usize, limit: Option<Duration>) -> Self {
-        Self { limit, peers: (0..size).map(|_| None).collect(), ticked: None, beat: None, first: None }
+        Self {
+            limit,
+            peers: (0..size).map(|_| None).collect(),
+            met: HashSet::new(),
+            ticked: None,
+            beat: None,
+            first: None,
+        }
     }
 
-    /// Begin to judge `rank`.
-    pub(super) fn watch(&mut self, rank: usize, now: Instant) {
+    /// `rank` has connected. It is judged only from its first beat, which it sends when it has connected with all: a host with
+    /// many ranks may give one of them no turn for long before that.
+    pub(super) fn meet(&mut self, rank: usize, now: Instant) {
+        self.met.insert(rank);
+        // This process may be stopped before it ever judges, and must know then that it slept.
+        self.ticked.get_or_insert(now);
+        // A newcomer is to hear soon that this process lives.
+        self.beat = Some(now);
+    }
+
+    /// A beat has come from `rank`: with the first one it begins to be judged.
+    pub(super) fn begin(&mut self, rank: usize, now: Instant) {
+        if !self.met.remove(&rank) {
+            return;
+        }
         if let Some(place) = self.peers.get_mut(rank) {
             *place = Some(Pulse {
                 heard: now,
@@ -75,14 +102,11 @@ impl Liveness {
             });
             self.bring_forward(rank);
         }
-        // This process may be stopped before it ever judges, and must know then that it slept.
-        self.ticked.get_or_insert(now);
-        // A newcomer is to hear soon that this process lives.
-        self.beat = Some(now);
     }
 
     /// Judge `rank` no longer: it has ended.
     pub(super) fn forget(&mut self, rank: usize) {
+        self.met.remove(&rank);
         if let Some(place) = self.peers.get_mut(rank) {
             *place = None;
         }
@@ -192,10 +216,14 @@ impl Liveness {
         due
     }
 
-    /// When to call [`tick`](Self::tick), [`asks`](Self::asks) and [`beats`](Self::beats) at the latest; `None` while nobody is judged.
+    /// When to call [`tick`](Self::tick), [`asks`](Self::asks) and [`beats`](Self::beats) at the latest; `None` while nobody is
+    /// there to be judged or to hear a beat.
     pub(super) fn next(&self) -> Option<Instant> {
-        let first = self.first?;
-        Some(self.beat.map_or(first, |beat| beat.min(first)))
+        self.limit?;
+        if self.first.is_none() && self.met.is_empty() {
+            return None;
+        }
+        self.first.into_iter().chain(self.beat).min()
     }
 
     /// Compute anew when to look.

@@ -178,12 +178,7 @@ impl Meeting {
         }
     }
 
-    /// When to have met.
-    pub(super) fn until(&self) -> Instant {
-        self.until
-    }
-
-    /// How long that was in all.
+    /// How long to wait for the next rank to come.
     pub(super) fn limit(&self) -> Duration {
         self.limit
     }

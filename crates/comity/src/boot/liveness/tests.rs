@@ -15,6 +15,12 @@ impl Liveness {
     fn tick_at(&mut self, now: Instant) -> Vec<Verdict> {
         self.tick(now, now)
     }
+
+    /// It connects, and its first beat comes at once.
+    fn watch(&mut self, rank: usize, now: Instant) {
+        self.meet(rank, now);
+        self.begin(rank, now);
+    }
 }
 
 /// Virtual time: all is relative to one look at the clock.
@@ -188,6 +194,25 @@ fn the_forgotten_and_the_absent_are_not_judged() {
 }
 
 #[test]
+fn who_still_connects_with_others_is_not_judged() {
+    let zero = Instant::now();
+    let mut l = Liveness::new(3, Some(LIMIT));
+    l.meet(1, zero);
+    assert!(l.beats(zero));
+    let verdicts = |l: &mut Liveness, from| {
+        (from..from + 100).flat_map(|i| l.tick_at(zero + TICK * i)).collect::<Vec<_>>()
+    };
+    assert!(verdicts(&mut l, 1).is_empty() && l.asks(zero + TICK * 101).is_empty());
+    l.begin(1, zero + TICK * 101);
+    l.begin(2, zero + TICK * 101);
+    let said = verdicts(&mut l, 102);
+    assert!(
+        matches!(said[..], [Verdict::Suspect { rank: 1, .. }, Verdict::Dead { rank: 1, .. }]),
+        "{said:?}"
+    );
+}
+
+#[test]
 fn nobody_is_judged_where_silence_is_allowed() {
     let zero = Instant::now();
     let mut l = Liveness::new(2, None);
@@ -201,7 +226,7 @@ fn beats_come_at_their_interval_and_at_once_for_a_newcomer() {
     let (mut l, zero) = started(3);
     assert!(l.beats(zero) && !l.beats(zero + ms(499)) && l.beats(zero + ms(500)));
     assert_eq!(l.next(), Some(zero + ms(1000)));
-    l.watch(1, zero + ms(600));
+    l.meet(1, zero + ms(600));
     assert!(l.beats(zero + ms(600)) && !l.beats(zero + ms(601)));
     let short = Liveness { limit: Some(ms(200)), ..started(2).0 };
     assert_eq!(interval(short.limit().unwrap()), ms(20));

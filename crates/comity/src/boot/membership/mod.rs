@@ -165,7 +165,7 @@ impl Membership {
     pub(super) fn attach(&mut self, rank: usize, now: Instant) -> bool {
         let Some(place @ Presence::Absent) = self.presences.get_mut(rank) else { return false };
         *place = Presence::Live;
-        self.liveness.watch(rank, now);
+        self.liveness.meet(rank, now);
         self.actions.push(Action::News);
         true
     }
@@ -273,7 +273,10 @@ impl Membership {
                     ends.push((rank, cause));
                     continue;
                 }
-                Heard::Note(Note::Heartbeat { progress }) => Some(progress),
+                Heard::Note(Note::Heartbeat { progress }) => {
+                    self.liveness.begin(rank, now);
+                    Some(progress)
+                }
                 Heard::Note(note) => {
                     notes.push((rank, note));
                     None
