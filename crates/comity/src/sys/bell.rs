@@ -20,8 +20,10 @@ impl Bell {
     /// A silent bell.
     #[cfg(target_os = "linux")]
     pub(crate) fn new() -> io::Result<Self> {
+        use crate::sys::refused;
         use rustix::event::{EventfdFlags, eventfd};
-        Ok(Self { rx: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Ok(Self { rx: fd.map_err(|e| refused("eventfd", "to wake its threads", e))? })
     }
 
     /// A silent bell.

@@ -73,7 +73,8 @@ impl Drop for Mapping {
 #[cfg(target_os = "linux")]
 fn nameless(len: usize) -> io::Result<OwnedFd> {
     use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
-    let fd = memfd_create("comity", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let fd = memfd_create("comity", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .map_err(|e| crate::sys::refused("memfd_create", "for shared memory", e))?;
     ftruncate(&fd, len as u64)?;
     // Full memory is an error here and now, not a SIGBUS at some later write.
     fallocate(&fd, FallocateFlags::empty(), 0, len as u64)?;

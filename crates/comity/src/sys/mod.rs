@@ -30,3 +30,48 @@ pub(crate) use poll::poll_until;
 pub(crate) use trip::least_round_trip;
 pub(crate) use unacked::has_arrived;
 pub(crate) use words::Words;
+
+/// The system's words; where it has no such call, or a filter of system calls forbids it, a sentence that names the call.
+#[cfg(target_os = "linux")]
+pub(crate) fn refused(call: &str, what_for: &str, e: rustix::io::Errno) -> std::io::Error {
+    use rustix::io::Errno;
+    let why = match e {
+        Errno::NOSYS => {
+            "this system does not have it (an old kernel, or a sandbox such as gVisor or seccomp)"
+        }
+        Errno::PERM | Errno::ACCESS => {
+            "this process is not allowed to make it (a seccomp filter or another security policy)"
+        }
+        _ => return e.into(),
+    };
+    std::io::Error::new(
+        std::io::Error::from(e).kind(),
+        format!(
+            "Comity needs the system call {call} {what_for}, but {why}; allow {call} there, or run outside of it"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(target_os = "linux")]
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_missing_system_call_is_named() {
+        use rustix::io::Errno;
+        let missing = refused("memfd_create", "for shared memory", Errno::NOSYS);
+        assert_eq!(missing.kind(), std::io::ErrorKind::Unsupported);
+        let missing = missing.to_string();
+        assert!(
+            missing.starts_with("Comity needs the system call memfd_create for shared memory"),
+            "{missing}"
+        );
+        assert!(missing.contains("does not have it"), "{missing}");
+        let forbidden = refused("eventfd", "to wake its threads", Errno::PERM).to_string();
+        assert!(forbidden.contains("eventfd") && forbidden.contains("not allowed"), "{forbidden}");
+        // Of everything else the system's own words tell.
+        assert_eq!(refused("eventfd", "", Errno::MFILE).raw_os_error(), Some(Errno::MFILE.raw_os_error()));
+    }
+}
