@@ -33,6 +33,13 @@
 //! [`Group::spawn`] and [`Group::scope`] run calls in the background, in their turn. Groups made by [`Group::split`] have links of
 //! their own and never wait for each other. A `Group` is `Send + Sync` and cheap to clone.
 //!
+//! # Debug builds
+//! They are many times slower, unless the `Cargo.toml` of your program (the workspace's, in a workspace) says
+//! ```toml
+//! [profile.dev.package.comity]
+//! opt-level = 3
+//! ```
+//!
 //! # How it works
 //! Each pair of ranks is joined by the best link both ends agree on: shared memory within a host, RDMA where both have a device, else TCP. A call becomes a
 //! plan, chosen by a cost model and the same on all ranks; one engine runs every plan over every link. `docs/architecture.md` in the
