@@ -50,7 +50,7 @@ fn number(words: &str) -> Option<usize> {
 
 /// The ranks in "missing rank 3 (never connected)" and "missing ranks 1, 3 (never connected)".
 fn missing(words: &str) -> Vec<usize> {
-    let list = words.split_once(": missing rank").and_then(|(_, list)| list.split_once(" (never connected)"));
+    let list = words.split_once(": missing rank").and_then(|(_, list)| list.split_once(" (never "));
     let list = list.map_or("", |(list, _)| list.trim_start_matches('s'));
     list.split(',').filter_map(|rank| rank.trim().parse().ok()).collect()
 }

@@ -104,6 +104,7 @@ impl Keeper {
         let at = listener.as_ref().map(TcpListener::local_addr).transpose()?;
         let metrics = listener.map(|l| Metrics::serve(l, &meeting.job, job.size)).transpose()?;
         let outlets = Outlets::open()?;
+        meeting.on_waiting(outlets.voice());
         if let Some(at) = at {
             outlets.say(&format!("metrics at http://{at}/metrics"));
         }

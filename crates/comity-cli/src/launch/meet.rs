@@ -55,6 +55,11 @@ impl Meeting {
         Ok(Self { job, store, master: Reserved::new()?, ring, key_file, blame, host_file })
     }
 
+    /// While ranks are missing, have it said which.
+    pub(super) fn on_waiting(&self, tell: impl Fn(&str) + Send + 'static) {
+        self.store.on_waiting(tell);
+    }
+
     pub(super) fn store(&self) -> SocketAddr {
         self.store.addr()
     }

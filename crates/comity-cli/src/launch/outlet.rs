@@ -56,25 +56,18 @@ impl Outlets {
 
     /// Queues whole lines (or, from a rank that is alone, any bytes).
     pub(super) fn put(&self, stream: Stream, bytes: &[u8]) {
-        let outlet = self.of(stream);
-        let mut queue = outlet.lock();
-        let Some(last) = bytes.last() else { return };
-        if queue.failed(stream).is_some() {
-            return;
-        }
-        queue.inside_line = *last != b'\n';
-        queue.size += bytes.len();
-        match queue.pieces.last_mut() {
-            Some((to, piece)) if *to == stream => piece.extend_from_slice(bytes),
-            _ => queue.pieces.push((stream, bytes.to_vec())),
-        }
-        outlet.changed.notify_one();
+        self.of(stream).put(stream, bytes);
     }
 
     /// Queues a line of the launcher itself.
     pub(super) fn say(&self, text: &str) {
-        let start = if self.err.lock().inside_line { "\n" } else { "" };
-        self.put(Stream::Err, format!("{start}comity launch: {text}\n").as_bytes());
+        self.err.say(text);
+    }
+
+    /// The same, for another thread.
+    pub(super) fn voice(&self) -> impl Fn(&str) + Send + 'static {
+        let err = Arc::clone(&self.err);
+        move |text| err.say(text)
     }
 
     pub(super) fn has_room(&self, stream: Stream) -> bool {
@@ -169,6 +162,26 @@ impl Outlet {
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, stream: Stream, bytes: &[u8]) {
+        let mut queue = self.lock();
+        let Some(last) = bytes.last() else { return };
+        if queue.failed(stream).is_some() {
+            return;
+        }
+        queue.inside_line = *last != b'\n';
+        queue.size += bytes.len();
+        match queue.pieces.last_mut() {
+            Some((to, piece)) if *to == stream => piece.extend_from_slice(bytes),
+            _ => queue.pieces.push((stream, bytes.to_vec())),
+        }
+        self.changed.notify_one();
+    }
+
+    fn say(&self, text: &str) {
+        let start = if self.lock().inside_line { "\n" } else { "" };
+        self.put(Stream::Err, format!("{start}comity launch: {text}\n").as_bytes());
     }
 
     fn run(&self, mut ring: &UnixStream) {

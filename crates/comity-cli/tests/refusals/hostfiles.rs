@@ -173,6 +173,7 @@ pub(crate) fn all(dir: &Path) -> Vec<Case> {
     add("large.json", vec![b' '; (1 << 20) + 1], &["larger than"]);
     add("utf16.json", "[[\"a:1\"]]".encode_utf16().flat_map(u16::to_le_bytes).collect(), &["not JSON"]);
     add("surrogate.json", br#"[["\ud800:1"]]"#.to_vec(), &["not JSON"]);
+    add("mark.json", b"\xef\xbb\xbf[[\"a:1\"]".to_vec(), &["not JSON"]);
     add("comment.json", b"// hosts\n[[\"a:1\"]]".to_vec(), &["not JSON"]);
     add("lines.json", b"a:5000\nb:5000\n".to_vec(), &["not JSON", "line 1"]);
     add("toml.json", b"hosts = [\"a:5000\"]\n".to_vec(), &["not JSON"]);

@@ -190,16 +190,31 @@ pub(super) struct Acceptor {
     paused: Option<Instant>,
     /// What this process lacked when a connection could not be taken.
     lacked: Option<Errno>,
+    /// Where those came from that hold another key or look for another job, since this was last asked; `None` from this host.
+    foreign: Vec<Option<SocketAddr>>,
 }
 
 impl Acceptor {
     pub(super) fn new(listeners: Vec<Listener>, secret: Secret) -> Self {
-        Self { listeners, secret, half_open: Vec::new(), reserve: reserve(), paused: None, lacked: None }
+        Self {
+            listeners,
+            secret,
+            half_open: Vec::new(),
+            reserve: reserve(),
+            paused: None,
+            lacked: None,
+            foreign: Vec::new(),
+        }
     }
 
     /// Why a connection was turned away for want of something here; once.
     pub(super) fn lacked(&mut self) -> Option<Errno> {
         self.lacked.take()
+    }
+
+    /// Where those came from that hold another key or look for another job, since this was last asked.
+    pub(super) fn foreign(&mut self) -> Vec<Option<SocketAddr>> {
+        std::mem::take(&mut self.foreign)
     }
 
     /// What to poll for, and when to [`step`](Self::step) at the latest.
@@ -298,7 +313,8 @@ impl Acceptor {
                 }
                 self.half_open.push(h);
             }
-            Fate::Stay | Fate::Go => {}
+            Fate::Foreign if self.foreign.len() < MAX_HALF_OPEN => self.foreign.push(h.stream.peer_addr()),
+            Fate::Stay | Fate::Go | Fate::Foreign => {}
         }
     }
 }
@@ -306,6 +322,7 @@ impl Acceptor {
 enum Fate {
     Stay,
     Go,
+    Foreign,
     Done(Hello, Sealing),
 }
 
@@ -325,6 +342,10 @@ impl HalfOpen {
                 Step::SendAndClose(bytes) => {
                     let _ = (&*stream).write_all(&bytes);
                     return Fate::Go;
+                }
+                Step::Foreign(bytes) => {
+                    let _ = (&*stream).write_all(&bytes);
+                    return Fate::Foreign;
                 }
                 Step::Close => return Fate::Go,
                 Step::Done(hello, seals) => return Fate::Done(hello, seals),

@@ -111,6 +111,11 @@ impl Running {
         &self.control
     }
 
+    /// For the store, which may outlive it.
+    pub(super) fn share(&self) -> Weak<Control> {
+        Arc::downgrade(&self.control)
+    }
+
     /// Say goodbye and end, within half a second. Words tell why this rank could not join.
     pub(super) fn end(&mut self, words: &str) {
         let Some(thread) = self.thread.take() else { return };
@@ -220,6 +225,18 @@ impl Control {
     pub(super) fn abort(&self, context: u64, failure: &Failure) {
         self.lock().abort(context, failure.clone());
         self.bell.ring();
+    }
+
+    /// Whether `rank` is in this process's job: it is this one, or connected.
+    pub(super) fn holds(&self, rank: usize) -> bool {
+        matches!(self.lock().presence(rank), Some(Presence::Oneself | Presence::Live))
+    }
+
+    /// The job cannot go on, on account of `rank`: fail every group that has it, on all its members. False if none is open.
+    pub(super) fn condemn(&self, rank: usize, cause: &str) -> bool {
+        let done = self.lock().condemn(rank, cause);
+        self.bell.ring();
+        done
     }
 
     /// Close every connection without a word, as the system does when a process is killed.

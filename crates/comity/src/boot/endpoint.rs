@@ -113,7 +113,7 @@ impl Endpoint {
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {
                 running.control().begin();
-                endpoint._store = meeting.ready();
+                endpoint._store = meeting.ready(&running);
                 endpoint.running = Some(running);
                 Ok(Arc::new(endpoint))
             }

@@ -85,7 +85,7 @@ pub fn handshake(bytes: &[u8]) {
                 assert!(responder.knows_key());
                 answered = true;
             }
-            Step::More | Step::Close | Step::SendAndClose(_) => break,
+            Step::More | Step::Close | Step::SendAndClose(_) | Step::Foreign(_) => break,
         }
     }
     let answer = initiator.read(Drip { bytes: dice.0, piece });

@@ -237,6 +237,8 @@ pub(super) enum Step {
     Send(Vec<u8>),
     /// Send these bytes, then close.
     SendAndClose(Vec<u8>),
+    /// The same, to one with another key or of another job.
+    Foreign(Vec<u8>),
     /// Close.
     Close,
     /// The connection is authenticated.
@@ -294,7 +296,7 @@ impl Responder {
         let read = noise.read_message(body, &mut payload);
         noise.set_psk(PSK, &[0; 32]).ok()?;
         let Ok(n) = read else {
-            return Some(Step::SendAndClose(message(Kind::Unreadable, &[])));
+            return Some(Step::Foreign(message(Kind::Unreadable, &[])));
         };
         let hello = Hello::decode(payload.get(..n)?).ok()?;
         let verdict = judge(&hello);

@@ -13,12 +13,15 @@
 mod tests;
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     time::{Duration, Instant},
 };
 
 /// The longest time between two beats.
 const SLOWEST_BEAT: Duration = Duration::from_millis(500);
+
+/// Whoever has sent no beat so long after it connected is judged all the same: it may have been stopped in between.
+const UNBORN: Duration = Duration::from_secs(60);
 
 /// What became of a peer's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub(super) struct Liveness {
     limit: Option<Duration>,
     peers: Vec<Option<Pulse>>,
     /// Those that have connected and sent no beat yet.
-    met: HashSet<usize>,
+    met: HashMap<usize, Instant>,
     ticked: Option<Instant>,
     /// When to send the next beat.
     beat: Option<Instant>,
@@ -68,7 +71,7 @@ impl Liveness {
         Self {
             limit,
             peers: (0..size).map(|_| None).collect(),
-            met: HashSet::new(),
+            met: HashMap::new(),
             ticked: None,
             beat: None,
             first: None,
@@ -78,7 +81,7 @@ impl Liveness {
     /// `rank` has connected. It is judged only from its first beat, which it sends when it has connected with all: a host with
     /// many ranks may give one of them no turn for long before that.
     pub(super) fn meet(&mut self, rank: usize, now: Instant) {
-        self.met.insert(rank);
+        self.met.insert(rank, now);
         // This process may be stopped before it ever judges, and must know then that it slept.
         self.ticked.get_or_insert(now);
         // A newcomer is to hear soon that this process lives.
@@ -87,7 +90,7 @@ impl Liveness {
 
     /// A beat has come from `rank`: with the first one it begins to be judged.
     pub(super) fn begin(&mut self, rank: usize, now: Instant) {
-        if !self.met.remove(&rank) {
+        if self.met.remove(&rank).is_none() {
             return;
         }
         if let Some(place) = self.peers.get_mut(rank) {
@@ -176,6 +179,9 @@ impl Liveness {
     /// `now`: a computer that woke for a moment may have looked at the clock in between.
     pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) -> Vec<Verdict> {
         let Some(limit) = self.limit else { return Vec::new() };
+        let overdue = |at: &Instant| now.saturating_duration_since(*at) >= UNBORN;
+        let late: Vec<usize> = self.met.iter().filter(|(_, at)| overdue(at)).map(|(rank, _)| *rank).collect();
+        late.into_iter().for_each(|rank| self.begin(rank, now));
         let last = self.ticked.replace(now).unwrap_or(now);
         let slept = sleeps(limit, last, now);
         if !slept && self.first.is_none_or(|first| first > heard_until) {
@@ -223,6 +229,7 @@ impl Liveness {
         if self.first.is_none() && self.met.is_empty() {
             return None;
         }
+        // Beats are due far more often than anybody who has sent none.
         self.first.into_iter().chain(self.beat).min()
     }
 

@@ -2,10 +2,11 @@
 
 use super::{
     accept::Listener,
+    control::Running,
     dial::{Miss, Patience, Target, dial},
     hello::{Channel, Hello, Refusal, STORE, Secret},
     here, posted,
-    store::{Store, cannot_listen, seconds},
+    store::{NoStore, Store, cannot_listen, seconds},
     stream::{Conn, Stream},
     wire::{Facts, FromStore, MAX_ADDRS, ToStore},
 };
@@ -16,6 +17,7 @@ use crate::{
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
+    io::Write,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::{Duration, Instant},
 };
@@ -23,6 +25,9 @@ use zeroize::Zeroizing;
 
 /// How much longer than its own limit a rank waits for the store, which says who is missing.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// How long rank 0 waits for an answer of whoever holds its address.
+const CLAIM: Duration = Duration::from_secs(2);
 
 /// A rank that speaks with the store.
 #[derive(Debug)]
@@ -38,6 +43,8 @@ pub(super) struct Meeting {
     size: usize,
     until: Instant,
     limit: Duration,
+    /// Why rank 0 runs no store, where somebody else listens at its address.
+    taken: Option<Error>,
 }
 
 /// Everyone.
@@ -52,7 +59,9 @@ impl Meeting {
     pub(super) fn find(config: &Config) -> Result<(Self, Secret)> {
         let limit = config.join_timeout;
         let until = Instant::now() + limit;
-        let (addrs, store, key) = locate(config, until)?;
+        let Located { addrs, store, key, taken } = locate(config, until)?;
+        // Whoever holds the port is asked at once, and not waited for.
+        let answer = if taken.is_some() { until.min(Instant::now() + CLAIM) } else { until };
         let secret = Secret::new(&key, &config.job, 0);
         let name = match addrs.first() {
             Some(addr) if config.rank == 0 || matches!(config.meet, Meet::Store(_)) => {
@@ -70,24 +79,28 @@ impl Meeting {
             sealed: config.secure == Secure::Data,
         };
         let silent = Bell::new().map_err(|e| Error::os("joining", e))?;
-        let patience = Patience { until, bells: vec![silent.fd()], check: &|| Ok(()) };
+        let patience = Patience { until: answer, bells: vec![silent.fd()], check: &|| Ok(()) };
         let targets: Vec<Target> = addrs.iter().copied().map(Target::Tcp).collect();
-        let (stream, seals) = dial(&targets, &secret, &hello, &patience).map_err(|miss| match miss {
-            Miss::Stop(e) => e,
-            Miss::Nobody(e) | Miss::Nowhere(e) | Miss::Refused(Refusal::Ended(Some(e))) => Error::Join(format!(
+        let (stream, seals) = dial(&targets, &secret, &hello, &patience).map_err(|miss| match (miss, &taken) {
+            (Miss::Stop(e), _) => e,
+            (_, Some(taken)) => taken.clone(),
+            (Miss::Nobody(e) | Miss::Nowhere(e) | Miss::Refused(Refusal::Ended(Some(e))), None) => Error::Join(format!(
                 "rank {}: {name} did not answer within {} ({e}); is {} running, and is the address right?",
                 config.rank,
                 seconds(limit),
                 if matches!(config.meet, Meet::Store(_)) { "the launcher" } else { "rank 0" },
             )),
-            Miss::Refused(why) => Error::Join(format!("rank {}: {name} refused this process: {why}", config.rank)),
+            (Miss::Refused(why), None) => Error::Join(format!("rank {}: {name} refused this process: {why}", config.rank)),
         })?;
         let local = match &stream {
             Stream::Tcp(s) => s.local_addr().map_err(|e| Error::os("joining", e))?.ip(),
             Stream::Unix(_) => Ipv4Addr::LOCALHOST.into(),
         };
         let conn = Conn::new(stream, seals);
-        Ok((Self { conn, store, local, name, rank: config.rank, size: config.size, until, limit }, secret))
+        Ok((
+            Self { conn, store, local, name, rank: config.rank, size: config.size, until, limit, taken },
+            secret,
+        ))
     }
 
     /// Listen where the configuration says, else on the address that leads to the store.
@@ -126,7 +139,8 @@ impl Meeting {
 
     /// Tell the store who is here, and wait for everyone.
     pub(super) fn join(&mut self, facts: Facts) -> Result<Table> {
-        let patience = self.until.saturating_duration_since(Instant::now()).as_millis();
+        let patience = self.limit.as_millis();
+        let mut until = Instant::now() + self.limit + GRACE;
         let join = ToStore::Join {
             rank: self.rank as u32,
             size: self.size as u32,
@@ -150,7 +164,9 @@ impl Meeting {
                         }
                         _ => return Err(self.nonsense()),
                     },
-                    FromStore::Refused { words } => return Err(Error::Join(words)),
+                    FromStore::Refused { words } => return Err(self.refused(words)),
+                    // The store counts from the last one that came, and so does this rank.
+                    FromStore::Waiting { .. } => until = Instant::now() + self.limit + GRACE,
                     FromStore::Welcome { .. } => return Err(self.nonsense()),
                 }
                 // What the store says after it, on account of another rank's trouble, is for later.
@@ -163,7 +179,6 @@ impl Meeting {
             if !open {
                 return Err(self.lost("it ended"));
             }
-            let until = self.until + GRACE;
             let write = if self.conn.is_pending() { PollFlags::OUT } else { PollFlags::empty() };
             let mut fds = [PollFd::new(self.conn.stream(), PollFlags::IN | write)];
             if poll_until(&mut fds, Some(until)).map_err(|e| Error::os("joining", e))? == 0 {
@@ -198,7 +213,10 @@ impl Meeting {
     }
 
     /// All of this rank's connections stand.
-    pub(super) fn ready(mut self) -> Option<Store> {
+    pub(super) fn ready(mut self, running: &Running) -> Option<Store> {
+        if let Some(store) = &self.store {
+            store.attend(running.share());
+        }
         // If the store is gone, nobody needs to know.
         let _ = self.conn.send(&ToStore::Ready.encode());
         self.store
@@ -207,6 +225,13 @@ impl Meeting {
     /// This rank gives up.
     pub(super) fn give_up(&mut self, why: &Error) {
         let _ = self.conn.send(&ToStore::Failed { words: why.to_string() }.encode());
+    }
+
+    fn refused(&self, words: String) -> Error {
+        Error::Join(match &self.taken {
+            Some(taken) => format!("{taken}. What listens there says: {words}"),
+            None => words,
+        })
     }
 
     pub(super) fn lost(&self, how: &str) -> Error {
@@ -226,8 +251,27 @@ impl Meeting {
     }
 }
 
-/// The store's addresses, the store itself if this rank runs it, and the job's key: of zeros where none is wanted.
-fn locate(config: &Config, until: Instant) -> Result<(Vec<SocketAddr>, Option<Store>, Key)> {
+/// Without a launcher, whoever started the job reads what rank 0 says.
+fn tell(words: &str) {
+    // Nobody may read it.
+    let _ = writeln!(std::io::stderr(), "comity: rank 0: {words}");
+}
+
+/// Where the store is.
+struct Located {
+    addrs: Vec<SocketAddr>,
+    /// The store itself, if this rank runs it.
+    store: Option<Store>,
+    /// Of zeros where none is wanted.
+    key: Key,
+    /// Why this rank runs none, where it should.
+    taken: Option<Error>,
+}
+
+/// Find the store, or start it. A rank 0 whose address is taken claims its place at whoever listens there: if that is a job with
+/// the same key, its other ranks may be joining that one.
+fn locate(config: &Config, until: Instant) -> Result<Located> {
+    let found = |addrs, store, key| Located { addrs, store, key, taken: None };
     let trust = config.trust()?;
     let known = match trust {
         Trust::Held(key) => key.clone(),
@@ -238,19 +282,25 @@ fn locate(config: &Config, until: Instant) -> Result<(Vec<SocketAddr>, Option<St
     let serve = |at: SocketAddr| {
         Store::start_with(at, config.size, &known, &config.job, config.join_timeout, config.insecure)
     };
+    let serve = |at: SocketAddr| serve(at).inspect(|s| s.on_waiting(tell));
     let at_rank_0 = |at: &HostPort| {
         let addrs = at.resolve(until)?;
         match addrs.first() {
-            Some(first) if config.rank == 0 => {
-                let store = serve(*first)?;
-                Ok((vec![store.addr()], Some(store), known.clone()))
-            }
-            _ => Ok((addrs, None, known.clone())),
+            Some(first) if config.rank == 0 => match serve(*first) {
+                Ok(store) => Ok(found(vec![store.addr()], Some(store), known.clone())),
+                Err(NoStore::Taken(e)) => {
+                    tell(&e.to_string());
+                    let located = found(vec![*first], None, known.clone());
+                    Ok(Located { taken: Some(e), ..located })
+                }
+                Err(NoStore::Other(e)) => Err(e),
+            },
+            _ => Ok(found(addrs, None, known.clone())),
         }
     };
     match &config.meet {
         Meet::Alone => Err(Error::Config(format!("{} ranks need a place to meet", config.size))),
-        Meet::Store(at) => Ok((at.resolve(until)?, None, known)),
+        Meet::Store(at) => Ok(found(at.resolve(until)?, None, known)),
         Meet::Host(at) => at_rank_0(at),
         Meet::Hostfile(ranks) => match ranks.first().and_then(|r| r.first()) {
             Some(at) if !at.is_unspecified() => at_rank_0(at),
@@ -263,7 +313,7 @@ fn locate(config: &Config, until: Instant) -> Result<(Vec<SocketAddr>, Option<St
                 |mine: Option<&str>| board.share(config.rank, config.size, mine, until).map(Zeroizing::new);
             if config.rank != 0 {
                 let (at, key) = posted::read(&share(None)?, trust, config.rank)?;
-                return Ok((vec![at], None, key));
+                return Ok(found(vec![at], None, key));
             }
             let all_here = config.local.is_some_and(|(_, n)| n == config.size);
             let ip = match config.addrs.first() {
@@ -274,9 +324,11 @@ fn locate(config: &Config, until: Instant) -> Result<(Vec<SocketAddr>, Option<St
                     here::outward(&toward.unwrap_or_default())
                 }
             };
-            let store = serve(SocketAddr::new(ip, 0))?;
+            let store = serve(SocketAddr::new(ip, 0)).map_err(|no| match no {
+                NoStore::Taken(e) | NoStore::Other(e) => e,
+            })?;
             share(Some(&posted::compose(store.addr(), trust, &known)))?;
-            Ok((vec![store.addr()], Some(store), known))
+            Ok(found(vec![store.addr()], Some(store), known))
         }
     }
 }

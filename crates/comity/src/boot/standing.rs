@@ -194,6 +194,22 @@ impl Standing {
         self.carry_out();
     }
 
+    /// Fail every group that has `rank`. False if none is open.
+    pub(super) fn condemn(&mut self, rank: usize, cause: &str) -> bool {
+        let failures: Vec<(u64, Failure)> = self
+            .watches
+            .keys()
+            .filter_map(|context| {
+                let members = self.membership.members(*context)?;
+                let at = |who| members.iter().position(|m| *m == who);
+                Some((*context, Failure::lost(at(rank)?, at(self.me)?, cause.to_owned())))
+            })
+            .collect();
+        let any = !failures.is_empty();
+        failures.into_iter().for_each(|(context, failure)| self.abort(context, failure));
+        any
+    }
+
     /// Say goodbye to everyone.
     pub(super) fn farewell(&mut self, words: &str) {
         self.membership.end(words);

@@ -3,18 +3,22 @@
 //! Each rank sends one message and gets one back when all are there: the table of everyone. A rank that is missing at the
 //! deadline is named to all; so is one that dies in between. The store knows nothing else and keeps nothing.
 
+mod claims;
 mod server;
+mod words;
 
 use super::{
     accept::Listener,
+    control::Control,
     hello::{STORE, Secret},
 };
 use crate::{Error, Key, Result, config::Insecure, sys::Bell};
 use server::Server;
 use std::{
+    fmt,
     net::{SocketAddr, TcpListener},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::JoinHandle,
@@ -29,6 +33,14 @@ pub struct Store {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Why there is no store.
+#[derive(Debug)]
+pub(super) enum NoStore {
+    /// Somebody else listens there.
+    Taken(Error),
+    Other(Error),
+}
+
 #[derive(Debug)]
 struct Shared {
     bell: Bell,
@@ -37,11 +49,46 @@ struct Shared {
     culprit: AtomicU32,
     /// Ranks that are known to have ended, and how.
     gone: Mutex<Vec<(u32, String)>>,
+    /// The control connections of the process that runs the store, once its job has met.
+    job: Mutex<Option<Weak<Control>>>,
+    /// Who is told which ranks are missing.
+    voice: Mutex<Option<Voice>>,
+}
+
+/// Says a sentence to whoever waits for the job.
+struct Voice(Box<dyn Fn(&str) + Send>);
+
+impl fmt::Debug for Voice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Voice(..)")
+    }
 }
 
 impl Shared {
     fn gone(&self) -> MutexGuard<'_, Vec<(u32, String)>> {
         self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The job that this store's own process is in.
+    fn job(&self) -> Option<Arc<Control>> {
+        self.job.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
+    }
+
+    /// Whether `rank` lives in it.
+    fn holds(&self, rank: u32) -> bool {
+        self.job().is_some_and(|job| job.holds(rank as usize))
+    }
+
+    /// End its groups; false if there are none yet.
+    fn condemn(&self, rank: u32, words: &str) -> bool {
+        self.job().is_none_or(|job| job.condemn(rank as usize, words))
+    }
+
+    fn say(&self, words: &str) {
+        tracing::warn!("{words}");
+        if let Some(voice) = &*self.voice.lock().unwrap_or_else(PoisonError::into_inner) {
+            (voice.0)(words);
+        }
     }
 
     fn hold_to_blame(&self, rank: u32) {
@@ -56,7 +103,9 @@ impl Store {
     /// at a public address.
     pub fn start(bind: SocketAddr, size: usize, key: &Key, job: &str, join: Duration) -> Result<Self> {
         let insecure = if key.is_zeros() { Insecure::Private } else { Insecure::No };
-        Self::start_with(bind, size, key, job, join, insecure)
+        Self::start_with(bind, size, key, job, join, insecure).map_err(|no| match no {
+            NoStore::Taken(e) | NoStore::Other(e) => e,
+        })
     }
 
     pub(super) fn start_with(
@@ -66,16 +115,23 @@ impl Store {
         job: &str,
         join: Duration,
         insecure: Insecure,
-    ) -> Result<Self> {
+    ) -> Result<Self, NoStore> {
         if bind.ip().is_unspecified() {
-            return Err(Error::Config(format!(
+            return Err(NoStore::Other(Error::Config(format!(
                 "the store cannot listen at {bind}: that stands for every address; name the one that the ranks connect to"
-            )));
+            ))));
         }
-        insecure.check_listen("the store", bind)?;
+        insecure.check_listen("the store", bind).map_err(NoStore::Other)?;
         let listener = Listener::tcp(bind).and_then(|l| l.listen().map(|()| l));
-        let listener = listener.map_err(|e| cannot_listen("the store", bind, &e))?;
-        Self::run(listener, size, key, job, join)
+        let listener = listener.map_err(|e| {
+            let error = cannot_listen("the store", bind, &e);
+            if e.kind() == std::io::ErrorKind::AddrInUse {
+                NoStore::Taken(error)
+            } else {
+                NoStore::Other(error)
+            }
+        })?;
+        Self::run(listener, size, key, job, join).map_err(NoStore::Other)
     }
 
     /// As [`start`](Self::start), at a socket that listens already.
@@ -103,6 +159,16 @@ impl Store {
         self.shared.bell.ring();
     }
 
+    /// While ranks are missing, have `tell` say which, every five seconds. It is called by the store's thread, which waits for it.
+    pub fn on_waiting(&self, tell: impl Fn(&str) + Send + 'static) {
+        *self.shared.voice.lock().unwrap_or_else(PoisonError::into_inner) = Some(Voice(Box::new(tell)));
+    }
+
+    /// The job of the process that runs this store has met: it holds its ranks from now on.
+    pub(super) fn attend(&self, job: Weak<Control>) {
+        *self.shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
+    }
+
     /// The rank that ended without a word before all had met and connected; the first one.
     pub fn culprit(&self) -> Option<usize> {
         self.shared.culprit.load(Ordering::Acquire).checked_sub(1).map(|r| r as usize)
@@ -119,6 +185,8 @@ impl Store {
             stop: AtomicBool::new(false),
             culprit: AtomicU32::new(0),
             gone: Mutex::default(),
+            job: Mutex::default(),
+            voice: Mutex::default(),
         });
         let server = Server::new(Arc::clone(&shared), listener, Secret::new(key, job, 0), size, join);
         let thread = std::thread::Builder::new()

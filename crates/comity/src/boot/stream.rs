@@ -14,7 +14,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 use std::{
     collections::VecDeque,
     io::{self, ErrorKind, Read, Write},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     os::{
         fd::{AsFd, BorrowedFd},
         unix::net::UnixStream,
@@ -39,6 +39,14 @@ pub(super) enum Stream {
 }
 
 impl Stream {
+    /// Where the other end is, over TCP.
+    pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(s) => s.peer_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
     /// Whether the other system has all that was sent, so that closing loses nothing.
     pub(super) fn has_arrived(&self) -> bool {
         match self {

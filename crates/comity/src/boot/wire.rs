@@ -66,6 +66,10 @@ pub(super) enum FromStore {
     Refused {
         words: String,
     },
+    /// Another rank has come; so many are here.
+    Waiting {
+        here: u32,
+    },
 }
 
 /// Between two ranks, on their control connection.
@@ -218,6 +222,10 @@ impl FromStore {
                 w.u8(3);
                 w.text(words);
             }
+            Self::Waiting { here } => {
+                w.u8(4);
+                w.u32(*here);
+            }
         }
         w.0
     }
@@ -228,6 +236,7 @@ impl FromStore {
             1 => Self::Welcome { world: r.u64()?, size: r.u32()? },
             2 => Self::Entry { rank: r.u32()?, facts: Facts::take(&mut r)? },
             3 => Self::Refused { words: r.text()? },
+            4 => Self::Waiting { here: r.u32()? },
             _ => return Err(Malformed),
         };
         r.end(m)

@@ -83,7 +83,7 @@ fn key_job_and_epoch_are_checked_at_the_first_message() {
     for theirs in [secret(2, "job", 0), secret(1, "other", 0), secret(1, "job", 1)] {
         let (mut i, first) = Initiator::start(&theirs, &HELLO).unwrap();
         let (r, step) = respond(&ours, &first, Verdict::Yes);
-        let Step::SendAndClose(answer) = step else { panic!("{step:?}") };
+        let Step::Foreign(answer) = step else { panic!("{step:?}") };
         assert!(!r.knows_key());
         assert!(matches!(i.read(Drip(&answer)), Err(Refusal::Key)));
     }

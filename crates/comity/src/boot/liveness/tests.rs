@@ -232,6 +232,19 @@ fn beats_come_at_their_interval_and_at_once_for_a_newcomer() {
     assert_eq!(interval(short.limit().unwrap()), ms(20));
 }
 
+/// A rank may be stopped between its connection and its first beat: it is waited for, but not for ever.
+#[test]
+fn whoever_never_beats_is_judged_in_the_end() {
+    let zero = Instant::now();
+    let mut l = Liveness::new(2, Some(ms(5000)));
+    l.meet(1, zero);
+    let dead = (0..400).map(|i| i * 250).find(|t| {
+        let verdicts = l.tick(zero + ms(*t), zero + ms(*t));
+        verdicts.iter().any(|v| matches!(v, Verdict::Dead { rank: 1, .. }))
+    });
+    assert_eq!(dead, Some(65_000));
+}
+
 proptest! {
     /// Beats that come each interval, each late by less than what is left of the limit, raise no false alarm, whatever
     /// the ticks' own delays below half the limit.

@@ -149,6 +149,8 @@ fn a_rank_that_hears_nobody_says_that_it_may_be_its_own_host() {
     let alone = |others: usize, heard: &[usize]| {
         let (mut m, now) = met(others + 1, Some(LIMIT));
         let later = now + LIMIT / 2;
+        // They are judged from their first beats.
+        m.hear((1..=others).map(|r| (r, Heard::Note(Note::Heartbeat { progress: 0 }))).collect(), now);
         m.tick(later, later, 0);
         let beat = |r: &usize| (*r, Heard::Note(Note::Heartbeat { progress: 0 }));
         m.hear(heard.iter().map(beat).collect(), later + LIMIT / 4);

@@ -1,6 +1,9 @@
 //! The store's thread: who has come, who is missed, and what each is told.
 
-use super::{Shared, seconds};
+use super::{
+    Shared,
+    words::{claimed, missing, whereabouts},
+};
 use crate::boot::{
     accept::{Accepted, Acceptor, Listener},
     hello::{Channel, Hello, STORE, Secret, Verdict},
@@ -11,6 +14,7 @@ use crate::sys::poll_until;
 use rustix::event::{PollFd, PollFlags};
 use std::{
     collections::{BTreeMap, HashMap},
+    net::{IpAddr, SocketAddr},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -27,34 +31,66 @@ const STRAGGLERS: Duration = Duration::from_millis(100);
 const MAX_FRESH: usize = 1024;
 /// How a rank's own words are passed on.
 const GAVE_UP: &str = "gave up: ";
-/// Ranks named one by one in an error.
-const MAX_NAMED: usize = 16;
+/// How often to say who is missing, to the log, to whoever waits at a terminal, and to the ranks that wait.
+const SAY: Duration = Duration::from_secs(5);
+/// How soon to try again to end a job whose groups are just being made.
+const RETRY: Duration = Duration::from_millis(20);
+/// How often at most to tell the ranks that wait that another one has come.
+const TELL: Duration = Duration::from_millis(500);
 
-/// A rank that has joined.
+/// A process that has joined.
 #[derive(Debug)]
-struct Member {
-    conn: Conn,
-    facts: Facts,
+pub(super) struct Member {
+    pub(super) conn: Conn,
+    pub(super) who: Who,
+}
+
+/// A process as it says of itself, and where it connected from.
+#[derive(Clone, Debug)]
+pub(super) struct Who {
+    pub(super) facts: Facts,
+    pub(super) from: Option<IpAddr>,
 }
 
 /// The ranks that have come so far.
-#[derive(Debug, Default)]
-struct Round {
-    members: BTreeMap<u32, Member>,
-    /// When the least patient of them gives up, and how long that one or the store was to wait.
-    until: Option<(Instant, Duration)>,
+#[derive(Debug)]
+pub(super) struct Round {
+    pub(super) members: BTreeMap<u32, Member>,
+    /// When the least patient of them gives up: so long after the last one came.
+    pub(super) until: Instant,
+    pub(super) limit: Duration,
+    pub(super) begun: Instant,
+    /// When to say next who is missing.
+    pub(super) say: Instant,
+    /// When to tell those who wait that another one has come.
+    pub(super) tell: Option<Instant>,
+}
+
+/// A group that has met.
+#[derive(Debug)]
+pub(super) struct Met {
+    /// Those that still connect.
+    pub(super) connecting: BTreeMap<u32, Member>,
+    /// All, by rank.
+    pub(super) all: Vec<Who>,
 }
 
 #[derive(Debug)]
 pub(super) struct Server {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     acceptor: Acceptor,
-    size: u32,
-    join: Duration,
+    pub(super) size: u32,
+    pub(super) join: Duration,
     fresh: Vec<(Conn, u32, Instant)>,
-    round: Round,
-    /// Groups that have met and now connect among themselves.
-    connecting: Vec<BTreeMap<u32, Member>>,
+    pub(super) round: Option<Round>,
+    /// Groups that have met; the last one stays.
+    pub(super) met: Vec<Met>,
+    /// When the first one did.
+    pub(super) first: Option<Instant>,
+    /// A running job that is to end, by the rank that two processes claim, and why; once it has groups.
+    pub(super) condemned: Option<(u32, String)>,
+    /// Processes of other jobs or with other keys that were turned away, and where the last came from.
+    pub(super) foreign: (u64, Option<SocketAddr>),
     /// Ranks that the last group waited for in vain, and what became of it.
     missed: HashMap<u32, (String, Instant)>,
     /// Connections that only have something left to be sent.
@@ -75,8 +111,11 @@ impl Server {
             size,
             join,
             fresh: Vec::new(),
-            round: Round::default(),
-            connecting: Vec::new(),
+            round: None,
+            met: Vec::new(),
+            first: None,
+            condemned: None,
+            foreign: (0, None),
             missed: HashMap::new(),
             leaving: Vec::new(),
         }
@@ -86,10 +125,7 @@ impl Server {
         while !self.shared.stop.load(Ordering::Acquire) {
             self.wait(None);
             self.shared.bell.hush();
-            self.accept();
-            self.hear_fresh();
-            self.hear_members();
-            self.hear_connecting();
+            self.turn();
             self.miss_the_gone();
             self.keep_time();
             self.flush();
@@ -97,11 +133,21 @@ impl Server {
         self.finish();
     }
 
+    /// Those who came before are heard first: one that has ended, or that has connected with all, claims no rank any more.
+    fn turn(&mut self) {
+        self.accept();
+        self.hear_members();
+        self.hear_connecting();
+        self.hear_fresh();
+        self.condemn();
+    }
+
     fn wait(&self, at_most: Option<Instant>) {
         let bell = self.shared.bell.fd();
         let mut fds = vec![PollFd::from_borrowed_fd(bell, PollFlags::IN)];
         let mut until = self.acceptor.interest(&mut fds).into_iter().chain(at_most).min();
-        let members = self.round.members.values().chain(self.connecting.iter().flat_map(|m| m.values()));
+        let round = self.round.iter().flat_map(|r| r.members.values());
+        let members = round.chain(self.met.iter().flat_map(|m| m.connecting.values()));
         let conns = self.fresh.iter().map(|f| &f.0).chain(members.map(|m| &m.conn));
         for conn in conns {
             let write = if conn.is_pending() { PollFlags::OUT } else { PollFlags::empty() };
@@ -109,7 +155,7 @@ impl Server {
         }
         fds.extend(self.leaving.iter().map(|(c, _)| PollFd::new(c.stream(), PollFlags::OUT)));
         let times = self.fresh.iter().map(|f| f.2).chain(self.leaving.iter().map(|l| l.1));
-        until = until.into_iter().chain(times).chain(self.round.until.map(|u| u.0)).min();
+        until = until.into_iter().chain(times).chain(self.next()).min();
         // The descriptors are ours and open; if the system still refuses, do not spin.
         if poll_until(&mut fds, until).is_err() {
             std::thread::sleep(Duration::from_millis(10));
@@ -117,16 +163,10 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        let (size, room) = (self.size, self.fresh.len() < MAX_FRESH);
+        let room = self.fresh.len() < MAX_FRESH;
         let accepted = self.acceptor.step(&mut |hello: &Hello, _: &Stream| {
             if hello.channel != Channel::Join || hello.to != STORE {
                 Verdict::No("this is the store, not a rank".into())
-            } else if hello.from >= size {
-                Verdict::No(format!(
-                    "rank {} is not in this job of {size} ranks (0 to {})",
-                    hello.from,
-                    size - 1
-                ))
             } else if room {
                 Verdict::Yes
             } else {
@@ -139,6 +179,19 @@ impl Server {
                 .into_iter()
                 .map(|Accepted { stream, hello, seals }| (Conn::new(stream, seals), hello.from, until)),
         );
+        self.note_foreign();
+    }
+
+    /// Processes that hold another key harm nobody; who looks for a missing rank should know of them.
+    fn note_foreign(&mut self) {
+        for at in self.acceptor.foreign() {
+            self.foreign = (self.foreign.0 + 1, at.or(self.foreign.1));
+            let (count, at) = (self.foreign.0, at.map_or_else(|| "this host".into(), |a| a.to_string()));
+            // A crowd of them must not fill the disk.
+            if count <= 16 || count.is_power_of_two() {
+                tracing::warn!(%at, count, "refused a process of another job, or with another key");
+            }
+        }
     }
 
     fn hear_fresh(&mut self) {
@@ -147,7 +200,9 @@ impl Server {
             let open = conn.fill();
             match conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
                 Ok(Some(Ok(ToStore::Join { rank, size, patience, facts }))) if rank == from => {
-                    self.join(conn, rank, size, Duration::from_millis(patience), facts);
+                    let from = conn.stream().peer_addr().map(|a| a.ip());
+                    let new = Member { conn, who: Who { facts, from } };
+                    self.join(new, rank, size, Duration::from_millis(patience));
                 }
                 // It came to say that it will not come.
                 Ok(Some(Ok(ToStore::Failed { words }))) => {
@@ -159,33 +214,43 @@ impl Server {
         }
     }
 
-    fn join(&mut self, conn: Conn, rank: u32, size: u32, patience: Duration, facts: Facts) {
-        if size != self.size {
+    fn join(&mut self, new: Member, rank: u32, size: u32, patience: Duration) {
+        if rank >= self.size || size != self.size {
             let words = format!(
-                "rank {rank} expects {size} ranks, the store expects {}; every rank needs the same size (COMITY_SIZE)",
+                "rank {rank} ({}) was started for a job of {size} ranks, but the one that meets here has {}; start every rank with the same size (COMITY_SIZE), and give each job a key and an address of its own",
+                whereabouts(&new.who),
                 self.size
             );
-            return self.refuse(conn, &words);
+            return self.quarrel(new, rank, &words);
         }
         if let Some((words, until)) = self.missed.remove(&rank)
             && Instant::now() < until
         {
-            return self.refuse(conn, &words);
+            return self.refuse(new.conn, &words);
         }
-        if let Some(first) = self.round.members.get(&rank) {
-            let words = format!(
-                "rank {rank} has joined already ({}); every process needs a rank of its own (COMITY_RANK)",
-                whereabouts(&first.facts)
-            );
-            return self.refuse(conn, &words);
+        if let Some(first) = self.round.as_ref().and_then(|r| r.members.get(&rank)) {
+            let words = claimed(rank, &first.who, &new.who);
+            return self.quarrel(new, rank, &words);
+        }
+        if let Some(holder) = self.holder(rank, &new.who) {
+            let words = claimed(rank, holder, &new.who);
+            return self.quarrel(new, rank, &words);
         }
         let now = Instant::now();
-        let limits = [patience, self.join].map(|l| (now + l.min(Duration::from_secs(1 << 30)), l));
-        // The store's own clock starts with the first rank; a rank's with itself.
-        let own = if self.round.members.is_empty() { &limits[..] } else { &limits[..1] };
-        self.round.until = own.iter().copied().chain(self.round.until).min_by_key(|l| l.0);
-        self.round.members.insert(rank, Member { conn, facts });
-        if self.round.members.len() == self.size as usize {
+        let limit = patience.min(self.join).min(Duration::from_secs(1 << 30));
+        let round = self.round.get_or_insert_with(|| Round {
+            members: BTreeMap::new(),
+            until: now + limit,
+            limit,
+            begun: now,
+            say: now + SAY,
+            tell: None,
+        });
+        round.limit = round.limit.min(limit);
+        round.until = now + round.limit;
+        round.tell.get_or_insert(now + TELL);
+        round.members.insert(rank, new);
+        if round.members.len() == self.size as usize {
             self.meet();
         }
     }
@@ -193,29 +258,33 @@ impl Server {
     /// All are there.
     fn meet(&mut self) {
         self.missed.clear();
-        let mut members = std::mem::take(&mut self.round).members;
+        let Some(mut round) = self.round.take() else { return };
+        let members = &mut round.members;
         let mut world = [0; 8];
         if let Err(e) = getrandom::fill(&mut world) {
-            self.round.members = members;
+            self.round = Some(round);
             return self.refuse_round(&format!("the store has no random numbers: {e}"), None);
         }
         let world = u64::from_be_bytes(world);
         let mut table = frame(&FromStore::Welcome { world, size: self.size }.encode());
-        for (rank, m) in &members {
-            table.extend(frame(&FromStore::Entry { rank: *rank, facts: m.facts.clone() }.encode()));
+        for (rank, m) in members.iter() {
+            table.extend(frame(&FromStore::Entry { rank: *rank, facts: m.who.facts.clone() }.encode()));
         }
         let table: Arc<[u8]> = table.into();
         for m in members.values_mut() {
             // One that is gone is found so when it is next read.
             let _ = m.conn.send_frames(Arc::clone(&table));
         }
-        self.connecting.push(members);
+        self.first.get_or_insert_with(Instant::now);
+        self.met.retain(|m| !m.connecting.is_empty());
+        let all = members.values().map(|m| m.who.clone()).collect();
+        self.met.push(Met { connecting: round.members, all });
     }
 
     /// Ranks that wait for the others say nothing; they can only end.
     fn hear_members(&mut self) {
         let mut ended = None;
-        for (rank, m) in &mut self.round.members {
+        for (rank, m) in self.round.iter_mut().flat_map(|r| &mut r.members) {
             let open = m.conn.fill();
             let words = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
                 Ok(None) if open => continue,
@@ -226,7 +295,7 @@ impl Server {
             if !words.starts_with(GAVE_UP) {
                 self.shared.hold_to_blame(*rank);
             }
-            ended = Some((*rank, format!("rank {rank} ({}) {words}", whereabouts(&m.facts))));
+            ended = Some((*rank, format!("rank {rank} ({}) {words}", whereabouts(&m.who))));
             break;
         }
         if let Some((rank, words)) = ended {
@@ -235,9 +304,9 @@ impl Server {
     }
 
     fn hear_connecting(&mut self) {
-        for mut members in std::mem::take(&mut self.connecting) {
+        for mut met in std::mem::take(&mut self.met) {
             let mut failed = None;
-            members.retain(|rank, m| {
+            met.connecting.retain(|rank, m| {
                 let open = m.conn.fill();
                 let words = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
                     Ok(None) if open => return true,
@@ -251,61 +320,73 @@ impl Server {
                 }
                 // Those that gave up did so on account of one that ended, if there is one.
                 if failed.is_none() || !gave_up {
-                    failed = Some(format!("rank {rank} ({}) {words}", whereabouts(&m.facts)));
+                    failed = Some(format!("rank {rank} ({}) {words}", whereabouts(&m.who)));
                 }
                 false
             });
             if let Some(words) = failed {
-                for (_, m) in members {
+                for (_, m) in met.connecting {
                     self.refuse(m.conn, &words);
                 }
-            } else if !members.is_empty() {
-                self.connecting.push(members);
+            } else {
+                self.met.push(met);
             }
         }
     }
 
     /// Nobody need wait for a rank that is known to have ended. One that joined before is missed by its connection.
     fn miss_the_gone(&mut self) {
-        if self.round.members.is_empty() {
-            return;
-        }
-        let gone = self.shared.gone().iter().find(|(r, _)| !self.round.members.contains_key(r)).cloned();
+        let Some(round) = &self.round else { return };
+        let gone = self.shared.gone().iter().find(|(r, _)| !round.members.contains_key(r)).cloned();
         if let Some((rank, how)) = gone {
             self.shared.hold_to_blame(rank);
             self.refuse_round(&format!("rank {rank} {how} before it had joined"), Some(rank));
         }
     }
 
+    /// When [`keep_time`](Self::keep_time) has something to do.
+    fn next(&self) -> Option<Instant> {
+        let retry = self.condemned.as_ref().map(|_| Instant::now() + RETRY);
+        let round = self.round.iter().flat_map(|r| [r.until, r.say].into_iter().chain(r.tell));
+        round.chain(retry).min()
+    }
+
     fn keep_time(&mut self) {
-        let Some((_, limit)) = self.round.until.filter(|u| Instant::now() >= u.0) else { return };
-        let missing: Vec<u32> = (0..self.size).filter(|r| !self.round.members.contains_key(r)).collect();
-        let words = format!(
-            "only {} of {} ranks joined within {}: missing {} (never connected)",
-            self.round.members.len(),
-            self.size,
-            seconds(limit),
-            ranks(&missing)
-        );
-        self.refuse_round(&words, None);
+        let now = Instant::now();
+        let Some(round) = &mut self.round else { return };
+        if now >= round.until {
+            let words = missing(round, self.size, self.foreign);
+            return self.refuse_round(&words, None);
+        }
+        if now >= round.say {
+            round.say = now + SAY;
+            self.shared.say(&super::words::waiting(round, self.size, self.foreign));
+        }
+        if round.tell.take_if(|t| now >= *t).is_some() {
+            let here = FromStore::Waiting { here: round.members.len() as u32 }.encode();
+            for m in round.members.values_mut() {
+                // One that is gone is found so when it is next read.
+                let _ = m.conn.send(&here);
+            }
+        }
     }
 
     /// The group does not come about; tell those who came, and those who have not yet when they do.
-    fn refuse_round(&mut self, words: &str, except: Option<u32>) {
-        let round = std::mem::take(&mut self.round);
+    pub(super) fn refuse_round(&mut self, words: &str, except: Option<u32>) {
+        let members = self.round.take().map(|r| r.members).unwrap_or_default();
         let until = Instant::now() + self.join;
         self.missed = (0..self.size)
-            .filter(|r| !round.members.contains_key(r) && Some(*r) != except)
+            .filter(|r| !members.contains_key(r) && Some(*r) != except)
             .map(|r| (r, (format!("rank {r} came too late: {words}"), until)))
             .collect();
-        for (rank, m) in round.members {
+        for (rank, m) in members {
             if Some(rank) != except {
                 self.refuse(m.conn, words);
             }
         }
     }
 
-    fn refuse(&mut self, mut conn: Conn, words: &str) {
+    pub(super) fn refuse(&mut self, mut conn: Conn, words: &str) {
         if conn.send(&FromStore::Refused { words: words.into() }.encode()).is_ok() && conn.is_pending() {
             self.leaving.push((conn, Instant::now() + REFUSAL));
         }
@@ -313,7 +394,8 @@ impl Server {
 
     fn flush(&mut self) {
         let now = Instant::now();
-        let members = self.connecting.iter_mut().flat_map(|m| m.values_mut());
+        let round = self.round.iter_mut().flat_map(|r| r.members.values_mut());
+        let members = round.chain(self.met.iter_mut().flat_map(|m| m.connecting.values_mut()));
         for m in members.filter(|m| m.conn.is_pending()) {
             // A failure shows when it is next read.
             let _ = m.conn.flush();
@@ -333,17 +415,14 @@ impl Server {
         while Instant::now() < stragglers && self.awaits_stragglers() {
             self.wait(Some(stragglers));
             self.shared.bell.hush();
-            self.accept();
-            self.hear_fresh();
-            self.hear_members();
-            self.hear_connecting();
+            self.turn();
             self.flush();
         }
         let until = Instant::now() + LAST_WORDS;
         self.leaving.extend(
-            std::mem::take(&mut self.connecting)
+            std::mem::take(&mut self.met)
                 .into_iter()
-                .flat_map(BTreeMap::into_values)
+                .flat_map(|m| m.connecting.into_values())
                 .map(|m| (m.conn, until)),
         );
         self.flush();
@@ -356,18 +435,4 @@ impl Server {
             self.flush();
         }
     }
-}
-
-fn whereabouts(f: &Facts) -> String {
-    format!("host {}, pid {}", f.host, f.pid)
-}
-
-/// "rank 3", "ranks 1, 3", "ranks 1, 2, ... and 40 more".
-fn ranks(list: &[u32]) -> String {
-    let named: Vec<String> = list.iter().take(MAX_NAMED).map(u32::to_string).collect();
-    let more = match list.len().saturating_sub(MAX_NAMED) {
-        0 => String::new(),
-        n => format!(" and {n} more"),
-    };
-    format!("rank{} {}{more}", if list.len() == 1 { "" } else { "s" }, named.join(", "))
 }

@@ -57,7 +57,7 @@ fn rank_0_shares_a_key_over_a_board() {
         Endpoint::join(&config(0, 3, at.parse().unwrap()).job("-").key(key)).unwrap_err().to_string()
     };
     assert!(join(Key::from([0; 32])).contains("another key"));
-    assert!(join(Key::from_hex(&word[4..]).unwrap()).contains("expects 3 ranks"));
+    assert!(join(Key::from_hex(&word[4..]).unwrap()).contains("for a job of 3 ranks"));
     let (_, other) = at_wall(|c| c, LONG);
     assert_ne!(text, other);
 }

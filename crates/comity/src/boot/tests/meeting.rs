@@ -147,27 +147,6 @@ fn the_least_patient_rank_decides() {
 }
 
 #[test]
-fn a_second_claimant_is_refused_and_harms_nobody() {
-    let store = store(2, LONG);
-    let at = store.addr();
-    thread::scope(|s| {
-        // Whichever of two comes first is taken.
-        let (send, ends) = std::sync::mpsc::channel();
-        for send in [send.clone(), send] {
-            s.spawn(move || send.send(Endpoint::join(&config(1, 2, at))).unwrap());
-        }
-        let e = ends.recv().unwrap().unwrap_err().to_string();
-        assert!(e.contains("rank 1 has joined already") && e.contains("COMITY_RANK"), "{e}");
-        let e = Endpoint::join(&config(2, 3, at)).unwrap_err().to_string();
-        assert!(e.contains("rank 2 is not in this job of 2 ranks"), "{e}");
-        let e = Endpoint::join(&config(0, 3, at)).unwrap_err().to_string();
-        assert!(e.contains("expects 3 ranks, the store expects 2"), "{e}");
-        let zero = Endpoint::join(&config(0, 2, at)).unwrap();
-        drop((zero, ends.recv().unwrap().unwrap()));
-    });
-}
-
-#[test]
 fn another_key_or_job_is_refused_and_harms_nobody() {
     let store = store(2, LONG);
     let begun = Instant::now();

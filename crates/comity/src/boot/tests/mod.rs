@@ -1,5 +1,6 @@
 //! Worlds of threads: each has its own `Config` and `Endpoint`, as processes have.
 
+mod claims;
 mod damage;
 mod groups;
 mod jobs;

@@ -1,0 +1,47 @@
+//! Processes that cannot both be right: of another size, or for a rank that another one holds.
+//!
+//! Whoever has the key belongs to the job, or to another one that was started with the same key at the same address. Neither
+//! may go on as if nothing were: while the ranks meet, and for one join limit after, the job ends on every rank, with both
+//! claimants in words. Later the newcomer is refused, and the job goes on.
+
+use super::server::{Member, Server, Who};
+use std::time::Instant;
+
+impl Server {
+    /// Who holds `rank` in a job that meets or runs, and is not the process `new`: one process may be in several groups.
+    pub(super) fn holder(&self, rank: u32, new: &Who) -> Option<&Who> {
+        let is_other = |who: &&Who| (who.facts.host_id, who.facts.pid) != (new.facts.host_id, new.facts.pid);
+        self.met.iter().rev().find_map(|met| {
+            let who = met.all.get(rank as usize).filter(is_other)?;
+            (!met.connecting.is_empty() || self.shared.holds(rank)).then_some(who)
+        })
+    }
+
+    /// Refuse `new`, and end the job where it is young.
+    pub(super) fn quarrel(&mut self, new: Member, rank: u32, words: &str) {
+        self.refuse(new.conn, words);
+        if self.round.is_some() || self.met.is_empty() {
+            tracing::error!(words, "the ranks do not meet");
+            return self.refuse_round(words, None);
+        }
+        if self.first.is_some_and(|at| Instant::now() >= at + self.join) {
+            return tracing::warn!(words, "refused a process; the job goes on");
+        }
+        tracing::error!(words, "the job ends");
+        let connecting: Vec<_> =
+            self.met.iter_mut().flat_map(|met| std::mem::take(&mut met.connecting)).collect();
+        for (_, m) in connecting {
+            self.refuse(m.conn, words);
+        }
+        self.condemned = Some((rank.min(self.size - 1), words.into()));
+    }
+
+    /// End the groups of a job that runs, as soon as it has some.
+    pub(super) fn condemn(&mut self) {
+        if let Some((rank, words)) = self.condemned.take()
+            && !self.shared.condemn(rank, &format!("cannot go on: {words}"))
+        {
+            self.condemned = Some((rank, words));
+        }
+    }
+}

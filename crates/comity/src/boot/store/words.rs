@@ -1,0 +1,72 @@
+//! The store's sentences: who is missing, who is twice there.
+
+use super::{
+    seconds,
+    server::{Round, Who},
+};
+use std::{net::SocketAddr, time::Instant};
+
+/// Ranks named one by one.
+const MAX_NAMED: usize = 16;
+
+/// "host a, pid 12, from 10.0.0.1".
+pub(super) fn whereabouts(who: &Who) -> String {
+    let from = who.from.map_or_else(String::new, |ip| format!(", from {ip}"));
+    format!("host {}, pid {}{from}", who.facts.host, who.facts.pid)
+}
+
+/// Two processes for one rank.
+pub(super) fn claimed(rank: u32, first: &Who, second: &Who) -> String {
+    format!(
+        "two processes claim rank {rank}: one is {}, the other {}; give every process a rank of its own (COMITY_RANK), and each job a key and an address of its own",
+        whereabouts(first),
+        whereabouts(second)
+    )
+}
+
+/// Why the join limit ended a round.
+pub(super) fn missing(round: &Round, size: u32, foreign: (u64, Option<SocketAddr>)) -> String {
+    let absent = absent(round, size);
+    let how = if foreign.0 == 0 { "never connected" } else { "never let in" };
+    format!(
+        "only {} of {size} ranks joined within {}: missing {} ({how}){}",
+        round.members.len(),
+        seconds(round.limit),
+        ranks(&absent),
+        refused(foreign)
+    )
+}
+
+/// What is said while ranks are missing.
+pub(super) fn waiting(round: &Round, size: u32, foreign: (u64, Option<SocketAddr>)) -> String {
+    format!(
+        "{} of {size} ranks are here after {} s; waiting for {}{}",
+        round.members.len(),
+        Instant::now().saturating_duration_since(round.begun).as_secs(),
+        ranks(&absent(round, size)),
+        refused(foreign)
+    )
+}
+
+fn absent(round: &Round, size: u32) -> Vec<u32> {
+    (0..size).filter(|r| !round.members.contains_key(r)).collect()
+}
+
+fn refused((count, last): (u64, Option<SocketAddr>)) -> String {
+    let at = last.map_or_else(String::new, |a| format!(", the last from {a}"));
+    match count {
+        0 => String::new(),
+        1 => format!("; 1 process was refused for another key or job name{at}"),
+        n => format!("; {n} processes were refused for another key or job name{at}"),
+    }
+}
+
+/// "rank 3", "ranks 1, 3", "ranks 1, 2, ... and 40 more".
+fn ranks(list: &[u32]) -> String {
+    let named: Vec<String> = list.iter().take(MAX_NAMED).map(u32::to_string).collect();
+    let more = match list.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    format!("rank{} {}{more}", if list.len() == 1 { "" } else { "s" }, named.join(", "))
+}
