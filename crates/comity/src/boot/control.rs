@@ -22,7 +22,7 @@ use crate::{
 use rustix::event::{PollFd, PollFlags};
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicI32, Ordering},
     },
     thread::JoinHandle,
