@@ -151,7 +151,15 @@ impl Error {
     }
 
     pub(crate) fn os(what: impl Into<String>, e: impl fmt::Display) -> Self {
-        Self::Os { what: what.into(), message: e.to_string() }
+        let mut message = e.to_string();
+        // EMFILE and ENFILE, on every system.
+        if message.ends_with("(os error 24)") {
+            let most = crate::sys::most_files().map_or_else(String::new, |n| format!(" may have {n} and"));
+            message += &format!("; this process{most} needs more: raise `ulimit -n` where it is started");
+        } else if message.ends_with("(os error 23)") {
+            message += "; this host has too few for all its processes: raise fs.file-max, or end some";
+        }
+        Self::Os { what: what.into(), message }
     }
 }
 

@@ -30,6 +30,9 @@ const MAX_HALF_OPEN: usize = 64;
 const LIMIT: Duration = Duration::from_secs(1);
 /// The time they have for the proof once they were answered; in all it is the two seconds that SECURITY.md names.
 pub(super) const PROOF: Duration = Duration::from_secs(1);
+/// For how long connections must have been turned away before that is taken for a lack of one's own: strangers who hold descriptors
+/// are gone by then.
+const LACK: Duration = Duration::from_millis(2500);
 /// How long to leave new connections alone when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(50);
 const _: () = assert!(LIMIT.as_millis() + PROOF.as_millis() <= 2000);
@@ -190,6 +193,8 @@ pub(super) struct Acceptor {
     paused: Option<Instant>,
     /// What this process lacked when a connection could not be taken.
     lacked: Option<Errno>,
+    /// Since when no connection was taken for that.
+    starved: Option<Instant>,
     /// Where those came from that hold another key or look for another job, since this was last asked; `None` from this host.
     foreign: Vec<Option<SocketAddr>>,
 }
@@ -203,6 +208,7 @@ impl Acceptor {
             reserve: reserve(),
             paused: None,
             lacked: None,
+            starved: None,
             foreign: Vec::new(),
         }
     }
@@ -210,6 +216,11 @@ impl Acceptor {
     /// Why a connection was turned away for want of something here; once.
     pub(super) fn lacked(&mut self) -> Option<Errno> {
         self.lacked.take()
+    }
+
+    /// Whether that has gone on for so long that no other rank will get in.
+    pub(super) fn is_starved(&self) -> bool {
+        self.starved.is_some_and(|since| since.elapsed() >= LACK)
     }
 
     /// Where those came from that hold another key or look for another job, since this was last asked.
@@ -252,17 +263,20 @@ impl Acceptor {
             let Some(listener) = self.listeners.get(i).filter(|_| idle != Some(i)) else { continue };
             match listener.accept() {
                 Ok((stream, from)) => {
+                    self.starved = None;
                     let new = HalfOpen { stream, from, responder: Responder::new(), until: now + LIMIT };
                     self.advance(new, now, judge, done);
                 }
                 Err(e) => match Errno::from_io_error(&e) {
                     Some(Errno::AGAIN) => idle = Some(i),
                     // One that has not shown the key makes room.
-                    Some(Errno::MFILE | Errno::NFILE) if !self.half_open.is_empty() => {
-                        self.evict(judge, done)
+                    Some(why @ (Errno::MFILE | Errno::NFILE)) if !self.half_open.is_empty() => {
+                        self.lacked = Some(why);
+                        self.evict(judge, done);
                     }
                     Some(why @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                         self.lacked = Some(why);
+                        self.starved.get_or_insert(now);
                         drop(self.reserve.take());
                         drop(listener.accept());
                         self.reserve = reserve();

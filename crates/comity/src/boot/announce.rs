@@ -1,6 +1,6 @@
 //! What a process tells the others of itself.
 
-use super::{accept::Listener, here, wire::Facts};
+use super::{accept::Listener, dial::is_own, here, wire::Facts};
 use crate::{BackendKind, Config, Error, Result, Secure, link::verbs::Devices};
 use std::thread;
 
@@ -29,6 +29,7 @@ pub(super) fn announce(
             listeners.push(listener);
             name
         }
+        Err(e) if is_own(&e) => return Err(Error::os("opening a socket for this host's processes", e)),
         Err(e) => {
             tracing::debug!(%e, "no socket for this host's processes, using TCP");
             String::new()

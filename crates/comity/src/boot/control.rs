@@ -66,6 +66,8 @@ pub(super) struct Control {
     news: Bell,
     /// What this process lacked, as a number of the system, when it last turned a connection away for that; or 0.
     lacked: AtomicI32,
+    /// That has gone on for long.
+    starved: AtomicBool,
     /// This rank has connected with all: it beats from now on, and judges who is silent.
     joined: AtomicBool,
 }
@@ -96,6 +98,7 @@ impl Running {
             bell: Bell::new().map_err(trouble)?,
             news: Bell::new().map_err(trouble)?,
             lacked: AtomicI32::new(0),
+            starved: AtomicBool::new(false),
             joined: AtomicBool::new(false),
         });
         leaving::at_exit(&control);
@@ -169,6 +172,11 @@ impl Control {
         let why =
             || Error::os("taking the connections of other ranks", std::io::Error::from_raw_os_error(code));
         (code != 0).then(why)
+    }
+
+    /// The same, if it has gone on for so long that the others will not get in.
+    pub(super) fn starved(&self) -> Option<Error> {
+        self.lacked().filter(|_| self.starved.load(Ordering::Relaxed))
     }
 
     /// Who others say is at fault in a group that this rank has not opened.
@@ -276,6 +284,10 @@ impl Control {
             let accepted = acceptor.step(&mut |hello, stream| self.judge(hello, stream));
             if let Some(why) = acceptor.lacked() {
                 self.lacked.store(why.raw_os_error(), Ordering::Relaxed);
+                if acceptor.is_starved() && !joined {
+                    self.starved.store(true, Ordering::Relaxed);
+                    self.news.ring();
+                }
             }
 
             let alive = probes.step();

@@ -109,7 +109,8 @@ impl Endpoint {
         };
         let probes =
             Probes::new(endpoint.me, endpoint.world, endpoint.sealed, endpoint.secret.clone(), rules.silence);
-        let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor, probes)?;
+        let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor, probes)
+            .inspect_err(|e| meeting.give_up(e))?;
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {
                 running.control().begin();
@@ -118,6 +119,10 @@ impl Endpoint {
                 Ok(Arc::new(endpoint))
             }
             Err(e) => {
+                // Others may only have seen that this one turned them away.
+                let is_about_us = e.to_string().contains(&format!("rank {} (", config.rank));
+                let own = running.control().lacked().filter(|_| is_about_us);
+                let e = own.unwrap_or(e);
                 meeting.give_up(&e);
                 let mut running = running;
                 running.end(&e.to_string());
@@ -161,6 +166,9 @@ impl Endpoint {
         let meeting = RefCell::new(meeting);
         let check = || {
             control.news().hush();
+            if let Some(e) = control.starved() {
+                return Err(e);
+            }
             let mut meeting = meeting.borrow_mut();
             let absent = control.standing().map_err(|found| self.reason(control, &mut meeting, found))?;
             // Rank 0 may have met everyone and left, and its store with it.

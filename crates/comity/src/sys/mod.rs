@@ -20,7 +20,7 @@ mod words;
 
 pub(crate) use bell::Bell;
 pub(crate) use exit::{at_exit, end_with};
-pub(crate) use fds::{recv_fd, send_fd};
+pub(crate) use fds::{most_files, recv_fd, send_fd};
 pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
 pub(crate) use interfaces::interfaces;

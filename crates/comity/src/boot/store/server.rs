@@ -10,7 +10,7 @@ use crate::boot::{
     stream::{Conn, Stream, frame},
     wire::{Facts, FromStore, ToStore},
 };
-use crate::sys::poll_until;
+use crate::{Error, sys::poll_until};
 use rustix::event::{PollFd, PollFlags};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -180,6 +180,12 @@ impl Server {
                 .map(|Accepted { stream, hello, seals }| (Conn::new(stream, seals), hello.from, until)),
         );
         self.note_foreign();
+        if let Some(why) = self.acceptor.lacked().filter(|_| self.acceptor.is_starved())
+            && self.round.is_some()
+        {
+            let why = Error::os("the store cannot take the connections of ranks", std::io::Error::from(why));
+            self.refuse_round(&why.to_string(), None);
+        }
     }
 
     /// Processes that hold another key harm nobody; who looks for a missing rank should know of them.

@@ -220,6 +220,49 @@ fn running_out_of_descriptors_passes() {
     drop(crowd);
 }
 
+#[test]
+fn a_rank_without_descriptors_says_so_and_is_named() {
+    const TEST: &str = "a_rank_without_descriptors_says_so_and_is_named";
+    if let Some(role) = role() {
+        let (left, at) = role.split_once(' ').unwrap();
+        limit_descriptors(count("fd") as u64 - 1 + left.parse::<u64>().unwrap());
+        let joined = Endpoint::join(&config(0, 3, at.parse().unwrap()));
+        limit_descriptors(1024);
+        return say(joined.map_or_else(|e| e.to_string(), |_| "joined".into()));
+    }
+    let mut told = 0;
+    for left in [0, 3, 4, 5, 7, 9, 11, 13] {
+        let store = store(3, LONG);
+        let at = store.addr();
+        let begun = Instant::now();
+        thread::scope(|s| {
+            let others: Vec<_> = (1..3).map(|r| s.spawn(move || Endpoint::join(&config(r, 3, at)))).collect();
+            let mut actor = Actor::start(TEST, &format!("{left} {at}"));
+            let own = actor.hear();
+            if own == "joined" {
+                return others.into_iter().for_each(|o| drop(o.join().unwrap()));
+            }
+            for part in ["Too many open files", "may have ", "ulimit -n"] {
+                assert!(own.contains(part), "{left}: {own}");
+            }
+            // One that cannot even reach the store is missed by whoever started it.
+            thread::sleep(Duration::from_millis(200));
+            store.lost(0, "ended");
+            for other in others {
+                // One that had met everyone before is told by its first group.
+                let e = match other.join().unwrap() {
+                    Ok(e) => e.open(0, &[0, 1, 2], &watch(3), until()).unwrap_err().to_string(),
+                    Err(e) => e.to_string(),
+                };
+                assert!(e.contains("rank 0"), "{left}: {e}");
+                told += usize::from(e.contains("Too many open files") && e.contains("ulimit -n"));
+            }
+        });
+        assert!(begun.elapsed() < Duration::from_secs(10), "{left}: {:?}", begun.elapsed());
+    }
+    assert!(told >= 4, "{told}");
+}
+
 /// Shared memory comes as a descriptor. Whoever has no room for it must not say that its peer sent none.
 #[test]
 fn a_descriptor_without_room_is_a_lack_of_ones_own() {
