@@ -100,8 +100,10 @@ fn mpi() -> Outcome {
         ran.push(launcher);
     }
     match ran[..] {
-        [] => missing("neither mpirun.openmpi nor mpiexec.mpich is installed".into()),
-        [one] => missing(format!("only {one} is installed")),
+        [] => missing(
+            "neither mpirun.openmpi nor mpiexec.mpich is installed: apt-get install openmpi-bin mpich".into(),
+        ),
+        [one] => missing(format!("only {one} is installed: apt-get install openmpi-bin mpich")),
         _ => Ok(Done::Passed(format!("under {}", ran.join(" and ")))),
     }
 }
