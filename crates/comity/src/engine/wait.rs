@@ -18,6 +18,9 @@ const LEAST: u32 = 4;
 /// Between two looks at the clock a process that runs lets at most this pass: three times the longest sleep.
 const PAUSE: Duration = Duration::from_millis(1500);
 
+/// Pauses of one call that are forgiven. A machine so crowded that each look comes late must not keep a call from ever ending.
+const PAUSES: u8 = 16;
+
 /// How long each stage lasts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
@@ -62,12 +65,14 @@ pub(crate) struct Wait {
     until: Option<Instant>,
     /// The last look at the clock.
     looked: Option<Instant>,
+    /// How many more pauses are forgiven.
+    pauses: u8,
 }
 
 impl Wait {
     /// A call that may take `limit`. The clock is not read before spinning has failed.
     pub(crate) fn new(patience: Patience, limit: Duration) -> Self {
-        Self { patience, limit, looks: 0, since: None, until: None, looked: None }
+        Self { patience, limit, looks: 0, since: None, until: None, looked: None, pauses: PAUSES }
     }
 
     /// Something moved.
@@ -112,7 +117,8 @@ impl Wait {
     #[inline]
     fn look(&mut self, now: Instant) {
         let gap = self.looked.replace(now).map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
-        if gap > PAUSE {
+        if gap > PAUSE && self.pauses > 0 {
+            self.pauses -= 1;
             self.until = self.until.map(|until| until + gap);
             self.since = self.since.map(|since| since + gap);
         }
@@ -213,5 +219,14 @@ mod tests {
     fn crowded_hosts_do_not_spin() {
         assert_eq!(Patience::new(4, 2).spins, 0);
         assert!(Patience::new(2, 2).spins > 0);
+    }
+
+    #[test]
+    fn a_call_whose_looks_all_come_late_ends_all_the_same() {
+        let limit = Duration::from_secs(2);
+        let mut w = Wait::new(Patience { spins: 0, most: 0, yields: Duration::ZERO }, limit);
+        let start = Instant::now();
+        let end = (0..100).map(|i| PAUSE * 2 * i).find(|at| w.left_at(start + *at).is_none());
+        assert!(end.is_some_and(|end| end <= PAUSE * 2 * (u32::from(PAUSES) + 2)), "{end:?}");
     }
 }
