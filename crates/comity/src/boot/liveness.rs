@@ -1,6 +1,7 @@
 //! Who has fallen silent: a decision about times that others measured. No clock is read and nothing is sent here.
 //!
-//! A rank beats, and judges others, from when it has connected with all; it is judged from its first beat.
+//! A rank beats from when it has connected with all. Nobody is judged before every rank's first beat has come, or a minute after the last one connected: until then ranks
+//! that connect take the processor from those that have, and silence means nothing.
 //!
 //! Every control thread sends a beat each tenth of the limit. Whoever is not heard for a fifth of the limit is suspect, which
 //! is counted, and is asked over new connections whether it lives; for some time after it was heard again too, so that it knows
@@ -182,6 +183,8 @@ impl Liveness {
         let overdue = |at: &Instant| now.saturating_duration_since(*at) >= UNBORN;
         let late: Vec<usize> = self.met.iter().filter(|(_, at)| overdue(at)).map(|(rank, _)| *rank).collect();
         late.into_iter().for_each(|rank| self.begin(rank, now));
+        // Ranks that still connect take the processor from those that have.
+        let connecting = !self.met.is_empty();
         let last = self.ticked.replace(now).unwrap_or(now);
         let slept = sleeps(limit, last, now);
         if !slept && self.first.is_none_or(|first| first > heard_until) {
@@ -191,6 +194,11 @@ impl Liveness {
         let mut verdicts = Vec::new();
         for (rank, place) in self.peers.iter_mut().enumerate() {
             let Some(pulse) = place else { continue };
+            if connecting {
+                pulse.heard = pulse.heard.max(now);
+                pulse.carried = pulse.carried.max(now);
+                continue;
+            }
             if slept && !std::mem::replace(&mut pulse.extended, true) {
                 pulse.heard = pulse.heard.max(now);
                 pulse.carried = pulse.carried.max(now);

@@ -232,6 +232,25 @@ fn beats_come_at_their_interval_and_at_once_for_a_newcomer() {
     assert_eq!(interval(short.limit().unwrap()), ms(20));
 }
 
+/// One rank has connected with all and beats; while another has not, its silence means nothing.
+#[test]
+fn nobody_is_judged_while_any_rank_connects() {
+    let (limit, zero) = (ms(5000), Instant::now());
+    let mut l = Liveness::new(3, Some(limit));
+    l.watch(1, zero);
+    l.meet(2, zero);
+    let mut verdicts = Vec::new();
+    (0..120).for_each(|i| verdicts.extend(l.tick_at(zero + ms(i * 250))));
+    assert!(verdicts.is_empty(), "{verdicts:?}");
+    // From then on it is.
+    l.begin(2, zero + ms(30_000));
+    let dead = (120..200).map(|i| i * 250).find(|t| {
+        l.hear(2, zero + ms(*t), None);
+        l.tick_at(zero + ms(*t)).iter().any(|v| matches!(v, Verdict::Dead { rank: 1, .. }))
+    });
+    assert!(dead.is_some_and(|t| (33_750..=35_250).contains(&t)), "{dead:?}");
+}
+
 /// A rank may be stopped between its connection and its first beat: it is waited for, but not for ever.
 #[test]
 fn whoever_never_beats_is_judged_in_the_end() {
