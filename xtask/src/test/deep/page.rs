@@ -32,7 +32,11 @@ fn line(row: &Row, commit: &str, date: &str, machine: &str) -> String {
     let result = match &row.outcome {
         Ok(Done::Passed(note)) => format!("passed: {note}"),
         Ok(Done::NotRun(why)) => format!("**not run**: {why}"),
-        Err(e) => format!("**failed**: {}", e.lines().next().unwrap_or_default()),
+        // Where the checkout lies is nobody's affair.
+        Err(e) => {
+            let first = e.lines().next().unwrap_or_default();
+            format!("**failed**: {}", first.replace(&format!("{}/", crate::place::root().display()), ""))
+        }
     };
     let result = result.replace('|', "/");
     format!("| {} | {result} | {:.0} | {commit} | {date} | {machine} |", row.name, row.took.as_secs_f64())
@@ -74,7 +78,8 @@ mod tests {
         let page = replaced("", &passed("soak", "old"));
         let page = replaced(&page, &passed("tests", "9 | 8"));
         let page = replaced(&page, &passed("soak", "new"));
-        let failed = line(&row("load", Err("it broke\nlong story".into())), "abc", "day", "m");
+        let here = crate::place::root().display();
+        let failed = line(&row("load", Err(format!("{here}/it broke\nlong story"))), "abc", "day", "m");
         let page = replaced(&page, &failed);
         let lines: Vec<_> = page.lines().skip(6).collect();
         assert_eq!(
