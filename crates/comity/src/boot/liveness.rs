@@ -1,6 +1,6 @@
 //! Who has fallen silent: a decision about times that others measured. No clock is read and nothing is sent here.
 //!
-//! A rank beats from when it has connected with all. Nobody is judged before every rank's first beat has come, or a minute after the last one connected: until then ranks
+//! A rank beats from when it has connected with all. Nobody is judged before every rank's first beat has come, or five minutes after the last one connected: until then ranks
 //! that connect take the processor from those that have, and silence means nothing.
 //!
 //! Every control thread sends a beat each tenth of the limit. Whoever is not heard for a fifth of the limit is suspect, which
@@ -22,7 +22,7 @@ use std::{
 const SLOWEST_BEAT: Duration = Duration::from_millis(500);
 
 /// Whoever has sent no beat so long after it connected is judged all the same: it may have been stopped in between.
-const UNBORN: Duration = Duration::from_secs(60);
+const UNBORN: Duration = Duration::from_secs(300);
 
 /// What became of a peer's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

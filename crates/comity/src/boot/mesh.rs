@@ -104,6 +104,7 @@ impl Mesh<'_> {
             watch,
             until,
             begun: Instant::now(),
+            limit: until.saturating_duration_since(Instant::now()),
             links: members.iter().map(|_| None).collect(),
         };
         opening.run().map_err(|trouble| {
@@ -131,6 +132,8 @@ struct Opening<'a, L> {
     watch: &'a Arc<Watch>,
     until: Instant,
     begun: Instant,
+    /// Without a new link, where ranks join.
+    limit: Duration,
     links: Vec<Option<L>>,
 }
 
@@ -269,6 +272,10 @@ impl<L> Opening<'_, L> {
     }
 
     fn keep(&mut self, rank: usize, kind: &str, link: io::Result<L>) -> Result<(), Trouble> {
+        // While a job starts, its limit counts from the last link: on a crowded host hundreds of them take long.
+        if self.context == 0 {
+            self.until = self.until.max(Instant::now() + self.limit);
+        }
         match link {
             Ok(link) => {
                 if let Some(place) = self.links.get_mut(rank) {

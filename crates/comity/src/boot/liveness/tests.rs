@@ -257,11 +257,11 @@ fn whoever_never_beats_is_judged_in_the_end() {
     let zero = Instant::now();
     let mut l = Liveness::new(2, Some(ms(5000)));
     l.meet(1, zero);
-    let dead = (0..400).map(|i| i * 250).find(|t| {
+    let dead = (0..1300).map(|i| i * 250).find(|t| {
         let verdicts = l.tick(zero + ms(*t), zero + ms(*t));
         verdicts.iter().any(|v| matches!(v, Verdict::Dead { rank: 1, .. }))
     });
-    assert_eq!(dead, Some(65_000));
+    assert_eq!(dead, Some(305_000));
 }
 
 proptest! {
