@@ -35,7 +35,7 @@ fn line(row: &Row, commit: &str, date: &str, machine: &str) -> String {
         // Where the checkout lies is nobody's affair.
         Err(e) => {
             let first = e.lines().next().unwrap_or_default();
-            format!("**failed**: {}", first.replace(&format!("{}/", crate::place::root().display()), ""))
+            format!("**failed**: {}", first.replace(&format!("{}/", root().display()), ""))
         }
     };
     let result = result.replace('|', "/");
@@ -78,7 +78,7 @@ mod tests {
         let page = replaced("", &passed("soak", "old"));
         let page = replaced(&page, &passed("tests", "9 | 8"));
         let page = replaced(&page, &passed("soak", "new"));
-        let here = crate::place::root().display();
+        let here = root().display();
         let failed = line(&row("load", Err(format!("{here}/it broke\nlong story"))), "abc", "day", "m");
         let page = replaced(&page, &failed);
         let lines: Vec<_> = page.lines().skip(6).collect();
