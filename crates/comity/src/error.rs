@@ -1,6 +1,6 @@
 //! The one error type, sorted by who is to blame.
 
-use crate::{CallInfo, DType, ReduceOp, engine::Header};
+use crate::{CallInfo, DType, ReduceOp};
 use std::{fmt, sync::Arc, time::Duration};
 
 /// Result of a collective operation.
@@ -60,7 +60,7 @@ pub enum Error {
     },
 
     /// The operation did not finish in time.
-    #[error("{call} timed out after {after:?} on rank {rank}: {}{}; look at what those ranks do, or raise the limit with Group::timeout or COMITY_TIMEOUT if they are only slow", Waited(.call, .waiting_for, .stalled.as_ref()), Crossings(.crossed))]
+    #[error("{call} timed out after {after:?} on rank {rank}: {}{}; {} or raise the limit with Group::timeout or COMITY_TIMEOUT if it is only slow", Waited(.call, .waiting_for, .stalled.as_ref()), Crossings(.crossed), advice(.waiting_for, .stalled.is_some()))]
     Timeout {
         /// The rank whose limit passed; every rank that waited gets the same error.
         rank: usize,
@@ -73,7 +73,7 @@ pub enum Error {
         /// If all had made it: the two between which nothing moves, first the one that waits. Those of them that do not read this are in
         /// `waiting_for` as well.
         stalled: Option<[Peer; 2]>,
-        /// Those who waited for this rank, in calls that it has not come to.
+        /// Those who waited for this rank, in calls that it has not come to; empty on other ranks than `rank`.
         crossed: Vec<Crossed>,
     },
 
@@ -301,13 +301,26 @@ impl fmt::Display for During<'_> {
     }
 }
 
+/// What differs in an all_to_all: what one rank sends another, and what that one expects.
+pub(crate) const PART: &str = "the size of a part";
+
+/// What to do about a call that timed out.
+fn advice(named: &[Peer], stalled: bool) -> &'static str {
+    match (stalled, named) {
+        (true, _) => "look at the network between those two,",
+        (false, []) => "look at the load of the hosts,",
+        (false, [_]) => "look at what that rank does,",
+        (false, _) => "look at what those ranks do,",
+    }
+}
+
 /// Two calls that do not fit.
 struct Calls<'a>((usize, &'a CallInfo), (&'a Peer, &'a CallInfo), &'a str);
 
 impl fmt::Display for Calls<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let &Self((rank, ours), (peer, theirs), differs) = self;
-        if differs == Header::PART {
+        if differs == PART {
             let (sent, wanted, call) =
                 (theirs.count, ours.count, CallInfo { count: 0, dtype: None, ..*ours });
             return write!(
@@ -394,7 +407,7 @@ mod tests {
         assert_eq!(
             late.to_string(),
             "broadcast #7 root 1 timed out after 5s on rank 0: rank 2 (host m3, pid 4711) had not called it; \
-             rank 2 waited for this one in barrier #3 of another group; look at what those ranks do, or raise the limit with Group::timeout or COMITY_TIMEOUT if they are only slow"
+             rank 2 waited for this one in barrier #3 of another group; look at what that rank does, or raise the limit with Group::timeout or COMITY_TIMEOUT if it is only slow"
         );
         let later = Error::Broken(Arc::new(late.clone()));
         assert_eq!((later.to_string(), later.root()), (format!("the group failed earlier: {late}"), &late));

@@ -91,6 +91,9 @@ pub use recorder::{Flight, FlightCall, FlightState};
 pub use stats::Stats;
 #[doc(hidden)]
 pub use stats::{Sheet, Tally};
+#[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub use sys::refused as refused_call;
 pub use view::{Place, View, ViewMut};
 
 /// The crate of [`f16`](half::f16) and [`bf16`](half::bf16), in the version whose types are an [`Element`].

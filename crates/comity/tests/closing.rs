@@ -125,6 +125,6 @@ fn a_rank_that_is_behind_is_waited_for_but_not_for_ever() {
         });
         assert!(out[0].is_ok(), "{out:?}");
         let e = out[1].as_ref().unwrap_err().to_string();
-        assert!(e.contains("it made 1 calls, and rank 0, which has left, 2"), "{e}");
+        assert!(e.contains("it made 1 of the 2 calls of rank 0, which has left"), "{e}");
     }
 }

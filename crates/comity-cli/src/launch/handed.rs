@@ -64,28 +64,8 @@ impl Handed {
 /// A file in memory.
 #[cfg(target_os = "linux")]
 fn nameless(flags: rustix::fs::MemfdFlags) -> io::Result<OwnedFd> {
-    rustix::fs::memfd_create("comity", flags).map_err(refused)
-}
-
-/// The system's words; where it has no memfd_create, or a filter of system calls forbids it, a sentence that names it.
-#[cfg(target_os = "linux")]
-fn refused(e: rustix::io::Errno) -> io::Error {
-    use rustix::io::Errno;
-    let why = match e {
-        Errno::NOSYS => {
-            "this system does not have it (an old kernel, or a sandbox such as gVisor or seccomp)"
-        }
-        Errno::PERM | Errno::ACCESS => {
-            "this process is not allowed to make it (a seccomp filter or another security policy)"
-        }
-        _ => return e.into(),
-    };
-    io::Error::new(
-        io::Error::from(e).kind(),
-        format!(
-            "the launcher needs the system call memfd_create to hand ranks the job's key, but {why}; allow it there, or run outside of it"
-        ),
-    )
+    rustix::fs::memfd_create("comity", flags)
+        .map_err(|e| comity::refused_call("memfd_create", "to hand ranks the job's key", e))
 }
 
 /// Where an inherited descriptor cannot be opened anew by a path, the file keeps its name until the job ends.
@@ -150,15 +130,5 @@ mod tests {
         if cfg!(target_os = "linux") {
             assert!(rustix::io::pwrite(&handed.fd, b"x", 0).is_err());
         }
-    }
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn a_missing_system_call_is_named() {
-        use rustix::io::Errno;
-        let missing = refused(Errno::NOSYS).to_string();
-        assert!(missing.contains("memfd_create") && missing.contains("does not have it"), "{missing}");
-        assert!(refused(Errno::PERM).to_string().contains("not allowed"));
-        assert_eq!(refused(Errno::MFILE).raw_os_error(), Some(Errno::MFILE.raw_os_error()));
     }
 }

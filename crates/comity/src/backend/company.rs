@@ -2,7 +2,7 @@
 
 use super::Alarm;
 use crate::{
-    CallInfo, Crossed, Error, Op, Peer, Result,
+    CallInfo, Error, Op, Peer, Result,
     boot::World,
     engine::{ASK, Asking, Census, Differs, Failure, Header, Patience, Stage, Wait, Watch},
     stats::Counters,
@@ -277,11 +277,7 @@ impl Company {
             Ok(late) => late,
             Err(failure) => return self.blame(&failure, Some(call)),
         };
-        let crossed = late.missing.iter().filter_map(|&r| {
-            let (call, elsewhere) = self.world.waits(self.context, r)?;
-            Some(Crossed { peer: self.peers[r].clone(), call: call.info, elsewhere })
-        });
-        let crossed = crossed.collect();
+        let crossed = census.crossed(&late, &self.peers);
         self.fail(Failure::late(rank, late.clone()));
         late.error(rank, rank, &|r| self.peers[r].clone(), crossed)
     }
@@ -455,5 +451,19 @@ mod tests {
             matches!(&e, Error::Timeout { rank: 0, waiting_for, .. } if waiting_for.len() == 1 && waiting_for[0].rank == 1),
             "{e}"
         );
+    }
+
+    #[test]
+    fn a_message_between_two_names_the_other_one() {
+        let worlds = LocalWorld::all(3).into_iter().map(|w| {
+            let (world, counters): (Arc<dyn World>, Arc<Counters>) = (Arc::new(w), Arc::default());
+            let watch = attend(&world, &[0, 1, 2], 7, &counters).unwrap();
+            Company::new(world, vec![0, 1, 2], 7, watch, counters)
+        });
+        let all: Vec<Company> = worlds.collect();
+        let recv = CallInfo { root: Some(2), tag: Some(4), ..CallInfo::new(Op::Recv) };
+        let e = all[0].explain(Stop::Late, recv, Duration::from_millis(1));
+        assert!(matches!(&e, Error::Timeout { waiting_for, .. } if waiting_for.len() == 1), "{e}");
+        assert!(e.to_string().contains("timed out after 1ms on rank 0: it was waiting for rank 2 "), "{e}");
     }
 }

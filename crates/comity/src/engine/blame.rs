@@ -1,10 +1,9 @@
 //! From what stopped a call to this rank's error, and to the words that the other ranks get.
 
 use super::{
-    Ask, Census, Differs, Engine, Failure, Late, Task, Way, conclude, header::Header, run::Stop,
-    stream::Refusal,
+    Ask, Census, Differs, Engine, Failure, Task, Way, conclude, header::Header, run::Stop, stream::Refusal,
 };
-use crate::{CallInfo, Crossed, Error, Op, Result, link::LinkError, plan::Schedule};
+use crate::{CallInfo, Error, Op, Result, error::PART, link::LinkError, plan::Schedule};
 use std::{
     thread,
     time::{Duration, Instant},
@@ -142,7 +141,7 @@ impl Engine {
                     // Of parts that differ by pair only the two ranks know.
                     let part =
                         |h: Header| Header { info: CallInfo { count: h.shape as usize, ..task.info }, ..h };
-                    self.refuse(peer, part(ours).info, part(theirs), Header::PART)
+                    self.refuse(peer, part(ours).info, part(theirs), PART)
                 } else {
                     self.refuse(peer, task.info, theirs, differs)
                 }
@@ -182,38 +181,25 @@ impl Engine {
     fn late(&self, schedule: &Schedule, task: &Task<'_>) -> Error {
         let (call, after) = (task.info, task.limit);
         let waits: Vec<usize> = schedule.waiting_for();
-        let found = if task.call.is_some() {
-            // Compared by whoever hears it, so that a wrong call is told as one.
-            if let Some(told) = &task.call {
-                let others: Vec<usize> = (0..self.members.len()).filter(|r| *r != self.rank).collect();
-                self.world.ask(self.context, &others, told);
-            }
-            let census = Census {
-                world: &*self.world,
-                watch: &self.watch,
-                context: self.context,
-                rank: self.rank,
-                size: self.members.len(),
-            };
-            let lacks = self.lacks().map(|(p, _)| p).chain(waits.iter().copied()).next();
-            census.hold(call, after, lacks.map(|p| (p, self.still)))
-        } else {
-            self.watch.failure().map_or_else(
-                || Ok(Late { call, after, missing: waits.clone(), stalled: None }),
-                |f| Err(f.clone()),
-            )
-        };
-        let late = match found {
+        let (rank, size) = (self.rank, self.members.len());
+        let census = Census { world: &*self.world, watch: &self.watch, context: self.context, rank, size };
+        // Compared by whoever hears it, so that a wrong call is told as one.
+        if let Some(told) = &task.call {
+            let others: Vec<usize> = (0..size).filter(|r| *r != rank).collect();
+            self.world.ask(self.context, &others, told);
+        }
+        let lacks = self.lacks().map(|(p, _)| p).chain(waits.iter().copied()).next();
+        let mut late = match census.hold(call, after, lacks.map(|p| (p, self.still))) {
             Ok(late) => late,
             Err(failure) => return self.blame(&failure, Some(call)),
         };
-        let crossed = late.missing.iter().filter_map(|&p| {
-            let (call, elsewhere) = self.world.waits(self.context, p)?;
-            Some(Crossed { peer: self.members[p].clone(), call: call.info, elsewhere })
-        });
-        let crossed = crossed.collect();
-        self.abort(Failure::late(self.rank, late.clone()));
-        late.error(self.rank, self.rank, &|r| self.members[r].clone(), crossed)
+        if task.call.is_none() {
+            // A send and a receive at once may have two others.
+            late.missing = waits;
+        }
+        let crossed = census.crossed(&late, &self.members);
+        self.abort(Failure::late(rank, late.clone()));
+        late.error(rank, rank, &|r| self.members[r].clone(), crossed)
     }
 
     pub(super) fn blame(&self, f: &Failure, call: Option<CallInfo>) -> Error {

@@ -11,7 +11,7 @@
 //! at all has not shown that it made the call. One note each way to every other member, and only where a call has failed anyway.
 
 use super::{Failure, Watch, failure::Late};
-use crate::{CallInfo, boot::World};
+use crate::{CallInfo, Crossed, Peer, boot::World};
 use std::{
     thread,
     time::{Duration, Instant},
@@ -53,6 +53,19 @@ impl Census<'_> {
         after: Duration,
         lacks: Option<(usize, Duration)>,
     ) -> Result<Late, Failure> {
+        if call.seq == 0 {
+            // Of two ranks alone: it has no number that could be asked for, and only the other one can be waited for.
+            if let Some(f) = self.watch.failure() {
+                return Err(f.clone());
+            }
+            let others = || (0..self.size).filter(|r| *r != self.rank).collect();
+            return Ok(Late {
+                call,
+                after,
+                missing: call.root.map_or_else(others, |r| vec![r]),
+                stalled: None,
+            });
+        }
         let answers = self.ask(call.seq)?;
         let mut missing = Vec::new();
         let mut silent = None;
@@ -68,6 +81,15 @@ impl Census<'_> {
         }
         let stalled = if missing.is_empty() { self.stalled(&answers, after, lacks, silent) } else { None };
         Ok(Late { call, after, missing, stalled })
+    }
+
+    /// Who of those that are named waits for this rank, and in which call.
+    pub(crate) fn crossed(&self, late: &Late, members: &[Peer]) -> Vec<Crossed> {
+        let crossed = late.missing.iter().filter_map(|&r| {
+            let (call, elsewhere) = self.world.waits(self.context, r)?;
+            Some(Crossed { peer: members.get(r)?.clone(), call: call.info, elsewhere })
+        });
+        crossed.collect()
     }
 
     /// All have made the call: whoever waits longest comes first in whatever the others wait for.

@@ -96,7 +96,7 @@ fn left(watch: &Watch, mine: usize, r: usize, made: u64, ours: u64, world: &dyn 
         Some(ours) if ours != theirs => {
             format!("its calls up to #{at} are not those of rank {r}, which has left")
         }
-        None if at > made => format!("it made {made} calls, and rank {r}, which has left, {at}"),
+        None if at > made => format!("it made {made} of the {at} calls of rank {r}, which has left"),
         _ => return Ok(()),
     };
     let failure = Failure::disagree(mine, &cause);

@@ -8,7 +8,7 @@
 //! `shape` is what else both sides must agree on: a hash of the per-rank counts and of the plan, or, where counts
 //! differ by pair, the elements of this pair. The receiver compares before it takes a byte of what follows.
 
-use crate::{CallInfo, DType, MAX_TAG, Op, ReduceOp};
+use crate::{CallInfo, DType, MAX_TAG, Op, ReduceOp, error::PART};
 
 /// Bytes of a header.
 pub(crate) const LEN: usize = 32;
@@ -84,12 +84,10 @@ impl Header {
         "root",
         "count",
         Self::PLAN,
-        Self::PART,
+        PART,
     ];
     /// What all ranks must know alike beyond the words of the call.
     pub(crate) const PLAN: &'static str = "per-rank counts or plan";
-    /// Of an all_to_all: what one rank sends another, and what that one expects.
-    pub(crate) const PART: &'static str = "the size of a part";
 
     /// One of [`DIFFERENCES`](Self::DIFFERENCES); `None` when both sides make the same call.
     pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {

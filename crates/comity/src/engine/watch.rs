@@ -138,7 +138,8 @@ impl Watch {
     pub(crate) fn reached(&self, at: u64) -> Reached {
         let lacks = self.lacks.load(Ordering::Relaxed);
         let now = self.opened.elapsed().as_millis() as u64;
-        let lacks = (lacks != 0).then(|| ((lacks & 0xffff) as usize - 1, now.saturating_sub(lacks >> 16)));
+        let whom = ((lacks & 0xffff) as usize).checked_sub(1);
+        let lacks = whom.map(|whom| (whom, now.saturating_sub(lacks >> 16)));
         let (made, digest) = self.ledger.digest(at);
         Reached { made, digest, lacks }
     }

@@ -33,7 +33,7 @@ pub(crate) use words::Words;
 
 /// The system's words; where it has no such call, or a filter of system calls forbids it, a sentence that names the call.
 #[cfg(target_os = "linux")]
-pub(crate) fn refused(call: &str, what_for: &str, e: rustix::io::Errno) -> std::io::Error {
+pub fn refused(call: &str, what_for: &str, e: rustix::io::Errno) -> std::io::Error {
     use rustix::io::Errno;
     let why = match e {
         Errno::NOSYS => {

@@ -170,7 +170,9 @@ impl Post {
 
     /// The limit of a call has passed: find out who has not made it.
     fn late(&self, info: CallInfo, limit: Duration) {
-        let Some(world) = self.world.upgrade() else { return };
+        let Some(world) = self.world.upgrade() else {
+            return self.fail(format!("did not finish {info} on its device within {limit:?}"));
+        };
         let (rank, size, context) = (self.rank, self.size, self.context);
         let census = Census { world: &*world, watch: &self.watch, context, rank, size };
         if let Ok(late) = census.hold(info, limit, None) {

@@ -6,6 +6,7 @@
 //!
 //! [`Standing`]: super::standing::Standing
 
+mod asks;
 mod events;
 mod failing;
 mod flood;
@@ -18,7 +19,8 @@ use super::{
     liveness::{Liveness, Verdict},
     wire::Note,
 };
-use crate::engine::{Failure, Header, Reached};
+use crate::engine::{Failure, Reached};
+use asks::ALONE;
 pub(super) use events::{Action, DIED, Heard, Presence, Word};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -29,9 +31,6 @@ use std::{
 const MAX_EARLY: usize = 4096;
 /// Groups remembered as closed, so that late words about them are not kept.
 const MAX_CLOSED: usize = 4096;
-
-/// What a rank says that hears nobody.
-const ALONE: &str = ", and nothing of any other rank either; perhaps it is this host that is cut off";
 
 /// A group that this rank has opened and not left.
 #[derive(Debug)]
@@ -217,28 +216,6 @@ impl Membership {
         true
     }
 
-    /// Tell some members that this rank has waited for them for long in a call.
-    pub(super) fn ask(&mut self, context: u64, members: &[usize], call: &Header) {
-        let Some(group) = self.groups.get(&context) else { return };
-        let others = members.iter().copied().filter(|m| *m != group.mine);
-        let to = self.reachable(group, others);
-        self.tell(to, Note::Waits { context, call: *call });
-    }
-
-    /// Ask all other members how far they have come, and what their calls up to number `at` come to, this rank's coming to `digest`.
-    pub(super) fn census(&mut self, context: u64, at: u64, digest: u64) {
-        let Some(group) = self.groups.get(&context) else { return };
-        let to = self.reachable(group, (0..group.members.len()).filter(|m| *m != group.mine));
-        self.tell(to, Note::Census { context, at, digest });
-    }
-
-    /// How far this rank has come, for a member that asked.
-    pub(super) fn answer(&mut self, context: u64, member: usize, reached: Reached) {
-        let Some(group) = self.groups.get(&context) else { return };
-        let to = self.reachable(group, std::iter::once(member));
-        self.tell(to, Note::Reached { context, reached });
-    }
-
     /// This rank has found a group to have failed.
     pub(super) fn abort(&mut self, context: u64, failure: Failure) {
         self.fail(context, None, failure);
@@ -341,16 +318,6 @@ impl Membership {
         let asks = self.liveness.asks(now);
         self.actions.extend(asks.into_iter().map(|rank| Action::Ask { rank }));
         self.beat(now, progress);
-    }
-
-    /// Whether nothing is heard of any other rank either, `rank` being given up.
-    fn hears_nobody(&self, rank: usize, now: Instant) -> bool {
-        let others = self.presences.iter().enumerate().filter(|(r, p)| *r != rank && **p == Presence::Live);
-        // Those given up a moment before were silent, too.
-        let gone =
-            self.presences.iter().filter(|p| matches!(p, Presence::Dead(c) if c.ends_with(ALONE))).count();
-        let silent: Vec<bool> = others.map(|(r, _)| self.liveness.is_quiet(r, now)).collect();
-        silent.len() + gone > 0 && silent.iter().all(|s| *s)
     }
 
     /// Beat when it is time.
