@@ -33,8 +33,9 @@ struct Changed {
 }
 
 /// Folders and the packages in them.
-const PACKAGES: [(&str, &str); 8] = [
+const PACKAGES: [(&str, &str); 9] = [
     ("crates/comity/", "comity"),
+    ("crates/comity-plan/", "comity-plan"),
     ("crates/comity-cli/", "comity-cli"),
     ("crates/comity-nn/", "comity-nn"),
     ("crates/comity-py/", "comity-py"),

@@ -6,7 +6,8 @@ use crate::{
     size::{Size, bytes},
 };
 use clap::builder::PossibleValuesParser;
-use comity::{DType, LinkCosts, PlanReport, plan_report};
+use comity::{DType, LinkCosts};
+use comity_plan::{PlanReport, plan_report};
 use std::{io::Write, path::PathBuf};
 
 const OPS: [&str; 9] = [
@@ -93,7 +94,14 @@ fn report(args: &Args) -> Result<String, String> {
     });
     let costs = costs.transpose()?;
     let of = |algorithm| {
-        plan_report(&args.op, args.ranks as usize, whole, args.hosts as usize, algorithm, costs.as_ref())
+        plan_report(
+            &args.op,
+            args.ranks as usize,
+            whole,
+            args.hosts as usize,
+            algorithm,
+            costs.as_ref().map(AsRef::as_ref),
+        )
     };
     let chosen = of(None)?;
     let shown = match &args.algorithm {

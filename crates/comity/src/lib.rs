@@ -51,6 +51,7 @@ mod blame;
 pub mod boot;
 mod call;
 mod config;
+mod costs;
 #[doc(hidden)]
 pub mod cuda;
 mod dtype;
@@ -63,7 +64,6 @@ mod group;
 mod kernel;
 mod key;
 mod link;
-mod plan;
 mod recorder;
 mod seal;
 mod stats;
@@ -75,6 +75,7 @@ mod view;
 pub use boot::board::Board;
 pub use call::{CallInfo, Op};
 pub use config::{BackendKind, Config, Detection, Found, HostPort, Launcher, MAX_SIZE, Meet, Secure};
+pub use costs::LinkCosts;
 pub use dtype::{C64, DType, Element, ReduceOp};
 pub use engine::{Interrupt, interrupt_with};
 pub use error::{Crossed, Error, Misuse, Peer, Result};
@@ -83,9 +84,6 @@ pub use key::Key;
 pub use link::LinkKind;
 #[doc(hidden)]
 pub use link::rdma_devices;
-pub use plan::LinkCosts;
-#[doc(hidden)]
-pub use plan::{PlanReport, plan_report};
 #[doc(hidden)]
 pub use recorder::{Flight, FlightCall, FlightState};
 pub use stats::Stats;

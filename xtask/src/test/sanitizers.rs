@@ -82,7 +82,7 @@ const ADDRESS: Sanitizer = Sanitizer {
     options: "detect_leaks=1:exitcode=86",
     slowness: "6",
     links: &["shm", "tcp"],
-    skipped: &["plan::", "config::", "simulate", "tests::jobs", "damage", "up_quickly"],
+    skipped: &["config::", "simulate", "tests::jobs", "damage", "up_quickly"],
     watches_stand_ins: false,
 };
 
@@ -96,7 +96,6 @@ const THREAD: Sanitizer = Sanitizer {
     slowness: "20",
     links: &["shm"],
     skipped: &[
-        "plan::",
         "config::",
         "kernel::",
         "simulate",

@@ -7,10 +7,10 @@ use crate::{
     CallInfo, DType, Error, LinkKind, Op, Peer, Result,
     boot::World,
     engine::{Engine, Header, Patience, Task, Watch, Way},
-    plan::{self, Act, Algorithm, Kind, Plan, Schedule, Shape, Slice, Take, Topology},
     stats::Counters,
     view::Memory,
 };
+use comity_plan::{self as plan, Act, Algorithm, Kind, Plan, Schedule, Shape, Slice, Take, Topology};
 use pair::Route;
 use std::{
     sync::Arc,
@@ -162,7 +162,7 @@ impl Fabric {
             counters,
         );
         let topology = Topology { ring: world.prefers_ring(), ..Topology::new(host, world.cores()) };
-        let topology = match world.costs().and_then(|c| c.of(&members)) {
+        let topology = match world.costs().and_then(|c| c.as_ref().of(&members)) {
             Some(costs) => topology.measured(costs),
             None => topology,
         };

@@ -3,7 +3,8 @@
 use super::{
     Ask, Census, Differs, Engine, Failure, Task, Way, conclude, header::Header, run::Stop, stream::Refusal,
 };
-use crate::{CallInfo, Error, Op, Result, error::PART, link::LinkError, plan::Schedule};
+use crate::{CallInfo, Error, Op, Result, error::PART, link::LinkError};
+use comity_plan::Schedule;
 use std::{
     thread,
     time::{Duration, Instant},

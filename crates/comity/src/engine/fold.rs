@@ -4,12 +4,8 @@ use super::{
     Engine,
     run::{Blame, Task},
 };
-use crate::{
-    CallInfo, DType, ReduceOp, kernel,
-    link::LinkError,
-    plan::{Act, Schedule, Slice},
-    view::Memory,
-};
+use crate::{CallInfo, DType, ReduceOp, kernel, link::LinkError, view::Memory};
+use comity_plan::{Act, Schedule, Slice};
 
 impl Engine {
     /// Whether the links have more for fold `id`, of which `pulled` bytes were combined just now.

@@ -3,9 +3,9 @@
 use super::Engine;
 use crate::{
     link::{Interest, LinkKind},
-    plan::Schedule,
     recorder::NOBODY,
 };
+use comity_plan::Schedule;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     sync::atomic::Ordering,

@@ -22,10 +22,10 @@ use crate::{
     boot::{Links, World},
     kernel,
     link::LinkError,
-    plan::{Act, Buf, Schedule, Slice, Take},
     stats::Counters,
     view::Memory,
 };
+use comity_plan::{Act, Buf, Schedule, Slice, Take};
 use std::{sync::Arc, thread, time::Duration};
 
 /// The longest sleep without a look around.

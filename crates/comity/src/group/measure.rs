@@ -1,10 +1,8 @@
 //! What messages cost on each pair's link: measured, agreed on, and written down.
 
 use super::{Group, Recorder};
-use crate::{
-    Error, LinkCosts, Result, backend::Fabric, boot::World, config::Costs, plan::Cost, stats::Counters,
-};
-use serde_json::{Value, json};
+use crate::{Error, LinkCosts, Result, backend::Fabric, boot::World, config::Costs, stats::Counters};
+use comity_plan::Cost;
 use std::{
     path::Path,
     sync::Arc,
@@ -135,45 +133,6 @@ fn turns(n: usize) -> Vec<Vec<(usize, usize)>> {
         rounds.push(pairs.filter(|p| p.1 < n).collect::<Vec<_>>());
     }
     if n <= ONE_BY_ONE { rounds.into_iter().flatten().map(|p| vec![p]).collect() } else { rounds }
-}
-
-impl LinkCosts {
-    /// As text that [`from_json`](Self::from_json) reads.
-    pub fn to_json(&self) -> String {
-        let n = self.size();
-        let rows = |f: &dyn Fn(usize, usize) -> f64| -> Vec<Vec<Value>> {
-            let cell = |a: usize, b: usize| if a == b { Value::Null } else { json!(f(a, b)) };
-            (0..n).map(|a| (0..n).map(|b| cell(a, b)).collect()).collect()
-        };
-        let latency = rows(&|a, b| self.latency(a, b));
-        let bandwidth = rows(&|a, b| self.bandwidth(a, b));
-        json!({ "ranks": n, "latency_s": latency, "bytes_per_s": bandwidth }).to_string()
-    }
-
-    /// What `comity check --links --json` wrote, or a person: seconds and bytes per second, by sender, then receiver.
-    ///
-    /// # Errors
-    /// What is wrong with the text.
-    pub fn from_json(text: &str) -> std::result::Result<Self, String> {
-        let value: Value = serde_json::from_str(text).map_err(|e| format!("is not JSON: {e}"))?;
-        let n = value["ranks"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
-        if !(1..=crate::MAX_SIZE).contains(&n) {
-            return Err(format!("has no number of \"ranks\" from 1 to {}", crate::MAX_SIZE));
-        }
-        let cell = |name: &str, a: usize, b: usize| -> std::result::Result<f64, String> {
-            let number = value[name][a][b].as_f64().filter(|x| x.is_finite() && *x > 0.0);
-            number.ok_or_else(|| format!("has no number above 0 at {name}[{a}][{b}]"))
-        };
-        let mut pairs = Vec::new();
-        for (a, b) in (0..n).flat_map(|a| (0..n).map(move |b| (a, b))) {
-            pairs.push(if a == b {
-                Cost { alpha: 0.0, beta: 0.0 }
-            } else {
-                Cost { alpha: cell("latency_s", a, b)?, beta: 1.0 / cell("bytes_per_s", a, b)? }
-            });
-        }
-        Self::new(n, pairs).ok_or_else(|| "holds numbers that are out of range".into())
-    }
 }
 
 /// Agree on the costs of a world before its first group is made; every rank calls this, or none. Rank 0's choice holds.

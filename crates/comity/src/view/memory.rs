@@ -4,7 +4,7 @@
 //! `Memory`, and a slice to write comes with no other slice that overlaps it.
 
 use super::{View, ViewMut};
-use crate::plan::{Buf, Slice};
+use comity_plan::{Buf, Slice};
 use std::{marker::PhantomData, ptr, slice};
 
 /// Slices here are in bytes.

@@ -6,9 +6,9 @@ use crate::{
     backend::{Bufs, Call},
     engine::{Header, Task, Way},
     kernel,
-    plan::{Act, Buf, Plan, Schedule, Slice, Step, Take},
     view::Memory,
 };
+use comity_plan::{Act, Buf, Plan, Schedule, Slice, Step, Take};
 use std::time::Duration;
 
 impl Fabric {

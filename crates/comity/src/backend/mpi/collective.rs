@@ -6,10 +6,10 @@ use crate::{
     backend::Call,
     engine::{HEADER, Header},
     kernel,
-    plan::{Buf, Slice},
     sys::mpi::{Handle, Move, Pending},
     view::Memory,
 };
+use comity_plan::{Buf, Slice};
 use std::{collections::VecDeque, ops::Range};
 
 /// Bytes that a chunk takes in the larger of its two buffers, about.

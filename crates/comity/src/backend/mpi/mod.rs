@@ -26,11 +26,11 @@ use crate::{
     boot::World,
     engine::{Header, Patience},
     kernel,
-    plan::{Buf, Slice},
     stats::Counters,
     sys::mpi::{Handle, Move, Mpi, Pending},
     view::Memory,
 };
+use comity_plan::{Buf, Slice};
 use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 
 /// Where the ranks of a group come together in MPI, in errors.

@@ -8,10 +8,10 @@ use crate::{
     CallInfo, DType, Op,
     backend::{Bufs, Call, company::room},
     engine::{HEADER, Header},
-    plan::{Buf, Slice},
     sys::mpi::{Handle, Move, Pending},
     view::Memory,
 };
+use comity_plan::{Buf, Slice};
 use std::ops::Range;
 
 /// Bytes that travel with the header.

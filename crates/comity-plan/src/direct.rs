@@ -14,8 +14,8 @@
 //!
 //! Each element is folded by one rank, all operands together and in rank order: f16 rounds once.
 
-use super::Slice;
-use super::draft::{Draft, Parts, Team, even};
+use crate::Slice;
+use crate::draft::{Draft, Parts, Team, even};
 
 /// All send all to all; every rank folds everything in rank order.
 pub(super) fn all_reduce(d: &mut Draft, team: &Team, src: Slice, dst: Slice, last: bool) {

@@ -4,7 +4,7 @@
 //! ranks, on those of one host, or on one rank of each host. Every member of a team moves
 //! `Draft::round` on by the same number, taking part in a round or not.
 
-use super::{Act, Buf, Plan, Slice, Step, Take};
+use crate::{Act, Buf, Plan, Slice, Step, Take};
 
 /// The ranks that carry out an algorithm together, and this rank's position among them.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! Every operation, algorithm and rank count, with the sizes that go wrong.
 
 use super::*;
-use crate::plan::{Algorithm, build};
+use crate::{Algorithm, build};
 use proptest::prelude::*;
 use std::ops::RangeInclusive;
 

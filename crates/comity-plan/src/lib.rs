@@ -12,6 +12,11 @@
 //! Ranges are in elements. A step names its `round`: a message is sent and received in the same
 //! round on both sides, which fixes the order of messages between two ranks. Data flow only from
 //! earlier rounds to later ones, so the earliest open round can always move: no plan deadlocks.
+//!
+//! This crate is Comity's own: its interface may change with any release. Nothing in it waits, allocates by what a peer says, or
+//! needs more than std.
+
+#![forbid(unsafe_code)]
 
 mod alltoall;
 mod choose;
@@ -29,16 +34,16 @@ mod show;
 mod simulate;
 mod tree;
 
-pub(crate) use choose::{Cost, Topology, choose};
-pub use costs::LinkCosts;
-pub(crate) use pipeline::build;
-pub(crate) use schedule::Schedule;
-pub(crate) use shape::{Algorithm, Kind, Shape};
+pub use choose::{Choice, Cost, Topology, choose, price};
+pub use costs::PairCosts;
+pub use pipeline::build;
+pub use schedule::{Id, Schedule, Want};
+pub use shape::{Algorithm, Kind, Shape};
 pub use show::{PlanReport, plan_report};
 
 /// A buffer of a call. For operations in place `In` and `Out` are the same memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Buf {
+pub enum Buf {
     /// What this rank contributes. Never written (except through `Out`, when in place).
     In,
     /// Where the result goes.
@@ -49,18 +54,18 @@ pub(crate) enum Buf {
 
 /// `len` elements of `buf`, from `at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Slice {
+pub struct Slice {
     /// Which buffer.
-    pub(crate) buf: Buf,
+    pub buf: Buf,
     /// First element.
-    pub(crate) at: usize,
+    pub at: usize,
     /// Elements.
-    pub(crate) len: usize,
+    pub len: usize,
 }
 
 /// What happens to received elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Take {
+pub enum Take {
     /// They are the result.
     Copy,
     /// `dst = with ∘ received`. `with` has the length of `dst` and is often `dst` itself.
@@ -74,7 +79,7 @@ pub(crate) enum Take {
 
 /// What one step does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Act {
+pub enum Act {
     /// Send `src` to rank `to`.
     Send {
         /// The receiver.
@@ -114,30 +119,30 @@ pub(crate) enum Act {
 
 /// One step of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Step {
+pub struct Step {
     /// When: the same number on both sides of a message.
-    pub(crate) round: u32,
+    pub round: u32,
     /// What.
-    pub(crate) act: Act,
+    pub act: Act,
 }
 
 /// What one rank does in one call, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// The steps, by ascending round.
-    pub(crate) steps: Vec<Step>,
+    pub steps: Vec<Step>,
     /// Elements of `Buf::Tmp` that the steps use.
-    pub(crate) tmp: usize,
+    pub tmp: usize,
 }
 
 impl Slice {
     /// All of `buf` from `at` for `len`.
-    pub(crate) const fn new(buf: Buf, at: usize, len: usize) -> Self {
+    pub const fn new(buf: Buf, at: usize, len: usize) -> Self {
         Self { buf, at, len }
     }
 
     /// `part` of this slice: offset from its start, and length.
-    pub(crate) const fn part(self, part: (usize, usize)) -> Self {
+    pub const fn part(self, part: (usize, usize)) -> Self {
         Self { buf: self.buf, at: self.at + part.0, len: part.1 }
     }
 }

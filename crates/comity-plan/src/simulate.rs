@@ -5,7 +5,7 @@
 //! move before all have ended, when the two ends of a message disagree about its round or length, when a message is left
 //! over, when a step leaves its buffer, when `In` changes, or when an element is not averaged exactly once.
 
-use super::{Act, Buf, Kind, Plan, Schedule, Shape, Slice, Take};
+use crate::{Act, Buf, Kind, Plan, Schedule, Shape, Slice, Take};
 use std::collections::{HashMap, VecDeque};
 
 /// An element that remembers how it was made.

@@ -13,9 +13,9 @@
 //! Every rank orders by the same rule, so both ends of a pair see the same order of messages. Segments
 //! share no memory, so between them nothing has to wait.
 
-use super::draft::{Draft, Parts, Team};
-use super::hierarchy::{self, Hosts};
-use super::{Algorithm, Buf, Kind, Plan, Shape, Slice, alltoall, direct, doubling, ring, tree};
+use crate::draft::{Draft, Parts, Team};
+use crate::hierarchy::{self, Hosts};
+use crate::{Algorithm, Buf, Kind, Plan, Shape, Slice, alltoall, direct, doubling, ring, tree};
 
 /// About as many steps as a plan may have; segments grow until it fits.
 const MOST_STEPS: usize = 8192;
@@ -25,7 +25,7 @@ pub(super) const SMALL: usize = 32 << 10;
 
 /// The plan of `shape.rank`. An algorithm that cannot carry out the kind gives way to `Direct`.
 /// `segment` is in elements; 0 means one segment.
-pub(crate) fn build(shape: &Shape, algorithm: Algorithm, segment: usize) -> Plan {
+pub fn build(shape: &Shape, algorithm: Algorithm, segment: usize) -> Plan {
     let can = shape.kind.algorithms().contains(&algorithm);
     let algorithm = if can { algorithm } else { Algorithm::Direct };
     let hosts = Hosts::new(shape.hosts, shape.rank, shape.size);

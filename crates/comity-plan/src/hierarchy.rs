@@ -13,8 +13,8 @@
 //!   Hosts of unequal rank counts: a leader per host, collecting and sharing in two phases.
 //! - hierarchy all_gather, reduce_scatter: each part crosses once to each host.
 
-use super::draft::{Draft, Parts, Team, even};
-use super::{Slice, direct, doubling, ring, tree};
+use crate::draft::{Draft, Parts, Team, even};
+use crate::{Slice, direct, doubling, ring, tree};
 
 /// The ranks of each host, hosts in the order of their first rank, and where this rank is.
 #[derive(Debug)]

@@ -11,52 +11,52 @@
 //! a switch for each of them. The answer must be the same on every rank: nothing here looks at `rank`, nor at the counts
 //! of all_to_all, which ranks do not share.
 
-use super::{Algorithm, Kind, LinkCosts, Shape, costs};
+use crate::{Algorithm, Kind, PairCosts, Shape, costs};
 use std::collections::BTreeMap;
 
 /// What messages cost on a kind of link.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Cost {
+pub struct Cost {
     /// Seconds per message.
-    pub(crate) alpha: f64,
+    pub alpha: f64,
     /// Seconds per byte.
-    pub(crate) beta: f64,
+    pub beta: f64,
 }
 
 /// Where the ranks are, and what moving between them costs.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Topology {
+pub struct Topology {
     /// Host of each rank, any numbers; empty when all share one.
-    pub(crate) host: Vec<usize>,
+    pub host: Vec<usize>,
     /// Cores of each host.
-    pub(crate) cores: usize,
+    pub cores: usize,
     /// Within a host.
-    pub(crate) local: Cost,
+    pub local: Cost,
     /// Between hosts.
-    pub(crate) remote: Cost,
+    pub remote: Cost,
     /// Seconds per byte added.
-    pub(crate) gamma: f64,
+    pub gamma: f64,
     /// Seconds to hand a core from one rank to the next.
-    pub(crate) switch: f64,
+    pub switch: f64,
     /// Ranks that follow each other have the best links, so a ring goes before all else.
-    pub(crate) ring: bool,
+    pub ring: bool,
     /// What was measured between the ranks, if that was asked for.
-    pub(crate) pairs: Option<LinkCosts>,
+    pub pairs: Option<PairCosts>,
 }
 
 /// How to carry out a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Choice {
+pub struct Choice {
     /// The algorithm.
-    pub(crate) algorithm: Algorithm,
+    pub algorithm: Algorithm,
     /// Elements of a segment; 0 for one segment.
-    pub(crate) segment: usize,
+    pub segment: usize,
     /// Expected seconds.
-    pub(crate) predicted: f64,
+    pub predicted: f64,
 }
 
 /// The cheapest way to carry out `shape`. The same on every rank.
-pub(crate) fn choose(shape: &Shape, world: &Topology) -> Choice {
+pub fn choose(shape: &Shape, world: &Topology) -> Choice {
     let call = Call::new(shape, world);
     let mut best = Choice { algorithm: Algorithm::Direct, segment: 0, predicted: f64::INFINITY };
     for &algorithm in shape.kind.algorithms() {
@@ -73,21 +73,21 @@ pub(crate) fn choose(shape: &Shape, world: &Topology) -> Choice {
 }
 
 /// As [`choose`], with the algorithm given.
-pub(crate) fn price(shape: &Shape, world: &Topology, algorithm: Algorithm) -> Choice {
+pub fn price(shape: &Shape, world: &Topology, algorithm: Algorithm) -> Choice {
     let call = Call::new(shape, world);
     Choice { algorithm, segment: call.segment(algorithm), predicted: call.price(shape, algorithm) }
 }
 
 impl Cost {
     /// Shared memory.
-    pub(crate) const SHM: Self = Self { alpha: 0.15e-6, beta: 1.0 / 12e9 };
+    pub const SHM: Self = Self { alpha: 0.15e-6, beta: 1.0 / 12e9 };
     /// TCP on a fast network or loopback.
-    pub(crate) const TCP: Self = Self { alpha: 5e-6, beta: 1.0 / 3e9 };
+    pub const TCP: Self = Self { alpha: 5e-6, beta: 1.0 / 3e9 };
 }
 
 impl Topology {
     /// Shared memory within hosts, TCP between them.
-    pub(crate) fn new(host: Vec<usize>, cores: usize) -> Self {
+    pub fn new(host: Vec<usize>, cores: usize) -> Self {
         Self {
             host,
             cores: cores.max(1),

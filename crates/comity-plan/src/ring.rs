@@ -9,8 +9,8 @@
 //! all_gather n-1 rounds and (n-1)/n B (less own part). Where ranks of a host are neighbours, each link between
 //! hosts carries everything once only: `pipeline` orders them so.
 
-use super::draft::{Draft, Parts, Team, even};
-use super::{Slice, direct};
+use crate::draft::{Draft, Parts, Team, even};
+use crate::{Slice, direct};
 
 /// Partial sums of `src`'s parts pass by; the sum of this position's part ends in what `sum` says. `sum(part,
 /// round)` is where the sum of `part` received in that round is kept until it is sent on.

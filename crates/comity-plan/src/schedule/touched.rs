@@ -1,7 +1,7 @@
 //! Which earlier steps a step waits for, by the ranges that they touch.
 
 use super::{Dep, Id};
-use crate::plan::{Act, Buf, Plan, Slice, Step, Take};
+use crate::{Act, Buf, Plan, Slice, Step, Take};
 use std::collections::BTreeMap;
 
 /// Who has touched which range so far, to find what a step must wait for.

@@ -10,24 +10,23 @@
 //!
 //! Bytes are not counted by rounds: what comes in is passed on while more of it comes.
 
-use super::{Act, Algorithm, Shape, Take, Topology, build, choose::Cost};
+use crate::{Act, Algorithm, Shape, Take, Topology, build, choose::Cost};
 use std::collections::BTreeMap;
 
 /// Groups above this are priced by the medians: pricing looks at the plan of every rank.
 const MOST_RANKS: usize = 128;
 
-/// What messages cost between each two ranks of a group, the same numbers on all of them. See
-/// [`Group::measure_links`](crate::Group::measure_links).
+/// What messages cost between each two ranks of a group, the same numbers on all of them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LinkCosts {
+pub struct PairCosts {
     size: usize,
     /// By sender, then receiver.
     pairs: Vec<Cost>,
 }
 
-impl LinkCosts {
+impl PairCosts {
     /// By sender, then receiver; `None` unless there is a sound number for every pair.
-    pub(crate) fn new(size: usize, pairs: Vec<Cost>) -> Option<Self> {
+    pub fn new(size: usize, pairs: Vec<Cost>) -> Option<Self> {
         let sound = |c: &Cost| [c.alpha, c.beta].iter().all(|x| x.is_finite() && *x >= 0.0);
         (size > 0 && size.checked_mul(size) == Some(pairs.len()) && pairs.iter().all(sound))
             .then_some(Self { size, pairs })
@@ -60,7 +59,7 @@ impl LinkCosts {
     }
 
     /// Those of some ranks, in this order.
-    pub(crate) fn of(&self, members: &[usize]) -> Option<Self> {
+    pub fn of(&self, members: &[usize]) -> Option<Self> {
         if members.iter().any(|&m| m >= self.size) {
             return None;
         }
@@ -87,7 +86,7 @@ impl LinkCosts {
 
 impl Topology {
     /// With what was measured between its ranks.
-    pub(crate) fn measured(mut self, costs: LinkCosts) -> Self {
+    pub fn measured(mut self, costs: PairCosts) -> Self {
         self.local = costs.median(&self.host, true).unwrap_or(self.local);
         self.remote = costs.median(&self.host, false).unwrap_or(self.remote);
         self.pairs = Some(costs);
@@ -95,7 +94,7 @@ impl Topology {
     }
 
     /// What was measured, where it is to price this group's plans.
-    pub(super) fn costs(&self, size: usize) -> Option<&LinkCosts> {
+    pub(super) fn costs(&self, size: usize) -> Option<&PairCosts> {
         self.pairs.as_ref().filter(|c| c.size == size && size <= MOST_RANKS)
     }
 }
@@ -104,7 +103,7 @@ impl Topology {
 pub(super) fn seconds(
     shape: &Shape,
     world: &Topology,
-    costs: &LinkCosts,
+    costs: &PairCosts,
     algorithm: Algorithm,
     share: f64,
 ) -> f64 {
@@ -162,7 +161,7 @@ mod tests {
         let is_far = |a, b| far == Some((a, b)) || far == Some((b, a));
         let cost = |a, b| if is_far(a, b) { Cost { alpha: 5e-3, beta: 1e-6 } } else { Cost::SHM };
         let pairs = (0..n).flat_map(|a| (0..n).map(move |b| (a, b))).map(|(a, b)| cost(a, b)).collect();
-        Topology::new(vec![0; n], 2).measured(LinkCosts::new(n, pairs).unwrap())
+        Topology::new(vec![0; n], 2).measured(PairCosts::new(n, pairs).unwrap())
     }
 
     /// Whether any rank's plan sends from one of the two to the other.
@@ -211,7 +210,7 @@ mod tests {
         let some = all.of(&[3, 1, 0]).unwrap();
         assert_eq!((some.size(), some.latency(0, 2), some.latency(0, 1)), (3, 5e-3, Cost::SHM.alpha));
         assert!(all.of(&[4]).is_none());
-        assert!(LinkCosts::new(2, vec![Cost { alpha: f64::NAN, beta: 0.0 }; 4]).is_none());
-        assert!(LinkCosts::new(2, vec![Cost::SHM; 3]).is_none());
+        assert!(PairCosts::new(2, vec![Cost { alpha: f64::NAN, beta: 0.0 }; 4]).is_none());
+        assert!(PairCosts::new(2, vec![Cost::SHM; 3]).is_none());
     }
 }

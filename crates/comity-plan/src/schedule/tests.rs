@@ -1,7 +1,7 @@
 //! One rank's steps, a few at a time.
 
 use super::*;
-use crate::plan::{Step, Take};
+use crate::{Step, Take};
 
 fn slice(buf: Buf, at: usize, len: usize) -> Slice {
     Slice::new(buf, at, len)

@@ -18,21 +18,21 @@
 
 mod touched;
 
-use super::{Act, Buf, Plan, Slice};
+use crate::{Act, Buf, Plan, Slice};
 use touched::Touched;
 
 /// A step's place in the schedule.
-pub(crate) type Id = u32;
+pub type Id = u32;
 
 /// What a peer's queue asks for next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Want {
+pub struct Want {
     /// The step.
-    pub(crate) id: Id,
+    pub id: Id,
     /// Elements of it that have moved.
-    pub(crate) done: usize,
+    pub done: usize,
     /// Elements of it that may have moved by now, at most its length.
-    pub(crate) allowed: usize,
+    pub allowed: usize,
 }
 
 #[derive(Debug)]
@@ -65,7 +65,7 @@ struct Queue {
 
 /// A plan under way.
 #[derive(Debug)]
-pub(crate) struct Schedule {
+pub struct Schedule {
     items: Vec<Item>,
     deps: Vec<Dep>,
     sends: Vec<Queue>,
@@ -82,7 +82,7 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     /// Prepare `plan`. With `in_place`, `In` and `Out` are the same memory from the same start.
-    pub(crate) fn new(plan: &Plan, in_place: bool) -> Self {
+    pub fn new(plan: &Plan, in_place: bool) -> Self {
         let mut s = Self {
             items: Vec::with_capacity(plan.steps.len()),
             deps: Vec::new(),
@@ -138,7 +138,8 @@ impl Schedule {
     }
 
     /// Back to the start, to run the same plan again.
-    pub(crate) fn reset(&mut self) {
+    #[inline]
+    pub fn reset(&mut self) {
         for item in &mut self.items {
             item.done = 0;
             item.ended = false;
@@ -151,38 +152,45 @@ impl Schedule {
     }
 
     /// Elements of `Buf::Tmp` that the plan uses.
-    pub(crate) fn tmp(&self) -> usize {
+    #[inline]
+    pub fn tmp(&self) -> usize {
         self.tmp
     }
 
     /// Whether every step has ended.
-    pub(crate) fn is_done(&self) -> bool {
+    #[inline]
+    pub fn is_done(&self) -> bool {
         self.left == 0
     }
 
     /// How many peers this rank sends to; send queues are numbered below it.
-    pub(crate) fn send_queues(&self) -> usize {
+    #[inline]
+    pub fn send_queues(&self) -> usize {
         self.sends.len()
     }
 
     /// How many peers this rank receives from; receive queues are numbered below it.
-    pub(crate) fn recv_queues(&self) -> usize {
+    #[inline]
+    pub fn recv_queues(&self) -> usize {
         self.recvs.len()
     }
 
     /// The peer of a send queue.
-    pub(crate) fn send_peer(&self, queue: usize) -> usize {
+    #[inline]
+    pub fn send_peer(&self, queue: usize) -> usize {
         self.sends[queue].peer
     }
 
     /// The peer of a receive queue.
-    pub(crate) fn recv_peer(&self, queue: usize) -> usize {
+    #[inline]
+    pub fn recv_peer(&self, queue: usize) -> usize {
         self.recvs[queue].peer
     }
 
     /// What a send queue wants next, or `None` when it has ended or its next message, one without elements, may not
     /// go yet.
-    pub(crate) fn next_send(&self, queue: usize) -> Option<Want> {
+    #[inline]
+    pub fn next_send(&self, queue: usize) -> Option<Want> {
         let q = &self.sends[queue];
         let &id = q.ids.get(q.at)?;
         let item = &self.items[id as usize];
@@ -193,33 +201,39 @@ impl Schedule {
     }
 
     /// What a receive queue wants next, or `None` when it has ended.
-    pub(crate) fn next_recv(&self, queue: usize) -> Option<Want> {
+    #[inline]
+    pub fn next_recv(&self, queue: usize) -> Option<Want> {
         let q = &self.recvs[queue];
         q.ids.get(q.at).map(|&id| self.want(id))
     }
 
     /// The act of a step.
-    pub(crate) fn act(&self, id: Id) -> &Act {
+    #[inline]
+    pub fn act(&self, id: Id) -> &Act {
         &self.items[id as usize].act
     }
 
     /// The length of a step in elements.
-    pub(crate) fn len(&self, id: Id) -> usize {
+    #[inline]
+    pub fn len(&self, id: Id) -> usize {
         self.items[id as usize].len
     }
 
     /// Whether the queue's next message is its first, and so carries the call's header.
-    pub(crate) fn is_first_send(&self, queue: usize) -> bool {
+    #[inline]
+    pub fn is_first_send(&self, queue: usize) -> bool {
         self.sends[queue].at == 0
     }
 
     /// As [`is_first_send`](Self::is_first_send), for receives.
-    pub(crate) fn is_first_recv(&self, queue: usize) -> bool {
+    #[inline]
+    pub fn is_first_recv(&self, queue: usize) -> bool {
         self.recvs[queue].at == 0
     }
 
     /// `n` more elements of the queue's current send have left.
-    pub(crate) fn sent(&mut self, queue: usize, n: usize) {
+    #[inline]
+    pub fn sent(&mut self, queue: usize, n: usize) {
         let q = &mut self.sends[queue];
         let item = &mut self.items[q.ids[q.at] as usize];
         item.done += n;
@@ -231,7 +245,8 @@ impl Schedule {
     }
 
     /// `n` more elements of the queue's current receive, a [`Act::Recv`], have been taken.
-    pub(crate) fn received(&mut self, queue: usize, n: usize) {
+    #[inline]
+    pub fn received(&mut self, queue: usize, n: usize) {
         let q = &mut self.recvs[queue];
         let item = &mut self.items[q.ids[q.at] as usize];
         item.done += n;
@@ -243,14 +258,16 @@ impl Schedule {
     }
 
     /// Whether the fold `id` is at the head of all its senders' queues.
-    pub(crate) fn fold_is_ready(&self, id: Id) -> bool {
+    #[inline]
+    pub fn fold_is_ready(&self, id: Id) -> bool {
         let Act::Fold { from, .. } = self.act(id) else { return false };
         let at_head = |q: &Queue| q.ids.get(q.at) == Some(&id);
         self.recvs.iter().filter(|q| at_head(q)).count() == from.len()
     }
 
     /// `n` more elements of the fold `id` have been taken from each of its senders.
-    pub(crate) fn folded(&mut self, id: Id, n: usize) {
+    #[inline]
+    pub fn folded(&mut self, id: Id, n: usize) {
         let item = &mut self.items[id as usize];
         item.done += n;
         if item.done == item.len {
@@ -264,20 +281,23 @@ impl Schedule {
 
     /// How many ranks there are to hear from whose first message has elements. All of them announce themselves before anything
     /// else, so waiting for that cannot stop the plan.
-    pub(crate) fn speakers(&self) -> usize {
+    #[inline]
+    pub fn speakers(&self) -> usize {
         self.speakers
     }
 
     /// Whether the next local copy writes what the caller sees and is better left for later: until all have been `heard`, or, on
     /// a rank that hears from nobody, until all else has ended.
-    pub(crate) fn copy_can_wait(&self, heard: bool) -> bool {
+    #[inline]
+    pub fn copy_can_wait(&self, heard: bool) -> bool {
         let Some(&id) = self.copies.get(self.copied) else { return false };
         let late = self.recvs.is_empty() && !self.copies_feed && self.left > self.copies.len() - self.copied;
         (!heard || late) && matches!(self.act(id), Act::Copy { dst, .. } if dst.buf == Buf::Out)
     }
 
     /// The next local copy if it may run now; the caller does it and asks again.
-    pub(crate) fn next_copy(&mut self) -> Option<(Slice, Slice)> {
+    #[inline]
+    pub fn next_copy(&mut self) -> Option<(Slice, Slice)> {
         let &id = self.copies.get(self.copied)?;
         let want = self.want(id);
         let item = &mut self.items[id as usize];
@@ -295,7 +315,8 @@ impl Schedule {
     }
 
     /// Ranks whose bytes this rank still needs, ascending.
-    pub(crate) fn waiting_for(&self) -> Vec<usize> {
+    #[inline]
+    pub fn waiting_for(&self) -> Vec<usize> {
         let open = |q: &&Queue| q.at < q.ids.len();
         let mut from: Vec<_> = self.recvs.iter().filter(open).map(|q| q.peer).collect();
         if from.is_empty() {

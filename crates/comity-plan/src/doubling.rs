@@ -12,8 +12,8 @@
 //! - all_gather (Bruck): log2 n rounded up rounds, (n-1)/n B, everything copied once more.
 //! - barrier (dissemination): log2 n rounded up rounds of one message.
 
-use super::Slice;
-use super::draft::{Draft, Parts, Team};
+use crate::Slice;
+use crate::draft::{Draft, Parts, Team};
 
 pub(super) fn all_reduce(d: &mut Draft, team: &Team, src: Slice, dst: Slice) {
     let n = team.len();

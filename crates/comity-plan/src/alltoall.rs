@@ -9,8 +9,8 @@
 //! each element into the place that it has just sent from: nothing is overwritten, no memory is needed, and
 //! neither waits for more than the other's next element.
 
-use super::Slice;
-use super::draft::{Draft, Parts, Team};
+use crate::Slice;
+use crate::draft::{Draft, Parts, Team};
 
 pub(super) fn all_to_all(d: &mut Draft, team: &Team, src: Slice, send: &Parts, dst: Slice, recv: &Parts) {
     let n = team.len();

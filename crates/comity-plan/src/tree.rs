@@ -12,8 +12,8 @@
 //!   elements travel on while more arrive, the time is that of one message and n-2 latencies.
 //! - gather, scatter: k rounds; half of everything is sent by the busiest rank besides the root, in k messages.
 
-use super::Slice;
-use super::draft::{Draft, Parts, Team};
+use crate::Slice;
+use crate::draft::{Draft, Parts, Team};
 
 /// The tree seen from one position: numbers are distances from the root, around the team.
 struct Branch {

@@ -2,21 +2,30 @@
 
 /// The collective operations, as plans see them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// All ranks get the reduction of what all give.
     AllReduce,
+    /// The root gets it.
     Reduce,
+    /// All ranks get what the root has.
     Broadcast,
+    /// All ranks get all parts.
     AllGather,
+    /// Each rank gets its part of the reduction.
     ReduceScatter,
+    /// The root gets all parts.
     Gather,
+    /// Each rank gets its part of what the root has.
     Scatter,
+    /// Each rank gets a part of each rank.
     AllToAll,
+    /// Nobody goes on before all are here.
     Barrier,
 }
 
 /// How a call is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Algorithm {
+pub enum Algorithm {
     /// Everyone who has something sends it straight to everyone who needs it: one round.
     Direct,
     /// Each rank answers for one part: collect the parts directly, then share them directly.
@@ -52,24 +61,30 @@ pub(crate) enum Algorithm {
 /// Where `In` and `Out` are one memory from the same start, `Schedule::new` wants `in_place`; where
 /// one is a part of the other it wants `false`, as no plan reads an own part after writing it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape<'a> {
-    pub(crate) kind: Kind,
-    pub(crate) rank: usize,
-    pub(crate) size: usize,
-    pub(crate) count: usize,
+pub struct Shape<'a> {
+    /// The operation.
+    pub kind: Kind,
+    /// This rank.
+    pub rank: usize,
+    /// How many ranks.
+    pub size: usize,
+    /// Elements; see the table.
+    pub count: usize,
     /// Bytes of one element.
-    pub(crate) elem: usize,
-    pub(crate) root: usize,
+    pub elem: usize,
+    /// The root, where the operation has one.
+    pub root: usize,
     /// Elements of each rank's part where they differ, else empty. For all_to_all what this rank sends to each.
-    pub(crate) counts: &'a [usize],
+    pub counts: &'a [usize],
     /// For all_to_all with unequal parts: what this rank receives from each.
-    pub(crate) recv_counts: &'a [usize],
+    pub recv_counts: &'a [usize],
     /// Host of each rank, any numbers; empty when all share one.
-    pub(crate) hosts: &'a [usize],
+    pub hosts: &'a [usize],
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 9] = [
+    /// Every operation.
+    pub const ALL: [Self; 9] = [
         Self::AllReduce,
         Self::Reduce,
         Self::Broadcast,
@@ -82,7 +97,7 @@ impl Kind {
     ];
 
     /// The name of the operation.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce",
             Self::Reduce => "reduce",
@@ -97,12 +112,12 @@ impl Kind {
     }
 
     /// The operation of this name.
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|k| k.name() == name)
     }
 
     /// What can carry it out. `Direct` always can.
-    pub(crate) const fn algorithms(self) -> &'static [Algorithm] {
+    pub const fn algorithms(self) -> &'static [Algorithm] {
         use Algorithm::*;
         match self {
             Self::AllReduce => &[Direct, TwoPhase, Ring, Doubling, Leader, Hierarchy],
@@ -117,7 +132,8 @@ impl Kind {
 }
 
 impl Algorithm {
-    pub(crate) const ALL: [Self; 8] = [
+    /// Every algorithm.
+    pub const ALL: [Self; 8] = [
         Self::Direct,
         Self::TwoPhase,
         Self::Ring,
@@ -129,7 +145,7 @@ impl Algorithm {
     ];
 
     /// The name used in reports and flags.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
             Self::TwoPhase => "two-phase",
@@ -143,19 +159,19 @@ impl Algorithm {
     }
 
     /// The algorithm of this name.
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|a| a.name() == name)
     }
 }
 
 impl Shape<'_> {
     /// A call with equal parts and root 0 on one host.
-    pub(crate) const fn new(kind: Kind, rank: usize, size: usize, count: usize, elem: usize) -> Self {
+    pub const fn new(kind: Kind, rank: usize, size: usize, count: usize, elem: usize) -> Self {
         Self { kind, rank, size, count, elem, root: 0, counts: &[], recv_counts: &[], hosts: &[] }
     }
 
     /// Elements of the part of rank `i`.
-    pub(crate) fn part(&self, i: usize) -> usize {
+    pub fn part(&self, i: usize) -> usize {
         self.counts.get(i).copied().unwrap_or(self.count)
     }
 }

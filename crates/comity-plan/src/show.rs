@@ -1,7 +1,7 @@
 //! Plans for people: what an operation would do, in numbers, as text and as a graph.
 
-use super::choose::{choose, price};
-use super::{Act, Algorithm, Kind, LinkCosts, Plan, Shape, Slice, Take, Topology, build};
+use crate::choose::{choose, price};
+use crate::{Act, Algorithm, Kind, PairCosts, Plan, Shape, Slice, Take, Topology, build};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -55,7 +55,7 @@ pub fn plan_report(
     bytes: usize,
     hosts: usize,
     algorithm: Option<&str>,
-    costs: Option<&LinkCosts>,
+    costs: Option<&PairCosts>,
 ) -> Result<PlanReport, String> {
     let kind = Kind::from_name(op).ok_or_else(|| {
         format!("no plan for {op:?}; there are {}", names(Kind::ALL.iter().map(|k| k.name())))

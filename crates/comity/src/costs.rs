@@ -1,0 +1,81 @@
+//! What messages cost between each two ranks, and its text. Imports `comity_plan` only.
+
+use comity_plan::{Cost, PairCosts};
+use serde_json::{Value, json};
+
+/// What messages cost between each two ranks of a group, the same numbers on all of them. Measured by
+/// [`Group::measure_links`](crate::Group::measure_links), or read from a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkCosts(PairCosts);
+
+impl LinkCosts {
+    /// By sender, then receiver; `None` unless there is a sound number for every pair.
+    pub(crate) fn new(size: usize, pairs: Vec<Cost>) -> Option<Self> {
+        PairCosts::new(size, pairs).map(Self)
+    }
+
+    /// How many ranks.
+    pub fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    /// Seconds that a small message takes.
+    ///
+    /// # Panics
+    /// For a rank that is not there.
+    pub fn latency(&self, from: usize, to: usize) -> f64 {
+        self.0.latency(from, to)
+    }
+
+    /// Bytes per second, of large messages.
+    ///
+    /// # Panics
+    /// For a rank that is not there.
+    pub fn bandwidth(&self, from: usize, to: usize) -> f64 {
+        self.0.bandwidth(from, to)
+    }
+
+    /// As text that [`from_json`](Self::from_json) reads.
+    pub fn to_json(&self) -> String {
+        let n = self.size();
+        let rows = |f: &dyn Fn(usize, usize) -> f64| -> Vec<Vec<Value>> {
+            let cell = |a: usize, b: usize| if a == b { Value::Null } else { json!(f(a, b)) };
+            (0..n).map(|a| (0..n).map(|b| cell(a, b)).collect()).collect()
+        };
+        let latency = rows(&|a, b| self.latency(a, b));
+        let bandwidth = rows(&|a, b| self.bandwidth(a, b));
+        json!({ "ranks": n, "latency_s": latency, "bytes_per_s": bandwidth }).to_string()
+    }
+
+    /// What `comity check --links --json` wrote, or a person: seconds and bytes per second, by sender, then receiver.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        let value: Value = serde_json::from_str(text).map_err(|e| format!("is not JSON: {e}"))?;
+        let n = value["ranks"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        if !(1..=crate::MAX_SIZE).contains(&n) {
+            return Err(format!("has no number of \"ranks\" from 1 to {}", crate::MAX_SIZE));
+        }
+        let cell = |name: &str, a: usize, b: usize| -> Result<f64, String> {
+            let number = value[name][a][b].as_f64().filter(|x| x.is_finite() && *x > 0.0);
+            number.ok_or_else(|| format!("has no number above 0 at {name}[{a}][{b}]"))
+        };
+        let mut pairs = Vec::new();
+        for (a, b) in (0..n).flat_map(|a| (0..n).map(move |b| (a, b))) {
+            pairs.push(if a == b {
+                Cost { alpha: 0.0, beta: 0.0 }
+            } else {
+                Cost { alpha: cell("latency_s", a, b)?, beta: 1.0 / cell("bytes_per_s", a, b)? }
+            });
+        }
+        Self::new(n, pairs).ok_or_else(|| "holds numbers that are out of range".into())
+    }
+}
+
+impl AsRef<PairCosts> for LinkCosts {
+    /// As plans see them.
+    fn as_ref(&self) -> &PairCosts {
+        &self.0
+    }
+}
