@@ -7,7 +7,7 @@ use crate::{
 };
 use clap::builder::PossibleValuesParser;
 use comity::{DType, LinkCosts};
-use comity_plan::{PlanReport, plan_report};
+use comity_plan::{Algorithm, PlanReport, plan_report};
 use std::{io::Write, path::PathBuf};
 
 const OPS: [&str; 9] = [
@@ -58,17 +58,13 @@ pub(crate) struct Args {
     costs: Option<PathBuf>,
 
     /// Draw this algorithm instead of the one chosen
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(ALGORITHMS), hide_possible_values = true)]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Algorithm::ALL.iter().map(|a| a.name())), hide_possible_values = true)]
     algorithm: Option<String>,
 
     /// Only the graph, in the language of Graphviz
     #[arg(long)]
     dot: bool,
 }
-
-/// In the order in which the library prefers them where they cost the same.
-const ALGORITHMS: [&str; 8] =
-    ["direct", "two-phase", "ring", "doubling", "tree", "chain", "leader", "hierarchy"];
 
 /// `comity plan`; the exit code.
 pub(crate) fn plan(args: Args) -> u8 {
@@ -112,7 +108,7 @@ fn report(args: &Args) -> Result<String, String> {
         return Ok(shown.dot);
     }
     // An algorithm that cannot carry out the operation is none to compare.
-    let all: Vec<_> = ALGORITHMS.into_iter().filter_map(|name| of(Some(name)).ok()).collect();
+    let all: Vec<_> = Algorithm::ALL.iter().filter_map(|a| of(Some(a.name())).ok()).collect();
     Ok(format!("{}\n{}", table(&all, &chosen), shown.text))
 }
 

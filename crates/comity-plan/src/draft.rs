@@ -8,91 +8,91 @@ use crate::{Act, Buf, Plan, Slice, Step, Take};
 
 /// The ranks that carry out an algorithm together, and this rank's position among them.
 #[derive(Clone, Debug)]
-pub(super) struct Team {
+pub(crate) struct Team {
     ranks: Vec<usize>,
-    pub(super) me: usize,
+    pub(crate) me: usize,
 }
 
 /// Offset and length of each part of a buffer, by position in the team.
-pub(super) type Parts = Vec<(usize, usize)>;
+pub(crate) type Parts = Vec<(usize, usize)>;
 
 /// Steps so far.
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(crate) struct Draft {
     steps: Vec<Step>,
-    pub(super) round: u32,
+    pub(crate) round: u32,
     tmp: usize,
     /// Whether messages without elements are sent: only a barrier's are.
-    pub(super) empty: bool,
+    pub(crate) empty: bool,
 }
 
 impl Team {
     /// All ranks in order.
-    pub(super) fn all(rank: usize, size: usize) -> Self {
+    pub(crate) fn all(rank: usize, size: usize) -> Self {
         Self { ranks: (0..size).collect(), me: rank }
     }
 
     /// These ranks, if `rank` is among them.
-    pub(super) fn of(ranks: Vec<usize>, rank: usize) -> Option<Self> {
+    pub(crate) fn of(ranks: Vec<usize>, rank: usize) -> Option<Self> {
         let me = ranks.iter().position(|&r| r == rank)?;
         Some(Self { ranks, me })
     }
 
     /// These ranks; this one stands at `me`.
-    pub(super) fn at(ranks: Vec<usize>, me: usize) -> Self {
+    pub(crate) fn at(ranks: Vec<usize>, me: usize) -> Self {
         Self { ranks, me }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ranks.len()
     }
 
     /// The rank at a position.
-    pub(super) fn rank(&self, at: usize) -> usize {
+    pub(crate) fn rank(&self, at: usize) -> usize {
         self.ranks[at]
     }
 
     /// The position `by` after this rank, around.
-    pub(super) fn after(&self, by: usize) -> usize {
+    pub(crate) fn after(&self, by: usize) -> usize {
         (self.me + by) % self.len()
     }
 
     /// The position `by` before this rank, around. `by` is at most the team's size.
-    pub(super) fn before(&self, by: usize) -> usize {
+    pub(crate) fn before(&self, by: usize) -> usize {
         (self.me + self.len() - by) % self.len()
     }
 
     /// The other positions, beginning after this rank, so that not everyone turns to the first at once.
-    pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let (me, n) = (self.me, self.len());
         (1..n).map(move |k| (me + k) % n)
     }
 }
 
 /// `len` elements in `n` parts that differ by one at most.
-pub(super) fn even(len: usize, n: usize) -> Parts {
+pub(crate) fn even(len: usize, n: usize) -> Parts {
     let (each, more) = (len / n, len % n);
     (0..n).map(|i| (i * each + i.min(more), each + usize::from(i < more))).collect()
 }
 
 impl Draft {
-    pub(super) fn send(&mut self, team: &Team, to: usize, src: Slice) {
+    pub(crate) fn send(&mut self, team: &Team, to: usize, src: Slice) {
         if src.len > 0 || self.empty {
             self.push(Act::Send { to: team.rank(to), src });
         }
     }
 
-    pub(super) fn recv(&mut self, team: &Team, from: usize, dst: Slice) {
+    pub(crate) fn recv(&mut self, team: &Team, from: usize, dst: Slice) {
         self.take(team, from, dst, Take::Copy);
     }
 
     /// `dst = with ∘ what comes`.
-    pub(super) fn reduce(&mut self, team: &Team, from: usize, with: Slice, dst: Slice, last: bool) {
+    pub(crate) fn reduce(&mut self, team: &Team, from: usize, with: Slice, dst: Slice, last: bool) {
         self.take(team, from, dst, Take::Reduce { with, last });
     }
 
     /// `dst` = own and what comes from all other positions of the team, in rank order.
-    pub(super) fn fold(&mut self, team: &Team, own: Slice, dst: Slice, last: bool) {
+    pub(crate) fn fold(&mut self, team: &Team, own: Slice, dst: Slice, last: bool) {
         match team.len() {
             1 => self.copy(own, dst),
             2 => self.reduce(team, 1 - team.me, own, dst, last),
@@ -105,19 +105,19 @@ impl Draft {
         }
     }
 
-    pub(super) fn copy(&mut self, src: Slice, dst: Slice) {
+    pub(crate) fn copy(&mut self, src: Slice, dst: Slice) {
         if src != dst && src.len > 0 {
             self.push(Act::Copy { src, dst });
         }
     }
 
     /// Memory of the plan's own.
-    pub(super) fn reserve(&mut self, len: usize) -> Slice {
+    pub(crate) fn reserve(&mut self, len: usize) -> Slice {
         self.tmp += len;
         Slice::new(Buf::Tmp, self.tmp - len, len)
     }
 
-    pub(super) fn finish(mut self) -> Plan {
+    pub(crate) fn finish(mut self) -> Plan {
         // Stable: within a round segments stay in order, and each one's steps too, on every rank alike.
         self.steps.sort_by_key(|s| s.round);
         Plan { steps: self.steps, tmp: self.tmp }

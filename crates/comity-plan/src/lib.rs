@@ -18,28 +18,27 @@
 
 #![forbid(unsafe_code)]
 
-mod alltoall;
+mod algorithms;
 mod choose;
-mod costs;
-mod direct;
-mod doubling;
 mod draft;
-mod hierarchy;
+mod hosts;
+mod model;
+mod pairs;
 mod pipeline;
-mod ring;
+mod report;
 mod schedule;
 mod shape;
-mod show;
 #[cfg(test)]
 mod simulate;
-mod tree;
 
-pub use choose::{Choice, Cost, Topology, choose, price};
-pub use costs::PairCosts;
+pub use algorithms::Algorithm;
+pub use choose::{Choice, choose, price};
+pub use model::Topology;
+pub use pairs::{Cost, PairCosts};
 pub use pipeline::build;
+pub use report::{PlanReport, plan_report};
 pub use schedule::{Id, Schedule, Want};
-pub use shape::{Algorithm, Kind, Shape};
-pub use show::{PlanReport, plan_report};
+pub use shape::{Common, Kind, Lengths, Shape};
 
 /// A buffer of a call. For operations in place `In` and `Out` are the same memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

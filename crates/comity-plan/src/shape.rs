@@ -1,4 +1,4 @@
-//! What a call asks of a plan, and the names of the algorithms.
+//! What a call asks of a plan: as one rank sees it, and as all ranks know it alike. Imports nothing.
 
 /// The collective operations, as plans see them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,27 +21,6 @@ pub enum Kind {
     AllToAll,
     /// Nobody goes on before all are here.
     Barrier,
-}
-
-/// How a call is carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Algorithm {
-    /// Everyone who has something sends it straight to everyone who needs it: one round.
-    Direct,
-    /// Each rank answers for one part: collect the parts directly, then share them directly.
-    TwoPhase,
-    /// Parts travel from neighbour to neighbour.
-    Ring,
-    /// Partners at distance 1, 2, 4, ...: a logarithm of rounds.
-    Doubling,
-    /// A binomial tree.
-    Tree,
-    /// From neighbour to neighbour, streaming.
-    Chain,
-    /// One rank speaks for each host; for small messages.
-    Leader,
-    /// Each rank of a host answers for one part of the traffic between hosts; for large messages.
-    Hierarchy,
 }
 
 /// One rank's view of one call. Ranges of the buffers `In` and `Out`, in elements:
@@ -115,56 +94,9 @@ impl Kind {
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|k| k.name() == name)
     }
-
-    /// What can carry it out. `Direct` always can.
-    pub const fn algorithms(self) -> &'static [Algorithm] {
-        use Algorithm::*;
-        match self {
-            Self::AllReduce => &[Direct, TwoPhase, Ring, Doubling, Leader, Hierarchy],
-            Self::Reduce => &[Direct, TwoPhase, Ring, Tree, Leader],
-            Self::Broadcast => &[Direct, TwoPhase, Tree, Chain, Leader],
-            Self::AllGather | Self::ReduceScatter => &[Direct, Ring, Doubling, Hierarchy],
-            Self::Gather | Self::Scatter => &[Direct, Tree],
-            Self::AllToAll => &[Direct],
-            Self::Barrier => &[Direct, Doubling, Leader],
-        }
-    }
 }
 
-impl Algorithm {
-    /// Every algorithm.
-    pub const ALL: [Self; 8] = [
-        Self::Direct,
-        Self::TwoPhase,
-        Self::Ring,
-        Self::Doubling,
-        Self::Tree,
-        Self::Chain,
-        Self::Leader,
-        Self::Hierarchy,
-    ];
-
-    /// The name used in reports and flags.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::TwoPhase => "two-phase",
-            Self::Ring => "ring",
-            Self::Doubling => "doubling",
-            Self::Tree => "tree",
-            Self::Chain => "chain",
-            Self::Leader => "leader",
-            Self::Hierarchy => "hierarchy",
-        }
-    }
-
-    /// The algorithm of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|a| a.name() == name)
-    }
-}
-
-impl Shape<'_> {
+impl<'a> Shape<'a> {
     /// A call with equal parts and root 0 on one host.
     pub const fn new(kind: Kind, rank: usize, size: usize, count: usize, elem: usize) -> Self {
         Self { kind, rank, size, count, elem, root: 0, counts: &[], recv_counts: &[], hosts: &[] }
@@ -173,5 +105,55 @@ impl Shape<'_> {
     /// Elements of the part of rank `i`.
     pub fn part(&self, i: usize) -> usize {
         self.counts.get(i).copied().unwrap_or(self.count)
+    }
+
+    /// What all ranks know alike of this call.
+    pub fn common(&self) -> Common<'a> {
+        let lengths = match (self.kind, self.counts) {
+            (Kind::Barrier, _) => Lengths::Equal(0),
+            (_, []) => Lengths::Equal(self.count),
+            (Kind::AllToAll, _) => Lengths::Private,
+            (_, counts) => Lengths::Listed(counts),
+        };
+        let Self { kind, size, elem, root, .. } = *self;
+        Common { kind, size, elem, root, lengths }
+    }
+}
+
+/// What all ranks know alike of a call: all that a choice of an algorithm may look at. A choice by anything else would differ
+/// from rank to rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Common<'a> {
+    /// The operation.
+    pub kind: Kind,
+    /// How many ranks.
+    pub size: usize,
+    /// Bytes of one element.
+    pub elem: usize,
+    /// The root, where the operation has one.
+    pub root: usize,
+    /// Elements.
+    pub lengths: Lengths<'a>,
+}
+
+/// How many elements a call moves, as far as all ranks know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lengths<'a> {
+    /// Of the whole buffer, or of each part.
+    Equal(usize),
+    /// Of each rank's part.
+    Listed(&'a [usize]),
+    /// all_to_all of unequal parts: a rank knows what it sends and what it gets, and nobody knows the rest.
+    Private,
+}
+
+impl Lengths<'_> {
+    /// Elements of the buffer, or of a part on average; 0 where nobody knows.
+    pub fn mean(self) -> f64 {
+        match self {
+            Self::Equal(count) => count as f64,
+            Self::Listed(counts) => counts.iter().map(|&c| c as f64).sum::<f64>() / counts.len() as f64,
+            Self::Private => 0.0,
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! move before all have ended, when the two ends of a message disagree about its round or length, when a message is left
 //! over, when a step leaves its buffer, when `In` changes, or when an element is not averaged exactly once.
 
-use crate::{Act, Buf, Kind, Plan, Schedule, Shape, Slice, Take};
+use crate::{Act, Buf, Kind, Plan, Schedule, Shape, Slice, Step, Take};
 use std::collections::{HashMap, VecDeque};
 
 /// An element that remembers how it was made.
@@ -127,6 +127,12 @@ fn expected(shapes: &[Shape], sums: &[u64], rank: usize) -> Vec<u64> {
 
 impl Rank {
     fn new(s: &Shape, plan: Plan, in_place: bool) -> Self {
+        let writes_in = |step: &Step| match &step.act {
+            Act::Recv { dst, .. } | Act::Fold { dst, .. } | Act::Copy { dst, .. } => dst.buf == Buf::In,
+            Act::Send { .. } => false,
+        };
+        // Also where the message has no elements: the engine asks for the place first.
+        assert!(!plan.steps.iter().any(writes_in), "In is written");
         let (len_in, len_out) = lengths(s);
         // Where one buffer lies in the other when in place.
         let (at_in, at_out, same) = match s.kind {

@@ -1,7 +1,7 @@
 //! Every operation, algorithm and rank count, with the sizes that go wrong.
 
 use super::*;
-use crate::{Algorithm, build};
+use crate::{Algorithm, algorithms::Extent, build};
 use proptest::prelude::*;
 use std::ops::RangeInclusive;
 
@@ -20,9 +20,14 @@ fn layouts(n: usize) -> Vec<Vec<usize>> {
     all.into_iter().take(if n > 1 { 6 } else { 1 }).collect()
 }
 
-/// Whether the algorithm asks where ranks are.
-fn knows_hosts(a: Algorithm) -> bool {
-    matches!(a, Algorithm::Ring | Algorithm::Chain | Algorithm::Leader | Algorithm::Hierarchy)
+/// Whether the plans depend on where ranks are.
+fn knows_hosts(a: Algorithm, kind: Kind, n: usize) -> bool {
+    let here = |hosts: &[usize]| {
+        let shape = Shape { hosts, ..Shape::new(kind, 0, n, if kind == Kind::Barrier { 0 } else { n }, 4) };
+        (0..n).map(|rank| build(&Shape { rank, ..shape }, a, 0)).collect::<Vec<_>>()
+    };
+    let together = here(&[]);
+    layouts(n).iter().any(|hosts| here(hosts) != together)
 }
 
 fn rooted(kind: Kind) -> bool {
@@ -59,8 +64,8 @@ impl Sweep<'_> {
         let n = self.n;
         let mut turn = n;
         for kind in Kind::ALL {
-            for &algorithm in kind.algorithms() {
-                let layouts = if knows_hosts(algorithm) { layouts(n) } else { vec![Vec::new()] };
+            for algorithm in kind.algorithms() {
+                let layouts = if knows_hosts(algorithm, kind, n) { layouts(n) } else { vec![Vec::new()] };
                 let mut roots = if rooted(kind) { vec![0, n / 2, n - 1] } else { vec![0] };
                 roots.dedup();
                 for &count in self.counts {
@@ -137,8 +142,8 @@ fn uneven(n: usize, salt: u64) -> Vec<usize> {
 fn unequal_parts() {
     for n in 1..=17 {
         for kind in [Kind::AllGather, Kind::ReduceScatter, Kind::Gather, Kind::Scatter] {
-            for &algorithm in kind.algorithms() {
-                for hosts in if knows_hosts(algorithm) { layouts(n) } else { vec![Vec::new()] } {
+            for algorithm in kind.algorithms() {
+                for hosts in if knows_hosts(algorithm, kind, n) { layouts(n) } else { vec![Vec::new()] } {
                     for (salt, (segment, capacity)) in WAYS.into_iter().enumerate() {
                         let counts = uneven(n, salt as u64);
                         let root = salt * 5 % n;
@@ -168,41 +173,13 @@ fn all_to_all_of_unequal_parts() {
             ..Shape::new(Kind::AllToAll, r, n, 0, 4)
         };
         let shapes: Vec<_> = (0..n).map(shape).collect();
-        for (segment, capacity) in WAYS {
-            let how = Run { capacity, in_place: false, disorder: 0 };
-            let done = run(&shapes, how, |s| build(s, Algorithm::Direct, segment));
-            assert_eq!(done.map(|_| ()), Ok(()), "{n} ranks");
+        for algorithm in Kind::AllToAll.algorithms() {
+            for (segment, capacity) in WAYS {
+                let how = Run { capacity, in_place: false, disorder: 0 };
+                let done = run(&shapes, how, |s| build(s, algorithm, segment));
+                assert_eq!(done.map(|_| ()), Ok(()), "{n} ranks, {algorithm:?}");
+            }
         }
-    }
-}
-
-/// The most elements that a rank may send, by the cost at the top of the algorithm's file.
-fn promised(shape: &Shape, algorithm: Algorithm, most_local: usize, hosts: usize) -> usize {
-    let (n, b) = (shape.size, shape.count);
-    let part = b.div_ceil(n);
-    let up = n.next_power_of_two().ilog2() as usize;
-    let tree = (0..up).map(|k| 1 << k).sum::<usize>();
-    match (shape.kind, algorithm) {
-        (Kind::AllReduce, Algorithm::Direct) => (n - 1) * b,
-        (Kind::AllReduce, Algorithm::TwoPhase | Algorithm::Ring) => 2 * (n - 1) * part,
-        (Kind::AllReduce, Algorithm::Doubling) => (n.ilog2() as usize + 1) * b,
-        (Kind::AllReduce, Algorithm::Hierarchy) if n % most_local == 0 => {
-            2 * (b + n) + (hosts.ilog2() as usize + 1) * (b / most_local + 1)
-        }
-        (Kind::AllReduce, _) => (most_local - 1) * b + (hosts.ilog2() as usize + 1) * b,
-        (Kind::Reduce, Algorithm::TwoPhase | Algorithm::Ring) => n * part,
-        (Kind::Reduce, _) => b,
-        (Kind::Broadcast, Algorithm::Direct) => (n - 1) * b,
-        (Kind::Broadcast, Algorithm::TwoPhase | Algorithm::Chain) => b + n,
-        (Kind::Broadcast, Algorithm::Tree) => up * b,
-        (Kind::Broadcast, _) => (most_local - 1) * b + hosts.next_power_of_two().ilog2() as usize * b,
-        (Kind::AllGather | Kind::ReduceScatter, Algorithm::Hierarchy) => 2 * n * b,
-        (Kind::ReduceScatter, Algorithm::Doubling) => (n.ilog2() as usize + 1) * n * b,
-        (Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll, _) => (n - 1) * b,
-        (Kind::Gather, Algorithm::Direct) => b,
-        (Kind::Scatter, Algorithm::Direct) => (n - 1) * b,
-        (Kind::Gather | Kind::Scatter, _) => tree.min(n) * b,
-        (Kind::Barrier, _) => 0,
     }
 }
 
@@ -210,19 +187,16 @@ fn promised(shape: &Shape, algorithm: Algorithm, most_local: usize, hosts: usize
 fn ranks_send_what_the_files_promise() {
     for n in 2..=20 {
         for kind in Kind::ALL {
-            for &algorithm in kind.algorithms() {
+            for algorithm in kind.algorithms() {
                 for hosts in [vec![0; n], (0..n).map(|r| r / 4).collect()] {
                     let count = if kind == Kind::Barrier { 0 } else { 2 * n + 1 };
                     let shape = Shape { hosts: &hosts, ..Shape::new(kind, 0, n, count, 4) };
                     let how = Run { capacity: UNBOUNDED, in_place: false, disorder: 0 };
                     let done = prove(shape, algorithm, 0, how);
                     let many = hosts[n - 1] + 1;
-                    let most = promised(
-                        &shape,
-                        algorithm,
-                        n.div_ceil(many).max(n.min(if many > 1 { 4 } else { n })),
-                        many,
-                    );
+                    let local = n.div_ceil(many).max(n.min(if many > 1 { 4 } else { n }));
+                    let most =
+                        (algorithm.service(kind).unwrap().sends)(Extent { n, count, local, hosts: many });
                     let sent = done.sent.iter().max();
                     assert!(sent <= Some(&most), "{sent:?} > {most}: {n} {kind:?} {algorithm:?} {hosts:?}");
                 }
@@ -305,7 +279,7 @@ fn pairs_of_thousands_agree() {
     let n = 4096;
     let hosts: Vec<_> = (0..n).map(|r| r / 32).collect();
     for kind in Kind::ALL {
-        for &algorithm in kind.algorithms() {
+        for algorithm in kind.algorithms() {
             let count =
                 if matches!(kind, Kind::AllReduce | Kind::Reduce | Kind::Broadcast) { n + 77 } else { 3 };
             let shape = Shape { hosts: &hosts, root: 5, ..Shape::new(kind, 0, n, count, 4) };
@@ -321,7 +295,7 @@ fn pairs_of_thousands_agree() {
 #[test]
 fn plans_stay_small_enough() {
     for n in [2, 8, 64] {
-        for &algorithm in Kind::AllReduce.algorithms() {
+        for algorithm in Kind::AllReduce.algorithms() {
             let plan = build(&Shape::new(Kind::AllReduce, 0, n, 1 << 30, 4), algorithm, 1);
             assert!(plan.steps.len() <= 8192 + 8 * n, "{n} {algorithm:?}: {}", plan.steps.len());
         }
@@ -360,11 +334,11 @@ proptest! {
 
     #[test]
     fn any_call_in_any_order(
-        kind in 0..Kind::ALL.len(), pick in 0usize..8, n in 1usize..13, count in 0usize..40, root in 0usize..13,
+        kind in 0..Kind::ALL.len(), pick in 0usize..16, n in 1usize..13, count in 0usize..40, root in 0usize..13,
         segment in 0usize..12, capacity in 1usize..9, in_place: bool, disorder in 1u64.., world in prop::collection::vec(0usize..4, 13),
     ) {
         let kind = Kind::ALL[kind];
-        let algorithm = kind.algorithms()[pick % kind.algorithms().len()];
+        let algorithm = kind.algorithms().nth(pick % kind.algorithms().count()).unwrap();
         let count = if kind == Kind::Barrier { 0 } else { count };
         let shape = Shape { root: root % n, hosts: &world[..n], ..Shape::new(kind, 0, n, count, 4) };
         let one = prove(shape, algorithm, segment, Run { capacity, in_place, disorder });

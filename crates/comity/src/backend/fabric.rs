@@ -32,6 +32,8 @@ pub(crate) struct Fabric {
     rank: usize,
     context: u64,
     topology: Topology,
+    /// Goes before all else where it can carry out the operation.
+    prefer: Option<Algorithm>,
     kept: Vec<Kept>,
     routes: Vec<(Route, Schedule)>,
     scratch: Vec<u8>,
@@ -161,13 +163,14 @@ impl Fabric {
             Patience::new(here, cores),
             counters,
         );
-        let topology = Topology { ring: world.prefers_ring(), ..Topology::new(host, world.cores()) };
+        let prefer = world.prefers_ring().then_some(Algorithm::Ring);
+        let topology = Topology::new(host, world.cores());
         let topology = match world.costs().and_then(|c| c.as_ref().of(&members)) {
             Some(costs) => topology.measured(costs),
             None => topology,
         };
         let (kept, routes, scratch) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { engine, world, watch, members, rank, context, topology, kept, routes, scratch })
+        Ok(Self { engine, world, watch, members, rank, context, topology, prefer, kept, routes, scratch })
     }
 
     fn collective(&mut self, kind: Kind, call: Call<'_>, limit: Duration) -> Result<()> {
@@ -238,7 +241,7 @@ impl Fabric {
             recv_counts: call.recv_counts,
             hosts: &self.topology.host,
         };
-        let choice = plan::choose(&shape, &self.topology);
+        let choice = plan::choose(&shape.common(), &self.topology, self.prefer);
         let plan = plan::build(&shape, choice.algorithm, choice.segment);
         let agreed = fingerprint(choice.algorithm, choice.segment, call.counts);
         Kept { key, schedule: Schedule::new(&scaled(plan, key.elem), key.in_place), shape: agreed }

@@ -7,10 +7,55 @@
 //!
 //! Cost per rank, n ranks, B bytes in all: all_reduce 2(n-1) rounds and 2(n-1)/n B; reduce_scatter and
 //! all_gather n-1 rounds and (n-1)/n B (less own part). Where ranks of a host are neighbours, each link between
-//! hosts carries everything once only: `pipeline` orders them so.
+//! hosts carries everything once only.
 
-use crate::draft::{Draft, Parts, Team, even};
-use crate::{Slice, direct};
+use super::{Cuts, Definition, Order, Service, direct, of_all};
+use crate::{
+    Slice,
+    draft::{Draft, Parts, Team, even},
+    shape::Kind,
+};
+
+const GAINS: Cuts = Cuts::Gains { steps: of_all, messages: |m| m.n };
+const ASKED: Cuts = Cuts::Asked { steps: of_all };
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "ring",
+    order: Order::ByHost,
+    serves: &[
+        Service {
+            kind: Kind::AllReduce,
+            steps: |d, s| all_reduce(d, s.team, s.src, s.dst),
+            seconds: |m| (m.n - 1.0) * (2.0 * m.shift(m.bytes / m.n) + m.add(m.bytes / m.n)),
+            cuts: GAINS,
+            sends: |e| 2 * (e.n - 1) * e.count.div_ceil(e.n),
+        },
+        Service {
+            kind: Kind::Reduce,
+            steps: |d, s| reduce(d, s.team, s.root_at(), s.src, s.dst),
+            seconds: |m| {
+                let part = m.bytes / m.n;
+                (m.n - 1.0) * (m.shift(part) + m.add(part)) + m.star(part)
+            },
+            cuts: GAINS,
+            sends: |e| e.n * e.count.div_ceil(e.n),
+        },
+        Service {
+            kind: Kind::AllGather,
+            steps: |d, s| all_gather(d, s.team, s.own_src, s.dst, &s.parts),
+            seconds: |m| (m.n - 1.0) * m.shift(m.bytes),
+            cuts: ASKED,
+            sends: |e| (e.n - 1) * e.count,
+        },
+        Service {
+            kind: Kind::ReduceScatter,
+            steps: |d, s| reduce_scatter(d, s.team, s.src, &s.parts, s.own_dst),
+            seconds: |m| (m.n - 1.0) * (m.shift(m.bytes) + m.add(m.bytes)),
+            cuts: ASKED,
+            sends: |e| (e.n - 1) * e.count,
+        },
+    ],
+};
 
 /// Partial sums of `src`'s parts pass by; the sum of this position's part ends in what `sum` says. `sum(part,
 /// round)` is where the sum of `part` received in that round is kept until it is sent on.
@@ -34,7 +79,7 @@ pub(super) fn all_reduce(d: &mut Draft, team: &Team, src: Slice, dst: Slice) {
     all_gather(d, team, dst.part(parts[team.me]), dst, &parts);
 }
 
-pub(super) fn reduce_scatter(d: &mut Draft, team: &Team, src: Slice, parts: &Parts, dst: Slice) {
+fn reduce_scatter(d: &mut Draft, team: &Team, src: Slice, parts: &Parts, dst: Slice) {
     let n = team.len();
     if n == 1 {
         return d.copy(src.part(parts[0]), dst);
@@ -49,7 +94,7 @@ pub(super) fn reduce_scatter(d: &mut Draft, team: &Team, src: Slice, parts: &Par
     collect(d, team, src, parts, sum);
 }
 
-pub(super) fn reduce(d: &mut Draft, team: &Team, root: usize, src: Slice, dst: Slice) {
+fn reduce(d: &mut Draft, team: &Team, root: usize, src: Slice, dst: Slice) {
     let parts = even(src.len, team.len());
     let own = match team.me == root {
         true => dst.part(parts[root]),
@@ -59,7 +104,7 @@ pub(super) fn reduce(d: &mut Draft, team: &Team, root: usize, src: Slice, dst: S
     direct::gather(d, team, root, own, dst, &parts);
 }
 
-pub(super) fn all_gather(d: &mut Draft, team: &Team, own: Slice, out: Slice, parts: &Parts) {
+fn all_gather(d: &mut Draft, team: &Team, own: Slice, out: Slice, parts: &Parts) {
     for t in 0..team.len() - 1 {
         let (old, new) = (team.before(t), team.before(t + 1));
         d.send(team, team.after(1), if t == 0 { own } else { out.part(parts[old]) });

@@ -9,10 +9,26 @@
 //! each element into the place that it has just sent from: nothing is overwritten, no memory is needed, and
 //! neither waits for more than the other's next element.
 
-use crate::Slice;
-use crate::draft::{Draft, Parts, Team};
+use super::{Cuts, Definition, Order, Service, of_all};
+use crate::{
+    Slice,
+    draft::{Draft, Parts, Team},
+    shape::Kind,
+};
 
-pub(super) fn all_to_all(d: &mut Draft, team: &Team, src: Slice, send: &Parts, dst: Slice, recv: &Parts) {
+pub(super) const DEFINITION: Definition = Definition {
+    name: "pairwise",
+    order: Order::ByRank,
+    serves: &[Service {
+        kind: Kind::AllToAll,
+        steps: |d, s| all_to_all(d, s.team, s.src, &s.parts, s.dst, &s.incoming),
+        seconds: |m| m.exchange(m.bytes),
+        cuts: Cuts::Asked { steps: of_all },
+        sends: |e| (e.n - 1) * e.count,
+    }],
+};
+
+fn all_to_all(d: &mut Draft, team: &Team, src: Slice, send: &Parts, dst: Slice, recv: &Parts) {
     let n = team.len();
     for round in 0..n {
         let other = (round + n - team.me) % n;

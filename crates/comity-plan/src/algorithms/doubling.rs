@@ -12,8 +12,56 @@
 //! - all_gather (Bruck): log2 n rounded up rounds, (n-1)/n B, everything copied once more.
 //! - barrier (dissemination): log2 n rounded up rounds of one message.
 
-use crate::Slice;
-use crate::draft::{Draft, Parts, Team};
+use super::{Cuts, Definition, Order, Service, of_rounds};
+use crate::{
+    Slice,
+    draft::{Draft, Parts, Team},
+    model::Model,
+    shape::Kind,
+};
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "doubling",
+    order: Order::ByRank,
+    serves: &[
+        Service {
+            kind: Kind::AllReduce,
+            steps: |d, s| all_reduce(d, s.team, s.src, s.dst),
+            seconds: all_reduce_seconds,
+            cuts: Cuts::Asked { steps: of_rounds },
+            sends: |e| (e.n.ilog2() as usize + 1) * e.count,
+        },
+        Service {
+            kind: Kind::AllGather,
+            steps: |d, s| all_gather(d, s.team, s.own_src, s.dst, &s.parts),
+            // Everything is copied once more.
+            seconds: |m| m.levels(m.n, |by| m.swap(by, by * m.bytes)) + m.copy(2.0 * m.n * m.bytes),
+            cuts: Cuts::Never,
+            sends: |e| (e.n - 1) * e.count,
+        },
+        Service {
+            kind: Kind::ReduceScatter,
+            steps: |d, s| reduce_scatter(d, s.team, s.src, &s.parts, s.own_dst),
+            seconds: |m| m.levels(m.n, |by| m.swap(by, m.n * m.bytes) + m.add(m.n * m.bytes)),
+            cuts: Cuts::Never,
+            sends: |e| (e.n.ilog2() as usize + 1) * e.n * e.count,
+        },
+        Service {
+            kind: Kind::Barrier,
+            steps: |d, s| barrier(d, s.team, s.src),
+            seconds: |m| m.levels(m.n, |by| m.swap(by, 0.0)),
+            cuts: Cuts::Asked { steps: of_rounds },
+            sends: |_| 0,
+        },
+    ],
+};
+
+fn all_reduce_seconds(m: &Model<'_>) -> f64 {
+    let level = |by| m.swap(by, m.bytes) + m.add(m.bytes);
+    let odd = m.n.log2().fract() > 0.0;
+    let extra = if odd { 2.0 * m.swap(1.0, m.bytes) + m.add(m.bytes) } else { 0.0 };
+    m.levels(m.n / 2.0 + 0.5, level) + extra
+}
 
 pub(super) fn all_reduce(d: &mut Draft, team: &Team, src: Slice, dst: Slice) {
     let n = team.len();
@@ -58,7 +106,7 @@ pub(super) fn rounds(n: usize) -> u32 {
     levels + if n.is_power_of_two() { 0 } else { 2 }
 }
 
-pub(super) fn reduce_scatter(d: &mut Draft, team: &Team, src: Slice, parts: &Parts, dst: Slice) {
+fn reduce_scatter(d: &mut Draft, team: &Team, src: Slice, parts: &Parts, dst: Slice) {
     if team.len() == 1 {
         return d.copy(src.part(parts[0]), dst);
     }
@@ -68,7 +116,7 @@ pub(super) fn reduce_scatter(d: &mut Draft, team: &Team, src: Slice, parts: &Par
 }
 
 /// Everyone gathers into own memory, beginning with the own part, and turns it round at the end.
-pub(super) fn all_gather(d: &mut Draft, team: &Team, own: Slice, out: Slice, parts: &Parts) {
+fn all_gather(d: &mut Draft, team: &Team, own: Slice, out: Slice, parts: &Parts) {
     let n = team.len();
     if n == 1 {
         return d.copy(own, out.part(parts[0]));

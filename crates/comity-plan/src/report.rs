@@ -1,7 +1,14 @@
 //! Plans for people: what an operation would do, in numbers, as text and as a graph.
 
-use crate::choose::{choose, price};
-use crate::{Act, Algorithm, Kind, PairCosts, Plan, Shape, Slice, Take, Topology, build};
+use crate::{
+    Act, Plan, Slice, Take,
+    algorithms::Algorithm,
+    choose::{choose, price},
+    model::Topology,
+    pairs::PairCosts,
+    pipeline::build,
+    shape::{Kind, Shape},
+};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -80,8 +87,8 @@ pub fn plan_report(
     let count = if kind == Kind::Barrier { 0 } else { bytes / elem };
     let shape = Shape { hosts: &host, ..Shape::new(kind, 0, ranks, count, elem) };
     let choice = match algorithm {
-        None => choose(&shape, &world),
-        Some(name) => price(&shape, &world, parse(kind, name)?),
+        None => choose(&shape.common(), &world, None),
+        Some(name) => price(&shape.common(), &world, parse(kind, name)?),
     };
     let all = tally(&shape, choice.algorithm, choice.segment);
     // One segment stands for all.
@@ -111,9 +118,12 @@ fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
 }
 
 fn parse(kind: Kind, name: &str) -> Result<Algorithm, String> {
-    let can = kind.algorithms();
-    Algorithm::from_name(name).filter(|a| can.contains(a)).ok_or_else(|| {
-        format!("{name:?} cannot carry out {}; {} can", kind.name(), names(can.iter().map(|a| a.name())))
+    Algorithm::from_name(name).filter(|a| a.serves(kind)).ok_or_else(|| {
+        format!(
+            "{name:?} cannot carry out {}; {} can",
+            kind.name(),
+            names(kind.algorithms().map(Algorithm::name))
+        )
     })
 }
 

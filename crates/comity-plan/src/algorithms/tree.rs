@@ -1,19 +1,71 @@
-//! Binomial trees, and the chain, a tree of one branch.
+//! Binomial trees.
 //!
 //! ```text
-//!   broadcast of 8 from 0, by round:      0 ──0──> 4 ──1──> 6 ──2──> 7        chain: 0 ──> 1 ──> 2 ──> 3
+//!   broadcast of 8 from 0, by round:      0 ──0──> 4 ──1──> 6 ──2──> 7
 //!                                         │        └──2──> 5
 //!                                         ├──1──> 2 ──2──> 3                  reduce and gather: backwards
 //!                                         └──2──> 1
 //! ```
 //!
 //! Cost, n ranks, B bytes (all of the buffer), k = log2 n rounded up:
-//! - broadcast, reduce: k rounds; B per edge, so at most kB sent by one rank. Chain: n-1 rounds, B per rank, and as
-//!   elements travel on while more arrive, the time is that of one message and n-2 latencies.
+//! - broadcast, reduce: k rounds; B per edge, so at most kB sent by one rank.
 //! - gather, scatter: k rounds; half of everything is sent by the busiest rank besides the root, in k messages.
 
-use crate::Slice;
-use crate::draft::{Draft, Parts, Team};
+use super::{Cuts, Definition, Order, Segment, Service, of_rounds};
+use crate::{
+    Slice,
+    draft::{Draft, Parts, Team},
+    model::Model,
+    shape::Kind,
+};
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "tree",
+    order: Order::ByRank,
+    serves: &[
+        Service {
+            kind: Kind::Reduce,
+            steps: reduce_to_root,
+            seconds: |m| m.levels(m.n, |by| m.hop(by, m.bytes) + m.add(m.bytes)),
+            cuts: Cuts::Asked { steps: of_rounds },
+            sends: |e| e.count,
+        },
+        Service {
+            kind: Kind::Broadcast,
+            steps: |d, s| broadcast(d, s.team, s.root_at(), s.dst),
+            seconds: |m| m.levels(m.n, |by| m.hop(by, m.bytes)),
+            cuts: Cuts::Asked { steps: of_rounds },
+            sends: |e| rounds(e.n) as usize * e.count,
+        },
+        Service {
+            kind: Kind::Gather,
+            steps: |d, s| gather(d, s.team, s.root_at(), s.own_src, s.dst, &s.parts),
+            seconds: parts_seconds,
+            cuts: Cuts::Never,
+            sends: |e| ((1 << rounds(e.n)) - 1).min(e.n) * e.count,
+        },
+        Service {
+            kind: Kind::Scatter,
+            steps: |d, s| scatter(d, s.team, s.root_at(), s.src, &s.parts, s.own_dst),
+            seconds: parts_seconds,
+            cuts: Cuts::Never,
+            sends: |e| ((1 << rounds(e.n)) - 1).min(e.n) * e.count,
+        },
+    ],
+};
+
+/// Half of everything passes twice, copied once more.
+fn parts_seconds(m: &Model<'_>) -> f64 {
+    m.levels(m.n, |by| m.hop(by, by * m.bytes)) + m.within(1.0, m.n / 2.0 * m.bytes)
+}
+
+/// Only the root's `Out` may be written; the others keep their sums in memory of their own.
+fn reduce_to_root(d: &mut Draft, s: &Segment<'_>) {
+    let root = s.root_at();
+    let keep = s.is_root() || is_leaf(s.team, root);
+    let sum = if keep { s.dst } else { d.reserve(s.src.len) };
+    reduce(d, s.team, root, s.src, sum);
+}
 
 /// The tree seen from one position: numbers are distances from the root, around the team.
 struct Branch {
@@ -89,20 +141,6 @@ pub(super) fn broadcast(d: &mut Draft, team: &Team, root: usize, buf: Slice) {
     d.round = first + tree.rounds;
 }
 
-pub(super) fn chain(d: &mut Draft, team: &Team, root: usize, buf: Slice) {
-    let tree = Branch::new(team, root);
-    let first = d.round;
-    if tree.v > 0 {
-        d.round = first + tree.v as u32 - 1;
-        d.recv(team, team.before(1), buf);
-    }
-    if tree.v + 1 < tree.n {
-        d.round = first + tree.v as u32;
-        d.send(team, team.after(1), buf);
-    }
-    d.round = first + tree.n as u32 - 1;
-}
-
 /// How many rounds [`reduce`] and [`broadcast`] take on `n` ranks.
 pub(super) fn rounds(n: usize) -> u32 {
     n.next_power_of_two().ilog2()
@@ -152,7 +190,7 @@ fn starts(tree: &Branch, parts: &Parts) -> Vec<usize> {
     at
 }
 
-pub(super) fn gather(d: &mut Draft, team: &Team, root: usize, own: Slice, out: Slice, parts: &Parts) {
+fn gather(d: &mut Draft, team: &Team, root: usize, own: Slice, out: Slice, parts: &Parts) {
     let tree = Branch::new(team, root);
     let at = starts(&tree, parts);
     let first = d.round;
@@ -176,7 +214,7 @@ pub(super) fn gather(d: &mut Draft, team: &Team, root: usize, own: Slice, out: S
     d.round = first + tree.rounds;
 }
 
-pub(super) fn scatter(d: &mut Draft, team: &Team, root: usize, src: Slice, parts: &Parts, own: Slice) {
+fn scatter(d: &mut Draft, team: &Team, root: usize, src: Slice, parts: &Parts, own: Slice) {
     let tree = Branch::new(team, root);
     let at = starts(&tree, parts);
     let first = d.round;

@@ -1,0 +1,236 @@
+//! The algorithms: one file each, and the table that lists them.
+//!
+//! A file holds all that is known of its algorithm: the picture, the steps, what they cost, how they are cut into segments, and the
+//! operations that it serves. To add one, write `algorithms/NAME.rs` with a `DEFINITION` and add its line to the table at the end of this
+//! file. The chooser, the simulator, `comity plan`, `comity check` and `--algorithm` then have it.
+//!
+//! May import: `draft`, `hosts`, `model`, `shape` and the crate's types; a file here may use the steps of another.
+
+use crate::{
+    Slice,
+    draft::{Draft, Parts, Team},
+    hosts::Hosts,
+    model::Model,
+    shape::Kind,
+};
+
+/// All that is known of an algorithm.
+#[derive(Debug)]
+pub(crate) struct Definition {
+    /// In reports and flags.
+    pub(crate) name: &'static str,
+    /// How ranks stand in [`Segment::team`].
+    pub(crate) order: Order,
+    /// What it can carry out.
+    pub(crate) serves: &'static [Service],
+}
+
+/// One operation that an algorithm can carry out.
+#[derive(Debug)]
+pub(crate) struct Service {
+    /// The operation.
+    pub(crate) kind: Kind,
+    /// Writes one rank's steps for one segment. Every rank moves `Draft::round` on by the same number.
+    pub(crate) steps: fn(&mut Draft, &Segment<'_>),
+    /// Expected seconds of the whole call, on two ranks or more.
+    pub(crate) seconds: fn(&Model<'_>) -> f64,
+    /// Whether a buffer is cut into segments.
+    pub(crate) cuts: Cuts,
+    /// The most elements that a rank sends. The simulator holds every plan to it.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the simulator is built for tests only"))]
+    pub(crate) sends: fn(Extent) -> usize,
+}
+
+/// Whether a buffer is cut into segments, which follow each other through the rounds.
+#[derive(Debug)]
+pub(crate) enum Cuts {
+    /// Never: neighbouring parts travel in one message.
+    Never,
+    /// Where a caller asks for it. Nothing is gained.
+    Asked {
+        /// About how many steps a segment has on `n` ranks.
+        steps: fn(usize) -> usize,
+    },
+    /// From 1 MiB on: what one round made is passed on while the next segment goes through that round.
+    Gains {
+        /// About how many steps a segment has on `n` ranks.
+        steps: fn(usize) -> usize,
+        /// How many messages a segment's elements are divided among.
+        messages: fn(&Model<'_>) -> f64,
+    },
+}
+
+/// How ranks stand in a team.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// In the order of their numbers.
+    ByRank,
+    /// Those of a host side by side, so that neighbours are as near as can be.
+    ByHost,
+}
+
+/// The size of a call, for [`Service::sends`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    /// Ranks.
+    pub(crate) n: usize,
+    /// Elements: of the buffer, or of one part, as [`Shape`](crate::Shape) counts them.
+    pub(crate) count: usize,
+    /// Ranks of the fullest host.
+    pub(crate) local: usize,
+    /// Hosts.
+    pub(crate) hosts: usize,
+}
+
+/// One segment of a call, as one rank sees it.
+#[derive(Debug)]
+pub(crate) struct Segment<'a> {
+    /// All ranks, in the order that the algorithm asked for.
+    pub(crate) team: &'a Team,
+    /// The same ranks by host.
+    pub(crate) hosts: &'a Hosts,
+    /// The root's number; 0 where there is no root.
+    pub(crate) root: usize,
+    /// Whether a message between hosts is so small that rounds cost more than bytes.
+    pub(crate) small: bool,
+    /// This segment of `In`; for operations with parts all of `In`.
+    pub(crate) src: Slice,
+    /// This segment of `Out`; for operations with parts all of `Out`.
+    pub(crate) dst: Slice,
+    /// Operations with parts: this segment of each position's part.
+    pub(crate) parts: Parts,
+    /// all_to_all: this segment of what comes from each position.
+    pub(crate) incoming: Parts,
+    /// Operations with parts: this segment of the own part where the buffer holds nothing else, in `In`.
+    pub(crate) own_src: Slice,
+    /// The same in `Out`.
+    pub(crate) own_dst: Slice,
+}
+
+impl Segment<'_> {
+    /// The root's position in the team.
+    pub(crate) fn root_at(&self) -> usize {
+        (0..self.team.len()).find(|&p| self.team.rank(p) == self.root).unwrap_or(0)
+    }
+
+    /// Whether this rank is the root.
+    pub(crate) fn is_root(&self) -> bool {
+        self.team.rank(self.team.me) == self.root
+    }
+}
+
+/// Steps of a segment where every rank exchanges something with every other.
+const fn of_all(n: usize) -> usize {
+    4 * n
+}
+
+/// Steps of a segment that takes a logarithm of rounds.
+fn of_rounds(n: usize) -> usize {
+    2 * n.max(2).ilog2() as usize + 4
+}
+
+macro_rules! algorithms {
+    ($($file:ident => $name:ident: $about:literal,)*) => {
+        $(mod $file;)*
+
+        /// How a call is carried out.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Algorithm {
+            $(#[doc = $about] $name,)*
+        }
+
+        impl Algorithm {
+            /// Every algorithm. Where two cost the same the first is preferred.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// What it does, in a line.
+            pub const fn about(self) -> &'static str {
+                match self {
+                    $(Self::$name => $about,)*
+                }
+            }
+
+            pub(crate) const fn definition(self) -> &'static Definition {
+                match self {
+                    $(Self::$name => &$file::DEFINITION,)*
+                }
+            }
+        }
+
+        #[cfg(test)]
+        const FILES: &[&str] = &[$(stringify!($file),)*];
+    };
+}
+
+impl Algorithm {
+    /// The name in reports and flags.
+    pub const fn name(self) -> &'static str {
+        self.definition().name
+    }
+
+    /// The algorithm of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|a| a.name() == name)
+    }
+
+    /// Whether it can carry out the operation.
+    pub fn serves(self, kind: Kind) -> bool {
+        self.service(kind).is_some()
+    }
+
+    pub(crate) fn service(self, kind: Kind) -> Option<&'static Service> {
+        self.definition().serves.iter().find(|s| s.kind == kind)
+    }
+}
+
+impl Kind {
+    /// What can carry it out, at least one algorithm.
+    pub fn algorithms(self) -> impl Iterator<Item = Algorithm> {
+        Algorithm::ALL.iter().copied().filter(move |a| a.serves(self))
+    }
+}
+
+algorithms! {
+    direct => Direct: "everyone who has something sends it straight to everyone who needs it",
+    pairwise => Pairwise: "ranks swap their parts in pairs, round by round",
+    two_phase => TwoPhase: "each rank answers for one part: collect the parts directly, then share them directly",
+    ring => Ring: "parts travel from neighbour to neighbour",
+    doubling => Doubling: "partners at distance 1, 2, 4, ...: a logarithm of rounds",
+    tree => Tree: "a binomial tree",
+    chain => Chain: "from neighbour to neighbour, streaming",
+    leader => Leader: "one rank speaks for each host; for small messages",
+    hierarchy => Hierarchy: "each rank of a host answers for one part of the traffic between hosts; for large messages",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_names_every_file() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/algorithms");
+        let mut there: Vec<_> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|f| f.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
+            .filter(|f| f != "mod")
+            .collect();
+        let mut listed: Vec<_> = FILES.iter().map(|f| (*f).to_owned()).collect();
+        there.sort();
+        listed.sort();
+        assert_eq!(there, listed, "a file in {folder} without its line in the table does nothing");
+    }
+
+    #[test]
+    fn every_operation_is_served_and_every_name_is_one() {
+        for kind in Kind::ALL {
+            assert!(kind.algorithms().next().is_some(), "{kind:?}");
+        }
+        for &a in Algorithm::ALL {
+            assert_eq!(Algorithm::from_name(a.name()), Some(a));
+            assert!(!a.definition().serves.is_empty() && !a.about().is_empty());
+            for s in a.definition().serves {
+                assert_eq!(a.definition().serves.iter().filter(|t| t.kind == s.kind).count(), 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! What a round of messages costs: the words in which each algorithm says how long it takes.
+//!
+//! A message costs `alpha`, a byte `beta`, a byte added `gamma`:
+//!
+//! ```text
+//!   seconds = sum over rounds of  alpha * messages + beta * bytes + gamma * bytes added
+//! ```
+//!
+//! The ranks of a host share its network. Ranks beyond its cores take turns, so that a round costs a switch for each of them. Each word
+//! here ([`exchange`](Model::exchange), [`shift`](Model::shift), ...) is one round: with two kinds of link it is a formula; where each pair was
+//! measured it is the slowest rank's sum over the pairs that the round uses. May import `pairs` and `shape`.
+
+use crate::{
+    pairs::{Cost, PairCosts},
+    shape::Common,
+};
+use std::collections::BTreeMap;
+
+/// Groups above this are priced by the medians: a round of all with all has the square of the ranks in pairs.
+const MOST_RANKS: usize = 128;
+
+/// Where the ranks are, and what moving between them costs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Topology {
+    /// Host of each rank, any numbers; empty when all share one.
+    pub host: Vec<usize>,
+    /// Cores of each host.
+    pub cores: usize,
+    /// Within a host.
+    pub local: Cost,
+    /// Between hosts.
+    pub remote: Cost,
+    /// Seconds per byte added.
+    pub gamma: f64,
+    /// Seconds to hand a core from one rank to the next.
+    pub switch: f64,
+    /// What was measured between the ranks, if that was asked for.
+    pub pairs: Option<PairCosts>,
+}
+
+impl Topology {
+    /// Shared memory within hosts, TCP between them.
+    pub fn new(host: Vec<usize>, cores: usize) -> Self {
+        Self {
+            host,
+            cores: cores.max(1),
+            local: Cost::SHM,
+            remote: Cost::TCP,
+            gamma: 1.0 / 8e9,
+            switch: 1.5e-6,
+            pairs: None,
+        }
+    }
+
+    /// With what was measured between its ranks.
+    pub fn measured(mut self, costs: PairCosts) -> Self {
+        self.local = costs.median(&self.host, true).unwrap_or(self.local);
+        self.remote = costs.median(&self.host, false).unwrap_or(self.remote);
+        self.pairs = Some(costs);
+        self
+    }
+}
+
+/// A call in the numbers that cost.
+#[derive(Debug)]
+pub(crate) struct Model<'a> {
+    world: &'a Topology,
+    /// Ranks.
+    pub(crate) n: f64,
+    /// Hosts.
+    pub(crate) hosts: f64,
+    /// Ranks of the fullest host.
+    pub(crate) local: f64,
+    /// Whether all hosts have as many ranks.
+    pub(crate) even: bool,
+    /// Bytes of the whole buffer; of one part, on average, where ranks have parts.
+    pub(crate) bytes: f64,
+    /// Bytes of one element.
+    pub(crate) elem: usize,
+    pairs: Option<Pairs<'a>>,
+}
+
+/// What was measured, and who stands where.
+#[derive(Debug)]
+struct Pairs<'a> {
+    costs: &'a PairCosts,
+    /// Ranks by host, hosts in the order of their first rank.
+    hosts: Vec<Vec<usize>>,
+    /// The place in `hosts` of each rank's host.
+    host: Vec<usize>,
+    root: usize,
+}
+
+/// One rank's messages of one round.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    /// Seconds within the host.
+    near: f64,
+    /// Seconds of the slowest message between hosts, and of all.
+    slowest: f64,
+    all: f64,
+    /// Seconds that the bytes to other hosts take.
+    bytes: f64,
+}
+
+impl<'a> Model<'a> {
+    pub(crate) fn new(call: &Common<'_>, world: &'a Topology) -> Self {
+        let mut ranks: BTreeMap<Option<usize>, usize> = BTreeMap::new();
+        (0..call.size).for_each(|r| *ranks.entry(world.host.get(r).copied()).or_default() += 1);
+        let most = ranks.values().copied().max().unwrap_or(1);
+        let known = world.pairs.as_ref().filter(|c| c.size() == call.size && call.size <= MOST_RANKS);
+        Self {
+            world,
+            n: call.size as f64,
+            hosts: ranks.len() as f64,
+            local: most as f64,
+            even: ranks.values().all(|&c| c == most),
+            bytes: call.lengths.mean() * call.elem as f64,
+            elem: call.elem.max(1),
+            pairs: known.map(|costs| Pairs::new(costs, &world.host, call.root)),
+        }
+    }
+
+    /// How many ranks a core serves.
+    fn share(&self) -> f64 {
+        (self.local / self.world.cores.max(1) as f64).max(1.0)
+    }
+
+    /// Seconds until every rank of a host had its turn.
+    fn turns(&self) -> f64 {
+        let share = self.share();
+        if share > 1.0 { share * self.world.switch } else { 0.0 }
+    }
+
+    /// A round in which a rank moves messages and bytes within its host.
+    pub(crate) fn within(&self, messages: f64, bytes: f64) -> f64 {
+        if messages <= 0.0 {
+            return 0.0;
+        }
+        self.turns() + self.share() * (messages * self.world.local.alpha + bytes * self.world.local.beta)
+    }
+
+    /// A round in which a rank moves messages, and its host bytes, between hosts. Messages of one round overlap.
+    fn between(&self, messages: f64, host_bytes: f64) -> f64 {
+        if messages <= 0.0 {
+            return 0.0;
+        }
+        self.world.remote.alpha * (1.0 + (messages - 1.0) / 2.0) * self.share()
+            + host_bytes * self.world.remote.beta
+    }
+
+    /// A rank adds bytes.
+    pub(crate) fn add(&self, bytes: f64) -> f64 {
+        self.share() * self.world.gamma * bytes
+    }
+
+    /// A rank copies bytes within its memory.
+    pub(crate) fn copy(&self, bytes: f64) -> f64 {
+        self.share() * bytes * self.world.local.beta
+    }
+
+    /// Everyone sends `bytes` to everyone.
+    pub(crate) fn exchange(&self, bytes: f64) -> f64 {
+        if let Some(p) = &self.pairs {
+            let n = p.host.len();
+            let loads = (0..n).map(|r| (r, self.load(p, r, (0..n).filter(move |&q| q != r), bytes)));
+            return self.round(p, loads);
+        }
+        let (near, far) = (self.local - 1.0, self.n - self.local);
+        self.within(near, near * bytes) + self.between(far, self.local * far * bytes)
+    }
+
+    /// Everyone sends `bytes` to every rank of its host.
+    pub(crate) fn exchange_within(&self, bytes: f64) -> f64 {
+        if let Some(p) = &self.pairs {
+            let mates = |r: usize| p.hosts[p.host[r]].iter().copied().filter(move |&q| q != r);
+            return self.round(p, (0..p.host.len()).map(|r| (r, self.load(p, r, mates(r), bytes))));
+        }
+        let near = self.local - 1.0;
+        self.within(near, near * bytes)
+    }
+
+    /// The root sends `bytes` to everyone, or takes as much.
+    pub(crate) fn star(&self, bytes: f64) -> f64 {
+        if let Some(p) = &self.pairs {
+            let load = self.load(p, p.root, (0..p.host.len()).filter(|&q| q != p.root), bytes);
+            return self.round(p, [(p.root, load)].into_iter());
+        }
+        let (near, far) = (self.local - 1.0, self.n - self.local);
+        self.within(near, near * bytes) + self.between(far, far * bytes)
+    }
+
+    /// The leader of each host, its first rank, sends `bytes` to its host, or takes as much from each rank.
+    pub(crate) fn to_leader(&self, bytes: f64) -> f64 {
+        if let Some(p) = &self.pairs {
+            let leaders = p.hosts.iter().map(|h| (h[0], self.load(p, h[0], h[1..].iter().copied(), bytes)));
+            return self.round(p, leaders);
+        }
+        let near = self.local - 1.0;
+        self.within(near, near * bytes)
+    }
+
+    /// Everyone sends `bytes` to its neighbour, ranks of a host side by side.
+    pub(crate) fn shift(&self, bytes: f64) -> f64 {
+        if let Some(p) = &self.pairs {
+            return self.round(p, p.neighbours().map(|(a, b)| (a, self.load(p, a, [b].into_iter(), bytes))));
+        }
+        self.within((self.local - 1.0).min(1.0), bytes) + self.between((self.hosts - 1.0).min(1.0), bytes)
+    }
+
+    /// `bytes` go from neighbour to neighbour through all ranks, one hop after the other.
+    pub(crate) fn walk(&self, bytes: f64) -> f64 {
+        if let Some(p) = &self.pairs {
+            let hop =
+                |(a, b): (usize, usize)| self.load(p, a, [b].into_iter(), bytes).seconds() + self.turns();
+            return p.neighbours().map(hop).sum();
+        }
+        let near = (self.local - 1.0) * self.hosts;
+        near * self.within(1.0, bytes) + (self.hosts - 1.0) * self.between(1.0, bytes)
+    }
+
+    /// Whether ranks at a distance of `by` share a host. Unless counts are powers of two, some pairs lie astride two
+    /// hosts at any distance.
+    fn is_near(&self, by: f64) -> bool {
+        let aligned = self.even && self.local.log2().fract() == 0.0 && self.n.log2().fract() == 0.0;
+        self.hosts < 2.0 || (aligned && by < self.local)
+    }
+
+    /// Everyone sends `bytes` to a partner at a distance of `by`, a power of two.
+    pub(crate) fn swap(&self, by: f64, bytes: f64) -> f64 {
+        if let Some(p) = &self.pairs {
+            let (n, by) = (p.host.len(), by as usize);
+            let pairs = (0..n).map(|r| (r, r ^ by)).filter(|&(_, q)| q < n);
+            return self.round(p, pairs.map(|(r, q)| (r, self.load(p, r, [q].into_iter(), bytes))));
+        }
+        if self.is_near(by) { self.within(1.0, bytes) } else { self.between(1.0, self.local * bytes) }
+    }
+
+    /// A step of a tree: `bytes` from one rank to another at a distance of `by`, a power of two, counted from the root.
+    pub(crate) fn hop(&self, by: f64, bytes: f64) -> f64 {
+        if let Some(p) = &self.pairs {
+            let (n, by) = (p.host.len(), by as usize);
+            let at = |v: usize| (v + p.root) % n;
+            let edges = (0..n).step_by(2 * by.max(1)).filter(|v| v + by < n);
+            let loads = edges.map(|v| (at(v), self.load(p, at(v), [at(v + by)].into_iter(), bytes)));
+            return loads.map(|(_, l)| l.seconds()).fold(0.0, f64::max) + self.turns();
+        }
+        if self.is_near(by) { self.within(1.0, bytes) } else { self.between(1.0, bytes) }
+    }
+
+    /// Leaders of hosts at a distance of `by` swap `bytes`.
+    pub(crate) fn lead(&self, by: f64, bytes: f64) -> f64 {
+        if let Some(p) = &self.pairs {
+            let (hosts, by) = (p.hosts.len(), by as usize);
+            let pairs = (0..hosts).map(|h| (h, h ^ by)).filter(|&(_, g)| g < hosts);
+            let leader = |h: usize| p.hosts[h][0];
+            return self.round(
+                p,
+                pairs.map(|(h, g)| (leader(h), self.load(p, leader(h), [leader(g)].into_iter(), bytes))),
+            );
+        }
+        self.between(1.0, bytes)
+    }
+
+    /// Every rank sends `messages` to other hosts, and its host `host_bytes` in all.
+    pub(crate) fn cross(&self, messages: f64, host_bytes: f64) -> f64 {
+        self.between(messages, host_bytes)
+    }
+
+    /// Sum over the distances 1, 2, 4, ... below `n`.
+    pub(crate) fn levels(&self, n: f64, round: impl Fn(f64) -> f64) -> f64 {
+        let distances = std::iter::successors(Some(1.0), |by| Some(by * 2.0));
+        distances.take_while(|&by| by < n).map(round).sum()
+    }
+
+    /// What rank `from` moves when it sends `bytes` to each of some.
+    fn load(&self, p: &Pairs<'_>, from: usize, to: impl Iterator<Item = usize>, bytes: f64) -> Load {
+        let (share, mut load) = (self.share(), Load::default());
+        for q in to {
+            let cost = p.costs.both_ways(from, q);
+            if p.host[from] == p.host[q] {
+                load.near += share * (cost.alpha + bytes * cost.beta);
+            } else {
+                load.slowest = load.slowest.max(share * cost.alpha);
+                load.all += share * cost.alpha;
+                load.bytes += bytes * cost.beta;
+            }
+        }
+        load
+    }
+
+    /// A round takes as long as its slowest rank, and as the network of the host that sends most.
+    fn round(&self, p: &Pairs<'_>, loads: impl Iterator<Item = (usize, Load)>) -> f64 {
+        let (mut longest, mut near, mut sent) = (0.0f64, false, vec![0.0; p.hosts.len()]);
+        for (rank, load) in loads {
+            longest = longest.max(load.near + load.messages());
+            near |= load.near > 0.0;
+            sent[p.host[rank]] += load.bytes;
+        }
+        let turns = if near { self.turns() } else { 0.0 };
+        turns + longest + sent.into_iter().fold(0.0, f64::max)
+    }
+}
+
+impl Load {
+    /// Messages of one round overlap, though not wholly.
+    fn messages(&self) -> f64 {
+        (self.slowest + self.all) / 2.0
+    }
+
+    fn seconds(&self) -> f64 {
+        self.near + self.messages() + self.bytes
+    }
+}
+
+impl<'a> Pairs<'a> {
+    fn new(costs: &'a PairCosts, host: &[usize], root: usize) -> Self {
+        let (mut names, mut hosts, mut at) = (Vec::new(), Vec::<Vec<usize>>::new(), Vec::new());
+        for r in 0..costs.size() {
+            let name = host.get(r).copied();
+            let h = names.iter().rposition(|&n| n == name).unwrap_or(names.len());
+            if h == names.len() {
+                names.push(name);
+                hosts.push(Vec::new());
+            }
+            hosts[h].push(r);
+            at.push(h);
+        }
+        Self { costs, hosts, host: at, root: root.min(costs.size() - 1) }
+    }
+
+    /// Every rank and the next, around, ranks of a host side by side.
+    fn neighbours(&self) -> impl Iterator<Item = (usize, usize)> + use<'_> {
+        let order = self.hosts.concat();
+        let n = order.len();
+        (0..n).map(move |i| (order[i], order[(i + 1) % n])).filter(|(a, b)| a != b)
+    }
+}

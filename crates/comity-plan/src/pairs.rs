@@ -1,0 +1,112 @@
+//! What messages cost: on a kind of link, and as measured between each two ranks. Imports nothing.
+
+/// What messages cost on a kind of link.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// Seconds per message.
+    pub alpha: f64,
+    /// Seconds per byte.
+    pub beta: f64,
+}
+
+impl Cost {
+    /// Shared memory.
+    pub const SHM: Self = Self { alpha: 0.15e-6, beta: 1.0 / 12e9 };
+    /// TCP on a fast network or loopback.
+    pub const TCP: Self = Self { alpha: 5e-6, beta: 1.0 / 3e9 };
+}
+
+/// What messages cost between each two ranks of a group, the same numbers on all of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PairCosts {
+    size: usize,
+    /// By sender, then receiver.
+    pairs: Vec<Cost>,
+}
+
+impl PairCosts {
+    /// By sender, then receiver; `None` unless there is a sound number for every pair.
+    pub fn new(size: usize, pairs: Vec<Cost>) -> Option<Self> {
+        let sound = |c: &Cost| [c.alpha, c.beta].iter().all(|x| x.is_finite() && *x >= 0.0);
+        (size > 0 && size.checked_mul(size) == Some(pairs.len()) && pairs.iter().all(sound))
+            .then_some(Self { size, pairs })
+    }
+
+    /// How many ranks.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Seconds that a small message takes.
+    ///
+    /// # Panics
+    /// For a rank that is not there.
+    pub fn latency(&self, from: usize, to: usize) -> f64 {
+        self.pair(from, to).alpha
+    }
+
+    /// Bytes per second, of large messages.
+    ///
+    /// # Panics
+    /// For a rank that is not there.
+    pub fn bandwidth(&self, from: usize, to: usize) -> f64 {
+        1.0 / self.pair(from, to).beta
+    }
+
+    /// One direction of a pair.
+    ///
+    /// # Panics
+    /// For a rank that is not there.
+    pub fn pair(&self, from: usize, to: usize) -> Cost {
+        assert!(from < self.size && to < self.size, "ranks {from} and {to} of {}", self.size);
+        self.pairs[from * self.size + to]
+    }
+
+    /// Those of some ranks, in this order.
+    pub fn of(&self, members: &[usize]) -> Option<Self> {
+        if members.iter().any(|&m| m >= self.size) {
+            return None;
+        }
+        let pairs = members.iter().flat_map(|&a| members.iter().map(move |&b| (a, b)));
+        Self::new(members.len(), pairs.map(|(a, b)| self.pair(a, b)).collect())
+    }
+
+    /// The median of each number over pairs that share a host, or that do not.
+    pub(crate) fn median(&self, host: &[usize], shared: bool) -> Option<Cost> {
+        let at = |r: usize| host.get(r);
+        let ends = (0..self.size).flat_map(|a| (0..self.size).map(move |b| (a, b)));
+        let all: Vec<Cost> = ends
+            .filter(|&(a, b)| a != b && (at(a) == at(b)) == shared)
+            .map(|(a, b)| self.pair(a, b))
+            .collect();
+        let middle = |mut x: Vec<f64>| {
+            x.sort_by(f64::total_cmp);
+            x.get(x.len() / 2).copied()
+        };
+        let alpha = middle(all.iter().map(|c| c.alpha).collect())?;
+        Some(Cost { alpha, beta: middle(all.iter().map(|c| c.beta).collect())? })
+    }
+
+    /// The dearer direction of a pair.
+    pub(crate) fn both_ways(&self, a: usize, b: usize) -> Cost {
+        let (there, back) = (self.pair(a, b), self.pair(b, a));
+        Cost { alpha: there.alpha.max(back.alpha), beta: there.beta.max(back.beta) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_the_ranks_keeps_its_numbers() {
+        let far = Cost { alpha: 5e-3, beta: 1e-6 };
+        let cost = |a: usize, b: usize| if a.abs_diff(b) == 3 { far } else { Cost::SHM };
+        let pairs = (0..4).flat_map(|a| (0..4).map(move |b| cost(a, b))).collect();
+        let some = PairCosts::new(4, pairs).unwrap().of(&[3, 1, 0]).unwrap();
+        assert_eq!((some.size(), some.latency(0, 2), some.latency(0, 1)), (3, 5e-3, Cost::SHM.alpha));
+        assert!(some.of(&[4]).is_none());
+        assert!(PairCosts::new(2, vec![Cost { alpha: f64::NAN, beta: 0.0 }; 4]).is_none());
+        assert!(PairCosts::new(2, vec![Cost::SHM; 3]).is_none());
+    }
+}
