@@ -1,7 +1,8 @@
 //! The group that this process belongs to, and how it is told in a line.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{BackendKind, Config, Error, Group, Result, Secure, cuda::Cuda};
+use comity::{Algorithm, BackendKind, Config, Error, Group, Result, Secure, cuda::Cuda};
+use comity_plan::Kind;
 use std::collections::BTreeSet;
 
 /// The version of this command and of the library in it.
@@ -72,6 +73,28 @@ pub(crate) fn join_for(
 pub(crate) fn backend_parser() -> impl TypedValueParser<Value = BackendKind> {
     PossibleValuesParser::new(BackendKind::ALL.map(BackendKind::name))
         .try_map(|name| BackendKind::from_name(&name).ok_or("no such backend"))
+}
+
+/// The value of `--algorithm`.
+pub(crate) fn algorithm_parser() -> impl TypedValueParser<Value = Algorithm> {
+    PossibleValuesParser::new(Algorithm::ALL.iter().map(|a| a.name()))
+        .try_map(|name| Algorithm::from_name(&name).ok_or("no such algorithm"))
+}
+
+/// The operations that an algorithm can carry out, in words.
+pub(crate) fn served_by(algorithm: Algorithm) -> String {
+    let kinds = Kind::ALL.into_iter().filter(|k| algorithm.serves(*k));
+    kinds.map(Kind::name).collect::<Vec<_>>().join(", ")
+}
+
+/// Have `group` carry out what it can by `algorithm`.
+pub(crate) fn prefer(group: &Group, algorithm: Algorithm) -> Result<()> {
+    if group.size() > 1 && !group.prefer_algorithm(Some(algorithm)) {
+        return Err(Error::Config(
+            "--algorithm goes with Comity's own links: MPI and NCCL choose their own".into(),
+        ));
+    }
+    Ok(())
 }
 
 /// Says why `command` could not go on; the exit code.

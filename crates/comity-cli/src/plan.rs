@@ -7,7 +7,7 @@ use crate::{
 };
 use clap::builder::PossibleValuesParser;
 use comity::{DType, LinkCosts};
-use comity_plan::{Algorithm, PlanReport, plan_report};
+use comity_plan::{Algorithm, Cost, PlanReport, PlanRequest, plan_report};
 use std::{io::Write, path::PathBuf};
 
 const OPS: [&str; 9] = [
@@ -26,11 +26,11 @@ const OPS: [&str; 9] = [
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 OP is all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all or
-barrier. SIZE counts the whole buffer for the first three, one rank's part for the others.
-NAME is direct, two-phase, ring, doubling, tree, chain, leader or hierarchy.
+barrier. SIZE counts the whole buffer, as comity bench does.
 
 The cost model knows shared memory within a host and TCP between hosts, and as many cores as ranks,
-or what --costs says; a group chooses by the same model. * marks its choice. To draw a graph:
+or what --links, --cores and --costs say; a group chooses by the same model. * marks its choice; the
+last three columns say what its time is made of: messages, bytes that move, bytes that are added. To draw a graph:
   comity plan all_reduce --ranks 12 --bytes 64M --hosts 3 --dot | dot -Tsvg > plan.svg")]
 pub(crate) struct Args {
     /// The operation
@@ -41,13 +41,21 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: u32,
 
-    /// Bytes of the buffer, or of one rank's part of it
+    /// Bytes of the whole buffer
     #[arg(long, value_name = "SIZE", default_value = "1M")]
     bytes: Size,
 
     /// Over how many hosts the ranks are dealt
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     hosts: u32,
+
+    /// Cores of each host [default: as many as it has ranks]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cores: Option<u32>,
+
+    /// The links, as COMITY_LINKS: without shm, ranks of a host talk over TCP
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = PossibleValuesParser::new(["shm", "tcp"]), default_value = "shm,tcp")]
+    links: Vec<String>,
 
     /// The element type, of which there are whole ones
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype_parser(), hide_possible_values = true)]
@@ -58,8 +66,8 @@ pub(crate) struct Args {
     costs: Option<PathBuf>,
 
     /// Draw this algorithm instead of the one chosen
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Algorithm::ALL.iter().map(|a| a.name())), hide_possible_values = true)]
-    algorithm: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = crate::here::algorithm_parser(), hide_possible_values = true)]
+    algorithm: Option<Algorithm>,
 
     /// Only the graph, in the language of Graphviz
     #[arg(long)]
@@ -89,35 +97,64 @@ fn report(args: &Args) -> Result<String, String> {
         LinkCosts::from_json(&text).map_err(|why| format!("{} {why}", path.display()))
     });
     let costs = costs.transpose()?;
+    let shm = args.links.iter().any(|l| l == "shm");
     let of = |algorithm| {
-        plan_report(
-            &args.op,
-            args.ranks as usize,
-            whole,
-            args.hosts as usize,
-            algorithm,
-            costs.as_ref().map(AsRef::as_ref),
-        )
+        let mut ask = PlanRequest::new(&args.op, args.ranks as usize, whole);
+        (ask.hosts, ask.cores) = (args.hosts as usize, args.cores.map(|c| c as usize));
+        (ask.algorithm, ask.costs) = (algorithm, costs.as_ref().map(AsRef::as_ref));
+        ask.within = if shm { Cost::SHM } else { Cost::TCP };
+        plan_report(&ask)
     };
     let chosen = of(None)?;
-    let shown = match &args.algorithm {
-        Some(name) => of(Some(name))?,
+    let shown = match args.algorithm {
+        Some(algorithm) => of(Some(algorithm))?,
         None => chosen.clone(),
     };
     if args.dot {
         return Ok(shown.dot);
     }
     // An algorithm that cannot carry out the operation is none to compare.
-    let all: Vec<_> = Algorithm::ALL.iter().filter_map(|a| of(Some(a.name())).ok()).collect();
-    Ok(format!("{}\n{}", table(&all, &chosen), shown.text))
+    let all: Vec<_> = Algorithm::ALL.iter().filter_map(|a| of(Some(*a)).ok()).collect();
+    Ok(format!("{}{}\n{}", table(&all, &chosen), why(&all, &chosen), shown.text))
+}
+
+/// Why the chosen one was: what it saves against the next.
+fn why(all: &[PlanReport], chosen: &PlanReport) -> String {
+    let others = all.iter().filter(|r| r.algorithm != chosen.algorithm);
+    let Some(next) = others.min_by(|a, b| a.seconds.total_cmp(&b.seconds)) else {
+        return format!("{} is the only one that can.\n", chosen.algorithm);
+    };
+    let saved = [
+        ("messages", next.messages_s - chosen.messages_s),
+        ("bytes", next.bytes_s - chosen.bytes_s),
+        ("adding", next.adding_s - chosen.adding_s),
+    ];
+    let most = saved.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, s)| *s > 0.0);
+    let than = match most {
+        Some((what, s)) => format!("most of that in {what}, {}", time(s)),
+        None => "nothing of that in one column".into(),
+    };
+    let less = time(next.seconds - chosen.seconds);
+    format!("{} is expected to take {less} less than {}, {than}.\n", chosen.algorithm, next.algorithm)
 }
 
 fn table(all: &[PlanReport], chosen: &PlanReport) -> String {
-    let head = ["rounds", "messages", "sent by one", "sent by all", "between hosts", "memory", "time"];
-    let line = |name: String, cells: [String; 7]| {
-        let widths = [8, 10, 13, 13, 15, 10, 12];
+    let head = [
+        "rounds",
+        "messages",
+        "sent most",
+        "sent all",
+        "cross-host",
+        "memory",
+        "time",
+        "= msgs",
+        "+ bytes",
+        "+ adding",
+    ];
+    let line = |name: String, cells: [String; 10]| {
+        let widths = [7, 9, 10, 9, 11, 9, 10, 9, 9, 9];
         let cells: String = cells.iter().zip(widths).map(|(c, w)| format!("{c:>w$}")).collect();
-        format!("{name:<12}{cells}\n")
+        format!("{name:<18}{cells}\n")
     };
     let mut text = line("algorithm".into(), head.map(String::from));
     for r in all {
@@ -133,6 +170,9 @@ fn table(all: &[PlanReport], chosen: &PlanReport) -> String {
                 size(r.sent_between_hosts),
                 size(r.memory),
                 time(r.seconds),
+                time(r.messages_s),
+                time(r.bytes_s),
+                time(r.adding_s),
             ],
         );
     }
@@ -166,10 +206,10 @@ mod tests {
     fn candidates_are_compared_and_one_is_drawn() {
         let text = told(&["all_reduce", "--ranks", "12", "--bytes", "64M", "--hosts", "3"]).unwrap();
         let rows: Vec<_> = text.lines().take_while(|l| !l.is_empty()).collect();
-        assert_eq!(rows.len(), 7, "{text}");
+        assert_eq!(rows.len(), 9, "{text}");
         assert_eq!(rows.iter().filter(|r| r.contains(" * ")).count(), 1, "{text}");
         assert!(
-            rows.iter().all(|r| r.chars().count() == rows[0].chars().count() && r.len() <= 100),
+            rows.iter().all(|r| r.chars().count() == rows[0].chars().count() && r.len() <= 110),
             "{text}"
         );
         assert!(text.contains("64 MiB, 12 ranks on 3 hosts"), "{text}");

@@ -2,6 +2,7 @@
 
 use comity::{Group, Result};
 use comity_cli::check::{Options, Report, run};
+use comity_plan::Kind;
 use std::{process::Command, thread, time::Duration};
 
 fn on_threads(n: usize, options: &Options) -> Vec<Result<Report>> {
@@ -67,8 +68,9 @@ fn a_rank_with_other_data_is_found_out() {
             "{text}"
         );
         let wrong: Vec<_> =
-            report.lines.iter().filter(|l| l.wrong > 0).map(|l| (l.method, l.ranks)).collect();
-        assert_eq!(wrong, [("all_reduce", 3), ("all_reduce_into", 3), ("broadcast", 3)]);
+            report.lines.iter().filter(|l| l.wrong > 0).map(|l| (l.method.as_str(), l.ranks)).collect();
+        assert_eq!(wrong[..3], [("all_reduce", 3), ("all_reduce_into", 3), ("broadcast", 3)]);
+        assert_eq!(report.lines.len(), wrong.len(), "by each algorithm as well");
     }
 }
 
@@ -80,7 +82,9 @@ fn processes_are_checked_under_the_launcher() {
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{text}{}", String::from_utf8_lossy(&out.stderr));
     assert!(text.starts_with("[0] # comity") && text.trim_end().ends_with("all ok"), "{text}");
-    assert_eq!(text.lines().filter(|l| l.ends_with("  ok")).count(), 24, "{text}");
+    let by_algorithm: usize = Kind::ALL.iter().map(|k| k.algorithms().count()).sum();
+    assert_eq!(text.lines().filter(|l| l.ends_with("  ok")).count(), 24 + by_algorithm, "{text}");
+    assert!(text.contains("broadcast by double-tree "), "{text}");
     assert!(text.lines().all(|l| l.starts_with("[0] ") && l.len() <= 104), "{text}");
 }
 

@@ -21,6 +21,7 @@
 mod algorithms;
 mod choose;
 mod draft;
+mod draw;
 mod hosts;
 mod model;
 mod pairs;
@@ -36,7 +37,7 @@ pub use choose::{Choice, choose, price};
 pub use model::Topology;
 pub use pairs::{Cost, PairCosts};
 pub use pipeline::build;
-pub use report::{PlanReport, plan_report};
+pub use report::{PlanReport, PlanRequest, plan_report};
 pub use schedule::{Id, Schedule, Want};
 pub use shape::{Common, Kind, Lengths, Shape};
 

@@ -52,6 +52,15 @@ impl Topology {
         }
     }
 
+    /// The same with other costs: `change` is made to those of every link.
+    pub(crate) fn with(&self, change: fn(&mut Cost), gamma: f64, switch: f64) -> Self {
+        let mut other = Self { gamma, switch, ..self.clone() };
+        change(&mut other.local);
+        change(&mut other.remote);
+        other.pairs = self.pairs.as_ref().map(|p| p.with(change));
+        other
+    }
+
     /// With what was measured between its ranks.
     pub fn measured(mut self, costs: PairCosts) -> Self {
         self.local = costs.median(&self.host, true).unwrap_or(self.local);

@@ -87,6 +87,13 @@ impl PairCosts {
         Some(Cost { alpha, beta: middle(all.iter().map(|c| c.beta).collect())? })
     }
 
+    /// The same with a change to each.
+    pub(crate) fn with(&self, change: fn(&mut Cost)) -> Self {
+        let mut other = self.clone();
+        other.pairs.iter_mut().for_each(change);
+        other
+    }
+
     /// The dearer direction of a pair.
     pub(crate) fn both_ways(&self, a: usize, b: usize) -> Cost {
         let (there, back) = (self.pair(a, b), self.pair(b, a));

@@ -74,6 +74,7 @@ mod view;
 
 pub use boot::board::Board;
 pub use call::{CallInfo, Op};
+pub use comity_plan::Algorithm;
 pub use config::{BackendKind, Config, Detection, Found, HostPort, Launcher, MAX_SIZE, Meet, Secure};
 pub use costs::LinkCosts;
 pub use dtype::{C64, DType, Element, ReduceOp};

@@ -61,7 +61,8 @@ pub(super) fn loom(scope: &Scope) -> Outcome {
 pub(crate) fn listed_in_tables() -> Result<Task, String> {
     let folder = "crates/comity-plan/src/algorithms";
     let files = std::fs::read_dir(folder).map_err(|e| format!("{folder}: {e}"))?;
-    let files = files.filter_map(|f| f.ok().map(|f| f.path())).filter(|f| f.extension().is_some_and(|e| e == "rs"));
+    let files =
+        files.filter_map(|f| f.ok().map(|f| f.path())).filter(|f| f.extension().is_some_and(|e| e == "rs"));
     Ok(Task::new("rustfmt").args(["--edition", "2024", "--check"]).args(files))
 }
 

@@ -15,7 +15,8 @@ use crate::{
     size::Sizes,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{BackendKind, DType, Error, Group, ReduceOp, Result, cuda::Cuda};
+use comity::{Algorithm, BackendKind, DType, Error, Group, ReduceOp, Result, cuda::Cuda};
+use comity_plan::Kind;
 use measure::measure;
 use op::{Cell, Op};
 use raw::Raw;
@@ -72,6 +73,10 @@ pub(crate) struct Args {
     /// Measure this backend: any, mpi, nccl or jaccl [default: COMITY_BACKEND]
     #[arg(long, value_name = "NAME", value_parser = here::backend_parser(), hide_possible_values = true)]
     backend: Option<BackendKind>,
+
+    /// By this algorithm instead of the cheapest; `comity plan OP` lists them
+    #[arg(long, value_name = "NAME", value_parser = here::algorithm_parser(), hide_possible_values = true)]
+    algorithm: Option<Algorithm>,
 
     /// Where buffers are: host, or cuda, with NCCL
     #[arg(long, value_enum, value_name = "KIND", default_value_t, hide_possible_values = true)]
@@ -168,14 +173,18 @@ fn table(
     if !args.json {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         say(format!("# comity {} bench: {}", here::VERSION, here::world(group)));
-        say(format!("# {date}, {cores} cores on the host of rank 0"));
+        let by = args.algorithm.map_or_else(String::new, |a| format!(", by {}", a.name()));
+        say(format!("# {date}, {cores} cores on the host of rank 0{by}"));
     }
     let world = json!({
         "version": here::VERSION, "date": date, "ranks": n, "hosts": here::hosts(group), "links": here::links(group),
     });
     let limits = Limits { budget: args.budget, iters: args.iters, warmup: args.warmup, batch: args.batch };
     let mut wrong = 0;
-    for op in ops(&args.ops) {
+    if let Some(algorithm) = args.algorithm {
+        here::prefer(group, algorithm)?;
+    }
+    for op in ops(&args.ops, args.algorithm)? {
         if !args.json {
             say(Row::head(op, args.dtype, args.op));
         }
@@ -200,14 +209,21 @@ fn table(
     Ok(wrong)
 }
 
-fn ops(names: &[String]) -> Vec<Op> {
-    if names.is_empty() {
-        return vec![Op::AllReduce];
-    }
+/// What to measure; of all only what the algorithm can carry out.
+fn ops(names: &[String], algorithm: Option<Algorithm>) -> Result<Vec<Op>> {
+    let serves = |op: &Op| algorithm.is_none_or(|a| Kind::from_name(op.name()).is_some_and(|k| a.serves(k)));
     if names.iter().any(|name| name == "all") {
-        return Op::ALL.to_vec();
+        return Ok(Op::ALL.into_iter().filter(serves).collect());
     }
-    names.iter().filter_map(|name| Op::from_name(name)).collect()
+    let named: Vec<_> = names.iter().filter_map(|name| Op::from_name(name)).collect();
+    let ops = if named.is_empty() { vec![Op::AllReduce] } else { named };
+    match (algorithm, ops.iter().find(|op| !serves(op))) {
+        (Some(a), Some(op)) => {
+            let (a, can) = (a.name(), here::served_by(a));
+            Err(Error::Config(format!("--algorithm {a} cannot carry out {}; it can {can}", op.name())))
+        }
+        _ => Ok(ops),
+    }
 }
 
 /// Elements and bytes of the whole buffer next to what was asked for: at least one element, the same for each rank.

@@ -20,7 +20,7 @@ pub(super) struct Row<'a> {
     /// What makes the calls that are checked.
     pub(super) via: Through<'a>,
     pub(super) options: &'a Options,
-    pub(super) name: &'static str,
+    pub(super) name: String,
     /// Calls, the same number on every rank.
     pub(super) cases: u64,
     pub(super) dtypes: Vec<DType>,
@@ -42,9 +42,19 @@ pub(super) struct Case {
 }
 
 impl<'a> Row<'a> {
-    pub(super) fn new(group: &'a Group, options: &'a Options, name: &'static str) -> Self {
+    pub(super) fn new(group: &'a Group, options: &'a Options, name: impl Into<String>) -> Self {
         let via = Through::new(group, options.device.clone());
-        Self { group, via, options, name, cases: 0, dtypes: Vec::new(), sizes: None, wrong: 0, first: None }
+        Self {
+            group,
+            via,
+            options,
+            name: name.into(),
+            cases: 0,
+            dtypes: Vec::new(),
+            sizes: None,
+            wrong: 0,
+            first: None,
+        }
     }
 
     pub(super) fn n(&self) -> usize {
@@ -174,7 +184,7 @@ impl<'a> Row<'a> {
         self.wrong += 1;
         let rank = self.rank();
         self.first.get_or_insert_with(|| Difference {
-            method: self.name.into(),
+            method: self.name.clone(),
             dtype: case.dtype,
             reduce: case.reduce,
             count: case.count,

@@ -6,11 +6,12 @@
 //!
 //! ```text
 //!   mod.rs     the rows of the table, in order
-//!   reduce.rs moves.rs pairs.rs groups.rs large.rs   what a row does
+//!   reduce.rs moves.rs pairs.rs groups.rs large.rs   what a row does; algorithms.rs  again by each algorithm
 //!   case.rs    a row under way: buffers between guards, comparisons
 //!   value.rs   the numbers, and the reference; parts.rs  unequal parts
 //!   links.rs   what each link takes; report.rs  what was found, the same on every rank
 //! ```
+mod algorithms;
 mod case;
 mod groups;
 mod large;
@@ -28,7 +29,7 @@ pub use report::{Difference, Line, Report};
 use crate::here;
 use case::Row;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{BackendKind, DType, Group, Result, cuda::Cuda};
+use comity::{Algorithm, BackendKind, DType, Group, Result, cuda::Cuda};
 use report::merge;
 use std::{io::Write, time::Instant};
 
@@ -95,6 +96,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = here::backend_parser(), hide_possible_values = true)]
     backend: Option<BackendKind>,
 
+    /// Only the rows of this algorithm; `comity plan OP` lists them
+    #[arg(long, value_name = "NAME", value_parser = here::algorithm_parser(), hide_possible_values = true)]
+    algorithm: Option<Algorithm>,
+
     /// Where buffers are: host, or cuda, with NCCL
     #[arg(long, value_enum, value_name = "KIND", default_value_t, hide_possible_values = true)]
     device: here::DeviceKind,
@@ -159,6 +164,8 @@ pub struct Options {
     pub seed: u64,
     /// By way of this device's memory.
     pub device: Option<Cuda>,
+    /// Only what this algorithm carries out.
+    pub algorithm: Option<Algorithm>,
 }
 
 impl Default for Options {
@@ -170,6 +177,7 @@ impl Default for Options {
             large: false,
             seed: 0,
             device: None,
+            algorithm: None,
         }
     }
 }
@@ -195,6 +203,10 @@ pub fn run(group: &Group, options: &Options) -> Result<Report> {
 /// As [`run`].
 pub fn run_with(group: &Group, options: &Options, each: &mut dyn FnMut(&Line)) -> Result<Report> {
     let mut report = Report::default();
+    if let Some(algorithm) = options.algorithm {
+        algorithms::run(group, options, &[algorithm], &mut report, each)?;
+        return Ok(report);
+    }
     for (_, method, check) in ROWS.into_iter().filter(|(family, ..)| options.asks_for(family)) {
         let mut row = Row::new(group, options, method);
         // Nobody to send to, in a group of one.
@@ -207,6 +219,7 @@ pub fn run_with(group: &Group, options: &Options, each: &mut dyn FnMut(&Line)) -
         each(&line);
         report.lines.push(line);
     }
+    algorithms::run(group, options, Algorithm::ALL, &mut report, each)?;
     if options.large {
         large::run(group, options, &mut report, each)?;
     }
@@ -223,6 +236,7 @@ pub(crate) fn check(args: Args) -> u8 {
         large: args.large,
         seed: args.seed,
         device: None,
+        algorithm: args.algorithm,
     };
     let joined = here::join_for(args.backend, args.device, &args.trust);
     let (group, device) = match joined {
@@ -233,6 +247,11 @@ pub(crate) fn check(args: Args) -> u8 {
         return links::run(&group, args.json);
     }
     let options = Options { device, ..options };
+    if let Some(algorithm) = options.algorithm
+        && let Err(e) = here::prefer(&group, algorithm)
+    {
+        return here::failed("check", &e);
+    }
     let speaks = group.rank() == 0;
     let mut out = std::io::stdout();
     // A reader that went away is no reason to leave the others waiting for this rank.

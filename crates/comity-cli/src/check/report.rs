@@ -30,7 +30,7 @@ impl Report {
 #[derive(Clone, Debug)]
 pub struct Line {
     /// The method checked.
-    pub method: &'static str,
+    pub method: String,
     /// The types it was checked with; none where it takes no buffer.
     pub dtypes: Vec<DType>,
     /// The least and the largest number of elements.
@@ -48,7 +48,7 @@ pub struct Line {
 impl Line {
     /// The head of the table.
     pub fn head() -> String {
-        format!("{:<24}  {:<14}  {:<15}  {:>6}  result", "operation", "dtypes", "elements", "cases")
+        format!("{:<31}  {:<14}  {:<15}  {:>6}  result", "operation", "dtypes", "elements", "cases")
     }
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for Line {
             Some((least, most)) if least == most => least.to_string(),
             Some((least, most)) => format!("{least}..{most}"),
         };
-        write!(f, "{:<24}  {dtypes:<14}  {sizes:<15}  {:>6}  ", self.method, self.cases)?;
+        write!(f, "{:<31}  {dtypes:<14}  {sizes:<15}  {:>6}  ", self.method, self.cases)?;
         match (&self.skipped, self.wrong) {
             (Some(why), _) => write!(f, "skipped: {why}"),
             (None, 0) => f.write_str("ok"),

@@ -135,6 +135,7 @@ macro_rules! algorithms {
 
         /// How a call is carried out.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
         pub enum Algorithm {
             $(#[doc = $about] $name,)*
         }
@@ -196,7 +197,9 @@ algorithms! {
     two_phase => TwoPhase: "each rank answers for one part: collect the parts directly, then share them directly",
     ring => Ring: "parts travel from neighbour to neighbour",
     doubling => Doubling: "partners at distance 1, 2, 4, ...: a logarithm of rounds",
+    halving_doubling => HalvingDoubling: "halves are swapped with partners and added, then shared the same way back",
     tree => Tree: "a binomial tree",
+    double_tree => DoubleTree: "two binary trees at once, each with half of the buffer",
     chain => Chain: "from neighbour to neighbour, streaming",
     leader => Leader: "one rank speaks for each host; for small messages",
     hierarchy => Hierarchy: "each rank of a host answers for one part of the traffic between hosts; for large messages",

@@ -163,7 +163,7 @@ impl Fabric {
             Patience::new(here, cores),
             counters,
         );
-        let prefer = world.prefers_ring().then_some(Algorithm::Ring);
+        let prefer = world.prefers();
         let topology = Topology::new(host, world.cores());
         let topology = match world.costs().and_then(|c| c.as_ref().of(&members)) {
             Some(costs) => topology.measured(costs),
@@ -291,6 +291,12 @@ impl Backend for Fabric {
     fn door(&self) -> Option<Door> {
         let (world, members) = (Arc::downgrade(&self.world), self.members.clone());
         Some(Door { world, members, context: self.context, maker: Box::new(Plans) })
+    }
+
+    fn prefer(&mut self, algorithm: Option<Algorithm>) -> bool {
+        self.prefer = algorithm.or_else(|| self.world.prefers());
+        self.kept.clear();
+        true
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {

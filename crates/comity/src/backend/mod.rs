@@ -17,6 +17,7 @@ use crate::{
     engine::{Failure, Watch},
     stats::Counters,
 };
+use comity_plan::Algorithm;
 use std::{
     fmt,
     sync::{Arc, Weak},
@@ -87,6 +88,12 @@ pub(crate) trait Backend: Send + fmt::Debug {
     /// What makes groups of some members without the others; `None` where nothing does.
     fn door(&self) -> Option<Door> {
         None
+    }
+
+    /// From now on this algorithm goes before the cheapest, where it can carry out a call. Every member says the same, between the same
+    /// calls. `false` where plans are not what carries out calls.
+    fn prefer(&mut self, _algorithm: Option<Algorithm>) -> bool {
+        false
     }
 
     /// The link to each rank; `None` for oneself.

@@ -25,6 +25,7 @@ use crate::{
     },
     sys::poll_until,
 };
+use comity_plan::Algorithm;
 use rustix::event::{PollFd, PollFlags};
 use std::{
     cell::RefCell,
@@ -66,6 +67,7 @@ pub(crate) struct Endpoint {
     blame: Option<Blame>,
     sealed: bool,
     costs: OnceLock<LinkCosts>,
+    algorithm: Option<Algorithm>,
     /// Ended before the goodbye, so that all that was sent has come when the others hear it.
     edges: Option<Edges>,
     prefers_rdma: bool,
@@ -145,6 +147,7 @@ impl Endpoint {
             secret,
             blame: config.blame.clone(),
             costs: OnceLock::new(),
+            algorithm: config.algorithm,
             sealed: config.secure == Secure::Data,
             edges: None,
             prefers_rdma: config.backend == BackendKind::Jaccl,
@@ -299,8 +302,9 @@ impl World for Endpoint {
         self.most_silence()
     }
 
-    fn prefers_ring(&self) -> bool {
-        self.facts.iter().any(|f| f.ring)
+    fn prefers(&self) -> Option<Algorithm> {
+        let ring = self.facts.iter().any(|f| f.ring).then_some(Algorithm::Ring);
+        self.algorithm.or(ring)
     }
 
     fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {

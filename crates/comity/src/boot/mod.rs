@@ -31,6 +31,7 @@ use crate::{
     engine::{Failure, Header, Watch},
     link::Link,
 };
+use comity_plan::Algorithm;
 use std::{
     fmt,
     sync::Arc,
@@ -69,9 +70,10 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Whether any rank wants rings before other plans: all know alike.
-    fn prefers_ring(&self) -> bool {
-        false
+    /// What goes before the cheapest algorithm where it can carry out an operation. Ranks that say different things are told in their
+    /// first call.
+    fn prefers(&self) -> Option<Algorithm> {
+        None
     }
 
     /// Make the links of a group and begin to watch its members on behalf of `watch`. Every member calls this with the same

@@ -18,6 +18,7 @@ mod vars;
 
 use crate::{Error, Key, LinkKind, Result, blame::Blame, boot::board::Board, sys::verbs::Service};
 pub use backend::BackendKind;
+use comity_plan::Algorithm;
 pub use detection::Detection;
 pub(crate) use devices::Matrix;
 pub use launcher::{Found, Launcher};
@@ -79,6 +80,8 @@ pub struct Config {
     pub(crate) device: Option<u32>,
     /// Own addresses to listen on; port 0 stands for any. Empty: boot chooses.
     pub(crate) costs: Costs,
+    /// Goes before the cheapest algorithm.
+    pub(crate) algorithm: Option<Algorithm>,
     pub(crate) addrs: Vec<SocketAddr>,
     pub(crate) connections: Option<usize>,
     pub(crate) send_threads: Option<usize>,
@@ -134,6 +137,7 @@ impl Config {
             ring: false,
             device: None,
             costs: Costs::Usual,
+            algorithm: None,
             addrs: Vec::new(),
             connections: None,
             send_threads: None,
@@ -160,7 +164,7 @@ impl Config {
     ///
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_SECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
     /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_DEVICE`,
-    /// `COMITY_COSTS`, `COMITY_DEVICES` (also as `JACCL_IBV_DEVICES`, `MLX_IBV_DEVICES`), `COMITY_RDMA`, `MLX_JACCL_RING` (also as `JACCL_RING`),
+    /// `COMITY_COSTS`, `COMITY_ALGORITHM`, `COMITY_DEVICES` (also as `JACCL_IBV_DEVICES`, `MLX_IBV_DEVICES`), `COMITY_RDMA`, `MLX_JACCL_RING` (also as `JACCL_RING`),
     /// `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_SEND_THREADS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
     /// `comity launch` alone.
     pub fn from_env() -> Result<Self> {
@@ -215,6 +219,13 @@ impl Config {
     /// ranks or none. Without it the cost model knows shared memory within a host and a fast network between hosts.
     pub fn measure_costs(mut self) -> Self {
         self.costs = Costs::Measure;
+        self
+    }
+
+    /// Carry out every operation by this algorithm, where it can, instead of by the cheapest. On all ranks, or calls fail with
+    /// [`Error::Mismatch`]. For tests and measurements.
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = Some(algorithm);
         self
     }
 

@@ -7,6 +7,7 @@ use super::{
     vars::{Vars, wrong},
 };
 use crate::{Error, Key, Result, blame::Blame, sys::verbs::Service};
+use comity_plan::Algorithm;
 use std::net::{IpAddr, SocketAddr};
 
 /// Names of the device matrix; JACCL's own go before MLX's.
@@ -83,6 +84,9 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if let Some(text) = vars.text("COMITY_COSTS")? {
         config.costs = if text == "measure" { Costs::Measure } else { Costs::File(text.into()) };
     }
+    if let Some(text) = vars.text("COMITY_ALGORITHM")? {
+        config.algorithm = Some(algorithm(&text).or_else(|why| wrong("COMITY_ALGORITHM", &text, &why))?);
+    }
     if let Some(text) = vars.text("COMITY_ADDRS")? {
         config.addrs = text
             .split(',')
@@ -114,6 +118,13 @@ fn name(var: &str, e: Error) -> Error {
         Error::Config(why) => Error::Config(format!("{var}: {why}")),
         e => e,
     }
+}
+
+fn algorithm(text: &str) -> Result<Algorithm, String> {
+    Algorithm::from_name(text).ok_or_else(|| {
+        let names: Vec<_> = Algorithm::ALL.iter().map(|a| a.name()).collect();
+        format!("is {}; allowed are {}", shown(text), names.join(", "))
+    })
 }
 
 fn links(text: &str) -> Result<Links, String> {

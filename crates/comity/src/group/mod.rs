@@ -1,5 +1,6 @@
 //! The handle that users hold, and whose turn it is on it.
 
+mod algorithm;
 mod connect;
 mod measure;
 mod ops;

@@ -1,0 +1,56 @@
+//! Every operation by each algorithm that can carry it out, whichever is the cheapest here.
+
+use super::{
+    Check, Options,
+    case::Row,
+    groups, moves, reduce,
+    report::{Line, Report, merge},
+};
+use comity::{Algorithm, DType, Group, Result};
+use comity_plan::Kind;
+
+/// What checks an operation.
+const fn check(kind: Kind) -> &'static [Check] {
+    match kind {
+        Kind::AllReduce => &[reduce::all_reduce, reduce::all_reduce_into],
+        Kind::Reduce => &[reduce::reduce],
+        Kind::Broadcast => &[moves::broadcast],
+        Kind::AllGather => &[moves::all_gather, moves::all_gather_in_place, moves::all_gather_v],
+        Kind::ReduceScatter => {
+            &[reduce::reduce_scatter, reduce::reduce_scatter_in_place, reduce::reduce_scatter_v]
+        }
+        Kind::Gather => &[moves::gather],
+        Kind::Scatter => &[moves::scatter],
+        Kind::AllToAll => &[moves::all_to_all, moves::all_to_all_in_place, moves::all_to_all_v],
+        Kind::Barrier => &[groups::barrier],
+    }
+}
+
+/// A row for each of `algorithms` and each operation asked for. Types say little here: where bytes go is the plan's affair.
+pub(super) fn run(
+    group: &Group,
+    options: &Options,
+    algorithms: &[Algorithm],
+    report: &mut Report,
+    each: &mut dyn FnMut(&Line),
+) -> Result<()> {
+    let few = |d: &DType| options.algorithm.is_some() || matches!(d, DType::F32 | DType::U8);
+    let dtypes = options.dtypes.iter().copied().filter(few).collect();
+    let quick = options.quick || options.algorithm.is_none();
+    let options = Options { quick, dtypes, ..options.clone() };
+    for kind in Kind::ALL.into_iter().filter(|k| options.asks_for(k.name())) {
+        for &algorithm in algorithms.iter().filter(|a| a.serves(kind)) {
+            // Where somebody else chooses, there is nothing to check.
+            if !group.prefer_algorithm(Some(algorithm)) {
+                return Ok(());
+            }
+            let mut row = Row::new(group, &options, format!("{} by {}", kind.name(), algorithm.name()));
+            check(kind).iter().try_for_each(|check| check(&mut row))?;
+            let line = merge(row, report)?;
+            each(&line);
+            report.lines.push(line);
+        }
+    }
+    group.prefer_algorithm(None);
+    Ok(())
+}
