@@ -33,9 +33,10 @@ struct Changed {
 }
 
 /// Folders and the packages in them.
-const PACKAGES: [(&str, &str); 9] = [
+const PACKAGES: [(&str, &str); 10] = [
     ("crates/comity/", "comity"),
     ("crates/comity-plan/", "comity-plan"),
+    ("crates/comity-membership/", "comity-membership"),
     ("crates/comity-cli/", "comity-cli"),
     ("crates/comity-nn/", "comity-nn"),
     ("crates/comity-py/", "comity-py"),

@@ -82,7 +82,7 @@ const ADDRESS: Sanitizer = Sanitizer {
     options: "detect_leaks=1:exitcode=86",
     slowness: "6",
     links: &["shm", "tcp"],
-    skipped: &["config::", "simulate", "tests::jobs", "damage", "up_quickly"],
+    skipped: &["config::", "tests::jobs", "damage", "up_quickly"],
     watches_stand_ins: false,
 };
 
@@ -98,7 +98,6 @@ const THREAD: Sanitizer = Sanitizer {
     skipped: &[
         "config::",
         "kernel::",
-        "simulate",
         "tests::jobs",
         "damage",
         "up_quickly",

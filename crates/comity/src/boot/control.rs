@@ -8,8 +8,7 @@
 use super::{
     accept::{Accepted, Acceptor},
     hello::{Channel, Hello, Verdict},
-    leaving, liveness,
-    membership::{Presence, Word},
+    leaving,
     probe::Probes,
     standing::{Arrival, Line, Rest, Standing},
     stream::{Sealing, Stream},
@@ -19,6 +18,7 @@ use crate::{
     engine::{Failure, Header, Watch},
     sys::{Bell, poll_until},
 };
+use comity_membership::{Presence, Word};
 use rustix::event::{PollFd, PollFlags};
 use std::{
     sync::{
@@ -424,14 +424,15 @@ impl Control {
 
 /// Not under the lock.
 fn log(word: &Word) {
+    use comity_membership::Verdict;
     match word {
-        Word::Silent(liveness::Verdict::Suspect { rank, silence, progress }) => {
+        Word::Silent(Verdict::Suspect { rank, silence, progress }) => {
             tracing::warn!(rank, ?silence, progress, "nothing is heard from a rank");
         }
-        Word::Silent(liveness::Verdict::Dead { rank, silence }) => {
+        Word::Silent(Verdict::Dead { rank, silence }) => {
             tracing::error!(rank, ?silence, "a rank is given up for its silence");
         }
-        Word::Silent(liveness::Verdict::Stuck { rank, silence }) => {
+        Word::Silent(Verdict::Stuck { rank, silence }) => {
             tracing::error!(rank, ?silence, "a rank is given up whose control connection carries nothing");
         }
         Word::Back { rank, silence } => tracing::info!(rank, ?silence, "a silent rank is heard again"),

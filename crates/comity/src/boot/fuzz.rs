@@ -3,7 +3,7 @@
 use super::{
     hello::{Channel, Hello, Initiator, Responder, Secret, Step, Verdict},
     stream::{Conn, Stream, frame},
-    wire::{FromStore, Note, ToStore},
+    wire::{Encoding, FromStore, Note, ToStore},
 };
 use crate::{Key, fuzz::Dice};
 use std::{

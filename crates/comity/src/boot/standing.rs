@@ -5,11 +5,11 @@
 
 use super::{
     hello::Channel,
-    membership::{Action, DIED, Heard, Membership, Presence, Word},
     stream::{Conn, Sealing, Stream},
-    wire::Note,
+    wire::{Encoding, Note},
 };
 use crate::engine::{Failure, Header, Watch};
+use comity_membership::{Action, DIED, Heard, Membership, Presence, Word};
 use socket2::{SockRef, TcpKeepalive};
 use std::{
     collections::HashMap,
@@ -68,7 +68,7 @@ impl Rest {
 #[derive(Debug)]
 pub(super) struct Standing {
     me: usize,
-    membership: Membership,
+    membership: Membership<Failure>,
     conns: Vec<Option<Conn>>,
     /// Readable when the process has ended; where the system can tell.
     processes: Vec<Option<Arc<OwnedFd>>>,
@@ -94,7 +94,7 @@ impl Standing {
         }
     }
 
-    pub(super) fn membership(&self) -> &Membership {
+    pub(super) fn membership(&self) -> &Membership<Failure> {
         &self.membership
     }
 
@@ -303,7 +303,7 @@ impl Standing {
         }
     }
 
-    fn perform(&mut self, action: Action, rest: &mut Rest) {
+    fn perform(&mut self, action: Action<Failure>, rest: &mut Rest) {
         match action {
             Action::Tell { to, note } => {
                 let bytes = note.encode();

@@ -5,7 +5,7 @@
 use super::fields::{Malformed, Reader, Writer};
 use crate::{
     Op,
-    engine::{Failure, HEADER, Header, Reached},
+    engine::{Failure, HEADER, Header},
 };
 use std::net::SocketAddr;
 
@@ -73,24 +73,13 @@ pub(super) enum FromStore {
 }
 
 /// Between two ranks, on their control connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Note {
-    /// The sender leaves a group in good order.
-    Leave { context: u64 },
-    /// A group has failed; `culprit` and `by`, which saw it, are ranks in the group.
-    Abort { context: u64, failure: Failure },
-    /// The sender has waited for the receiver for long in this call of a group.
-    Waits { context: u64, call: Header },
-    /// The sender asks how far the receiver has come in a group, and what its calls up to this number come to; the sender's come to `digest`.
-    Census { context: u64, at: u64, digest: u64 },
-    /// The answer.
-    Reached { context: u64, reached: Reached },
-    /// The sender lives, and its engines have come this far.
-    Heartbeat { progress: u64 },
-    /// The sender ends; with words if it could not join.
-    Goodbye { words: String },
-    /// The sender has heard nothing of the receiver for so many milliseconds, gives it up, and closes the connection.
-    GivenUp { silence: u64 },
+pub(super) type Note = comity_membership::Note<Failure>;
+
+/// What another crate defines, as bytes.
+pub(super) trait Encoding: Sized {
+    fn encode(&self) -> Vec<u8>;
+
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed>;
 }
 
 impl Facts {
@@ -243,8 +232,8 @@ impl FromStore {
     }
 }
 
-impl Note {
-    pub(super) fn encode(&self) -> Vec<u8> {
+impl Encoding for Note {
+    fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         match self {
             Self::Leave { context } => {
@@ -288,7 +277,7 @@ impl Note {
         w.0
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader(bytes);
         let m = match r.u8()? {
             1 => Self::Leave { context: r.u64()? },

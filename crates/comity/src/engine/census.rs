@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(1);
 const STILL: Duration = Duration::from_secs(1);
 
 /// How far a member of a group has come, as its control thread sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reached {
     /// The number of its last call.
     pub(crate) made: u64,

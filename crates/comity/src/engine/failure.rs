@@ -1,7 +1,8 @@
 //! Why a group failed, as its members tell it to each other, and the error that each makes of it.
 
-use super::ledger::Differs;
+use super::{Header, Reached, ledger::Differs};
 use crate::{CallInfo, Crossed, Error, Peer};
+use comity_membership::Reason;
 use std::time::Duration;
 
 /// Why a group failed, as seen by one of its members.
@@ -120,6 +121,27 @@ impl Failure {
                 Error::PeerLost { peer: member(self.culprit), cause: format!("{}{seen}", self.cause), call }
             }
         }
+    }
+}
+
+impl Reason for Failure {
+    type Call = Header;
+    type Reached = Reached;
+
+    fn lost(culprit: usize, by: usize, cause: String) -> Self {
+        Self::lost(culprit, by, cause)
+    }
+
+    fn culprit(&self) -> usize {
+        self.culprit
+    }
+
+    fn witness(&self) -> usize {
+        self.by
+    }
+
+    fn cause(&self) -> &str {
+        &self.cause
     }
 }
 

@@ -64,7 +64,7 @@ pub(super) const PARTS: &[Part] = &[
 
 fn simulator(scope: &Scope) -> Outcome {
     let first = scope.piece as u64 * SEEDS;
-    const TEST: &str = "boot::membership::simulate::the_promise_is_kept";
+    const TEST: &str = "simulate::the_promise_is_kept";
     let task = Task::cargo().args(["test", "--workspace", "--lib", TEST, "--", "--exact"]);
     let task = task.env("COMITY_SIM_SEEDS", format!("{first}..{}", first + SEEDS));
     cargo::count(&task.limit(3600).echo().run()?)?;
@@ -72,7 +72,7 @@ fn simulator(scope: &Scope) -> Outcome {
 }
 
 fn hours(_: &Scope) -> Outcome {
-    const TEST: &str = "boot::membership::simulate::hours_pass_without_a_false_alarm";
+    const TEST: &str = "simulate::hours_pass_without_a_false_alarm";
     let task = Task::cargo().args(["test", "--workspace", "--lib", TEST, "--", "--exact", "--nocapture"]);
     let out = task.env("COMITY_SIM_HOURS", HOURS.to_string()).limit(3 * 3600).echo().run()?;
     cargo::count(&out)?;

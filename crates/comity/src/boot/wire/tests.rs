@@ -1,7 +1,7 @@
 //! Messages read back, and bytes that are no messages.
 
 use super::*;
-use crate::engine::{Differs, Late, Why};
+use crate::engine::{Differs, Late, Reached, Why};
 use crate::{
     CallInfo, DType, ReduceOp,
     boot::{
@@ -9,8 +9,14 @@ use crate::{
         stream::{Conn, Stream},
     },
 };
+use comity_membership::{Action, DIED, Heard, Membership};
 use proptest::prelude::*;
-use std::{io::Write, net::SocketAddrV6, os::unix::net::UnixStream, time::Duration};
+use std::{
+    io::Write,
+    net::SocketAddrV6,
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
 
 prop_compose! {
     fn facts()(
@@ -90,6 +96,47 @@ proptest! {
         if let Ok(m) = FromStore::decode(&bytes) { prop_assert_eq!(m.encode(), bytes.clone()); }
         if let Ok(m) = Note::decode(&bytes) { prop_assert_eq!(m.encode(), bytes); }
     }
+}
+
+/// The simulator of failures passes notes on as they are. Here they go over the connection.
+#[test]
+fn what_membership_tells_can_be_read() {
+    let (size, limit, now) = (80, Duration::from_secs(5), Instant::now());
+    let everyone: Vec<usize> = (0..size).collect();
+    let mut m = Membership::<Failure>::new(0, size, Some(limit));
+    (1..size).for_each(|r| assert!(m.attach(r, now)));
+    (1..=4).for_each(|context| assert!(m.enter(context, &everyone, 0)));
+    let beat = |r| (r, Heard::Note(Note::Heartbeat { progress: 0 }));
+    m.hear((1..size).map(beat).collect(), now);
+    let info = CallInfo { seq: 1, count: 1, dtype: Some(DType::F32), ..CallInfo::new(Op::AllGather) };
+    m.ask(1, &[1], &Header { info, shape: 1, epoch: 1, context: 1 });
+    m.census(1, 1, 2);
+    m.answer(1, 1, Reached { made: 1, digest: Some(2), lacks: Some((3, 4)) });
+    m.hear(vec![(1, Heard::Note(Note::Census { context: 9, at: 1, digest: 2 }))], now);
+    let late = Late { call: info, after: limit, missing: vec![1, 2], stalled: None };
+    m.abort(1, Failure::late(0, late));
+    m.abort(2, Failure::reported(0, "gives up"));
+    m.hear(vec![(2, Heard::End(DIED)), (3, Heard::Note(Note::GivenUp { silence: 5000 }))], now);
+    m.enter(5, &everyone, 0);
+    m.leave(5, true);
+    m.enter(6, &[0, 1], 0);
+    m.leave(6, true);
+    // All others but one are silent for the whole limit.
+    for now in (1..=10).map(|i| now + limit * i / 4) {
+        m.hear(vec![beat(9)], now);
+        m.tick(now, now, 0);
+    }
+    m.end("no way to rank 9");
+    let mut kinds = [0; 9];
+    for action in m.actions() {
+        let Action::Tell { note, .. } = action else { continue };
+        let bytes = note.encode();
+        kinds[usize::from(bytes[0])] += 1;
+        assert_eq!(Note::decode(&bytes), Ok(note));
+    }
+    // Beats are made when they are sent.
+    kinds[3] += 1;
+    assert!(kinds[1..].iter().all(|n| *n > 0), "{kinds:?}");
 }
 
 #[test]

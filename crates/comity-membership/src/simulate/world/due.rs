@@ -1,12 +1,12 @@
 //! What is still to happen in a simulated world, ordered by time.
 
-use crate::boot::wire::Note;
+use crate::{Note, simulate::Failure};
 use std::rc::Rc;
 
 #[derive(Clone, Debug)]
 pub(super) enum Item {
     Beat(u64),
-    Note(Rc<Note>),
+    Note(Rc<Note<Failure>>),
     End,
     /// On a new connection, made then: does the process live?
     Asked(u64),

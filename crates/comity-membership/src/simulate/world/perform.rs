@@ -2,16 +2,13 @@
 
 use super::{Event, Item, Occasion, World};
 use crate::{
-    boot::{
-        membership::{Action, Presence, simulate::mutant::Mutant},
-        wire::Note,
-    },
-    engine::Failure,
+    Action, Presence,
+    simulate::{Failure, mutant::Mutant},
 };
 use std::rc::Rc;
 
 impl World<'_> {
-    /// Do what a process has decided, as `Standing::carry_out`.
+    /// Do what a process has decided.
     pub(super) fn perform(&mut self, rank: usize, occasion: Occasion) {
         let mut actions = self.processes[rank].membership.actions();
         if let Some(mutant) = self.mutant {
@@ -25,10 +22,6 @@ impl World<'_> {
             match action {
                 Action::Tell { to, note } => {
                     self.note(|| format!("rank {rank} tells {to:?}: {note:?}"));
-                    let Ok(note) = Note::decode(&note.encode()) else {
-                        self.judge.broken.get_or_insert_with(|| format!("{note:?} cannot be read"));
-                        return;
-                    };
                     let note = Rc::new(note);
                     for to in to {
                         self.notes += 1;

@@ -1,7 +1,10 @@
 //! Single decisions; the simulator has what follows from them.
 
 use super::*;
-use crate::engine::Why;
+use crate::{
+    DIED, Heard,
+    simulate::{Failure, Why},
+};
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -10,12 +13,12 @@ fn failure(culprit: usize, by: usize) -> Failure {
     Failure { culprit, by, cause: "lost its disk".into(), why }
 }
 
-fn abort(context: u64, f: &Failure) -> Heard {
+fn abort(context: u64, f: &Failure) -> Heard<Failure> {
     Heard::Note(Note::Abort { context, failure: f.clone() })
 }
 
 /// Process 0 of `size`, connected to all, in group 1 of all.
-fn met(size: usize, silence: Option<Duration>) -> (Membership, Instant) {
+fn met(size: usize, silence: Option<Duration>) -> (Membership<Failure>, Instant) {
     let now = Instant::now();
     let mut m = Membership::new(0, size, silence);
     (1..size).for_each(|r| assert!(m.attach(r, now) && !m.attach(r, now)));
@@ -25,7 +28,7 @@ fn met(size: usize, silence: Option<Duration>) -> (Membership, Instant) {
 }
 
 /// Whom a note about a failure goes to, and the failure that is taken over.
-fn failed(m: &mut Membership) -> (Vec<usize>, Option<Failure>) {
+fn failed(m: &mut Membership<Failure>) -> (Vec<usize>, Option<Failure>) {
     let (mut told, mut found) = (Vec::new(), None);
     for action in m.actions() {
         match action {

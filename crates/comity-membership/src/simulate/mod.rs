@@ -3,7 +3,7 @@
 //! A seed makes a scenario: 2 to 1,024 ranks, groups that are opened, left and told about at random times, delays, and
 //! faults: kills (also between two notes of a flood), hosts without power, stops and wakes, cuts both ways and one way,
 //! broken connections, slow control threads, aborts by one rank or several. Each rank runs the true
-//! [`Membership`](super::Membership). A run fails when one of these is broken:
+//! [`Membership`](crate::Membership). A run fails when one of these is broken:
 //!
 //! - Every member of a group that a fault concerns, if it runs and has not left, learns of a failure within the limit + 1 s; where
 //!   one death or abort is all that happens to a whole group, within the time its notes need.
@@ -17,11 +17,13 @@
 //! What is not in it: how ranks meet, sockets, and what the engine makes of a link that breaks.
 
 mod dice;
+mod failure;
 mod judge;
 mod mutant;
 mod scenario;
 mod world;
 
+pub(crate) use failure::{Failure, Why};
 use mutant::Mutant;
 use scenario::Scenario;
 use std::{
@@ -108,7 +110,7 @@ fn the_promise_is_kept() {
     };
     thread::scope(|s| (0..threads).for_each(|_| drop(s.spawn(work))));
     let broken: Vec<String> = broken.into_inner().unwrap().iter().map(|(seed, verdict)| format!(
-        "seed {seed}: {verdict}\n  COMITY_SIM_SEED={seed} cargo test -p comity --lib the_promise_is_kept -- --nocapture repeats it and prints what happened"
+        "seed {seed}: {verdict}\n  COMITY_SIM_SEED={seed} cargo test -p comity-membership the_promise_is_kept -- --nocapture repeats it and prints what happened"
     )).collect();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
     let (failures, notes) = (failures.into_inner(), notes.into_inner());

@@ -2,8 +2,8 @@
 
 use super::{Event, Occasion, World};
 use crate::{
-    boot::membership::simulate::{judge::Cause, scenario::Fault},
-    engine::Failure,
+    Reason,
+    simulate::{Failure, judge::Cause, scenario::Fault},
 };
 
 impl World<'_> {
@@ -31,37 +31,7 @@ impl World<'_> {
                 let surely = std::mem::take(&mut self.processes[rank].running);
                 self.judge.cause(Cause::Ended { rank, at: now, surely });
             }
-            Fault::Stop { rank, to, .. } if self.processes[rank].running => {
-                let process = &mut self.processes[rank];
-                let until = to.unwrap_or(u64::MAX);
-                // One that is stopped for longer already wakes when it would have.
-                let longer = until >= process.stopped;
-                if longer {
-                    process.stopped = until;
-                    // Every turn before is lost; what it was to do is there afterwards.
-                    process.turn = u64::MAX;
-                }
-                if let Some(to) = to.filter(|_| longer) {
-                    process.turn = to;
-                    // It may have been about to look at the clock before it waits.
-                    if self.dice.chance(50) {
-                        process.waits = to;
-                    }
-                    self.plan(to, Event::Turn(rank));
-                    self.judge.wakes(rank, to);
-                }
-                let long = to.is_none_or(|to| to - now >= self.scenario.limit);
-                if long {
-                    // Whoever sleeps as well may wake when this one is heard again.
-                    let alone =
-                        self.scenario.faults.iter().filter(|f| matches!(f, Fault::Stop { .. })).count() == 1;
-                    let most = self.scenario.limit + 2 * self.scenario.slowness() + self.scenario.slack();
-                    // What a cut held up is heard when it is over.
-                    let since = now.max(self.scenario.mended(now));
-                    let surely = to.is_none_or(|to| alone && to.saturating_sub(since) > most);
-                    self.judge.cause(Cause::Ended { rank, at: now, surely });
-                }
-            }
+            Fault::Stop { rank, to, .. } if self.processes[rank].running => self.stop(rank, to),
             Fault::Cut { side, both, to: None, .. } => {
                 self.judge.cause(Cause::Cut { side, both, at: now });
             }
@@ -74,7 +44,40 @@ impl World<'_> {
         }
     }
 
-    /// A member's engine finds the group to have failed, as in `Engine::abort`.
+    /// A process does not run until then, or never again.
+    fn stop(&mut self, rank: usize, to: Option<u64>) {
+        let now = self.now;
+        let process = &mut self.processes[rank];
+        let until = to.unwrap_or(u64::MAX);
+        // One that is stopped for longer already wakes when it would have.
+        let longer = until >= process.stopped;
+        if longer {
+            process.stopped = until;
+            // Every turn before is lost; what it was to do is there afterwards.
+            process.turn = u64::MAX;
+        }
+        if let Some(to) = to.filter(|_| longer) {
+            process.turn = to;
+            // It may have been about to look at the clock before it waits.
+            if self.dice.chance(50) {
+                process.waits = to;
+            }
+            self.plan(to, Event::Turn(rank));
+            self.judge.wakes(rank, to);
+        }
+        let long = to.is_none_or(|to| to - now >= self.scenario.limit);
+        if long {
+            // Whoever sleeps as well may wake when this one is heard again.
+            let alone = self.scenario.faults.iter().filter(|f| matches!(f, Fault::Stop { .. })).count() == 1;
+            let most = self.scenario.limit + 2 * self.scenario.slowness() + self.scenario.slack();
+            // What a cut held up is heard when it is over.
+            let since = now.max(self.scenario.mended(now));
+            let surely = to.is_none_or(|to| alone && to.saturating_sub(since) > most);
+            self.judge.cause(Cause::Ended { rank, at: now, surely });
+        }
+    }
+
+    /// A member finds by itself that its group has failed.
     fn abort(&mut self, g: usize, by: usize, culprit: usize, i: usize) {
         let plan = &self.scenario.groups[g];
         let rank = plan.members[by];

@@ -179,14 +179,7 @@ impl Scenario {
     fn strike(&mut self, dice: &mut Dice, calm: bool) {
         let opened = self.opened();
         if calm {
-            let at = opened + 20 * MS + self.slack() + dice.between(0, self.limit / 5);
-            let fault = match dice.below(10) {
-                0..=3 => Fault::Kill { rank: dice.below(self.size), at, sends: None },
-                4..=8 => self.abort(dice, at),
-                // Nothing, and so nothing may be found.
-                _ => return,
-            };
-            return self.faults.push(fault);
+            return self.strike_once(dice, opened);
         }
         let latest = opened + self.limit / 2;
         // Breaks that a job is to ride through may follow each other only if they stay below the limit in all.
@@ -236,6 +229,18 @@ impl Scenario {
             };
             self.faults.push(fault);
         }
+    }
+
+    /// One fault at most, when all groups are open.
+    fn strike_once(&mut self, dice: &mut Dice, opened: u64) {
+        let at = opened + 20 * MS + self.slack() + dice.between(0, self.limit / 5);
+        let fault = match dice.below(10) {
+            0..=3 => Fault::Kill { rank: dice.below(self.size), at, sends: None },
+            4..=8 => self.abort(dice, at),
+            // Nothing, and so nothing may be found.
+            _ => return,
+        };
+        self.faults.push(fault);
     }
 
     fn abort(&self, dice: &mut Dice, at: u64) -> Fault {

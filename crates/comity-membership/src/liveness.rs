@@ -24,20 +24,37 @@ const SLOWEST_BEAT: Duration = Duration::from_millis(500);
 /// Whoever has sent no beat so long after it connected is judged all the same: it may have been stopped in between.
 const UNBORN: Duration = Duration::from_secs(300);
 
-/// What became of a peer's silence.
+/// What became of a process's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// Silent for long enough to be noted; what its engines had done when it was last heard.
-    Suspect { rank: usize, silence: Duration, progress: Option<u64> },
-    /// Silent for the whole limit. It is not judged again.
-    Dead { rank: usize, silence: Duration },
+pub enum Verdict {
+    /// It was silent for long enough to be noted.
+    Suspect {
+        /// The process.
+        rank: usize,
+        /// For how long.
+        silence: Duration,
+        /// How far its engines had come when it was last heard.
+        progress: Option<u64>,
+    },
+    /// It was silent for the whole limit. It is not judged again.
+    Dead {
+        /// The process.
+        rank: usize,
+        /// For how long.
+        silence: Duration,
+    },
     /// It lives, but its own connection carries nothing. It is not judged again.
-    Stuck { rank: usize, silence: Duration },
+    Stuck {
+        /// The process.
+        rank: usize,
+        /// For how long its connection has carried nothing.
+        silence: Duration,
+    },
 }
 
-/// See the module.
+/// When each process was heard last, and when the next decision about one is due.
 #[derive(Debug)]
-pub(super) struct Liveness {
+pub(crate) struct Liveness {
     /// None: silence is allowed.
     limit: Option<Duration>,
     peers: Vec<Option<Pulse>>,
@@ -68,7 +85,7 @@ struct Pulse {
 }
 
 impl Liveness {
-    pub(super) fn new(size: usize, limit: Option<Duration>) -> Self {
+    pub(crate) fn new(size: usize, limit: Option<Duration>) -> Self {
         Self {
             limit,
             peers: (0..size).map(|_| None).collect(),
@@ -81,7 +98,7 @@ impl Liveness {
 
     /// `rank` has connected. It is judged only from its first beat, which it sends when it has connected with all: a host with
     /// many ranks may give one of them no turn for long before that.
-    pub(super) fn meet(&mut self, rank: usize, now: Instant) {
+    pub(crate) fn meet(&mut self, rank: usize, now: Instant) {
         self.met.insert(rank, now);
         // This process may be stopped before it ever judges, and must know then that it slept.
         self.ticked.get_or_insert(now);
@@ -90,7 +107,7 @@ impl Liveness {
     }
 
     /// A beat has come from `rank`: with the first one it begins to be judged.
-    pub(super) fn begin(&mut self, rank: usize, now: Instant) {
+    pub(crate) fn begin(&mut self, rank: usize, now: Instant) {
         if self.met.remove(&rank).is_none() {
             return;
         }
@@ -109,7 +126,7 @@ impl Liveness {
     }
 
     /// Judge `rank` no longer: it has ended.
-    pub(super) fn forget(&mut self, rank: usize) {
+    pub(crate) fn forget(&mut self, rank: usize) {
         self.met.remove(&rank);
         if let Some(place) = self.peers.get_mut(rank) {
             *place = None;
@@ -118,20 +135,20 @@ impl Liveness {
 
     /// How long nothing has been heard from `rank`; `None` if nobody is judged, or if this process did not run itself for half the
     /// limit meanwhile.
-    pub(super) fn silence(&self, rank: usize, now: Instant) -> Option<Duration> {
+    pub(crate) fn silence(&self, rank: usize, now: Instant) -> Option<Duration> {
         let (limit, pulse) = (self.limit?, self.peers.get(rank)?.as_ref()?);
         let slept = self.ticked.is_some_and(|last| sleeps(limit, last, now));
         (!slept).then(|| now.saturating_duration_since(pulse.heard))
     }
 
     /// Whether `rank` has not been heard for most of the limit, or was given up at this very look.
-    pub(super) fn is_quiet(&self, rank: usize, now: Instant) -> bool {
+    pub(crate) fn is_quiet(&self, rank: usize, now: Instant) -> bool {
         let (Some(limit), Some(place)) = (self.limit, self.peers.get(rank)) else { return false };
         place.as_ref().is_none_or(|p| now.saturating_duration_since(p.heard) >= limit / 2)
     }
 
     /// `rank` said something; a beat tells how far its engines have come. How long it had been silent, if it was suspect.
-    pub(super) fn hear(&mut self, rank: usize, now: Instant, progress: Option<u64>) -> Option<Duration> {
+    pub(crate) fn hear(&mut self, rank: usize, now: Instant, progress: Option<u64>) -> Option<Duration> {
         let limit = self.limit?;
         // Where this process had no turn, what it has not heard says nothing of the other.
         let idle = self.ticked.is_none_or(|last| now.saturating_duration_since(last) < suspicion(limit));
@@ -149,7 +166,7 @@ impl Liveness {
     }
 
     /// `rank` has answered on a new connection. It stays suspect while its own says nothing.
-    pub(super) fn lives(&mut self, rank: usize, now: Instant) {
+    pub(crate) fn lives(&mut self, rank: usize, now: Instant) {
         if let Some(Some(pulse)) = self.peers.get_mut(rank) {
             pulse.heard = pulse.heard.max(now);
             pulse.extended = false;
@@ -157,7 +174,7 @@ impl Liveness {
     }
 
     /// Who is to be asked at `now` whether it lives: those whose own connections say nothing, or did not until lately.
-    pub(super) fn asks(&mut self, now: Instant) -> Vec<usize> {
+    pub(crate) fn asks(&mut self, now: Instant) -> Vec<usize> {
         let Some(limit) = self.limit else { return Vec::new() };
         // One look for those whose times are near.
         let near = now + spacing(limit) / 4;
@@ -178,7 +195,7 @@ impl Liveness {
 
     /// Judge everyone at `heard_until`, by which all that had come must have been heard. Whether this process slept is seen at
     /// `now`: a computer that woke for a moment may have looked at the clock in between.
-    pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) -> Vec<Verdict> {
+    pub(crate) fn tick(&mut self, heard_until: Instant, now: Instant) -> Vec<Verdict> {
         let Some(limit) = self.limit else { return Vec::new() };
         let overdue = |at: &Instant| now.saturating_duration_since(*at) >= UNBORN;
         let late: Vec<usize> = self.met.iter().filter(|(_, at)| overdue(at)).map(|(rank, _)| *rank).collect();
@@ -221,7 +238,7 @@ impl Liveness {
     }
 
     /// Whether a beat is to be sent now. If so, the next one is due an interval later.
-    pub(super) fn beats(&mut self, now: Instant) -> bool {
+    pub(crate) fn beats(&mut self, now: Instant) -> bool {
         let (Some(limit), Some(at)) = (self.limit, self.beat) else { return false };
         let due = at <= now;
         if due {
@@ -232,7 +249,7 @@ impl Liveness {
 
     /// When to call [`tick`](Self::tick), [`asks`](Self::asks) and [`beats`](Self::beats) at the latest; `None` while nobody is
     /// there to be judged or to hear a beat.
-    pub(super) fn next(&self) -> Option<Instant> {
+    pub(crate) fn next(&self) -> Option<Instant> {
         self.limit?;
         if self.first.is_none() && self.met.is_empty() {
             return None;
@@ -256,7 +273,7 @@ impl Liveness {
     }
 
     /// How long one may be silent.
-    pub(super) fn limit(&self) -> Option<Duration> {
+    pub(crate) fn limit(&self) -> Option<Duration> {
         self.limit
     }
 }

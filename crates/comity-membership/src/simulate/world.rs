@@ -1,22 +1,19 @@
 //! Processes, connections and time, none of them real, around the true [`Membership`].
 
 mod due;
+mod network;
 mod perform;
 mod strike;
+mod turn;
 
 use super::{
+    Failure,
     dice::Dice,
     judge::{Cause, Judge},
     mutant::Mutant,
     scenario::{Fault, MS, Scenario},
 };
-use crate::{
-    boot::{
-        membership::{DIED, Heard, Membership, Presence},
-        wire::Note,
-    },
-    engine::Failure,
-};
+use crate::Membership;
 use due::{Due, Event, Item};
 use std::{
     cmp::Reverse,
@@ -24,13 +21,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// For how long a question may lie before a process that does not run, in microseconds: it is dropped then, as by `boot/probe.rs`.
-const ANSWER: u64 = 2_000_000;
-
 /// A process.
 #[derive(Debug)]
 struct Process {
-    membership: Membership,
+    membership: Membership<Failure>,
     running: bool,
     /// Not running before this, if at all: stopped.
     stopped: u64,
@@ -199,96 +193,6 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The control thread's turn: as `Control::serve`.
-    fn turn(&mut self, rank: usize) {
-        let process = &mut self.processes[rank];
-        if process.turn != self.now {
-            return;
-        }
-        process.turn = u64::MAX;
-        let (mut heard, mut alive) = (Vec::new(), Vec::new());
-        while let Some(Reverse(due)) = process.inbox.peek()
-            && due.at <= self.now
-        {
-            let Some(Reverse(Due { what: (from, item), .. })) = process.inbox.pop() else { break };
-            let what = match item {
-                Item::Asked(at) if self.now - at > ANSWER => continue,
-                Item::Asked(_) | Item::Answer => {
-                    alive.push((from, matches!(item, Item::Asked(_))));
-                    continue;
-                }
-                Item::Beat(progress) => Heard::Note(Note::Heartbeat { progress }),
-                Item::Note(note) => Heard::Note((*note).clone()),
-                Item::End => Heard::End(DIED),
-            };
-            heard.push((from, what));
-        }
-        let heard_until = process.waits;
-        if let Some(mutant) = self.mutant {
-            mutant.hear(rank, &mut heard, |context| {
-                let group = self.scenario.groups.iter().position(|g| g.context == context);
-                group.is_some_and(|g| self.processes[rank].members[g].entered.is_some())
-            });
-        }
-        let now = self.instant(self.now);
-        let last = (self.mutant == Some(Mutant::LastReason)).then(|| heard.clone());
-        for (from, asks) in alive {
-            if self.processes[rank].membership.presence(from) == Some(&Presence::Live) {
-                self.processes[rank].membership.lives(from, now);
-                if asks {
-                    self.pass(rank, from, Item::Answer);
-                }
-            }
-        }
-        self.processes[rank].membership.hear(heard, now);
-        self.perform(rank, Occasion::Hear);
-        for (_, heard) in last.into_iter().flatten() {
-            if let Heard::Note(Note::Abort { context, failure }) = heard {
-                self.fail(rank, context, failure);
-            }
-        }
-        let heard_until = match self.mutant {
-            Some(Mutant::IgnoresSilence) => self.instant(0),
-            _ => self.instant(heard_until),
-        };
-        self.processes[rank].membership.tick(heard_until, now, self.now);
-        self.perform(rank, Occasion::Tick);
-        if self.processes[rank].running {
-            self.idle(rank);
-        }
-    }
-
-    /// The control thread begins to wait.
-    fn idle(&mut self, rank: usize) {
-        let process = &mut self.processes[rank];
-        process.waits = self.now;
-        let came = process.inbox.peek().map_or(u64::MAX, |d| d.0.at);
-        let due = process.membership.next();
-        let due = due.map_or(u64::MAX, |t| t.duration_since(self.zero).as_micros() as u64);
-        self.wake(rank, came.min(due));
-    }
-
-    /// The control thread gets its turn some time after there is something to do, at `first`.
-    fn wake(&mut self, rank: usize, first: u64) {
-        let process = &self.processes[rank];
-        let first = first.max(process.waits);
-        if first >= process.turn || first == u64::MAX {
-            return;
-        }
-        let slow = self.scenario.faults.iter().filter_map(|f| match f {
-            Fault::Slow { rank: r, at, to, lag } if *r == rank && (*at..*to).contains(&first) => Some(*lag),
-            _ => None,
-        });
-        let slow = slow.max().unwrap_or(0);
-        let (low, high) = self.scenario.lag;
-        let turn = first + slow + self.dice.between(low, high);
-        let process = &mut self.processes[rank];
-        if turn < process.turn {
-            process.turn = turn;
-            self.plan(turn, Event::Turn(rank));
-        }
-    }
-
     fn enter(&mut self, rank: usize, g: usize) {
         let plan = &self.scenario.groups[g];
         let Some(mine) = plan.members.iter().position(|m| *m == rank) else { return };
@@ -334,76 +238,6 @@ impl<'a> World<'a> {
         self.processes[rank].running = false;
         for other in (0..self.scenario.size).filter(|o| *o != rank) {
             self.shut(rank, other);
-        }
-    }
-
-    /// One end of a connection is closed.
-    fn shut(&mut self, from: usize, to: usize) {
-        self.send(from, to, Item::End);
-        self.broken[from * self.scenario.size + to] = true;
-    }
-
-    /// Over a new connection: at once or not at all.
-    fn pass(&mut self, from: usize, to: usize, item: Item) {
-        let now = self.now;
-        let cut = [(from, to), (to, from)].iter().any(|(a, b)| self.scenario.cut(*a, *b, now).is_some());
-        let lost = cut || self.scenario.runs(to, now) != Some(now) || !self.processes[to].running;
-        let what = if matches!(item, Item::Answer) { "answers" } else { "asks" };
-        self.note(|| format!("rank {from} {what} rank {to}{}", if lost { " in vain" } else { "" }));
-        if lost {
-            return;
-        }
-        let (low, high) = self.scenario.delay;
-        let at = now + 2 * self.dice.between(low, high);
-        self.number += 1;
-        self.processes[to].inbox.push(Reverse(Due { at, number: self.number, what: (from, item) }));
-        if self.processes[to].stopped <= now {
-            self.wake(to, at);
-        }
-    }
-
-    fn send(&mut self, from: usize, to: usize, item: Item) {
-        let stream = from * self.scenario.size + to;
-        if self.broken[stream] || !self.processes[to].running {
-            return;
-        }
-        let (low, high) = self.scenario.delay;
-        // What a cut holds up is sent again some time after it is over, for the sender waits twice as long each time; unless the next
-        // has begun.
-        let mut sent = self.now;
-        while let Some((begun, end)) =
-            self.scenario.cut(from, to, sent).or_else(|| self.scenario.unacknowledged(from, to, sent))
-        {
-            let most = |end| if self.scenario.is_only_cut() { end - begun } else { 0 };
-            let end = end.map(|end| end + self.dice.between(0, most(end)));
-            let Some(end) = end else {
-                self.broken[stream] = true;
-                return;
-            };
-            // By a host that has power and runs.
-            let Some(end) = self.scenario.runs(from, end) else {
-                self.broken[stream] = true;
-                return;
-            };
-            sent = end;
-        }
-        let mut at = sent + self.dice.between(low, high);
-        for fault in &self.scenario.faults {
-            // What comes to a host that does not run is sent again later.
-            if let Fault::Stop { rank, at: begin, to: end, host: true } = fault
-                && *rank == to
-                && (*begin..end.unwrap_or(u64::MAX)).contains(&at)
-            {
-                let again = self.dice.between(0, self.scenario.limit / 50);
-                at = end.map_or(u64::MAX / 2, |end| end + again);
-            }
-        }
-        let at = at.max(self.arrivals[stream]);
-        self.arrivals[stream] = at;
-        self.number += 1;
-        self.processes[to].inbox.push(Reverse(Due { at, number: self.number, what: (from, item) }));
-        if self.processes[to].stopped <= self.now {
-            self.wake(to, at);
         }
     }
 }

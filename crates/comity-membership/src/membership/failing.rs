@@ -1,9 +1,9 @@
 //! Ends and failures: what they mean for the groups of a process, and who is told, so that all members hear of it, and each once.
 
-use super::{Action, Membership, Presence, flood};
-use crate::{boot::wire::Note, engine::Failure};
+use super::Membership;
+use crate::{Action, Note, Presence, Reason, flood};
 
-impl Membership {
+impl<R: Reason> Membership<R> {
     /// A flood passes by those who have not opened the group yet, and ends where no other partner has. Whoever began it tells
     /// the rest itself, when a note to each is due in any case.
     pub(super) fn make_sure(&mut self) {
@@ -41,14 +41,14 @@ impl Membership {
         let Some(presence) = self.presences.get(rank).cloned() else { return };
         let Some((group, member)) = self.member(context, rank) else { return };
         let (mine, left) = (group.mine, group.left.get(member) == Some(&true));
-        let failure = |cause: String| Failure::lost(member, mine, cause);
+        let failure = |cause: String| R::lost(member, mine, cause);
         let failure = match presence {
             Presence::Gone(words) if words.is_empty() => return self.apply(rank, Note::Leave { context }),
             Presence::Gone(words) => failure(format!("gave up: {words}")),
             Presence::Dead(cause) => failure(cause),
             Presence::Shut(silence) => {
                 let cause = format!("was given up: nothing was heard from it for {silence:.1} s");
-                Failure::lost(mine, member, cause)
+                R::lost(mine, member, cause)
             }
             Presence::Oneself | Presence::Absent | Presence::Live => return,
         };
@@ -59,14 +59,14 @@ impl Membership {
 
     /// A group has failed, as `from`, a member, has told or this rank has seen: unless it had before, tell others, and those who
     /// wait here.
-    pub(super) fn fail(&mut self, context: u64, from: Option<usize>, failure: Failure) {
+    pub(super) fn fail(&mut self, context: u64, from: Option<usize>, failure: R) {
         let beats = self.limit().is_some();
         let Some(group) = self.groups.get_mut(&context) else { return };
         let size = group.members.len();
         if let Some(knows) = from.and_then(|m| group.knows.get_mut(m)) {
             *knows = true;
         }
-        if group.failed.is_some() || failure.culprit >= size || failure.by >= size {
+        if group.failed.is_some() || failure.culprit() >= size || failure.witness() >= size {
             return;
         }
         group.failed = Some(failure.clone());
@@ -80,7 +80,7 @@ impl Membership {
             self.tell_all(context);
         } else {
             // Where only its way to the witness is cut, it lives and cannot be told by the witness.
-            self.tell_of(context, vec![failure.culprit]);
+            self.tell_of(context, vec![failure.culprit()]);
         }
         self.actions.push(Action::Fail { context, failure });
     }

@@ -1,11 +1,7 @@
 //! Membership with a mistake, to prove that the simulator finds it.
 
-use super::{scenario::Scenario, world::Occasion};
-use crate::boot::{
-    membership::{Action, Heard, flood},
-    wire::Note,
-};
-use crate::engine::Failure;
+use super::{Failure, scenario::Scenario, world::Occasion};
+use crate::{Action, Heard, Note, flood};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mutant {
@@ -54,7 +50,12 @@ impl Mutant {
     }
 
     /// Change what a rank hears.
-    pub(super) fn hear(self, rank: usize, heard: &mut Vec<(usize, Heard)>, opened: impl Fn(u64) -> bool) {
+    pub(super) fn hear(
+        self,
+        rank: usize,
+        heard: &mut Vec<(usize, Heard<Failure>)>,
+        opened: impl Fn(u64) -> bool,
+    ) {
         match self {
             Self::DeafToLeave => heard.retain(|(_, h)| !matches!(h, Heard::Note(Note::Leave { .. }))),
             Self::ForgetsEarly => heard.retain(|(_, h)| match h {
@@ -73,8 +74,14 @@ impl Mutant {
     }
 
     /// Change what a rank does.
-    pub(super) fn act(self, rank: usize, occasion: Occasion, actions: &mut Vec<Action>, s: &Scenario) {
-        let aborts = |a: &Action| matches!(a, Action::Tell { note: Note::Abort { .. }, .. });
+    pub(super) fn act(
+        self,
+        rank: usize,
+        occasion: Occasion,
+        actions: &mut Vec<Action<Failure>>,
+        s: &Scenario,
+    ) {
+        let aborts = |a: &Action<Failure>| matches!(a, Action::Tell { note: Note::Abort { .. }, .. });
         let failing = actions.iter().any(|a| matches!(a, Action::Fail { .. }));
         match self {
             Self::AsksNobody => actions.retain(|a| !matches!(a, Action::Ask { .. })),

@@ -1,16 +1,11 @@
 //! The promises, and who broke one.
 
 use super::{
+    Failure,
     scenario::{Fault, SECOND, Scenario},
     world::{Member, Occasion},
 };
-use crate::{
-    boot::{
-        membership::{Action, flood},
-        wire::Note,
-    },
-    engine::Failure,
-};
+use crate::{Action, Note, flood};
 use std::collections::HashMap;
 
 /// What did go wrong, and so may be found.
@@ -164,7 +159,13 @@ impl Judge {
     }
 
     /// Count what a rank says of failures: few at once, and nobody is told twice.
-    pub(super) fn count(&mut self, s: &Scenario, rank: usize, occasion: Occasion, actions: &[Action]) {
+    pub(super) fn count(
+        &mut self,
+        s: &Scenario,
+        rank: usize,
+        occasion: Occasion,
+        actions: &[Action<Failure>],
+    ) {
         let beats = matches!(actions.last(), Some(Action::Beat { .. }));
         for (i, action) in actions.iter().enumerate() {
             let Action::Tell { to, note: Note::Abort { context, failure: Failure { by, culprit, .. } } } =

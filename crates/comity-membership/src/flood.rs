@@ -13,10 +13,10 @@
 //! neighbours are always among the partners, no number of them tears the ring.
 
 /// The largest group in which whoever sees a failure tells all others itself.
-pub(super) const DIRECT: usize = 64;
+pub(crate) const DIRECT: usize = 64;
 
 /// The partners of `mine` in a group of `size`, of whom `there` says who has neither left nor ended.
-pub(super) fn partners(mine: usize, size: usize, there: impl Fn(usize) -> bool) -> Vec<usize> {
+pub(crate) fn partners(mine: usize, size: usize, there: impl Fn(usize) -> bool) -> Vec<usize> {
     let mut partners = Vec::new();
     let mut distance = 1;
     while distance < size {
@@ -35,7 +35,7 @@ pub(super) fn partners(mine: usize, size: usize, there: impl Fn(usize) -> bool) 
 
 /// The most partners that a member of a group of `size` has.
 #[cfg(test)]
-pub(super) fn most(size: usize) -> usize {
+pub(crate) fn most(size: usize) -> usize {
     2 * size.next_power_of_two().ilog2() as usize
 }
 

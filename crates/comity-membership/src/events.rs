@@ -1,0 +1,136 @@
+//! What comes in to [`Membership`](crate::Membership), and what goes out of it.
+
+use crate::{Note, Reason, Verdict};
+use std::time::Duration;
+
+/// The cause of death of a process whose connection ended without a goodbye.
+pub const DIED: &str = "died: its control connection closed";
+
+/// How this process stands with another.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Presence {
+    /// It is this process itself.
+    Oneself,
+    /// It has not connected yet.
+    Absent,
+    /// It is connected.
+    Live,
+    /// It said goodbye; with words if it could not join.
+    Gone(String),
+    /// It ended without a goodbye; the cause.
+    Dead(String),
+    /// It has given this process up, after so many seconds of silence. The fault is this process's own.
+    Shut(f64),
+}
+
+/// What came over a control connection.
+#[derive(Clone, Debug)]
+pub enum Heard<R: Reason> {
+    /// A note.
+    Note(Note<R>),
+    /// Nothing more comes; the cause.
+    End(&'static str),
+}
+
+/// What the caller is to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action<R: Reason> {
+    /// Send a note. A process that cannot be reached is found when it is next read.
+    Tell {
+        /// The processes to tell.
+        to: Vec<usize>,
+        /// What to tell them.
+        note: Note<R>,
+    },
+    /// Send a heartbeat to every process that has no note waiting for room.
+    Beat {
+        /// How far this process's engines have come.
+        progress: u64,
+    },
+    /// Close the connection to a process. It is heard and told no more.
+    Close {
+        /// The process.
+        rank: usize,
+    },
+    /// A group has failed. The first reason stays.
+    Fail {
+        /// The group.
+        context: u64,
+        /// Why.
+        failure: R,
+    },
+    /// A member has left in good order.
+    Left {
+        /// The group.
+        context: u64,
+        /// The member, by its rank in the group.
+        member: usize,
+    },
+    /// A member has waited for this one in a call. Compare that with this rank's own calls. If they differ, call
+    /// [`Membership::abort`](crate::Membership::abort).
+    Waits {
+        /// The group.
+        context: u64,
+        /// This rank in the group.
+        mine: usize,
+        /// The member that waits.
+        member: usize,
+        /// The call that it waits in.
+        call: R::Call,
+    },
+    /// A member asks how far this one has come. Call [`Membership::answer`](crate::Membership::answer).
+    Census {
+        /// The group.
+        context: u64,
+        /// The member that asks.
+        member: usize,
+        /// Calls up to this number count for the digest.
+        at: u64,
+        /// What the calls of the member that asks come to.
+        digest: u64,
+    },
+    /// A member has answered how far it has come.
+    Reached {
+        /// The group.
+        context: u64,
+        /// The member that answered.
+        member: usize,
+        /// Its answer.
+        reached: R::Reached,
+    },
+    /// A member of a group has not been heard for some time. Count it.
+    Suspect {
+        /// The group.
+        context: u64,
+    },
+    /// Ask a silent process over a new connection whether it lives.
+    Ask {
+        /// The process.
+        rank: usize,
+    },
+    /// A member of a group was silent for longer than any had been before in it.
+    Silence {
+        /// The group.
+        context: u64,
+        /// For how long.
+        silence: Duration,
+    },
+    /// Wake whoever waits for the processes to meet.
+    News,
+    /// Log this.
+    Log(Word),
+}
+
+/// What is to be logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// A process was judged for its silence.
+    Silent(Verdict),
+    /// A suspect process is heard again.
+    Back {
+        /// The process.
+        rank: usize,
+        /// For how long it was silent.
+        silence: Duration,
+    },
+}

@@ -1,0 +1,106 @@
+//! Who is there, who belongs to which group, and what a death, a silence or an abort means for it.
+//!
+//! This crate decides. It reads no clock, sends nothing and waits for nothing. Events come in with their time, and
+//! actions go out:
+//!
+//! ```text
+//!   control connections                    Membership                     the caller carries out
+//!   ------------------------+---------------------------------------+--------------------------------
+//!   rank 3 has connected    -> attach  \                             /  Tell ranks 1, 2: a note
+//!   this rank opens a group -> enter    |  presences: who is there   |  Beat: to all that are there
+//!   ... and leaves it       -> leave    |  groups: who is a member,  |  Ask rank 3 anew: do you live?
+//!   its engine gives it up  -> abort    |    who has left, why       |  Close the connection to 3
+//!   notes; a connection end -> hear     |    it failed, who knows    |  Fail group 7: rank 3 died
+//!   rank 3 answers anew     -> lives    |  liveness: when each rank  |  Left: member 2 of group 7
+//!   it is time              -> tick     |    was heard last          |  Suspect, Silence: to be counted
+//!   this process ends       -> end     /                             \  News, Log
+//! ```
+//!
+//! Ask for [`Membership::actions`] after every call and carry them out in their order before the next call.
+//! [`Membership::next`] says when to call [`Membership::tick`] at the latest. The simulator of this crate's tests
+//! drives the same code through faults in virtual time, with up to 1,024 ranks.
+//!
+//! # How everybody learns of a failure
+//! Whoever learns first that a group has failed tells others. The first reason stays and nobody is told twice.
+//!
+//! ```text
+//! up to 64 members: the witness tells all      above: everyone tells members at distance 1, 2, 4, 8, ...
+//!
+//!        w --+--> 1                               w --> w+1, w+2, w+4, w+8, ... and w-1, w-2, w-4, w-8, ...
+//!            +--> 2     ... and each of them           |
+//!            +--> 3     tells the culprit              +--> the same, from there
+//!            +--> n-1
+//! ```
+//!
+//! | members | notes of the witness | of each other rank | steps to the last |
+//! |---|---|---|---|
+//! | up to 64 | n - 1 | 1 | 1 |
+//! | above | 2 log2(n) at most | 2 log2(n) at most | log2(n) / 2 + 1 |
+//!
+//! A flood passes over members that have not opened the group yet. With its next heartbeat the witness therefore tells
+//! everyone it does not know to know.
+//!
+//! # What the library supplies
+//! [`Reason`] says what a failure is, and which types announce a call and answer a census. This crate never looks into
+//! those. It deals in [`Note`]s as values; the library makes bytes of them.
+//!
+//! # Example
+//! ```
+//! use comity_membership::{Action, DIED, Heard, Membership, Note, Reason};
+//! use std::time::{Duration, Instant};
+//!
+//! #[derive(Clone, Debug, PartialEq, Eq)]
+//! struct Lost(usize, usize, String);
+//!
+//! impl Reason for Lost {
+//!     type Call = ();
+//!     type Reached = ();
+//!     fn lost(culprit: usize, by: usize, cause: String) -> Self {
+//!         Self(culprit, by, cause)
+//!     }
+//!     fn culprit(&self) -> usize {
+//!         self.0
+//!     }
+//!     fn witness(&self) -> usize {
+//!         self.1
+//!     }
+//!     fn cause(&self) -> &str {
+//!         &self.2
+//!     }
+//! }
+//!
+//! // Rank 0 of 3 meets the others and opens group 7 of all.
+//! let now = Instant::now();
+//! let mut membership = Membership::<Lost>::new(0, 3, Some(Duration::from_secs(5)));
+//! membership.attach(1, now);
+//! membership.attach(2, now);
+//! membership.enter(7, &[0, 1, 2], 0);
+//! membership.actions();
+//!
+//! // The connection to rank 2 ends without a goodbye: rank 1 is told, and the group fails here.
+//! membership.hear(vec![(2, Heard::End(DIED))], now);
+//! let failure = Lost(2, 0, DIED.into());
+//! let actions = membership.actions();
+//! let note = Note::Abort { context: 7, failure: failure.clone() };
+//! assert!(actions.contains(&Action::Tell { to: vec![1], note }));
+//! assert!(actions.contains(&Action::Fail { context: 7, failure }));
+//! ```
+
+#![forbid(unsafe_code)]
+// Tests and the simulator begin at some time, read settings and print what they found.
+#![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods))]
+
+mod events;
+mod flood;
+mod liveness;
+mod membership;
+mod note;
+mod reason;
+#[cfg(test)]
+mod simulate;
+
+pub use events::{Action, DIED, Heard, Presence, Word};
+pub use liveness::Verdict;
+pub use membership::Membership;
+pub use note::Note;
+pub use reason::Reason;

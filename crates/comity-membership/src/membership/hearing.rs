@@ -1,0 +1,130 @@
+//! What comes from the other processes, and what it means.
+
+use super::{KeepLast, MAX_EARLY, Membership};
+use crate::{Action, Heard, Note, Presence, Reason, Word};
+use std::time::{Duration, Instant};
+
+impl<R: Reason> Membership<R> {
+    /// Take in what has come by `now`, from whom, in the order of each connection.
+    pub fn hear(&mut self, heard: Vec<(usize, Heard<R>)>, now: Instant) {
+        if self.leaving {
+            return;
+        }
+        let (mut notes, mut ends) = (Vec::new(), Vec::new());
+        for (rank, heard) in heard {
+            if self.presence(rank) != Some(&Presence::Live) {
+                continue;
+            }
+            let progress = match heard {
+                Heard::End(cause) => {
+                    ends.push((rank, cause));
+                    continue;
+                }
+                Heard::Note(Note::Heartbeat { progress }) => {
+                    self.liveness.begin(rank, now);
+                    Some(progress)
+                }
+                Heard::Note(note) => {
+                    notes.push((rank, note));
+                    None
+                }
+            };
+            self.measure(rank, self.liveness.silence(rank, now));
+            if let Some(silence) = self.liveness.hear(rank, now, progress) {
+                self.actions.push(Action::Log(Word::Back { rank, silence }));
+            }
+        }
+        // A process that wakes finds at once what all others said while it slept. That it was given up explains the rest.
+        notes.sort_by_key(|(_, note)| !matches!(note, Note::GivenUp { .. }));
+        for (from, note) in notes {
+            self.apply(from, note);
+        }
+        for (rank, cause) in ends {
+            self.lose(rank, cause);
+        }
+    }
+
+    /// A process has shown on a new connection that it lives.
+    pub fn lives(&mut self, rank: usize, now: Instant) {
+        if self.leaving || self.presence(rank) != Some(&Presence::Live) {
+            return;
+        }
+        self.measure(rank, self.liveness.silence(rank, now));
+        self.liveness.lives(rank, now);
+    }
+
+    /// Act on a note.
+    pub(super) fn apply(&mut self, from: usize, note: Note<R>) {
+        if let Some(context) = note.context()
+            && !self.groups.contains_key(&context)
+        {
+            return self.apply_unopened(context, from, note);
+        }
+        match note {
+            Note::Leave { context } => {
+                if let Some((group, member)) = self.member(context, from) {
+                    if let Some(left) = group.left.get_mut(member) {
+                        *left = true;
+                    }
+                    self.actions.push(Action::Left { context, member });
+                }
+            }
+            Note::Waits { context, call } => {
+                if let Some((group, member)) = self.member(context, from) {
+                    let mine = group.mine;
+                    self.actions.push(Action::Waits { context, mine, member, call });
+                }
+            }
+            Note::Census { context, at, digest } => {
+                if let Some((_, member)) = self.member(context, from) {
+                    self.actions.push(Action::Census { context, member, at, digest });
+                }
+            }
+            Note::Reached { context, reached } => {
+                if let Some((_, member)) = self.member(context, from) {
+                    self.actions.push(Action::Reached { context, member, reached });
+                }
+            }
+            Note::Abort { context, failure } => {
+                if let Some((_, member)) = self.member(context, from) {
+                    self.fail(context, Some(member), failure);
+                }
+            }
+            // Heard already.
+            Note::Heartbeat { .. } => {}
+            Note::Goodbye { words } => self.ended(from, Presence::Gone(words)),
+            Note::GivenUp { silence } => {
+                self.ended(from, Presence::Shut(Duration::from_millis(silence).as_secs_f64()));
+            }
+        }
+    }
+
+    /// A note has come about a group that is not open here: not yet, or not any more.
+    fn apply_unopened(&mut self, context: u64, from: usize, note: Note<R>) {
+        // Whoever has closed the group said so.
+        if self.is_closed(context) {
+            return;
+        }
+        match note {
+            // This rank has made no call in it.
+            Note::Census { .. } => {
+                self.tell(vec![from], Note::Reached { context, reached: R::Reached::default() });
+                return;
+            }
+            // The group that asked is over.
+            Note::Reached { .. } => return,
+            Note::Waits { .. } => {
+                // Only its last word counts.
+                let old = |(f, n): &(usize, Note<R>)| matches!(n, Note::Waits { context: c, .. } if *c == context && *f == from);
+                self.early.retain(|e| !old(e));
+            }
+            Note::Leave { .. }
+            | Note::Abort { .. }
+            | Note::Heartbeat { .. }
+            | Note::Goodbye { .. }
+            | Note::GivenUp { .. } => {}
+        }
+        self.early.keep_last(MAX_EARLY - 1);
+        self.early.push_back((from, note));
+    }
+}

@@ -1,0 +1,215 @@
+//! [`Membership`]: who is there, who belongs to which group, and what follows from what is heard.
+
+mod asks;
+mod failing;
+mod hearing;
+mod joining;
+mod silence;
+#[cfg(test)]
+mod tests;
+
+use crate::{Action, Note, Presence, Reason, liveness::Liveness};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+/// Notes kept for groups that this rank has not opened yet.
+const MAX_EARLY: usize = 4096;
+/// Groups remembered as closed, so that late words about them are not kept.
+const MAX_CLOSED: usize = 4096;
+
+/// A group that this rank has opened and not left.
+#[derive(Debug)]
+struct Group<R> {
+    /// The processes, in the order of the group.
+    members: Vec<usize>,
+    /// This rank in the group.
+    mine: usize,
+    left: Vec<bool>,
+    /// The first reason; it stays.
+    failed: Option<R>,
+    /// Members that were told of it, or told this rank.
+    knows: Vec<bool>,
+    /// This rank saw the reason itself, and has not yet made sure that everyone knows.
+    unsure: bool,
+    /// For how long a member was silent at the most, before it was heard again or given up.
+    silence: Duration,
+}
+
+impl<R> Group<R> {
+    /// Whether a member has, as far as this rank knows, neither left nor ended.
+    fn has(&self, presences: &[Presence], member: usize) -> bool {
+        let presence = self.members.get(member).and_then(|rank| presences.get(*rank));
+        presence == Some(&Presence::Live) && self.left.get(member) == Some(&false)
+    }
+}
+
+/// What one process knows of the others of its job, and decides about them.
+///
+/// Processes have numbers from 0, their ranks. A group is a list of processes; its members are numbered in that order.
+/// Methods that change something push [`Action`]s, which [`actions`](Self::actions) hands out. Times may not run
+/// backwards from one call to the next.
+#[derive(Debug)]
+pub struct Membership<R: Reason> {
+    presences: Vec<Presence>,
+    /// In order of their names, so that a run can be repeated.
+    groups: BTreeMap<u64, Group<R>>,
+    closed: VecDeque<u64>,
+    early: VecDeque<(usize, Note<R>)>,
+    liveness: Liveness,
+    /// This process has said goodbye.
+    leaving: bool,
+    actions: Vec<Action<R>>,
+}
+
+impl<R: Reason> Membership<R> {
+    /// Start as process `me` of `size`. A process that is silent for longer than `silence` is given up; `None`: nobody is.
+    pub fn new(me: usize, size: usize, silence: Option<Duration>) -> Self {
+        Self {
+            presences: (0..size)
+                .map(|r| if r == me { Presence::Oneself } else { Presence::Absent })
+                .collect(),
+            groups: BTreeMap::new(),
+            closed: VecDeque::new(),
+            early: VecDeque::new(),
+            liveness: Liveness::new(size, silence),
+            leaving: false,
+            actions: Vec::new(),
+        }
+    }
+
+    /// Take what is to be done since the last time. Do it before the next change.
+    pub fn actions(&mut self) -> Vec<Action<R>> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// How this process stands with `rank`; `None` if there is no such process.
+    pub fn presence(&self, rank: usize) -> Option<&Presence> {
+        self.presences.get(rank)
+    }
+
+    /// How long a process may be silent.
+    pub fn limit(&self) -> Option<Duration> {
+        self.liveness.limit()
+    }
+
+    /// When to call [`tick`](Self::tick) at the latest.
+    pub fn next(&self) -> Option<Instant> {
+        if self.leaving { None } else { self.liveness.next() }
+    }
+
+    /// The processes of a group in its order, if it is open here.
+    pub fn members(&self, context: u64) -> Option<&[usize]> {
+        Some(&self.groups.get(&context)?.members)
+    }
+
+    /// Whether this process has left a group.
+    pub fn is_closed(&self, context: u64) -> bool {
+        self.closed.contains(&context)
+    }
+
+    /// Begin to watch the members of a group in which this process has the rank `mine`. False if it is open already.
+    pub fn enter(&mut self, context: u64, members: &[usize], mine: usize) -> bool {
+        if self.groups.contains_key(&context) {
+            return false;
+        }
+        let group = Group {
+            members: members.to_vec(),
+            mine,
+            left: vec![false; members.len()],
+            failed: None,
+            knows: vec![false; members.len()],
+            unsure: false,
+            silence: Duration::ZERO,
+        };
+        self.groups.insert(context, group);
+        let (ours, others) =
+            std::mem::take(&mut self.early).into_iter().partition(|(_, n)| n.context() == Some(context));
+        self.early = others;
+        let ours: VecDeque<(usize, Note<R>)> = ours;
+        for (from, note) in ours {
+            self.apply(from, note);
+        }
+        for rank in members {
+            self.member_is_gone(context, *rank);
+        }
+        true
+    }
+
+    /// Forget a group, and tell its members unless it never came to be. False if it is not open.
+    ///
+    /// Those who still wait for this rank must not take it for the culprit: when the group has failed they are told why.
+    pub fn leave(&mut self, context: u64, tell: bool) -> bool {
+        let Some(group) = self.groups.get(&context) else { return false };
+        if tell && group.failed.is_some() {
+            self.tell_all(context);
+        } else if tell {
+            let others = (0..group.members.len()).filter(|m| !group.left.get(*m).is_some_and(|l| *l));
+            let to = self.reachable(group, others);
+            self.tell(to, Note::Leave { context });
+        }
+        self.groups.remove(&context);
+        self.closed.keep_last(MAX_CLOSED - 1);
+        self.closed.push_back(context);
+        self.early.retain(|(_, note)| note.context() != Some(context));
+        true
+    }
+
+    /// This process has found a group to have failed: tell its members.
+    pub fn abort(&mut self, context: u64, failure: R) {
+        self.fail(context, None, failure);
+    }
+
+    /// Say goodbye to everyone; with words if this process could not join. Nothing is judged afterwards, for the others may
+    /// well close first.
+    pub fn end(&mut self, words: &str) {
+        // The goodbye counts as leaving every group in good order, which these are not in.
+        let failed: Vec<u64> =
+            self.groups.iter().filter(|(_, g)| g.failed.is_some()).map(|(context, _)| *context).collect();
+        for context in failed {
+            self.tell_all(context);
+        }
+        let live = |(_, p): &(usize, &Presence)| **p == Presence::Live;
+        let to = self.presences.iter().enumerate().filter(live).map(|(rank, _)| rank).collect();
+        self.tell(to, Note::Goodbye { words: words.into() });
+        self.leaving = true;
+    }
+
+    /// A group, and the rank in it of a process.
+    fn member(&mut self, context: u64, rank: usize) -> Option<(&mut Group<R>, usize)> {
+        let group = self.groups.get_mut(&context)?;
+        let member = group.members.iter().position(|m| *m == rank)?;
+        Some((group, member))
+    }
+
+    fn contexts_with(&self, rank: usize) -> Vec<u64> {
+        self.groups.iter().filter(|(_, g)| g.members.contains(&rank)).map(|(context, _)| *context).collect()
+    }
+
+    /// The processes of those members that are connected.
+    fn reachable(&self, group: &Group<R>, members: impl Iterator<Item = usize>) -> Vec<usize> {
+        let ranks = members.filter_map(|m| group.members.get(m).copied());
+        ranks.filter(|rank| self.presences.get(*rank) == Some(&Presence::Live)).collect()
+    }
+
+    fn tell(&mut self, to: Vec<usize>, note: Note<R>) {
+        if !to.is_empty() {
+            self.actions.push(Action::Tell { to, note });
+        }
+    }
+}
+
+/// Keeps a queue short.
+trait KeepLast {
+    /// Drop the oldest until at most `n` are left.
+    fn keep_last(&mut self, n: usize);
+}
+
+impl<T> KeepLast for VecDeque<T> {
+    fn keep_last(&mut self, n: usize) {
+        while self.len() > n {
+            self.pop_front();
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What two processes say to each other on their control connection. As values: the library makes bytes of them.
+
+use crate::Reason;
+
+/// What one process says to another. Groups have numbers that all processes know alike, their contexts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note<R: Reason> {
+    /// The sender leaves a group in good order.
+    Leave {
+        /// The group.
+        context: u64,
+    },
+    /// A group has failed.
+    Abort {
+        /// The group.
+        context: u64,
+        /// Why.
+        failure: R,
+    },
+    /// The sender has waited for the receiver for long.
+    Waits {
+        /// The group.
+        context: u64,
+        /// The call that the sender is in.
+        call: R::Call,
+    },
+    /// The sender asks how far the receiver has come.
+    Census {
+        /// The group.
+        context: u64,
+        /// Calls up to this number count for the digest.
+        at: u64,
+        /// What the sender's calls come to.
+        digest: u64,
+    },
+    /// The answer to a census.
+    Reached {
+        /// The group.
+        context: u64,
+        /// How far the sender has come.
+        reached: R::Reached,
+    },
+    /// The sender lives.
+    Heartbeat {
+        /// How far its engines have come.
+        progress: u64,
+    },
+    /// The sender ends.
+    Goodbye {
+        /// Why it could not join, if so; else empty.
+        words: String,
+    },
+    /// The sender has given the receiver up, and closes the connection.
+    GivenUp {
+        /// For how many milliseconds it has heard nothing.
+        silence: u64,
+    },
+}
+
+impl<R: Reason> Note<R> {
+    /// The group that the note is about, if it is about one.
+    pub fn context(&self) -> Option<u64> {
+        match self {
+            Self::Leave { context }
+            | Self::Abort { context, .. }
+            | Self::Waits { context, .. }
+            | Self::Census { context, .. }
+            | Self::Reached { context, .. } => Some(*context),
+            Self::Heartbeat { .. } | Self::Goodbye { .. } | Self::GivenUp { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! What this crate must know of the library that uses it.
+
+use std::fmt::Debug;
+
+/// Why a group failed, as one of its members tells it to the others.
+///
+/// The library says what a reason is. This crate compares reasons, passes them on, and makes one where a member is lost.
+pub trait Reason: Clone + Debug + Eq {
+    /// A call, as a member announces it to the members that it waits for.
+    type Call: Copy + Debug + Eq;
+
+    /// How far a member has come with its calls. The default says that it has made none.
+    type Reached: Copy + Debug + Default + Eq;
+
+    /// Member `by` saw that member `culprit` is gone, or the connection to it. The cause goes on after "rank 3 ...".
+    fn lost(culprit: usize, by: usize, cause: String) -> Self;
+
+    /// The member at fault, by its rank in the group.
+    fn culprit(&self) -> usize;
+
+    /// The member that saw it, by its rank in the group.
+    fn witness(&self) -> usize;
+
+    /// What happened, in words.
+    fn cause(&self) -> &str;
+}

@@ -1,0 +1,49 @@
+//! Failures as simulated members tell them.
+
+use crate::Reason;
+
+/// Why a simulated group failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) culprit: usize,
+    pub(crate) by: usize,
+    pub(crate) cause: String,
+    pub(crate) why: Why,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// A member or its link is gone.
+    Lost,
+    /// The culprit itself reported it.
+    Reported,
+}
+
+impl Failure {
+    pub(crate) fn reported(by: usize, cause: String) -> Self {
+        Self { culprit: by, by, cause, why: Why::Reported }
+    }
+}
+
+impl Reason for Failure {
+    /// A call's number.
+    type Call = u64;
+    /// The number of the last call.
+    type Reached = u64;
+
+    fn lost(culprit: usize, by: usize, cause: String) -> Self {
+        Self { culprit, by, cause, why: Why::Lost }
+    }
+
+    fn culprit(&self) -> usize {
+        self.culprit
+    }
+
+    fn witness(&self) -> usize {
+        self.by
+    }
+
+    fn cause(&self) -> &str {
+        &self.cause
+    }
+}

@@ -1,0 +1,77 @@
+//! What processes send each other: how long it is on its way, and what a cut or a host that stands still does to it.
+
+use super::{Due, Item, World};
+use crate::simulate::scenario::Fault;
+use std::cmp::Reverse;
+
+impl World<'_> {
+    /// One end of a connection is closed.
+    pub(super) fn shut(&mut self, from: usize, to: usize) {
+        self.send(from, to, Item::End);
+        self.broken[from * self.scenario.size + to] = true;
+    }
+
+    /// Over a new connection: at once or not at all.
+    pub(super) fn pass(&mut self, from: usize, to: usize, item: Item) {
+        let now = self.now;
+        let cut = [(from, to), (to, from)].iter().any(|(a, b)| self.scenario.cut(*a, *b, now).is_some());
+        let lost = cut || self.scenario.runs(to, now) != Some(now) || !self.processes[to].running;
+        let what = if matches!(item, Item::Answer) { "answers" } else { "asks" };
+        self.note(|| format!("rank {from} {what} rank {to}{}", if lost { " in vain" } else { "" }));
+        if lost {
+            return;
+        }
+        let (low, high) = self.scenario.delay;
+        let at = now + 2 * self.dice.between(low, high);
+        self.number += 1;
+        self.processes[to].inbox.push(Reverse(Due { at, number: self.number, what: (from, item) }));
+        if self.processes[to].stopped <= now {
+            self.wake(to, at);
+        }
+    }
+
+    pub(super) fn send(&mut self, from: usize, to: usize, item: Item) {
+        let stream = from * self.scenario.size + to;
+        if self.broken[stream] || !self.processes[to].running {
+            return;
+        }
+        let (low, high) = self.scenario.delay;
+        // What a cut holds up is sent again some time after it is over, for the sender waits twice as long each time; unless the next
+        // has begun.
+        let mut sent = self.now;
+        while let Some((begun, end)) =
+            self.scenario.cut(from, to, sent).or_else(|| self.scenario.unacknowledged(from, to, sent))
+        {
+            let most = |end| if self.scenario.is_only_cut() { end - begun } else { 0 };
+            let end = end.map(|end| end + self.dice.between(0, most(end)));
+            let Some(end) = end else {
+                self.broken[stream] = true;
+                return;
+            };
+            // By a host that has power and runs.
+            let Some(end) = self.scenario.runs(from, end) else {
+                self.broken[stream] = true;
+                return;
+            };
+            sent = end;
+        }
+        let mut at = sent + self.dice.between(low, high);
+        for fault in &self.scenario.faults {
+            // What comes to a host that does not run is sent again later.
+            if let Fault::Stop { rank, at: begin, to: end, host: true } = fault
+                && *rank == to
+                && (*begin..end.unwrap_or(u64::MAX)).contains(&at)
+            {
+                let again = self.dice.between(0, self.scenario.limit / 50);
+                at = end.map_or(u64::MAX / 2, |end| end + again);
+            }
+        }
+        let at = at.max(self.arrivals[stream]);
+        self.arrivals[stream] = at;
+        self.number += 1;
+        self.processes[to].inbox.push(Reverse(Due { at, number: self.number, what: (from, item) }));
+        if self.processes[to].stopped <= self.now {
+            self.wake(to, at);
+        }
+    }
+}

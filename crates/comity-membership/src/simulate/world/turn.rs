@@ -1,0 +1,103 @@
+//! When the control thread of a process gets its turn, and what it does then.
+
+use super::{Due, Event, Item, Occasion, World};
+use crate::{
+    DIED, Heard, Note, Presence,
+    simulate::{mutant::Mutant, scenario::Fault},
+};
+use std::cmp::Reverse;
+
+/// For how long a question may lie before a process that does not run, in microseconds: `comity` drops it then.
+const ANSWER: u64 = 2_000_000;
+
+impl World<'_> {
+    /// The turn of the control thread, as in `comity`: hear, then judge.
+    pub(super) fn turn(&mut self, rank: usize) {
+        let process = &mut self.processes[rank];
+        if process.turn != self.now {
+            return;
+        }
+        process.turn = u64::MAX;
+        let (mut heard, mut alive) = (Vec::new(), Vec::new());
+        while let Some(Reverse(due)) = process.inbox.peek()
+            && due.at <= self.now
+        {
+            let Some(Reverse(Due { what: (from, item), .. })) = process.inbox.pop() else { break };
+            let what = match item {
+                Item::Asked(at) if self.now - at > ANSWER => continue,
+                Item::Asked(_) | Item::Answer => {
+                    alive.push((from, matches!(item, Item::Asked(_))));
+                    continue;
+                }
+                Item::Beat(progress) => Heard::Note(Note::Heartbeat { progress }),
+                Item::Note(note) => Heard::Note((*note).clone()),
+                Item::End => Heard::End(DIED),
+            };
+            heard.push((from, what));
+        }
+        let heard_until = process.waits;
+        if let Some(mutant) = self.mutant {
+            mutant.hear(rank, &mut heard, |context| {
+                let group = self.scenario.groups.iter().position(|g| g.context == context);
+                group.is_some_and(|g| self.processes[rank].members[g].entered.is_some())
+            });
+        }
+        let now = self.instant(self.now);
+        let last = (self.mutant == Some(Mutant::LastReason)).then(|| heard.clone());
+        for (from, asks) in alive {
+            if self.processes[rank].membership.presence(from) == Some(&Presence::Live) {
+                self.processes[rank].membership.lives(from, now);
+                if asks {
+                    self.pass(rank, from, Item::Answer);
+                }
+            }
+        }
+        self.processes[rank].membership.hear(heard, now);
+        self.perform(rank, Occasion::Hear);
+        for (_, heard) in last.into_iter().flatten() {
+            if let Heard::Note(Note::Abort { context, failure }) = heard {
+                self.fail(rank, context, failure);
+            }
+        }
+        let heard_until = match self.mutant {
+            Some(Mutant::IgnoresSilence) => self.instant(0),
+            _ => self.instant(heard_until),
+        };
+        self.processes[rank].membership.tick(heard_until, now, self.now);
+        self.perform(rank, Occasion::Tick);
+        if self.processes[rank].running {
+            self.idle(rank);
+        }
+    }
+
+    /// The control thread begins to wait.
+    pub(super) fn idle(&mut self, rank: usize) {
+        let process = &mut self.processes[rank];
+        process.waits = self.now;
+        let came = process.inbox.peek().map_or(u64::MAX, |d| d.0.at);
+        let due = process.membership.next();
+        let due = due.map_or(u64::MAX, |t| t.duration_since(self.zero).as_micros() as u64);
+        self.wake(rank, came.min(due));
+    }
+
+    /// The control thread gets its turn some time after there is something to do, at `first`.
+    pub(super) fn wake(&mut self, rank: usize, first: u64) {
+        let process = &self.processes[rank];
+        let first = first.max(process.waits);
+        if first >= process.turn || first == u64::MAX {
+            return;
+        }
+        let slow = self.scenario.faults.iter().filter_map(|f| match f {
+            Fault::Slow { rank: r, at, to, lag } if *r == rank && (*at..*to).contains(&first) => Some(*lag),
+            _ => None,
+        });
+        let slow = slow.max().unwrap_or(0);
+        let (low, high) = self.scenario.lag;
+        let turn = first + slow + self.dice.between(low, high);
+        let process = &mut self.processes[rank];
+        if turn < process.turn {
+            process.turn = turn;
+            self.plan(turn, Event::Turn(rank));
+        }
+    }
+}
