@@ -95,6 +95,7 @@ mod flood;
 mod liveness;
 mod membership;
 mod note;
+mod pace;
 mod reason;
 #[cfg(test)]
 mod simulate;
@@ -103,4 +104,5 @@ pub use events::{Action, DIED, Heard, Presence, Word};
 pub use liveness::Verdict;
 pub use membership::Membership;
 pub use note::Note;
+pub use pace::Pace;
 pub use reason::Reason;

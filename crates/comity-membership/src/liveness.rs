@@ -1,7 +1,7 @@
 //! Who has fallen silent: a decision about times that others measured. No clock is read and nothing is sent here.
 //!
-//! A rank beats from when it has connected with all. Nobody is judged before every rank's first beat has come, or five minutes after the last one connected: until then ranks
-//! that connect take the processor from those that have, and silence means nothing.
+//! A rank beats from when its first group stands. Nobody is judged before every rank's first beat has come, or five minutes in which no rank has connected or beaten for the first
+//! time: until then ranks that make their links take the processor from those that have, and silence means nothing.
 //!
 //! Every control thread sends a beat each tenth of the limit. Whoever is not heard for a fifth of the limit is suspect, which
 //! is counted, and is asked over new connections whether it lives; for some time after it was heard again too, so that it knows
@@ -13,15 +13,16 @@
 #[cfg(test)]
 mod tests;
 
+use crate::pace::Pace;
 use std::{
-    collections::HashMap,
+    collections::HashSet,
     time::{Duration, Instant},
 };
 
-/// The longest time between two beats.
-const SLOWEST_BEAT: Duration = Duration::from_millis(500);
+/// How often a silent one is asked, at least.
+const FASTEST_ASK: Duration = Duration::from_millis(250);
 
-/// Whoever has sent no beat so long after it connected is judged all the same: it may have been stopped in between.
+/// Where no rank has connected or begun to beat for so long, those that do not beat are judged all the same: they may have been stopped.
 const UNBORN: Duration = Duration::from_secs(300);
 
 /// What became of a process's silence.
@@ -57,9 +58,13 @@ pub enum Verdict {
 pub(crate) struct Liveness {
     /// None: silence is allowed.
     limit: Option<Duration>,
+    /// Between two beats.
+    interval: Duration,
     peers: Vec<Option<Pulse>>,
     /// Those that have connected and sent no beat yet.
-    met: HashMap<usize, Instant>,
+    met: HashSet<usize>,
+    /// When a rank last connected or began to beat.
+    stirred: Option<Instant>,
     ticked: Option<Instant>,
     /// When to send the next beat.
     beat: Option<Instant>,
@@ -85,21 +90,25 @@ struct Pulse {
 }
 
 impl Liveness {
-    pub(crate) fn new(size: usize, limit: Option<Duration>) -> Self {
+    pub(crate) fn new(size: usize, pace: impl Into<Pace>) -> Self {
+        let Pace { limit, beat, .. } = pace.into();
         Self {
             limit,
+            interval: beat,
             peers: (0..size).map(|_| None).collect(),
-            met: HashMap::new(),
+            met: HashSet::new(),
+            stirred: None,
             ticked: None,
             beat: None,
             first: None,
         }
     }
 
-    /// `rank` has connected. It is judged only from its first beat, which it sends when it has connected with all: a host with
-    /// many ranks may give one of them no turn for long before that.
+    /// `rank` has connected. It is judged only from its first beat, which it sends when its first group stands: a host with many ranks
+    /// may give one of them no turn for long before that.
     pub(crate) fn meet(&mut self, rank: usize, now: Instant) {
-        self.met.insert(rank, now);
+        self.met.insert(rank);
+        self.stirred = Some(now);
         // This process may be stopped before it ever judges, and must know then that it slept.
         self.ticked.get_or_insert(now);
         // A newcomer is to hear soon that this process lives.
@@ -108,9 +117,10 @@ impl Liveness {
 
     /// A beat has come from `rank`: with the first one it begins to be judged.
     pub(crate) fn begin(&mut self, rank: usize, now: Instant) {
-        if self.met.remove(&rank).is_none() {
+        if !self.met.remove(&rank) {
             return;
         }
+        self.stirred = Some(now);
         if let Some(place) = self.peers.get_mut(rank) {
             *place = Some(Pulse {
                 heard: now,
@@ -197,10 +207,11 @@ impl Liveness {
     /// `now`: a computer that woke for a moment may have looked at the clock in between.
     pub(crate) fn tick(&mut self, heard_until: Instant, now: Instant) -> Vec<Verdict> {
         let Some(limit) = self.limit else { return Vec::new() };
-        let overdue = |at: &Instant| now.saturating_duration_since(*at) >= UNBORN;
-        let late: Vec<usize> = self.met.iter().filter(|(_, at)| overdue(at)).map(|(rank, _)| *rank).collect();
-        late.into_iter().for_each(|rank| self.begin(rank, now));
-        // Ranks that still connect take the processor from those that have.
+        if self.stirred.is_some_and(|at| now.saturating_duration_since(at) >= UNBORN) {
+            let late: Vec<usize> = self.met.iter().copied().collect();
+            late.into_iter().for_each(|rank| self.begin(rank, now));
+        }
+        // Ranks that still make links take the processor from those that have.
         let connecting = !self.met.is_empty();
         let last = self.ticked.replace(now).unwrap_or(now);
         let slept = sleeps(limit, last, now);
@@ -239,10 +250,10 @@ impl Liveness {
 
     /// Whether a beat is to be sent now. If so, the next one is due an interval later.
     pub(crate) fn beats(&mut self, now: Instant) -> bool {
-        let (Some(limit), Some(at)) = (self.limit, self.beat) else { return false };
+        let (Some(_), Some(at)) = (self.limit, self.beat) else { return false };
         let due = at <= now;
         if due {
-            self.beat = Some(now + interval(limit));
+            self.beat = Some(now + self.interval);
         }
         due
     }
@@ -297,11 +308,6 @@ impl Pulse {
     }
 }
 
-/// How often to say that one lives: often enough that several beats may be lost or late.
-fn interval(limit: Duration) -> Duration {
-    (limit / 10).min(SLOWEST_BEAT)
-}
-
 /// Whether a process that last judged at `last` did not run for so long that it cannot judge at `now`.
 fn sleeps(limit: Duration, last: Instant, now: Instant) -> bool {
     now.saturating_duration_since(last) > limit / 2
@@ -309,7 +315,7 @@ fn sleeps(limit: Duration, last: Instant, now: Instant) -> bool {
 
 /// How often to ask one that is silent: twice as often as it should have been heard, for each question is answered at once or never.
 fn spacing(limit: Duration) -> Duration {
-    interval(limit) / 2
+    (limit / 20).min(FASTEST_ASK)
 }
 
 /// After what silence a peer is suspect.

@@ -228,8 +228,9 @@ fn beats_come_at_their_interval_and_at_once_for_a_newcomer() {
     assert_eq!(l.next(), Some(zero + ms(1000)));
     l.meet(1, zero + ms(600));
     assert!(l.beats(zero + ms(600)) && !l.beats(zero + ms(601)));
-    let short = Liveness { limit: Some(ms(200)), ..started(2).0 };
-    assert_eq!(interval(short.limit().unwrap()), ms(20));
+    let mut short = Liveness::new(2, Some(ms(200)));
+    short.meet(1, zero);
+    assert!(short.beats(zero) && !short.beats(zero + ms(19)) && short.beats(zero + ms(20)));
 }
 
 /// One rank has connected with all and beats; while another has not, its silence means nothing.

@@ -8,7 +8,7 @@ mod silence;
 #[cfg(test)]
 mod tests;
 
-use crate::{Action, Note, Presence, Reason, liveness::Liveness};
+use crate::{Action, Note, Pace, Presence, Reason, liveness::Liveness};
 use std::{
     collections::{BTreeMap, VecDeque},
     time::{Duration, Instant},
@@ -64,8 +64,8 @@ pub struct Membership<R: Reason> {
 }
 
 impl<R: Reason> Membership<R> {
-    /// Start as process `me` of `size`. A process that is silent for longer than `silence` is given up; `None`: nobody is.
-    pub fn new(me: usize, size: usize, silence: Option<Duration>) -> Self {
+    /// Start as process `me` of `size`. A process that is silent for longer than the limit is given up.
+    pub fn new(me: usize, size: usize, silence: impl Into<Pace>) -> Self {
         Self {
             presences: (0..size)
                 .map(|r| if r == me { Presence::Oneself } else { Presence::Absent })

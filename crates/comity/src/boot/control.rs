@@ -18,7 +18,7 @@ use crate::{
     engine::{Failure, Header, Watch},
     sys::{Bell, poll_until},
 };
-use comity_membership::{Presence, Word};
+use comity_membership::{Pace, Presence, Word};
 use rustix::event::{PollFd, PollFlags};
 use std::{
     sync::{
@@ -47,8 +47,8 @@ pub(super) struct Rules {
     pub(super) sealed: bool,
     /// Connections of groups that were not opened are dropped after this.
     pub(super) patience: Duration,
-    /// Others are given up after so much silence; `None`: never.
-    pub(super) silence: Option<Duration>,
+    /// Others are given up after so much silence.
+    pub(super) silence: Pace,
 }
 
 /// See the module.
@@ -68,8 +68,8 @@ pub(super) struct Control {
     lacked: AtomicI32,
     /// That has gone on for long.
     starved: AtomicBool,
-    /// This rank has connected with all: it beats from now on, and judges who is silent.
-    joined: AtomicBool,
+    /// This rank's first group stands: it beats from now on, and judges who is silent.
+    begun: AtomicBool,
 }
 
 /// Ends the control thread when dropped, after a goodbye to everyone.
@@ -99,7 +99,7 @@ impl Running {
             news: Bell::new().map_err(trouble)?,
             lacked: AtomicI32::new(0),
             starved: AtomicBool::new(false),
-            joined: AtomicBool::new(false),
+            begun: AtomicBool::new(false),
         });
         leaving::at_exit(&control);
         let shared = Arc::clone(&control);
@@ -149,10 +149,15 @@ impl Control {
         &self.news
     }
 
-    /// This rank has connected with all. Before, a slow host is no reason to take anyone for dead.
+    /// This rank's first group stands. Before, a slow host is no reason to take anyone for dead.
     pub(super) fn begin(&self) {
-        self.joined.store(true, Ordering::Release);
-        self.bell.ring();
+        if !self.begun.swap(true, Ordering::AcqRel) {
+            self.bell.ring();
+        }
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Acquire)
     }
 
     /// Take over a control connection that this rank has made.
@@ -255,8 +260,9 @@ impl Control {
     }
 
     fn serve(&self, mut acceptor: Acceptor, mut probes: Probes) {
+        let mut looked = Instant::now();
         loop {
-            let joined = self.joined.load(Ordering::Acquire);
+            let begun = self.has_begun();
             let state = self.lock();
             let lines = state.live();
             let stop = state.stop;
@@ -265,7 +271,7 @@ impl Control {
                 return;
             }
             let parked = state.parked.iter().map(|a| a.until).min();
-            let due = if stop.is_none() && joined { state.membership().next() } else { None };
+            let due = if stop.is_none() && begun { state.membership().next() } else { None };
             drop(state);
 
             // Whatever has come by now is found below, so nobody is thought silent because this thread was kept waiting.
@@ -273,18 +279,24 @@ impl Control {
             // The system does not say when the last word has arrived.
             let look = stop.map(|s| s.min(heard_until + LOOK));
             let until = parked.into_iter().chain(look).chain(due).min();
+            if stop.is_none() && !self.rules.silence.rest.is_zero() {
+                // Beats that come one by one would wake this thread for each.
+                let rested = looked + self.rules.silence.rest;
+                self.wait(&acceptor, &probes, &[], Some(until.map_or(rested, |until| until.min(rested))));
+            }
             let ready = self.wait(&acceptor, &probes, &lines, until);
+            looked = Instant::now();
             self.bell.hush();
             // Before the handshakes of those who ask: a process that was stopped has many waiting, and others for its word.
             let mut state = self.lock();
-            if state.stop.is_none() && joined {
+            if state.stop.is_none() && begun {
                 state.beat(Instant::now());
             }
             drop(state);
             let accepted = acceptor.step(&mut |hello, stream| self.judge(hello, stream));
             if let Some(why) = acceptor.lacked() {
                 self.lacked.store(why.raw_os_error(), Ordering::Relaxed);
-                if acceptor.is_starved() && !joined {
+                if acceptor.is_starved() && !begun {
                     self.starved.store(true, Ordering::Relaxed);
                     self.news.ring();
                 }
@@ -302,7 +314,7 @@ impl Control {
             }
             rest.add(state.hear(&ready, Instant::now()));
             let now = Instant::now();
-            if state.stop.is_none() && joined {
+            if state.stop.is_none() && begun {
                 rest.add(state.tick(heard_until, now));
             }
             state.parked.retain(|a| a.until > now);

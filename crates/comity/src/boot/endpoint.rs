@@ -10,6 +10,7 @@ use super::{
     here,
     meet::{Meeting, Table},
     mesh::{Makers, Mesh},
+    pace,
     probe::Probes,
     store::{Store, seconds},
     wire::Facts,
@@ -107,15 +108,19 @@ impl Endpoint {
             rdma: endpoint.edges.is_some(),
             sealed: endpoint.sealed,
             patience: PARKING,
-            silence: endpoint.most_silence(),
+            silence: pace::of(&endpoint.facts),
         };
-        let probes =
-            Probes::new(endpoint.me, endpoint.world, endpoint.sealed, endpoint.secret.clone(), rules.silence);
+        let probes = Probes::new(
+            endpoint.me,
+            endpoint.world,
+            endpoint.sealed,
+            endpoint.secret.clone(),
+            rules.silence.limit,
+        );
         let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor, probes)
             .inspect_err(|e| meeting.give_up(e))?;
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {
-                running.control().begin();
                 endpoint._store = meeting.ready(&running);
                 endpoint.running = Some(running);
                 Ok(Arc::new(endpoint))
@@ -154,12 +159,6 @@ impl Endpoint {
             running: None,
             _store: None,
         }
-    }
-
-    /// How long a rank may be silent: the most patient decides, since it knows why it asked. `None`: for ever.
-    fn most_silence(&self) -> Option<Duration> {
-        let most = self.facts.iter().map(|f| f.silence.wrapping_sub(1)).max()?;
-        most.checked_add(1).map(|ms| Duration::from_millis(ms.into()))
     }
 
     /// Make a control connection with everyone: this rank connects to lower ranks and waits for higher ones.
@@ -299,7 +298,7 @@ impl World for Endpoint {
     }
 
     fn silence(&self) -> Option<Duration> {
-        self.most_silence()
+        pace::of(&self.facts).limit
     }
 
     fn prefers(&self) -> Option<Algorithm> {
@@ -334,11 +333,12 @@ impl World for Endpoint {
 
     fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
         let mine = members.iter().position(|&m| m == self.me).unwrap_or_default();
-        if let Some(running) = &self.running
-            && !running.control().enter(context, members, mine, watch)
-        {
+        let Some(running) = &self.running else { return Ok(()) };
+        if !running.control().enter(context, members, mine, watch) {
             return Err(Error::Config(format!("group {context:x} is open already; this is a bug in Comity")));
         }
+        // It has its links.
+        running.control().begin();
         Ok(())
     }
 
@@ -377,7 +377,9 @@ impl Endpoint {
     pub(super) fn enter_for_test(&self, context: u64, members: &[usize]) -> Arc<Watch> {
         let watch = Arc::new(Watch::new(members.len(), Arc::default()).unwrap());
         let mine = members.iter().position(|m| *m == self.me).unwrap();
-        assert!(self.running.as_ref().unwrap().control().enter(context, members, mine, &watch));
+        let control = self.running.as_ref().unwrap().control();
+        assert!(control.enter(context, members, mine, &watch));
+        control.begin();
         watch
     }
 

@@ -104,16 +104,20 @@ impl Mesh<'_> {
             watch,
             until,
             begun: Instant::now(),
-            limit: until.saturating_duration_since(Instant::now()),
+            renewed: (!self.control.has_begun()).then(|| until.saturating_duration_since(Instant::now())),
             links: members.iter().map(|_| None).collect(),
         };
-        opening.run().map_err(|trouble| {
+        let made = opening.run().map_err(|trouble| {
             if let Some(failure) = trouble.news {
                 self.control.abort(context, &failure);
             }
             self.control.leave(context, false);
             trouble.error
-        })
+        });
+        if made.is_ok() {
+            self.control.begin();
+        }
+        made
     }
 
     /// A member as errors name it.
@@ -132,8 +136,8 @@ struct Opening<'a, L> {
     watch: &'a Arc<Watch>,
     until: Instant,
     begun: Instant,
-    /// Without a new link, where ranks join.
-    limit: Duration,
+    /// How long from each new connection, while the job's first group is made: on a crowded host hundreds of them take long.
+    renewed: Option<Duration>,
     links: Vec<Option<L>>,
 }
 
@@ -145,6 +149,7 @@ impl<L> Opening<'_, L> {
                 && let Some(stream) = self.connect(rank)?
             {
                 offered.push((rank, stream));
+                self.renew();
             }
         }
         self.complete(offered)?;
@@ -271,11 +276,15 @@ impl<L> Opening<'_, L> {
         Some(Error::Join(words))
     }
 
-    fn keep(&mut self, rank: usize, kind: &str, link: io::Result<L>) -> Result<(), Trouble> {
-        // While a job starts, its limit counts from the last link: on a crowded host hundreds of them take long.
-        if self.context == 0 {
-            self.until = self.until.max(Instant::now() + self.limit);
+    /// Things go on.
+    fn renew(&mut self) {
+        if let Some(limit) = self.renewed {
+            self.until = self.until.max(Instant::now() + limit);
         }
+    }
+
+    fn keep(&mut self, rank: usize, kind: &str, link: io::Result<L>) -> Result<(), Trouble> {
+        self.renew();
         match link {
             Ok(link) => {
                 if let Some(place) = self.links.get_mut(rank) {

@@ -14,6 +14,7 @@ mod here;
 mod leaving;
 mod meet;
 mod mesh;
+mod pace;
 mod posted;
 mod probe;
 mod standing;

@@ -9,7 +9,7 @@ use super::{
     wire::{Encoding, Note},
 };
 use crate::engine::{Failure, Header, Watch};
-use comity_membership::{Action, DIED, Heard, Membership, Presence, Word};
+use comity_membership::{Action, DIED, Heard, Membership, Pace, Presence, Word};
 use socket2::{SockRef, TcpKeepalive};
 use std::{
     collections::HashMap,
@@ -81,7 +81,7 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    pub(super) fn new(me: usize, size: usize, silence: Option<Duration>) -> Self {
+    pub(super) fn new(me: usize, size: usize, silence: Pace) -> Self {
         Self {
             me,
             membership: Membership::new(me, size, silence),

@@ -8,7 +8,7 @@ mod leaving;
 mod meeting;
 #[cfg(target_os = "linux")]
 mod processes;
-mod slow;
+pub(super) mod slow;
 
 use super::*;
 use crate::{CallInfo, Config, Error, Key, LinkKind, Op};

@@ -1,0 +1,55 @@
+//! How long a rank may be silent, and how often each says that it lives.
+//!
+//! Every rank beats to every other, so beats grow with the square of their number: 256 ranks that beat twice a second on two cores did
+//! nothing else, and some fell silent for want of a turn. A host's cores get at most [`BUDGET`] beats each; where that needs longer pauses
+//! the limit grows with them. There control threads also read several beats at a time, for each wake looks at all connections. All ranks
+//! compute it alike, from the table that all have. Imports nothing.
+
+use std::time::Duration;
+
+/// Beats that a core sends, and takes, in a second. One costs some 10 us there and back in an unoptimised build: a fifth of the core.
+const BUDGET: f64 = 20_000.0;
+/// How long a control thread rests, as a part of the shortest time between two beats; at most so long, and not at all below.
+const REST: (u32, Duration, Duration) = (4, Duration::from_millis(100), Duration::from_millis(20));
+/// The longest time between two beats, where there is room for so many.
+const SLOWEST: Duration = Duration::from_millis(500);
+/// A limit has so many beats: several may be lost or late.
+const BEATS: u32 = 10;
+
+/// How long a process may be silent, and how often each says that it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Who is silent for so long is given up; `None`: nobody is, and nobody beats.
+    pub limit: Option<Duration>,
+    /// Between two beats.
+    pub beat: Duration,
+    /// How long to leave what others say unread after the last look. What waits for a place here, or has a call to make, is served at once.
+    pub rest: Duration,
+}
+
+impl From<Option<Duration>> for Pace {
+    /// Of a host that has room for all beats.
+    fn from(limit: Option<Duration>) -> Self {
+        let beat = limit.map_or(SLOWEST, |l| (l / BEATS).min(SLOWEST));
+        Self { limit, beat, rest: Duration::ZERO }
+    }
+}
+
+impl Pace {
+    /// Of a job whose ranks may be silent for `limit`: `hosts` has the ranks and the cores of each.
+    pub fn of(limit: Option<Duration>, hosts: &[(usize, u16)]) -> Self {
+        let asked = Self::from(limit);
+        let least = least(hosts);
+        let (part, most, few) = REST;
+        let rest = (least / part).min(most);
+        let rest = if rest < few || asked.limit.is_none() { Duration::ZERO } else { rest };
+        Self { limit: asked.limit.map(|l| l.max(least * BEATS)), beat: asked.beat.max(least), rest }
+    }
+}
+
+/// The shortest time between two beats that the most crowded host has cores for.
+fn least(hosts: &[(usize, u16)]) -> Duration {
+    let others = hosts.iter().map(|h| h.0).sum::<usize>().saturating_sub(1);
+    let load = hosts.iter().map(|(ranks, cores)| (ranks * others) as f64 / f64::from((*cores).max(1)));
+    Duration::from_secs_f64(load.fold(0.0, f64::max) / BUDGET)
+}
