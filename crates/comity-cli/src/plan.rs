@@ -7,7 +7,7 @@ use crate::{
 };
 use clap::builder::PossibleValuesParser;
 use comity::{DType, LinkCosts};
-use comity_plan::{Algorithm, Cost, PlanReport, PlanRequest, plan_report};
+use comity_plan::{Algorithm, LinkClass, PlanReport, PlanRequest, plan_report};
 use std::{io::Write, path::PathBuf};
 
 const OPS: [&str; 9] = [
@@ -102,7 +102,7 @@ fn report(args: &Args) -> Result<String, String> {
         let mut ask = PlanRequest::new(&args.op, args.ranks as usize, whole);
         (ask.hosts, ask.cores) = (args.hosts as usize, args.cores.map(|c| c as usize));
         (ask.algorithm, ask.costs) = (algorithm, costs.as_ref().map(AsRef::as_ref));
-        ask.within = if shm { Cost::SHM } else { Cost::TCP };
+        ask.within = if shm { LinkClass::SHM } else { LinkClass::TCP };
         plan_report(&ask)
     };
     let chosen = of(None)?;

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::{
         Act,
-        pairs::{Cost, PairCosts},
+        pairs::{Cost, LinkClass, PairCosts},
         pipeline::build,
         shape::Shape,
     };
@@ -95,7 +95,8 @@ mod tests {
         let large = pick(Kind::AllReduce, 4, 64 << 20, 4, 2);
         assert_eq!(large.algorithm, Algorithm::TwoPhase);
         assert!((1..16 << 20).contains(&large.segment));
-        assert_eq!(pick(Kind::Broadcast, 8, 64, 1, 1).algorithm, Algorithm::Tree);
+        assert_eq!(pick(Kind::Broadcast, 4, 64, 4, 4).algorithm, Algorithm::Direct);
+        assert_eq!(pick(Kind::Broadcast, 64, 64, 1, 1).algorithm, Algorithm::Tree);
         assert_eq!(pick(Kind::Barrier, 2, 0, 2, 2).algorithm, Algorithm::Direct);
         assert_eq!(pick(Kind::Barrier, 512, 0, 1, 1).algorithm, Algorithm::Doubling);
     }
@@ -161,7 +162,7 @@ mod tests {
     /// `n` ranks of one host, of which two are far from each other.
     fn world(n: usize, far: Option<(usize, usize)>) -> Topology {
         let is_far = |a, b| far == Some((a, b)) || far == Some((b, a));
-        let cost = |a, b| if is_far(a, b) { Cost { alpha: 5e-3, beta: 1e-6 } } else { Cost::SHM };
+        let cost = |a, b| if is_far(a, b) { Cost { alpha: 5e-3, beta: 1e-6 } } else { LinkClass::SHM.cost };
         let pairs = (0..n).flat_map(|a| (0..n).map(move |b| (a, b))).map(|(a, b)| cost(a, b)).collect();
         Topology::new(vec![0; n], 2).measured(PairCosts::new(n, pairs).unwrap())
     }

@@ -35,7 +35,7 @@ mod simulate;
 pub use algorithms::Algorithm;
 pub use choose::{Choice, choose, price};
 pub use model::Topology;
-pub use pairs::{Cost, PairCosts};
+pub use pairs::{Cost, LinkClass, PairCosts};
 pub use pipeline::build;
 pub use report::{PlanReport, PlanRequest, plan_report};
 pub use schedule::{Id, Schedule, Want};

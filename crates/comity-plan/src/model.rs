@@ -1,9 +1,10 @@
 //! What a round of messages costs: the words in which each algorithm says how long it takes.
 //!
-//! A message costs `alpha`, a byte `beta`, a byte added `gamma`:
+//! A message costs `alpha`, a byte `beta`, a byte added `gamma`. Further messages of a round overlap, but for the time in which they keep
+//! their ends `busy`; a rank that sends to all and takes from all is busy twice as long:
 //!
 //! ```text
-//!   seconds = sum over rounds of  alpha * messages + beta * bytes + gamma * bytes added
+//!   seconds = sum over rounds of  alpha * (1 + busy * (messages - 1)) + beta * bytes + gamma * bytes added
 //! ```
 //!
 //! The ranks of a host share its network. Ranks beyond its cores take turns, so that a round costs a switch for each of them. Each word
@@ -11,7 +12,7 @@
 //! measured it is the slowest rank's sum over the pairs that the round uses. May import `pairs` and `shape`.
 
 use crate::{
-    pairs::{Cost, PairCosts},
+    pairs::{Cost, LinkClass, PairCosts},
     shape::Common,
 };
 use std::collections::BTreeMap;
@@ -27,9 +28,9 @@ pub struct Topology {
     /// Cores of each host.
     pub cores: usize,
     /// Within a host.
-    pub local: Cost,
+    pub local: LinkClass,
     /// Between hosts.
-    pub remote: Cost,
+    pub remote: LinkClass,
     /// Seconds per byte added.
     pub gamma: f64,
     /// Seconds to hand a core from one rank to the next.
@@ -44,9 +45,9 @@ impl Topology {
         Self {
             host,
             cores: cores.max(1),
-            local: Cost::SHM,
-            remote: Cost::TCP,
-            gamma: 1.0 / 8e9,
+            local: LinkClass::SHM,
+            remote: LinkClass::TCP,
+            gamma: 1.0 / 20e9,
             switch: 1.5e-6,
             pairs: None,
         }
@@ -55,16 +56,16 @@ impl Topology {
     /// The same with other costs: `change` is made to those of every link.
     pub(crate) fn with(&self, change: fn(&mut Cost), gamma: f64, switch: f64) -> Self {
         let mut other = Self { gamma, switch, ..self.clone() };
-        change(&mut other.local);
-        change(&mut other.remote);
+        change(&mut other.local.cost);
+        change(&mut other.remote.cost);
         other.pairs = self.pairs.as_ref().map(|p| p.with(change));
         other
     }
 
     /// With what was measured between its ranks.
     pub fn measured(mut self, costs: PairCosts) -> Self {
-        self.local = costs.median(&self.host, true).unwrap_or(self.local);
-        self.remote = costs.median(&self.host, false).unwrap_or(self.remote);
+        self.local.cost = costs.median(&self.host, true).unwrap_or(self.local.cost);
+        self.remote.cost = costs.median(&self.host, false).unwrap_or(self.remote.cost);
         self.pairs = Some(costs);
         self
     }
@@ -100,16 +101,31 @@ struct Pairs<'a> {
     root: usize,
 }
 
-/// One rank's messages of one round.
+/// A rank only sends in a round, or only takes, or does both with one other.
+const ONE_WAY: f64 = 1.0;
+/// A rank sends to several and takes from several.
+const BOTH_WAYS: f64 = 2.0;
+
+/// One rank's messages of one round, to its own host and to others.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
-    /// Seconds within the host.
-    near: f64,
-    /// Seconds of the slowest message between hosts, and of all.
+    near: Part,
+    far: Part,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    /// Seconds of the slowest message, and of all.
     slowest: f64,
     all: f64,
-    /// Seconds that the bytes to other hosts take.
+    /// Seconds that the bytes take.
     bytes: f64,
+}
+
+impl Part {
+    fn messages(&self, busy: f64) -> f64 {
+        self.slowest + busy * (self.all - self.slowest)
+    }
 }
 
 impl<'a> Model<'a> {
@@ -143,19 +159,28 @@ impl<'a> Model<'a> {
 
     /// A round in which a rank moves messages and bytes within its host.
     pub(crate) fn within(&self, messages: f64, bytes: f64) -> f64 {
-        if messages <= 0.0 {
-            return 0.0;
-        }
-        self.turns() + self.share() * (messages * self.world.local.alpha + bytes * self.world.local.beta)
+        self.near_round(messages, bytes, ONE_WAY)
     }
 
-    /// A round in which a rank moves messages, and its host bytes, between hosts. Messages of one round overlap.
-    fn between(&self, messages: f64, host_bytes: f64) -> f64 {
+    fn near_round(&self, messages: f64, bytes: f64, ways: f64) -> f64 {
         if messages <= 0.0 {
             return 0.0;
         }
-        self.world.remote.alpha * (1.0 + (messages - 1.0) / 2.0) * self.share()
-            + host_bytes * self.world.remote.beta
+        let local = &self.world.local;
+        let crowd = if ways > 1.0 && messages > 1.0 { local.crowd } else { 1.0 };
+        let alpha = local.cost.alpha * (1.0 + ways * local.busy * (messages - 1.0));
+        self.turns() + self.share() * (alpha + crowd * bytes * local.cost.beta)
+    }
+
+    /// A round in which a rank moves messages, and its host bytes, between hosts.
+    fn far_round(&self, messages: f64, host_bytes: f64, ways: f64) -> f64 {
+        if messages <= 0.0 {
+            return 0.0;
+        }
+        let remote = &self.world.remote;
+        let crowd = if ways > 1.0 && messages > 1.0 { remote.crowd } else { 1.0 };
+        let alpha = remote.cost.alpha * (1.0 + ways * remote.busy * (messages - 1.0));
+        alpha * self.share() + crowd * host_bytes * remote.cost.beta
     }
 
     /// A rank adds bytes.
@@ -165,7 +190,7 @@ impl<'a> Model<'a> {
 
     /// A rank copies bytes within its memory.
     pub(crate) fn copy(&self, bytes: f64) -> f64 {
-        self.share() * bytes * self.world.local.beta
+        self.share() * bytes * self.world.local.cost.beta
     }
 
     /// Everyone sends `bytes` to everyone.
@@ -173,37 +198,42 @@ impl<'a> Model<'a> {
         if let Some(p) = &self.pairs {
             let n = p.host.len();
             let loads = (0..n).map(|r| (r, self.load(p, r, (0..n).filter(move |&q| q != r), bytes)));
-            return self.round(p, loads);
+            return self.round(p, loads, BOTH_WAYS);
         }
         let (near, far) = (self.local - 1.0, self.n - self.local);
-        self.within(near, near * bytes) + self.between(far, self.local * far * bytes)
+        self.near_round(near, near * bytes, BOTH_WAYS)
+            + self.far_round(far, self.local * far * bytes, BOTH_WAYS)
     }
 
     /// Everyone sends `bytes` to every rank of its host.
     pub(crate) fn exchange_within(&self, bytes: f64) -> f64 {
         if let Some(p) = &self.pairs {
             let mates = |r: usize| p.hosts[p.host[r]].iter().copied().filter(move |&q| q != r);
-            return self.round(p, (0..p.host.len()).map(|r| (r, self.load(p, r, mates(r), bytes))));
+            return self.round(
+                p,
+                (0..p.host.len()).map(|r| (r, self.load(p, r, mates(r), bytes))),
+                BOTH_WAYS,
+            );
         }
         let near = self.local - 1.0;
-        self.within(near, near * bytes)
+        self.near_round(near, near * bytes, BOTH_WAYS)
     }
 
     /// The root sends `bytes` to everyone, or takes as much.
     pub(crate) fn star(&self, bytes: f64) -> f64 {
         if let Some(p) = &self.pairs {
             let load = self.load(p, p.root, (0..p.host.len()).filter(|&q| q != p.root), bytes);
-            return self.round(p, [(p.root, load)].into_iter());
+            return self.round(p, [(p.root, load)].into_iter(), ONE_WAY);
         }
         let (near, far) = (self.local - 1.0, self.n - self.local);
-        self.within(near, near * bytes) + self.between(far, far * bytes)
+        self.within(near, near * bytes) + self.far_round(far, far * bytes, ONE_WAY)
     }
 
     /// The leader of each host, its first rank, sends `bytes` to its host, or takes as much from each rank.
     pub(crate) fn to_leader(&self, bytes: f64) -> f64 {
         if let Some(p) = &self.pairs {
             let leaders = p.hosts.iter().map(|h| (h[0], self.load(p, h[0], h[1..].iter().copied(), bytes)));
-            return self.round(p, leaders);
+            return self.round(p, leaders, ONE_WAY);
         }
         let near = self.local - 1.0;
         self.within(near, near * bytes)
@@ -212,20 +242,22 @@ impl<'a> Model<'a> {
     /// Everyone sends `bytes` to its neighbour, ranks of a host side by side.
     pub(crate) fn shift(&self, bytes: f64) -> f64 {
         if let Some(p) = &self.pairs {
-            return self.round(p, p.neighbours().map(|(a, b)| (a, self.load(p, a, [b].into_iter(), bytes))));
+            let loads = p.neighbours().map(|(a, b)| (a, self.load(p, a, [b].into_iter(), bytes)));
+            return self.round(p, loads, ONE_WAY);
         }
-        self.within((self.local - 1.0).min(1.0), bytes) + self.between((self.hosts - 1.0).min(1.0), bytes)
+        self.within((self.local - 1.0).min(1.0), bytes)
+            + self.far_round((self.hosts - 1.0).min(1.0), bytes, ONE_WAY)
     }
 
     /// `bytes` go from neighbour to neighbour through all ranks, one hop after the other.
     pub(crate) fn walk(&self, bytes: f64) -> f64 {
         if let Some(p) = &self.pairs {
             let hop =
-                |(a, b): (usize, usize)| self.load(p, a, [b].into_iter(), bytes).seconds() + self.turns();
+                |(a, b): (usize, usize)| self.alone(self.load(p, a, [b].into_iter(), bytes)) + self.turns();
             return p.neighbours().map(hop).sum();
         }
         let near = (self.local - 1.0) * self.hosts;
-        near * self.within(1.0, bytes) + (self.hosts - 1.0) * self.between(1.0, bytes)
+        near * self.within(1.0, bytes) + (self.hosts - 1.0) * self.far_round(1.0, bytes, ONE_WAY)
     }
 
     /// Whether ranks at a distance of `by` share a host. Unless counts are powers of two, some pairs lie astride two
@@ -240,9 +272,14 @@ impl<'a> Model<'a> {
         if let Some(p) = &self.pairs {
             let (n, by) = (p.host.len(), by as usize);
             let pairs = (0..n).map(|r| (r, r ^ by)).filter(|&(_, q)| q < n);
-            return self.round(p, pairs.map(|(r, q)| (r, self.load(p, r, [q].into_iter(), bytes))));
+            let loads = pairs.map(|(r, q)| (r, self.load(p, r, [q].into_iter(), bytes)));
+            return self.round(p, loads, ONE_WAY);
         }
-        if self.is_near(by) { self.within(1.0, bytes) } else { self.between(1.0, self.local * bytes) }
+        if self.is_near(by) {
+            self.within(1.0, bytes)
+        } else {
+            self.far_round(1.0, self.local * bytes, ONE_WAY)
+        }
     }
 
     /// A step of a tree: `bytes` from one rank to another at a distance of `by`, a power of two, counted from the root.
@@ -252,9 +289,9 @@ impl<'a> Model<'a> {
             let at = |v: usize| (v + p.root) % n;
             let edges = (0..n).step_by(2 * by.max(1)).filter(|v| v + by < n);
             let loads = edges.map(|v| (at(v), self.load(p, at(v), [at(v + by)].into_iter(), bytes)));
-            return loads.map(|(_, l)| l.seconds()).fold(0.0, f64::max) + self.turns();
+            return loads.map(|(_, l)| self.alone(l)).fold(0.0, f64::max) + self.turns();
         }
-        if self.is_near(by) { self.within(1.0, bytes) } else { self.between(1.0, bytes) }
+        if self.is_near(by) { self.within(1.0, bytes) } else { self.far_round(1.0, bytes, ONE_WAY) }
     }
 
     /// Leaders of hosts at a distance of `by` swap `bytes`.
@@ -263,17 +300,16 @@ impl<'a> Model<'a> {
             let (hosts, by) = (p.hosts.len(), by as usize);
             let pairs = (0..hosts).map(|h| (h, h ^ by)).filter(|&(_, g)| g < hosts);
             let leader = |h: usize| p.hosts[h][0];
-            return self.round(
-                p,
-                pairs.map(|(h, g)| (leader(h), self.load(p, leader(h), [leader(g)].into_iter(), bytes))),
-            );
+            let loads =
+                pairs.map(|(h, g)| (leader(h), self.load(p, leader(h), [leader(g)].into_iter(), bytes)));
+            return self.round(p, loads, ONE_WAY);
         }
-        self.between(1.0, bytes)
+        self.far_round(1.0, bytes, ONE_WAY)
     }
 
     /// Every rank sends `messages` to other hosts, and its host `host_bytes` in all.
     pub(crate) fn cross(&self, messages: f64, host_bytes: f64) -> f64 {
-        self.between(messages, host_bytes)
+        self.far_round(messages, host_bytes, BOTH_WAYS)
     }
 
     /// Sum over the distances 1, 2, 4, ... below `n`.
@@ -287,38 +323,36 @@ impl<'a> Model<'a> {
         let (share, mut load) = (self.share(), Load::default());
         for q in to {
             let cost = p.costs.both_ways(from, q);
-            if p.host[from] == p.host[q] {
-                load.near += share * (cost.alpha + bytes * cost.beta);
-            } else {
-                load.slowest = load.slowest.max(share * cost.alpha);
-                load.all += share * cost.alpha;
-                load.bytes += bytes * cost.beta;
-            }
+            let near = p.host[from] == p.host[q];
+            let part = if near { &mut load.near } else { &mut load.far };
+            part.slowest = part.slowest.max(share * cost.alpha);
+            part.all += share * cost.alpha;
+            // Only the host's own memory is shared among the ranks of a core; the network is among all of the host.
+            part.bytes += if near { share } else { 1.0 } * bytes * cost.beta;
         }
         load
     }
 
+    /// The seconds of a rank that is alone in its round.
+    fn alone(&self, load: Load) -> f64 {
+        let Load { near, far } = load;
+        let (a, b) = (near.messages(self.world.local.busy), far.messages(self.world.remote.busy));
+        a + b + near.bytes + far.bytes
+    }
+
     /// A round takes as long as its slowest rank, and as the network of the host that sends most.
-    fn round(&self, p: &Pairs<'_>, loads: impl Iterator<Item = (usize, Load)>) -> f64 {
-        let (mut longest, mut near, mut sent) = (0.0f64, false, vec![0.0; p.hosts.len()]);
-        for (rank, load) in loads {
-            longest = longest.max(load.near + load.messages());
-            near |= load.near > 0.0;
-            sent[p.host[rank]] += load.bytes;
+    fn round(&self, p: &Pairs<'_>, loads: impl Iterator<Item = (usize, Load)>, ways: f64) -> f64 {
+        let (local, remote) = (&self.world.local, &self.world.remote);
+        let crowd = |class: &LinkClass| if ways > 1.0 { class.crowd } else { 1.0 };
+        let (mut longest, mut any_near, mut sent) = (0.0f64, false, vec![0.0; p.hosts.len()]);
+        for (rank, Load { near, far }) in loads {
+            let messages = near.messages(ways * local.busy) + far.messages(ways * remote.busy);
+            longest = longest.max(messages + crowd(local) * near.bytes);
+            any_near |= near.all > 0.0;
+            sent[p.host[rank]] += crowd(remote) * far.bytes;
         }
-        let turns = if near { self.turns() } else { 0.0 };
+        let turns = if any_near { self.turns() } else { 0.0 };
         turns + longest + sent.into_iter().fold(0.0, f64::max)
-    }
-}
-
-impl Load {
-    /// Messages of one round overlap, though not wholly.
-    fn messages(&self) -> f64 {
-        (self.slowest + self.all) / 2.0
-    }
-
-    fn seconds(&self) -> f64 {
-        self.near + self.messages() + self.bytes
     }
 }
 

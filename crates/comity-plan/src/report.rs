@@ -6,7 +6,7 @@ use crate::{
     choose::{choose, price},
     draw,
     model::Topology,
-    pairs::{Cost, PairCosts},
+    pairs::{Cost, LinkClass, PairCosts},
     pipeline::build,
     shape::{Kind, Shape},
 };
@@ -31,7 +31,7 @@ pub struct PlanRequest<'a> {
     /// Cores of each host; as many as it has ranks where nobody says.
     pub cores: Option<usize>,
     /// What messages cost within a host.
-    pub within: Cost,
+    pub within: LinkClass,
     /// Overrules the cost model.
     pub algorithm: Option<Algorithm>,
     /// What was measured between these ranks.
@@ -41,7 +41,7 @@ pub struct PlanRequest<'a> {
 impl<'a> PlanRequest<'a> {
     /// An operation on the ranks of one host, over shared memory.
     pub const fn new(op: &'a str, ranks: usize, bytes: usize) -> Self {
-        Self { op, ranks, bytes, hosts: 1, cores: None, within: Cost::SHM, algorithm: None, costs: None }
+        Self { op, ranks, bytes, hosts: 1, cores: None, within: LinkClass::SHM, algorithm: None, costs: None }
     }
 }
 

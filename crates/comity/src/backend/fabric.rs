@@ -164,7 +164,10 @@ impl Fabric {
             counters,
         );
         let prefer = world.prefers();
-        let topology = Topology::new(host, world.cores());
+        let mut topology = Topology::new(host, world.cores());
+        if !world.shares_memory() {
+            topology.local = topology.remote;
+        }
         let topology = match world.costs().and_then(|c| c.as_ref().of(&members)) {
             Some(costs) => topology.measured(costs),
             None => topology,

@@ -297,6 +297,10 @@ impl World for Endpoint {
         self.cores
     }
 
+    fn shares_memory(&self) -> bool {
+        self.facts.iter().all(|f| f.shm)
+    }
+
     fn silence(&self) -> Option<Duration> {
         pace::of(&self.facts).limit
     }

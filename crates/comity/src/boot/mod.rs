@@ -56,6 +56,11 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
     /// Cores of the host that has fewest: a number that all ranks know alike.
     fn cores(&self) -> usize;
 
+    /// Whether the ranks of each host share memory: all know alike.
+    fn shares_memory(&self) -> bool {
+        true
+    }
+
     /// What messages cost between its ranks, if they have agreed on that.
     fn costs(&self) -> Option<&LinkCosts> {
         None
