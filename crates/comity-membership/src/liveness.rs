@@ -1,7 +1,7 @@
 //! Who has fallen silent: a decision about times that others measured. No clock is read and nothing is sent here.
 //!
 //! A rank beats from when its first group stands. Nobody is judged before every rank's first beat has come, or five minutes in which no rank has connected or beaten for the first
-//! time: until then ranks that make their links take the processor from those that have, and silence means nothing.
+//! time (time in which this process slept is not counted): until then ranks that make their links take the processor from those that have, and silence means nothing.
 //!
 //! Every control thread sends a beat each tenth of the limit. Whoever is not heard for a fifth of the limit is suspect, which
 //! is counted, and is asked over new connections whether it lives; for some time after it was heard again too, so that it knows
@@ -63,8 +63,10 @@ pub(crate) struct Liveness {
     peers: Vec<Option<Pulse>>,
     /// Those that have connected and sent no beat yet.
     met: HashSet<usize>,
-    /// When a rank last connected or began to beat.
+    /// When a rank last connected or began to beat; time in which this process slept is not counted.
     stirred: Option<Instant>,
+    /// At the last look some rank had sent no beat yet.
+    connecting: bool,
     ticked: Option<Instant>,
     /// When to send the next beat.
     beat: Option<Instant>,
@@ -98,6 +100,7 @@ impl Liveness {
             peers: (0..size).map(|_| None).collect(),
             met: HashSet::new(),
             stirred: None,
+            connecting: false,
             ticked: None,
             beat: None,
             first: None,
@@ -186,6 +189,10 @@ impl Liveness {
     /// Who is to be asked at `now` whether it lives: those whose own connections say nothing, or did not until lately.
     pub(crate) fn asks(&mut self, now: Instant) -> Vec<usize> {
         let Some(limit) = self.limit else { return Vec::new() };
+        // Nobody is judged then, and questions would take the processor from those that make links.
+        if !self.met.is_empty() {
+            return Vec::new();
+        }
         // One look for those whose times are near.
         let near = now + spacing(limit) / 4;
         if self.first.is_none_or(|first| first > near) {
@@ -207,22 +214,26 @@ impl Liveness {
     /// `now`: a computer that woke for a moment may have looked at the clock in between.
     pub(crate) fn tick(&mut self, heard_until: Instant, now: Instant) -> Vec<Verdict> {
         let Some(limit) = self.limit else { return Vec::new() };
+        let last = self.ticked.replace(now).unwrap_or(now);
+        let slept = sleeps(limit, last, now);
+        if slept {
+            self.stirred = self.stirred.map(|at| (at + now.saturating_duration_since(last)).min(now));
+        }
         if self.stirred.is_some_and(|at| now.saturating_duration_since(at) >= UNBORN) {
             let late: Vec<usize> = self.met.iter().copied().collect();
             late.into_iter().for_each(|rank| self.begin(rank, now));
         }
-        // Ranks that still make links take the processor from those that have.
+        // Ranks that still make links take the processor from those that have: silence counts from when none does.
         let connecting = !self.met.is_empty();
-        let last = self.ticked.replace(now).unwrap_or(now);
-        let slept = sleeps(limit, last, now);
-        if !slept && self.first.is_none_or(|first| first > heard_until) {
+        let over = std::mem::replace(&mut self.connecting, connecting) && !connecting;
+        if !slept && !over && self.first.is_none_or(|first| first > heard_until) {
             return Vec::new();
         }
         let suspicion = suspicion(limit);
         let mut verdicts = Vec::new();
         for (rank, place) in self.peers.iter_mut().enumerate() {
             let Some(pulse) = place else { continue };
-            if connecting {
+            if connecting || over {
                 pulse.heard = pulse.heard.max(now);
                 pulse.carried = pulse.carried.max(now);
                 continue;

@@ -1,5 +1,7 @@
 //! Times that are made up, and the verdicts on them.
 
+mod joining;
+
 use super::*;
 use proptest::prelude::*;
 
@@ -194,25 +196,6 @@ fn the_forgotten_and_the_absent_are_not_judged() {
 }
 
 #[test]
-fn who_still_connects_with_others_is_not_judged() {
-    let zero = Instant::now();
-    let mut l = Liveness::new(3, Some(LIMIT));
-    l.meet(1, zero);
-    assert!(l.beats(zero));
-    let verdicts = |l: &mut Liveness, from| {
-        (from..from + 100).flat_map(|i| l.tick_at(zero + TICK * i)).collect::<Vec<_>>()
-    };
-    assert!(verdicts(&mut l, 1).is_empty() && l.asks(zero + TICK * 101).is_empty());
-    l.begin(1, zero + TICK * 101);
-    l.begin(2, zero + TICK * 101);
-    let said = verdicts(&mut l, 102);
-    assert!(
-        matches!(said[..], [Verdict::Suspect { rank: 1, .. }, Verdict::Dead { rank: 1, .. }]),
-        "{said:?}"
-    );
-}
-
-#[test]
 fn nobody_is_judged_where_silence_is_allowed() {
     let zero = Instant::now();
     let mut l = Liveness::new(2, None);
@@ -231,38 +214,6 @@ fn beats_come_at_their_interval_and_at_once_for_a_newcomer() {
     let mut short = Liveness::new(2, Some(ms(200)));
     short.meet(1, zero);
     assert!(short.beats(zero) && !short.beats(zero + ms(19)) && short.beats(zero + ms(20)));
-}
-
-/// One rank has connected with all and beats; while another has not, its silence means nothing.
-#[test]
-fn nobody_is_judged_while_any_rank_connects() {
-    let (limit, zero) = (ms(5000), Instant::now());
-    let mut l = Liveness::new(3, Some(limit));
-    l.watch(1, zero);
-    l.meet(2, zero);
-    let mut verdicts = Vec::new();
-    (0..120).for_each(|i| verdicts.extend(l.tick_at(zero + ms(i * 250))));
-    assert!(verdicts.is_empty(), "{verdicts:?}");
-    // From then on it is.
-    l.begin(2, zero + ms(30_000));
-    let dead = (120..200).map(|i| i * 250).find(|t| {
-        l.hear(2, zero + ms(*t), None);
-        l.tick_at(zero + ms(*t)).iter().any(|v| matches!(v, Verdict::Dead { rank: 1, .. }))
-    });
-    assert!(dead.is_some_and(|t| (33_750..=35_250).contains(&t)), "{dead:?}");
-}
-
-/// A rank may be stopped between its connection and its first beat: it is waited for, but not for ever.
-#[test]
-fn whoever_never_beats_is_judged_in_the_end() {
-    let zero = Instant::now();
-    let mut l = Liveness::new(2, Some(ms(5000)));
-    l.meet(1, zero);
-    let dead = (0..1300).map(|i| i * 250).find(|t| {
-        let verdicts = l.tick(zero + ms(*t), zero + ms(*t));
-        verdicts.iter().any(|v| matches!(v, Verdict::Dead { rank: 1, .. }))
-    });
-    assert_eq!(dead, Some(305_000));
 }
 
 proptest! {

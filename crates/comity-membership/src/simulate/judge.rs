@@ -2,6 +2,7 @@
 
 use super::{
     Failure,
+    beginnings::Beginnings,
     scenario::{Fault, SECOND, Scenario},
     world::{Member, Occasion},
 };
@@ -11,11 +12,14 @@ use std::collections::HashMap;
 /// What did go wrong, and so may be found.
 #[derive(Clone, Debug)]
 pub(super) enum Cause {
-    /// A process was killed, lost its power, or was stopped for so long that it may be, or `surely` must be, given up.
+    /// A process was killed, lost its power, or was stopped for so long that it may be, or `surely` must be, given up; the latter if it is
+    /// silent for long enough before it wakes. That it was killed is `heard`.
     Ended {
         rank: usize,
         at: u64,
+        until: u64,
         surely: bool,
+        heard: bool,
     },
     /// Nothing comes from ranks for which `side` is true to the others, nor back if `both`.
     Cut {
@@ -56,6 +60,8 @@ pub(super) struct Judge {
     told: HashMap<(usize, usize), usize>,
     /// When each rank last ran again.
     woke: Vec<u64>,
+    /// From when on silence counts.
+    pub(super) beginnings: Beginnings,
     found: usize,
 }
 
@@ -68,6 +74,7 @@ impl Judge {
             departures: HashMap::new(),
             told: HashMap::new(),
             woke: vec![0; scenario.size],
+            beginnings: Beginnings::new(scenario),
             found: 0,
         }
     }
@@ -201,17 +208,20 @@ impl Judge {
         }
     }
 
-    /// At the end: did everyone who should have learn of a failure in time?
+    /// At `end`: did everyone who should have learn of a failure in time? Until when to go on, if silence counted so late that this is open.
     pub(super) fn judge(
         &mut self,
         s: &Scenario,
         processes: &[Vec<Member>],
         running: &[bool],
-    ) -> Result<(), String> {
+        end: u64,
+    ) -> Result<Option<u64>, String> {
         let bound = s.limit + SECOND + 2 * s.slowness();
+        let mut open = None;
         for (g, plan) in s.groups.iter().enumerate() {
-            let whole: Vec<Option<u64>> =
-                self.causes.iter().map(|c| self.due(s, c, g, processes, running)).collect();
+            let due = |c, begun: &dyn Fn(usize) -> u64| self.due(s, c, g, processes, running, begun);
+            let begun = |y| self.beginnings.counts(y);
+            let whole: Vec<_> = self.causes.iter().map(|c| due(c, &|_| 0).zip(due(c, &begun))).collect();
             for rank in plan.members.iter().copied().filter(|r| running[*r]) {
                 let member = &processes[rank][g];
                 let Some(entered) = member.entered else { continue };
@@ -223,18 +233,29 @@ impl Judge {
                         Cause::Reset { a, b, at } if *a == rank || *b == rank => {
                             let other = if *a == rank { *b } else { *a };
                             let there = plan.members.contains(&other) && self.left_well(other, g).is_none();
-                            there.then_some(*at)
+                            there.then_some((*at, *at))
                         }
                         Cause::Ended { rank: dead, .. } if *dead == rank => None,
                         _ => *due,
                     };
-                    let Some(from) = own else { continue };
-                    let due = from.max(entered).max(self.woke[rank]) + bound;
-                    // Who could not be reached could not be told.
-                    let due = due.max(s.mended(due) + SECOND + 2 * s.slowness());
-                    let due = due.min(self.promptly(s, g).map_or(u64::MAX, |p| from + p));
+                    let Some((from, counts)) = own else { continue };
+                    let due = |from: u64| {
+                        let due = from.max(entered).max(self.woke[rank]) + bound;
+                        // Who could not be reached could not be told.
+                        let due = due.max(s.mended(due) + SECOND + 2 * s.slowness());
+                        due.min(self.promptly(s, g).map_or(u64::MAX, |p| from + p))
+                    };
+                    let counts = counts.max(self.counts(s, cause, rank, plan.members.len()));
+                    let woken = matches!(cause, Cause::Ended { until, .. }
+                        if until.saturating_sub(counts) <= s.limit + 2 * s.slowness() + s.slack());
+                    if woken || due(from) > s.end {
+                        continue;
+                    }
+                    let due = due(counts);
                     let knew = member.failed.as_ref().map(|(at, _)| *at);
-                    if due <= s.end && knew.is_none_or(|at| at > due) {
+                    if knew.is_none() && due > end {
+                        open = open.max(Some(due));
+                    } else if knew.is_none_or(|at| at > due) {
                         return Err(format!(
                             "rank {rank} should know by {due} us that group {} has failed, because of {cause:?}; it knew at {knew:?}",
                             plan.context
@@ -243,10 +264,23 @@ impl Judge {
                 }
             }
         }
-        Ok(())
+        Ok(open)
     }
 
-    /// From when on everyone in group `g` is to learn of `cause`, if they must.
+    /// From when on `rank` finds a cause in a group of `size`, if only silence shows it.
+    fn counts(&self, s: &Scenario, cause: &Cause, rank: usize, size: usize) -> u64 {
+        let cut = s.faults.iter().any(|f| matches!(f, Fault::Cut { .. }));
+        let still = s.faults.iter().any(|f| matches!(f, Fault::Power { .. } | Fault::Stop { .. }));
+        let silent = match cause {
+            Cause::Cut { .. } | Cause::Ended { heard: false, .. } => true,
+            // Ends and notes are heard, unless they are held up, or one that was to pass them on does not.
+            Cause::Ended { heard: true, .. } => cut,
+            Cause::Reset { .. } | Cause::Aborted { .. } => cut || still && size > flood::DIRECT,
+        };
+        if silent { self.beginnings.counts(rank) } else { 0 }
+    }
+
+    /// From when on everyone in group `g` is to learn of `cause`, if they must. Silence counts for a witness from when it has `begun`.
     fn due(
         &self,
         s: &Scenario,
@@ -254,6 +288,7 @@ impl Judge {
         g: usize,
         all: &[Vec<Member>],
         running: &[bool],
+        begun: &dyn Fn(usize) -> u64,
     ) -> Option<u64> {
         let members = &s.groups[g].members;
         // One who sees it, tells the others, and was there all the time.
@@ -265,7 +300,7 @@ impl Judge {
         };
         let entered = |r: usize| all[r].get(g).and_then(|m| m.entered).unwrap_or(0);
         match cause {
-            Cause::Ended { rank, at, surely } => {
+            Cause::Ended { rank, at, surely, .. } => {
                 let member = *surely && members.contains(rank);
                 let at = *at;
                 // What a cut held up is heard after it, and then the silence begins.
@@ -284,7 +319,7 @@ impl Judge {
                     for x in firsts(of, &stays) {
                         for y in firsts(!of, &lasts) {
                             if silenced(x, y) {
-                                let since = (*at).max(entered(y));
+                                let since = (*at).max(entered(y)).max(begun(y));
                                 found = Some(found.map_or(since, |f: u64| f.min(since)));
                             }
                         }

@@ -6,7 +6,8 @@
 //! [`Membership`](crate::Membership). A run fails when one of these is broken:
 //!
 //! - Every member of a group that a fault concerns, if it runs and has not left, learns of a failure within the limit + 1 s; where
-//!   one death or abort is all that happens to a whole group, within the time its notes need.
+//!   one death or abort is all that happens to a whole group, within the time its notes need. What only silence shows is found within that
+//!   time from when first beats have come of all, or from five minutes after the last that came.
 //! - The culprit and the witness named are true: it ended, aborted, or cannot be heard by that witness. Where
 //!   there is one cause, all therefore name the same. Without a cause no group fails.
 //! - A member that left in good order is no culprit, and one that left a failed group is not taken for one in good order.
@@ -16,6 +17,7 @@
 //!
 //! What is not in it: how ranks meet, sockets, and what the engine makes of a link that breaks.
 
+mod beginnings;
 mod dice;
 mod failure;
 mod judge;
@@ -23,9 +25,10 @@ mod mutant;
 mod scenario;
 mod world;
 
+use beginnings::UNBORN;
 pub(crate) use failure::{Failure, Why};
 use mutant::Mutant;
-use scenario::Scenario;
+use scenario::{Fault, SECOND, Scenario};
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -180,6 +183,24 @@ fn a_seed_repeats_itself() {
 fn members_that_no_partner_can_tell_are_told() {
     for seed in 0..10 {
         assert_eq!(run(&Scenario::sparse(seed), None).map(|(found, _)| found > 5), Ok(true), "seed {seed}");
+    }
+}
+
+#[test]
+fn who_is_stopped_while_joining_ends_the_job_after_five_minutes() {
+    for seed in 0..20 {
+        let scenario = Scenario::joining(seed);
+        let Fault::Stop { rank, .. } = scenario.faults[0] else { panic!("{scenario:?}") };
+        let mut world = World::new(&scenario, None, false);
+        assert_eq!(world.run(), Ok(()), "seed {seed}");
+        let mut known = world.known(0);
+        assert_eq!(known.remove(rank), None);
+        for known in known {
+            let (at, failure) = known.unwrap_or_else(|| panic!("seed {seed}: not known to all"));
+            assert_eq!(failure.culprit, rank, "seed {seed}");
+            let late = at.checked_sub(UNBORN + scenario.limit);
+            assert!(late.is_some_and(|late| late <= SECOND), "seed {seed}: {at} us");
+        }
     }
 }
 

@@ -118,6 +118,19 @@ impl Scenario {
         s
     }
 
+    /// A rank that connects with all and is stopped before its first beat.
+    pub(super) fn joining(seed: u64) -> Self {
+        let mut s = Self::new(seed, Some(2..=12));
+        let (n, limit) = (s.size, s.limit);
+        let enter = (0..n as u64).map(|m| m * limit / 10).collect();
+        s.groups = vec![Plan { context: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
+        (s.goodbyes, s.linger) = (Vec::new(), None);
+        let rank = Dice::new(seed).below(n);
+        s.faults = vec![Fault::Stop { rank, at: 0, to: None, host: seed.is_multiple_of(2) }];
+        s.end = n as u64 * limit / 10 + limit + 2 * SECOND;
+        s
+    }
+
     /// An hour of a job that nothing ends: a rank a minute stands still until a second of the limit is left, and control threads are as late
     /// as on a machine with eight ranks to a core.
     pub(super) fn hour(seed: u64) -> Self {

@@ -11,7 +11,7 @@ use super::{
     dice::Dice,
     judge::{Cause, Judge},
     mutant::Mutant,
-    scenario::{Fault, MS, Scenario},
+    scenario::{Fault, MS, NEVER, Scenario},
 };
 use crate::Membership;
 use due::{Due, Event, Item};
@@ -136,20 +136,34 @@ impl<'a> World<'a> {
 
     /// Run to the end of the scenario; the first broken promise, in words.
     pub(super) fn run(&mut self) -> Result<(), String> {
-        while let Some(Reverse(Due { at, what, .. })) = self.events.pop() {
-            if at > self.scenario.end {
-                break;
+        let mut end = self.scenario.end;
+        loop {
+            self.run_to(end)?;
+            let members: Vec<Vec<Member>> = self.processes.iter().map(|p| p.members.clone()).collect();
+            let running: Vec<bool> =
+                self.processes.iter().map(|p| p.running && p.stopped <= self.scenario.end).collect();
+            match self.judge.judge(self.scenario, &members, &running, end)? {
+                Some(later) => end = later,
+                None => return Ok(()),
             }
+        }
+    }
+
+    fn run_to(&mut self, end: u64) -> Result<(), String> {
+        while self.events.peek().is_some_and(|Reverse(due)| due.at <= end) {
+            let Some(Reverse(Due { at, what, .. })) = self.events.pop() else { break };
             self.now = at;
             self.event(what);
             if let Some(verdict) = self.judge.broken.take() {
                 return Err(verdict);
             }
         }
-        let members: Vec<Vec<Member>> = self.processes.iter().map(|p| p.members.clone()).collect();
-        let running: Vec<bool> =
-            self.processes.iter().map(|p| p.running && p.stopped <= self.scenario.end).collect();
-        self.judge.judge(self.scenario, &members, &running)
+        Ok(())
+    }
+
+    /// When each rank learned that a group has failed, and why.
+    pub(super) fn known(&self, g: usize) -> Vec<Option<(u64, Failure)>> {
+        self.processes.iter().map(|p| p.members[g].failed.clone()).collect()
     }
 
     fn instant(&self, at: u64) -> Instant {
@@ -229,7 +243,7 @@ impl<'a> World<'a> {
 
     fn kill(&mut self, rank: usize) {
         self.note(|| format!("rank {rank} is killed"));
-        self.judge.cause(Cause::Ended { rank, at: self.now, surely: true });
+        self.judge.cause(Cause::Ended { rank, at: self.now, until: NEVER, surely: true, heard: true });
         self.vanish(rank);
     }
 

@@ -3,7 +3,11 @@
 use super::{Event, Occasion, World};
 use crate::{
     Reason,
-    simulate::{Failure, judge::Cause, scenario::Fault},
+    simulate::{
+        Failure,
+        judge::Cause,
+        scenario::{Fault, NEVER},
+    },
 };
 
 impl World<'_> {
@@ -29,7 +33,7 @@ impl World<'_> {
             Fault::Power { rank, .. } => {
                 // Where the process has ended already, its goodbye may be with the host still.
                 let surely = std::mem::take(&mut self.processes[rank].running);
-                self.judge.cause(Cause::Ended { rank, at: now, surely });
+                self.judge.cause(Cause::Ended { rank, at: now, until: NEVER, surely, heard: false });
             }
             Fault::Stop { rank, to, .. } if self.processes[rank].running => self.stop(rank, to),
             Fault::Cut { side, both, to: None, .. } => {
@@ -69,11 +73,14 @@ impl World<'_> {
         if long {
             // Whoever sleeps as well may wake when this one is heard again.
             let alone = self.scenario.faults.iter().filter(|f| matches!(f, Fault::Stop { .. })).count() == 1;
-            let most = self.scenario.limit + 2 * self.scenario.slowness() + self.scenario.slack();
-            // What a cut held up is heard when it is over.
-            let since = now.max(self.scenario.mended(now));
-            let surely = to.is_none_or(|to| alone && to.saturating_sub(since) > most);
-            self.judge.cause(Cause::Ended { rank, at: now, surely });
+            let until = to.unwrap_or(NEVER);
+            self.judge.cause(Cause::Ended {
+                rank,
+                at: now,
+                until,
+                surely: to.is_none() || alone,
+                heard: false,
+            });
         }
     }
 

@@ -42,6 +42,13 @@ impl World<'_> {
                 group.is_some_and(|g| self.processes[rank].members[g].entered.is_some())
             });
         }
+        for (from, heard) in &heard {
+            if let Heard::End(_)
+            | Heard::Note(Note::Heartbeat { .. } | Note::Goodbye { .. } | Note::GivenUp { .. }) = heard
+            {
+                self.judge.beginnings.hears(rank, *from, self.now);
+            }
+        }
         let now = self.instant(self.now);
         let last = (self.mutant == Some(Mutant::LastReason)).then(|| heard.clone());
         for (from, asks) in alive {

@@ -1,0 +1,52 @@
+//! From when on each rank judges others for their silence, as is promised.
+
+use super::scenario::{Fault, SECOND, Scenario};
+
+/// Where no first beat has come for so long, silence counts none the less.
+pub(super) const UNBORN: u64 = 300 * SECOND;
+
+/// Of every rank, whom it has not heard yet.
+#[derive(Debug)]
+pub(super) struct Beginnings {
+    size: usize,
+    /// By hearer * size + speaker.
+    heard: Vec<bool>,
+    /// How many each has not heard.
+    missing: Vec<usize>,
+    /// When each heard one for the first time, last.
+    last: Vec<u64>,
+    /// For how long each is stopped.
+    stops: Vec<u64>,
+}
+
+impl Beginnings {
+    pub(super) fn new(s: &Scenario) -> Self {
+        let mut stops = vec![0; s.size];
+        for fault in &s.faults {
+            if let Fault::Stop { rank, at, to: Some(to), .. } = fault {
+                stops[*rank] += to - at;
+            }
+        }
+        Self {
+            size: s.size,
+            heard: vec![false; s.size * s.size],
+            missing: vec![s.size - 1; s.size],
+            last: vec![0; s.size],
+            stops,
+        }
+    }
+
+    /// `rank` hears that `from` lives, or that it has ended.
+    pub(super) fn hears(&mut self, rank: usize, from: usize, at: u64) {
+        if !std::mem::replace(&mut self.heard[rank * self.size + from], true) {
+            self.missing[rank] -= 1;
+            self.last[rank] = at;
+        }
+    }
+
+    /// From when on silence counts for `rank`: all have been heard, or nobody anew for long while it ran.
+    pub(super) fn counts(&self, rank: usize) -> u64 {
+        let missing = self.missing[rank] > 0;
+        self.last[rank] + if missing { UNBORN + self.stops[rank] } else { 0 }
+    }
+}
