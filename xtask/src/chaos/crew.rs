@@ -1,13 +1,14 @@
 //! Ranks that live through many trials: each is a process that joins one job after the other.
 
 use super::{
-    fault::Plan,
+    fault::{MOST, Plan},
     net,
     processes::{Processes, Said, Started, monotonic, signal},
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use std::{
     io::Write,
+    ops::Range,
     path::PathBuf,
     process::Command,
     thread,
@@ -27,7 +28,7 @@ struct Member {
 #[derive(Debug)]
 pub(super) struct Crew {
     worker: PathBuf,
-    /// Whether the ranks are on hosts of their own, two on each.
+    /// Whether the members are on hosts of their own: two on each, and then one on each.
     hosts: bool,
     pub(super) processes: Processes,
     members: Vec<Option<Member>>,
@@ -51,17 +52,17 @@ impl Crew {
         Self { worker, hosts, processes: Processes::new(), members, heard: Vec::new(), jobs: 0 }
     }
 
-    /// The host of a rank.
-    pub(super) fn host(rank: usize) -> usize {
-        rank / 2
+    /// The host of a member.
+    pub(super) fn host(member: usize) -> usize {
+        member.checked_sub(MOST).unwrap_or(member / 2)
     }
 
-    /// Have so many ranks ready, and forget the last trial.
-    pub(super) fn ready(&mut self, size: usize) -> Result<(), String> {
-        if self.members.len() < size {
-            self.members.resize_with(size, || None);
+    /// Have these members ready, and forget the last trial.
+    pub(super) fn ready(&mut self, members: Range<usize>) -> Result<(), String> {
+        if self.members.len() < members.end {
+            self.members.resize_with(members.end, || None);
         }
-        for rank in 0..size {
+        for rank in members {
             let gone = match &self.members[rank] {
                 Some(member) => self.processes.ended(member.process.pid).is_some(),
                 None => true,
@@ -113,19 +114,20 @@ impl Crew {
         20_000 + self.jobs
     }
 
-    /// Tell these ranks to join a job at `port` of rank 0's host.
+    /// Tell these members to join a job at `port` of rank 0's host.
     pub(super) fn play(
         &mut self,
         plan: &Plan,
         port: u16,
         how: Play<'_>,
-        ranks: impl IntoIterator<Item = usize>,
+        members: impl IntoIterator<Item = usize>,
     ) {
         let links = if plan.links == "mixed" || self.hosts { "shm,tcp" } else { plan.links };
-        for rank in ranks {
+        for member in members {
+            let rank = member - plan.first;
             let Play { role, detection, join } = how;
             let (at, host, addr) = if self.hosts {
-                let own = net::address(Self::host(rank));
+                let own = net::address(Self::host(member));
                 (net::address(0), "-".to_owned(), format!("{own}:0"))
             } else {
                 let host = if plan.links == "mixed" { format!("host{}", rank / 2) } else { "-".into() };
@@ -135,7 +137,7 @@ impl Crew {
             let line = format!(
                 "play {role} {seed} {rank} {size} {at}:{port} job{port} {links} {detection} {join} {host} {addr}"
             );
-            self.tell(rank, &line);
+            self.tell(member, &line);
         }
     }
 

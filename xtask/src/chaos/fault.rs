@@ -1,10 +1,12 @@
 //! The faults, and which seed makes which trial.
 
 use super::random::Random;
-use std::fmt;
+use std::{fmt, ops::Range};
 
 /// Ranks of the largest group.
 pub(super) const MOST: usize = 8;
+/// Ranks of a group that has a host for each.
+const APART: usize = super::net::HOSTS;
 
 /// Which kind of processes a lane keeps; each lane has namespaces of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +61,7 @@ impl Lane {
                 (CutBoth, 8),
                 (CutOut, 4),
                 (CutIn, 4),
+                (CutPair, 4),
                 (CableBlip, 6),
                 // Ten seconds each; a run of five minutes makes some.
                 (LongCableBlip, 2),
@@ -133,6 +136,8 @@ pub(super) enum Fault {
     CutOut,
     /// No packet reaches a host.
     CutIn,
+    /// No packet of a rank reaches one other. Each rank has a host of its own.
+    CutPair,
     /// No packet passes for a moment.
     CableBlip,
     /// No packet passes for most of the time that a rank may be silent.
@@ -146,7 +151,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 30] = [
+    const ALL: [Self; 31] = [
         Self::Kill(Phase::Join),
         Self::Kill(Phase::Idle),
         Self::Kill(Phase::Call),
@@ -172,6 +177,7 @@ impl Fault {
         Self::CutBoth,
         Self::CutOut,
         Self::CutIn,
+        Self::CutPair,
         Self::CableBlip,
         Self::LongCableBlip,
         Self::Delay,
@@ -207,6 +213,7 @@ impl Fault {
             Self::CutBoth => "cut-both",
             Self::CutOut => "cut-out",
             Self::CutIn => "cut-in",
+            Self::CutPair => "cut-pair",
             Self::CableBlip => "cable-blip",
             Self::LongCableBlip => "long-cable-blip",
             Self::Delay => "delay",
@@ -235,6 +242,8 @@ pub(super) struct Plan {
     pub(super) fault: Fault,
     pub(super) seed: u64,
     pub(super) size: usize,
+    /// The member of the crew that is rank 0.
+    pub(super) first: usize,
     pub(super) victim: usize,
     /// `shm`, `tcp`, or both with two ranks to a host.
     pub(super) links: &'static str,
@@ -247,13 +256,15 @@ impl Plan {
         let size = match fault {
             // Most with 8, for which the bound is promised.
             Fault::Kill(_) if random.below(4) > 0 => MOST,
+            Fault::CutPair => APART,
             // Two hosts at least.
             _ if fault.lane() == Lane::Silence => random.within(3, MOST as u64) as usize,
             _ => random.within(2, MOST as u64) as usize,
         };
         let victim = random.index(size);
         let links = random.pick(&["shm", "tcp", "mixed"]);
-        Self { fault, seed, size, victim, links, random }
+        let first = if fault == Fault::CutPair { MOST } else { 0 };
+        Self { fault, seed, size, first, victim, links, random }
     }
 
     /// The row of the table.
@@ -284,6 +295,7 @@ impl Plan {
             Fault::CutBoth => "host cut off, both ways",
             Fault::CutOut => "host cut off, outward",
             Fault::CutIn => "host cut off, inward",
+            Fault::CutPair => "one host's packets to one other lost",
             Fault::CableBlip => "host cut off shortly",
             Fault::LongCableBlip => "host cut off for 4 s of 5",
             Fault::Delay => "slow cable, packets wait",
@@ -297,9 +309,19 @@ impl Plan {
         }
     }
 
+    /// The ranks, as the crew numbers its members.
+    pub(super) fn members(&self) -> Range<usize> {
+        self.first..self.first + self.size
+    }
+
+    /// The member that is hit.
+    pub(super) fn hit(&self) -> usize {
+        self.first + self.victim
+    }
+
     pub(super) fn others(&self) -> impl Iterator<Item = usize> + Clone + use<> {
-        let victim = self.victim;
-        (0..self.size).filter(move |r| *r != victim)
+        let hit = self.hit();
+        self.members().filter(move |r| *r != hit)
     }
 }
 

@@ -75,6 +75,16 @@ pub(super) fn mend(host: usize, how: Cut) -> Result<(), String> {
     }
 }
 
+/// Packets of one host to one other vanish on their way: they go to an adapter that is not there.
+pub(super) fn lose(from: usize, to: usize) -> Result<(), String> {
+    const NOBODY: &str = "02:00:00:00:66:66";
+    ip(&format!("-n h{from} neigh replace {} lladdr {NOBODY} dev cable nud permanent", address(to)))
+}
+
+pub(super) fn find(from: usize, to: usize) -> Result<(), String> {
+    ip(&format!("-n h{from} neigh del {} dev cable", address(to)))
+}
+
 /// Packets of a host wait.
 pub(super) fn slow(host: usize, how: Slow) -> Result<(), String> {
     queues(host, how, "add", BUCKET)

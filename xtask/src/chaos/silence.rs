@@ -22,6 +22,7 @@ pub(super) fn run(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result
         Fault::CutBoth => cut(crew, plan, Cut::Both, outcome)?,
         Fault::CutOut => cut(crew, plan, Cut::Outward, outcome)?,
         Fault::CutIn => cut(crew, plan, Cut::Inward, outcome)?,
+        Fault::CutPair => cut_pair(crew, plan, outcome)?,
         Fault::CableBlip | Fault::LongCableBlip => cable_blip(crew, plan, outcome)?,
         Fault::Delay => delay(crew, plan, outcome)?,
         Fault::Absent => absent(crew, plan, outcome),
@@ -34,8 +35,8 @@ fn start(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
     let port = crew.next_port();
     let patient = matches!(plan.fault, Fault::LongCableBlip | Fault::Delay);
     let detection = if patient { PATIENT } else { SILENCE };
-    crew.play(plan, port, Play { role, detection, join: 20.0 }, 0..plan.size);
-    let missing = crew.hear("ready", 0..plan.size, Instant::now() + LONG);
+    crew.play(plan, port, Play { role, detection, join: 20.0 }, plan.members());
+    let missing = crew.hear("ready", plan.members(), Instant::now() + LONG);
     if !missing.is_empty() {
         outcome.broke(format!("ranks {missing:?} do not join"));
     }
@@ -117,6 +118,40 @@ fn cut(crew: &mut Crew, plan: &Plan, how: Cut, outcome: &mut Outcome) -> Result<
         if !right {
             outcome.broke(format!("rank {}: host {host} was cut off: {}", out.rank, out.field(2)));
         }
+    }
+    Ok(())
+}
+
+/// All ranks, the two between which packets are lost as well, name the same one of the two, and nobody says that a rank died.
+fn cut_pair(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
+    let mut random = plan.random.clone();
+    let (from, to) = (plan.victim, (plan.victim + 1 + random.index(plan.size - 1)) % plan.size);
+    let role = random.pick(&["ops", "idle"]);
+    start(crew, plan, role, outcome);
+    pause(random.below(600_000));
+    let since = monotonic();
+    net::lose(from, to)?;
+    if role == "idle" {
+        // Earlier the others may still end their call and leave in good order.
+        pause(random.within(1_400_000, 1_800_000));
+        plan.members().for_each(|m| crew.tell(m, "call"));
+    }
+    let told = outs(crew, plan.members(), SILENCE + 1.0, outcome);
+    net::find(from, to)?;
+    let mut blamed = Vec::new();
+    for out in told {
+        let took = took(&out, since);
+        outcome.times.push(took);
+        let by: Option<usize> = out.field(1).parse().ok();
+        let right = is_error(&out) && by.is_some_and(|b| b == from || b == to);
+        if !right || took > SILENCE * 1000.0 + SLACK || out.field(2).contains(" died") {
+            outcome.broke(format!("rank {} got after {took:.0} ms: {}", out.rank, out.fields.join(" ")));
+        }
+        blamed.extend(by.filter(|_| is_error(&out)));
+    }
+    blamed.dedup();
+    if blamed.len() > 1 {
+        outcome.broke(format!("packets of rank {from} to {to} were lost, and blamed are {blamed:?}"));
     }
     Ok(())
 }

@@ -56,7 +56,7 @@ pub(super) fn is_error(out: &Said) -> bool {
 }
 
 pub(super) fn run(crew: &mut Crew, plan: &Plan) -> Result<Outcome, String> {
-    crew.ready(plan.size)?;
+    crew.ready(plan.members())?;
     let mut outcome = Outcome::default();
     let begun = monotonic();
     match plan.fault {
@@ -78,7 +78,7 @@ pub(super) fn run(crew: &mut Crew, plan: &Plan) -> Result<Outcome, String> {
     }
     if !outcome.broken.is_empty() {
         outcome.story = crew.story(begun);
-        (0..plan.size).for_each(|rank| crew.end(rank));
+        plan.members().for_each(|member| crew.end(member));
     }
     Ok(outcome)
 }
@@ -108,7 +108,7 @@ fn look_after(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
     outcome.broken.extend(left);
     // Ranks that have closed everything listen nowhere.
     let quiet = others.clone().filter(|r| crew.said(*r, "left").is_some()).count() == plan.size - 1;
-    if quiet && crew.processes.ended(crew.pid(plan.victim)).is_some() {
+    if quiet && crew.processes.ended(crew.pid(plan.hit())).is_some() {
         for rank in others {
             let listeners = Listeners::of(crew.pid(rank));
             if !listeners.is_empty() {
