@@ -75,6 +75,7 @@ pub(crate) fn run(choice: &Choice) -> Result<(), String> {
         Ok(())
     };
     step("format", Task::cargo().args(["fmt", "--all", "--check"]))?;
+    step("format of files in tables", crate::test::listed_in_tables()?)?;
     if changed.all || !changed.packages.is_empty() {
         let clippy = Task::cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
         step("clippy", clippy)?;

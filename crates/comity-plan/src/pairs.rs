@@ -9,8 +9,8 @@ pub struct Cost {
     pub beta: f64,
 }
 
-/// What is known of a kind of link. The numbers are fitted to 5,000 measured medians, of every algorithm of all_reduce, broadcast and
-/// reduce, 8 B to 16 MiB, 2 to 16 ranks on 2 and 16 cores (bench/record/algorithms.md).
+/// What is known of a kind of link. The numbers are fitted to 1,744 measured medians, of every algorithm of all_reduce, broadcast and
+/// reduce, 8 B to 16 MiB, 2 to 16 ranks on 2 and 16 cores (bench/record/2026-11-23-algorithms.md).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkClass {
     /// One message alone.

@@ -326,10 +326,12 @@ impl Schedule {
         from
     }
 
+    #[inline]
     fn deps_of(&self, item: &Item) -> &[Dep] {
         &self.deps[item.deps.0 as usize..item.deps.1 as usize]
     }
 
+    #[inline]
     fn want(&self, id: Id) -> Want {
         let item = &self.items[id as usize];
         let mut allowed = item.len;

@@ -24,6 +24,7 @@ mod scope;
 mod step;
 mod suites;
 
+pub(crate) use cargo::listed_in_tables;
 use scope::Scope;
 use step::{Done, Outcome, Step};
 
