@@ -9,7 +9,7 @@ mod crew;
 mod patience;
 
 use actor::{acted, monotonic};
-use comity::{Config, Key, boot::Store};
+use comity::{Config, Key, rendezvous::Store};
 use crew::{Crew, LAUNCHER};
 use patience::{patient, slowness};
 use rustix::process::Signal;

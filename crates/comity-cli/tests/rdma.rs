@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 #![allow(missing_docs)]
 
-use comity::{Key, boot::Store};
+use comity::{Key, rendezvous::Store};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,

@@ -2,11 +2,8 @@
 //! the library reads those of a peer or a user, and panics when what must hold does not.
 
 pub use crate::{
-    boot::fuzz::{handshake, messages},
-    config::fuzz::config,
-    engine::fuzz::stream,
-    link::tcp::fuzz::frame,
-    recorder::fuzz::flight,
+    channel::fuzz::handshake, config::fuzz::config, control::fuzz::messages, engine::fuzz::stream,
+    link::tcp::fuzz::frame, recorder::fuzz::flight,
 };
 
 /// Bytes that steer a target, 0 when they are used up.

@@ -45,18 +45,20 @@
 //! plan, chosen by a cost model and the same on all ranks; one engine runs every plan over every link. `docs/architecture.md` in the
 //! repository tells more.
 
+mod address;
 mod backend;
 mod blame;
-#[doc(hidden)]
-pub mod boot;
 mod call;
+mod channel;
 mod config;
+mod control;
 mod costs;
 #[doc(hidden)]
 pub mod cuda;
 mod dtype;
 mod engine;
 mod error;
+mod exchange;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzz;
@@ -64,22 +66,26 @@ mod group;
 mod kernel;
 mod key;
 mod link;
+mod links;
 mod recorder;
-mod seal;
+#[doc(hidden)]
+pub mod rendezvous;
 mod stats;
+mod status;
 mod sync;
 mod sys;
 mod turn;
 mod view;
 
-pub use boot::board::Board;
+pub use address::HostPort;
 pub use call::{CallInfo, Op};
 pub use comity_plan::Algorithm;
-pub use config::{BackendKind, Config, Detection, Found, HostPort, Launcher, MAX_SIZE, Meet, Secure};
+pub use config::{BackendKind, Config, Detection, Found, Launcher, MAX_SIZE, Meet, Secure};
 pub use costs::LinkCosts;
 pub use dtype::{C64, DType, Element, ReduceOp};
 pub use engine::{Interrupt, interrupt_with};
 pub use error::{Crossed, Error, Misuse, Peer, Result};
+pub use exchange::Board;
 pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;
 pub use link::LinkKind;

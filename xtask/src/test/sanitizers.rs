@@ -45,7 +45,7 @@ const LIBRARY: &[&str] =
 /// What a gate leaves to the deep checks, besides what is skipped there.
 const LONG: [&str; 9] = [
     "any_order_of_calls",
-    "boot::tests",
+    "links::tests",
     "sealed",
     "four_apart",
     "three_connections",

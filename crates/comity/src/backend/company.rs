@@ -3,9 +3,9 @@
 use super::Alarm;
 use crate::{
     CallInfo, Error, Op, Peer, Result,
-    boot::World,
-    engine::{ASK, Asking, Census, Differs, Failure, Header, Patience, Stage, Wait, Watch},
+    engine::{ASK, Asking, Census, Patience, Stage, Wait},
     stats::Counters,
+    status::{Differs, Failure, Header, Watch, World},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
@@ -339,7 +339,7 @@ pub(super) fn attend(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, interrupt_with, link::LocalWorld};
+    use crate::{DType, interrupt_with, links::LocalWorld};
 
     /// Two ranks without a library, whose calls never end by themselves.
     fn pair() -> [Company; 2] {

@@ -5,9 +5,9 @@ mod pair;
 use super::{Alarm, Backend, Bufs, Call, Door, Maker, company::Company};
 use crate::{
     CallInfo, DType, Error, LinkKind, Op, Peer, Result,
-    boot::World,
-    engine::{Engine, Header, Patience, Task, Watch, Way},
+    engine::{Engine, Patience, Task, Way},
     stats::Counters,
+    status::{Header, Watch, World},
     view::Memory,
 };
 use comity_plan::{self as plan, Act, Algorithm, Kind, Plan, Schedule, Shape, Slice, Take, Topology};

@@ -13,9 +13,8 @@ pub(crate) use single::Single;
 
 use crate::{
     CallInfo, LinkKind, Op, Result, View, ViewMut,
-    boot::World,
-    engine::{Failure, Watch},
     stats::Counters,
+    status::{Failure, Watch, World},
 };
 use comity_plan::Algorithm;
 use std::{

@@ -3,7 +3,8 @@
 //! `[[null, "rdma_en5"], ["rdma_en4", null]]`: row `i` is rank `i`'s, cell `j` what leads from it to rank `j`: a name, a list of names
 //! for several cables, or `null` (`""`, `[]`) where the pair goes another way. A file, or the JSON itself.
 
-use super::{MAX_SIZE, place::shown};
+use super::MAX_SIZE;
+use crate::address::shown;
 use serde_json::Value;
 use std::{fs, io::Read};
 

@@ -3,13 +3,13 @@
 use super::{
     Config, Found, HostPort, Launcher, MAX_SIZE, Matrix, Meet, bad, fnv,
     hostfile::Hostfile,
-    place::shown,
     settings, slurm,
     vars::{Vars, wrong},
 };
 use crate::{
     Result,
-    boot::board::{PmiBoard, TorchBoard, UnixBoard},
+    address::shown,
+    exchange::{PmiBoard, TorchBoard, UnixBoard},
 };
 use std::{ffi::OsString, path::Path, sync::Arc};
 

@@ -5,8 +5,11 @@
 //! uses what both have. Programs that give every rank a file of its own write `198.51.100.1:0` for ranks
 //! they leave out, and `0.0.0.0` for the rank itself; both are understood.
 
-use super::{HostPort, MAX_SIZE, bad, fnv, place, place::shown};
-use crate::{Error, Result};
+use super::{HostPort, MAX_SIZE, bad, fnv};
+use crate::{
+    Error, Result,
+    address::{self, shown},
+};
 use rustix::fs::{Mode, OFlags};
 use serde_json::Value;
 use std::{
@@ -157,8 +160,8 @@ fn addrs(rank: usize, entry: &Value) -> Result<Vec<HostPort>, String> {
         let Value::String(text) = item else {
             return Err(format!("{here}, address {i}: expected \"host:port\", found {}", kind(item)));
         };
-        let addr =
-            place::parse(text, true).map_err(|why| format!("{here}, address {i}: {}: {why}", shown(text)))?;
+        let addr = address::parse(text, true)
+            .map_err(|why| format!("{here}, address {i}: {}: {why}", shown(text)))?;
         if is_placeholder(&addr) {
             continue;
         }

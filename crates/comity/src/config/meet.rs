@@ -1,7 +1,7 @@
 //! Where ranks meet.
 
 use super::HostPort;
-use crate::boot::board::Board;
+use crate::exchange::Board;
 use std::{fmt, sync::Arc};
 
 /// Where ranks meet.

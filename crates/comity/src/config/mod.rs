@@ -10,20 +10,18 @@ pub(crate) mod fuzz;
 mod hostfile;
 mod launcher;
 mod meet;
-mod place;
 mod settings;
 mod slurm;
 mod trust;
 mod vars;
 
-use crate::{Error, Key, LinkKind, Result, blame::Blame, boot::board::Board, sys::verbs::Service};
+use crate::{Error, HostPort, Key, LinkKind, Result, blame::Blame, exchange::Board, sys::verbs::Service};
 pub use backend::BackendKind;
 use comity_plan::Algorithm;
 pub use detection::Detection;
 pub(crate) use devices::Matrix;
 pub use launcher::{Found, Launcher};
 pub use meet::Meet;
-pub use place::HostPort;
 use std::{
     ffi::OsString,
     net::SocketAddr,
@@ -328,9 +326,9 @@ impl Config {
     /// [`Error::Config`] when it cannot be read or is no square matrix.
     pub fn devices(mut self, matrix: &str) -> Result<Self> {
         let read = Matrix::read(matrix);
-        self.devices = Some(
-            read.map_err(|why| Error::Config(format!("the device matrix {} {why}", place::shown(matrix))))?,
-        );
+        self.devices = Some(read.map_err(|why| {
+            Error::Config(format!("the device matrix {} {why}", crate::address::shown(matrix)))
+        })?);
         Ok(self)
     }
 

@@ -3,10 +3,9 @@
 use super::{
     BackendKind, Config, Costs, Detection, Insecure, Links, MAX_CONNECTIONS, MAX_SEND_THREADS, Secure, bad,
     devices::Matrix,
-    place::shown,
     vars::{Vars, wrong},
 };
-use crate::{Error, Key, Result, blame::Blame, sys::verbs::Service};
+use crate::{Error, Key, Result, address::shown, blame::Blame, sys::verbs::Service};
 use comity_plan::Algorithm;
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,6 +1,6 @@
 //! The two notations of Slurm that are needed: node lists and tasks per node.
 
-use super::place::shown;
+use crate::address::shown;
 
 /// The first host of a list such as `gpu[003-007,9],login`: `gpu003`.
 ///

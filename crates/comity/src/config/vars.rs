@@ -1,7 +1,10 @@
 //! Single variables: read once, noted, and parsed strictly, so that every error names the variable and its value.
 
-use super::{HostPort, MAX_SIZE, bad, place, place::shown};
-use crate::Result;
+use super::{HostPort, MAX_SIZE, bad};
+use crate::{
+    Result,
+    address::{self, shown},
+};
 use std::{cell::RefCell, ffi::OsString, time::Duration};
 
 /// The environment, and what was read of it.
@@ -68,7 +71,7 @@ impl<'a> Vars<'a> {
 
     pub(super) fn host_port(&self, name: &'static str) -> Result<Option<HostPort>> {
         let Some(text) = self.text(name)? else { return Ok(None) };
-        match place::parse(&text, false) {
+        match address::parse(&text, false) {
             Ok(at) => Ok(Some(at)),
             Err(why) => wrong(name, &text, &format!("is not host:port: {why}")),
         }
@@ -134,7 +137,7 @@ impl<'a> Vars<'a> {
                 "{port_is}={p} is set, but {addr_is} is not; set it to the address of rank 0's host"
             )),
             (Some(a), Some(p)) => {
-                let Some(port) = place::parse_port(&p).ok().filter(|port| *port != 0) else {
+                let Some(port) = address::parse_port(&p).ok().filter(|port| *port != 0) else {
                     return wrong(port_is, &p, "is not a number from 1 to 65535");
                 };
                 match HostPort::new(&a, port) {

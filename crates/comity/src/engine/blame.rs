@@ -1,9 +1,12 @@
 //! From what stopped a call to this rank's error, and to the words that the other ranks get.
 
-use super::{
-    Ask, Census, Differs, Engine, Failure, Task, Way, conclude, header::Header, run::Stop, stream::Refusal,
+use super::{Census, Engine, Task, Way, run::Stop, stream::Refusal};
+use crate::{
+    CallInfo, Error, Op, Result,
+    error::PART,
+    link::LinkError,
+    status::{Ask, Differs, Failure, Header, conclude},
 };
-use crate::{CallInfo, Error, Op, Result, error::PART, link::LinkError};
 use comity_plan::Schedule;
 use std::{
     thread,

@@ -10,8 +10,10 @@
 //! No rank's own thread has to answer, so one that sleeps or computes is told from one that waits like the asker. Whoever does not answer
 //! at all has not shown that it made the call. One note each way to every other member, and only where a call has failed anyway.
 
-use super::{Failure, Watch, failure::Late};
-use crate::{CallInfo, Crossed, Peer, boot::World};
+use crate::{
+    CallInfo, Crossed, Peer,
+    status::{Failure, Late, Reached, Watch, World},
+};
 use std::{
     thread,
     time::{Duration, Instant},
@@ -23,17 +25,6 @@ const ANSWERS: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(1);
 /// For so long nothing must have moved between two ranks to say so, if the limit is not shorter.
 const STILL: Duration = Duration::from_secs(1);
-
-/// How far a member of a group has come, as its control thread sees it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reached {
-    /// The number of its last call.
-    pub(crate) made: u64,
-    /// What its calls up to the number asked for come to, if it knows.
-    pub(crate) digest: Option<u64>,
-    /// The member that it sleeps for in a call, and since when, in milliseconds.
-    pub(crate) lacks: Option<(usize, u64)>,
-}
 
 /// Who is asked, and what for.
 pub(crate) struct Census<'a> {

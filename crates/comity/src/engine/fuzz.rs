@@ -1,13 +1,11 @@
 //! Fuzzes the engine's reading of a link.
 
-use super::{
-    header::{Header, LEN},
-    stream::{Begin, Rx, STASH},
-};
+use super::stream::{Begin, Rx, STASH};
 use crate::{
     CallInfo, DType, LinkKind, Op, ReduceOp,
     fuzz::Dice,
     link::{Interest, Link, LinkError},
+    status::{HEADER as LEN, Header},
 };
 use std::os::fd::BorrowedFd;
 

@@ -10,19 +10,17 @@
 //! caller's output before all ranks that this one hears from have announced the same call.
 
 use super::{
-    Failure, Patience, Watch,
+    Patience,
     fold::{types, whole},
-    header::Header,
     interrupt::Asking,
     stream::{Begin, Refusal, Rx, Tx},
     wait::{Stage, Wait},
 };
 use crate::{
-    CallInfo, DType, Peer, ReduceOp, Result,
-    boot::{Links, World},
-    kernel,
+    CallInfo, DType, Peer, ReduceOp, Result, kernel,
     link::LinkError,
     stats::Counters,
+    status::{Failure, Header, Links, Watch, World},
     view::Memory,
 };
 use comity_plan::{Act, Buf, Schedule, Slice, Take};

@@ -1,7 +1,9 @@
 //! One direction between two ranks as messages: where the stream stands, and what came too early.
 
-use super::header::{self, Header, LEN};
-use crate::link::{Link, LinkError};
+use crate::{
+    link::{Link, LinkError},
+    status::{HEADER as LEN, Header, lead},
+};
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
@@ -37,7 +39,7 @@ impl Tx {
 
     /// Begin a message of `len` bytes.
     pub(super) fn begin(&mut self, header: Option<&Header>, len: usize) {
-        self.lead_len = header::lead(self.pos, header.is_some(), len);
+        self.lead_len = lead(self.pos, header.is_some(), len);
         self.lead_at = 0;
         self.lead[..self.lead_len].fill(0);
         if let Some(h) = header {
@@ -169,7 +171,7 @@ impl Rx {
         loop {
             match self.at {
                 At::Start if expected.is_some() => self.at = At::Header(0),
-                At::Start => self.at = At::Pad(header::lead(self.pos, false, len)),
+                At::Start => self.at = At::Pad(lead(self.pos, false, len)),
                 At::Header(have) => {
                     let n = link.take(&mut self.head[have..LEN])?;
                     self.pos += n as u64;
@@ -215,7 +217,7 @@ impl Rx {
         head.copy_from_slice(&self.head[..LEN]);
         // Nearly always these are the very bytes that this rank would send.
         if expected.is_some_and(|e| e.encode() == head) {
-            self.at = At::Pad(header::lead(self.pos - LEN as u64, true, len) - LEN);
+            self.at = At::Pad(lead(self.pos - LEN as u64, true, len) - LEN);
             return Ok(());
         }
         let Some(got) = Header::decode(&head, from) else {
@@ -223,7 +225,7 @@ impl Rx {
         };
         let difference = expected.and_then(|e| e.difference(&got));
         let Some(what) = difference else {
-            self.at = At::Pad(header::lead(self.pos - LEN as u64, true, len) - LEN);
+            self.at = At::Pad(lead(self.pos - LEN as u64, true, len) - LEN);
             return Ok(());
         };
         // A send for a later receive may stand before anything; a send with our tag and another shape is a mistake.
@@ -237,7 +239,7 @@ impl Rx {
                 self.stashed += cost;
                 // Grows as bytes arrive, not by what a header claims.
                 self.stash.push_back(Parcel { header: got, bytes: Vec::new() });
-                self.at = At::Stash(header::lead(self.pos - LEN as u64, true, bytes) - LEN);
+                self.at = At::Stash(lead(self.pos - LEN as u64, true, bytes) - LEN);
                 Ok(())
             }
             _ => Err(Refusal::Other(got, what)),

@@ -2,8 +2,9 @@
 
 use crate::{
     Group, LinkKind, ReduceOp, Result,
-    boot::World,
-    link::{HookedWorld, Interest, Link, LinkError, Opening},
+    link::{Interest, Link, LinkError},
+    links::{HookedWorld, Opening},
+    status::World,
     sync::lock,
 };
 use std::{

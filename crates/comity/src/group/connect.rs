@@ -4,10 +4,11 @@ use super::{Group, measure};
 use crate::{
     BackendKind, Config, Error, Launcher, Result, Secure,
     backend::{Fabric, MpiRuntime, NcclAlone, NcclBackend},
-    boot::{Endpoint, World},
     config::Costs,
+    links::Endpoint,
     recorder::{Recorder, culprit},
     stats::{Counters, Sheet},
+    status::World,
     sys::inherited,
 };
 use std::{env, sync::Arc, time::Instant};

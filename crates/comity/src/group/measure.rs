@@ -1,7 +1,7 @@
 //! What messages cost on each pair's link: measured, agreed on, and written down.
 
 use super::{Group, Recorder};
-use crate::{Error, LinkCosts, Result, backend::Fabric, boot::World, config::Costs, stats::Counters};
+use crate::{Error, LinkCosts, Result, backend::Fabric, config::Costs, stats::Counters, status::World};
 use comity_plan::Cost;
 use std::{
     path::Path,

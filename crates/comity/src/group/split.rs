@@ -4,7 +4,7 @@ use super::{Group, State, lock, misuse};
 use crate::{
     Error, Misuse, Op, Peer, Result,
     backend::{Backend, Bufs, Call},
-    engine::Failure,
+    status::Failure,
 };
 use std::{
     fmt,

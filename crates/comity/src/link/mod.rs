@@ -28,16 +28,10 @@
 pub(crate) mod conformance;
 pub(crate) mod tcp;
 
-#[cfg(test)]
-mod hooked;
-mod local;
 mod ring;
 mod shm;
 pub(crate) mod verbs;
 
-#[cfg(test)]
-pub(crate) use hooked::{HookedWorld, Opening};
-pub(crate) use local::LocalWorld;
 pub(crate) use shm::ShmLink;
 pub use verbs::rdma_devices;
 

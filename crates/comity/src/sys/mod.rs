@@ -4,6 +4,7 @@ mod bell;
 pub(crate) mod cuda;
 mod exit;
 mod fds;
+pub(crate) mod here;
 mod hidden;
 mod inherited;
 mod interfaces;

@@ -4,8 +4,9 @@ use super::{Fabric, KEPT};
 use crate::{
     CallInfo, DType, Op, Result,
     backend::{Bufs, Call},
-    engine::{Header, Task, Way},
+    engine::{Task, Way},
     kernel,
+    status::Header,
     view::Memory,
 };
 use comity_plan::{Act, Buf, Plan, Schedule, Slice, Step, Take};

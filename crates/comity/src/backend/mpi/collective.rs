@@ -4,8 +4,8 @@ use super::{MpiBackend, Stop, Stopped, Waiting, memory, put};
 use crate::{
     CallInfo, DType, Op, ReduceOp,
     backend::Call,
-    engine::{HEADER, Header},
     kernel,
+    status::{HEADER, Header},
     sys::mpi::{Handle, Move, Pending},
     view::Memory,
 };

@@ -23,10 +23,10 @@ use super::{
 };
 use crate::{
     CallInfo, Error, LinkKind, Op, Result,
-    boot::World,
-    engine::{Header, Patience},
+    engine::Patience,
     kernel,
     stats::Counters,
+    status::{Header, World},
     sys::mpi::{Handle, Move, Mpi, Pending},
     view::Memory,
 };

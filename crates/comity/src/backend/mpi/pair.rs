@@ -7,7 +7,7 @@ use super::{MpiBackend, Stop, Stopped, Waiting, memory, put};
 use crate::{
     CallInfo, DType, Op,
     backend::{Bufs, Call, company::room},
-    engine::{HEADER, Header},
+    status::{HEADER, Header},
     sys::mpi::{Handle, Move, Pending},
     view::Memory,
 };

@@ -5,8 +5,9 @@ use super::{LIBRARY, Making, MpiBackend};
 use crate::{
     Board, Config, Error, Launcher, Meet, Result,
     backend::Backend,
-    boot::{World, board::MAX_TEXT},
+    exchange::MAX_TEXT,
     stats::Counters,
+    status::World,
     sys::mpi::{Family, Handle, Move, Mpi, Pending, find},
 };
 use std::{

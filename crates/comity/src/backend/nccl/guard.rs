@@ -5,8 +5,8 @@
 use crate::{
     CallInfo, Error, Result,
     backend::company::{Company, word},
-    boot::World,
-    engine::{Census, Failure, Watch},
+    engine::Census,
+    status::{Failure, Watch, World},
     sync::lock,
     sys::{
         cuda::{Device, Mark, StreamId},

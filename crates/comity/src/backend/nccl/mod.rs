@@ -23,9 +23,9 @@ use super::{
 };
 use crate::{
     CallInfo, DType, Error, LinkKind, Op, Place, Result, View, ViewMut,
-    boot::World,
     engine::Patience,
     stats::Counters,
+    status::World,
     sys::{
         cuda::{Cuda, StreamId},
         nccl,

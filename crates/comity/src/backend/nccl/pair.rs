@@ -7,7 +7,7 @@ use super::{NcclBackend, Spot, Stop, Stopped, Waiting, parts, parts::Work};
 use crate::{
     CallInfo, DType, Op,
     backend::{Backend, Bufs, Call, company::room},
-    engine::ANNOUNCE,
+    status::ANNOUNCE,
     sys::{cuda::DeviceMemory, nccl::Part},
 };
 use std::time::Instant;

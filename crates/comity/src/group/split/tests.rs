@@ -3,8 +3,9 @@
 use super::*;
 use crate::{
     Config, Key, LinkKind, ReduceOp,
-    boot::{Store, World},
-    link::{HookedWorld, Opening},
+    links::{HookedWorld, Opening},
+    rendezvous::Store,
+    status::World,
 };
 use std::{
     net::Ipv4Addr,

@@ -23,7 +23,7 @@ fn both_apart(connections: usize, sealed: bool) -> (TcpLink, TcpLink) {
 /// As [`apart`], with so many couriers each, before anything was announced.
 fn ends(connections: usize, sealed: bool, couriers: usize) -> (TcpLink, TcpLink) {
     let (a, b) = streams(connections);
-    let seals = (1..=connections).filter(|_| sealed).map(|i| crate::seal::both_ends(i as u8));
+    let seals = (1..=connections).filter(|_| sealed).map(|i| crate::channel::both_ends(i as u8));
     let (ours, theirs) = seals.map(|(a, b)| (*a, *b)).unzip();
     let end = |streams, seals, ways| {
         let options = TcpOptions { ways, couriers: Some(Couriers::new(couriers)), ..TcpOptions::default() };

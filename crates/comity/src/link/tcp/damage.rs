@@ -45,7 +45,7 @@ fn unix() -> (UnixStream, TcpStream) {
 
 /// The two ends' seals, if the link has any.
 fn seals(sealed: bool) -> (Vec<Seals>, Vec<Seals>) {
-    sealed.then(|| crate::seal::both_ends(1)).into_iter().map(|(a, b)| (*a, *b)).unzip()
+    sealed.then(|| crate::channel::both_ends(1)).into_iter().map(|(a, b)| (*a, *b)).unzip()
 }
 
 /// What a link puts on its connection.

@@ -14,8 +14,8 @@
 //! piece is encrypted; it is short enough to be opened whole in the receiver's buffer.
 
 use crate::{
+    channel::{Seal, TAG, Unsealed},
     link::LinkError,
-    seal::{Seal, TAG, Unsealed},
 };
 use crc_fast::{CrcAlgorithm, Digest};
 

@@ -5,9 +5,9 @@ use super::{
     frame::{self, HEADER, Place, SEALED_HEADER},
 };
 use crate::{
+    channel::{Seals, both_ends},
     fuzz::Dice,
     link::Link,
-    seal::{Seals, both_ends},
 };
 use std::{io::Write, net::TcpStream, os::fd::OwnedFd, os::unix::net::UnixStream};
 

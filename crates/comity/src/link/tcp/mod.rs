@@ -28,7 +28,7 @@ mod socket;
 mod tests;
 
 use super::{Interest, Link, LinkError, LinkKind};
-use crate::seal::Seals;
+use crate::channel::Seals;
 pub(crate) use courier::Couriers;
 use frame::Place;
 use recv::Receiver;

@@ -12,8 +12,8 @@ use super::{
     socket::receive,
 };
 use crate::{
+    channel::Seal,
     link::{LinkError, SMALL_WANT},
-    seal::Seal,
 };
 use std::{io::IoSliceMut, net::TcpStream};
 

@@ -9,7 +9,7 @@ use super::{
     },
     socket::send,
 };
-use crate::{link::LinkError, seal::Seal};
+use crate::{channel::Seal, link::LinkError};
 use std::{collections::VecDeque, io::IoSlice, net::TcpStream, sync::Arc};
 
 /// Messages this long go aside. A courier has them while there is something to receive too, for alone sending is done sooner without;

@@ -38,7 +38,7 @@ mod three_connections {
 fn sealed_pair(connections: usize) -> (Box<dyn Link>, Box<dyn Link>) {
     let (a, b) = streams(connections);
     let (ours, theirs) =
-        (1..=connections).map(|i| crate::seal::both_ends(i as u8)).map(|(a, b)| (*a, *b)).unzip();
+        (1..=connections).map(|i| crate::channel::both_ends(i as u8)).map(|(a, b)| (*a, *b)).unzip();
     (Box::new(TcpLink::sealed(a, ours).unwrap()), Box::new(TcpLink::sealed(b, theirs).unwrap()))
 }
 
@@ -69,7 +69,7 @@ fn raw() -> (TcpLink, TcpStream) {
 /// A sealed link, the naked other end of its connection, and what that end would seal with.
 fn sealed_raw() -> (TcpLink, TcpStream, Seals) {
     let (a, mut b) = streams(1);
-    let (ours, theirs) = crate::seal::both_ends(1);
+    let (ours, theirs) = crate::channel::both_ends(1);
     (TcpLink::sealed(a, vec![*ours]).unwrap(), b.remove(0), *theirs)
 }
 
@@ -341,7 +341,10 @@ fn a_sealed_stream_shows_nothing_and_bears_no_change() {
             }),
             "out of sequence",
         ),
-        (Box::new(|_: &Seals| sealed_frame(0, b"alien", &crate::seal::both_ends(9).1)), "its seal is broken"),
+        (
+            Box::new(|_: &Seals| sealed_frame(0, b"alien", &crate::channel::both_ends(9).1)),
+            "its seal is broken",
+        ),
         (Box::new(|_: &Seals| [framed(0, b"clear"), vec![0; 99]].concat()), "its seal is broken"),
         (Box::new(|_: &Seals| [framed(0, &[0; frame::SEALED_MOST + 1])].concat()), "bytes long"),
     ] {

@@ -1,0 +1,70 @@
+//! Fuzzes handshakes.
+
+use super::hello::{Channel, Hello, Initiator, Responder, Secret, Step, Verdict};
+use crate::{Key, fuzz::Dice};
+use std::io::{self, ErrorKind, Read};
+
+/// Gives at most `piece` bytes at a time, then says that there are no more for now.
+struct Drip<'a> {
+    bytes: &'a [u8],
+    piece: usize,
+}
+
+impl Read for Drip<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.bytes.is_empty() && !buf.is_empty() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let n = self.bytes.len().min(buf.len()).min(self.piece);
+        buf[..n].copy_from_slice(&self.bytes[..n]);
+        self.bytes = &self.bytes[n..];
+        Ok(n)
+    }
+}
+
+/// Nobody without the key gets through, whatever it sends, also if it repeats and changes what others have sent.
+pub fn handshake(bytes: &[u8]) {
+    let mut dice = Dice(bytes);
+    let (mode, piece) = (dice.roll(), dice.roll() + 1);
+    let secret = Secret::new(&Key::from([7; 32]), "job", 0);
+    let hello = Hello {
+        from: 1,
+        to: 0,
+        world: 5,
+        context: 2,
+        channel: Channel::Tcp { index: 0, of: 2 },
+        sealed: false,
+    };
+    if let Ok(hello) = Hello::decode(dice.0) {
+        assert_eq!(hello.encode(), dice.0);
+    }
+    let Some((mut initiator, first)) = Initiator::start(&secret, &hello) else { panic!("no handshake") };
+    let mut responder = Responder::new();
+    // Three kinds: all bytes are the stranger's; it changes a true hello; it repeats one and goes on by itself.
+    let true_hello = match mode % 3 {
+        0 => Vec::new(),
+        1 => {
+            let (at, flip) = (dice.roll() % first.len(), dice.roll() as u8 | 1);
+            let mut first = first;
+            first[at] ^= flip;
+            first
+        }
+        _ => first,
+    };
+    let incoming = [&true_hello, dice.0].concat();
+    let mut incoming = Drip { bytes: &incoming, piece };
+    let mut answered = false;
+    loop {
+        match responder.step(&mut incoming, &secret, &mut |_| Verdict::Yes) {
+            Step::Done(hello, _) => panic!("a stranger got through as {hello:?}"),
+            Step::Send(_) => {
+                assert!(mode % 3 == 2 && !answered, "an answer to a stranger");
+                assert!(responder.knows_key());
+                answered = true;
+            }
+            Step::More | Step::Close | Step::SendAndClose(_) | Step::Foreign(_) => break,
+        }
+    }
+    let answer = initiator.read(Drip { bytes: dice.0, piece });
+    assert!(!matches!(answer, Ok(Some(_))), "a stranger passes for a listener");
+}

@@ -1,0 +1,325 @@
+//! The handshake that every connection begins with.
+//!
+//! Noise NNpsk0 under the job's key: one round trip, after which both sides know that the other holds the key, and who it
+//! says it is. The first message already carries the (encrypted) hello; a wrong key, job or epoch is refused there. The third
+//! message proves that the first was not a recording; nobody waits for it but the listener. After it the connection is clear, or
+//! sealed with keys of its own if the hello says so.
+//!
+//! A message is `"cm"`, its kind, a length and at most 1 KiB; nothing larger is ever allocated for a stranger.
+
+mod message;
+#[cfg(test)]
+mod tests;
+
+use super::fields::{Malformed, Reader, Writer};
+use super::seal::Seals;
+use crate::{Key, sys::traceless};
+pub(crate) use message::Refusal;
+use message::{Incoming, Kind, MAX_BODY, VERSION, message};
+use snow::{Builder, HandshakeState, TransportState};
+use std::{
+    fmt,
+    io::Read,
+    sync::{Arc, LazyLock},
+};
+
+/// Room for words in an answer, after Noise's own bytes.
+const MAX_WORDS: usize = 900;
+
+/// The rank of the store, which has none.
+pub(crate) const STORE: u32 = u32::MAX;
+
+static PATTERN: LazyLock<Option<snow::params::NoiseParams>> =
+    LazyLock::new(|| "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s".parse().ok());
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Channel {
+    /// To the store.
+    Join,
+    Control,
+    /// Hands over shared memory, then wakes.
+    Shm,
+    /// One of several that make a link.
+    Tcp {
+        index: u16,
+        of: u16,
+    },
+    /// Goes beside the RDMA wires of a pair.
+    Rdma,
+    /// Only to see whether the other lives: its control connection may be late.
+    Probe,
+}
+
+/// Who connects to whom, for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    /// Drawn anew by the store for each group of processes; 0 towards the store.
+    pub(crate) world: u64,
+    /// The group, for `Shm`, `Tcp` and `Rdma`.
+    pub(crate) context: u64,
+    pub(crate) channel: Channel,
+    /// What follows the handshake is encrypted.
+    pub(crate) sealed: bool,
+}
+
+impl Hello {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.u32(self.from);
+        w.u32(self.to);
+        w.u64(self.world);
+        w.u64(self.context);
+        let (kind, index, of) = match self.channel {
+            Channel::Join => (0, 0, 0),
+            Channel::Control => (1, 0, 0),
+            Channel::Shm => (2, 0, 0),
+            Channel::Tcp { index, of } => (3, index, of),
+            Channel::Rdma => (4, 0, 0),
+            Channel::Probe => (5, 0, 0),
+        };
+        w.u8(kind);
+        w.u16(index);
+        w.u16(of);
+        w.u8(u8::from(self.sealed));
+        w.0
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut r = Reader(bytes);
+        let (from, to, world, context) = (r.u32()?, r.u32()?, r.u64()?, r.u64()?);
+        let channel = match (r.u8()?, r.u16()?, r.u16()?) {
+            (0, 0, 0) => Channel::Join,
+            (1, 0, 0) => Channel::Control,
+            (2, 0, 0) => Channel::Shm,
+            (3, index, of) if index < of => Channel::Tcp { index, of },
+            (4, 0, 0) => Channel::Rdma,
+            (5, 0, 0) => Channel::Probe,
+            _ => return Err(Malformed),
+        };
+        let sealed = match r.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(Malformed),
+        };
+        r.end(Self { from, to, world, context, channel, sealed })
+    }
+}
+
+/// What both ends must know beforehand.
+#[derive(Clone)]
+pub(crate) struct Secret {
+    /// All zero for a job that the user wanted without a key.
+    key: Key,
+    prologue: Arc<[u8]>,
+}
+
+impl Secret {
+    pub(crate) fn new(key: &Key, job: &str, epoch: u32) -> Self {
+        let mut w = Writer::default();
+        w.0.extend(b"comity");
+        w.u8(VERSION);
+        w.text(job);
+        w.u32(epoch);
+        Self { key: key.clone(), prologue: w.0.into() }
+    }
+
+    fn builder(&self) -> Option<Builder<'_>> {
+        let pattern = (*PATTERN).clone()?;
+        Builder::new(pattern).prologue(&self.prologue).ok()?.psk(0, self.key.bytes()).ok()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// The connecting side.
+#[derive(Debug)]
+pub(crate) struct Initiator {
+    /// Taken by the answer.
+    noise: Option<Box<HandshakeState>>,
+    incoming: Incoming,
+    sealed: bool,
+}
+
+/// What is left to do for the connecting side once the answer is there.
+#[derive(Debug)]
+pub(crate) struct Agreed {
+    /// The bytes to send last.
+    pub(crate) proof: Vec<u8>,
+    pub(crate) seals: Option<Box<Seals>>,
+}
+
+/// Where the key goes in the handshake.
+const PSK: usize = 0;
+
+/// The keys that encrypt what follows the handshake.
+fn seals(noise: &mut HandshakeState, is_initiator: bool) -> Option<Box<Seals>> {
+    let transcript = noise.get_handshake_hash().to_vec();
+    Seals::derive(noise.dangerously_get_raw_split(), &transcript, is_initiator)
+}
+
+impl Initiator {
+    /// And the bytes to send first.
+    pub(crate) fn start(secret: &Secret, hello: &Hello) -> Option<(Self, Vec<u8>)> {
+        traceless(|| {
+            let mut noise = Box::new(secret.builder()?.build_initiator().ok()?);
+            let mut body = [0; MAX_BODY];
+            let n = noise.write_message(&hello.encode(), &mut body).ok()?;
+            // It has done its work, and this is the only copy outside of the stack.
+            noise.set_psk(PSK, &[0; 32]).ok()?;
+            let first = message(Kind::Hello, body.get(..n)?);
+            let new = Self { noise: Some(noise), incoming: Incoming::default(), sealed: hello.sealed };
+            Some((new, first))
+        })
+    }
+
+    /// Read the answer; once it is there and favourable, what remains to do. `None`: wait for more.
+    pub(crate) fn read(&mut self, stream: impl Read) -> Result<Option<Agreed>, Refusal> {
+        let Some(body) = self.incoming.read(stream, Kind::Answer)? else { return Ok(None) };
+        traceless(|| self.agree(&body)).map(Some)
+    }
+
+    fn agree(&mut self, body: &[u8]) -> Result<Agreed, Refusal> {
+        let mut noise = self.noise.take().ok_or(Refusal::Ended(None))?;
+        let mut payload = [0; MAX_BODY];
+        let n = noise.read_message(body, &mut payload).map_err(|_| Refusal::Key)?;
+        match payload.get(..n) {
+            Some([0]) => {}
+            Some([1, words @ ..]) => return Err(Refusal::No(String::from_utf8_lossy(words).into_owned())),
+            Some([2]) => return Err(Refusal::Busy),
+            _ => return Err(Refusal::Stranger),
+        }
+        // A handshake that is over cannot be extended: prove with the keys that came of it.
+        let proof = noise.get_handshake_hash().to_vec();
+        let seals = match self.sealed {
+            true => Some(seals(&mut noise, true).ok_or(Refusal::Stranger)?),
+            false => None,
+        };
+        let mut out = [0; MAX_BODY];
+        let mut transport = noise.into_transport_mode().map_err(|_| Refusal::Stranger)?;
+        let n = transport.write_message(&proof, &mut out).map_err(|_| Refusal::Stranger)?;
+        Ok(Agreed { proof: message(Kind::Proof, out.get(..n).unwrap_or_default()), seals })
+    }
+}
+
+/// What the listener says to a hello.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Yes,
+    No(String),
+    Busy,
+}
+
+/// The listening side.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    incoming: Incoming,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Hello,
+    Proof(Box<TransportState>, Vec<u8>, Hello, Option<Box<Seals>>),
+}
+
+/// How far a [`Responder`] came.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Wait for more.
+    More,
+    /// Send these bytes, then step again.
+    Send(Vec<u8>),
+    /// Send these bytes, then close.
+    SendAndClose(Vec<u8>),
+    /// The same, to one with another key or of another job.
+    Foreign(Vec<u8>),
+    /// Close.
+    Close,
+    /// The connection is authenticated.
+    Done(Hello, Option<Box<Seals>>),
+}
+
+impl Responder {
+    pub(crate) fn new() -> Self {
+        Self { incoming: Incoming::default(), stage: Stage::Hello }
+    }
+
+    /// Whether the other side has shown that it holds the key (or a recording of one who did).
+    pub(crate) fn knows_key(&self) -> bool {
+        matches!(self.stage, Stage::Proof(..))
+    }
+
+    pub(crate) fn step(
+        &mut self,
+        stream: impl Read,
+        secret: &Secret,
+        judge: &mut dyn FnMut(&Hello) -> Verdict,
+    ) -> Step {
+        match &mut self.stage {
+            Stage::Hello => {
+                let body = match self.incoming.read(stream, Kind::Hello) {
+                    Ok(None) => return Step::More,
+                    Ok(Some(body)) => body,
+                    Err(Refusal::Version(_)) => return Step::SendAndClose(message(Kind::Unreadable, &[])),
+                    Err(_) => return Step::Close,
+                };
+                traceless(|| self.answer(&body, secret, judge)).unwrap_or(Step::Close)
+            }
+            Stage::Proof(transport, hash, hello, seals) => match self.incoming.read(stream, Kind::Proof) {
+                Ok(None) => Step::More,
+                Ok(Some(body)) => {
+                    let mut proof = [0; MAX_BODY];
+                    match transport.read_message(&body, &mut proof) {
+                        Ok(n) if proof.get(..n) == Some(hash.as_slice()) => Step::Done(*hello, seals.take()),
+                        _ => Step::Close,
+                    }
+                }
+                Err(_) => Step::Close,
+            },
+        }
+    }
+
+    fn answer(
+        &mut self,
+        body: &[u8],
+        secret: &Secret,
+        judge: &mut dyn FnMut(&Hello) -> Verdict,
+    ) -> Option<Step> {
+        let mut noise = Box::new(secret.builder()?.build_responder().ok()?);
+        let mut payload = [0; MAX_BODY];
+        let read = noise.read_message(body, &mut payload);
+        noise.set_psk(PSK, &[0; 32]).ok()?;
+        let Ok(n) = read else {
+            return Some(Step::Foreign(message(Kind::Unreadable, &[])));
+        };
+        let hello = Hello::decode(payload.get(..n)?).ok()?;
+        let verdict = judge(&hello);
+        let words = match &verdict {
+            Verdict::Yes => vec![0],
+            Verdict::No(words) => {
+                let mut w = vec![1];
+                w.extend(words.bytes().take(MAX_WORDS));
+                w
+            }
+            Verdict::Busy => vec![2],
+        };
+        let mut out = [0; MAX_BODY];
+        let n = noise.write_message(&words, &mut out).ok()?;
+        let answer = message(Kind::Answer, out.get(..n)?);
+        if verdict != Verdict::Yes {
+            return Some(Step::SendAndClose(answer));
+        }
+        let hash = noise.get_handshake_hash().to_vec();
+        let seals = if hello.sealed { Some(seals(&mut noise, false)?) } else { None };
+        self.stage = Stage::Proof(Box::new(noise.into_transport_mode().ok()?), hash, hello, seals);
+        self.incoming = Incoming::default();
+        Some(Step::Send(answer))
+    }
+}

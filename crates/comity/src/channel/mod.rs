@@ -1,0 +1,37 @@
+//! Authenticated connections between two processes: the handshake, what seals what follows, dialling and accepting.
+//!
+//! ```text
+//!   connector                                listener (Acceptor, by turns of its owner's thread)
+//!   TCP or a Unix socket  ----------------->  accepted; a process of another user is dropped on a Unix socket
+//!   Hello: version, job | encrypted: who, to whom, for what
+//!                         ----------------->  another version, job or key: refused in words, or as far as it may be told
+//!                                             the owner judges the hello: yes | no, in words | busy
+//!                         <-----------------  Answer, encrypted
+//!   Proof                 ----------------->  the connector lives, so the hello was no recording
+//!   from here on: messages of a length, a body and a CRC32C (Conn), in the clear or sealed; or a link takes the socket over
+//! ```
+//! What can go wrong: nobody listens or nothing answers (`Miss`; tried again until its time is up), the listener is no Comity, of another
+//! version, job or key (`Refusal`; final), it has no room (tried again), a stranger sends nothing (dropped after a second) or nonsense
+//! (dropped at the first wrong byte), the process has no descriptors left (the acceptor waits, and says so), a message is damaged (`Malformed`).
+//!
+//! May import: `sys`, `error`, `key`.
+
+mod accept;
+mod dial;
+mod fields;
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
+mod hello;
+mod seal;
+mod stream;
+
+pub(crate) use accept::{Accepted, Acceptor, Listener};
+pub(crate) use dial::{Miss, Patience, Target, dial, is_own};
+#[cfg(test)]
+pub(crate) use fields::MAX_TEXT;
+pub(crate) use fields::{Malformed, Reader, Writer};
+pub(crate) use hello::{Agreed, Channel, Hello, Initiator, Refusal, STORE, Secret, Verdict};
+#[cfg(any(test, fuzzing))]
+pub(crate) use seal::both_ends;
+pub(crate) use seal::{Seal, Seals, TAG, Unsealed};
+pub(crate) use stream::{Conn, Sealing, Stream, frame};

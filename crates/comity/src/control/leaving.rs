@@ -1,0 +1,109 @@
+//! What a process that exits without dropping its groups still does: it leaves them in good order, so that peers which have what they need
+//! go on, and compares its calls with theirs, as closing does.
+
+use super::running::{Control, LAST_WORDS};
+use crate::{
+    status::{Ask, Failure, Header, conclude, is_untold, untold},
+    sys,
+};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak},
+    time::{Duration, Instant},
+};
+
+/// Worlds that are open in this process.
+static OPEN: Mutex<Vec<Weak<Control>>> = Mutex::new(Vec::new());
+
+/// Do so for this one.
+pub(crate) fn at_exit(control: &Arc<Control>) {
+    static ONCE: Once = Once::new();
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.retain(|c| c.strong_count() > 0);
+    open.push(Arc::downgrade(control));
+    drop(open);
+    ONCE.call_once(|| {
+        // Without it the peers take the exit for a death, which is the lesser evil.
+        let _ = sys::at_exit(farewell);
+    });
+}
+
+extern "C" fn farewell() {
+    let Some(open) = lock_soon(&OPEN) else { return };
+    for control in open.iter().filter_map(Weak::upgrade) {
+        // A forked child shares the connections, but they are not its own.
+        if control.pid != std::process::id() {
+            continue;
+        }
+        compare(&control);
+        if let Some(mut state) = lock_soon(&control.state)
+            && state.stop.is_none()
+        {
+            state.farewell("");
+        }
+    }
+    if is_untold() {
+        sys::end_with(1);
+    }
+}
+
+/// Compare what was called in each group that is still open.
+fn compare(control: &Control) {
+    let Some(state) = lock_soon(&control.state) else { return };
+    let groups = if state.stop.is_none() { state.open() } else { Vec::new() };
+    drop(state);
+    for (context, watch, mine, size) in groups {
+        // A call that is under way, or a failure, is a reason of its own.
+        if watch.failure().is_some() || watch.is_in_call() {
+            continue;
+        }
+        let group = Open { control, context };
+        if let Err(f) = conclude(&watch, mine, size, &group)
+            && f.is_disagreement()
+        {
+            untold(&f.sentence());
+        }
+    }
+}
+
+/// A group that is still open.
+struct Open<'a> {
+    control: &'a Control,
+    context: u64,
+}
+
+impl Ask for Open<'_> {
+    fn census(&self, at: u64) {
+        if let Some(mut state) = lock_soon(&self.control.state) {
+            state.census(self.context, at);
+        }
+        self.control.bell.ring();
+    }
+
+    fn tell(&self, rank: usize, call: &Header) {
+        if let Some(mut state) = lock_soon(&self.control.state) {
+            state.ask(self.context, &[rank], call);
+        }
+        self.control.bell.ring();
+    }
+
+    fn abort(&self, failure: &Failure) {
+        if let Some(mut state) = lock_soon(&self.control.state) {
+            state.abort(self.context, failure.clone());
+        }
+        self.control.bell.ring();
+    }
+}
+
+/// The lock, if it is free soon: another thread holds it for a moment only, but one that exits while it holds it never gives
+/// it back.
+fn lock_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    let until = Instant::now() + LAST_WORDS;
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(100)),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The control connections of a process: one to each other process of its job, which carry beats, farewells and failures.
+//!
+//! ```text
+//!   rank high  -- Hello{Control} -->  rank low         each pair has one, made before the ranks have met
+//!   both, from when their first group stands:
+//!     Heartbeat, ten times within the limit            silence for a fifth of the limit: suspect; for all of it: dead
+//!     Waits{the call I am in}                          to those waited for, who compare it with theirs
+//!     Census{call} -> Reached{how far I am}            when a limit has passed, and when a group closes
+//!     Leave{group}    Abort{group, failure}            each is carried to the group's watch; aborts are passed on
+//!     Goodbye                                          the process ends in good order
+//!   rank high  -- Hello{Probe} -->  rank low           is one that is silent alive? a connection of its own
+//! ```
+//! The control thread reads them all, asks `comity-membership` what follows, and does it. It also accepts the connections of links and
+//! keeps them until their group asks.
+//!
+//! What can go wrong: a connection ends without a goodbye, or its process does (a death: all groups with it fail, and their members are
+//! told); it carries nothing or nonsense (the same); this thread itself gets no turn (everyone has the limit anew, once); the process has no
+//! descriptors left (told while ranks join); it exits without dropping its groups (an exit handler says goodbye and compares calls).
+//!
+//! May import: `sys`, `error`, `channel`, `rendezvous`, `status`.
+
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
+mod leaving;
+pub(crate) mod pace;
+mod probe;
+mod running;
+mod standing;
+
+pub(crate) use probe::Probes;
+pub(crate) use running::{Control, Rules, Running};
+pub(crate) use standing::Arrival;

@@ -1,0 +1,429 @@
+//! What a process holds of the others: connections, descriptors of processes, and the watches of groups.
+//!
+//! It carries out what [`Membership`] decides. Changed only under the lock of [`Control`](super::running::Control), by its thread
+//! and by those that call it.
+
+use crate::{
+    channel::{Channel, Conn, Sealing, Stream},
+    rendezvous::{Encoding, Note},
+    status::{Failure, Header, Watch},
+};
+use comity_membership::{Action, DIED, Heard, Membership, Pace, Presence, Word};
+use socket2::{SockRef, TcpKeepalive};
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// An authenticated connection of a link.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) from: usize,
+    pub(crate) channel: Channel,
+    pub(crate) stream: Stream,
+    pub(crate) seals: Sealing,
+    pub(crate) context: u64,
+    pub(crate) until: Instant,
+}
+
+/// What the control thread waits for on behalf of one other process.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) rank: usize,
+    pub(crate) stream: Arc<Stream>,
+    /// There is something to send.
+    pub(crate) pending: bool,
+    /// Readable when the process has ended.
+    pub(crate) process: Option<Arc<OwnedFd>>,
+}
+
+/// What remains to be done outside the lock.
+#[derive(Debug, Default)]
+pub(crate) struct Rest {
+    /// Whoever waits for the processes to meet should look again.
+    pub(crate) news: bool,
+    /// Who writes the log may take its time.
+    pub(crate) words: Vec<Word>,
+    /// Who is to be asked whether it lives, and where it listens.
+    pub(crate) asks: Vec<(usize, SocketAddr)>,
+    /// Who need not be asked any more.
+    pub(crate) ended: Vec<usize>,
+}
+
+impl Rest {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.news |= other.news;
+        self.words.extend(other.words);
+        self.asks.extend(other.asks);
+        self.ended.extend(other.ended);
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    me: usize,
+    membership: Membership<Failure>,
+    conns: Vec<Option<Conn>>,
+    /// Readable when the process has ended; where the system can tell.
+    processes: Vec<Option<Arc<OwnedFd>>>,
+    watches: HashMap<u64, Arc<Watch>>,
+    pub(crate) parked: Vec<Arrival>,
+    /// What the engines of groups that are over had done.
+    progress: u64,
+    /// The process leaves; nothing is sent after this.
+    pub(crate) stop: Option<Instant>,
+}
+
+impl Standing {
+    pub(crate) fn new(me: usize, size: usize, silence: Pace) -> Self {
+        Self {
+            me,
+            membership: Membership::new(me, size, silence),
+            conns: (0..size).map(|_| None).collect(),
+            processes: (0..size).map(|_| None).collect(),
+            watches: HashMap::new(),
+            parked: Vec::new(),
+            progress: 0,
+            stop: None,
+        }
+    }
+
+    pub(crate) fn membership(&self) -> &Membership<Failure> {
+        &self.membership
+    }
+
+    /// The watch of a group that is open here.
+    pub(crate) fn watch(&self, context: u64) -> Option<&Arc<Watch>> {
+        self.watches.get(&context)
+    }
+
+    /// Where a rank of a group waits for this one: in that group, else in any other. Also in one that has failed: its limit may
+    /// have come first.
+    pub(crate) fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        let who = *self.membership.members(context)?.get(rank)?;
+        let told = |context: u64| {
+            let at = self.membership.members(context)?.iter().position(|m| *m == who)?;
+            self.watches.get(&context)?.ledger().told(at)
+        };
+        let elsewhere = || self.watches.keys().find_map(|c| told(*c)).map(|call| (call, true));
+        told(context).map(|call| (call, false)).or_else(elsewhere)
+    }
+
+    /// Tell some of a group's ranks that this one waits for them in `call`.
+    pub(crate) fn ask(&mut self, context: u64, ranks: &[usize], call: &Header) {
+        self.membership.ask(context, ranks, call);
+        self.carry_out();
+    }
+
+    /// The groups that are open here, by context: who watches, which of its ranks this one is, and how many there are.
+    pub(crate) fn open(&self) -> Vec<(u64, Arc<Watch>, usize, usize)> {
+        let place = |context: u64| {
+            let members = self.membership.members(context)?;
+            Some((members.iter().position(|m| *m == self.me)?, members.len()))
+        };
+        let open = self.watches.iter().filter_map(|(context, watch)| {
+            let (mine, size) = place(*context)?;
+            Some((*context, Arc::clone(watch), mine, size))
+        });
+        open.collect()
+    }
+
+    /// Ask a group's other members how far they have come.
+    pub(crate) fn census(&mut self, context: u64, at: u64) {
+        let digest = self.watches.get(&context).and_then(|w| w.ledger().digest(at).1);
+        self.membership.census(context, at, digest.unwrap_or_default());
+        self.carry_out();
+    }
+
+    /// Drop every connection and every group.
+    pub(crate) fn clear(&mut self) {
+        self.conns.clear();
+        self.processes.clear();
+        self.watches.clear();
+        self.parked.clear();
+    }
+
+    pub(crate) fn attach(&mut self, rank: usize, stream: Stream, seals: Sealing, now: Instant) {
+        if !self.membership.attach(rank, now) {
+            return;
+        }
+        if let Err(e) = keep_alive(&stream, self.membership.limit()) {
+            // The beats find what this would have found.
+            tracing::debug!(rank, %e, "no keepalive on a control connection");
+        }
+        if let Some(place) = self.processes.get_mut(rank) {
+            *place = process_of(&stream).map(Arc::new);
+        }
+        if let Some(place) = self.conns.get_mut(rank) {
+            *place = Some(Conn::new(stream, seals));
+        }
+        self.carry_out();
+    }
+
+    /// Begin to watch the members of a group. False if it is open already.
+    pub(crate) fn enter(&mut self, context: u64, members: &[usize], mine: usize, watch: &Arc<Watch>) -> bool {
+        if self.watches.contains_key(&context) {
+            return false;
+        }
+        self.watches.insert(context, Arc::clone(watch));
+        let new = self.membership.enter(context, members, mine);
+        self.carry_out();
+        new
+    }
+
+    /// Forget a group, and tell its members unless it never came to be. False if it is not open.
+    pub(crate) fn leave(&mut self, context: u64, tell: bool) -> bool {
+        let open = self.membership.leave(context, tell);
+        self.carry_out();
+        if let Some(watch) = self.watches.remove(&context) {
+            self.progress += watch.progress();
+        }
+        self.parked.retain(|a| a.context != context);
+        open
+    }
+
+    /// This rank has found a group to have failed.
+    pub(crate) fn abort(&mut self, context: u64, failure: Failure) {
+        self.membership.abort(context, failure);
+        self.carry_out();
+    }
+
+    /// Fail every group that has `rank`. False if none is open.
+    pub(crate) fn condemn(&mut self, rank: usize, cause: &str) -> bool {
+        let failures: Vec<(u64, Failure)> = self
+            .watches
+            .keys()
+            .filter_map(|context| {
+                let members = self.membership.members(*context)?;
+                let at = |who| members.iter().position(|m| *m == who);
+                Some((*context, Failure::lost(at(rank)?, at(self.me)?, cause.to_owned())))
+            })
+            .collect();
+        let any = !failures.is_empty();
+        failures.into_iter().for_each(|(context, failure)| self.abort(context, failure));
+        any
+    }
+
+    /// Say goodbye to everyone.
+    pub(crate) fn farewell(&mut self, words: &str) {
+        self.membership.end(words);
+        self.carry_out();
+    }
+
+    /// Who is connected.
+    pub(crate) fn live(&self) -> Vec<Line> {
+        let conns = self.conns.iter().zip(&self.processes).enumerate();
+        conns
+            .filter_map(|(rank, (conn, process))| {
+                let conn = conn.as_ref()?;
+                let (stream, pending) = (Arc::clone(conn.stream()), conn.is_pending());
+                Some(Line { rank, stream, pending, process: process.clone() })
+            })
+            .collect()
+    }
+
+    /// Read what `ranks` say; those with a true have ended.
+    pub(crate) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) -> Rest {
+        let mut heard = Vec::new();
+        for &(rank, ended) in ranks {
+            let Some(place) = self.conns.get_mut(rank) else { continue };
+            let Some(conn) = place else { continue };
+            if self.stop.is_some() {
+                // What the others do now is no news, they may well close first.
+                if conn.flush().is_err() {
+                    *place = None;
+                }
+                continue;
+            }
+            // What it said before it ended is there to be read.
+            let open = conn.fill() && conn.flush().is_ok() && !ended;
+            loop {
+                match conn.next().map(|m| m.map(|m| Note::decode(&m))) {
+                    Ok(Some(Ok(note))) => heard.push((rank, Heard::Note(note))),
+                    Ok(None) => {
+                        if !open {
+                            heard.push((rank, Heard::End(DIED)));
+                        }
+                        break;
+                    }
+                    Ok(Some(Err(_))) => {
+                        heard.push((rank, Heard::End("broke the protocol on its control connection")));
+                        break;
+                    }
+                    Err(_) => {
+                        let cause = "cannot be understood on its control connection: what came was damaged on the way, or is no message of this version";
+                        heard.push((rank, Heard::End(cause)));
+                        break;
+                    }
+                }
+            }
+        }
+        self.membership.hear(heard, now);
+        self.carry_out()
+    }
+
+    /// See [`Membership::lives`].
+    pub(crate) fn lives(&mut self, rank: usize, now: Instant) -> Rest {
+        self.membership.lives(rank, now);
+        self.carry_out()
+    }
+
+    /// See [`Membership::tick`].
+    pub(crate) fn tick(&mut self, heard_until: Instant, now: Instant) -> Rest {
+        self.membership.tick(heard_until, now, self.progress());
+        self.carry_out()
+    }
+
+    /// See [`Membership::beat`].
+    pub(crate) fn beat(&mut self, now: Instant) {
+        self.membership.beat(now, self.progress());
+        self.carry_out();
+    }
+
+    /// How far this process's engines have come.
+    fn progress(&self) -> u64 {
+        self.progress + self.watches.values().map(|w| w.progress()).sum::<u64>()
+    }
+
+    /// Do what was decided, and what follows from it.
+    fn carry_out(&mut self) -> Rest {
+        let mut rest = Rest::default();
+        loop {
+            let actions = self.membership.actions();
+            if actions.is_empty() {
+                return rest;
+            }
+            actions.into_iter().for_each(|action| self.perform(action, &mut rest));
+        }
+    }
+
+    fn perform(&mut self, action: Action<Failure>, rest: &mut Rest) {
+        match action {
+            Action::Tell { to, note } => {
+                let bytes = note.encode();
+                for rank in to {
+                    if let Some(Some(conn)) = self.conns.get_mut(rank) {
+                        // One that cannot be reached is found when it is next read.
+                        let _ = conn.send(&bytes);
+                    }
+                }
+            }
+            Action::Beat { progress } => {
+                let note = Note::Heartbeat { progress }.encode();
+                for conn in self.conns.iter_mut().flatten().filter(|c| !c.is_pending()) {
+                    let _ = conn.send(&note);
+                }
+            }
+            Action::Close { rank } => {
+                rest.ended.push(rank);
+                if let Some(place) = self.conns.get_mut(rank) {
+                    *place = None;
+                }
+                if let Some(place) = self.processes.get_mut(rank) {
+                    *place = None;
+                }
+            }
+            Action::Fail { context, failure } => {
+                if let Some(watch) = self.watches.get(&context) {
+                    watch.fail(failure);
+                }
+            }
+            Action::Left { context, member } => {
+                if let Some(watch) = self.watches.get(&context) {
+                    watch.leave(member);
+                }
+            }
+            Action::Suspect { context } => {
+                if let Some(watch) = self.watches.get(&context) {
+                    watch.suspect();
+                }
+            }
+            Action::Ask { rank } => {
+                // What stays within the host is not lost, and the lower rank of a pair is asked, not asking.
+                if rank < self.me
+                    && let Some(Some(conn)) = self.conns.get(rank)
+                    && let Stream::Tcp(stream) = &**conn.stream()
+                    && let Ok(at) = stream.peer_addr()
+                {
+                    rest.asks.push((rank, at));
+                }
+            }
+            Action::Silence { context, silence } => {
+                if let Some(watch) = self.watches.get(&context) {
+                    watch.silent(silence);
+                }
+            }
+            Action::News => rest.news = true,
+            Action::Log(word) => rest.words.push(word),
+            Action::Census { context, member, at, digest } => {
+                if let Some(watch) = self.watches.get(&context) {
+                    watch.asked(member, at, digest);
+                    self.membership.answer(context, member, watch.reached(at));
+                }
+            }
+            Action::Reached { context, member, reached } => {
+                if let Some(watch) = self.watches.get(&context) {
+                    watch.answered(member, reached);
+                }
+            }
+            Action::Waits { context, mine, member, call } => {
+                if let Some(watch) = self.watches.get(&context)
+                    && let Some(failure) = watch.hear(mine, member, &call)
+                {
+                    self.membership.abort(context, failure);
+                }
+            }
+        }
+    }
+
+    /// Close every connection without a word, as the system does when a process is killed.
+    #[cfg(test)]
+    pub(crate) fn die(&mut self, now: Instant) {
+        for conn in self.conns.iter_mut().filter_map(Option::take) {
+            match &**conn.stream() {
+                Stream::Tcp(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
+                Stream::Unix(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
+            }
+        }
+        self.stop = Some(now);
+    }
+
+    pub(crate) fn presence(&self, rank: usize) -> Option<&Presence> {
+        self.membership.presence(rank)
+    }
+}
+
+/// What tells the end of the process at the other end of a connection within this host. A child that it forked keeps its sockets
+/// open, and would hide its death.
+#[cfg(target_os = "linux")]
+fn process_of(stream: &Stream) -> Option<OwnedFd> {
+    use rustix::{net::sockopt::socket_peercred, process::PidfdFlags, process::pidfd_open};
+    let Stream::Unix(stream) = stream else { return None };
+    // One of another namespace of processes cannot be named; an older system cannot tell.
+    pidfd_open(socket_peercred(stream).ok()?.pid, PidfdFlags::empty()).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn process_of(_: &Stream) -> Option<OwnedFd> {
+    None
+}
+
+/// Let the system end a connection whose other host is gone, should the beats not have found it before. Where silence is allowed
+/// this is all that finds it.
+fn keep_alive(stream: &Stream, limit: Option<Duration>) -> io::Result<()> {
+    let Stream::Tcp(stream) = stream else { return Ok(()) };
+    let second = Duration::from_secs(1);
+    let idle = limit.map_or(Duration::from_secs(30), |l| l.max(second));
+    let alive = TcpKeepalive::new().with_time(idle).with_interval((idle / 5).max(second)).with_retries(5);
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&alive)?;
+    // Above twice the limit, so as not to decide before the beats do, nor before new connections have shown that only this one is lost.
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(limit.map(|l| l.saturating_mul(3)))?;
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! For tests: a world of threads in which something happens when a group opens.
+
+use super::local::LocalWorld;
+use crate::{
+    Peer, Result,
+    status::{Failure, Header, Links, Watch, World},
+};
+use std::{fmt, sync::Arc, time::Instant};
+
+/// How a rank opens a group, by its context and members; the last argument opens it as [`LocalWorld`] does.
+pub(crate) type Opening =
+    dyn Fn(&LocalWorld, u64, &[usize], &dyn Fn() -> Result<Links>) -> Result<Links> + Send + Sync;
+
+/// One thread's view of it.
+pub(crate) struct HookedWorld {
+    inner: LocalWorld,
+    opening: Arc<Opening>,
+}
+
+impl HookedWorld {
+    /// The views of `size` threads.
+    pub(crate) fn all(size: usize, opening: &Arc<Opening>) -> Vec<Self> {
+        LocalWorld::all(size).into_iter().map(|inner| Self { inner, opening: opening.clone() }).collect()
+    }
+}
+
+impl fmt::Debug for HookedWorld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl World for HookedWorld {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn peers(&self) -> &[Peer] {
+        self.inner.peers()
+    }
+
+    fn hosts(&self) -> &[usize] {
+        self.inner.hosts()
+    }
+
+    fn cores(&self) -> usize {
+        self.inner.cores()
+    }
+
+    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {
+        (self.opening)(&self.inner, context, members, &|| self.inner.open(context, members, watch, until))
+    }
+
+    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
+        self.inner.attend(context, members, watch)
+    }
+
+    fn leave(&self, context: u64) {
+        self.inner.leave(context);
+    }
+
+    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
+        self.inner.ask(context, ranks, call);
+    }
+
+    fn census(&self, context: u64, at: u64) {
+        self.inner.census(context, at);
+    }
+
+    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        self.inner.waits(context, rank)
+    }
+
+    fn abort(&self, context: u64, failure: &Failure) {
+        self.inner.abort(context, failure);
+    }
+}

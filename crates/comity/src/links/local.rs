@@ -1,0 +1,197 @@
+//! The world of [`crate::Group::local`]: threads of one process, whose links are pairs of rings in its memory.
+
+use crate::{
+    Error, Peer, Result,
+    link::{Link, ShmLink},
+    status::{Failure, Header, Links, Reached, Watch, World},
+    sync::lock,
+};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, Weak},
+    thread,
+    time::Instant,
+};
+
+/// One thread's view of the world.
+pub(crate) struct LocalWorld {
+    rank: usize,
+    hub: Arc<Hub>,
+    peers: Vec<Peer>,
+    hosts: Vec<usize>,
+}
+
+/// Where the threads' ends of links wait for their owners, and who is in which group.
+#[derive(Default)]
+struct Hub {
+    /// Ends made by the peer that came first, by context, owner and peer.
+    ends: Mutex<HashMap<End, Box<dyn Link>>>,
+    /// Members and watches of each open group, by context and world rank.
+    groups: Mutex<HashMap<(u64, usize), Open>>,
+    /// What ranks that wait have told members that had not opened the group yet: context, to, from.
+    asked: Mutex<HashMap<(u64, usize, usize), Header>>,
+    /// Groups that failed while some of their members had not opened them yet.
+    failed: Mutex<HashMap<u64, Failure>>,
+}
+
+/// Context, owner, peer.
+type End = (u64, usize, usize);
+
+struct Open {
+    members: Vec<usize>,
+    watch: Weak<Watch>,
+}
+
+impl LocalWorld {
+    /// The views of `size` threads.
+    pub(crate) fn all(size: usize) -> Vec<Self> {
+        let hub = Arc::<Hub>::default();
+        let pid = Some(std::process::id());
+        let peers: Vec<_> = (0..size).map(|rank| Peer { rank, host: None, pid }).collect();
+        let one = |rank| Self { rank, hub: hub.clone(), peers: peers.clone(), hosts: vec![0; size] };
+        (0..size).map(one).collect()
+    }
+}
+
+impl World for LocalWorld {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn peers(&self) -> &[Peer] {
+        &self.peers
+    }
+
+    fn hosts(&self) -> &[usize] {
+        &self.hosts
+    }
+
+    fn cores(&self) -> usize {
+        thread::available_parallelism().map_or(1, |n| n.get())
+    }
+
+    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, _: Instant) -> Result<Links> {
+        self.attend(context, members, watch)?;
+        let mut ends = lock(&self.hub.ends);
+        let mut link = |&peer: &usize| {
+            if peer == self.rank {
+                return Ok(None);
+            }
+            if let Some(end) = ends.remove(&(context, self.rank, peer)) {
+                return Ok(Some(end));
+            }
+            let (mine, theirs) =
+                ShmLink::pair().map_err(|e| Error::os("making a link between two threads", e))?;
+            ends.insert((context, peer, self.rank), theirs);
+            Ok(Some(mine))
+        };
+        members.iter().map(&mut link).collect()
+    }
+
+    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
+        let open = Open { members: members.to_vec(), watch: Arc::downgrade(watch) };
+        {
+            let mut groups = lock(&self.hub.groups);
+            groups.insert((context, self.rank), open);
+            let mine = members.iter().position(|&m| m == self.rank).unwrap_or_default();
+            lock(&self.hub.asked).retain(|(c, to, from), call| {
+                let here = *c == context && *to == self.rank;
+                if here {
+                    // It has made no call yet, so nothing can differ.
+                    watch.hear(mine, *from, call);
+                }
+                !here
+            });
+        }
+        if let Some(failure) = lock(&self.hub.failed).get(&context) {
+            watch.fail(failure.clone());
+        }
+        Ok(())
+    }
+
+    fn leave(&self, context: u64) {
+        let mut groups = lock(&self.hub.groups);
+        let Some(open) = groups.remove(&(context, self.rank)) else { return };
+        let me = open.members.iter().position(|&m| m == self.rank).unwrap_or_default();
+        for &m in &open.members {
+            if let Some(watch) = groups.get(&(context, m)).and_then(|o| o.watch.upgrade()) {
+                watch.leave(me);
+            }
+        }
+        if !groups.keys().any(|(c, _)| *c == context) {
+            lock(&self.hub.failed).remove(&context);
+            lock(&self.hub.asked).retain(|(c, ..), _| *c != context);
+        }
+        drop(groups);
+        lock(&self.hub.ends).retain(|(c, owner, _), _| *c != context || *owner != self.rank);
+    }
+
+    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
+        let mut found = None;
+        {
+            let groups = lock(&self.hub.groups);
+            let Some(open) = groups.get(&(context, self.rank)) else { return };
+            let me = open.members.iter().position(|&m| m == self.rank).unwrap_or_default();
+            for &r in ranks {
+                let Some(&member) = open.members.get(r) else { continue };
+                match groups.get(&(context, member)).and_then(|o| o.watch.upgrade()) {
+                    Some(watch) => found = found.or_else(|| watch.hear(r, me, call)),
+                    None => drop(lock(&self.hub.asked).insert((context, member, me), *call)),
+                }
+            }
+            if let (Some(failure), Some(watch)) = (&found, open.watch.upgrade()) {
+                watch.fail(failure.clone());
+            }
+        }
+        if let Some(failure) = found {
+            self.abort(context, &failure);
+        }
+    }
+
+    fn census(&self, context: u64, at: u64) {
+        let groups = lock(&self.hub.groups);
+        let Some(open) = groups.get(&(context, self.rank)) else { return };
+        let Some(mine) = open.watch.upgrade() else { return };
+        let me = open.members.iter().position(|&m| m == self.rank).unwrap_or_default();
+        for (r, member) in open.members.iter().enumerate() {
+            let other = groups.get(&(context, *member)).and_then(|o| o.watch.upgrade());
+            if let Some(other) = &other
+                && let Some(digest) = mine.ledger().digest(at).1
+                && r != me
+            {
+                other.asked(me, at, digest);
+            }
+            // One that has not opened the group has made no call in it; one that has closed it said so.
+            let reached = other.map_or(Reached { made: 0, digest: None, lacks: None }, |w| w.reached(at));
+            mine.answered(r, reached);
+        }
+    }
+
+    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+        let groups = lock(&self.hub.groups);
+        let who = *groups.get(&(context, self.rank))?.members.get(rank)?;
+        let told = |open: &Open| {
+            let at = open.members.iter().position(|m| *m == who)?;
+            open.watch.upgrade()?.ledger().told(at)
+        };
+        let here = groups.get(&(context, self.rank)).and_then(told).map(|c| (c, false));
+        let mine = groups.iter().filter(|((_, r), _)| *r == self.rank);
+        here.or_else(|| mine.map(|(_, open)| open).find_map(told).map(|c| (c, true)))
+    }
+
+    fn abort(&self, context: u64, failure: &Failure) {
+        lock(&self.hub.failed).entry(context).or_insert_with(|| failure.clone());
+        let groups = lock(&self.hub.groups);
+        let others = groups.iter().filter(|((c, m), _)| *c == context && *m != self.rank);
+        for watch in others.filter_map(|(_, o)| o.watch.upgrade()) {
+            watch.fail(failure.clone());
+        }
+    }
+}
+
+impl fmt::Debug for LocalWorld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalWorld").field("rank", &self.rank).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,79 @@
+//! What a link that could not be made means for the caller, and for the other members.
+
+use super::Opening;
+use crate::{Error, channel::Miss, rendezvous::seconds, status::Failure, sys::poll_until};
+use rustix::event::{PollFd, PollFlags};
+use std::time::{Duration, Instant};
+
+/// When a link breaks while it is made, a death that explains it may be known this much later.
+const EXPLANATION: Duration = Duration::from_millis(250);
+
+/// An error, and what the other members must hear if they do not know it yet.
+pub(super) struct Trouble {
+    pub(super) error: Error,
+    pub(super) news: Option<Failure>,
+}
+
+impl<L> Opening<'_, L> {
+    /// What went wrong with `rank`; but if it has died or the group has failed, that is the reason.
+    pub(super) fn explained(&self, rank: usize, cause: String) -> Trouble {
+        let until = (Instant::now() + EXPLANATION).min(self.until);
+        while self.watch.failure().is_none() && Instant::now() < until {
+            self.watch.hush();
+            if self.watch.failure().is_some() {
+                break;
+            }
+            let mut fds = [PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN)];
+            if poll_until(&mut fds, Some(until)).is_err() {
+                break;
+            }
+        }
+        match self.watch.failure() {
+            Some(f) => Trouble { error: self.failed(f), news: None },
+            None => self.own(rank, cause),
+        }
+    }
+
+    pub(super) fn missed(&self, rank: usize, at: &str, miss: Miss) -> Trouble {
+        match miss {
+            Miss::Stop(error) if self.watch.failure().is_some() => Trouble { error, news: None },
+            Miss::Stop(error) => self.unable(error),
+            miss => self.explained(rank, format!("could not be reached at {at}: {miss}")),
+        }
+    }
+
+    pub(super) fn late(&self, missing: &[usize]) -> Trouble {
+        if let Some(error) = self.mesh.control.lacked() {
+            return self.unable(error);
+        }
+        let waited = seconds(self.begun.elapsed());
+        let names: Vec<String> =
+            missing.iter().map(|r| self.mesh.peer(self.members, *r).to_string()).collect();
+        let first = missing.first().copied().unwrap_or(self.mine);
+        let mut trouble = self.own(first, format!("did not come to the group within {waited}"));
+        trouble.error = Error::Join(format!(
+            "rank {} waited {waited} for {} to come to the group; do all of its ranks make this call?",
+            self.mine,
+            names.join(", ")
+        ));
+        trouble
+    }
+
+    /// This rank lacks something itself.
+    pub(super) fn unable(&self, error: Error) -> Trouble {
+        let cause = error.to_string();
+        let failure = Failure::reported(self.mine, cause);
+        Trouble { error, news: Some(failure) }
+    }
+
+    /// A failure that this rank has found.
+    pub(super) fn own(&self, culprit: usize, cause: String) -> Trouble {
+        let failure = Failure::lost(culprit, self.mine, cause);
+        Trouble { error: self.failed(&failure), news: Some(failure) }
+    }
+
+    pub(super) fn failed(&self, f: &Failure) -> Error {
+        let peers: Vec<_> = (0..self.members.len()).map(|r| self.mesh.peer(self.members, r)).collect();
+        f.error(self.mine, &peers, None)
+    }
+}

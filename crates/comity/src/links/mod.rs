@@ -1,0 +1,31 @@
+//! The making of a group's links: who reaches whom over what.
+//!
+//! ```text
+//!   for each pair of a group's members, of ranks low < high:
+//!   high: connects          over the host's socket, to hand over shared memory  (Channel::Shm)
+//!                           else over TCP, for RDMA wires beside it              (Channel::Rdma)
+//!                           else over TCP: several connections of one link       (Channel::Tcp{index, of})
+//!   low:  its control thread accepts, keeps what comes for groups not opened yet, and rings the group's bell;
+//!         it makes the memory and sends it, or makes the link of the connections
+//!   a group stands when each member has a link to every other
+//! ```
+//! What can go wrong: no way to a member that both allow (an error that says which were tried), a member does not come within the
+//! limit (named), leaves before the group stands, dies (its control connection says so; waited for up to a quarter of a second, since it
+//! explains a broken link), or lacks descriptors; the group that is being split fails meanwhile. Whoever finds it tells the other members.
+//!
+//! Two worlds make links: `Endpoint`, of processes that have met, and `LocalWorld`, of threads.
+//!
+//! May import: everything below the engine, `control` and `rendezvous` among it.
+
+mod endpoint;
+#[cfg(test)]
+mod hooked;
+mod local;
+mod mesh;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use endpoint::Endpoint;
+#[cfg(test)]
+pub(crate) use hooked::{HookedWorld, Opening};
+pub(crate) use local::LocalWorld;

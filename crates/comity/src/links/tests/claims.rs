@@ -1,0 +1,163 @@
+//! Processes that cannot both be right: two for a rank, other sizes, other keys; and jobs that were started alike.
+
+use super::*;
+use crate::rendezvous::{Meeting, Table, facts_of};
+
+/// The words with which `rank` of another process, on host `host`, is refused.
+fn claim(config: &Config, host: &str, pid: u32) -> Result<(Meeting, Table)> {
+    let (mut meeting, _) = Meeting::find(config)?;
+    let table = meeting.join(facts_of(host, pid, vec![(LOOPBACK, 1).into()]))?;
+    Ok((meeting, table))
+}
+
+fn words<T>(result: Result<T>) -> String {
+    result.err().expect("an error").to_string()
+}
+
+#[test]
+fn two_for_a_rank_end_the_job_on_every_rank() {
+    let store = store(3, LONG);
+    let at = store.addr();
+    let begun = Instant::now();
+    thread::scope(|s| {
+        let waiting = [(0, "a", 10), (1, "b", 11)].map(|(rank, host, pid)| {
+            let claimant = s.spawn(move || words(claim(&config(rank, 3, at), host, pid)));
+            thread::sleep(Duration::from_millis(300));
+            claimant
+        });
+        let second = words(claim(&config(1, 3, at), "c", 12));
+        for e in waiting.into_iter().map(|w| w.join().unwrap()).chain([second]) {
+            assert!(e.contains("two processes claim rank 1"), "{e}");
+            assert!(e.contains("one is host b, pid 11, from 127.0.0.1"), "{e}");
+            assert!(e.contains("the other host c, pid 12, from 127.0.0.1"), "{e}");
+        }
+    });
+    assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
+    let late = words(claim(&config(2, 3, at), "d", 13));
+    assert!(late.contains("rank 2 came too late: two processes claim rank 1"), "{late}");
+}
+
+#[test]
+fn another_size_ends_the_job_on_every_rank() {
+    for (rank, size) in [(1, 3), (2, 3), (0, 2)] {
+        let store = store(4, LONG);
+        let at = store.addr();
+        let begun = Instant::now();
+        thread::scope(|s| {
+            let waits = s.spawn(move || words(claim(&config(3, 4, at), "a", 10)));
+            thread::sleep(Duration::from_millis(300));
+            let other = words(claim(&config(rank, size, at), "b", 11));
+            for e in [waits.join().unwrap(), other] {
+                let who = format!(
+                    "rank {rank} (host b, pid 11, from 127.0.0.1) was started for a job of {size} ranks"
+                );
+                assert!(e.contains(&who) && e.contains("has 4") && e.contains("COMITY_SIZE"), "{e}");
+            }
+        });
+        assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn another_key_is_told_of_and_harms_nobody() {
+    let limit = Duration::from_millis(2500);
+    let store = store(3, limit);
+    let at = store.addr();
+    let (send, said) = std::sync::mpsc::channel();
+    store.on_waiting(move |words| send.send(words.to_owned()).unwrap());
+    let errors = thread::scope(|s| {
+        let waiting: Vec<_> =
+            (0..2).map(|r| s.spawn(move || words(Endpoint::join(&config(r, 3, at))))).collect();
+        let e = words(Endpoint::join(&config(2, 3, at).key(Key::from([8; 32]))));
+        assert!(e.contains("another job or holds another key"), "{e}");
+        waiting.into_iter().map(|w| w.join().unwrap()).collect::<Vec<_>>()
+    });
+    for e in errors {
+        assert!(e.contains("missing rank 2 (never let in); 1 process was refused for another key or job name, the last from 127.0.0.1:"), "{e}");
+    }
+    assert!(said.try_recv().is_err(), "said before its time");
+}
+
+#[test]
+fn who_is_missing_is_said_now_and_then_and_each_arrival_restarts_the_limit() {
+    let limit = Duration::from_millis(6500);
+    let store = store(3, limit);
+    let at = store.addr();
+    let (send, said) = std::sync::mpsc::channel();
+    store.on_waiting(move |words| send.send(words.to_owned()).unwrap());
+    let begun = Instant::now();
+    let join = |r| words(Endpoint::join(&config(r, 3, at).join_timeout(limit)));
+    thread::scope(|s| {
+        let first = s.spawn(move || (join(0), begun.elapsed()));
+        let heard = said.recv_timeout(LONG).unwrap();
+        assert_eq!(heard, "1 of 3 ranks are here after 5 s; waiting for ranks 1, 2");
+        let came = begun.elapsed();
+        let second = join(2);
+        let (first, ended) = first.join().unwrap();
+        assert!(ended >= came + limit && ended < came + limit + Duration::from_secs(5), "{came:?} {ended:?}");
+        for e in [first, second] {
+            assert_eq!(e, "only 2 of 3 ranks joined within 6.5 s: missing rank 1 (never connected)");
+        }
+        assert_eq!(said.try_recv().unwrap(), "2 of 3 ranks are here after 10 s; waiting for rank 1");
+    });
+}
+
+/// A job of two whose rank 0 keeps the store, at an address where others come.
+fn running(limit: Duration) -> (Vec<Arc<Endpoint>>, SocketAddr, Option<Socket>) {
+    let (held, at) = reserved();
+    let c = |r| hosted(r, at).join_timeout(limit);
+    (each(0..2, |r| Endpoint::join(&c(r)).unwrap()), at, held)
+}
+
+fn hosted(rank: usize, at: SocketAddr) -> Config {
+    Config::new(rank, 2).host(&at.to_string()).unwrap().key(Key::from(KEY)).join_timeout(LONG)
+}
+
+#[test]
+fn a_second_job_with_the_same_key_and_address_ends_both() {
+    // Its rank 1 comes while the first job's ranks run; its rank 0 cannot listen and claims its place.
+    for rank in [1, 0] {
+        let (all, at, _held) = running(LONG);
+        let opened = each(0..2, |r| open(&all[r], 0, &[0, 1]));
+        let begun = Instant::now();
+        let e = words(claim(&hosted(rank, at), "b", 11));
+        assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
+        let both = |e: &str| {
+            assert!(e.contains(&format!("two processes claim rank {rank}")), "{e}");
+            assert!(
+                e.contains(&format!("pid {}", std::process::id())) && e.contains("host b, pid 11"),
+                "{e}"
+            );
+        };
+        both(&e);
+        assert_eq!(e.contains("cannot listen") && e.contains("in use"), rank == 0, "{e}");
+        for (watch, _links) in &opened {
+            let failure = await_failure(watch);
+            assert_eq!(failure.culprit, rank);
+            both(&failure.cause);
+        }
+    }
+}
+
+#[test]
+fn a_job_that_runs_for_long_is_not_ended_by_a_second_one() {
+    let limit = Duration::from_secs(1);
+    let (all, at, _held) = running(limit);
+    let opened = each(0..2, |r| open(&all[r], 0, &[0, 1]));
+    thread::sleep(limit + Duration::from_millis(100));
+    for rank in 0..2 {
+        let e = words(claim(&hosted(rank, at), "b", 11));
+        assert!(e.contains(&format!("two processes claim rank {rank}")), "{e}");
+    }
+    thread::sleep(Duration::from_millis(300));
+    assert!(opened.iter().all(|(watch, _)| watch.failure().is_none()));
+}
+
+#[test]
+fn what_holds_the_port_may_be_something_else() {
+    let other = TcpListener::bind((LOOPBACK, 0)).unwrap();
+    let begun = Instant::now();
+    let e = words(Endpoint::join(&hosted(0, other.local_addr().unwrap())));
+    assert!(e.contains("cannot listen") && e.contains("another process listens there"), "{e}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}

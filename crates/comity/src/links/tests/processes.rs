@@ -1,0 +1,342 @@
+//! What needs processes of their own: deaths by SIGKILL, limits on descriptors, and counting what is left.
+
+use super::*;
+use crate::{
+    channel::is_own,
+    rendezvous::{Facts, Meeting},
+    sys,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::{
+    fmt,
+    io::{BufRead, BufReader},
+    os::unix::net::UnixStream,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+/// A child that runs the test of the same name in the role `role`.
+struct Actor {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+const ROLE: &str = "COMITY_TEST_ROLE";
+/// What an actor's words begin with, among those of the test harness.
+const SAYS: &str = "actor: ";
+
+impl Actor {
+    fn start(test: &str, role: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("links::tests::processes::{test}"), "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (stdin, stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, stdin, stdout }
+    }
+
+    /// The rest of the line that the actor says next.
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(self.stdout.read_line(&mut line).unwrap() > 0, "the actor ended");
+            if let Some((_, words)) = line.split_once(SAYS) {
+                return words.trim().to_owned();
+            }
+        }
+    }
+
+    fn tell(&mut self) {
+        self.stdin.write_all(b"go on\n").unwrap();
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+fn say(words: impl fmt::Display) {
+    println!("{SAYS}{words}");
+}
+
+fn await_word() {
+    let mut line = String::new();
+    assert!(std::io::stdin().read_line(&mut line).unwrap() > 0, "the test ended");
+}
+
+/// Come as far as `phase`, then say so and wait to be killed.
+fn act(phase: &str, rank: usize, n: usize, at: SocketAddr) {
+    let config = config(rank, n, at);
+    let mut held = None;
+    let mut met = None;
+    match phase {
+        "joining" | "connecting" => {
+            let (meeting, _) = met.insert(Meeting::find(&config).unwrap());
+            let facts = Facts {
+                host_id: 1,
+                host: "h".into(),
+                pid: std::process::id(),
+                cores: 1,
+                shm: true,
+                tcp: true,
+                rdma: false,
+                ring: false,
+                sealed: false,
+                silence: 5000,
+                senders: u16::MAX,
+                connections: 1,
+                unix: String::new(),
+                addrs: Vec::new(),
+            };
+            if phase == "joining" {
+                thread::scope(|s| {
+                    s.spawn(|| meeting.join(facts));
+                    // Time enough to be known to the store.
+                    thread::sleep(Duration::from_millis(1000));
+                    say("here");
+                });
+                return;
+            }
+            meeting.join(facts).unwrap();
+        }
+        _ => {
+            let e = Endpoint::join(&config).unwrap();
+            let members: Vec<usize> = (0..n).collect();
+            let opened = (phase == "idle").then(|| open(&e, 0, &members));
+            held = Some((e, opened));
+        }
+    }
+    say("here");
+    await_word();
+    drop((held, met));
+}
+
+#[test]
+fn a_killed_rank_is_named_by_all_whatever_it_did() {
+    if let Some(role) = role() {
+        let mut words = role.split(' ');
+        let mut next = || words.next().unwrap();
+        let phase = next();
+        let (rank, n) = (next().parse().unwrap(), next().parse().unwrap());
+        return act(phase, rank, n, next().parse().unwrap());
+    }
+    for (phase, part) in [
+        ("joining", "ended before all ranks had joined"),
+        ("connecting", "ended while the ranks were connecting"),
+        ("joined", "died: its control connection closed"),
+        ("idle", "died: its control connection closed"),
+    ] {
+        // While ranks join, one more is awaited.
+        let n = if phase == "joining" { 5 } else { 4 };
+        let store = store(n, LONG);
+        let at = store.addr();
+        let role = format!("{phase} 3 {n} {at}");
+        let mut actor = Actor::start("a_killed_rank_is_named_by_all_whatever_it_did", &role);
+        let pid = actor.child.id();
+        let (killed, know) = thread::scope(|s| {
+            let ranks: Vec<_> = (0..3)
+                .map(|r| {
+                    s.spawn(move || {
+                        let words = match Endpoint::join(&config(r, n, at)) {
+                            Err(e) => e.to_string(),
+                            Ok(e) => {
+                                let watch = watch(4);
+                                match e.open(0, &[0, 1, 2, 3], &watch, until()) {
+                                    Err(e) => e.to_string(),
+                                    Ok(_links) => {
+                                        let f = await_failure(&watch);
+                                        format!("rank {} (pid {pid}) {}", f.culprit, f.cause)
+                                    }
+                                }
+                            }
+                        };
+                        (Instant::now(), words)
+                    })
+                })
+                .collect();
+            assert_eq!(actor.hear(), "here");
+            thread::sleep(Duration::from_millis(50));
+            let killed = Instant::now();
+            actor.kill();
+            (killed, ranks.into_iter().map(|r| r.join().unwrap()).collect::<Vec<_>>())
+        });
+        for (when, words) in know {
+            assert!(words.contains("rank 3") && words.contains(&format!("pid {pid}")), "{phase}: {words}");
+            assert!(words.contains(part), "{phase}: {words}");
+            let took = when.duration_since(killed);
+            assert!(took < Duration::from_secs(2), "{phase}: {took:?}");
+        }
+    }
+}
+
+fn cpu_time() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
+fn limit_descriptors(n: u64) {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(n), maximum }).unwrap();
+}
+
+fn count(what: &str) -> usize {
+    std::fs::read_dir(format!("/proc/self/{what}")).unwrap().count()
+}
+
+#[test]
+fn running_out_of_descriptors_passes() {
+    if role().is_some() {
+        let store = store(2, LONG);
+        say(store.addr());
+        limit_descriptors(count("fd") as u64 + 4);
+        let begun = cpu_time();
+        await_word();
+        let spent = cpu_time() - begun;
+        limit_descriptors(1024);
+        let all = each(0..2, |r| Endpoint::join(&config(r, 2, store.addr())).unwrap());
+        each(0..2, |r| talk(r, &mut open(&all[r], 0, &[0, 1]).1));
+        return say(spent.as_millis());
+    }
+    let mut actor = Actor::start("running_out_of_descriptors_passes", "store");
+    let crowd = strangers(actor.hear().parse().unwrap(), 400);
+    thread::sleep(Duration::from_millis(1000));
+    actor.tell();
+    let spent: u64 = actor.hear().parse().unwrap();
+    assert!(spent < 500, "{spent} ms of processor time in one second of nothing to do");
+    drop(crowd);
+}
+
+#[test]
+fn a_rank_without_descriptors_says_so_and_is_named() {
+    const TEST: &str = "a_rank_without_descriptors_says_so_and_is_named";
+    if let Some(role) = role() {
+        let (left, at) = role.split_once(' ').unwrap();
+        limit_descriptors(count("fd") as u64 - 1 + left.parse::<u64>().unwrap());
+        let joined = Endpoint::join(&config(0, 3, at.parse().unwrap()));
+        limit_descriptors(1024);
+        return say(joined.map_or_else(|e| e.to_string(), |_| "joined".into()));
+    }
+    let mut told = 0;
+    for left in [0, 3, 4, 5, 7, 9, 11, 13] {
+        let store = store(3, LONG);
+        let at = store.addr();
+        let begun = Instant::now();
+        thread::scope(|s| {
+            let others: Vec<_> = (1..3).map(|r| s.spawn(move || Endpoint::join(&config(r, 3, at)))).collect();
+            let mut actor = Actor::start(TEST, &format!("{left} {at}"));
+            let own = actor.hear();
+            if own == "joined" {
+                return others.into_iter().for_each(|o| drop(o.join().unwrap()));
+            }
+            for part in ["Too many open files", "may have ", "ulimit -n"] {
+                assert!(own.contains(part), "{left}: {own}");
+            }
+            // One that cannot even reach the store is missed by whoever started it.
+            thread::sleep(Duration::from_millis(200));
+            store.lost(0, "ended");
+            for other in others {
+                // One that had met everyone before is told by its first group.
+                let e = match other.join().unwrap() {
+                    Ok(e) => e.open(0, &[0, 1, 2], &watch(3), until()).unwrap_err().to_string(),
+                    Err(e) => e.to_string(),
+                };
+                assert!(e.contains("rank 0"), "{left}: {e}");
+                told += usize::from(e.contains("Too many open files") && e.contains("ulimit -n"));
+            }
+        });
+        assert!(begun.elapsed() < Duration::from_secs(10), "{left}: {:?}", begun.elapsed());
+    }
+    assert!(told >= 4, "{told}");
+}
+
+/// Shared memory comes as a descriptor. Whoever has no room for it must not say that its peer sent none.
+#[test]
+fn a_descriptor_without_room_is_a_lack_of_ones_own() {
+    if role().is_some() {
+        let (a, b) = UnixStream::pair().unwrap();
+        for most in [0, 1024] {
+            sys::send_fd(&a, &a, LONG).unwrap();
+            limit_descriptors(most);
+            let got = sys::recv_fd(&b, LONG);
+            limit_descriptors(1024);
+            let own = got.as_ref().is_err_and(is_own);
+            say(format!("{own} {}", got.map_or_else(|e| e.kind().to_string(), |_| "received".into())));
+        }
+        return;
+    }
+    let mut actor = Actor::start("a_descriptor_without_room_is_a_lack_of_ones_own", "receiver");
+    assert!(actor.hear().starts_with("true "));
+    assert_eq!(actor.hear(), "false received");
+}
+
+#[test]
+fn few_descriptors_are_enough_in_a_crowd() {
+    if role().is_some() {
+        limit_descriptors(160);
+        let store = store(2, LONG);
+        say(store.addr());
+        await_word();
+        let all = each(0..2, |r| Endpoint::join(&config(r, 2, store.addr())).unwrap());
+        each(0..2, |r| talk(r, &mut open(&all[r], 0, &[0, 1]).1));
+        return say("met");
+    }
+    let mut actor = Actor::start("few_descriptors_are_enough_in_a_crowd", "store");
+    let at = actor.hear().parse().unwrap();
+    let crowd = strangers(at, 300);
+    actor.tell();
+    let more = strangers(at, 300);
+    assert_eq!(actor.hear(), "met");
+    drop((crowd, more));
+}
+
+#[test]
+fn worlds_leave_nothing_behind() {
+    if role().is_none() {
+        let mut actor = Actor::start("worlds_leave_nothing_behind", "alone");
+        let left = actor.hear();
+        assert_eq!(left, "fd +0 task +0");
+        return;
+    }
+    let cycle = || {
+        let all = world(2, |c| c);
+        each(0..2, |r| {
+            let (_w, mut links) = open(&all[r], 0, &[0, 1]);
+            talk(r, &mut links);
+            all[r].leave(0);
+        });
+    };
+    // A thread that was joined is listed a little longer: what is left is what stays.
+    let held = || (count("fd") as i64, count("task") as i64);
+    let settled = || {
+        let (mut last, mut since, end) = (held(), Instant::now(), until());
+        while since.elapsed() < Duration::from_millis(500) && Instant::now() < end {
+            thread::sleep(Duration::from_millis(10));
+            let now = held();
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+        }
+        last
+    };
+    cycle();
+    let before = settled();
+    (0..100).for_each(|_| cycle());
+    let after = settled();
+    say(format!("fd {:+} task {:+}", after.0 - before.0, after.1 - before.1));
+}

@@ -1,0 +1,85 @@
+//! What a process tells the others of itself.
+
+use super::wire::Facts;
+use crate::{
+    BackendKind, Config, Error, Result, Secure,
+    channel::{Listener, is_own},
+    link::verbs::Devices,
+    sys::here,
+};
+use std::thread;
+
+/// All ranks encrypt, or none: every rank sees the same table, and gives the same error.
+pub(crate) fn agree_on_secrecy(facts: &[Facts]) -> Result<()> {
+    let first = |sealed| facts.iter().position(|f| f.sealed == sealed);
+    let (Some(with), Some(without)) = (first(true), first(false)) else { return Ok(()) };
+    Err(Error::Config(format!(
+        "rank {with} was started with COMITY_SECURE=data, rank {without} was not; all ranks need the same (comity launch --secure data)"
+    )))
+}
+
+/// What to tell the others of this process; also opens the socket for those of the same host.
+pub(crate) fn announce(
+    config: &Config,
+    rdma: bool,
+    mut listeners: Vec<Listener>,
+) -> Result<(Vec<Listener>, Facts)> {
+    let addrs = listeners.iter().map(Listener::local_addr).collect::<Result<_, _>>();
+    let addrs = addrs.map_err(|e| Error::os("listening", e))?;
+    let mut name = [0; 16];
+    getrandom::fill(&mut name).map_err(|e| Error::os("naming a socket", e))?;
+    let name = format!("comity-{:032x}", u128::from_be_bytes(name));
+    let unix = match Listener::unix(&name) {
+        Ok(listener) => {
+            listeners.push(listener);
+            name
+        }
+        Err(e) if is_own(&e) => return Err(Error::os("opening a socket for this host's processes", e)),
+        Err(e) => {
+            tracing::debug!(%e, "no socket for this host's processes, using TCP");
+            String::new()
+        }
+    };
+    Ok((listeners, facts(config, rdma, addrs, unix)))
+}
+
+/// The devices that may be used, if this rank may use any.
+pub(crate) fn devices(config: &Config) -> Result<Option<Devices>> {
+    if !config.links.rdma || config.secure == Secure::Data || config.size == 1 {
+        return Ok(None);
+    }
+    let devices = match &config.devices {
+        Some(matrix) => Devices::Named(matrix.rows.get(config.rank).cloned().unwrap_or_default()),
+        None => Devices::Found,
+    };
+    match devices.check() {
+        Ok(()) => Ok(Some(devices)),
+        // A row of holes is what the user said.
+        Err(why) if config.backend == BackendKind::Jaccl && config.devices.is_none() => {
+            Err(Error::Unavailable { backend: "jaccl", reason: why })
+        }
+        Err(why) => {
+            tracing::debug!(why, "no RDMA");
+            Ok(None)
+        }
+    }
+}
+
+pub(crate) fn facts(config: &Config, rdma: bool, addrs: Vec<std::net::SocketAddr>, unix: String) -> Facts {
+    Facts {
+        host_id: here::host_id(config.host.as_deref()),
+        host: config.host.clone().unwrap_or_else(here::host_name),
+        pid: std::process::id(),
+        cores: thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX)),
+        shm: config.links.shm,
+        tcp: config.links.tcp,
+        rdma,
+        ring: config.ring,
+        sealed: config.secure == Secure::Data,
+        silence: config.detection.limit().map_or(0, |l| u32::try_from(l.as_millis()).unwrap_or(u32::MAX)),
+        senders: config.send_threads.map_or(u16::MAX, |n| u16::try_from(n).unwrap_or(u16::MAX)),
+        connections: config.connections.map_or(0, |n| u16::try_from(n).unwrap_or(u16::MAX)),
+        unix,
+        addrs,
+    }
+}

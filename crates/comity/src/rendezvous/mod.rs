@@ -1,0 +1,33 @@
+//! How the ranks of a job meet: a store knows who has come, and tells everyone who everyone is.
+//!
+//! ```text
+//!   rank 0 without a launcher: starts the store, posts its address (and a key where none is held) on the launcher's board
+//!   rank r: finds the store   by an address, a hostfile, or the board (crate::exchange)
+//!           Join{rank, size, what it says of itself}  ------>  store
+//!           <------  Waiting{how many are here}, every half second in which one came
+//!           <------  Welcome{the meeting's number}, Entry of each rank: all have come
+//!   rank r: makes its control connections (crate::control), then
+//!           Ready  ------>  store, which forgets it
+//! ```
+//! What can go wrong: a rank does not come within the limit, which starts anew with each that comes (all are told who is missing);
+//! a rank ends or gives up while others wait or connect (all are told, `Refused`); two processes claim a rank, or one was started for
+//! another size (a job that is young ends on all ranks, an old one goes on); the port is taken (rank 0 asks whoever holds it); others
+//! with another key knock (counted, and named with who is missing); the store's host dies (`Meeting::lost`).
+//!
+//! May import: `sys`, `error`, `key`, `config` (and through it `exchange`), `channel`.
+
+mod announce;
+mod meet;
+mod posted;
+mod store;
+mod wire;
+
+pub(crate) use announce::{agree_on_secrecy, announce, devices, facts};
+pub(crate) use meet::{Meeting, Table};
+pub use store::Store;
+pub(crate) use store::seconds;
+#[cfg(test)]
+pub(crate) use wire::facts_of;
+pub(crate) use wire::{Encoding, Facts, Note};
+#[cfg(fuzzing)]
+pub(crate) use wire::{FromStore, ToStore};

@@ -1,0 +1,227 @@
+//! The store: where ranks meet.
+//!
+//! Each rank sends one message and gets one back when all are there: the table of everyone. A rank that is missing at the
+//! deadline is named to all; so is one that dies in between. The store knows nothing else and keeps nothing.
+
+mod claims;
+mod server;
+mod words;
+
+use crate::{
+    Error, Key, Result,
+    channel::{Listener, STORE, Secret},
+    config::Insecure,
+    control::Control,
+    sys::Bell,
+};
+use server::Server;
+use std::{
+    fmt,
+    net::{SocketAddr, TcpListener},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// Where the ranks of one job meet. Runs in a thread of its own, and ends when dropped.
+#[derive(Debug)]
+pub struct Store {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Why there is no store.
+#[derive(Debug)]
+pub(crate) enum NoStore {
+    /// Somebody else listens there.
+    Taken(Error),
+    Other(Error),
+}
+
+#[derive(Debug)]
+struct Shared {
+    bell: Bell,
+    stop: AtomicBool,
+    /// The first rank that ended without a word, and one; 0 if there is none. One that gave up says itself on whose account.
+    culprit: AtomicU32,
+    /// Ranks that are known to have ended, and how.
+    gone: Mutex<Vec<(u32, String)>>,
+    /// The control connections of the process that runs the store, once its job has met.
+    job: Mutex<Option<Weak<Control>>>,
+    /// Who is told which ranks are missing.
+    voice: Mutex<Option<Voice>>,
+}
+
+/// Says a sentence to whoever waits for the job.
+struct Voice(Box<dyn Fn(&str) + Send>);
+
+impl fmt::Debug for Voice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Voice(..)")
+    }
+}
+
+impl Shared {
+    fn gone(&self) -> MutexGuard<'_, Vec<(u32, String)>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The job that this store's own process is in.
+    fn job(&self) -> Option<Arc<Control>> {
+        self.job.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
+    }
+
+    /// Whether `rank` lives in it.
+    fn holds(&self, rank: u32) -> bool {
+        self.job().is_some_and(|job| job.holds(rank as usize))
+    }
+
+    /// End its groups; false if there are none yet.
+    fn condemn(&self, rank: u32, words: &str) -> bool {
+        self.job().is_none_or(|job| job.condemn(rank as usize, words))
+    }
+
+    fn say(&self, words: &str) {
+        tracing::warn!("{words}");
+        if let Some(voice) = &*self.voice.lock().unwrap_or_else(PoisonError::into_inner) {
+            (voice.0)(words);
+        }
+    }
+
+    fn hold_to_blame(&self, rank: u32) {
+        // The first one stays.
+        let _ = self.culprit.compare_exchange(0, rank + 1, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+impl Store {
+    /// Serve a job of `size` ranks at `bind`, where port 0 stands for any. The first rank that comes starts the clock; when
+    /// `join` has passed, all are told who is missing. A key of zeros lets in whoever knows the job's name, and is refused
+    /// at a public address.
+    pub fn start(bind: SocketAddr, size: usize, key: &Key, job: &str, join: Duration) -> Result<Self> {
+        let insecure = if key.is_zeros() { Insecure::Private } else { Insecure::No };
+        Self::start_with(bind, size, key, job, join, insecure).map_err(|no| match no {
+            NoStore::Taken(e) | NoStore::Other(e) => e,
+        })
+    }
+
+    pub(crate) fn start_with(
+        bind: SocketAddr,
+        size: usize,
+        key: &Key,
+        job: &str,
+        join: Duration,
+        insecure: Insecure,
+    ) -> Result<Self, NoStore> {
+        if bind.ip().is_unspecified() {
+            return Err(NoStore::Other(Error::Config(format!(
+                "the store cannot listen at {bind}: that stands for every address; name the one that the ranks connect to"
+            ))));
+        }
+        insecure.check_listen("the store", bind).map_err(NoStore::Other)?;
+        let listener = Listener::tcp(bind).and_then(|l| l.listen().map(|()| l));
+        let listener = listener.map_err(|e| {
+            let error = cannot_listen("the store", bind, &e);
+            if e.kind() == std::io::ErrorKind::AddrInUse {
+                NoStore::Taken(error)
+            } else {
+                NoStore::Other(error)
+            }
+        })?;
+        Self::run(listener, size, key, job, join).map_err(NoStore::Other)
+    }
+
+    /// As [`start`](Self::start), at a socket that listens already.
+    pub fn from_listener(
+        listener: TcpListener,
+        size: usize,
+        key: &Key,
+        job: &str,
+        join: Duration,
+    ) -> Result<Self> {
+        let listener = Listener::from_tcp(listener).map_err(|e| Error::os("starting the store", e))?;
+        Self::run(listener, size, key, job, join)
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Rank `rank` has ended and will not come again, says whoever started it: ranks that wait for it are told at once. `how`
+    /// is the rest of the sentence "rank 3 ...".
+    pub fn lost(&self, rank: usize, how: &str) {
+        let Ok(rank) = u32::try_from(rank) else { return };
+        self.shared.gone().push((rank, how.into()));
+        self.shared.bell.ring();
+    }
+
+    /// While ranks are missing, have `tell` say which, every five seconds. It is called by the store's thread, which waits for it.
+    pub fn on_waiting(&self, tell: impl Fn(&str) + Send + 'static) {
+        *self.shared.voice.lock().unwrap_or_else(PoisonError::into_inner) = Some(Voice(Box::new(tell)));
+    }
+
+    /// The job of the process that runs this store has met: it holds its ranks from now on.
+    pub(crate) fn attend(&self, job: Weak<Control>) {
+        *self.shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
+    }
+
+    /// The rank that ended without a word before all had met and connected; the first one.
+    pub fn culprit(&self) -> Option<usize> {
+        self.shared.culprit.load(Ordering::Acquire).checked_sub(1).map(|r| r as usize)
+    }
+
+    fn run(listener: Listener, size: usize, key: &Key, job: &str, join: Duration) -> Result<Self> {
+        let trouble = |e| Error::os("starting the store", e);
+        let addr = listener.local_addr().map_err(trouble)?;
+        let size = u32::try_from(size).ok().filter(|s| *s > 0 && *s < STORE).ok_or_else(|| {
+            Error::Config(format!("the store cannot serve {size} ranks; allowed is 1 to {}", crate::MAX_SIZE))
+        })?;
+        let shared = Arc::new(Shared {
+            bell: Bell::new().map_err(trouble)?,
+            stop: AtomicBool::new(false),
+            culprit: AtomicU32::new(0),
+            gone: Mutex::default(),
+            job: Mutex::default(),
+            voice: Mutex::default(),
+        });
+        let server = Server::new(Arc::clone(&shared), listener, Secret::new(key, job, 0), size, join);
+        let thread = std::thread::Builder::new()
+            .name("comity-store".into())
+            .spawn(move || server.serve())
+            .map_err(trouble)?;
+        Ok(Self { addr, shared, thread: Some(thread) })
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The error of a listener, with what to do.
+pub(crate) fn cannot_listen(who: &str, at: SocketAddr, e: &std::io::Error) -> Error {
+    let cure = match e.kind() {
+        std::io::ErrorKind::AddrInUse => "another process listens there; end it, or give another port",
+        std::io::ErrorKind::AddrNotAvailable => "this host has no such address; give one of its own",
+        std::io::ErrorKind::PermissionDenied => "this user may not; give a port above 1023",
+        _ => return Error::Os { what: format!("{who} cannot listen at {at}"), message: e.to_string() },
+    };
+    // What the user gave is wrong here, whatever the variable or file it came from.
+    let from = "COMITY_ADDRS, MASTER_ADDR and MASTER_PORT, or the hostfile";
+    Error::Config(format!("{who} cannot listen at {at} (from {from}): {e}; {cure}"))
+}
+
+/// "60 s", "0.5 s".
+pub(crate) fn seconds(d: Duration) -> String {
+    format!("{} s", d.as_millis() as f64 / 1000.0)
+}

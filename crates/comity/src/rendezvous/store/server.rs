@@ -1,0 +1,443 @@
+//! The store's thread: who has come, who is missed, and what each is told.
+
+use super::{
+    Shared,
+    words::{claimed, missing, whereabouts},
+};
+use crate::{
+    Error,
+    channel::{Accepted, Acceptor, Channel, Conn, Hello, Listener, STORE, Secret, Stream, Verdict, frame},
+    rendezvous::wire::{Facts, FromStore, ToStore},
+    sys::poll_until,
+};
+use rustix::event::{PollFd, PollFlags};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+/// How long an authenticated rank may take to its first message: it looks up its own addresses in between.
+const FIRST_WORD: Duration = Duration::from_secs(30);
+/// How long to try to tell a rank that it is refused.
+const REFUSAL: Duration = Duration::from_secs(2);
+/// How long to go on sending what is due when the store is dropped.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long to wait then for ranks that have not come yet, to tell them why the others did not meet.
+const STRAGGLERS: Duration = Duration::from_millis(100);
+/// Connections that said no word yet.
+const MAX_FRESH: usize = 1024;
+/// How a rank's own words are passed on.
+const GAVE_UP: &str = "gave up: ";
+/// How often to say who is missing, to the log, to whoever waits at a terminal, and to the ranks that wait.
+const SAY: Duration = Duration::from_secs(5);
+/// How soon to try again to end a job whose groups are just being made.
+const RETRY: Duration = Duration::from_millis(20);
+/// How often at most to tell the ranks that wait that another one has come.
+const TELL: Duration = Duration::from_millis(500);
+
+/// A process that has joined.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) conn: Conn,
+    pub(super) who: Who,
+}
+
+/// A process as it says of itself, and where it connected from.
+#[derive(Clone, Debug)]
+pub(super) struct Who {
+    pub(super) facts: Facts,
+    pub(super) from: Option<IpAddr>,
+}
+
+/// The ranks that have come so far.
+#[derive(Debug)]
+pub(super) struct Round {
+    pub(super) members: BTreeMap<u32, Member>,
+    /// When the least patient of them gives up: so long after the last one came.
+    pub(super) until: Instant,
+    pub(super) limit: Duration,
+    pub(super) begun: Instant,
+    /// When to say next who is missing.
+    pub(super) say: Instant,
+    /// When to tell those who wait that another one has come.
+    pub(super) tell: Option<Instant>,
+}
+
+/// A group that has met.
+#[derive(Debug)]
+pub(super) struct Met {
+    /// Those that still connect.
+    pub(super) connecting: BTreeMap<u32, Member>,
+    /// All, by rank.
+    pub(super) all: Vec<Who>,
+}
+
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) shared: Arc<Shared>,
+    acceptor: Acceptor,
+    pub(super) size: u32,
+    pub(super) join: Duration,
+    fresh: Vec<(Conn, u32, Instant)>,
+    pub(super) round: Option<Round>,
+    /// Groups that have met; the last one stays.
+    pub(super) met: Vec<Met>,
+    /// When the first one did.
+    pub(super) first: Option<Instant>,
+    /// A running job that is to end, by the rank that two processes claim, and why; once it has groups.
+    pub(super) condemned: Option<(u32, String)>,
+    /// Processes of other jobs or with other keys that were turned away, and where the last came from.
+    pub(super) foreign: (u64, Option<SocketAddr>),
+    /// Ranks that the last group waited for in vain, and what became of it.
+    missed: HashMap<u32, (String, Instant)>,
+    /// Connections that only have something left to be sent.
+    leaving: Vec<(Conn, Instant)>,
+}
+
+impl Server {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        listener: Listener,
+        secret: Secret,
+        size: u32,
+        join: Duration,
+    ) -> Self {
+        Self {
+            shared,
+            acceptor: Acceptor::new(vec![listener], secret),
+            size,
+            join,
+            fresh: Vec::new(),
+            round: None,
+            met: Vec::new(),
+            first: None,
+            condemned: None,
+            foreign: (0, None),
+            missed: HashMap::new(),
+            leaving: Vec::new(),
+        }
+    }
+
+    pub(super) fn serve(mut self) {
+        while !self.shared.stop.load(Ordering::Acquire) {
+            self.wait(None);
+            self.shared.bell.hush();
+            self.turn();
+            self.miss_the_gone();
+            self.keep_time();
+            self.flush();
+        }
+        self.finish();
+    }
+
+    /// Those who came before are heard first: one that has ended, or that has connected with all, claims no rank any more.
+    fn turn(&mut self) {
+        self.accept();
+        self.hear_members();
+        self.hear_connecting();
+        self.hear_fresh();
+        self.condemn();
+    }
+
+    fn wait(&self, at_most: Option<Instant>) {
+        let bell = self.shared.bell.fd();
+        let mut fds = vec![PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+        let mut until = self.acceptor.interest(&mut fds).into_iter().chain(at_most).min();
+        let round = self.round.iter().flat_map(|r| r.members.values());
+        let members = round.chain(self.met.iter().flat_map(|m| m.connecting.values()));
+        let conns = self.fresh.iter().map(|f| &f.0).chain(members.map(|m| &m.conn));
+        for conn in conns {
+            let write = if conn.is_pending() { PollFlags::OUT } else { PollFlags::empty() };
+            fds.push(PollFd::new(conn.stream(), PollFlags::IN | write));
+        }
+        fds.extend(self.leaving.iter().map(|(c, _)| PollFd::new(c.stream(), PollFlags::OUT)));
+        let times = self.fresh.iter().map(|f| f.2).chain(self.leaving.iter().map(|l| l.1));
+        until = until.into_iter().chain(times).chain(self.next()).min();
+        // The descriptors are ours and open; if the system still refuses, do not spin.
+        if poll_until(&mut fds, until).is_err() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn accept(&mut self) {
+        let room = self.fresh.len() < MAX_FRESH;
+        let accepted = self.acceptor.step(&mut |hello: &Hello, _: &Stream| {
+            if hello.channel != Channel::Join || hello.to != STORE {
+                Verdict::No("this is the store, not a rank".into())
+            } else if room {
+                Verdict::Yes
+            } else {
+                Verdict::Busy
+            }
+        });
+        let until = Instant::now() + FIRST_WORD;
+        self.fresh.extend(
+            accepted
+                .into_iter()
+                .map(|Accepted { stream, hello, seals }| (Conn::new(stream, seals), hello.from, until)),
+        );
+        self.note_foreign();
+        if let Some(why) = self.acceptor.lacked().filter(|_| self.acceptor.is_starved())
+            && self.round.is_some()
+        {
+            let why = Error::os("the store cannot take the connections of ranks", std::io::Error::from(why));
+            self.refuse_round(&why.to_string(), None);
+        }
+    }
+
+    /// Processes that hold another key harm nobody; who looks for a missing rank should know of them.
+    fn note_foreign(&mut self) {
+        for at in self.acceptor.foreign() {
+            self.foreign = (self.foreign.0 + 1, at.or(self.foreign.1));
+            let (count, at) = (self.foreign.0, at.map_or_else(|| "this host".into(), |a| a.to_string()));
+            // A crowd of them must not fill the disk.
+            if count <= 16 || count.is_power_of_two() {
+                tracing::warn!(%at, count, "refused a process of another job, or with another key");
+            }
+        }
+    }
+
+    fn hear_fresh(&mut self) {
+        let now = Instant::now();
+        for (mut conn, from, until) in std::mem::take(&mut self.fresh) {
+            let open = conn.fill();
+            match conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
+                Ok(Some(Ok(ToStore::Join { rank, size, patience, facts }))) if rank == from => {
+                    let from = conn.stream().peer_addr().map(|a| a.ip());
+                    let new = Member { conn, who: Who { facts, from } };
+                    self.join(new, rank, size, Duration::from_millis(patience));
+                }
+                // It came to say that it will not come.
+                Ok(Some(Ok(ToStore::Failed { words }))) => {
+                    self.refuse_round(&format!("rank {from} cannot join: {words}"), Some(from));
+                }
+                Ok(None) if open && now < until => self.fresh.push((conn, from, until)),
+                _ => {}
+            }
+        }
+    }
+
+    fn join(&mut self, new: Member, rank: u32, size: u32, patience: Duration) {
+        if rank >= self.size || size != self.size {
+            let words = format!(
+                "rank {rank} ({}) was started for a job of {size} ranks, but the one that meets here has {}; start every rank with the same size (COMITY_SIZE), and give each job a key and an address of its own",
+                whereabouts(&new.who),
+                self.size
+            );
+            return self.quarrel(new, rank, &words);
+        }
+        if let Some((words, until)) = self.missed.remove(&rank)
+            && Instant::now() < until
+        {
+            return self.refuse(new.conn, &words);
+        }
+        if let Some(first) = self.round.as_ref().and_then(|r| r.members.get(&rank)) {
+            let words = claimed(rank, &first.who, &new.who);
+            return self.quarrel(new, rank, &words);
+        }
+        if let Some(holder) = self.holder(rank, &new.who) {
+            let words = claimed(rank, holder, &new.who);
+            return self.quarrel(new, rank, &words);
+        }
+        let now = Instant::now();
+        let limit = patience.min(self.join).min(Duration::from_secs(1 << 30));
+        let round = self.round.get_or_insert_with(|| Round {
+            members: BTreeMap::new(),
+            until: now + limit,
+            limit,
+            begun: now,
+            say: now + SAY,
+            tell: None,
+        });
+        round.limit = round.limit.min(limit);
+        round.until = now + round.limit;
+        round.tell.get_or_insert(now + TELL);
+        round.members.insert(rank, new);
+        if round.members.len() == self.size as usize {
+            self.meet();
+        }
+    }
+
+    /// All are there.
+    fn meet(&mut self) {
+        self.missed.clear();
+        let Some(mut round) = self.round.take() else { return };
+        let members = &mut round.members;
+        let mut world = [0; 8];
+        if let Err(e) = getrandom::fill(&mut world) {
+            self.round = Some(round);
+            return self.refuse_round(&format!("the store has no random numbers: {e}"), None);
+        }
+        let world = u64::from_be_bytes(world);
+        let mut table = frame(&FromStore::Welcome { world, size: self.size }.encode());
+        for (rank, m) in members.iter() {
+            table.extend(frame(&FromStore::Entry { rank: *rank, facts: m.who.facts.clone() }.encode()));
+        }
+        let table: Arc<[u8]> = table.into();
+        for m in members.values_mut() {
+            // One that is gone is found so when it is next read.
+            let _ = m.conn.send_frames(Arc::clone(&table));
+        }
+        self.first.get_or_insert_with(Instant::now);
+        self.met.retain(|m| !m.connecting.is_empty());
+        let all = members.values().map(|m| m.who.clone()).collect();
+        self.met.push(Met { connecting: round.members, all });
+    }
+
+    /// Ranks that wait for the others say nothing; they can only end.
+    fn hear_members(&mut self) {
+        let mut ended = None;
+        for (rank, m) in self.round.iter_mut().flat_map(|r| &mut r.members) {
+            let open = m.conn.fill();
+            let words = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
+                Ok(None) if open => continue,
+                Ok(Some(Ok(ToStore::Failed { words }))) => format!("{GAVE_UP}{words}"),
+                Ok(None) => "ended before all ranks had joined".into(),
+                _ => "broke the protocol".into(),
+            };
+            if !words.starts_with(GAVE_UP) {
+                self.shared.hold_to_blame(*rank);
+            }
+            ended = Some((*rank, format!("rank {rank} ({}) {words}", whereabouts(&m.who))));
+            break;
+        }
+        if let Some((rank, words)) = ended {
+            self.refuse_round(&words, Some(rank));
+        }
+    }
+
+    fn hear_connecting(&mut self) {
+        for mut met in std::mem::take(&mut self.met) {
+            let mut failed = None;
+            met.connecting.retain(|rank, m| {
+                let open = m.conn.fill();
+                let words = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
+                    Ok(None) if open => return true,
+                    Ok(Some(Ok(ToStore::Ready))) => return false,
+                    Ok(Some(Ok(ToStore::Failed { words }))) => format!("{GAVE_UP}{words}"),
+                    _ => "ended while the ranks were connecting".into(),
+                };
+                let gave_up = words.starts_with(GAVE_UP);
+                if !gave_up {
+                    self.shared.hold_to_blame(*rank);
+                }
+                // Those that gave up did so on account of one that ended, if there is one.
+                if failed.is_none() || !gave_up {
+                    failed = Some(format!("rank {rank} ({}) {words}", whereabouts(&m.who)));
+                }
+                false
+            });
+            if let Some(words) = failed {
+                for (_, m) in met.connecting {
+                    self.refuse(m.conn, &words);
+                }
+            } else {
+                self.met.push(met);
+            }
+        }
+    }
+
+    /// Nobody need wait for a rank that is known to have ended. One that joined before is missed by its connection.
+    fn miss_the_gone(&mut self) {
+        let Some(round) = &self.round else { return };
+        let gone = self.shared.gone().iter().find(|(r, _)| !round.members.contains_key(r)).cloned();
+        if let Some((rank, how)) = gone {
+            self.shared.hold_to_blame(rank);
+            self.refuse_round(&format!("rank {rank} {how} before it had joined"), Some(rank));
+        }
+    }
+
+    /// When [`keep_time`](Self::keep_time) has something to do.
+    fn next(&self) -> Option<Instant> {
+        let retry = self.condemned.as_ref().map(|_| Instant::now() + RETRY);
+        let round = self.round.iter().flat_map(|r| [r.until, r.say].into_iter().chain(r.tell));
+        round.chain(retry).min()
+    }
+
+    fn keep_time(&mut self) {
+        let now = Instant::now();
+        let Some(round) = &mut self.round else { return };
+        if now >= round.until {
+            let words = missing(round, self.size, self.foreign);
+            return self.refuse_round(&words, None);
+        }
+        if now >= round.say {
+            round.say = now + SAY;
+            self.shared.say(&super::words::waiting(round, self.size, self.foreign));
+        }
+        if round.tell.take_if(|t| now >= *t).is_some() {
+            let here = FromStore::Waiting { here: round.members.len() as u32 }.encode();
+            for m in round.members.values_mut() {
+                // One that is gone is found so when it is next read.
+                let _ = m.conn.send(&here);
+            }
+        }
+    }
+
+    /// The group does not come about; tell those who came, and those who have not yet when they do.
+    pub(super) fn refuse_round(&mut self, words: &str, except: Option<u32>) {
+        let members = self.round.take().map(|r| r.members).unwrap_or_default();
+        let until = Instant::now() + self.join;
+        self.missed = (0..self.size)
+            .filter(|r| !members.contains_key(r) && Some(*r) != except)
+            .map(|r| (r, (format!("rank {r} came too late: {words}"), until)))
+            .collect();
+        for (rank, m) in members {
+            if Some(rank) != except {
+                self.refuse(m.conn, words);
+            }
+        }
+    }
+
+    pub(super) fn refuse(&mut self, mut conn: Conn, words: &str) {
+        if conn.send(&FromStore::Refused { words: words.into() }.encode()).is_ok() && conn.is_pending() {
+            self.leaving.push((conn, Instant::now() + REFUSAL));
+        }
+    }
+
+    fn flush(&mut self) {
+        let now = Instant::now();
+        let round = self.round.iter_mut().flat_map(|r| r.members.values_mut());
+        let members = round.chain(self.met.iter_mut().flat_map(|m| m.connecting.values_mut()));
+        for m in members.filter(|m| m.conn.is_pending()) {
+            // A failure shows when it is next read.
+            let _ = m.conn.flush();
+        }
+        self.leaving.retain_mut(|(conn, until)| conn.flush().is_ok() && conn.is_pending() && now < *until);
+    }
+
+    /// Whether a rank may still come that is to hear why the others did not meet.
+    fn awaits_stragglers(&self) -> bool {
+        let (now, gone) = (Instant::now(), self.shared.gone());
+        self.missed.iter().any(|(rank, (_, until))| now < *until && gone.iter().all(|(r, _)| r != rank))
+    }
+
+    /// Send what is due, then end.
+    fn finish(&mut self) {
+        let stragglers = Instant::now() + STRAGGLERS;
+        while Instant::now() < stragglers && self.awaits_stragglers() {
+            self.wait(Some(stragglers));
+            self.shared.bell.hush();
+            self.turn();
+            self.flush();
+        }
+        let until = Instant::now() + LAST_WORDS;
+        self.leaving.extend(
+            std::mem::take(&mut self.met)
+                .into_iter()
+                .flat_map(|m| m.connecting.into_values())
+                .map(|m| (m.conn, until)),
+        );
+        self.flush();
+        while !self.leaving.is_empty() && Instant::now() < until {
+            let mut fds: Vec<_> =
+                self.leaving.iter().map(|(c, _)| PollFd::new(c.stream(), PollFlags::OUT)).collect();
+            if poll_until(&mut fds, Some(until)).is_err() {
+                return;
+            }
+            self.flush();
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The last look before a rank leaves a group: did all ranks make the same calls?
+//!
+//! ```text
+//!   rank 0, made #7          rank 1's control thread
+//!     Census{up to #7, digest a}  -->   it made #7, too: what do its calls come to?
+//!     <--  Reached{made #7, digest b}
+//!     a = b: done.   a != b: rank 0 tells its last 254 headers, oldest first; rank 1 compares each with
+//!                    its own, and the first that differs fails the group on all ranks, with both calls.
+//! ```
+//!
+//! Headers show a wrong call to whoever takes a message of it. The last call of a group may have no such reader: two ranks that both broadcast
+//! from themselves are done at once. One round trip, answered by control threads, so nobody has to make a call for it; one that has not come
+//! so far is waited for, at most [`BEHIND`], and one that leaves says what it has made, so the later one can compare.
+
+use super::{failure::Failure, header::Header, watch::Watch};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a rank that leaves waits for one that has made fewer calls.
+const BEHIND: Duration = Duration::from_secs(2);
+/// How often such a one is asked again.
+const AGAIN: Duration = Duration::from_millis(50);
+/// How long the answer to a difference is waited for.
+const WORD: Duration = Duration::from_millis(500);
+/// In groups up to this size all are asked; above, those at distance 1, 2, 4, ...: if any two differ, two neighbours do.
+const ALL: usize = 64;
+
+/// A difference was found by a handle that was dropped, so nobody could be told but by the exit code.
+static UNTOLD: AtomicBool = AtomicBool::new(false);
+
+/// What closing needs of the world.
+pub(crate) trait Ask {
+    /// See [`World::census`](super::World::census).
+    fn census(&self, at: u64);
+    /// See [`World::ask`](super::World::ask).
+    fn tell(&self, rank: usize, call: &Header);
+    /// See [`World::abort`](super::World::abort).
+    fn abort(&self, failure: &Failure);
+}
+
+/// Compare the calls that this rank, `mine` of `size`, has made with those of the others. What differs has been told to all.
+pub(crate) fn conclude(watch: &Watch, mine: usize, size: usize, world: &dyn Ask) -> Result<(), Failure> {
+    let ledger = watch.ledger();
+    let (made, Some(ours)) = ledger.digest(ledger.digest(0).0) else { return Ok(()) };
+    if made == 0 || size < 2 {
+        return Ok(());
+    }
+    watch.forget_answers();
+    let asked: Vec<usize> = if size <= ALL {
+        (0..size).filter(|r| *r != mine).collect()
+    } else {
+        (0..).map(|i| 1 << i).take_while(|d| *d < size).map(|d| (mine + d) % size).collect()
+    };
+    let start = Instant::now();
+    let mut ask_at = start;
+    let mut nap = Duration::from_micros(20);
+    loop {
+        if let Some(f) = watch.failure() {
+            return Err(f.clone());
+        }
+        let answers = watch.answers();
+        let mut behind = false;
+        for &r in &asked {
+            let answer = answers.get(r).copied().flatten();
+            if watch.has_left(r) {
+                left(watch, mine, r, made, ours, world)?;
+                continue;
+            }
+            match answer.and_then(|a| a.digest) {
+                Some(theirs) if theirs != ours => return Err(differs(watch, mine, r, world)),
+                // One far ahead no longer knows, and has taken messages of the calls between.
+                None if answer.is_none_or(|a| a.made < made) => behind = true,
+                _ => {}
+            }
+        }
+        if !behind || start.elapsed() >= BEHIND {
+            return Ok(());
+        }
+        if Instant::now() >= ask_at {
+            world.census(made);
+            ask_at = Instant::now() + AGAIN;
+        }
+        thread::sleep(nap);
+        nap = (nap * 2).min(Duration::from_millis(2));
+    }
+}
+
+/// A rank has left before: it said then what it had made.
+fn left(watch: &Watch, mine: usize, r: usize, made: u64, ours: u64, world: &dyn Ask) -> Result<(), Failure> {
+    let Some((at, theirs)) = watch.concluded(r) else { return Ok(()) };
+    let known = if at == made { Some(ours) } else { watch.ledger().digest(at).1 };
+    let cause = match known {
+        Some(ours) if ours != theirs => {
+            format!("its calls up to #{at} are not those of rank {r}, which has left")
+        }
+        None if at > made => format!("it made {made} of the {at} calls of rank {r}, which has left"),
+        _ => return Ok(()),
+    };
+    let failure = Failure::disagree(mine, &cause);
+    world.abort(&failure);
+    watch.fail(failure.clone());
+    Err(failure)
+}
+
+/// Rank `r` made other calls: which is for it to find.
+fn differs(watch: &Watch, mine: usize, r: usize, world: &dyn Ask) -> Failure {
+    for call in watch.ledger().kept() {
+        world.tell(r, &call);
+    }
+    let until = Instant::now() + WORD;
+    while Instant::now() < until {
+        if let Some(f) = watch.failure() {
+            return f.clone();
+        }
+        thread::sleep(Duration::from_micros(200));
+    }
+    let failure =
+        Failure::disagree(mine, &format!("its calls are not those of rank {r}, more than 250 calls ago"));
+    world.abort(&failure);
+    watch.fail(failure.clone());
+    failure
+}
+
+/// A difference that a dropped handle found: said now, and by the exit code.
+pub(crate) fn untold(words: &str) {
+    eprintln!("comity: {words}");
+    UNTOLD.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process has to end with an error for it.
+pub(crate) fn is_untold() -> bool {
+    UNTOLD.load(Ordering::Relaxed)
+}

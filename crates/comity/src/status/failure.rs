@@ -1,0 +1,211 @@
+//! Why a group failed, as its members tell it to each other, and the error that each makes of it.
+
+use super::{header::Header, ledger::Differs, watch::Reached};
+use crate::{CallInfo, Crossed, Error, Peer};
+use comity_membership::Reason;
+use std::time::Duration;
+
+/// Why a group failed, as seen by one of its members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// The member at fault, by its rank in the group.
+    pub(crate) culprit: usize,
+    /// The member that saw it.
+    pub(crate) by: usize,
+    /// What happened, as the rest of the sentence "rank 3 ...": "died: its connections closed".
+    pub(crate) cause: String,
+    pub(crate) why: Why,
+}
+
+/// Which error a failure becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// A member or its link is gone.
+    Lost,
+    /// The culprit itself reported it, in whole sentences of its own (an abort, not a death).
+    Reported,
+    /// The culprit made another call than the member that saw it.
+    Differs(Differs),
+    /// The limit of a call passed on the member that saw it.
+    Late(Late),
+}
+
+/// A call that did not end in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Late {
+    /// As the member made it whose limit passed.
+    pub(crate) call: CallInfo,
+    pub(crate) after: Duration,
+    /// Who has not made the call; for a call of two ranks alone, the other one.
+    pub(crate) missing: Vec<usize>,
+    /// If all have made it: the two between which nothing moves, first the one that waits.
+    pub(crate) stalled: Option<(usize, usize)>,
+}
+
+/// How the words of such a failure begin.
+const DISAGREE: &str = "ranks disagree: ";
+
+impl Failure {
+    /// `by` saw that `culprit`, or the link to it, is gone; the cause goes on after "rank 3".
+    pub(crate) fn lost(culprit: usize, by: usize, cause: impl Into<String>) -> Self {
+        Self { culprit, by, cause: cause.into(), why: Why::Lost }
+    }
+
+    /// `by` gives the group up, in its own words.
+    pub(crate) fn reported(by: usize, cause: impl Into<String>) -> Self {
+        Self { culprit: by, by, cause: cause.into(), why: Why::Reported }
+    }
+
+    /// `by` saw that `culprit` made another call.
+    pub(crate) fn differs(culprit: usize, by: usize, calls: Differs) -> Self {
+        let cause = format!("called {} while rank {by} called {}", calls.theirs, calls.ours);
+        Self { culprit, by, cause, why: Why::Differs(calls) }
+    }
+
+    /// The limit of a call passed on `by`.
+    pub(crate) fn late(by: usize, late: Late) -> Self {
+        let other = late.stalled.map(|(a, b)| if a == by { b } else { a });
+        let culprit = late.missing.first().copied().or(other).unwrap_or(by);
+        let cause = format!("kept {} waiting for {:?}", late.call, late.after);
+        Self { culprit, by, cause, why: Why::Late(late) }
+    }
+
+    /// The members made different calls, and `by` can no longer tell which.
+    pub(crate) fn disagree(by: usize, how: &str) -> Self {
+        let todo = "make the same calls with the same arguments in the same order on every rank";
+        Self::reported(by, format!("{DISAGREE}{how}; {todo}"))
+    }
+
+    /// What happened, where nobody knows the members but by number.
+    pub(crate) fn sentence(&self) -> String {
+        match self.why {
+            Why::Reported => format!("rank {}: {}", self.by, self.cause),
+            _ => Self::disagree(self.by, &format!("rank {} {}", self.culprit, self.cause)).cause,
+        }
+    }
+
+    /// Whether the members made different calls.
+    pub(crate) fn is_disagreement(&self) -> bool {
+        match self.why {
+            Why::Differs(_) => true,
+            Why::Reported => self.cause.starts_with(DISAGREE),
+            Why::Lost | Why::Late(_) => false,
+        }
+    }
+
+    /// The error of the member `mine`, which was making `call`.
+    pub(crate) fn error(&self, mine: usize, members: &[Peer], call: Option<CallInfo>) -> Error {
+        let member = |r: usize| members.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
+        match &self.why {
+            &Why::Differs(Differs { ours, theirs, what }) => {
+                Error::Mismatch { rank: self.by, ours, peer: member(self.culprit), theirs, differs: what }
+            }
+            Why::Reported => Error::Aborted { by: member(self.culprit), reason: self.cause.clone(), call },
+            // Whoever is waited for learns that it is, not that it was lost.
+            Why::Late(late) if late.missing.contains(&mine) => {
+                let others = late.missing.iter().filter(|r| **r != mine).map(|r| format!(", {}", member(*r)));
+                let who = others.fold(String::from("this rank"), |all, one| all + &one);
+                let reason = match late.call.seq {
+                    0 => format!("{} timed out after {:?}, waiting for {who}", late.call, late.after),
+                    _ => format!("{} timed out after {:?}: not called by {who}", late.call, late.after),
+                };
+                Error::Aborted { by: member(self.by), reason, call }
+            }
+            Why::Late(late) => late.error(self.by, mine, &member, Vec::new()),
+            Why::Lost => {
+                let seen = match (self.by == mine, self.culprit == mine) {
+                    (true, _) => String::new(),
+                    (false, false) => format!(" (seen by rank {})", self.by),
+                    (false, true) => format!(" (seen by rank {}); perhaps it is this host", self.by),
+                };
+                Error::PeerLost { peer: member(self.culprit), cause: format!("{}{seen}", self.cause), call }
+            }
+        }
+    }
+}
+
+impl Reason for Failure {
+    type Call = Header;
+    type Reached = Reached;
+
+    fn lost(culprit: usize, by: usize, cause: String) -> Self {
+        Self::lost(culprit, by, cause)
+    }
+
+    fn culprit(&self) -> usize {
+        self.culprit
+    }
+
+    fn witness(&self) -> usize {
+        self.by
+    }
+
+    fn cause(&self) -> &str {
+        &self.cause
+    }
+}
+
+impl Late {
+    /// What a member that is not waited for is told.
+    pub(crate) fn error(
+        &self,
+        by: usize,
+        mine: usize,
+        member: &dyn Fn(usize) -> Peer,
+        crossed: Vec<Crossed>,
+    ) -> Error {
+        let pair = self.stalled.map(|(a, b)| [a, b]);
+        let named: &[usize] = pair.as_ref().map_or(&self.missing, |p| p);
+        Error::Timeout {
+            rank: by,
+            call: self.call,
+            after: self.after,
+            waiting_for: named.iter().filter(|r| **r != mine).map(|r| member(*r)).collect(),
+            stalled: pair.map(|p| p.map(member)),
+            crossed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Op;
+
+    fn members(n: usize) -> Vec<Peer> {
+        (0..n).map(|rank| Peer { rank, host: None, pid: None }).collect()
+    }
+
+    #[test]
+    fn a_call_that_is_late_blames_nobody_who_made_it() {
+        let call = CallInfo { seq: 9, ..CallInfo::new(Op::Barrier) };
+        let after = Duration::from_secs(2);
+        let f = Failure::late(1, Late { call, after, missing: vec![0, 3], stalled: None });
+        let text = |mine| f.error(mine, &members(4), None).to_string();
+        assert_eq!(text(1), text(2), "the same on every survivor");
+        assert!(
+            text(2).starts_with("barrier #9 timed out after 2s on rank 1: rank 0, rank 3 had not called it;"),
+            "{}",
+            text(2)
+        );
+        assert_eq!(
+            text(3),
+            "rank 1 gave up the group: barrier #9 timed out after 2s: not called by this rank, rank 0; mend that, then restart the job"
+        );
+    }
+
+    #[test]
+    fn if_all_made_the_call_the_pair_is_named() {
+        let call = CallInfo { seq: 9, ..CallInfo::new(Op::Barrier) };
+        let after = Duration::from_secs(2);
+        let f = Failure::late(1, Late { call, after, missing: vec![], stalled: Some((1, 3)) });
+        assert_eq!((f.culprit, f.by), (3, 1));
+        for mine in 0..4 {
+            let e = f.error(mine, &members(4), None);
+            let Error::Timeout { waiting_for, .. } = &e else { panic!("{e}") };
+            assert!(waiting_for.iter().all(|p| p.rank != mine), "{e}");
+            let words = "all ranks have called it, but nothing moves between rank 1 and rank 3";
+            assert!(e.to_string().contains(words), "{e}");
+        }
+    }
+}

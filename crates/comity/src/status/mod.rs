@@ -1,0 +1,26 @@
+//! What the members of a group know of it, and tell each other: the call each makes, how far each has come, and why it failed.
+//!
+//! ```text
+//!   Watch: the flag and the bell that every wait of a group looks at; set by the engine, by control threads, by the group's handle
+//!     Ledger: the calls of this rank, and those that others wait in      Reached: how far a member has come
+//!   Failure: who, seen by whom, why -> the same error on every member    Header: one call, in 32 bytes
+//!   World: what a group asks of the processes (or threads) it lives in; it is asked for Links, and told of failures
+//!   conclude: the last look before a rank leaves
+//! ```
+//! Neither the engine nor those who make links and carry failures know each other; both know these.
+//!
+//! May import: `sys`, `sync`, `error`, `call`, `dtype`, `stats`, `costs`, and the contract of `link`.
+
+mod closing;
+mod failure;
+mod header;
+mod ledger;
+mod watch;
+mod world;
+
+pub(crate) use closing::{Ask, conclude, is_untold, untold};
+pub(crate) use failure::{Failure, Late, Why};
+pub(crate) use header::{ANNOUNCE, Header, LEN as HEADER, lead};
+pub(crate) use ledger::Differs;
+pub(crate) use watch::{Reached, Watch};
+pub(crate) use world::{Links, World};

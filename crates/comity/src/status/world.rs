@@ -1,0 +1,77 @@
+//! What a group asks of the world it lives in.
+
+use super::{Failure, Header, Watch};
+use crate::{LinkCosts, Peer, Result, link::Link};
+use comity_plan::Algorithm;
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Links by rank of the group; `None` for oneself.
+pub(crate) type Links = Vec<Option<Box<dyn Link>>>;
+
+/// What a group asks of the world it lives in: the processes that met, or the threads of [`crate::Group::local`].
+///
+/// `members` are world ranks in group order.
+pub(crate) trait World: Send + Sync + fmt::Debug {
+    /// This process's world rank.
+    fn rank(&self) -> usize;
+
+    /// Everyone, by world rank.
+    fn peers(&self) -> &[Peer];
+
+    /// The host of each world rank, numbered from 0 in order of first appearance.
+    fn hosts(&self) -> &[usize];
+
+    /// Cores of the host that has fewest: a number that all ranks know alike.
+    fn cores(&self) -> usize;
+
+    /// Whether the ranks of each host share memory: all know alike.
+    fn shares_memory(&self) -> bool {
+        true
+    }
+
+    /// What messages cost between its ranks, if they have agreed on that.
+    fn costs(&self) -> Option<&LinkCosts> {
+        None
+    }
+
+    /// They have agreed on that. Every rank says so before it opens a group by it.
+    fn learn(&self, _costs: LinkCosts) {}
+
+    /// How long a rank may be silent; `None`: for ever.
+    fn silence(&self) -> Option<Duration> {
+        None
+    }
+
+    /// What goes before the cheapest algorithm where it can carry out an operation. Ranks that say different things are told in their
+    /// first call.
+    fn prefers(&self) -> Option<Algorithm> {
+        None
+    }
+
+    /// Make the links of a group and begin to watch its members on behalf of `watch`. Every member calls this with the same
+    /// `context` (which names the group among all of this world's) and the same `members`.
+    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links>;
+
+    /// Begin to watch the members of a group that has links of its own. As [`open`](Self::open) otherwise.
+    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()>;
+
+    /// Tell the members that this rank leaves the group in good order, and forget it. Does not block.
+    fn leave(&self, context: u64);
+
+    /// Tell `ranks` of the group that this one has waited for them for long in `call`. Does not block.
+    fn ask(&self, context: u64, ranks: &[usize], call: &Header);
+
+    /// Ask the other members of the group how far they have come, and what their calls up to number `at` come to; the answers go to its watch.
+    /// Does not block.
+    fn census(&self, context: u64, at: u64);
+
+    /// The call in which `rank` of the group waits for this rank, as far as it has told, and whether that is in another group.
+    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)>;
+
+    /// Tell the members that the group has failed. Does not block.
+    fn abort(&self, context: u64, failure: &Failure);
+}
