@@ -3,6 +3,9 @@
 use crate::{DType, ReduceOp};
 use std::fmt;
 
+/// The largest tag of send, recv and exchange.
+pub const MAX_TAG: u32 = 0x7fff_ffff;
+
 /// The operations of a group.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -154,13 +154,23 @@ impl Error {
         let mut message = e.to_string();
         // EMFILE and ENFILE, on every system.
         if message.ends_with("(os error 24)") {
-            let most = crate::sys::most_files().map_or_else(String::new, |n| format!(" may have {n} and"));
+            let most = most_files().map_or_else(String::new, |n| format!(" may have {n} and"));
             message += &format!("; this process{most} needs more: raise `ulimit -n` where it is started");
         } else if message.ends_with("(os error 23)") {
             message += "; this host has too few for all its processes: raise fs.file-max, or end some";
         }
         Self::Os { what: what.into(), message }
     }
+}
+
+/// How many descriptors this process may have.
+fn most_files() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
+/// "60 s", "0.5 s".
+pub(crate) fn seconds(d: Duration) -> String {
+    format!("{} s", d.as_millis() as f64 / 1000.0)
 }
 
 /// A member of a group, as errors name it.

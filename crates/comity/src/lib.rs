@@ -55,6 +55,8 @@ mod control;
 mod costs;
 #[doc(hidden)]
 pub mod cuda;
+#[cfg(fuzzing)]
+mod dice;
 mod dtype;
 mod engine;
 mod error;
@@ -78,7 +80,7 @@ mod turn;
 mod view;
 
 pub use address::HostPort;
-pub use call::{CallInfo, Op};
+pub use call::{CallInfo, MAX_TAG, Op};
 pub use comity_plan::Algorithm;
 pub use config::{BackendKind, Config, Detection, Found, Launcher, MAX_SIZE, Meet, Secure};
 pub use costs::LinkCosts;
@@ -111,6 +113,3 @@ pub use view::{Place, View, ViewMut};
 /// # Ok::<(), comity::Error>(())
 /// ```
 pub use half;
-
-/// The largest tag of send, recv and exchange.
-pub const MAX_TAG: u32 = 0x7fff_ffff;

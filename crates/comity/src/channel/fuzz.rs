@@ -1,7 +1,7 @@
 //! Fuzzes handshakes.
 
 use super::hello::{Channel, Hello, Initiator, Responder, Secret, Step, Verdict};
-use crate::{Key, fuzz::Dice};
+use crate::{Key, dice::Dice};
 use std::io::{self, ErrorKind, Read};
 
 /// Gives at most `piece` bytes at a time, then says that there are no more for now.

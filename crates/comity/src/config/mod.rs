@@ -15,7 +15,12 @@ mod slurm;
 mod trust;
 mod vars;
 
-use crate::{Error, HostPort, Key, LinkKind, Result, blame::Blame, exchange::Board, sys::verbs::Service};
+use crate::{
+    Error, HostPort, Key, LinkKind, Result,
+    blame::Blame,
+    exchange::Board,
+    sys::{fnv, verbs::Service},
+};
 pub use backend::BackendKind;
 use comity_plan::Algorithm;
 pub use detection::Detection;
@@ -396,11 +401,6 @@ impl Config {
         &self.found
     }
 }
-/// A small hash (FNV-1a) that is the same on every host and in every version.
-pub(crate) fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
-}
-
 fn bad<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::Config(why.into()))
 }

@@ -1,8 +1,9 @@
 //! Fuzzes the messages that follow a handshake.
 
+use super::note::{Encoding, Note};
 use crate::{
     channel::{Conn, Stream, frame},
-    rendezvous::{Encoding, FromStore, Note, ToStore},
+    rendezvous::{FromStore, ToStore},
 };
 use std::{io::Write, os::unix::net::UnixStream};
 

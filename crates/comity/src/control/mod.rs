@@ -22,11 +22,14 @@
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod leaving;
+mod note;
 pub(crate) mod pace;
 mod probe;
 mod running;
 mod standing;
 
+#[cfg(test)]
+pub(crate) use note::{Encoding, Note};
 pub(crate) use probe::Probes;
 pub(crate) use running::{Control, Rules, Running};
 pub(crate) use standing::Arrival;

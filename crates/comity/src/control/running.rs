@@ -13,6 +13,7 @@ use super::{
 use crate::{
     Error, Result,
     channel::{Accepted, Acceptor, Channel, Hello, Sealing, Stream, Verdict},
+    rendezvous::Job,
     status::{Failure, Header, Watch},
     sys::{Bell, poll_until},
 };
@@ -113,8 +114,9 @@ impl Running {
     }
 
     /// For the store, which may outlive it.
-    pub(crate) fn share(&self) -> Weak<Control> {
-        Arc::downgrade(&self.control)
+    pub(crate) fn share(&self) -> Weak<dyn Job> {
+        let control: Weak<Control> = Arc::downgrade(&self.control);
+        control
     }
 
     /// Say goodbye and end, within half a second. Words tell why this rank could not join.
@@ -133,6 +135,18 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.end("");
+    }
+}
+
+impl Job for Control {
+    fn holds(&self, rank: usize) -> bool {
+        matches!(self.lock().presence(rank), Some(Presence::Oneself | Presence::Live))
+    }
+
+    fn condemn(&self, rank: usize, cause: &str) -> bool {
+        let done = self.lock().condemn(rank, cause);
+        self.bell.ring();
+        done
     }
 }
 
@@ -236,18 +250,6 @@ impl Control {
     pub(crate) fn abort(&self, context: u64, failure: &Failure) {
         self.lock().abort(context, failure.clone());
         self.bell.ring();
-    }
-
-    /// Whether `rank` is in this process's job: it is this one, or connected.
-    pub(crate) fn holds(&self, rank: usize) -> bool {
-        matches!(self.lock().presence(rank), Some(Presence::Oneself | Presence::Live))
-    }
-
-    /// The job cannot go on, on account of `rank`: fail every group that has it, on all its members. False if none is open.
-    pub(crate) fn condemn(&self, rank: usize, cause: &str) -> bool {
-        let done = self.lock().condemn(rank, cause);
-        self.bell.ring();
-        done
     }
 
     /// Close every connection without a word, as the system does when a process is killed.

@@ -3,9 +3,9 @@
 //! It carries out what [`Membership`] decides. Changed only under the lock of [`Control`](super::running::Control), by its thread
 //! and by those that call it.
 
+use super::note::{Encoding, Note};
 use crate::{
     channel::{Channel, Conn, Sealing, Stream},
-    rendezvous::{Encoding, Note},
     status::{Failure, Header, Watch},
 };
 use comity_membership::{Action, DIED, Heard, Membership, Pace, Presence, Word};

@@ -3,7 +3,7 @@
 use super::stream::{Begin, Rx, STASH};
 use crate::{
     CallInfo, DType, LinkKind, Op, ReduceOp,
-    fuzz::Dice,
+    dice::Dice,
     link::{Interest, Link, LinkError},
     status::{HEADER as LEN, Header},
 };

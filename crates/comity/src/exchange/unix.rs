@@ -4,7 +4,7 @@
 //! folder. Both ends see to it that the other belongs to the same user.
 
 use super::{Board, MAX_TEXT, checked, left, own_text, read_all, shares, write_all};
-use crate::{Error, Result, config::fnv};
+use crate::{Error, Result, sys::fnv};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     collections::BTreeMap,

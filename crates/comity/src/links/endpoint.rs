@@ -1,17 +1,19 @@
 //! This process as a member of a world of processes.
 
+use super::devices::devices;
 use super::mesh::{Makers, Mesh};
 use crate::{
     BackendKind, Config, Error, Key, LinkCosts, Peer, Result, Secure,
     blame::Blame,
     channel::{Acceptor, Channel, Hello, Miss, Patience, Secret, Target, dial},
     control::{Control, Probes, Rules, Running, pace},
+    error::seconds,
     link::{
         Link, ShmLink,
         tcp::{Couriers, TcpLink},
         verbs::Edges,
     },
-    rendezvous::{Facts, Meeting, Store, Table, agree_on_secrecy, announce, devices, facts, seconds},
+    rendezvous::{Facts, Meeting, Store, Table, agree_on_secrecy, announce, facts},
     status::{Failure, Header, Links, Watch, World},
     sys::{here, poll_until},
 };
@@ -110,7 +112,7 @@ impl Endpoint {
             .inspect_err(|e| meeting.give_up(e))?;
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {
-                endpoint._store = meeting.ready(&running);
+                endpoint._store = meeting.ready(running.share());
                 endpoint.running = Some(running);
                 Ok(Arc::new(endpoint))
             }

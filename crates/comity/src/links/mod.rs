@@ -17,6 +17,7 @@
 //!
 //! May import: everything below the engine, `control` and `rendezvous` among it.
 
+mod devices;
 mod endpoint;
 #[cfg(test)]
 mod hooked;
@@ -24,6 +25,7 @@ mod local;
 mod mesh;
 #[cfg(test)]
 mod tests;
+mod threads;
 
 pub(crate) use endpoint::Endpoint;
 #[cfg(test)]

@@ -2,9 +2,8 @@
 
 use super::wire::Facts;
 use crate::{
-    BackendKind, Config, Error, Result, Secure,
+    Config, Error, Result, Secure,
     channel::{Listener, is_own},
-    link::verbs::Devices,
     sys::here,
 };
 use std::thread;
@@ -43,28 +42,7 @@ pub(crate) fn announce(
     Ok((listeners, facts(config, rdma, addrs, unix)))
 }
 
-/// The devices that may be used, if this rank may use any.
-pub(crate) fn devices(config: &Config) -> Result<Option<Devices>> {
-    if !config.links.rdma || config.secure == Secure::Data || config.size == 1 {
-        return Ok(None);
-    }
-    let devices = match &config.devices {
-        Some(matrix) => Devices::Named(matrix.rows.get(config.rank).cloned().unwrap_or_default()),
-        None => Devices::Found,
-    };
-    match devices.check() {
-        Ok(()) => Ok(Some(devices)),
-        // A row of holes is what the user said.
-        Err(why) if config.backend == BackendKind::Jaccl && config.devices.is_none() => {
-            Err(Error::Unavailable { backend: "jaccl", reason: why })
-        }
-        Err(why) => {
-            tracing::debug!(why, "no RDMA");
-            Ok(None)
-        }
-    }
-}
-
+/// The same, of what is known.
 pub(crate) fn facts(config: &Config, rdma: bool, addrs: Vec<std::net::SocketAddr>, unix: String) -> Facts {
     Facts {
         host_id: here::host_id(config.host.as_deref()),

@@ -2,20 +2,21 @@
 
 use super::{
     posted,
-    store::{NoStore, Store, cannot_listen, seconds},
+    store::{Job, NoStore, Store, cannot_listen},
     wire::{Facts, FromStore, MAX_ADDRS, ToStore},
 };
 use crate::{
     Config, Error, HostPort, Key, Meet, Result, Secure,
     channel::{Channel, Conn, Hello, Listener, Miss, Patience, Refusal, STORE, Secret, Stream, Target, dial},
     config::Trust,
-    control::Running,
+    error::seconds,
     sys::{Bell, here, poll_until},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
     io::Write,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Weak,
     time::{Duration, Instant},
 };
 use zeroize::Zeroizing;
@@ -210,9 +211,9 @@ impl Meeting {
     }
 
     /// All of this rank's connections stand.
-    pub(crate) fn ready(mut self, running: &Running) -> Option<Store> {
+    pub(crate) fn ready(mut self, job: Weak<dyn Job>) -> Option<Store> {
         if let Some(store) = &self.store {
-            store.attend(running.share());
+            store.attend(job);
         }
         // If the store is gone, nobody needs to know.
         let _ = self.conn.send(&ToStore::Ready.encode());

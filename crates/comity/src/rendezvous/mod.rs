@@ -22,12 +22,12 @@ mod posted;
 mod store;
 mod wire;
 
-pub(crate) use announce::{agree_on_secrecy, announce, devices, facts};
+pub(crate) use announce::{agree_on_secrecy, announce, facts};
 pub(crate) use meet::{Meeting, Table};
+pub(crate) use store::Job;
 pub use store::Store;
-pub(crate) use store::seconds;
+pub(crate) use wire::Facts;
 #[cfg(test)]
 pub(crate) use wire::facts_of;
-pub(crate) use wire::{Encoding, Facts, Note};
 #[cfg(fuzzing)]
 pub(crate) use wire::{FromStore, ToStore};

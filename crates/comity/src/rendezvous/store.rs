@@ -11,7 +11,6 @@ use crate::{
     Error, Key, Result,
     channel::{Listener, STORE, Secret},
     config::Insecure,
-    control::Control,
     sys::Bell,
 };
 use server::Server;
@@ -34,6 +33,15 @@ pub struct Store {
     thread: Option<JoinHandle<()>>,
 }
 
+/// The job that a store's own process is in, once it has met.
+pub(crate) trait Job: Send + Sync + fmt::Debug {
+    /// Whether `rank` is in it: it is this process, or connected.
+    fn holds(&self, rank: usize) -> bool;
+
+    /// It cannot go on, on account of `rank`: fail every group that has it, on all its members. False if none is open.
+    fn condemn(&self, rank: usize, cause: &str) -> bool;
+}
+
 /// Why there is no store.
 #[derive(Debug)]
 pub(crate) enum NoStore {
@@ -50,8 +58,8 @@ struct Shared {
     culprit: AtomicU32,
     /// Ranks that are known to have ended, and how.
     gone: Mutex<Vec<(u32, String)>>,
-    /// The control connections of the process that runs the store, once its job has met.
-    job: Mutex<Option<Weak<Control>>>,
+    /// That of the process that runs the store, once it has met.
+    job: Mutex<Option<Weak<dyn Job>>>,
     /// Who is told which ranks are missing.
     voice: Mutex<Option<Voice>>,
 }
@@ -71,7 +79,7 @@ impl Shared {
     }
 
     /// The job that this store's own process is in.
-    fn job(&self) -> Option<Arc<Control>> {
+    fn job(&self) -> Option<Arc<dyn Job>> {
         self.job.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
     }
 
@@ -166,7 +174,7 @@ impl Store {
     }
 
     /// The job of the process that runs this store has met: it holds its ranks from now on.
-    pub(crate) fn attend(&self, job: Weak<Control>) {
+    pub(crate) fn attend(&self, job: Weak<dyn Job>) {
         *self.shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
     }
 
@@ -219,9 +227,4 @@ pub(crate) fn cannot_listen(who: &str, at: SocketAddr, e: &std::io::Error) -> Er
     // What the user gave is wrong here, whatever the variable or file it came from.
     let from = "COMITY_ADDRS, MASTER_ADDR and MASTER_PORT, or the hostfile";
     Error::Config(format!("{who} cannot listen at {at} (from {from}): {e}; {cure}"))
-}
-
-/// "60 s", "0.5 s".
-pub(crate) fn seconds(d: Duration) -> String {
-    format!("{} s", d.as_millis() as f64 / 1000.0)
 }

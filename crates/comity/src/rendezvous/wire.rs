@@ -1,12 +1,8 @@
-//! What ranks, the store and control connections say to each other, as bytes.
+//! What ranks and the store say to each other, as bytes.
 //!
 //! Compact, big-endian, and read with every length bounded before anything is allocated from it.
 
-use crate::{
-    Op,
-    channel::{Malformed, Reader, Writer},
-    status::{Failure, HEADER, Header},
-};
+use crate::channel::{Malformed, Reader, Writer};
 use std::net::SocketAddr;
 
 /// The most addresses one rank can listen on.
@@ -93,45 +89,7 @@ pub(crate) enum FromStore {
     },
 }
 
-/// Between two ranks, on their control connection.
-pub(crate) type Note = comity_membership::Note<Failure>;
-
-/// What another crate defines, as bytes.
-pub(crate) trait Encoding: Sized {
-    fn encode(&self) -> Vec<u8>;
-
-    fn decode(bytes: &[u8]) -> Result<Self, Malformed>;
-}
-
 impl Facts {
-    /// Threads that may send for a rank of these, beside its own: as it wishes, or one for every four cores of its share of the host. Such
-    /// a thread looks for work as the rank's own does, and what the system does for both wants cores as well.
-    pub(crate) fn couriers(all: &[Self], rank: usize) -> usize {
-        const CORES: usize = 4;
-        all.get(rank).map_or(0, |ours| {
-            if ours.senders != u16::MAX {
-                return ours.senders.into();
-            }
-            let here = all.iter().filter(|f| f.host_id == ours.host_id).count();
-            usize::from(ours.cores) / here.max(1) / CORES
-        })
-    }
-
-    /// How many TCP connections two ranks of these have per address; both find the same.
-    pub(crate) fn connections(all: &[Self], pair: [usize; 2]) -> u16 {
-        /// Ranks of a job in which pairs have two by themselves: each group takes two descriptors a pair then, and 1,024 is a usual limit.
-        const FEW: usize = 64;
-        let wish = pair.iter().filter_map(|r| all.get(*r)).map(|f| f.connections).max();
-        wish.filter(|n| *n > 0).unwrap_or_else(|| {
-            // A thread sends where one connection carries all that is long one way, and none the other way.
-            let listener = pair.iter().min().and_then(|r| all.get(*r));
-            let is_narrow = listener.is_none_or(|f| f.addrs.len() == 1);
-            let asked = |r: &usize| all.get(*r).is_some_and(|f| f.senders != u16::MAX);
-            let sends = |r: &usize| (all.len() <= FEW || asked(r)) && Self::couriers(all, *r) > 0;
-            if is_narrow && pair.iter().any(sends) { 2 } else { 1 }
-        })
-    }
-
     fn put(&self, w: &mut Writer) {
         w.u64(self.host_id);
         w.text(&self.host);
@@ -247,76 +205,6 @@ impl FromStore {
             2 => Self::Entry { rank: r.u32()?, facts: Facts::take(&mut r)? },
             3 => Self::Refused { words: r.text()? },
             4 => Self::Waiting { here: r.u32()? },
-            _ => return Err(Malformed),
-        };
-        r.end(m)
-    }
-}
-
-impl Encoding for Note {
-    fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
-        match self {
-            Self::Leave { context } => {
-                w.u8(1);
-                w.u64(*context);
-            }
-            Self::Abort { context, failure } => {
-                w.u8(2);
-                w.u64(*context);
-                w.failure(failure);
-            }
-            Self::Heartbeat { progress } => {
-                w.u8(3);
-                w.u64(*progress);
-            }
-            Self::Goodbye { words } => {
-                w.u8(4);
-                w.text(words);
-            }
-            Self::GivenUp { silence } => {
-                w.u8(5);
-                w.u64(*silence);
-            }
-            Self::Waits { context, call } => {
-                w.u8(6);
-                w.u64(*context);
-                w.0.extend(call.encode());
-            }
-            Self::Census { context, at, digest } => {
-                w.u8(7);
-                w.u64(*context);
-                w.u64(*at);
-                w.u64(*digest);
-            }
-            Self::Reached { context, reached } => {
-                w.u8(8);
-                w.u64(*context);
-                w.reached(reached);
-            }
-        }
-        w.0
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut r = Reader(bytes);
-        let m = match r.u8()? {
-            1 => Self::Leave { context: r.u64()? },
-            2 => Self::Abort { context: r.u64()?, failure: r.failure()? },
-            3 => Self::Heartbeat { progress: r.u64()? },
-            4 => Self::Goodbye { words: r.text()? },
-            5 => Self::GivenUp { silence: r.u64()? },
-            6 => {
-                let (context, bytes) = (r.u64()?, r.bytes::<HEADER>()?);
-                let call = Header::decode(&bytes, 0).ok_or(Malformed)?;
-                // Calls between two ranks alone are nobody else's affair.
-                if matches!(call.info.op, Op::Send | Op::Recv | Op::Exchange) {
-                    return Err(Malformed);
-                }
-                Self::Waits { context, call }
-            }
-            7 => Self::Census { context: r.u64()?, at: r.u64()?, digest: r.u64()? },
-            8 => Self::Reached { context: r.u64()?, reached: r.reached()? },
             _ => return Err(Malformed),
         };
         r.end(m)

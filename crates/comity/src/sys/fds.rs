@@ -48,11 +48,6 @@ pub(crate) fn send_fd(stream: &UnixStream, fd: &impl AsFd, limit: Duration) -> i
     }
 }
 
-/// How many descriptors this process may have.
-pub(crate) fn most_files() -> Option<u64> {
-    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
-}
-
 /// Receive one descriptor within `limit`; close-on-exec. Works on blocking and non-blocking streams. `EMFILE` if this process may
 /// have no more of them; the one that was sent is lost then.
 ///

@@ -4,6 +4,7 @@ mod bell;
 pub(crate) mod cuda;
 mod exit;
 mod fds;
+mod fnv;
 pub(crate) mod here;
 mod hidden;
 mod inherited;
@@ -21,7 +22,8 @@ mod words;
 
 pub(crate) use bell::Bell;
 pub(crate) use exit::{at_exit, end_with};
-pub(crate) use fds::{most_files, recv_fd, send_fd};
+pub(crate) use fds::{recv_fd, send_fd};
+pub(crate) use fnv::fnv;
 pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
 pub(crate) use interfaces::interfaces;

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     channel::{Seals, both_ends},
-    fuzz::Dice,
+    dice::Dice,
     link::Link,
 };
 use std::{io::Write, net::TcpStream, os::fd::OwnedFd, os::unix::net::UnixStream};

@@ -1,7 +1,7 @@
 //! What a link that could not be made means for the caller, and for the other members.
 
 use super::Opening;
-use crate::{Error, channel::Miss, rendezvous::seconds, status::Failure, sys::poll_until};
+use crate::{Error, channel::Miss, error::seconds, status::Failure, sys::poll_until};
 use rustix::event::{PollFd, PollFlags};
 use std::time::{Duration, Instant};
 

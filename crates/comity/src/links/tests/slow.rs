@@ -4,7 +4,8 @@ use super::*;
 use crate::{
     Detection,
     channel::{Channel, Conn, Hello, Patience, Target, dial},
-    rendezvous::{Encoding, Meeting, Note, facts_of},
+    control::{Encoding, Note},
+    rendezvous::{Meeting, facts_of},
     status::Watch,
     sys::Bell,
 };

@@ -1,9 +1,7 @@
 //! The store's sentences: who is missing, who is twice there.
 
-use super::{
-    seconds,
-    server::{Round, Who},
-};
+use super::server::{Round, Who};
+use crate::error::seconds;
 use std::{net::SocketAddr, time::Instant};
 
 /// Ranks named one by one.

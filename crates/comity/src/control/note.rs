@@ -1,0 +1,205 @@
+//! What two ranks say on their control connection, as bytes: as compact and as bounded as all messages.
+
+use crate::{
+    CallInfo, DType, Op, ReduceOp,
+    channel::{Malformed, Reader, Writer},
+    status::{Differs, Failure, HEADER, Header, Late, Reached, Why},
+};
+use std::time::Duration;
+
+/// The most ranks that one failure names.
+const MAX_NAMED: usize = 1024;
+
+/// In place of a number that there is none of.
+const NONE: u32 = u32::MAX;
+
+/// Between two ranks, on their control connection.
+pub(crate) type Note = comity_membership::Note<Failure>;
+
+/// What another crate defines, as bytes.
+pub(crate) trait Encoding: Sized {
+    fn encode(&self) -> Vec<u8>;
+
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed>;
+}
+
+impl Encoding for Note {
+    fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        match self {
+            Self::Leave { context } => {
+                w.u8(1);
+                w.u64(*context);
+            }
+            Self::Abort { context, failure } => {
+                w.u8(2);
+                w.u64(*context);
+                w.failure(failure);
+            }
+            Self::Heartbeat { progress } => {
+                w.u8(3);
+                w.u64(*progress);
+            }
+            Self::Goodbye { words } => {
+                w.u8(4);
+                w.text(words);
+            }
+            Self::GivenUp { silence } => {
+                w.u8(5);
+                w.u64(*silence);
+            }
+            Self::Waits { context, call } => {
+                w.u8(6);
+                w.u64(*context);
+                w.0.extend(call.encode());
+            }
+            Self::Census { context, at, digest } => {
+                w.u8(7);
+                w.u64(*context);
+                w.u64(*at);
+                w.u64(*digest);
+            }
+            Self::Reached { context, reached } => {
+                w.u8(8);
+                w.u64(*context);
+                w.reached(reached);
+            }
+        }
+        w.0
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut r = Reader(bytes);
+        let m = match r.u8()? {
+            1 => Self::Leave { context: r.u64()? },
+            2 => Self::Abort { context: r.u64()?, failure: r.failure()? },
+            3 => Self::Heartbeat { progress: r.u64()? },
+            4 => Self::Goodbye { words: r.text()? },
+            5 => Self::GivenUp { silence: r.u64()? },
+            6 => {
+                let (context, bytes) = (r.u64()?, r.bytes::<HEADER>()?);
+                let call = Header::decode(&bytes, 0).ok_or(Malformed)?;
+                // Calls between two ranks alone are nobody else's affair.
+                if matches!(call.info.op, Op::Send | Op::Recv | Op::Exchange) {
+                    return Err(Malformed);
+                }
+                Self::Waits { context, call }
+            }
+            7 => Self::Census { context: r.u64()?, at: r.u64()?, digest: r.u64()? },
+            8 => Self::Reached { context: r.u64()?, reached: r.reached()? },
+            _ => return Err(Malformed),
+        };
+        r.end(m)
+    }
+}
+
+impl Writer {
+    fn differs(&mut self, d: &Differs) {
+        self.u8(Header::DIFFERENCES.iter().position(|w| *w == d.what).unwrap_or_default() as u8);
+        self.call(&d.ours);
+        self.call(&d.theirs);
+    }
+
+    fn call(&mut self, call: &CallInfo) {
+        let some = |x: Option<u32>| x.unwrap_or(NONE);
+        self.u8(call.op as u8);
+        self.u64(call.seq);
+        self.u64(call.count as u64);
+        self.u32(some(call.dtype.map(|d| d as u32)));
+        self.u32(some(call.reduce.map(|r| r as u32)));
+        self.u32(some(call.root.map(|r| r as u32)));
+        self.u32(some(call.tag));
+    }
+
+    fn failure(&mut self, f: &Failure) {
+        self.u32(f.culprit as u32);
+        self.u32(f.by as u32);
+        self.text(&f.cause);
+        match &f.why {
+            Why::Lost => self.u8(0),
+            Why::Reported => self.u8(1),
+            Why::Differs(calls) => {
+                self.u8(2);
+                self.differs(calls);
+            }
+            Why::Late(late) => {
+                self.u8(3);
+                self.call(&late.call);
+                self.u64(late.after.as_nanos() as u64);
+                self.u16(late.missing.len().min(MAX_NAMED) as u16);
+                late.missing.iter().take(MAX_NAMED).for_each(|r| self.u32(*r as u32));
+                self.u8(u8::from(late.stalled.is_some()));
+                if let Some((a, b)) = late.stalled {
+                    self.u32(a as u32);
+                    self.u32(b as u32);
+                }
+            }
+        }
+    }
+
+    fn reached(&mut self, reached: &Reached) {
+        self.u64(reached.made);
+        self.u8(u8::from(reached.digest.is_some()) | u8::from(reached.lacks.is_some()) << 1);
+        if let Some(digest) = reached.digest {
+            self.u64(digest);
+        }
+        if let Some((whom, since)) = reached.lacks {
+            self.u32(whom as u32);
+            self.u64(since);
+        }
+    }
+}
+
+impl Reader<'_> {
+    fn differs(&mut self) -> Result<Differs, Malformed> {
+        let what = Header::DIFFERENCES.get(usize::from(self.u8()?)).copied().ok_or(Malformed)?;
+        Ok(Differs { what, ours: self.call()?, theirs: self.call()? })
+    }
+
+    fn failure(&mut self) -> Result<Failure, Malformed> {
+        let (culprit, by) = (self.u32()? as usize, self.u32()? as usize);
+        let cause = self.text()?;
+        let why = match self.u8()? {
+            0 => Why::Lost,
+            1 => Why::Reported,
+            2 => Why::Differs(self.differs()?),
+            3 => {
+                let (call, after) = (self.call()?, Duration::from_nanos(self.u64()?));
+                let named = usize::from(self.u16()?);
+                if named > MAX_NAMED {
+                    return Err(Malformed);
+                }
+                let missing = (0..named).map(|_| Ok(self.u32()? as usize)).collect::<Result<_, _>>()?;
+                let stalled =
+                    if self.flag()? { Some((self.u32()? as usize, self.u32()? as usize)) } else { None };
+                Why::Late(Late { call, after, missing, stalled })
+            }
+            _ => return Err(Malformed),
+        };
+        Ok(Failure { culprit, by, cause, why })
+    }
+
+    fn reached(&mut self) -> Result<Reached, Malformed> {
+        let (made, has) = (self.u64()?, self.u8()?);
+        if has > 3 {
+            return Err(Malformed);
+        }
+        let digest = if has & 1 != 0 { Some(self.u64()?) } else { None };
+        let lacks = if has & 2 != 0 { Some((self.u32()? as usize, self.u64()?)) } else { None };
+        Ok(Reached { made, digest, lacks })
+    }
+
+    fn call(&mut self) -> Result<CallInfo, Malformed> {
+        let op = *Op::ALL.get(usize::from(self.u8()?).wrapping_sub(1)).ok_or(Malformed)?;
+        let (seq, count) = (self.u64()?, self.u64()?);
+        let mut some = || Ok(Some(self.u32()?).filter(|x| *x != NONE));
+        let (dtype, reduce, root, tag) = (some()?, some()?, some()?, some()?);
+        let dtype = dtype.map(|d| DType::ALL.get(d as usize).copied().ok_or(Malformed)).transpose()?;
+        let reduce = reduce.map(|r| ReduceOp::ALL.get(r as usize).copied().ok_or(Malformed)).transpose()?;
+        let count = usize::try_from(count).map_err(|_| Malformed)?;
+        Ok(CallInfo { op, seq, count, dtype, reduce, root: root.map(|r| r as usize), tag })
+    }
+}
+
+#[cfg(test)]
+mod tests;

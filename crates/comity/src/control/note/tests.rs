@@ -1,0 +1,119 @@
+//! Notes read back, and bytes that are no notes.
+
+use super::*;
+use crate::channel::MAX_TEXT;
+use comity_membership::{Action, DIED, Heard, Membership};
+use proptest::prelude::*;
+use std::time::Instant;
+
+prop_compose! {
+    fn call()(
+        op in 0usize..13, seq: u64, count: usize, dtype in prop::option::of(0usize..14), reduce in prop::option::of(0usize..4),
+        root in prop::option::of(0usize..9999), tag in prop::option::of(0u32..9999),
+    ) -> CallInfo {
+        let (dtype, reduce) = (dtype.map(|d| DType::ALL[d]), reduce.map(|r| ReduceOp::ALL[r]));
+        CallInfo { op: Op::ALL[op], seq, count, dtype, reduce, root, tag }
+    }
+}
+
+proptest! {
+    #[test]
+    fn notes_round_trip(
+        context: u64, culprit: u32, by: u32, seen: bool, cause in "\\PC{0,99}", ours in call(), theirs in call(),
+        what in 0usize..9, why in 0u8..4, missing in prop::collection::vec(0usize..99, 0..5), nanos: u64,
+    ) {
+        let stalled = seen.then_some((1, 2));
+        let why = match why {
+            0 => Why::Lost,
+            1 => Why::Reported,
+            2 => Why::Differs(Differs { ours, theirs, what: Header::DIFFERENCES[what] }),
+            _ => Why::Late(Late { call: ours, after: Duration::from_nanos(nanos), missing, stalled }),
+        };
+        let failure = Failure { culprit: culprit as usize, by: by as usize, cause: cause.clone(), why };
+        let reached = Reached { made: nanos, digest: seen.then_some(context), lacks: stalled.map(|_| (7, nanos)) };
+        let told = CallInfo { op: Op::Gather, tag: None, seq: 7, ..ours };
+        let told = Header { info: told, shape: context, epoch: 1, context: 2 };
+        for m in [
+            Note::Leave { context },
+            Note::Abort { context, failure }, Note::Census { context, at: nanos, digest: context }, Note::Reached { context, reached },
+            Note::Waits { context, call: told },
+            Note::Heartbeat { progress: context }, Note::Goodbye { words: cause },
+            Note::GivenUp { silence: context },
+        ] {
+            let bytes = m.encode();
+            prop_assert_eq!(Note::decode(bytes.get(..bytes.len() - 1).unwrap()), Err(Malformed));
+            prop_assert_eq!(Note::decode(&[&bytes[..], &[0]].concat()), Err(Malformed));
+            prop_assert_eq!(Note::decode(&bytes), Ok(m));
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..10) {
+        let bytes = [&[kind], &bytes[..]].concat();
+        if let Ok(m) = Note::decode(&bytes) { prop_assert_eq!(m.encode(), bytes); }
+    }
+}
+
+/// The simulator of failures passes notes on as they are. Here they go over the connection.
+#[test]
+fn what_membership_tells_can_be_read() {
+    let (size, limit, now) = (80, Duration::from_secs(5), Instant::now());
+    let everyone: Vec<usize> = (0..size).collect();
+    let mut m = Membership::<Failure>::new(0, size, Some(limit));
+    (1..size).for_each(|r| assert!(m.attach(r, now)));
+    (1..=4).for_each(|context| assert!(m.enter(context, &everyone, 0)));
+    let beat = |r| (r, Heard::Note(Note::Heartbeat { progress: 0 }));
+    m.hear((1..size).map(beat).collect(), now);
+    let info = CallInfo { seq: 1, count: 1, dtype: Some(DType::F32), ..CallInfo::new(Op::AllGather) };
+    m.ask(1, &[1], &Header { info, shape: 1, epoch: 1, context: 1 });
+    m.census(1, 1, 2);
+    m.answer(1, 1, Reached { made: 1, digest: Some(2), lacks: Some((3, 4)) });
+    m.hear(vec![(1, Heard::Note(Note::Census { context: 9, at: 1, digest: 2 }))], now);
+    let late = Late { call: info, after: limit, missing: vec![1, 2], stalled: None };
+    m.abort(1, Failure::late(0, late));
+    m.abort(2, Failure::reported(0, "gives up"));
+    m.hear(vec![(2, Heard::End(DIED)), (3, Heard::Note(Note::GivenUp { silence: 5000 }))], now);
+    m.enter(5, &everyone, 0);
+    m.leave(5, true);
+    m.enter(6, &[0, 1], 0);
+    m.leave(6, true);
+    // All others but one are silent for the whole limit.
+    for now in (1..=10).map(|i| now + limit * i / 4) {
+        m.hear(vec![beat(9)], now);
+        m.tick(now, now, 0);
+    }
+    m.end("no way to rank 9");
+    let mut kinds = [0; 9];
+    for action in m.actions() {
+        let Action::Tell { note, .. } = action else { continue };
+        let bytes = note.encode();
+        kinds[usize::from(bytes[0])] += 1;
+        assert_eq!(Note::decode(&bytes), Ok(note));
+    }
+    // Beats are made when they are sent.
+    kinds[3] += 1;
+    assert!(kinds[1..].iter().all(|n| *n > 0), "{kinds:?}");
+}
+
+#[test]
+fn long_text_is_cut_at_a_character() {
+    let words = "é".repeat(MAX_TEXT);
+    let Ok(Note::Goodbye { words: got }) = Note::decode(&Note::Goodbye { words: words.clone() }.encode())
+    else {
+        panic!("not a goodbye")
+    };
+    assert!(got.len() == MAX_TEXT && words.starts_with(&got));
+}
+
+/// A seed that is no message any more leads the fuzzer nowhere.
+#[test]
+fn the_fuzzers_seeds_are_notes() {
+    macro_rules! seed {
+        ($name:literal) => {
+            include_bytes!(concat!("../../../../../fuzz/seeds/messages/", $name)).as_slice()
+        };
+    }
+    for seed in [seed!("abort"), seed!("heartbeat")] {
+        assert!(Note::decode(seed).is_ok(), "{seed:x?}");
+    }
+}
