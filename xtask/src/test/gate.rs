@@ -35,7 +35,7 @@ const FIRST: &[Step] = &[
     Step { name: "format", about: "rustfmt", limit: 60, run: cargo::format },
     Step {
         name: "gates",
-        about: "unsafe code, waits and file sizes stay where they belong",
+        about: "imports, unsafe code, waits and file sizes stay where they belong",
         limit: 60,
         run: gates::check,
     },

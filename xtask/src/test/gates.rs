@@ -1,5 +1,6 @@
-//! What the compiler does not check: where unsafe code and waits may stand, and how long a file may grow.
+//! What the compiler does not check: where unsafe code and waits may stand, which room imports which, and how long a file may grow.
 
+mod layers;
 mod python;
 mod text;
 mod waits;
@@ -41,7 +42,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
     }
     let mut found = Vec::new();
     let mut seen = Vec::new();
-    let (mut waits, mut untimed) = (Vec::new(), Vec::new());
+    let (mut waits, mut untimed, mut library) = (Vec::new(), Vec::new(), Vec::new());
     for path in &files {
         let text = fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
         let name = path.strip_prefix(root()).unwrap_or(path).to_string_lossy().into_owned();
@@ -55,6 +56,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
             let (wrong, used) = waits::misplaced(&name, &text);
             found.extend(wrong);
             waits.extend(used);
+            library.push((name.clone(), text));
         }
         seen.push(name);
     }
@@ -69,6 +71,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
         found.push(format!("no wait needs the entry {} `{}`; remove it from the list", w.place, w.function));
     }
     found.extend(python::idle(&untimed));
+    found.extend(layers::misplaced(&library, layers::ROOMS));
     if found.is_empty() { Ok(Done::Passed(format!("{} files", files.len()))) } else { Err(found.join("\n")) }
 }
 

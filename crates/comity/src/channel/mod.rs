@@ -14,7 +14,7 @@
 //! version, job or key (`Refusal`; final), it has no room (tried again), a stranger sends nothing (dropped after a second) or nonsense
 //! (dropped at the first wrong byte), the process has no descriptors left (the acceptor waits, and says so), a message is damaged (`Malformed`).
 //!
-//! May import: `sys`, `error`, `key`.
+//! May import: `dice`, `error`, `key`, `sys`.
 
 mod accept;
 mod dial;

@@ -1,4 +1,6 @@
 //! Where a process stands in its job and how it meets the others: given by value, or found in the environment.
+//!
+//! May import: `address`, `blame`, `error`, `exchange`, `key`, `link`, `sys`.
 
 mod backend;
 mod check;

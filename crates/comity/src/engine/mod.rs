@@ -1,4 +1,6 @@
 //! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
+//!
+//! May import: `call`, `dice`, `dtype`, `error`, `kernel`, `link`, `recorder`, `stats`, `status`, `view`.
 
 mod blame;
 mod census;

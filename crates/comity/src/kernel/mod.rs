@@ -14,6 +14,8 @@
 //!
 //! Callers pass equal lengths in whole elements and ask [`DType::supports`] first; should they not, nothing is
 //! read or written out of bounds, and the shortest slice counts.
+//!
+//! May import: `dtype`.
 
 /// Runs `$body` compiled for the instruction set of `$level`.
 macro_rules! at {

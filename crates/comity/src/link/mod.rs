@@ -23,6 +23,8 @@
 //!   the peer's `put` or `consume` makes one of them ready. A caller arms, tries once more, then
 //!   polls. Which descriptors those are changes with every call that moves bytes.
 //! - A link that is dropped delivers what it has accepted; then the peer sees it closed.
+//!
+//! May import: `channel`, `dice`, `error`, `sync`, `sys`.
 
 #[cfg(test)]
 pub(crate) mod conformance;

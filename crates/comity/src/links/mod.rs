@@ -15,7 +15,8 @@
 //!
 //! Two worlds make links: `Endpoint`, of processes that have met, and `LocalWorld`, of threads.
 //!
-//! May import: everything below the engine, `control` and `rendezvous` among it.
+//! May import: `blame`, `channel`, `config`, `control`, `costs`, `error`, `key`, `link`, `rendezvous`, `status`,
+//! `sync`, `sys`.
 
 mod devices;
 mod endpoint;

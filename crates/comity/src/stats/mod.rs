@@ -1,4 +1,6 @@
 //! Counters of a group, always on; where the launcher wants them, in memory that it reads.
+//!
+//! May import: `call`, `sys`.
 
 mod sheet;
 

@@ -1,4 +1,6 @@
 //! The only door to the operating system: calls that need `unsafe` or differ between systems.
+//!
+//! May import: `dtype`, `error`, `kernel`, `sync`.
 
 mod bell;
 pub(crate) mod cuda;

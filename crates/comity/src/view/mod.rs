@@ -1,4 +1,6 @@
 //! Borrowed, type-erased buffers: what every operation takes.
+//!
+//! May import: `dtype`.
 
 mod memory;
 

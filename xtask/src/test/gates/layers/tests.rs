@@ -1,0 +1,92 @@
+//! Libraries of a few files whose imports must pass, and some that must not.
+
+use super::{File, misplaced};
+
+const ROOMS: [&str; 3] = ["low", "middle", "high"];
+const LIB: &str = "mod low;\npub use low::{Thing, deep::{One, Two as Zwei}};\npub use high::High;\npub use half;\npub use other::Far;";
+
+fn library(files: &[(&str, &str)]) -> Vec<String> {
+    let all = [("lib.rs", LIB), ("low.rs", ""), ("middle/mod.rs", "//! May import: `low`."), ("high.rs", "")];
+    let all = all.iter().filter(|(name, _)| files.iter().all(|(n, _)| n != name)).chain(files);
+    let files: Vec<File> =
+        all.map(|(name, text)| (format!("crates/comity/src/{name}"), (*text).to_owned())).collect();
+    misplaced(&files, &ROOMS)
+}
+
+/// What is found in a file of the middle room that imports the low one besides.
+fn middle(code: &str) -> Vec<String> {
+    library(&[("middle/part.rs", &format!("use crate::low;\n{code}"))])
+}
+
+#[test]
+fn lower_rooms_may_be_imported() {
+    for good in [
+        "use crate::{Thing, One, Zwei};",
+        "use crate::{\n    middle::{\n        other::{A, B},\n        C,\n    },\n    low::{self, D},\n};",
+        "fn f() { crate::low::f() }",
+        "// use crate::high;\nlet s = \"crate::high\";",
+        "use super::high::X;\nuse self::high;",
+        "#[cfg(test)]\nmod tests {\n    use crate::high;\n}",
+        "use crate::{half::f16, Far};\npub(crate) struct X;\npub(in crate::middle) struct Y;",
+        "mod inner {\n    use super::super::high;\n}",
+    ] {
+        assert_eq!(middle(good), [""; 0], "{good}");
+    }
+    let test = [("middle/part.rs", "use crate::low;"), ("middle/tests/a.rs", "use crate::high::X;")];
+    assert_eq!(library(&test), [""; 0]);
+}
+
+#[test]
+fn an_upward_import_is_found() {
+    for (bad, line) in [
+        ("use crate::high;", 2),
+        ("use crate::high::X;", 2),
+        ("use crate::{low::Y, high::X};", 2),
+        ("use crate::{\n    low::{A, B},\n    high::{C, D},\n};", 2),
+        ("use crate::High;", 2),
+        ("\nfn f() -> crate::high::X {}", 3),
+        ("fn f(a: &crate::low::A, b: crate::high::B) {}", 2),
+        ("use super::super::high;", 2),
+        ("use super::super::{low, high::X};", 2),
+        ("mod inner {\n    use super::super::super::high;\n}", 3),
+        ("#[cfg(test)]\nmod tests {\n    use crate::high;\n}\nuse crate::high;", 6),
+    ] {
+        let found = middle(bad);
+        let place = format!("crates/comity/src/middle/part.rs:{line}: middle imports high (");
+        assert!(
+            found.iter().any(|f| f.starts_with(&place) && f.ends_with("which stands above it")),
+            "{bad} {found:?}"
+        );
+    }
+    let root = library(&[("low.rs", "use super::high::X;"), ("middle/part.rs", "use crate::low;")]);
+    assert!(root.len() == 1 && root[0].contains("low imports high"), "{root:?}");
+}
+
+#[test]
+fn what_cannot_be_placed_is_found() {
+    for (bad, why) in [
+        ("use crate::Nobody;", "whose is crate::Nobody"),
+        ("use crate::*;", "whose is crate::*"),
+        ("use super::{super::high};", "whose is crate::super"),
+    ] {
+        let found = middle(bad);
+        assert!(found.len() == 1 && found[0].contains(why), "{bad} {found:?}");
+    }
+    let extra = library(&[("middle/part.rs", "use crate::low;"), ("attic.rs", "")]);
+    assert!(extra.len() == 1 && extra[0].contains("attic is no room"), "{extra:?}");
+}
+
+#[test]
+fn a_folder_says_what_it_imports() {
+    let head = |text: &str| library(&[("middle/mod.rs", text), ("middle/part.rs", "use crate::low;")]);
+    assert_eq!(head("//! A room.\n//!\n//! May import:\n//! `low`."), [""; 0]);
+    for bad in [
+        "",
+        "//! May import: nothing.",
+        "//! May import: `low`, `dtype`.",
+        "//! A room.\n\n//! May import: `low`.",
+    ] {
+        let found = head(bad);
+        assert!(found.len() == 1 && found[0].ends_with("`//! May import: `low`.`"), "{bad} {found:?}");
+    }
+}
