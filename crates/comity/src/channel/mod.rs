@@ -12,7 +12,8 @@
 //! ```
 //! What can go wrong: nobody listens or nothing answers (`Miss`; tried again until its time is up), the listener is no Comity, of another
 //! version, job or key (`Refusal`; final), it has no room (tried again), a stranger sends nothing (dropped after a second) or nonsense
-//! (dropped at the first wrong byte), the process has no descriptors left (the acceptor waits, and says so), a message is damaged (`Malformed`).
+//! (dropped at the first wrong byte), the process has no descriptors left (strangers make room, else who comes is turned
+//! away; the owner can ask), a message is damaged (`Malformed`).
 //!
 //! May import: `dice`, `error`, `key`, `sys`.
 

@@ -83,7 +83,7 @@ pub struct Config {
     pub(crate) ring: bool,
     /// For [`BackendKind::Nccl`]; `None`: by this rank's number on its host.
     pub(crate) device: Option<u32>,
-    /// Own addresses to listen on; port 0 stands for any. Empty: boot chooses.
+    /// Own addresses to listen on; port 0 stands for any. Empty: the one that leads to the store.
     pub(crate) costs: Costs,
     /// Goes before the cheapest algorithm.
     pub(crate) algorithm: Option<Algorithm>,

@@ -15,7 +15,7 @@ use std::{
 static OPEN: Mutex<Vec<Weak<Control>>> = Mutex::new(Vec::new());
 
 /// Do so for this one.
-pub(crate) fn at_exit(control: &Arc<Control>) {
+pub(super) fn at_exit(control: &Arc<Control>) {
     static ONCE: Once = Once::new();
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|c| c.strong_count() > 0);

@@ -3,17 +3,19 @@
 //! It carries out what [`Membership`] decides. Changed only under the lock of [`Control`](super::running::Control), by its thread
 //! and by those that call it.
 
+mod perform;
+
 use super::note::{Encoding, Note};
 use crate::{
     channel::{Channel, Conn, Sealing, Stream},
     status::{Failure, Header, Watch},
 };
-use comity_membership::{Action, DIED, Heard, Membership, Pace, Presence, Word};
+use comity_membership::{DIED, Heard, Membership, Pace, Presence};
+pub(super) use perform::Rest;
 use socket2::{SockRef, TcpKeepalive};
 use std::{
     collections::HashMap,
     io,
-    net::SocketAddr,
     os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -32,55 +34,33 @@ pub(crate) struct Arrival {
 
 /// What the control thread waits for on behalf of one other process.
 #[derive(Debug)]
-pub(crate) struct Line {
-    pub(crate) rank: usize,
-    pub(crate) stream: Arc<Stream>,
+pub(super) struct Line {
+    pub(super) rank: usize,
+    pub(super) stream: Arc<Stream>,
     /// There is something to send.
-    pub(crate) pending: bool,
+    pub(super) pending: bool,
     /// Readable when the process has ended.
-    pub(crate) process: Option<Arc<OwnedFd>>,
-}
-
-/// What remains to be done outside the lock.
-#[derive(Debug, Default)]
-pub(crate) struct Rest {
-    /// Whoever waits for the processes to meet should look again.
-    pub(crate) news: bool,
-    /// Who writes the log may take its time.
-    pub(crate) words: Vec<Word>,
-    /// Who is to be asked whether it lives, and where it listens.
-    pub(crate) asks: Vec<(usize, SocketAddr)>,
-    /// Who need not be asked any more.
-    pub(crate) ended: Vec<usize>,
-}
-
-impl Rest {
-    pub(crate) fn add(&mut self, other: Self) {
-        self.news |= other.news;
-        self.words.extend(other.words);
-        self.asks.extend(other.asks);
-        self.ended.extend(other.ended);
-    }
+    pub(super) process: Option<Arc<OwnedFd>>,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(super) struct Standing {
     me: usize,
     membership: Membership<Failure>,
     conns: Vec<Option<Conn>>,
     /// Readable when the process has ended; where the system can tell.
     processes: Vec<Option<Arc<OwnedFd>>>,
     watches: HashMap<u64, Arc<Watch>>,
-    pub(crate) parked: Vec<Arrival>,
+    pub(super) parked: Vec<Arrival>,
     /// What the engines of groups that are over had done.
     progress: u64,
     /// The process leaves; nothing is sent after this.
-    pub(crate) stop: Option<Instant>,
+    pub(super) stop: Option<Instant>,
 }
 
 impl Standing {
-    pub(crate) fn new(me: usize, size: usize, silence: Pace) -> Self {
+    pub(super) fn new(me: usize, size: usize, silence: Pace) -> Self {
         Self {
             me,
             membership: Membership::new(me, size, silence),
@@ -93,18 +73,18 @@ impl Standing {
         }
     }
 
-    pub(crate) fn membership(&self) -> &Membership<Failure> {
+    pub(super) fn membership(&self) -> &Membership<Failure> {
         &self.membership
     }
 
     /// The watch of a group that is open here.
-    pub(crate) fn watch(&self, context: u64) -> Option<&Arc<Watch>> {
+    pub(super) fn watch(&self, context: u64) -> Option<&Arc<Watch>> {
         self.watches.get(&context)
     }
 
     /// Where a rank of a group waits for this one: in that group, else in any other. Also in one that has failed: its limit may
     /// have come first.
-    pub(crate) fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+    pub(super) fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
         let who = *self.membership.members(context)?.get(rank)?;
         let told = |context: u64| {
             let at = self.membership.members(context)?.iter().position(|m| *m == who)?;
@@ -115,13 +95,13 @@ impl Standing {
     }
 
     /// Tell some of a group's ranks that this one waits for them in `call`.
-    pub(crate) fn ask(&mut self, context: u64, ranks: &[usize], call: &Header) {
+    pub(super) fn ask(&mut self, context: u64, ranks: &[usize], call: &Header) {
         self.membership.ask(context, ranks, call);
         self.carry_out();
     }
 
     /// The groups that are open here, by context: who watches, which of its ranks this one is, and how many there are.
-    pub(crate) fn open(&self) -> Vec<(u64, Arc<Watch>, usize, usize)> {
+    pub(super) fn open(&self) -> Vec<(u64, Arc<Watch>, usize, usize)> {
         let place = |context: u64| {
             let members = self.membership.members(context)?;
             Some((members.iter().position(|m| *m == self.me)?, members.len()))
@@ -134,21 +114,21 @@ impl Standing {
     }
 
     /// Ask a group's other members how far they have come.
-    pub(crate) fn census(&mut self, context: u64, at: u64) {
+    pub(super) fn census(&mut self, context: u64, at: u64) {
         let digest = self.watches.get(&context).and_then(|w| w.ledger().digest(at).1);
         self.membership.census(context, at, digest.unwrap_or_default());
         self.carry_out();
     }
 
     /// Drop every connection and every group.
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.conns.clear();
         self.processes.clear();
         self.watches.clear();
         self.parked.clear();
     }
 
-    pub(crate) fn attach(&mut self, rank: usize, stream: Stream, seals: Sealing, now: Instant) {
+    pub(super) fn attach(&mut self, rank: usize, stream: Stream, seals: Sealing, now: Instant) {
         if !self.membership.attach(rank, now) {
             return;
         }
@@ -166,7 +146,7 @@ impl Standing {
     }
 
     /// Begin to watch the members of a group. False if it is open already.
-    pub(crate) fn enter(&mut self, context: u64, members: &[usize], mine: usize, watch: &Arc<Watch>) -> bool {
+    pub(super) fn enter(&mut self, context: u64, members: &[usize], mine: usize, watch: &Arc<Watch>) -> bool {
         if self.watches.contains_key(&context) {
             return false;
         }
@@ -177,7 +157,7 @@ impl Standing {
     }
 
     /// Forget a group, and tell its members unless it never came to be. False if it is not open.
-    pub(crate) fn leave(&mut self, context: u64, tell: bool) -> bool {
+    pub(super) fn leave(&mut self, context: u64, tell: bool) -> bool {
         let open = self.membership.leave(context, tell);
         self.carry_out();
         if let Some(watch) = self.watches.remove(&context) {
@@ -188,13 +168,13 @@ impl Standing {
     }
 
     /// This rank has found a group to have failed.
-    pub(crate) fn abort(&mut self, context: u64, failure: Failure) {
+    pub(super) fn abort(&mut self, context: u64, failure: Failure) {
         self.membership.abort(context, failure);
         self.carry_out();
     }
 
     /// Fail every group that has `rank`. False if none is open.
-    pub(crate) fn condemn(&mut self, rank: usize, cause: &str) -> bool {
+    pub(super) fn condemn(&mut self, rank: usize, cause: &str) -> bool {
         let failures: Vec<(u64, Failure)> = self
             .watches
             .keys()
@@ -210,13 +190,13 @@ impl Standing {
     }
 
     /// Say goodbye to everyone.
-    pub(crate) fn farewell(&mut self, words: &str) {
+    pub(super) fn farewell(&mut self, words: &str) {
         self.membership.end(words);
         self.carry_out();
     }
 
     /// Who is connected.
-    pub(crate) fn live(&self) -> Vec<Line> {
+    pub(super) fn live(&self) -> Vec<Line> {
         let conns = self.conns.iter().zip(&self.processes).enumerate();
         conns
             .filter_map(|(rank, (conn, process))| {
@@ -228,7 +208,7 @@ impl Standing {
     }
 
     /// Read what `ranks` say; those with a true have ended.
-    pub(crate) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) -> Rest {
+    pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) -> Rest {
         let mut heard = Vec::new();
         for &(rank, ended) in ranks {
             let Some(place) = self.conns.get_mut(rank) else { continue };
@@ -268,19 +248,19 @@ impl Standing {
     }
 
     /// See [`Membership::lives`].
-    pub(crate) fn lives(&mut self, rank: usize, now: Instant) -> Rest {
+    pub(super) fn lives(&mut self, rank: usize, now: Instant) -> Rest {
         self.membership.lives(rank, now);
         self.carry_out()
     }
 
     /// See [`Membership::tick`].
-    pub(crate) fn tick(&mut self, heard_until: Instant, now: Instant) -> Rest {
+    pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) -> Rest {
         self.membership.tick(heard_until, now, self.progress());
         self.carry_out()
     }
 
     /// See [`Membership::beat`].
-    pub(crate) fn beat(&mut self, now: Instant) {
+    pub(super) fn beat(&mut self, now: Instant) {
         self.membership.beat(now, self.progress());
         self.carry_out();
     }
@@ -290,100 +270,9 @@ impl Standing {
         self.progress + self.watches.values().map(|w| w.progress()).sum::<u64>()
     }
 
-    /// Do what was decided, and what follows from it.
-    fn carry_out(&mut self) -> Rest {
-        let mut rest = Rest::default();
-        loop {
-            let actions = self.membership.actions();
-            if actions.is_empty() {
-                return rest;
-            }
-            actions.into_iter().for_each(|action| self.perform(action, &mut rest));
-        }
-    }
-
-    fn perform(&mut self, action: Action<Failure>, rest: &mut Rest) {
-        match action {
-            Action::Tell { to, note } => {
-                let bytes = note.encode();
-                for rank in to {
-                    if let Some(Some(conn)) = self.conns.get_mut(rank) {
-                        // One that cannot be reached is found when it is next read.
-                        let _ = conn.send(&bytes);
-                    }
-                }
-            }
-            Action::Beat { progress } => {
-                let note = Note::Heartbeat { progress }.encode();
-                for conn in self.conns.iter_mut().flatten().filter(|c| !c.is_pending()) {
-                    let _ = conn.send(&note);
-                }
-            }
-            Action::Close { rank } => {
-                rest.ended.push(rank);
-                if let Some(place) = self.conns.get_mut(rank) {
-                    *place = None;
-                }
-                if let Some(place) = self.processes.get_mut(rank) {
-                    *place = None;
-                }
-            }
-            Action::Fail { context, failure } => {
-                if let Some(watch) = self.watches.get(&context) {
-                    watch.fail(failure);
-                }
-            }
-            Action::Left { context, member } => {
-                if let Some(watch) = self.watches.get(&context) {
-                    watch.leave(member);
-                }
-            }
-            Action::Suspect { context } => {
-                if let Some(watch) = self.watches.get(&context) {
-                    watch.suspect();
-                }
-            }
-            Action::Ask { rank } => {
-                // What stays within the host is not lost, and the lower rank of a pair is asked, not asking.
-                if rank < self.me
-                    && let Some(Some(conn)) = self.conns.get(rank)
-                    && let Stream::Tcp(stream) = &**conn.stream()
-                    && let Ok(at) = stream.peer_addr()
-                {
-                    rest.asks.push((rank, at));
-                }
-            }
-            Action::Silence { context, silence } => {
-                if let Some(watch) = self.watches.get(&context) {
-                    watch.silent(silence);
-                }
-            }
-            Action::News => rest.news = true,
-            Action::Log(word) => rest.words.push(word),
-            Action::Census { context, member, at, digest } => {
-                if let Some(watch) = self.watches.get(&context) {
-                    watch.asked(member, at, digest);
-                    self.membership.answer(context, member, watch.reached(at));
-                }
-            }
-            Action::Reached { context, member, reached } => {
-                if let Some(watch) = self.watches.get(&context) {
-                    watch.answered(member, reached);
-                }
-            }
-            Action::Waits { context, mine, member, call } => {
-                if let Some(watch) = self.watches.get(&context)
-                    && let Some(failure) = watch.hear(mine, member, &call)
-                {
-                    self.membership.abort(context, failure);
-                }
-            }
-        }
-    }
-
     /// Close every connection without a word, as the system does when a process is killed.
     #[cfg(test)]
-    pub(crate) fn die(&mut self, now: Instant) {
+    pub(super) fn die(&mut self, now: Instant) {
         for conn in self.conns.iter_mut().filter_map(Option::take) {
             match &**conn.stream() {
                 Stream::Tcp(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
@@ -393,7 +282,7 @@ impl Standing {
         self.stop = Some(now);
     }
 
-    pub(crate) fn presence(&self, rank: usize) -> Option<&Presence> {
+    pub(super) fn presence(&self, rank: usize) -> Option<&Presence> {
         self.membership.presence(rank)
     }
 }

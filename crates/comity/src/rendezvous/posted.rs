@@ -12,7 +12,7 @@ const HELD: &str = "held";
 const OPEN: &str = "open";
 
 /// Rank 0's text, and the key that it stands for. Makes a key where rank 0 has none and wants one.
-pub(crate) fn compose(at: SocketAddr, trust: Trust<'_>, key: &Key) -> Zeroizing<String> {
+pub(super) fn compose(at: SocketAddr, trust: Trust<'_>, key: &Key) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::with_capacity(192));
     // Writing to a string cannot fail.
     let _ = write!(text, "{at}/");
@@ -30,7 +30,7 @@ pub(crate) fn compose(at: SocketAddr, trust: Trust<'_>, key: &Key) -> Zeroizing<
 }
 
 /// What another rank makes of it: the store's address, and the key.
-pub(crate) fn read(text: &str, trust: Trust<'_>, rank: usize) -> Result<(SocketAddr, Key)> {
+pub(super) fn read(text: &str, trust: Trust<'_>, rank: usize) -> Result<(SocketAddr, Key)> {
     let nonsense = || Error::Join("the board holds what no rank 0 of this version of Comity posts".into());
     let (at, word) = text.rsplit_once('/').ok_or_else(nonsense)?;
     let at: SocketAddr = at.parse().map_err(|_| nonsense())?;

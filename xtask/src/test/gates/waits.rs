@@ -116,12 +116,12 @@ pub(super) const WAITS: &[Wait] = &[
     ),
     to("crates/comity/src/control/running.rs", "end", "stop", "the control thread, which is told to stop"),
     to(
-        "crates/comity/src/control/running.rs",
+        "crates/comity/src/control/running/serve.rs",
         "serve",
         "stop",
         "the control thread: woken for each event, and when it is to stop",
     ),
-    to("crates/comity/src/control/running.rs", "wait", "bell", "the same"),
+    to("crates/comity/src/control/running/serve.rs", "wait", "bell", "the same"),
     to(
         "crates/comity/src/control/leaving.rs",
         "lock_soon",

@@ -1,13 +1,12 @@
 //! The store's thread: who has come, who is missed, and what each is told.
 
-use super::{
-    Shared,
-    words::{claimed, missing, whereabouts},
-};
+mod hearing;
+
+use super::{Shared, words::missing};
 use crate::{
     Error,
-    channel::{Accepted, Acceptor, Channel, Conn, Hello, Listener, STORE, Secret, Stream, Verdict, frame},
-    rendezvous::wire::{Facts, FromStore, ToStore},
+    channel::{Accepted, Acceptor, Channel, Conn, Hello, Listener, STORE, Secret, Stream, Verdict},
+    rendezvous::wire::{Facts, FromStore},
     sys::poll_until,
 };
 use rustix::event::{PollFd, PollFlags};
@@ -28,14 +27,10 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 const STRAGGLERS: Duration = Duration::from_millis(100);
 /// Connections that said no word yet.
 const MAX_FRESH: usize = 1024;
-/// How a rank's own words are passed on.
-const GAVE_UP: &str = "gave up: ";
 /// How often to say who is missing, to the log, to whoever waits at a terminal, and to the ranks that wait.
 const SAY: Duration = Duration::from_secs(5);
 /// How soon to try again to end a job whose groups are just being made.
 const RETRY: Duration = Duration::from_millis(20);
-/// How often at most to tell the ranks that wait that another one has come.
-const TELL: Duration = Duration::from_millis(500);
 
 /// A process that has joined.
 #[derive(Debug)]
@@ -196,156 +191,6 @@ impl Server {
             if count <= 16 || count.is_power_of_two() {
                 tracing::warn!(%at, count, "refused a process of another job, or with another key");
             }
-        }
-    }
-
-    fn hear_fresh(&mut self) {
-        let now = Instant::now();
-        for (mut conn, from, until) in std::mem::take(&mut self.fresh) {
-            let open = conn.fill();
-            match conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
-                Ok(Some(Ok(ToStore::Join { rank, size, patience, facts }))) if rank == from => {
-                    let from = conn.stream().peer_addr().map(|a| a.ip());
-                    let new = Member { conn, who: Who { facts, from } };
-                    self.join(new, rank, size, Duration::from_millis(patience));
-                }
-                // It came to say that it will not come.
-                Ok(Some(Ok(ToStore::Failed { words }))) => {
-                    self.refuse_round(&format!("rank {from} cannot join: {words}"), Some(from));
-                }
-                Ok(None) if open && now < until => self.fresh.push((conn, from, until)),
-                _ => {}
-            }
-        }
-    }
-
-    fn join(&mut self, new: Member, rank: u32, size: u32, patience: Duration) {
-        if rank >= self.size || size != self.size {
-            let words = format!(
-                "rank {rank} ({}) was started for a job of {size} ranks, but the one that meets here has {}; start every rank with the same size (COMITY_SIZE), and give each job a key and an address of its own",
-                whereabouts(&new.who),
-                self.size
-            );
-            return self.quarrel(new, rank, &words);
-        }
-        if let Some((words, until)) = self.missed.remove(&rank)
-            && Instant::now() < until
-        {
-            return self.refuse(new.conn, &words);
-        }
-        if let Some(first) = self.round.as_ref().and_then(|r| r.members.get(&rank)) {
-            let words = claimed(rank, &first.who, &new.who);
-            return self.quarrel(new, rank, &words);
-        }
-        if let Some(holder) = self.holder(rank, &new.who) {
-            let words = claimed(rank, holder, &new.who);
-            return self.quarrel(new, rank, &words);
-        }
-        let now = Instant::now();
-        let limit = patience.min(self.join).min(Duration::from_secs(1 << 30));
-        let round = self.round.get_or_insert_with(|| Round {
-            members: BTreeMap::new(),
-            until: now + limit,
-            limit,
-            begun: now,
-            say: now + SAY,
-            tell: None,
-        });
-        round.limit = round.limit.min(limit);
-        round.until = now + round.limit;
-        round.tell.get_or_insert(now + TELL);
-        round.members.insert(rank, new);
-        if round.members.len() == self.size as usize {
-            self.meet();
-        }
-    }
-
-    /// All are there.
-    fn meet(&mut self) {
-        self.missed.clear();
-        let Some(mut round) = self.round.take() else { return };
-        let members = &mut round.members;
-        let mut world = [0; 8];
-        if let Err(e) = getrandom::fill(&mut world) {
-            self.round = Some(round);
-            return self.refuse_round(&format!("the store has no random numbers: {e}"), None);
-        }
-        let world = u64::from_be_bytes(world);
-        let mut table = frame(&FromStore::Welcome { world, size: self.size }.encode());
-        for (rank, m) in members.iter() {
-            table.extend(frame(&FromStore::Entry { rank: *rank, facts: m.who.facts.clone() }.encode()));
-        }
-        let table: Arc<[u8]> = table.into();
-        for m in members.values_mut() {
-            // One that is gone is found so when it is next read.
-            let _ = m.conn.send_frames(Arc::clone(&table));
-        }
-        self.first.get_or_insert_with(Instant::now);
-        self.met.retain(|m| !m.connecting.is_empty());
-        let all = members.values().map(|m| m.who.clone()).collect();
-        self.met.push(Met { connecting: round.members, all });
-    }
-
-    /// Ranks that wait for the others say nothing; they can only end.
-    fn hear_members(&mut self) {
-        let mut ended = None;
-        for (rank, m) in self.round.iter_mut().flat_map(|r| &mut r.members) {
-            let open = m.conn.fill();
-            let words = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
-                Ok(None) if open => continue,
-                Ok(Some(Ok(ToStore::Failed { words }))) => format!("{GAVE_UP}{words}"),
-                Ok(None) => "ended before all ranks had joined".into(),
-                _ => "broke the protocol".into(),
-            };
-            if !words.starts_with(GAVE_UP) {
-                self.shared.hold_to_blame(*rank);
-            }
-            ended = Some((*rank, format!("rank {rank} ({}) {words}", whereabouts(&m.who))));
-            break;
-        }
-        if let Some((rank, words)) = ended {
-            self.refuse_round(&words, Some(rank));
-        }
-    }
-
-    fn hear_connecting(&mut self) {
-        for mut met in std::mem::take(&mut self.met) {
-            let mut failed = None;
-            met.connecting.retain(|rank, m| {
-                let open = m.conn.fill();
-                let words = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
-                    Ok(None) if open => return true,
-                    Ok(Some(Ok(ToStore::Ready))) => return false,
-                    Ok(Some(Ok(ToStore::Failed { words }))) => format!("{GAVE_UP}{words}"),
-                    _ => "ended while the ranks were connecting".into(),
-                };
-                let gave_up = words.starts_with(GAVE_UP);
-                if !gave_up {
-                    self.shared.hold_to_blame(*rank);
-                }
-                // Those that gave up did so on account of one that ended, if there is one.
-                if failed.is_none() || !gave_up {
-                    failed = Some(format!("rank {rank} ({}) {words}", whereabouts(&m.who)));
-                }
-                false
-            });
-            if let Some(words) = failed {
-                for (_, m) in met.connecting {
-                    self.refuse(m.conn, &words);
-                }
-            } else {
-                self.met.push(met);
-            }
-        }
-    }
-
-    /// Nobody need wait for a rank that is known to have ended. One that joined before is missed by its connection.
-    fn miss_the_gone(&mut self) {
-        let Some(round) = &self.round else { return };
-        let gone = self.shared.gone().iter().find(|(r, _)| !round.members.contains_key(r)).cloned();
-        if let Some((rank, how)) = gone {
-            self.shared.hold_to_blame(rank);
-            self.refuse_round(&format!("rank {rank} {how} before it had joined"), Some(rank));
         }
     }
 

@@ -1,0 +1,215 @@
+//! The control thread: it waits, reads what the others say, and does what follows; and it judges who may connect.
+
+use super::Control;
+use crate::{
+    channel::{Accepted, Acceptor, Channel, Hello, Stream, Verdict},
+    control::{
+        probe::Probes,
+        standing::{Arrival, Line, Rest, Standing},
+    },
+    sys::poll_until,
+};
+use comity_membership::{Presence, Word};
+use rustix::event::{PollFd, PollFlags};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+/// Connections kept for groups that this rank has not opened yet.
+const MAX_PARKED: usize = 4096;
+/// How often to look meanwhile whether everything has arrived.
+const LOOK: Duration = Duration::from_millis(2);
+
+impl Control {
+    pub(super) fn serve(&self, mut acceptor: Acceptor, mut probes: Probes) {
+        let mut looked = Instant::now();
+        loop {
+            let begun = self.has_begun();
+            let state = self.lock();
+            let lines = state.live();
+            let stop = state.stop;
+            let said = || lines.iter().all(|l| !l.pending && l.stream.has_arrived());
+            if stop.is_some_and(|s| Instant::now() >= s || said()) {
+                return;
+            }
+            let parked = state.parked.iter().map(|a| a.until).min();
+            let due = if stop.is_none() && begun { state.membership().next() } else { None };
+            drop(state);
+
+            // Whatever has come by now is found below, so nobody is thought silent because this thread was kept waiting.
+            let heard_until = Instant::now();
+            // The system does not say when the last word has arrived.
+            let look = stop.map(|s| s.min(heard_until + LOOK));
+            let until = parked.into_iter().chain(look).chain(due).min();
+            if stop.is_none() && !self.rules.silence.rest.is_zero() {
+                // Beats that come one by one would wake this thread for each.
+                let rested = looked + self.rules.silence.rest;
+                self.wait(&acceptor, &probes, &[], Some(until.map_or(rested, |until| until.min(rested))));
+            }
+            let ready = self.wait(&acceptor, &probes, &lines, until);
+            looked = Instant::now();
+            self.bell.hush();
+            // Before the handshakes of those who ask: a process that was stopped has many waiting, and others for its word.
+            let mut state = self.lock();
+            if state.stop.is_none() && begun {
+                state.beat(Instant::now());
+            }
+            drop(state);
+            let accepted = acceptor.step(&mut |hello, stream| self.judge(hello, stream));
+            if let Some(why) = acceptor.lacked() {
+                self.lacked.store(why.raw_os_error(), Ordering::Relaxed);
+                if acceptor.is_starved() && !begun {
+                    self.starved.store(true, Ordering::Relaxed);
+                    self.news.ring();
+                }
+            }
+
+            let alive = probes.step();
+
+            let mut state = self.lock();
+            let mut rest = Rest::default();
+            for a in accepted {
+                rest.add(self.receive(&mut state, a));
+            }
+            for rank in alive {
+                rest.add(state.lives(rank, Instant::now()));
+            }
+            rest.add(state.hear(&ready, Instant::now()));
+            let now = Instant::now();
+            if state.stop.is_none() && begun {
+                rest.add(state.tick(heard_until, now));
+            }
+            state.parked.retain(|a| a.until > now);
+            drop(state);
+            if rest.news {
+                self.news.ring();
+            }
+            rest.words.iter().for_each(log);
+            rest.ended.into_iter().for_each(|rank| probes.forget(rank));
+            rest.asks.into_iter().for_each(|(rank, at)| probes.ask(rank, at));
+        }
+    }
+
+    /// Sleep until there is something to do; the ranks that have something to say or room to be told, and whether they have ended.
+    fn wait(
+        &self,
+        acceptor: &Acceptor,
+        probes: &Probes,
+        lines: &[Line],
+        until: Option<Instant>,
+    ) -> Vec<(usize, bool)> {
+        let mut fds = vec![PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::IN)];
+        for line in lines {
+            let write = if line.pending { PollFlags::OUT } else { PollFlags::empty() };
+            fds.push(PollFd::new(&line.stream, PollFlags::IN | write));
+        }
+        fds.extend(lines.iter().flat_map(|l| &l.process).map(|p| PollFd::new(p, PollFlags::IN)));
+        let until = acceptor.interest(&mut fds).into_iter().chain(until).min();
+        let until = probes.interest(&mut fds).into_iter().chain(until).min();
+        // The descriptors are ours and open; if the system still refuses, do not spin.
+        if poll_until(&mut fds, until).is_err() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let (streams, rest) = fds.get(1..).unwrap_or_default().split_at(lines.len());
+        let mut processes = rest.iter();
+        let mut ready = Vec::new();
+        for (line, stream) in lines.iter().zip(streams) {
+            let process = line.process.as_ref().and_then(|_| processes.next());
+            let ended = process.is_some_and(|p| !p.revents().is_empty());
+            if ended || !stream.revents().is_empty() {
+                ready.push((line.rank, ended));
+            }
+        }
+        ready
+    }
+
+    fn judge(&self, hello: &Hello, stream: &Stream) -> Verdict {
+        let no = |words: &str| Verdict::No(words.into());
+        let state = self.lock();
+        if hello.to as usize != self.me || hello.world != self.world {
+            return no("it is not the rank, or not of the group, that you look for");
+        }
+        if hello.sealed != (self.rules.sealed && matches!(stream, Stream::Tcp(_))) {
+            return no(
+                "one of us was started with COMITY_SECURE=data and the other was not; all ranks need the same",
+            );
+        }
+        // The higher rank connects.
+        if hello.from as usize <= self.me {
+            return no("this rank connects to you, not you to it");
+        }
+        let from = match state.presence(hello.from as usize) {
+            Some(presence) if state.stop.is_none() => presence,
+            _ => return no("it is leaving"),
+        };
+        match (hello.channel, from) {
+            (Channel::Control, Presence::Absent) => Verdict::Yes,
+            (Channel::Control, _) => {
+                no("this rank is connected already; every process needs a rank of its own")
+            }
+            // Its control connection stands for it, but the end of that handshake is not read here yet.
+            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma | Channel::Probe, Presence::Absent) => {
+                Verdict::Busy
+            }
+            (
+                Channel::Shm | Channel::Tcp { .. } | Channel::Rdma | Channel::Probe,
+                Presence::Dead(_) | Presence::Shut(_),
+            ) => no("you are not a member any more"),
+            (Channel::Probe, _) => Verdict::Yes,
+            (Channel::Shm, _) if !self.rules.shm || !matches!(stream, Stream::Unix(_)) => {
+                no("it does not share memory")
+            }
+            (Channel::Rdma, _) if !self.rules.rdma => no("it has no RDMA device for this pair"),
+            (Channel::Tcp { .. } | Channel::Rdma, _) if !matches!(stream, Stream::Tcp(_)) => {
+                no("that is not a TCP connection")
+            }
+            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, _)
+                if state.membership().is_closed(hello.context) =>
+            {
+                no("it has left that group")
+            }
+            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, _) if state.parked.len() >= MAX_PARKED => {
+                Verdict::Busy
+            }
+            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, _) => Verdict::Yes,
+            (Channel::Join, _) => no("it is a rank, not the store"),
+        }
+    }
+
+    fn receive(&self, state: &mut Standing, Accepted { stream, hello, seals }: Accepted) -> Rest {
+        let from = hello.from as usize;
+        match hello.channel {
+            Channel::Control => {
+                state.attach(from, stream, seals, Instant::now());
+                return Rest { news: true, ..Rest::default() };
+            }
+            Channel::Probe => return state.lives(from, Instant::now()),
+            Channel::Join | Channel::Shm | Channel::Tcp { .. } | Channel::Rdma => {}
+        }
+        let until = Instant::now() + self.rules.patience;
+        let (channel, context) = (hello.channel, hello.context);
+        state.parked.push(Arrival { from, channel, stream, seals, context, until });
+        if let Some(watch) = state.watch(context) {
+            watch.ring();
+        }
+        Rest::default()
+    }
+}
+
+/// Not under the lock.
+fn log(word: &Word) {
+    use comity_membership::Verdict;
+    match word {
+        Word::Silent(Verdict::Suspect { rank, silence, progress }) => {
+            tracing::warn!(rank, ?silence, progress, "nothing is heard from a rank");
+        }
+        Word::Silent(Verdict::Dead { rank, silence }) => {
+            tracing::error!(rank, ?silence, "a rank is given up for its silence");
+        }
+        Word::Silent(Verdict::Stuck { rank, silence }) => {
+            tracing::error!(rank, ?silence, "a rank is given up whose control connection carries nothing");
+        }
+        Word::Back { rank, silence } => tracing::info!(rank, ?silence, "a silent rank is heard again"),
+    }
+}
