@@ -28,7 +28,6 @@ use std::{
 
 /// The longest time that a rank keeps connections for a group that it has not opened itself.
 const PARKING: Duration = Duration::from_secs(300);
-
 /// How long to wait for a better reason than that a rank ended.
 const EXPLANATION: Duration = Duration::from_millis(50);
 /// How much longer a rank waits for the others' connections than for its own: one that did not come may have waited for a third

@@ -1,6 +1,6 @@
 //! Why a group failed, as its members tell it to each other, and the error that each makes of it.
 
-use super::{header::Header, ledger::Differs, watch::Reached};
+use super::{header::Header, ledger::Differs, reached::Reached};
 use crate::{CallInfo, Crossed, Error, Peer};
 use comity_membership::Reason;
 use std::time::Duration;

@@ -15,6 +15,7 @@ mod closing;
 mod failure;
 mod header;
 mod ledger;
+mod reached;
 mod watch;
 mod world;
 
@@ -22,5 +23,6 @@ pub(crate) use closing::{Ask, conclude, is_untold, untold};
 pub(crate) use failure::{Failure, Late, Why};
 pub(crate) use header::{ANNOUNCE, Header, LEN as HEADER, lead};
 pub(crate) use ledger::Differs;
-pub(crate) use watch::{Reached, Watch};
+pub(crate) use reached::Reached;
+pub(crate) use watch::Watch;
 pub(crate) use world::{Links, World};

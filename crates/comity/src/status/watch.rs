@@ -3,7 +3,7 @@
 //! The first failure wins and stays. A member that left in good order is no failure until someone
 //! needs bytes from it: what it sent before it left still counts.
 
-use super::{failure::Failure, header::Header, ledger::Ledger};
+use super::{failure::Failure, header::Header, ledger::Ledger, reached::Reached};
 use crate::{stats::Counters, sync::lock, sys::Bell};
 use std::{
     os::fd::BorrowedFd,
@@ -13,17 +13,6 @@ use std::{
     },
     time::{Duration, Instant},
 };
-
-/// How far a member of a group has come, as its control thread sees it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reached {
-    /// The number of its last call.
-    pub(crate) made: u64,
-    /// What its calls up to the number asked for come to, if it knows.
-    pub(crate) digest: Option<u64>,
-    /// The member that it sleeps for in a call, and since when, in milliseconds.
-    pub(crate) lacks: Option<(usize, u64)>,
-}
 
 /// A group's state as its wait loops see it.
 #[derive(Debug)]

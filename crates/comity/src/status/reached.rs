@@ -1,0 +1,12 @@
+//! How far a member has come in its calls: what it answers to those who ask.
+
+/// How far a member of a group has come, as its control thread sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reached {
+    /// The number of its last call.
+    pub(crate) made: u64,
+    /// What its calls up to the number asked for come to, if it knows.
+    pub(crate) digest: Option<u64>,
+    /// The member that it sleeps for in a call, and since when, in milliseconds.
+    pub(crate) lacks: Option<(usize, u64)>,
+}
