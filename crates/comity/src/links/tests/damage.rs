@@ -1,7 +1,7 @@
 //! A world in which something between two ranks damages what passes: every rank's error names the link, and nobody hangs.
 
 use super::*;
-use crate::{Detection, Group, ReduceOp};
+use crate::{Algorithm, Detection, Group, ReduceOp};
 
 /// What happens to the byte of this number on its way.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,8 @@ fn errors(harm: Harm, back: bool, count: usize) -> (Vec<(String, Duration)>, Soc
     let detection = if matches!(harm, Harm::Lose(_)) { Detection::Fast } else { Detection::Normal };
     let mut all = each(0..3, |r| {
         let c = config(r, 3, store.addr()).host_name(["a", "b", "c"][r]).links([LinkKind::Tcp]);
-        Endpoint::join(&c.detection(detection)).unwrap()
+        // Each pair has something to say both ways; in a ring rank 1 says nothing to rank 0.
+        Endpoint::join(&c.detection(detection).algorithm(Algorithm::TwoPhase)).unwrap()
     });
     let at = between(all[0].facts_of(0).addrs[0], harm, back);
     Arc::get_mut(&mut all[1]).unwrap().readdress(0, at);
