@@ -205,6 +205,14 @@ impl<'a> Model<'a> {
             + self.far_round(far, self.local * far * bytes, BOTH_WAYS)
     }
 
+    /// Everyone tells everyone that it is there. Between hosts, messages without elements overlap as if they went one way.
+    pub(crate) fn greet(&self) -> f64 {
+        if self.pairs.is_some() {
+            return self.exchange(0.0);
+        }
+        self.near_round(self.local - 1.0, 0.0, BOTH_WAYS) + self.far_round(self.n - self.local, 0.0, ONE_WAY)
+    }
+
     /// Everyone sends `bytes` to every rank of its host.
     pub(crate) fn exchange_within(&self, bytes: f64) -> f64 {
         if let Some(p) = &self.pairs {

@@ -78,7 +78,7 @@ pub(super) const DEFINITION: Definition = Definition {
         Service {
             kind: Kind::Barrier,
             steps: |d, s| barrier(d, s.team, s.src),
-            seconds: |m| m.exchange(0.0),
+            seconds: |m| m.greet(),
             cuts: ASKED,
             sends: |_| 0,
         },
