@@ -66,7 +66,7 @@ fn a_slow_pair_changes_the_plan_on_all_ranks_alike() {
     };
     assert_eq!(
         (plan(&[]).as_str(), plan(&["--costs", file.to_str().unwrap()]).as_str()),
-        ("two-phase", "doubling")
+        ("two-phase", "halving-doubling")
     );
     // Ranks whose plans differed would be told so: the plan is part of what they compare in each call.
     let (code, out, errors) = run(launch(4).arg(ME).args(CHECK).env("COMITY_COSTS", &file));
