@@ -224,11 +224,12 @@ impl Server {
     /// The group does not come about; tell those who came, and those who have not yet when they do.
     pub(super) fn refuse_round(&mut self, words: &str, except: Option<u32>) {
         let members = self.round.take().map(|r| r.members).unwrap_or_default();
-        let until = Instant::now() + self.join;
-        self.missed = (0..self.size)
-            .filter(|r| !members.contains_key(r) && Some(*r) != except)
-            .map(|r| (r, (format!("rank {r} came too late: {words}"), until)))
-            .collect();
+        let (now, until) = (Instant::now(), Instant::now() + self.join);
+        // The first reason stays: the word of a rank that ended may come after it and begin a round that nobody else is in.
+        self.missed.retain(|_, (_, until)| now < *until);
+        for r in (0..self.size).filter(|r| !members.contains_key(r) && Some(*r) != except) {
+            self.missed.entry(r).or_insert_with(|| (format!("rank {r} came too late: {words}"), until));
+        }
         for (rank, m) in members {
             if Some(rank) != except {
                 self.refuse(m.conn, words);
