@@ -29,7 +29,8 @@ pub use report::{Difference, Line, Report};
 use crate::here;
 use case::Row;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{Algorithm, BackendKind, DType, Group, Result, cuda::Cuda};
+use comity::{Algorithm, BackendKind, DType, Error, Group, Result, cuda::Cuda};
+use comity_plan::Kind;
 use report::merge;
 use std::{io::Write, time::Instant};
 
@@ -248,7 +249,7 @@ pub(crate) fn check(args: Args) -> u8 {
     }
     let options = Options { device, ..options };
     if let Some(algorithm) = options.algorithm
-        && let Err(e) = here::prefer(&group, algorithm)
+        && let Err(e) = can_check(&group, &options, algorithm)
     {
         return here::failed("check", &e);
     }
@@ -278,6 +279,21 @@ pub(crate) fn check(args: Args) -> u8 {
     }
     say(format!("# {} cases on each rank in {:.1} s: all ok", report.cases(), start.elapsed().as_secs_f64()));
     u8::from(!report.is_right())
+}
+
+/// Nothing to check is no "all ok".
+fn can_check(group: &Group, options: &Options, algorithm: Algorithm) -> Result<()> {
+    if group.size() == 1 {
+        return Err(Error::Config(
+            "--algorithm needs two ranks or more: comity launch -n 2 -- comity check ...".into(),
+        ));
+    }
+    if !Kind::ALL.into_iter().any(|k| algorithm.serves(k) && options.asks_for(k.name())) {
+        let (a, can) = (algorithm.name(), here::served_by(algorithm));
+        let asked = options.ops.join(", ");
+        return Err(Error::Config(format!("--algorithm {a} cannot carry out {asked}; it can {can}")));
+    }
+    here::prefer(group, algorithm)
 }
 
 #[cfg(test)]
