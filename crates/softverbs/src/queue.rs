@@ -1,7 +1,14 @@
 //! Completion queues and the channel that tells of them.
 
 use crate::abi::ibv_wc;
-use std::{collections::VecDeque, io::Write, os::unix::net::UnixStream, sync::Arc, time::Instant};
+use libc::MSG_DONTWAIT;
+use std::{
+    collections::VecDeque,
+    io::{self, Read, Write},
+    os::{fd::AsRawFd, unix::net::UnixStream},
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
 
 /// A completion, and what polling it gives back to its queue pair.
 #[derive(Debug)]
@@ -12,11 +19,59 @@ pub(crate) struct Entry {
     pub(crate) solicited: bool,
 }
 
-/// Where events go: the writing end of what the client reads, and the address of its completion queue.
+/// Where events of a queue go, and the address of the client's completion queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Channel {
-    pub(crate) to: Arc<UnixStream>,
+    pub(crate) events: Arc<Events>,
     pub(crate) cookie: u64,
+}
+
+/// Events that the client has not read: their queues' addresses, and a byte for each in a socket that it can poll.
+#[derive(Debug)]
+pub(crate) struct Events {
+    reader: UnixStream,
+    writer: UnixStream,
+    unread: Mutex<VecDeque<u64>>,
+}
+
+impl Events {
+    pub(crate) fn new() -> io::Result<Self> {
+        let (reader, writer) = UnixStream::pair()?;
+        writer.set_nonblocking(true)?;
+        Ok(Self { reader, writer, unread: Mutex::default() })
+    }
+
+    /// What the client polls.
+    pub(crate) fn fd(&self) -> i32 {
+        self.reader.as_raw_fd()
+    }
+
+    fn add(&self, cookie: u64) {
+        // Full only with thousands of events that nobody took.
+        if matches!((&self.writer).write(&[1]), Ok(1)) {
+            self.unread.lock().unwrap_or_else(PoisonError::into_inner).push_back(cookie);
+        }
+    }
+
+    /// Wait until there may be an event, unless the client made its descriptor non-blocking.
+    pub(crate) fn wait(&self) -> io::Result<()> {
+        (&self.reader).read_exact(&mut [0])
+    }
+
+    /// The next one. None where its queue went after [`wait`](Self::wait) had returned.
+    pub(crate) fn next(&self) -> Option<u64> {
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    /// A queue goes, and with it what it had to tell.
+    fn forget(&self, cookie: u64) {
+        let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = unread.len();
+        unread.retain(|c| *c != cookie);
+        let mut bytes = vec![0_u8; before - unread.len()];
+        // SAFETY: the bytes are ours, and as many as are said. Fewer come where a thread has read one and not called `next` yet.
+        unsafe { libc::recv(self.fd(), bytes.as_mut_ptr().cast(), bytes.len(), MSG_DONTWAIT) };
+    }
 }
 
 #[derive(Debug)]
@@ -26,6 +81,7 @@ pub(crate) struct Queue {
     pub(crate) overflow: bool,
     pub(crate) armed: Option<Armed>,
     pub(crate) channel: Option<Channel>,
+    /// Events that the client read and did not acknowledge.
     pub(crate) unacked_events: u32,
     pub(crate) pairs: Vec<u32>,
     pub(crate) polled: Option<Instant>,
@@ -65,10 +121,16 @@ impl Queue {
         if self.armed == Some(Armed::Any) || self.armed == Some(Armed::Solicited) && stands_out {
             self.armed = None;
             if let Some(channel) = &self.channel {
-                self.unacked_events += 1;
-                // Full only with thousands of events that nobody took.
-                let _ = (&*channel.to).write(&channel.cookie.to_ne_bytes());
+                channel.events.add(channel.cookie);
             }
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if let Some(channel) = &self.channel {
+            channel.events.forget(channel.cookie);
         }
     }
 }

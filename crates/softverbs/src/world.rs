@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// Refused while a queue pair uses it, or events of it were not acknowledged: real ones wait for those for ever.
+    /// Refused while a queue pair uses it, or events that the client read were not acknowledged: real ones wait for those for ever.
     pub(crate) fn destroy_queue(&mut self, id: u32) -> Result<(), Errno> {
         let queue = self.host.queues.get(&id).ok_or(Errno(EINVAL))?;
         if !queue.pairs.is_empty() {
@@ -108,6 +108,13 @@ impl World {
     pub(crate) fn arm(&mut self, queue: u32, armed: Armed) {
         if let Some(queue) = self.host.queues.get_mut(&queue) {
             queue.armed = Some(armed);
+        }
+    }
+
+    /// The client has read an event of it.
+    pub(crate) fn told(&mut self, queue: u32) {
+        if let Some(queue) = self.host.queues.get_mut(&queue) {
+            queue.unacked_events += 1;
         }
     }
 

@@ -13,6 +13,7 @@ use crate::{
     abi::{ibv_comp_channel, ibv_context, ibv_context_ops, ibv_device},
     config::Config,
     pair::Errno,
+    queue::Events,
     thread,
     world::World,
 };
@@ -58,8 +59,7 @@ pub(crate) struct Context {
 #[repr(C)]
 pub(crate) struct Channel {
     ibv: ibv_comp_channel,
-    reader: UnixStream,
-    writer: Arc<UnixStream>,
+    events: Arc<Events>,
 }
 
 /// The objects of this process, or what is wrong with the configuration.

@@ -4,30 +4,22 @@ use super::{Channel, Context, device::ibv, export, keep, keep_moving, refused, s
 use crate::{
     abi::{Condition, Mutex, ibv_comp_channel, ibv_cq, ibv_wc},
     pair::Errno,
-    queue::{self, Armed},
+    queue::{self, Armed, Events},
 };
 use libc::{EAGAIN, EINVAL, EMFILE, ENOSYS, c_int, c_uint, c_void};
-use std::{
-    io::Read,
-    os::{fd::AsRawFd, unix::net::UnixStream},
-    ptr,
-    sync::Arc,
-};
+use std::{ptr, sync::Arc};
 
 export! {
     "IBVERBS_1.0" fn ibv_create_comp_channel(context: &Context) -> *mut Channel {
         if world().host.config.quirks.no_channel {
             return refused(Errno(ENOSYS));
         }
-        let Ok((reader, writer)) = UnixStream::pair() else { return refused(Errno(EMFILE)) };
-        if writer.set_nonblocking(true).is_err() {
-            return refused(Errno(EMFILE));
-        }
-        let ibv = ibv_comp_channel { context: ibv(context), fd: reader.as_raw_fd(), refcnt: 0 };
-        Box::into_raw(Box::new(Channel { ibv, reader, writer: Arc::new(writer) }))
+        let Ok(events) = Events::new() else { return refused(Errno(EMFILE)) };
+        let ibv = ibv_comp_channel { context: ibv(context), fd: events.fd(), refcnt: 0 };
+        Box::into_raw(Box::new(Channel { ibv, events: Arc::new(events) }))
     }
     "IBVERBS_1.0" fn ibv_destroy_comp_channel(channel: Box<Channel>) -> c_int {
-        // Queues that tell on it keep the writing end, so that none writes to a stranger.
+        // Queues that tell on it keep the descriptors, so that none writes to a stranger.
         drop(channel);
         0
     }
@@ -56,7 +48,7 @@ export! {
         }));
         if let Some(channel) = channel {
             let cookie = made.expose_provenance() as u64;
-            world.tell(handle, queue::Channel { to: Arc::clone(&channel.writer), cookie });
+            world.tell(handle, queue::Channel { events: Arc::clone(&channel.events), cookie });
         }
         made
     }
@@ -65,15 +57,22 @@ export! {
         keep(queue, result)
     }
     "IBVERBS_1.1" fn ibv_get_cq_event(channel: &Channel, queue: &mut *mut ibv_cq, cookie: &mut *mut c_void) -> c_int {
-        let mut address = [0; 8];
-        // Written as a whole, so it comes as a whole.
-        if let Err(e) = (&channel.reader).read_exact(&mut address) {
-            set_errno(e.raw_os_error().unwrap_or(EAGAIN));
-            return -1;
-        }
-        *queue = ptr::with_exposed_provenance_mut(u64::from_ne_bytes(address) as usize);
-        // SAFETY: events are of queues that are there: one with events that nobody acknowledged is not destroyed.
-        *cookie = unsafe { (**queue).cq_context };
+        let address = loop {
+            if let Err(e) = channel.events.wait() {
+                set_errno(e.raw_os_error().unwrap_or(EAGAIN));
+                return -1;
+            }
+            let mut world = world();
+            if let Some(address) = channel.events.next() {
+                let told: *mut ibv_cq = ptr::with_exposed_provenance_mut(address as usize);
+                // SAFETY: a queue takes its unread events with it, and none goes while the world is locked.
+                let (handle, told_cookie) = unsafe { ((*told).handle, (*told).cq_context) };
+                world.told(handle);
+                *cookie = told_cookie;
+                break told;
+            }
+        };
+        *queue = address;
         0
     }
     "IBVERBS_1.1" fn ibv_ack_cq_events(queue: &ibv_cq, events: c_uint) {

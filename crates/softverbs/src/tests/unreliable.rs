@@ -1,8 +1,12 @@
 //! UC as the specification has it.
 
 use super::*;
-use crate::abi::{IBV_WC_GENERAL_ERR, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR};
+use crate::{
+    abi::{IBV_WC_GENERAL_ERR, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR},
+    queue::{Armed, Channel, Events},
+};
 use libc::{EINVAL, ENOMEM};
+use std::sync::Arc;
 
 #[test]
 fn messages_land_in_the_receives_in_order() {
@@ -95,24 +99,43 @@ fn depths_are_kept_until_completions_are_polled() {
     assert_eq!(a.post(64, 0, 8), Ok(()));
 }
 
+/// A channel of `end`'s queue whose descriptor does not block.
+fn hear(end: &mut End) -> Arc<Events> {
+    let events = Arc::new(Events::new().unwrap());
+    // SAFETY: the descriptor is open, and its flags are those of a socket.
+    assert_eq!(unsafe { libc::fcntl(events.fd(), libc::F_SETFL, libc::O_NONBLOCK) }, 0);
+    end.world.tell(end.queue, Channel { events: Arc::clone(&events), cookie: 77 });
+    events
+}
+
+#[test]
+fn a_queue_takes_the_events_that_nobody_read_with_it() {
+    let (mut a, mut b) = connected(IBV_QPT_UC, &[], &[]);
+    let events = hear(&mut b);
+    b.world.arm(b.queue, Armed::Any);
+    b.receive(1, 0, 8).unwrap();
+    a.post(3, 0, 8).unwrap();
+    until(&mut a, &mut b, |_, b| !b.seen.is_empty());
+    b.world.destroy_pair(b.pair).unwrap();
+    b.world.destroy_queue(b.queue).unwrap();
+    assert_eq!(events.next(), None);
+    assert!(events.wait().is_err(), "the descriptor is not readable for nothing");
+}
+
 #[test]
 fn a_channel_tells_of_completions_once_for_each_arming() {
-    use crate::queue::{Armed, Channel};
-    use std::{io::Read, os::unix::net::UnixStream, sync::Arc};
     let (mut a, mut b) = connected(IBV_QPT_UC, &[], &[]);
-    let (mut reader, writer) = UnixStream::pair().unwrap();
-    reader.set_nonblocking(true).unwrap();
-    b.world.tell(b.queue, Channel { to: Arc::new(writer), cookie: 77 });
+    let events = hear(&mut b);
     b.world.arm(b.queue, Armed::Any);
     b.receive(1, 0, 8).unwrap();
     b.receive(2, 0, 8).unwrap();
     a.post(3, 0, 8).unwrap();
     a.post(4, 0, 8).unwrap();
     until(&mut a, &mut b, |_, b| b.seen.len() == 2);
-    let mut event = [0; 8];
-    reader.read_exact(&mut event).unwrap();
-    assert_eq!(u64::from_ne_bytes(event), 77);
-    assert!(reader.read_exact(&mut event).is_err(), "the second completion found the queue not armed");
+    events.wait().unwrap();
+    assert_eq!(events.next(), Some(77));
+    b.world.told(b.queue);
+    assert!(events.wait().is_err(), "the second completion found the queue not armed");
     b.world.destroy_pair(b.pair).unwrap();
     assert!(b.world.destroy_queue(b.queue).is_err(), "an event was not acknowledged");
     b.world.acknowledge(b.queue, 1);
