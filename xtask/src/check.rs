@@ -1,11 +1,11 @@
 //! `cargo xtask check`: what a change of the last minutes needs, in under two: formatting, clippy, and the tests of the crates that
 //! changed since a commit.
 
-use crate::{
+use std::{collections::BTreeSet, time::Instant};
+use tasks::{
     child::Task,
     place::{built, root},
 };
-use std::{collections::BTreeSet, time::Instant};
 
 /// What was asked for.
 #[derive(Debug, PartialEq)]
@@ -33,16 +33,20 @@ struct Changed {
 }
 
 /// Folders and the packages in them.
-const PACKAGES: [(&str, &str); 10] = [
+const PACKAGES: [(&str, &str); 14] = [
     ("crates/comity/", "comity"),
     ("crates/comity-plan/", "comity-plan"),
     ("crates/comity-membership/", "comity-membership"),
     ("crates/comity-cli/", "comity-cli"),
     ("crates/comity-nn/", "comity-nn"),
     ("crates/comity-py/", "comity-py"),
-    ("crates/softnccl/", "softnccl"),
-    ("crates/softverbs/", "softverbs"),
+    ("tools/chaos/", "chaos"),
+    ("tools/gates/", "gates"),
+    ("tools/guest/", "guest"),
+    ("tools/softnccl/", "softnccl"),
+    ("tools/softverbs/", "softverbs"),
     ("tools/scope/", "scope"),
+    ("tools/tasks/", "tasks"),
     ("xtask/", "xtask"),
 ];
 

@@ -1,10 +1,10 @@
 //! The same training on 1, 2 and 4 ranks, and how far the results are apart.
 
-use crate::{
+use std::path::Path;
+use tasks::{
     child::Task,
     place::{Scratch, built},
 };
-use std::path::Path;
 
 const RANKS: [usize; 3] = [1, 2, 4];
 /// The weights may differ from those of one rank by rounding only.
@@ -20,17 +20,11 @@ pub(crate) enum Profile {
     Release,
 }
 
-/// All that tests use, commands and examples too. In one build: a part of the workspace alone can need its dependencies
-/// with other features, and build candle once more.
-pub(crate) fn build_tests() -> Result<(), String> {
-    Task::cargo().args(["build", "--workspace", "--all-targets"]).limit(1800).run().map(drop)
-}
-
 /// Build, train, compare; the result in a few words.
 pub(crate) fn run(profile: Profile) -> Result<String, String> {
     println!("building the command and the example ...");
     let folder = match profile {
-        Profile::Tests => build_tests().map(|()| "debug")?,
+        Profile::Tests => tasks::build_tests().map(|()| "debug")?,
         Profile::Release => {
             let parts = ["-p", "comity-cli", "-p", "comity-nn", "--bin", "comity", "--example", "digits"];
             Task::cargo().args(["build", "--release"]).args(parts).limit(1800).echo().run()?;
@@ -64,7 +58,7 @@ pub(crate) fn run(profile: Profile) -> Result<String, String> {
 }
 
 fn typed(comity: &Path, digits: &Path) -> String {
-    let here = |p: &Path| p.strip_prefix(crate::place::root()).unwrap_or(p).display().to_string();
+    let here = |p: &Path| p.strip_prefix(tasks::place::root()).unwrap_or(p).display().to_string();
     format!("{} launch -n 4 -- {}", here(comity), here(digits))
 }
 

@@ -1,13 +1,9 @@
 //! Project tasks: `cargo xtask demo | check | test | chaos | softverbs | rdma-vm`.
 
-mod chaos;
 mod check;
-mod child;
 mod demo;
-mod place;
 mod softverbs;
 mod test;
-mod vm;
 
 use std::process::ExitCode;
 
@@ -39,7 +35,7 @@ cargo xtask rdma-vm COMMAND...   run shell commands in a QEMU guest with rdma-co
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    if let Err(e) = child::catch_signals() {
+    if let Err(e) = tasks::child::catch_signals() {
         eprintln!("xtask: cannot catch signals: {e}");
         return ExitCode::FAILURE;
     }
@@ -60,8 +56,8 @@ fn main() -> ExitCode {
             Err(e) => return usage(&e),
         },
         ["softverbs", folder] => softverbs::lay_out(folder.as_ref()),
-        ["rdma-vm", ref rest @ ..] => match vm::Choice::parse(rest) {
-            Ok(choice) => vm::run(choice),
+        ["rdma-vm", ref rest @ ..] => match guest::Choice::parse(rest) {
+            Ok(choice) => guest::run(choice),
             Err(e) => return usage(&e),
         },
         // A part of chaos, which starts it.

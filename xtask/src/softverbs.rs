@@ -1,7 +1,7 @@
 //! The software RDMA device, built and laid out under the names that programs load.
 
-use crate::{child::Task, place::built};
 use std::{env::consts::DLL_SUFFIX, fs, path::Path};
+use tasks::{child::Task, place::built};
 
 /// What programs ask for: rdma-core's name, and the one on macOS.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdma.dylib"];
@@ -14,7 +14,7 @@ pub(crate) fn lay_out(folder: &Path) -> Result<(), String> {
 
 /// The same, of the build of all that tests use.
 pub(crate) fn lay_out_built(folder: &Path) -> Result<(), String> {
-    crate::demo::build_tests()?;
+    tasks::build_tests()?;
     put(folder)
 }
 

@@ -1,4 +1,4 @@
-//! NCCL's faults, with a library that stands in for NCCL and the driver (`crates/softnccl`).
+//! NCCL's faults, with a library that stands in for NCCL and the driver (`tools/softnccl`).
 #![cfg(target_os = "linux")]
 
 use softnccl as _;

@@ -1,4 +1,4 @@
-"""Memory of CUDA devices, with a library that stands in for NCCL and the driver (`crates/softnccl`): `init("nccl")` and its calls."""
+"""Memory of CUDA devices, with a library that stands in for NCCL and the driver (`tools/softnccl`): `init("nccl")` and its calls."""
 
 import ctypes
 import math

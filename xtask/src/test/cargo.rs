@@ -1,7 +1,7 @@
 //! The steps that cargo runs.
 
 use super::{Done, Outcome, missing, native, nightly, requirements, scope::Scope};
-use crate::child::Task;
+use tasks::child::Task;
 
 const MACOS: &str = "aarch64-apple-darwin";
 
@@ -32,7 +32,7 @@ pub(super) fn documents(_: &Scope) -> Outcome {
 /// All that later steps run. In one build: a part of the workspace alone can need its dependencies with other features, and
 /// build them once more.
 pub(super) fn build(_: &Scope) -> Outcome {
-    crate::demo::build_tests()?;
+    tasks::build_tests()?;
     Ok(Done::Passed("libraries, programs, examples and tests".into()))
 }
 

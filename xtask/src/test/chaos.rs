@@ -1,7 +1,7 @@
 //! Running jobs that are broken at random: a minute in the gate, an hour in the deep checks.
 
 use super::{Done, Outcome, missing, scope::Scope};
-use crate::chaos::{self, Choice};
+use ::chaos::Choice;
 
 /// Of a gate's run.
 const MINUTES: f64 = 1.0;
@@ -12,10 +12,10 @@ pub(super) fn run(scope: &Scope) -> Outcome {
 
 /// So long, with these faults.
 pub(super) fn for_minutes(minutes: f64, seed: u64) -> Outcome {
-    if let Some(why) = chaos::unable() {
+    if let Some(why) = ::chaos::unable() {
         return missing(why);
     }
-    chaos::run(&Choice::for_tests(minutes, seed)).map(Done::Passed)
+    ::chaos::run(&Choice::for_tests(minutes, seed)).map(Done::Passed)
 }
 
 fn number<T: std::str::FromStr>(name: &str) -> Result<Option<T>, String> {

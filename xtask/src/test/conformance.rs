@@ -8,11 +8,11 @@ use super::{
     processes::{QUICK, comity, timed},
     scope::Scope,
 };
-use crate::{
+use std::{collections::BTreeMap, path::Path};
+use tasks::{
     child::Task,
     place::{built, program},
 };
-use std::{collections::BTreeMap, path::Path};
 
 /// Variables for the ranks.
 type Vars = Vec<(&'static str, String)>;

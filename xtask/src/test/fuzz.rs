@@ -2,11 +2,11 @@
 //! compile it takes longer than to compile them.
 
 use super::{Done, Outcome, deep, missing, native, nightly, scope::Scope};
-use crate::{
+use std::{env, fs, path::PathBuf};
+use tasks::{
     child::Running,
     place::{Scratch, root},
 };
-use std::{env, fs, path::PathBuf};
 
 /// As `fuzz/Cargo.toml` lists them.
 const TARGETS: [Target; 6] = [
@@ -109,7 +109,7 @@ impl Target {
             RESIDENT.into(),
             "-timeout=10".into(),
         ];
-        let task = crate::child::Task::new(folder.join(name)).args([corpus, seeds]).args(flags);
+        let task = tasks::child::Task::new(folder.join(name)).args([corpus, seeds]).args(flags);
         Ok((task.limit(seconds + 120).start()?, scratch))
     }
 }

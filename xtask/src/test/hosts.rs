@@ -14,8 +14,8 @@ use super::{
     processes::{QUICK, comity},
     scope::Scope,
 };
-use crate::{child::Task, place::program};
 use std::time::Instant;
+use tasks::{child::Task, place::program};
 
 pub(super) fn check(_: &Scope) -> Outcome {
     if !cfg!(target_os = "linux") {

@@ -7,10 +7,6 @@ use super::{
     processes::{QUICK, comity, timed},
     scope::Scope,
 };
-use crate::{
-    child::Task,
-    place::{Scratch, program},
-};
 use faults::Launcher;
 use std::{
     fs::OpenOptions,
@@ -19,6 +15,10 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     path::PathBuf,
     time::Instant,
+};
+use tasks::{
+    child::Task,
+    place::{Scratch, program},
 };
 
 const RANKS: usize = 4;

@@ -9,7 +9,6 @@ mod conformance;
 mod deep;
 mod fuzz;
 mod gate;
-mod gates;
 mod hosts;
 mod launchers;
 mod native;
@@ -135,14 +134,9 @@ pub(crate) fn step(args: &[&str]) -> Result<(), String> {
     step.ok_or_else(wrong)?.here(&scope)
 }
 
-/// Whether the checks run at landing, where what is missing is a failure.
-pub(crate) fn in_ci() -> bool {
-    std::env::var_os("CI").is_some_and(|v| v == "true" || v == "1")
-}
-
 /// Something is missing: a failure in CI, a step that was not run elsewhere.
 fn missing(why: String) -> Outcome {
-    if in_ci() { Err(why) } else { Ok(Done::NotRun(why)) }
+    if tasks::in_ci() { Err(why) } else { Ok(Done::NotRun(why)) }
 }
 
 #[cfg(test)]

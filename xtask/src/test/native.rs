@@ -5,13 +5,13 @@
 //! (<https://doc.rust-lang.org/cargo/reference/build-scripts.html#overriding-build-scripts>)
 
 use super::nightly;
-use crate::{
-    child::Task,
-    place::{built, target},
-};
 use std::{
     fs,
     path::{Path, PathBuf},
+};
+use tasks::{
+    child::Task,
+    place::{built, target},
 };
 
 /// The crate, whose name with its version is also what it links.
@@ -60,7 +60,7 @@ fn said(folder: &Path) -> Option<String> {
 }
 
 fn version() -> Option<String> {
-    let lock = fs::read_to_string(crate::place::root().join("Cargo.lock")).ok()?;
+    let lock = fs::read_to_string(tasks::place::root().join("Cargo.lock")).ok()?;
     let (_, rest) = lock.split_once(&format!("name = \"{CRATE}\"\nversion = \""))?;
     Some(rest.split_once('"')?.0.into())
 }

@@ -1,7 +1,7 @@
 //! The nightly compiler, for what stable lacks: fuzzing, sanitizers, Miri.
 
-use crate::child::Task;
 use std::path::Path;
+use tasks::child::Task;
 
 /// Through rustup's cargo, which knows `+nightly`.
 pub(super) fn cargo(args: &[&str]) -> Task {

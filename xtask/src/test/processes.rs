@@ -1,18 +1,18 @@
 //! `comity check` as a job of processes on this machine.
 
 use super::{Done, Outcome, scope::Scope};
-use crate::{child::Task, place::built};
 use std::{
     path::{Path, PathBuf},
     time::Instant,
 };
+use tasks::{child::Task, place::built};
 
 /// Seconds that a short check may take on a slow machine.
 pub(super) const QUICK: u64 = 120;
 
 /// The command, built if it is not yet.
 pub(super) fn comity() -> Result<PathBuf, String> {
-    crate::demo::build_tests()?;
+    tasks::build_tests()?;
     Ok(built("debug", "comity"))
 }
 

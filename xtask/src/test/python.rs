@@ -1,13 +1,13 @@
 //! The Python package: installed as a user installs it, then its linter and its tests.
 
 use super::{Done, Outcome, missing, scope::Scope};
-use crate::{
-    child::Task,
-    place::{Scratch, built, program, root},
-};
 use std::{
     env, fs,
     path::{Path, PathBuf},
+};
+use tasks::{
+    child::Task,
+    place::{Scratch, built, program, root},
 };
 
 const REQUIREMENTS: &str = "python/tests/requirements.txt";

@@ -1,8 +1,8 @@
 //! Programs that the tests use and cargo does not bring.
 
 use super::{Done, Outcome, missing, nightly};
-use crate::{child::Task, place::program};
 use std::{env, path::PathBuf};
+use tasks::{child::Task, place::program};
 
 /// A program, or a file by its whole path, and the Debian package that holds it.
 pub(super) type Program = (&'static str, &'static str);

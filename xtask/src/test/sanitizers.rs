@@ -10,12 +10,12 @@ use super::{
     rdma,
     scope::Scope,
 };
-use crate::{
+use crate::softverbs;
+use std::{fs, path::PathBuf};
+use tasks::{
     child::Task,
     place::{Scratch, root},
-    softverbs,
 };
-use std::{fs, path::PathBuf};
 
 #[derive(Debug)]
 struct Sanitizer {

@@ -1,7 +1,7 @@
 //! How much of what is large a run takes: the share that its commit chooses, or all of it. The crate `scope` says how.
 
-use crate::{child::Task, place::root};
 use scope::{DEEP, SEED};
+use tasks::{child::Task, place::root};
 
 /// A share of what is large, or all of it.
 #[derive(Clone, Copy, Debug, PartialEq)]

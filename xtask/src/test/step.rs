@@ -4,8 +4,8 @@
 //! started, and what it printed stays together.
 
 use super::scope::Scope;
-use crate::{child::Task, place::own};
 use std::time::{Duration, Instant};
+use tasks::{child::Task, place::own};
 
 /// What a step came to: a note for the table, or what failed.
 pub(super) type Outcome = Result<Done, String>;

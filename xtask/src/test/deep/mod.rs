@@ -11,9 +11,9 @@ use super::{
     step::{Row, table},
     suites,
 };
-use crate::child::Task;
 use progress::{Progress, State};
 use std::time::Duration;
+use tasks::child::Task;
 
 /// The soak, where `--hours` says nothing.
 pub(super) const SOAK_HOURS: f64 = 2.0;
@@ -88,7 +88,7 @@ fn an_hour_of_chaos(scope: &Scope) -> Outcome {
 }
 
 fn soak(scope: &Scope) -> Outcome {
-    crate::chaos::run(&crate::chaos::Choice::soak(scope.hours)).map(Done::Passed)
+    ::chaos::run(&::chaos::Choice::soak(scope.hours)).map(Done::Passed)
 }
 
 /// These parts, or all; each is written down when it has ended. One that fails does not stop the others.

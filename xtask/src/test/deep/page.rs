@@ -5,8 +5,8 @@ use super::{
     PARTS,
     progress::State,
 };
-use crate::{child::Task, place::root};
 use std::{fs, thread};
+use tasks::{child::Task, place::root};
 
 pub(super) const PAGE: &str = "bench/record/deep.md";
 

@@ -1,14 +1,14 @@
 //! Which pieces of a part have passed at this state of the code: a file in `target/deep`, so that a run that was cut off goes on.
 
-use crate::{
-    child::Task,
-    place::{root, target},
-};
 use std::{
     fs,
     hash::{DefaultHasher, Hash, Hasher},
     path::PathBuf,
     time::Duration,
+};
+use tasks::{
+    child::Task,
+    place::{root, target},
 };
 
 /// What a run is of.

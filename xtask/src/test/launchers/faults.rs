@@ -2,8 +2,8 @@
 //!
 //! MPI ends a job in its own way when a rank goes. What is looked at is what each of the others has said by itself before.
 
-use crate::{child::Task, place::Scratch};
 use std::{fs, path::Path};
+use tasks::{child::Task, place::Scratch};
 
 /// A rank whose words are kept.
 const RANK: &str = include_str!("rank.sh");

@@ -3,8 +3,8 @@
 //! The file is read for the names in it. A C program that includes the header and a Rust program that includes the file print what
 //! they make of these names, and the lines must be equal. Names that the header lacks do not compile.
 
-use crate::{child::Task, place::Scratch};
 use std::{fmt::Write, fs, path::Path};
+use tasks::{child::Task, place::Scratch};
 
 /// The names of one file that mean something in the header.
 #[derive(Debug, Default, PartialEq)]

@@ -3,20 +3,20 @@
 mod layout;
 
 use super::{Done, Outcome, cargo, missing, scope::Scope};
-use crate::{
-    child::{Running, Task},
-    place::{Scratch, program, root},
-    softverbs,
-};
+use crate::softverbs;
 use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
+use tasks::{
+    child::{Running, Task},
+    place::{Scratch, program, root},
+};
 
 /// What describes the interface in Rust, each on its own.
-const MIRRORS: [&str; 2] = ["crates/comity/src/sys/verbs/abi.rs", "crates/softverbs/src/abi.rs"];
+const MIRRORS: [&str; 2] = ["crates/comity/src/sys/verbs/abi.rs", "tools/softverbs/src/abi.rs"];
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
 /// How each case of `conform.c` ends.
 const CONFORM: &str = include_str!("conform.txt");

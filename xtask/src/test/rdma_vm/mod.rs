@@ -3,12 +3,9 @@
 mod cases;
 
 use super::{Done, Outcome, processes, rdma, requirements, scope::Scope};
-use crate::{
-    child::Task,
-    place::Scratch,
-    vm::{self, Answer, Command, Guest},
-};
+use guest::{Answer, Command, Guest};
 use std::path::PathBuf;
+use tasks::{child::Task, place::Scratch};
 
 /// Cables, switches and their devices.
 const NETWORK: &str = include_str!("network.sh");
@@ -37,7 +34,7 @@ struct Case {
 const HANDS: u64 = 3;
 
 pub(super) fn run(scope: &Scope) -> Outcome {
-    match requirements::programs(&vm::NEEDED)? {
+    match requirements::programs(&guest::NEEDED)? {
         Done::Passed(_) => {}
         not_run @ Done::NotRun(_) => return Ok(not_run),
     }

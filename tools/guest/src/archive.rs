@@ -1,12 +1,12 @@
 //! The guest's whole system: an archive in the format that the kernel unpacks at boot (cpio, "newc").
 
-use crate::child::Task;
 use std::{
     collections::BTreeMap,
     fs, io,
     io::{BufWriter, Write},
     path::{Path, PathBuf},
 };
+use tasks::child::Task;
 
 #[derive(Debug)]
 enum Entry {

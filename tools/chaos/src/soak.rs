@@ -4,12 +4,12 @@
 //! at 0.5 s has the beats of ten at 5 s. The longest silence is printed, to be compared with the limit, and what
 //! the ranks hold after half a minute and at the end, to be compared with each other.
 
-use crate::{child::Task, place::built};
 use std::{
     fmt::{self, Display, Formatter},
     fs, thread,
     time::{Duration, Instant},
 };
+use tasks::{child::Task, place::built};
 
 /// Ranks to a core.
 const CROWD: usize = 8;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const LIBRARY: &str = "crates/comity/src/";
 
 /// Lowest first.
-pub(super) const ROOMS: &[&str] = &[
+pub(crate) const ROOMS: &[&str] = &[
     // Values and what is below everything.
     "dice",
     "sync",
@@ -47,10 +47,10 @@ pub(super) const ROOMS: &[&str] = &[
 ];
 
 /// A file of the library: its place and its text.
-pub(super) type File = (String, String);
+pub(crate) type File = (String, String);
 
 /// What is wrong with what `files` import. Among them is the library's `lib.rs`.
-pub(super) fn misplaced(files: &[File], rooms: &[&str]) -> Vec<String> {
+pub(crate) fn misplaced(files: &[File], rooms: &[&str]) -> Vec<String> {
     let of = |name: &str| files.iter().find(|(n, _)| *n == format!("{LIBRARY}{name}")).map(|(_, text)| text);
     let Some(root) = of("lib.rs") else { return vec![format!("there is no {LIBRARY}lib.rs")] };
     let exports = exports(&blank(root));
@@ -60,7 +60,7 @@ pub(super) fn misplaced(files: &[File], rooms: &[&str]) -> Vec<String> {
         let Some(module) = module(name) else { continue };
         let Some(room) = rooms.iter().find(|r| **r == module[0]) else {
             found.push(format!(
-                "{name}: {} is no room; give it a place in xtask/src/test/gates/layers.rs",
+                "{name}: {} is no room; give it a place in tools/gates/src/layers.rs",
                 module[0]
             ));
             continue;
@@ -95,7 +95,7 @@ pub(super) fn misplaced(files: &[File], rooms: &[&str]) -> Vec<String> {
     }
     for room in rooms {
         let Some(uses) = used.get(room) else {
-            found.push(format!("there is no room {room}; remove it from xtask/src/test/gates/layers.rs"));
+            found.push(format!("there is no room {room}; remove it from tools/gates/src/layers.rs"));
             continue;
         };
         let folder = files.iter().any(|(name, _)| name.starts_with(&format!("{LIBRARY}{room}/")));

@@ -1,10 +1,10 @@
 //! Debian's kernel and its static busybox: downloaded and unpacked once, never installed.
 
-use crate::{child::Task, place::target};
 use std::{
     fs,
     path::{Path, PathBuf},
 };
+use tasks::{child::Task, place::target};
 
 #[derive(Debug)]
 pub(super) struct Parts {

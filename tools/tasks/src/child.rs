@@ -38,7 +38,7 @@ const JOB: [&str; 8] = [
 ];
 
 /// From now on the first of these signals ends the children, then fails the task, so that what it made is cleared away.
-pub(crate) fn catch_signals() -> io::Result<()> {
+pub fn catch_signals() -> io::Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(interrupted()))?;
     }
@@ -52,7 +52,7 @@ fn interrupted() -> &'static Arc<AtomicBool> {
 
 /// A command to run to its end.
 #[derive(Debug)]
-pub(crate) struct Task {
+pub struct Task {
     command: Command,
     limit: Duration,
     echo: bool,
@@ -62,7 +62,7 @@ pub(crate) struct Task {
 
 impl Task {
     /// Its output is kept, not shown; a minute is its limit.
-    pub(crate) fn new(program: impl AsRef<OsStr>) -> Self {
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
         let mut command = Command::new(program);
         command.current_dir(crate::place::root());
         for (name, _) in std::env::vars_os() {
@@ -79,7 +79,7 @@ impl Task {
     }
 
     /// The cargo that runs this program.
-    pub(crate) fn cargo() -> Self {
+    pub fn cargo() -> Self {
         let mut task = Self::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         if io::stdout().is_terminal() {
             task.command.env("CARGO_TERM_COLOR", "always");
@@ -87,51 +87,58 @@ impl Task {
         task
     }
 
-    pub(crate) fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+    /// More arguments.
+    pub fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
         self.command.args(args);
         self
     }
 
     /// Run it in this folder rather than in the workspace's root.
-    pub(crate) fn folder(mut self, folder: &Path) -> Self {
+    pub fn folder(mut self, folder: &Path) -> Self {
         self.command.current_dir(folder);
         self
     }
 
-    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+    /// A variable for it.
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    pub(crate) fn limit(mut self, seconds: u64) -> Self {
+    /// It is ended after so many seconds, with all that it started.
+    pub fn limit(mut self, seconds: u64) -> Self {
         self.limit = Duration::from_secs(seconds);
         self
     }
 
     /// Show the output while it comes.
-    pub(crate) fn echo(mut self) -> Self {
+    pub fn echo(mut self) -> Self {
         self.echo = true;
         self
     }
 
     /// For clearing away: also when this program was asked to end.
-    pub(crate) fn regardless_of_signals(mut self) -> Self {
+    pub fn regardless_of_signals(mut self) -> Self {
         self.heeds_signals = false;
         self
     }
 
     /// It may take longer to end when it is asked to, for it ends children of its own.
-    pub(crate) fn gentle(mut self) -> Self {
+    pub fn gentle(mut self) -> Self {
         self.grace = LONG_GRACE;
         self
     }
 
     /// Run to the end; an exit code other than 0 is an error that shows the output unless it was shown already.
-    pub(crate) fn run(self) -> Result<String, String> {
+    pub fn run(self) -> Result<String, String> {
         self.start()?.wait()
     }
 
-    pub(crate) fn start(mut self) -> Result<Running, String> {
+    /// Start it, and go on.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(mut self) -> Result<Running, String> {
         let what = self.to_string();
         let command = self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|e| format!("cannot start `{what}`: {e}"))?;
@@ -179,7 +186,7 @@ fn quoted(word: &OsStr) -> String {
 
 /// A child under way. Dropping it ends it.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub struct Running {
     what: String,
     child: Child,
     text: Arc<Mutex<String>>,
@@ -193,7 +200,11 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn wait(mut self) -> Result<String, String> {
+    /// Wait for its end; what it wrote to its output.
+    ///
+    /// # Errors
+    /// It failed, or did not end in time: its last words.
+    pub fn wait(mut self) -> Result<String, String> {
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,

@@ -6,9 +6,9 @@
 //! host h1 10.66.0.2 --- c1 |        | c3 --- 10.66.0.4 h3
 //! ```
 
-use crate::child::Task;
 use rustix::process::Pid;
 use std::fs;
+use tasks::child::Task;
 
 pub(super) const HOSTS: usize = 4;
 

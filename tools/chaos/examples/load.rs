@@ -1,7 +1,7 @@
 //! Much at once: a thousand operations in flight on every rank, and groups made and dropped a thousand times.
 //!
 //! ```text
-//! cargo build --release -p comity-cli -p comity --example load
+//! cargo build --release -p comity-cli -p chaos --example load
 //! target/release/comity launch -n 64 -- target/release/examples/load flight 1000
 //! target/release/comity launch -n 4 -- target/release/examples/load groups 1000
 //! target/release/comity launch -n 4 -- target/release/examples/load grow 600     # seconds

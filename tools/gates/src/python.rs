@@ -16,7 +16,7 @@ const WAITING: &[&str] = &["wait", "acquire", "join", "get", "result"];
 const PLACE: &str = "python/comity/";
 
 /// What is wrong with the waits of this file, and which entries of the list it needs.
-pub(super) fn misplaced(name: &str, text: &str) -> (Vec<String>, Vec<usize>) {
+pub(crate) fn misplaced(name: &str, text: &str) -> (Vec<String>, Vec<usize>) {
     let (mut found, mut used) = (Vec::new(), Vec::new());
     let Some(file) = name.strip_prefix(PLACE) else { return (found, used) };
     let code = blank(text);
@@ -30,7 +30,7 @@ pub(super) fn misplaced(name: &str, text: &str) -> (Vec<String>, Vec<usize>) {
 }
 
 /// Entries of the list that no file needs.
-pub(super) fn idle(used: &[usize]) -> impl Iterator<Item = String> + '_ {
+pub(crate) fn idle(used: &[usize]) -> impl Iterator<Item = String> + '_ {
     let entries = UNTIMED.iter().enumerate().filter(|(i, _)| !used.contains(i));
     entries.map(|(_, (file, line, _))| {
         format!("{PLACE}{file} has no `{line}`; remove it from the list of waits")

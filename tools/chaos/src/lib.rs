@@ -19,18 +19,18 @@ mod strangers;
 mod table;
 mod trial;
 
-use crate::{
-    child::Task,
-    place::{Scratch, built, own, program},
-};
 use fault::{Fault, Lane};
 use lane::Orders;
-pub(crate) use lane::main as lane;
+pub use lane::main as lane;
 use std::{
     fs,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use table::Table;
+use tasks::{
+    child::Task,
+    place::{Scratch, built, own, program},
+};
 
 /// How what is broken was built.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,7 +43,7 @@ enum Profile {
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Choice {
+pub struct Choice {
     minutes: f64,
     seed: u64,
     profile: Profile,
@@ -56,13 +56,13 @@ pub(crate) struct Choice {
 
 impl Choice {
     /// No faults, for so many hours.
-    pub(crate) fn soak(hours: f64) -> Self {
+    pub fn soak(hours: f64) -> Self {
         let choice = Self::minutes(5.0);
         Self { profile: Profile::Tests, soak: Some(hours * 60.0), ..choice }
     }
 
     /// As the tests need it, who have built all that they use already.
-    pub(crate) fn for_tests(minutes: f64, seed: u64) -> Self {
+    pub fn for_tests(minutes: f64, seed: u64) -> Self {
         Self { profile: Profile::Tests, seed, ..Self::minutes(minutes) }
     }
 
@@ -81,7 +81,11 @@ impl Choice {
         }
     }
 
-    pub(crate) fn parse(args: &[&str]) -> Result<Self, String> {
+    /// From the command line.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(args: &[&str]) -> Result<Self, String> {
         let (mut choice, mut args) = (Self::minutes(5.0), args.iter());
         while let Some(&arg) = args.next() {
             if arg == "--release" {
@@ -119,7 +123,7 @@ fn known() -> String {
 }
 
 /// Why this machine cannot run it, if so.
-pub(crate) fn unable() -> Option<String> {
+pub fn unable() -> Option<String> {
     if !cfg!(target_os = "linux") {
         return Some("namespaces are Linux's".into());
     }
@@ -140,7 +144,11 @@ fn apart() -> Task {
     if rustix::process::geteuid().is_root() { task } else { task.args(["--user", "--map-root-user"]) }
 }
 
-pub(crate) fn run(choice: &Choice) -> Result<String, String> {
+/// Break jobs; how many faults there were, in words.
+///
+/// # Errors
+/// A promise was broken, nothing was tried, or it cannot be tried here.
+pub fn run(choice: &Choice) -> Result<String, String> {
     if let Some(why) = unable() {
         return Err(why);
     }
@@ -213,7 +221,7 @@ fn build(profile: Profile) -> Result<(), String> {
     let parts = ["--workspace", "--bin", "comity", "--example", "chaos"];
     let cargo = || Task::cargo().args(["build"]).args(parts).limit(1800);
     match profile {
-        Profile::Tests => crate::demo::build_tests(),
+        Profile::Tests => tasks::build_tests(),
         Profile::Debug => cargo().run().map(drop),
         Profile::Release => cargo().args(["--release"]).run().map(drop),
     }

@@ -9,14 +9,14 @@ use super::{
     table::Table,
     trial::{self, Outcome},
 };
-use crate::{
-    child::Task,
-    place::{built, root, target},
-};
 use std::{
     fs, io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
+};
+use tasks::{
+    child::Task,
+    place::{built, root, target},
 };
 
 /// The size of `/dev/shm` and `/tmp` in a lane, in bytes.
@@ -89,7 +89,7 @@ enum Kind {
 }
 
 /// The lane's process, inside its namespaces.
-pub(crate) fn main(args: &[&str]) -> Result<(), String> {
+pub fn main(args: &[&str]) -> Result<(), String> {
     let orders = Orders::read(args).ok_or("a lane is started by `cargo xtask chaos`")?;
     if rustix::process::getpid() != rustix::process::Pid::INIT {
         return Err("a lane needs a process namespace of its own".into());
@@ -116,7 +116,7 @@ pub(crate) fn main(args: &[&str]) -> Result<(), String> {
     lacking.retain(|(fault, _)| orders.faults.is_empty() || orders.faults.contains(fault));
     for (fault, why) in &lacking {
         let words = format!("{}: {why}", fault.name());
-        if crate::test::in_ci() {
+        if tasks::in_ci() {
             return Err(words);
         }
         println!("NOT RUN: {words}");

@@ -5,8 +5,6 @@ mod python;
 mod text;
 mod waits;
 
-use super::{Done, Outcome, scope::Scope};
-use crate::place::root;
 use std::{fs, path::Path};
 use text::blank;
 use waits::WAITS;
@@ -26,26 +24,30 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/comity/src/dtype.rs", "the trait that says which types are plain data"),
     ("crates/comity/src/turn.rs", "a cell in its loom test"),
     ("crates/comity-py/src/raw.rs", "memory that Python vouches for"),
-    ("crates/softnccl/src/", "a C interface and memory that its callers vouch for, for tests"),
+    ("tools/softnccl/src/", "a C interface and memory that its callers vouch for, for tests"),
     ("crates/comity-cli/src/launch/sys.rs", "fork, and signals to process groups"),
-    ("crates/softverbs/src/exports/", "a C interface, for tests"),
-    ("crates/softverbs/src/abi.rs", "the same: functions in its tables"),
-    ("crates/softverbs/src/memory.rs", "memory that a client of it registered"),
-    ("crates/softverbs/src/thread.rs", "poll"),
+    ("tools/softverbs/src/exports/", "a C interface, for tests"),
+    ("tools/softverbs/src/abi.rs", "the same: functions in its tables"),
+    ("tools/softverbs/src/memory.rs", "memory that a client of it registered"),
+    ("tools/softverbs/src/thread.rs", "poll"),
     ("crates/comity-cli/tests/faults/actor.rs", "a test's fork, which keeps sockets open"),
 ];
 
-pub(super) fn check(_: &Scope) -> Outcome {
+/// Look at all sources under `root`; how many files, or what is wrong, a line each.
+///
+/// # Errors
+/// Also when a file cannot be read.
+pub fn check(root: &Path) -> Result<usize, String> {
     let mut files = Vec::new();
     for (folder, kind) in [("crates", "rs"), ("tools", "rs"), ("xtask", "rs"), ("python/comity", "py")] {
-        sources(&root().join(folder), kind, &mut files).map_err(|e| format!("cannot list {folder}: {e}"))?;
+        sources(&root.join(folder), kind, &mut files).map_err(|e| format!("cannot list {folder}: {e}"))?;
     }
     let mut found = Vec::new();
     let mut seen = Vec::new();
     let (mut waits, mut untimed, mut library) = (Vec::new(), Vec::new(), Vec::new());
     for path in &files {
         let text = fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-        let name = path.strip_prefix(root()).unwrap_or(path).to_string_lossy().into_owned();
+        let name = path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
         if name.ends_with(".py") {
             let (wrong, used) = python::misplaced(&name, &text);
             found.extend(wrong);
@@ -63,7 +65,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
     for (entry, _) in UNSAFE {
         if !seen.iter().any(|name| within(name, entry)) {
             found.push(format!(
-                "{entry} is on a list of xtask/src/test/gates.rs, but is no file; remove it there"
+                "{entry} is on a list of tools/gates/src/lib.rs, but is no file; remove it there"
             ));
         }
     }
@@ -72,7 +74,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
     }
     found.extend(python::idle(&untimed));
     found.extend(layers::misplaced(&library, layers::ROOMS));
-    if found.is_empty() { Ok(Done::Passed(format!("{} files", files.len()))) } else { Err(found.join("\n")) }
+    if found.is_empty() { Ok(files.len()) } else { Err(found.join("\n")) }
 }
 
 fn sources(folder: &Path, kind: &str, files: &mut Vec<std::path::PathBuf>) -> std::io::Result<()> {

@@ -1,7 +1,7 @@
 //! All-reduces without end, to break by hand: kill, stop or trace a rank and read what the others say.
 //!
 //! ```text
-//! comity launch -n 4 -- cargo run -q --example soak -- 65536
+//! comity launch -n 4 -- cargo run -q -p chaos --example soak -- 65536
 //! ```
 use comity::ReduceOp;
 use std::time::{Duration, Instant};

@@ -56,7 +56,7 @@ fn needs(module: &[u8]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::place::Scratch;
+    use tasks::place::Scratch;
 
     #[test]
     fn needed_modules_come_first() {

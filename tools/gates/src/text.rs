@@ -1,7 +1,7 @@
 //! Rust source without its comments and texts, so that words in them are not taken for code.
 
 /// Comments and the insides of literals become spaces; lines stay where they are.
-pub(super) fn blank(source: &str) -> String {
+pub(crate) fn blank(source: &str) -> String {
     let chars: Vec<char> = source.chars().collect();
     let mut out = String::with_capacity(source.len());
     let mut at = 0;
@@ -87,7 +87,7 @@ fn find(chars: &[char], from: usize, is: impl Fn(&[char]) -> bool) -> usize {
 }
 
 /// The lines, with their numbers from 0, that are not only for tests.
-pub(super) fn without_tests(code: &str) -> Vec<(usize, &str)> {
+pub(crate) fn without_tests(code: &str) -> Vec<(usize, &str)> {
     let mut lines = code.lines().enumerate();
     let mut kept = Vec::new();
     while let Some((i, line)) = lines.next() {
@@ -114,7 +114,7 @@ pub(super) fn without_tests(code: &str) -> Vec<(usize, &str)> {
 }
 
 /// The name and the text of the innermost function around the line at `at`, from its head to its last brace; of none outside any.
-pub(super) fn function(code: &[(usize, &str)], at: usize) -> (String, String) {
+pub(crate) fn function(code: &[(usize, &str)], at: usize) -> (String, String) {
     let text: String = code.iter().map(|(_, l)| format!("{l}\n")).collect();
     let start: usize = code[..at].iter().map(|(_, l)| l.len() + 1).sum();
     // A function on one line has its brace there.

@@ -7,24 +7,24 @@ use std::{
 };
 
 /// The workspace's root.
-pub(crate) fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.parent().unwrap_or(own)
+    own.ancestors().nth(2).unwrap_or(own)
 }
 
 /// What cargo built in a profile's folder (`debug`, `release`), under the workspace's root where it can be.
-pub(crate) fn built(profile: &str, name: &str) -> PathBuf {
+pub fn built(profile: &str, name: &str) -> PathBuf {
     target().join(profile).join(name)
 }
 
 /// The folder of what cargo built, and of what is worth keeping beside it.
-pub(crate) fn target() -> PathBuf {
+pub fn target() -> PathBuf {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     root().join(target)
 }
 
 /// This program. It may have been built anew since it started, which leaves the system with no name for the old one.
-pub(crate) fn own() -> Result<PathBuf, String> {
+pub fn own() -> Result<PathBuf, String> {
     let own = env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
     match own.to_string_lossy().strip_suffix(" (deleted)") {
         Some(name) if !own.exists() => Ok(name.into()),
@@ -33,21 +33,23 @@ pub(crate) fn own() -> Result<PathBuf, String> {
 }
 
 /// The program of this name on PATH.
-pub(crate) fn program(name: &str) -> Option<PathBuf> {
+pub fn program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
 /// A folder of this process that is removed with what is in it.
 #[derive(Debug)]
-pub(crate) struct Scratch(PathBuf);
+pub struct Scratch(PathBuf);
 
 impl Scratch {
-    pub(crate) fn new(what: &str) -> io::Result<Self> {
+    /// In the system's folder for such.
+    pub fn new(what: &str) -> io::Result<Self> {
         Self::within(&env::temp_dir(), what)
     }
 
-    pub(crate) fn within(folder: &Path, what: &str) -> io::Result<Self> {
+    /// In this folder.
+    pub fn within(folder: &Path, what: &str) -> io::Result<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = folder.join(format!("comity-{what}-{}-{count}", std::process::id()));
@@ -55,7 +57,8 @@ impl Scratch {
         Ok(Self(path))
     }
 
-    pub(crate) fn join(&self, name: &str) -> PathBuf {
+    /// The path of something in it.
+    pub fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }

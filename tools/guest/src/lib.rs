@@ -7,14 +7,14 @@ mod archive;
 mod modules;
 mod parts;
 
-use crate::{
-    child::Task,
-    place::{Scratch, program},
-};
 use archive::Archive;
 use std::{
     fs,
     path::{Path, PathBuf},
+};
+use tasks::{
+    child::Task,
+    place::{Scratch, program},
 };
 
 /// Programs of the host that are there in the guest too; the shell and the rest are busybox's.
@@ -35,35 +35,43 @@ const BOOT: u64 = 120;
 
 /// Some lines of shell to run in the guest, and how long they may take.
 #[derive(Debug)]
-pub(crate) struct Command {
-    pub(crate) script: String,
-    pub(crate) limit: u64,
+pub struct Command {
+    /// For busybox's shell.
+    pub script: String,
+    /// In seconds.
+    pub limit: u64,
 }
 
 /// How a command ended in the guest.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Answer {
-    pub(crate) code: i32,
-    pub(crate) output: String,
-    pub(crate) seconds: f64,
+pub struct Answer {
+    /// Its exit code.
+    pub code: i32,
+    /// What it wrote, errors too.
+    pub output: String,
+    /// How long it took.
+    pub seconds: f64,
 }
 
 /// What the guest has besides the programs above: each of these at `/programs/NAME`.
 #[derive(Debug, Default)]
-pub(crate) struct Guest {
-    pub(crate) files: Vec<PathBuf>,
+pub struct Guest {
+    /// Programs of the host.
+    pub files: Vec<PathBuf>,
 }
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Choice {
+pub struct Choice {
     files: Vec<PathBuf>,
     limit: u64,
     commands: Vec<String>,
 }
 
 impl Choice {
-    pub(crate) fn parse(args: &[&str]) -> Result<Self, String> {
+    /// # Errors
+    /// What is wrong with the command line.
+    pub fn parse(args: &[&str]) -> Result<Self, String> {
         let mut choice = Self { files: Vec::new(), limit: 60, commands: Vec::new() };
         let mut args = args.iter();
         while let Some(&arg) = args.next() {
@@ -82,7 +90,7 @@ impl Choice {
 }
 
 /// Run the commands of the command line and show how they ended.
-pub(crate) fn run(choice: Choice) -> Result<(), String> {
+pub fn run(choice: Choice) -> Result<(), String> {
     let command = |script: String| Command { script, limit: choice.limit };
     let commands: Vec<Command> = choice.commands.into_iter().map(command).collect();
     let answers = Guest { files: choice.files }.run(&commands)?;
@@ -94,7 +102,7 @@ pub(crate) fn run(choice: Choice) -> Result<(), String> {
 }
 
 /// Programs that have to be installed for it, and their packages.
-pub(crate) const NEEDED: [(&str, &str); 5] = [
+pub const NEEDED: [(&str, &str); 5] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("rdma", "iproute2"),
     ("ibv_rc_pingpong", "ibverbs-utils"),
@@ -103,7 +111,7 @@ pub(crate) const NEEDED: [(&str, &str); 5] = [
 ];
 
 /// Why there can be no guest here.
-pub(crate) fn lacking() -> Option<String> {
+pub fn lacking() -> Option<String> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Some("the guest is put together from Debian's packages for x86_64".into());
     }
@@ -114,7 +122,7 @@ pub(crate) fn lacking() -> Option<String> {
 
 impl Guest {
     /// Boot, run the commands one after the other, go down. Their output is shown as it comes.
-    pub(crate) fn run(&self, commands: &[Command]) -> Result<Vec<Answer>, String> {
+    pub fn run(&self, commands: &[Command]) -> Result<Vec<Answer>, String> {
         if let Some(why) = lacking() {
             return Err(why);
         }

@@ -6,21 +6,21 @@ use super::{
 };
 
 /// A place where code may wait.
-pub(super) struct Wait {
+pub(crate) struct Wait {
     /// A file, or a folder that ends with `/`.
-    pub(super) place: &'static str,
+    pub(crate) place: &'static str,
     /// The function that waits; empty for any there.
-    pub(super) function: &'static str,
+    pub(crate) function: &'static str,
     /// What ends the wait, which that function must have. Empty where nothing in it does, and `why` says what does.
-    pub(super) end: &'static str,
-    pub(super) why: &'static str,
+    pub(crate) end: &'static str,
+    pub(crate) why: &'static str,
 }
 
 const fn to(place: &'static str, function: &'static str, end: &'static str, why: &'static str) -> Wait {
     Wait { place, function, end, why }
 }
 
-pub(super) const WAITS: &[Wait] = &[
+pub(crate) const WAITS: &[Wait] = &[
     to(
         "crates/comity/src/engine/park.rs",
         "sleep",
@@ -244,7 +244,7 @@ const WAITING: &[&str] = &[
 const WAITING_ALONE: &[&str] = &["join", "recv"];
 
 /// What is wrong with the waits of this file, and which entries of the list it needs.
-pub(super) fn misplaced(name: &str, text: &str) -> (Vec<String>, Vec<usize>) {
+pub(crate) fn misplaced(name: &str, text: &str) -> (Vec<String>, Vec<usize>) {
     let (mut found, mut used) = (Vec::new(), Vec::new());
     let test = name.contains("/tests/") || name.ends_with("/tests.rs") || name.ends_with("/conformance.rs");
     if test || !PLACES.iter().any(|place| name.starts_with(place)) {

@@ -1,0 +1,21 @@
+//! What the workspace's tools share: child processes that have a deadline and are all ended, and where things lie.
+
+pub mod child;
+pub mod place;
+
+use child::Task;
+
+/// Build all that tests use, commands and examples too. In one build: a part of the workspace alone can need its
+/// dependencies with other features, and build candle once more.
+///
+/// # Errors
+/// What cargo said.
+pub fn build_tests() -> Result<(), String> {
+    Task::cargo().args(["build", "--workspace", "--all-targets"]).limit(1800).run().map(drop)
+}
+
+/// Whether this is CI, where a missing requirement is a failure.
+#[must_use]
+pub fn in_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|v| v == "true" || v == "1")
+}
