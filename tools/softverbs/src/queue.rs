@@ -1,11 +1,14 @@
 //! Completion queues and the channel that tells of them.
 
 use crate::abi::ibv_wc;
-use libc::MSG_DONTWAIT;
+use rustix::net::{RecvFlags, recv};
 use std::{
     collections::VecDeque,
     io::{self, Read, Write},
-    os::{fd::AsRawFd, unix::net::UnixStream},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
@@ -42,8 +45,8 @@ impl Events {
     }
 
     /// What the client polls.
-    pub(crate) fn fd(&self) -> i32 {
-        self.reader.as_raw_fd()
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.reader.as_fd()
     }
 
     fn add(&self, cookie: u64) {
@@ -69,8 +72,8 @@ impl Events {
         let before = unread.len();
         unread.retain(|c| *c != cookie);
         let mut bytes = vec![0_u8; before - unread.len()];
-        // SAFETY: the bytes are ours, and as many as are said. Fewer come where a thread has read one and not called `next` yet.
-        unsafe { libc::recv(self.fd(), bytes.as_mut_ptr().cast(), bytes.len(), MSG_DONTWAIT) };
+        // Fewer come where a thread has read one and not called `next` yet.
+        let _ = recv(&self.reader, &mut bytes[..], RecvFlags::DONTWAIT);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     queue::{self, Armed, Events},
 };
 use libc::{EAGAIN, EINVAL, EMFILE, ENOSYS, c_int, c_uint, c_void};
-use std::{ptr, sync::Arc};
+use std::{os::fd::AsRawFd, ptr, sync::Arc};
 
 export! {
     "IBVERBS_1.0" fn ibv_create_comp_channel(context: &Context) -> *mut Channel {
@@ -15,7 +15,7 @@ export! {
             return refused(Errno(ENOSYS));
         }
         let Ok(events) = Events::new() else { return refused(Errno(EMFILE)) };
-        let ibv = ibv_comp_channel { context: ibv(context), fd: events.fd(), refcnt: 0 };
+        let ibv = ibv_comp_channel { context: ibv(context), fd: events.fd().as_raw_fd(), refcnt: 0 };
         Box::into_raw(Box::new(Channel { ibv, events: Arc::new(events) }))
     }
     "IBVERBS_1.0" fn ibv_destroy_comp_channel(channel: Box<Channel>) -> c_int {

@@ -102,8 +102,7 @@ fn depths_are_kept_until_completions_are_polled() {
 /// A channel of `end`'s queue whose descriptor does not block.
 fn hear(end: &mut End) -> Arc<Events> {
     let events = Arc::new(Events::new().unwrap());
-    // SAFETY: the descriptor is open, and its flags are those of a socket.
-    assert_eq!(unsafe { libc::fcntl(events.fd(), libc::F_SETFL, libc::O_NONBLOCK) }, 0);
+    rustix::io::ioctl_fionbio(events.fd(), true).unwrap();
     end.world.tell(end.queue, Channel { events: Arc::clone(&events), cookie: 77 });
     events
 }
@@ -156,7 +155,7 @@ fn a_queue_that_nobody_polls_is_left_to_the_thread() {
     a.world.poll(other, 1, |_| {}).unwrap();
     a.poll();
     assert!(a.world.is_polled(lately));
-    a.world.arm(other, crate::queue::Armed::Any);
+    a.world.arm(other, Armed::Any);
     assert!(!a.world.is_polled(lately), "who armed a queue may sleep");
 }
 
