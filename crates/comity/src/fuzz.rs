@@ -3,5 +3,5 @@
 
 pub use crate::{
     channel::fuzz::handshake, config::fuzz::config, control::fuzz::messages, engine::fuzz::stream,
-    link::tcp::fuzz::frame, recorder::fuzz::flight,
+    recorder::fuzz::flight, transport::tcp::fuzz::frame,
 };

@@ -67,7 +67,6 @@ pub mod fuzz;
 mod group;
 mod kernel;
 mod key;
-mod link;
 mod links;
 mod recorder;
 #[doc(hidden)]
@@ -76,6 +75,7 @@ mod stats;
 mod status;
 mod sync;
 mod sys;
+mod transport;
 mod turn;
 mod view;
 
@@ -90,9 +90,6 @@ pub use error::{Crossed, Error, Misuse, Peer, Result};
 pub use exchange::Board;
 pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;
-pub use link::LinkKind;
-#[doc(hidden)]
-pub use link::rdma_devices;
 #[doc(hidden)]
 pub use recorder::{Flight, FlightCall, FlightState};
 pub use stats::Stats;
@@ -101,6 +98,9 @@ pub use stats::{Sheet, Tally};
 #[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub use sys::refused as refused_call;
+pub use transport::LinkKind;
+#[doc(hidden)]
+pub use transport::rdma_devices;
 pub use view::{Place, View, ViewMut};
 
 /// The crate of [`f16`](half::f16) and [`bf16`](half::bf16), in the version whose types are an [`Element`].

@@ -26,7 +26,7 @@ pub(crate) const ROOMS: &[&str] = &[
     "blame",
     // Bytes between two processes.
     "channel",
-    "link",
+    "transport",
     // What a process says of itself, and finds.
     "exchange",
     "config",

@@ -68,7 +68,7 @@ const PROGRAMS: [&str; 12] = [
     "comity-cli --test refusals",
     "comity-cli --test nccl",
     "comity-cli --test rdma",
-    "comity --lib link::verbs",
+    "comity --lib transport::verbs",
 ];
 
 /// The library with its jobs, then the programs.

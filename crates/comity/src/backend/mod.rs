@@ -1,7 +1,7 @@
 //! What carries out a group's calls.
 //!
-//! May import: `call`, `config`, `dtype`, `engine`, `error`, `exchange`, `kernel`, `link`, `stats`, `status`, `sync`,
-//! `sys`, `view`.
+//! May import: `call`, `config`, `dtype`, `engine`, `error`, `exchange`, `kernel`, `stats`, `status`, `sync`, `sys`,
+//! `transport`, `view`.
 
 mod company;
 mod fabric;

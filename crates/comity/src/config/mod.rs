@@ -1,6 +1,6 @@
 //! Where a process stands in its job and how it meets the others: given by value, or found in the environment.
 //!
-//! May import: `address`, `blame`, `error`, `exchange`, `key`, `link`, `sys`.
+//! May import: `address`, `blame`, `error`, `exchange`, `key`, `sys`, `transport`.
 
 mod backend;
 mod check;

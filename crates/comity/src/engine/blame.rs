@@ -4,8 +4,8 @@ use super::{Census, Engine, Task, Way, run::Stop, stream::Refusal};
 use crate::{
     CallInfo, Error, Op, Result,
     error::PART,
-    link::LinkError,
     status::{Ask, Differs, Failure, Header, conclude},
+    transport::LinkError,
 };
 use comity_plan::Schedule;
 use std::{

@@ -4,7 +4,7 @@ use super::{
     Engine,
     run::{Blame, Task},
 };
-use crate::{CallInfo, DType, ReduceOp, kernel, link::LinkError, view::Memory};
+use crate::{CallInfo, DType, ReduceOp, kernel, transport::LinkError, view::Memory};
 use comity_plan::{Act, Schedule, Slice};
 
 impl Engine {

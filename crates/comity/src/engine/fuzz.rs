@@ -4,8 +4,8 @@ use super::stream::{Begin, Rx, STASH};
 use crate::{
     CallInfo, DType, LinkKind, Op, ReduceOp,
     dice::Dice,
-    link::{Interest, Link, LinkError},
     status::{HEADER as LEN, Header},
+    transport::{Interest, Link, LinkError},
 };
 use std::os::fd::BorrowedFd;
 

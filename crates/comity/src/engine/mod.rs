@@ -1,6 +1,6 @@
 //! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
 //!
-//! May import: `call`, `dice`, `dtype`, `error`, `kernel`, `link`, `recorder`, `stats`, `status`, `view`.
+//! May import: `call`, `dice`, `dtype`, `error`, `kernel`, `recorder`, `stats`, `status`, `transport`, `view`.
 
 mod blame;
 mod census;

@@ -2,8 +2,8 @@
 
 use super::Engine;
 use crate::{
-    link::{Interest, LinkKind},
     recorder::NOBODY,
+    transport::{Interest, LinkKind},
 };
 use comity_plan::Schedule;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -18,9 +18,9 @@ use super::{
 };
 use crate::{
     CallInfo, DType, Peer, ReduceOp, Result, kernel,
-    link::LinkError,
     stats::Counters,
     status::{Failure, Header, Links, Watch, World},
+    transport::LinkError,
     view::Memory,
 };
 use comity_plan::{Act, Buf, Schedule, Slice, Take};

@@ -1,8 +1,8 @@
 //! One direction between two ranks as messages: where the stream stands, and what came too early.
 
 use crate::{
-    link::{Link, LinkError},
     status::{HEADER as LEN, Header, lead},
+    transport::{Link, LinkError},
 };
 use std::{
     collections::VecDeque,

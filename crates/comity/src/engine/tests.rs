@@ -2,10 +2,10 @@
 
 use crate::{
     Group, LinkKind, ReduceOp, Result,
-    link::{Interest, Link, LinkError},
     links::{HookedWorld, Opening},
     status::World,
     sync::lock,
+    transport::{Interest, Link, LinkError},
 };
 use std::{
     collections::HashMap,

@@ -1,7 +1,7 @@
 //! The handle that users hold, and whose turn it is on it.
 //!
-//! May import: `backend`, `blame`, `call`, `config`, `costs`, `dtype`, `error`, `link`, `links`, `recorder`, `stats`,
-//! `status`, `sync`, `sys`, `turn`, `view`.
+//! May import: `backend`, `blame`, `call`, `config`, `costs`, `dtype`, `error`, `links`, `recorder`, `stats`, `status`,
+//! `sync`, `sys`, `transport`, `turn`, `view`.
 
 mod algorithm;
 mod connect;

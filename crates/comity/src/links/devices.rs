@@ -1,6 +1,6 @@
 //! Which RDMA devices this rank may use.
 
-use crate::{BackendKind, Config, Error, Result, Secure, link::verbs::Devices};
+use crate::{BackendKind, Config, Error, Result, Secure, transport::verbs::Devices};
 
 /// The devices that may be used, if this rank may use any.
 pub(super) fn devices(config: &Config) -> Result<Option<Devices>> {

@@ -8,14 +8,15 @@ use crate::{
     channel::{Acceptor, Channel, Hello, Miss, Patience, Secret, Target, dial},
     control::{Control, Probes, Rules, Running, pace},
     error::seconds,
-    link::{
-        Link, ShmLink,
-        tcp::{Couriers, TcpLink},
-        verbs::Edges,
-    },
     rendezvous::{Facts, Meeting, Store, Table, agree_on_secrecy, announce, facts},
     status::{Failure, Header, Links, Watch, World},
     sys::{here, poll_until},
+    transport::{
+        Link,
+        shm::ShmLink,
+        tcp::{Couriers, TcpLink},
+        verbs::Edges,
+    },
 };
 use comity_plan::Algorithm;
 use rustix::event::{PollFd, PollFlags};

@@ -2,9 +2,9 @@
 
 use crate::{
     Error, Peer, Result,
-    link::{Link, ShmLink},
     status::{Failure, Header, Links, Reached, Watch, World},
     sync::lock,
+    transport::{Link, local},
 };
 use std::{
     collections::HashMap,
@@ -82,7 +82,7 @@ impl World for LocalWorld {
                 return Ok(Some(end));
             }
             let (mine, theirs) =
-                ShmLink::pair().map_err(|e| Error::os("making a link between two threads", e))?;
+                local::pair().map_err(|e| Error::os("making a link between two threads", e))?;
             ends.insert((context, peer, self.rank), theirs);
             Ok(Some(mine))
         };

@@ -11,14 +11,14 @@ use crate::{
     Error, Peer, Result,
     channel::{Channel, Sealing, Secret, Stream, is_own},
     control::{Arrival, Control},
-    link::{
+    rendezvous::Facts,
+    status::Watch,
+    sys::poll_until,
+    transport::{
         Link,
         tcp::{Couriers, TcpOptions},
         verbs::Edges,
     },
-    rendezvous::Facts,
-    status::Watch,
-    sys::poll_until,
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{

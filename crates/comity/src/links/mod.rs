@@ -15,8 +15,8 @@
 //!
 //! Two worlds make links: `Endpoint`, of processes that have met, and `LocalWorld`, of threads.
 //!
-//! May import: `blame`, `channel`, `config`, `control`, `costs`, `error`, `key`, `link`, `rendezvous`, `status`,
-//! `sync`, `sys`.
+//! May import: `blame`, `channel`, `config`, `control`, `costs`, `error`, `key`, `rendezvous`, `status`, `sync`,
+//! `sys`, `transport`.
 
 mod devices;
 mod endpoint;

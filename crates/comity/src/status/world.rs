@@ -1,7 +1,7 @@
 //! What a group asks of the world it lives in.
 
 use super::{Failure, Header, Watch};
-use crate::{LinkCosts, Peer, Result, link::Link};
+use crate::{LinkCosts, Peer, Result, transport::Link};
 use comity_plan::Algorithm;
 use std::{
     fmt,

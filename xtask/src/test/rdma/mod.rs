@@ -83,7 +83,7 @@ impl Device {
     /// Comity's own links, and jobs over them.
     fn carries_links(&self) -> Result<(), String> {
         for (tests, threads) in [
-            (&["--lib", "link::verbs"][..], "2"),
+            (&["--lib", "transport::verbs"][..], "2"),
             // Some hold a promise to its time.
             (&["--test", "rdma"], "1"),
         ] {

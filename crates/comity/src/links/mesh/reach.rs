@@ -3,11 +3,11 @@
 use super::{Opening, Trouble};
 use crate::{
     channel::{Channel, Hello, Miss, Patience, Refusal, Sealing, Stream, Target, dial},
-    link::{
+    rendezvous::Facts,
+    transport::{
         tcp::{TcpOptions, Ways},
         verbs::Edges,
     },
-    rendezvous::Facts,
 };
 use rustix::event::PollFlags;
 use std::{

@@ -15,7 +15,7 @@
 
 use crate::{
     channel::{Seal, TAG, Unsealed},
-    link::LinkError,
+    transport::LinkError,
 };
 use crc_fast::{CrcAlgorithm, Digest};
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     channel::Seal,
-    link::{LinkError, SMALL_WANT},
+    transport::{LinkError, SMALL_WANT},
 };
 use std::{io::IoSliceMut, net::TcpStream};
 

@@ -2,8 +2,8 @@
 
 use super::{hub, is_ours};
 use crate::{
-    link::verbs::wire::{LANES, Wire},
     sys::verbs::{Abilities, Address, Completion, Depth, Device, Trouble},
+    transport::verbs::wire::{LANES, Wire},
 };
 use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
 
@@ -14,13 +14,13 @@ const COMPLETIONS: usize = 8192;
 
 /// Slots of a wire, the same on both ends.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::link::verbs) struct Slots {
-    pub(in crate::link::verbs) lanes: [Depth; LANES],
+pub(in crate::transport::verbs) struct Slots {
+    pub(in crate::transport::verbs) lanes: [Depth; LANES],
 }
 
 impl Slots {
     /// Short frames for latency; long ones large enough that the checks of a frame cost little.
-    pub(in crate::link::verbs) const DEFAULT: Self =
+    pub(in crate::transport::verbs) const DEFAULT: Self =
         Self { lanes: [Depth { slots: 64, bytes: 4096 }, Depth { slots: 16, bytes: 128 << 10 }] };
 
     /// Bytes of a slab, for both directions.
@@ -52,10 +52,10 @@ pub(super) struct Rail {
 
 /// The open devices, by place.
 #[derive(Debug)]
-pub(in crate::link::verbs) struct Rails(pub(super) Vec<Option<Rail>>);
+pub(in crate::transport::verbs) struct Rails(pub(super) Vec<Option<Rail>>);
 
 impl Rails {
-    pub(in crate::link::verbs) fn device(&mut self, rail: usize) -> Option<&mut Device> {
+    pub(in crate::transport::verbs) fn device(&mut self, rail: usize) -> Option<&mut Device> {
         Some(&mut self.0.get_mut(rail)?.as_mut()?.device)
     }
 
@@ -66,16 +66,16 @@ impl Rails {
 
 /// A device held open.
 #[derive(Debug)]
-pub(in crate::link::verbs) struct Held {
-    pub(in crate::link::verbs) rail: usize,
-    pub(in crate::link::verbs) name: String,
-    pub(in crate::link::verbs) at: Address,
-    pub(in crate::link::verbs) abilities: Abilities,
+pub(in crate::transport::verbs) struct Held {
+    pub(in crate::transport::verbs) rail: usize,
+    pub(in crate::transport::verbs) name: String,
+    pub(in crate::transport::verbs) at: Address,
+    pub(in crate::transport::verbs) abilities: Abilities,
 }
 
 impl Held {
     /// Open a device, or use it as it is open already; `peers` is how many others may be reached over it.
-    pub(in crate::link::verbs) fn open(name: &str, peers: usize) -> Result<Self, Trouble> {
+    pub(in crate::transport::verbs) fn open(name: &str, peers: usize) -> Result<Self, Trouble> {
         let mut hub = hub();
         hub.own();
         let found = hub.rails.live().find(|(_, r)| r.device.name() == name).map(|(i, _)| i);

@@ -1,7 +1,7 @@
 //! A stream whose bytes follow from their places, and numbers that look random.
 
 use super::eventually;
-use crate::link::{Link, LinkError};
+use crate::transport::{Link, LinkError};
 
 pub(super) fn byte(at: usize) -> u8 {
     // No period that a buffer size divides.

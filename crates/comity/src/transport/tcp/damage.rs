@@ -5,7 +5,7 @@
 //! `COMITY_TEST_DAMAGE=4711` runs that one alone.
 
 use super::{tests::streams, *};
-use crate::link::conformance::eventually;
+use crate::transport::conformance::eventually;
 use std::{
     collections::BTreeMap,
     io::{Read, Write},

@@ -10,11 +10,11 @@
 //! from where they lie, by the receiver; the rings are small enough to stay in cache. There is no checksum:
 //! the bytes never leave this machine's memory.
 
-use super::{
-    Interest, Link, LinkError, LinkKind, SMALL_WANT,
-    ring::{Corrupt, Reader, Shared, Writer},
-};
+mod ring;
+
+use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
 use crate::sys::{self, Mapping};
+use ring::{Corrupt, Reader, Shared, Writer};
 use std::{
     io::{self, Read, Write},
     mem::{align_of, size_of},
@@ -74,14 +74,11 @@ impl ShmLink {
         Self::boxed(LinkKind::Shm, Arc::new(map), false, stream)
     }
 
-    /// Both ends, for two threads of this process.
-    pub(crate) fn pair() -> io::Result<(Box<dyn Link>, Box<dyn Link>)> {
+    /// Both ends over memory that nobody else maps, as links of this kind.
+    pub(super) fn pair(kind: LinkKind) -> io::Result<(Box<dyn Link>, Box<dyn Link>)> {
         let map = Arc::new(Mapping::private(LEN)?);
         let (a, b) = UnixStream::pair()?;
-        Ok((
-            Self::boxed(LinkKind::Local, map.clone(), true, a)?,
-            Self::boxed(LinkKind::Local, map, false, b)?,
-        ))
+        Ok((Self::boxed(kind, map.clone(), true, a)?, Self::boxed(kind, map, false, b)?))
     }
 
     fn boxed(kind: LinkKind, map: Arc<Mapping>, first: bool, bell: UnixStream) -> io::Result<Box<dyn Link>> {
@@ -292,22 +289,14 @@ impl Link for ShmLink {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::link::conformance::conformance;
+    use crate::transport::conformance::conformance;
     use std::thread;
 
-    mod local {
-        use super::*;
-        conformance!(|| ShmLink::pair().unwrap());
-    }
-
-    mod shm {
-        use super::*;
-        conformance!(|| {
-            let (a, b) = UnixStream::pair().unwrap();
-            let other = thread::spawn(move || ShmLink::attach(b).unwrap());
-            (ShmLink::create(a).unwrap(), other.join().unwrap())
-        });
-    }
+    conformance!(|| {
+        let (a, b) = UnixStream::pair().unwrap();
+        let other = thread::spawn(move || ShmLink::attach(b).unwrap());
+        (ShmLink::create(a).unwrap(), other.join().unwrap())
+    });
 
     #[test]
     fn memory_of_another_size_is_refused() {

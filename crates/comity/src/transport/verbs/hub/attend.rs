@@ -2,8 +2,8 @@
 
 use super::{HUB, Held, Hub, Slots, hub, is_ours};
 use crate::{
-    link::verbs::edge::Edge,
     sys::{Bell, poll_until},
+    transport::verbs::edge::Edge,
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
@@ -15,7 +15,7 @@ use std::{
 };
 
 /// How often the thread looks at what no descriptor tells.
-pub(in crate::link::verbs) const TICK: Duration = Duration::from_millis(50);
+pub(in crate::transport::verbs) const TICK: Duration = Duration::from_millis(50);
 /// How often it looks for those that sleep where a provider has no events, and for the last frames of a peer that leaves.
 const LOOK: Duration = Duration::from_micros(200);
 /// How often it asks whether ports are up.
@@ -103,13 +103,13 @@ pub(super) fn attend(bell: &Bell) {
 
 /// An edge's handle. Dropping it lets the peer have what was sent, then ends the edge.
 #[derive(Debug)]
-pub(in crate::link::verbs) struct Handle {
-    pub(in crate::link::verbs) id: u64,
-    pub(in crate::link::verbs) slots: Slots,
+pub(in crate::transport::verbs) struct Handle {
+    pub(in crate::transport::verbs) id: u64,
+    pub(in crate::transport::verbs) slots: Slots,
     /// Nothing was promised to the peer yet.
-    pub(in crate::link::verbs) fresh: bool,
+    pub(in crate::transport::verbs) fresh: bool,
     /// The devices that it uses.
-    pub(in crate::link::verbs) _held: Vec<Arc<Held>>,
+    pub(in crate::transport::verbs) _held: Vec<Arc<Held>>,
 }
 
 impl Drop for Handle {

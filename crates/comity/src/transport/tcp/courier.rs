@@ -15,7 +15,7 @@ use super::{
     frame::{SEALED_FRAME, SEALED_HEADER, SMALL},
     socket::send,
 };
-use crate::{link::LinkError, sync::lock, sys::Bell};
+use crate::{sync::lock, sys::Bell, transport::LinkError};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     io::{self, IoSlice},
@@ -270,7 +270,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::{
+    use crate::transport::{
         conformance::eventually,
         tcp::tests::{drop_soon, streams},
     };

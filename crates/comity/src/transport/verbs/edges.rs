@@ -7,9 +7,9 @@ use super::{
 };
 use crate::{
     Result,
-    link::Link,
     sync::lock,
     sys::verbs::{Device, Service, Verbs},
+    transport::Link,
 };
 use std::{
     collections::{HashMap, HashSet},

@@ -1,8 +1,8 @@
 //! One group's bytes over an edge: how far each direction is, and whom news wakes.
 
 use crate::{
-    link::{Interest, verbs::flow::Order},
     sys::{Bell, verbs::Slab},
+    transport::{Interest, verbs::flow::Order},
 };
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub(super) const WINDOW: u64 = 4 << 20;
 
 #[derive(Debug)]
-pub(in crate::link::verbs) enum Place {
+pub(in crate::transport::verbs) enum Place {
     /// In the slot where the device put them.
     Slot { wire: usize, lane: usize, slot: usize, at: usize, slab: Arc<Slab> },
     /// Moved out of the way.

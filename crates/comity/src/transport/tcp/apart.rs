@@ -4,7 +4,7 @@ use super::{
     tests::{drop_soon, streams},
     *,
 };
-use crate::link::conformance::{conformance, eventually, fill};
+use crate::transport::conformance::{conformance, eventually, fill};
 use std::io::{Read, Write};
 
 /// The ends of a link with connections for each direction, and a courier where there may be one; all goes aside.

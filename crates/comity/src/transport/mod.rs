@@ -28,13 +28,11 @@
 
 #[cfg(test)]
 pub(crate) mod conformance;
+pub(crate) mod local;
+pub(crate) mod shm;
 pub(crate) mod tcp;
-
-mod ring;
-mod shm;
 pub(crate) mod verbs;
 
-pub(crate) use shm::ShmLink;
 pub use verbs::rdma_devices;
 
 use std::{fmt, net::SocketAddr, os::fd::BorrowedFd};

@@ -1,7 +1,7 @@
 //! TCP beyond the conformance suite: peers that send what no link sends.
 
 use super::*;
-use crate::link::conformance::{conformance, eventually};
+use crate::transport::conformance::{conformance, eventually};
 use proptest::prelude::*;
 use std::{
     io::{Read, Write},

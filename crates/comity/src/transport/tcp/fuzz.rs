@@ -7,7 +7,7 @@ use super::{
 use crate::{
     channel::{Seals, both_ends},
     dice::Dice,
-    link::Link,
+    transport::Link,
 };
 use std::{io::Write, net::TcpStream, os::fd::OwnedFd, os::unix::net::UnixStream};
 

@@ -20,20 +20,20 @@ pub(crate) type Pair = (Box<dyn Link>, Box<dyn Link>);
 /// The suite over the pairs that `$make` makes.
 macro_rules! conformance {
     ($make:expr $(, $meta:meta)?) => {
-        $crate::link::conformance::conformance!(@ ($(#[$meta])?) $make;
+        $crate::transport::conformance::conformance!(@ ($(#[$meta])?) $make;
             moves_both_ways_at_once any_order_of_calls keeps_the_order_of_head_and_body nothing_is_nothing
             small_wants_come_whole elements_come_whole pushes_back_and_recovers sleeps_when_nothing_happens
             put_wakes_a_reader consume_wakes_a_writer bytes_come_before_the_end an_error_stays
             a_drop_delivers_what_was_accepted);
     };
     (@ $metas:tt $make:expr; $($test:ident)*) => {
-        $($crate::link::conformance::conformance!(= $metas $make; $test);)*
+        $($crate::transport::conformance::conformance!(= $metas $make; $test);)*
     };
     (= ($(#[$meta:meta])?) $make:expr; $test:ident) => {
         #[test]
         $(#[$meta])?
         fn $test() {
-            $crate::link::conformance::$test($make);
+            $crate::transport::conformance::$test($make);
         }
     };
 }

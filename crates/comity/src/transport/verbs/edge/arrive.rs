@@ -5,19 +5,19 @@ use super::{
     stream::{BOTH, RECV, SEND, WINDOW},
 };
 use crate::{
-    link::verbs::{
+    sys::verbs::Completion,
+    transport::verbs::{
         flow::Claim,
         frame::{Damage, HEADER, HELLO, Header},
         hub::Rails,
         side::Word,
         wire::RECEIVE,
     },
-    sys::verbs::Completion,
 };
 
 impl Edge {
     /// A device has done something for a lane of this edge.
-    pub(in crate::link::verbs) fn completed(
+    pub(in crate::transport::verbs) fn completed(
         &mut self,
         rails: &mut Rails,
         wire: usize,
@@ -128,7 +128,7 @@ impl Edge {
     }
 
     /// Read what the peer says beside the wires.
-    pub(in crate::link::verbs) fn listen(&mut self) {
+    pub(in crate::transport::verbs) fn listen(&mut self) {
         self.side.flush();
         self.side.fill();
         loop {

@@ -9,7 +9,7 @@ use super::{
     },
     socket::send,
 };
-use crate::{channel::Seal, link::LinkError};
+use crate::{channel::Seal, transport::LinkError};
 use std::{collections::VecDeque, io::IoSlice, net::TcpStream, sync::Arc};
 
 /// Messages this long go aside. A courier has them while there is something to receive too, for alone sending is done sooner without;
@@ -259,7 +259,7 @@ impl Sender {
         Ok(accepted)
     }
 
-    /// See [`Link::announce`](crate::link::Link::announce).
+    /// See [`Link::announce`](crate::transport::Link::announce).
     pub(super) fn announce(&mut self, sockets: &[TcpStream], len: usize, is_busy: bool) {
         let is_aside = self.route.connections > 1 && len >= LONG;
         self.rest = if is_aside { Place::Aside } else { Place::Home };

@@ -1,7 +1,7 @@
 //! What the link asks of its sockets: options, and moves that never block.
 
 use super::TcpOptions;
-use crate::link::LinkError;
+use crate::transport::LinkError;
 use rustix::{
     io::Errno,
     net::{SendAncillaryBuffer, SendFlags},

@@ -14,8 +14,8 @@ use super::{
     wire::{BULK, Lane, SMALL, Wire},
 };
 use crate::{
-    link::{Interest, LinkError},
     sys::{Bell, verbs::Service},
+    transport::{Interest, LinkError},
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -142,7 +142,7 @@ impl Edge {
         }
     }
 
-    /// See [`Link::put`](crate::link::Link::put).
+    /// See [`Link::put`](crate::transport::Link::put).
     pub(super) fn put(
         &mut self,
         rails: &mut Rails,

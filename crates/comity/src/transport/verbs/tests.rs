@@ -2,11 +2,11 @@
 
 use super::{Devices, Edges, hub::Slots};
 use crate::{
-    link::conformance::{Pair, conformance, eventually},
     sys::{
         poll_until,
         verbs::{Depth, Service, Verbs},
     },
+    transport::conformance::{Pair, conformance, eventually},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
