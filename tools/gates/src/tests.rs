@@ -87,25 +87,25 @@ fn waits_have_their_places() {
 
 #[test]
 fn the_function_that_waits_has_what_ends_it() {
-    let engine = "crates/comity/src/engine/run.rs";
-    assert!(misplaced_waits(engine, "fn drive() { x.wait(); watch.failure() }").is_empty());
+    let engine = "crates/comity/src/engine/progress.rs";
+    assert!(misplaced_waits(engine, "fn complete() { x.wait(); watch.failure() }").is_empty());
     for bad in [
-        "fn drive() { x.wait(); } // failure",
+        "fn complete() { x.wait(); } // failure",
         "fn other() { x.wait(); watch.failure() }",
-        "fn drive() {\n    x.wait();\n}\nfn next() { watch.failure() }",
-        "fn before() {\n    failure();\n}\n\nfn drive() {\n    if a {\n        b();\n    }\n    x.wait();\n}",
-        "fn drive() {\n    failure();\n    fn inner() {\n        x.wait();\n    }\n}",
+        "fn complete() {\n    x.wait();\n}\nfn next() { watch.failure() }",
+        "fn before() {\n    failure();\n}\n\nfn complete() {\n    if a {\n        b();\n    }\n    x.wait();\n}",
+        "fn complete() {\n    failure();\n    fn inner() {\n        x.wait();\n    }\n}",
         "watch.failure(); x.wait();",
     ] {
         assert_eq!(misplaced_waits(engine, bad).len(), 1, "{bad}");
     }
-    let deep = "impl X {\n    fn drive(\n        &self,\n        failure: [u8; 4],\n    ) {\n        match x {\n            \
+    let deep = "impl X {\n    fn complete(\n        &self,\n        failure: [u8; 4],\n    ) {\n        match x {\n            \
         A { b } => c(|| {\n                x.wait();\n            }),\n        }\n    }\n}";
     assert!(misplaced_waits(engine, deep).is_empty());
     assert_eq!(misplaced_waits(engine, &deep.replace("failure", "other")).len(), 1);
     // Entries that nothing needs are known by not being used.
-    assert!(waits::misplaced(engine, "fn drive() { failure(); }").1.is_empty());
-    assert_eq!(waits::misplaced(engine, "fn drive() { failure(x.wait()); }").1.len(), 1);
+    assert!(waits::misplaced(engine, "fn complete() { failure(); }").1.is_empty());
+    assert_eq!(waits::misplaced(engine, "fn complete() { failure(x.wait()); }").1.len(), 1);
     assert!(WAITS.iter().all(|w| !w.why.is_empty()));
 }
 

@@ -22,21 +22,22 @@ const fn to(place: &'static str, function: &'static str, end: &'static str, why:
 
 pub(crate) const WAITS: &[Wait] = &[
     to(
-        "crates/comity/src/engine/park.rs",
+        "crates/comity/src/engine/members.rs",
         "sleep",
         "bell_fd",
         "a rank in a call, which gives its deadline; the bell rings for a failure",
     ),
-    to("crates/comity/src/engine/run.rs", "drive", "failure", "the same: it looks at the deadline too"),
-    to("crates/comity/src/engine/blame.rs", "explain", "until", "word of whose fault it was: 500 ms at most"),
+    to("crates/comity/src/engine/progress.rs", "complete", "failure", "the same: it parks, as below"),
+    to("crates/comity/src/engine/progress.rs", "park", "left", "the same: to the call's deadline"),
+    to("crates/comity/src/engine/run.rs", "sleep", "limit", "the same: links"),
+    to("crates/comity/src/engine/park.rs", "sleep", "limit", "the same: links"),
+    to("crates/comity/src/backend/external/mod.rs", "sleep", "limit", "the same: a library"),
     to(
-        "crates/comity/src/backend/company.rs",
-        "wait",
-        "failure",
-        "a library: to the call's deadline, and the bell rings for a failure",
+        "crates/comity/src/engine/cause.rs",
+        "word",
+        "until",
+        "word of whose fault it was: 500 ms at most for a link, a second for a library",
     ),
-    to("crates/comity/src/backend/company.rs", "sleep", "bell_fd", "the same"),
-    to("crates/comity/src/backend/company.rs", "word", "until", "word of whose fault it was"),
     to(
         "crates/comity/src/backend/mpi/place.rs",
         "",
@@ -49,7 +50,7 @@ pub(crate) const WAITS: &[Wait] = &[
         "",
         "a thread that has ended: callers ask `is_done` first",
     ),
-    to("crates/comity/src/backend/mpi/", "", "Waiting", "MPI: as for any library, in `company.rs`"),
+    to("crates/comity/src/backend/mpi/", "", "Waiting", "MPI: as for any library, in `external`"),
     to(
         "crates/comity/src/backend/nccl/lane.rs",
         "join",
@@ -60,7 +61,7 @@ pub(crate) const WAITS: &[Wait] = &[
         "crates/comity/src/backend/nccl/lane.rs",
         "until_passed",
         "Waiting",
-        "NCCL: as for any library, in `company.rs`",
+        "NCCL: as for any library, in `external`",
     ),
     to(
         "crates/comity/src/backend/nccl/guard.rs",

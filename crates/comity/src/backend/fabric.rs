@@ -2,10 +2,10 @@
 
 mod pair;
 
-use super::{Alarm, Backend, Bufs, Call, Door, Maker, company::Company};
+use super::{Alarm, Backend, Bufs, Call, Door, Maker};
 use crate::{
-    CallInfo, DType, Error, LinkKind, Op, Peer, Result,
-    engine::{Engine, Patience, Task, Way},
+    CallInfo, DType, Error, LinkKind, Op, Result,
+    engine::{Engine, Members, Task, Way},
     stats::Counters,
     status::{Header, Watch, World},
     view::Memory,
@@ -14,7 +14,6 @@ use comity_plan::{self as plan, Act, Algorithm, Kind, Plan, Schedule, Shape, Sli
 use pair::Route;
 use std::{
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -25,12 +24,6 @@ const KEPT: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Fabric {
     engine: Engine,
-    world: Arc<dyn World>,
-    watch: Arc<Watch>,
-    /// World ranks by rank.
-    members: Vec<usize>,
-    rank: usize,
-    context: u64,
     topology: Topology,
     /// Goes before all else where it can carry out the operation.
     prefer: Option<Algorithm>,
@@ -57,10 +50,9 @@ struct Key {
 }
 
 impl Fabric {
-    /// The members as other backends around this one see them.
-    pub(crate) fn company(&self) -> Company {
-        let (world, watch) = (self.world.clone(), self.watch.clone());
-        Company::new(world, self.members.clone(), self.context, watch, self.engine.counters())
+    /// The group, as this rank knows it.
+    pub(crate) fn members(&self) -> &Members {
+        self.engine.members()
     }
 
     /// Nothing moves, but all ranks say what they call, and are told if it differs. `also` must be the same on all.
@@ -72,7 +64,7 @@ impl Fabric {
             None => self.prepare(key, &none),
         };
         let pairwise = call.info.op == Op::AllToAll && !call.counts.is_empty();
-        let context = self.context as u16;
+        let context = self.members().context as u16;
         let told = if pairwise { CallInfo { count: 0, ..call.info } } else { call.info };
         let whole = also ^ fingerprint(Algorithm::Direct, 0, call.counts);
         let common = Header { info: told, shape: if pairwise { 0 } else { whole }, epoch: 0, context };
@@ -106,11 +98,11 @@ impl Fabric {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Self> {
-        let members = members.iter().map(|&m| self.members[m]).collect();
-        let above = Some(&self.watch);
-        Self::open_below(self.world.clone(), members, context, counters, Instant::now() + limit, above)
+        let Members { world, watch, .. } = self.members();
+        let (ranks, above) = (self.members().world_ranks(members), Some(watch));
+        Self::open_below(world.clone(), ranks, context, counters, Instant::now() + limit, above)
             // The group that is split may have failed: then that is the reason.
-            .map_err(|e| self.engine.failure(Some(CallInfo::new(Op::Split))).unwrap_or(e))
+            .map_err(|e| self.failure(Some(CallInfo::new(Op::Split))).unwrap_or(e))
     }
 
     /// The backend of the group of `members` (world ranks); all of them call this.
@@ -141,28 +133,8 @@ impl Fabric {
             watch.split_from(above);
         }
         let links = world.open(context, &members, &watch, until)?;
-        let rank = members.iter().position(|&m| m == world.rank()).unwrap_or_default();
-        let peers: Arc<[Peer]> = members
-            .iter()
-            .enumerate()
-            .map(|(rank, &m)| Peer {
-                rank,
-                ..world.peers().get(m).cloned().unwrap_or(Peer { rank, host: None, pid: None })
-            })
-            .collect();
         // All ranks must choose alike: from what all know, not from what this one measured.
         let host: Vec<usize> = members.iter().map(|&m| world.hosts().get(m).copied().unwrap_or(0)).collect();
-        // Ranks outside this group run on the same cores.
-        let here = world.hosts().iter().filter(|&&h| h == host[rank]).count();
-        let cores = thread::available_parallelism().map_or(1, |n| n.get());
-        let engine = Engine::new(
-            world.clone(),
-            context,
-            (rank, peers),
-            (links, watch.clone()),
-            Patience::new(here, cores),
-            counters,
-        );
         let prefer = world.prefers();
         let mut topology = Topology::new(host, world.cores());
         if !world.shares_memory() {
@@ -172,8 +144,9 @@ impl Fabric {
             Some(costs) => topology.measured(costs),
             None => topology,
         };
+        let engine = Engine::new(Members::new(world, members, context, watch, counters), links);
         let (kept, routes, scratch) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { engine, world, watch, members, rank, context, topology, prefer, kept, routes, scratch })
+        Ok(Self { engine, topology, prefer, kept, routes, scratch })
     }
 
     fn collective(&mut self, kind: Kind, call: Call<'_>, limit: Duration) -> Result<()> {
@@ -188,7 +161,7 @@ impl Fabric {
             Some(i) => self.kept.remove(i),
             None => self.prepare(key, &call),
         };
-        let context = self.context as u16;
+        let context = self.members().context as u16;
         let shape = kept.shape;
         let pairwise = kind == Kind::AllToAll && !plain;
         let counts = (call.counts, call.recv_counts);
@@ -208,15 +181,15 @@ impl Fabric {
         if self.scratch.len() < tmp {
             self.scratch.resize(tmp, 0);
         }
-        let part = info.count * elem;
+        let (rank, part) = (self.members().rank, info.count * elem);
         let tmp = &mut self.scratch[..tmp];
         let mut memory = match call.bufs {
             Bufs::None => Memory::new(None, None, tmp),
             Bufs::In(src) => Memory::new(Some(src), None, tmp),
             Bufs::Out(dst) | Bufs::InPlace(dst) => Memory::new(None, Some(dst), tmp),
             Bufs::Both(src, dst) => Memory::new(Some(src), Some(dst), tmp),
-            Bufs::OwnIn(dst) => Memory::within(dst, self.rank * part, part, tmp),
-            Bufs::OwnOut(dst) => Memory::around(dst, self.rank * part, part, tmp),
+            Bufs::OwnIn(dst) => Memory::within(dst, rank * part, part, tmp),
+            Bufs::OwnOut(dst) => Memory::around(dst, rank * part, part, tmp),
         };
         let task = Task { info, header: &header, call: Some(common), limit };
         let out = self.engine.run(&mut kept.schedule, &mut memory, &task);
@@ -235,8 +208,8 @@ impl Fabric {
         let shape = Shape {
             // Nothing to move: still a word to every peer, so that ranks which disagree are told.
             kind: if is_empty(key, call) { Kind::Barrier } else { key.kind },
-            rank: self.rank,
-            size: self.members.len(),
+            rank: self.members().rank,
+            size: self.members().size(),
             count: key.count,
             elem: key.elem,
             root: key.root,
@@ -279,25 +252,23 @@ impl Backend for Fabric {
     }
 
     fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
-        self.engine.failure(call)
+        self.members().failure(call)
     }
 
     fn conclude(&mut self) -> Result<()> {
-        self.engine.conclude()
+        self.members().conclude()
     }
 
     fn alarm(&self) -> Option<Alarm> {
-        let (watch, world) = (self.watch.clone(), Arc::downgrade(&self.world));
-        Some(Alarm { watch, world, context: self.context })
+        Some(Alarm::new(self.members()))
     }
 
     fn door(&self) -> Option<Door> {
-        let (world, members) = (Arc::downgrade(&self.world), self.members.clone());
-        Some(Door { world, members, context: self.context, maker: Box::new(Plans) })
+        Some(Door::new(self.members(), Box::new(Plans)))
     }
 
     fn prefer(&mut self, algorithm: Option<Algorithm>) -> bool {
-        self.prefer = algorithm.or_else(|| self.world.prefers());
+        self.prefer = algorithm.or_else(|| self.members().world.prefers());
         self.kept.clear();
         true
     }
@@ -326,7 +297,7 @@ impl Maker for Plans {
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        self.world.leave(self.context);
+        self.members().world.leave(self.members().context);
     }
 }
 

@@ -3,7 +3,7 @@
 //! May import: `call`, `config`, `dtype`, `engine`, `error`, `exchange`, `kernel`, `stats`, `status`, `sync`, `sys`,
 //! `transport`, `view`.
 
-mod company;
+mod external;
 mod fabric;
 mod mpi;
 mod nccl;
@@ -16,6 +16,7 @@ pub(crate) use single::Single;
 
 use crate::{
     CallInfo, LinkKind, Op, Result, View, ViewMut,
+    engine::Members,
     stats::Counters,
     status::{Failure, Watch, World},
 };
@@ -122,7 +123,7 @@ pub(crate) struct Door {
     /// Not kept alive, as in [`Alarm`].
     pub(crate) world: Weak<dyn World>,
     /// World ranks by rank.
-    pub(crate) members: Vec<usize>,
+    pub(crate) ranks: Arc<[usize]>,
     pub(crate) context: u64,
     pub(crate) maker: Box<dyn Maker>,
 }
@@ -141,6 +142,12 @@ pub(crate) trait Maker: Send + Sync + fmt::Debug {
 }
 
 impl Door {
+    /// Groups of some of `members`, as `maker` makes them.
+    pub(super) fn new(members: &Members, maker: Box<dyn Maker>) -> Self {
+        let (world, ranks) = (Arc::downgrade(&members.world), Arc::clone(&members.ranks));
+        Self { world, ranks, context: members.context, maker }
+    }
+
     /// The backend of the group of `members`, ranks of this group.
     pub(crate) fn open(
         &self,
@@ -150,12 +157,17 @@ impl Door {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
-        let members = members.iter().map(|&m| self.members[m]).collect();
+        let members = members.iter().map(|&m| self.ranks[m]).collect();
         self.maker.make(world, members, context, counters, limit)
     }
 }
 
 impl Alarm {
+    pub(super) fn new(members: &Members) -> Self {
+        let (watch, world) = (members.watch.clone(), Arc::downgrade(&members.world));
+        Self { watch, world, context: members.context }
+    }
+
     /// The group has failed: here, and by word to the others. Does not block.
     pub(crate) fn raise(&self, failure: Failure) {
         if self.watch.failure().is_some() {

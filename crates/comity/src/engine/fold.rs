@@ -1,95 +1,144 @@
 //! The step of a schedule that combines what several ranks bring, all at once and out of their links' memory.
 
 use super::{
-    Engine,
-    run::{Blame, Task},
+    run::{Fault, Run},
+    stream::Rx,
 };
-use crate::{CallInfo, DType, ReduceOp, kernel, transport::LinkError, view::Memory};
-use comity_plan::{Act, Schedule, Slice};
+use crate::{CallInfo, DType, ReduceOp, kernel, status::Links, transport::LinkError};
+use comity_plan::{Act, Buf, Id, Slice};
 
-impl Engine {
+/// Up to so many senders are listed without memory of the heap.
+const FEW: usize = 64;
+
+impl Run<'_, '_> {
+    /// Take what has come for fold `id`, in the turn of `peer`, which is one of its senders. `pulled` bytes came in this turn before.
+    pub(super) fn pull_fold(
+        &mut self,
+        q: usize,
+        peer: usize,
+        id: Id,
+        mut pulled: usize,
+    ) -> Result<bool, Fault> {
+        let Act::Fold { from, dst, .. } = self.schedule.act(id) else { return Ok(false) };
+        if self.unheard > 0 && dst.buf == Buf::Out {
+            self.engine.rx[peer].starved = false;
+            return Ok(false);
+        }
+        // All of a fold's senders are looked at together, in the turn of the last, and their flags are set there.
+        if from.last() != Some(&peer) {
+            return Ok(false);
+        }
+        let mut moved = false;
+        loop {
+            let n = self.fold(q)?;
+            moved |= n > 0;
+            pulled += n;
+            if n == 0 || !self.goes_on(q, id, pulled) {
+                return Ok(moved);
+            }
+        }
+    }
+
     /// Whether the links have more for fold `id`, of which `pulled` bytes were combined just now.
-    pub(super) fn goes_on(&self, schedule: &Schedule, q: usize, id: u32, pulled: usize) -> bool {
-        let Act::Fold { from, .. } = schedule.act(id) else { return false };
-        let has_more =
-            |&p: &usize| self.links[p].as_deref().is_some_and(|l| pulled < l.chunk() && l.has_more());
-        schedule.next_recv(q).is_some_and(|want| want.id == id) && from.iter().all(has_more)
+    fn goes_on(&self, q: usize, id: Id, pulled: usize) -> bool {
+        let Act::Fold { from, .. } = self.schedule.act(id) else { return false };
+        let links = &self.engine.links;
+        let has_more = |&p: &usize| links[p].as_deref().is_some_and(|l| pulled < l.chunk() && l.has_more());
+        self.schedule.next_recv(q).is_some_and(|want| want.id == id) && from.iter().all(has_more)
     }
 
     /// Combine what all senders of a fold have brought; how many bytes of each.
-    pub(super) fn fold(
-        &mut self,
-        schedule: &mut Schedule,
-        q: usize,
-        memory: &mut Memory<'_>,
-        task: &Task<'_>,
-    ) -> Result<usize, Blame> {
-        let Some(want) = schedule.next_recv(q) else { return Ok(0) };
-        if !schedule.fold_is_ready(want.id) {
+    fn fold(&mut self, q: usize) -> Result<usize, Fault> {
+        let Some(want) = self.schedule.next_recv(q) else { return Ok(0) };
+        if !self.schedule.fold_is_ready(want.id) {
             return Ok(0);
         }
-        let Act::Fold { from, own, dst, last } = schedule.act(want.id) else { return Ok(0) };
-        let (own, dst, last) = (*own, *dst, *last);
-        if !from.iter().all(|&p| self.rx[p].is_in_body()) {
+        let Act::Fold { from, own, dst, last } = self.schedule.act(want.id) else { return Ok(0) };
+        let engine = &mut *self.engine;
+        if !from.iter().all(|&p| engine.rx[p].is_in_body()) {
             return Ok(0);
         }
-        let (dtype, op) = types(&task.info);
+        let (dtype, op) = types(&self.task.info);
         // The same for all senders.
-        let pending = from.first().map_or(0, |&p| self.rx[p].pending);
-        let done = want.done + pending;
-        let mut n = want.allowed.saturating_sub(done);
-        let mut sources: [&[u8]; 64] = [&[]; 64];
+        let done = want.done + from.first().map_or(0, |&p| engine.rx[p].pending);
+        let most = want.allowed.saturating_sub(done);
+        let mut few: [&[u8]; FEW] = [&[]; FEW];
         let mut many: Vec<&[u8]> = Vec::new();
-        if from.len() > sources.len() {
+        if from.len() > FEW {
             many.resize(from.len(), &[]);
         }
-        let slots = if from.len() > 64 { &mut many[..] } else { &mut sources[..from.len()] };
-        let mut links = self.links.iter_mut().enumerate();
-        for (slot, &p) in slots.iter_mut().zip(from) {
-            let Some((_, Some(link))) = links.by_ref().find(|(i, _)| *i == p) else { return Ok(0) };
-            let chunk = link.chunk();
-            // At least an element: a look for nothing would not see what has come.
-            let look = n.min(chunk).max(dtype.size());
-            let blame = |e: LinkError| Blame(Some(p), e.into());
-            if (1..dtype.size()).contains(&link.peek(look).map_err(blame)?.len()) {
-                // A piece of an element: has the link ended?
-                link.put(&[], &[]).map_err(blame)?;
-            }
-            *slot = link.peek(look).map_err(blame)?;
-            let ready = whole(slot.len().min(chunk), dtype);
-            self.rx[p].starved = ready == 0;
-            n = n.min(ready);
-        }
-        let n = whole(n, dtype);
+        let sources = if from.len() > FEW { &mut many[..] } else { &mut few[..from.len()] };
+        let n = gather(&mut engine.links, &mut engine.rx, from, sources, (most, dtype))?;
         if n == 0 {
             return Ok(0);
         }
-        slots.iter_mut().for_each(|s| *s = &s[..n]);
-        let me = from.partition_point(|&p| p < self.rank);
+        let (rank, size) = (engine.members.rank, engine.members.size());
+        let (before, after) = sources.split_at(from.partition_point(|&p| p < rank));
         let cut = |s: Slice| Slice { at: s.at + done, len: n, ..s };
-        let (out, operand) = memory.operands(cut(dst), cut(own));
-        let op = if op == ReduceOp::Avg && !last { ReduceOp::Sum } else { op };
-        kernel::fold(dtype, op, self.members.len(), out, operand, &slots[..me], &slots[me..]);
-        let ended = done + n == schedule.len(want.id);
-        let mut unproven = 0;
-        for &p in from {
-            if let Some(link) = &mut self.links[p] {
-                link.consume(n);
-                unproven = link.unproven().max(unproven);
-            }
-        }
-        let mut proven = 0;
-        for &p in from {
-            proven = self.rx[p].took(n, unproven);
-            if ended {
-                self.rx[p].end_checked().map_err(|e| Blame(Some(p), e.into()))?;
-            }
-        }
+        let (out, operand) = self.memory.operands(cut(*dst), cut(*own));
+        let op = if op == ReduceOp::Avg && !*last { ReduceOp::Sum } else { op };
+        kernel::fold(dtype, op, size, out, operand, before, after);
+        let ended = done + n == self.schedule.len(want.id);
+        let proven = pass(&mut engine.links, &mut engine.rx, from, (n, ended))?;
         if proven > 0 {
-            schedule.folded(want.id, proven);
+            self.schedule.folded(want.id, proven);
         }
         Ok(n)
     }
+}
+
+/// What the links of `from` lend, as many bytes of each in `sources`, which are whole elements and `most` or fewer: how many.
+#[inline]
+fn gather<'a>(
+    links: &'a mut Links,
+    rx: &mut [Rx],
+    from: &[usize],
+    sources: &mut [&'a [u8]],
+    (most, dtype): (usize, DType),
+) -> Result<usize, Fault> {
+    let mut n = most;
+    let mut links = links.iter_mut().enumerate();
+    for (source, &p) in sources.iter_mut().zip(from) {
+        let Some((_, Some(link))) = links.by_ref().find(|(i, _)| *i == p) else { return Ok(0) };
+        let chunk = link.chunk();
+        // At least an element: a look for nothing would not see what has come.
+        let look = n.min(chunk).max(dtype.size());
+        let fault = |e: LinkError| Fault(Some(p), e.into());
+        if (1..dtype.size()).contains(&link.peek(look).map_err(fault)?.len()) {
+            // A piece of an element: has the link ended?
+            link.put(&[], &[]).map_err(fault)?;
+        }
+        *source = link.peek(look).map_err(fault)?;
+        let ready = whole(source.len().min(chunk), dtype);
+        rx[p].starved = ready == 0;
+        n = n.min(ready);
+    }
+    let n = whole(n, dtype);
+    if n > 0 {
+        sources.iter_mut().for_each(|s| *s = &s[..n]);
+    }
+    Ok(n)
+}
+
+/// Give back the `n` bytes of each of `from` that were combined, with which their messages may have `ended`; how many more are known to
+/// be right.
+#[inline]
+fn pass(links: &mut Links, rx: &mut [Rx], from: &[usize], (n, ended): (usize, bool)) -> Result<usize, Fault> {
+    let mut unproven = 0;
+    for &p in from {
+        if let Some(link) = &mut links[p] {
+            link.consume(n);
+            unproven = link.unproven().max(unproven);
+        }
+    }
+    let mut proven = 0;
+    for &p in from {
+        proven = rx[p].took(n, unproven);
+        if ended {
+            rx[p].end_checked().map_err(|e| Fault(Some(p), e.into()))?;
+        }
+    }
+    Ok(proven)
 }
 
 pub(super) fn types(info: &CallInfo) -> (DType, ReduceOp) {

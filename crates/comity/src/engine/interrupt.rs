@@ -27,7 +27,7 @@ pub fn interrupt_with(ask: Option<Interrupt>) {
 
 /// One call's questions.
 #[derive(Debug)]
-pub(crate) struct Asking {
+pub(super) struct Asking {
     ask: Option<Interrupt>,
     /// When it was asked last, or when the call began; unset if nothing is asked.
     last: Option<Instant>,
@@ -35,7 +35,7 @@ pub(crate) struct Asking {
 
 impl Asking {
     #[inline]
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         let ask = ASK.get();
         Self { ask, last: ask.map(|_| Instant::now()) }
     }
@@ -46,7 +46,7 @@ impl Asking {
     }
 
     /// Why to give up. Reads the clock, so it is for a thread that would sleep otherwise, or asks seldom.
-    pub(crate) fn ask(&mut self) -> Option<String> {
+    pub(super) fn ask(&mut self) -> Option<String> {
         let ask = self.ask?;
         let now = Instant::now();
         let last = *self.last.get_or_insert(now);

@@ -2,21 +2,29 @@
 //!
 //! May import: `call`, `dice`, `dtype`, `error`, `kernel`, `recorder`, `stats`, `status`, `transport`, `view`.
 
-mod blame;
+mod cause;
 mod census;
 mod fold;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod interrupt;
+mod members;
+mod owed;
 mod park;
+mod progress;
+mod recv;
 mod run;
+mod send;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod wait;
 
+pub(crate) use cause::{Lacking, Stop, Stopped, library_word};
 pub(crate) use census::Census;
-pub(crate) use interrupt::Asking;
 pub use interrupt::{Interrupt, interrupt_with};
-pub(crate) use run::{ASK, Engine, Task, Way};
-pub(crate) use wait::{Patience, Stage, Wait};
+pub(crate) use members::Members;
+pub(crate) use progress::{Progress, Step, Waiting, complete};
+pub(crate) use run::{Engine, Task, Way};
+pub(crate) use stream::STASH;
+pub(crate) use wait::Patience;

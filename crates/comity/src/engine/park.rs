@@ -1,16 +1,13 @@
 //! How a rank sleeps: on the descriptors of the links that lack something, and the group's bell.
 
-use super::Engine;
+use super::{Engine, Members};
 use crate::{
     recorder::NOBODY,
     transport::{Interest, LinkKind},
 };
 use comity_plan::Schedule;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::{
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use rustix::event::{PollFd, PollFlags};
+use std::{sync::atomic::Ordering, time::Duration};
 
 impl Engine {
     /// Whether `peer` left and this rank lacks something of it that cannot be under way. What it sent over a network may arrive
@@ -18,7 +15,7 @@ impl Engine {
     pub(super) fn has_left(&self, peer: usize) -> bool {
         let lacks = self.rx[peer].starved || self.tx[peer].blocked;
         lacks
-            && self.watch.has_left(peer)
+            && self.members.watch.has_left(peer)
             && self.links[peer].as_ref().is_none_or(|l| !matches!(l.kind(), LinkKind::Tcp | LinkKind::Rdma))
     }
 
@@ -57,7 +54,7 @@ impl Engine {
             // A link that ended says so again when it is used.
             let _ = link.disarm();
         }
-        self.watch.hush();
+        self.members.watch.hush();
     }
 
     pub(super) fn sleep(&self, limit: Duration, idle: Duration) {
@@ -67,27 +64,20 @@ impl Engine {
                 link.fds(i, &mut fds);
             }
         }
-        let mut polls: Vec<_> = fds
-            .iter()
-            .map(|(fd, i)| {
-                let mut flags = PollFlags::empty();
-                flags.set(PollFlags::IN, i.recv);
-                flags.set(PollFlags::OUT, i.send);
-                PollFd::from_borrowed_fd(*fd, flags)
-            })
-            .collect();
-        polls.push(PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN));
+        let polls = fds.iter().map(|(fd, i)| {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, i.recv);
+            flags.set(PollFlags::OUT, i.send);
+            PollFd::from_borrowed_fd(*fd, flags)
+        });
+        let Members { watch, counters, .. } = &self.members;
         if let Some((p, _)) = self.lacks().min_by_key(|(_, i)| !i.recv) {
-            if self.counters.parked_on.load(Ordering::Relaxed) == NOBODY {
-                self.counters.parked_on.store(p as u32, Ordering::Relaxed);
+            if counters.parked_on.load(Ordering::Relaxed) == NOBODY {
+                counters.parked_on.store(p as u32, Ordering::Relaxed);
             }
-            self.watch.sleeps_for(p, idle);
+            watch.sleeps_for(p, idle);
         }
-        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
-        let slept = Instant::now();
-        // A signal ends the sleep early, which is no harm.
-        let _ = poll(&mut polls, Some(&limit));
-        self.watch.woke();
-        self.counters.slept(slept.elapsed());
+        self.members.sleep(polls.collect(), limit);
+        watch.woke();
     }
 }

@@ -1,55 +1,39 @@
-//! The engine: one rank's links, and the loop that runs a schedule over them.
+//! The engine: one rank's links, and what moves a schedule over them.
 //!
 //! ```text
-//!   loop:  every send queue:     schedule says how far -> memory -> link.put
-//!          every receive queue:  link.peek -> kernel -> memory, or link.take -> memory
-//!          nothing moved:        spin | yield | park, look at the watch, look at the clock
+//!   step:  every send queue:     schedule says how far -> memory -> link.put            (send.rs)
+//!          every receive queue:  link.peek -> kernel -> memory, or link.take -> memory  (recv.rs, fold.rs)
+//!          copies of this rank
 //! ```
+//! [`complete`] takes steps until the schedule is done, and waits in between.
 //!
 //! Headers leave before anything else, also those of messages that have nothing to carry yet, and nothing is written to the
 //! caller's output before all ranks that this one hears from have announced the same call.
 
 use super::{
-    Patience,
-    fold::{types, whole},
-    interrupt::Asking,
-    stream::{Begin, Refusal, Rx, Tx},
-    wait::{Stage, Wait},
+    Lacking, Members, Patience, Progress, Step, Stop, Stopped, Waiting, complete,
+    stream::{Refusal, Rx, Tx},
 };
 use crate::{
-    CallInfo, DType, Peer, ReduceOp, Result, kernel,
-    stats::Counters,
-    status::{Failure, Header, Links, Watch, World},
+    CallInfo, Error, Op, Result,
+    error::PART,
+    status::{Differs, Header, Links},
     transport::LinkError,
     view::Memory,
 };
-use comity_plan::{Act, Buf, Schedule, Slice, Take};
-use std::{sync::Arc, thread, time::Duration};
-
-/// The longest sleep without a look around.
-const NAP: Duration = Duration::from_millis(500);
-/// Moves between two looks at the time and at what others say, in a call that moves on.
-const LOOK: u32 = 32;
-/// After so long without a byte those who are waited for are told what for.
-pub(crate) const ASK: Duration = Duration::from_millis(60);
+use comity_plan::Schedule;
+use std::time::Duration;
 
 /// One rank's links of one group.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    pub(super) rank: usize,
+    pub(super) members: Members,
     pub(super) links: Links,
     pub(super) tx: Vec<Tx>,
     pub(super) rx: Vec<Rx>,
-    pub(super) world: Arc<dyn World>,
-    pub(super) context: u64,
-    pub(super) watch: Arc<Watch>,
-    pub(super) members: Arc<[Peer]>,
-    pub(super) patience: Patience,
-    pub(super) counters: Arc<Counters>,
+    patience: Patience,
     /// How long a member may be silent.
     pub(super) silence: Option<Duration>,
-    /// For how long nothing had moved when the last call ran out of time.
-    pub(super) still: Duration,
 }
 
 /// What a call is made of besides its data.
@@ -71,44 +55,35 @@ pub(crate) enum Way {
     In,
 }
 
-/// Why the loop stopped.
-pub(super) enum Stop {
-    Refused(usize, Refusal),
-    Failed(Failure),
-    Late,
-    /// This rank's program was interrupted.
-    Interrupted(String),
-    /// This rank closes the group.
-    Closed,
-    Left(usize),
+/// One call under way.
+pub(super) struct Run<'a, 'm> {
+    pub(super) engine: &'a mut Engine,
+    pub(super) schedule: &'a mut Schedule,
+    pub(super) memory: &'a mut Memory<'m>,
+    pub(super) task: &'a Task<'a>,
+    /// From how many ranks no header has come that is due.
+    pub(super) unheard: usize,
+    /// The links know that this rank is about to sleep.
+    armed: bool,
+    /// Who had left at the last look that found nothing.
+    leaver: Option<usize>,
+}
+
+/// Who is the root cause, if not the peer whose queue was looked at: a fold takes from several.
+pub(super) struct Fault(pub(super) Option<usize>, pub(super) Refusal);
+
+impl<E: Into<Refusal>> From<E> for Fault {
+    fn from(e: E) -> Self {
+        Self(None, e.into())
+    }
 }
 
 impl Engine {
-    pub(crate) fn new(
-        world: Arc<dyn World>,
-        context: u64,
-        (rank, members): (usize, Arc<[Peer]>),
-        (links, watch): (Links, Arc<Watch>),
-        patience: Patience,
-        counters: Arc<Counters>,
-    ) -> Self {
-        let size = members.len();
+    pub(crate) fn new(members: Members, links: Links) -> Self {
+        let size = members.size();
         let (tx, rx) = ((0..size).map(|_| Tx::new()).collect(), (0..size).map(|_| Rx::new()).collect());
-        let silence = world.silence();
-        Self {
-            rank,
-            links,
-            tx,
-            rx,
-            world,
-            context,
-            watch,
-            members,
-            patience,
-            counters,
-            silence,
-            still: Duration::ZERO,
-        }
+        let (patience, silence) = (members.patience(), members.world.silence());
+        Self { members, links, tx, rx, patience, silence }
     }
 
     /// Run `schedule` to its end over `memory`. An error means that the group has failed, and has been told so.
@@ -118,13 +93,27 @@ impl Engine {
         memory: &mut Memory<'_>,
         task: &Task<'_>,
     ) -> Result<()> {
-        self.watch.advance();
-        let out = self.drive(schedule, memory, task);
-        self.watch.advance();
+        let mut waiting = Waiting::new(self.patience, task.limit, task.call);
+        let unheard = schedule.speakers();
+        self.members.watch.advance();
+        let mut run = Run { engine: self, schedule, memory, task, unheard, armed: false, leaver: None };
+        let out = complete(&mut run, &mut waiting);
+        self.members.watch.advance();
         match out {
-            Ok(()) => Ok(()),
-            Err(stop) => Err(self.explain(stop, schedule, task)),
+            Ok(()) => {
+                self.patience = waiting.patience();
+                Ok(())
+            }
+            Err(stop) => Err(self.members.explain(stop, task.info, task.limit)),
         }
+    }
+
+    /// This rank makes a call: known from now on to those who ask, and compared with what they have told.
+    pub(crate) fn announce(&self, call: &Header) -> Result<()> {
+        let members = &self.members;
+        members.watch.ledger().record(call);
+        members.settle();
+        members.failure(Some(call.info)).map_or(Ok(()), Err)
     }
 
     /// A send from `peer` that came before its receive, if `wants` accepts its header.
@@ -136,295 +125,145 @@ impl Engine {
         self.rx[peer].unstash(wants).map(|p| (p.header, p.bytes))
     }
 
-    /// What this engine counts.
-    pub(crate) fn counters(&self) -> Arc<Counters> {
-        self.counters.clone()
+    /// A send that was kept does not fit the receive that asks for it: the error, told to all.
+    pub(crate) fn refuse(&self, peer: usize, ours: CallInfo, theirs: Header, what: &'static str) -> Error {
+        self.members.refuse(peer, Differs { ours, theirs: theirs.info, what })
     }
 
-    /// The link to `peer`, for information.
+    /// The group, as this rank knows it.
+    pub(crate) fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// The link to each peer, for information.
     pub(crate) fn links(&self) -> &Links {
         &self.links
     }
 
-    fn drive(
-        &mut self,
-        schedule: &mut Schedule,
-        memory: &mut Memory<'_>,
-        task: &Task<'_>,
-    ) -> std::result::Result<(), Stop> {
-        let mut wait = Wait::new(self.patience, task.limit);
-        let (mut armed, mut leaver, mut moves) = (false, None, 0u32);
-        let mut asking = Asking::new();
-        let mut asked = Vec::new();
-        let mut unheard = schedule.speakers();
-        loop {
-            let mut moved = false;
-            for q in 0..schedule.send_queues() {
-                let peer = schedule.send_peer(q);
-                moved |= self.push(schedule, q, memory, task).map_err(|e| Stop::Refused(peer, e.into()))?;
-            }
-            for q in 0..schedule.recv_queues() {
-                let peer = schedule.recv_peer(q);
-                let pulled = self.pull(schedule, q, memory, task, &mut unheard);
-                moved |= pulled.map_err(|Blame(who, e)| Stop::Refused(who.unwrap_or(peer), e))?;
-            }
-            while let Some((src, dst)) =
-                if schedule.copy_can_wait(unheard == 0) { None } else { schedule.next_copy() }
-            {
-                memory.copy(src, dst);
-                moved = true;
-            }
-            if schedule.is_done() {
-                wait.reset();
-                self.patience = wait.patience();
-                if armed {
-                    self.disarm();
-                }
-                return Ok(());
-            }
-            if moved {
-                moves = moves.wrapping_add(1);
-                if armed {
-                    self.disarm();
-                    armed = false;
-                }
-                leaver = None;
-                wait.reset();
-                // Between two moves there may be a wait of some milliseconds that is too short to sleep in.
-                if moves.is_multiple_of(LOOK) {
-                    if let Some(f) = self.watch.failure() {
-                        return Err(Stop::Failed(f.clone()));
-                    }
-                    if wait.left().is_none() {
-                        self.still = Duration::ZERO;
-                        return Err(Stop::Late);
-                    }
-                    if let Some(why) = asking.ask() {
-                        return Err(Stop::Interrupted(why));
-                    }
-                }
-                continue;
-            }
-            self.settle();
-            if let Some(f) = self.watch.failure() {
-                return Err(Stop::Failed(f.clone()));
-            }
-            if self.watch.is_closing() {
-                return Err(Stop::Closed);
-            }
-            match wait.next() {
-                Stage::Spin => std::hint::spin_loop(),
-                Stage::Yield => thread::yield_now(),
-                Stage::Park => {
-                    if self.watch.anyone_left()
-                        && let Some(peer) = schedule.waiting_for().into_iter().find(|&p| self.has_left(p))
-                    {
-                        // What it sent before it left may have come since the last look.
-                        if leaver == Some(peer) {
-                            return Err(Stop::Left(peer));
-                        }
-                        leaver = Some(peer);
-                        continue;
-                    }
-                    let idle = wait.waited();
-                    if let Some(stop) = self.stalled(schedule, idle).or_else(|| self.forsaken(schedule, idle))
-                    {
-                        return Err(stop);
-                    }
-                    let Some(left) = wait.left() else {
-                        self.still = idle;
-                        return Err(Stop::Late);
-                    };
-                    if let Some(why) = asking.ask() {
-                        return Err(Stop::Interrupted(why));
-                    }
-                    if !armed {
-                        self.arm(schedule);
-                        armed = true;
-                        continue;
-                    }
-                    let early = ASK.saturating_sub(wait.waited());
-                    match &task.call {
-                        Some(call) if early.is_zero() => self.ask(call, &mut asked),
-                        _ => {}
-                    }
-                    let nap = asking.nap(if early.is_zero() { NAP } else { early });
-                    self.sleep(left.min(nap), wait.waited());
-                    self.disarm();
-                    armed = false;
-                }
-            }
+    /// The link to `peer` ended for `cause`.
+    pub(super) fn broken(&self, peer: usize, LinkError(cause): LinkError) -> Stop {
+        let path = self.links[peer].as_ref().and_then(|l| l.path());
+        let Some((here, there)) = path else { return Stop::Link(peer, cause) };
+        let me = &self.members.peers[self.members.rank];
+        Stop::Link(peer, format!("{cause}, over TCP from {there} to {me} at {here}"))
+    }
+}
+
+impl Run<'_, '_> {
+    /// Why nothing more can be taken from `peer`.
+    #[cold]
+    fn refused(&self, peer: usize, refusal: Refusal) -> Stop {
+        match refusal {
+            Refusal::Link(e) => self.engine.broken(peer, e),
+            Refusal::Flood(h) => Stop::flood(peer, h.info),
+            Refusal::Other(theirs, what) => self.differs(peer, theirs, what),
         }
     }
 
-    /// Send what may leave of one queue.
-    #[inline]
-    fn push(
-        &mut self,
-        schedule: &mut Schedule,
-        q: usize,
-        memory: &Memory<'_>,
-        task: &Task<'_>,
-    ) -> std::result::Result<bool, LinkError> {
-        let peer = schedule.send_peer(q);
-        let tx = &mut self.tx[peer];
-        tx.blocked = false;
-        let Some(link) = self.links[peer].as_deref_mut() else { return Ok(false) };
-        let mut moved = false;
-        loop {
-            let Some(want) = schedule.next_send(q) else { return Ok(moved) };
-            let len = schedule.len(want.id);
-            if !tx.is_open() {
-                let header = schedule.is_first_send(q).then(|| (task.header)(Way::Out, peer));
-                if want.allowed == 0 && len > 0 && header.is_none() {
-                    return Ok(moved);
-                }
-                tx.begin(header.as_ref(), len);
-                link.announce(len, schedule.recv_queues() > 0);
-            }
-            if want.allowed == want.done && tx.lead_is_sent() && len > 0 {
-                return Ok(moved);
-            }
-            let Act::Send { src, .. } = *schedule.act(want.id) else { return Ok(moved) };
-            let n = (want.allowed - want.done).min(link.chunk());
-            let n = tx.put(link, memory.read(Slice { at: src.at + want.done, len: n, ..src }))?;
-            moved |= n > 0;
-            if !tx.lead_is_sent() {
-                return Ok(moved);
-            }
-            self.counters.add_sent(n as u64);
-            if want.done + n == len {
-                tx.end();
-            }
-            if n > 0 || len == 0 {
-                moved = true;
-                schedule.sent(q, n);
-            }
-            // One chunk, then look at what arrives; a message that has ended makes room for the next small one.
-            if want.done + n < len || len >= link.chunk() {
-                return Ok(moved);
-            }
+    /// `peer` makes another call.
+    fn differs(&self, peer: usize, theirs: Header, what: &'static str) -> Stop {
+        let task = self.task;
+        let ours = (task.header)(Way::In, peer);
+        let pairwise = ours.info.op == Op::AllToAll && task.call.is_some_and(|c| c.shape != ours.shape);
+        if pairwise && what == Header::PLAN {
+            // Of parts that differ by pair only the two ranks know.
+            let part = |h: Header| CallInfo { count: h.shape as usize, ..task.info };
+            return Stop::Differs(peer, Differs { ours: part(ours), theirs: part(theirs), what: PART });
         }
+        Stop::Differs(peer, Differs { ours: task.info, theirs: theirs.info, what })
     }
 
-    /// Take what has come of one queue.
+    /// Make the copies that this rank has to make, as far as they may be made now.
     #[inline]
-    fn pull(
-        &mut self,
-        schedule: &mut Schedule,
-        q: usize,
-        memory: &mut Memory<'_>,
-        task: &Task<'_>,
-        unheard: &mut usize,
-    ) -> std::result::Result<bool, Blame> {
-        let peer = schedule.recv_peer(q);
+    fn copy(&mut self) -> bool {
         let mut moved = false;
-        let mut pulled = 0;
-        loop {
-            let Some(want) = schedule.next_recv(q) else { return Ok(moved) };
-            let len = schedule.len(want.id);
-            let rx = &mut self.rx[peer];
-            let Some(link) = self.links[peer].as_deref_mut() else { return Ok(moved) };
-            let act = schedule.act(want.id);
-            if let Act::Fold { from, dst, .. } = act
-                && rx.is_in_body()
-            {
-                if *unheard > 0 && dst.buf == Buf::Out {
-                    rx.starved = false;
-                    return Ok(moved);
-                }
-                // All of a fold's senders are looked at together, in the turn of the last, and their flags are set there.
-                if from.last() != Some(&peer) {
-                    return Ok(moved);
-                }
-                loop {
-                    let n = self.fold(schedule, q, memory, task)?;
-                    moved |= n > 0;
-                    pulled += n;
-                    if n == 0 || !self.goes_on(schedule, q, want.id, pulled) {
-                        return Ok(moved);
-                    }
-                }
-            }
-            rx.starved = false;
-            if !rx.is_in_body() {
-                let header = schedule.is_first_recv(q).then(|| (task.header)(Way::In, peer));
-                match rx.begin(link, header.as_ref(), len, self.rank)? {
-                    Begin::Nothing => return Ok(moved),
-                    Begin::More => return Ok(true),
-                    Begin::Body => moved = true,
-                }
-                *unheard -= usize::from(header.is_some() && len > 0);
-            }
-            if *unheard > 0 && matches!(act, Act::Recv { dst, .. } if dst.buf == Buf::Out && len > 0) {
-                return Ok(moved);
-            }
-            // What has come but is not checked stands behind what the schedule knows.
-            let done = want.done + rx.pending;
-            let may = want.allowed.saturating_sub(done);
-            let n = match schedule.act(want.id) {
-                Act::Recv { .. } if may == 0 && len > 0 => return Ok(moved),
-                &Act::Recv { dst, take: Take::Copy, .. } => {
-                    let dst = memory.write(Slice { at: dst.at + done, len: may, ..dst });
-                    let n = if len == 0 { 0 } else { link.take(dst)? };
-                    if task.info.dtype == Some(DType::Bool) {
-                        kernel::normalise_bool(&mut dst[..n]);
-                    }
-                    n
-                }
-                &Act::Recv { dst, take: Take::Reduce { with, last }, .. } => {
-                    let (dtype, op) = types(&task.info);
-                    let chunk = link.chunk();
-                    let ready = link.peek(may.min(chunk))?;
-                    let n = whole(ready.len().min(may).min(chunk), dtype);
-                    let cut = |s: Slice| Slice { at: s.at + done, len: n, ..s };
-                    let (out, operand) = memory.operands(cut(dst), cut(with));
-                    let theirs = &ready[..n];
-                    match operand {
-                        // Divides before it rounds.
-                        _ if last && op == ReduceOp::Avg => {
-                            kernel::fold(dtype, op, self.members.len(), out, operand, &[theirs], &[]);
-                        }
-                        None => kernel::combine(dtype, op, out, theirs),
-                        Some(a) => kernel::combine_into(dtype, op, out, a, theirs),
-                    }
-                    let piece = n == 0 && !ready.is_empty();
-                    link.consume(n);
-                    if piece {
-                        // A piece of an element: has the link ended?
-                        link.put(&[], &[])?;
-                    }
-                    n
-                }
-                Act::Fold { .. } => continue,
-                Act::Send { .. } | Act::Copy { .. } => return Ok(moved),
-            };
-            pulled += n;
-            // What lies here goes on as one piece, not frame by frame.
-            let more = n > 0 && pulled < link.chunk() && link.has_more();
-            let rx = &mut self.rx[peer];
-            let proven = rx.took(n, link.unproven());
-            rx.starved = n == 0 && len > 0;
-            if done + n == len {
-                rx.end_checked()?;
-            }
-            moved |= n > 0;
-            if proven > 0 || len == 0 {
-                moved = true;
-                schedule.received(q, proven);
-            }
-            if !more && (done + n < len || len >= 4096) {
-                return Ok(moved);
-            }
+        while !self.schedule.copy_can_wait(self.unheard == 0)
+            && let Some((src, dst)) = self.schedule.next_copy()
+        {
+            self.memory.copy(src, dst);
+            moved = true;
+        }
+        moved
+    }
+
+    fn disarm(&mut self) {
+        if self.armed {
+            self.engine.disarm();
+            self.armed = false;
         }
     }
 }
 
-/// Who is to blame, if not the peer whose queue was looked at: a fold takes from several.
-pub(super) struct Blame(pub(super) Option<usize>, pub(super) Refusal);
+impl Progress for Run<'_, '_> {
+    #[inline]
+    fn members(&self) -> &Members {
+        &self.engine.members
+    }
 
-impl<E: Into<Refusal>> From<E> for Blame {
-    fn from(e: E) -> Self {
-        Self(None, e.into())
+    #[inline]
+    fn step(&mut self) -> Stopped<Step> {
+        let mut moved = false;
+        for q in 0..self.schedule.send_queues() {
+            moved |= self.push(q).map_err(|e| self.engine.broken(self.schedule.send_peer(q), e))?;
+        }
+        for q in 0..self.schedule.recv_queues() {
+            moved |= self.pull(q).map_err(|Fault(who, why)| {
+                self.refused(who.unwrap_or_else(|| self.schedule.recv_peer(q)), why)
+            })?;
+        }
+        moved |= self.copy();
+        let is_done = self.schedule.is_done();
+        if is_done || moved {
+            self.leaver = None;
+            self.disarm();
+        }
+        Ok(match (is_done, moved) {
+            (true, _) => Step::Done,
+            (false, true) => Step::Moved,
+            (false, false) => Step::Stuck,
+        })
+    }
+
+    fn idle(&mut self, idle: Duration) -> Stopped<bool> {
+        let engine = &mut *self.engine;
+        if engine.members.watch.anyone_left()
+            && let Some(peer) = self.schedule.waiting_for().into_iter().find(|&p| engine.has_left(p))
+        {
+            // What it sent before it left may have come since the last look.
+            if self.leaver == Some(peer) {
+                return Err(Stop::Left(peer));
+            }
+            self.leaver = Some(peer);
+            return Ok(true);
+        }
+        match engine.stalled(self.schedule, idle).or_else(|| engine.left_long_ago(self.schedule, idle)) {
+            Some(stop) => Err(stop),
+            None => Ok(false),
+        }
+    }
+
+    fn lacking(&self, idle: Duration) -> Lacking {
+        let waits = self.schedule.waiting_for();
+        let first = self.engine.lacks().map(|(p, _)| p).chain(waits.iter().copied()).next();
+        let tell = self.task.call;
+        Lacking { tell, first: first.map(|p| (p, idle)), pair: tell.is_none().then_some(waits) }
+    }
+
+    fn waits_for(&self) -> Vec<usize> {
+        self.engine.lacks().map(|(p, _)| p).collect()
+    }
+
+    fn arm(&mut self) -> bool {
+        if !self.armed {
+            self.engine.arm(self.schedule);
+            self.armed = true;
+            return true;
+        }
+        false
+    }
+
+    fn sleep(&mut self, limit: Duration, idle: Duration) {
+        self.engine.sleep(limit, idle);
+        self.disarm();
     }
 }

@@ -12,7 +12,7 @@ use std::{
 /// Most a lead can be: a header and padding to a cache line.
 const LEAD: usize = LEN + 64;
 /// Bytes of sends without a receive yet that a peer may make this rank keep.
-pub(super) const STASH: usize = 256 << 20;
+pub(crate) const STASH: usize = 256 << 20;
 
 /// What this rank sends to a peer.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ impl Fabric {
     pub(super) fn pair(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
         let info = call.info;
         let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
-        let context = self.context as u16;
+        let context = self.members().context as u16;
         let (src, dst) = match call.bufs {
             Bufs::In(s) => (Some(s), None),
             Bufs::Out(d) => (None, Some(d)),

@@ -3,9 +3,12 @@
 use super::{MpiBackend, Stop, Stopped, Waiting, memory, put};
 use crate::{
     CallInfo, DType, Op, ReduceOp,
-    backend::Call,
+    backend::{
+        Call,
+        external::{announce, wait},
+    },
     kernel,
-    status::{HEADER, Header},
+    status::{Differs, HEADER, Header},
     sys::mpi::{Handle, Move, Pending},
     view::Memory,
 };
@@ -39,26 +42,26 @@ struct Cut {
 }
 
 impl<H: Handle> MpiBackend<H> {
-    pub(super) fn collective(&mut self, call: Call<'_>, wait: &mut Waiting) -> Stopped<()> {
+    pub(super) fn collective(&mut self, call: Call<'_>, waiting: &mut Waiting) -> Stopped<()> {
         let info = call.info;
         let elem = info.dtype.map_or(1, DType::size);
         let pairwise = info.op == Op::AllToAll && !call.counts.is_empty();
         let most = call.counts.iter().chain(call.recv_counts).copied().max().unwrap_or(0);
-        let most = self.agree(info, call.counts, pairwise, most * elem, wait)?;
+        let most = self.agree(info, call.counts, pairwise, most * elem, waiting)?;
         if info.op == Op::Barrier {
             // Nobody hears all before all have come.
             return Ok(());
         }
         if pairwise {
-            self.agree_pairs(info, call.counts, call.recv_counts, wait)?;
+            self.agree_pairs(info, call.counts, call.recv_counts, waiting)?;
         }
-        let cut = Cut::new(self.company.rank, self.size(), &call, elem, most);
+        let cut = Cut::new(self.members.rank, self.size(), &call, elem, most);
         let part = info.count * elem;
-        let mut memory = memory(call.bufs, self.company.rank, part);
+        let mut memory = memory(call.bufs, self.members.rank, part);
         let mut flight: VecDeque<(usize, Pending<H>)> = VecDeque::new();
         for k in 0..cut.chunks {
             if flight.len() == DEPTH {
-                self.land(&mut flight, &cut, &mut memory, wait)?;
+                self.land(&mut flight, &cut, &mut memory, waiting)?;
             }
             let (mut src, mut out) = (self.buffer(cut.src_len(k)), self.buffer(0));
             out.resize(cut.out_len(k), 0);
@@ -66,11 +69,11 @@ impl<H: Handle> MpiBackend<H> {
             if cut.op == Op::Broadcast && cut.rank == cut.root {
                 std::mem::swap(&mut src, &mut out);
             }
-            self.company.counters.add_sent(src.len().max(out.len()) as u64);
+            self.members.counters.add_sent(src.len().max(out.len()) as u64);
             flight.push_back((k, self.start(&cut.moves(k), src, out)?));
         }
         while !flight.is_empty() {
-            self.land(&mut flight, &cut, &mut memory, wait)?;
+            self.land(&mut flight, &cut, &mut memory, waiting)?;
         }
         Ok(())
     }
@@ -81,17 +84,17 @@ impl<H: Handle> MpiBackend<H> {
         flight: &mut VecDeque<(usize, Pending<H>)>,
         cut: &Cut,
         memory: &mut Memory<'_>,
-        wait: &mut Waiting,
+        waiting: &mut Waiting,
     ) -> Stopped<()> {
         let Some((k, pending)) = flight.pop_front() else { return Ok(()) };
-        let (src, mut out) = self.finish(pending, wait)?;
+        let (src, mut out) = self.finish(pending, waiting)?;
         cut.empty(k, memory, &mut out);
         self.keep([src, out]);
         Ok(())
     }
 
-    fn finish(&self, mut pending: Pending<H>, wait: &mut Waiting) -> Stopped<(Vec<u8>, Vec<u8>)> {
-        self.company.wait(wait, || Ok(pending.test()?))?;
+    fn finish(&self, mut pending: Pending<H>, waiting: &mut Waiting) -> Stopped<(Vec<u8>, Vec<u8>)> {
+        wait(&self.members, waiting, || Ok(pending.test()?))?;
         Ok(pending.finish())
     }
 
@@ -102,19 +105,19 @@ impl<H: Handle> MpiBackend<H> {
         counts: &[usize],
         pairwise: bool,
         most: usize,
-        wait: &mut Waiting,
+        waiting: &mut Waiting,
     ) -> Stopped<usize> {
         // With parts that differ by pair nobody knows the others' totals.
         let told = if pairwise { CallInfo { count: 0, ..info } } else { info };
         let shape = if pairwise { 1 } else { hash(counts) };
-        let ours = Header { info: told, shape, epoch: 0, context: self.company.context as u16 };
-        self.company.announce(ours, wait);
+        let ours = Header { info: told, shape, epoch: 0, context: self.members.context as u16 };
+        announce(&self.members, ours, waiting);
         let mut src = self.buffer(0);
         src.extend_from_slice(&ours.encode());
         src.extend_from_slice(&(most as u64).to_le_bytes());
         let out = self.buffer(WORD * self.size());
         let pending = self.start(&Move::AllGather, src, out)?;
-        let (src, out) = self.finish(pending, wait)?;
+        let (src, out) = self.finish(pending, waiting)?;
         let mut top = most;
         for (peer, word) in out.chunks_exact(WORD).enumerate() {
             let (head, number) = word.split_at(HEADER);
@@ -123,7 +126,8 @@ impl<H: Handle> MpiBackend<H> {
                 return Err(Stop::Peer(peer, "announced a call that this version does not know".into()));
             };
             if let Some(differs) = ours.difference(&theirs) {
-                return Err(Stop::Differs(peer, theirs.info, differs));
+                let calls = Differs { ours: info, theirs: theirs.info, what: differs };
+                return Err(Stop::Differs(peer, calls));
             }
             top = top.max(u64::from_le_bytes(number.try_into().unwrap_or_default()) as usize);
         }
@@ -137,21 +141,19 @@ impl<H: Handle> MpiBackend<H> {
         info: CallInfo,
         send: &[usize],
         recv: &[usize],
-        wait: &mut Waiting,
+        waiting: &mut Waiting,
     ) -> Stopped<()> {
         let mut src = self.buffer(0);
         src.extend(send.iter().flat_map(|&n| (n as u64).to_le_bytes()));
         let out = self.buffer(src.len());
         let pending = self.start(&Move::AllToAll, src, out)?;
-        let (src, out) = self.finish(pending, wait)?;
+        let (src, out) = self.finish(pending, waiting)?;
         for (peer, (theirs, &ours)) in out.chunks_exact(8).zip(recv).enumerate() {
             let theirs = u64::from_le_bytes(theirs.try_into().unwrap_or_default()) as usize;
             if theirs != ours {
-                return Err(Stop::Differs(
-                    peer,
-                    CallInfo { count: theirs, ..info },
-                    "elements for this rank",
-                ));
+                let theirs = CallInfo { count: theirs, ..info };
+                let calls = Differs { ours: info, theirs, what: "elements for this rank" };
+                return Err(Stop::Differs(peer, calls));
             }
         }
         self.keep([src, out]);

@@ -19,11 +19,11 @@ pub(crate) use place::Runtime;
 
 use super::{
     Alarm, Backend, Bufs, Call, Door, Maker,
-    company::{Company, Stop, Stopped, Waiting, attend, world_ranks},
+    external::{attend, explain_joining, wait},
 };
 use crate::{
     CallInfo, Error, LinkKind, Op, Result,
-    engine::Patience,
+    engine::{Members, Patience, Stop, Stopped, Waiting},
     kernel,
     stats::Counters,
     status::{Header, World},
@@ -40,7 +40,7 @@ const LIBRARY: &str = "MPI (MPI_Comm_dup)";
 pub(crate) struct MpiBackend<H: Handle> {
     mpi: &'static Mpi<H>,
     comm: H,
-    company: Company,
+    members: Members,
     patience: Patience,
     /// Sends whose receive was not called yet, by peer.
     stash: Vec<VecDeque<(Header, Vec<u8>)>>,
@@ -51,7 +51,7 @@ pub(crate) struct MpiBackend<H: Handle> {
 impl<H: Handle> fmt::Debug for MpiBackend<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MpiBackend")
-            .field("rank", &self.company.rank)
+            .field("rank", &self.members.rank)
             .field("mpi", &self.mpi)
             .finish_non_exhaustive()
     }
@@ -65,22 +65,22 @@ impl<H: Handle> MpiBackend<H> {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Self> {
-        let members = (0..world.peers().len()).collect();
-        let company = company(world, members, 0, counters)?;
-        let mut wait = Waiting::new(company.patience(), limit);
-        let made = together(mpi, &company, &mut wait, move || mpi.base().and_then(|_| mpi.world()));
-        let comm = made.map_err(|stop| company.explain_joining(stop, LIBRARY, limit))?;
-        Ok(Self::with(mpi, comm, company))
+        let ranks = (0..world.peers().len()).collect();
+        let members = attend(world, ranks, 0, counters)?;
+        let mut waiting = Waiting::new(members.patience(), limit, None);
+        let made = together(mpi, &members, &mut waiting, move || mpi.base().and_then(|_| mpi.world()));
+        let comm = made.map_err(|stop| explain_joining(&members, stop, LIBRARY, limit))?;
+        Ok(Self::with(mpi, comm, members))
     }
 
-    fn with(mpi: &'static Mpi<H>, comm: H, company: Company) -> Self {
-        let stash = company.members.iter().map(|_| VecDeque::new()).collect();
-        let patience = company.patience();
-        Self { mpi, comm, company, patience, stash, spare: Vec::new() }
+    fn with(mpi: &'static Mpi<H>, comm: H, members: Members) -> Self {
+        let stash = members.ranks.iter().map(|_| VecDeque::new()).collect();
+        let patience = members.patience();
+        Self { mpi, comm, members, patience, stash, spare: Vec::new() }
     }
 
     fn size(&self) -> usize {
-        self.company.size()
+        self.members.size()
     }
 
     /// A buffer of `len` bytes, whatever they are.
@@ -100,7 +100,7 @@ impl<H: Handle> MpiBackend<H> {
     /// `MPI_Finalize` waits for all.
     fn explain(&self, stop: Stop, info: CallInfo, limit: Duration) -> Error {
         self.mpi.spoil();
-        self.company.explain(stop, info, limit)
+        self.members.explain(stop, info, limit)
     }
 
     fn start(&self, what: &Move, src: Vec<u8>, out: Vec<u8>) -> Result<Pending<H>> {
@@ -111,14 +111,14 @@ impl<H: Handle> MpiBackend<H> {
 impl<H: Handle> Backend for MpiBackend<H> {
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
         let info = call.info;
-        let mut wait = Waiting::new(self.patience, limit);
-        self.company.watch.advance();
+        let mut waiting = Waiting::new(self.patience, limit, None);
+        self.members.watch.advance();
         let out = match info.op {
-            Op::Send | Op::Recv | Op::Exchange => self.pair(call, &mut wait),
-            _ => self.collective(call, &mut wait),
+            Op::Send | Op::Recv | Op::Exchange => self.pair(call, &mut waiting),
+            _ => self.collective(call, &mut waiting),
         };
-        self.company.watch.advance();
-        self.patience = wait.patience();
+        self.members.watch.advance();
+        self.patience = waiting.patience();
         out.map_err(|stop| self.explain(stop, info, limit))
     }
 
@@ -130,77 +130,64 @@ impl<H: Handle> Backend for MpiBackend<H> {
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
         let info = CallInfo::new(Op::Split);
-        let mut wait = Waiting::new(self.patience, limit);
-        let comm = subset(self.mpi, self.comm, members.to_vec(), context, &self.company, &mut wait)
+        let mut waiting = Waiting::new(self.patience, limit, None);
+        let comm = subset(self.mpi, self.comm, members.to_vec(), context, &self.members, &mut waiting)
             .map_err(|stop| self.explain(stop, info, limit))?;
-        let members = world_ranks(&self.company, members);
-        let company = company(self.company.world.clone(), members, context, counters)?;
-        Ok(Box::new(Self::with(self.mpi, comm, company)))
+        let ranks = self.members.world_ranks(members);
+        let members = attend(self.members.world.clone(), ranks, context, counters)?;
+        Ok(Box::new(Self::with(self.mpi, comm, members)))
     }
 
     fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
-        self.company.failure(call)
+        self.members.failure(call)
     }
 
     fn alarm(&self) -> Option<Alarm> {
-        Some(self.company.alarm())
+        Some(Alarm::new(&self.members))
     }
 
     fn door(&self) -> Option<Door> {
-        let (world, members) = (Arc::downgrade(&self.company.world), self.company.members.clone());
-        let maker = Box::new(Subsets(self.mpi));
-        Some(Door { world, members, context: self.company.context, maker })
+        Some(Door::new(&self.members, Box::new(Subsets(self.mpi))))
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {
-        (0..self.size()).map(|r| (r != self.company.rank).then_some(LinkKind::Mpi)).collect()
+        (0..self.size()).map(|r| (r != self.members.rank).then_some(LinkKind::Mpi)).collect()
     }
 }
 
 impl<H: Handle> Drop for MpiBackend<H> {
     fn drop(&mut self) {
         // Between calls, too.
-        if self.company.watch.failure().is_some() {
+        if self.members.watch.failure().is_some() {
             self.mpi.spoil();
         }
-        self.company.world.leave(self.company.context);
+        self.members.world.leave(self.members.context);
         self.mpi.free(self.comm);
     }
-}
-
-/// Watch over the members (world ranks) of a group that MPI carries.
-fn company(
-    world: Arc<dyn World>,
-    members: Vec<usize>,
-    context: u64,
-    counters: Arc<Counters>,
-) -> Result<Company> {
-    let watch = attend(&world, &members, context, &counters)?;
-    Ok(Company::new(world, members, context, watch, counters))
 }
 
 /// A communicator that all members make; whoever waits for one that does not come can give up.
 fn together<H: Handle>(
     mpi: &'static Mpi<H>,
-    company: &Company,
-    wait: &mut Waiting,
+    members: &Members,
+    waiting: &mut Waiting,
     make: impl FnOnce() -> Result<H> + Send + 'static,
 ) -> Stopped<H> {
     let making = Making::start(mpi, make)?;
-    company.wait(wait, || Ok(making.is_done()))?;
+    wait(members, waiting, || Ok(making.is_done()))?;
     Ok(making.finish()?)
 }
 
-/// A communicator of `members` (ranks of `comm`).
+/// A communicator of `some` of `comm`'s ranks.
 fn subset<H: Handle>(
     mpi: &'static Mpi<H>,
     comm: H,
-    members: Vec<usize>,
+    some: Vec<usize>,
     context: u64,
-    company: &Company,
-    wait: &mut Waiting,
+    members: &Members,
+    waiting: &mut Waiting,
 ) -> Stopped<H> {
-    together(mpi, company, wait, move || mpi.subset(comm, &members, context as u16))
+    together(mpi, members, waiting, move || mpi.subset(comm, &some, context as u16))
 }
 
 /// Makes groups of some members.
@@ -210,12 +197,12 @@ struct Subsets<H: Handle>(&'static Mpi<H>);
 impl<H: Handle> Subsets<H> {
     /// Communicators may be made in any order on several threads of a rank, and MPI tells them apart by 15 bits only. So the members
     /// show each other, over the new one, that it is the one they mean.
-    fn proven(&self, company: &Company, wait: &mut Waiting) -> Stopped<H> {
-        let (mpi, context) = (self.0, company.context);
-        let comm = subset(mpi, mpi.base()?, company.members.clone(), context, company, wait)?;
-        let (own, size) = (context.to_le_bytes(), company.size());
+    fn proven(&self, members: &Members, waiting: &mut Waiting) -> Stopped<H> {
+        let (mpi, context) = (self.0, members.context);
+        let comm = subset(mpi, mpi.base()?, members.ranks.to_vec(), context, members, waiting)?;
+        let (own, size) = (context.to_le_bytes(), members.size());
         let mut pending = Pending::start(mpi, comm, size, &Move::AllGather, own.to_vec(), vec![0; 8 * size])?;
-        company.wait(wait, || Ok(pending.test()?))?;
+        wait(members, waiting, || Ok(pending.test()?))?;
         let (_, all) = pending.finish();
         match all.chunks_exact(8).position(|c| c != own) {
             None => Ok(comm),
@@ -239,13 +226,13 @@ impl<H: Handle> Maker for Subsets<H> {
             let reason = "groups of some members are made beside other calls, and the program started MPI for one thread at a time: ask MPI_Init_thread for MPI_THREAD_MULTIPLE, or use split";
             return Err(Error::Unavailable { backend: "subgroup", reason: reason.into() });
         }
-        let company = company(Arc::clone(&world), members, context, counters)?;
-        let mut wait = Waiting::new(company.patience(), limit);
-        let made = self.proven(&company, &mut wait);
+        let members = attend(Arc::clone(&world), members, context, counters)?;
+        let mut waiting = Waiting::new(members.patience(), limit, None);
+        let made = self.proven(&members, &mut waiting);
         match made {
-            Ok(comm) => Ok(Box::new(MpiBackend::with(self.0, comm, company))),
+            Ok(comm) => Ok(Box::new(MpiBackend::with(self.0, comm, members))),
             Err(stop) => {
-                let e = company.explain(stop, CallInfo::new(Op::Split), limit);
+                let e = members.explain(stop, CallInfo::new(Op::Split), limit);
                 world.leave(context);
                 Err(e)
             }

@@ -6,8 +6,11 @@
 use super::{MpiBackend, Stop, Stopped, Waiting, memory, put};
 use crate::{
     CallInfo, DType, Op,
-    backend::{Bufs, Call, company::room},
-    status::{HEADER, Header},
+    backend::{
+        Bufs, Call,
+        external::{room, wait},
+    },
+    status::{Differs, HEADER, Header},
     sys::mpi::{Handle, Move, Pending},
     view::Memory,
 };
@@ -31,6 +34,8 @@ struct Sender<H: Handle> {
 /// A message that comes.
 struct Receiver<H: Handle> {
     from: usize,
+    /// As errors name it.
+    call: CallInfo,
     wanted: CallInfo,
     len: usize,
     got: usize,
@@ -47,7 +52,7 @@ fn next(at: usize, len: usize) -> Range<usize> {
 }
 
 impl<H: Handle> MpiBackend<H> {
-    pub(super) fn pair(&mut self, call: Call<'_>, wait: &mut Waiting) -> Stopped<()> {
+    pub(super) fn pair(&mut self, call: Call<'_>, waiting: &mut Waiting) -> Stopped<()> {
         let info = call.info;
         let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
         let tag = info.tag.unwrap_or(0);
@@ -65,7 +70,7 @@ impl<H: Handle> MpiBackend<H> {
             Bufs::Both(s, d) => (Some((s.count(), s.dtype())), Some((d.count(), d.dtype()))),
             _ => (None, None),
         };
-        let context = self.company.context as u16;
+        let context = self.members.context as u16;
         let mut out = src.zip(to).map(|((count, dtype), to)| Sender {
             to,
             header: Header { info: message(count, dtype, to), shape: 0, epoch: 0, context },
@@ -76,6 +81,7 @@ impl<H: Handle> MpiBackend<H> {
         });
         let mut into = dst.zip(from).map(|((count, dtype), from)| Receiver {
             from,
+            call: info,
             wanted: message(count, dtype, from),
             len: count * dtype.size(),
             got: 0,
@@ -103,7 +109,7 @@ impl<H: Handle> MpiBackend<H> {
             let sending = out.as_mut().and_then(|s| s.pending.as_mut());
             let coming = into.as_mut().and_then(|r| r.pending.as_mut());
             let mut both = [sending, coming];
-            self.company.wait(wait, || {
+            wait(&self.members, waiting, || {
                 for p in both.iter_mut().flatten() {
                     if p.test()? {
                         return Ok(true);
@@ -133,7 +139,7 @@ impl<H: Handle> MpiBackend<H> {
             src.extend_from_slice(&s.header.encode());
         }
         src.extend_from_slice(memory.read(Slice::new(Buf::In, range.start, range.len())));
-        self.company.counters.add_sent(range.len() as u64);
+        self.members.counters.add_sent(range.len() as u64);
         (s.begun, s.sent) = (true, range.end);
         s.pending = Some(self.start(&Move::Send { to: s.to }, src, Vec::new())?);
         // A short one may be gone already.
@@ -227,6 +233,6 @@ fn fits<H: Handle>(r: &Receiver<H>, header: &Header) -> Stopped<()> {
     if (theirs.count, theirs.dtype) == (ours.count, ours.dtype) {
         return Ok(());
     }
-    let differs = if theirs.dtype == ours.dtype { "count" } else { "dtype" };
-    Err(Stop::Differs(r.from, theirs, differs))
+    let what = if theirs.dtype == ours.dtype { "count" } else { "dtype" };
+    Err(Stop::Differs(r.from, Differs { ours: r.call, theirs, what }))
 }

@@ -4,8 +4,7 @@
 
 use crate::{
     CallInfo, Error, Result,
-    backend::company::{Company, word},
-    engine::Census,
+    engine::{Census, Members, library_word},
     status::{Failure, Watch, World},
     sync::lock,
     sys::{
@@ -60,14 +59,14 @@ struct State {
 }
 
 impl Guard {
-    pub(super) fn new(comm: Arc<Comm>, company: &Company) -> Result<Self> {
+    pub(super) fn new(comm: Arc<Comm>, members: &Members) -> Result<Self> {
         let post = Arc::new(Post {
             comm,
-            rank: company.rank,
-            size: company.size(),
-            context: company.context,
-            watch: company.watch.clone(),
-            world: Arc::downgrade(&company.world),
+            rank: members.rank,
+            size: members.size(),
+            context: members.context,
+            watch: members.watch.clone(),
+            world: Arc::downgrade(&members.world),
             state: Mutex::default(),
             news: Condvar::new(),
         });
@@ -143,7 +142,7 @@ impl Post {
                 && let Err(e) = self.comm.check()
             {
                 drop(state);
-                let known = word(&self.watch).is_some() || self.watch.is_closing();
+                let known = library_word(&self.watch).is_some() || self.watch.is_closing();
                 state = lock(&self.state);
                 if !known {
                     self.fail(format!("could not go on: {e}"));

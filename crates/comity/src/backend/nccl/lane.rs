@@ -1,9 +1,9 @@
 //! One device's communicator, and putting work on a stream with it.
 
-use super::{Spot, Stopped, Waiting, guard::Guard, parts::Work};
+use super::{Members, Spot, Stopped, Waiting, guard::Guard, parts::Work};
 use crate::{
     CallInfo, Error, Result,
-    backend::company::Company,
+    backend::external::wait,
     sys::{
         cuda::{Device, StreamId},
         nccl::{Comm, Nccl, UniqueId},
@@ -26,25 +26,25 @@ pub(super) fn open(device: u32) -> Result<(Device, &'static Nccl)> {
 impl Lane {
     /// Make the communicator; all members do so with the same id.
     pub(super) fn join(
-        company: &Company,
+        members: &Members,
         device: Device,
         lib: &'static Nccl,
         id: UniqueId,
-        wait: &mut Waiting,
+        waiting: &mut Waiting,
     ) -> Stopped<Self> {
-        let (rank, size) = (company.rank, company.size());
+        let (rank, size) = (members.rank, members.size());
         // NCCL waits for all ranks there; this one may have to give up first, and leaves the thread behind then.
         let maker = thread::Builder::new().name("comity-nccl-init".into());
         let maker = maker.spawn(move || device.within(|| lib.make(id, rank, size)));
         let maker = maker.map_err(|e| Error::os("starting a thread", e))?;
-        company.wait(wait, || Ok(maker.is_finished()))?;
+        wait(members, waiting, || Ok(maker.is_finished()))?;
         let lost = || Error::Os {
             what: "making an NCCL communicator".into(),
             message: "its thread panicked".into(),
         };
         let comm = Arc::new(maker.join().map_err(|_| lost())??);
         tracing::info!(device = device.ordinal, name = device.name(), nccl = lib.version(), "NCCL is up");
-        let guard = Guard::new(Arc::clone(&comm), company)?;
+        let guard = Guard::new(Arc::clone(&comm), members)?;
         Ok(Self { device, comm, guard })
     }
 
@@ -68,11 +68,11 @@ impl Lane {
     /// Wait until the stream has come as far as it is filled now.
     pub(super) fn until_passed(
         &self,
-        company: &Company,
+        members: &Members,
         stream: StreamId,
-        wait: &mut Waiting,
+        waiting: &mut Waiting,
     ) -> Stopped<()> {
         let mark = self.device.mark(stream)?;
-        company.wait(wait, || Ok(mark.is_passed()?))
+        wait(members, waiting, || Ok(mark.is_passed()?))
     }
 }

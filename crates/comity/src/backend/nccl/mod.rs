@@ -17,13 +17,10 @@ mod lane;
 mod pair;
 mod parts;
 
-use super::{
-    Alarm, Backend, Bufs, Call, Door, Fabric, Maker,
-    company::{Company, Stop, Stopped, Waiting},
-};
+use super::{Alarm, Backend, Bufs, Call, Door, Fabric, Maker, external::explain_joining};
 use crate::{
     CallInfo, DType, Error, LinkKind, Op, Place, Result, View, ViewMut,
-    engine::Patience,
+    engine::{Members, Patience, Stop, Stopped, Waiting},
     stats::Counters,
     status::World,
     sys::{
@@ -51,7 +48,7 @@ const ABLE: usize = 1 + 16;
 #[derive(Debug)]
 pub(crate) struct NcclBackend {
     fabric: Fabric,
-    company: Company,
+    members: Members,
     patience: Patience,
     lane: Lane,
     /// Sends that came before their receive, by peer.
@@ -68,13 +65,13 @@ struct Spot {
 impl NcclBackend {
     /// Around the group's own links, for buffers on `device`. All members call this.
     pub(crate) fn open(mut fabric: Fabric, device: Result<u32>, limit: Duration) -> Result<Self> {
-        let company = fabric.company();
-        let patience = company.patience();
-        let mut wait = Waiting::new(patience, limit);
-        let lane = Self::join(&company, &mut fabric, device, Instant::now() + limit, &mut wait);
-        let lane = lane.map_err(|stop| company.explain_joining(stop, LIBRARY, limit))?;
-        let stash = (0..company.size()).map(|_| VecDeque::new()).collect();
-        Ok(Self { fabric, company, patience, lane, stash })
+        let members = fabric.members().clone();
+        let patience = members.patience();
+        let mut waiting = Waiting::new(patience, limit, None);
+        let lane = Self::join(&members, &mut fabric, device, Instant::now() + limit, &mut waiting);
+        let lane = lane.map_err(|stop| explain_joining(&members, stop, LIBRARY, limit))?;
+        let stash = (0..members.size()).map(|_| VecDeque::new()).collect();
+        Ok(Self { fabric, members, patience, lane, stash })
     }
 
     /// The device of a rank that is told none: by its number on its host, among those that CUDA_VISIBLE_DEVICES leaves.
@@ -88,16 +85,22 @@ impl NcclBackend {
     fn on_device(&mut self, call: Call<'_>, spot: Spot, limit: Duration) -> Result<()> {
         let info = call.info;
         let until = Instant::now() + limit;
-        let mut wait = Waiting::new(self.patience, limit);
+        let mut waiting = Waiting::new(self.patience, limit, None);
         let out = match info.op {
-            Op::Send | Op::Recv | Op::Exchange => self.pair(call, spot, until, &mut wait),
-            _ => self.collective(call, spot, until, &mut wait),
+            Op::Send | Op::Recv | Op::Exchange => self.pair(call, spot, until, &mut waiting),
+            _ => self.collective(call, spot, until, &mut waiting),
         };
-        self.patience = wait.patience();
-        out.map_err(|stop| self.company.explain(stop, info, limit))
+        self.patience = waiting.patience();
+        out.map_err(|stop| self.members.explain(stop, info, limit))
     }
 
-    fn collective(&mut self, call: Call<'_>, spot: Spot, until: Instant, wait: &mut Waiting) -> Stopped<()> {
+    fn collective(
+        &mut self,
+        call: Call<'_>,
+        spot: Spot,
+        until: Instant,
+        waiting: &mut Waiting,
+    ) -> Stopped<()> {
         let info = call.info;
         let left = until.saturating_duration_since(Instant::now());
         self.fabric.agree(&call, ON_DEVICE, left).map_err(Stop::Told)?;
@@ -106,25 +109,25 @@ impl NcclBackend {
             _ => true,
         };
         if !native {
-            return self.over_host(call, spot, until, wait);
+            return self.over_host(call, spot, until, waiting);
         }
-        let work = parts::of(&call, self.company.rank, self.company.size(), &self.lane, spot)?;
-        self.company.counters.add_sent(work.bytes as u64);
+        let work = parts::of(&call, self.members.rank, self.members.size(), &self.lane, spot)?;
+        self.members.counters.add_sent(work.bytes as u64);
         self.lane.put(&work, spot, (info, until))
     }
 
     /// Make the communicator, with the others.
     fn join(
-        company: &Company,
+        members: &Members,
         fabric: &mut Fabric,
         device: Result<u32>,
         until: Instant,
-        wait: &mut Waiting,
+        waiting: &mut Waiting,
     ) -> Stopped<Lane> {
         let mut made = device.and_then(lane::open);
         // Whether all ranks can is asked before the id is told, so that none waits for one that cannot.
         let mut id = [0u8; 128];
-        if company.rank == 0
+        if members.rank == 0
             && let Ok((_, lib)) = &made
         {
             match lib.unique_id() {
@@ -142,7 +145,7 @@ impl NcclBackend {
             }
             Err(e) => made = Err(e),
         }
-        let mut all = vec![0u8; ABLE * company.size()];
+        let mut all = vec![0u8; ABLE * members.size()];
         let tell = Call::new(Op::AllGather, Bufs::Both((&own).into(), all.as_mut_slice().into()));
         fabric.run(tell, left(until)).map_err(Stop::Told)?;
         let (device, lib) = made.map_err(Stop::Own)?;
@@ -157,17 +160,23 @@ impl NcclBackend {
             return Err(unavailable(format!(
                 "ranks {a} and {b} would share a device ({} is rank {}'s), and NCCL takes one rank per device: start no more ranks on a host than it has devices, or give each rank its own with CUDA_VISIBLE_DEVICES",
                 device.name(),
-                company.rank
+                members.rank
             )));
         }
         let mut tell = Call::new(Op::Broadcast, Bufs::InPlace((&mut id).into()));
         tell.info.root = Some(0);
         fabric.run(tell, left(until)).map_err(Stop::Told)?;
-        Lane::join(company, device, lib, nccl::UniqueId(id), wait)
+        Lane::join(members, device, lib, nccl::UniqueId(id), waiting)
     }
 
     /// A reduction that NCCL has not: over page-locked memory and the links.
-    fn over_host(&mut self, call: Call<'_>, spot: Spot, until: Instant, wait: &mut Waiting) -> Stopped<()> {
+    fn over_host(
+        &mut self,
+        call: Call<'_>,
+        spot: Spot,
+        until: Instant,
+        waiting: &mut Waiting,
+    ) -> Stopped<()> {
         let lane = &self.lane;
         let (src, dst) = parts::ends(&call.bufs);
         let mut held_src = src.map(|(_, len)| lane.device.pinned(len)).transpose()?;
@@ -178,7 +187,7 @@ impl NcclBackend {
             // SAFETY: the view promises the device's side, this rank owns the host's; both stay until the mark below is passed.
             unsafe { lane.device.copy(held.addr(), at, len, spot.stream)? };
         }
-        lane.until_passed(&self.company, spot.stream, wait)?;
+        lane.until_passed(&self.members, spot.stream, waiting)?;
         let (dtype, left) =
             (call.info.dtype.unwrap_or(DType::U8), until.saturating_duration_since(Instant::now()));
         let mut copy =
@@ -200,7 +209,7 @@ impl NcclBackend {
         if let (Some(held), Some((at, len))) = (&held_dst, dst) {
             // SAFETY: as on the way here.
             unsafe { lane.device.copy(at, held.addr(), len, spot.stream)? };
-            lane.until_passed(&self.company, spot.stream, wait)?;
+            lane.until_passed(&self.members, spot.stream, waiting)?;
         }
         Ok(())
     }

@@ -6,8 +6,8 @@
 use super::{NcclBackend, Spot, Stop, Stopped, Waiting, parts, parts::Work};
 use crate::{
     CallInfo, DType, Op,
-    backend::{Backend, Bufs, Call, company::room},
-    status::ANNOUNCE,
+    backend::{Backend, Bufs, Call, external::room},
+    status::{ANNOUNCE, Differs},
     sys::{cuda::DeviceMemory, nccl::Part},
 };
 use std::time::Instant;
@@ -25,7 +25,7 @@ impl NcclBackend {
         call: Call<'_>,
         spot: Spot,
         until: Instant,
-        wait: &mut Waiting,
+        waiting: &mut Waiting,
     ) -> Stopped<()> {
         let info = call.info;
         let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
@@ -65,17 +65,17 @@ impl NcclBackend {
         };
         let kept = self.stash[from].iter().position(|a| a.info.tag == info.tag);
         if let Some(kept) = kept.and_then(|i| self.stash[from].remove(i)) {
-            fits(&kept.info, &wanted, from)?;
+            fits(info, &kept.info, &wanted, from)?;
             work.copies.push((kept.bytes.addr(), at, bytes));
             self.put(&work, spot, until, info)?;
             // What was kept is read until the stream has come past the copy.
-            return self.lane.until_passed(&self.company, spot.stream, wait);
+            return self.lane.until_passed(&self.members, spot.stream, waiting);
         }
         loop {
             let theirs = self.announced(from, until)?;
             let len = length(&theirs);
             if theirs.tag == info.tag {
-                fits(&theirs, &wanted, from)?;
+                fits(info, &theirs, &wanted, from)?;
                 if len > 0 {
                     work.parts.push(Part::Recv { dst: at, bytes: len, from });
                 }
@@ -89,13 +89,13 @@ impl NcclBackend {
             }
             self.put(&work, spot, until, info)?;
             work = Work::default();
-            self.lane.until_passed(&self.company, spot.stream, wait)?;
+            self.lane.until_passed(&self.members, spot.stream, waiting)?;
             self.stash[from].push_back(Announced { info: theirs, bytes: held });
         }
     }
 
     fn put(&self, work: &Work, spot: Spot, until: Instant, info: CallInfo) -> Stopped<()> {
-        self.company.counters.add_sent(work.bytes as u64);
+        self.members.counters.add_sent(work.bytes as u64);
         self.lane.put(work, spot, (info, until))
     }
 
@@ -128,10 +128,11 @@ fn length(theirs: &CallInfo) -> usize {
     theirs.count * theirs.dtype.map_or(1, DType::size)
 }
 
-/// Whether what comes is what is wanted.
-fn fits(theirs: &CallInfo, ours: &CallInfo, from: usize) -> Stopped<()> {
-    if (theirs.count, theirs.dtype) == (ours.count, ours.dtype) {
+/// Whether what comes in `call` is what is wanted.
+fn fits(call: CallInfo, theirs: &CallInfo, wanted: &CallInfo, from: usize) -> Stopped<()> {
+    if (theirs.count, theirs.dtype) == (wanted.count, wanted.dtype) {
         return Ok(());
     }
-    Err(Stop::Differs(from, *theirs, if theirs.dtype == ours.dtype { "count" } else { "dtype" }))
+    let what = if theirs.dtype == wanted.dtype { "count" } else { "dtype" };
+    Err(Stop::Differs(from, Differs { ours: call, theirs: *theirs, what }))
 }

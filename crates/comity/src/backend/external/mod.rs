@@ -1,0 +1,127 @@
+//! What external backends share: they wait for a library that works by itself, instead of for links.
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    CallInfo, Error, Op, Peer, Result,
+    engine::{Lacking, Members, Progress, STASH, Step, Stop, Stopped, Waiting, complete},
+    stats::Counters,
+    status::{Header, Watch, World},
+};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// The shortest and the longest sleep between two looks: such a library has no descriptor to sleep on.
+const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(2));
+
+/// How long after a member's word that it leaves a call that it may have finished is waited for.
+const BEHIND: Duration = Duration::from_secs(1);
+
+/// A library that works by itself, and is asked again and again whether it is done.
+struct Library<'a, F> {
+    members: &'a Members,
+    done: F,
+    /// The next sleep.
+    nap: Duration,
+    /// When this rank saw that a member had left.
+    left: Option<Instant>,
+}
+
+/// This rank makes a call: known from now on to those who ask, and told to the others if it waits for long.
+pub(super) fn announce(members: &Members, call: Header, waiting: &mut Waiting) {
+    members.watch.ledger().record(&call);
+    waiting.is_in(call);
+}
+
+/// Wait until `done` says so; it is asked again and again.
+pub(super) fn wait(
+    members: &Members,
+    waiting: &mut Waiting,
+    done: impl FnMut() -> Stopped<bool>,
+) -> Stopped<()> {
+    complete(&mut Library { members, done, nap: NAPS.0, left: None }, waiting)
+}
+
+impl<F: FnMut() -> Stopped<bool>> Progress for Library<'_, F> {
+    fn members(&self) -> &Members {
+        self.members
+    }
+
+    fn step(&mut self) -> Stopped<Step> {
+        Ok(if (self.done)()? { Step::Done } else { Step::Stuck })
+    }
+
+    fn idle(&mut self, _: Duration) -> Stopped<bool> {
+        let Members { watch, .. } = self.members;
+        // It may have left because its part of this call is done, and the others still pass it on to each other.
+        if watch.anyone_left()
+            && let Some(peer) = (0..self.members.size()).find(|&r| watch.has_left(r))
+            && self.left.get_or_insert_with(Instant::now).elapsed() >= BEHIND
+        {
+            return Err(Stop::Left(peer));
+        }
+        Ok(false)
+    }
+
+    fn lacking(&self, _: Duration) -> Lacking {
+        Lacking::default()
+    }
+
+    fn waits_for(&self) -> Vec<usize> {
+        self.members.others()
+    }
+
+    fn sleep(&mut self, limit: Duration, _: Duration) {
+        self.members.sleep(Vec::new(), limit.min(self.nap));
+        self.members.watch.hush();
+        self.nap = (self.nap * 2).min(NAPS.1);
+    }
+}
+
+/// As [`Members::explain`], of what is no call: the members do not come together in `library`.
+pub(super) fn explain_joining(members: &Members, stop: Stop, library: &str, limit: Duration) -> Error {
+    let late = |waiting_for: &[Peer]| {
+        let names: Vec<String> = waiting_for.iter().map(Peer::to_string).collect();
+        let names = names.join(", ");
+        Error::Join(format!(
+            "rank {} was not connected with {names} by {library} within {limit:?}; look at those ranks, or raise the limit of joining (COMITY_JOIN_TIMEOUT) or of the call if they are only slow",
+            members.rank
+        ))
+    };
+    let stop = match stop {
+        Stop::Late(_) => {
+            let others: Vec<Peer> =
+                members.peers.iter().filter(|p| p.rank != members.rank).cloned().collect();
+            Stop::Own(late(&others))
+        }
+        stop => stop,
+    };
+    match members.explain(stop, CallInfo::new(Op::Split), limit) {
+        // On the way there the members make small calls of their own.
+        Error::Timeout { waiting_for, .. } => late(&waiting_for),
+        Error::PeerLost { peer, cause, .. } => Error::PeerLost { peer, cause, call: None },
+        Error::Aborted { by, reason, .. } => Error::Aborted { by, reason, call: None },
+        e => e,
+    }
+}
+
+/// Whether a send of `len` bytes, `theirs`, that `peer` made before the one that is waited for can be kept beside `kept` bytes.
+pub(super) fn room(kept: usize, len: usize, peer: usize, theirs: CallInfo) -> Stopped<()> {
+    if kept.saturating_add(len) <= STASH { Ok(()) } else { Err(Stop::flood(peer, theirs)) }
+}
+
+/// The members (world ranks) of a group whose bytes a library carries, with a watch over them.
+pub(super) fn attend(
+    world: Arc<dyn World>,
+    ranks: Vec<usize>,
+    context: u64,
+    counters: Arc<Counters>,
+) -> Result<Members> {
+    let watch = Watch::new(ranks.len(), counters.clone());
+    let watch = Arc::new(watch.map_err(|e| Error::os("making an event descriptor", e))?);
+    world.attend(context, &ranks, &watch)?;
+    Ok(Members::new(world, ranks, context, watch, counters))
+}

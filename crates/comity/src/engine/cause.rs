@@ -1,0 +1,176 @@
+//! From what ended a call to its root cause: this rank's error, and the words that the other ranks get.
+//!
+//! ```text
+//!   another rank said why      that, as this rank's error
+//!   a link or library broke    wait for word of whose fault it was; else whoever it was seen on
+//!   the limit passed           census: who has not made the call?
+//!   anything seen here         tell all, then the same as an error
+//! ```
+//! There is one way for links and for libraries.
+
+use super::{Census, Members, STASH};
+use crate::{
+    CallInfo, Error,
+    status::{Differs, Failure, Header, Watch},
+};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long after a link broke to wait for word of whose fault it was. It comes within milliseconds; a control thread that gets no
+/// processor for some tenths of a second must not make this rank blame one that only closed.
+const LINK_WORD: Duration = Duration::from_millis(500);
+/// The same after a library failed, which can see that a peer is gone before the control connections say which.
+const LIBRARY_WORD: Duration = Duration::from_secs(1);
+/// Between two looks whether word has come.
+const LOOK: Duration = Duration::from_millis(1);
+/// What is said of a peer that left in good order while something of it was due.
+const LEFT: &str = "left the group";
+
+/// Why a call stopped.
+pub(crate) enum Stop {
+    /// The group has failed, and all are told already.
+    Failed(Failure),
+    /// The limit of the call passed.
+    Late(Lacking),
+    /// This rank closes the group.
+    Closed,
+    /// This rank's program was interrupted, and why.
+    Interrupted(String),
+    /// A peer left in good order, and something of it is due.
+    Left(usize),
+    /// A peer made another call.
+    Differs(usize, Differs),
+    /// What a peer did that breaks a rule.
+    Peer(usize, String),
+    /// How the link to a peer ended.
+    Link(usize, String),
+    /// An error of this rank, which the others are told of.
+    Own(Error),
+    /// An error that all are told of already.
+    Told(Error),
+}
+
+/// What ended well, or why it stopped.
+pub(crate) type Stopped<T> = Result<T, Stop>;
+
+/// What a call lacked when its limit passed.
+#[derive(Default)]
+pub(crate) struct Lacking {
+    /// The call, if the others are to compare it with theirs now.
+    pub(crate) tell: Option<Header>,
+    /// Whom this rank waited for first, and for how long nothing had moved.
+    pub(crate) first: Option<(usize, Duration)>,
+    /// Whom it waited for, if two ranks alone make the call and a census cannot tell.
+    pub(crate) pair: Option<Vec<usize>>,
+}
+
+impl From<Error> for Stop {
+    fn from(e: Error) -> Self {
+        Self::Own(e)
+    }
+}
+
+impl Stop {
+    /// `peer` sent so much unasked, last `theirs`, that this rank will not keep it.
+    pub(crate) fn flood(peer: usize, theirs: CallInfo) -> Self {
+        let most = STASH >> 20;
+        let words =
+            format!("sent {theirs} that this rank has not asked for; no more than {most} MiB are kept");
+        Self::Peer(peer, words)
+    }
+}
+
+impl Members {
+    /// Turn what stopped a call into this rank's error, and tell the others.
+    pub(crate) fn explain(&self, stop: Stop, info: CallInfo, limit: Duration) -> Error {
+        let call = Some(info);
+        match stop {
+            Stop::Failed(f) => self.error(&f, call),
+            Stop::Late(lacking) => self.late(info, limit, lacking),
+            Stop::Closed => Error::Closed,
+            Stop::Interrupted(why) => {
+                self.abort(Failure::reported(self.rank, why.clone()));
+                Error::Aborted { by: self.peers[self.rank].clone(), reason: why, call }
+            }
+            Stop::Left(peer) => self.lost(peer, LEFT.to_owned(), call),
+            Stop::Differs(peer, calls) => self.refuse(peer, calls),
+            Stop::Peer(peer, cause) => self.lost(peer, cause, call),
+            Stop::Link(peer, cause) => self.broken(peer, cause, call),
+            Stop::Own(e) => self.own(e, call),
+            Stop::Told(e) => e,
+        }
+    }
+
+    /// `peer` has made another call than this rank: the error, told to all.
+    pub(crate) fn refuse(&self, peer: usize, calls: Differs) -> Error {
+        let failure = Failure::differs(peer, self.rank, calls);
+        self.abort(failure.clone());
+        self.error(&failure, Some(calls.ours))
+    }
+
+    /// `peer` is gone, or of no use any more: the error, told to all.
+    fn lost(&self, peer: usize, cause: String, call: Option<CallInfo>) -> Error {
+        self.abort(Failure::lost(peer, self.rank, cause.clone()));
+        Error::PeerLost { peer: self.peers[peer].clone(), cause, call }
+    }
+
+    /// The link to `peer` broke. It may have closed because of somebody else: word of that travels on another connection.
+    fn broken(&self, peer: usize, cause: String, call: Option<CallInfo>) -> Error {
+        if let Some(f) = word(&self.watch, LINK_WORD, || self.watch.has_left(peer)) {
+            return self.error(f, call);
+        }
+        let cause = if self.watch.has_left(peer) { LEFT.to_owned() } else { cause };
+        self.lost(peer, cause, call)
+    }
+
+    /// This rank cannot go on. A library that fails because a member is gone does not say so.
+    fn own(&self, e: Error, call: Option<CallInfo>) -> Error {
+        if matches!(e, Error::Library { .. }) {
+            if let Some(f) = library_word(&self.watch) {
+                return self.error(f, call);
+            }
+            if self.watch.is_closing() {
+                return Error::Closed;
+            }
+        }
+        self.abort(Failure::lost(self.rank, self.rank, format!("could not go on: {e}")));
+        e
+    }
+
+    /// The limit of a call has passed: find out who has not made it, and tell all.
+    fn late(&self, call: CallInfo, after: Duration, lacking: Lacking) -> Error {
+        // Compared by whoever hears it, so that a wrong call is told as one.
+        if let Some(told) = &lacking.tell {
+            self.world.ask(self.context, &self.others(), told);
+        }
+        let (rank, size) = (self.rank, self.size());
+        let census = Census { world: &*self.world, watch: &self.watch, context: self.context, rank, size };
+        let mut late = match census.hold(call, after, lacking.first) {
+            Ok(late) => late,
+            Err(failure) => return self.error(&failure, Some(call)),
+        };
+        if let Some(pair) = lacking.pair {
+            // A send and a receive at once may have two others.
+            late.missing = pair;
+        }
+        let crossed = census.crossed(&late, &self.peers);
+        self.abort(Failure::late(rank, late.clone()));
+        late.error(rank, rank, &|r| self.peers[r].clone(), crossed)
+    }
+}
+
+/// Why the group failed, once that is known, after a library failed.
+pub(crate) fn library_word(watch: &Watch) -> Option<&Failure> {
+    word(watch, LIBRARY_WORD, || watch.is_closing())
+}
+
+/// Why the group failed, once that is known. So long is waited for it, or until it is `needless`.
+fn word(watch: &Watch, long: Duration, needless: impl Fn() -> bool) -> Option<&Failure> {
+    let until = Instant::now() + long;
+    while watch.failure().is_none() && !needless() && Instant::now() < until {
+        thread::sleep(LOOK);
+    }
+    watch.failure()
+}

@@ -1,0 +1,137 @@
+//! A group as one of its members knows it: who they are, what this one tells them, and how it sleeps until there is word.
+//!
+//! The engine and the backends that call a library share it, so both find the root cause of a failure alike.
+
+use super::Patience;
+use crate::{
+    CallInfo, Error, Peer, Result,
+    stats::Counters,
+    status::{Ask, Failure, Header, Watch, World, conclude},
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    fmt,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The members of a group, as one of them knows them.
+#[derive(Clone)]
+pub(crate) struct Members {
+    pub(crate) rank: usize,
+    pub(crate) world: Arc<dyn World>,
+    pub(crate) watch: Arc<Watch>,
+    /// World ranks by rank.
+    pub(crate) ranks: Arc<[usize]>,
+    pub(crate) peers: Arc<[Peer]>,
+    pub(crate) context: u64,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl fmt::Debug for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Members")
+            .field("rank", &self.rank)
+            .field("ranks", &self.ranks)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Members {
+    /// The members (world ranks) of a group whose watch is kept already.
+    pub(crate) fn new(
+        world: Arc<dyn World>,
+        ranks: Vec<usize>,
+        context: u64,
+        watch: Arc<Watch>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let rank = ranks.iter().position(|&m| m == world.rank()).unwrap_or_default();
+        let known =
+            |m: usize| world.peers().get(m).cloned().unwrap_or(Peer { rank: m, host: None, pid: None });
+        let peers = ranks.iter().enumerate().map(|(rank, &m)| Peer { rank, ..known(m) }).collect();
+        Self { rank, world, watch, ranks: ranks.into(), peers, context, counters }
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// All ranks but this one.
+    pub(crate) fn others(&self) -> Vec<usize> {
+        (0..self.size()).filter(|&r| r != self.rank).collect()
+    }
+
+    /// These ranks of the group, as world ranks.
+    pub(crate) fn world_ranks(&self, members: &[usize]) -> Vec<usize> {
+        members.iter().map(|&m| self.ranks[m]).collect()
+    }
+
+    /// How patiently to wait here: ranks outside this group run on the same cores.
+    pub(crate) fn patience(&self) -> Patience {
+        let host = self.world.hosts().get(self.world.rank()).copied();
+        let here = self.world.hosts().iter().filter(|&&h| Some(h) == host).count();
+        Patience::new(here, thread::available_parallelism().map_or(1, |n| n.get()))
+    }
+
+    /// Compare this rank's calls with those that others have told, as far as it has come.
+    #[inline]
+    pub(crate) fn settle(&self) {
+        if self.watch.ledger().is_due()
+            && let Some((peer, calls)) = self.watch.ledger().settle()
+        {
+            self.abort(Failure::differs(peer, self.rank, calls));
+        }
+    }
+
+    /// Tell the members that this rank gives up, and why, unless the group has failed already.
+    pub(crate) fn abort(&self, failure: Failure) {
+        if self.watch.fail(failure.clone()) {
+            self.world.abort(self.context, &failure);
+        }
+    }
+
+    /// Before this rank leaves: whether all ranks have made the same calls.
+    pub(crate) fn conclude(&self) -> Result<()> {
+        match conclude(&self.watch, self.rank, self.size(), self) {
+            Err(f) if f.is_disagreement() => Err(self.error(&f, None)),
+            // A rank that only meets the end of another meanwhile leaves as it would have.
+            _ => Ok(()),
+        }
+    }
+
+    /// `failure` as the error of this rank, which was making `call`.
+    pub(crate) fn error(&self, failure: &Failure, call: Option<CallInfo>) -> Error {
+        failure.error(self.rank, &self.peers, call)
+    }
+
+    /// The failure that another rank or the control thread has seen, if any.
+    pub(crate) fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
+        self.watch.failure().map(|f| self.error(f, call))
+    }
+
+    /// Until the group's bell rings or one of `polls` is ready, at most `limit`.
+    pub(crate) fn sleep<'a>(&'a self, mut polls: Vec<PollFd<'a>>, limit: Duration) {
+        polls.push(PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN));
+        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+        let slept = Instant::now();
+        // A signal ends the sleep early, which is no harm.
+        let _ = poll(&mut polls, Some(&limit));
+        self.counters.slept(slept.elapsed());
+    }
+}
+
+impl Ask for Members {
+    fn census(&self, at: u64) {
+        self.world.census(self.context, at);
+    }
+
+    fn tell(&self, rank: usize, call: &Header) {
+        self.world.ask(self.context, &[rank], call);
+    }
+
+    fn abort(&self, failure: &Failure) {
+        self.world.abort(self.context, failure);
+    }
+}

@@ -1,0 +1,173 @@
+//! The one loop in which a rank waits in a call, for links that carry a plan or for a library that works by itself.
+//!
+//! ```text
+//!   loop:  step            done: out     moved: again, and now and then a look at failure, limit and interrupt
+//!          nothing moved:  others' calls, failure, closing; then spin | yield | park
+//!          park:           idle too long? limit? interrupted? announce sleep, tell those waited for, sleep
+//! ```
+
+use super::{
+    Lacking, Members, Patience, Stop, Stopped,
+    interrupt::Asking,
+    wait::{Stage, Wait},
+};
+use crate::status::Header;
+use std::{thread, time::Duration};
+
+/// The longest sleep without a look around.
+const NAP: Duration = Duration::from_millis(500);
+/// Moves between two looks at the time and at what others say, in a call that moves on.
+const LOOK: u32 = 32;
+/// After so long without a byte those who are waited for are told what for.
+const ASK: Duration = Duration::from_millis(60);
+
+/// How far a call has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Done,
+    /// Something moved, and more may at once.
+    Moved,
+    /// Nothing can move now.
+    Stuck,
+}
+
+/// What makes a call go on: links, or a library.
+pub(crate) trait Progress {
+    fn members(&self) -> &Members;
+
+    /// Move what can move now.
+    fn step(&mut self) -> Stopped<Step>;
+
+    /// Nothing has moved for `idle` and this rank is about to sleep: why not to wait any longer. True to look once more first.
+    fn idle(&mut self, idle: Duration) -> Stopped<bool>;
+
+    /// What it lacks at the call's limit, after nothing has moved for `idle`.
+    fn lacking(&self, idle: Duration) -> Lacking;
+
+    /// Whom it waits for.
+    fn waits_for(&self) -> Vec<usize>;
+
+    /// Announce sleep. True if that was not announced before, and one more look must come first.
+    fn arm(&mut self) -> bool {
+        false
+    }
+
+    /// Until something may have moved or the group's bell rings, at most `limit`. Nothing has moved for `idle`.
+    fn sleep(&mut self, limit: Duration, idle: Duration);
+}
+
+/// One call's waiting.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    wait: Wait,
+    asking: Asking,
+    moves: u32,
+    /// The call as all members know it; none for a call of two ranks alone.
+    call: Option<Header>,
+    /// Who was told of it.
+    told: Vec<usize>,
+}
+
+impl Waiting {
+    /// A call that may take `limit`.
+    #[inline]
+    pub(crate) fn new(patience: Patience, limit: Duration, call: Option<Header>) -> Self {
+        let (wait, asking) = (Wait::new(patience, limit), Asking::new());
+        Self { wait, asking, moves: 0, call, told: Vec::new() }
+    }
+
+    /// What this call has learnt, for the next.
+    pub(crate) fn patience(&self) -> Patience {
+        self.wait.patience()
+    }
+
+    /// From now on it is this call, which the members who are waited for long are told of.
+    pub(crate) fn is_in(&mut self, call: Header) {
+        self.call = Some(call);
+    }
+
+    /// Something moved. Between two moves there may be a wait of some milliseconds that is too short to sleep in.
+    #[inline]
+    fn moved(&mut self, progress: &impl Progress) -> Stopped<()> {
+        self.wait.reset();
+        self.moves = self.moves.wrapping_add(1);
+        if self.moves.is_multiple_of(LOOK) { self.look(progress) } else { Ok(()) }
+    }
+
+    fn look(&mut self, progress: &impl Progress) -> Stopped<()> {
+        if let Some(f) = progress.members().watch.failure() {
+            return Err(Stop::Failed(f.clone()));
+        }
+        if self.wait.left().is_none() {
+            return Err(Stop::Late(progress.lacking(Duration::ZERO)));
+        }
+        self.interrupted()
+    }
+
+    fn interrupted(&mut self) -> Stopped<()> {
+        self.asking.ask().map_or(Ok(()), |why| Err(Stop::Interrupted(why)))
+    }
+
+    /// Tell those whom this rank has waited for which call it is in, once each.
+    fn tell(&mut self, progress: &impl Progress) {
+        let members = progress.members();
+        let Some(call) = self.call.as_ref().filter(|_| self.told.len() + 1 < members.size()) else { return };
+        let new: Vec<usize> = progress.waits_for().into_iter().filter(|p| !self.told.contains(p)).collect();
+        if !new.is_empty() {
+            members.world.ask(members.context, &new, call);
+            self.told.extend(new);
+        }
+    }
+}
+
+/// Until `progress` is done. Why not, if it stops before.
+#[inline]
+pub(crate) fn complete<P: Progress>(progress: &mut P, waiting: &mut Waiting) -> Stopped<()> {
+    loop {
+        match progress.step()? {
+            Step::Done => {
+                waiting.wait.reset();
+                return Ok(());
+            }
+            Step::Moved => {
+                waiting.moved(progress)?;
+                continue;
+            }
+            Step::Stuck => {}
+        }
+        let members = progress.members();
+        // Another rank may wait in a call that this one made otherwise.
+        members.settle();
+        if let Some(f) = members.watch.failure() {
+            return Err(Stop::Failed(f.clone()));
+        }
+        if members.watch.is_closing() {
+            return Err(Stop::Closed);
+        }
+        match waiting.wait.next() {
+            Stage::Spin => std::hint::spin_loop(),
+            Stage::Yield => thread::yield_now(),
+            Stage::Park => park(progress, waiting)?,
+        }
+    }
+}
+
+/// Sleep, unless there is a reason to look again first, or not to wait any longer.
+fn park<P: Progress>(progress: &mut P, waiting: &mut Waiting) -> Stopped<()> {
+    let idle = waiting.wait.waited();
+    if progress.idle(idle)? {
+        return Ok(());
+    }
+    let Some(left) = waiting.wait.left() else { return Err(Stop::Late(progress.lacking(idle))) };
+    waiting.interrupted()?;
+    if progress.arm() {
+        return Ok(());
+    }
+    let early = ASK.saturating_sub(waiting.wait.waited());
+    if early.is_zero() {
+        waiting.tell(progress);
+    }
+    let nap = waiting.asking.nap(if early.is_zero() { NAP } else { early });
+    progress.sleep(left.min(nap), waiting.wait.waited());
+    Ok(())
+}

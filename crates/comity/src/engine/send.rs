@@ -1,0 +1,52 @@
+//! The steps of a schedule that send.
+
+use super::run::{Run, Way};
+use crate::transport::LinkError;
+use comity_plan::{Act, Slice};
+
+impl Run<'_, '_> {
+    /// Send what may leave of one queue.
+    #[inline]
+    pub(super) fn push(&mut self, q: usize) -> Result<bool, LinkError> {
+        let (engine, schedule) = (&mut *self.engine, &mut *self.schedule);
+        let peer = schedule.send_peer(q);
+        let tx = &mut engine.tx[peer];
+        tx.blocked = false;
+        let Some(link) = engine.links[peer].as_deref_mut() else { return Ok(false) };
+        let mut moved = false;
+        loop {
+            let Some(want) = schedule.next_send(q) else { return Ok(moved) };
+            let len = schedule.len(want.id);
+            if !tx.is_open() {
+                let header = schedule.is_first_send(q).then(|| (self.task.header)(Way::Out, peer));
+                if want.allowed == 0 && len > 0 && header.is_none() {
+                    return Ok(moved);
+                }
+                tx.begin(header.as_ref(), len);
+                link.announce(len, schedule.recv_queues() > 0);
+            }
+            if want.allowed == want.done && tx.lead_is_sent() && len > 0 {
+                return Ok(moved);
+            }
+            let Act::Send { src, .. } = *schedule.act(want.id) else { return Ok(moved) };
+            let n = (want.allowed - want.done).min(link.chunk());
+            let n = tx.put(link, self.memory.read(Slice { at: src.at + want.done, len: n, ..src }))?;
+            moved |= n > 0;
+            if !tx.lead_is_sent() {
+                return Ok(moved);
+            }
+            engine.members.counters.add_sent(n as u64);
+            if want.done + n == len {
+                tx.end();
+            }
+            if n > 0 || len == 0 {
+                moved = true;
+                schedule.sent(q, n);
+            }
+            // One chunk, then look at what arrives; a message that has ended makes room for the next small one.
+            if want.done + n < len || len >= link.chunk() {
+                return Ok(moved);
+            }
+        }
+    }
+}
