@@ -7,6 +7,8 @@ mod actor;
 #[path = "faults/crew.rs"]
 mod crew;
 mod patience;
+#[path = "faults/pauses.rs"]
+mod pauses;
 
 use actor::{acted, monotonic};
 use comity::{Config, Key, rendezvous::Store};
@@ -271,83 +273,6 @@ fn a_stopped_rank_is_given_up_and_told_so() {
         }
     }
     show("a_stopped_rank_is_given_up_and_told_so", times);
-}
-
-/// Stop `who` of 4 for `pause` amid all-reduces; then all end in good order, and every sum was right.
-fn ride_through(test: &str, who: &[usize], pause: Duration, env: impl Fn(usize) -> &'static str) {
-    let vars = |r| vec![("COMITY_DETECTION".to_owned(), env(r).to_owned())];
-    let mut crew = Crew::start_each(test, "ops", 4, 0..4, vars);
-    crew.hear("ready", 0..4);
-    thread::sleep(ms(200));
-    for r in who {
-        crew.signal(*r, Signal::STOP);
-    }
-    thread::sleep(pause);
-    for r in who {
-        crew.signal(*r, Signal::CONT);
-    }
-    thread::sleep(ms(300));
-    crew.tell(0, "end");
-    crew.hear("done", 0..4);
-}
-
-#[test]
-fn a_short_blip_is_ridden_through() {
-    if !acted() {
-        ride_through("a_short_blip_is_ridden_through", &[1], ms(400), |_| "1");
-    }
-}
-
-#[test]
-fn a_blip_of_four_seconds_is_ridden_through() {
-    if !acted() {
-        ride_through("a_blip_of_four_seconds_is_ridden_through", &[3], ms(4000), |_| "normal");
-    }
-}
-
-#[test]
-fn a_job_that_is_stopped_as_a_whole_goes_on() {
-    if !acted() {
-        ride_through("a_job_that_is_stopped_as_a_whole_goes_on", &[0, 1, 2, 3], ms(2500), |_| "1");
-    }
-}
-
-#[test]
-fn a_job_that_ctrl_z_stopped_goes_on() {
-    if acted() {
-        return;
-    }
-    // The pauses count neither as silence nor as time of the call that they interrupt.
-    let env = [("COMITY_DETECTION", "1"), ("COMITY_TIMEOUT", "1")];
-    let mut crew = Crew::launch("a_job_that_ctrl_z_stopped_goes_on", "ops", 4, &env);
-    crew.hear("ready", 0..4);
-    // Two and a half times the limits, twice.
-    for _ in 0..2 {
-        thread::sleep(ms(300));
-        crew.signal_launcher(Signal::TSTP);
-        thread::sleep(ms(2500));
-        crew.signal_launcher(Signal::CONT);
-    }
-    thread::sleep(ms(300));
-    crew.tell(0, "end");
-    crew.hear("done", 0..4);
-    assert_eq!(crew.code(), Some(0));
-}
-
-#[test]
-fn the_most_patient_rank_decides() {
-    if !acted() {
-        ride_through("the_most_patient_rank_decides", &[2], ms(1200), |r| {
-            ["0.4", "fast", "0.4", "patient"][r]
-        });
-    }
-}
-
-#[test]
-fn silence_can_be_allowed() {
-    if !acted() {
-        ride_through("silence_can_be_allowed", &[2], ms(1500), |r| ["0.3", "off", "0.3", "0.3"][r]);
-    }
 }
 
 #[test]

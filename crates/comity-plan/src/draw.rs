@@ -63,9 +63,15 @@ pub(crate) fn text(report: &PlanReport, shape: &Shape, grid: &[Plan]) -> String 
         size(report.sent_total),
         size(report.memory)
     );
-    if report.rounds == 0 {
-        return t;
+    if report.rounds > 0 {
+        rounds(&mut t, report, shape, grid);
     }
+    t
+}
+
+/// A row a round, a column a rank.
+fn rounds(t: &mut String, report: &PlanReport, shape: &Shape, grid: &[Plan]) {
+    let hosts = shape.hosts.last().map_or(1, |h| h + 1);
     t.push('\n');
     let width = ((WIDTH - 7) / grid.len().max(1)).min(24);
     let row = |t: &mut String, name: &str, cells: Vec<String>| {
@@ -77,15 +83,15 @@ pub(crate) fn text(report: &PlanReport, shape: &Shape, grid: &[Plan]) -> String 
         t.push('\n');
     };
     if hosts > 1 {
-        row(&mut t, "host", (0..grid.len()).map(|r| shape.hosts[r].to_string()).collect());
+        row(t, "host", (0..grid.len()).map(|r| shape.hosts[r].to_string()).collect());
     }
-    row(&mut t, "rank", (0..grid.len()).map(|r| r.to_string()).collect());
+    row(t, "rank", (0..grid.len()).map(|r| r.to_string()).collect());
     for round in 0..report.rounds.min(ROUNDS) {
         let cells = |way: fn(&Act) -> (&str, Vec<usize>)| -> Vec<String> {
             grid.iter().enumerate().map(|(r, p)| cell(p, round as u32, shape.size, r, way)).collect()
         };
-        row(&mut t, &round.to_string(), cells(outward));
-        row(&mut t, "", cells(inward));
+        row(t, &round.to_string(), cells(outward));
+        row(t, "", cells(inward));
     }
     if report.rounds > ROUNDS {
         let _ = writeln!(t, "       ... and {} rounds more", report.rounds - ROUNDS);
@@ -94,7 +100,6 @@ pub(crate) fn text(report: &PlanReport, shape: &Shape, grid: &[Plan]) -> String 
         let _ = writeln!(t, "       (ranks {} to {} not shown)", grid.len(), shape.size - 1);
     }
     t.push_str("       -> sends to   <- takes from   += adds what comes from\n");
-    t
 }
 
 /// What an act sends: an arrow and the receivers.

@@ -90,21 +90,10 @@ pub struct PlanReport {
 /// # Errors
 /// What of the request makes no sense.
 pub fn plan_report(ask: &PlanRequest<'_>) -> Result<PlanReport, String> {
-    let (ranks, hosts) = (ask.ranks, ask.hosts);
-    let kind = Kind::from_name(ask.op).ok_or_else(|| {
-        format!("no plan for {:?}; there are {}", ask.op, names(Kind::ALL.iter().map(|k| k.name())))
-    })?;
-    if !(1..=MOST_RANKS).contains(&ranks) {
-        return Err(format!("{ranks} ranks; plans are shown for 1 to {MOST_RANKS}"));
-    }
-    if !(1..=ranks).contains(&hosts) {
-        return Err(format!("{hosts} hosts for {ranks} ranks; there must be 1 to {ranks}"));
-    }
-    if ask.bytes.checked_mul(2 * ranks).is_none_or(|b| b > isize::MAX as usize) {
-        return Err(format!("{} bytes on {ranks} ranks are more than memory can hold", ask.bytes));
-    }
-    let host: Vec<_> = (0..ranks).map(|r| r * hosts / ranks).collect();
-    let world = Topology::new(host.clone(), ask.cores.unwrap_or_else(|| ranks.div_ceil(hosts)));
+    let ranks = ask.ranks;
+    let kind = check(ask)?;
+    let host: Vec<_> = (0..ranks).map(|r| r * ask.hosts / ranks).collect();
+    let world = Topology::new(host.clone(), ask.cores.unwrap_or_else(|| ranks.div_ceil(ask.hosts)));
     let world = Topology { local: ask.within, ..world };
     let world = match ask.costs {
         Some(c) if c.size() != ranks => return Err(format!("costs of {} ranks, for {ranks}", c.size())),
@@ -134,8 +123,7 @@ pub fn plan_report(ask: &PlanRequest<'_>) -> Result<PlanReport, String> {
         price(&common, &world.with(part, gamma, switch), choice.algorithm).predicted
     };
     let all = tally(&shape, choice.algorithm, choice.segment);
-    // One segment stands for all.
-    let drawn = Shape { count: if choice.segment > 0 { choice.segment.min(count) } else { count }, ..shape };
+    let of_one = if choice.segment > 0 { choice.segment.min(count) } else { count };
     let mut report = PlanReport {
         op: kind.name(),
         ranks,
@@ -155,8 +143,27 @@ pub fn plan_report(ask: &PlanRequest<'_>) -> Result<PlanReport, String> {
         text: String::new(),
         dot: String::new(),
     };
-    lay_out(&mut report, &drawn, choice.algorithm);
+    // One segment stands for all.
+    lay_out(&mut report, &Shape { count: of_one, ..shape }, choice.algorithm);
     Ok(report)
+}
+
+/// Whether there can be such a plan.
+fn check(ask: &PlanRequest<'_>) -> Result<Kind, String> {
+    let kind = Kind::from_name(ask.op).ok_or_else(|| {
+        format!("no plan for {:?}; there are {}", ask.op, names(Kind::ALL.iter().map(|k| k.name())))
+    })?;
+    let (ranks, hosts) = (ask.ranks, ask.hosts);
+    if !(1..=MOST_RANKS).contains(&ranks) {
+        return Err(format!("{ranks} ranks; plans are shown for 1 to {MOST_RANKS}"));
+    }
+    if !(1..=ranks).contains(&hosts) {
+        return Err(format!("{hosts} hosts for {ranks} ranks; there must be 1 to {ranks}"));
+    }
+    if ask.bytes.checked_mul(2 * ranks).is_none_or(|b| b > isize::MAX as usize) {
+        return Err(format!("{} bytes on {ranks} ranks are more than memory can hold", ask.bytes));
+    }
+    Ok(kind)
 }
 
 fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {

@@ -28,7 +28,7 @@ use std::{
 };
 use table::Table;
 use tasks::{
-    child::Task,
+    child::{Running, Task},
     place::{Scratch, built, own, program},
 };
 
@@ -165,6 +165,12 @@ pub fn run(choice: &Choice) -> Result<String, String> {
     );
     let scratch =
         Scratch::within(&built(profile, ""), "chaos").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let running = start(choice, profile, &scratch)?;
+    judge(choice, running)
+}
+
+/// A process for each lane that has something to do.
+fn start(choice: &Choice, profile: &str, scratch: &Scratch) -> Result<Vec<(Running, Orders)>, String> {
     let own = own()?;
     let mut running = Vec::new();
     for lane in Lane::ALL {
@@ -185,6 +191,11 @@ pub fn run(choice: &Choice) -> Result<String, String> {
         let task = apart().args([&own]).args(orders.write()).echo();
         running.push((task.limit((choice.minutes * 60.0) as u64 + 60).start()?, orders));
     }
+    Ok(running)
+}
+
+/// Wait for the lanes, and say what came out.
+fn judge(choice: &Choice, running: Vec<(Running, Orders)>) -> Result<String, String> {
     let (mut table, mut failed) = (Table::default(), Vec::new());
     for (lane, orders) in running {
         if let Err(e) = lane.wait() {

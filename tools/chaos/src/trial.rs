@@ -6,6 +6,7 @@ use super::{
     fault::{Fault, Phase, Plan},
     net::Listeners,
     processes::{Said, monotonic},
+    random::Random,
     strangers::Strangers,
 };
 use rustix::process::{Resource, Signal};
@@ -137,6 +138,24 @@ pub(super) fn outs(
     ranks.filter_map(|r| crew.said(r, "out").cloned()).collect()
 }
 
+/// Wait until the ranks are where the victim is to be hit, and a moment more.
+fn until_phase(crew: &mut Crew, plan: &Plan, phase: Phase, random: &mut Random, outcome: &mut Outcome) {
+    match phase {
+        Phase::Join => pause(random.below(40_000)),
+        Phase::Close => {
+            crew.hear("ready", [plan.victim].into_iter(), Instant::now() + LONG);
+            pause(random.below(3000));
+        }
+        Phase::Idle | Phase::Call => {
+            let missing = crew.hear("ready", 0..plan.size, Instant::now() + LONG);
+            if !missing.is_empty() {
+                outcome.broke(format!("ranks {missing:?} do not join"));
+            }
+            pause(random.below(60_000));
+        }
+    }
+}
+
 fn kill(crew: &mut Crew, plan: &Plan, phase: Phase, signal: Signal, outcome: &mut Outcome) {
     let (mut random, victim) = (plan.random.clone(), plan.victim);
     let role = match phase {
@@ -148,20 +167,7 @@ fn kill(crew: &mut Crew, plan: &Plan, phase: Phase, signal: Signal, outcome: &mu
     let port = crew.next_port();
     let begun = monotonic();
     crew.play(plan, port, Play { role, detection: PATIENT, join }, 0..plan.size);
-    match phase {
-        Phase::Join => pause(random.below(40_000)),
-        Phase::Close => {
-            crew.hear("ready", [victim].into_iter(), Instant::now() + LONG);
-            pause(random.below(3000));
-        }
-        Phase::Idle | Phase::Call => {
-            let missing = crew.hear("ready", 0..plan.size, Instant::now() + LONG);
-            if !missing.is_empty() {
-                outcome.broke(format!("ranks {missing:?} do not join"));
-            }
-            pause(random.below(60_000));
-        }
-    }
+    until_phase(crew, plan, phase, &mut random, outcome);
     let killed = crew.signal(victim, signal);
     if phase == Phase::Idle {
         pause(random.below(200_000));

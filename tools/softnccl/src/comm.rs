@@ -70,10 +70,6 @@ pub(crate) fn abort(id: usize) -> bool {
 
 /// Meet all ranks that hold `id`; blocks until they have come. The number of the communicator, or NCCL's code.
 pub(crate) fn make(id: &[u8], rank: usize, size: usize, device: i32) -> Result<usize, i32> {
-    let name = |r: usize| {
-        let text: String = id.iter().take(16).map(|b| format!("{b:02x}")).collect();
-        SocketAddr::from_abstract_name(format!("softnccl-{text}-{r}"))
-    };
     match fault::at_init(rank) {
         Some(fault::Kind::InitError) => return Err(INTERNAL),
         Some(_) => loop {
@@ -81,44 +77,7 @@ pub(crate) fn make(id: &[u8], rank: usize, size: usize, device: i32) -> Result<u
         },
         None => {}
     }
-    let meet = || -> io::Result<(Vec<Option<UnixStream>>, Vec<i32>)> {
-        let listener = UnixListener::bind_addr(&name(rank)?)?;
-        let hello = [(rank as i32).to_ne_bytes(), device.to_ne_bytes()].concat();
-        let mut peers: Vec<Option<UnixStream>> = (0..size).map(|_| None).collect();
-        let mut devices = vec![device; size];
-        let heard = |s: &mut UnixStream| {
-            let mut words = [0; 8];
-            s.read_exact(&mut words)?;
-            let word = |i: usize| i32::from_ne_bytes(words[i..i + 4].try_into().unwrap_or_default());
-            io::Result::Ok((word(0) as usize, word(4)))
-        };
-        for lower in 0..rank {
-            let mut s = loop {
-                match UnixStream::connect_addr(&name(lower)?) {
-                    Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
-                        thread::sleep(Duration::from_millis(2));
-                    }
-                    other => break other?,
-                }
-            };
-            s.write_all(&hello)?;
-            devices[lower] = heard(&mut s)?.1;
-            peers[lower] = Some(s);
-        }
-        for _ in rank + 1..size {
-            let (mut s, _) = listener.accept()?;
-            s.write_all(&hello)?;
-            let (peer, theirs) = heard(&mut s)?;
-            if let (Some(p), Some(d)) = (peers.get_mut(peer), devices.get_mut(peer)) {
-                (*p, *d) = (Some(s), theirs);
-            }
-        }
-        for s in peers.iter().flatten() {
-            s.set_nonblocking(true)?;
-        }
-        Ok((peers, devices))
-    };
-    let (peers, devices) = meet().map_err(|_| SYSTEM)?;
+    let (peers, devices) = meet(id, rank, size, device).map_err(|_| SYSTEM)?;
     if devices.iter().filter(|&&d| d == device).count() > 1 {
         return Err(INVALID_USAGE);
     }
@@ -131,6 +90,49 @@ pub(crate) fn make(id: &[u8], rank: usize, size: usize, device: i32) -> Result<u
         news: Condvar::new(),
     };
     Ok(lock(&COMMS).add(Arc::new(comm)))
+}
+
+/// A connection to each other rank, and every rank's device.
+fn meet(id: &[u8], rank: usize, size: usize, device: i32) -> io::Result<(Vec<Option<UnixStream>>, Vec<i32>)> {
+    let name = |r: usize| {
+        let text: String = id.iter().take(16).map(|b| format!("{b:02x}")).collect();
+        SocketAddr::from_abstract_name(format!("softnccl-{text}-{r}"))
+    };
+    let listener = UnixListener::bind_addr(&name(rank)?)?;
+    let hello = [(rank as i32).to_ne_bytes(), device.to_ne_bytes()].concat();
+    let mut peers: Vec<Option<UnixStream>> = (0..size).map(|_| None).collect();
+    let mut devices = vec![device; size];
+    let heard = |s: &mut UnixStream| {
+        let mut words = [0; 8];
+        s.read_exact(&mut words)?;
+        let word = |i: usize| i32::from_ne_bytes(words[i..i + 4].try_into().unwrap_or_default());
+        io::Result::Ok((word(0) as usize, word(4)))
+    };
+    for lower in 0..rank {
+        let mut s = loop {
+            match UnixStream::connect_addr(&name(lower)?) {
+                Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
+                    thread::sleep(Duration::from_millis(2));
+                }
+                other => break other?,
+            }
+        };
+        s.write_all(&hello)?;
+        devices[lower] = heard(&mut s)?.1;
+        peers[lower] = Some(s);
+    }
+    for _ in rank + 1..size {
+        let (mut s, _) = listener.accept()?;
+        s.write_all(&hello)?;
+        let (peer, theirs) = heard(&mut s)?;
+        if let (Some(p), Some(d)) = (peers.get_mut(peer), devices.get_mut(peer)) {
+            (*p, *d) = (Some(s), theirs);
+        }
+    }
+    for s in peers.iter().flatten() {
+        s.set_nonblocking(true)?;
+    }
+    Ok((peers, devices))
 }
 
 /// What leaves and what comes, between this rank and one other.

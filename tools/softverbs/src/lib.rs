@@ -43,6 +43,7 @@
 //! UC in `ib` mode: requests complete and reach nobody. In both: receives stay posted.
 
 mod abi;
+mod attributes;
 mod config;
 mod exports;
 mod host;

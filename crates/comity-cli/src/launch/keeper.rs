@@ -1,4 +1,6 @@
 //! The process that starts the ranks, carries their input and output, and ends them.
+mod ends;
+mod output;
 mod verdict;
 
 use super::course::{Cause, Course, Order};
@@ -16,19 +18,15 @@ use super::{ALL_STOPPED, REFUSED, USAGE, meet, tree};
 use crate::report;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, Signal, WaitOptions};
+use rustix::process::{Resource, Rlimit, Signal};
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// What ranks leave running gets SIGTERM when the last rank has ended, and SIGKILL after this.
-const STRAYS: Duration = Duration::from_millis(500);
 /// How long it is tried to end them, and how long a pipe may stay open after that.
 const LEFT_OPEN: Duration = Duration::from_secs(2);
-/// How long the reader of the output may do nothing when the job was ended from outside.
-const READER: Duration = Duration::from_secs(2);
 
 /// Lines shown of the report on a job that failed.
 const REPORTED: usize = 6;
@@ -309,82 +307,6 @@ impl Keeper {
         tree::signal(&tree::descendants(), signal);
     }
 
-    fn check_outlets(&mut self) {
-        self.outlets.hush();
-        while let Some((stream, error)) = self.outlets.failure() {
-            // The logs still have a reader.
-            if self.job.logs.is_none() && self.unread.is_none() {
-                self.unread = Some((stream, error));
-                self.stop(Cause::Unread);
-            }
-        }
-    }
-
-    fn read(&mut self, rank: usize, pipe: usize) {
-        let Some(pipe) = self.ranks.get_mut(rank).and_then(|r| r.pipes.get_mut(pipe)) else { return };
-        let mut show = Vec::new();
-        let logged = pipe.read(&mut self.buffer, &mut show);
-        self.outlets.put(pipe.stream, &show);
-        if let Err(e) = logged {
-            let name = pipe.stream.name();
-            self.outlets.say(&format!("rank {rank}: its {name} is no longer written to --log-dir: {e}"));
-        }
-    }
-
-    /// Takes note of the processes that have ended: ranks in the order of their ends, then any other.
-    fn reap(&mut self) {
-        self.credit(None);
-        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            let rank = self.ranks.iter().position(|r| r.alive && r.pid == pid);
-            if let (Some(rank), Some(ending)) = (rank, Ending::of(status)) {
-                // Another may have ended before this one, and both since the last look.
-                self.credit(Some((rank, ending)));
-            }
-        }
-    }
-
-    /// Take the ends of ranks in their order, and among them, or else last, one that is known already.
-    fn credit(&mut self, mut known: Option<(usize, Ending)>) {
-        for rank in self.deaths.take() {
-            if let Some((_, ending)) = known.take_if(|k| k.0 == rank) {
-                self.ended(rank, ending);
-                continue;
-            }
-            let Some(pid) = self.ranks.get(rank).filter(|r| r.alive).map(|r| r.pid) else { continue };
-            if let Ok(Some((_, status))) = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG)
-                && let Some(ending) = Ending::of(status)
-            {
-                self.ended(rank, ending);
-            }
-        }
-        if let Some((rank, ending)) = known {
-            self.ended(rank, ending);
-        }
-    }
-
-    fn ended(&mut self, number: usize, ending: Ending) {
-        let Some(rank) = self.ranks.get_mut(number) else { return };
-        rank.alive = false;
-        let pid = rank.pid;
-        self.feed.remove(number);
-        if let Some(metrics) = &self.metrics {
-            metrics.ended(number, ending);
-        }
-        self.course.ended(number, ending, Instant::now());
-        self.meeting.lost(number, &ending.to_string());
-        if ending.is_failure() {
-            // The number is free for a new process from now on, but not taken within microseconds.
-            let _ = rustix::process::kill_process_group(pid, Signal::KILL);
-        }
-        if self.course.cause() == Some(&Cause::Failed { rank: number, ending }) {
-            let killed = ending == Ending::Signal(libc::SIGKILL);
-            self.memory = if killed { self.kills.evidence() } else { None };
-        }
-        if self.job.verbose {
-            self.outlets.say(&format!("{} {ending}", self.name(number)));
-        }
-    }
-
     fn stop(&mut self, cause: Cause) {
         if let Some(order) = self.course.stop(cause, Instant::now()) {
             self.carry_out(order);
@@ -415,61 +337,6 @@ impl Keeper {
             }
             Order::Abandon => {
                 self.outlets.say(&format!("left behind, for they do not die of SIGKILL: rank {}", list()));
-            }
-        }
-    }
-
-    /// Ends what ranks have left running, wherever it hides.
-    fn end_strays(&mut self) {
-        let since = Instant::now();
-        let mut asked = false;
-        while since.elapsed() < LEFT_OPEN {
-            let strays = tree::descendants();
-            if strays.is_empty() {
-                break;
-            }
-            if since.elapsed() >= STRAYS {
-                tree::signal(&strays, Signal::KILL);
-            } else if !asked {
-                asked = true;
-                tree::signal(&strays, Signal::TERM);
-                tree::signal(&strays, Signal::CONT);
-            }
-            self.turn(Some(Instant::now() + Duration::from_millis(20)));
-        }
-    }
-
-    /// Reads what the ranks have written before they ended.
-    fn drain(&mut self) {
-        let since = Instant::now();
-        self.flush(|keeper| {
-            let open = keeper.ranks.iter().flat_map(|r| &r.pipes).any(|p| p.fd.is_some());
-            // Some other process may have been handed a pipe; then it never ends.
-            open && (keeper.outlets.is_pending() || since.elapsed() < LEFT_OPEN)
-        });
-        for pipe in self.ranks.iter_mut().flat_map(|r| &mut r.pipes) {
-            let mut show = Vec::new();
-            pipe.close(&mut show);
-            self.outlets.put(pipe.stream, &show);
-        }
-    }
-
-    /// Goes on while `more` says so. A reader that takes nothing is waited for, unless the job was ended from outside.
-    fn flush(&mut self, more: impl Fn(&Self) -> bool) {
-        let mut written = self.outlets.written();
-        let mut since = Instant::now();
-        while more(self) {
-            self.turn(Some(Instant::now() + Duration::from_millis(100)));
-            if written != self.outlets.written() || !self.outlets.is_pending() {
-                (written, since) = (self.outlets.written(), Instant::now());
-            }
-            let patience = match self.course.cause() {
-                None | Some(Cause::Failed { .. } | Cause::Missed { .. }) => continue,
-                Some(Cause::Orphaned) => READER / 10,
-                Some(_) => READER,
-            };
-            if since.elapsed() >= patience {
-                return;
             }
         }
     }

@@ -64,18 +64,7 @@ fn sentence(flights: &[Flight], heard: &BTreeSet<usize>) -> String {
         }
     }
     let place = |r: usize| at.iter().position(|(_, ranks)| ranks.contains(&r));
-    // In a ring ranks wait for a neighbour that waits itself, in the same call: the last in the chain holds all up.
-    let holder = |mut r: usize| {
-        let start = place(r);
-        let mut to = waits.get(&r).copied()?;
-        for _ in 0..first.members.len() {
-            match waits.get(&to) {
-                Some(&next) if place(to) == start && next != r => (r, to) = (to, next),
-                _ => break,
-            }
-        }
-        Some(to)
-    };
+    let holder = |r: usize| holder(r, &waits, &place);
     let named = |set: &BTreeSet<usize>| ranks(&set.iter().map(|&r| world(first, r)).collect());
     let mut clauses = Vec::new();
     let mut subject: BTreeSet<usize> = missing.clone();
@@ -91,13 +80,8 @@ fn sentence(flights: &[Flight], heard: &BTreeSet<usize>) -> String {
     for ((_, is_inside, call), ranks) in &at {
         let held: BTreeSet<usize> =
             ranks.iter().filter_map(|&r| holder(r)).filter(|h| !ranks.contains(h)).collect();
-        let verb = |one: &'static str, more: &'static str| if ranks.len() == 1 { one } else { more };
         if held.is_empty() || subject.is_empty() {
-            clauses.push(match (is_inside, call.as_str()) {
-                (true, call) => format!("{} {} at {call}", named(ranks), verb("is", "are")),
-                (false, "") => format!("{} made no call", named(ranks)),
-                (false, call) => format!("{} made no call after {call}", named(ranks)),
-            });
+            clauses.push(stands(&named(ranks), ranks.len(), *is_inside, call));
             if subject.is_empty() {
                 subject = ranks.clone();
             }
@@ -108,10 +92,38 @@ fn sentence(flights: &[Flight], heard: &BTreeSet<usize>) -> String {
                 h if h.len() == 1 => "it".into(),
                 _ => "them".into(),
             };
-            clauses.push(format!("{} {} for {whom} in {call}", named(ranks), verb("waits", "wait")));
+            let waits = if ranks.len() == 1 { "waits" } else { "wait" };
+            clauses.push(format!("{} {waits} for {whom} in {call}", named(ranks)));
         }
     }
     clauses.join("; ")
+}
+
+/// Whom `rank` waits for in the end. In a ring ranks wait for a neighbour that waits itself, in the same call: the last in
+/// the chain holds all up.
+fn holder(
+    mut rank: usize,
+    waits: &BTreeMap<usize, usize>,
+    place: &dyn Fn(usize) -> Option<usize>,
+) -> Option<usize> {
+    let start = place(rank);
+    let mut to = waits.get(&rank).copied()?;
+    for _ in 0..waits.len() {
+        match waits.get(&to) {
+            Some(&next) if place(to) == start && next != rank => (rank, to) = (to, next),
+            _ => break,
+        }
+    }
+    Some(to)
+}
+
+/// Where ranks stand that wait for nobody else.
+fn stands(who: &str, count: usize, is_inside: bool, call: &str) -> String {
+    match (is_inside, call) {
+        (true, call) => format!("{who} {} at {call}", if count == 1 { "is" } else { "are" }),
+        (false, "") => format!("{who} made no call"),
+        (false, call) => format!("{who} made no call after {call}"),
+    }
 }
 
 /// How far a rank has come: the number of its last collective call, whatever it has sent since.

@@ -58,17 +58,39 @@ pub(crate) fn say(event: &str, rank: i64, mut more: serde_json::Value) {
 }
 
 fn act(role: &str, group: Group) {
-    let (rank, size) = (group.rank(), group.size());
+    let rank = group.rank();
     let told = |event: &str| say(event, rank as i64, json!({}));
     told("ready");
-    let out = match role.split_once(' ').unwrap_or((role, "")) {
-        ("ops", _) => ops(&group),
+    let Some(out) = play(role, &group, &told) else { return };
+    match out {
+        Ok(()) => told("done"),
+        Err(e) => say("error", rank as i64, json!({ "text": e.to_string() })),
+    }
+    let begun = Instant::now();
+    if let Err(e) = group.barrier() {
+        let same = matches!(e, Error::Broken(_) | Error::Closed);
+        let micros = begun.elapsed().as_micros() as u64;
+        say("again", rank as i64, json!({ "text": e.root().to_string(), "same": same, "micros": micros }));
+    }
+    let begun = Instant::now();
+    let closed = group.close();
+    assert!(closed.is_ok(), "{closed:?}");
+    drop(group);
+    say("closed", rank as i64, json!({ "millis": begun.elapsed().as_millis() as u64 }));
+}
+
+/// What the calls of this role came to; none where the process is to end without a word more.
+fn play(role: &str, group: &Group, told: &dyn Fn(&str)) -> Option<comity::Result<()>> {
+    let rank = group.rank();
+    Some(match role.split_once(' ').unwrap_or((role, "")) {
+        ("ops", _) => ops(group),
         // As a program does that does not handle errors: exit with 1.
         ("needed", leaver) => {
             if leaver == rank.to_string() {
-                return told("done");
+                told("done");
+                return None;
             }
-            ops(&group).inspect_err(|e| {
+            ops(group).inspect_err(|e| {
                 say("error", rank as i64, json!({ "text": e.to_string() }));
                 std::process::exit(1);
             })
@@ -78,16 +100,9 @@ fn act(role: &str, group: Group) {
                 fork();
                 told("forked");
             }
-            ops(&group)
+            ops(group)
         }
-        ("pairs", _) => loop {
-            let other = rank ^ 1;
-            let (mine, mut theirs) = (vec![rank as u32; COUNT], vec![0; COUNT]);
-            if let Err(e) = group.exchange(&mine, other, &mut theirs, other, 1) {
-                break Err(e);
-            }
-            assert!(theirs.iter().all(|v| *v == other as u32));
-        },
+        ("pairs", _) => pairs(group),
         ("barrier", sleeper) if sleeper == rank.to_string() => loop {
             thread::sleep(Duration::from_secs(1));
         },
@@ -106,40 +121,39 @@ fn act(role: &str, group: Group) {
                 group.spawn(|g| g.all_reduce(&mut vec![1f32; COUNT], ReduceOp::Sum)).detach();
             }
             thread::sleep(Duration::from_millis(100));
-            return told("done");
+            told("done");
+            return None;
         }
         ("pending", _) => {
             // Once the other has ended.
             line();
             group.all_reduce(&mut vec![1f32; COUNT], ReduceOp::Sum)
         }
-        ("exit", _) => {
-            let mut x = [1u32; 4096];
-            let out = group.all_reduce(&mut x, ReduceOp::Sum).and_then(|()| group.barrier());
-            assert!(out.is_err() || x.iter().all(|v| *v == size as u32));
-            if out.is_ok() {
-                told("done");
-                std::process::exit(0);
-            }
-            out
-        }
+        ("exit", _) => exit(group, told),
         other => panic!("no role {other:?}"),
-    };
-    match out {
-        Ok(()) => told("done"),
-        Err(e) => say("error", rank as i64, json!({ "text": e.to_string() })),
+    })
+}
+
+/// Exchanges with one other rank, without end.
+fn pairs(group: &Group) -> comity::Result<()> {
+    let (rank, other) = (group.rank(), group.rank() ^ 1);
+    loop {
+        let (mine, mut theirs) = (vec![rank as u32; COUNT], vec![0; COUNT]);
+        group.exchange(&mine, other, &mut theirs, other, 1)?;
+        assert!(theirs.iter().all(|v| *v == other as u32));
     }
-    let begun = Instant::now();
-    if let Err(e) = group.barrier() {
-        let same = matches!(e, Error::Broken(_) | Error::Closed);
-        let micros = begun.elapsed().as_micros() as u64;
-        say("again", rank as i64, json!({ "text": e.root().to_string(), "same": same, "micros": micros }));
+}
+
+/// Ends the process after a call that succeeded, without a word.
+fn exit(group: &Group, told: &dyn Fn(&str)) -> comity::Result<()> {
+    let mut x = [1u32; 4096];
+    let out = group.all_reduce(&mut x, ReduceOp::Sum).and_then(|()| group.barrier());
+    assert!(out.is_err() || x.iter().all(|v| *v == group.size() as u32));
+    if out.is_ok() {
+        told("done");
+        std::process::exit(0);
     }
-    let begun = Instant::now();
-    let closed = group.close();
-    assert!(closed.is_ok(), "{closed:?}");
-    drop(group);
-    say("closed", rank as i64, json!({ "millis": begun.elapsed().as_millis() as u64 }));
+    out
 }
 
 /// All-reduces with checked sums, until rank 0 has read a line.

@@ -109,13 +109,7 @@ fn one(kind: usize, dice: &mut Dice) -> (Vec<u8>, Vec<String>) {
             all[at] = 0x80 | dice.below(128) as u8;
             (all, vec!["not JSON".into()])
         }
-        5 => {
-            let other = (r + 1) % hosts.len();
-            let again = hosts[r][a].clone();
-            hosts[other].push(again);
-            let last = r.max(other);
-            (text(&json!(hosts)), vec![format!("entry {last} (rank {last})"), "also in entry".into()])
-        }
+        5 => twice(hosts, r, a),
         6 => {
             hosts[r] = Vec::new();
             (text(&json!(hosts)), vec![here, "empty".into()])
@@ -138,15 +132,48 @@ fn one(kind: usize, dice: &mut Dice) -> (Vec<u8>, Vec<String>) {
     }
 }
 
+/// An address that two ranks have.
+fn twice(mut hosts: Vec<Vec<Value>>, r: usize, a: usize) -> (Vec<u8>, Vec<String>) {
+    let other = (r + 1) % hosts.len();
+    let again = hosts[r][a].clone();
+    hosts[other].push(again);
+    let last = r.max(other);
+    let says = vec![format!("entry {last} (rank {last})"), "also in entry".into()];
+    (json!(hosts).to_string().into_bytes(), says)
+}
+
+/// A file, its bytes, and what must be said of it.
+type Bad = (String, Vec<u8>, Vec<String>);
+
 /// 170 made from the seed, and those below.
 pub(crate) fn all(dir: &Path) -> Vec<Case> {
     let mut dice = Dice::new(1);
-    let mut made: Vec<(String, Vec<u8>, Vec<String>)> = (0..170)
+    let mut made: Vec<Bad> = (0..170)
         .map(|i| {
             let (bytes, says) = one(i, &mut dice);
             (format!("hosts-{i}.json"), bytes, says)
         })
         .collect();
+    made.extend(by_hand());
+    let mut cases: Vec<Case> = made
+        .into_iter()
+        .map(|(name, bytes, says)| {
+            std::fs::write(dir.join(&name), bytes).unwrap();
+            let mut case = named(name.as_ref()).says(&["hostfile"]);
+            if !name.contains('\n') {
+                case = case.says(&[&name]);
+            }
+            case.says.extend(says);
+            case
+        })
+        .collect();
+    cases.extend(no_texts(dir));
+    cases
+}
+
+/// Files that no die makes.
+fn by_hand() -> Vec<Bad> {
+    let mut made = Vec::new();
     let mut add = |name: &str, bytes: Vec<u8>, says: &[&str]| {
         made.push((name.into(), bytes, says.iter().map(|s| (*s).to_owned()).collect()));
     };
@@ -179,18 +206,12 @@ pub(crate) fn all(dir: &Path) -> Vec<Case> {
     add("toml.json", b"hosts = [\"a:5000\"]\n".to_vec(), &["not JSON"]);
     add("own.json", br#"[["198.51.100.1:0"],["b:1"]]"#.to_vec(), &["entry 0", "placeholder"]);
     add("path\u{1b}[31m\n.json", b"{}".to_vec(), &["one entry per rank"]);
-    let mut cases: Vec<Case> = made
-        .into_iter()
-        .map(|(name, bytes, says)| {
-            std::fs::write(dir.join(&name), bytes).unwrap();
-            let mut case = named(name.as_ref()).says(&["hostfile"]);
-            if !name.contains('\n') {
-                case = case.says(&[&name]);
-            }
-            case.says.extend(says);
-            case
-        })
-        .collect();
+    made
+}
+
+/// What is no file that can be read, or no text.
+fn no_texts(dir: &Path) -> Vec<Case> {
+    let mut cases = Vec::new();
     // 100 MB that nobody may read to their end.
     std::fs::File::create(dir.join("huge.json")).unwrap().set_len(100 << 20).unwrap();
     cases.push(named("huge.json".as_ref()).says(&["huge.json", "larger than"]));

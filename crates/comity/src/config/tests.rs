@@ -9,7 +9,7 @@ use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Instant};
 
 type Vars<'a> = &'a [(&'a str, &'a str)];
 /// Variables, and what the error about them shows.
-type Bad<'a> = (Vec<(&'a str, &'a str)>, &'a [&'a str]);
+type Bad = (&'static [(&'static str, &'static str)], &'static [&'static str]);
 /// Sets of variables; launcher, rank, size, local place, job and part of the meeting place.
 type Good<'a> = (Vec<Vars<'a>>, Launcher, usize, usize, Option<(usize, usize)>, &'a str, &'a str);
 
@@ -62,56 +62,58 @@ fn alone_without_variables() {
     assert_eq!((c.timeout, c.join_timeout), (Duration::from_secs(300), Duration::from_secs(60)));
 }
 
+const TORCH: [(&str, &str); 4] =
+    [("RANK", "3"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")];
+const MASTER: [(&str, &str); 2] = [("MASTER_ADDR", "node1"), ("MASTER_PORT", "29500")];
+const AGENT: [(&str, &str); 3] = [
+    ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+    ("TORCHELASTIC_RUN_ID", "run"),
+    ("TORCHELASTIC_RESTART_COUNT", "2"),
+];
+const OMPI: [(&str, &str); 5] = [
+    ("OMPI_COMM_WORLD_RANK", "1"),
+    ("OMPI_COMM_WORLD_SIZE", "4"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
+    ("PMIX_NAMESPACE", "877395969"),
+];
+const PMI: [(&str, &str); 5] = [
+    ("PMI_RANK", "1"),
+    ("PMI_SIZE", "3"),
+    ("PMI_FD", "6"),
+    ("MPI_LOCALRANKID", "1"),
+    ("MPI_LOCALNRANKS", "3"),
+];
+const SLURM: [(&str, &str); 9] = [
+    ("SLURM_JOB_ID", "77"),
+    ("SLURM_STEP_ID", "0"),
+    ("SLURM_PROCID", "5"),
+    ("SLURM_NTASKS", "64"),
+    ("SLURM_STEP_NUM_TASKS", "9"),
+    ("SLURM_LOCALID", "1"),
+    ("SLURM_NODEID", "1"),
+    ("SLURM_STEP_TASKS_PER_NODE", "4(x2),1"),
+    ("SLURM_STEP_NODELIST", "gpu[03-04],login"),
+];
+const COMITY: [(&str, &str); 6] = [
+    ("COMITY_RANK", "1"),
+    ("COMITY_SIZE", "4"),
+    ("COMITY_LOCAL_RANK", "1"),
+    ("COMITY_LOCAL_SIZE", "4"),
+    ("COMITY_STORE", "127.0.0.1:4000"),
+    ("COMITY_JOB", "beef"),
+];
+
 #[test]
 fn each_launcher() {
     let hosts = Temp::new("each", HOSTS);
-    let torch = [("RANK", "3"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")];
-    let master = [("MASTER_ADDR", "node1"), ("MASTER_PORT", "29500")];
-    let agent = [
-        ("TORCHELASTIC_USE_AGENT_STORE", "True"),
-        ("TORCHELASTIC_RUN_ID", "run"),
-        ("TORCHELASTIC_RESTART_COUNT", "2"),
-    ];
-    let ompi = [
-        ("OMPI_COMM_WORLD_RANK", "1"),
-        ("OMPI_COMM_WORLD_SIZE", "4"),
-        ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
-        ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
-        ("PMIX_NAMESPACE", "877395969"),
-    ];
-    let pmi = [
-        ("PMI_RANK", "1"),
-        ("PMI_SIZE", "3"),
-        ("PMI_FD", "6"),
-        ("MPI_LOCALRANKID", "1"),
-        ("MPI_LOCALNRANKS", "3"),
-    ];
-    let slurm = [
-        ("SLURM_JOB_ID", "77"),
-        ("SLURM_STEP_ID", "0"),
-        ("SLURM_PROCID", "5"),
-        ("SLURM_NTASKS", "64"),
-        ("SLURM_STEP_NUM_TASKS", "9"),
-        ("SLURM_LOCALID", "1"),
-        ("SLURM_NODEID", "1"),
-        ("SLURM_STEP_TASKS_PER_NODE", "4(x2),1"),
-        ("SLURM_STEP_NODELIST", "gpu[03-04],login"),
-    ];
-    let comity = [
-        ("COMITY_RANK", "1"),
-        ("COMITY_SIZE", "4"),
-        ("COMITY_LOCAL_RANK", "1"),
-        ("COMITY_LOCAL_SIZE", "4"),
-        ("COMITY_STORE", "127.0.0.1:4000"),
-        ("COMITY_JOB", "beef"),
-    ];
     let mlx = [("MLX_RANK", "2"), ("MLX_HOSTFILE", hosts.path())];
     let job = format!("mlx-{:x}", fnv(HOSTS));
     let port = 20_000 + fnv(b"77.0") % 20_000;
     let first = format!("at rank 0's store at gpu03:{port}");
-    let cases: Vec<Good<'_>> = vec![
-        (vec![&comity], Launcher::Comity, 1, 4, Some((1, 4)), "beef", "at the store at 127.0.0.1:4000"),
-        (vec![&comity[..2], &master], Launcher::Comity, 1, 4, None, "-", "at rank 0's store at node1:29500"),
+    found(vec![
+        (vec![&COMITY], Launcher::Comity, 1, 4, Some((1, 4)), "beef", "at the store at 127.0.0.1:4000"),
+        (vec![&COMITY[..2], &MASTER], Launcher::Comity, 1, 4, None, "-", "at rank 0's store at node1:29500"),
         (
             vec![&mlx],
             Launcher::Mlx,
@@ -121,9 +123,9 @@ fn each_launcher() {
             &job,
             "at rank 0's store at 10.0.0.1:5000, from the hostfile",
         ),
-        (vec![&torch, &master], Launcher::Torch, 3, 8, Some((1, 2)), "-", "at rank 0's store at node1:29500"),
+        (vec![&TORCH, &MASTER], Launcher::Torch, 3, 8, Some((1, 2)), "-", "at rank 0's store at node1:29500"),
         (
-            vec![&torch, &master, &agent],
+            vec![&TORCH, &MASTER, &AGENT],
             Launcher::Torch,
             3,
             8,
@@ -131,9 +133,9 @@ fn each_launcher() {
             "run.2",
             "torchrun's store at node1:29500",
         ),
-        (vec![&ompi], Launcher::OpenMpi, 1, 4, Some((1, 4)), "877395969", "a Unix socket"),
+        (vec![&OMPI], Launcher::OpenMpi, 1, 4, Some((1, 4)), "877395969", "a Unix socket"),
         (
-            vec![&ompi, &master],
+            vec![&OMPI, &MASTER],
             Launcher::OpenMpi,
             1,
             4,
@@ -141,12 +143,21 @@ fn each_launcher() {
             "877395969",
             "at rank 0's store at node1:29500",
         ),
-        (vec![&pmi], Launcher::Mpich, 1, 3, Some((1, 3)), "-", "process manager (PMI_FD=6)"),
-        (vec![&slurm], Launcher::Slurm, 5, 9, Some((1, 4)), "77.0", &first),
-        (vec![&slurm, &master], Launcher::Slurm, 5, 9, Some((1, 4)), "77.0", "node1:29500"),
+        (vec![&PMI], Launcher::Mpich, 1, 3, Some((1, 3)), "-", "process manager (PMI_FD=6)"),
+        (vec![&SLURM], Launcher::Slurm, 5, 9, Some((1, 4)), "77.0", &first),
+        (vec![&SLURM, &MASTER], Launcher::Slurm, 5, 9, Some((1, 4)), "77.0", "node1:29500"),
+    ]);
+}
+
+#[test]
+fn the_order_of_launchers() {
+    let hosts = Temp::new("order", HOSTS);
+    let mlx = [("MLX_RANK", "2"), ("MLX_HOSTFILE", hosts.path())];
+    let job = format!("mlx-{:x}", fnv(HOSTS));
+    found(vec![
         // The order, and COMITY_STORE under another launcher.
         (
-            vec![&slurm, &pmi, &ompi, &torch, &master, &mlx, &comity],
+            vec![&SLURM, &PMI, &OMPI, &TORCH, &MASTER, &mlx, &COMITY],
             Launcher::Comity,
             1,
             4,
@@ -154,12 +165,12 @@ fn each_launcher() {
             "beef",
             "store",
         ),
-        (vec![&slurm, &pmi, &ompi, &torch, &master, &mlx], Launcher::Mlx, 2, 3, None, &job, "hostfile"),
-        (vec![&slurm, &pmi, &ompi, &torch, &master], Launcher::Torch, 3, 8, Some((1, 2)), "-", "node1"),
-        (vec![&slurm, &pmi, &ompi], Launcher::OpenMpi, 1, 4, Some((1, 4)), "877395969", "Unix"),
-        (vec![&slurm, &pmi], Launcher::Mpich, 1, 3, Some((1, 3)), "-", "PMI_FD"),
+        (vec![&SLURM, &PMI, &OMPI, &TORCH, &MASTER, &mlx], Launcher::Mlx, 2, 3, None, &job, "hostfile"),
+        (vec![&SLURM, &PMI, &OMPI, &TORCH, &MASTER], Launcher::Torch, 3, 8, Some((1, 2)), "-", "node1"),
+        (vec![&SLURM, &PMI, &OMPI], Launcher::OpenMpi, 1, 4, Some((1, 4)), "877395969", "Unix"),
+        (vec![&SLURM, &PMI], Launcher::Mpich, 1, 3, Some((1, 3)), "-", "PMI_FD"),
         (
-            vec![&torch, &comity[4..5]],
+            vec![&TORCH, &COMITY[4..5]],
             Launcher::Torch,
             3,
             8,
@@ -167,7 +178,10 @@ fn each_launcher() {
             "-",
             "at the store at 127.0.0.1:4000",
         ),
-    ];
+    ]);
+}
+
+fn found(cases: Vec<Good<'_>>) {
     for (sets, launcher, rank, size, local, job, meet) in cases {
         let vars = sets.concat();
         let c = from(&vars).unwrap_or_else(|e| panic!("{vars:?}: {e}"));

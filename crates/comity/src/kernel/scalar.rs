@@ -5,37 +5,39 @@ use crate::{C64, DType, ReduceOp};
 use half::{bf16, f16};
 use std::cmp::Ordering;
 
+/// One element of an integer type.
+macro_rules! int {
+    ($t:ty, $op:expr, $a:expr, $b:expr) => {{
+        let (a, b) = (<$t>::from_ne_bytes(first($a)), <$t>::from_ne_bytes(first($b)));
+        // 128 bits hold every result; the cast wraps.
+        let (wide_a, wide_b) = (a as i128, b as i128);
+        let r = match $op {
+            ReduceOp::Sum | ReduceOp::Avg => (wide_a + wide_b) as $t,
+            ReduceOp::Product => wide_a.wrapping_mul(wide_b) as $t,
+            ReduceOp::Min => {
+                if b < a {
+                    b
+                } else {
+                    a
+                }
+            }
+            ReduceOp::Max => {
+                if b > a {
+                    b
+                } else {
+                    a
+                }
+            }
+            ReduceOp::And => a & b,
+            ReduceOp::Or => a | b,
+            ReduceOp::Xor => a ^ b,
+        };
+        padded(&r.to_ne_bytes())
+    }};
+}
+
 /// `a ∘ b` in the first [`DType::size`] bytes, the rest 0. An average is added up only.
 pub(crate) fn scalar(dtype: DType, op: ReduceOp, a: &[u8], b: &[u8]) -> [u8; 8] {
-    macro_rules! int {
-        ($t:ty) => {{
-            let (a, b) = (<$t>::from_ne_bytes(first(a)), <$t>::from_ne_bytes(first(b)));
-            // 128 bits hold every result; the cast wraps.
-            let (wide_a, wide_b) = (a as i128, b as i128);
-            let r = match op {
-                ReduceOp::Sum | ReduceOp::Avg => (wide_a + wide_b) as $t,
-                ReduceOp::Product => wide_a.wrapping_mul(wide_b) as $t,
-                ReduceOp::Min => {
-                    if b < a {
-                        b
-                    } else {
-                        a
-                    }
-                }
-                ReduceOp::Max => {
-                    if b > a {
-                        b
-                    } else {
-                        a
-                    }
-                }
-                ReduceOp::And => a & b,
-                ReduceOp::Or => a | b,
-                ReduceOp::Xor => a ^ b,
-            };
-            padded(&r.to_ne_bytes())
-        }};
-    }
     match dtype {
         DType::Bool => {
             let (a, b) = (a[0] != 0, b[0] != 0);
@@ -46,14 +48,14 @@ pub(crate) fn scalar(dtype: DType, op: ReduceOp, a: &[u8], b: &[u8]) -> [u8; 8] 
             };
             padded(&[u8::from(r)])
         }
-        DType::U8 => int!(u8),
-        DType::U16 => int!(u16),
-        DType::U32 => int!(u32),
-        DType::U64 => int!(u64),
-        DType::I8 => int!(i8),
-        DType::I16 => int!(i16),
-        DType::I32 => int!(i32),
-        DType::I64 => int!(i64),
+        DType::U8 => int!(u8, op, a, b),
+        DType::U16 => int!(u16, op, a, b),
+        DType::U32 => int!(u32, op, a, b),
+        DType::U64 => int!(u64, op, a, b),
+        DType::I8 => int!(i8, op, a, b),
+        DType::I16 => int!(i16, op, a, b),
+        DType::I32 => int!(i32, op, a, b),
+        DType::I64 => int!(i64, op, a, b),
         DType::F16 => {
             let r = single(op, f16::from_ne_bytes(first(a)).to_f32(), f16::from_ne_bytes(first(b)).to_f32());
             padded(&f16::from_f32(r).to_ne_bytes())
@@ -67,16 +69,7 @@ pub(crate) fn scalar(dtype: DType, op: ReduceOp, a: &[u8], b: &[u8]) -> [u8; 8] 
             padded(&single(op, f32::from_ne_bytes(first(a)), f32::from_ne_bytes(first(b))).to_ne_bytes())
         }
         DType::F64 => {
-            let (a, b) = (f64::from_ne_bytes(first(a)), f64::from_ne_bytes(first(b)));
-            let r = match op {
-                ReduceOp::Sum | ReduceOp::Avg => a + b,
-                ReduceOp::Product => a * b,
-                _ if a.is_nan() || b.is_nan() => f64::NAN,
-                ReduceOp::Min if a.total_cmp(&b).is_le() => a,
-                ReduceOp::Max if a.total_cmp(&b).is_ge() => a,
-                _ => b,
-            };
-            padded(&r.to_ne_bytes())
+            padded(&double(op, f64::from_ne_bytes(first(a)), f64::from_ne_bytes(first(b))).to_ne_bytes())
         }
         DType::C64 => {
             let r = complex(op, complex_from(a), complex_from(b));
@@ -89,21 +82,21 @@ pub(crate) fn scalar(dtype: DType, op: ReduceOp, a: &[u8], b: &[u8]) -> [u8; 8] 
 
 /// The sum of an average by `ranks`.
 pub(crate) fn scalar_divide(dtype: DType, ranks: usize, a: &[u8]) -> [u8; 8] {
-    macro_rules! int {
+    macro_rules! mean {
         ($t:ty) => {
             padded(&((<$t>::from_ne_bytes(first(a)) as i128 / ranks as i128) as $t).to_ne_bytes())
         };
     }
     match dtype {
         DType::Bool => padded(&a[..1]),
-        DType::U8 => int!(u8),
-        DType::U16 => int!(u16),
-        DType::U32 => int!(u32),
-        DType::U64 => int!(u64),
-        DType::I8 => int!(i8),
-        DType::I16 => int!(i16),
-        DType::I32 => int!(i32),
-        DType::I64 => int!(i64),
+        DType::U8 => mean!(u8),
+        DType::U16 => mean!(u16),
+        DType::U32 => mean!(u32),
+        DType::U64 => mean!(u64),
+        DType::I8 => mean!(i8),
+        DType::I16 => mean!(i16),
+        DType::I32 => mean!(i32),
+        DType::I64 => mean!(i64),
         DType::F16 => {
             padded(&f16::from_f32(f16::from_ne_bytes(first(a)).to_f32() / ranks as f32).to_ne_bytes())
         }
@@ -127,6 +120,18 @@ pub(crate) fn single(op: ReduceOp, a: f32, b: f32) -> f32 {
         ReduceOp::Sum | ReduceOp::Avg => a + b,
         ReduceOp::Product => a * b,
         _ if a.is_nan() || b.is_nan() => f32::NAN,
+        ReduceOp::Min if a.total_cmp(&b).is_le() => a,
+        ReduceOp::Max if a.total_cmp(&b).is_ge() => a,
+        _ => b,
+    }
+}
+
+/// On `f64`.
+fn double(op: ReduceOp, a: f64, b: f64) -> f64 {
+    match op {
+        ReduceOp::Sum | ReduceOp::Avg => a + b,
+        ReduceOp::Product => a * b,
+        _ if a.is_nan() || b.is_nan() => f64::NAN,
         ReduceOp::Min if a.total_cmp(&b).is_le() => a,
         ReduceOp::Max if a.total_cmp(&b).is_ge() => a,
         _ => b,

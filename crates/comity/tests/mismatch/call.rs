@@ -81,6 +81,17 @@ pub(super) struct Outcome {
     pub(super) right: bool,
 }
 
+impl Counts {
+    /// Rank `r`'s part.
+    fn of(self, r: usize) -> usize {
+        match (self, r) {
+            (Self::Swapped, 0) => 2,
+            (Self::Swapped, 1) => 1,
+            _ => r + 1,
+        }
+    }
+}
+
 trait Value: Element + PartialEq {
     fn of(x: i32) -> Self;
 }
@@ -122,13 +133,7 @@ fn make_of<T: Value>(g: &Group, c: &Call) -> Outcome {
     let mine = |len: usize| fill(len, &|i| value(me, i));
     let blank = |len: usize| fill(len, &|_| -1);
     let (count, at_root) = (c.count, me == c.root);
-    let by_rank: Vec<usize> = (0..n)
-        .map(|r| match (c.counts, r) {
-            (Counts::Swapped, 0) => 2,
-            (Counts::Swapped, 1) => 1,
-            _ => r + 1,
-        })
-        .collect();
+    let by_rank: Vec<usize> = (0..n).map(|r| c.counts.of(r)).collect();
     let total: usize = by_rank.iter().sum();
     let own: usize = by_rank[me];
     let before_own: usize = by_rank[..me].iter().sum();
@@ -172,26 +177,32 @@ fn make_of<T: Value>(g: &Group, c: &Call) -> Outcome {
     };
     let before = dst.clone();
     let start = Instant::now();
-    let result = match (c.op, c.counts) {
-        (Op::AllReduce, _) => g.all_reduce(&mut dst, c.reduce),
-        (Op::Reduce, _) => g.reduce(&mut dst, c.reduce, c.root),
-        (Op::Broadcast, _) => g.broadcast(&mut dst, c.root),
-        (Op::AllGather, Counts::Same) => g.all_gather(&src, &mut dst),
-        (Op::AllGather, _) => g.all_gather_v(&src, &mut dst, &by_rank),
-        (Op::ReduceScatter, Counts::Same) => g.reduce_scatter(&src, &mut dst, c.reduce),
-        (Op::ReduceScatter, _) => g.reduce_scatter_v(&src, &mut dst, &by_rank, c.reduce),
-        (Op::Gather, _) => g.gather(&src, &mut dst, c.root),
-        (Op::Scatter, _) => g.scatter(&src, &mut dst, c.root),
-        (Op::AllToAll, Counts::Same) => g.all_to_all(&src, &mut dst),
+    let result = ask(g, c, &src, &mut dst, &by_rank);
+    Outcome { result, took: start.elapsed(), written: dst != before, right: dst == want }
+}
+
+/// The call itself.
+fn ask<T: Value>(g: &Group, c: &Call, src: &[T], dst: &mut Vec<T>, by_rank: &[usize]) -> Result<()> {
+    let (n, me) = (g.size(), g.rank());
+    match (c.op, c.counts) {
+        (Op::AllReduce, _) => g.all_reduce(dst, c.reduce),
+        (Op::Reduce, _) => g.reduce(dst, c.reduce, c.root),
+        (Op::Broadcast, _) => g.broadcast(dst, c.root),
+        (Op::AllGather, Counts::Same) => g.all_gather(src, dst),
+        (Op::AllGather, _) => g.all_gather_v(src, dst, by_rank),
+        (Op::ReduceScatter, Counts::Same) => g.reduce_scatter(src, dst, c.reduce),
+        (Op::ReduceScatter, _) => g.reduce_scatter_v(src, dst, by_rank, c.reduce),
+        (Op::Gather, _) => g.gather(src, dst, c.root),
+        (Op::Scatter, _) => g.scatter(src, dst, c.root),
+        (Op::AllToAll, Counts::Same) => g.all_to_all(src, dst),
         (Op::AllToAll, counts) => {
             let out: Vec<usize> = (0..n).map(|p| me + p + 1).collect();
             let mut into = out.clone();
             into[next(me, n)] += usize::from(counts == Counts::Swapped);
-            g.all_to_all_v(&src, &out, &mut dst, &into)
+            g.all_to_all_v(src, &out, dst, &into)
         }
-        (Op::Send, _) => g.send(&src, c.other, c.tag),
-        (Op::Recv, _) => g.recv(&mut dst, c.other, c.tag),
+        (Op::Send, _) => g.send(src, c.other, c.tag),
+        (Op::Recv, _) => g.recv(dst, c.other, c.tag),
         _ => g.barrier(),
-    };
-    Outcome { result, took: start.elapsed(), written: dst != before, right: dst == want }
+    }
 }

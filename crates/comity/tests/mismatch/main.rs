@@ -36,70 +36,91 @@ fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for n in [2, 3, 4] {
         for odd in 0..n {
-            for (i, op) in COLLECTIVES.into_iter().enumerate() {
-                let whole = matches!(op, Op::AllReduce | Op::Reduce | Op::Broadcast);
-                // 1 MiB, or parts of 256 KiB.
-                for count in [3, if whole { 262_144 } else { 65_536 }] {
-                    let usual = Call::new(op, count);
-                    let mut add = |what, other: Call| {
-                        cases.push(Case::new(what, n, odd, &[usual], &[other]));
-                    };
-                    // Two others: not every pair of operations moves bytes the same way.
-                    for step in [1, 4] {
-                        add("operation", Call { op: COLLECTIVES[(i + step) % 9], ..usual });
-                    }
-                    if op == Op::Barrier {
-                        continue;
-                    }
-                    add("dtype of the same size", Call { dtype: DType::I32, ..usual });
-                    add("dtype of another size", Call { dtype: DType::F64, ..usual });
-                    add("count", Call { count: count + 1, ..usual });
-                    add("plan", Call { count: if count == 3 { 262_145 } else { 5 }, ..usual });
-                    add("nothing", Call { count: 0, ..usual });
-                    if usual.reduces() {
-                        add("reduction", Call { reduce: ReduceOp::Max, ..usual });
-                    }
-                    if usual.rooted() {
-                        add("root", Call { root: 1, ..usual });
-                        add("last root", Call { root: n - 1, ..usual });
-                    }
-                }
-            }
-            for op in [Op::AllGather, Op::ReduceScatter, Op::AllToAll] {
-                let usual = Call { counts: Counts::Growing, ..Call::new(op, n) };
-                let other = Call { counts: Counts::Swapped, ..usual };
-                cases.push(Case::new("counts", n, odd, &[usual], &[other]));
-            }
-            for count in [3, 65_536] {
-                let pair = [Call::new(Op::AllReduce, count), Call::new(Op::AllGather, count)];
-                cases.push(Case::new("order", n, odd, &pair, &[pair[1], pair[0]]));
-                cases.push(Case::new("a call left out", n, odd, &pair, &pair[1..]));
-                cases.push(Case::new("a call too many", n, odd, &pair[1..], &pair));
-                let pair = [Call::new(Op::Broadcast, count), Call::new(Op::Reduce, count)];
-                cases.push(Case::new("order of rooted calls", n, odd, &pair, &[pair[1], pair[0]]));
-            }
-            // The odd one sends to the next rank, which expects something else; the others do nothing.
-            for count in [3, 262_144] {
-                let to = next(odd, n);
-                let send = Call { other: to, ..Call::new(Op::Send, count) };
-                let recv = Call { other: odd, ..Call::new(Op::Recv, count) };
-                let others = [
-                    ("tag of a message", Call { tag: 8, ..recv }),
-                    ("dtype of a message", Call { dtype: DType::I32, ..recv }),
-                    ("count of a message", Call { count: count + 1, ..recv }),
-                    ("a shorter message", Call { count: 2, ..recv }),
-                    ("a collective call for a message", Call::new(Op::AllReduce, count)),
-                ];
-                for (what, call) in others {
-                    let mut calls = vec![vec![]; n];
-                    (calls[odd], calls[to]) = (vec![send], vec![call]);
-                    cases.push(Case::of(what, odd, calls));
-                }
-            }
+            cases.extend(arguments(n, odd));
+            cases.extend(orders(n, odd));
+            cases.extend(messages(n, odd));
         }
     }
     // Where the difference is none.
     cases.retain(|c| c.calls.iter().any(|calls| *calls != c.calls[0]));
+    cases
+}
+
+/// One rank calls another operation, or the same with another argument.
+fn arguments(n: usize, odd: usize) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (i, op) in COLLECTIVES.into_iter().enumerate() {
+        let whole = matches!(op, Op::AllReduce | Op::Reduce | Op::Broadcast);
+        // 1 MiB, or parts of 256 KiB.
+        for count in [3, if whole { 262_144 } else { 65_536 }] {
+            let usual = Call::new(op, count);
+            let mut add = |what, other: Call| {
+                cases.push(Case::new(what, n, odd, &[usual], &[other]));
+            };
+            // Two others: not every pair of operations moves bytes the same way.
+            for step in [1, 4] {
+                add("operation", Call { op: COLLECTIVES[(i + step) % 9], ..usual });
+            }
+            if op == Op::Barrier {
+                continue;
+            }
+            add("dtype of the same size", Call { dtype: DType::I32, ..usual });
+            add("dtype of another size", Call { dtype: DType::F64, ..usual });
+            add("count", Call { count: count + 1, ..usual });
+            add("plan", Call { count: if count == 3 { 262_145 } else { 5 }, ..usual });
+            add("nothing", Call { count: 0, ..usual });
+            if usual.reduces() {
+                add("reduction", Call { reduce: ReduceOp::Max, ..usual });
+            }
+            if usual.rooted() {
+                add("root", Call { root: 1, ..usual });
+                add("last root", Call { root: n - 1, ..usual });
+            }
+        }
+    }
+    cases
+}
+
+/// Other parts, and calls in another order.
+fn orders(n: usize, odd: usize) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for op in [Op::AllGather, Op::ReduceScatter, Op::AllToAll] {
+        let usual = Call { counts: Counts::Growing, ..Call::new(op, n) };
+        let other = Call { counts: Counts::Swapped, ..usual };
+        cases.push(Case::new("counts", n, odd, &[usual], &[other]));
+    }
+    for count in [3, 65_536] {
+        let pair = [Call::new(Op::AllReduce, count), Call::new(Op::AllGather, count)];
+        cases.push(Case::new("order", n, odd, &pair, &[pair[1], pair[0]]));
+        cases.push(Case::new("a call left out", n, odd, &pair, &pair[1..]));
+        cases.push(Case::new("a call too many", n, odd, &pair[1..], &pair));
+        let pair = [Call::new(Op::Broadcast, count), Call::new(Op::Reduce, count)];
+        cases.push(Case::new("order of rooted calls", n, odd, &pair, &[pair[1], pair[0]]));
+    }
+    cases
+}
+
+/// A message that the next rank does not expect.
+fn messages(n: usize, odd: usize) -> Vec<Case> {
+    let mut cases = Vec::new();
+    // The odd one sends to the next rank, which expects something else; the others do nothing.
+    for count in [3, 262_144] {
+        let to = next(odd, n);
+        let send = Call { other: to, ..Call::new(Op::Send, count) };
+        let recv = Call { other: odd, ..Call::new(Op::Recv, count) };
+        let others = [
+            ("tag of a message", Call { tag: 8, ..recv }),
+            ("dtype of a message", Call { dtype: DType::I32, ..recv }),
+            ("count of a message", Call { count: count + 1, ..recv }),
+            ("a shorter message", Call { count: 2, ..recv }),
+            ("a collective call for a message", Call::new(Op::AllReduce, count)),
+        ];
+        for (what, call) in others {
+            let mut calls = vec![vec![]; n];
+            (calls[odd], calls[to]) = (vec![send], vec![call]);
+            cases.push(Case::of(what, odd, calls));
+        }
+    }
     cases
 }
 

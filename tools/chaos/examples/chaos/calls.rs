@@ -69,59 +69,65 @@ impl Calls {
         let most = 1 << (4 + 2 * self.shared.below(7));
         let count = 1 + self.shared.below(most) as usize;
         let root = self.shared.below(n as u64) as usize;
-        let all = (n * (n + 1) / 2) as u32;
-        let mine: Vec<u32> = (0..count).map(|i| value(rank, i)).collect();
-        let is = |x: &[u32], times: u32| x.iter().enumerate().all(|(i, v)| *v == times * value(0, i));
-        let (what, right) = match kind {
-            0 | 1 => {
-                let mut x: Vec<f32> = mine.iter().map(|v| *v as f32).collect();
-                group.all_reduce(&mut x, ReduceOp::Sum)?;
-                let right = x.iter().enumerate().all(|(i, v)| *v == (all * value(0, i)) as f32);
-                ("all_reduce of f32", right)
-            }
-            2 => {
-                let mut x = mine;
-                group.all_reduce(&mut x, ReduceOp::Max)?;
-                ("all_reduce of the greatest", is(&x, n as u32))
-            }
-            3 => {
-                let mut x = vec![0; count * n];
-                group.all_gather(&mine, &mut x)?;
-                ("all_gather", x.chunks(count).enumerate().all(|(r, x)| is(x, r as u32 + 1)))
-            }
-            4 => {
-                let mut x = mine;
-                group.broadcast(&mut x, root)?;
-                ("broadcast", is(&x, root as u32 + 1))
-            }
-            5 => {
-                let mut x = mine;
-                group.reduce(&mut x, ReduceOp::Sum, root)?;
-                ("reduce", rank != root || is(&x, all))
-            }
-            6 => {
-                let src: Vec<u32> = (0..n).flat_map(|_| mine.iter().copied()).collect();
-                let mut x = vec![0; count];
-                group.reduce_scatter(&src, &mut x, ReduceOp::Sum)?;
-                ("reduce_scatter", is(&x, all))
-            }
-            7 => {
-                let src: Vec<u32> = (0..n).flat_map(|_| mine.iter().copied()).collect();
-                let mut x = vec![0; count * n];
-                group.all_to_all(&src, &mut x)?;
-                ("all_to_all", x.chunks(count).enumerate().all(|(r, x)| is(x, r as u32 + 1)))
-            }
-            _ if n > 1 => {
-                let (to, from) = ((rank + 1) % n, (rank + n - 1) % n);
-                let mut x = vec![0; count];
-                group.exchange(&mine, to, &mut x, from, 5)?;
-                ("exchange", is(&x, from as u32 + 1))
-            }
-            _ => ("barrier", group.barrier().map(|()| true)?),
-        };
+        let (what, right) = one(group, kind, count, root)?;
         check(group, words, what, right);
         Ok(false)
     }
+}
+
+/// A call of this kind, with so many elements a rank: its name, and whether its result is right.
+fn one(group: &Group, kind: u64, count: usize, root: usize) -> Result<(&'static str, bool)> {
+    let (rank, n) = (group.rank(), group.size());
+    let all = (n * (n + 1) / 2) as u32;
+    let mine: Vec<u32> = (0..count).map(|i| value(rank, i)).collect();
+    let is = |x: &[u32], times: u32| x.iter().enumerate().all(|(i, v)| *v == times * value(0, i));
+    Ok(match kind {
+        0 | 1 => {
+            let mut x: Vec<f32> = mine.iter().map(|v| *v as f32).collect();
+            group.all_reduce(&mut x, ReduceOp::Sum)?;
+            let right = x.iter().enumerate().all(|(i, v)| *v == (all * value(0, i)) as f32);
+            ("all_reduce of f32", right)
+        }
+        2 => {
+            let mut x = mine;
+            group.all_reduce(&mut x, ReduceOp::Max)?;
+            ("all_reduce of the greatest", is(&x, n as u32))
+        }
+        3 => {
+            let mut x = vec![0; count * n];
+            group.all_gather(&mine, &mut x)?;
+            ("all_gather", x.chunks(count).enumerate().all(|(r, x)| is(x, r as u32 + 1)))
+        }
+        4 => {
+            let mut x = mine;
+            group.broadcast(&mut x, root)?;
+            ("broadcast", is(&x, root as u32 + 1))
+        }
+        5 => {
+            let mut x = mine;
+            group.reduce(&mut x, ReduceOp::Sum, root)?;
+            ("reduce", rank != root || is(&x, all))
+        }
+        6 => {
+            let src: Vec<u32> = (0..n).flat_map(|_| mine.iter().copied()).collect();
+            let mut x = vec![0; count];
+            group.reduce_scatter(&src, &mut x, ReduceOp::Sum)?;
+            ("reduce_scatter", is(&x, all))
+        }
+        7 => {
+            let src: Vec<u32> = (0..n).flat_map(|_| mine.iter().copied()).collect();
+            let mut x = vec![0; count * n];
+            group.all_to_all(&src, &mut x)?;
+            ("all_to_all", x.chunks(count).enumerate().all(|(r, x)| is(x, r as u32 + 1)))
+        }
+        _ if n > 1 => {
+            let (to, from) = ((rank + 1) % n, (rank + n - 1) % n);
+            let mut x = vec![0; count];
+            group.exchange(&mine, to, &mut x, from, 5)?;
+            ("exchange", is(&x, from as u32 + 1))
+        }
+        _ => ("barrier", group.barrier().map(|()| true)?),
+    })
 }
 
 /// A wrong result is the worst that can happen, and ends the process.

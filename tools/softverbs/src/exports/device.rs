@@ -5,8 +5,9 @@ use crate::{
     abi::{
         IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096,
         IBV_NODE_CA, IBV_PORT_ACTIVE, IBV_PORT_DOWN, IBV_TRANSPORT_IB, Mutex, ibv_context, ibv_device,
-        ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_port_attr,
+        ibv_gid, ibv_gid_entry,
     },
+    attributes::{ibv_device_attr, ibv_port_attr},
     config::guid,
     pair::Errno,
 };

@@ -16,7 +16,8 @@ use tasks::{
 };
 
 /// What describes the interface in Rust, each on its own.
-const MIRRORS: [&str; 2] = ["crates/comity/src/sys/verbs/abi.rs", "tools/softverbs/src/abi.rs"];
+const MIRRORS: [&str; 3] =
+    ["crates/comity/src/sys/verbs/abi.rs", "tools/softverbs/src/abi.rs", "tools/softverbs/src/attributes.rs"];
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
 /// How each case of `conform.c` ends.
 const CONFORM: &str = include_str!("conform.txt");

@@ -39,44 +39,11 @@ pub(super) fn write(board: &Board) -> String {
     for (rank, state, _) in ranks.iter().filter(|(_, state, _)| *state >= 0) {
         page.rank("comity_rank_exit_code", *rank, state);
     }
-    page.head("comity_groups_open", "gauge", "Groups that are open in the rank.");
-    for (rank, _, tally) in &ranks {
-        page.rank("comity_groups_open", *rank, tally.groups);
-    }
-    page.head("comity_calls_total", "counter", "Calls that succeeded, by operation.");
-    for (rank, _, tally) in &ranks {
-        page.ops("comity_calls_total", *rank, tally, |calls, _| calls);
-    }
-    page.head("comity_sent_bytes_total", "counter", "Payload bytes sent to other ranks, by operation.");
-    for (rank, _, tally) in &ranks {
-        page.ops("comity_sent_bytes_total", *rank, tally, |_, bytes| bytes);
-    }
-    page.head("comity_call_errors_total", "counter", "Calls that failed.");
-    for (rank, _, tally) in &ranks {
-        page.rank("comity_call_errors_total", *rank, tally.errors);
-    }
-    page.head("comity_waited_seconds_total", "counter", "Time asleep in calls, waiting for other ranks.");
-    for (rank, _, tally) in &ranks {
-        page.rank("comity_waited_seconds_total", *rank, tally.parked.as_secs_f64());
-    }
-    page.head(
-        "comity_suspicions_total",
-        "counter",
-        "How often another rank was silent for a fifth of the detection limit.",
-    );
-    for (rank, _, tally) in &ranks {
-        page.rank("comity_suspicions_total", *rank, tally.suspicions);
-    }
-    page.head(
-        "comity_longest_silence_seconds",
-        "gauge",
-        "The longest time for which nothing was heard from one other rank.",
-    );
-    for (rank, _, tally) in &ranks {
-        page.rank("comity_longest_silence_seconds", *rank, tally.longest_silence.as_secs_f64());
-    }
+    page.tallies(&ranks);
     page.0
 }
+
+type Ranks = [(usize, i32, Tally)];
 
 struct Page(String);
 
@@ -105,6 +72,42 @@ impl Page {
 
     fn rank(&mut self, name: &str, rank: usize, value: impl std::fmt::Display) {
         self.line(name, &[("rank", &rank.to_string())], value);
+    }
+
+    /// What the groups of the ranks have counted.
+    fn tallies(&mut self, ranks: &Ranks) {
+        self.each("comity_groups_open", "gauge", "Groups that are open in the rank.", ranks, |t| t.groups);
+        self.head("comity_calls_total", "counter", "Calls that succeeded, by operation.");
+        for (rank, _, tally) in ranks {
+            self.ops("comity_calls_total", *rank, tally, |calls, _| calls);
+        }
+        self.head("comity_sent_bytes_total", "counter", "Payload bytes sent to other ranks, by operation.");
+        for (rank, _, tally) in ranks {
+            self.ops("comity_sent_bytes_total", *rank, tally, |_, bytes| bytes);
+        }
+        self.each("comity_call_errors_total", "counter", "Calls that failed.", ranks, |t| t.errors);
+        let help = "Time asleep in calls, waiting for other ranks.";
+        self.each("comity_waited_seconds_total", "counter", help, ranks, |t| t.parked.as_secs_f64());
+        let help = "How often another rank was silent for a fifth of the detection limit.";
+        self.each("comity_suspicions_total", "counter", help, ranks, |t| t.suspicions);
+        let help = "The longest time for which nothing was heard from one other rank.";
+        let longest = |t: &Tally| t.longest_silence.as_secs_f64();
+        self.each("comity_longest_silence_seconds", "gauge", help, ranks, longest);
+    }
+
+    /// A number of each rank.
+    fn each<V: std::fmt::Display>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        ranks: &Ranks,
+        of: impl Fn(&Tally) -> V,
+    ) {
+        self.head(name, kind, help);
+        for (rank, _, tally) in ranks {
+            self.rank(name, *rank, of(tally));
+        }
     }
 
     /// The operations that the rank has used.

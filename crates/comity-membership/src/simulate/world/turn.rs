@@ -3,7 +3,7 @@
 use super::{Due, Event, Item, Occasion, World};
 use crate::{
     DIED, Heard, Note, Presence,
-    simulate::{mutant::Mutant, scenario::Fault},
+    simulate::{Failure, mutant::Mutant, scenario::Fault},
 };
 use std::cmp::Reverse;
 
@@ -18,24 +18,8 @@ impl World<'_> {
             return;
         }
         process.turn = u64::MAX;
-        let (mut heard, mut alive) = (Vec::new(), Vec::new());
-        while let Some(Reverse(due)) = process.inbox.peek()
-            && due.at <= self.now
-        {
-            let Some(Reverse(Due { what: (from, item), .. })) = process.inbox.pop() else { break };
-            let what = match item {
-                Item::Asked(at) if self.now - at > ANSWER => continue,
-                Item::Asked(_) | Item::Answer => {
-                    alive.push((from, matches!(item, Item::Asked(_))));
-                    continue;
-                }
-                Item::Beat(progress) => Heard::Note(Note::Heartbeat { progress }),
-                Item::Note(note) => Heard::Note((*note).clone()),
-                Item::End => Heard::End(DIED),
-            };
-            heard.push((from, what));
-        }
-        let heard_until = process.waits;
+        let (mut heard, alive) = self.take_inbox(rank);
+        let heard_until = self.processes[rank].waits;
         if let Some(mutant) = self.mutant {
             mutant.hear(rank, &mut heard, |context| {
                 let group = self.scenario.groups.iter().position(|g| g.context == context);
@@ -75,6 +59,29 @@ impl World<'_> {
         if self.processes[rank].running {
             self.idle(rank);
         }
+    }
+
+    /// What has come: notes and ends of connections, and who asked or answered that it lives, with whether it asked.
+    fn take_inbox(&mut self, rank: usize) -> (Vec<(usize, Heard<Failure>)>, Vec<(usize, bool)>) {
+        let process = &mut self.processes[rank];
+        let (mut heard, mut alive) = (Vec::new(), Vec::new());
+        while let Some(Reverse(due)) = process.inbox.peek()
+            && due.at <= self.now
+        {
+            let Some(Reverse(Due { what: (from, item), .. })) = process.inbox.pop() else { break };
+            let what = match item {
+                Item::Asked(at) if self.now - at > ANSWER => continue,
+                Item::Asked(_) | Item::Answer => {
+                    alive.push((from, matches!(item, Item::Asked(_))));
+                    continue;
+                }
+                Item::Beat(progress) => Heard::Note(Note::Heartbeat { progress }),
+                Item::Note(note) => Heard::Note((*note).clone()),
+                Item::End => Heard::End(DIED),
+            };
+            heard.push((from, what));
+        }
+        (heard, alive)
     }
 
     /// The control thread begins to wait.
