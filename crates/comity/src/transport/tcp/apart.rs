@@ -7,7 +7,7 @@ use super::{
 use crate::transport::conformance::{conformance, eventually, fill};
 use std::io::{Read, Write};
 
-/// The ends of a link with connections for each direction, and a courier where there may be one; all goes aside.
+/// The ends of a link with connections for each direction, and a send thread where there may be one; all goes aside.
 fn apart(connections: usize, sealed: bool) -> (Box<dyn Link>, Box<dyn Link>) {
     let (a, b) = both_apart(connections, sealed);
     (Box::new(a), Box::new(b))
@@ -20,7 +20,7 @@ fn both_apart(connections: usize, sealed: bool) -> (TcpLink, TcpLink) {
     (a, b)
 }
 
-/// As [`apart`], with so many couriers each, before anything was announced.
+/// As [`apart`], with so many send threads each, before anything was announced.
 fn ends(connections: usize, sealed: bool, couriers: usize) -> (TcpLink, TcpLink) {
     let (a, b) = streams(connections);
     let seals = (1..=connections).filter(|_| sealed).map(|i| crate::channel::both_ends(i as u8));
@@ -66,7 +66,7 @@ mod sealed_four_apart {
 }
 
 #[test]
-fn a_courier_that_is_stuck_holds_up_nobody() {
+fn a_send_thread_that_is_stuck_holds_up_nobody() {
     for (sealed, back) in [(false, false), (true, false), (false, true), (true, true)] {
         let (mut a, mut b) = both_apart(2, sealed);
         if back {
@@ -74,10 +74,10 @@ fn a_courier_that_is_stuck_holds_up_nobody() {
         }
         let block = vec![7; 1 << 20];
         let put = fill(&mut a, &block);
-        let courier = a.sender.courier.as_ref().unwrap();
+        let thread = a.sender.thread().unwrap();
         assert!(
-            a.sender.is_carried() && courier.handed() > courier::PARCELS as u64,
-            "the courier was not used"
+            a.sender.busy_thread().is_some() && thread.handed() > framing::BATCHES as u64,
+            "the thread was not used"
         );
         drop_soon(a);
         let (mut got, mut place) = (0, block.clone());
@@ -94,9 +94,9 @@ fn a_courier_that_is_stuck_holds_up_nobody() {
 }
 
 #[test]
-fn only_one_connection_for_a_direction_has_a_courier() {
+fn only_one_connection_for_a_direction_has_a_send_thread() {
     let (a, b) = both_apart(4, false);
-    assert!(a.sender.courier.is_none() && b.sender.courier.is_none());
+    assert!(a.sender.thread().is_none() && b.sender.thread().is_none());
 }
 
 /// One direction of [`all_that_is_put_comes`]: messages with heads, offered and taken in uneven pieces.
@@ -173,7 +173,7 @@ fn all_that_is_put_comes() {
             back.accept(&truth_back, &mut a, turn + 2);
             (there.took == truth.len() && back.took == truth_back.len()).then_some(())
         });
-        let carried = [&a, &b].map(|l| l.sender.courier.as_ref().is_some_and(|c| c.handed() > 0));
+        let carried = [&a, &b].map(|l| l.sender.thread().is_some_and(|t| t.handed() > 0));
         assert_eq!(carried, [connections == 2 && couriers == 1; 2], "case {case}");
     }
 }
@@ -250,6 +250,6 @@ fn a_first_frame_that_finds_no_room_goes_before_the_rest() {
             far.consume(n);
             (got.len() == truth.len()).then_some(())
         });
-        assert!(got == truth && near.sender.courier.as_ref().is_some_and(|c| c.handed() > 0));
+        assert!(got == truth && near.sender.thread().is_some_and(|t| t.handed() > 0));
     }
 }

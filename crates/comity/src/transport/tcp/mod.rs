@@ -9,18 +9,20 @@
 //!
 //! So what is short finds its way at once, and long messages of two directions do not share what the system does for a connection.
 //!
-//! Bytes go from the caller's memory to the system and from the system to the caller's memory; only what is lent to a reduction,
-//! a few bytes read ahead, and what a [courier] sends lie in a buffer of the link. A sealed link encrypts in a buffer of its own and
-//! decrypts where bytes arrived.
+//! A [framing] puts bytes into frames and takes them out: in the clear straight between the caller's memory and the system's, sealed
+//! through a buffer, and in batches for a thread that sends. What is lent to a reduction and a few bytes read ahead lie in a buffer of
+//! the link.
 
 #[cfg(test)]
 mod apart;
-mod courier;
 #[cfg(test)]
 mod damage;
 mod frame;
+mod framing;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
+mod inbound;
+mod outbound;
 mod recv;
 mod send;
 mod socket;
@@ -29,8 +31,9 @@ mod tests;
 
 use super::{Interest, Link, LinkError, LinkKind};
 use crate::channel::Seals;
-pub(crate) use courier::Couriers;
 use frame::Place;
+pub(crate) use framing::Couriers;
+use framing::SendThread;
 use recv::Receiver;
 use send::Sender;
 use std::{
@@ -190,15 +193,14 @@ impl Link for TcpLink {
     }
 
     fn chunk(&self) -> usize {
-        // As much as the courier can have under way.
-        if self.sender.courier.is_some() { courier::PARCELS * courier::PIECE } else { CHUNK }
+        self.sender.thread().map_or(CHUNK, SendThread::chunk)
     }
 
     fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
         if let Some(e) = &self.error {
             return Err(e.clone());
         }
-        self.sender.put(&self.sockets, head, body).map_err(|e| self.fail(e, self.sender.turn))
+        self.sender.put(&self.sockets, head, body).map_err(|e| self.fail(e, self.sender.turn()))
     }
 
     fn announce(&mut self, len: usize, is_busy: bool) {
@@ -207,12 +209,12 @@ impl Link for TcpLink {
 
     #[cfg(test)]
     fn runs_ahead(&self) -> bool {
-        self.sender.courier.is_some()
+        self.sender.thread().is_some()
     }
 
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
         if let Err(e) = self.receiver.gather(&self.sockets, want) {
-            self.fail(e, self.receiver.turn);
+            self.fail(e, self.receiver.turn());
         }
         match &self.error {
             Some(e) if self.receiver.ready().is_empty() => Err(e.clone()),
@@ -227,7 +229,7 @@ impl Link for TcpLink {
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
         let mut taken = 0;
         if let Err(e) = self.receiver.take(&self.sockets, dst, &mut taken) {
-            self.fail(e, self.receiver.turn);
+            self.fail(e, self.receiver.turn());
         }
         match &self.error {
             Some(e) if taken == 0 => Err(e.clone()),
@@ -244,7 +246,7 @@ impl Link for TcpLink {
     }
 
     fn arrived(&self) -> u64 {
-        self.receiver.arrived
+        self.receiver.arrived()
     }
 
     fn has_more(&self) -> bool {
@@ -252,32 +254,32 @@ impl Link for TcpLink {
     }
 
     fn path(&self) -> Option<(SocketAddr, SocketAddr)> {
-        self.ends.get(if self.error.is_some() { self.at } else { self.receiver.turn }).copied().flatten()
+        self.ends.get(if self.error.is_some() { self.at } else { self.receiver.turn() }).copied().flatten()
     }
 
     // The system wakes whoever polls a socket, announced or not.
     fn arm(&mut self, interest: Interest) {
-        if let Some(courier) = self.sender.courier.as_ref().filter(|_| interest.send) {
-            courier.watch();
+        if let Some(thread) = self.sender.thread().filter(|_| interest.send) {
+            thread.watch();
         }
     }
 
     fn disarm(&mut self) -> Result<(), LinkError> {
-        if let Some(courier) = &self.sender.courier {
-            courier.unwatch();
+        if let Some(thread) = self.sender.thread() {
+            thread.unwatch();
         }
         Ok(())
     }
 
     fn fds<'a>(&'a self, interest: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
-        let (recv, send) = (self.receiver.turn, self.sender.turn);
-        let courier = self.sender.courier.as_ref().filter(|_| self.sender.is_carried());
-        let one = interest.recv && interest.send && recv == send && courier.is_none();
+        let (recv, send) = (self.receiver.turn(), self.sender.turn());
+        let thread = self.sender.busy_thread();
+        let one = interest.recv && interest.send && recv == send && thread.is_none();
         if interest.recv {
             out.push((self.sockets[recv].as_fd(), Interest { recv: true, send: one }));
         }
-        if let Some(courier) = courier.filter(|_| interest.send) {
-            out.push((courier.fd(), Interest { recv: true, send: false }));
+        if let Some(thread) = thread.filter(|_| interest.send) {
+            out.push((thread.fd(), Interest { recv: true, send: false }));
         } else if interest.send && !one {
             out.push((self.sockets[send].as_fd(), Interest { recv: false, send: true }));
         }
@@ -288,7 +290,7 @@ impl Drop for TcpLink {
     /// Close such that what was accepted still arrives: a socket closed with bytes unread resets
     /// its connection, and a reset discards what has not been delivered.
     fn drop(&mut self) {
-        self.sender.courier = None;
+        self.sender.end_thread();
         for socket in &self.sockets {
             // It fails where the connection has ended already.
             let _ = socket.shutdown(Shutdown::Write);

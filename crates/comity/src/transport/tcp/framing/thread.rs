@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!   rank's thread:   make k+1 | receive, combine | make k+2 | ...
-//!   courier:           send k |  send k+1  | send k+2  | ...
+//!   send thread:       send k |  send k+1  | send k+2  | ...
 //! ```
 //!
 //! Cost: a thread, three descriptors and half a MiB a link, a core while much is sent, and one copy more of what goes in the clear. It
 //! saves the system's part of sending, some half of a large transfer's time, but only on a connection that carries nothing long the
 //! other way: the system serves a connection to one thread at a time. What is sent while nothing is received leaves sooner without it.
 //!
-//! A parcel is accepted when all of it is with the system, so a link that is dropped has nothing of its own left to deliver.
+//! A batch is accepted when all of it is with the system, so a link that is dropped has nothing of its own left to deliver.
 
-use super::{
+use super::super::{
     frame::{SEALED_FRAME, SEALED_HEADER, SMALL},
     socket::send,
 };
@@ -29,16 +29,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Parcels under way at once.
-pub(super) const PARCELS: usize = 4;
-/// The most bytes of the stream in a parcel, besides a head.
+/// Batches under way at once.
+pub(in crate::transport::tcp) const BATCHES: usize = 4;
+/// The most bytes of the stream in a batch, besides a head.
 pub(super) const PIECE: usize = SEALED_FRAME;
-/// A parcel: a head's frame and a piece's.
+/// A batch: a head's frame and a piece's.
 const ROOM: usize = SEALED_HEADER + SMALL + SEALED_HEADER + PIECE;
-/// How long to look for the next parcel before sleeping.
+/// How long to look for the next batch before sleeping.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// How many more couriers there may be.
+/// How many more such threads there may be.
 #[derive(Debug, Default)]
 pub(crate) struct Couriers(AtomicUsize);
 
@@ -58,7 +58,7 @@ impl Couriers {
 
 /// Whole frames, and how many bytes they take.
 #[derive(Debug, Default)]
-struct Parcel {
+struct Batch {
     bytes: Box<[u8]>,
     len: usize,
 }
@@ -66,18 +66,18 @@ struct Parcel {
 #[derive(Debug)]
 struct Shared {
     socket: TcpStream,
-    /// Parcel `k` lies at `k mod PARCELS`; whoever's turn it is locks it, so nobody waits.
-    parcels: [Mutex<Parcel>; PARCELS],
+    /// Batch `k` lies at `k mod BATCHES`; whoever's turn it is locks it, so nobody waits.
+    batches: [Mutex<Batch>; BATCHES],
     handed: AtomicU64,
     /// Wholly with the system.
     gone: AtomicU64,
     error: Mutex<Option<LinkError>>,
     over: AtomicBool,
-    /// The courier sleeps, or is about to.
+    /// This thread sleeps, or is about to.
     asleep: AtomicBool,
     /// The rank's thread sleeps, or is about to.
     watched: AtomicBool,
-    /// Wakes the courier.
+    /// Wakes this thread.
     wake: Bell,
     /// Wakes the rank's thread.
     bell: Bell,
@@ -85,17 +85,17 @@ struct Shared {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Courier {
+pub(in crate::transport::tcp) struct SendThread {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     among: Arc<Couriers>,
     process: u32,
     handed: u64,
-    /// Parcels whose end the caller knows of.
+    /// Batches whose end the caller knows of.
     known: u64,
 }
 
-impl Courier {
+impl SendThread {
     /// One for `socket`, if there may be another.
     pub(super) fn start(socket: &TcpStream, among: &Arc<Couriers>) -> io::Result<Option<Self>> {
         if !among.take() {
@@ -107,7 +107,7 @@ impl Courier {
     fn live(socket: &TcpStream, among: &Arc<Couriers>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             socket: socket.try_clone()?,
-            parcels: Default::default(),
+            batches: Default::default(),
             handed: AtomicU64::new(0),
             gone: AtomicU64::new(0),
             error: Mutex::new(None),
@@ -118,36 +118,41 @@ impl Courier {
             bell: Bell::new()?,
         });
         let own = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("comity-courier".into()).spawn(move || own.work())?;
+        let thread = thread::Builder::new().name("comity-send".into()).spawn(move || own.work())?;
         let (among, process) = (Arc::clone(among), std::process::id());
         Ok(Self { shared, thread: Some(thread), among, process, handed: 0, known: 0 })
     }
 
-    /// Wake it, if it sleeps: that takes as long as filling a parcel.
+    /// As many bytes as can be under way.
+    pub(in crate::transport::tcp) fn chunk(&self) -> usize {
+        BATCHES * PIECE
+    }
+
+    /// Wake it, if it sleeps: that takes as long as filling a batch.
     pub(super) fn rouse(&self) {
         if self.shared.asleep.load(SeqCst) {
             self.shared.wake.ring();
         }
     }
 
-    /// Have the next parcel filled, which says how long it became, and hand it over. Fewer than [`PARCELS`] are under way.
+    /// Have the next batch filled, which says how long it became, and hand it over. Fewer than [`BATCHES`] are under way.
     pub(super) fn hand(
         &mut self,
         fill: impl FnOnce(&mut [u8]) -> Result<usize, LinkError>,
     ) -> Result<(), LinkError> {
-        let mut parcel = lock(&self.shared.parcels[self.handed as usize % PARCELS]);
-        if parcel.bytes.is_empty() {
-            parcel.bytes = vec![0; ROOM].into();
+        let mut batch = lock(&self.shared.batches[self.handed as usize % BATCHES]);
+        if batch.bytes.is_empty() {
+            batch.bytes = vec![0; ROOM].into();
         }
-        parcel.len = fill(&mut parcel.bytes)?;
-        drop(parcel);
+        batch.len = fill(&mut batch.bytes)?;
+        drop(batch);
         self.handed += 1;
         self.shared.handed.store(self.handed, SeqCst);
         self.rouse();
         Ok(())
     }
 
-    /// How many parcels went since the last look.
+    /// How many batches went since the last look.
     pub(super) fn went(&mut self) -> Result<u64, LinkError> {
         let gone = self.shared.gone.load(SeqCst);
         let new = gone - self.known;
@@ -158,27 +163,27 @@ impl Courier {
         }
     }
 
-    /// Ring [`fd`](Self::fd) once for the next parcel that goes.
-    pub(super) fn watch(&self) {
+    /// Ring [`fd`](Self::fd) once for the next batch that goes.
+    pub(in crate::transport::tcp) fn watch(&self) {
         self.shared.watched.store(true, SeqCst);
     }
 
-    pub(super) fn unwatch(&self) {
+    pub(in crate::transport::tcp) fn unwatch(&self) {
         self.shared.watched.store(false, SeqCst);
         self.shared.bell.hush();
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(in crate::transport::tcp) fn fd(&self) -> BorrowedFd<'_> {
         self.shared.bell.fd()
     }
 
     #[cfg(test)]
-    pub(super) fn handed(&self) -> u64 {
+    pub(in crate::transport::tcp) fn handed(&self) -> u64 {
         self.handed
     }
 }
 
-impl Drop for Courier {
+impl Drop for SendThread {
     fn drop(&mut self) {
         let thread = self.thread.take();
         if self.process != std::process::id() {
@@ -202,9 +207,9 @@ impl Shared {
             if !self.next(k) {
                 return;
             }
-            let parcel = lock(&self.parcels[k as usize % PARCELS]);
-            let sent = self.send(&parcel.bytes[..parcel.len]);
-            drop(parcel);
+            let batch = lock(&self.batches[k as usize % BATCHES]);
+            let sent = self.send(&batch.bytes[..batch.len]);
+            drop(batch);
             match sent {
                 Ok(true) => self.gone.store(k + 1, SeqCst),
                 Ok(false) => return,
@@ -219,7 +224,7 @@ impl Shared {
         }
     }
 
-    /// Wait for parcel `k`; whether there is one.
+    /// Wait for batch `k`; whether there is one.
     fn next(&self, k: u64) -> bool {
         let mut since = Instant::now();
         loop {
@@ -251,9 +256,9 @@ impl Shared {
         self.wake.hush();
     }
 
-    /// Hand all of a parcel to the system; false if it is not wanted any more.
-    fn send(&self, parcel: &[u8]) -> Result<bool, LinkError> {
-        let mut rest = parcel;
+    /// Hand all of a batch to the system; false if it is not wanted any more.
+    fn send(&self, batch: &[u8]) -> Result<bool, LinkError> {
+        let mut rest = batch;
         loop {
             rest = &rest[send(&self.socket, &[IoSlice::new(rest)])?..];
             if rest.is_empty() {
@@ -277,13 +282,13 @@ mod tests {
     use socket2::SockRef;
     use std::io::Read;
 
-    fn one(couriers: &Arc<Couriers>) -> (Option<Courier>, TcpStream) {
+    fn one(couriers: &Arc<Couriers>) -> (Option<SendThread>, TcpStream) {
         let (a, mut b) = streams(1);
         a[0].set_nonblocking(true).unwrap();
-        // Less than a parcel fits in.
+        // Less than a batch fits in.
         SockRef::from(&a[0]).set_send_buffer_size(16 << 10).unwrap();
         SockRef::from(&b[0]).set_recv_buffer_size(16 << 10).unwrap();
-        (Courier::start(&a[0], couriers).unwrap(), b.remove(0))
+        (SendThread::start(&a[0], couriers).unwrap(), b.remove(0))
     }
 
     #[test]
@@ -297,25 +302,25 @@ mod tests {
 
     #[test]
     fn parcels_come_in_order_also_after_sleep() {
-        let (mut courier, mut far) = one(&Couriers::new(1));
-        let courier = courier.as_mut().unwrap();
+        let (mut thread, mut far) = one(&Couriers::new(1));
+        let sender = thread.as_mut().unwrap();
         far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         for round in 0..20u8 {
-            for part in 0..PARCELS as u8 {
+            for part in 0..BATCHES as u8 {
                 let fill = |place: &mut [u8]| {
                     place[..100_000].fill(round * 10 + part);
                     Ok(100_000)
                 };
-                courier.hand(fill).unwrap();
+                sender.hand(fill).unwrap();
             }
-            let mut came = vec![0; PARCELS * 100_000];
+            let mut came = vec![0; BATCHES * 100_000];
             far.read_exact(&mut came).unwrap();
             let right = |(part, piece): (usize, &[u8])| piece.iter().all(|&b| b == round * 10 + part as u8);
             assert!(came.chunks(100_000).enumerate().all(right), "round {round}");
             let mut went = 0;
             eventually("word that all have gone", || {
-                went += courier.went().unwrap();
-                (went == PARCELS as u64).then_some(())
+                went += sender.went().unwrap();
+                (went == BATCHES as u64).then_some(())
             });
             thread::sleep(LOOK * u32::from(round % 3) * 2);
         }
@@ -324,14 +329,14 @@ mod tests {
     #[test]
     fn one_that_cannot_send_ends_at_once_and_one_without_a_peer_says_so() {
         let couriers = Couriers::new(2);
-        let fill = |courier: &mut Courier| courier.hand(|place| Ok(place.len()));
+        let fill = |sender: &mut SendThread| sender.hand(|place| Ok(place.len()));
         let (stuck, _far) = one(&couriers);
         let mut stuck = stuck.unwrap();
-        for _ in 0..PARCELS {
+        for _ in 0..BATCHES {
             fill(&mut stuck).unwrap();
         }
         thread::sleep(Duration::from_millis(50));
-        assert!(stuck.went().unwrap() < PARCELS as u64, "a socket that nobody reads takes all");
+        assert!(stuck.went().unwrap() < BATCHES as u64, "a socket that nobody reads takes all");
         drop_soon(stuck);
 
         let (mut lost, far) = one(&couriers);
@@ -343,7 +348,7 @@ mod tests {
                 Ok(n) => under_way -= n,
                 Err(e) => break e,
             }
-            if under_way < PARCELS as u64 {
+            if under_way < BATCHES as u64 {
                 fill(lost).unwrap();
                 under_way += 1;
             }
