@@ -1,0 +1,84 @@
+//! The rules that a caller can break.
+
+use crate::{DType, ReduceOp};
+
+/// A rule the caller broke.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misuse {
+    /// A buffer has the wrong number of elements.
+    #[error("the {buffer} holds {got} elements, expected {expected}{why}")]
+    Length {
+        /// Which buffer: "source" or "destination".
+        buffer: &'static str,
+        /// What the rule asks.
+        expected: usize,
+        /// What was given.
+        got: usize,
+        /// The rule, as the rest of the sentence; may be empty.
+        why: &'static str,
+    },
+    /// Two buffers of one call have different types.
+    #[error("the source is {src} and the destination {dst}; they must be the same")]
+    DTypes {
+        /// Of the source.
+        src: DType,
+        /// Of the destination.
+        dst: DType,
+    },
+    /// The reduction is not defined on this type.
+    #[error("{reduce} is not defined on {dtype}")]
+    Reduction {
+        /// The reduction.
+        reduce: ReduceOp,
+        /// The type.
+        dtype: DType,
+    },
+    /// No such rank.
+    #[error("{what} {rank} is not in a group of {size} (ranks 0 to {})", .size - 1)]
+    Rank {
+        /// "root", "destination" or "source".
+        what: &'static str,
+        /// The rank asked for.
+        rank: usize,
+        /// The group's size.
+        size: usize,
+    },
+    /// A list of members that no group can have.
+    #[error(
+        "the members must be ranks of a group of {size}, each once, and rank {rank}, which calls, among them"
+    )]
+    Members {
+        /// This rank.
+        rank: usize,
+        /// The group's size.
+        size: usize,
+    },
+    /// A list of counts has the wrong length.
+    #[error("{got} counts were given for {size} ranks")]
+    Counts {
+        /// Entries given.
+        got: usize,
+        /// Ranks in the group.
+        size: usize,
+    },
+    /// Sends and receives to oneself.
+    #[error("rank {0} cannot {1} itself")]
+    Oneself(usize, &'static str),
+    /// A negative color.
+    #[error("color {0} is negative; use a color >= 0, or split_opt with None to stay out")]
+    Color(i32),
+    /// A tag outside the range for users.
+    #[error("tag {0} is above {max}", max = crate::MAX_TAG)]
+    Tag(u32),
+    /// Two buffers of one call are in different places.
+    #[error(
+        "the source is in {0} and the destination in {1}; they must be in the same memory, on the same stream"
+    )]
+    Places(String, String),
+    /// Memory this backend cannot reach.
+    #[error(
+        "the buffer lives in {0}, which this group does not reach; copy it to host memory, or use the nccl backend and its device (Group::device)"
+    )]
+    Place(String),
+}

@@ -1,0 +1,187 @@
+//! The one error type, sorted by who is to blame.
+//!
+//! May import: `call`, `dtype`.
+
+mod misuse;
+mod peer;
+#[cfg(test)]
+mod tests;
+mod words;
+
+pub use misuse::Misuse;
+pub use peer::{Crossed, Peer};
+pub(crate) use words::PART;
+
+use crate::CallInfo;
+use std::{fmt, sync::Arc, time::Duration};
+use words::{Calls, Crossings, During, Printable, Waited, advice};
+
+/// Result of a collective operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation failed.
+///
+/// Cloneable, because every later call on a failed group gets the root cause.
+#[non_exhaustive]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The configuration is incomplete or contradicts itself. Nothing was connected.
+    #[error("configuration: {}", Printable(.0))]
+    Config(String),
+
+    /// The backend cannot run here: its library, device or permission is missing.
+    #[error("{backend} is not available: {reason}")]
+    Unavailable {
+        /// Which backend or link.
+        backend: &'static str,
+        /// What is missing, where it was looked for, and what mends it.
+        reason: String,
+    },
+
+    /// The caller broke a rule it could have checked. No byte moved; the group is unharmed.
+    #[error("{op}: {misuse}")]
+    Misuse {
+        /// The operation called.
+        op: crate::Op,
+        /// The rule.
+        misuse: Misuse,
+    },
+
+    /// A wait that could never end: background work waits for later work of the same group. Nothing moved.
+    #[error(
+        "background work of a group cannot wait for a later request of the same group, which runs after it; wait outside, or make the call inside"
+    )]
+    Order,
+
+    /// Not all ranks came together in time.
+    #[error("{0}")]
+    Join(String),
+
+    /// Two ranks made different calls, or the same call with other arguments.
+    #[error("ranks disagree in {differs}: {}; make the same calls with the same arguments in the same order on every rank", Calls((*.rank, .ours), (.peer, .theirs), .differs))]
+    Mismatch {
+        /// The rank that saw it, by its number in the group; every rank gets the same error.
+        rank: usize,
+        /// Its call.
+        ours: CallInfo,
+        /// The other rank.
+        peer: Peer,
+        /// Its call.
+        theirs: CallInfo,
+        /// What differs first: "dtype", "count", ...
+        differs: &'static str,
+    },
+
+    /// The operation did not finish in time.
+    #[error("{call} timed out after {after:?} on rank {rank}: {}{}; {} or raise the limit with Group::timeout or COMITY_TIMEOUT if it is only slow", Waited(.call, .waiting_for, .stalled.as_ref()), Crossings(.crossed), advice(.waiting_for, .stalled.is_some()))]
+    Timeout {
+        /// The rank whose limit passed; every rank that waited gets the same error.
+        rank: usize,
+        /// The call.
+        call: CallInfo,
+        /// The limit that passed.
+        after: Duration,
+        /// The ranks that had not made the call, never the one that reads this; of a call between two ranks, the other one.
+        waiting_for: Vec<Peer>,
+        /// If all had made it: the two between which nothing moves, first the one that waits. Those of them that do not read this are in
+        /// `waiting_for` as well.
+        stalled: Option<[Peer; 2]>,
+        /// Those who waited for this rank, in calls that it has not come to; empty on other ranks than `rank`.
+        crossed: Vec<Crossed>,
+    },
+
+    /// A member's process or link is gone.
+    #[error("{peer} {cause}{}; look at that rank's last output, then restart the job", During(.call))]
+    PeerLost {
+        /// The member.
+        peer: Peer,
+        /// What was seen, as the rest of a sentence: "closed its connections".
+        cause: String,
+        /// What this rank was doing.
+        call: Option<CallInfo>,
+    },
+
+    /// Another rank reported a failure that this rank did not see itself.
+    #[error("{by} gave up the group: {reason}{}; mend that, then restart the job", During(.call))]
+    Aborted {
+        /// Who reported it.
+        by: Peer,
+        /// Its words.
+        reason: String,
+        /// What this rank was doing.
+        call: Option<CallInfo>,
+    },
+
+    /// A library outside this project said no.
+    #[error("{library}: {message} (code {code})")]
+    Library {
+        /// Which one.
+        library: &'static str,
+        /// Its code.
+        code: i64,
+        /// Its message.
+        message: String,
+    },
+
+    /// The operating system refused something this process needs.
+    #[error("{what}: {message}")]
+    Os {
+        /// What was tried.
+        what: String,
+        /// The system's words.
+        message: String,
+    },
+
+    /// An earlier failure left the group unusable; this is that failure.
+    #[error("the group failed earlier: {0}")]
+    Broken(Arc<Self>),
+
+    /// This handle's group was closed by this process.
+    #[error("the group is closed on this rank")]
+    Closed,
+}
+
+/// The same sentence as `Display`: it is what a `main` that returns the error prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Error {
+    /// Whether the group is unusable after this error, or was never made: true for all but `Misuse`, `Order`, `Config` and
+    /// `Unavailable`.
+    pub fn is_fatal(&self) -> bool {
+        !matches!(self, Self::Config(_) | Self::Unavailable { .. } | Self::Misuse { .. } | Self::Order)
+    }
+
+    /// The first failure: what is inside [`Error::Broken`], else the error itself.
+    pub fn root(&self) -> &Self {
+        match self {
+            Self::Broken(e) => e.root(),
+            e => e,
+        }
+    }
+
+    pub(crate) fn os(what: impl Into<String>, e: impl fmt::Display) -> Self {
+        let mut message = e.to_string();
+        // EMFILE and ENFILE, on every system.
+        if message.ends_with("(os error 24)") {
+            let most = most_files().map_or_else(String::new, |n| format!(" may have {n} and"));
+            message += &format!("; this process{most} needs more: raise `ulimit -n` where it is started");
+        } else if message.ends_with("(os error 23)") {
+            message += "; this host has too few for all its processes: raise fs.file-max, or end some";
+        }
+        Self::Os { what: what.into(), message }
+    }
+}
+
+/// How many descriptors this process may have.
+fn most_files() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
+/// "60 s", "0.5 s".
+pub(crate) fn seconds(d: Duration) -> String {
+    format!("{} s", d.as_millis() as f64 / 1000.0)
+}

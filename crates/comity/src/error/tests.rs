@@ -1,0 +1,47 @@
+//! What errors say.
+
+use super::*;
+use crate::Op;
+
+/// What a user reads first is what happened, and last what to do.
+#[test]
+fn errors_end_with_what_to_do_next() {
+    let peer = Peer { rank: 2, host: Some("m3".into()), pid: Some(4711) };
+    let call = CallInfo { seq: 7, root: Some(1), ..CallInfo::new(Op::Broadcast) };
+    let lost = Error::PeerLost { peer: peer.clone(), cause: "died".into(), call: Some(call) };
+    assert_eq!(
+        lost.to_string(),
+        "rank 2 (host m3, pid 4711) died during broadcast #7 root 1; look at that rank's last output, then restart the job"
+    );
+    let aborted = Error::Aborted { by: peer.clone(), reason: "no space left".into(), call: None };
+    assert_eq!(
+        aborted.to_string(),
+        "rank 2 (host m3, pid 4711) gave up the group: no space left; mend that, then restart the job"
+    );
+    let theirs = CallInfo { root: Some(0), ..call };
+    let mismatch = Error::Mismatch { rank: 0, ours: call, peer: peer.clone(), theirs, differs: "root" };
+    assert_eq!(
+        mismatch.to_string(),
+        "ranks disagree in root: rank 2 (host m3, pid 4711) called broadcast #7 root 0 while rank 0 called broadcast #7 root 1; \
+         make the same calls with the same arguments in the same order on every rank"
+    );
+    let after = Duration::from_secs(5);
+    let waiting_for = vec![peer.clone()];
+    let crossed =
+        vec![Crossed { peer, call: CallInfo { seq: 3, ..CallInfo::new(Op::Barrier) }, elsewhere: true }];
+    let late = Error::Timeout { rank: 0, call, after, waiting_for, stalled: None, crossed };
+    assert_eq!(
+        late.to_string(),
+        "broadcast #7 root 1 timed out after 5s on rank 0: rank 2 (host m3, pid 4711) had not called it; \
+         rank 2 waited for this one in barrier #3 of another group; look at what that rank does, or raise the limit with Group::timeout or COMITY_TIMEOUT if it is only slow"
+    );
+    let later = Error::Broken(Arc::new(late.clone()));
+    assert_eq!((later.to_string(), later.root()), (format!("the group failed earlier: {late}"), &late));
+}
+
+#[test]
+fn what_goes_to_a_terminal_cannot_steer_it() {
+    let e = Error::Config("file \u{1b}[2J\n of ü: wrong\u{7}".into());
+    assert_eq!(e.to_string(), "configuration: file \\u{1b}[2J\\n of ü: wrong\\u{7}");
+    assert_eq!(Error::Config("plain".into()).to_string(), "configuration: plain");
+}
