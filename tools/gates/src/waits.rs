@@ -203,7 +203,7 @@ pub(crate) const WAITS: &[Wait] = &[
     ),
     to("crates/comity/src/sys/fds.rs", "", "until", "a descriptor from a peer: to the caller's deadline"),
     to(
-        "crates/comity/src/sys/nccl.rs",
+        "crates/comity/src/sys/nccl/comm.rs",
         "abort",
         "until",
         "a call of NCCL that is under way, which may be stuck",
