@@ -9,6 +9,7 @@ mod measure;
 mod ops;
 mod request;
 mod split;
+mod state;
 mod subgroup;
 
 pub use connect::{init, init_strict};
@@ -22,15 +23,15 @@ use crate::{
     links::LocalWorld,
     recorder::Recorder,
     stats::Counters,
-    status::{Failure, World, untold},
+    status::{Failure, World},
     sync::lock,
     turn::Turn,
 };
 use request::Job;
+use state::State;
 use std::{
     cell::Cell,
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::Path,
     sync::{Arc, Mutex, mpsc},
     time::{Duration, Instant},
@@ -91,15 +92,6 @@ pub(crate) struct Core {
     kinds: Vec<Option<LinkKind>>,
     /// The CUDA device whose buffers calls can take.
     device: Option<u32>,
-}
-
-struct State {
-    backend: Option<Box<dyn Backend>>,
-    seq: u64,
-    splits: u64,
-    context: u64,
-    broken: Option<Arc<Error>>,
-    recorder: Recorder,
 }
 
 thread_local! {
@@ -302,86 +294,6 @@ impl Group {
         let out = f();
         drop(turn);
         out
-    }
-}
-
-impl State {
-    fn run(&mut self, call: Call<'_>, limit: Duration, counters: &Counters) -> Result<()> {
-        let op = call.info.op;
-        self.run_part(call, limit, counters)?;
-        counters.ended(op, true);
-        Ok(())
-    }
-
-    /// As [`run`](Self::run), of a call that has more parts, and so has not ended when this one has.
-    fn run_part(&mut self, mut call: Call<'_>, limit: Duration, counters: &Counters) -> Result<()> {
-        let counts = !matches!(call.info.op, Op::Send | Op::Recv | Op::Exchange);
-        if let Some(root) = &self.broken {
-            return Err(if **root == Error::Closed { Error::Closed } else { Error::Broken(root.clone()) });
-        }
-        self.seq += u64::from(counts);
-        call.info.seq = if counts { self.seq } else { 0 };
-        let Some(backend) = &mut self.backend else { return Err(Error::Closed) };
-        let info = call.info;
-        self.recorder.begin(&info, counters);
-        let out = match backend.failure(Some(info)) {
-            // A panic in the middle of a call leaves the links in the middle of a message.
-            None => match catch_unwind(AssertUnwindSafe(|| backend.run(call, limit))) {
-                Ok(out) => out,
-                Err(panic) => {
-                    self.fail(Error::Os { what: info.to_string(), message: "panicked".into() });
-                    resume_unwind(panic)
-                }
-            },
-            Some(e) => Err(e),
-        };
-        self.recorder.end(&info, &out, counters);
-        out.inspect_err(|e| self.note(info.op, e, counters))
-    }
-
-    /// A call has failed. A fatal error ends the group; the links stay until the handle is dropped, so that peers hear the reason first.
-    fn note(&mut self, op: Op, e: &Error, counters: &Counters) {
-        counters.ended(op, false);
-        if e.is_fatal() {
-            tracing::error!(error = %e, "the group failed");
-            self.fail(e.clone());
-        }
-    }
-
-    /// The group has ended because of `e`.
-    fn fail(&mut self, e: Error) {
-        // One that this rank only left has not failed.
-        if e != Error::Closed {
-            self.recorder.write(self.context, &e);
-        }
-        self.broken = Some(Arc::new(e));
-    }
-
-    /// This rank leaves. Where the group has failed and no call here was told, this writes the record.
-    fn leave(&mut self) -> Result<()> {
-        let Some(mut backend) = self.backend.take() else { return Ok(()) };
-        let told = self.broken.as_deref().is_some_and(|e| *e != Error::Closed);
-        if !told && let Some(e) = backend.failure(None) {
-            self.recorder.write(self.context, &e);
-        } else if self.broken.is_none()
-            && let Err(e) = backend.conclude()
-        {
-            self.fail(e.clone());
-            return Err(e);
-        }
-        Ok(())
-    }
-}
-
-impl Drop for State {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            // It is on its way out of a call that the others know nothing of.
-            self.broken.get_or_insert_with(|| Arc::new(Error::Closed));
-        }
-        if let Err(e) = self.leave() {
-            untold(&e.to_string());
-        }
     }
 }
 

@@ -1,0 +1,109 @@
+//! What carries out a group's calls, and what became of them: one call runs at a time, and the first failure is kept.
+
+use crate::{
+    Error, Op, Result,
+    backend::{Backend, Call},
+    recorder::Recorder,
+    stats::Counters,
+    status::untold,
+};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::Arc,
+    time::Duration,
+};
+
+/// What one call of a group at a time changes.
+pub(super) struct State {
+    pub(super) backend: Option<Box<dyn Backend>>,
+    pub(super) seq: u64,
+    pub(super) splits: u64,
+    pub(super) context: u64,
+    pub(super) broken: Option<Arc<Error>>,
+    pub(super) recorder: Recorder,
+}
+
+impl State {
+    pub(super) fn run(&mut self, call: Call<'_>, limit: Duration, counters: &Counters) -> Result<()> {
+        let op = call.info.op;
+        self.run_part(call, limit, counters)?;
+        counters.ended(op, true);
+        Ok(())
+    }
+
+    /// As [`run`](Self::run), of a call that has more parts, and so has not ended when this one has.
+    pub(super) fn run_part(
+        &mut self,
+        mut call: Call<'_>,
+        limit: Duration,
+        counters: &Counters,
+    ) -> Result<()> {
+        let counts = !matches!(call.info.op, Op::Send | Op::Recv | Op::Exchange);
+        if let Some(root) = &self.broken {
+            return Err(if **root == Error::Closed { Error::Closed } else { Error::Broken(root.clone()) });
+        }
+        self.seq += u64::from(counts);
+        call.info.seq = if counts { self.seq } else { 0 };
+        let Some(backend) = &mut self.backend else { return Err(Error::Closed) };
+        let info = call.info;
+        self.recorder.begin(&info, counters);
+        let out = match backend.failure(Some(info)) {
+            // A panic in the middle of a call leaves the links in the middle of a message.
+            None => match catch_unwind(AssertUnwindSafe(|| backend.run(call, limit))) {
+                Ok(out) => out,
+                Err(panic) => {
+                    self.fail(Error::Os { what: info.to_string(), message: "panicked".into() });
+                    resume_unwind(panic)
+                }
+            },
+            Some(e) => Err(e),
+        };
+        self.recorder.end(&info, &out, counters);
+        out.inspect_err(|e| self.note(info.op, e, counters))
+    }
+
+    /// A call has failed. A fatal error ends the group; the links stay until the handle is dropped, so that peers hear the reason first.
+    pub(super) fn note(&mut self, op: Op, e: &Error, counters: &Counters) {
+        counters.ended(op, false);
+        if e.is_fatal() {
+            tracing::error!(error = %e, "the group failed");
+            self.fail(e.clone());
+        }
+    }
+
+    /// The group has ended because of `e`.
+    pub(super) fn fail(&mut self, e: Error) {
+        // One that this rank only left has not failed.
+        if e != Error::Closed {
+            self.recorder.write(self.context, &e);
+        }
+        self.broken = Some(Arc::new(e));
+    }
+
+    /// This rank leaves. Where the group has failed and no call here was told, this writes the record.
+    pub(super) fn leave(&mut self) -> Result<()> {
+        let Some(mut backend) = self.backend.take() else { return Ok(()) };
+        let told = self.broken.as_deref().is_some_and(|e| *e != Error::Closed);
+        if !told && let Some(e) = backend.failure(None) {
+            self.recorder.write(self.context, &e);
+        } else if self.broken.is_none()
+            && let Err(e) = backend.conclude()
+        {
+            self.fail(e.clone());
+            return Err(e);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // It is on its way out of a call that the others know nothing of.
+            self.broken.get_or_insert_with(|| Arc::new(Error::Closed));
+        }
+        if let Err(e) = self.leave() {
+            untold(&e.to_string());
+        }
+    }
+}
