@@ -53,43 +53,7 @@ fn next(at: usize, len: usize) -> Range<usize> {
 
 impl<H: Handle> MpiBackend<H> {
     pub(super) fn pair(&mut self, call: Call<'_>, waiting: &mut Waiting) -> Stopped<()> {
-        let info = call.info;
-        let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
-        let tag = info.tag.unwrap_or(0);
-        let message = |count, dtype: DType, other| CallInfo {
-            op: Op::Send,
-            count,
-            dtype: Some(dtype),
-            root: Some(other),
-            tag: Some(tag),
-            ..CallInfo::new(Op::Send)
-        };
-        let (src, dst) = match &call.bufs {
-            Bufs::In(s) => (Some((s.count(), s.dtype())), None),
-            Bufs::Out(d) => (None, Some((d.count(), d.dtype()))),
-            Bufs::Both(s, d) => (Some((s.count(), s.dtype())), Some((d.count(), d.dtype()))),
-            _ => (None, None),
-        };
-        let context = self.members.context as u16;
-        let mut out = src.zip(to).map(|((count, dtype), to)| Sender {
-            to,
-            header: Header { info: message(count, dtype, to), shape: 0, epoch: 0, context },
-            len: count * dtype.size(),
-            sent: 0,
-            begun: false,
-            pending: None,
-        });
-        let mut into = dst.zip(from).map(|((count, dtype), from)| Receiver {
-            from,
-            call: info,
-            wanted: message(count, dtype, from),
-            len: count * dtype.size(),
-            got: 0,
-            other: None,
-            begun: false,
-            done: false,
-            pending: None,
-        });
+        let (mut out, mut into) = self.ends(&call);
         let mut memory = memory(call.bufs, 0, 0);
         if let Some(r) = &mut into {
             self.unstash(r, &mut memory)?;
@@ -118,6 +82,47 @@ impl<H: Handle> MpiBackend<H> {
                 Ok(false)
             })?;
         }
+    }
+
+    /// The message that leaves in `call`, and the one that comes.
+    fn ends(&self, call: &Call<'_>) -> (Option<Sender<H>>, Option<Receiver<H>>) {
+        let info = call.info;
+        let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
+        let message = |count, dtype: DType, other| CallInfo {
+            op: Op::Send,
+            count,
+            dtype: Some(dtype),
+            root: Some(other),
+            tag: Some(info.tag.unwrap_or(0)),
+            ..CallInfo::new(Op::Send)
+        };
+        let (src, dst) = match &call.bufs {
+            Bufs::In(s) => (Some((s.count(), s.dtype())), None),
+            Bufs::Out(d) => (None, Some((d.count(), d.dtype()))),
+            Bufs::Both(s, d) => (Some((s.count(), s.dtype())), Some((d.count(), d.dtype()))),
+            _ => (None, None),
+        };
+        let context = self.members.context as u16;
+        let out = src.zip(to).map(|((count, dtype), to)| Sender {
+            to,
+            header: Header { info: message(count, dtype, to), shape: 0, epoch: 0, context },
+            len: count * dtype.size(),
+            sent: 0,
+            begun: false,
+            pending: None,
+        });
+        let into = dst.zip(from).map(|((count, dtype), from)| Receiver {
+            from,
+            call: info,
+            wanted: message(count, dtype, from),
+            len: count * dtype.size(),
+            got: 0,
+            other: None,
+            begun: false,
+            done: false,
+            pending: None,
+        });
+        (out, into)
     }
 
     /// Send on; true when all has left.

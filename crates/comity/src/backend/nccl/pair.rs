@@ -30,22 +30,9 @@ impl NcclBackend {
         let info = call.info;
         let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
         let (src, dst) = parts::ends(&call.bufs);
-        let of = |v: &Bufs<'_>| match v {
-            Bufs::In(s) | Bufs::Both(s, _) => Some((s.count(), s.dtype())),
-            _ => None,
-        };
-        let into = |v: &Bufs<'_>| match v {
-            Bufs::Out(d) | Bufs::Both(_, d) => Some((d.count(), d.dtype())),
-            _ => None,
-        };
-        let (out, want) = (of(&call.bufs), into(&call.bufs));
-        if let (Some(to), Some((count, dtype))) = (to, out) {
-            let words = [u64::from(info.tag.unwrap_or(0)), dtype as u64, count as u64];
-            let mut tell = Call::new(Op::Send, Bufs::In((&words).into()));
-            (tell.info.root, tell.info.tag) = (Some(to), Some(ANNOUNCE));
-            let peers = [to];
-            tell.counts = &peers;
-            self.fabric.run(tell, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)?;
+        let (out, want) = lengths(&call.bufs);
+        if let (Some(to), Some(out)) = (to, out) {
+            self.announce(to, info, out, until)?;
         }
         let mut work = Work::default();
         if let (Some(to), Some((at, bytes))) = (to, src)
@@ -94,6 +81,22 @@ impl NcclBackend {
         }
     }
 
+    /// Tell `to` of the send in `call`: so many elements of a type.
+    fn announce(
+        &mut self,
+        to: usize,
+        call: CallInfo,
+        (count, dtype): Elements,
+        until: Instant,
+    ) -> Stopped<()> {
+        let words = [u64::from(call.tag.unwrap_or(0)), dtype as u64, count as u64];
+        let mut tell = Call::new(Op::Send, Bufs::In((&words).into()));
+        (tell.info.root, tell.info.tag) = (Some(to), Some(ANNOUNCE));
+        let peers = [to];
+        tell.counts = &peers;
+        self.fabric.run(tell, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)
+    }
+
     fn put(&self, work: &Work, spot: Spot, until: Instant, info: CallInfo) -> Stopped<()> {
         self.members.counters.add_sent(work.bytes as u64);
         self.lane.put(work, spot, (info, until))
@@ -120,6 +123,19 @@ impl NcclBackend {
             }),
             _ => Err(Stop::Peer(from, "announced a send that this version does not know".into())),
         }
+    }
+}
+
+/// How many elements, and of which type.
+type Elements = (usize, DType);
+
+/// What leaves, and what comes.
+fn lengths(bufs: &Bufs<'_>) -> (Option<Elements>, Option<Elements>) {
+    match bufs {
+        Bufs::In(s) => (Some((s.count(), s.dtype())), None),
+        Bufs::Out(d) => (None, Some((d.count(), d.dtype()))),
+        Bufs::Both(s, d) => (Some((s.count(), s.dtype())), Some((d.count(), d.dtype()))),
+        _ => (None, None),
     }
 }
 

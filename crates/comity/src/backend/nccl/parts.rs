@@ -37,6 +37,17 @@ pub(super) fn ends(bufs: &Bufs<'_>) -> (Option<Extent>, Option<Extent>) {
     }
 }
 
+/// Where a part begins, in bytes, and how many elements it has; one after the other.
+fn offsets(counts: &[usize], elem: usize) -> Vec<(usize, usize)> {
+    let mut at = 0;
+    let place = |&count: &usize| {
+        let begin = at * elem;
+        at += count;
+        (begin, count)
+    };
+    counts.iter().map(place).collect()
+}
+
 /// The parts of a collective call.
 pub(super) fn of(call: &Call<'_>, rank: usize, size: usize, lane: &Lane, spot: Spot) -> Stopped<Work> {
     let info = &call.info;
@@ -45,73 +56,8 @@ pub(super) fn of(call: &Call<'_>, rank: usize, size: usize, lane: &Lane, spot: S
     let (src, dst) = ends(&call.bufs);
     let (s, d) = (src.or(dst).map_or(0, |e| e.0), dst.or(src).map_or(0, |e| e.0));
     let mut w = Work { bytes: part, ..Work::default() };
-    let reduction = info.dtype.zip(info.reduce);
-    let offsets = |counts: &[usize]| {
-        let mut at = 0;
-        counts
-            .iter()
-            .map(|&c| {
-                let o = at * elem;
-                at += c;
-                (o, c)
-            })
-            .collect::<Vec<_>>()
-    };
-    match (info.op, reduction) {
-        (Op::AllReduce, Some((dtype, op))) if count > 0 => {
-            w.parts.push(Part::AllReduce { src: s, dst: d, count, dtype, op });
-        }
-        (Op::Reduce, Some((dtype, op))) if count > 0 => {
-            w.parts.push(Part::Reduce { src: s, dst: d, count, dtype, op, root });
-        }
-        (Op::Broadcast, _) if count > 0 => {
-            w.parts.push(Part::Broadcast { src: s, dst: d, bytes: part, root })
-        }
-        (Op::AllGather | Op::Split, _) if call.counts.is_empty() && count > 0 => {
-            let own = if matches!(call.bufs, Bufs::OwnIn(_)) { s + rank * part } else { s };
-            w.parts.push(Part::AllGather { src: own, dst: d, bytes: part });
-        }
-        (Op::AllGather | Op::Split, _) => {
-            for (r, (o, c)) in offsets(call.counts).into_iter().enumerate().filter(|(_, (_, c))| *c > 0) {
-                let from = if r == rank { s } else { d + o };
-                w.parts.push(Part::Broadcast { src: from, dst: d + o, bytes: c * elem, root: r });
-            }
-        }
-        (Op::ReduceScatter, Some((dtype, op))) if call.counts.is_empty() && count > 0 => {
-            let own = if matches!(call.bufs, Bufs::OwnOut(_)) { d + rank * part } else { d };
-            w.parts.push(Part::ReduceScatter { src: s, dst: own, count, dtype, op });
-        }
-        (Op::ReduceScatter, Some((dtype, op))) => {
-            for (r, (o, c)) in offsets(call.counts).into_iter().enumerate().filter(|(_, (_, c))| *c > 0) {
-                // Only the root's destination is written.
-                let to = if r == rank { d } else { s + o };
-                w.parts.push(Part::Reduce { src: s + o, dst: to, count: c, dtype, op, root: r });
-            }
-        }
-        (Op::Gather, _) if part > 0 && rank == root => {
-            w.copies.push((s, d + rank * part, part));
-            w.parts.extend((0..size).filter(|&r| r != rank).map(|r| Part::Recv {
-                dst: d + r * part,
-                bytes: part,
-                from: r,
-            }));
-        }
-        (Op::Gather, _) if part > 0 => w.parts.push(Part::Send { src: s, bytes: part, to: root }),
-        (Op::Scatter, _) if part > 0 && rank == root => {
-            w.copies.push((s + rank * part, d, part));
-            w.parts.extend((0..size).filter(|&r| r != rank).map(|r| Part::Send {
-                src: s + r * part,
-                bytes: part,
-                to: r,
-            }));
-        }
-        (Op::Scatter, _) if part > 0 => w.parts.push(Part::Recv { dst: d, bytes: part, from: root }),
+    match (info.op, info.dtype.zip(info.reduce)) {
         (Op::AllToAll, _) => {
-            let (out, into) = if call.counts.is_empty() {
-                (offsets(&vec![count; size]), offsets(&vec![count; size]))
-            } else {
-                (offsets(call.counts), offsets(call.recv_counts))
-            };
             let mut from = s;
             if src.is_none() {
                 // What leaves must not be overwritten by what comes.
@@ -121,23 +67,101 @@ pub(super) fn of(call: &Call<'_>, rank: usize, size: usize, lane: &Lane, spot: S
                 from = held.addr();
                 w.scratch = Some(held);
             }
-            for r in 0..size {
-                let ((o, c), (i, n)) = (out[r], into[r]);
-                if r == rank {
-                    w.copies.push((from + o, d + i, c * elem));
-                    continue;
-                }
-                if c > 0 {
-                    w.parts.push(Part::Send { src: from + o, bytes: c * elem, to: r });
-                    w.bytes += c * elem;
-                }
-                if n > 0 {
-                    w.parts.push(Part::Recv { dst: d + i, bytes: n * elem, from: r });
-                }
-            }
+            w.all_to_all(call, (rank, size), (from, d), elem);
+        }
+        (Op::Gather | Op::Scatter, _) if part > 0 => w.rooted(info.op, (rank, size, root), (s, d), part),
+        _ if !call.counts.is_empty() => w.unequal(call, rank, (s, d), elem),
+        _ if count == 0 => {}
+        (Op::AllReduce, Some((dtype, op))) => {
+            w.parts.push(Part::AllReduce { src: s, dst: d, count, dtype, op });
+        }
+        (Op::Reduce, Some((dtype, op))) => {
+            w.parts.push(Part::Reduce { src: s, dst: d, count, dtype, op, root });
+        }
+        (Op::Broadcast, _) => w.parts.push(Part::Broadcast { src: s, dst: d, bytes: part, root }),
+        (Op::AllGather | Op::Split, _) => {
+            let own = if matches!(call.bufs, Bufs::OwnIn(_)) { s + rank * part } else { s };
+            w.parts.push(Part::AllGather { src: own, dst: d, bytes: part });
+        }
+        (Op::ReduceScatter, Some((dtype, op))) => {
+            let own = if matches!(call.bufs, Bufs::OwnOut(_)) { d + rank * part } else { d };
+            w.parts.push(Part::ReduceScatter { src: s, dst: own, count, dtype, op });
         }
         _ => {}
     }
     w.copies.retain(|&(a, b, n)| n > 0 && a != b);
     Ok(w)
+}
+
+impl Work {
+    /// An all_gather or reduce_scatter of unequal parts from address `s` to `d`: a call for each part.
+    fn unequal(&mut self, call: &Call<'_>, rank: usize, (s, d): (usize, usize), elem: usize) {
+        let info = &call.info;
+        let parts = offsets(call.counts, elem).into_iter().enumerate().filter(|(_, (_, c))| *c > 0);
+        match (info.op, info.dtype.zip(info.reduce)) {
+            (Op::AllGather | Op::Split, _) => self.parts.extend(parts.map(|(r, (o, c))| {
+                let from = if r == rank { s } else { d + o };
+                Part::Broadcast { src: from, dst: d + o, bytes: c * elem, root: r }
+            })),
+            (Op::ReduceScatter, Some((dtype, op))) => self.parts.extend(parts.map(|(r, (o, count))| {
+                // Only the root's destination is written.
+                let to = if r == rank { d } else { s + o };
+                Part::Reduce { src: s + o, dst: to, count, dtype, op, root: r }
+            })),
+            _ => {}
+        }
+    }
+
+    /// A gather or scatter of parts of `part` bytes.
+    fn rooted(
+        &mut self,
+        op: Op,
+        (rank, size, root): (usize, usize, usize),
+        (s, d): (usize, usize),
+        part: usize,
+    ) {
+        let others = (0..size).filter(|&r| r != rank);
+        match (op, rank == root) {
+            (Op::Gather, true) => {
+                self.copies.push((s, d + rank * part, part));
+                self.parts.extend(others.map(|r| Part::Recv { dst: d + r * part, bytes: part, from: r }));
+            }
+            (Op::Gather, false) => self.parts.push(Part::Send { src: s, bytes: part, to: root }),
+            (_, true) => {
+                self.copies.push((s + rank * part, d, part));
+                self.parts.extend(others.map(|r| Part::Send { src: s + r * part, bytes: part, to: r }));
+            }
+            (_, false) => self.parts.push(Part::Recv { dst: d, bytes: part, from: root }),
+        }
+    }
+
+    /// An all_to_all from address `from` to `d`.
+    fn all_to_all(
+        &mut self,
+        call: &Call<'_>,
+        (rank, size): (usize, usize),
+        (from, d): (usize, usize),
+        elem: usize,
+    ) {
+        let (out, into) = if call.counts.is_empty() {
+            let equal = offsets(&vec![call.info.count; size], elem);
+            (equal.clone(), equal)
+        } else {
+            (offsets(call.counts, elem), offsets(call.recv_counts, elem))
+        };
+        for r in 0..size {
+            let ((o, c), (i, n)) = (out[r], into[r]);
+            if r == rank {
+                self.copies.push((from + o, d + i, c * elem));
+                continue;
+            }
+            if c > 0 {
+                self.parts.push(Part::Send { src: from + o, bytes: c * elem, to: r });
+                self.bytes += c * elem;
+            }
+            if n > 0 {
+                self.parts.push(Part::Recv { dst: d + i, bytes: n * elem, from: r });
+            }
+        }
+    }
 }
