@@ -2,7 +2,7 @@
 
 use super::{Handle, Mpi};
 use crate::{DType, ReduceOp, Result};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 /// What to do with the two buffers of a [`Pending`]. Lengths are in bytes, save where an element type is named.
 #[derive(Clone, Debug)]
@@ -55,91 +55,26 @@ impl<H: Handle> Pending<H> {
         src: Vec<u8>,
         mut out: Vec<u8>,
     ) -> Result<Self> {
-        let int = |n: usize| c_int::try_from(n).expect("chunks are shorter than 2 GiB");
-        let table = |lens: &[usize]| {
-            let counts: Vec<c_int> = lens.iter().map(|&n| int(n)).collect();
-            let mut at = 0;
-            let offsets = lens
-                .iter()
-                .map(|&n| {
-                    let o = at;
-                    at += n;
-                    int(o)
-                })
-                .collect::<Vec<_>>();
-            (vec![counts, offsets], at)
+        // The unsafe calls rest on it.
+        assert!(
+            what.fits(size, src.len(), out.len()),
+            "buffers of {} and {} bytes for {what:?}",
+            src.len(),
+            out.len()
+        );
+        let tables = what.tables();
+        let buffers = Buffers {
+            src: src.as_ptr().cast(),
+            src_len: src.len(),
+            out: out.as_mut_ptr().cast(),
+            out_len: out.len(),
+            size,
         };
-        let (call, byte) = (&mpi.call, mpi.byte());
-        let (s, d) = (src.as_ptr().cast(), out.as_mut_ptr().cast());
-        let (slen, dlen) = (int(src.len()), int(out.len()));
         let mut request = H::NONE;
-        let mut tables = Vec::new();
-        // Bounds that the unsafe calls below rest on.
-        let fits = match what {
-            Move::Broadcast { .. } | Move::Send { .. } | Move::Recv { .. } => true,
-            Move::AllReduce { .. } => out.len() >= src.len(),
-            Move::Reduce { .. } => out.len() >= src.len() || out.is_empty(),
-            Move::AllGather => out.len() >= src.len() * size,
-            Move::AllGatherV { lens } => lens.len() == size && lens.iter().sum::<usize>() <= out.len(),
-            Move::ReduceScatter { counts, dtype, .. } => {
-                counts.len() == size && counts.iter().sum::<usize>() * dtype.size() <= src.len()
-            }
-            Move::Gather { .. } => out.is_empty() || out.len() >= src.len() * size,
-            Move::Scatter { .. } => src.is_empty() || src.len() >= out.len() * size,
-            Move::AllToAll => src.len() == out.len() && src.len().is_multiple_of(size),
-            Move::AllToAllV { send, recv } => {
-                (send.len(), recv.len()) == (size, size)
-                    && send.iter().sum::<usize>() <= src.len()
-                    && recv.iter().sum::<usize>() <= out.len()
-            }
-        };
-        assert!(fits, "buffers of {} and {} bytes for {what:?}", src.len(), out.len());
-        let elements = |bytes: usize, d: DType| int(bytes / d.size());
         let guard = mpi.turn();
-        // SAFETY: the handles are this library's; the buffers and tables live in the `Pending` until MPI is done with them, at
-        // addresses that moving the vectors does not change, and are as long as checked above.
-        let code = unsafe {
-            match what {
-                Move::Broadcast { root } => (call.broadcast)(d, dlen, byte, int(*root), comm, &mut request),
-                Move::AllReduce { dtype, op } => {
-                    let (t, o) = mpi.reduction(*dtype, *op)?;
-                    (call.all_reduce)(s, d, elements(src.len(), *dtype), t, o, comm, &mut request)
-                }
-                Move::Reduce { dtype, op, root } => {
-                    let (t, o) = mpi.reduction(*dtype, *op)?;
-                    (call.reduce)(s, d, elements(src.len(), *dtype), t, o, int(*root), comm, &mut request)
-                }
-                Move::AllGather => (call.all_gather)(s, slen, byte, d, slen, byte, comm, &mut request),
-                Move::AllGatherV { lens } => {
-                    tables = table(lens).0;
-                    let (n, at) = (tables[0].as_ptr(), tables[1].as_ptr());
-                    (call.all_gather_v)(s, slen, byte, d, n, at, byte, comm, &mut request)
-                }
-                Move::ReduceScatter { dtype, op, counts } => {
-                    let (t, o) = mpi.reduction(*dtype, *op)?;
-                    tables = table(counts).0;
-                    (call.reduce_scatter)(s, d, tables[0].as_ptr(), t, o, comm, &mut request)
-                }
-                Move::Gather { root } => {
-                    (call.gather)(s, slen, byte, d, slen, byte, int(*root), comm, &mut request)
-                }
-                Move::Scatter { root } => {
-                    (call.scatter)(s, dlen, byte, d, dlen, byte, int(*root), comm, &mut request)
-                }
-                Move::AllToAll => {
-                    let part = slen / int(size).max(1);
-                    (call.all_to_all)(s, part, byte, d, part, byte, comm, &mut request)
-                }
-                Move::AllToAllV { send, recv } => {
-                    tables = table(send).0;
-                    tables.extend(table(recv).0);
-                    let t: Vec<_> = tables.iter().map(|t| t.as_ptr()).collect();
-                    (call.all_to_all_v)(s, t[0], t[1], byte, d, t[2], t[3], byte, comm, &mut request)
-                }
-                Move::Send { to } => (call.send)(s, slen, byte, int(*to), 0, comm, &mut request),
-                Move::Recv { from } => (call.recv)(d, dlen, byte, int(*from), 0, comm, &mut request),
-            }
-        };
+        // SAFETY: the buffers and tables live in the `Pending` until MPI is done with them, at addresses that moving the vectors does
+        // not change, and are as long as checked above.
+        let code = unsafe { what.call(mpi, comm, &buffers, &tables, &mut request) }?;
         drop(guard);
         // Also what failed to begin may have taken the buffers: it is left unfinished then.
         let begun = Self { mpi, request, done: false, src, out, tables };
@@ -182,7 +117,119 @@ impl<H: Handle> Drop for Pending<H> {
     }
 }
 
+/// The memory of an operation, and how many ranks take part.
+struct Buffers {
+    src: *const c_void,
+    src_len: usize,
+    out: *mut c_void,
+    out_len: usize,
+    size: usize,
+}
+
+fn int(n: usize) -> c_int {
+    c_int::try_from(n).expect("chunks are shorter than 2 GiB")
+}
+
+/// Lengths and offsets.
+fn table(lens: &[usize]) -> [Vec<c_int>; 2] {
+    let mut at = 0;
+    let place = |&n: &usize| {
+        let begin = int(at);
+        at += n;
+        begin
+    };
+    [lens.iter().map(|&n| int(n)).collect(), lens.iter().map(place).collect()]
+}
+
 impl Move {
+    /// Whether buffers of `src` and `out` bytes are long enough among `size` ranks.
+    fn fits(&self, size: usize, src: usize, out: usize) -> bool {
+        match self {
+            Self::Broadcast { .. } | Self::Send { .. } | Self::Recv { .. } => true,
+            Self::AllReduce { .. } => out >= src,
+            Self::Reduce { .. } => out >= src || out == 0,
+            Self::AllGather => out >= src * size,
+            Self::AllGatherV { lens } => lens.len() == size && lens.iter().sum::<usize>() <= out,
+            Self::ReduceScatter { counts, dtype, .. } => {
+                counts.len() == size && counts.iter().sum::<usize>() * dtype.size() <= src
+            }
+            Self::Gather { .. } => out == 0 || out >= src * size,
+            Self::Scatter { .. } => src == 0 || src >= out * size,
+            Self::AllToAll => src == out && src.is_multiple_of(size),
+            Self::AllToAllV { send, recv } => {
+                (send.len(), recv.len()) == (size, size)
+                    && send.iter().sum::<usize>() <= src
+                    && recv.iter().sum::<usize>() <= out
+            }
+        }
+    }
+
+    /// The tables that MPI reads until the end.
+    fn tables(&self) -> Vec<Vec<c_int>> {
+        match self {
+            Self::AllGatherV { lens } => table(lens).into(),
+            Self::ReduceScatter { counts, .. } => table(counts).into(),
+            Self::AllToAllV { send, recv } => table(send).into_iter().chain(table(recv)).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// MPI's function for it, and the code that it returns. The turn is held.
+    ///
+    /// # Safety
+    /// The buffers and `tables`, which are its own, stay where they are until the request is done, and the buffers are as long as
+    /// [`fits`](Self::fits) says. Nobody else uses them meanwhile.
+    unsafe fn call<H: Handle>(
+        &self,
+        mpi: &Mpi<H>,
+        comm: H,
+        b: &Buffers,
+        tables: &[Vec<c_int>],
+        request: &mut H,
+    ) -> Result<c_int> {
+        let (call, byte) = (&mpi.call, mpi.byte());
+        let (s, d, slen, dlen) = (b.src, b.out, int(b.src_len), int(b.out_len));
+        let elements = |d: &DType| int(b.src_len / d.size());
+        let at = |i: usize| tables[i].as_ptr();
+        // SAFETY: the handles are this library's; for the rest, the caller's promise.
+        Ok(unsafe {
+            match self {
+                Self::Broadcast { root } => (call.broadcast)(d, dlen, byte, int(*root), comm, request),
+                Self::AllReduce { dtype, op } => {
+                    let (t, o) = mpi.reduction(*dtype, *op)?;
+                    (call.all_reduce)(s, d, elements(dtype), t, o, comm, request)
+                }
+                Self::Reduce { dtype, op, root } => {
+                    let (t, o) = mpi.reduction(*dtype, *op)?;
+                    (call.reduce)(s, d, elements(dtype), t, o, int(*root), comm, request)
+                }
+                Self::AllGather => (call.all_gather)(s, slen, byte, d, slen, byte, comm, request),
+                Self::AllGatherV { .. } => {
+                    (call.all_gather_v)(s, slen, byte, d, at(0), at(1), byte, comm, request)
+                }
+                Self::ReduceScatter { dtype, op, .. } => {
+                    let (t, o) = mpi.reduction(*dtype, *op)?;
+                    (call.reduce_scatter)(s, d, at(0), t, o, comm, request)
+                }
+                Self::Gather { root } => {
+                    (call.gather)(s, slen, byte, d, slen, byte, int(*root), comm, request)
+                }
+                Self::Scatter { root } => {
+                    (call.scatter)(s, dlen, byte, d, dlen, byte, int(*root), comm, request)
+                }
+                Self::AllToAll => {
+                    let part = slen / int(b.size).max(1);
+                    (call.all_to_all)(s, part, byte, d, part, byte, comm, request)
+                }
+                Self::AllToAllV { .. } => {
+                    (call.all_to_all_v)(s, at(0), at(1), byte, d, at(2), at(3), byte, comm, request)
+                }
+                Self::Send { to } => (call.send)(s, slen, byte, int(*to), 0, comm, request),
+                Self::Recv { from } => (call.recv)(d, dlen, byte, int(*from), 0, comm, request),
+            }
+        })
+    }
+
     fn name(&self) -> &'static str {
         match self {
             Self::Broadcast { .. } => "MPI_Ibcast",
