@@ -1,13 +1,9 @@
 //! `comity info`: what this process would do, and why: its place, where it would meet, its host, its links.
 
 use crate::here;
-use comity::{Config, DType, LinkKind};
+use comity::{Config, DType, LinkNote};
 use serde_json::{Value, json};
-use std::{
-    fmt::Write,
-    net::{TcpListener, UdpSocket},
-    sync::OnceLock,
-};
+use std::fmt::Write;
 
 /// What `comity info` takes.
 #[derive(Debug, clap::Args)]
@@ -19,13 +15,6 @@ pub(crate) struct Args {
     /// One JSON object
     #[arg(long)]
     json: bool,
-}
-
-/// Whether a kind of link would be used, and why.
-struct LinkNote {
-    kind: LinkKind,
-    used: bool,
-    why: String,
 }
 
 /// `comity info`; the exit code.
@@ -58,14 +47,14 @@ fn to_text(config: &Config) -> String {
     row("key", &[config.trust_in_words().to_owned()]);
     row("host", &[format!("{}, {} cores, pages of {} bytes", host(), cores(), rustix::param::page_size())]);
     row("system", &[system()]);
-    let links = links(config);
+    let links = config.link_notes();
     let note = |l: &LinkNote| {
         format!("{:<4} {:<4} {}", l.kind.to_string(), if l.used { "yes" } else { "no" }, l.why)
     };
     row("links", &links.iter().map(note).collect::<Vec<_>>());
-    let devices = devices().unwrap_or_default().into_iter().map(|(name, at)| match at {
+    let devices = links.iter().flat_map(|l| &l.devices).map(|(name, at)| match at {
         Ok(at) => format!("{at:<28} {name}"),
-        Err(why) => why,
+        Err(why) => why.clone(),
     });
     row("devices", &devices.collect::<Vec<_>>());
     let addresses = addresses().into_iter().map(|(name, ip)| format!("{ip:<28} {name}"));
@@ -78,16 +67,15 @@ fn to_json(config: &Config) -> Value {
     let found = config.found();
     let variables: serde_json::Map<String, Value> =
         found.seen.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
-    let links: Vec<_> = links(config)
-        .into_iter()
-        .map(|l| json!({ "kind": l.kind.to_string(), "used": l.used, "why": l.why }))
-        .collect();
+    let notes = config.link_notes();
+    let links: Vec<_> =
+        notes.iter().map(|l| json!({ "kind": l.kind.to_string(), "used": l.used, "why": l.why })).collect();
     let addresses: Vec<_> =
         addresses().into_iter().map(|(name, ip)| json!({ "interface": name, "address": ip })).collect();
-    let devices: Vec<_> = devices()
-        .unwrap_or_default()
-        .into_iter()
-        .map(|(name, at)| json!({ "name": name, "address": at.clone().ok(), "why": at.err() }))
+    let devices: Vec<_> = notes
+        .iter()
+        .flat_map(|l| &l.devices)
+        .map(|(name, at)| json!({ "name": name, "address": at.as_ref().ok(), "why": at.as_ref().err() }))
         .collect();
     json!({
         "version": here::VERSION, "rank": config.rank(), "size": config.size(),
@@ -111,90 +99,6 @@ fn system() -> String {
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(0, usize::from)
-}
-
-/// What was set, of a variable that was read.
-fn setting<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
-    config.found().seen.iter().find(|(n, _)| *n == name).map(|(_, value)| value.as_str())
-}
-
-fn links(config: &Config) -> Vec<LinkNote> {
-    let allowed = |kind: LinkKind| {
-        let asked = setting(config, "COMITY_LINKS").filter(|s| !s.trim().is_empty());
-        asked.is_none_or(|s| s.split(',').any(|k| k.trim().eq_ignore_ascii_case(&kind.to_string())))
-    };
-    [LinkKind::Shm, LinkKind::Rdma, LinkKind::Tcp]
-        .into_iter()
-        .map(|kind| {
-            let (works, why) = match kind {
-                LinkKind::Shm => shm(config),
-                LinkKind::Rdma => rdma(),
-                _ => tcp(config),
-            };
-            if !allowed(kind) {
-                return LinkNote { kind, used: false, why: "COMITY_LINKS leaves it out".into() };
-            }
-            if works && config.size() == 1 {
-                return LinkNote { kind, used: false, why: format!("one rank needs none; else {why}") };
-            }
-            LinkNote { kind, used: works, why }
-        })
-        .collect()
-}
-
-fn shm(config: &Config) -> (bool, String) {
-    #[cfg(target_os = "linux")]
-    if let Err(e) = rustix::fs::memfd_create(c"comity-info", rustix::fs::MemfdFlags::CLOEXEC) {
-        return (false, format!("the system gives no memory to share: {e}"));
-    }
-    let name = setting(config, "COMITY_HOST")
-        .map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
-    (true, format!("with ranks of this host{name}"))
-}
-
-fn rdma() -> (bool, String) {
-    match devices() {
-        Err(why) => (false, why),
-        Ok(all) if all.is_empty() => (false, "this host has no RDMA device".into()),
-        Ok(all) => {
-            let usable = all.iter().filter(|(_, at)| at.is_ok()).count();
-            (usable > 0, format!("with ranks that a device leads to; {usable} of {} can be used", all.len()))
-        }
-    }
-}
-
-/// The host's RDMA devices, each with its address or why it cannot be used.
-fn devices() -> Result<Devices, String> {
-    static FOUND: OnceLock<Result<Devices, String>> = OnceLock::new();
-    // On one line.
-    let find = || comity::rdma_devices().map_err(|_| "no library with RDMA verbs can be loaded".into());
-    FOUND.get_or_init(find).clone()
-}
-
-type Devices = Vec<(String, Result<String, String>)>;
-
-fn tcp(config: &Config) -> (bool, String) {
-    let with =
-        setting(config, "COMITY_CONNECTIONS").map_or_else(String::new, |n| format!(", {n} connections each"));
-    if let Some(own) = setting(config, "COMITY_ADDRS") {
-        return (true, format!("with other ranks, on {own} (COMITY_ADDRS){with}"));
-    }
-    let ip = outward();
-    match TcpListener::bind((ip.as_str(), 0)) {
-        Ok(_) => (true, format!("with other ranks{with}; the way out is {ip}")),
-        Err(e) => (false, format!("cannot listen on {ip}: {e}")),
-    }
-}
-
-/// The address that leads out of this host; loopback if none does.
-fn outward() -> String {
-    let route = |any: &str, out: &str| {
-        // An address for documentation; connecting UDP sends nothing.
-        let socket = UdpSocket::bind((any, 0)).ok()?;
-        socket.connect((out, 9)).ok()?;
-        Some(socket.local_addr().ok()?.ip().to_string())
-    };
-    route("0.0.0.0", "192.0.2.1").or_else(|| route("::", "2001:db8::1")).unwrap_or_else(|| "127.0.0.1".into())
 }
 
 /// Interfaces that are up, and their addresses.

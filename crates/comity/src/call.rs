@@ -3,6 +3,8 @@
 use crate::{DType, ReduceOp};
 use std::fmt;
 
+/// The most ranks a job can have.
+pub const MAX_SIZE: usize = 65_536;
 /// The largest tag of send, recv and exchange.
 pub const MAX_TAG: u32 = 0x7fff_ffff;
 

@@ -80,9 +80,11 @@ mod turn;
 mod view;
 
 pub use address::HostPort;
-pub use call::{CallInfo, MAX_TAG, Op};
+pub use call::{CallInfo, MAX_SIZE, MAX_TAG, Op};
 pub use comity_plan::Algorithm;
-pub use config::{BackendKind, Config, Detection, Found, Launcher, MAX_SIZE, Meet, Secure};
+#[doc(hidden)]
+pub use config::LinkNote;
+pub use config::{BackendKind, Config, Detection, Found, Launcher, Meet, Secure};
 pub use costs::LinkCosts;
 pub use dtype::{C64, DType, Element, ReduceOp};
 pub use engine::{Interrupt, interrupt_with};
@@ -99,8 +101,6 @@ pub use stats::{Sheet, Tally};
 #[doc(hidden)]
 pub use sys::refused as refused_call;
 pub use transport::LinkKind;
-#[doc(hidden)]
-pub use transport::rdma_devices;
 pub use view::{Place, View, ViewMut};
 
 /// The crate of [`f16`](half::f16) and [`bf16`](half::bf16), in the version whose types are an [`Element`].

@@ -81,7 +81,8 @@ pub(crate) const WAITS: &[Wait] = &[
     ),
     to("crates/comity/src/group/request.rs", "wait_for", "left", "the same: to the caller's limit"),
     to("crates/comity/src/links/mesh.rs", "", "until", "links being made: to the join deadline"),
-    to("crates/comity/src/links/mesh/reach.rs", "wire", "until", "the same"),
+    to("crates/comity/src/links/mesh/reach.rs", "wait", "until", "the same"),
+    to("crates/comity/src/transport/verbs/reach.rs", "wire", "until", "the same"),
     to(
         "crates/comity/src/links/mesh/trouble.rs",
         "explained",

@@ -32,7 +32,7 @@ pub fn handshake(bytes: &[u8]) {
         to: 0,
         world: 5,
         context: 2,
-        channel: Channel::Tcp { index: 0, of: 2 },
+        channel: Channel::Link { transport: 2, index: 0, of: 2 },
         sealed: false,
     };
     if let Ok(hello) = Hello::decode(dice.0) {

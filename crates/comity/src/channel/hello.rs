@@ -38,15 +38,12 @@ pub(crate) enum Channel {
     /// To the store.
     Join,
     Control,
-    /// Hands over shared memory, then wakes.
-    Shm,
-    /// One of several that make a link.
-    Tcp {
+    /// One of those that make a link of a transport, which has this number.
+    Link {
+        transport: u8,
         index: u16,
         of: u16,
     },
-    /// Goes beside the RDMA wires of a pair.
-    Rdma,
     /// Only to see whether the other lives: its control connection may be late.
     Probe,
 }
@@ -58,7 +55,7 @@ pub(crate) struct Hello {
     pub(crate) to: u32,
     /// Drawn anew by the store for each group of processes; 0 towards the store.
     pub(crate) world: u64,
-    /// The group, for `Shm`, `Tcp` and `Rdma`.
+    /// The group, for `Link`.
     pub(crate) context: u64,
     pub(crate) channel: Channel,
     /// What follows the handshake is encrypted.
@@ -72,15 +69,14 @@ impl Hello {
         w.u32(self.to);
         w.u64(self.world);
         w.u64(self.context);
-        let (kind, index, of) = match self.channel {
-            Channel::Join => (0, 0, 0),
-            Channel::Control => (1, 0, 0),
-            Channel::Shm => (2, 0, 0),
-            Channel::Tcp { index, of } => (3, index, of),
-            Channel::Rdma => (4, 0, 0),
-            Channel::Probe => (5, 0, 0),
+        let (kind, transport, index, of) = match self.channel {
+            Channel::Join => (0, 0, 0, 0),
+            Channel::Control => (1, 0, 0, 0),
+            Channel::Link { transport, index, of } => (2, transport, index, of),
+            Channel::Probe => (3, 0, 0, 0),
         };
         w.u8(kind);
+        w.u8(transport);
         w.u16(index);
         w.u16(of);
         w.u8(u8::from(self.sealed));
@@ -90,13 +86,11 @@ impl Hello {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader(bytes);
         let (from, to, world, context) = (r.u32()?, r.u32()?, r.u64()?, r.u64()?);
-        let channel = match (r.u8()?, r.u16()?, r.u16()?) {
-            (0, 0, 0) => Channel::Join,
-            (1, 0, 0) => Channel::Control,
-            (2, 0, 0) => Channel::Shm,
-            (3, index, of) if index < of => Channel::Tcp { index, of },
-            (4, 0, 0) => Channel::Rdma,
-            (5, 0, 0) => Channel::Probe,
+        let channel = match (r.u8()?, r.u8()?, r.u16()?, r.u16()?) {
+            (0, 0, 0, 0) => Channel::Join,
+            (1, 0, 0, 0) => Channel::Control,
+            (2, transport, index, of) if index < of => Channel::Link { transport, index, of },
+            (3, 0, 0, 0) => Channel::Probe,
             _ => return Err(Malformed),
         };
         let sealed = match r.u8()? {

@@ -1,5 +1,6 @@
 //! What can carry out the calls of a group.
 
+use crate::LinkKind;
 use std::fmt;
 
 /// What carries out the calls of a group.
@@ -35,6 +36,14 @@ impl BackendKind {
     /// The kind of this [`name`](Self::name).
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|k| k.name() == name)
+    }
+
+    /// The kind of link that it takes before all others.
+    pub(crate) fn link(self) -> Option<LinkKind> {
+        match self {
+            Self::Jaccl => Some(LinkKind::Rdma),
+            Self::Any | Self::Mpi | Self::Nccl => None,
+        }
     }
 
     /// Whether the library that it needs can be loaded here. Whether a group can be made is another question.

@@ -1,10 +1,7 @@
 //! Whether a configuration makes sense as a whole, asked before anything is opened.
 
-use super::{
-    BackendKind, Config, Links, MAX_CONNECTIONS, MAX_SEND_THREADS, MAX_SIZE, MAX_TIMEOUT, Matrix, Meet,
-    Secure, bad,
-};
-use crate::{Error, Result};
+use super::{Config, MAX_TIMEOUT, Meet, Secure, bad};
+use crate::{Error, LinkKind, MAX_SIZE, Result};
 use std::net::IpAddr;
 
 impl Config {
@@ -57,16 +54,7 @@ impl Config {
         }
         self.detection.check()?;
         self.check_links()?;
-        if let Some(n) = self.connections.filter(|n| !(1..=MAX_CONNECTIONS).contains(n)) {
-            return bad(format!(
-                "connections (COMITY_CONNECTIONS) is {n}; allowed is 1 to {MAX_CONNECTIONS}"
-            ));
-        }
-        if let Some(n) = self.send_threads.filter(|n| *n > MAX_SEND_THREADS) {
-            return bad(format!(
-                "send_threads (COMITY_SEND_THREADS) is {n}; allowed is 0 to {MAX_SEND_THREADS}"
-            ));
-        }
+        self.transports.check(self.size)?;
         for (i, addr) in self.addrs.iter().enumerate() {
             check_own(addr.ip())
                 .map_err(|why| Error::Config(format!("addrs (COMITY_ADDRS) holds {addr}: {why}")))?;
@@ -88,30 +76,26 @@ impl Config {
 /// What is said of links and devices must fit the rest.
 impl Config {
     fn check_links(&self) -> Result<()> {
-        let jaccl = self.backend == BackendKind::Jaccl;
-        if !self.links.shm && !self.links.tcp && !self.links.rdma {
-            return bad("links names no kind of link; name shm, tcp, rdma or several");
+        if self.links.is_empty() {
+            let all: Vec<_> = LinkKind::choices().map(LinkKind::name).collect();
+            return bad(format!("links names no kind of link; name one or several of {}", all.join(", ")));
         }
-        if let Some(Matrix { rows }) =
-            self.devices.as_ref().filter(|m| self.size > 1 && m.rows.len() != self.size)
-        {
+        let wanted = self.backend.link();
+        if let Some(kind) = wanted.filter(|k| !self.links.has(*k)) {
             return bad(format!(
-                "the device matrix has {} rows, but the size is {}; they must be equal",
-                rows.len(),
-                self.size
+                "the backend {} and links (COMITY_LINKS) without {kind} do not go together; drop one of them",
+                self.backend
             ));
         }
-        if jaccl && !self.links.rdma {
-            return bad(
-                "the backend jaccl and links (COMITY_LINKS) without rdma do not go together; drop one of them",
-            );
-        }
-        if self.secure == Secure::Data
-            && (jaccl || self.links == Links { shm: false, tcp: false, rdma: true })
-        {
-            return bad(
-                "secure data (COMITY_SECURE=data) and RDMA do not go together: what a device sends is not encrypted; drop one of them",
-            );
+        let is_open = |kind: &LinkKind| kind.about().is_none_or(|a| !a.is_private);
+        let open = wanted
+            .filter(is_open)
+            .or_else(|| self.links.iter().next().filter(|_| self.links.iter().all(|k| is_open(&k))));
+        if let Some(kind) = open.filter(|_| self.secure == Secure::Data) {
+            return bad(format!(
+                "secure data (COMITY_SECURE=data) and {} do not go together: what a device sends is not encrypted; drop one of them",
+                kind.medium()
+            ));
         }
         Ok(())
     }

@@ -1,34 +1,35 @@
 //! Where a process stands in its job and how it meets the others: given by value, or found in the environment.
 //!
-//! May import: `address`, `blame`, `error`, `exchange`, `key`, `sys`, `transport`.
+//! May import: `address`, `blame`, `call`, `error`, `exchange`, `key`, `sys`, `transport`.
 
 mod backend;
 mod check;
 mod detection;
-mod devices;
 mod env;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod hostfile;
 mod launcher;
 mod meet;
+mod notes;
 mod settings;
 mod slurm;
 mod trust;
 mod vars;
 
 use crate::{
-    Error, HostPort, Key, LinkKind, Result,
+    Error, HostPort, Key, LinkKind, MAX_SIZE, Result,
     blame::Blame,
     exchange::Board,
-    sys::{fnv, verbs::Service},
+    sys::fnv,
+    transport::{Kinds, Settings, verbs::Matrix},
 };
 pub use backend::BackendKind;
 use comity_plan::Algorithm;
 pub use detection::Detection;
-pub(crate) use devices::Matrix;
 pub use launcher::{Found, Launcher};
 pub use meet::Meet;
+pub use notes::LinkNote;
 use std::{
     ffi::OsString,
     net::SocketAddr,
@@ -39,12 +40,6 @@ use std::{
 pub use trust::Secure;
 pub(crate) use trust::{Insecure, Trust};
 
-/// The most ranks a job can have.
-pub const MAX_SIZE: usize = 65_536;
-/// The most threads that send beside the rank's own.
-const MAX_SEND_THREADS: usize = 64;
-/// The most TCP connections per pair of addresses.
-const MAX_CONNECTIONS: usize = 64;
 /// A limit longer than this is a mistake in the unit.
 pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
 
@@ -73,12 +68,11 @@ pub struct Config {
     pub(crate) timeout: Duration,
     pub(crate) join_timeout: Duration,
     pub(crate) detection: Detection,
-    pub(crate) links: Links,
+    /// The kinds of link that may be used.
+    pub(crate) links: Kinds,
+    /// What was chosen about each of them.
+    pub(crate) transports: Settings,
     pub(crate) backend: BackendKind,
-    /// What leads over RDMA from each rank to each other.
-    pub(crate) devices: Option<Matrix>,
-    /// Nothing but this service of RDMA devices.
-    pub(crate) service: Option<Service>,
     /// Rings before other plans.
     pub(crate) ring: bool,
     /// For [`BackendKind::Nccl`]; `None`: by this rank's number on its host.
@@ -88,8 +82,6 @@ pub struct Config {
     /// Goes before the cheapest algorithm.
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) addrs: Vec<SocketAddr>,
-    pub(crate) connections: Option<usize>,
-    pub(crate) send_threads: Option<usize>,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
     pub(crate) blame: Option<Blame>,
@@ -110,14 +102,6 @@ pub(crate) enum Costs {
     File(PathBuf),
 }
 
-/// The kinds of link that may be chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Links {
-    pub(crate) shm: bool,
-    pub(crate) tcp: bool,
-    pub(crate) rdma: bool,
-}
-
 impl Config {
     /// Rank `rank` of `size`, with every other setting at its default. More than one rank needs a place to meet:
     /// [`store`](Self::store), [`host`](Self::host), [`hostfile`](Self::hostfile) or [`board`](Self::board).
@@ -135,17 +119,14 @@ impl Config {
             timeout: Duration::from_secs(300),
             join_timeout: Duration::from_secs(60),
             detection: Detection::Normal,
-            links: Links { shm: true, tcp: true, rdma: true },
+            links: Kinds::usual(),
+            transports: Settings::default(),
             backend: BackendKind::Any,
-            devices: None,
-            service: None,
             ring: false,
             device: None,
             costs: Costs::Usual,
             algorithm: None,
             addrs: Vec::new(),
-            connections: None,
-            send_threads: None,
             host: None,
             log_dir: None,
             blame: None,
@@ -306,16 +287,8 @@ impl Config {
     /// The kinds of link that may be used; default all: shared memory within a host, between hosts RDMA where both have a device for
     /// the pair, else TCP.
     pub fn links(mut self, kinds: impl IntoIterator<Item = LinkKind>) -> Self {
-        self.links = Links { shm: false, tcp: false, rdma: false };
-        for kind in kinds {
-            match kind {
-                LinkKind::Shm => self.links.shm = true,
-                LinkKind::Tcp => self.links.tcp = true,
-                LinkKind::Rdma => self.links.rdma = true,
-                // Threads of one process are never connected through a Config, and MPI makes its own links.
-                LinkKind::Local | LinkKind::Mpi => {}
-            }
-        }
+        // Threads of one process are never connected through a Config, and MPI makes its own links.
+        self.links = kinds.into_iter().filter(|kind| LinkKind::choices().any(|k| k == *kind)).collect();
         self
     }
 
@@ -333,7 +306,7 @@ impl Config {
     /// [`Error::Config`] when it cannot be read or is no square matrix.
     pub fn devices(mut self, matrix: &str) -> Result<Self> {
         let read = Matrix::read(matrix);
-        self.devices = Some(read.map_err(|why| {
+        self.transports.verbs.devices = Some(read.map_err(|why| {
             Error::Config(format!("the device matrix {} {why}", crate::address::shown(matrix)))
         })?);
         Ok(self)
@@ -356,14 +329,14 @@ impl Config {
     /// its long messages; short ones take the first both ways. Default: 2 where a rank of the pair has
     /// [threads for sending](Self::send_threads) and the lower one a single address, else 1.
     pub fn connections(mut self, n: usize) -> Self {
-        self.connections = Some(n);
+        self.transports.tcp.connections = Some(n);
         self
     }
 
     /// How many threads may send long messages over TCP beside the rank's own, while others are received: one a link, for links of two
     /// [connections](Self::connections) in all. Default: one for every four cores of this rank's share of its host.
     pub fn send_threads(mut self, n: usize) -> Self {
-        self.send_threads = Some(n);
+        self.transports.tcp.send_threads = Some(n);
         self
     }
 

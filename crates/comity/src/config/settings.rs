@@ -1,16 +1,13 @@
 //! The variables that hold under every launcher.
 
 use super::{
-    BackendKind, Config, Costs, Detection, Insecure, Links, MAX_CONNECTIONS, MAX_SEND_THREADS, Secure, bad,
-    devices::Matrix,
+    BackendKind, Config, Costs, Detection, Insecure, Secure, bad,
     vars::{Vars, wrong},
 };
-use crate::{Error, Key, Result, address::shown, blame::Blame, sys::verbs::Service};
+use crate::{Error, Key, LinkKind, Result, address::shown, blame::Blame, transport::Kinds};
 use comity_plan::Algorithm;
 use std::net::{IpAddr, SocketAddr};
 
-/// Names of the device matrix; JACCL's own go before MLX's.
-pub(super) const DEVICES: [&str; 3] = ["COMITY_DEVICES", "JACCL_IBV_DEVICES", "MLX_IBV_DEVICES"];
 /// More devices than any host has.
 const MAX_DEVICE: usize = 1023;
 
@@ -60,23 +57,9 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
             Ok,
         )?;
     }
-    for name in DEVICES {
-        // The first that is set decides.
-        if config.devices.is_none()
-            && let Some(text) = vars.text(name)?
-        {
-            config.devices = Some(Matrix::read(&text).or_else(|why| wrong(name, &text, &why))?);
-        }
-    }
+    config.transports.read(vars)?;
     // By presence, as MLX has it.
     config.ring = vars.is_set("JACCL_RING") || vars.is_set("MLX_JACCL_RING");
-    if let Some(text) = vars.text("COMITY_RDMA")? {
-        config.service = Some(match text.as_str() {
-            "rc" => Service::Reliable,
-            "uc" => Service::Unreliable,
-            _ => return wrong("COMITY_RDMA", &text, "is neither rc nor uc"),
-        });
-    }
     if let Some(n) = vars.number("COMITY_DEVICE", MAX_DEVICE)? {
         config.device = u32::try_from(n).ok();
     }
@@ -92,12 +75,6 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
             .map(|part| own_addr(part.trim()))
             .collect::<Result<_, _>>()
             .or_else(|why| wrong("COMITY_ADDRS", &text, &why))?;
-    }
-    if let Some(n) = vars.number("COMITY_CONNECTIONS", MAX_CONNECTIONS)? {
-        config.connections = Some(n);
-    }
-    if let Some(n) = vars.number("COMITY_SEND_THREADS", MAX_SEND_THREADS)? {
-        config.send_threads = Some(n);
     }
     config.host = vars.text("COMITY_HOST")?;
     config.log_dir = vars.text("COMITY_LOG_DIR")?.map(Into::into);
@@ -126,25 +103,24 @@ fn algorithm(text: &str) -> Result<Algorithm, String> {
     })
 }
 
-fn links(text: &str) -> Result<Links, String> {
-    let mut links = Links { shm: false, tcp: false, rdma: false };
-    for part in text.split(',') {
-        let link = match part.trim() {
-            "shm" => &mut links.shm,
-            "tcp" => &mut links.tcp,
-            "rdma" => &mut links.rdma,
-            other => {
-                return Err(format!(
-                    "names {}; allowed are shm, tcp and rdma, with a comma between",
-                    shown(other)
-                ));
-            }
+fn links(text: &str) -> Result<Kinds, String> {
+    let mut kinds = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        let Some(kind) = LinkKind::choices().find(|k| k.name() == part) else {
+            let all: Vec<_> = LinkKind::choices().map(LinkKind::name).collect();
+            let (last, others) = all.split_last().unwrap_or((&"", &[]));
+            return Err(format!(
+                "names {}; allowed are {} and {last}, with a comma between",
+                shown(part),
+                others.join(", ")
+            ));
         };
-        if std::mem::replace(link, true) {
-            return Err(format!("names {} twice", part.trim()));
+        if kinds.contains(&kind) {
+            return Err(format!("names {part} twice"));
         }
+        kinds.push(kind);
     }
-    Ok(links)
+    Ok(kinds.into_iter().collect())
 }
 
 /// An address to listen on, with or without a port.

@@ -242,11 +242,11 @@ fn settings_hold_everywhere() {
     .unwrap();
     assert_eq!(c.key.as_ref().map(Key::bytes), Some(&[7; 32]));
     assert_eq!((c.timeout, c.join_timeout), (Duration::from_millis(2500), Duration::from_secs(10)));
-    assert_eq!(c.links, Links { shm: false, tcp: true, rdma: false });
+    assert_eq!(c.links, Kinds::from_iter([LinkKind::Tcp]));
     let addrs: Vec<_> = c.addrs.iter().map(ToString::to_string).collect();
     assert_eq!(addrs, ["10.0.0.1:0", "10.0.0.2:7000", "[fe80::1%4]:7000", "[::1]:0", "[::2]:0"]);
     assert_eq!(
-        (c.connections, c.send_threads, c.host.as_deref(), c.job.as_str()),
+        (c.transports.tcp.connections, c.transports.tcp.send_threads, c.host.as_deref(), c.job.as_str()),
         (Some(4), Some(0), Some("desk"), "my job")
     );
     assert_eq!((c.device, from(&[]).unwrap().device), (Some(3), None));

@@ -2,8 +2,9 @@
 
 use super::{HostPort, MAX_SIZE, bad};
 use crate::{
-    Result,
+    Error, Result,
     address::{self, shown},
+    transport::Variables,
 };
 use std::{cell::RefCell, ffi::OsString, time::Duration};
 
@@ -151,4 +152,18 @@ impl<'a> Vars<'a> {
 
 pub(super) fn wrong<T>(name: &str, value: &str, why: &str) -> Result<T> {
     bad(format!("{name}={} {why}", shown(value)))
+}
+
+impl Variables for Vars<'_> {
+    fn text(&self, name: &'static str) -> Result<Option<String>> {
+        self.text(name)
+    }
+
+    fn number(&self, name: &'static str, most: usize) -> Result<Option<usize>> {
+        self.number(name, most)
+    }
+
+    fn refusal(&self, name: &str, value: &str, why: &str) -> Error {
+        Error::Config(format!("{name}={} {why}", shown(value)))
+    }
 }

@@ -9,8 +9,8 @@ pub(crate) fn of(facts: &[Facts]) -> Pace {
     let most = facts.iter().map(|f| f.silence.wrapping_sub(1)).max().and_then(|ms| ms.checked_add(1));
     let mut hosts = HashMap::<u64, (usize, u16)>::new();
     for f in facts {
-        let (ranks, cores) = hosts.entry(f.host_id).or_insert((0, f.cores));
-        (*ranks, *cores) = (*ranks + 1, f.cores.min(*cores));
+        let (ranks, cores) = hosts.entry(f.card.host_id).or_insert((0, f.card.cores));
+        (*ranks, *cores) = (*ranks + 1, f.card.cores.min(*cores));
     }
     Pace::of(most.map(|ms| Duration::from_millis(ms.into())), &hosts.into_values().collect::<Vec<_>>())
 }
@@ -23,7 +23,8 @@ mod tests {
     /// `n` ranks of each host, which has so many cores.
     fn pace(hosts: &[(usize, u16)], silence: u32) -> Pace {
         let fact = |(host, (n, cores)): (usize, &(usize, u16))| {
-            let one = Facts { cores: *cores, silence, ..facts_of("h", host as u32, Vec::new()) };
+            let mut one = Facts { silence, ..facts_of("h", host as u32, Vec::new()) };
+            one.card.cores = *cores;
             std::iter::repeat_n(one, *n)
         };
         of(&hosts.iter().enumerate().flat_map(fact).collect::<Vec<_>>())

@@ -18,6 +18,7 @@ use crate::{
     rendezvous::Job,
     status::{Failure, Header, Watch},
     sys::Bell,
+    transport::Kinds,
 };
 use comity_membership::{Pace, Presence};
 use std::{
@@ -35,10 +36,8 @@ pub(super) const LAST_WORDS: Duration = Duration::from_millis(500);
 /// What a process allows the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// To share memory.
-    pub(crate) shm: bool,
-    /// To make RDMA wires.
-    pub(crate) rdma: bool,
+    /// To make links of these kinds.
+    pub(crate) links: Kinds,
     /// What goes over TCP is encrypted, and nothing else is taken.
     pub(crate) sealed: bool,
     /// Connections of groups that were not opened are dropped after this.

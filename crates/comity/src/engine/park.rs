@@ -1,10 +1,7 @@
 //! How a rank sleeps: on the descriptors of the links that lack something, and the group's bell.
 
 use super::{Engine, Members};
-use crate::{
-    recorder::NOBODY,
-    transport::{Interest, LinkKind},
-};
+use crate::{recorder::NOBODY, transport::Interest};
 use comity_plan::Schedule;
 use rustix::event::{PollFd, PollFlags};
 use std::{sync::atomic::Ordering, time::Duration};
@@ -14,9 +11,7 @@ impl Engine {
     /// after word that it left; there the end of the connection tells.
     pub(super) fn has_left(&self, peer: usize) -> bool {
         let lacks = self.rx[peer].starved || self.tx[peer].blocked;
-        lacks
-            && self.members.watch.has_left(peer)
-            && self.links[peer].as_ref().is_none_or(|l| !matches!(l.kind(), LinkKind::Tcp | LinkKind::Rdma))
+        lacks && self.members.watch.has_left(peer) && self.links[peer].as_ref().is_none_or(|l| !l.may_lag())
     }
 
     /// What each open queue lacks.

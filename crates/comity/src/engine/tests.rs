@@ -44,6 +44,10 @@ impl Link for Frames {
         self.bell.kind()
     }
 
+    fn may_lag(&self) -> bool {
+        self.bell.may_lag()
+    }
+
     fn chunk(&self) -> usize {
         1 << 20
     }

@@ -1,9 +1,8 @@
 //! This process as a member of a world of processes.
 
-use super::devices::devices;
-use super::mesh::{Makers, Mesh};
+use super::mesh::Mesh;
 use crate::{
-    BackendKind, Config, Error, Key, LinkCosts, Peer, Result, Secure,
+    Config, Error, Key, LinkCosts, LinkKind, Peer, Result, Secure,
     blame::Blame,
     channel::{Acceptor, Channel, Hello, Miss, Patience, Secret, Target, dial},
     control::{Control, Probes, Rules, Running, pace},
@@ -11,12 +10,7 @@ use crate::{
     rendezvous::{Facts, Meeting, Store, Table, agree_on_secrecy, announce, facts},
     status::{Failure, Header, Links, Watch, World},
     sys::{here, poll_until},
-    transport::{
-        Link,
-        shm::ShmLink,
-        tcp::{Couriers, TcpLink},
-        verbs::Edges,
-    },
+    transport::{Announced, Card, Job, Transports},
 };
 use comity_plan::Algorithm;
 use rustix::event::{PollFd, PollFlags};
@@ -35,17 +29,6 @@ const EXPLANATION: Duration = Duration::from_millis(50);
 /// rank until the limit, and says so now.
 const WORD: Duration = Duration::from_millis(200);
 
-const MAKERS: Makers<Box<dyn Link>> = Makers {
-    create: ShmLink::create,
-    attach: ShmLink::attach,
-    tcp: |streams, options| {
-        let (streams, seals): (Vec<_>, Vec<_>) = streams.into_iter().unzip();
-        let seals = seals.into_iter().flatten().map(|s| *s).collect();
-        Ok(Box::new(TcpLink::with_options(streams, seals, options)?))
-    },
-    rdma: |link| link,
-};
-
 /// See the module. Dropping it says goodbye to the others and ends its threads.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -54,6 +37,8 @@ pub(crate) struct Endpoint {
     hosts: Vec<usize>,
     cores: usize,
     facts: Vec<Facts>,
+    /// The cards of `facts`.
+    cards: Vec<Card>,
     world: u64,
     secret: Secret,
     blame: Option<Blame>,
@@ -61,9 +46,9 @@ pub(crate) struct Endpoint {
     costs: OnceLock<LinkCosts>,
     algorithm: Option<Algorithm>,
     /// Ended before the goodbye, so that all that was sent has come when the others hear it.
-    edges: Option<Edges>,
-    prefers_rdma: bool,
-    couriers: Arc<Couriers>,
+    transports: Transports,
+    /// The kind of link that goes before all others.
+    first: Option<LinkKind>,
     /// None for a world of one.
     running: Option<Running>,
     /// Kept for those that are slower to meet.
@@ -74,16 +59,25 @@ impl Endpoint {
     /// Meet the others, and connect to each of them.
     pub(crate) fn join(config: &Config) -> Result<Arc<Self>> {
         config.check()?;
-        let devices = devices(config)?;
         if config.size == 1 {
             let secret = Secret::new(&Key::zeros(), &config.job, 0);
-            let table = Table { world: 0, facts: vec![facts(config, false, Vec::new(), String::new())] };
+            let table = Table {
+                world: 0,
+                facts: vec![facts(config, Announced::default(), Vec::new(), String::new())],
+            };
             return Ok(Arc::new(Self::new(config, secret, table)));
         }
+        let job = Job {
+            rank: config.rank,
+            size: config.size,
+            sealed: config.secure == Secure::Data,
+            wanted: config.backend.link().map(|kind| (kind, config.backend.name())),
+        };
+        let transports = Transports::find(config.links, &config.transports, &job)?;
         let (mut meeting, secret) = Meeting::find(config)?;
         let (listeners, facts) = meeting
             .listen(config)
-            .and_then(|listeners| announce(config, devices.is_some(), listeners))
+            .and_then(|listeners| announce(config, transports.announce(), listeners))
             .inspect_err(|e| meeting.give_up(e))?;
         let table = meeting.join(facts)?;
         agree_on_secrecy(&table.facts).inspect_err(|e| meeting.give_up(e))?;
@@ -92,11 +86,11 @@ impl Endpoint {
             listener.listen().map_err(|e| Error::os("listening", e)).inspect_err(|e| meeting.give_up(e))?;
         }
         let mut endpoint = Self::new(config, secret, table);
-        endpoint.edges = devices.map(|d| Edges::new(config.rank, config.size, d, config.service));
+        endpoint.transports = transports;
+        endpoint.transports.meet(config.rank, &endpoint.cards);
         let acceptor = Acceptor::new(listeners, endpoint.secret.clone());
         let rules = Rules {
-            shm: config.links.shm,
-            rdma: endpoint.edges.is_some(),
+            links: endpoint.transports.kinds(),
             sealed: endpoint.sealed,
             patience: PARKING,
             silence: pace::of(&endpoint.facts),
@@ -135,9 +129,9 @@ impl Endpoint {
         Self {
             me: config.rank,
             peers: facts.iter().enumerate().map(peer).collect(),
-            hosts: here::number_hosts(facts.iter().map(|f| f.host_id)),
-            cores: facts.iter().map(|f| usize::from(f.cores)).min().unwrap_or(1).max(1),
-            couriers: Couriers::new(Facts::couriers(&facts, config.rank)),
+            hosts: here::number_hosts(facts.iter().map(|f| f.card.host_id)),
+            cores: facts.iter().map(|f| usize::from(f.card.cores)).min().unwrap_or(1).max(1),
+            cards: facts.iter().map(|f| f.card.clone()).collect(),
             facts,
             world,
             secret,
@@ -145,8 +139,8 @@ impl Endpoint {
             costs: OnceLock::new(),
             algorithm: config.algorithm,
             sealed: config.secure == Secure::Data,
-            edges: None,
-            prefers_rdma: config.backend == BackendKind::Jaccl,
+            transports: Transports::default(),
+            first: config.backend.link(),
             running: None,
             _store: None,
         }
@@ -172,7 +166,7 @@ impl Endpoint {
         };
         let bells = || vec![control.news().fd(), store.as_fd()];
         for rank in 0..self.me {
-            let Some(facts) = self.facts.get(rank) else { continue };
+            let Some(card) = self.cards.get(rank) else { continue };
             let hello = Hello {
                 from: self.me as u32,
                 to: rank as u32,
@@ -181,9 +175,9 @@ impl Endpoint {
                 channel: Channel::Control,
                 sealed: self.sealed,
             };
-            let mut targets: Vec<Target> = facts.addrs.iter().copied().map(Target::Tcp).collect();
-            if self.facts.get(self.me).is_some_and(|f| f.host_id == facts.host_id) && !facts.unix.is_empty() {
-                targets.insert(0, Target::Unix(facts.unix.clone()));
+            let mut targets: Vec<Target> = card.addrs.iter().copied().map(Target::Tcp).collect();
+            if self.cards.get(self.me).is_some_and(|c| c.host_id == card.host_id) && !card.unix.is_empty() {
+                targets.insert(0, Target::Unix(card.unix.clone()));
             }
             // Each connection shows that things go on, and gives the next one the whole limit.
             let patience = Patience { until: Instant::now() + limit, bells: bells(), check: &check };
@@ -191,7 +185,7 @@ impl Endpoint {
                 Ok((stream, seals)) => control.attach(rank, stream, seals),
                 Err(Miss::Stop(e)) => return Err(e),
                 Err(miss) => {
-                    let at: Vec<String> = facts.addrs.iter().map(ToString::to_string).collect();
+                    let at: Vec<String> = card.addrs.iter().map(ToString::to_string).collect();
                     let words = format!(
                         "could not be reached at {} within {} ({miss}); can the hosts connect to each other there? COMITY_ADDRS on rank {rank} chooses other addresses",
                         at.join(", "),
@@ -289,7 +283,7 @@ impl World for Endpoint {
     }
 
     fn shares_memory(&self) -> bool {
-        self.facts.iter().all(|f| f.shm)
+        self.cards.iter().all(|c| c.links.shares_memory())
     }
 
     fn silence(&self) -> Option<Duration> {
@@ -310,11 +304,11 @@ impl World for Endpoint {
             secret: &self.secret,
             sealed: self.sealed,
             control: running.control(),
-            edges: self.edges.as_ref(),
-            prefers_rdma: self.prefers_rdma,
-            couriers: &self.couriers,
+            cards: &self.cards,
+            transports: &self.transports,
+            first: self.first,
         };
-        mesh.open(&MAKERS, context, members, watch, until)
+        mesh.open(context, members, watch, until)
     }
 
     fn costs(&self) -> Option<&LinkCosts> {
@@ -387,15 +381,15 @@ impl Endpoint {
 
     /// As if the socket of `rank` could not be reached from here.
     pub(super) fn spoil_unix_of(&mut self, rank: usize) {
-        self.facts[rank].unix.push('x');
+        self.cards[rank].unix.push('x');
     }
 
     /// As if `rank` listened elsewhere.
     pub(super) fn readdress(&mut self, rank: usize, at: std::net::SocketAddr) {
-        self.facts[rank].addrs = vec![at];
+        self.cards[rank].addrs = vec![at];
     }
 
-    pub(super) fn facts_of(&self, rank: usize) -> &Facts {
-        &self.facts[rank]
+    pub(super) fn card_of(&self, rank: usize) -> &Card {
+        &self.cards[rank]
     }
 }

@@ -1,31 +1,23 @@
 //! Making the links of a group, pair by pair.
 //!
-//! The higher rank of a pair connects and so decides: over the host's own socket for shared memory if both ends allow it and
-//! it works, else over RDMA if both have a device for the pair and it works, else over TCP. The lower rank sees from what arrives
-//! what was decided.
+//! The higher rank of a pair connects and so decides: over the first transport in the table that both ranks have and that leads there.
+//! The lower rank sees from what arrives what was decided.
 
 mod reach;
 mod trouble;
 
 use crate::{
-    Error, Peer, Result,
-    channel::{Channel, Sealing, Secret, Stream, is_own},
+    Error, LinkKind, Peer, Result,
+    channel::{Channel, Secret, Stream, is_own},
     control::{Arrival, Control},
     rendezvous::Facts,
-    status::Watch,
+    status::{Links, Watch},
     sys::poll_until,
-    transport::{
-        Link,
-        tcp::{Couriers, TcpOptions},
-        verbs::Edges,
-    },
+    transport::{Card, Connection, Made, Pair, Transports},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
     collections::HashMap,
-    io,
-    net::TcpStream,
-    os::unix::net::UnixStream,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -35,49 +27,31 @@ use trouble::Trouble;
 /// the other ends of them are on their way: with the thread that accepts, or unread.
 const BEHIND: Duration = Duration::from_secs(5);
 
-/// A link over the connections of a pair, with what seals each.
-type MakeTcp<L> = fn(Vec<(TcpStream, Sealing)>, &TcpOptions) -> io::Result<L>;
-
-/// How connected streams become links.
-#[derive(Debug)]
-pub(super) struct Makers<L> {
-    /// On the listening side: makes the memory and sends it.
-    pub(super) create: fn(UnixStream) -> io::Result<L>,
-    /// On the connecting side, once the stream is readable: takes the memory.
-    pub(super) attach: fn(UnixStream) -> io::Result<L>,
-    /// All connections of the pair, in the same order on both sides.
-    pub(super) tcp: MakeTcp<L>,
-    /// Over the wires of a pair.
-    pub(super) rdma: fn(Box<dyn Link>) -> L,
-}
-
 /// What a process knows of all, for making links.
 #[derive(Debug)]
 pub(super) struct Mesh<'a> {
     pub(super) me: usize,
     pub(super) world: u64,
     pub(super) facts: &'a [Facts],
+    pub(super) cards: &'a [Card],
     pub(super) secret: &'a Secret,
     pub(super) sealed: bool,
     pub(super) control: &'a Control,
-    /// What leads to whom over RDMA, where this process uses that.
-    pub(super) edges: Option<&'a Edges>,
-    /// RDMA goes before shared memory.
-    pub(super) prefers_rdma: bool,
-    /// Threads that may send for this process.
-    pub(super) couriers: &'a Arc<Couriers>,
+    /// What this process can use.
+    pub(super) transports: &'a Transports,
+    /// The kind that goes before those that the table prefers.
+    pub(super) first: Option<LinkKind>,
 }
 
 impl Mesh<'_> {
     /// See [`World::open`](crate::status::World::open).
-    pub(super) fn open<L>(
+    pub(super) fn open(
         &self,
-        makers: &Makers<L>,
         context: u64,
         members: &[usize],
         watch: &Arc<Watch>,
         until: Instant,
-    ) -> Result<Vec<Option<L>>> {
+    ) -> Result<Links> {
         let internal =
             |what: &str| Error::Config(format!("group {context:x}: {what}; this is a bug in Comity"));
         let mine = members
@@ -92,7 +66,6 @@ impl Mesh<'_> {
         }
         let opening = Opening {
             mesh: self,
-            makers,
             context,
             members,
             mine,
@@ -101,6 +74,7 @@ impl Mesh<'_> {
             begun: Instant::now(),
             renewed: (!self.control.has_begun()).then(|| until.saturating_duration_since(Instant::now())),
             links: members.iter().map(|_| None).collect(),
+            parts: HashMap::new(),
         };
         let made = opening.run().map_err(|trouble| {
             if let Some(failure) = trouble.news {
@@ -115,6 +89,12 @@ impl Mesh<'_> {
         made
     }
 
+    /// The kinds of link, as this process prefers them.
+    fn order(&self) -> impl Iterator<Item = LinkKind> {
+        let rest = LinkKind::LISTED.iter().copied().filter(|k| Some(*k) != self.first);
+        self.first.into_iter().chain(rest)
+    }
+
     /// A member as errors name it.
     fn peer(&self, members: &[usize], rank: usize) -> Peer {
         let facts = members.get(rank).and_then(|m| self.facts.get(*m));
@@ -122,9 +102,23 @@ impl Mesh<'_> {
     }
 }
 
-struct Opening<'a, L> {
+/// A connection of a higher rank: which of how many that make a link.
+struct Arrived {
+    kind: LinkKind,
+    index: u16,
+    of: u16,
+    connection: Connection,
+}
+
+/// A link with a lower rank that is made when the stream is readable.
+struct Soon {
+    rank: usize,
+    kind: LinkKind,
+    stream: Stream,
+}
+
+struct Opening<'a> {
     mesh: &'a Mesh<'a>,
-    makers: &'a Makers<L>,
     context: u64,
     members: &'a [usize],
     mine: usize,
@@ -133,17 +127,19 @@ struct Opening<'a, L> {
     begun: Instant,
     /// How long from each new connection, while the job's first group is made: on a crowded host hundreds of them take long.
     renewed: Option<Duration>,
-    links: Vec<Option<L>>,
+    links: Links,
+    /// What has come of links that want more connections.
+    parts: HashMap<(usize, LinkKind), Vec<Option<Connection>>>,
 }
 
-impl<L> Opening<'_, L> {
-    fn run(mut self) -> Result<Vec<Option<L>>, Trouble> {
+impl<'a> Opening<'a> {
+    fn run(mut self) -> Result<Links, Trouble> {
         let mut offered = Vec::new();
         for rank in 0..self.members.len() {
             if self.world_rank(rank) < self.mesh.me
-                && let Some(stream) = self.connect(rank)?
+                && let Some(soon) = self.connect(rank)?
             {
-                offered.push((rank, stream));
+                offered.push(soon);
                 self.renew();
             }
         }
@@ -155,26 +151,23 @@ impl<L> Opening<'_, L> {
         self.members.get(rank).copied().unwrap_or_default()
     }
 
-    fn facts(&self, rank: usize) -> Result<(&Facts, &Facts), Trouble> {
-        let of = |r| self.mesh.facts.get(r);
-        of(self.mesh.me)
-            .zip(of(self.world_rank(rank)))
+    fn pair(&self, rank: usize) -> Result<Pair<'a>, Trouble> {
+        Pair::new(self.mesh.cards, self.mesh.me, self.world_rank(rank), self.context)
             .ok_or_else(|| self.own(rank, "has no entry in the table".into()))
     }
 
     /// Take what the others make: connections of higher ranks, memory of lower ones.
-    fn complete(&mut self, mut offered: Vec<(usize, UnixStream)>) -> Result<(), Trouble> {
-        let mut parts: HashMap<usize, Vec<Option<(TcpStream, Sealing)>>> = HashMap::new();
+    fn complete(&mut self, mut offered: Vec<Soon>) -> Result<(), Trouble> {
         let mut leaver = None;
         for rank in 0..self.members.len() {
-            // The wires are there, so it will make no connection.
+            // What is there already needs no connection.
             if self.world_rank(rank) > self.mesh.me {
-                self.over_edge(rank)?;
+                self.stands(rank)?;
             }
         }
         loop {
             self.watch.hush();
-            self.receive(&mut parts)?;
+            self.receive()?;
             let missing: Vec<usize> = (0..self.members.len())
                 .filter(|r| *r != self.mine && matches!(self.links.get(*r), Some(None)))
                 .collect();
@@ -205,61 +198,42 @@ impl<L> Opening<'_, L> {
             }
             let until = leaver.map_or(self.until, |(_, until)| until.min(self.until));
             for rank in self.wait(&offered, until)? {
-                if let Some(i) = offered.iter().position(|o| o.0 == rank) {
-                    let (_, stream) = offered.swap_remove(i);
-                    self.keep(rank, "shared memory", (self.makers.attach)(stream))?;
+                if let Some(i) = offered.iter().position(|o| o.rank == rank) {
+                    let Soon { kind, stream, .. } = offered.swap_remove(i);
+                    if let Some(transport) = self.mesh.transports.get(kind) {
+                        self.keep(rank, kind, transport.attach(stream))?;
+                    }
                 }
             }
         }
     }
 
-    fn receive(
-        &mut self,
-        parts: &mut HashMap<usize, Vec<Option<(TcpStream, Sealing)>>>,
-    ) -> Result<(), Trouble> {
-        // While wires are made the bell is hushed that told of the next.
+    /// Take what has come.
+    fn receive(&mut self) -> Result<(), Trouble> {
+        // While links are made the bell is hushed that told of the next.
         let (control, context) = (self.mesh.control, self.context);
         let arrivals = || Some(control.arrivals(context)).filter(|new| !new.is_empty());
         for Arrival { from, channel, stream, seals, .. } in std::iter::from_fn(arrivals).flatten() {
-            let Some(rank) = self.members.iter().position(|m| *m == from) else { continue };
-            match (channel, stream) {
-                (Channel::Shm, Stream::Unix(stream)) => {
-                    self.keep(rank, "shared memory", (self.makers.create)(stream))?;
-                }
-                (Channel::Rdma, Stream::Tcp(stream)) => {
-                    if let Some(edges) = self.mesh.edges {
-                        // It makes another connection where there are none.
-                        self.wire(rank, edges, stream, &mut Vec::new())?;
-                    }
-                }
-                (Channel::Tcp { index, of }, Stream::Tcp(stream)) => {
-                    let streams = parts.entry(rank).or_insert_with(|| (0..of).map(|_| None).collect());
-                    match streams.get_mut(usize::from(index)) {
-                        Some(place @ None) => *place = Some((stream, seals)),
-                        _ => return Err(self.own(rank, "made its connections twice".into())),
-                    }
-                    if streams.iter().all(Option::is_some) {
-                        let streams = parts.remove(&rank).into_iter().flatten().flatten().collect();
-                        let options = self.tcp_options(rank, false);
-                        self.keep(rank, "TCP", (self.makers.tcp)(streams, &options))?;
-                    }
-                }
-                _ => {}
+            if let Some(rank) = self.members.iter().position(|m| *m == from)
+                && let Channel::Link { transport, index, of } = channel
+                && let Some(kind) = LinkKind::from_wire(transport)
+            {
+                self.take(rank, Arrived { kind, index, of, connection: (stream, seals) })?;
             }
         }
         Ok(())
     }
 
     /// Sleep until something is new, at most until then; the ranks whose offer has come.
-    fn wait(&self, offered: &[(usize, UnixStream)], until: Instant) -> Result<Vec<usize>, Trouble> {
+    fn wait(&self, offered: &[Soon], until: Instant) -> Result<Vec<usize>, Trouble> {
         let above = self.watch.above().map(|w| w.bell_fd());
         let bells = [self.watch.bell_fd()].into_iter().chain(above);
         let mut fds: Vec<_> = bells.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let first = fds.len();
-        fds.extend(offered.iter().map(|(_, s)| PollFd::new(s, PollFlags::IN)));
+        fds.extend(offered.iter().map(|o| PollFd::new(&o.stream, PollFlags::IN)));
         poll_until(&mut fds, Some(until)).map_err(|e| self.own(self.mine, format!("cannot wait: {e}")))?;
         let ready = fds.iter().skip(first).zip(offered).filter(|(fd, _)| !fd.revents().is_empty());
-        Ok(ready.map(|(_, o)| o.0).collect())
+        Ok(ready.map(|(_, o)| o.rank).collect())
     }
 
     /// The group that is being split has failed, so some of its members may never come.
@@ -278,7 +252,7 @@ impl<L> Opening<'_, L> {
         }
     }
 
-    fn keep(&mut self, rank: usize, kind: &str, link: io::Result<L>) -> Result<(), Trouble> {
+    fn keep(&mut self, rank: usize, kind: LinkKind, link: Made) -> Result<(), Trouble> {
         self.renew();
         match link {
             Ok(link) => {
@@ -288,9 +262,9 @@ impl<L> Opening<'_, L> {
                 Ok(())
             }
             Err(e) if is_own(&e) => {
-                Err(self.unable(Error::os(format!("making a {kind} link to rank {rank}"), e)))
+                Err(self.unable(Error::os(format!("making a {} link to rank {rank}", kind.medium()), e)))
             }
-            Err(e) => Err(self.explained(rank, format!("could not be linked over {kind}: {e}"))),
+            Err(e) => Err(self.explained(rank, format!("could not be linked over {}: {e}", kind.medium()))),
         }
     }
 }

@@ -2,11 +2,9 @@
 //!
 //! ```text
 //!   for each pair of a group's members, of ranks low < high:
-//!   high: connects          over the host's socket, to hand over shared memory  (Channel::Shm)
-//!                           else over TCP, for RDMA wires beside it              (Channel::Rdma)
-//!                           else over TCP: several connections of one link       (Channel::Tcp{index, of})
+//!   high: connects          over the first transport that both have and that leads there (Channel::Link{transport, index, of})
 //!   low:  its control thread accepts, keeps what comes for groups not opened yet, and rings the group's bell;
-//!         it makes the memory and sends it, or makes the link of the connections
+//!         the transport makes the link of the connections
 //!   a group stands when each member has a link to every other
 //! ```
 //! What can go wrong: no way to a member that both allow (an error that says which were tried), a member does not come within the
@@ -18,7 +16,6 @@
 //! May import: `blame`, `channel`, `config`, `control`, `costs`, `error`, `key`, `rendezvous`, `status`, `sync`,
 //! `sys`, `transport`.
 
-mod devices;
 mod endpoint;
 #[cfg(test)]
 mod hooked;
@@ -26,7 +23,6 @@ mod local;
 mod mesh;
 #[cfg(test)]
 mod tests;
-mod threads;
 
 pub(crate) use endpoint::Endpoint;
 #[cfg(test)]

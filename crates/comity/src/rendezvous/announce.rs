@@ -5,6 +5,7 @@ use crate::{
     Config, Error, Result, Secure,
     channel::{Listener, is_own},
     sys::here,
+    transport::{Announced, Card},
 };
 use std::thread;
 
@@ -20,7 +21,7 @@ pub(crate) fn agree_on_secrecy(facts: &[Facts]) -> Result<()> {
 /// What to tell the others of this process; also opens the socket for those of the same host.
 pub(crate) fn announce(
     config: &Config,
-    rdma: bool,
+    links: Announced,
     mut listeners: Vec<Listener>,
 ) -> Result<(Vec<Listener>, Facts)> {
     let addrs = listeners.iter().map(Listener::local_addr).collect::<Result<_, _>>();
@@ -39,25 +40,23 @@ pub(crate) fn announce(
             String::new()
         }
     };
-    Ok((listeners, facts(config, rdma, addrs, unix)))
+    Ok((listeners, facts(config, links, addrs, unix)))
 }
 
 /// The same, of what is known.
-pub(crate) fn facts(config: &Config, rdma: bool, addrs: Vec<std::net::SocketAddr>, unix: String) -> Facts {
+pub(crate) fn facts(
+    config: &Config,
+    links: Announced,
+    addrs: Vec<std::net::SocketAddr>,
+    unix: String,
+) -> Facts {
+    let cores = thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX));
     Facts {
-        host_id: here::host_id(config.host.as_deref()),
+        card: Card { host_id: here::host_id(config.host.as_deref()), cores, links, unix, addrs },
         host: config.host.clone().unwrap_or_else(here::host_name),
         pid: std::process::id(),
-        cores: thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX)),
-        shm: config.links.shm,
-        tcp: config.links.tcp,
-        rdma,
         ring: config.ring,
         sealed: config.secure == Secure::Data,
         silence: config.detection.limit().map_or(0, |l| u32::try_from(l.as_millis()).unwrap_or(u32::MAX)),
-        senders: config.send_threads.map_or(u16::MAX, |n| u16::try_from(n).unwrap_or(u16::MAX)),
-        connections: config.connections.map_or(0, |n| u16::try_from(n).unwrap_or(u16::MAX)),
-        unix,
-        addrs,
     }
 }

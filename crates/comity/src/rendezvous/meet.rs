@@ -3,7 +3,7 @@
 use super::{
     posted,
     store::{Job, NoStore, Store, cannot_listen},
-    wire::{Facts, FromStore, MAX_ADDRS, ToStore},
+    wire::{Facts, FromStore, ToStore},
 };
 use crate::{
     Config, Error, HostPort, Key, Meet, Result, Secure,
@@ -11,6 +11,7 @@ use crate::{
     config::Trust,
     error::seconds,
     sys::{Bell, here, poll_until},
+    transport::MAX_ADDRS,
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{

@@ -2,57 +2,46 @@
 //!
 //! Compact, big-endian, and read with every length bounded before anything is allocated from it.
 
-use crate::channel::{Malformed, Reader, Writer};
+#[cfg(test)]
+use crate::{LinkKind, transport::Announced};
+use crate::{
+    channel::{Malformed, Reader, Writer},
+    transport::Card,
+};
+#[cfg(test)]
 use std::net::SocketAddr;
-
-/// The most addresses one rank can listen on.
-pub(crate) const MAX_ADDRS: usize = 16;
 
 /// What a rank tells the others about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// Equal for processes that may share memory.
-    pub(crate) host_id: u64,
+    /// What those that it is linked to go by.
+    pub(crate) card: Card,
     pub(crate) host: String,
     pub(crate) pid: u32,
-    pub(crate) cores: u16,
-    pub(crate) shm: bool,
-    pub(crate) tcp: bool,
-    /// Whether there is a device that may lead to another rank.
-    pub(crate) rdma: bool,
     /// Whether rings go before other plans.
     pub(crate) ring: bool,
     /// Whether what goes over TCP is to be encrypted.
     pub(crate) sealed: bool,
     /// How long this rank lets another be silent, in milliseconds; 0: for ever.
     pub(crate) silence: u32,
-    /// Threads that may send for this rank, beside its own; `u16::MAX`: as its cores allow.
-    pub(crate) senders: u16,
-    /// TCP connections per address; 0: as the pair's threads for sending ask for.
-    pub(crate) connections: u16,
-    /// The name of the socket for processes of the same host; empty without one.
-    pub(crate) unix: String,
-    pub(crate) addrs: Vec<SocketAddr>,
 }
 
 /// What a process says of itself that is none of ours.
 #[cfg(test)]
 pub(crate) fn facts_of(host: &str, pid: u32, addrs: Vec<SocketAddr>) -> Facts {
     Facts {
-        host_id: u64::from(pid),
+        card: Card {
+            host_id: u64::from(pid),
+            cores: 1,
+            links: Announced::from_iter([(LinkKind::Tcp, Vec::new())]),
+            unix: String::new(),
+            addrs,
+        },
         host: host.into(),
         pid,
-        cores: 1,
-        shm: false,
-        tcp: true,
-        rdma: false,
         ring: false,
         sealed: false,
         silence: 1000,
-        senders: u16::MAX,
-        connections: 1,
-        unix: String::new(),
-        addrs,
     }
 }
 
@@ -91,50 +80,19 @@ pub(crate) enum FromStore {
 
 impl Facts {
     fn put(&self, w: &mut Writer) {
-        w.u64(self.host_id);
+        self.card.put(w);
         w.text(&self.host);
         w.u32(self.pid);
-        w.u16(self.cores);
-        w.u8(u8::from(self.shm)
-            | u8::from(self.tcp) << 1
-            | u8::from(self.sealed) << 2
-            | u8::from(self.rdma) << 3
-            | u8::from(self.ring) << 4);
+        w.u8(u8::from(self.sealed) | u8::from(self.ring) << 1);
         w.u32(self.silence);
-        w.u16(self.senders);
-        w.u16(self.connections);
-        w.text(&self.unix);
-        w.u8(self.addrs.len().min(MAX_ADDRS) as u8);
-        for a in self.addrs.iter().take(MAX_ADDRS) {
-            w.addr(*a);
-        }
     }
 
     fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (host_id, host, pid, cores) = (r.u64()?, r.text()?, r.u32()?, r.u16()?);
-        let kinds = r.u8()?;
-        let (silence, senders, connections, unix) = (r.u32()?, r.u16()?, r.u16()?, r.text()?);
-        let n = usize::from(r.u8()?);
-        if n > MAX_ADDRS || kinds > 31 {
+        let (card, host, pid, wishes, silence) = (Card::take(r)?, r.text()?, r.u32()?, r.u8()?, r.u32()?);
+        if wishes > 3 {
             return Err(Malformed);
         }
-        let addrs = (0..n).map(|_| r.addr()).collect::<Result<_, _>>()?;
-        Ok(Self {
-            host_id,
-            host,
-            pid,
-            cores,
-            shm: kinds & 1 != 0,
-            tcp: kinds & 2 != 0,
-            sealed: kinds & 4 != 0,
-            rdma: kinds & 8 != 0,
-            ring: kinds & 16 != 0,
-            silence,
-            senders,
-            connections,
-            unix,
-            addrs,
-        })
+        Ok(Self { card, host, pid, silence, sealed: wishes & 1 != 0, ring: wishes & 2 != 0 })
     }
 }
 

@@ -1,149 +1,213 @@
-//! Bytes between two ranks.
+//! Bytes between two ranks: a folder for each transport, and the table that lists them.
 //!
-//! A link carries one stream of bytes each way, reliably and in order, and never blocks. It
-//! lends bytes where they arrived, so that the engine reduces straight from a shared-memory
-//! ring, a registered buffer or a socket's buffer, and moves bytes that are only copied straight
-//! to their place. What the medium needs of its own (frames, checksums, credits, striping over
-//! several connections) stays inside.
+//! A folder holds all that is known of its transport: what a rank announces of it, which pairs it leads to, how the higher rank of a
+//! pair connects and the lower one accepts, its settings, what `comity info` prints, and the [`Link`] itself. To add one, write
+//! `transport/NAME/mod.rs` with a type that implements [`Transport`], and add its line to the table at the end of this file.
+//! [`LinkKind`], `COMITY_LINKS`, the rendezvous, the judge of connections and `comity info` then have it.
 //!
-//! The contract, held by the `conformance` tests over every implementation:
-//! - `put` accepts a prefix of `head` followed by `body`, possibly nothing; what it has accepted
-//!   reaches the peer without further calls. What it has not accepted may reach the peer as well, and is offered again before
-//!   anything else, in any pieces: a link may have announced it already.
-//! - `peek` lends the bytes that lie ready, without a gap; `consume` gives back a prefix of them.
-//!   `peek` may return fewer bytes than are ready (the ring wraps there, a frame ends there), but
-//!   never zero when some are; and for `want` up to [`SMALL_WANT`] it lends that many when that many are
-//!   ready, for a larger one at least eight: a header or an element comes whole.
-//! - `take` moves a prefix of the ready bytes to `dst`; the same bytes that `peek` would lend.
-//! - Bytes may be given out before the link could check them; `unproven` says how many of the last ones, and nothing that
-//!   depends on those may leave this rank, or be believed. A frame that was begun may be held back until the rest of it is put;
-//!   no frame goes beyond what was offered in one call.
-//! - After an error every call returns it again, but bytes that arrived before it are lent first.
-//! - `arm` announces that this side is about to sleep in `poll` on `fds`: from then until `disarm`
-//!   the peer's `put` or `consume` makes one of them ready. A caller arms, tries once more, then
-//!   polls. Which descriptors those are changes with every call that moves bytes.
-//! - A link that is dropped delivers what it has accepted; then the peer sees it closed.
+//! ```text
+//!   before ranks meet   read, check     its settings
+//!                       find            whether this process can use it; announce: what the others hear of it
+//!   when they have met  meet            what the others announced
+//!   for each pair       leads           whether it leads there; the first one in the table that does is tried, then the next
+//!     the higher rank   connect         Reached::Link, or Soon: attach when the stream is readable, or Not, and why
+//!     the lower rank    accept          when all connections of the link have come
+//! ```
+//! Who makes links fills in how to connect and what to wait for ([`Way`]); a transport knows nothing of groups, failures or the store.
 //!
-//! May import: `channel`, `dice`, `error`, `sync`, `sys`.
+//! May import: `address`, `call`, `channel`, `dice`, `error`, `sync`, `sys`.
 
+mod card;
 #[cfg(test)]
 pub(crate) mod conformance;
-pub(crate) mod local;
-pub(crate) mod shm;
-pub(crate) mod tcp;
-pub(crate) mod verbs;
+mod link;
+#[macro_use]
+mod table;
 
-pub use verbs::rdma_devices;
+pub(crate) use card::{Announced, Card, MAX_ADDRS, Pair};
+pub(crate) use link::{Interest, Link, LinkError, SMALL_WANT};
+pub(crate) use table::{Kinds, Transports};
 
-use std::{fmt, net::SocketAddr, os::fd::BorrowedFd};
+use crate::{
+    Error, Result,
+    channel::{Miss, Refusal, Sealing, Stream, Target},
+};
+use std::{
+    fmt, io,
+    os::{fd::BorrowedFd, unix::net::UnixStream},
+    time::Instant,
+};
 
-/// The largest `want` that [`Link::peek`] fills in one piece when the bytes are there.
-pub(crate) const SMALL_WANT: usize = 64;
+/// One kind of link: of one process, but for what is known without one. See the module.
+pub(crate) trait Transport: Send + Sync + fmt::Debug {
+    /// What a user may choose about it; `()` where there is nothing.
+    type Settings: Clone + Default + fmt::Debug
+    where
+        Self: Sized;
 
-/// The kind of medium.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LinkKind {
-    /// Threads of one process.
-    Local,
-    /// Processes of one host, over shared memory.
-    Shm,
-    /// TCP connections.
-    Tcp,
-    /// RDMA verbs: InfiniBand, RoCE, Thunderbolt.
-    Rdma,
-    /// Whatever MPI chose.
-    Mpi,
-}
+    /// What holds of it everywhere.
+    fn about() -> About
+    where
+        Self: Sized;
 
-impl fmt::Display for LinkKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Local => "local",
-            Self::Shm => "shm",
-            Self::Tcp => "tcp",
-            Self::Rdma => "rdma",
-            Self::Mpi => "mpi",
-        })
-    }
-}
-
-/// Why a link ended, as the rest of the sentence "rank 3 ...": "closed its connection".
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LinkError(pub(crate) String);
-
-/// What the engine waits for on a link's descriptors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Interest {
-    /// Bytes to take.
-    pub(crate) recv: bool,
-    /// Room to put.
-    pub(crate) send: bool,
-}
-
-/// One end of a link. See the module's contract.
-pub(crate) trait Link: Send + fmt::Debug {
-    /// The medium.
-    fn kind(&self) -> LinkKind;
-
-    /// Bytes worth moving in one go before looking elsewhere.
-    fn chunk(&self) -> usize;
-
-    /// Accept a prefix of `head` followed by `body`; how many bytes in all.
-    fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError>;
-
-    /// What is put next is the begin of a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile. It may decide
-    /// how the message travels; whatever is put without such word comes as well.
-    fn announce(&mut self, _len: usize, _is_busy: bool) {}
-
-    /// Whether bytes may reach the peer that were offered and not accepted yet.
-    #[cfg(test)]
-    fn runs_ahead(&self) -> bool {
-        false
+    /// Take what variables say of its settings.
+    fn read(_: &mut Self::Settings, _: &dyn Variables) -> Result<()>
+    where
+        Self: Sized,
+    {
+        Ok(())
     }
 
-    /// Bytes that lie ready, in place; empty when none are. A link that must read them from the
-    /// system reads about `want`. All of them up to [`SMALL_WANT`]; see the module's contract.
-    fn peek(&mut self, want: usize) -> Result<&[u8], LinkError>;
-
-    /// Give back the first `n` bytes that `peek` lent.
-    fn consume(&mut self, n: usize);
-
-    /// Move ready bytes to `dst`; how many.
-    fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError>;
-
-    /// How many of the bytes given out last are not checked yet.
-    fn unproven(&self) -> usize {
-        0
+    /// Whether its settings make sense, in a job of `size` ranks.
+    fn check(_: &Self::Settings, _size: usize) -> Result<()>
+    where
+        Self: Sized,
+    {
+        Ok(())
     }
 
-    /// Whether the peer owes the rest of something that it had at hand when it began.
-    fn is_inside(&self) -> bool {
-        false
+    /// What `comity info` says of it.
+    fn note(_: &Self::Settings, seen: Seen<'_>) -> Note
+    where
+        Self: Sized;
+
+    /// It, if this process can use it in this job.
+    fn find(_: &Self::Settings, job: &Job) -> Result<Option<Self>>
+    where
+        Self: Sized;
+
+    /// What the others hear of it, besides that this process can use it.
+    fn announce(&self) -> Vec<u8> {
+        Vec::new()
     }
 
-    /// How many bytes have come so far, also those that cannot be given out yet; for links that hold such back.
-    fn arrived(&self) -> u64 {
-        0
-    }
+    /// All have met: by rank what each said of itself. This one is `me`.
+    fn meet(&mut self, _me: usize, _cards: &[Card]) {}
 
-    /// Whether the next [`peek`](Self::peek) would lend more without a look at the system, as far as can be told; for links that
-    /// lend a frame at a time.
-    fn has_more(&self) -> bool {
-        false
-    }
+    /// Whether it leads to the other rank of a pair in which both can use it; why not.
+    fn leads(&self, pair: &Pair<'_>) -> Result<(), String>;
 
-    /// The address here and the one there, where there are such.
-    fn path(&self) -> Option<(SocketAddr, SocketAddr)> {
+    /// A link of what the pair has between it already.
+    fn standing(&self, _: &Pair<'_>) -> Option<Made> {
         None
     }
 
-    /// Announce sleep. See the module's contract.
-    fn arm(&mut self, interest: Interest);
+    /// Make a link with the lower rank of a pair.
+    fn connect(&self, pair: &Pair<'_>, way: &dyn Way) -> Result<Reached, Missed>;
 
-    /// Take the announcement back, and swallow wake-ups that came of it.
-    fn disarm(&mut self) -> Result<(), LinkError>;
+    /// Make the link that [`Reached::Soon`] promised, from a stream that is readable.
+    fn attach(&self, _: Stream) -> Made {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
-    /// Descriptors to poll while armed, each with whether to wait for readable and for writable.
-    fn fds<'a>(&'a self, interest: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>);
+    /// Make a link with the higher rank of a pair, which has made all its connections. [`Reached::Not`]: it will come another way.
+    fn accept(&self, pair: &Pair<'_>, connections: Vec<Connection>, way: &dyn Way)
+    -> Result<Reached, Missed>;
+}
+
+/// What holds of a transport everywhere.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct About {
+    /// Pairs may use it where no user has chosen kinds of link.
+    pub(crate) by_default: bool,
+    /// It links processes, so users may choose it.
+    pub(crate) between_processes: bool,
+    /// Its connections come over the host's own socket; else over TCP.
+    pub(crate) within_host: bool,
+    /// Both ranks see the same memory, which is what plans within a host reckon with.
+    pub(crate) shares_memory: bool,
+    /// What it carries stays on the host, or is encrypted where the job wants that.
+    pub(crate) is_private: bool,
+}
+
+/// A link, or what this process lacked for it.
+pub(crate) type Made = io::Result<Box<dyn Link>>;
+
+/// An authenticated connection, and what seals it.
+pub(crate) type Connection = (Stream, Sealing);
+
+/// What came of trying to make a link.
+pub(crate) enum Reached {
+    Link(Made),
+    /// To be [attached](Transport::attach) when it is readable.
+    Soon(Stream),
+    /// None this way, for this reason; the next transport may do.
+    Not(String),
+}
+
+/// Nobody was reached, and no other transport would help.
+#[derive(Debug)]
+pub(crate) struct Missed {
+    /// Where it was tried, in words.
+    pub(crate) at: String,
+    pub(crate) miss: Miss,
+}
+
+/// Connect to the lower rank of a pair over the socket of their host; why not, where another transport may do.
+pub(crate) fn dial_within_host(pair: &Pair<'_>, way: &dyn Way) -> Result<Result<UnixStream, String>, Missed> {
+    match way.dial(Target::Unix(pair.theirs.unix.clone()), 0, 1) {
+        Ok((Stream::Unix(stream), _)) => Ok(Ok(stream)),
+        Ok((Stream::Tcp(_), _)) => Ok(Err("its host's socket is none".into())),
+        Err(miss @ (Miss::Nowhere(_) | Miss::Refused(Refusal::No(_)))) => Ok(Err(miss.to_string())),
+        Err(miss) => Err(Missed { at: "its socket on this host".into(), miss }),
+    }
+}
+
+/// How a transport reaches the other rank of a pair, and waits for it.
+pub(crate) trait Way {
+    /// Connect to the lower rank of the pair, for connection `index` of `of` that make the link.
+    fn dial(&self, target: Target, index: u16, of: u16) -> Result<Connection, Miss>;
+
+    /// Wait until `fd` is readable (true) or a time has come (false); an error ends the whole.
+    fn wait(&self, fd: BorrowedFd<'_>, until: Instant) -> Result<bool>;
+
+    /// When the link must stand.
+    fn until(&self) -> Instant;
+}
+
+/// What a process knows of its job before the ranks have met.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    /// What leaves the host must be encrypted.
+    pub(crate) sealed: bool,
+    /// The backend that goes before all else over one kind of link, which then must be there.
+    pub(crate) wanted: Option<(LinkKind, &'static str)>,
+}
+
+/// The environment, as settings are read from it.
+pub(crate) trait Variables {
+    /// The value of a variable that is set.
+    fn text(&self, name: &'static str) -> Result<Option<String>>;
+
+    /// The same of a whole number up to `most`.
+    fn number(&self, name: &'static str, most: usize) -> Result<Option<usize>>;
+
+    /// That a value cannot be used, and why, as the rest of the sentence "NAME=value ...".
+    fn refusal(&self, name: &str, value: &str, why: &str) -> Error;
+}
+
+/// The value of a variable that was set when the configuration was read.
+pub(crate) type Seen<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// What `comity info` says of a transport.
+#[derive(Debug)]
+pub(crate) struct Note {
+    /// Whether it can be used on this host.
+    pub(crate) works: bool,
+    /// With whom, or why not.
+    pub(crate) why: String,
+    pub(crate) devices: Vec<DeviceNote>,
+}
+
+/// A device: its name, and its address or why it cannot be used.
+pub(crate) type DeviceNote = (String, Result<String, String>);
+
+// In the order in which pairs prefer them: folder => kind = number on the wire, word in settings, medium in sentences: documentation.
+transports! {
+    local => Local = 0, "local", "memory of one process": "Threads of one process.";
+    shm => Shm = 1, "shm", "shared memory": "Processes of one host, over shared memory.";
+    verbs => Rdma = 3, "rdma", "RDMA": "RDMA verbs: InfiniBand, RoCE, Thunderbolt.";
+    tcp => Tcp = 2, "tcp", "TCP": "TCP connections.";
 }

@@ -79,14 +79,8 @@ fn config(rank: usize, size: usize, rest: &[&str]) -> Config {
         panic!("seven fields, not {rest:?}");
     };
     let seconds = |text: &str| Duration::from_secs_f64(text.parse().expect("seconds are a number"));
-    let kinds: Vec<LinkKind> = links
-        .split(',')
-        .map(|l| match l {
-            "shm" => LinkKind::Shm,
-            "tcp" => LinkKind::Tcp,
-            other => panic!("no link {other:?}"),
-        })
-        .collect();
+    let kinds: Vec<LinkKind> =
+        links.split(',').map(|l| LinkKind::from_name(l).unwrap_or_else(|| panic!("no link {l:?}"))).collect();
     let mut config = Config::new(rank, size)
         .host(at)
         .expect("an address")

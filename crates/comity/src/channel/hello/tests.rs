@@ -4,8 +4,14 @@ use super::{message::HEADER, *};
 use proptest::prelude::*;
 use std::io::{self, ErrorKind};
 
-const HELLO: Hello =
-    Hello { from: 3, to: 1, world: 9, context: 4, channel: Channel::Tcp { index: 1, of: 2 }, sealed: true };
+const HELLO: Hello = Hello {
+    from: 3,
+    to: 1,
+    world: 9,
+    context: 4,
+    channel: Channel::Link { transport: 2, index: 1, of: 2 },
+    sealed: true,
+};
 
 fn secret(key: u8, job: &str, epoch: u32) -> Secret {
     Secret::new(&Key::from([key; 32]), job, epoch)
@@ -146,13 +152,12 @@ proptest! {
     }
 
     #[test]
-    fn hellos_round_trip(from: u32, to: u32, world: u64, context: u64, of in 1u16.., kind in 0..5, sealed: bool) {
+    fn hellos_round_trip(from: u32, to: u32, world: u64, context: u64, of in 1u16.., kind in 0..4, transport: u8, sealed: bool) {
         let channel = match kind {
             0 => Channel::Join,
             1 => Channel::Control,
-            2 => Channel::Shm,
-            3 => Channel::Rdma,
-            _ => Channel::Tcp { index: of - 1, of },
+            2 => Channel::Probe,
+            _ => Channel::Link { transport, index: of - 1, of },
         };
         let hello = Hello { from, to, world, context, channel, sealed };
         prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));

@@ -2,6 +2,7 @@
 
 use super::Control;
 use crate::{
+    LinkKind,
     channel::{Accepted, Acceptor, Channel, Hello, Stream, Verdict},
     control::{
         probe::Probes,
@@ -149,32 +150,31 @@ impl Control {
                 no("this rank is connected already; every process needs a rank of its own")
             }
             // Its control connection stands for it, but the end of that handshake is not read here yet.
-            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma | Channel::Probe, Presence::Absent) => {
-                Verdict::Busy
+            (Channel::Link { .. } | Channel::Probe, Presence::Absent) => Verdict::Busy,
+            (Channel::Link { .. } | Channel::Probe, Presence::Dead(_) | Presence::Shut(_)) => {
+                no("you are not a member any more")
             }
-            (
-                Channel::Shm | Channel::Tcp { .. } | Channel::Rdma | Channel::Probe,
-                Presence::Dead(_) | Presence::Shut(_),
-            ) => no("you are not a member any more"),
             (Channel::Probe, _) => Verdict::Yes,
-            (Channel::Shm, _) if !self.rules.shm || !matches!(stream, Stream::Unix(_)) => {
-                no("it does not share memory")
-            }
-            (Channel::Rdma, _) if !self.rules.rdma => no("it has no RDMA device for this pair"),
-            (Channel::Tcp { .. } | Channel::Rdma, _) if !matches!(stream, Stream::Tcp(_)) => {
-                no("that is not a TCP connection")
-            }
-            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, _)
-                if state.membership().is_closed(hello.context) =>
-            {
-                no("it has left that group")
-            }
-            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, _) if state.parked.len() >= MAX_PARKED => {
-                Verdict::Busy
-            }
-            (Channel::Shm | Channel::Tcp { .. } | Channel::Rdma, _) => Verdict::Yes,
+            (Channel::Link { transport, .. }, _) => match self.refused(transport, stream) {
+                Some(words) => Verdict::No(words),
+                None if state.membership().is_closed(hello.context) => no("it has left that group"),
+                None if state.parked.len() >= MAX_PARKED => Verdict::Busy,
+                None => Verdict::Yes,
+            },
             (Channel::Join, _) => no("it is a rank, not the store"),
         }
+    }
+
+    /// Why a connection for a link is not taken.
+    fn refused(&self, transport: u8, stream: &Stream) -> Option<String> {
+        let kind = LinkKind::from_wire(transport);
+        let Some(kind) = kind.filter(|k| self.rules.links.has(*k)) else {
+            let medium = kind.map_or("that transport", LinkKind::medium);
+            return Some(format!("it does not use {medium}"));
+        };
+        let within_host = kind.about().is_some_and(|a| a.within_host);
+        (within_host != matches!(stream, Stream::Unix(_)))
+            .then(|| format!("{} takes another kind of connection", kind.medium()))
     }
 
     fn receive(&self, state: &mut Standing, Accepted { stream, hello, seals }: Accepted) -> Rest {
@@ -185,7 +185,7 @@ impl Control {
                 return Rest { news: true, ..Rest::default() };
             }
             Channel::Probe => return state.lives(from, Instant::now()),
-            Channel::Join | Channel::Shm | Channel::Tcp { .. } | Channel::Rdma => {}
+            Channel::Join | Channel::Link { .. } => {}
         }
         let until = Instant::now() + self.rules.patience;
         let (channel, context) = (hello.channel, hello.context);

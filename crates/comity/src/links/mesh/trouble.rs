@@ -14,7 +14,7 @@ pub(super) struct Trouble {
     pub(super) news: Option<Failure>,
 }
 
-impl<L> Opening<'_, L> {
+impl Opening<'_> {
     /// What went wrong with `rank`; but if it has died or the group has failed, that is the reason.
     pub(super) fn explained(&self, rank: usize, cause: String) -> Trouble {
         let until = (Instant::now() + EXPLANATION).min(self.until);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     channel::is_own,
-    rendezvous::{Facts, Meeting},
+    rendezvous::{Facts, Meeting, facts_of},
     sys,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -88,22 +88,8 @@ fn act(phase: &str, rank: usize, n: usize, at: SocketAddr) {
     match phase {
         "joining" | "connecting" => {
             let (meeting, _) = met.insert(Meeting::find(&config).unwrap());
-            let facts = Facts {
-                host_id: 1,
-                host: "h".into(),
-                pid: std::process::id(),
-                cores: 1,
-                shm: true,
-                tcp: true,
-                rdma: false,
-                ring: false,
-                sealed: false,
-                silence: 5000,
-                senders: u16::MAX,
-                connections: 1,
-                unix: String::new(),
-                addrs: Vec::new(),
-            };
+            let mut facts = Facts { silence: 5000, ..facts_of("h", std::process::id(), Vec::new()) };
+            facts.card.host_id = 1;
             if phase == "joining" {
                 thread::scope(|s| {
                     s.spawn(|| meeting.join(facts));

@@ -10,7 +10,8 @@ use std::time::Instant;
 impl Server {
     /// Who holds `rank` in a job that meets or runs, and is not the process `new`: one process may be in several groups.
     pub(super) fn holder(&self, rank: u32, new: &Who) -> Option<&Who> {
-        let is_other = |who: &&Who| (who.facts.host_id, who.facts.pid) != (new.facts.host_id, new.facts.pid);
+        let is_other =
+            |who: &&Who| (who.facts.card.host_id, who.facts.pid) != (new.facts.card.host_id, new.facts.pid);
         self.met.iter().rev().find_map(|met| {
             let who = met.all.get(rank as usize).filter(is_other)?;
             (!met.connecting.is_empty() || self.shared.holds(rank)).then_some(who)

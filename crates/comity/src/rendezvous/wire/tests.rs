@@ -1,13 +1,17 @@
 //! Messages read back, and bytes that are no messages.
 
 use super::*;
-use crate::channel::{Conn, Stream};
+use crate::{
+    channel::{Conn, Stream},
+    transport::MAX_ADDRS,
+};
 use proptest::prelude::*;
 use std::{io::Write, net::SocketAddrV6, os::unix::net::UnixStream};
 
 prop_compose! {
     fn facts()(
-        host_id: u64, host in "\\PC{0,40}", pid: u32, cores: u16, shm: bool, tcp: bool, sealed: bool, rdma: bool, ring: bool, silence: u32, senders: u16, connections: u16,
+        host_id: u64, host in "\\PC{0,40}", pid: u32, cores: u16, sealed: bool, ring: bool, silence: u32,
+        links in prop::collection::hash_map(0..LinkKind::LISTED.len(), prop::collection::vec(any::<u8>(), 0..=64), 0..=LinkKind::LISTED.len()),
         unix in "[a-z]{0,20}", addrs in prop::collection::vec(any::<SocketAddr>(), 0..=MAX_ADDRS),
     ) -> Facts {
         // Flow labels do not travel.
@@ -15,7 +19,8 @@ prop_compose! {
             SocketAddr::V6(a) => SocketAddrV6::new(*a.ip(), a.port(), 0, a.scope_id()).into(),
             a => a,
         }).collect();
-        Facts { host_id, host, pid, cores, shm, tcp, rdma, ring, sealed, silence, senders, connections, unix, addrs }
+        let links = links.into_iter().map(|(i, bytes)| (LinkKind::LISTED[i], bytes)).collect();
+        Facts { card: Card { host_id, cores, links, unix, addrs }, host, pid, ring, sealed, silence }
     }
 }
 

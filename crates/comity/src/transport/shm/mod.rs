@@ -10,7 +10,10 @@
 //! from where they lie, by the receiver; the rings are small enough to stay in cache. There is no checksum:
 //! the bytes never leave this machine's memory.
 
+mod reach;
 mod ring;
+
+pub(crate) use reach::Shm;
 
 use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
 use crate::sys::{self, Mapping};
@@ -258,6 +261,11 @@ impl Link for ShmLink {
         dst[..n].copy_from_slice(&ready[..n]);
         self.consume(n);
         Ok(n)
+    }
+
+    // Whatever was put is seen by who looks later.
+    fn may_lag(&self) -> bool {
+        false
     }
 
     fn arm(&mut self, interest: Interest) {

@@ -23,17 +23,19 @@ mod framing;
 pub(crate) mod fuzz;
 mod inbound;
 mod outbound;
+mod reach;
 mod recv;
 mod send;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod threads;
 
 use super::{Interest, Link, LinkError, LinkKind};
 use crate::channel::Seals;
 use frame::Place;
-pub(crate) use framing::Couriers;
-use framing::SendThread;
+use framing::{Couriers, SendThread};
+pub(crate) use reach::Tcp;
 use recv::Receiver;
 use send::Sender;
 use std::{

@@ -19,30 +19,24 @@ mod edges;
 mod flow;
 mod frame;
 mod hub;
+mod matrix;
 mod pairing;
 mod raise;
+mod reach;
 mod side;
 #[cfg(test)]
 mod tests;
 mod wire;
 
-pub(crate) use edges::{Devices, Edges};
+pub(crate) use matrix::Matrix;
+pub(crate) use reach::Rdma;
 
 use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
-use crate::sys::{Bell, verbs::Verbs};
+use crate::sys::Bell;
 use edge::Place;
+use edges::{Devices, Edges};
 use hub::{Handle, hub, is_ours};
 use std::{collections::VecDeque, fmt, io, os::fd::BorrowedFd, sync::Arc};
-
-/// The RDMA devices of this host, each with its address or why it cannot be used.
-///
-/// # Errors
-/// The names of the library that were tried, in words.
-#[doc(hidden)]
-#[allow(clippy::type_complexity)]
-pub fn rdma_devices() -> Result<Vec<(String, Result<String, String>)>, String> {
-    Ok(Verbs::find()?.survey())
-}
 
 /// Bytes to move before looking elsewhere.
 const CHUNK: usize = 128 << 10;

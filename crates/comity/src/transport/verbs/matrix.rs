@@ -3,8 +3,7 @@
 //! `[[null, "rdma_en5"], ["rdma_en4", null]]`: row `i` is rank `i`'s, cell `j` what leads from it to rank `j`: a name, a list of names
 //! for several cables, or `null` (`""`, `[]`) where the pair goes another way. A file, or the JSON itself.
 
-use super::MAX_SIZE;
-use crate::address::shown;
+use crate::{MAX_SIZE, address::shown};
 use serde_json::Value;
 use std::{fs, io::Read};
 
@@ -23,7 +22,7 @@ pub(crate) struct Matrix {
 
 impl Matrix {
     /// From the path of a file, or from the JSON itself.
-    pub(super) fn read(text: &str) -> Result<Self, String> {
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
         if text.trim_start().starts_with('[') {
             return Self::parse(text.as_bytes());
         }
@@ -156,7 +155,7 @@ mod tests {
         let c = from(&vars);
         assert_eq!((c.rank, c.size, c.found.launcher, c.ring), (1, 2, Launcher::Mlx, true));
         assert!(matches!(&c.meet, Meet::Host(at) if at.to_string() == "10.0.0.1:7000"));
-        assert_eq!(c.devices.unwrap().rows[1], [vec!["b".to_owned()], vec![]]);
+        assert_eq!(c.transports.verbs.devices.unwrap().rows[1], [vec!["b".to_owned()], vec![]]);
         // JACCL's own names go before MLX's.
         let own = [("JACCL_RANK", "0"), ("JACCL_COORDINATOR", "10.0.0.9:1")];
         let c = from(&[&vars[..], &own[..]].concat());

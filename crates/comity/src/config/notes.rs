@@ -1,0 +1,39 @@
+//! Which kinds of link this process would use, and why: for `comity info`.
+
+use super::Config;
+use crate::LinkKind;
+
+/// Whether a kind of link would be used, and why.
+#[derive(Debug)]
+pub struct LinkNote {
+    /// The kind.
+    pub kind: LinkKind,
+    /// Whether it would be used.
+    pub used: bool,
+    /// With whom, or why not.
+    pub why: String,
+    /// Its devices, each with its address or why it cannot be used.
+    pub devices: Vec<(String, Result<String, String>)>,
+}
+
+impl Config {
+    /// What this process would use of each kind of link, the preferred ones first. For `comity info`.
+    #[doc(hidden)]
+    pub fn link_notes(&self) -> Vec<LinkNote> {
+        let value = |name: &str| self.found.seen.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
+        let note = |kind: LinkKind| {
+            let note = self.transports.note(kind, &value)?;
+            let by_default = kind.about().is_some_and(|a| a.by_default);
+            let (used, why) = match (self.links.has(kind), by_default) {
+                (false, true) => (false, "COMITY_LINKS leaves it out".to_owned()),
+                (false, false) => (false, format!("only where COMITY_LINKS names it; {}", note.why)),
+                _ if note.works && self.size == 1 => {
+                    (false, format!("one rank needs none; else {}", note.why))
+                }
+                _ => (note.works, note.why),
+            };
+            Some(LinkNote { kind, used, why, devices: note.devices })
+        };
+        LinkKind::choices().filter_map(note).collect()
+    }
+}

@@ -1,0 +1,128 @@
+//! What ranks say of themselves to those that they may be linked to.
+
+use super::LinkKind;
+use crate::channel::{Malformed, Reader, Writer};
+use std::net::SocketAddr;
+
+/// The most addresses one rank can listen on.
+pub(crate) const MAX_ADDRS: usize = 16;
+/// The most transports that a rank can announce, and the most that it can say of one.
+const MAX_ANNOUNCED: usize = 16;
+const MAX_BYTES: usize = 64;
+
+/// What a rank says of itself to those that it may be linked to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Card {
+    /// Equal for processes of one host.
+    pub(crate) host_id: u64,
+    pub(crate) cores: u16,
+    /// What it can use, and what each transport says.
+    pub(crate) links: Announced,
+    /// The name of the socket for processes of the same host; empty without one.
+    pub(crate) unix: String,
+    /// Where it listens.
+    pub(crate) addrs: Vec<SocketAddr>,
+}
+
+impl Card {
+    pub(crate) fn put(&self, w: &mut Writer) {
+        w.u64(self.host_id);
+        w.u16(self.cores);
+        self.links.put(w);
+        w.text(&self.unix);
+        w.u8(self.addrs.len().min(MAX_ADDRS) as u8);
+        for a in self.addrs.iter().take(MAX_ADDRS) {
+            w.addr(*a);
+        }
+    }
+
+    pub(crate) fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (host_id, cores, links, unix) = (r.u64()?, r.u16()?, Announced::take(r)?, r.text()?);
+        let n = usize::from(r.u8()?);
+        if n > MAX_ADDRS {
+            return Err(Malformed);
+        }
+        let addrs = (0..n).map(|_| r.addr()).collect::<Result<_, _>>()?;
+        Ok(Self { host_id, cores, links, unix, addrs })
+    }
+}
+
+/// What a rank says of its transports: those that it can use, by number, each with a few bytes of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Announced(Vec<(u8, Vec<u8>)>);
+
+impl Announced {
+    /// What it says of this one, if it can use it.
+    pub(crate) fn of(&self, kind: LinkKind) -> Option<&[u8]> {
+        self.0.iter().find(|(n, _)| kind.wire() == Some(*n)).map(|(_, bytes)| bytes.as_slice())
+    }
+
+    pub(crate) fn has(&self, kind: LinkKind) -> bool {
+        self.of(kind).is_some()
+    }
+
+    /// Whether it can share memory with ranks of its host.
+    pub(crate) fn shares_memory(&self) -> bool {
+        LinkKind::LISTED.iter().any(|k| self.has(*k) && k.about().is_some_and(|a| a.shares_memory))
+    }
+
+    fn put(&self, w: &mut Writer) {
+        w.u8(self.0.len().min(MAX_ANNOUNCED) as u8);
+        for (number, bytes) in self.0.iter().take(MAX_ANNOUNCED) {
+            w.u8(*number);
+            w.u8(bytes.len().min(MAX_BYTES) as u8);
+            w.0.extend(bytes.iter().take(MAX_BYTES));
+        }
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let n = usize::from(r.u8()?);
+        if n > MAX_ANNOUNCED {
+            return Err(Malformed);
+        }
+        let one = |_| {
+            let (number, len) = (r.u8()?, usize::from(r.u8()?));
+            if len > MAX_BYTES {
+                return Err(Malformed);
+            }
+            Ok((number, (0..len).map(|_| r.u8()).collect::<Result<_, _>>()?))
+        };
+        Ok(Self((0..n).map(one).collect::<Result<_, _>>()?))
+    }
+}
+
+impl FromIterator<(LinkKind, Vec<u8>)> for Announced {
+    fn from_iter<I: IntoIterator<Item = (LinkKind, Vec<u8>)>>(all: I) -> Self {
+        Self(all.into_iter().filter_map(|(kind, bytes)| Some((kind.wire()?, bytes))).collect())
+    }
+}
+
+/// Two ranks of a job that are to be linked, as one of them sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair<'a> {
+    pub(crate) me: usize,
+    pub(crate) peer: usize,
+    /// The group.
+    pub(crate) context: u64,
+    pub(crate) ours: &'a Card,
+    pub(crate) theirs: &'a Card,
+    /// Of all ranks of the job.
+    pub(crate) all: &'a [Card],
+}
+
+impl<'a> Pair<'a> {
+    /// None where a rank has no card.
+    pub(crate) fn new(all: &'a [Card], me: usize, peer: usize, context: u64) -> Option<Self> {
+        let (ours, theirs) = (all.get(me)?, all.get(peer)?);
+        Some(Self { me, peer, context, ours, theirs, all })
+    }
+
+    /// Whether processes of one host can reach each other over its own socket; why not.
+    pub(crate) fn share_a_host(&self) -> Result<(), String> {
+        match self.ours.host_id == self.theirs.host_id {
+            false => Err("its host is another".into()),
+            true if self.theirs.unix.is_empty() => Err("it has no socket for processes of its host".into()),
+            true => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! One end of a link between two ranks, and what holds for every one.
+//!
+//! A link carries one stream of bytes each way, reliably and in order, and never blocks. It
+//! lends bytes where they arrived, so that the engine reduces straight from a shared-memory
+//! ring, a registered buffer or a socket's buffer, and moves bytes that are only copied straight
+//! to their place. What the medium needs of its own (frames, checksums, credits, striping over
+//! several connections) stays inside.
+//!
+//! The contract, held by the `conformance` tests over every implementation:
+//! - `put` accepts a prefix of `head` followed by `body`, possibly nothing; what it has accepted
+//!   reaches the peer without further calls. What it has not accepted may reach the peer as well, and is offered again before
+//!   anything else, in any pieces: a link may have announced it already.
+//! - `peek` lends the bytes that lie ready, without a gap; `consume` gives back a prefix of them.
+//!   `peek` may return fewer bytes than are ready (the ring wraps there, a frame ends there), but
+//!   never zero when some are; and for `want` up to [`SMALL_WANT`] it lends that many when that many are
+//!   ready, for a larger one at least eight: a header or an element comes whole.
+//! - `take` moves a prefix of the ready bytes to `dst`; the same bytes that `peek` would lend.
+//! - Bytes may be given out before the link could check them; `unproven` says how many of the last ones, and nothing that
+//!   depends on those may leave this rank, or be believed. A frame that was begun may be held back until the rest of it is put;
+//!   no frame goes beyond what was offered in one call.
+//! - After an error every call returns it again, but bytes that arrived before it are lent first.
+//! - `arm` announces that this side is about to sleep in `poll` on `fds`: from then until `disarm`
+//!   the peer's `put` or `consume` makes one of them ready. A caller arms, tries once more, then
+//!   polls. Which descriptors those are changes with every call that moves bytes.
+//! - A link that is dropped delivers what it has accepted; then the peer sees it closed.
+
+use super::LinkKind;
+use std::{fmt, net::SocketAddr, os::fd::BorrowedFd};
+
+/// The largest `want` that [`Link::peek`] fills in one piece when the bytes are there.
+pub(crate) const SMALL_WANT: usize = 64;
+
+/// Why a link ended, as the rest of the sentence "rank 3 ...": "closed its connection".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LinkError(pub(crate) String);
+
+/// What the engine waits for on a link's descriptors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Interest {
+    /// Bytes to take.
+    pub(crate) recv: bool,
+    /// Room to put.
+    pub(crate) send: bool,
+}
+
+/// One end of a link. See the module's contract.
+pub(crate) trait Link: Send + fmt::Debug {
+    /// The medium.
+    fn kind(&self) -> LinkKind;
+
+    /// Bytes worth moving in one go before looking elsewhere.
+    fn chunk(&self) -> usize;
+
+    /// Accept a prefix of `head` followed by `body`; how many bytes in all.
+    fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError>;
+
+    /// What is put next is the begin of a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile. It may decide
+    /// how the message travels; whatever is put without such word comes as well.
+    fn announce(&mut self, _len: usize, _is_busy: bool) {}
+
+    /// Whether bytes may reach the peer that were offered and not accepted yet.
+    #[cfg(test)]
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+
+    /// Bytes that lie ready, in place; empty when none are. A link that must read them from the
+    /// system reads about `want`. All of them up to [`SMALL_WANT`]; see the module's contract.
+    fn peek(&mut self, want: usize) -> Result<&[u8], LinkError>;
+
+    /// Give back the first `n` bytes that `peek` lent.
+    fn consume(&mut self, n: usize);
+
+    /// Move ready bytes to `dst`; how many.
+    fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError>;
+
+    /// How many of the bytes given out last are not checked yet.
+    fn unproven(&self) -> usize {
+        0
+    }
+
+    /// Whether the peer owes the rest of something that it had at hand when it began.
+    fn is_inside(&self) -> bool {
+        false
+    }
+
+    /// How many bytes have come so far, also those that cannot be given out yet; for links that hold such back.
+    fn arrived(&self) -> u64 {
+        0
+    }
+
+    /// Whether the next [`peek`](Self::peek) would lend more without a look at the system, as far as can be told; for links that
+    /// lend a frame at a time.
+    fn has_more(&self) -> bool {
+        false
+    }
+
+    /// Whether bytes of the peer may come after word, over another connection, that it left: then only the end of the link says that
+    /// no more will.
+    fn may_lag(&self) -> bool {
+        true
+    }
+
+    /// The address here and the one there, where there are such.
+    fn path(&self) -> Option<(SocketAddr, SocketAddr)> {
+        None
+    }
+
+    /// Announce sleep. See the module's contract.
+    fn arm(&mut self, interest: Interest);
+
+    /// Take the announcement back, and swallow wake-ups that came of it.
+    fn disarm(&mut self) -> Result<(), LinkError>;
+
+    /// Descriptors to poll while armed, each with whether to wait for readable and for writable.
+    fn fds<'a>(&'a self, interest: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>);
+}

@@ -1,0 +1,217 @@
+//! What the table of transports makes: [`LinkKind`](super::LinkKind) with its words and numbers, the settings, and what a process has opened.
+
+use super::{Announced, Card, LinkKind, Transport};
+use std::fmt;
+
+/// Makes a module, a kind and settings of each line. See the module above.
+macro_rules! transports {
+    ($($folder:ident => $Kind:ident = $wire:literal, $name:literal, $medium:literal: $about:literal;)*) => {
+        $(pub(crate) mod $folder;)*
+
+        /// The kind of medium.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum LinkKind {
+            $(#[doc = $about] $Kind,)*
+            /// Whatever MPI chose.
+            Mpi,
+        }
+
+        impl LinkKind {
+            /// What the table lists, in the order in which pairs prefer them.
+            pub(crate) const LISTED: &'static [Self] = &[$(Self::$Kind,)*];
+
+            /// The name in reports, flags and variables.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$Kind => $name,)*
+                    Self::Mpi => "mpi",
+                }
+            }
+
+            /// The medium, as it stands in sentences.
+            pub(crate) const fn medium(self) -> &'static str {
+                match self {
+                    $(Self::$Kind => $medium,)*
+                    Self::Mpi => "MPI",
+                }
+            }
+
+            /// The number of a listed kind between processes.
+            pub(crate) const fn wire(self) -> Option<u8> {
+                match self {
+                    $(Self::$Kind => Some($wire),)*
+                    Self::Mpi => None,
+                }
+            }
+
+            /// What holds of it everywhere, if it is listed.
+            pub(crate) fn about(self) -> Option<$crate::transport::About> {
+                match self {
+                    $(Self::$Kind => Some(<$folder::$Kind as Transport>::about()),)*
+                    Self::Mpi => None,
+                }
+            }
+        }
+
+        /// What users may choose about each transport.
+        #[derive(Clone, Debug, Default)]
+        pub(crate) struct Settings {
+            $(pub(crate) $folder: <$folder::$Kind as Transport>::Settings,)*
+        }
+
+        impl Settings {
+            /// Take what variables say.
+            pub(crate) fn read(&mut self, vars: &dyn Variables) -> Result<()> {
+                $(<$folder::$Kind as Transport>::read(&mut self.$folder, vars)?;)*
+                Ok(())
+            }
+
+            /// Whether they make sense, in a job of `size` ranks.
+            pub(crate) fn check(&self, size: usize) -> Result<()> {
+                $(<$folder::$Kind as Transport>::check(&self.$folder, size)?;)*
+                Ok(())
+            }
+
+            /// What `comity info` says of a kind that is listed.
+            pub(crate) fn note(&self, kind: LinkKind, seen: Seen<'_>) -> Option<Note> {
+                match kind {
+                    $(LinkKind::$Kind => Some(<$folder::$Kind as Transport>::note(&self.$folder, seen)),)*
+                    LinkKind::Mpi => None,
+                }
+            }
+        }
+
+        impl Transports {
+            /// Those of the `allowed` kinds that this process can use.
+            pub(crate) fn find(allowed: Kinds, settings: &Settings, job: &Job) -> Result<Self> {
+                let mut all = Self::default();
+                $(if allowed.has(LinkKind::$Kind)
+                    && let Some(found) = <$folder::$Kind as Transport>::find(&settings.$folder, job)?
+                {
+                    all.add(LinkKind::$Kind, Box::new(found));
+                })*
+                Ok(all)
+            }
+        }
+
+        #[cfg(test)]
+        const FOLDERS: &[&str] = &[$(stringify!($folder),)*];
+    };
+}
+
+impl LinkKind {
+    /// The kind of this [`name`](Self::name).
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::LISTED.iter().copied().chain([Self::Mpi]).find(|k| k.name() == name)
+    }
+
+    /// The listed kind of this number.
+    pub(crate) fn from_wire(wire: u8) -> Option<Self> {
+        Self::LISTED.iter().copied().find(|k| k.wire() == Some(wire))
+    }
+
+    /// Those that link processes, so that users may choose among them.
+    pub(crate) fn choices() -> impl Iterator<Item = Self> {
+        Self::LISTED.iter().copied().filter(|k| k.about().is_some_and(|a| a.between_processes))
+    }
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Some of the listed kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kinds(u32);
+
+impl Kinds {
+    /// What pairs may use where no user has chosen.
+    pub(crate) fn usual() -> Self {
+        LinkKind::choices().filter(|k| k.about().is_some_and(|a| a.by_default)).collect()
+    }
+
+    pub(crate) fn has(self, kind: LinkKind) -> bool {
+        kind.wire().is_some_and(|n| self.0 >> n & 1 == 1)
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = LinkKind> {
+        LinkKind::LISTED.iter().copied().filter(move |k| self.has(*k))
+    }
+}
+
+impl FromIterator<LinkKind> for Kinds {
+    fn from_iter<I: IntoIterator<Item = LinkKind>>(kinds: I) -> Self {
+        Self(kinds.into_iter().filter_map(LinkKind::wire).fold(0, |set, n| set | 1 << n))
+    }
+}
+
+/// What a process has opened, in the table's order.
+#[derive(Debug, Default)]
+pub(crate) struct Transports(Vec<(LinkKind, Box<dyn Transport>)>);
+
+impl Transports {
+    pub(super) fn add(&mut self, kind: LinkKind, transport: Box<dyn Transport>) {
+        self.0.push((kind, transport));
+    }
+
+    /// What the others hear of them.
+    pub(crate) fn announce(&self) -> Announced {
+        self.0.iter().map(|(kind, t)| (*kind, t.announce())).collect()
+    }
+
+    /// All have met.
+    pub(crate) fn meet(&mut self, me: usize, cards: &[Card]) {
+        self.0.iter_mut().for_each(|(_, t)| t.meet(me, cards));
+    }
+
+    pub(crate) fn kinds(&self) -> Kinds {
+        self.0.iter().map(|(kind, _)| *kind).collect()
+    }
+
+    pub(crate) fn get(&self, kind: LinkKind) -> Option<&dyn Transport> {
+        self.0.iter().find(|(k, _)| *k == kind).map(|(_, t)| &**t)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LinkKind, &dyn Transport)> {
+        self.0.iter().map(|(kind, t)| (*kind, &**t))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::FOLDERS;
+
+    #[test]
+    fn the_table_names_every_folder() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/transport");
+        let mut there: Vec<_> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|f| f.unwrap().path())
+            .filter(|f| f.join("mod.rs").exists())
+            .map(|f| f.file_name().unwrap().to_str().unwrap().to_owned())
+            .collect();
+        let mut listed: Vec<_> = FOLDERS.iter().map(|f| (*f).to_owned()).collect();
+        there.sort();
+        listed.sort();
+        assert_eq!(there, listed, "a folder in {folder} without its line in the table does nothing");
+    }
+
+    #[test]
+    fn words_and_numbers_are_one_kind_each() {
+        for &kind in LinkKind::LISTED {
+            assert_eq!(LinkKind::from_name(kind.name()), Some(kind));
+            assert_eq!(kind.wire().and_then(LinkKind::from_wire), Some(kind));
+            assert_eq!(Kinds::from_iter([kind]).iter().collect::<Vec<_>>(), [kind]);
+        }
+        assert_eq!(LinkKind::from_name("mpi"), Some(LinkKind::Mpi));
+        assert!(Kinds::from_iter([LinkKind::Mpi]).is_empty() && LinkKind::from_wire(u8::MAX).is_none());
+    }
+}

@@ -1,0 +1,172 @@
+//! TCP as a transport: how many connections a pair has and who makes them, settings, and what `comity info` says.
+
+use super::{
+    Couriers, TcpLink, TcpOptions, Ways,
+    threads::{self, Wish},
+};
+use crate::{
+    Error, Result,
+    channel::{Stream, Target},
+    transport::{
+        About, Connection, Job, Link, Made, Missed, Note, Pair, Reached, Seen, Transport, Variables, Way,
+    },
+};
+use std::{
+    net::{TcpListener, UdpSocket},
+    sync::Arc,
+};
+
+/// The most threads that send beside the rank's own.
+const MAX_SEND_THREADS: usize = 64;
+/// The most connections per pair of addresses.
+const MAX_CONNECTIONS: usize = 64;
+
+/// What a user may choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Per pair of addresses.
+    pub(crate) connections: Option<usize>,
+    pub(crate) send_threads: Option<usize>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Tcp {
+    wish: Wish,
+    /// Threads that may send for this process.
+    couriers: Arc<Couriers>,
+}
+
+impl Transport for Tcp {
+    type Settings = Settings;
+
+    fn about() -> About {
+        About {
+            by_default: true,
+            between_processes: true,
+            within_host: false,
+            shares_memory: false,
+            is_private: true,
+        }
+    }
+
+    fn read(settings: &mut Settings, vars: &dyn Variables) -> Result<()> {
+        if let Some(n) = vars.number("COMITY_CONNECTIONS", MAX_CONNECTIONS)? {
+            settings.connections = Some(n);
+        }
+        if let Some(n) = vars.number("COMITY_SEND_THREADS", MAX_SEND_THREADS)? {
+            settings.send_threads = Some(n);
+        }
+        Ok(())
+    }
+
+    fn check(settings: &Settings, _: usize) -> Result<()> {
+        if let Some(n) = settings.connections.filter(|n| !(1..=MAX_CONNECTIONS).contains(n)) {
+            return Err(Error::Config(format!(
+                "connections (COMITY_CONNECTIONS) is {n}; allowed is 1 to {MAX_CONNECTIONS}"
+            )));
+        }
+        if let Some(n) = settings.send_threads.filter(|n| *n > MAX_SEND_THREADS) {
+            return Err(Error::Config(format!(
+                "send_threads (COMITY_SEND_THREADS) is {n}; allowed is 0 to {MAX_SEND_THREADS}"
+            )));
+        }
+        Ok(())
+    }
+
+    fn note(_: &Settings, seen: Seen<'_>) -> Note {
+        let with = seen("COMITY_CONNECTIONS").map_or_else(String::new, |n| format!(", {n} connections each"));
+        let note = |works, why| Note { works, why, devices: Vec::new() };
+        if let Some(own) = seen("COMITY_ADDRS") {
+            return note(true, format!("with other ranks, on {own} (COMITY_ADDRS){with}"));
+        }
+        let ip = outward();
+        match TcpListener::bind((ip.as_str(), 0)) {
+            Ok(_) => note(true, format!("with other ranks{with}; the way out is {ip}")),
+            Err(e) => note(false, format!("cannot listen on {ip}: {e}")),
+        }
+    }
+
+    fn find(settings: &Settings, _: &Job) -> Result<Option<Self>> {
+        let short = |n| u16::try_from(n).unwrap_or(u16::MAX);
+        let wish = Wish {
+            senders: settings.send_threads.map(short),
+            connections: settings.connections.map_or(0, short),
+        };
+        Ok(Some(Self { wish, couriers: Couriers::new(0) }))
+    }
+
+    fn announce(&self) -> Vec<u8> {
+        self.wish.encode()
+    }
+
+    fn meet(&mut self, me: usize, cards: &[crate::transport::Card]) {
+        self.couriers = Couriers::new(threads::couriers(cards, me));
+    }
+
+    fn leads(&self, _: &Pair<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn connect(&self, pair: &Pair<'_>, way: &dyn Way) -> Result<Reached, Missed> {
+        let addrs = &pair.theirs.addrs;
+        let each = threads::connections(pair.all, [pair.me, pair.peer]);
+        let of = u16::try_from(addrs.len() * usize::from(each)).unwrap_or(u16::MAX);
+        let options = self.options(pair);
+        let mut connections = Vec::with_capacity(usize::from(of));
+        // Where directions are kept apart each address serves both.
+        let each = if options.ways == Ways::All { 1 } else { 2 };
+        let turns = addrs.iter().flat_map(|a| std::iter::repeat_n(a, each)).cycle();
+        for (index, addr) in (0..of).zip(turns) {
+            let made = way.dial(Target::Tcp(*addr), index, of);
+            connections.push(made.map_err(|miss| Missed { at: addr.to_string(), miss })?);
+        }
+        Ok(Reached::Link(link(connections, &options)))
+    }
+
+    fn accept(
+        &self,
+        pair: &Pair<'_>,
+        connections: Vec<Connection>,
+        _: &dyn Way,
+    ) -> Result<Reached, Missed> {
+        Ok(Reached::Link(link(connections, &self.options(pair))))
+    }
+}
+
+impl Tcp {
+    /// How the connections of a pair are used by this end of it.
+    fn options(&self, pair: &Pair<'_>) -> TcpOptions {
+        let each = threads::connections(pair.all, [pair.me, pair.peer]);
+        let ways = match (each.is_multiple_of(2), pair.me > pair.peer) {
+            // The higher rank made them.
+            (true, true) => Ways::First,
+            (true, false) => Ways::Second,
+            (false, _) => Ways::All,
+        };
+        TcpOptions { ways, couriers: Some(Arc::clone(&self.couriers)), ..TcpOptions::default() }
+    }
+}
+
+/// The link over connections that are listed in the same order on both ends.
+fn link(connections: Vec<Connection>, options: &TcpOptions) -> Made {
+    let (mut streams, mut seals) = (Vec::with_capacity(connections.len()), Vec::new());
+    for (stream, sealing) in connections {
+        if let Stream::Tcp(stream) = stream {
+            streams.push(stream);
+            seals.extend(sealing.map(|s| *s));
+        }
+    }
+    Ok(Box::new(TcpLink::with_options(streams, seals, options)?) as Box<dyn Link>)
+}
+
+/// The address that leads out of this host; loopback if none does.
+fn outward() -> String {
+    let route = |any: &str, out: &str| {
+        // An address for documentation; connecting UDP sends nothing.
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((out, 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip().to_string())
+    };
+    route("0.0.0.0", "192.0.2.1").or_else(|| route("::", "2001:db8::1")).unwrap_or_else(|| "127.0.0.1".into())
+}
