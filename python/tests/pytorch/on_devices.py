@@ -24,7 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import collective_bodies
 import numpy as np
+import own_bodies
 import pytest
+import send_bodies
 import stack_bodies
 import strided_bodies
 import torch
@@ -260,8 +262,8 @@ def asked(rank: int, size: int) -> None:
 C, S = collective_bodies, stack_bodies
 BODIES = [
     C.reductions, C.shapes, C.moving, C.uneven, C.reduce_and_scatter, C.coalesced, C.objects, C.works, C.sparse, C.groups,
-    C.functional, C.options, C.mailbox, streams, host_beside_device, refusals, package, trained, S.ddp, S.uneven_inputs, S.hooks,
-    S.zero, S.fsdp2, S.tensor_parallel, S.checkpoint, S.compiled, S.compression, S.feedback,
+    C.functional, C.options, send_bodies.mailbox, streams, host_beside_device, refusals, package, trained, S.ddp, S.uneven_inputs,
+    S.hooks, S.zero, S.fsdp2, S.tensor_parallel, S.checkpoint, S.compiled, own_bodies.compression, own_bodies.feedback,
     work_bodies.parts, strided_bodies.strided, asked,
 ]  # fmt: skip
 
@@ -289,7 +291,7 @@ def lost(rank: int, size: int) -> None:
 def rank_main(rank: int, args: argparse.Namespace, port: int) -> None:
     torch.cuda.set_device(rank)
     torch.set_default_device(f"cuda:{rank}")
-    collective_bodies.same = work_bodies.same = same
+    collective_bodies.same = send_bodies.same = work_bodies.same = same
     store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, timeout=timedelta(seconds=60))
     wanted = args.only.split(",") if args.only else None
     failed = []

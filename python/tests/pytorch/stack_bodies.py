@@ -328,75 +328,8 @@ def pipeline(rank: int, size: int) -> None:
     assert layers[rank].weight.grad is not None
 
 
-def compression(rank: int, size: int) -> None:
-    """Comity's own hooks and options: ranks agree, and what they learn is close to the uncompressed."""
-    import comity.torch as ct
-
-    plain = train(DDP(net()), rank, steps=5)
-    for hook, state, tolerance in (
-        (ct.hooks.fp16, None, 2e-2),
-        (ct.hooks.bf16, None, 1e-1),
-        (ct.hooks.int8, None, 1e-1),
-        (ct.hooks.top_k, ct.hooks.TopKState(0.25), None),
-        (ct.hooks.top_k, ct.hooks.TopKState(1.0), 1e-5),
-    ):
-        model = DDP(net())
-        model.register_comm_hook(state, hook)
-        out = train(model, rank, steps=5)
-        agree(out[-6:], size)
-        if tolerance is not None:
-            for a, b in zip(out, plain, strict=True):
-                assert (a - b).abs().max() < tolerance, (hook, (a - b).abs().max())
-    x = torch.linspace(-1, 1, 5000) * (rank + 1)
-    total = torch.linspace(-1, 1, 5000) * sum(range(1, size + 1))
-    for name, tolerance in (("fp16", 1e-2), ("bf16", 1e-1), ("int8", 5e-2), ("topk", None)):
-        t, tiny = x.clone(), torch.full((3,), 1 / 3)
-        options = ct.Options(compression=name, threshold=1000, ratio=0.1)
-        group = dist.new_group(pg_options=options)
-        dist.all_reduce(t, group=group)
-        if tolerance:
-            assert (t - total).abs().max() < tolerance * size, (name, (t - total).abs().max())
-        else:
-            # A tenth of the elements, and never a wrong one.
-            assert 500 <= t.count_nonzero() <= 500 * size
-        agree([t], size)
-        dist.all_reduce(tiny, group=group)
-        assert torch.equal(tiny, sum([torch.full((3,), 1 / 3)] * size)), "small tensors are not compressed"
-
-
-def feedback(rank: int, size: int) -> None:
-    """What top-k leaves out comes with later calls: the sums of many steps are right."""
-    from comity.torch import TopK
-
-    codec = TopK(ratio=0.1)
-    group = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
-    t, seen = torch.empty(100), torch.zeros(100)
-    g = torch.Generator(device=home()).manual_seed(rank)
-    given = torch.zeros(100)
-    opts = dist.AllreduceOptions()
-    for step in range(40):
-        t.copy_(torch.rand(100, generator=g) if step < 20 else torch.zeros(100))
-        given += t
-        codec.all_reduce(group, t, "sum", opts, [t]).wait()
-        seen += t
-    dist.all_reduce(given)
-    torch.testing.assert_close(seen, given, rtol=1e-4, atol=1e-4)
-
-
 def agree(ts: list[torch.Tensor], size: int) -> None:
     for t in ts:
         everyone = [torch.empty_like(t) for _ in range(size)]
         dist.all_gather(everyone, t)
         assert all(torch.equal(e, t) for e in everyone)
-
-
-def metrics(rank: int, size: int) -> dict:
-    import comity.torch as ct
-
-    ct.reset_metrics()
-    assert ct.get_metrics()["total_ops"] == 0
-    dist.all_reduce(torch.ones(1000))
-    dist.all_reduce(torch.ones(1000), async_op=True).wait()
-    dist.barrier()
-    ct.log_metrics()
-    return ct.get_metrics()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collective_bodies as bodies
 import pytest
+import send_bodies
 import strided_bodies
 from torch_ranks import Ranks
 
@@ -32,7 +33,7 @@ def test_body(ranks: Ranks, body: object, size: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_mailbox(ranks: Ranks, size: int) -> None:
-    ranks.run(size, bodies.mailbox)
+    ranks.run(size, send_bodies.mailbox)
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import own_bodies
 import pytest
 import stack_bodies as bodies
 from sampling import drawn
@@ -21,8 +22,8 @@ from torch_ranks import Ranks
         bodies.tensor_parallel,
         bodies.checkpoint,
         bodies.pipeline,
-        bodies.compression,
-        bodies.feedback,
+        own_bodies.compression,
+        own_bodies.feedback,
     ],
     ids=lambda b: b.__name__,
 )
@@ -36,7 +37,7 @@ def test_compiled(ranks: Ranks, size: int) -> None:
 
 
 def test_metrics(ranks: Ranks) -> None:
-    for m in ranks.run(2, bodies.metrics):
+    for m in ranks.run(2, own_bodies.metrics):
         assert m["total_ops"] == 3 and m["errors"] == 0, m
         one = m["ops"]["all_reduce"]
         assert one["total_ops"] == 2 and one["bytes"] == 8000 and 0 < one["p50_ms"] <= one["p99_ms"], m
