@@ -61,43 +61,51 @@ def rank_main(rank: int, args: argparse.Namespace, port: int) -> None:
             f"torch {torch.__version__}, NCCL {version}, comity {comity.__version__}, {args.ranks} x {torch.cuda.get_device_name(0)}"
         )
     for size in SIZES:
-        t = torch.zeros(size // 4, device="cuda")
-        n = 200 if size < 1 << 24 else 20
-
-        def one(backend: str, t: torch.Tensor = t, n: int = n) -> float:
-            group, took = groups[backend], []
-            for _ in range(n):
-                begun = time.perf_counter()
-                dist.all_reduce(t, group=group)
-                torch.cuda.synchronize()
-                took.append(time.perf_counter() - begun)
-            return statistics.median(took)
-
-        def twenty(backend: str, t: torch.Tensor = t, n: int = n) -> float:
-            group, took = groups[backend], []
-            for _ in range(max(n // 20, 3)):
-                begun = time.perf_counter()
-                for _ in range(20):
-                    dist.all_reduce(t, group=group)
-                torch.cuda.synchronize()
-                took.append((time.perf_counter() - begun) / 20)
-            return statistics.median(took)
-
-        def background(backend: str, t: torch.Tensor = t, n: int = n) -> float:
-            group, took = groups[backend], []
-            for _ in range(max(n // 20, 3)):
-                begun = time.perf_counter()
-                works = [dist.all_reduce(t, group=group, async_op=True) for _ in range(20)]
-                for w in works:
-                    w.wait()
-                torch.cuda.synchronize()
-                took.append((time.perf_counter() - begun) / 20)
-            return statistics.median(took)
-
-        for title, what in (("one", one), ("twenty", twenty), ("twenty, async_op", background)):
+        for title, what in ways(groups, size):
             report(f"all_reduce {size} B, {title}, us", alternate(what), 1e6)
     train(groups, alternate, report)
     dist.destroy_process_group()
+
+
+def ways(groups: dict, size: int) -> list[tuple[str, Callable[[str], float]]]:
+    """Ways to make calls of so many bytes: each takes a backend, and gives the seconds of a call."""
+    import torch
+    import torch.distributed as dist
+
+    t = torch.zeros(size // 4, device="cuda")
+    n = 200 if size < 1 << 24 else 20
+
+    def one(backend: str) -> float:
+        group, took = groups[backend], []
+        for _ in range(n):
+            begun = time.perf_counter()
+            dist.all_reduce(t, group=group)
+            torch.cuda.synchronize()
+            took.append(time.perf_counter() - begun)
+        return statistics.median(took)
+
+    def twenty(backend: str) -> float:
+        group, took = groups[backend], []
+        for _ in range(max(n // 20, 3)):
+            begun = time.perf_counter()
+            for _ in range(20):
+                dist.all_reduce(t, group=group)
+            torch.cuda.synchronize()
+            took.append((time.perf_counter() - begun) / 20)
+        return statistics.median(took)
+
+    def background(backend: str) -> float:
+        group, took = groups[backend], []
+        for _ in range(max(n // 20, 3)):
+            begun = time.perf_counter()
+            works = [dist.all_reduce(t, group=group, async_op=True) for _ in range(20)]
+            for w in works:
+                w.wait()
+            torch.cuda.synchronize()
+            took.append((time.perf_counter() - begun) / 20)
+        return statistics.median(took)
+
+    return [("one", one), ("twenty", twenty), ("twenty, async_op", background)]
 
 
 def train(groups: dict, alternate: Callable, report: Callable) -> None:

@@ -33,7 +33,7 @@ def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     return rows[:, :-1] / 16, rows[:, -1].long(), order[297:], order[:297]
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -50,7 +50,52 @@ def main() -> None:
     parser.add_argument(
         "--save-stats", metavar="FILE", help="write step times, losses and metrics as JSON (rank 0)"
     )
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def network(args: argparse.Namespace) -> nn.Module:
+    model: nn.Module = nn.Sequential(
+        nn.Linear(64, args.width),
+        nn.ReLU(),
+        nn.Linear(args.width, args.width),
+        nn.ReLU(),
+        nn.Linear(args.width, 10),
+    )
+    if args.baseline:
+        return model
+    model = DistributedDataParallel(model)
+    hooks = comity.torch.hooks
+    if args.compression == "topk":
+        model.register_comm_hook(hooks.TopKState(0.05), hooks.top_k)
+    elif args.compression:
+        model.register_comm_hook(None, getattr(hooks, args.compression))
+    return model
+
+
+def report(
+    args: argparse.Namespace, size: int, times: list[float], losses: list[float], right: float
+) -> None:
+    """Print how it went, and save it where that was asked for. `times`: seconds a step; `right`: the share of the test."""
+    rate = args.batch * len(times[5:]) / sum(times[5:])
+    print(f"{size} ranks: loss {losses[-1]:.3f}, {right:.1%} of the test digits right, {rate:.0f} samples/s")
+    if not args.save_stats:
+        return
+    name = "one process" if args.baseline else f"{args.backend}, {size} ranks"
+    name += f", {args.compression}" if args.compression else ""
+    metrics = {} if args.baseline else comity.torch.get_metrics()
+    stats = {
+        "name": name,
+        "batch": args.batch,
+        "times": times,
+        "losses": losses,
+        "right": right,
+        "metrics": metrics,
+    }
+    Path(args.save_stats).write_text(json.dumps(stats))
+
+
+def main() -> None:
+    args = arguments()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     if not args.baseline:
@@ -61,21 +106,7 @@ def main() -> None:
     size = 1 if args.baseline else dist.get_world_size()
 
     pixels, labels, train, test = digits()
-
-    model: nn.Module = nn.Sequential(
-        nn.Linear(64, args.width),
-        nn.ReLU(),
-        nn.Linear(args.width, args.width),
-        nn.ReLU(),
-        nn.Linear(args.width, 10),
-    )
-    if not args.baseline:
-        model = DistributedDataParallel(model)
-        hooks = comity.torch.hooks
-        if args.compression == "topk":
-            model.register_comm_hook(hooks.TopKState(0.05), hooks.top_k)
-        elif args.compression:
-            model.register_comm_hook(None, getattr(hooks, args.compression))
+    model = network(args)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     times, losses = [], []
     for step in range(args.steps):
@@ -91,23 +122,7 @@ def main() -> None:
     with torch.no_grad():
         right = (model(pixels[test]).argmax(1) == labels[test]).float().mean().item()
     if rank == 0:
-        rate = args.batch * len(times[5:]) / sum(times[5:])
-        print(
-            f"{size} ranks: loss {losses[-1]:.3f}, {right:.1%} of the test digits right, {rate:.0f} samples/s"
-        )
-        if args.save_stats:
-            name = "one process" if args.baseline else f"{args.backend}, {size} ranks"
-            name += f", {args.compression}" if args.compression else ""
-            metrics = {} if args.baseline else comity.torch.get_metrics()
-            stats = {
-                "name": name,
-                "batch": args.batch,
-                "times": times,
-                "losses": losses,
-                "right": right,
-                "metrics": metrics,
-            }
-            Path(args.save_stats).write_text(json.dumps(stats))
+        report(args, size, times, losses, right)
     if not args.baseline:
         dist.destroy_process_group()
 
