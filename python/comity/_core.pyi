@@ -59,6 +59,10 @@ def init_with_store(
 def copy(from_: Buffer, to: Buffer, /) -> None:
     """Copy the bytes of one buffer to another of the same size."""
 
+def post(job: Callable[[], Any], /) -> None:
+    """Call `job` soon, on a thread of those that run callbacks: it may take long, and wait for later calls. What it raises goes to
+    `sys.unraisablehook`."""
+
 def run_cli(args: Sequence[str]) -> int:
     """The command `comity`; `args[0]` is the program's name. Returns the exit code."""
 
@@ -81,6 +85,30 @@ class Memory:
     def contiguous(self) -> bool: ...
     @property
     def readonly(self) -> bool: ...
+
+@final
+class Args:
+    """The arguments of any operation beside its buffers; `Group.run` says which one takes which. They never change: one object serves
+    any number of calls and threads. Raises `Misuse` for a reduction that there is none of; the other values are looked at by each call.
+    """
+
+    def __new__(
+        cls,
+        *,
+        reduce: str | None = None,
+        root: int | None = None,
+        peer: int | None = None,
+        source: int | None = None,
+        tag: int = 0,
+        counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        place: OnDevice | None = None,
+        timeout: float | None = None,
+    ) -> Args:
+        """`counts` and `recv_counts` are elements by rank, `timeout` seconds (None: the group's)."""
+
+    def replace(self, *, place: OnDevice | None = None, timeout: float | None = None) -> Args:
+        """The same but for what is given."""
 
 @final
 class Group:
@@ -128,21 +156,13 @@ class Group:
         op: str,
         inp: Buffer | None = None,
         out: Buffer | None = None,
-        *,
-        reduce: str | None = None,
-        root: int | None = None,
-        peer: int | None = None,
-        source: int | None = None,
-        tag: int = 0,
-        counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        place: OnDevice | None = None,
-        timeout: float | None = None,
+        args: Args | None = None,
+        /,
     ) -> None:
         """Make a call and wait for it, without the interpreter's lock; on this thread where no earlier call is under way.
 
         ============== ============================ ============================ ==========================================
-        op             inp                          out                          else
+        op             inp                          out                          args
         ============== ============================ ============================ ==========================================
         all_reduce     n, or None: in place         n                            reduce
         reduce         n, or None: in place         n, root only where inp is    reduce, root
@@ -161,7 +181,7 @@ class Group:
         Input and output may also be the same memory (all_reduce, all_to_all), or one this rank's part of the other (all_gather,
         reduce_scatter); any other overlap is `Misuse`.
 
-        With `place`, the call returns when its work is on the stream.
+        With `place` in `args`, the call returns when its work is on the stream. `Misuse` has this process's rank.
 
         A signal handler that raises, as Ctrl-C does, ends the call within 200 ms: the group is aborted on every rank, with words that name
         the exception, and the exception goes on here.
@@ -172,18 +192,11 @@ class Group:
         op: str,
         inp: Buffer | None = None,
         out: Buffer | None = None,
+        args: Args | None = None,
+        /,
         *,
-        reduce: str | None = None,
-        root: int | None = None,
-        peer: int | None = None,
-        source: int | None = None,
-        tag: int = 0,
-        counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        place: OnDevice | None = None,
-        event: Event | None = None,
-        timeout: float | None = None,
         hold: object = None,
+        event: Event | None = None,
     ) -> Request:
         """As `run`, on the group's thread in its turn; returns at once. `hold` (what owns the memory) lives until the call has
         ended, whatever becomes of the request. `event` is set behind the call's work on the stream."""

@@ -1,15 +1,12 @@
-"""Groups, and the operations on arrays of every kind."""
+"""Groups: what they are, how they end, and what two ranks of one pass to each other."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from comity import _core
-from comity._arrays import Block, Kind, kind, kind_of_dtype
-from comity._request import Request
-from comity.errors import Error, Misuse
-
-_OPS = {name: name for name in _core.REDUCTIONS} | {"mean": "avg", "average": "avg", "prod": "product"}
+from comity._collectives import Collectives
+from comity._core import Args
+from comity.arrays import kind, kind_of_dtype
+from comity.errors import Misuse
 
 
 class Member(NamedTuple):
@@ -20,17 +17,7 @@ class Member(NamedTuple):
     pid: int | None
 
 
-class End:
-    """What has ended a group on this rank."""
-
-    __slots__ = ("closed", "failed")
-
-    def __init__(self) -> None:
-        self.closed = False
-        self.failed = False
-
-
-class Group:
+class Group(Collectives):
     """Ranks that call collectives together. `comity.init` makes one.
 
     Calls on one group run one at a time, in the order they are made, which must be the same on every rank. Each takes arrays of NumPy,
@@ -48,13 +35,7 @@ class Group:
     on all ranks. `Misuse` leaves the group as it was; after any other error it has failed on every rank.
     """
 
-    __slots__ = ("__weakref__", "_end", "_raw", "_size")
-
-    def __init__(self, raw: "_core.Group", end: "End | None" = None) -> None:
-        """`end`: that of another object for the same group of the core."""
-        self._raw = raw
-        self._size = raw.size
-        self._end = end or End()
+    __slots__ = ()
 
     @property
     def closed(self) -> bool:
@@ -139,182 +120,7 @@ class Group:
     def __repr__(self) -> str:
         return f"<comity.Group: rank {self._raw.rank} of {self._size}>"
 
-    # Operations
-
-    def all_reduce(
-        self,
-        x: Any,
-        op: str = "sum",
-        *,
-        out: Any = None,
-        async_: bool = False,
-        timeout: float | None = None,
-    ) -> Any:
-        """Combine `x` across ranks; every rank gets the result.
-
-        `op` is "sum", "product", "min", "max", "avg", "and", "or" or "xor".
-        """
-        src, k = _source(x)
-        dst = _target(k, src, src.shape, out)
-        return self._call("all_reduce", src, dst, async_, timeout, reduce=_reduction(op))
-
-    def all_sum(self, x: Any, **options: Any) -> Any:
-        """As `all_reduce` with "sum"."""
-        return self.all_reduce(x, "sum", **options)
-
-    def all_max(self, x: Any, **options: Any) -> Any:
-        """As `all_reduce` with "max"."""
-        return self.all_reduce(x, "max", **options)
-
-    def all_min(self, x: Any, **options: Any) -> Any:
-        """As `all_reduce` with "min"."""
-        return self.all_reduce(x, "min", **options)
-
-    def reduce(
-        self,
-        x: Any,
-        root: int = 0,
-        op: str = "sum",
-        *,
-        out: Any = None,
-        async_: bool = False,
-        timeout: float | None = None,
-    ) -> Any:
-        """Combine `x` across ranks; `root` gets the result, the others None."""
-        src, k = _source(x)
-        dst = _target(k, src, src.shape, out) if root == self._raw.rank else None
-        return self._call("reduce", src, dst, async_, timeout, reduce=_reduction(op), root=root)
-
-    def broadcast(
-        self,
-        x: Any,
-        root: int = 0,
-        *,
-        out: Any = None,
-        async_: bool = False,
-        timeout: float | None = None,
-    ) -> Any:
-        """The root's `x` on every rank. The others give an array of the same shape and type, whose elements do not matter."""
-        src, k = _source(x)
-        dst = _target(k, src, src.shape, out)
-        return self._call("broadcast", src, dst, async_, timeout, root=root)
-
-    def all_gather(
-        self,
-        x: Any,
-        *,
-        counts: Sequence[int] | None = None,
-        out: Any = None,
-        async_: bool = False,
-        timeout: float | None = None,
-    ) -> Any:
-        """Every rank's `x`, by rank, one after the other along the first axis; numbers become a list or a vector.
-
-        With `counts`, the same on every rank, rank r gives an array whose first axis has ``counts[r]`` entries.
-        """
-        src, k = _source(x)
-        if counts is None:
-            shape, elements = _joined(src.shape, self._size), None
-        else:
-            shape, elements = self._uneven("all_gather", src, counts)
-            shape = (shape, *src.shape[1:])
-        dst = _target(k, src, shape, out)
-        return self._call("all_gather", src, dst, async_, timeout, counts=elements)
-
-    def reduce_scatter(
-        self,
-        x: Any,
-        op: str = "sum",
-        *,
-        counts: Sequence[int] | None = None,
-        out: Any = None,
-        async_: bool = False,
-        timeout: float | None = None,
-    ) -> Any:
-        """Combine `x` across ranks; rank r gets part r of the result along the first axis.
-
-        The first axis must divide by the group's size, or `counts`, the same on every rank, say how it is cut.
-        """
-        src, k = _source(x)
-        if counts is None:
-            shape, elements = self._part("reduce_scatter", src.shape), None
-        else:
-            _, elements = self._uneven("reduce_scatter", src, counts)
-            shape = (counts[self._raw.rank], *src.shape[1:])
-        dst = _target(k, src, shape, out)
-        return self._call("reduce_scatter", src, dst, async_, timeout, reduce=_reduction(op), counts=elements)
-
-    def sum_scatter(self, x: Any, **options: Any) -> Any:
-        """As `reduce_scatter` with "sum"."""
-        return self.reduce_scatter(x, "sum", **options)
-
-    def gather(
-        self,
-        x: Any,
-        root: int = 0,
-        *,
-        out: Any = None,
-        async_: bool = False,
-        timeout: float | None = None,
-    ) -> Any:
-        """As `all_gather`, for `root` only; the others get None."""
-        src, k = _source(x)
-        mine = root == self._raw.rank
-        dst = _target(k, src, _joined(src.shape, self._size), out) if mine else None
-        return self._call("gather", src, dst, async_, timeout, root=root)
-
-    def scatter(
-        self,
-        x: Any = None,
-        root: int = 0,
-        *,
-        like: Any = None,
-        out: Any = None,
-        async_: bool = False,
-        timeout: float | None = None,
-    ) -> Any:
-        """Part r of the root's `x` along the first axis for rank r.
-
-        The others give `like`, an array of a part's shape and type, or `out`; what they give as `x` is not used.
-        """
-        if root == self._raw.rank:
-            src, k = _source(x)
-            dst = _target(k, src, self._part("scatter", src.shape), out)
-            return self._call("scatter", src, dst, async_, timeout, root=root)
-        if like is None and out is None:
-            raise Misuse(
-                "scatter: ranks other than the root give `like` or `out`, which tells the shape of a part"
-            )
-        model, k = _source(out if like is None else like)
-        dst = _target(k, model, model.shape, out)
-        return self._call("scatter", None, dst, async_, timeout, root=root)
-
-    def all_to_all(
-        self,
-        x: Any,
-        *,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        out: Any = None,
-        async_: bool = False,
-        timeout: float | None = None,
-    ) -> Any:
-        """Part r of `x` along the first axis goes to rank r; the result has one part from each rank, by rank.
-
-        The first axis must divide by the group's size, or `send_counts` and `recv_counts` say how many of its entries go to
-        each rank and come from each.
-        """
-        src, k = _source(x)
-        if (send_counts is None) != (recv_counts is None):
-            raise Misuse("all_to_all: give send_counts and recv_counts, or neither")
-        if send_counts is None or recv_counts is None:
-            self._part("all_to_all", src.shape)
-            dst = _target(k, src, src.shape, out)
-            return self._call("all_to_all", src, dst, async_, timeout)
-        _, sent = self._uneven("all_to_all", src, send_counts)
-        total, come = self._uneven("all_to_all", src, recv_counts)
-        dst = _target(k, src, (total, *src.shape[1:]), out)
-        return self._call("all_to_all", src, dst, async_, timeout, counts=sent, recv_counts=come)
+    # Between two ranks
 
     def send(
         self, x: Any, dst: int, *, tag: int = 0, async_: bool = False, timeout: float | None = None
@@ -324,8 +130,8 @@ class Group:
         Returns when `x` may be changed again, which may be before it is received. Two ranks that both send long arrays before they receive
         wait for each other: use `exchange`.
         """
-        src, _ = _source(x)
-        return self._call("send", src, None, async_, timeout, lambda: x, peer=dst, tag=tag)
+        src, _ = self._source(x)
+        return self._call("send", src, None, Args(peer=dst, tag=tag), async_, timeout, lambda: x)
 
     def recv(
         self,
@@ -339,13 +145,13 @@ class Group:
         timeout: float | None = None,
     ) -> Any:
         """Receive what rank `src` sends, of this shape and type, as an array of the framework that the type is of."""
-        k = kind_of_dtype(dtype)
-        if out is None:
-            block = k.new(tuple(shape), dtype)
-        else:
-            block = kind(out).write(out)
-            _same_shape(block, tuple(shape))
-        return self._call("recv", None, block, async_, timeout, peer=src, tag=tag)
+        try:
+            block = kind_of_dtype(dtype).new(tuple(shape), dtype) if out is None else kind(out).write(out)
+        except Misuse as e:
+            self._own(e)
+            raise
+        self._same_shape(block, tuple(shape))
+        return self._call("recv", None, block, Args(peer=src, tag=tag), async_, timeout)
 
     def recv_like(
         self,
@@ -358,9 +164,9 @@ class Group:
         timeout: float | None = None,
     ) -> Any:
         """Receive what rank `src` sends, of the shape, type and kind of `x`. With ``out=x`` into `x` itself."""
-        model, k = _source(x)
-        block = _target(k, model, model.shape, out)
-        return self._call("recv", None, block, async_, timeout, peer=src, tag=tag)
+        model, k = self._source(x)
+        block = self._target(k, model, model.shape, out)
+        return self._call("recv", None, block, Args(peer=src, tag=tag), async_, timeout)
 
     def exchange(
         self,
@@ -378,14 +184,13 @@ class Group:
 
         What comes has the shape and type of `like`, by default of `x`.
         """
-        block, k = _source(x)
-        model, kind_in = (block, k) if like is None else _source(like)
-        into = _target(kind_in, model, model.shape, out)
-        return self._call("exchange", block, into, async_, timeout, peer=dst, source=src, tag=tag)
+        block, k = self._source(x)
+        model, kind_in = (block, k) if like is None else self._source(like)
+        into = self._target(kind_in, model, model.shape, out)
+        args = Args(peer=dst, source=src, tag=tag)
+        return self._call("exchange", block, into, args, async_, timeout)
 
-    def barrier(self, *, async_: bool = False, timeout: float | None = None) -> Any:
-        """Return once every rank has called this."""
-        return self._call("barrier", None, None, async_, timeout)
+    # Objects
 
     def broadcast_object(self, obj: Any = None, root: int = 0, *, allow_pickle: bool = False) -> Any:
         """The root's `obj` on every rank; None, bool, int, float, str, bytes, list, tuple, dict and arrays can be passed,
@@ -407,101 +212,3 @@ class Group:
         from comity import _objects
 
         return _objects.scatter(self._raw, objs, root, allow_pickle)
-
-    def _call(
-        self,
-        op: str,
-        src: Block | None,
-        dst: Block | None,
-        async_: bool,
-        timeout: float | None,
-        result: Callable[[], Any] | None = None,
-        **args: Any,
-    ) -> Any:
-        if result is None:
-            result = _nothing if dst is None else dst.result
-        inp, out = src and src.buffer, dst and dst.buffer
-        place = _place(op, src, dst)
-        if place is not None:
-            args["place"] = place
-        if async_:
-            return Request(self._raw.start(op, inp, out, timeout=timeout, hold=(src, dst), **args), result)
-        try:
-            self._raw.run(op, inp, out, timeout=timeout, **args)
-        except Misuse:
-            raise
-        except Error:
-            # The core does not count a call that it refuses because an earlier one failed.
-            self._end.failed = True
-            raise
-        return result()
-
-    def _part(self, op: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        n = self._size
-        if not shape or shape[0] % n:
-            raise Misuse(f"{op}: the first axis of shape {shape} does not divide by the group's size, {n}")
-        return (shape[0] // n, *shape[1:])
-
-    def _uneven(self, op: str, src: Block, counts: Sequence[int]) -> tuple[int, list[int]]:
-        """The sum of `counts`, which are along the first axis, and the elements that they stand for."""
-        rank, n = self._raw.rank, self._size
-        if not src.shape:
-            raise Misuse(f"rank {rank}: {op}: counts need an array with an axis", None, op)
-        if len(counts) != n:
-            raise Misuse(f"rank {rank}: {op}: {len(counts)} counts were given for {n} ranks", None, op)
-        if min(counts) < 0:
-            raise Misuse(
-                f"rank {rank}: {op}: the count of a rank is {min(counts)}, and must be 0 or more", None, op
-            )
-        rest = math.prod(src.shape[1:])
-        return sum(counts), [c * rest for c in counts]
-
-
-def _place(op: str, src: Block | None, dst: Block | None) -> Any:
-    """Where a call's memory is; None for the host's."""
-    if src is None or dst is None or src.place == dst.place:
-        one = dst if src is None else src
-        return one and one.place
-    if src.place is None or dst.place is None:
-        raise Misuse(
-            f"{op}: one array is in host memory and the other on a CUDA device; both must be in one place"
-        )
-    # What does not say which device it is on, is on the group's; its stream's order is left to the other.
-    if None in (src.place[0], dst.place[0]) or src.place[0] == dst.place[0]:
-        return dst.place if src.place[0] is None else src.place
-    raise Misuse(
-        f"{op}: the arrays are on CUDA devices {src.place[0]} and {dst.place[0]}; both must be on one"
-    )
-
-
-def _nothing() -> None:
-    return None
-
-
-def _reduction(op: str) -> str:
-    try:
-        return _OPS[op]
-    except (KeyError, TypeError):
-        raise Misuse(f"there is no reduction {op!r}; there are {', '.join(_core.REDUCTIONS)}") from None
-
-
-def _joined(shape: tuple[int, ...], n: int) -> tuple[int, ...]:
-    return (n * shape[0], *shape[1:]) if shape else (n,)
-
-
-def _source(x: Any) -> tuple[Block, Kind]:
-    k = kind(x)
-    return k.read(x), k
-
-
-def _target(k: Kind, src: Block, shape: tuple[int, ...], out: Any) -> Block:
-    if out is None:
-        return k.make(shape, src)
-    block = kind(out).write(out)
-    _same_shape(block, shape)
-    return block
-
-
-def _same_shape(block: Block, shape: tuple[int, ...]) -> None:
-    if block.shape != shape:
-        raise Misuse(f"`out` has shape {block.shape}, and the result {shape}")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from comity import _core
-from comity._arrays import LONG_NAMES, Block, kind, kind_of
+from comity.arrays import LONG_NAMES, Block, kind, kind_of
 from comity.errors import Misuse
 
 _TAG = "!"
@@ -26,10 +26,10 @@ def broadcast(group: "_core.Group", obj: Any, root: int, allow_pickle: bool) -> 
     mine = group.rank == root
     message = _write(obj, allow_pickle) if mine else bytearray()
     length = _numbers([len(message)])
-    group.run("broadcast", None, _buffer(length, _I64), root=root)
+    group.run("broadcast", None, _buffer(length, _I64), _core.Args(root=root))
     if not mine:
         message = bytearray(_read_numbers(length)[0])
-    group.run("broadcast", None, _buffer(message), root=root)
+    group.run("broadcast", None, _buffer(message), _core.Args(root=root))
     return _read(message, root, allow_pickle)
 
 
@@ -40,7 +40,7 @@ def all_gather(group: "_core.Group", obj: Any, allow_pickle: bool) -> list[Any]:
     group.run("all_gather", _buffer(mine, _I64), _buffer(lengths, _I64))
     counts = _read_numbers(lengths)
     whole = bytearray(sum(counts))
-    group.run("all_gather", _buffer(message), _buffer(whole), counts=counts)
+    group.run("all_gather", _buffer(message), _buffer(whole), _core.Args(counts=counts))
     found, at = [], 0
     for rank, count in enumerate(counts):
         found.append(_read(whole[at : at + count], rank, allow_pickle))
@@ -59,18 +59,15 @@ def scatter(group: "_core.Group", objs: Sequence[Any] | None, root: int, allow_p
         messages = [_words(Misuse(f"{given} were given for {size} ranks"))] * size
     length = _numbers([0])
     lengths = _numbers([len(m) for m in messages])
-    group.run("scatter", _buffer(lengths, _I64) if mine else None, _buffer(length, _I64), root=root)
+    group.run(
+        "scatter", _buffer(lengths, _I64) if mine else None, _buffer(length, _I64), _core.Args(root=root)
+    )
     message = bytearray(_read_numbers(length)[0])
     come = [0] * size
     come[root] = len(message)
     whole = bytearray().join(messages)
-    group.run(
-        "all_to_all",
-        _buffer(whole),
-        _buffer(message),
-        counts=[len(m) for m in messages],
-        recv_counts=come,
-    )
+    args = _core.Args(counts=[len(m) for m in messages], recv_counts=come)
+    group.run("all_to_all", _buffer(whole), _buffer(message), args)
     return _read(message, root, allow_pickle)
 
 
@@ -106,7 +103,12 @@ def _words(e: Exception) -> bytearray:
 def _read(message: bytearray, rank: int, allow_pickle: bool) -> Any:
     letter, rest = bytes(message[:1]), memoryview(message)[1:]
     if letter == b"J":
-        return read_json(message)
+        try:
+            return read_json(message)
+        except Misuse as e:
+            # What cannot be read was written by that rank.
+            e.rank = rank
+            raise
     if letter == b"E":
         raise Misuse(f"rank {rank} could not pass its object: {bytes(rest).decode(errors='replace')}", rank)
     if letter == b"P":

@@ -7,8 +7,8 @@ class Error(RuntimeError):
     """A failed operation.
 
     Attributes:
-        rank: The rank that the error is about, in the group of the call: the one that was lost, disagrees, gave up, or was
-            waited for; None where there is none.
+        rank: The rank that the error is about, in the group of the call: the one that was lost, disagrees, gave up, was
+            waited for, or made the mistake; None where there is none.
         call: The call under way, as ``all_reduce #812 f32[1048576] sum``; None outside of calls.
         cause: What was seen, without the names around it; None where the message says it all.
 
@@ -59,7 +59,8 @@ class Config(Error, ValueError):
 
 
 class Misuse(Error, ValueError):
-    """The caller broke a rule it could have checked. No byte moved; the group is unharmed."""
+    """The caller broke a rule it could have checked: `rank` says whose mistake it is, None outside of groups. No byte moved; the group is
+    unharmed."""
 
 
 class Unavailable(Error):

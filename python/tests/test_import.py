@@ -21,6 +21,8 @@ import comity
 took = time.process_time() - start
 frameworks = {"numpy", "torch", "mlx", "jax", "ml_dtypes"} & {m.partition(".")[0] for m in sys.modules}
 assert not frameworks, frameworks
+files = {m for m in sys.modules if m.startswith("comity.arrays.")} - {"comity.arrays.block"}
+assert not files, files
 print(took)
 """
 

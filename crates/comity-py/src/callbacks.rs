@@ -1,13 +1,14 @@
-//! Threads that run callbacks.
+//! The threads that run callbacks, one pool for the process: those of requests, and what Python gives to `_core.post`.
 //!
 //! Callbacks are Python, may take long, and may wait for a later call of the group: they must not run on the thread that makes
 //! the group's calls, and one that waits must not keep others from running. So whenever none of these threads is idle, one more starts;
 //! they end when nothing comes for a while.
 
+use pyo3::prelude::*;
 use std::{
     collections::VecDeque,
     process,
-    sync::{Condvar, Mutex, PoisonError},
+    sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
     time::Duration,
 };
@@ -16,59 +17,94 @@ type Job = Box<dyn FnOnce() + Send>;
 
 const IDLE: Duration = Duration::from_secs(10);
 
+static FIRST: OnceLock<Pool> = OnceLock::new();
+
 struct Pool {
+    /// The process whose threads these are.
+    home: u32,
     queue: Mutex<Queue>,
     came: Condvar,
+    /// That of a forked child, which has none of these threads, and in which one of them may hold the lock for ever.
+    child: OnceLock<Box<Self>>,
 }
 
+#[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
     idle: usize,
-    /// The process whose threads these are: a forked child has none of them.
-    home: u32,
 }
 
-static POOL: Pool =
-    Pool { queue: Mutex::new(Queue { jobs: VecDeque::new(), idle: 0, home: 0 }), came: Condvar::new() };
+impl Pool {
+    fn new() -> Self {
+        Self { home: process::id(), queue: Mutex::default(), came: Condvar::new(), child: OnceLock::new() }
+    }
 
-/// Run `job` soon, on a thread that nothing else waits for.
-pub(crate) fn post(job: Job) {
-    let mut queue = POOL.queue.lock().unwrap_or_else(PoisonError::into_inner);
-    if queue.home != process::id() {
-        (queue.idle, queue.home) = (0, process::id());
-        queue.jobs.clear();
-    }
-    queue.jobs.push_back(job);
-    if queue.idle >= queue.jobs.len() {
-        drop(queue);
-        POOL.came.notify_one();
-        return;
-    }
-    drop(queue);
-    if thread::Builder::new().name("comity-call".into()).spawn(serve).is_err() {
-        // The system has no thread left. Late, on this one, is better than never.
-        let job = POOL.queue.lock().unwrap_or_else(PoisonError::into_inner).jobs.pop_back();
-        if let Some(job) = job {
-            job();
+    /// This process's.
+    fn here() -> &'static Self {
+        let id = process::id();
+        let mut pool = FIRST.get_or_init(Self::new);
+        while pool.home != id {
+            pool = pool.child.get_or_init(|| Box::new(Self::new()));
         }
+        pool
     }
-}
 
-fn serve() {
-    let mut queue = POOL.queue.lock().unwrap_or_else(PoisonError::into_inner);
-    loop {
-        if let Some(job) = queue.jobs.pop_front() {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn post(&'static self, job: Job) {
+        let mut queue = self.lock();
+        queue.jobs.push_back(job);
+        if queue.idle >= queue.jobs.len() {
             drop(queue);
-            job();
-            queue = POOL.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            continue;
-        }
-        queue.idle += 1;
-        let (back, late) = POOL.came.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
-        queue = back;
-        queue.idle -= 1;
-        if late.timed_out() && queue.jobs.is_empty() {
+            self.came.notify_one();
             return;
         }
+        drop(queue);
+        if thread::Builder::new().name("comity-call".into()).spawn(|| self.serve()).is_err() {
+            // The system has no thread left. Late, on this one, is better than never.
+            let job = self.lock().jobs.pop_back();
+            if let Some(job) = job {
+                job();
+            }
+        }
     }
+
+    fn serve(&self) {
+        let mut queue = self.lock();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                drop(queue);
+                job();
+                queue = self.lock();
+                continue;
+            }
+            queue.idle += 1;
+            let (back, late) = self.came.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+            queue = back;
+            queue.idle -= 1;
+            if late.timed_out() && queue.jobs.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+/// Run `job` soon, on a thread that nothing else waits for. Nothing runs when the interpreter has ended: nobody is left to be told.
+pub(crate) fn run_soon(job: impl FnOnce(Python<'_>) + Send + 'static) {
+    Pool::here().post(Box::new(move || {
+        Python::try_attach(job);
+    }));
+}
+
+/// Call `job` soon, on a thread that nothing else waits for.
+#[pyfunction]
+#[pyo3(signature = (job, /))]
+pub(crate) fn post(job: Py<PyAny>) {
+    run_soon(move |py| {
+        if let Err(e) = job.call0(py) {
+            e.write_unraisable(py, Some(job.bind(py)));
+        }
+    });
 }

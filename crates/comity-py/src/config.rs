@@ -32,17 +32,18 @@ pub(crate) fn init(
     strict: bool,
     key_bytes: Option<[u8; 32]>,
 ) -> PyResult<Group> {
-    let config =
-        Config::from_vars(read(&variables)).map(|c| key(key_bytes, c)).map_err(|e| errors::raised(py, &e))?;
+    let config = Config::from_vars(read(&variables))
+        .map(|c| key(key_bytes, c))
+        .map_err(|e| errors::raised(py, None, &e))?;
     if strict && config.found().launcher == Launcher::Alone {
         let why = format!(
             "this process is in no job: {}; start it with `comity launch -n 2 -- python ...`, or set COMITY_RANK, COMITY_SIZE and COMITY_STORE",
             config.found().why
         );
-        return Err(errors::raised(py, &Error::Config(why)));
+        return Err(errors::raised(py, None, &Error::Config(why)));
     }
     let name = if config.found().launcher == Launcher::Alone { "alone" } else { "world" };
-    let group = watched(py, move || config.connect(), |_| ())?;
+    let group = watched(py, None, move || config.connect(), |_| ())?;
     Ok(Group::new(group, name.into()))
 }
 
@@ -64,7 +65,7 @@ pub(crate) fn init_with_store(
     let var = read(&variables);
     let board = Callables::new(set, get, format!("{prefix}/store"));
     let config = Config::new(rank, size).job("store").settings_from_vars(var);
-    let config = config.map_err(|e| errors::raised(py, &e))?.board(Arc::new(board));
-    let group = watched(py, move || config.connect(), |_| ())?;
+    let config = config.map_err(|e| errors::raised(py, None, &e))?.board(Arc::new(board));
+    let group = watched(py, None, move || config.connect(), |_| ())?;
     Ok(Group::new(group, prefix.into()))
 }

@@ -23,20 +23,21 @@ pub(crate) fn new(
     }
 }
 
-/// A rule that the caller broke, with these words.
-pub(crate) fn misuse(py: Python<'_>, message: String, call: Option<&str>) -> PyErr {
-    new(py, "Misuse", message, None, call.map(str::to_owned), None)
+/// A rule that the caller broke, with these words. `rank`: the caller's, in the group of the call.
+pub(crate) fn misuse(py: Python<'_>, rank: Option<usize>, message: String, call: Option<&str>) -> PyErr {
+    new(py, "Misuse", message, rank, call.map(str::to_owned), None)
 }
 
-/// `e` as an exception: of the first failure's class where the group had failed earlier.
-pub(crate) fn raised(py: Python<'_>, e: &Error) -> PyErr {
+/// `e` as an exception: of the first failure's class where the group had failed earlier. `own`: this process's rank in the group of the
+/// call, which is whose mistake a `Misuse` is.
+pub(crate) fn raised(py: Python<'_>, own: Option<usize>, e: &Error) -> PyErr {
     let root = e.root();
     let call = |c: &Option<CallInfo>| c.as_ref().map(ToString::to_string);
     let (class, rank, call, cause) = match root {
         Error::Config(_) => ("Config", None, None, None),
         Error::Unavailable { reason, .. } => ("Unavailable", None, None, Some(reason.clone())),
-        Error::Misuse { op, misuse } => ("Misuse", None, Some(op.to_string()), Some(misuse.to_string())),
-        Error::Order => ("Misuse", None, None, None),
+        Error::Misuse { op, misuse } => ("Misuse", own, Some(op.to_string()), Some(misuse.to_string())),
+        Error::Order => ("Misuse", own, None, None),
         Error::Join(_) => ("Join", None, None, None),
         Error::Mismatch { ours, peer, theirs, differs, .. } => {
             let cause = format!("{differs} differs: it called {theirs}");

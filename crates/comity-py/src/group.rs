@@ -1,14 +1,14 @@
 //! Groups for Python.
 
 use crate::{
+    args::{Args, Checked},
     errors,
     fork::Home,
     interrupt,
     raw::Event,
     request::{Ending, Request, State, seconds, wait_to_the_end, watched},
-    work::{Args, Given, OnDevice, Work},
+    work::{Given, Work},
 };
-use comity::ReduceOp;
 use pyo3::{prelude::*, types::PyDict};
 use std::{
     mem,
@@ -78,15 +78,34 @@ impl Group {
     /// The group with the limit of one call.
     fn limited(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<comity::Group> {
         let limit = match timeout {
-            Some(t) => seconds(py, t)?,
+            Some(t) => seconds(py, Some(self.rank()), t)?,
             None => Duration::from_nanos(self.limit.load(Ordering::Relaxed)),
         };
         Ok(self.open(py)?.timeout(limit))
     }
 
+    /// The group with the limit of one call, and the call.
+    fn prepared(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        [inp, out]: [Option<Given>; 2],
+        args: Option<&Bound<'_, Args>>,
+        event: Option<Py<Event>>,
+    ) -> PyResult<(comity::Group, Work)> {
+        let none = Args::default();
+        let args = args.map_or(&none, |a| a.get());
+        let group = self.limited(py, args.timeout)?;
+        let misuse = |words| errors::misuse(py, Some(group.rank()), words, Some(op));
+        let checked = Checked { event, ..args.checked(&group, op).map_err(misuse)? };
+        let work = Work::new(&group, op, inp, out, checked);
+        let work = work.map_err(|words| misuse(format!("{op}: {words}")))?;
+        Ok((group, work))
+    }
+
     /// Queue `work` on the group's thread.
     fn queue(&self, group: &comity::Group, work: Work, hold: Option<Py<PyAny>>) -> Arc<State> {
-        let state = State::new(hold);
+        let state = State::new(Some(group.rank()), hold);
         let ending = Ending::new(state.clone(), self.busy.clone());
         group
             .spawn(move |g| {
@@ -96,70 +115,6 @@ impl Group {
             .detach();
         state
     }
-}
-
-/// The reduction of this name.
-fn reduction(py: Python<'_>, op: &str, name: Option<&str>) -> PyResult<Option<ReduceOp>> {
-    let Some(name) = name else { return Ok(None) };
-    ReduceOp::from_name(name).map(Some).ok_or_else(|| {
-        let words = format!("there is no reduction {name:?}; see comity._core.REDUCTIONS");
-        misuse(py, op, &words)
-    })
-}
-
-/// What was given as a rank, a tag or counts, which Python's numbers need not be; whether a rank is in the group is seen later.
-struct Numbers<'a> {
-    py: Python<'a>,
-    group: &'a comity::Group,
-    op: &'a str,
-}
-
-impl Numbers<'_> {
-    fn refused(&self, what: &str, given: i64, rule: &str) -> PyErr {
-        let rank = self.group.rank();
-        errors::misuse(
-            self.py,
-            format!("rank {rank}: {}: the {what} is {given}, and must be {rule}", self.op),
-            Some(self.op),
-        )
-    }
-
-    fn rank(&self, what: &str, given: Option<i64>) -> PyResult<Option<usize>> {
-        let rule = || format!("a rank of this group, 0 to {}", self.group.size() - 1);
-        given.map(|n| usize::try_from(n).map_err(|_| self.refused(what, n, &rule()))).transpose()
-    }
-
-    fn tag(&self, given: i64) -> PyResult<u32> {
-        u32::try_from(given).map_err(|_| self.refused("tag", given, &format!("0 to {}", u32::MAX)))
-    }
-
-    fn counts(&self, given: Option<Vec<i64>>) -> PyResult<Option<Vec<usize>>> {
-        let count = |n| usize::try_from(n).map_err(|_| self.refused("count of a rank", n, "0 or more"));
-        given.map(|all| all.into_iter().map(count).collect()).transpose()
-    }
-
-    /// `plain`, and these numbers: root, peer and source; what is sent of each rank, and received.
-    fn with(
-        &self,
-        plain: Args,
-        [root, peer, source]: [Option<i64>; 3],
-        tag: i64,
-        [counts, recv_counts]: [Option<Vec<i64>>; 2],
-    ) -> PyResult<Args> {
-        Ok(Args {
-            root: self.rank("root", root)?,
-            peer: self.rank("peer", peer)?,
-            source: self.rank("source", source)?,
-            tag: self.tag(tag)?,
-            counts: self.counts(counts)?,
-            recv_counts: self.counts(recv_counts)?,
-            ..plain
-        })
-    }
-}
-
-fn misuse(py: Python<'_>, op: &str, words: &str) -> PyErr {
-    errors::misuse(py, format!("{op}: {words}"), Some(op))
 }
 
 #[pymethods]
@@ -193,7 +148,7 @@ impl Group {
 
     #[setter]
     fn set_timeout(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
-        self.limit.store(nanos(seconds(py, timeout)?), Ordering::Relaxed);
+        self.limit.store(nanos(seconds(py, Some(self.rank()), timeout)?), Ordering::Relaxed);
         Ok(())
     }
 
@@ -225,14 +180,14 @@ impl Group {
     #[pyo3(signature = (color, key=0))]
     fn split(&self, py: Python<'_>, color: Option<i32>, key: i32) -> PyResult<Option<Self>> {
         let group = self.limited(py, None)?;
-        let busy = Ending::new(State::new(None), self.busy.clone());
+        let busy = Ending::new(State::new(None, None), self.busy.clone());
         let (parent, work) = (group.clone(), move || {
             let out = group.split_opt(color, key);
             drop(busy);
             out
         });
         // On a thread of its own, so that a signal can interrupt the wait for the other ranks.
-        let made = watched(py, work, move |words| parent.abort(&words))?;
+        let made = watched(py, Some(self.rank()), work, move |words| parent.abort(&words))?;
         let name = format!("{}/{}", self.name, color.unwrap_or(-1));
         Ok(made.map(|g| Self::new(g, name)))
     }
@@ -247,13 +202,13 @@ impl Group {
     ) -> PyResult<Self> {
         let group = self.limited(py, timeout)?;
         let name = format!("{}/{members:?}", self.name);
-        let made = watched(py, move || group.subgroup(&members, label), |_| ())?;
+        let made = watched(py, Some(self.rank()), move || group.subgroup(&members, label), |_| ())?;
         Ok(Self::new(made, name))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let group = self.open(py)?;
-        py.detach(|| group.close()).map_err(|e| errors::raised(py, &e))
+        py.detach(|| group.close()).map_err(|e| errors::raised(py, Some(group.rank()), &e))
     }
 
     fn abort(&self, py: Python<'_>, why: &str) -> PyResult<()> {
@@ -262,30 +217,16 @@ impl Group {
         Ok(())
     }
 
-    #[pyo3(signature = (op, inp=None, out=None, *, reduce=None, root=None, peer=None, source=None, tag=0, counts=None, recv_counts=None, place=None, timeout=None))]
-    #[expect(clippy::too_many_arguments, reason = "the arguments of every operation, by name")]
+    #[pyo3(signature = (op, inp=None, out=None, args=None, /))]
     fn run(
         &self,
         py: Python<'_>,
         op: &str,
         inp: Option<Given>,
         out: Option<Given>,
-        reduce: Option<&str>,
-        root: Option<i64>,
-        peer: Option<i64>,
-        source: Option<i64>,
-        tag: i64,
-        counts: Option<Vec<i64>>,
-        recv_counts: Option<Vec<i64>>,
-        place: Option<OnDevice>,
-        timeout: Option<f64>,
+        args: Option<&Bound<'_, Args>>,
     ) -> PyResult<()> {
-        let group = self.limited(py, timeout)?;
-        let reduce = reduction(py, op, reduce)?;
-        let given = Numbers { py, group: &group, op };
-        let plain = Args { reduce, place, event: None, ..Args::default() };
-        let args = given.with(plain, [root, peer, source], tag, [counts, recv_counts])?;
-        let work = Work::new(&group, op, inp, out, args).map_err(|words| misuse(py, op, &words))?;
+        let (group, work) = self.prepared(py, op, [inp, out], args, None)?;
         if self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             // Behind earlier work this thread would sleep where no signal reaches it.
             let state = self.queue(&group, work, None);
@@ -295,35 +236,22 @@ impl Group {
         let busy = Busy(&self.busy);
         let out = py.detach(|| work.run(&group));
         drop(busy);
-        out.map_err(|e| interrupt::taken().unwrap_or_else(|| errors::raised(py, &e)))
+        out.map_err(|e| interrupt::taken().unwrap_or_else(|| errors::raised(py, Some(group.rank()), &e)))
     }
 
-    #[pyo3(signature = (op, inp=None, out=None, *, reduce=None, root=None, peer=None, source=None, tag=0, counts=None, recv_counts=None, place=None, event=None, timeout=None, hold=None))]
-    #[expect(clippy::too_many_arguments, reason = "the arguments of every operation, by name")]
+    #[pyo3(signature = (op, inp=None, out=None, args=None, /, *, hold=None, event=None))]
+    #[expect(clippy::too_many_arguments, reason = "those of `run`, and what a call in the background needs")]
     fn start(
         &self,
         py: Python<'_>,
         op: &str,
         inp: Option<Given>,
         out: Option<Given>,
-        reduce: Option<&str>,
-        root: Option<i64>,
-        peer: Option<i64>,
-        source: Option<i64>,
-        tag: i64,
-        counts: Option<Vec<i64>>,
-        recv_counts: Option<Vec<i64>>,
-        place: Option<OnDevice>,
-        event: Option<Py<Event>>,
-        timeout: Option<f64>,
+        args: Option<&Bound<'_, Args>>,
         hold: Option<Py<PyAny>>,
+        event: Option<Py<Event>>,
     ) -> PyResult<Request> {
-        let group = self.limited(py, timeout)?;
-        let reduce = reduction(py, op, reduce)?;
-        let given = Numbers { py, group: &group, op };
-        let plain = Args { reduce, place, event, ..Args::default() };
-        let args = given.with(plain, [root, peer, source], tag, [counts, recv_counts])?;
-        let work = Work::new(&group, op, inp, out, args).map_err(|words| misuse(py, op, &words))?;
+        let (group, work) = self.prepared(py, op, [inp, out], args, event)?;
         let what = work.op().to_string();
         Ok(Request::new(self.queue(&group, work, hold), what, self.home))
     }

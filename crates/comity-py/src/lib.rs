@@ -3,6 +3,7 @@
 //!
 //! Calls wait without the interpreter's lock. A call with no earlier work under way runs on the thread that makes it.
 
+mod args;
 mod board;
 mod callbacks;
 mod config;
@@ -24,6 +25,10 @@ mod _core {
     use pyo3::{prelude::*, types::PyDict};
     use std::ffi::OsString;
 
+    #[pymodule_export]
+    use crate::args::Args;
+    #[pymodule_export]
+    use crate::callbacks::post;
     #[pymodule_export]
     use crate::config::{init, init_with_store};
     #[pymodule_export]
@@ -69,11 +74,11 @@ mod _core {
     #[pyfunction]
     fn copy(py: Python<'_>, from: Given, to: Given) -> PyResult<()> {
         let pair = Raw::new(from, Place::Host).and_then(|f| Ok((f, Raw::new(to, Place::Host)?)));
-        let (from, to) = pair.map_err(|words| errors::misuse(py, words, None))?;
+        let (from, to) = pair.map_err(|words| errors::misuse(py, None, words, None))?;
         if from.range().len() != to.range().len() {
-            return Err(errors::misuse(py, "the two buffers differ in size".into(), None));
+            return Err(errors::misuse(py, None, "the two buffers differ in size".into(), None));
         }
-        py.detach(|| from.copy_to(&to)).map_err(|e| errors::raised(py, &e))
+        py.detach(|| from.copy_to(&to)).map_err(|e| errors::raised(py, None, &e))
     }
 
     /// The command `comity` with these arguments, of which the first is the program's name; its exit code.

@@ -31,20 +31,20 @@ impl Event {
 impl Event {
     #[new]
     fn new(py: Python<'_>, device: u32) -> PyResult<Self> {
-        Ok(Self(cuda::Event::new(device).map_err(|e| errors::raised(py, &e))?))
+        Ok(Self(cuda::Event::new(device).map_err(|e| errors::raised(py, None, &e))?))
     }
 
     fn set(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
-        self.set_behind(stream).map_err(|e| errors::raised(py, &e))
+        self.set_behind(stream).map_err(|e| errors::raised(py, None, &e))
     }
 
     fn hold(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         // SAFETY: as in `set_behind`.
-        unsafe { self.0.hold(stream) }.map_err(|e| errors::raised(py, &e))
+        unsafe { self.0.hold(stream) }.map_err(|e| errors::raised(py, None, &e))
     }
 
     fn passed(&self, py: Python<'_>) -> PyResult<bool> {
-        self.0.is_passed().map_err(|e| errors::raised(py, &e))
+        self.0.is_passed().map_err(|e| errors::raised(py, None, &e))
     }
 }
 

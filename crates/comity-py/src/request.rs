@@ -16,8 +16,9 @@ use std::{
 const SLICE: Duration = Duration::from_millis(100);
 
 /// What the group's thread and Python share of one piece of work.
-#[derive(Default)]
 pub(crate) struct State {
+    /// This process's rank in the group, for errors.
+    rank: Option<usize>,
     inner: Mutex<Inner>,
     done: Condvar,
 }
@@ -31,9 +32,9 @@ struct Inner {
 }
 
 impl State {
-    pub(crate) fn new(hold: Option<Py<PyAny>>) -> Arc<Self> {
+    pub(crate) fn new(rank: Option<usize>, hold: Option<Py<PyAny>>) -> Arc<Self> {
         let inner = Inner { hold, ..Inner::default() };
-        Arc::new(Self { inner: Mutex::new(inner), done: Condvar::new() })
+        Arc::new(Self { rank, inner: Mutex::new(inner), done: Condvar::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -54,13 +55,11 @@ impl State {
         drop(inner);
         self.done.notify_all();
         if !callbacks.is_empty() {
-            callbacks::post(Box::new(move || {
-                // Nothing when the interpreter ends: nobody is left to be told.
-                Python::try_attach(|py| {
-                    drop(hold);
-                    callbacks.iter().for_each(|f| tell(py, f, error.as_ref()));
-                });
-            }));
+            let rank = self.rank;
+            callbacks::run_soon(move |py| {
+                drop(hold);
+                callbacks.iter().for_each(|f| tell(py, f, rank, error.as_ref()));
+            });
         }
     }
 
@@ -109,7 +108,7 @@ impl State {
         drop(inner);
         // May run a destructor, so the state must not be locked.
         drop(hold);
-        Some(out.map_err(|e| errors::raised(py, &e)))
+        Some(out.map_err(|e| errors::raised(py, self.rank, &e)))
     }
 }
 
@@ -139,8 +138,8 @@ impl Drop for Ending {
     }
 }
 
-fn tell(py: Python<'_>, callback: &Py<PyAny>, error: Option<&Error>) {
-    let arg = error.map(|e| errors::raised(py, e));
+fn tell(py: Python<'_>, callback: &Py<PyAny>, rank: Option<usize>, error: Option<&Error>) {
+    let arg = error.map(|e| errors::raised(py, rank, e));
     if let Err(e) = callback.call1(py, (arg,)) {
         e.write_unraisable(py, Some(callback.bind(py)));
     }
@@ -165,7 +164,7 @@ impl Request {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.home.check(py)?;
-        let limit = timeout.map(|t| seconds(py, t)).transpose()?;
+        let limit = timeout.map(|t| seconds(py, self.state.rank, t)).transpose()?;
         if !self.state.wait(py, limit)? {
             let message = format!(
                 "{} is still under way after {:?}; the group is unharmed: wait again, or abort it",
@@ -210,7 +209,7 @@ impl Request {
             return;
         };
         drop(inner);
-        tell(py, &callback, out.err().as_ref());
+        tell(py, &callback, self.state.rank, out.err().as_ref());
     }
 
     fn __repr__(&self) -> String {
@@ -220,22 +219,23 @@ impl Request {
 }
 
 /// A limit in seconds.
-pub(crate) fn seconds(py: Python<'_>, t: f64) -> PyResult<Duration> {
+pub(crate) fn seconds(py: Python<'_>, rank: Option<usize>, t: f64) -> PyResult<Duration> {
     if t.is_nan() || t <= 0.0 {
-        return Err(errors::misuse(py, format!("a timeout is more than 0 seconds, not {t}"), None));
+        return Err(errors::misuse(py, rank, format!("a timeout is more than 0 seconds, not {t}"), None));
     }
     Ok(Duration::try_from_secs_f64(t).unwrap_or(Duration::MAX))
 }
 
 /// Run `f`, which may take long, on a thread of its own, and let signal handlers run meanwhile. When one of them raises, `f` goes on
-/// unobserved and its result is dropped; `give_up` gets words that name the exception.
+/// unobserved and its result is dropped; `give_up` gets words that name the exception. `rank`: this process's, in a group that is there.
 pub(crate) fn watched<T: Send + 'static>(
     py: Python<'_>,
+    rank: Option<usize>,
     f: impl FnOnce() -> comity::Result<T> + Send + 'static,
     give_up: impl FnOnce(String) + Send + 'static,
 ) -> PyResult<T> {
     let slot = Arc::new(Mutex::new(None));
-    let state = State::new(None);
+    let state = State::new(rank, None);
     let ending = Ending::new(state.clone(), Arc::default());
     let made = slot.clone();
     let started = std::thread::Builder::new().name("comity-join".into()).spawn(move || {
@@ -246,7 +246,7 @@ pub(crate) fn watched<T: Send + 'static>(
     });
     if let Err(e) = started {
         let e = Error::Os { what: "starting a thread".into(), message: e.to_string() };
-        return Err(errors::raised(py, &e));
+        return Err(errors::raised(py, rank, &e));
     }
     if let Err(e) = state.wait(py, None) {
         let words = interrupt::words(py, &e);

@@ -1,33 +1,13 @@
 //! One call as Python asks for it, and the method of [`Group`] that makes it.
 
-use crate::raw::{Event, Raw};
+use crate::{
+    args::{Checked, OnDevice},
+    raw::Raw,
+};
 use comity::{Error, Group, Misuse, Op, Place, ReduceOp};
-use pyo3::Py;
 
 /// What Python gave for a buffer: address, number of the type, elements.
 pub(crate) type Given = (usize, u8, usize);
-/// Memory of a CUDA device: its number (`None`: the group's), and the stream.
-pub(crate) type OnDevice = (Option<u32>, usize);
-
-/// A call's arguments besides its buffers.
-#[derive(Debug, Default)]
-pub(crate) struct Args {
-    pub(crate) reduce: Option<ReduceOp>,
-    pub(crate) root: Option<usize>,
-    /// Send to, or receive from.
-    pub(crate) peer: Option<usize>,
-    /// For exchange: receive from.
-    pub(crate) source: Option<usize>,
-    pub(crate) tag: u32,
-    /// Elements per rank; of the input for all_to_all.
-    pub(crate) counts: Option<Vec<usize>>,
-    /// Elements from each rank, for all_to_all.
-    pub(crate) recv_counts: Option<Vec<usize>>,
-    /// Where all buffers are; `None`: host memory.
-    pub(crate) place: Option<OnDevice>,
-    /// To set behind the call's work on a device.
-    pub(crate) event: Option<Py<Event>>,
-}
 
 /// A call whose arguments are complete.
 #[derive(Debug)]
@@ -35,7 +15,7 @@ pub(crate) struct Work {
     op: Op,
     inp: Option<Raw>,
     out: Option<Raw>,
-    args: Args,
+    args: Checked,
     shape: Shape,
 }
 
@@ -56,7 +36,7 @@ impl Work {
         op: &str,
         inp: Option<Given>,
         out: Option<Given>,
-        args: Args,
+        args: Checked,
     ) -> Result<Self, String> {
         let op = Op::from_name(op).filter(|o| *o != Op::Split);
         let op = op.ok_or("there is no such operation; see comity._core.OPS")?;
@@ -116,36 +96,13 @@ impl Work {
         let (root, peer) = (a.root.unwrap_or(0), a.peer.unwrap_or(0));
         // `new` has seen to it that what an operation needs is there.
         let reduce = a.reduce.unwrap_or(ReduceOp::Sum);
-        let none = Error::Misuse {
-            op: self.op,
-            misuse: Misuse::Length { buffer: "buffer", expected: 1, got: 0, why: "; none was given" },
-        };
         let src = || self.inp.as_ref().map(Raw::view);
         let dst = || self.out.as_ref().map(Raw::view_mut);
         match (self.op, src(), dst(), self.shape) {
             (Op::Barrier, ..) => g.barrier(),
             (Op::AllReduce, Some(i), Some(o), Shape::Apart) => g.all_reduce_into(i, o, reduce),
             (Op::AllReduce, _, Some(o), _) => g.all_reduce(o, reduce),
-            (Op::Reduce, _, Some(o), _) => {
-                self.fill()?;
-                g.reduce(o, reduce, root)
-            }
-            (Op::Reduce, Some(_), None, _) => match &self.inp {
-                // Not written: only the root's buffer is.
-                Some(i) => g.reduce(i.view_mut(), reduce, root),
-                None => Err(none),
-            },
-            (Op::Broadcast, _, Some(o), _) => {
-                if root == g.rank() {
-                    self.fill()?;
-                }
-                g.broadcast(o, root)
-            }
-            (Op::Broadcast, Some(_), None, _) => match &self.inp {
-                // Not written: it is the root's.
-                Some(i) => g.broadcast(i.view_mut(), root),
-                None => Err(none),
-            },
+            (Op::Reduce | Op::Broadcast, ..) => self.rooted(g, root, reduce),
             (Op::AllGather, Some(i), Some(o), Shape::Apart) => match &a.counts {
                 Some(counts) => g.all_gather_v(i, o, counts),
                 None => g.all_gather(i, o),
@@ -158,7 +115,7 @@ impl Work {
             (Op::ReduceScatter, Some(_), _, Shape::Own) => match &self.inp {
                 // The output is a part of it, and so it may be written.
                 Some(i) => g.reduce_scatter_in_place(i.view_mut(), reduce),
-                None => Err(none),
+                None => Err(self.lacking()),
             },
             (Op::ReduceScatter, None, Some(o), _) => g.reduce_scatter_in_place(o, reduce),
             (Op::Gather, Some(i), o, _) => g.gather(i, o.unwrap_or_else(|| (&mut [0u8; 0]).into()), root),
@@ -171,12 +128,37 @@ impl Work {
             (Op::Send, Some(i), ..) => g.send(i, peer, a.tag),
             (Op::Recv, _, Some(o), _) => g.recv(o, peer, a.tag),
             (Op::Exchange, Some(i), Some(o), _) => g.exchange(i, peer, o, a.source.unwrap_or(0), a.tag),
-            _ => Err(none),
+            _ => Err(self.lacking()),
         }
     }
 }
 
 impl Work {
+    /// A reduce or broadcast, which works in place: on the output, or on the input of a rank that only reads.
+    fn rooted(&self, g: &Group, root: usize, reduce: ReduceOp) -> comity::Result<()> {
+        let buffer = match (&self.out, &self.inp) {
+            (Some(out), _) => {
+                if self.op == Op::Reduce || root == g.rank() {
+                    self.fill()?;
+                }
+                out
+            }
+            // Not written: a reduce writes the root's only, a broadcast the others'.
+            (None, Some(inp)) => inp,
+            (None, None) => return Err(self.lacking()),
+        };
+        match self.op {
+            Op::Reduce => g.reduce(buffer.view_mut(), reduce, root),
+            _ => g.broadcast(buffer.view_mut(), root),
+        }
+    }
+
+    /// A buffer is missing; `new` has seen to it that none is.
+    fn lacking(&self) -> Error {
+        let misuse = Misuse::Length { buffer: "buffer", expected: 1, got: 0, why: "; none was given" };
+        Error::Misuse { op: self.op, misuse }
+    }
+
     /// Where an operation works in place and an input was given all the same: copy it.
     fn fill(&self) -> comity::Result<()> {
         match (&self.inp, &self.out, self.shape) {
@@ -200,7 +182,7 @@ fn place(group: &Group, given: Option<OnDevice>) -> Result<Place, String> {
 }
 
 /// Whether an operation needs an input and an output here.
-fn needs(op: Op, group: &Group, args: &Args, has_inp: bool) -> (bool, bool) {
+fn needs(op: Op, group: &Group, args: &Checked, has_inp: bool) -> (bool, bool) {
     let root = args.root == Some(group.rank());
     match op {
         Op::Barrier => (false, false),

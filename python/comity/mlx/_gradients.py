@@ -7,8 +7,10 @@ from mlx.utils import tree_flatten, tree_map, tree_reduce, tree_unflatten
 
 import comity
 from comity import _core
-from comity._arrays import kind_of
+from comity.arrays import kind_of
 from comity.mlx._groups import Group, of
+
+_MEAN = _core.Args(reduce="avg")
 
 
 def average_gradients(
@@ -75,11 +77,11 @@ def _start(g: Group, arrays: list[mx.array], send_as: mx.Dtype | None) -> tuple[
         # Nobody else has this array, so the mean may take its place.
         joined = mx.concatenate([x.reshape(-1) for x in arrays])
         block = mlx.read(joined)
-        request = g._raw.start("all_reduce", None, block.buffer, reduce="avg", hold=block)
+        request = g._raw.start("all_reduce", None, block.buffer, _MEAN, hold=block)
         return request, block.keep[0]
     src = mlx.read(arrays[0])
     dst = mlx.make(src.shape, src)
-    request = g._raw.start("all_reduce", src.buffer, dst.buffer, reduce="avg", hold=(src, dst))
+    request = g._raw.start("all_reduce", src.buffer, dst.buffer, _MEAN, hold=(src, dst))
     return request, dst.result()
 
 

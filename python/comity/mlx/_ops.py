@@ -212,5 +212,5 @@ def sum_gradients(group: comity.Group | None = None) -> Op:
 def _several(group: comity.Group | None, verb: str) -> Group:
     g = of(group)
     if g.size() == 1:
-        raise Misuse(f"a group of one has no other rank to {verb}")
+        raise Misuse(f"a group of one has no other rank to {verb}", 0)
     return g

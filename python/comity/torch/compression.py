@@ -14,7 +14,9 @@ import torch
 
 from comity.errors import Config
 
-from . import tensors as T
+from .calls import Call
+from .reductions import REDUCED
+from .tensors import contents, moved, reduced
 
 #: Elements that share a scale in `Int8`.
 BLOCK = 256
@@ -49,17 +51,16 @@ class Half(Codec):
 
     def all_reduce(self, group: Any, t: torch.Tensor, reduce: str, opts: Any, result: Any) -> Any:
         small = t.detach().to(self.dtype).contiguous()
-        given = T.reduced(small, reduce, "all_reduce", group._rank)
-        return group._go(
-            "all_reduce", opts, result, None, given, small, [lambda: _store(t, small)], reduce=reduce
-        )
+        output = reduced(small, reduce, "all_reduce", group._rank)
+        after = [lambda: _store(t, small)]
+        return group._call(Call("all_reduce", opts, result, None, output, REDUCED[reduce], small, after))
 
 
 class _Gathered(Codec):
     """A form that cannot be added up on the way: every rank gets all parts, and adds them up in the order of ranks."""
 
     def all_reduce(self, group: Any, t: torch.Tensor, reduce: str, opts: Any, result: Any) -> Any:
-        flat = T.contents(t).reshape(-1)
+        flat = contents(t).reshape(-1)
         mine = self.pack(flat, t)
         all_parts = torch.empty(group._size * mine.numel(), dtype=torch.uint8, device=mine.device)
 
@@ -72,7 +73,9 @@ class _Gathered(Codec):
             _store(t, total.view(t.shape))
 
         keep = (mine, all_parts)
-        return group._go("all_gather", opts, result, T.moved(mine), T.moved(all_parts), keep, [finish])
+        return group._call(
+            Call("all_gather", opts, result, moved(mine), moved(all_parts), None, keep, [finish])
+        )
 
     def pack(self, flat: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         """The bytes of `flat`; their number follows from its length alone."""

@@ -8,6 +8,7 @@ backends are of the same class in Python, and their futures may be done long bef
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -55,58 +56,69 @@ def install() -> None:
     work = _c10d.Work
     turns.install(work)
     builtin.install()
-    completed, source, success, failed, result = (
-        work.is_completed, work._source_rank, work.is_success, work.exception, work.result
-    )  # fmt: skip
+    answers = _Answers(work)
+    for name in ("is_completed", "is_success", "exception", "result", "source_rank", "_source_rank"):
+        setattr(work, name, _method(getattr(answers, name.removeprefix("_"))))
 
-    def held(self: Any) -> bool:
+
+def _method(answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function, which Python binds to the work that is asked, as it does not with a method of another object."""
+
+    def method(self: Any) -> Any:
+        return answer(self)
+
+    return method
+
+
+class _Answers:
+    """What a work says: what its holder's future knows, else what torch's own methods said before."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+        self._completed, self._success = work.is_completed, work.is_success
+        self._exception, self._result, self._source = work.exception, work.result, work._source_rank
+
+    def _is_held(self, work: Any) -> bool:
         """Whether it is a holder, which cannot answer."""
-        return type(self) is work and self._get_op_type() == _UNKNOWN and not completed(self)
+        return type(work) is self._work and work._get_op_type() == _UNKNOWN and not self._completed(work)
 
-    def ended(self: Any) -> Any:
+    def _ended(self, work: Any) -> Any:
         """Its future, if that is done."""
         try:
-            f = self.get_future() if held(self) else None
+            future = work.get_future() if self._is_held(work) else None
         except RuntimeError:
             return None
-        return f if f is not None and f.done() else None
+        return future if future is not None and future.done() else None
 
-    def is_completed(self: Any) -> bool:
-        return completed(self) or bool((f := ended(self)) and _passed(f))
+    def _value(self, work: Any) -> Any:
+        future = self._ended(work)
+        return None if future is None else future.value()
 
-    def exception(self: Any) -> Any:
-        if f := ended(self):
+    def is_completed(self, work: Any) -> bool:
+        return self._completed(work) or bool((future := self._ended(work)) and _passed(future))
+
+    def exception(self, work: Any) -> Any:
+        if future := self._ended(work):
             try:
-                f.value()
+                future.value()
             except Exception as e:
                 return e
-        return failed(self)
+        return self._exception(work)
 
-    def is_success(self: Any) -> bool:
-        if held(self):
-            return self.is_completed() and self.exception() is None
-        return success(self)
+    def is_success(self, work: Any) -> bool:
+        if self._is_held(work):
+            return work.is_completed() and work.exception() is None
+        return self._success(work)
 
-    def of(self: Any) -> Any:
-        return f.value() if (f := ended(self)) else None
+    def result(self, work: Any) -> Any:
+        value = self._value(work)
+        return list(value) if isinstance(value, (list, tuple)) else self._result(work)
 
-    def results(self: Any) -> Any:
-        value = of(self)
-        return list(value) if isinstance(value, (list, tuple)) else result(self)
-
-    def source_rank(self: Any) -> int:
-        value = of(self)
+    def source_rank(self, work: Any) -> int:
+        value = self._value(work)
         if isinstance(value, (list, tuple)) and len(value) == 1 and hasattr(value[0], "data_ptr"):
             with _lock:
                 found = _sources.pop(value[0].data_ptr(), None)
             if found is not None:
                 return found
-        return source(self)
-
-    work.is_completed, work.is_success, work.exception, work.result = (
-        is_completed,
-        is_success,
-        exception,
-        results,
-    )
-    work._source_rank = work.source_rank = source_rank
+        return self._source(work)

@@ -41,7 +41,7 @@ SIZES: list[int] = list(_core.SIZES)
 _F64 = _D["f64"]
 
 #: An address, the number of its type, elements.
-Given = tuple[int, int, int]
+Buffer = tuple[int, int, int]
 #: Devices whose memory calls take as it is.
 _DIRECT = ("cpu", "cuda")
 #: What is left to do when a call has ended.
@@ -79,10 +79,10 @@ def check(t: torch.Tensor, op: str, rank: int) -> None:
         )
 
 
-def moved(t: torch.Tensor, elements: int | None = None) -> Given:
+def moved(t: torch.Tensor) -> Buffer:
     """A plain tensor whose elements are only moved."""
     number = NUMBERS.get(t.dtype)
-    count = t.numel() if elements is None else elements
+    count = t.numel()
     if number is None:
         return t.data_ptr(), _BYTES, count * t.element_size()
     return t.data_ptr(), number, count
@@ -93,7 +93,7 @@ def scale(t: torch.Tensor) -> int:
     return 1 if t.dtype in NUMBERS else t.element_size()
 
 
-def reduced(t: torch.Tensor, reduce: str, op: str, rank: int) -> Given:
+def reduced(t: torch.Tensor, reduce: str, op: str, rank: int) -> Buffer:
     """A plain tensor whose elements are reduced."""
     number = NUMBERS.get(t.dtype)
     if number is not None:

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from comity.torch import mps
+from comity.torch.calls import Call
 
 _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
     torch._C.DispatchKey.PythonTLSSnapshot
@@ -96,16 +97,16 @@ def released() -> list[str]:
 def order(rank: int, size: int, store: dist.Store) -> None:
     """The GPU has ended, then the call begins; the memory is let go when it has ended; nothing is copied."""
     with stand_in(store, rank, size) as backend:
-        real = backend._go
+        real = backend._call
 
-        def go(op: str, opts: Any, result: Any, inp: Any, out: Any, *rest: Any, **more: Any) -> Any:
+        def call(made: Call) -> Any:
             LOG.append("transfer")
-            assert out[0] == x.host.data_ptr()
-            work = real(op, opts, result, inp, out, *rest, **more)
+            assert made.output[0] == x.host.data_ptr()
+            work = real(made)
             LOG.append("made")
             return work
 
-        with mock.patch.object(backend, "_go", go):
+        with mock.patch.object(backend, "_call", call):
             x = OnGpu(torch.full((1000,), rank + 1.0))
             dist.all_reduce(x)
             assert x.host.eq(sum(range(1, size + 1))).all()

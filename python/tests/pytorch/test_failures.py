@@ -44,7 +44,7 @@ def test_misuse_is_refused_and_the_group_goes_on(ranks: Ranks, size: int) -> Non
     for rank, steps in enumerate(ranks.run(size, bodies.misuse)):
         assert [s[0] for s in steps[:7]] == ["Misuse"] * 7, steps
         for s in steps[:7]:
-            assert f"rank {rank}" in s[1] and s[3], s
+            assert f"rank {rank}" in s[1] and s[2] == rank and s[3], s
         assert steps[7][0] != "nothing"
 
 

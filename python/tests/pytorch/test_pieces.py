@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -10,11 +11,13 @@ from datetime import timedelta
 import pytest
 import torch
 
+from comity import _core
 from comity.errors import Config, Mismatch, Misuse
 from comity.errors import TimeoutError as LimitPassed
-from comity.torch import Int8, Options, TopK, callbacks
+from comity.torch import Int8, Options, TopK, callbacks, deadlines
 from comity.torch import tensors as T
 from comity.torch.compression import codec
+from comity.torch.pending import Pending
 from comity.torch.work import Done, Failed, Several, Work
 
 
@@ -204,9 +207,42 @@ def test_several_end_when_all_have_and_with_the_error_of_one() -> None:
 
 def test_a_job_that_waits_for_a_later_one_does_not_stop_it() -> None:
     came, done = threading.Event(), threading.Event()
-    callbacks.post(lambda: came.wait() and done.set())
-    callbacks.post(came.set)
+    _core.post(lambda: came.wait() and done.set())
+    _core.post(came.set)
     done.wait()
+
+
+def test_what_a_job_raises_goes_to_the_hook_and_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, done = [], threading.Event()
+
+    def hook(raised: object) -> None:
+        seen.append(raised.exc_type)
+        done.set()
+
+    monkeypatch.setattr(sys, "unraisablehook", hook)
+    _core.post(lambda: 1 // 0)
+    assert done.wait(30) and seen == [ZeroDivisionError]
+    done.clear()
+    _core.post(done.set)
+    assert done.wait(30)
+
+
+def test_limits_pass_on_one_thread_and_in_their_order() -> None:
+    out: list[BaseException | None] = []
+    pending = [Pending(f"recv {limit}", limit, 1) for limit in (30.0, 0.2, 0.05)]
+    for p in pending:
+        p.add_done_callback(out.append)
+    threads = [t for t in threading.enumerate() if t.name == "comity-limits"]
+    assert len(threads) == 1
+    until = time.monotonic() + 30
+    while len(out) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [e.call for e in out] == ["recv 0.05", "recv 0.2"] and isinstance(out[0], LimitPassed)
+    assert not pending[0].done()
+    pending[0].end()
+    while len(out) < 3 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert out[2] is None and pending[0] not in deadlines._deadlines._until
 
 
 def test_options(monkeypatch: pytest.MonkeyPatch) -> None:

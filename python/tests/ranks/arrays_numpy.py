@@ -199,8 +199,9 @@ def check_refusals_leave_the_group_unharmed(g: comity.Group) -> None:
         "counts were given": lambda: g.all_gather(x, counts=[1] * (g.size + 1)),
         "overlap": lambda: g.all_sum(buffer[:8], out=buffer[1:]),
     }.items():
-        with pytest.raises(comity.Misuse, match=words):
+        with pytest.raises(comity.Misuse, match=words) as e:
             call()
+        assert e.value.rank == g.rank
     np.testing.assert_array_equal(g.all_sum(x), x * g.size)
 
 
@@ -234,7 +235,7 @@ def check_numbers_that_nothing_has(g: comity.Group) -> None:
         for options in ({}, {"async_": True}):
             with pytest.raises(comity.Misuse, match=words) as e:
                 ended(call(**options))
-            assert e.value.call is not None
+            assert e.value.call is not None and e.value.rank == g.rank
             assert words == "is not in a group" or f"rank {g.rank}: " in str(e.value)
     with pytest.raises(comity.Misuse, match="the root is -1"):
         g.broadcast_object("x", -1)

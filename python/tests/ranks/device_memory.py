@@ -157,10 +157,9 @@ def check_another_stream_waits(_: comity.Group) -> None:
         "all_reduce",
         None,
         (a.address, _core.DTYPES["f32"], 1000),
-        reduce="sum",
-        place=(d.number, d.stream),
-        event=event,
+        _core.Args(reduce="sum", place=(d.number, d.stream)),
         hold=a,
+        event=event,
     ).wait()
     event.hold(other)
     assert _driver.cuMemcpyAsync(copy.address, a.address, 4000, other) == 0
@@ -173,8 +172,9 @@ def check_what_is_refused(everyone: comity.Group) -> None:
     a = d.array([1.0] * 3)
     with pytest.raises(comity.Misuse, match='backend="nccl"'):
         everyone.all_sum(a, out=a)
+    args = _core.Args(reduce="sum", place=(7, d.stream))
     with pytest.raises(comity.Misuse, match="device 7, and this group's is device"):
-        g._raw.run("all_reduce", None, (a.address, _core.DTYPES["f32"], 3), reduce="sum", place=(7, d.stream))
+        g._raw.run("all_reduce", None, (a.address, _core.DTYPES["f32"], 3), args)
     with pytest.raises(comity.Misuse, match="host memory and the other"):
         g.all_sum(a, out=np.zeros(3, np.float32))
     with pytest.raises(comity.Misuse, match="give `out`"):

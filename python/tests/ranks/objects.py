@@ -79,8 +79,9 @@ def check_pickles_are_refused_unless_allowed(g: comity.Group) -> None:
 
 
 def check_wrong_numbers_of_objects_are_told_to_all(g: comity.Group) -> None:
-    with pytest.raises(comity.Misuse, match=rf"{g.size + 1} objects were given for {g.size} ranks"):
+    with pytest.raises(comity.Misuse, match=rf"{g.size + 1} objects were given for {g.size} ranks") as e:
         g.scatter_object([0] * (g.size + 1) if g.rank == 0 else None)
+    assert e.value.rank == 0
     assert g.all_sum(1) == g.size
 
 

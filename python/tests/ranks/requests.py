@@ -106,7 +106,10 @@ def check_results_of_failed_checks(g: comity.Group) -> None:
     failed = g.all_reduce(np.ones(3, np.float32), "xor", async_=True)
     while not failed.done():
         time.sleep(0.001)
-    assert isinstance(failed.exception(), comity.Misuse)
+    assert isinstance(failed.exception(), comity.Misuse) and failed.exception().rank == g.rank
+    with pytest.raises(comity.Misuse, match="more than 0 seconds") as e:
+        request.wait(-1)
+    assert e.value.rank == g.rank
     assert g.all_sum(1) == g.size
 
 

@@ -24,7 +24,11 @@ BOUND = 5
 def until_called(after: float) -> None:
     """Return when the main thread has made a call, however busy the machine is, and `after` seconds more."""
     me = threading.main_thread().ident
-    while Path(sys._current_frames()[me].f_code.co_filename).name not in ("_group.py", "_request.py"):
+    while Path(sys._current_frames()[me].f_code.co_filename).name not in (
+        "_calls.py",
+        "_group.py",
+        "_request.py",
+    ):
         time.sleep(0.01)
     time.sleep(after)
 

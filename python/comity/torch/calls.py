@@ -1,0 +1,168 @@
+"""How a call of torch is made on a group of the core, for `collectives.py`, `reductions.py` and `point_to_point.py`.
+
+A call that its caller waits for (`async_op=False`) runs on that caller's thread; others are queued on the group's thread, in order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+import torch
+from torch._C import _distributed_c10d as _c10d
+
+from comity._core import Args
+from comity.errors import Error, Misuse
+
+from . import cuda, turns
+from .tensors import SIZES, Buffer, Finish, check
+from .work import Done, Failed, Several, Work, seconds
+
+_NO_ARGS = Args()
+
+
+class Call(NamedTuple):
+    """One call of the core, and what torch wants of it."""
+
+    op: str
+    #: Torch's options: `timeout` and `asyncOp`.
+    opts: Any
+    #: What the work's `result` is, and its future's value.
+    result: Any
+    input: Buffer | None = None
+    output: Buffer | None = None
+    args: Args | None = None
+    #: What owns the memory, in any lists.
+    keep: Any = ()
+    #: What is left to do when it has ended.
+    after: Sequence[Finish] = ()
+
+
+def in_block(method: Callable[..., _c10d.Work]) -> Callable[..., _c10d.Work]:
+    """A call that may be one of several at once. There its error is raised at the end, by `wait`: torch does not end a block that it
+    leaves with an exception, and takes all later calls for parts of it."""
+
+    @functools.wraps(method)
+    def call(self: Calls, *args: Any, **options: Any) -> _c10d.Work:
+        try:
+            return method(self, *args, **options)
+        except Exception as e:
+            if self._pending is None:
+                raise
+            return self._noted(Work(Failed(e), []))
+
+    return call
+
+
+class Calls:
+    """Calls on a group. What makes and ends groups is in `lifecycle.py`."""
+
+    def _call(self, call: Call) -> _c10d.Work:
+        """Make a call: now if its caller waits for it, else in its turn in the background. A limit of its own comes from its options."""
+        op, opts, result, inp, out, args, keep, after = call
+        self._check_open(op)
+        self._calls += 1
+        timeout = getattr(opts, "timeout", None)
+        if timeout is not None and (limit := seconds(timeout)) is not None:
+            args = (args or _NO_ARGS).replace(timeout=limit)
+        given = out or inp
+        size = given[2] * SIZES[given[1]] if given else 0
+        begun = perf_counter_ns()
+        now = not getattr(opts, "asyncOp", True)
+        tensors = cuda.tensors_of(keep)
+        try:
+            if tensors:
+                on_device = cuda.untraced(self._call_on_device)
+                return on_device(call, args or _NO_ARGS, tensors, now, begun, size)
+            channel = self._channels.here()
+            if now:
+                channel.group.run(op, inp, out, args)
+                return self._ended(call, begun, size)
+            request = channel.last = channel.group.start(op, inp, out, args, hold=(keep, result))
+        except Error as e:
+            self._metrics.failed(op)
+            raise self._named(e) from None
+        note = self._metrics.noting(op, size, begun)
+        return self._noted(Work(request, result, all_of(after), note, channel.turns))
+
+    def _call_on_device(
+        self, call: Call, args: Args, tensors: list[torch.Tensor], now: bool, begun: int, size: int
+    ) -> _c10d.Work:
+        """As `_call`, with the tensors of a CUDA device. `begun`: nanoseconds; `size`: bytes."""
+        lane = self._lane(call.op, tensors[0].device)
+        if now:
+            lane.group.run(call.op, call.input, call.output, args.replace(place=lane.here()))
+            return self._ended(call, begun, size)
+        event = cuda.Event(lane.device.index)
+        args = args.replace(place=lane.behind(tensors))
+        hold = (call.keep, call.result)
+        request = lane.last = lane.group.start(call.op, call.input, call.output, args, hold=hold, event=event)
+        note = self._metrics.noting(call.op, size, begun)
+        return self._noted(cuda.CudaWork(request, call.result, all_of(call.after), note, lane, event))
+
+    def _ended(self, call: Call, begun: int, size: int) -> _c10d.Work:
+        """What is left to do of a call that was made at once."""
+        for finish in call.after:
+            finish()
+        self._metrics.ended(call.op, size, begun)
+        return Done(call.result)
+
+    def _noted(self, work: Work) -> Work:
+        if self._pending is not None:
+            self._pending.append(work)
+        return work
+
+    def _several(self, works: list[_c10d.Work], result: Any) -> _c10d.Work:
+        """One work out of those of a call's parts."""
+        if len(works) == 1:
+            return works[0]
+        if all(isinstance(w, Done) for w in works):
+            return Done(result)
+        return cuda.together(works, result) or Work(Several(works), result, turns=turns.together(works))
+
+    # -- what is refused
+
+    def _misuse(self, op: str, words: str) -> Misuse:
+        """A mistake of this rank in a call of `op`."""
+        return Misuse(f"rank {self._rank}: {words}", self._rank, op)
+
+    def _named(self, e: Error) -> Error:
+        """The same error; the words of a broken rule also name the rank."""
+        if isinstance(e, Misuse) and not str(e).startswith("rank "):
+            return Misuse(f"rank {self._rank}: {e}", self._rank, e.call, e.cause)
+        return e
+
+    def _one(self, items: Sequence[Any], op: str) -> Any:
+        if len(items) != 1:
+            raise self._misuse(op, f"{op} takes one tensor per call, not {len(items)}")
+        return items[0]
+
+    def _check(self, op: str, *tensors: torch.Tensor) -> None:
+        for tensor in tensors:
+            check(tensor, op, self._rank)
+
+    def _check_parts(self, parts: Sequence[Any], op: str, what: str) -> None:
+        """There must be as many as ranks."""
+        if len(parts) != self._size:
+            words = f"{op} needs {self._size} {what}, one per rank, not {len(parts)}"
+            raise self._misuse(op, words)
+
+    def _check_times(self, op: str, what: str, large: torch.Tensor, other: str, small: torch.Tensor) -> None:
+        """The large tensor must have as many elements as the small ones of all ranks."""
+        if large.numel() != self._size * small.numel():
+            words = f"the {what} has {large.numel()} elements, not {self._size} times the {small.numel()} of the {other}"
+            raise self._misuse(op, f"{op}: {words}")
+
+
+def all_of(after: Sequence[Finish]) -> Finish | None:
+    """One thing to do out of several."""
+    if not after:
+        return None
+
+    def run() -> None:
+        for finish in after:
+            finish()
+
+    return run

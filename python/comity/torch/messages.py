@@ -1,0 +1,96 @@
+"""What two ranks of a mailbox pass to each other: frames, and the errors of one direction as the group's.
+
+A message is a frame of `FRAME` bytes with its tag, type and length, and with its bytes where they are few; else those follow.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Any
+
+import torch
+
+from comity import _core
+from comity.errors import Aborted, Closed, Error, Misuse, PeerLost
+from comity.errors import TimeoutError as LimitPassed
+
+U8 = _core.DTYPES["u8"]
+FRAME = 256
+_HEAD = struct.Struct("<qHHIQ")  # tag, type, -, -, bytes
+#: So many bytes travel in the frame.
+FEW = FRAME - _HEAD.size
+#: Seconds, for a thread that waits for whatever comes.
+EVER = 10 * 365 * 86400.0
+
+TYPES = [
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
+    "complex64", "complex128", "complex32", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
+]  # fmt: skip
+_NUMBERS = {getattr(torch, n): i for i, n in enumerate(TYPES) if hasattr(torch, n)}
+_UNKNOWN = 0xFFFF
+
+
+def number_of(t: torch.Tensor) -> int:
+    """The number of the type, as frames have it."""
+    return _NUMBERS.get(t.dtype, _UNKNOWN)
+
+
+def frame_of(tag: int, t: torch.Tensor) -> bytes:
+    """The frame of a message."""
+    size = t.numel() * t.element_size()
+    head = _HEAD.pack(tag, number_of(t), 0, 0, size)
+    return head + (_bytes(t) if size <= FEW else b"").ljust(FEW, b"\0")
+
+
+def read_frame(frame: torch.Tensor) -> tuple[int, int, int, torch.Tensor | None]:
+    """Tag, number of the type, bytes, and the bytes themselves where they are few."""
+    tag, number, _, _, size = _HEAD.unpack_from(memoryview(frame.numpy()))
+    return tag, number, size, frame[_HEAD.size : _HEAD.size + size] if size <= FEW else None
+
+
+def leave(pair: Any, why: Error) -> None:
+    """End one direction, in good order or not."""
+    if isinstance(why, Aborted):
+        pair.abort(str(why.cause or why))
+    else:
+        pair.close()
+
+
+def view(t: torch.Tensor) -> torch.Tensor:
+    """A plain tensor's bytes."""
+    return t.detach().reshape(-1).view(torch.uint8)
+
+
+def _bytes(t: torch.Tensor) -> bytes:
+    return view(t).numpy().tobytes() if t.numel() else b""
+
+
+def name_of(t: torch.Tensor) -> str:
+    return f"{str(t.dtype).removeprefix('torch.')}[{t.numel()}]"
+
+
+def left(e: Error) -> bool:
+    """Whether this is about a rank that left in good order."""
+    return isinstance(e, Closed) or (isinstance(e, PeerLost) and "left" in str(e.cause))
+
+
+def about(e: Error, peer: int, rank: int) -> Error:
+    """The error of a direction, which knows two ranks only, as the group's: it names the peer by its rank there, or this rank."""
+    cause = re.sub(r" \(seen by rank \d+\)", "", e.cause or str(e))
+    if isinstance(e, PeerLost):
+        return PeerLost(f"rank {peer} {cause}", peer, e.call, cause)
+    if isinstance(e, Aborted):
+        return Aborted(f"rank {peer} gave up the group: {cause}", peer, e.call, cause)
+    if isinstance(e, Misuse):
+        return Misuse(str(e), rank, e.call, e.cause)
+    if isinstance(e, LimitPassed):
+        return LimitPassed(
+            f"rank {peer} did not take or give all of it in time ({cause})", peer, e.call, cause
+        )
+    return e
+
+
+def of_call(e: Error, call: str) -> Error:
+    """The error that ended a direction as that of a send or receive on it."""
+    return type(e)(f"{call}: {e}", e.rank, call, e.cause)
