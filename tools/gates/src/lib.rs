@@ -1,6 +1,7 @@
-//! What the compiler does not check: where unsafe code and waits may stand, which room imports which, and how long a file may grow.
+//! What the compiler does not check: where unsafe code and waits may stand, which room imports which, and how long files and functions may grow.
 
 mod layers;
+mod lengths;
 mod python;
 mod text;
 mod waits;
@@ -8,8 +9,6 @@ mod waits;
 use std::{fs, path::Path};
 use text::blank;
 use waits::WAITS;
-
-const MOST_LINES: usize = 700;
 
 /// Unsafe code: a folder ends with `/`.
 const UNSAFE: &[(&str, &str)] = &[
@@ -39,7 +38,14 @@ const UNSAFE: &[(&str, &str)] = &[
 /// Also when a file cannot be read.
 pub fn check(root: &Path) -> Result<usize, String> {
     let mut files = Vec::new();
-    for (folder, kind) in [("crates", "rs"), ("tools", "rs"), ("xtask", "rs"), ("python/comity", "py")] {
+    for (folder, kind) in [
+        ("crates", "rs"),
+        ("tools", "rs"),
+        ("xtask", "rs"),
+        ("python", "py"),
+        ("bench", "py"),
+        ("examples", "py"),
+    ] {
         sources(&root.join(folder), kind, &mut files).map_err(|e| format!("cannot list {folder}: {e}"))?;
     }
     let mut found = Vec::new();
@@ -48,12 +54,12 @@ pub fn check(root: &Path) -> Result<usize, String> {
     for path in &files {
         let text = fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
         let name = path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
+        found.extend(lengths::too_long(&name, &text));
         if name.ends_with(".py") {
             let (wrong, used) = python::misplaced(&name, &text);
             found.extend(wrong);
             untimed.extend(used);
         } else {
-            found.extend(too_long(&name, &text));
             found.extend(misplaced_unsafe(&name, &text));
             let (wrong, used) = waits::misplaced(&name, &text);
             found.extend(wrong);
@@ -93,12 +99,6 @@ fn sources(folder: &Path, kind: &str, files: &mut Vec<std::path::PathBuf>) -> st
 
 fn within(name: &str, entry: &str) -> bool {
     name == entry || entry.ends_with('/') && name.starts_with(entry)
-}
-
-fn too_long(name: &str, text: &str) -> Option<String> {
-    let lines = text.lines().count();
-    let why = format!("{name}: {lines} lines; a file past {MOST_LINES} becomes a folder of parts");
-    (lines > MOST_LINES).then_some(why)
 }
 
 fn misplaced_unsafe(name: &str, text: &str) -> Vec<String> {

@@ -47,7 +47,7 @@ fn waits(line: &str) -> bool {
 }
 
 /// Comments become nothing, texts empty ones; lines stay where they are.
-fn blank(source: &str) -> String {
+pub(super) fn blank(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(c) = rest.chars().next() {

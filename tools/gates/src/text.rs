@@ -141,7 +141,7 @@ pub(crate) fn function(code: &[(usize, &str)], at: usize) -> (String, String) {
 }
 
 /// The name in the head of a function.
-fn name_of(head: &str) -> Option<String> {
+pub(crate) fn name_of(head: &str) -> Option<String> {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     let at = head.match_indices("fn ").map(|(at, _)| at).find(|&at| !head[..at].ends_with(part))?;
     let name: String = head[at + 3..].chars().take_while(|&c| part(c)).collect();
@@ -149,7 +149,7 @@ fn name_of(head: &str) -> Option<String> {
 }
 
 /// Past the brace that closes the one at `open`.
-fn close(text: &str, open: usize) -> usize {
+pub(crate) fn close(text: &str, open: usize) -> usize {
     let mut depth = 0;
     for (at, c) in text[open..].char_indices() {
         depth += i32::from(c == '{') - i32::from(c == '}');
