@@ -25,11 +25,11 @@ class FullyShardedModule(nn.Module):
         parts = []
         for path, x in _own(module):
             if x.ndim == 0:
-                raise Misuse(f"parameter {path} is a scalar, which cannot be sharded")
+                raise Misuse(f"parameter {path} is a scalar, which cannot be sharded", r)
             if x.shape[0] % n:
-                raise Misuse(
-                    f"parameter {path} of shape {tuple(x.shape)} cannot be sharded along its first axis across {n} ranks"
-                )
+                shape = tuple(x.shape)
+                words = f"parameter {path} of shape {shape} cannot be sharded along its first axis across {n} ranks"
+                raise Misuse(words, r)
             step = x.shape[0] // n
             parts.append((path, mx.contiguous(x[r * step : (r + 1) * step])))
         module.update(tree_unflatten(parts))

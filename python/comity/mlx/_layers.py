@@ -55,7 +55,8 @@ def _inputs(layer: Any) -> int:
 
 def _divides(size: int, what: str, group: Group) -> None:
     if size % group.size():
-        raise Misuse(f"the {what} of size {size} cannot be sharded across {group.size()} ranks")
+        words = f"the {what} of size {size} cannot be sharded across {group.size()} ranks"
+        raise Misuse(words, group.rank())
 
 
 class _Linear(_Sharded, nn.Linear):

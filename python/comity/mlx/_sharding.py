@@ -45,18 +45,18 @@ def part(
     n, r = group.size(), group.rank()
     axis = axis % x.ndim if x.ndim else 0
     if x.ndim == 0:
-        raise Misuse("a scalar cannot be sharded")
+        raise Misuse("a scalar cannot be sharded", r)
     length = x.shape[axis]
     logical = length if logical is None else logical
     parts = []
     for start, end in _pairs(bounds(segments, logical, "an axis")):
         if (end - start) % (n * unit):
             units = f" in whole groups of {unit}" if unit > 1 else ""
-            raise Misuse(f"a segment of {end - start} cannot be sharded across {n} ranks{units}")
+            raise Misuse(f"a segment of {end - start} cannot be sharded across {n} ranks{units}", r)
         step = (end - start) // n
         at = [(start + step * r) * length, (start + step * (r + 1)) * length]
         if any(a % logical for a in at):
-            raise Misuse(f"the parts of an axis of {logical} do not fall on its packed elements")
+            raise Misuse(f"the parts of an axis of {logical} do not fall on its packed elements", r)
         index = [slice(None)] * x.ndim
         index[axis] = slice(at[0] // logical, at[1] // logical)
         parts.append(x[tuple(index)])

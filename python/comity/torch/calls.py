@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._C import _distributed_c10d as _c10d
@@ -16,9 +16,12 @@ from torch._C import _distributed_c10d as _c10d
 from comity._core import Args
 from comity.errors import Error, Misuse
 
-from . import cuda, turns
+from . import cuda, metrics, turns
 from .tensors import SIZES, Buffer, Finish, check
 from .work import Done, Failed, Several, Work, seconds
+
+if TYPE_CHECKING:
+    from .compression import Codec
 
 _NO_ARGS = Args()
 
@@ -57,7 +60,17 @@ def in_block(method: Callable[..., _c10d.Work]) -> Callable[..., _c10d.Work]:
 
 
 class Calls:
-    """Calls on a group. What makes and ends groups is in `lifecycle.py`."""
+    """Calls on a group. What makes and ends groups is in `lifecycle.py`, which also keeps what is named here."""
+
+    _rank: int
+    _size: int
+    #: Calls so far.
+    _calls: int
+    #: Works of the calls that were made at once so far; None outside of such a block.
+    _pending: list[Any] | None
+    _codec: Codec | None
+    _channels: turns.Channels
+    _metrics: metrics.Metrics
 
     def _call(self, call: Call) -> _c10d.Work:
         """Make a call: now if its caller waits for it, else in its turn in the background. A limit of its own comes from its options."""
