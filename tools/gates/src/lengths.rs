@@ -113,7 +113,7 @@ fn python_end(code: &[&str], lines: &[&str], at: usize) -> usize {
         depth += brackets(code[i]);
         // A line of a text is blank in the code. A comment belongs to what is as far in.
         let outside = lines[i].trim_start().starts_with('#') && indent(lines[i]) <= margin;
-        if !lines[i].trim().is_empty() && !(blank && outside) {
+        if !(lines[i].trim().is_empty() || blank && outside) {
             end = i;
         }
     }

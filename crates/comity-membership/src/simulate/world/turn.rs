@@ -10,6 +10,9 @@ use std::cmp::Reverse;
 /// For how long a question may lie before a process that does not run, in microseconds: `comity` drops it then.
 const ANSWER: u64 = 2_000_000;
 
+/// Notes and ends of connections; who asked or answered that it lives, with whether it asked.
+type Inbox = (Vec<(usize, Heard<Failure>)>, Vec<(usize, bool)>);
+
 impl World<'_> {
     /// The turn of the control thread, as in `comity`: hear, then judge.
     pub(super) fn turn(&mut self, rank: usize) {
@@ -61,8 +64,8 @@ impl World<'_> {
         }
     }
 
-    /// What has come: notes and ends of connections, and who asked or answered that it lives, with whether it asked.
-    fn take_inbox(&mut self, rank: usize) -> (Vec<(usize, Heard<Failure>)>, Vec<(usize, bool)>) {
+    /// What has come by now.
+    fn take_inbox(&mut self, rank: usize) -> Inbox {
         let process = &mut self.processes[rank];
         let (mut heard, mut alive) = (Vec::new(), Vec::new());
         while let Some(Reverse(due)) = process.inbox.peek()
