@@ -14,32 +14,7 @@ impl Config {
                 return bad(format!("local size {size} is larger than the whole size {}", self.size));
             }
         }
-        match &self.meet {
-            Meet::Hostfile(ranks) if ranks.len() != self.size => {
-                return bad(format!(
-                    "the hostfile lists {} ranks, but the size is {}",
-                    ranks.len(),
-                    self.size
-                ));
-            }
-            Meet::Alone if self.size > 1 => {
-                return bad(format!(
-                    "{} ranks need a place to meet: call store, host, hostfile or board, or set COMITY_STORE=host:port",
-                    self.size
-                ));
-            }
-            Meet::Store(at) | Meet::Host(at) if at.port == 0 => {
-                return bad(format!(
-                    "ranks cannot meet at {at}: port 0 stands for any port; give a real one"
-                ));
-            }
-            Meet::Store(at) | Meet::Host(at) if at.is_unspecified() => {
-                return bad(format!(
-                    "ranks cannot meet at {at}: nobody can connect to it; give an address of that host"
-                ));
-            }
-            _ => {}
-        }
+        self.check_meeting()?;
         if self.job.is_empty() || self.job.len() > 255 || self.job.chars().any(char::is_control) {
             return bad(format!("job (COMITY_JOB) {:?} is not a name of 1 to 255 printable bytes", self.job));
         }
@@ -73,8 +48,27 @@ impl Config {
     }
 }
 
-/// What is said of links and devices must fit the rest.
+/// What is said of where to meet, of links and of devices must fit the rest.
 impl Config {
+    fn check_meeting(&self) -> Result<()> {
+        match &self.meet {
+            Meet::Hostfile(ranks) if ranks.len() != self.size => {
+                bad(format!("the hostfile lists {} ranks, but the size is {}", ranks.len(), self.size))
+            }
+            Meet::Alone if self.size > 1 => bad(format!(
+                "{} ranks need a place to meet: call store, host, hostfile or board, or set COMITY_STORE=host:port",
+                self.size
+            )),
+            Meet::Store(at) | Meet::Host(at) if at.port == 0 => {
+                bad(format!("ranks cannot meet at {at}: port 0 stands for any port; give a real one"))
+            }
+            Meet::Store(at) | Meet::Host(at) if at.is_unspecified() => bad(format!(
+                "ranks cannot meet at {at}: nobody can connect to it; give an address of that host"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn check_links(&self) -> Result<()> {
         if self.links.is_empty() {
             let all: Vec<_> = LinkKind::choices().map(LinkKind::name).collect();

@@ -298,21 +298,7 @@ fn slurm(vars: &Vars<'_>) -> Result<Option<Place>> {
         return bad(format!("SLURM_STEP_ID={step} is set, but SLURM_JOB_ID is not; srun sets both"));
     };
     let job = format!("{job}.{step}");
-    let local = vars.number("SLURM_LOCALID", MAX_SIZE - 1)?;
-    let tasks = vars.text("SLURM_STEP_TASKS_PER_NODE")?;
-    let node = vars.number("SLURM_NODEID", MAX_SIZE - 1)?;
-    let local = match (local, tasks, node) {
-        (Some(r), Some(tasks), Some(node)) => match slurm::tasks_on(&tasks, node) {
-            Ok(l) if r < l && l <= size => Some((r, l)),
-            Ok(l) => {
-                return bad(format!(
-                    "SLURM_LOCALID={r} does not fit SLURM_STEP_TASKS_PER_NODE={tasks}, which has {l} tasks on node {node}, and {size_is}={size}"
-                ));
-            }
-            Err(why) => return wrong("SLURM_STEP_TASKS_PER_NODE", &tasks, &why),
-        },
-        _ => None,
-    };
+    let local = slurm_local(vars, size_is, size)?;
     let meet = if let Some(at) = vars.host_port("COMITY_STORE")? {
         Meet::Store(at)
     } else if size == 1 {
@@ -341,6 +327,25 @@ fn slurm(vars: &Vars<'_>) -> Result<Option<Place>> {
     let launcher = Launcher::Slurm;
     let why = format!("SLURM_STEP_ID={step}, SLURM_PROCID={rank} and {size_is}={size} are set ({launcher})");
     Ok(Some(Place { launcher, why, rank, size, local, meet, job }))
+}
+
+/// This rank's place among those of its host, where Slurm says it.
+fn slurm_local(vars: &Vars<'_>, size_is: &str, size: usize) -> Result<Option<(usize, usize)>> {
+    let local = vars.number("SLURM_LOCALID", MAX_SIZE - 1)?;
+    let tasks = vars.text("SLURM_STEP_TASKS_PER_NODE")?;
+    let node = vars.number("SLURM_NODEID", MAX_SIZE - 1)?;
+    Ok(match (local, tasks, node) {
+        (Some(r), Some(tasks), Some(node)) => match slurm::tasks_on(&tasks, node) {
+            Ok(l) if r < l && l <= size => Some((r, l)),
+            Ok(l) => {
+                return bad(format!(
+                    "SLURM_LOCALID={r} does not fit SLURM_STEP_TASKS_PER_NODE={tasks}, which has {l} tasks on node {node}, and {size_is}={size}"
+                ));
+            }
+            Err(why) => return wrong("SLURM_STEP_TASKS_PER_NODE", &tasks, &why),
+        },
+        _ => None,
+    })
 }
 
 #[cfg(test)]

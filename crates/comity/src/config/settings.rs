@@ -16,18 +16,8 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if let Some(job) = vars.text("COMITY_JOB")? {
         config.job = job;
     }
-    let fd = vars.number("COMITY_KEY_FD", i32::MAX as usize)?;
-    match (fd.and_then(|fd| i32::try_from(fd).ok()), vars.text("COMITY_KEY_FILE")?) {
-        (Some(fd), Some(path)) => {
-            return bad(format!(
-                "COMITY_KEY_FD={fd} and COMITY_KEY_FILE={path} are both set; unset one of them"
-            ));
-        }
-        (Some(fd), None) => config.key = Some(Key::from_fd(fd).map_err(|e| name("COMITY_KEY_FD", e))?),
-        (None, Some(path)) => {
-            config.key = Some(Key::from_file(&path).map_err(|e| name("COMITY_KEY_FILE", e))?)
-        }
-        (None, None) => {}
+    if let Some(key) = key(vars)? {
+        config.key = Some(key);
     }
     config.insecure = Insecure::read(vars)?;
     if let Some(secure) = Secure::read(vars)? {
@@ -46,16 +36,7 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
         config.links = links(&text).or_else(|why| wrong("COMITY_LINKS", &text, &why))?;
     }
     if let Some(text) = vars.text("COMITY_BACKEND")? {
-        config.backend = BackendKind::from_name(&text).map_or_else(
-            || {
-                wrong(
-                    "COMITY_BACKEND",
-                    &text,
-                    &format!("is {}; allowed are any, mpi, nccl and jaccl", shown(&text)),
-                )
-            },
-            Ok,
-        )?;
+        config.backend = backend(&text).or_else(|why| wrong("COMITY_BACKEND", &text, &why))?;
     }
     config.transports.read(vars)?;
     // By presence, as MLX has it.
@@ -86,6 +67,26 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     config.stats_fd =
         vars.number("COMITY_STATS_FD", i32::MAX as usize)?.and_then(|fd| i32::try_from(fd).ok());
     Ok(())
+}
+
+/// The job key, from a descriptor or a file.
+fn key(vars: &Vars<'_>) -> Result<Option<Key>> {
+    let fd = vars.number("COMITY_KEY_FD", i32::MAX as usize)?;
+    Ok(match (fd.and_then(|fd| i32::try_from(fd).ok()), vars.text("COMITY_KEY_FILE")?) {
+        (Some(fd), Some(path)) => {
+            return bad(format!(
+                "COMITY_KEY_FD={fd} and COMITY_KEY_FILE={path} are both set; unset one of them"
+            ));
+        }
+        (Some(fd), None) => Some(Key::from_fd(fd).map_err(|e| name("COMITY_KEY_FD", e))?),
+        (None, Some(path)) => Some(Key::from_file(&path).map_err(|e| name("COMITY_KEY_FILE", e))?),
+        (None, None) => None,
+    })
+}
+
+fn backend(text: &str) -> Result<BackendKind, String> {
+    BackendKind::from_name(text)
+        .ok_or_else(|| format!("is {}; allowed are any, mpi, nccl and jaccl", shown(text)))
 }
 
 /// `e`, which names a file or descriptor, with the variable that gave it.

@@ -1,34 +1,26 @@
 //! This process as a member of a world of processes.
 
+mod connect;
+
 use super::mesh::Mesh;
 use crate::{
     Config, Error, Key, LinkCosts, LinkKind, Peer, Result, Secure,
     blame::Blame,
-    channel::{Acceptor, Channel, Hello, Miss, Patience, Secret, Target, dial},
-    control::{Control, Probes, Rules, Running, pace},
-    error::seconds,
+    channel::{Acceptor, Secret},
+    control::{Probes, Rules, Running, pace},
     rendezvous::{Facts, Meeting, Store, Table, agree_on_secrecy, announce, facts},
     status::{Failure, Header, Links, Watch, World},
-    sys::{here, poll_until},
+    sys::here,
     transport::{Announced, Card, Job, Transports},
 };
 use comity_plan::Algorithm;
-use rustix::event::{PollFd, PollFlags};
 use std::{
-    cell::RefCell,
-    os::fd::AsFd,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 /// The longest time that a rank keeps connections for a group that it has not opened itself.
 const PARKING: Duration = Duration::from_secs(300);
-/// How long to wait for a better reason than that a rank ended.
-const EXPLANATION: Duration = Duration::from_millis(50);
-/// How much longer a rank waits for the others' connections than for its own: one that did not come may have waited for a third
-/// rank until the limit, and says so now.
-const WORD: Duration = Duration::from_millis(200);
-
 /// See the module. Dropping it says goodbye to the others and ends its threads.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -60,12 +52,7 @@ impl Endpoint {
     pub(crate) fn join(config: &Config) -> Result<Arc<Self>> {
         config.check()?;
         if config.size == 1 {
-            let secret = Secret::new(&Key::zeros(), &config.job, 0);
-            let table = Table {
-                world: 0,
-                facts: vec![facts(config, Announced::default(), Vec::new(), String::new())],
-            };
-            return Ok(Arc::new(Self::new(config, secret, table)));
+            return Ok(Arc::new(Self::alone(config)));
         }
         let job = Job {
             rank: config.rank,
@@ -123,6 +110,12 @@ impl Endpoint {
         }
     }
 
+    /// Of a job of one rank.
+    fn alone(config: &Config) -> Self {
+        let facts = vec![facts(config, Announced::default(), Vec::new(), String::new())];
+        Self::new(config, Secret::new(&Key::zeros(), &config.job, 0), Table { world: 0, facts })
+    }
+
     fn new(config: &Config, secret: Secret, Table { world, facts }: Table) -> Self {
         let peer =
             |(rank, f): (usize, &Facts)| Peer { rank, host: Some(f.host.as_str().into()), pid: Some(f.pid) };
@@ -143,116 +136,6 @@ impl Endpoint {
             first: config.backend.link(),
             running: None,
             _store: None,
-        }
-    }
-
-    /// Make a control connection with everyone: this rank connects to lower ranks and waits for higher ones.
-    fn connect(&self, control: &Control, meeting: &mut Meeting) -> Result<()> {
-        let limit = meeting.limit();
-        let store = Arc::clone(meeting.conn().stream());
-        let meeting = RefCell::new(meeting);
-        let check = || {
-            control.news().hush();
-            if let Some(e) = control.starved() {
-                return Err(e);
-            }
-            let mut meeting = meeting.borrow_mut();
-            let absent = control.standing().map_err(|found| self.reason(control, &mut meeting, found))?;
-            // Rank 0 may have met everyone and left, and its store with it.
-            if !meeting.hear()? && absent.contains(&0) {
-                return Err(meeting.lost("it ended"));
-            }
-            Ok(())
-        };
-        let bells = || vec![control.news().fd(), store.as_fd()];
-        for rank in 0..self.me {
-            let Some(card) = self.cards.get(rank) else { continue };
-            let hello = Hello {
-                from: self.me as u32,
-                to: rank as u32,
-                world: self.world,
-                context: 0,
-                channel: Channel::Control,
-                sealed: self.sealed,
-            };
-            let mut targets: Vec<Target> = card.addrs.iter().copied().map(Target::Tcp).collect();
-            if self.cards.get(self.me).is_some_and(|c| c.host_id == card.host_id) && !card.unix.is_empty() {
-                targets.insert(0, Target::Unix(card.unix.clone()));
-            }
-            // Each connection shows that things go on, and gives the next one the whole limit.
-            let patience = Patience { until: Instant::now() + limit, bells: bells(), check: &check };
-            match dial(&targets, &self.secret, &hello, &patience) {
-                Ok((stream, seals)) => control.attach(rank, stream, seals),
-                Err(Miss::Stop(e)) => return Err(e),
-                Err(miss) => {
-                    let at: Vec<String> = card.addrs.iter().map(ToString::to_string).collect();
-                    let words = format!(
-                        "could not be reached at {} within {} ({miss}); can the hosts connect to each other there? COMITY_ADDRS on rank {rank} chooses other addresses",
-                        at.join(", "),
-                        seconds(limit)
-                    );
-                    return Err(self.reason(control, &mut meeting.borrow_mut(), (rank, words)));
-                }
-            }
-        }
-        let (mut until, mut left) = (Instant::now() + limit, usize::MAX);
-        loop {
-            check()?;
-            let absent =
-                control.standing().map_err(|found| self.reason(control, &mut meeting.borrow_mut(), found))?;
-            let Some(first) = absent.first() else { return Ok(()) };
-            if absent.len() < left {
-                (until, left) = (Instant::now() + limit, absent.len());
-            }
-            if Instant::now() >= until + WORD {
-                let words = format!(
-                    "joined but did not connect to rank {} within {}; can its host reach this one?",
-                    self.me,
-                    seconds(limit)
-                );
-                // That one may still have been waiting for a third, which others know of.
-                let others = || {
-                    let (rank, words) = control.foretold().filter(|(rank, _)| *rank != self.me)?;
-                    let next = "look at that rank's last output, then restart the job";
-                    Some(self.broken(rank, &format!("{words}, as others say; {next}")))
-                };
-                let own = control.lacked().or_else(others);
-                return Err(own.unwrap_or_else(|| self.broken(*first, &words)));
-            }
-            let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];
-            // A store that has ended is readable for ever, and will say nothing more.
-            if meeting.borrow_mut().hear()? {
-                fds.push(PollFd::new(&store, PollFlags::IN));
-            }
-            poll_until(&mut fds, Some(until + WORD)).map_err(|e| Error::os("joining", e))?;
-        }
-    }
-
-    /// Why the ranks do not come together, where `rank` was seen to have ended: it may have given up on account of another one
-    /// before it could say so here, and somebody else knows.
-    fn reason(&self, control: &Control, meeting: &mut Meeting, (rank, words): (usize, String)) -> Error {
-        let until = Instant::now() + EXPLANATION;
-        let mut store = true;
-        loop {
-            control.news().hush();
-            if let Some((rank, words)) = control.gave_up() {
-                return self.broken(rank, &words);
-            }
-            if store {
-                match meeting.hear() {
-                    Ok(open) => store = open,
-                    Err(e) => return e,
-                }
-            }
-            if Instant::now() >= until {
-                return self.broken(rank, &words);
-            }
-            let stream = Arc::clone(meeting.conn().stream());
-            let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];
-            fds.extend(store.then(|| PollFd::new(&stream, PollFlags::IN)));
-            if poll_until(&mut fds, Some(until)).is_err() {
-                return self.broken(rank, &words);
-            }
         }
     }
 

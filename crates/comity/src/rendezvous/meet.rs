@@ -307,27 +307,35 @@ fn locate(config: &Config, until: Instant) -> Result<Located> {
                 "the hostfile does not tell an address of rank 0, where the ranks meet".into(),
             )),
         },
-        Meet::Board(board) => {
-            let share =
-                |mine: Option<&str>| board.share(config.rank, config.size, mine, until).map(Zeroizing::new);
-            if config.rank != 0 {
-                let (at, key) = posted::read(&share(None)?, trust, config.rank)?;
-                return Ok(found(vec![at], None, key));
-            }
-            let all_here = config.local.is_some_and(|(_, n)| n == config.size);
-            let ip = match config.addrs.first() {
-                Some(a) => a.ip(),
-                None if all_here => Ipv4Addr::LOCALHOST.into(),
-                None => {
-                    let toward = board.address().map(|at| at.resolve(until)).transpose()?;
-                    here::outward(&toward.unwrap_or_default())
-                }
-            };
-            let store = serve(SocketAddr::new(ip, 0)).map_err(|no| match no {
-                NoStore::Taken(e) | NoStore::Other(e) => e,
-            })?;
-            share(Some(&posted::compose(store.addr(), trust, &known)))?;
-            Ok(found(vec![store.addr()], Some(store), known))
-        }
+        Meet::Board(board) => over_board(config, &**board, (trust, &known), &serve, until),
     }
+}
+
+/// The store's address goes from rank 0 to all over a launcher's own channel.
+fn over_board(
+    config: &Config,
+    board: &dyn crate::exchange::Board,
+    (trust, known): (Trust<'_>, &Key),
+    serve: &dyn Fn(SocketAddr) -> Result<Store, NoStore>,
+    until: Instant,
+) -> Result<Located> {
+    let share = |mine: Option<&str>| board.share(config.rank, config.size, mine, until).map(Zeroizing::new);
+    if config.rank != 0 {
+        let (at, key) = posted::read(&share(None)?, trust, config.rank)?;
+        return Ok(Located { addrs: vec![at], store: None, key, taken: None });
+    }
+    let all_here = config.local.is_some_and(|(_, n)| n == config.size);
+    let ip = match config.addrs.first() {
+        Some(a) => a.ip(),
+        None if all_here => Ipv4Addr::LOCALHOST.into(),
+        None => {
+            let toward = board.address().map(|at| at.resolve(until)).transpose()?;
+            here::outward(&toward.unwrap_or_default())
+        }
+    };
+    let store = serve(SocketAddr::new(ip, 0)).map_err(|no| match no {
+        NoStore::Taken(e) | NoStore::Other(e) => e,
+    })?;
+    share(Some(&posted::compose(store.addr(), trust, known)))?;
+    Ok(Located { addrs: vec![store.addr()], store: Some(store), key: known.clone(), taken: None })
 }

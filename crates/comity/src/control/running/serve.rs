@@ -68,21 +68,7 @@ impl Control {
 
             let alive = probes.step();
 
-            let mut state = self.lock();
-            let mut rest = Rest::default();
-            for a in accepted {
-                rest.add(self.receive(&mut state, a));
-            }
-            for rank in alive {
-                rest.add(state.lives(rank, Instant::now()));
-            }
-            rest.add(state.hear(&ready, Instant::now()));
-            let now = Instant::now();
-            if state.stop.is_none() && begun {
-                rest.add(state.tick(heard_until, now));
-            }
-            state.parked.retain(|a| a.until > now);
-            drop(state);
+            let rest = self.judge_now(accepted, alive, &ready, heard_until, begun);
             if rest.news {
                 self.news.ring();
             }
@@ -90,6 +76,33 @@ impl Control {
             rest.ended.into_iter().for_each(|rank| probes.forget(rank));
             rest.asks.into_iter().for_each(|(rank, at)| probes.ask(rank, at));
         }
+    }
+
+    /// Take in what came, then see who is silent.
+    fn judge_now(
+        &self,
+        accepted: Vec<Accepted>,
+        alive: Vec<usize>,
+        ready: &[(usize, bool)],
+        heard_until: Instant,
+        begun: bool,
+    ) -> Rest {
+        let mut state = self.lock();
+        let mut rest = Rest::default();
+        for a in accepted {
+            rest.add(self.receive(&mut state, a));
+        }
+        for rank in alive {
+            rest.add(state.lives(rank, Instant::now()));
+        }
+        rest.add(state.hear(ready, Instant::now()));
+        let now = Instant::now();
+        if state.stop.is_none() && begun {
+            rest.add(state.tick(heard_until, now));
+        }
+        state.parked.retain(|a| a.until > now);
+        drop(state);
+        rest
     }
 
     /// Sleep until there is something to do; the ranks that have something to say or room to be told, and whether they have ended.

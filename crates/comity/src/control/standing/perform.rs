@@ -4,7 +4,7 @@ use super::Standing;
 use crate::{
     channel::Stream,
     control::note::{Encoding, Note},
-    status::Failure,
+    status::{Failure, Watch},
 };
 use comity_membership::{Action, Word};
 use std::net::SocketAddr;
@@ -44,6 +44,13 @@ impl Standing {
         }
     }
 
+    /// To a group of this process, if it is still open.
+    fn watched<T>(&self, context: u64, tell: impl FnOnce(&Watch) -> T) {
+        if let Some(watch) = self.watches.get(&context) {
+            tell(watch);
+        }
+    }
+
     fn perform(&mut self, action: Action<Failure>, rest: &mut Rest) {
         match action {
             Action::Tell { to, note } => {
@@ -70,20 +77,12 @@ impl Standing {
                     *place = None;
                 }
             }
-            Action::Fail { context, failure } => {
-                if let Some(watch) = self.watches.get(&context) {
-                    watch.fail(failure);
-                }
-            }
-            Action::Left { context, member } => {
-                if let Some(watch) = self.watches.get(&context) {
-                    watch.leave(member);
-                }
-            }
-            Action::Suspect { context } => {
-                if let Some(watch) = self.watches.get(&context) {
-                    watch.suspect();
-                }
+            Action::Fail { context, failure } => self.watched(context, |w| w.fail(failure)),
+            Action::Left { context, member } => self.watched(context, |w| w.leave(member)),
+            Action::Suspect { context } => self.watched(context, |w| w.suspect()),
+            Action::Silence { context, silence } => self.watched(context, |w| w.silent(silence)),
+            Action::Reached { context, member, reached } => {
+                self.watched(context, |w| w.answered(member, reached));
             }
             Action::Ask { rank } => {
                 // What stays within the host is not lost, and the lower rank of a pair is asked, not asking.
@@ -95,22 +94,12 @@ impl Standing {
                     rest.asks.push((rank, at));
                 }
             }
-            Action::Silence { context, silence } => {
-                if let Some(watch) = self.watches.get(&context) {
-                    watch.silent(silence);
-                }
-            }
             Action::News => rest.news = true,
             Action::Log(word) => rest.words.push(word),
             Action::Census { context, member, at, digest } => {
                 if let Some(watch) = self.watches.get(&context) {
                     watch.asked(member, at, digest);
                     self.membership.answer(context, member, watch.reached(at));
-                }
-            }
-            Action::Reached { context, member, reached } => {
-                if let Some(watch) = self.watches.get(&context) {
-                    watch.answered(member, reached);
                 }
             }
             Action::Waits { context, mine, member, call } => {

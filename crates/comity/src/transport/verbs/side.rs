@@ -64,21 +64,34 @@ pub(super) enum Word {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
+/// As much of it as fits.
+fn text(w: &mut Vec<u8>, s: &str) {
+    let cut = (0..=s.len().min(MAX_TEXT)).rev().find(|i| s.is_char_boundary(*i)).unwrap_or(0);
+    w.extend((cut as u16).to_be_bytes());
+    w.extend(&s.as_bytes()[..cut]);
+}
+
+/// What became of each wire: what `put` writes of it, or why it failed.
+fn each<T>(w: &mut Vec<u8>, kind: u8, wires: &[Result<T, String>], put: impl Fn(&mut Vec<u8>, &T)) {
+    w.extend([kind, wires.len().min(MOST_WIRES) as u8]);
+    for wire in wires.iter().take(MOST_WIRES) {
+        w.push(u8::from(wire.is_ok()));
+        match wire {
+            Ok(made) => put(w, made),
+            Err(why) => text(w, why),
+        }
+    }
+}
+
 impl Word {
     fn encode(&self) -> Vec<u8> {
         let mut w = vec![0; 4];
-        let text = |w: &mut Vec<u8>, s: &str| {
-            let cut = (0..=s.len().min(MAX_TEXT)).rev().find(|i| s.is_char_boundary(*i)).unwrap_or(0);
-            w.extend((cut as u16).to_be_bytes());
-            w.extend(&s.as_bytes()[..cut]);
-        };
-        let list = |w: &mut Vec<u8>, n: usize| w.push(n.min(MOST_WIRES) as u8);
         match self {
             Self::Offer { epoch, slots, devices, why } => {
                 w.push(1);
                 w.extend(epoch.to_be_bytes());
                 slots.iter().for_each(|s| w.extend(s.to_be_bytes()));
-                list(&mut w, devices.len());
+                w.push(devices.len().min(MOST_WIRES) as u8);
                 for d in devices.iter().take(MOST_WIRES) {
                     text(&mut w, &d.name);
                     address(&mut w, &d.at);
@@ -88,42 +101,17 @@ impl Word {
                 }
                 text(&mut w, why);
             }
-            Self::Made(wires) => {
-                w.push(2);
-                list(&mut w, wires.len());
-                for made in wires.iter().take(MOST_WIRES) {
-                    w.push(u8::from(made.is_ok()));
-                    match made {
-                        Ok(ends) => ends.iter().for_each(|e| {
-                            w.extend(e.number.to_be_bytes());
-                            w.extend(e.first.to_be_bytes());
-                            address(&mut w, &e.at);
-                        }),
-                        Err(why) => text(&mut w, why),
-                    }
-                }
-            }
-            Self::Ready(wires) => {
-                w.push(3);
-                list(&mut w, wires.len());
-                for posted in wires.iter().take(MOST_WIRES) {
-                    w.push(u8::from(posted.is_ok()));
-                    match posted {
-                        Ok(counts) => counts.iter().for_each(|c| w.extend(c.to_be_bytes())),
-                        Err(why) => text(&mut w, why),
-                    }
-                }
-            }
-            Self::Heard(wires) => {
-                w.push(4);
-                list(&mut w, wires.len());
-                for heard in wires.iter().take(MOST_WIRES) {
-                    w.push(u8::from(heard.is_ok()));
-                    if let Err(why) = heard {
-                        text(&mut w, why);
-                    }
-                }
-            }
+            Self::Made(wires) => each(&mut w, 2, wires, |w, ends| {
+                ends.iter().for_each(|e| {
+                    w.extend(e.number.to_be_bytes());
+                    w.extend(e.first.to_be_bytes());
+                    address(w, &e.at);
+                });
+            }),
+            Self::Ready(wires) => each(&mut w, 3, wires, |w, counts| {
+                counts.iter().for_each(|c| w.extend(c.to_be_bytes()));
+            }),
+            Self::Heard(wires) => each(&mut w, 4, wires, |_, ()| {}),
             Self::Given { wire, given } => {
                 w.extend([5, *wire]);
                 given.iter().for_each(|g| w.extend(g.to_be_bytes()));

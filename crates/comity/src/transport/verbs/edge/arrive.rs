@@ -5,7 +5,7 @@ use super::{
     stream::{BOTH, RECV, SEND, WINDOW},
 };
 use crate::{
-    sys::verbs::Completion,
+    sys::verbs::{Completion, Slab},
     transport::verbs::{
         flow::Claim,
         frame::{Damage, HEADER, HELLO, Header},
@@ -14,6 +14,7 @@ use crate::{
         wire::RECEIVE,
     },
 };
+use std::sync::Arc;
 
 impl Edge {
     /// A device has done something for a lane of this edge.
@@ -51,6 +52,7 @@ impl Edge {
         }
     }
 
+    /// A frame lies in this slot.
     fn arrived(
         &mut self,
         rails: &mut Rails,
@@ -61,7 +63,6 @@ impl Edge {
     ) -> Result<(), String> {
         let epoch = self.epoch;
         let w = self.wires.get_mut(wire).ok_or("has no such wire")?;
-        let over = |name: &str| format!("over the RDMA wire {name}");
         let l = &mut w.lanes[lane];
         if slot >= l.slots || bytes > l.bytes {
             return Err(format!("sent what fits no slot {}", over(&w.name)));
@@ -85,20 +86,39 @@ impl Edge {
                 false => format!("sent a frame twice {name}: number {came} came where {due} was due"),
             }
         })?;
+        self.credit(wire, header.given)?;
+        if header.context == HELLO {
+            self.wires[wire].lanes[lane].heard = true;
+            self.give(rails, wire, lane, slot);
+            return Ok(());
+        }
+        self.deliver(rails, (wire, lane, slot), at, slab, &header)
+    }
+
+    /// The peer gave slots back.
+    fn credit(&mut self, wire: usize, given: [u32; 2]) -> Result<(), String> {
+        let w = &mut self.wires[wire];
         let mut room = false;
-        for (l, given) in w.lanes.iter_mut().zip(header.given) {
+        for (l, given) in w.lanes.iter_mut().zip(given) {
             let news = l.out.credit(given);
             room |= news.map_err(|_| format!("gave back more slots than it had {}", over(&w.name)))?;
         }
         if room {
             self.streams.values().for_each(|s| s.wake(SEND));
         }
-        if header.context == HELLO {
-            w.lanes[lane].heard = true;
-            self.give(rails, wire, lane, slot);
-            return Ok(());
-        }
-        let l = &mut w.lanes[lane];
+        Ok(())
+    }
+
+    /// A frame's bytes go to the stream of its group, from the slot or copied out of it.
+    fn deliver(
+        &mut self,
+        rails: &mut Rails,
+        (wire, lane, slot): (usize, usize, usize),
+        at: usize,
+        slab: Arc<Slab>,
+        header: &Header,
+    ) -> Result<(), String> {
+        let l = &mut self.wires[wire].lanes[lane];
         // A group that does not take its bytes must not keep the slots from the others.
         let crowded = l.is_crowded();
         let len = header.len as usize;
@@ -186,4 +206,8 @@ impl Edge {
         }
         Ok(())
     }
+}
+
+fn over(name: &str) -> String {
+    format!("over the RDMA wire {name}")
 }

@@ -1,0 +1,164 @@
+//! A control connection to every other rank: this one connects to lower ranks, and waits for higher ones.
+
+use super::Endpoint;
+use crate::{
+    Error, Result,
+    channel::{Channel, Hello, Miss, Patience, Stream, Target, dial},
+    control::Control,
+    error::seconds,
+    rendezvous::Meeting,
+    sys::poll_until,
+};
+use rustix::event::{PollFd, PollFlags};
+use std::{
+    cell::RefCell,
+    os::fd::AsFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long to wait for a better reason than that a rank ended.
+const EXPLANATION: Duration = Duration::from_millis(50);
+/// How much longer a rank waits for the others' connections than for its own: one that did not come may have waited for a third
+/// rank until the limit, and says so now.
+const WORD: Duration = Duration::from_millis(200);
+
+impl Endpoint {
+    /// Make a control connection with everyone: this rank connects to lower ranks and waits for higher ones.
+    pub(super) fn connect(&self, control: &Control, meeting: &mut Meeting) -> Result<()> {
+        let limit = meeting.limit();
+        let store = Arc::clone(meeting.conn().stream());
+        let meeting = RefCell::new(meeting);
+        let check = || {
+            control.news().hush();
+            if let Some(e) = control.starved() {
+                return Err(e);
+            }
+            let mut meeting = meeting.borrow_mut();
+            let absent = control.standing().map_err(|found| self.reason(control, &mut meeting, found))?;
+            // Rank 0 may have met everyone and left, and its store with it.
+            if !meeting.hear()? && absent.contains(&0) {
+                return Err(meeting.lost("it ended"));
+            }
+            Ok(())
+        };
+        // Each connection shows that things go on, and gives the next one the whole limit.
+        let patience = || Patience {
+            until: Instant::now() + limit,
+            bells: vec![control.news().fd(), store.as_fd()],
+            check: &check,
+        };
+        for rank in 0..self.me {
+            self.dial_one(rank, control, &meeting, &patience())?;
+        }
+        self.await_higher(control, &meeting, &store, &check)
+    }
+
+    /// A control connection to a lower rank.
+    fn dial_one(
+        &self,
+        rank: usize,
+        control: &Control,
+        meeting: &RefCell<&mut Meeting>,
+        patience: &Patience<'_>,
+    ) -> Result<()> {
+        let limit = meeting.borrow().limit();
+        let Some(card) = self.cards.get(rank) else { return Ok(()) };
+        let hello = Hello {
+            from: self.me as u32,
+            to: rank as u32,
+            world: self.world,
+            context: 0,
+            channel: Channel::Control,
+            sealed: self.sealed,
+        };
+        let mut targets: Vec<Target> = card.addrs.iter().copied().map(Target::Tcp).collect();
+        if self.cards.get(self.me).is_some_and(|c| c.host_id == card.host_id) && !card.unix.is_empty() {
+            targets.insert(0, Target::Unix(card.unix.clone()));
+        }
+        match dial(&targets, &self.secret, &hello, patience) {
+            Ok((stream, seals)) => control.attach(rank, stream, seals),
+            Err(Miss::Stop(e)) => return Err(e),
+            Err(miss) => {
+                let at: Vec<String> = card.addrs.iter().map(ToString::to_string).collect();
+                let words = format!(
+                    "could not be reached at {} within {} ({miss}); can the hosts connect to each other there? COMITY_ADDRS on rank {rank} chooses other addresses",
+                    at.join(", "),
+                    seconds(limit)
+                );
+                return Err(self.reason(control, &mut meeting.borrow_mut(), (rank, words)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Wait until all higher ranks have connected; each that comes gives the others the whole limit anew.
+    fn await_higher(
+        &self,
+        control: &Control,
+        meeting: &RefCell<&mut Meeting>,
+        store: &Stream,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        let limit = meeting.borrow().limit();
+        let (mut until, mut left) = (Instant::now() + limit, usize::MAX);
+        loop {
+            check()?;
+            let absent =
+                control.standing().map_err(|found| self.reason(control, &mut meeting.borrow_mut(), found))?;
+            let Some(first) = absent.first() else { return Ok(()) };
+            if absent.len() < left {
+                (until, left) = (Instant::now() + limit, absent.len());
+            }
+            if Instant::now() >= until + WORD {
+                let words = format!(
+                    "joined but did not connect to rank {} within {}; can its host reach this one?",
+                    self.me,
+                    seconds(limit)
+                );
+                // That one may still have been waiting for a third, which others know of.
+                let others = || {
+                    let (rank, words) = control.foretold().filter(|(rank, _)| *rank != self.me)?;
+                    let next = "look at that rank's last output, then restart the job";
+                    Some(self.broken(rank, &format!("{words}, as others say; {next}")))
+                };
+                let own = control.lacked().or_else(others);
+                return Err(own.unwrap_or_else(|| self.broken(*first, &words)));
+            }
+            let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];
+            // A store that has ended is readable for ever, and will say nothing more.
+            if meeting.borrow_mut().hear()? {
+                fds.push(PollFd::new(store, PollFlags::IN));
+            }
+            poll_until(&mut fds, Some(until + WORD)).map_err(|e| Error::os("joining", e))?;
+        }
+    }
+
+    /// Why the ranks do not come together, where `rank` was seen to have ended: it may have given up on account of another one
+    /// before it could say so here, and somebody else knows.
+    fn reason(&self, control: &Control, meeting: &mut Meeting, (rank, words): (usize, String)) -> Error {
+        let until = Instant::now() + EXPLANATION;
+        let mut store = true;
+        loop {
+            control.news().hush();
+            if let Some((rank, words)) = control.gave_up() {
+                return self.broken(rank, &words);
+            }
+            if store {
+                match meeting.hear() {
+                    Ok(open) => store = open,
+                    Err(e) => return e,
+                }
+            }
+            if Instant::now() >= until {
+                return self.broken(rank, &words);
+            }
+            let stream = Arc::clone(meeting.conn().stream());
+            let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];
+            fds.extend(store.then(|| PollFd::new(&stream, PollFlags::IN)));
+            if poll_until(&mut fds, Some(until)).is_err() {
+                return self.broken(rank, &words);
+            }
+        }
+    }
+}
