@@ -231,6 +231,6 @@ def read_json(message: bytearray) -> Any:
         if block.count * _core.SIZES[block.code] != entry["size"]:
             raise Misuse("a message of objects has an array of the wrong size")
         _core.copy((address + at, block.code, block.count), block.buffer)
-        return block.result()
+        return block.result()  # WAIT: none, the array is there
 
     return from_json(header["value"])

@@ -63,7 +63,7 @@ class Request:
 
             self._raw.add_done_callback(tell)
             yield from ended
-        return self.wait()
+        return self.wait()  # WAIT: a request that has ended, or whose call has a deadline
 
     def __repr__(self) -> str:
         return repr(self._raw).replace("comity._core.Request", "comity.Request")

@@ -81,6 +81,7 @@ impl Pool {
                 continue;
             }
             queue.idle += 1;
+            // WAIT(IDLE): the next callback: 10 s at most
             let (back, late) = self.came.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
             queue = back;
             queue.idle -= 1;

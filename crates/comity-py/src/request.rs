@@ -71,6 +71,7 @@ impl State {
             if left.is_zero() {
                 return false;
             }
+            // WAIT(until): background work, to the deadline of who calls
             inner = self.done.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         true
@@ -165,6 +166,7 @@ impl Request {
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.home.check(py)?;
         let limit = timeout.map(|t| seconds(py, self.state.rank, t)).transpose()?;
+        // WAIT(limit): background work, to the caller's limit; it looks at Python's signals ten times a second
         if !self.state.wait(py, limit)? {
             let message = format!(
                 "{} is still under way after {:?}; the group is unharmed: wait again, or abort it",
@@ -191,6 +193,7 @@ impl Request {
                 if Instant::now() >= until {
                     return false;
                 }
+                // WAIT(until): a moment
                 std::hint::spin_loop();
             }
             true
@@ -248,6 +251,7 @@ pub(crate) fn watched<T: Send + 'static>(
         let e = Error::Os { what: "starting a thread".into(), message: e.to_string() };
         return Err(errors::raised(py, rank, &e));
     }
+    // WAIT(give_up): a join, which has a deadline; a signal ends it
     if let Err(e) = state.wait(py, None) {
         let words = interrupt::words(py, &e);
         // It may wait for what `f` holds. Without a thread the call ends at its limit.
@@ -266,6 +270,7 @@ pub(crate) fn wait_to_the_end(
     state: &State,
     abort: impl FnOnce(&str) + Send,
 ) -> PyResult<()> {
+    // WAIT(abort): a call, which has a deadline; a signal aborts it
     if let Err(e) = state.wait(py, None) {
         let words = interrupt::words(py, &e);
         py.detach(|| {

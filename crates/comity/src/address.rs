@@ -55,6 +55,7 @@ impl HostPort {
                 let _ = tell.send(answer);
             })
             .map_err(|e| Error::os("starting a thread to look up a host", e))?;
+        // WAIT(until): the system's resolver: to the join deadline
         match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Ok(addrs)) if !addrs.is_empty() => Ok(addrs),
             Ok(Ok(_)) => Err(Error::Config(format!("host {} has no address", self.host))),

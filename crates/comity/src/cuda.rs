@@ -54,6 +54,7 @@ impl Cuda {
         let mark = self.device.mark(self.stream.id())?;
         // A look costs a microsecond or two, which is what a measurement here must bear.
         while !mark.is_passed()? {
+            // WAIT: a driver's own work, in which no peer has a part
             thread::yield_now();
         }
         Ok(())

@@ -41,6 +41,7 @@ impl Turn {
         // Either this thread sees the turn that ends now, or the thread that ends it sees a waiter (Dekker).
         fence(Ordering::SeqCst);
         while self.serving.load(Ordering::Acquire) != ticket {
+            // WAIT: an earlier call of this group, which has a deadline
             guard = self.moved.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         self.waiters.fetch_sub(1, Ordering::Relaxed);

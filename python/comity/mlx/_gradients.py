@@ -44,7 +44,7 @@ def average_gradients(
     pending = [(batch, *_start(g, [flat[i][1] for i in batch], communication_type)) for batch in batches]
     averaged = list(flat)
     for batch, request, joined in pending:
-        request.wait()
+        request.wait()  # WAIT: a request, whose call has a deadline
         at = 0
         parts = joined.reshape(-1)
         for i in batch:
@@ -82,7 +82,7 @@ def _start(g: Group, arrays: list[mx.array], send_as: mx.Dtype | None) -> tuple[
     src = mlx.read(arrays[0])
     dst = mlx.make(src.shape, src)
     request = g._raw.start("all_reduce", src.buffer, dst.buffer, _MEAN, hold=(src, dst))
-    return request, dst.result()
+    return request, dst.result()  # WAIT: none, the array is there
 
 
 def clip_grad_norm_sharded(

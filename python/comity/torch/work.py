@@ -158,7 +158,7 @@ class Work(_c10d.Work):
         return True
 
     def synchronize(self) -> None:
-        self.wait()
+        self.wait()  # WAIT: a request, whose call has a deadline, or a `Pending`, which has a limit
 
     def get_future(self) -> torch.futures.Future:
         return order.asked(self.turns, self._made_future())

@@ -8,7 +8,6 @@ mod waits;
 
 use std::{fs, path::Path};
 use text::blank;
-use waits::WAITS;
 
 /// Unsafe code: a folder ends with `/`.
 const UNSAFE: &[(&str, &str)] = &[
@@ -50,20 +49,16 @@ pub fn check(root: &Path) -> Result<usize, String> {
     }
     let mut found = Vec::new();
     let mut seen = Vec::new();
-    let (mut waits, mut untimed, mut library) = (Vec::new(), Vec::new(), Vec::new());
+    let mut library = Vec::new();
     for path in &files {
         let text = fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
         let name = path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
         found.extend(lengths::too_long(&name, &text));
         if name.ends_with(".py") {
-            let (wrong, used) = python::misplaced(&name, &text);
-            found.extend(wrong);
-            untimed.extend(used);
+            found.extend(python::unexplained(&name, &text));
         } else {
             found.extend(misplaced_unsafe(&name, &text));
-            let (wrong, used) = waits::misplaced(&name, &text);
-            found.extend(wrong);
-            waits.extend(used);
+            found.extend(waits::unexplained(&name, &text));
             library.push((name.clone(), text));
         }
         seen.push(name);
@@ -75,10 +70,6 @@ pub fn check(root: &Path) -> Result<usize, String> {
             ));
         }
     }
-    for (_, w) in WAITS.iter().enumerate().filter(|(i, _)| !waits.contains(i)) {
-        found.push(format!("no wait needs the entry {} `{}`; remove it from the list", w.place, w.function));
-    }
-    found.extend(python::idle(&untimed));
     found.extend(layers::misplaced(&library, layers::ROOMS));
     if found.is_empty() { Ok(files.len()) } else { Err(found.join("\n")) }
 }
@@ -123,13 +114,22 @@ fn misplaced_unsafe(name: &str, text: &str) -> Vec<String> {
 /// Whether the statement at line `at` says why it is sound, on its line or above: `// SAFETY:`, or `# Safety` in the
 /// documentation of what callers must uphold.
 fn explained(lines: &[&str], code: &[&str], at: usize) -> bool {
-    let says = |l: &str| l.contains("SAFETY:") || l.contains("# Safety");
+    comment_above(lines, code, at, |l| l.contains("SAFETY:") || l.contains("# Safety")).is_some()
+}
+
+/// The line that `says` accepts: that of the statement at line `at`, or one of the comments and attributes right above it.
+fn comment_above<'a>(
+    lines: &[&'a str],
+    code: &[&str],
+    at: usize,
+    says: impl Fn(&str) -> bool,
+) -> Option<&'a str> {
     if says(lines[at]) {
-        return true;
+        return Some(lines[at]);
     }
     for i in (0..at).rev() {
         if says(lines[i]) && code[i].trim().is_empty() {
-            return true;
+            return Some(lines[i]);
         }
         let code = code[i].trim();
         let comment = code.is_empty() && !lines[i].trim().is_empty();
@@ -137,10 +137,10 @@ fn explained(lines: &[&str], code: &[&str], at: usize) -> bool {
         // A line that ends neither a statement nor a block belongs to the statement below it.
         let ends = code.is_empty() || code.ends_with([';', '{', '}', ',']);
         if ends && !comment && !attribute {
-            return false;
+            return None;
         }
     }
-    false
+    None
 }
 
 fn has_word(line: &str, word: &str) -> bool {

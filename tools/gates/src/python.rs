@@ -2,39 +2,25 @@
 
 use super::words;
 
-/// A file, the line that waits there without a limit, and what ends it.
-const UNTIMED: &[(&str, &str, &str)] = &[
-    ("_objects.py", "return block.result()", "no wait: an array that is there"),
-    ("_request.py", "return self.wait()", "a request that has ended, or whose call has a deadline"),
-    ("mlx/_gradients.py", "request.wait()", "a request, whose call has a deadline"),
-    ("mlx/_gradients.py", "return request, dst.result()", "no wait: an array that is there"),
-    ("torch/work.py", "self.wait()", "a request, as above, or a `Pending`, which has a limit"),
-    ("torch/shims.py", "future.wait()", "a future that `done` was asked of: it has a value"),
-];
 /// Where nothing is given to them.
 const WAITING: &[&str] = &["wait", "acquire", "join", "get", "result"];
 const PLACE: &str = "python/comity/";
 
-/// What is wrong with the waits of this file, and which entries of the list it needs.
-pub(crate) fn misplaced(name: &str, text: &str) -> (Vec<String>, Vec<usize>) {
-    let (mut found, mut used) = (Vec::new(), Vec::new());
-    let Some(file) = name.strip_prefix(PLACE) else { return (found, used) };
-    let code = blank(text);
-    for (i, (line, source)) in code.lines().zip(text.lines()).enumerate().filter(|(_, (l, _))| waits(l)) {
-        match UNTIMED.iter().position(|(f, l, _)| *f == file && *l == source.trim()) {
-            Some(entry) => used.push(entry),
-            None => found.push(format!("{name}:{}: a wait without a limit: {}", i + 1, line.trim())),
-        }
+/// Waits of this file without a limit of which no `# WAIT: ...`, on the line or right above it, says what ends them.
+pub(crate) fn unexplained(name: &str, text: &str) -> Vec<String> {
+    if !name.starts_with(PLACE) {
+        return Vec::new();
     }
-    (found, used)
-}
-
-/// Entries of the list that no file needs.
-pub(crate) fn idle(used: &[usize]) -> impl Iterator<Item = String> + '_ {
-    let entries = UNTIMED.iter().enumerate().filter(|(i, _)| !used.contains(i));
-    entries.map(|(_, (file, line, _))| {
-        format!("{PLACE}{file} has no `{line}`; remove it from the list of waits")
-    })
+    let code = blank(text);
+    let lines: Vec<&str> = text.lines().collect();
+    let says = |l: &str| l.split_once("# WAIT: ").is_some_and(|(_, why)| !why.trim().is_empty());
+    let above = |i: usize| i > 0 && lines[i - 1].trim_start().starts_with('#') && says(lines[i - 1]);
+    let waiting = code.lines().enumerate().filter(|(i, l)| waits(l) && !says(lines[*i]) && !above(*i));
+    waiting
+        .map(|(i, line)| {
+            format!("{name}:{}: a wait without a limit and `# WAIT: why`: {}", i + 1, line.trim())
+        })
+        .collect()
 }
 
 /// A method that is called with nothing, or with no limit: `wait(timeout=None)`, `get(True)`.

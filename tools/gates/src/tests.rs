@@ -41,12 +41,8 @@ fn unsafe_code_says_why_it_is_sound() {
     }
 }
 
-fn misplaced_waits(name: &str, text: &str) -> Vec<String> {
-    waits::misplaced(name, text).0
-}
-
 #[test]
-fn waits_have_their_places() {
+fn waits_are_explained() {
     for bad in [
         "poll(&mut fds, None)",
         "thread::park();",
@@ -59,14 +55,22 @@ fn waits_have_their_places() {
         "let job = jobs.recv()?;",
         "c.wait_timeout_while(g, t, |x| x.is_none())",
     ] {
-        assert_eq!(misplaced_waits(OUTSIDE, bad).len(), 1, "{bad}");
-        assert_eq!(misplaced_waits("crates/comity-py/src/x.rs", bad).len(), 1, "{bad}");
+        for place in [OUTSIDE, "crates/comity-py/src/x.rs"] {
+            assert_eq!(waits::unexplained(place, bad).len(), 1, "{bad}");
+            let text = format!("// WAIT: it ends.\n{bad}");
+            assert!(waits::unexplained(place, &text).is_empty(), "{bad}");
+        }
     }
     for bad in [
         "#[cfg(test)]\nmod tests;\nfn f() { x.wait() }",
         "#[cfg(all(test, loom))]\nmod t {\n    x();\n}\nx.wait()",
+        "// WAIT:\nx.wait()",
+        "// WAIT(until)\nx.wait()",
+        "// WAIT: it ends.\n\nx.wait()",
+        "// WAIT: it ends.\na();\nx.wait()",
+        "let s = \"// WAIT: it ends.\";\nx.wait()",
     ] {
-        assert_eq!(misplaced_waits(OUTSIDE, bad).len(), 1, "{bad}");
+        assert_eq!(waits::unexplained(OUTSIDE, bad).len(), 1, "{bad}");
     }
     for good in [
         "fn wait(&self)",
@@ -79,39 +83,35 @@ fn waits_have_their_places() {
         "#[cfg(test)]\n#[cfg(unix)]\nmod tests {\n    fn f() {\n        x.wait()\n    }\n}",
         "    #[cfg(test)]\n    fn f() {\n        x.wait()\n    }",
     ] {
-        assert!(misplaced_waits(OUTSIDE, good).is_empty(), "{good}");
+        assert!(waits::unexplained(OUTSIDE, good).is_empty(), "{good}");
     }
-    assert!(misplaced_waits("crates/comity/src/links/tests.rs", "x.wait()").is_empty());
-    assert!(misplaced_waits("crates/comity-cli/src/lib.rs", "x.wait()").is_empty());
+    assert!(waits::unexplained("crates/comity/src/links/tests.rs", "x.wait()").is_empty());
+    assert!(waits::unexplained("crates/comity-cli/src/lib.rs", "x.wait()").is_empty());
 }
 
 #[test]
 fn the_function_that_waits_has_what_ends_it() {
-    let engine = "crates/comity/src/engine/progress.rs";
-    assert!(misplaced_waits(engine, "fn complete() { x.wait(); watch.failure() }").is_empty());
-    for bad in [
-        "fn complete() { x.wait(); } // failure",
-        "fn other() { x.wait(); watch.failure() }",
-        "fn complete() {\n    x.wait();\n}\nfn next() { watch.failure() }",
-        "fn before() {\n    failure();\n}\n\nfn complete() {\n    if a {\n        b();\n    }\n    x.wait();\n}",
-        "fn complete() {\n    failure();\n    fn inner() {\n        x.wait();\n    }\n}",
-        "watch.failure(); x.wait();",
+    for good in [
+        "fn f() {\n    // WAIT(failure): why\n    x.wait(); watch.failure()\n}",
+        "/// Does.\n// WAIT(failure): why\n#[inline]\nfn f() {\n    if a {\n        x.wait();\n    }\n    failure();\n    y.wait();\n}",
+        "fn f() {\n    failure();\n    // WAIT(failure): why\n    let y =\n        x.wait();\n}",
     ] {
-        assert_eq!(misplaced_waits(engine, bad).len(), 1, "{bad}");
+        assert!(waits::unexplained(OUTSIDE, good).is_empty(), "{good}");
+        assert!(!waits::unexplained(OUTSIDE, &good.replace("failure()", "other()")).is_empty(), "{good}");
     }
-    let deep = "impl X {\n    fn complete(\n        &self,\n        failure: [u8; 4],\n    ) {\n        match x {\n            \
-        A { b } => c(|| {\n                x.wait();\n            }),\n        }\n    }\n}";
-    assert!(misplaced_waits(engine, deep).is_empty());
-    assert_eq!(misplaced_waits(engine, &deep.replace("failure", "other")).len(), 1);
-    // Entries that nothing needs are known by not being used.
-    assert!(waits::misplaced(engine, "fn complete() { failure(); }").1.is_empty());
-    assert_eq!(waits::misplaced(engine, "fn complete() { failure(x.wait()); }").1.len(), 1);
-    assert!(WAITS.iter().all(|w| !w.why.is_empty()));
+    for bad in [
+        "fn f() {\n    // WAIT(failure): why\n    x.wait();\n}\nfn next() { watch.failure() }",
+        "fn before() {\n    failure();\n}\n\n// WAIT(failure): why\nfn f() {\n    x.wait();\n}",
+        "// WAIT(failure): why\nfn f() {\n    failure();\n    fn inner() {\n        x.wait();\n    }\n}",
+        "watch.failure();\n// WAIT(failure): outside any function\nx.wait();",
+    ] {
+        assert_eq!(waits::unexplained(OUTSIDE, bad).len(), 1, "{bad}");
+    }
 }
 
 #[test]
 fn python_waits_have_a_limit() {
-    let wrong = |text: &str| python::misplaced("python/comity/torch/x.py", text).0;
+    let wrong = |text: &str| python::unexplained("python/comity/torch/x.py", text);
     for bad in [
         "lock.wait()",
         "lock.wait(timeout=None)",
@@ -140,7 +140,11 @@ fn python_waits_have_a_limit() {
     ] {
         assert!(wrong(good).is_empty(), "{good}");
     }
-    assert!(python::misplaced("python/tests/x.py", "lock.wait()").0.is_empty());
-    let used = python::misplaced("python/comity/torch/work.py", "        self.wait()").1;
-    assert_eq!((used.len(), python::idle(&used).count() + 1), (1, python::idle(&[]).count()));
+    assert!(python::unexplained("python/tests/x.py", "lock.wait()").is_empty());
+    for said in ["lock.wait()  # WAIT: a call with a deadline", "# WAIT: a call with a deadline\nlock.wait()"]
+    {
+        assert!(wrong(said).is_empty(), "{said}");
+        assert_eq!(wrong(&said.replace("a call with a deadline", " ")).len(), 1);
+    }
+    assert_eq!(wrong("x = 1  # WAIT: why\nlock.wait()").len(), 1);
 }

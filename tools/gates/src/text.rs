@@ -113,8 +113,16 @@ pub(crate) fn without_tests(code: &str) -> Vec<(usize, &str)> {
     kept
 }
 
-/// The name and the text of the innermost function around the line at `at`, from its head to its last brace; of none outside any.
-pub(crate) fn function(code: &[(usize, &str)], at: usize) -> (String, String) {
+/// A function: its name, its text from its head to its last brace, and the line of its head, from 0; none of what is no function.
+#[derive(Debug, Default)]
+pub(crate) struct Function {
+    pub(crate) name: String,
+    pub(crate) text: String,
+    pub(crate) line: Option<usize>,
+}
+
+/// The innermost function around the line at `at`; empty outside any.
+pub(crate) fn function(code: &[(usize, &str)], at: usize) -> Function {
     let text: String = code.iter().map(|(_, l)| format!("{l}\n")).collect();
     let start: usize = code[..at].iter().map(|(_, l)| l.len() + 1).sum();
     // A function on one line has its brace there.
@@ -134,10 +142,12 @@ pub(crate) fn function(code: &[(usize, &str)], at: usize) -> (String, String) {
         let head = text[..brace].rfind(['{', '}']).map_or(0, |b| b + 1);
         let head = text[head..brace].rfind(";\n").map_or(head, |s| head + s + 2);
         if let Some(name) = name_of(&text[head..brace]) {
-            return (name, text[head..close(&text, brace)].to_owned());
+            let head = head + text[head..].find(|c: char| !c.is_whitespace()).unwrap_or(0);
+            let line = code.get(text[..head].matches('\n').count()).map(|(i, _)| *i);
+            return Function { name, text: text[head..close(&text, brace)].to_owned(), line };
         }
     }
-    (String::new(), String::new())
+    Function::default()
 }
 
 /// The name in the head of a function.

@@ -62,6 +62,7 @@ impl Patience<'_> {
             let mut fds: Vec<_> =
                 self.bells.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
             fds.extend(fd.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
+            // WAIT(until): an answer: to the join deadline
             poll_until(&mut fds, Some(until)).map_err(|e| Error::os("waiting for a connection", e))?;
             let mut ready = fds.iter().map(|f| !f.revents().is_empty());
             if ready.by_ref().take(self.bells.len()).fold(false, |any, r| any | r) {
@@ -139,6 +140,7 @@ pub(crate) fn dial(
         if !last.is_passing() || next >= patience.until {
             return Err(last);
         }
+        // WAIT(until): the next attempt: to the join deadline
         patience.wait(None, next).map_err(Miss::Stop)?;
         pause = (pause * 2).min(LONGEST_PAUSE);
         if begun.elapsed() >= limit {
@@ -180,6 +182,7 @@ pub(crate) fn dial_once(
             None => {
                 let looked = Instant::now();
                 let at_most = until.min(looked + LOOK);
+                // WAIT(until): the handshake: to the join deadline
                 if !patience.wait(Some((stream.as_fd(), PollFlags::IN)), at_most).map_err(Miss::Stop)? {
                     if at_most == until {
                         return Err(ended(silence()));
@@ -214,6 +217,7 @@ fn connect(target: &Target, until: Instant, patience: &Patience<'_>) -> Result<S
     match socket.connect(&addr) {
         Ok(()) => {}
         Err(e) if Errno::from_io_error(&e) == Some(Errno::INPROGRESS) => {
+            // WAIT(until): the connection: to the join deadline
             if !patience.wait(Some((socket.as_fd(), PollFlags::OUT)), until).map_err(Miss::Stop)? {
                 return Err(Miss::Nobody(silence()));
             }

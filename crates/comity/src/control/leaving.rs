@@ -103,6 +103,7 @@ fn lock_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
             Ok(guard) => return Some(guard),
             Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
             Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
+            // WAIT(until): the state at the end of a process: half a second at most
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(100)),
         }
     }

@@ -123,6 +123,7 @@ impl Running {
         state.stop = Some(Instant::now() + LAST_WORDS);
         drop(state);
         self.control.bell.ring();
+        // WAIT(stop): the control thread, which is told to stop
         let _ = thread.join();
         self.control.lock().clear();
     }

@@ -170,6 +170,7 @@ pub(crate) fn library_word(watch: &Watch) -> Option<&Failure> {
 fn word(watch: &Watch, long: Duration, needless: impl Fn() -> bool) -> Option<&Failure> {
     let until = Instant::now() + long;
     while watch.failure().is_none() && !needless() && Instant::now() < until {
+        // WAIT(until): word of whose fault it was: 500 ms at most for a link, a second for a library
         thread::sleep(LOOK);
     }
     watch.failure()

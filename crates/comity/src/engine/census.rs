@@ -121,6 +121,7 @@ impl Census<'_> {
             if !(0..self.size).any(due) || Instant::now() >= until {
                 return Ok(answers);
             }
+            // WAIT(until): answers of control threads when a limit has passed: half a second at most
             thread::sleep(LOOK);
         }
     }

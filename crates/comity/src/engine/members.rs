@@ -117,6 +117,7 @@ impl Members {
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
         let slept = Instant::now();
         // A signal ends the sleep early, which is no harm.
+        // WAIT(bell_fd): to the limit of who calls; the bell rings for a failure
         let _ = poll(&mut polls, Some(&limit));
         self.counters.slept(slept.elapsed());
     }

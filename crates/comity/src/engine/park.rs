@@ -72,6 +72,7 @@ impl Engine {
             }
             watch.sleeps_for(p, idle);
         }
+        // WAIT(limit): what a link lacks, to the limit of who calls; the bell rings for a failure
         self.members.sleep(polls.collect(), limit);
         watch.woke();
     }

@@ -121,6 +121,7 @@ impl Waiting {
 }
 
 /// Until `progress` is done. Why not, if it stops before.
+// WAIT(failure): the call, which has a deadline; a failure of the group ends it
 #[inline]
 pub(crate) fn complete<P: Progress>(progress: &mut P, waiting: &mut Waiting) -> Stopped<()> {
     loop {
@@ -168,6 +169,7 @@ fn park<P: Progress>(progress: &mut P, waiting: &mut Waiting) -> Stopped<()> {
         waiting.tell(progress);
     }
     let nap = waiting.asking.nap(if early.is_zero() { NAP } else { early });
+    // WAIT(left): the call, which has a deadline; the bell rings for a failure
     progress.sleep(left.min(nap), waiting.wait.waited());
     Ok(())
 }

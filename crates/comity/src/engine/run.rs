@@ -263,6 +263,7 @@ impl Progress for Run<'_, '_> {
     }
 
     fn sleep(&mut self, limit: Duration, idle: Duration) {
+        // WAIT(limit): to the limit of who calls
         self.engine.sleep(limit, idle);
         self.disarm();
     }

@@ -50,6 +50,7 @@ impl TorchBoard {
             if Instant::now() + Duration::from_millis(50) >= until {
                 return Err(Error::Join(format!("{self} cannot be reached: {last}")));
             }
+            // WAIT(until): another try, to the join deadline
             thread::sleep(Duration::from_millis(50));
         }
     }

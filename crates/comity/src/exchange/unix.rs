@@ -109,6 +109,7 @@ impl Board for UnixBoard {
                     "rank 0 did not post its address on {self} in time; does it run on this host?"
                 )));
             };
+            // WAIT(until): another try, to the join deadline
             thread::sleep(pause.min(left));
             pause = (pause * 2).min(Duration::from_millis(50));
         }
@@ -147,12 +148,14 @@ impl Drop for Server {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             // It ends within PATIENCE; had it panicked, there would be nothing to do.
+            // WAIT(stop): its thread, which is told to stop
             let _ = thread.join();
         }
         place::unbind(&self.name);
     }
 }
 
+// WAIT(stopped): others that ask; woken when it is to stop
 fn serve(listener: &UnixListener, stopped: &PipeReader, texts: &Mutex<Texts>) {
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];

@@ -290,6 +290,7 @@ impl Group {
         if TURN.get().0 == Arc::as_ptr(&self.core) {
             return f();
         }
+        // WAIT: an earlier call of this group, which has a deadline
         let turn = Served::wait(&self.core.turn, self.core.turn.take());
         let out = f();
         drop(turn);
@@ -305,6 +306,7 @@ struct Served<'a> {
 
 impl<'a> Served<'a> {
     fn wait(turn: &'a Turn, ticket: u64) -> Self {
+        // WAIT: an earlier call of this group, which has a deadline
         turn.wait(ticket);
         Self { turn, ticket }
     }

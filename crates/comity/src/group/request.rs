@@ -136,6 +136,7 @@ impl Group {
         let job = move || {
             let core = group.core.clone();
             let out = {
+                // WAIT: an earlier call of this group, which has a deadline
                 let _turn = Served::wait(&core.turn, ticket);
                 let _mark = Mark::set(&core, ticket);
                 catch_unwind(AssertUnwindSafe(|| f(&group)))
@@ -291,6 +292,7 @@ impl<R, E> Request<R, E> {
             if self.would_wait_for_itself() {
                 return Err(Error::Order.into());
             }
+            // WAIT: background work: calls with deadlines, and what the user's closure does
             out = self.slot.done.wait(out).unwrap_or_else(|e| e.into_inner());
         }
     }
@@ -317,6 +319,7 @@ impl<R, E> Request<R, E> {
                 if left.is_zero() {
                     break;
                 }
+                // WAIT(left): background work, to the caller's limit
                 out = self.slot.done.wait_timeout(out, left).unwrap_or_else(|e| e.into_inner()).0;
             }
         }

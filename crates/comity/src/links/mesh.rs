@@ -197,6 +197,7 @@ impl<'a> Opening<'a> {
                 return Err(self.late(&missing));
             }
             let until = leaver.map_or(self.until, |(_, until)| until.min(self.until));
+            // WAIT(until): links being made, to the join deadline
             for rank in self.wait(&offered, until)? {
                 if let Some(i) = offered.iter().position(|o| o.rank == rank) {
                     let Soon { kind, stream, .. } = offered.swap_remove(i);
@@ -231,6 +232,7 @@ impl<'a> Opening<'a> {
         let mut fds: Vec<_> = bells.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let first = fds.len();
         fds.extend(offered.iter().map(|o| PollFd::new(&o.stream, PollFlags::IN)));
+        // WAIT(until): links being made, to the join deadline
         poll_until(&mut fds, Some(until)).map_err(|e| self.own(self.mine, format!("cannot wait: {e}")))?;
         let ready = fds.iter().skip(first).zip(offered).filter(|(fd, _)| !fd.revents().is_empty());
         Ok(ready.map(|(_, o)| o.rank).collect())

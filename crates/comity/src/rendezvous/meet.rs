@@ -180,6 +180,7 @@ impl Meeting {
             }
             let write = if self.conn.is_pending() { PollFlags::OUT } else { PollFlags::empty() };
             let mut fds = [PollFd::new(self.conn.stream(), PollFlags::IN | write)];
+            // WAIT(until): who is there: past the join deadline by a moment at most
             if poll_until(&mut fds, Some(until)).map_err(|e| Error::os("joining", e))? == 0 {
                 return Err(Error::Join(format!(
                     "rank {}: {} did not say within {} who is there",

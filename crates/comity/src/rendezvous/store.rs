@@ -211,6 +211,7 @@ impl Drop for Store {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.bell.ring();
         if let Some(thread) = self.thread.take() {
+            // WAIT(stop): the store's thread, which is told to stop
             let _ = thread.join();
         }
     }

@@ -83,6 +83,7 @@ pub(crate) fn conclude(watch: &Watch, mine: usize, size: usize, world: &dyn Ask)
             world.census(made);
             ask_at = Instant::now() + AGAIN;
         }
+        // WAIT(BEHIND): a rank that has made fewer calls when this one leaves: two seconds at most
         thread::sleep(nap);
         nap = (nap * 2).min(Duration::from_millis(2));
     }
@@ -115,6 +116,7 @@ fn differs(watch: &Watch, mine: usize, r: usize, world: &dyn Ask) -> Failure {
         if let Some(f) = watch.failure() {
             return f.clone();
         }
+        // WAIT(until): which call differs: half a second at most
         thread::sleep(Duration::from_micros(200));
     }
     let failure =

@@ -42,6 +42,7 @@ pub(crate) fn send_fd(stream: &UnixStream, fd: &impl AsFd, limit: Duration) -> i
         match sendmsg(stream, &[IoSlice::new(&[CARRIER])], &mut control, SEND) {
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
+            // WAIT(until): room for a descriptor, to the deadline of who calls
             Err(Errno::AGAIN) => wait(stream, PollFlags::OUT, until)?,
             Err(e) => return Err(e.into()),
         }
@@ -62,6 +63,7 @@ pub(crate) fn recv_fd(stream: &UnixStream, limit: Duration) -> io::Result<OwnedF
             Ok(got) => got,
             Err(Errno::INTR) => continue,
             Err(Errno::AGAIN) => {
+                // WAIT(until): a descriptor from a peer, to the deadline of who calls
                 wait(stream, PollFlags::IN, until)?;
                 continue;
             }
@@ -94,6 +96,7 @@ pub(crate) fn recv_fd(stream: &UnixStream, limit: Duration) -> io::Result<OwnedF
 
 fn wait(stream: &UnixStream, flags: PollFlags, until: Instant) -> io::Result<()> {
     let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), flags)];
+    // WAIT(until): to the deadline of who calls
     match poll_until(&mut fds, Some(until))? {
         0 => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer did not answer in time")),
         _ => Ok(()),

@@ -20,6 +20,7 @@ pub(crate) fn has_arrived(socket: BorrowedFd<'_>) -> bool {
     }
     // One that was reset goes on counting.
     let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
+    // WAIT(Timespec): a look that never sleeps
     let looked = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     looked.is_err() || fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }

@@ -94,6 +94,7 @@ impl<H: Handle> MpiBackend<H> {
     }
 
     fn finish(&self, mut pending: Pending<H>, waiting: &mut Waiting) -> Stopped<(Vec<u8>, Vec<u8>)> {
+        // WAIT(waiting): MPI, to the deadline of the call
         wait(&self.members, waiting, || Ok(pending.test()?))?;
         Ok(pending.finish())
     }

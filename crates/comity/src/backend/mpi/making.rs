@@ -35,6 +35,7 @@ impl<H: Handle> Making<H> {
     pub(super) fn finish(mut self) -> Result<H> {
         let lost =
             || Error::Os { what: "making an MPI communicator".into(), message: "its thread panicked".into() };
+        // WAIT: a thread that has ended: callers ask `is_done` first
         self.thread.take().and_then(|t| t.join().ok()).unwrap_or_else(|| Err(lost()))
     }
 }

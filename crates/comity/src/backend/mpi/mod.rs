@@ -174,6 +174,7 @@ fn together<H: Handle>(
     make: impl FnOnce() -> Result<H> + Send + 'static,
 ) -> Stopped<H> {
     let making = Making::start(mpi, make)?;
+    // WAIT(Waiting): MPI, to the deadline of the call
     wait(members, waiting, || Ok(making.is_done()))?;
     Ok(making.finish()?)
 }
@@ -202,6 +203,7 @@ impl<H: Handle> Subsets<H> {
         let comm = subset(mpi, mpi.base()?, members.ranks.to_vec(), context, members, waiting)?;
         let (own, size) = (context.to_le_bytes(), members.size());
         let mut pending = Pending::start(mpi, comm, size, &Move::AllGather, own.to_vec(), vec![0; 8 * size])?;
+        // WAIT(Waiting): MPI, to the deadline of the call
         wait(members, waiting, || Ok(pending.test()?))?;
         let (_, all) = pending.finish();
         match all.chunks_exact(8).position(|c| c != own) {

@@ -73,6 +73,7 @@ impl<H: Handle> MpiBackend<H> {
             let sending = out.as_mut().and_then(|s| s.pending.as_mut());
             let coming = into.as_mut().and_then(|r| r.pending.as_mut());
             let mut both = [sending, coming];
+            // WAIT(waiting): MPI, to the deadline of the call
             wait(&self.members, waiting, || {
                 for p in both.iter_mut().flatten() {
                     if p.test()? {

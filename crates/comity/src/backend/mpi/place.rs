@@ -102,6 +102,7 @@ impl<H: Handle> MpiBoard<H> {
                     "rank {rank} was not joined by all other ranks in {LIBRARY} within {limit:?}; look for a rank that MPI has started and that is stopped, or does not come to Comity, or raise the limit of joining (COMITY_JOIN_TIMEOUT) if it is only slow"
                 )));
             }
+            // WAIT(until): telling the meeting place, to the join deadline
             thread::sleep(LOOK);
         }
         Ok(Self { mpi, comm: making.finish()? })
@@ -142,6 +143,7 @@ impl<H: Handle> Board for MpiBoard<H> {
             if Instant::now() >= until {
                 return Err(Error::Join("rank 0 told no place to meet over MPI_Ibcast in time".into()));
             }
+            // WAIT(until): the meeting place, to the join deadline
             thread::sleep(LOOK);
         }
         let (_, out) = pending.finish();

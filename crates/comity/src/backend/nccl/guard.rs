@@ -113,6 +113,7 @@ impl Drop for Guard {
 }
 
 impl Post {
+    // WAIT(over): NCCL's guard: woken for each call, and at the end
     fn stand(&self) {
         let mut state = lock(&self.state);
         loop {

@@ -25,6 +25,7 @@ pub(super) fn open(device: u32) -> Result<(Device, &'static Nccl)> {
 
 impl Lane {
     /// Make the communicator; all members do so with the same id.
+    // WAIT(is_finished): a thread of NCCL, to the deadline of the call
     pub(super) fn join(
         members: &Members,
         device: Device,
@@ -73,6 +74,7 @@ impl Lane {
         waiting: &mut Waiting,
     ) -> Stopped<()> {
         let mark = self.device.mark(stream)?;
+        // WAIT(Waiting): NCCL, to the deadline of the call
         wait(members, waiting, || Ok(mark.is_passed()?))
     }
 }

@@ -23,6 +23,7 @@ const MAX_PARKED: usize = 4096;
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Control {
+    // WAIT(stop): the control thread: woken for each event, and when it is to stop
     pub(super) fn serve(&self, mut acceptor: Acceptor, mut probes: Probes) {
         let mut looked = Instant::now();
         loop {
@@ -106,6 +107,7 @@ impl Control {
     }
 
     /// Sleep until there is something to do; the ranks that have something to say or room to be told, and whether they have ended.
+    // WAIT(bell): the control thread: woken for each event, and when it is to stop
     fn wait(
         &self,
         acceptor: &Acceptor,

@@ -130,6 +130,7 @@ impl Endpoint {
             if meeting.borrow_mut().hear()? {
                 fds.push(PollFd::new(store, PollFlags::IN));
             }
+            // WAIT(until): the higher ranks: past the join deadline by a moment at most
             poll_until(&mut fds, Some(until + WORD)).map_err(|e| Error::os("joining", e))?;
         }
     }
@@ -156,6 +157,7 @@ impl Endpoint {
             let stream = Arc::clone(meeting.conn().stream());
             let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];
             fds.extend(store.then(|| PollFd::new(&stream, PollFlags::IN)));
+            // WAIT(until): word of whose fault it was: 50 ms at most
             if poll_until(&mut fds, Some(until)).is_err() {
                 return self.broken(rank, &words);
             }

@@ -34,6 +34,7 @@ impl Way for Path<'_, '_> {
     }
 
     fn wait(&self, fd: BorrowedFd<'_>, until: Instant) -> Result<bool> {
+        // WAIT(until): links being made, to the join deadline
         self.opening.patiently(|patience| patience.wait(Some((fd, PollFlags::IN)), until))
     }
 

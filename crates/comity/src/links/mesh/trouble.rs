@@ -24,6 +24,7 @@ impl Opening<'_> {
                 break;
             }
             let mut fds = [PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN)];
+            // WAIT(until): word of whose fault it was, to the join deadline at most
             if poll_until(&mut fds, Some(until)).is_err() {
                 break;
             }

@@ -117,6 +117,7 @@ impl Server {
 
     pub(super) fn serve(mut self) {
         while !self.shared.stop.load(Ordering::Acquire) {
+            // WAIT(stop): the store's thread: woken when it is to stop
             self.wait(None);
             self.shared.bell.hush();
             self.turn();
@@ -136,6 +137,7 @@ impl Server {
         self.condemn();
     }
 
+    // WAIT(bell): the store's thread: woken when it is to stop
     fn wait(&self, at_most: Option<Instant>) {
         let bell = self.shared.bell.fd();
         let mut fds = vec![PollFd::from_borrowed_fd(bell, PollFlags::IN)];
@@ -261,6 +263,7 @@ impl Server {
     }
 
     /// Send what is due, then end.
+    // WAIT(until): its last words: half a second at most
     fn finish(&mut self) {
         let stragglers = Instant::now() + STRAGGLERS;
         while Instant::now() < stragglers && self.awaits_stragglers() {

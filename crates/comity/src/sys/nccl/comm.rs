@@ -126,6 +126,7 @@ impl Comm {
         let until = Instant::now() + TURN;
         let mut turn = self.turn.try_lock();
         while matches!(turn, Err(TryLockError::WouldBlock)) && Instant::now() < until {
+            // WAIT(until): a call of NCCL that is under way, and may be stuck
             thread::sleep(Duration::from_millis(1));
             turn = self.turn.try_lock();
         }

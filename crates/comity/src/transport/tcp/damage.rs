@@ -279,6 +279,7 @@ fn a_bit_flipped_between_two_links_ends_both() {
         let error = eventually("the other end's error", || near.put(&[], &truth).err());
         assert!(error.0.contains("its connection"), "case {case}: {error:?}");
         drop(near);
+        // WAIT: threads of this test, whose links have ended
         ways.into_iter().for_each(|w| w.join().unwrap());
     }
 }

@@ -189,6 +189,7 @@ impl Hub {
         if let Some(e) = self.edges.get_mut(&edge) {
             e.listen();
         }
+        // WAIT: its own poll, a look that never sleeps
         self.poll();
     }
 
@@ -204,6 +205,7 @@ impl Hub {
             let Some(rail) = self.rails.0.get_mut(i).and_then(Option::as_mut) else { return };
             let mut done = std::mem::take(&mut rail.done);
             done.clear();
+            // WAIT: a look that never sleeps
             let polled = rail.device.poll(&mut done);
             for c in &done {
                 let Some(rail) = self.rails.0.get_mut(i).and_then(Option::as_mut) else { return };

@@ -99,6 +99,7 @@ impl VerbsLink {
         if self.looks.is_multiple_of(LOOKS) {
             hub.pump(self.edge.id);
         } else {
+            // WAIT: a look that never sleeps
             hub.poll();
         }
         self.looks = self.looks.wrapping_add(1);

@@ -368,6 +368,7 @@ impl Raising<'_> {
     }
 
     fn nap(&self, until: Instant) -> std::result::Result<(), Stop> {
+        // WAIT(until): the other end of an edge, to the join deadline
         (self.wait)(self.stream.as_fd(), until.min(self.until)).map(drop).map_err(Stop::Error)
     }
 

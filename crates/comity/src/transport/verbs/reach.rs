@@ -158,6 +158,7 @@ impl Transport for Rdma {
 impl Rdma {
     /// Make wires beside a connection of the pair.
     fn wire(&self, pair: &Pair<'_>, stream: TcpStream, way: &dyn Way) -> Result<Reached, Missed> {
+        // WAIT(until): wires being made, to the join deadline
         match self.0.raise(pair.peer, stream, way.until(), &|fd, until| way.wait(fd, until)) {
             Ok(Ok(())) => Ok(match self.standing(pair) {
                 Some(link) => Reached::Link(link),

@@ -27,6 +27,7 @@ impl Device {
         // SAFETY: the queue is alive, its context's table is filled, and `done` has that many entries.
         let n = unsafe {
             let ops = &(*(*cq.as_ptr()).context).ops;
+            // WAIT(AT_ONCE): a look that never sleeps
             ops.poll_cq.map(|poll| poll(cq.as_ptr(), AT_ONCE as c_int, done.as_mut_ptr()))
         };
         let n = n.and_then(|n| usize::try_from(n).ok()).filter(|n| *n <= AT_ONCE);

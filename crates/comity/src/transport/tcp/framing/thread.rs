@@ -195,6 +195,7 @@ impl Drop for SendThread {
         self.shared.wake.ring();
         if let Some(thread) = thread {
             // It makes no call that waits but for its bell.
+            // WAIT(over): the thread that sends for a link, which is told to stop
             let _ = thread.join();
         }
         self.among.give_back();
@@ -225,6 +226,7 @@ impl Shared {
     }
 
     /// Wait for batch `k`; whether there is one.
+    // WAIT(over): that thread: woken for each batch, and when it is to stop
     fn next(&self, k: u64) -> bool {
         let mut since = Instant::now();
         loop {
@@ -252,6 +254,7 @@ impl Shared {
     fn sleep(&self, socket: Option<&TcpStream>) {
         let mut fds = vec![PollFd::from_borrowed_fd(self.wake.fd(), PollFlags::IN)];
         fds.extend(socket.map(|s| PollFd::from_borrowed_fd(s.as_fd(), PollFlags::OUT)));
+        // WAIT(wake): that thread: woken for each batch, and when it is to stop
         let _ = poll(&mut fds, None);
         self.wake.hush();
     }
@@ -267,6 +270,7 @@ impl Shared {
             if self.over.load(SeqCst) {
                 return Ok(false);
             }
+            // WAIT(over): room in the socket; woken when it is to stop
             self.sleep(Some(&self.socket));
         }
     }

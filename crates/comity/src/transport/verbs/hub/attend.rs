@@ -77,6 +77,7 @@ impl Hub {
 type Connection = (Arc<TcpStream>, bool);
 
 /// The thread: until there are no edges.
+// WAIT(nap): the thread that attends devices: 50 ms at most
 pub(super) fn attend(bell: &Bell) {
     loop {
         let mut hub = hub();
@@ -129,6 +130,7 @@ impl Drop for Handle {
                     break;
                 }
                 drop(hub);
+                // WAIT(until): the end of an edge: 500 ms at most
                 thread::sleep(LOOK);
             }
         }
@@ -137,6 +139,7 @@ impl Drop for Handle {
 }
 
 /// A process that exits without dropping its groups lets its peers have what was sent too.
+// WAIT(until): the end of a process: 500 ms at most
 pub(super) extern "C" fn settle_all() {
     // A forked child shares the connections, but they are not its own.
     if !is_ours() {
