@@ -3,8 +3,8 @@
     python docs/make/check.py names         links and paths of all documents, the pages that are written from other files
     python docs/make/check.py examples      run the examples in Python that are marked, with one rank; needs the package
 
-A block of code in Python runs if the line before it is `<!-- run -->`. The blocks of a page run in their order, as one program. A page runs under
-`comity launch -n 1`, so that it finds what a rank finds.
+A block of code in Python runs if the line before it is `<!-- run -->`. The blocks of a page run in their order, as one program. A page
+runs under `comity launch -n 1`, so that it finds what a rank finds.
 """
 
 from __future__ import annotations
@@ -74,9 +74,7 @@ def paths(text: str) -> list[str]:
 
 def languages(text: str) -> list[str]:
     """rustdoc takes a block without a language for Rust, and so an indented one."""
-    wrong = [
-        "has a block of code without a language" for lang, _ in FENCE.findall(text) if not lang
-    ]
+    wrong = ["has a block of code without a language" for lang, _ in FENCE.findall(text) if not lang]
     outside = FENCE.sub("", text)
     if re.search(r"(\A|\n)\n( {4}|\t)\S", outside) and not re.search(r"^\s*([-*]|\d+\.) ", outside, re.M):
         wrong.append("has an indented block of code; use a fence with a language")
@@ -120,7 +118,8 @@ def run(page: Path, folder: Path) -> tuple[int, str | None]:
         timeout=LIMIT + 30,
         check=False,
     )
-    return count, f"{name}: its examples ended with {done.returncode}:\n{done.stdout}" if done.returncode else None
+    why = f"{name}: its examples ended with {done.returncode}:\n{done.stdout}"
+    return count, why if done.returncode else None
 
 
 def examples() -> tuple[int, list[str]]:

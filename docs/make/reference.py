@@ -140,9 +140,8 @@ def of_class(node: ast.ClassDef, name: str) -> list[str]:
     parts.append(block(f"class {name}({bases})" if bases else f"class {name}"))
     parts.append(prose(ast.get_docstring(node, clean=False)))
     for child in node.body:
-        if isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name):
-            if not child.target.id.startswith("_"):
-                parts.append(f"- `{ast.unparse(child)}`")
+        if isinstance(child, ast.AnnAssign) and not ast.unparse(child.target).startswith("_"):
+            parts.append(f"- `{ast.unparse(child)}`")
         if not isinstance(child, ast.FunctionDef):
             continue
         text = ast.get_docstring(child, clean=False)
@@ -152,9 +151,10 @@ def of_class(node: ast.ClassDef, name: str) -> list[str]:
             continue
         if child.name.startswith("_") or not text:
             continue
-        parts.append(f"#### {name.rsplit('.')[-1]}.{child.name}")
+        parts.append(f"#### {name}.{child.name}")
         if is_property(child):
-            parts.append(block(f"{child.name}: {ast.unparse(child.returns)}" if child.returns else child.name))
+            kind = f": {ast.unparse(child.returns)}" if child.returns else ""
+            parts.append(block(child.name + kind))
         else:
             parts.append(block(signature(child, child.name, True)))
         parts.append(prose(text))

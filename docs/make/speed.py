@@ -87,9 +87,13 @@ def picture() -> str:
         out.append(f'<text x="{left}" y="{TOP - 10}" font-weight="bold">{title}</text>')
         for t in TIMES:
             y = y_of(t)
-            out.append(f'<line x1="{left}" x2="{left + PANEL_W}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dddddd"/>')
+            out.append(
+                f'<line x1="{left}" x2="{left + PANEL_W}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dddddd"/>'
+            )
             if i == 0:
-                out.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{time_in_words(t)}</text>')
+                out.append(
+                    f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{time_in_words(t)}</text>'
+                )
         for size in SIZES:
             x = x_of(left, size)
             bottom = TOP + PANEL_H

@@ -28,3 +28,8 @@ mod gradients;
 
 pub use error::{Error, Result};
 pub use gradients::average_gradients;
+
+/// The example of the book is run as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/start/candle.md")]
+struct Book;

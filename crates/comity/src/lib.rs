@@ -113,3 +113,13 @@ pub use view::{Place, View, ViewMut};
 /// # Ok::<(), comity::Error>(())
 /// ```
 pub use half;
+
+/// The examples of the book are run as doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/start/rust.md")]
+struct Book;
+
+/// So are those of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

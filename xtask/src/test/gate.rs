@@ -9,7 +9,7 @@
 //! takes turns is in [`TURNS`], two at a time, which the commit chooses.
 
 use super::{
-    Done, Outcome, Step, cargo, chaos, conformance, fuzz, hosts, launchers, python, rdma, rdma_vm,
+    Done, Outcome, Step, book, cargo, chaos, conformance, fuzz, hosts, launchers, python, rdma, rdma_vm,
     requirements, sanitizers,
     scope::Scope,
     step::{Row, table},
@@ -83,6 +83,12 @@ const EVERY: &[Step] = &[
         about: "the Python package, installed; 1 to 4 processes",
         limit: 900,
         run: python::check,
+    },
+    Step {
+        name: "book",
+        about: "the documents as a book: no warning; links, paths, examples in Python",
+        limit: 120,
+        run: book::check,
     },
     Step { name: "chaos", about: "jobs broken at random, for a minute", limit: 300, run: chaos::run },
     Step { name: "macos", about: "type-check for aarch64-apple-darwin", limit: 600, run: cargo::macos },

@@ -20,7 +20,7 @@ const WITHOUT_CUDA: &str = "python/tests/without_cuda.py";
 const UV: &str = "uv==0.13.9";
 /// The cargo that maturin calls: it builds the workspace.
 const WORKSPACE_CARGO: &str = "python/tests/workspace/cargo";
-const SOURCES: [&str; 3] = ["python", "bench", "examples"];
+const SOURCES: [&str; 4] = ["python", "bench", "examples", "docs/make"];
 /// Shows that nothing is missing that a package imports, and leaves the compiled modules that every test would have to make.
 const IMPORTS: &str =
     "import accelerate, jax.numpy, lightning, ml_dtypes, mlx.nn, mlx.optimizers, numpy, pytest
@@ -67,7 +67,7 @@ fn install(python: &Path) -> Result<(), String> {
 }
 
 /// The interpreter of that place, which is kept between runs. Modules are compiled once, also where the environment says otherwise.
-fn own() -> Task {
+pub(super) fn own() -> Task {
     Task::new(built("python", "bin/python")).env("PYTHONDONTWRITEBYTECODE", "")
 }
 
@@ -103,7 +103,7 @@ fn pytest(what: &[&str], scope: &Scope) -> Task {
 
 /// The package as a wheel that maturin makes. In the deep tests, and where only maturin knows how to link an extension, it is the released
 /// one; else its library comes from the build of the workspace that all tests use.
-fn install_package(deep: bool) -> Result<(), String> {
+pub(super) fn install_package(deep: bool) -> Result<(), String> {
     let mut wheel = own().args(["-m", "maturin", "build", "--quiet"]);
     let wheels = Scratch::new("wheels").map_err(|e| format!("cannot make a folder for the wheel: {e}"))?;
     let folder = wheels.join("").to_string_lossy().into_owned();
