@@ -8,8 +8,9 @@ A job runs as several processes, its ranks, which pass arrays through a group::
     group = comity.init()
     total = group.all_reduce(np.ones(3) * group.rank)
 
-Start it with ``comity launch -n 4 -- python my_script.py``. Arrays of NumPy, torch, MLX and JAX are taken and given back as they
-are; see `comity.Group`. `comity.mlx` has the layers and gradients of MLX, `comity.torch` the backend for ``torch.distributed``.
+Start it with ``comity launch -n 4 -- python my_script.py``. Arrays of NumPy, torch, MLX and JAX go in and
+come back as they are; see `comity.Group`. `comity.mlx` has the layers and gradients of MLX, `comity.torch` the backend for
+``torch.distributed``.
 
 Importing this imports no framework.
 """

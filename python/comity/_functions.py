@@ -68,20 +68,20 @@ def init(
 ) -> Group:
     """Meet the other ranks, and return the group of all of them.
 
-    The place in the job is found in the environment: ``comity launch``, mlx.launch, torchrun, Open MPI, MPICH and Slurm are understood.
-    Without any of them the group is this process alone; with ``strict`` that is an error. A second call with the same backend
-    returns the same group, until it is closed or a call of it has failed: then all ranks meet anew, so all must call this.
+    Rank and size come from the environment: the variables of ``comity launch``, mlx.launch, torchrun, Open MPI, MPICH or Slurm. Without
+    them the group is this process alone; with ``strict`` that is an error. A second call with the same backend returns the same
+    group. If that group was closed, or a call of it has failed, the ranks meet anew: then call this on every rank.
 
     Args:
-        backend: "any"; "shm" and "tcp" (MLX: "ring") restrict the kinds of link; "jaccl" puts RDMA first; "mpi" has MPI carry the data;
-            with "nccl" arrays may also be on a CUDA device, whose data NCCL moves: device `device`, by default the rank's number on
-            its host.
+        backend: "any"; "shm" and "tcp" (MLX: "ring") allow one kind of link; "jaccl" puts RDMA first; with "mpi" MPI carries the data;
+            with "nccl" calls also take arrays on the CUDA device `device` (by default the rank's number on its host), which NCCL
+            moves.
         strict: Raise `Config` when no launcher's variables are set.
         timeout: Seconds that a call may take; 300.
         key: The job's secret, as 32 bytes or 64 hexadecimal digits.
         settings: In place of the variable ``COMITY_...`` of that name: join_timeout, rank, size, store, job, key_file, insecure, detection,
             links, addrs, connections, send_threads, host, log_dir, device, secure ("handshake"; "data" or True encrypts all that is sent).
-            With any of them a new group is made.
+            Any of them makes a new group.
     """
     if backend not in _BACKENDS:
         raise Config(f"there is no backend {backend!r}; there are {', '.join(_BACKENDS)}")

@@ -20,19 +20,19 @@ class Member(NamedTuple):
 class Group(Collectives):
     """Ranks that call collectives together. `comity.init` makes one.
 
-    Calls on one group run one at a time, in the order they are made, which must be the same on every rank. Each takes arrays of NumPy,
-    torch, MLX or JAX, anything with DLPack or the buffer protocol, and Python's numbers, and returns a new array of the kind
-    it was given. Where they are offered:
+    Make the same calls in the same order on every rank. Calls on one group run one at a time. A call takes arrays of NumPy, torch, MLX or
+    JAX, anything with DLPack or the buffer protocol, and Python's numbers. It returns a new array of the kind that you gave. Options,
+    where a call has them:
 
     - ``out``: the array to write the result to, which is also returned; ``out=x`` works in place.
     - ``async_=True``: return a `Request` at once, and make the call in its turn in the background.
     - ``timeout``: seconds that this call may take; else `Group.timeout` holds.
 
-    In a group that was made with ``init("nccl")`` they may be on the group's CUDA device: those of torch, CuPy, JAX, and what has DLPack or
-    the CUDA array interface. A call then returns when its work is on the framework's current stream, in whose order it is done.
+    A group of ``init("nccl")`` also takes arrays on its CUDA device: of torch, CuPy and JAX, and what has DLPack or the CUDA array
+    interface. A call then returns when its work is on the framework's current stream. It is done in that stream's order.
 
-    A call waits without the interpreter's lock. Ctrl-C, or any signal handler that raises, ends it within 200 ms, and with it the group,
-    on all ranks. `Misuse` leaves the group as it was; after any other error it has failed on every rank.
+    A call waits without the interpreter's lock. Ctrl-C, or any signal handler that raises, ends it within 200 ms. The group then ends on
+    all ranks. `Misuse` leaves the group as it was. After any other error it has failed on every rank.
     """
 
     __slots__ = ()
@@ -59,7 +59,7 @@ class Group(Collectives):
 
     @property
     def device(self) -> int | None:
-        """The CUDA device whose memory calls take, besides the host's; None without `init("nccl")`."""
+        """The CUDA device whose arrays calls take as well; None without `init("nccl")`."""
         return self._raw.device
 
     @property
@@ -100,8 +100,8 @@ class Group(Collectives):
     def close(self) -> None:
         """Leave the group: later calls raise `Closed`.
 
-        Compares the calls made here with those of the other ranks, which need not call anything for it. One that has made fewer is
-        waited for, at most 2 s. Raises `Mismatch` if they differ and no call has shown it.
+        Compares the calls made here with those of the other ranks. These need not call anything for it. `close` waits for a rank that has
+        made fewer calls, at most 2 s. It raises `Mismatch` if the calls differ and no call has shown it.
         """
         self._end.closed = True
         self._raw.close()
@@ -120,15 +120,190 @@ class Group(Collectives):
     def __repr__(self) -> str:
         return f"<comity.Group: rank {self._raw.rank} of {self._size}>"
 
-    # Between two ranks
+    # Operations
+
+    def all_reduce(
+        self,
+        x: Any,
+        op: str = "sum",
+        *,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Combine `x` across ranks; every rank gets the result.
+
+        `op` is "sum", "product", "min", "max", "avg", "and", "or" or "xor".
+        """
+        src, k = _source(x)
+        dst = _target(k, src, src.shape, out)
+        return self._call("all_reduce", src, dst, async_, timeout, reduce=_reduction(op))
+
+    def all_sum(self, x: Any, **options: Any) -> Any:
+        """As `all_reduce` with "sum"."""
+        return self.all_reduce(x, "sum", **options)
+
+    def all_max(self, x: Any, **options: Any) -> Any:
+        """As `all_reduce` with "max"."""
+        return self.all_reduce(x, "max", **options)
+
+    def all_min(self, x: Any, **options: Any) -> Any:
+        """As `all_reduce` with "min"."""
+        return self.all_reduce(x, "min", **options)
+
+    def reduce(
+        self,
+        x: Any,
+        root: int = 0,
+        op: str = "sum",
+        *,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Combine `x` across ranks; `root` gets the result, the others None."""
+        src, k = _source(x)
+        dst = _target(k, src, src.shape, out) if root == self._raw.rank else None
+        return self._call("reduce", src, dst, async_, timeout, reduce=_reduction(op), root=root)
+
+    def broadcast(
+        self,
+        x: Any,
+        root: int = 0,
+        *,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Give every rank the root's `x`. The others pass an array of the same shape and type; its elements do not matter."""
+        src, k = _source(x)
+        dst = _target(k, src, src.shape, out)
+        return self._call("broadcast", src, dst, async_, timeout, root=root)
+
+    def all_gather(
+        self,
+        x: Any,
+        *,
+        counts: Sequence[int] | None = None,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Join every rank's `x` along the first axis, in the order of ranks; numbers become a list or a vector.
+
+        With `counts`, the same on every rank, rank r gives an array whose first axis has ``counts[r]`` entries.
+        """
+        src, k = _source(x)
+        if counts is None:
+            shape, elements = _joined(src.shape, self._size), None
+        else:
+            shape, elements = self._uneven("all_gather", src, counts)
+            shape = (shape, *src.shape[1:])
+        dst = _target(k, src, shape, out)
+        return self._call("all_gather", src, dst, async_, timeout, counts=elements)
+
+    def reduce_scatter(
+        self,
+        x: Any,
+        op: str = "sum",
+        *,
+        counts: Sequence[int] | None = None,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Combine `x` across ranks; rank r gets part r of the result along the first axis.
+
+        The first axis must divide by the group's size, or `counts`, the same on every rank, say how it is cut.
+        """
+        src, k = _source(x)
+        if counts is None:
+            shape, elements = self._part("reduce_scatter", src.shape), None
+        else:
+            _, elements = self._uneven("reduce_scatter", src, counts)
+            shape = (counts[self._raw.rank], *src.shape[1:])
+        dst = _target(k, src, shape, out)
+        return self._call("reduce_scatter", src, dst, async_, timeout, reduce=_reduction(op), counts=elements)
+
+    def sum_scatter(self, x: Any, **options: Any) -> Any:
+        """As `reduce_scatter` with "sum"."""
+        return self.reduce_scatter(x, "sum", **options)
+
+    def gather(
+        self,
+        x: Any,
+        root: int = 0,
+        *,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """As `all_gather`, for `root` only; the others get None."""
+        src, k = _source(x)
+        mine = root == self._raw.rank
+        dst = _target(k, src, _joined(src.shape, self._size), out) if mine else None
+        return self._call("gather", src, dst, async_, timeout, root=root)
+
+    def scatter(
+        self,
+        x: Any = None,
+        root: int = 0,
+        *,
+        like: Any = None,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Give rank r part r of the root's `x` along the first axis.
+
+        The others pass `like`, an array of a part's shape and type, or `out`. Their `x` is not used.
+        """
+        if root == self._raw.rank:
+            src, k = _source(x)
+            dst = _target(k, src, self._part("scatter", src.shape), out)
+            return self._call("scatter", src, dst, async_, timeout, root=root)
+        if like is None and out is None:
+            raise Misuse(
+                "scatter: ranks other than the root give `like` or `out`, which tells the shape of a part"
+            )
+        model, k = _source(out if like is None else like)
+        dst = _target(k, model, model.shape, out)
+        return self._call("scatter", None, dst, async_, timeout, root=root)
+
+    def all_to_all(
+        self,
+        x: Any,
+        *,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Part r of `x` along the first axis goes to rank r; the result has one part from each rank, by rank.
+
+        The first axis must divide by the group's size, or `send_counts` and `recv_counts` say how many of its entries go to
+        each rank and come from each.
+        """
+        src, k = _source(x)
+        if (send_counts is None) != (recv_counts is None):
+            raise Misuse("all_to_all: give send_counts and recv_counts, or neither")
+        if send_counts is None or recv_counts is None:
+            self._part("all_to_all", src.shape)
+            dst = _target(k, src, src.shape, out)
+            return self._call("all_to_all", src, dst, async_, timeout)
+        _, sent = self._uneven("all_to_all", src, send_counts)
+        total, come = self._uneven("all_to_all", src, recv_counts)
+        dst = _target(k, src, (total, *src.shape[1:]), out)
+        return self._call("all_to_all", src, dst, async_, timeout, counts=sent, recv_counts=come)
 
     def send(
         self, x: Any, dst: int, *, tag: int = 0, async_: bool = False, timeout: float | None = None
     ) -> Any:
         """Send `x` to rank `dst`, which calls `recv` with the same tag; returns `x`.
 
-        Returns when `x` may be changed again, which may be before it is received. Two ranks that both send long arrays before they receive
-        wait for each other: use `exchange`.
+        Returns when you may change `x` again. That may be before it is received. Two ranks that both send long arrays before they
+        receive wait for each other: use `exchange`.
         """
         src, _ = self._source(x)
         return self._call("send", src, None, Args(peer=dst, tag=tag), async_, timeout, lambda: x)

@@ -61,11 +61,11 @@ def _listen_at_master() -> dict[str, str]:
 
 
 class Options:
-    """What can be said beside rank and size: `init_process_group("comity", pg_options=comity.torch.Options(...))`.
+    """Settings beside rank and size: `init_process_group("comity", pg_options=comity.torch.Options(...))`.
 
     Args:
         compression: `"fp16"`, `"bf16"`, `"int8"` or `"topk"` for what `all_reduce` sends of float32 sums and averages; by
-            default what COMITY_TORCH_COMPRESSION says, else nothing is compressed. All ranks must say the same.
+            default what COMITY_TORCH_COMPRESSION says, else no compression. Give the same on all ranks.
         ratio: The share of elements that `"topk"` sends.
         threshold: Tensors of fewer bytes are sent as they are.
     """

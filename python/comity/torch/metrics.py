@@ -83,7 +83,7 @@ def get_metrics() -> dict[str, Any]:
 
     `total_ops`, `errors`, `bytes` (of tensors), `bytes_sent` (on the links), `asleep_s` (waiting for other ranks), `avg_ms`,
     `p50_ms`, `p99_ms` (percentiles of the latest 1,024 calls of each operation), `gbps` (bits of tensors per second of call), and
-    `ops` with the same per operation. Calls that were not waited for are in none of them before their end was seen.
+    `ops` with the same per operation. A call that nobody waits for counts once its end was seen.
     """
     ops = {
         name: _figures(o.calls, o.errors, o.bytes, o.nanos, list(o.times)) for name, o in list(_ops.items())
