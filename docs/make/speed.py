@@ -103,6 +103,9 @@ def picture() -> str:
             out.append(
                 f'<text x="{x:.1f}" y="{bottom + down}" text-anchor="middle">{bytes_in_words(size)}</text>'
             )
+        out.append(
+            f'<rect x="{left + 6}" y="{TOP + 2}" width="250" height="{17 * len(lines)}" fill="#ffffff"/>'
+        )
         for k, (column, name, colour) in enumerate(lines):
             points = [(x_of(left, s), y_of(t)) for s, t in columns[column]]
             shape = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
