@@ -99,7 +99,12 @@ pub(crate) fn run(choice: &Choice) -> Result<(), String> {
         let python = built("python", "bin/python");
         if python.is_file() {
             let ruff = |args: &[&str]| {
-                Task::new(&python).args(["-m", "ruff"]).args(args).args(["python", "bench", "examples"])
+                Task::new(&python).args(["-m", "ruff"]).args(args).args([
+                    "python",
+                    "bench",
+                    "examples",
+                    "docs/make",
+                ])
             };
             step("ruff", ruff(&["check", "--quiet"]))?;
             step("ruff format", ruff(&["format", "--quiet", "--check"]))?;
