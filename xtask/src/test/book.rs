@@ -22,7 +22,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
         return missing(format!("the builder of the book cannot be installed: {why}"));
     }
     // Not `--quiet`: then it counts no warnings.
-    Task::new(built("book", "bin/properdocs")).args(["build", "--strict"]).run()?;
+    Task::new(built("book", "python/bin/properdocs")).args(["build", "--strict"]).run()?;
     let names = python::own().args([CHECK, "names"]).run()?;
     // The step `python` has installed the package of this state; by itself this step takes what is there.
     if python::own().args(["-c", "import comity"]).run().is_err() {
@@ -41,10 +41,10 @@ fn install() -> Result<(), String> {
         return Ok(());
     }
     println!("installing what {REQUIREMENTS} lists");
-    let (venv, python) = (built("book", ""), built("python", "bin/python"));
+    let (venv, python) = (built("book", "python"), built("python", "bin/python"));
     let uv = || python::own().args(["-m", "uv"]);
     uv().args(["venv", "--quiet", "--clear", "--python"]).args([&python, &venv]).run()?;
-    let to = built("book", "bin/python");
+    let to = built("book", "python/bin/python");
     uv().args(["pip", "install", "--quiet", "--python"])
         .args([&to])
         .args(["-r", REQUIREMENTS])
