@@ -81,8 +81,20 @@ def languages(text: str) -> list[str]:
     return wrong
 
 
+def settings() -> list[str]:
+    """Variables that the code reads and the table of settings lacks, and the other way round."""
+    sources = [*(ROOT / "crates").glob("*/src/**/*.rs"), *(ROOT / "python" / "comity").rglob("*.py")]
+    text = "".join(p.read_text() for p in sources if "tests" not in p.parts)
+    read = set(re.findall(r'"(COMITY_[A-Z_]+)"', text))
+    read = {name for name in read if not name.startswith(("COMITY_TEST_", "COMITY_SIM_", "COMITY_TRIALS"))}
+    listed = set(re.findall(r"^\| `(COMITY_\w+)` \|", (ROOT / "docs" / "settings.md").read_text(), re.M))
+    return [f"docs/settings.md lacks {n}" for n in sorted(read - listed)] + [
+        f"docs/settings.md has {n}, which nothing reads" for n in sorted(listed - read)
+    ]
+
+
 def names() -> list[str]:
-    wrong = []
+    wrong = settings()
     for page in documents():
         text = page.read_text()
         found = links(page, text) + paths(text) + languages(text)
