@@ -23,7 +23,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn now() -> Result<Self, String> {
         let git = |args: &[&str]| Task::new("git").args(["-C"]).args([root()]).args(args).run();
-        let sources = ["--", ".", ":!bench/record", ":!*.md", ":!*.svg"];
+        let sources = ["--", ".", ":!bench/record", ":!docs", ":!properdocs.yml", ":!*.md", ":!*.svg"];
         let commit = git(&["rev-parse", "--short=10", "HEAD"])?.trim().to_owned();
         let tracked = git(&[&["ls-files", "--stage"][..], &sources].concat())?;
         let changed = git(&[&["diff", "HEAD"][..], &sources].concat())?;
