@@ -55,7 +55,7 @@ pub(crate) fn unexplained(name: &str, text: &str) -> Vec<String> {
             None => {
                 found.push(format!("{what} without `// WAIT(what ends it): why` above it: {}", line.trim()))
             }
-            Some((_, why)) if why.is_empty() => found.push(format!("{what}, of which WAIT says nothing")),
+            Some((_, "")) => found.push(format!("{what}, of which WAIT says nothing")),
             Some((Some(end), _)) if words(&inside.text, end).next().is_none() => {
                 found.push(format!("{what}, which has no `{end}`, though WAIT says that it ends by it"));
             }
