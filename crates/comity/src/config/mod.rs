@@ -284,7 +284,7 @@ impl Config {
         self
     }
 
-    /// The kinds of link that may be used; default all: shared memory within a host, between hosts RDMA where both have a device for
+    /// The kinds of link that may be used; default: shared memory within a host, between hosts RDMA where both have a device for
     /// the pair, else TCP.
     pub fn links(mut self, kinds: impl IntoIterator<Item = LinkKind>) -> Self {
         // Threads of one process are never connected through a Config, and MPI makes its own links.

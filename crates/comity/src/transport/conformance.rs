@@ -155,8 +155,9 @@ pub(crate) fn small_wants_come_whole(make: impl Fn() -> Pair) {
         let piece = if round % 200 == 0 { 40_001 } else { 1 + dice.roll(40) };
         let end = s.put + piece;
         eventually("room", || {
-            s.put(a.as_mut(), 0, end - s.put).unwrap();
-            s.take(b.as_mut(), s.put - end.saturating_sub(100).min(s.put)).unwrap();
+            let is_full = s.put(a.as_mut(), 0, end - s.put).unwrap() == 0;
+            let spare = s.put - end.saturating_sub(100).min(s.put);
+            s.take(b.as_mut(), if is_full { 1000 } else { spare }).unwrap();
             (s.put == end).then_some(())
         });
         let want = 1 + dice.roll(SMALL_WANT);
