@@ -69,7 +69,7 @@ fn kills(test: &str, role: impl Fn(usize) -> String, ready: &str, absent: usize)
     let n = 8;
     for round in 0.. {
         let victim = (round * 3 + 1) % (n - absent);
-        let links = ["shm,tcp", "tcp"][round % 2];
+        let links = ["shm,tcp", "tcp", "unix"][round % 3];
         let mut crew = Crew::start(test, &role(victim), n, 0..n - absent, &[("COMITY_LINKS", links)]);
         crew.hear(ready, 0..n - absent);
         // Who has only started needs time to reach the store: one that was never there is missed, not mourned.
@@ -126,7 +126,7 @@ fn killed_while_all_are_idle() {
         return;
     }
     let mut times = Vec::new();
-    for (links, victim) in [("shm,tcp", 5), ("tcp", 0), ("shm,tcp", 7)] {
+    for (links, victim) in [("shm,tcp", 5), ("tcp", 0), ("unix", 2), ("shm,tcp", 7)] {
         let mut crew = Crew::start("killed_while_all_are_idle", "idle", 8, 0..8, &[("COMITY_LINKS", links)]);
         crew.hear("ready", 0..8);
         crew.signal(victim, Signal::KILL);
@@ -238,6 +238,7 @@ fn a_stopped_rank_is_given_up_and_told_so() {
         ("tcp", "ops", 0),
         ("shm,tcp", "pairs", 3),
         ("tcp", "pairs", 1),
+        ("unix", "ops", 1),
         ("tcp", "barrier 1", 1),
     ] {
         let env = [("COMITY_DETECTION", "1"), ("COMITY_LINKS", links)];

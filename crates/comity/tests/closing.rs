@@ -33,7 +33,7 @@ fn job(n: usize, kind: LinkKind) -> Vec<Group> {
 
 /// Groups of `n` over each kind of link.
 fn kinds(n: usize) -> Vec<Vec<Group>> {
-    let mut all = vec![Group::local(n).unwrap(), job(n, LinkKind::Tcp)];
+    let mut all = vec![Group::local(n).unwrap(), job(n, LinkKind::Tcp), job(n, LinkKind::Unix)];
     if cfg!(target_os = "linux") {
         all.push(job(n, LinkKind::Shm));
     }

@@ -131,6 +131,11 @@ fn between_threads() {
 }
 
 #[test]
+fn over_unix_sockets() {
+    some_are_elsewhere(&world(&["a"; 3], &[LinkKind::Unix]));
+}
+
+#[test]
 fn over_tcp() {
     some_are_elsewhere(&world(&["a"; 3], &[LinkKind::Tcp]));
 }

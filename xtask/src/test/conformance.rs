@@ -53,6 +53,13 @@ const ROWS: &[Row] = &[
         ..ROW
     },
     Row {
+        name: "Unix sockets",
+        ranks: &[2, 3],
+        vars: || Ok(vec![("COMITY_LINKS", "unix".into())]),
+        says: "links unix",
+        ..ROW
+    },
+    Row {
         name: "TCP",
         ranks: &[1, 2, 3, 4, 5, 8],
         vars: || Ok(vec![("COMITY_LINKS", "tcp".into())]),

@@ -208,6 +208,7 @@ pub(crate) type DeviceNote = (String, Result<String, String>);
 transports! {
     local => Local = 0, "local", "memory of one process": "Threads of one process.";
     shm => Shm = 1, "shm", "shared memory": "Processes of one host, over shared memory.";
+    unix => Unix = 4, "unix", "Unix sockets": "Processes of one host, over Unix sockets.";
     verbs => Rdma = 3, "rdma", "RDMA": "RDMA verbs: InfiniBand, RoCE, Thunderbolt.";
     tcp => Tcp = 2, "tcp", "TCP": "TCP connections.";
 }

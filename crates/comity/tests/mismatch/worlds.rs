@@ -121,6 +121,11 @@ fn shared_memory() {
 }
 
 #[test]
+fn unix_sockets() {
+    check(&world(&["a"; 5], &[LinkKind::Unix]), &[LinkKind::Unix]);
+}
+
+#[test]
 fn tcp() {
     check(&world(&["a"; 5], &[LinkKind::Tcp]), &[LinkKind::Tcp]);
 }

@@ -160,6 +160,11 @@ fn a_group_that_ends_at_once_fails_no_split_over_tcp() {
     give_up_at_once(LinkKind::Tcp);
 }
 
+#[test]
+fn a_group_that_ends_at_once_fails_no_split_over_unix_sockets() {
+    give_up_at_once(LinkKind::Unix);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_group_that_ends_at_once_fails_no_split_over_shared_memory() {

@@ -90,6 +90,11 @@ fn members_may_leave_at_once_over_shared_memory() {
 }
 
 #[test]
+fn members_may_leave_at_once_over_unix_sockets() {
+    open_and_leave(LinkKind::Unix, 200);
+}
+
+#[test]
 fn members_may_leave_at_once_over_tcp() {
     open_and_leave(LinkKind::Tcp, 200);
 }

@@ -85,6 +85,24 @@ fn hosts_that_differ_use_tcp() {
 }
 
 #[test]
+fn unix_sockets_are_taken_where_they_are_named_and_only_within_a_host() {
+    for (hosts, kinds_of, expected) in [
+        (["a", "a"], &[LinkKind::Unix, LinkKind::Tcp][..], LinkKind::Unix),
+        (["a", "b"], &[LinkKind::Unix, LinkKind::Tcp], LinkKind::Tcp),
+        (["a", "a"], &[LinkKind::Unix], LinkKind::Unix),
+    ] {
+        let store = store(2, LONG);
+        let join = |r: usize| config(r, 2, store.addr()).host_name(hosts[r]).links(kinds_of.iter().copied());
+        let all = each(0..2, |r| Endpoint::join(&join(r)).unwrap());
+        each(0..2, |r| {
+            let (_w, mut links) = open(&all[r], 0, &[0, 1]);
+            assert_eq!(kinds(&links)[1 - r], Some(expected), "{hosts:?} {kinds_of:?}");
+            talk(r, &mut links);
+        });
+    }
+}
+
+#[test]
 fn links_that_no_two_allow_are_an_error() {
     let store = store(2, LONG);
     let kind = [LinkKind::Tcp, LinkKind::Shm];

@@ -1,0 +1,61 @@
+//! Links over Unix stream sockets between processes of one host: for where memory cannot be shared.
+//!
+//! The higher rank connects to the socket of the host, and that connection is the link: nothing is framed, summed or sealed, since what
+//! the system copies between two processes of a host is not damaged and leaves it nowhere. A pair takes it only where `COMITY_LINKS`
+//! names it: shared memory is faster, and copies nothing through the system.
+
+mod link;
+
+use super::{
+    About, Connection, Job, Missed, Note, Pair, Reached, Seen, Transport, Way, dial_within_host,
+};
+use crate::{Result, channel::Stream};
+use link::UnixLink;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Unix;
+
+impl Transport for Unix {
+    type Settings = ();
+
+    fn about() -> About {
+        About {
+            by_default: false,
+            between_processes: true,
+            within_host: true,
+            shares_memory: false,
+            is_private: true,
+        }
+    }
+
+    fn note(_: &(), seen: Seen<'_>) -> Note {
+        let name =
+            seen("COMITY_HOST").map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
+        Note { works: true, why: format!("with ranks of this host{name}"), devices: Vec::new() }
+    }
+
+    fn find(_: &(), _: &Job) -> Result<Option<Self>> {
+        Ok(Some(Self))
+    }
+
+    fn leads(&self, pair: &Pair<'_>) -> Result<(), String> {
+        pair.share_a_host()
+    }
+
+    fn connect(&self, pair: &Pair<'_>, way: &dyn Way) -> Result<Reached, Missed> {
+        Ok(match dial_within_host(pair, way)? {
+            Ok(stream) => Reached::Link(UnixLink::boxed(stream)),
+            Err(why) => Reached::Not(why),
+        })
+    }
+
+    fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Way) -> Result<Reached, Missed> {
+        for (stream, _) in connections {
+            if let Stream::Unix(stream) = stream {
+                return Ok(Reached::Link(UnixLink::boxed(stream)));
+            }
+        }
+        Ok(Reached::Not("it brought no socket of this host".into()))
+    }
+}
