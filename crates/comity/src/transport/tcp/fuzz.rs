@@ -26,68 +26,99 @@ pub fn frame(bytes: &[u8]) {
     let at = dice.roll() << 8 | dice.roll();
     let places = dice.roll();
     let pieces: Vec<&[u8]> = dice.0.chunks(want * 7).collect();
-    let mut streams = vec![Vec::new(); connections];
     let ways = if connections == 2 { Ways::Second } else { Ways::All };
-    let (mut route, mut place) = (Route::new(connections, ways), Place::Home);
-    // The bytes before the changed frame, and up to its end, if only its length was not what was changed.
-    let (mut sent, mut right, mut most) = (0, usize::MAX, usize::MAX);
+    let mut peer = Peer {
+        streams: vec![Vec::new(); connections],
+        route: Route::new(connections, ways),
+        place: Place::Home,
+        seals: theirs,
+        sent: 0,
+        right: usize::MAX,
+        most: usize::MAX,
+    };
     for (k, piece) in pieces.iter().enumerate() {
         let next = if places >> (k % 8) & 1 == 0 { Place::Home } else { Place::Aside };
-        let turn = route.take(place);
-        place = next;
-        let stream = &mut streams[turn];
+        let change = (k == at % pieces.len() && flip != 0).then_some((at / pieces.len(), flip));
+        peer.put(k as u64, piece, next, is_true, change);
+    }
+    let Some(link) = link(&peer.streams, ours, ways.back()) else { return };
+    let got = take_all(link, want);
+    if is_true {
+        let truth = pieces.concat();
+        let sure = peer.right.min(got.len());
+        assert!(truth.get(..sure) == Some(&got[..sure]), "changed bytes before the frame that was changed");
+        assert!(got.len() <= peer.most, "a frame with a changed byte came whole");
+        assert!(peer.right != usize::MAX || got.len() == truth.len(), "true frames did not all come");
+    }
+}
+
+/// What the peer puts on each connection.
+struct Peer {
+    streams: Vec<Vec<u8>>,
+    route: Route,
+    place: Place,
+    seals: Vec<Seals>,
+    /// Bytes of the stream so far.
+    sent: usize,
+    /// The bytes before the changed frame,
+    right: usize,
+    /// and up to its end, if only its length was not what was changed.
+    most: usize,
+}
+
+impl Peer {
+    /// Frame `number`, with a byte changed: at a place, by a flip. If it is not a true frame, its bytes alone.
+    fn put(&mut self, number: u64, piece: &[u8], next: Place, is_true: bool, change: Option<(usize, u8)>) {
+        let turn = self.route.take(self.place);
+        self.place = next;
+        let stream = &mut self.streams[turn];
         if !is_true {
             stream.extend_from_slice(piece);
-            continue;
+            return;
         }
         let begin = stream.len();
-        let header = if let Some(seals) = theirs.get(turn) {
+        let header = if let Some(seals) = self.seals.get(turn) {
             stream.resize(begin + SEALED_HEADER + piece.len(), 0);
-            let sealed = frame::seal(&mut stream[begin..], k as u64, [piece, &[]], next, &seals.send);
+            let sealed = frame::seal(&mut stream[begin..], number, [piece, &[]], next, &seals.send);
             assert_eq!(sealed, Ok(SEALED_HEADER + piece.len()));
             SEALED_HEADER
         } else {
-            stream.extend(frame::header(k as u64, [piece, &[]], next));
+            stream.extend(frame::header(number, [piece, &[]], next));
             stream.extend_from_slice(piece);
             HEADER
         };
-        if k == at % pieces.len() && flip != 0 {
-            let place = at / pieces.len() % (header + piece.len());
+        if let Some((at, flip)) = change {
+            let place = at % (header + piece.len());
             stream[begin + place] ^= flip;
-            right = sent;
-            if is_sealed {
-                most = sent;
+            self.right = self.sent;
+            if !self.seals.is_empty() {
+                self.most = self.sent;
             } else if place >= 4 {
-                most = sent + piece.len() - 1;
+                self.most = self.sent + piece.len() - 1;
             }
         }
-        sent += piece.len();
+        self.sent += piece.len();
     }
-    let Some(mut link) = link(&streams, ours, ways.back()) else { return };
-    let mut got = Vec::new();
-    let mut buffer = vec![0; want];
+}
+
+/// All that comes, lent and moved in turn.
+fn take_all(mut link: TcpLink, want: usize) -> Vec<u8> {
+    let (mut got, mut buffer) = (Vec::new(), vec![0; want]);
     loop {
         let n = if got.len() % 2 == 0 {
-            let Ok(n) = link.take(&mut buffer) else { break };
+            let Ok(n) = link.take(&mut buffer) else { return got };
             got.extend_from_slice(&buffer[..n]);
             n
         } else {
-            let Ok(ready) = link.peek(want) else { break };
+            let Ok(ready) = link.peek(want) else { return got };
             let n = ready.len().min(want);
             got.extend_from_slice(&ready[..n]);
             link.consume(n);
             n
         };
         if n == 0 {
-            break;
+            return got;
         }
-    }
-    if is_true {
-        let truth = pieces.concat();
-        let sure = right.min(got.len());
-        assert!(truth.get(..sure) == Some(&got[..sure]), "changed bytes before the frame that was changed");
-        assert!(got.len() <= most, "a frame with a changed byte came whole");
-        assert!(right != usize::MAX || got.len() == truth.len(), "true frames did not all come");
     }
 }
 
