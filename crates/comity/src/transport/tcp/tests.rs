@@ -278,6 +278,10 @@ fn a_frame_that_lies_behind_the_lent_one_is_known() {
     assert!(!clear.has_more());
 }
 
+fn two(seals: &Seals) -> [Vec<u8>; 2] {
+    [sealed_frame(0, b"good", seals), sealed_frame(1, b"changed", seals)]
+}
+
 #[test]
 fn a_sealed_stream_shows_nothing_and_bears_no_change() {
     let (mut link, mut peer, _) = sealed_raw();
@@ -287,7 +291,6 @@ fn a_sealed_stream_shows_nothing_and_bears_no_change() {
     peer.read_exact(&mut seen).unwrap();
     assert!(!seen.windows(4).any(|w| text.windows(4).any(|t| t == w)));
 
-    let two = |seals: &Seals| [sealed_frame(0, b"good", seals), sealed_frame(1, b"changed", seals)];
     let first = frame::SEALED_HEADER + 4;
     for at in first..first + frame::SEALED_HEADER + 7 {
         let change = |seals: &Seals| {
@@ -301,7 +304,11 @@ fn a_sealed_stream_shows_nothing_and_bears_no_change() {
         let told = if at < first + 16 { "sent a damaged frame header" } else { "its seal is broken" };
         assert!(error.contains(told), "byte {at}: {error}");
     }
-    // The same while the connection stays open: a length that became larger is not waited for.
+}
+
+#[test]
+fn a_sealed_frame_is_waited_for_only_as_far_as_its_header_was_checked() {
+    // A length that became larger is not waited for.
     let (mut link, mut peer, seals) = sealed_raw();
     let mut bytes = sealed_frame(0, b"changed", &seals);
     bytes[1] ^= 1;
@@ -325,6 +332,10 @@ fn a_sealed_stream_shows_nothing_and_bears_no_change() {
         (!ready.is_empty()).then_some(ready)
     });
     assert_eq!((&got[..], link.is_inside(), link.unproven()), (&b"cut"[..], false, 0));
+}
+
+#[test]
+fn a_sealed_stream_takes_its_own_frames_in_order() {
     // Repeated, swapped, of another connection, in the clear.
     for (bytes, text) in [
         (
