@@ -1,5 +1,7 @@
-//! What the compiler does not check: where unsafe code and waits may stand, which room imports which, and how long files and functions may grow.
+//! What the compiler does not check: where unsafe code and waits may stand, which room imports which, who names a kind of link, and how
+//! long files and functions may grow.
 
+mod kinds;
 mod layers;
 mod lengths;
 mod python;
@@ -71,6 +73,13 @@ pub fn check(root: &Path) -> Result<usize, String> {
         }
     }
     found.extend(layers::misplaced(&library, layers::ROOMS));
+    let table = "crates/comity/src/transport/mod.rs";
+    match library.iter().find(|(name, _)| name == table) {
+        Some((_, table)) => {
+            found.extend(library.iter().flat_map(|(name, text)| kinds::named(name, text, table)))
+        }
+        None => found.push(format!("there is no {table}")),
+    }
     if found.is_empty() { Ok(files.len()) } else { Err(found.join("\n")) }
 }
 

@@ -1,4 +1,4 @@
-//! What the table of transports makes: [`LinkKind`](super::LinkKind) with its words and numbers, the settings, and what a process has opened.
+//! What the table of transports makes: [`LinkKind`] with its words and numbers, the settings, and what a process has opened.
 
 use super::{Announced, Card, LinkKind, Transport};
 use std::fmt;
