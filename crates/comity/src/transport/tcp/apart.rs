@@ -229,6 +229,7 @@ fn a_first_frame_that_finds_no_room_goes_before_the_rest() {
         let (mut filled, mut refused) = (0, 0);
         // The system still moves bytes on after it has refused for the first time.
         while refused < 10 {
+            // WAIT(refused): a tenth of a second after the last byte, in a test
             std::thread::sleep(std::time::Duration::from_millis(10));
             refused += 1;
             while let Ok(n) = (&near.sockets[0]).write(&[9; 4096]) {
