@@ -9,7 +9,6 @@ const TRANSPORTS: &str = "crates/comity/src/transport/";
 const NAMED: &[(&str, &str)] = &[
     ("crates/comity/src/config/backend.rs", "jaccl is RDMA before all else"),
     ("crates/comity/src/config/mod.rs", "setters that users know: TCP's connections, RDMA's devices"),
-    ("crates/comity/src/engine/fuzz.rs", "a link for the fuzzer is of some kind"),
     ("crates/comity/src/rendezvous/wire.rs", "a process that is none of ours, for tests"),
 ];
 

@@ -18,7 +18,7 @@ struct Bytes<'a> {
 
 impl Link for Bytes<'_> {
     fn kind(&self) -> LinkKind {
-        LinkKind::Tcp
+        LinkKind::LISTED[0]
     }
 
     fn chunk(&self) -> usize {

@@ -21,6 +21,7 @@ mod card;
 #[cfg(test)]
 pub(crate) mod conformance;
 mod link;
+mod socket;
 #[macro_use]
 mod table;
 
@@ -151,6 +152,21 @@ pub(crate) fn dial_within_host(pair: &Pair<'_>, way: &dyn Way) -> Result<Result<
         Err(miss @ (Miss::Nowhere(_) | Miss::Refused(Refusal::No(_)))) => Ok(Err(miss.to_string())),
         Err(miss) => Err(Missed { at: "its socket on this host".into(), miss }),
     }
+}
+
+/// The connection over the socket of their host with which the higher rank of a pair came.
+pub(crate) fn within_host(connections: Vec<Connection>) -> std::result::Result<UnixStream, Reached> {
+    let mut streams = connections.into_iter().filter_map(|(stream, _)| match stream {
+        Stream::Unix(stream) => Some(stream),
+        Stream::Tcp(_) => None,
+    });
+    streams.next().ok_or_else(|| Reached::Not("it brought no socket of this host".into()))
+}
+
+/// What `comity info` says of a transport that leads to the ranks of this host.
+pub(crate) fn note_of_host(seen: Seen<'_>) -> Note {
+    let name = seen("COMITY_HOST").map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
+    Note { works: true, why: format!("with ranks of this host{name}"), devices: Vec::new() }
 }
 
 /// How a transport reaches the other rank of a pair, and waits for it.

@@ -6,6 +6,7 @@ use crate::{
     channel::Stream,
     transport::{
         About, Connection, Job, Made, Missed, Note, Pair, Reached, Seen, Transport, Way, dial_within_host,
+        note_of_host, within_host,
     },
 };
 use std::io;
@@ -33,9 +34,7 @@ impl Transport for Shm {
             let why = format!("the system gives no memory to share: {e}");
             return Note { works: false, why, devices: Vec::new() };
         }
-        let name =
-            seen("COMITY_HOST").map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
-        Note { works: true, why: format!("with ranks of this host{name}"), devices: Vec::new() }
+        note_of_host(seen)
     }
 
     fn find(_: &(), _: &Job) -> Result<Option<Self>> {
@@ -61,20 +60,7 @@ impl Transport for Shm {
         }
     }
 
-    fn accept(
-        &self,
-        _: &Pair<'_>,
-        connections: Vec<Connection>,
-        _: &dyn Way,
-    ) -> Result<Reached, Missed> {
-        let streams = connections.into_iter().filter_map(|(stream, _)| match stream {
-            Stream::Unix(stream) => Some(stream),
-            Stream::Tcp(_) => None,
-        });
-        Ok(streams
-            .map(ShmLink::create)
-            .map(Reached::Link)
-            .next()
-            .unwrap_or_else(|| Reached::Not("it brought no socket of this host".into())))
+    fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Way) -> Result<Reached, Missed> {
+        Ok(within_host(connections).map_or_else(|not| not, |stream| Reached::Link(ShmLink::create(stream))))
     }
 }

@@ -1,19 +1,11 @@
-//! What the link asks of its sockets: options, and moves that never block.
+//! What the link asks of its sockets.
 
 use super::TcpOptions;
-use crate::transport::LinkError;
-use rustix::{
-    io::Errno,
-    net::{SendAncillaryBuffer, SendFlags},
-};
+pub(super) use crate::transport::socket::{receive, send};
 use socket2::{SockRef, TcpKeepalive};
 #[cfg(target_os = "linux")]
 use std::os::fd::AsFd;
-use std::{
-    io::{self, IoSlice, IoSliceMut},
-    net::TcpStream,
-    time::Duration,
-};
+use std::{io, net::TcpStream, time::Duration};
 
 /// Prepare a connected socket for the link.
 ///
@@ -66,43 +58,6 @@ fn is_short(socket: &TcpStream) -> io::Result<bool> {
 fn slows(congestion: &[u8], trip: Option<Duration>) -> bool {
     const SHORT: Duration = Duration::from_millis(1);
     congestion.starts_with(b"bbr") && trip.is_some_and(|trip| trip < SHORT)
-}
-
-/// Hand a prefix of `parts` to the system; how many bytes, 0 when it has no room.
-pub(super) fn send(socket: &TcpStream, parts: &[IoSlice<'_>]) -> Result<usize, LinkError> {
-    #[cfg(target_vendor = "apple")]
-    let flags = SendFlags::empty();
-    #[cfg(not(target_vendor = "apple"))]
-    let flags = SendFlags::NOSIGNAL;
-    loop {
-        match rustix::net::sendmsg(socket, parts, &mut SendAncillaryBuffer::default(), flags) {
-            Ok(n) => return Ok(n),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(0),
-            Err(e) => return Err(ended(e)),
-        }
-    }
-}
-
-/// Fill `parts`, which have room, with what has arrived; how many bytes, 0 when none have.
-pub(super) fn receive(socket: &TcpStream, parts: &mut [IoSliceMut<'_>]) -> Result<usize, LinkError> {
-    loop {
-        match rustix::io::readv(socket, parts) {
-            Ok(0) => return Err(ended(Errno::PIPE)),
-            Ok(n) => return Ok(n),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(0),
-            Err(e) => return Err(ended(e)),
-        }
-    }
-}
-
-fn ended(e: Errno) -> LinkError {
-    LinkError(match e {
-        Errno::PIPE => "closed its connection".into(),
-        Errno::CONNRESET => format!("reset its connection: {e}"),
-        e => format!("lost its connection: {e}"),
-    })
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -6,10 +6,9 @@
 //!   take:  inbox, then the system --> the caller's place      what is only moved; a short one reads ahead into the inbox
 //! ```
 
-use crate::transport::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
-use rustix::{
-    io::Errno,
-    net::{SendAncillaryBuffer, SendFlags},
+use crate::transport::{
+    Interest, Link, LinkError, LinkKind, SMALL_WANT,
+    socket::{receive, send},
 };
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -24,6 +23,8 @@ use std::{
 const CHUNK: usize = 128 << 10;
 /// Bytes read ahead, or for a reduction: few enough for the second-level cache.
 const INBOX: usize = 64 << 10;
+/// How often the inbox is emptied at the end of a link: more than the system holds, for a peer may go on sending.
+const LAST_LOOKS: usize = 64;
 /// What goes straight to its place, without reading ahead: more would be copied twice.
 const STRAIGHT: usize = 16 << 10;
 
@@ -163,7 +164,7 @@ impl Drop for UnixLink {
     fn drop(&mut self) {
         // It fails where the connection has ended already.
         let _ = self.stream.shutdown(Shutdown::Write);
-        while !self.ended {
+        for _ in 0..LAST_LOOKS {
             self.begin = self.end;
             self.fill();
             if self.begin == self.end {
@@ -171,43 +172,6 @@ impl Drop for UnixLink {
             }
         }
     }
-}
-
-/// Hand a prefix of `parts` to the system; how many bytes, 0 when it has no room.
-fn send(stream: &UnixStream, parts: &[IoSlice<'_>]) -> Result<usize, LinkError> {
-    #[cfg(target_vendor = "apple")]
-    let flags = SendFlags::empty();
-    #[cfg(not(target_vendor = "apple"))]
-    let flags = SendFlags::NOSIGNAL;
-    loop {
-        match rustix::net::sendmsg(stream, parts, &mut SendAncillaryBuffer::default(), flags) {
-            Ok(n) => return Ok(n),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(0),
-            Err(e) => return Err(ended(e)),
-        }
-    }
-}
-
-/// Fill `parts`, which have room, with what has come; how many bytes, 0 when none have.
-fn receive(stream: &UnixStream, parts: &mut [IoSliceMut<'_>]) -> Result<usize, LinkError> {
-    loop {
-        match rustix::io::readv(stream, parts) {
-            Ok(0) => return Err(ended(Errno::PIPE)),
-            Ok(n) => return Ok(n),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(0),
-            Err(e) => return Err(ended(e)),
-        }
-    }
-}
-
-fn ended(e: Errno) -> LinkError {
-    LinkError(match e {
-        Errno::PIPE => "closed its connection".into(),
-        Errno::CONNRESET => format!("reset its connection: {e}"),
-        e => format!("lost its connection: {e}"),
-    })
 }
 
 #[cfg(all(test, not(loom)))]

@@ -8,8 +8,9 @@ mod link;
 
 use super::{
     About, Connection, Job, Missed, Note, Pair, Reached, Seen, Transport, Way, dial_within_host,
+    note_of_host, within_host,
 };
-use crate::{Result, channel::Stream};
+use crate::Result;
 use link::UnixLink;
 
 /// See the module.
@@ -30,9 +31,7 @@ impl Transport for Unix {
     }
 
     fn note(_: &(), seen: Seen<'_>) -> Note {
-        let name =
-            seen("COMITY_HOST").map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
-        Note { works: true, why: format!("with ranks of this host{name}"), devices: Vec::new() }
+        note_of_host(seen)
     }
 
     fn find(_: &(), _: &Job) -> Result<Option<Self>> {
@@ -51,11 +50,6 @@ impl Transport for Unix {
     }
 
     fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Way) -> Result<Reached, Missed> {
-        for (stream, _) in connections {
-            if let Stream::Unix(stream) = stream {
-                return Ok(Reached::Link(UnixLink::boxed(stream)));
-            }
-        }
-        Ok(Reached::Not("it brought no socket of this host".into()))
+        Ok(within_host(connections).map_or_else(|not| not, |stream| Reached::Link(UnixLink::boxed(stream))))
     }
 }
