@@ -21,7 +21,7 @@ pub(super) struct Value {
 
 /// How a run is to go.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
+pub(super) struct Trial {
     /// Elements in flight from one rank to another.
     pub(super) capacity: usize,
     pub(super) in_place: bool,
@@ -191,7 +191,7 @@ impl Memory {
 }
 
 /// Run the plans that `plan` makes of these shapes, one per rank, to the end.
-pub(super) fn run(shapes: &[Shape], how: Run, plan: impl Fn(&Shape) -> Plan) -> Result<Outcome, String> {
+pub(super) fn run(shapes: &[Shape], how: Trial, plan: impl Fn(&Shape) -> Plan) -> Result<Outcome, String> {
     let mut ranks: Vec<_> = shapes.iter().map(|s| Rank::new(s, plan(s), how.in_place)).collect();
     let mut channels: Vec<Channel> = Vec::new();
     let mut between: HashMap<(usize, usize), usize> = HashMap::new();
@@ -362,7 +362,7 @@ fn copy(rank: &mut Rank) -> bool {
     moved
 }
 
-fn check(shapes: &[Shape], ranks: &[Rank], how: Run) -> Result<(), String> {
+fn check(shapes: &[Shape], ranks: &[Rank], how: Trial) -> Result<(), String> {
     let reduces = matches!(shapes[0].kind, Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter);
     let longest = lengths(&Shape { rank: shapes[0].root, ..shapes[0] });
     let sums: Vec<u64> = match reduces {

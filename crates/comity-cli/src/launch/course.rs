@@ -20,7 +20,7 @@ const TWICE: Duration = Duration::from_millis(200);
 
 /// Why a job ends before all of its ranks exited with 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum StopReason {
     /// A rank ended with a failure (the first, by its index).
     Failed {
         rank: usize,
@@ -46,7 +46,7 @@ pub(super) enum Cause {
     Unstarted,
 }
 
-impl Cause {
+impl StopReason {
     fn is_ctrl_c(&self) -> bool {
         matches!(self, Self::Interrupted { signal: libc::SIGINT })
     }
@@ -54,7 +54,7 @@ impl Cause {
 
 /// What is to be sent to every rank that still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum StopOrder {
     Term,
     Kill,
     /// Some process does not die of SIGKILL: do not wait for it.
@@ -76,7 +76,7 @@ pub(super) struct Course {
     alive: usize,
     phase: Phase,
     timeout: Option<Instant>,
-    cause: Option<Cause>,
+    cause: Option<StopReason>,
     failed_at: Option<Instant>,
     /// Failures before the others were ended: these say something about their rank.
     failures: Vec<(usize, Ending)>,
@@ -98,14 +98,14 @@ impl Course {
         }
     }
 
-    pub(super) fn cause(&self) -> Option<&Cause> {
+    pub(super) fn cause(&self) -> Option<&StopReason> {
         self.cause.as_ref()
     }
 
     /// Follow what the ranks say of each other: one that failed because of another one is not the cause. Whoever crashed is
     /// nobody's echo. The first failure stays the cause where ranks blame each other in a circle.
     pub(super) fn weigh(&mut self, blamed: impl Fn(usize) -> Option<usize>) {
-        let Some(Cause::Failed { rank, ending }) = &self.cause else { return };
+        let Some(StopReason::Failed { rank, ending }) = &self.cause else { return };
         let (mut rank, mut ending) = (*rank, *ending);
         let mut passed = vec![rank];
         while ending.may_be_an_echo()
@@ -118,12 +118,12 @@ impl Course {
             let Some(&(_, theirs)) = self.failures.iter().find(|(r, _)| *r == next) else {
                 // What it said itself after that may be an echo of the others' ends.
                 let ended = self.well.contains(&next);
-                self.cause = Some(Cause::Missed { rank: next, ended, by: rank, ending });
+                self.cause = Some(StopReason::Missed { rank: next, ended, by: rank, ending });
                 return;
             };
             (rank, ending) = (next, theirs);
         }
-        self.cause = Some(Cause::Failed { rank, ending });
+        self.cause = Some(StopReason::Failed { rank, ending });
     }
 
     /// No rank is left, or none is waited for.
@@ -144,16 +144,16 @@ impl Course {
         }
         match (self.phase, &self.cause) {
             (Phase::Running, _) => {
-                self.cause = Some(Cause::Failed { rank, ending });
+                self.cause = Some(StopReason::Failed { rank, ending });
                 self.failed_at = Some(now);
                 self.phase = Phase::Grace { until: now + GRACE };
             }
-            (Phase::Grace { .. }, Some(Cause::Failed { ending: first, .. }))
+            (Phase::Grace { .. }, Some(StopReason::Failed { ending: first, .. }))
                 if first.may_be_an_echo()
                     && !ending.may_be_an_echo()
                     && self.failed_at.is_some_and(|at| now.saturating_duration_since(at) <= ECHO) =>
             {
-                self.cause = Some(Cause::Failed { rank, ending });
+                self.cause = Some(StopReason::Failed { rank, ending });
             }
             // From SIGTERM on, an end says nothing about its rank.
             _ => {}
@@ -161,17 +161,17 @@ impl Course {
     }
 
     /// The job is to end now for `cause`, unless it already ends for another; asking again hurries it.
-    pub(super) fn stop(&mut self, cause: Cause, now: Instant) -> Option<Order> {
-        let patience = if cause == Cause::Orphaned { PATIENCE_ORPHANED } else { PATIENCE };
+    pub(super) fn stop(&mut self, cause: StopReason, now: Instant) -> Option<StopOrder> {
+        let patience = if cause == StopReason::Orphaned { PATIENCE_ORPHANED } else { PATIENCE };
         match self.phase {
             Phase::Running => {
                 self.cause = Some(cause);
                 self.phase = Phase::Ending { since: now, until: now + patience };
-                Some(Order::Term)
+                Some(StopOrder::Term)
             }
             Phase::Grace { .. } => {
                 self.phase = Phase::Ending { since: now, until: now + patience };
-                Some(Order::Term)
+                Some(StopOrder::Term)
             }
             Phase::Ending { since, .. } if cause.is_ctrl_c() && now >= since + TWICE => Some(self.kill(now)),
             Phase::Ending { since, until } => {
@@ -183,17 +183,17 @@ impl Course {
     }
 
     /// What is due by now.
-    pub(super) fn tick(&mut self, now: Instant) -> Option<Order> {
+    pub(super) fn tick(&mut self, now: Instant) -> Option<StopOrder> {
         match self.phase {
-            Phase::Running if self.timeout.is_some_and(|t| now >= t) => self.stop(Cause::TimedOut, now),
+            Phase::Running if self.timeout.is_some_and(|t| now >= t) => self.stop(StopReason::TimedOut, now),
             Phase::Grace { until } if now >= until => {
                 self.phase = Phase::Ending { since: now, until: now + PATIENCE };
-                Some(Order::Term)
+                Some(StopOrder::Term)
             }
             Phase::Ending { until, .. } if now >= until => Some(self.kill(now)),
             Phase::Killing { until } if now >= until => {
                 self.phase = Phase::Abandoned;
-                Some(Order::Abandon)
+                Some(StopOrder::Abandon)
             }
             _ => None,
         }
@@ -208,9 +208,9 @@ impl Course {
         }
     }
 
-    fn kill(&mut self, now: Instant) -> Order {
+    fn kill(&mut self, now: Instant) -> StopOrder {
         self.phase = Phase::Killing { until: now + VANISH };
-        Order::Kill
+        StopOrder::Kill
     }
 }
 
@@ -218,10 +218,10 @@ impl Course {
 mod tests {
     use super::*;
 
-    const INT: Cause = Cause::Interrupted { signal: 2 };
+    const INT: StopReason = StopReason::Interrupted { signal: 2 };
 
-    fn failed(rank: usize, ending: Ending) -> Cause {
-        Cause::Failed { rank, ending }
+    fn failed(rank: usize, ending: Ending) -> StopReason {
+        StopReason::Failed { rank, ending }
     }
 
     #[test]
@@ -242,9 +242,9 @@ mod tests {
         assert_eq!(course.tick(now), None);
         assert_eq!(course.next(), Some(now + GRACE));
         course.ended(0, Ending::Exit(1), now + GRACE / 2);
-        assert_eq!(course.tick(now + GRACE), Some(Order::Term));
+        assert_eq!(course.tick(now + GRACE), Some(StopOrder::Term));
         assert_eq!(course.tick(now + GRACE), None);
-        assert_eq!(course.tick(now + GRACE + PATIENCE), Some(Order::Kill));
+        assert_eq!(course.tick(now + GRACE + PATIENCE), Some(StopOrder::Kill));
         course.ended(1, Ending::Signal(9), now + GRACE + PATIENCE);
         assert!(course.over());
         assert_eq!(course.cause(), Some(&failed(2, Ending::Exit(3))));
@@ -307,7 +307,8 @@ mod tests {
             course.weigh(|r| blame[r]);
             course.cause().cloned()
         };
-        let by = |rank, ended, by, code| Some(Cause::Missed { rank, ended, by, ending: Ending::Exit(code) });
+        let by =
+            |rank, ended, by, code| Some(StopReason::Missed { rank, ended, by, ending: Ending::Exit(code) });
         assert_eq!(missed([Some(2), Some(2), None, None]), by(2, true, 0, 1));
         assert_eq!(missed([Some(3), Some(3), None, None]), by(3, false, 0, 1));
         assert_eq!(missed([Some(1), Some(3), None, None]), by(3, false, 1, 5));
@@ -319,10 +320,10 @@ mod tests {
     fn a_second_interrupt_kills_and_no_later_end_is_blamed() {
         let now = Instant::now();
         let mut course = Course::new(1, None);
-        assert_eq!(course.stop(INT, now), Some(Order::Term));
+        assert_eq!(course.stop(INT, now), Some(StopOrder::Term));
         assert_eq!(course.stop(INT, now + TWICE / 2), None);
-        assert_eq!(course.stop(Cause::Interrupted { signal: libc::SIGHUP }, now + TWICE), None);
-        assert_eq!(course.stop(INT, now + TWICE), Some(Order::Kill));
+        assert_eq!(course.stop(StopReason::Interrupted { signal: libc::SIGHUP }, now + TWICE), None);
+        assert_eq!(course.stop(INT, now + TWICE), Some(StopOrder::Kill));
         assert_eq!(course.stop(INT, now + TWICE), None);
         course.ended(0, Ending::Signal(9), now);
         assert_eq!(course.cause(), Some(&INT));
@@ -333,7 +334,7 @@ mod tests {
         let now = Instant::now();
         let mut course = Course::new(2, None);
         course.ended(1, Ending::Exit(7), now);
-        assert_eq!(course.stop(INT, now), Some(Order::Term));
+        assert_eq!(course.stop(INT, now), Some(StopOrder::Term));
         assert_eq!(course.cause(), Some(&failed(1, Ending::Exit(7))));
     }
 
@@ -341,9 +342,9 @@ mod tests {
     fn an_orphaned_job_hurries() {
         let now = Instant::now();
         let mut course = Course::new(1, None);
-        assert_eq!(course.stop(INT, now), Some(Order::Term));
-        assert_eq!(course.stop(Cause::Orphaned, now), None);
-        assert_eq!(course.tick(now + PATIENCE_ORPHANED), Some(Order::Kill));
+        assert_eq!(course.stop(INT, now), Some(StopOrder::Term));
+        assert_eq!(course.stop(StopReason::Orphaned, now), None);
+        assert_eq!(course.tick(now + PATIENCE_ORPHANED), Some(StopOrder::Kill));
     }
 
     #[test]
@@ -352,10 +353,10 @@ mod tests {
         let limit = now + Duration::from_secs(60);
         let mut course = Course::new(1, Some(limit));
         assert_eq!(course.next(), Some(limit));
-        assert_eq!(course.tick(limit), Some(Order::Term));
-        assert_eq!(course.cause(), Some(&Cause::TimedOut));
-        assert_eq!(course.tick(limit + PATIENCE), Some(Order::Kill));
-        assert_eq!(course.tick(limit + PATIENCE + VANISH), Some(Order::Abandon));
+        assert_eq!(course.tick(limit), Some(StopOrder::Term));
+        assert_eq!(course.cause(), Some(&StopReason::TimedOut));
+        assert_eq!(course.tick(limit + PATIENCE), Some(StopOrder::Kill));
+        assert_eq!(course.tick(limit + PATIENCE + VANISH), Some(StopOrder::Abandon));
         assert!(course.over());
     }
 }

@@ -3,7 +3,7 @@ mod ends;
 mod output;
 mod verdict;
 
-use super::course::{Cause, Course, Order};
+use super::course::{Course, StopOrder, StopReason};
 use super::deaths::Deaths;
 use super::ending::Ending;
 use super::feed::Feed;
@@ -11,7 +11,7 @@ use super::job::Job;
 use super::meet::Meeting;
 use super::memory::Kills;
 use super::metrics::Metrics;
-use super::outlet::{Outlets, Stream};
+use super::outlet::{Outlets, OutputStream};
 use super::rank::{Rank, environment};
 use super::signals::Signals;
 use super::{ALL_STOPPED, REFUSED, USAGE, meet, tree};
@@ -64,7 +64,7 @@ struct Keeper {
     /// Why not all ranks could be started.
     unstarted: Option<(String, u8)>,
     /// Why the output cannot be written.
-    unread: Option<(Stream, Errno)>,
+    unread: Option<(OutputStream, Errno)>,
     buffer: Vec<u8>,
 }
 
@@ -138,7 +138,7 @@ impl Keeper {
         self.weigh();
         self.end_strays();
         self.drain();
-        if let (Some(dir), Some(Cause::Failed { .. })) = (&self.job.flights, self.course.cause()) {
+        if let (Some(dir), Some(StopReason::Failed { .. })) = (&self.job.flights, self.course.cause()) {
             report::first_lines(dir, REPORTED).iter().for_each(|line| self.outlets.say(line));
         }
         let (text, code) = self.verdict();
@@ -155,7 +155,8 @@ impl Keeper {
         self.course.weigh(|rank| self.meeting.blamed(rank));
         if self.course.cause() != before.as_ref() {
             let killed = Ending::Signal(libc::SIGKILL);
-            let was = matches!(self.course.cause(), Some(Cause::Failed { ending, .. }) if *ending == killed);
+            let was =
+                matches!(self.course.cause(), Some(StopReason::Failed { ending, .. }) if *ending == killed);
             self.memory = if was { self.kills.evidence() } else { None };
         }
     }
@@ -196,7 +197,7 @@ impl Keeper {
                     };
                     self.unstarted = Some((format!("rank {number}: cannot start '{program}': {e}"), code));
                     self.course = Course::new(self.ranks.len(), None);
-                    if let Some(order) = self.course.stop(Cause::Unstarted, Instant::now()) {
+                    if let Some(order) = self.course.stop(StopReason::Unstarted, Instant::now()) {
                         self.carry_out(order);
                     }
                     return;
@@ -232,7 +233,7 @@ impl Keeper {
                 Source::Signals => {
                     for signal in self.signals.take() {
                         if signal != libc::SIGCHLD {
-                            self.stop(Cause::Interrupted { signal });
+                            self.stop(StopReason::Interrupted { signal });
                         }
                     }
                 }
@@ -253,7 +254,7 @@ impl Keeper {
         }
         self.signals.wants().for_each(|fd| add(fd, Source::Signals));
         self.feed.wants().for_each(|fd| add(fd, Source::Feed));
-        let room = Stream::BOTH.map(|stream| self.outlets.has_room(stream));
+        let room = OutputStream::BOTH.map(|stream| self.outlets.has_room(stream));
         for (number, rank) in self.ranks.iter().enumerate() {
             for (index, pipe) in rank.pipes.iter().enumerate() {
                 if let (Some(fd), true) = (&pipe.fd, room[index]) {
@@ -276,7 +277,7 @@ impl Keeper {
         match front.read(&mut bytes) {
             Ok(0) => {
                 self.front = None;
-                self.stop(Cause::Orphaned);
+                self.stop(StopReason::Orphaned);
             }
             Ok(n) => {
                 for &signal in &bytes[..n] {
@@ -288,14 +289,14 @@ impl Keeper {
                             }
                         }
                         libc::SIGCONT => self.signal_all(Signal::CONT),
-                        signal => self.stop(Cause::Interrupted { signal }),
+                        signal => self.stop(StopReason::Interrupted { signal }),
                     }
                 }
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(_) => {
                 self.front = None;
-                self.stop(Cause::Orphaned);
+                self.stop(StopReason::Orphaned);
             }
         }
     }
@@ -307,14 +308,14 @@ impl Keeper {
         tree::signal(&tree::descendants(), signal);
     }
 
-    fn stop(&mut self, cause: Cause) {
+    fn stop(&mut self, cause: StopReason) {
         if let Some(order) = self.course.stop(cause, Instant::now()) {
             self.carry_out(order);
         }
     }
 
-    fn carry_out(&mut self, order: Order) {
-        if order == Order::Term {
+    fn carry_out(&mut self, order: StopOrder) {
+        if order == StopOrder::Term {
             // From then on none is stopped any more.
             let stopped = tree::stopped();
             let alive = self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
@@ -325,17 +326,17 @@ impl Keeper {
             alive().map(|(n, r)| format!("{n} (pid {})", r.pid.as_raw_pid())).collect::<Vec<_>>().join(", ")
         };
         match order {
-            Order::Term => alive().for_each(|(_, rank)| {
+            StopOrder::Term => alive().for_each(|(_, rank)| {
                 rank.signal(Signal::TERM);
                 // A stopped process gets it only when it goes on.
                 rank.signal(Signal::CONT);
             }),
-            Order::Kill => {
+            StopOrder::Kill => {
                 self.outlets.say(&format!("still running after SIGTERM, now killed: rank {}", list()));
                 alive().for_each(|(_, rank)| rank.signal(Signal::KILL));
                 tree::signal(&tree::descendants(), Signal::KILL);
             }
-            Order::Abandon => {
+            StopOrder::Abandon => {
                 self.outlets.say(&format!("left behind, for they do not die of SIGKILL: rank {}", list()));
             }
         }

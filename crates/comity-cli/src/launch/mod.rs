@@ -54,7 +54,7 @@ for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX
 /// What `comity launch` takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
-pub(crate) struct Args {
+pub(crate) struct LaunchArgs {
     /// How many ranks to start
     #[arg(short, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
     n: u32,
@@ -142,7 +142,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Runs the job to its end and returns the exit code.
-pub(crate) fn launch(args: Args) -> u8 {
+pub(crate) fn launch(args: LaunchArgs) -> u8 {
     if args.backend == comity::BackendKind::Mpi {
         return mpi::launch(&args);
     }
@@ -153,7 +153,7 @@ pub(crate) fn launch(args: Args) -> u8 {
     let pair = UnixStream::pair().and_then(|sockets| Ok((sockets, std::io::pipe()?)));
     let ((to_keeper, to_front), (input, relay)) = match pair {
         Ok(pair) => pair,
-        Err(e) => return refuse(&job::Refusal::machine(format!("cannot make a pipe: {e}"))),
+        Err(e) => return refuse(&job::LaunchRefusal::machine(format!("cannot make a pipe: {e}"))),
     };
     match sys::fork() {
         Ok(sys::Fork::Child) => {
@@ -166,11 +166,11 @@ pub(crate) fn launch(args: Args) -> u8 {
             drop((job, to_front, input));
             front::watch(keeper, to_keeper, relay.into())
         }
-        Err(e) => refuse(&job::Refusal::machine(format!("cannot start a second process: {e}"))),
+        Err(e) => refuse(&job::LaunchRefusal::machine(format!("cannot start a second process: {e}"))),
     }
 }
 
-fn refuse(refusal: &job::Refusal) -> u8 {
+fn refuse(refusal: &job::LaunchRefusal) -> u8 {
     eprintln!("comity launch: {}", refusal.text);
     refusal.code
 }

@@ -11,12 +11,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 const ROOM: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stream {
+pub(super) enum OutputStream {
     Out,
     Err,
 }
 
-impl Stream {
+impl OutputStream {
     pub(super) const BOTH: [Self; 2] = [Self::Out, Self::Err];
 
     pub(super) fn name(self) -> &'static str {
@@ -55,7 +55,7 @@ impl Outlets {
     }
 
     /// Queues whole lines (or, from a rank that is alone, any bytes).
-    pub(super) fn put(&self, stream: Stream, bytes: &[u8]) {
+    pub(super) fn put(&self, stream: OutputStream, bytes: &[u8]) {
         self.of(stream).put(stream, bytes);
     }
 
@@ -70,13 +70,13 @@ impl Outlets {
         move |text| err.say(text)
     }
 
-    pub(super) fn has_room(&self, stream: Stream) -> bool {
+    pub(super) fn has_room(&self, stream: OutputStream) -> bool {
         self.of(stream).lock().size < ROOM
     }
 
     /// Takes the first failure to write that was not told yet.
-    pub(super) fn failure(&self) -> Option<(Stream, Errno)> {
-        Stream::BOTH.into_iter().find_map(|stream| {
+    pub(super) fn failure(&self) -> Option<(OutputStream, Errno)> {
+        OutputStream::BOTH.into_iter().find_map(|stream| {
             let mut queue = self.of(stream).lock();
             let slot = queue.failed.iter_mut().find(|f| f.stream == stream && !f.told)?;
             slot.told = true;
@@ -105,17 +105,17 @@ impl Outlets {
         while matches!(rustix::io::read(&self.bell, &mut sink), Ok(n) if n > 0) {}
     }
 
-    fn of(&self, stream: Stream) -> &Outlet {
+    fn of(&self, stream: OutputStream) -> &Outlet {
         match stream {
-            Stream::Out => &self.out,
-            Stream::Err => &self.err,
+            OutputStream::Out => &self.out,
+            OutputStream::Err => &self.err,
         }
     }
 }
 
 /// Whether standard output and error are the same file, pipe or terminal.
 fn one_place() -> bool {
-    match (rustix::fs::fstat(Stream::Out.fd()), rustix::fs::fstat(Stream::Err.fd())) {
+    match (rustix::fs::fstat(OutputStream::Out.fd()), rustix::fs::fstat(OutputStream::Err.fd())) {
         (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
         _ => true,
     }
@@ -129,7 +129,7 @@ struct Outlet {
 
 #[derive(Debug, Default)]
 struct Queue {
-    pieces: Vec<(Stream, Vec<u8>)>,
+    pieces: Vec<(OutputStream, Vec<u8>)>,
     /// Bytes queued or being written.
     size: usize,
     /// How often the writer got something written.
@@ -140,13 +140,13 @@ struct Queue {
 
 #[derive(Debug)]
 struct Failure {
-    stream: Stream,
+    stream: OutputStream,
     error: Errno,
     told: bool,
 }
 
 impl Queue {
-    fn failed(&self, stream: Stream) -> Option<Errno> {
+    fn failed(&self, stream: OutputStream) -> Option<Errno> {
         self.failed.iter().find(|f| f.stream == stream).map(|f| f.error)
     }
 }
@@ -164,7 +164,7 @@ impl Outlet {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, stream: Stream, bytes: &[u8]) {
+    fn put(&self, stream: OutputStream, bytes: &[u8]) {
         let mut queue = self.lock();
         let Some(last) = bytes.last() else { return };
         if queue.failed(stream).is_some() {
@@ -181,7 +181,7 @@ impl Outlet {
 
     fn say(&self, text: &str) {
         let start = if self.lock().inside_line { "\n" } else { "" };
-        self.put(Stream::Err, format!("{start}comity launch: {text}\n").as_bytes());
+        self.put(OutputStream::Err, format!("{start}comity launch: {text}\n").as_bytes());
     }
 
     fn run(&self, mut ring: &UnixStream) {
@@ -200,7 +200,7 @@ impl Outlet {
         }
     }
 
-    fn write(&self, stream: Stream, mut bytes: &[u8]) {
+    fn write(&self, stream: OutputStream, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.lock().failed(stream).is_some() {
                 self.lock().size -= bytes.len();

@@ -3,22 +3,22 @@
 use super::*;
 use crate::{
     DIED, Heard,
-    simulate::{Failure, Why},
+    simulate::{SimulatedFailure, SimulatedReason},
 };
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-fn failure(culprit: usize, by: usize) -> Failure {
-    let why = if culprit == by { Why::Reported } else { Why::Lost };
-    Failure { culprit, by, cause: "lost its disk".into(), why }
+fn failure(culprit: usize, by: usize) -> SimulatedFailure {
+    let why = if culprit == by { SimulatedReason::Reported } else { SimulatedReason::Lost };
+    SimulatedFailure { culprit, by, cause: "lost its disk".into(), why }
 }
 
-fn abort(context: u64, f: &Failure) -> Heard<Failure> {
+fn abort(context: u64, f: &SimulatedFailure) -> Heard<SimulatedFailure> {
     Heard::Note(Note::Abort { context, failure: f.clone() })
 }
 
 /// Process 0 of `size`, connected to all, in group 1 of all.
-fn met(size: usize, silence: Option<Duration>) -> (Membership<Failure>, Instant) {
+fn met(size: usize, silence: Option<Duration>) -> (Membership<SimulatedFailure>, Instant) {
     let now = Instant::now();
     let mut m = Membership::new(0, size, silence);
     (1..size).for_each(|r| assert!(m.attach(r, now) && !m.attach(r, now)));
@@ -28,7 +28,7 @@ fn met(size: usize, silence: Option<Duration>) -> (Membership<Failure>, Instant)
 }
 
 /// Whom a note about a failure goes to, and the failure that is taken over.
-fn failed(m: &mut Membership<Failure>) -> (Vec<usize>, Option<Failure>) {
+fn failed(m: &mut Membership<SimulatedFailure>) -> (Vec<usize>, Option<SimulatedFailure>) {
     let (mut told, mut found) = (Vec::new(), None);
     for action in m.actions() {
         match action {
@@ -122,7 +122,7 @@ fn leaving_a_failed_group_says_why() {
 fn who_was_given_up_blames_itself_also_in_groups_it_opens_later() {
     let (mut m, now) = met(3, Some(LIMIT));
     m.hear(vec![(2, Heard::End(DIED)), (2, Heard::Note(Note::GivenUp { silence: 5000 }))], now);
-    let given_up = |f: Option<Failure>| f.map(|f| (f.culprit, f.by, f.cause.contains("5.0 s")));
+    let given_up = |f: Option<SimulatedFailure>| f.map(|f| (f.culprit, f.by, f.cause.contains("5.0 s")));
     assert_eq!(given_up(failed(&mut m).1), Some((0, 2, true)));
     m.enter(2, &[2, 0], 1);
     assert_eq!(given_up(failed(&mut m).1), Some((1, 0, true)));

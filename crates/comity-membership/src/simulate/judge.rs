@@ -1,10 +1,10 @@
 //! The promises, and who broke one.
 
 use super::{
-    Failure,
+    SimulatedFailure,
     beginnings::Beginnings,
     scenario::{Fault, SECOND, Scenario},
-    world::{Member, Occasion},
+    world::{Occasion, SimulatedMember},
 };
 use crate::{Action, Note, flood};
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ pub(super) enum Cause {
         group: usize,
         rank: usize,
         at: u64,
-        failure: Failure,
+        failure: SimulatedFailure,
     },
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Judge {
     /// The first broken promise.
     pub(super) broken: Option<String>,
     /// By rank and group.
-    reasons: HashMap<(usize, usize), Failure>,
+    reasons: HashMap<(usize, usize), SimulatedFailure>,
     departures: HashMap<(usize, usize), Departure>,
     /// How many members a rank told that a group has failed.
     told: HashMap<(usize, usize), usize>,
@@ -121,7 +121,14 @@ impl Judge {
     }
 
     /// A rank's group fails for the first time: for a reason that is true?
-    pub(super) fn fails(&mut self, s: &Scenario, rank: usize, group: usize, at: u64, failure: &Failure) {
+    pub(super) fn fails(
+        &mut self,
+        s: &Scenario,
+        rank: usize,
+        group: usize,
+        at: u64,
+        failure: &SimulatedFailure,
+    ) {
         self.found += 1;
         if let Some(first) = self.reasons.insert((rank, group), failure.clone()) {
             return self
@@ -153,7 +160,7 @@ impl Judge {
     }
 
     /// What a rank does when its group has failed and does so again.
-    pub(super) fn fails_again(&mut self, rank: usize, group: usize, failure: &Failure) {
+    pub(super) fn fails_again(&mut self, rank: usize, group: usize, failure: &SimulatedFailure) {
         match self.reasons.get(&(rank, group)) {
             Some(first) if first != failure => {
                 self.accuse(|| format!("rank {rank} had a reason and now decides on another: {failure:?}"));
@@ -171,12 +178,14 @@ impl Judge {
         s: &Scenario,
         rank: usize,
         occasion: Occasion,
-        actions: &[Action<Failure>],
+        actions: &[Action<SimulatedFailure>],
     ) {
         let beats = matches!(actions.last(), Some(Action::Beat { .. }));
         for (i, action) in actions.iter().enumerate() {
-            let Action::Tell { to, note: Note::Abort { context, failure: Failure { by, culprit, .. } } } =
-                action
+            let Action::Tell {
+                to,
+                note: Note::Abort { context, failure: SimulatedFailure { by, culprit, .. } },
+            } = action
             else {
                 continue;
             };
@@ -212,7 +221,7 @@ impl Judge {
     pub(super) fn judge(
         &mut self,
         s: &Scenario,
-        processes: &[Vec<Member>],
+        processes: &[Vec<SimulatedMember>],
         running: &[bool],
         end: u64,
     ) -> Result<Option<u64>, String> {
@@ -286,7 +295,7 @@ impl Judge {
         s: &Scenario,
         cause: &Cause,
         g: usize,
-        all: &[Vec<Member>],
+        all: &[Vec<SimulatedMember>],
         running: &[bool],
         begun: &dyn Fn(usize) -> u64,
     ) -> Option<u64> {

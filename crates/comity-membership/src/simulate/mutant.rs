@@ -1,6 +1,6 @@
 //! Membership with a mistake, to prove that the simulator finds it.
 
-use super::{Failure, scenario::Scenario, world::Occasion};
+use super::{SimulatedFailure, scenario::Scenario, world::Occasion};
 use crate::{Action, Heard, Note, flood};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Mutant {
     pub(super) fn hear(
         self,
         rank: usize,
-        heard: &mut Vec<(usize, Heard<Failure>)>,
+        heard: &mut Vec<(usize, Heard<SimulatedFailure>)>,
         opened: impl Fn(u64) -> bool,
     ) {
         match self {
@@ -64,7 +64,7 @@ impl Mutant {
             }),
             Self::WrongWitness if rank % 2 == 1 => {
                 for (_, h) in heard {
-                    if let Heard::Note(Note::Abort { failure: Failure { by, .. }, .. }) = h {
+                    if let Heard::Note(Note::Abort { failure: SimulatedFailure { by, .. }, .. }) = h {
                         *by = 0;
                     }
                 }
@@ -78,10 +78,11 @@ impl Mutant {
         self,
         rank: usize,
         occasion: Occasion,
-        actions: &mut Vec<Action<Failure>>,
+        actions: &mut Vec<Action<SimulatedFailure>>,
         s: &Scenario,
     ) {
-        let aborts = |a: &Action<Failure>| matches!(a, Action::Tell { note: Note::Abort { .. }, .. });
+        let aborts =
+            |a: &Action<SimulatedFailure>| matches!(a, Action::Tell { note: Note::Abort { .. }, .. });
         let failing = actions.iter().any(|a| matches!(a, Action::Fail { .. }));
         match self {
             Self::AsksNobody => actions.retain(|a| !matches!(a, Action::Ask { .. })),

@@ -1,6 +1,6 @@
 //! What is to happen in a run: made from its seed alone. Times are microseconds.
 
-use super::dice::Dice;
+use super::dice::SimulatedDice;
 use std::ops::RangeInclusive;
 
 pub(super) const MS: u64 = 1000;
@@ -17,7 +17,7 @@ pub(super) struct Scenario {
     pub(super) delay: (u64, u64),
     /// Of a control thread that has something to do.
     pub(super) lag: (u64, u64),
-    pub(super) groups: Vec<Plan>,
+    pub(super) groups: Vec<SimulatedGroup>,
     /// Ranks whose processes end in good order, and when.
     pub(super) goodbyes: Vec<(usize, u64)>,
     pub(super) faults: Vec<Fault>,
@@ -28,7 +28,7 @@ pub(super) struct Scenario {
 
 /// A group.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct SimulatedGroup {
     pub(super) context: u64,
     /// World ranks.
     pub(super) members: Vec<usize>,
@@ -58,7 +58,7 @@ pub(super) enum Fault {
 
 impl Scenario {
     pub(super) fn new(seed: u64, sizes: Option<RangeInclusive<usize>>) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut dice = SimulatedDice::new(seed);
         let size = size(&mut dice, sizes);
         let limit = if size > 300 {
             // Beats of so many cost time; the longer the limit, the fewer they are.
@@ -110,9 +110,10 @@ impl Scenario {
         let mut s = Self::new(seed, Some(65..=80));
         let n = s.size;
         let enter = (0..n).map(|m| if m % 9 == 0 { MS } else { NEVER }).collect();
-        s.groups = vec![Plan { context: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
+        s.groups =
+            vec![SimulatedGroup { context: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
         (s.goodbyes, s.linger) = (Vec::new(), None);
-        let by = Dice::new(seed).below(7) * 9;
+        let by = SimulatedDice::new(seed).below(7) * 9;
         s.faults = vec![Fault::Abort { group: 0, by, culprit: by, at: 100 * MS }];
         s.end = s.limit + 2 * SECOND;
         s
@@ -123,9 +124,10 @@ impl Scenario {
         let mut s = Self::new(seed, Some(2..=12));
         let (n, limit) = (s.size, s.limit);
         let enter = (0..n as u64).map(|m| m * limit / 10).collect();
-        s.groups = vec![Plan { context: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
+        s.groups =
+            vec![SimulatedGroup { context: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
         (s.goodbyes, s.linger) = (Vec::new(), None);
-        let rank = Dice::new(seed).below(n);
+        let rank = SimulatedDice::new(seed).below(n);
         s.faults = vec![Fault::Stop { rank, at: 0, to: None, host: seed.is_multiple_of(2) }];
         s.end = n as u64 * limit / 10 + limit + 2 * SECOND;
         s
@@ -137,10 +139,14 @@ impl Scenario {
         let mut s = Self::new(seed, Some(2..=16));
         let n = s.size;
         (s.limit, s.lag, s.delay) = (5 * SECOND, (5, 160 * MS), (20, 5 * MS));
-        s.groups =
-            vec![Plan { context: 1, members: (0..n).collect(), enter: vec![MS; n], leave: vec![None; n] }];
+        s.groups = vec![SimulatedGroup {
+            context: 1,
+            members: (0..n).collect(),
+            enter: vec![MS; n],
+            leave: vec![None; n],
+        }];
         (s.goodbyes, s.linger) = (Vec::new(), None);
-        let mut dice = Dice::new(seed ^ 2);
+        let mut dice = SimulatedDice::new(seed ^ 2);
         let stop = |minute: u64| {
             let at = minute * 60 * SECOND + dice.between(0, 50 * SECOND);
             Fault::Stop { rank: dice.below(n), at, to: Some(at + s.limit - SECOND), host: false }
@@ -151,7 +157,7 @@ impl Scenario {
     }
 
     /// Make groups.
-    fn gather(&mut self, dice: &mut Dice, calm: bool) {
+    fn gather(&mut self, dice: &mut SimulatedDice, calm: bool) {
         // The world of most jobs, and some parts of it.
         let splits = if self.size > 2 && self.size <= 300 { dice.below(4) } else { 0 };
         for i in 0..=splits {
@@ -174,12 +180,13 @@ impl Scenario {
                     }
                 }
             }
-            self.groups.push(Plan { context: i as u64 + 1, members, enter, leave });
+            self.groups.push(SimulatedGroup { context: i as u64 + 1, members, enter, leave });
         }
         if !calm && dice.chance(20) {
             let n = 1 + dice.below(self.size.div_ceil(4));
             let goes = |rank| (rank, dice.between(MS, self.limit));
-            self.goodbyes = Dice::new(self.seed ^ 1).some(n, self.size).into_iter().map(goes).collect();
+            self.goodbyes =
+                SimulatedDice::new(self.seed ^ 1).some(n, self.size).into_iter().map(goes).collect();
         }
     }
 
@@ -189,7 +196,7 @@ impl Scenario {
     }
 
     /// Choose what goes wrong.
-    fn strike(&mut self, dice: &mut Dice, calm: bool) {
+    fn strike(&mut self, dice: &mut SimulatedDice, calm: bool) {
         let opened = self.opened();
         if calm {
             return self.strike_once(dice, opened);
@@ -245,7 +252,7 @@ impl Scenario {
     }
 
     /// One fault at most, when all groups are open.
-    fn strike_once(&mut self, dice: &mut Dice, opened: u64) {
+    fn strike_once(&mut self, dice: &mut SimulatedDice, opened: u64) {
         let at = opened + 20 * MS + self.slack() + dice.between(0, self.limit / 5);
         let fault = match dice.below(10) {
             0..=3 => Fault::Kill { rank: dice.below(self.size), at, sends: None },
@@ -256,13 +263,13 @@ impl Scenario {
         self.faults.push(fault);
     }
 
-    fn abort(&self, dice: &mut Dice, at: u64) -> Fault {
+    fn abort(&self, dice: &mut SimulatedDice, at: u64) -> Fault {
         let group = dice.below(self.groups.len());
         let n = self.groups[group].members.len();
         Fault::Abort { group, by: dice.below(n), culprit: dice.below(n), at }
     }
 
-    fn side(&self, dice: &mut Dice) -> Vec<bool> {
+    fn side(&self, dice: &mut SimulatedDice) -> Vec<bool> {
         let one = dice.below(self.size);
         let part = [None, Some(50), Some(15)][dice.below(3)];
         let mut side: Vec<bool> =
@@ -376,7 +383,7 @@ impl Fault {
     }
 }
 
-fn size(dice: &mut Dice, sizes: Option<RangeInclusive<usize>>) -> usize {
+fn size(dice: &mut SimulatedDice, sizes: Option<RangeInclusive<usize>>) -> usize {
     let (low, high) = match (sizes, dice.between(0, 9999)) {
         (Some(sizes), _) => (*sizes.start(), *sizes.end()),
         (_, 0..6000) => (2, 8),

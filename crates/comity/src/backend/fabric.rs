@@ -5,7 +5,7 @@ mod pair;
 use super::{Alarm, Backend, Bufs, Call, Door, Maker};
 use crate::{
     CallInfo, DType, Error, LinkKind, Op, Result,
-    engine::{Engine, Members, Task, Way},
+    engine::{Direction, Engine, Members, Task},
     stats::Counters,
     status::{Header, Watch, World},
     view::Memory,
@@ -68,11 +68,11 @@ impl Fabric {
         let told = if pairwise { CallInfo { count: 0, ..call.info } } else { call.info };
         let whole = also ^ fingerprint(Algorithm::Direct, 0, call.counts);
         let common = Header { info: told, shape: if pairwise { 0 } else { whole }, epoch: 0, context };
-        let header = |way: Way, peer: usize| {
+        let header = |way: Direction, peer: usize| {
             // Parts that differ by pair are known to the two alone.
             let shape = match way {
-                Way::Out if pairwise => call.counts.get(peer).map_or(0, |&c| c as u64),
-                Way::In if pairwise => call.recv_counts.get(peer).map_or(0, |&c| c as u64),
+                Direction::Out if pairwise => call.counts.get(peer).map_or(0, |&c| c as u64),
+                Direction::In if pairwise => call.recv_counts.get(peer).map_or(0, |&c| c as u64),
                 _ => whole,
             };
             Header { shape, ..common }
@@ -168,10 +168,10 @@ impl Fabric {
         // With parts that differ by pair nobody knows the others' totals.
         let agreed = if pairwise { CallInfo { count: 0, ..info } } else { info };
         let common = Header { info: agreed, shape: if pairwise { 0 } else { shape }, epoch: 0, context };
-        let header = |way: Way, peer: usize| {
+        let header = |way: Direction, peer: usize| {
             let shape = match way {
-                Way::Out if pairwise => counts.0.get(peer).map_or(0, |&c| c as u64),
-                Way::In if pairwise => counts.1.get(peer).map_or(0, |&c| c as u64),
+                Direction::Out if pairwise => counts.0.get(peer).map_or(0, |&c| c as u64),
+                Direction::In if pairwise => counts.1.get(peer).map_or(0, |&c| c as u64),
                 _ => shape,
             };
             Header { shape, ..common }

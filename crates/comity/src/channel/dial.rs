@@ -26,7 +26,7 @@ const TRY: Duration = Duration::from_secs(3);
 /// nothing but answer those who have left.
 const LONGEST_TRY: Duration = Duration::from_secs(24);
 /// How often to look whether there is still no answer.
-const LOOK: Duration = Duration::from_millis(250);
+const DIAL_CHECK: Duration = Duration::from_millis(250);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -48,14 +48,14 @@ impl fmt::Display for Target {
 }
 
 /// How long to wait, and what ends the wait early.
-pub(crate) struct Patience<'a> {
+pub(crate) struct DialLimits<'a> {
     pub(crate) until: Instant,
     /// When one of these is readable, `check` is asked (and hushes it).
     pub(crate) bells: Vec<BorrowedFd<'a>>,
     pub(crate) check: &'a dyn Fn() -> Result<()>,
 }
 
-impl Patience<'_> {
+impl DialLimits<'_> {
     /// Wait until `fd` is ready (true) or `until` passes (false).
     pub(crate) fn wait(&self, fd: Option<(BorrowedFd<'_>, PollFlags)>, until: Instant) -> Result<bool> {
         loop {
@@ -118,7 +118,7 @@ pub(crate) fn dial(
     targets: &[Target],
     secret: &Secret,
     hello: &Hello,
-    patience: &Patience<'_>,
+    patience: &DialLimits<'_>,
 ) -> Result<(Stream, Sealing), Miss> {
     let (mut pause, mut limit) = (FIRST_PAUSE, TRY);
     loop {
@@ -154,7 +154,7 @@ pub(crate) fn dial_once(
     target: &Target,
     secret: &Secret,
     hello: &Hello,
-    patience: &Patience<'_>,
+    patience: &DialLimits<'_>,
     limit: Duration,
 ) -> Result<(Stream, Sealing), Miss> {
     let hello = &Hello { sealed: hello.sealed && matches!(target, Target::Tcp(_)), ..*hello };
@@ -181,7 +181,7 @@ pub(crate) fn dial_once(
             }
             None => {
                 let looked = Instant::now();
-                let at_most = until.min(looked + LOOK);
+                let at_most = until.min(looked + DIAL_CHECK);
                 // WAIT(until): the handshake: to the join deadline
                 if !patience.wait(Some((stream.as_fd(), PollFlags::IN)), at_most).map_err(Miss::Stop)? {
                     if at_most == until {
@@ -204,7 +204,7 @@ pub(crate) fn is_own(e: &io::Error) -> bool {
     Errno::from_io_error(e).is_some_and(|e| own.contains(&e))
 }
 
-fn connect(target: &Target, until: Instant, patience: &Patience<'_>) -> Result<Stream, Miss> {
+fn connect(target: &Target, until: Instant, patience: &DialLimits<'_>) -> Result<Stream, Miss> {
     let addr = match target {
         Target::Tcp(a) => SockAddr::from(*a),
         Target::Unix(name) => super::accept::unix_addr(name).map_err(Miss::Nowhere)?,
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
     use crate::{
         Key,
-        channel::{Acceptor, Channel, Listener, STORE, Verdict},
+        channel::{Acceptor, Channel, HelloVerdict, Listener, STORE},
         sys::Bell,
     };
     use std::{
@@ -272,7 +272,7 @@ mod tests {
                     // Before the answer is on its way.
                     let judge = &mut |_: &Hello, _: &Stream| {
                         bell.ring();
-                        Verdict::Yes
+                        HelloVerdict::Yes
                     };
                     if let Some(accepted) = acceptor.step(judge).pop() {
                         return accepted;
@@ -291,7 +291,7 @@ mod tests {
                 }
                 Ok(())
             };
-            let patience = Patience { until, bells: vec![bell.fd()], check: &check };
+            let patience = DialLimits { until, bells: vec![bell.fd()], check: &check };
             let channel = Channel::Join;
             let hello = Hello { from: 3, to: STORE, world: 0, context: 0, channel, sealed: false };
             let (stream, _) = dial(&[Target::Tcp(at)], &secret(), &hello, &patience).unwrap();

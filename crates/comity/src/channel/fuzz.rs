@@ -1,6 +1,6 @@
 //! Fuzzes handshakes.
 
-use super::hello::{Channel, Hello, Initiator, Responder, Secret, Step, Verdict};
+use super::hello::{Channel, HandshakeStep, Hello, HelloVerdict, Initiator, Responder, Secret};
 use crate::{Key, dice::Dice};
 use std::io::{self, ErrorKind, Read};
 
@@ -55,14 +55,17 @@ pub fn handshake(bytes: &[u8]) {
     let mut incoming = Drip { bytes: &incoming, piece };
     let mut answered = false;
     loop {
-        match responder.step(&mut incoming, &secret, &mut |_| Verdict::Yes) {
-            Step::Done(hello, _) => panic!("a stranger got through as {hello:?}"),
-            Step::Send(_) => {
+        match responder.step(&mut incoming, &secret, &mut |_| HelloVerdict::Yes) {
+            HandshakeStep::Done(hello, _) => panic!("a stranger got through as {hello:?}"),
+            HandshakeStep::Send(_) => {
                 assert!(mode % 3 == 2 && !answered, "an answer to a stranger");
                 assert!(responder.knows_key());
                 answered = true;
             }
-            Step::More | Step::Close | Step::SendAndClose(_) | Step::Foreign(_) => break,
+            HandshakeStep::More
+            | HandshakeStep::Close
+            | HandshakeStep::SendAndClose(_)
+            | HandshakeStep::Foreign(_) => break,
         }
     }
     let answer = initiator.read(Drip { bytes: dice.0, piece });

@@ -22,7 +22,7 @@ use crate::{
     blame::Blame,
     exchange::Board,
     sys::fnv,
-    transport::{Kinds, Settings, verbs::Matrix},
+    transport::{Kinds, TransportSettings, verbs::Matrix},
 };
 pub use backend::BackendKind;
 use comity_plan::Algorithm;
@@ -71,7 +71,7 @@ pub struct Config {
     /// The kinds of link that may be used.
     pub(crate) links: Kinds,
     /// What was chosen about each of them.
-    pub(crate) transports: Settings,
+    pub(crate) transports: TransportSettings,
     pub(crate) backend: BackendKind,
     /// Rings before other plans.
     pub(crate) ring: bool,
@@ -120,7 +120,7 @@ impl Config {
             join_timeout: Duration::from_secs(60),
             detection: Detection::Normal,
             links: Kinds::usual(),
-            transports: Settings::default(),
+            transports: TransportSettings::default(),
             backend: BackendKind::Any,
             ring: false,
             device: None,

@@ -29,7 +29,7 @@ mod running;
 mod standing;
 
 #[cfg(test)]
-pub(crate) use note::{Encoding, Note};
+pub(crate) use note::{ControlNote, Encoding};
 pub(crate) use probe::Probes;
 pub(crate) use running::{Control, Rules, Running};
 pub(crate) use standing::Arrival;

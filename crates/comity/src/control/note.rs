@@ -3,7 +3,7 @@
 use crate::{
     CallInfo, DType, Op, ReduceOp,
     channel::{Malformed, Reader, Writer},
-    status::{Differs, Failure, HEADER, Header, Late, Reached, Why},
+    status::{Differs, Failure, FailureKind, HEADER, Header, Late, Reached},
 };
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const MAX_NAMED: usize = 1024;
 const NONE: u32 = u32::MAX;
 
 /// Between two ranks, on their control connection.
-pub(crate) type Note = comity_membership::Note<Failure>;
+pub(crate) type ControlNote = comity_membership::Note<Failure>;
 
 /// What another crate defines, as bytes.
 pub(crate) trait Encoding: Sized {
@@ -23,7 +23,7 @@ pub(crate) trait Encoding: Sized {
     fn decode(bytes: &[u8]) -> Result<Self, Malformed>;
 }
 
-impl Encoding for Note {
+impl Encoding for ControlNote {
     fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         match self {
@@ -116,13 +116,13 @@ impl Writer {
         self.u32(f.by as u32);
         self.text(&f.cause);
         match &f.why {
-            Why::Lost => self.u8(0),
-            Why::Reported => self.u8(1),
-            Why::Differs(calls) => {
+            FailureKind::Lost => self.u8(0),
+            FailureKind::Reported => self.u8(1),
+            FailureKind::Differs(calls) => {
                 self.u8(2);
                 self.differs(calls);
             }
-            Why::Late(late) => {
+            FailureKind::Late(late) => {
                 self.u8(3);
                 self.call(&late.call);
                 self.u64(late.after.as_nanos() as u64);
@@ -160,9 +160,9 @@ impl Reader<'_> {
         let (culprit, by) = (self.u32()? as usize, self.u32()? as usize);
         let cause = self.text()?;
         let why = match self.u8()? {
-            0 => Why::Lost,
-            1 => Why::Reported,
-            2 => Why::Differs(self.differs()?),
+            0 => FailureKind::Lost,
+            1 => FailureKind::Reported,
+            2 => FailureKind::Differs(self.differs()?),
             3 => {
                 let (call, after) = (self.call()?, Duration::from_nanos(self.u64()?));
                 let named = usize::from(self.u16()?);
@@ -172,7 +172,7 @@ impl Reader<'_> {
                 let missing = (0..named).map(|_| Ok(self.u32()? as usize)).collect::<Result<_, _>>()?;
                 let stalled =
                     if self.flag()? { Some((self.u32()? as usize, self.u32()? as usize)) } else { None };
-                Why::Late(Late { call, after, missing, stalled })
+                FailureKind::Late(Late { call, after, missing, stalled })
             }
             _ => return Err(Malformed),
         };

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     Error, Result,
     channel::{Acceptor, Sealing, Stream},
-    rendezvous::Job,
+    rendezvous::StoreJob,
     status::{Failure, Header, Watch},
     sys::Bell,
     transport::Kinds,
@@ -110,7 +110,7 @@ impl Running {
     }
 
     /// For the store, which may outlive it.
-    pub(crate) fn share(&self) -> Weak<dyn Job> {
+    pub(crate) fn share(&self) -> Weak<dyn StoreJob> {
         let control: Weak<Control> = Arc::downgrade(&self.control);
         control
     }
@@ -135,7 +135,7 @@ impl Drop for Running {
     }
 }
 
-impl Job for Control {
+impl StoreJob for Control {
     fn holds(&self, rank: usize) -> bool {
         matches!(self.lock().presence(rank), Some(Presence::Oneself | Presence::Live))
     }

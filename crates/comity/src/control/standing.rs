@@ -5,7 +5,7 @@
 
 mod perform;
 
-use super::note::{Encoding, Note};
+use super::note::{ControlNote, Encoding};
 use crate::{
     channel::{Channel, Conn, Sealing, Stream},
     status::{Failure, Header, Watch},
@@ -34,7 +34,7 @@ pub(crate) struct Arrival {
 
 /// What the control thread waits for on behalf of one other process.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct WatchedPeer {
     pub(super) rank: usize,
     pub(super) stream: Arc<Stream>,
     /// There is something to send.
@@ -196,13 +196,13 @@ impl Standing {
     }
 
     /// Who is connected.
-    pub(super) fn live(&self) -> Vec<Line> {
+    pub(super) fn live(&self) -> Vec<WatchedPeer> {
         let conns = self.conns.iter().zip(&self.processes).enumerate();
         conns
             .filter_map(|(rank, (conn, process))| {
                 let conn = conn.as_ref()?;
                 let (stream, pending) = (Arc::clone(conn.stream()), conn.is_pending());
-                Some(Line { rank, stream, pending, process: process.clone() })
+                Some(WatchedPeer { rank, stream, pending, process: process.clone() })
             })
             .collect()
     }
@@ -223,7 +223,7 @@ impl Standing {
             // What it said before it ended is there to be read.
             let open = conn.fill() && conn.flush().is_ok() && !ended;
             loop {
-                match conn.next().map(|m| m.map(|m| Note::decode(&m))) {
+                match conn.next().map(|m| m.map(|m| ControlNote::decode(&m))) {
                     Ok(Some(Ok(note))) => heard.push((rank, Heard::Note(note))),
                     Ok(None) => {
                         if !open {

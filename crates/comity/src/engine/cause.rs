@@ -24,7 +24,7 @@ const LINK_WORD: Duration = Duration::from_millis(500);
 /// The same after a library failed, which can see that a peer is gone before the control connections say which.
 const LIBRARY_WORD: Duration = Duration::from_secs(1);
 /// Between two looks whether word has come.
-const LOOK: Duration = Duration::from_millis(1);
+const CAUSE_POLL: Duration = Duration::from_millis(1);
 /// What is said of a peer that left in good order while something of it was due.
 const LEFT: &str = "left the group";
 
@@ -171,7 +171,7 @@ fn word(watch: &Watch, long: Duration, needless: impl Fn() -> bool) -> Option<&F
     let until = Instant::now() + long;
     while watch.failure().is_none() && !needless() && Instant::now() < until {
         // WAIT(until): word of whose fault it was: 500 ms at most for a link, a second for a library
-        thread::sleep(LOOK);
+        thread::sleep(CAUSE_POLL);
     }
     watch.failure()
 }

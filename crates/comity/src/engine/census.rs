@@ -22,7 +22,7 @@ use std::{
 /// How long answers are waited for: control threads answer within milliseconds, on a crowded host within some tenths of a second.
 const ANSWERS: Duration = Duration::from_millis(500);
 /// Between two looks whether they have come.
-const LOOK: Duration = Duration::from_millis(1);
+const CENSUS_POLL: Duration = Duration::from_millis(1);
 /// For so long nothing must have moved between two ranks to say so, if the limit is not shorter.
 const STILL: Duration = Duration::from_secs(1);
 
@@ -122,7 +122,7 @@ impl Census<'_> {
                 return Ok(answers);
             }
             // WAIT(until): answers of control threads when a limit has passed: half a second at most
-            thread::sleep(LOOK);
+            thread::sleep(CENSUS_POLL);
         }
     }
 }

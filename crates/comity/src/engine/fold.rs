@@ -1,7 +1,7 @@
 //! The step of a schedule that combines what several ranks bring, all at once and out of their links' memory.
 
 use super::{
-    run::{Fault, Run},
+    run::{Run, StepFault},
     stream::Rx,
 };
 use crate::{CallInfo, DType, ReduceOp, kernel, status::Links, transport::LinkError};
@@ -18,7 +18,7 @@ impl Run<'_, '_> {
         peer: usize,
         id: Id,
         mut pulled: usize,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, StepFault> {
         let Act::Fold { from, dst, .. } = self.schedule.act(id) else { return Ok(false) };
         if self.unheard > 0 && dst.buf == Buf::Out {
             self.engine.rx[peer].starved = false;
@@ -48,7 +48,7 @@ impl Run<'_, '_> {
     }
 
     /// Combine what all senders of a fold have brought; how many bytes of each.
-    fn fold(&mut self, q: usize) -> Result<usize, Fault> {
+    fn fold(&mut self, q: usize) -> Result<usize, StepFault> {
         let Some(want) = self.schedule.next_recv(q) else { return Ok(0) };
         if !self.schedule.fold_is_ready(want.id) {
             return Ok(0);
@@ -95,7 +95,7 @@ fn gather<'a>(
     from: &[usize],
     sources: &mut [&'a [u8]],
     (most, dtype): (usize, DType),
-) -> Result<usize, Fault> {
+) -> Result<usize, StepFault> {
     let mut n = most;
     let mut links = links.iter_mut().enumerate();
     for (source, &p) in sources.iter_mut().zip(from) {
@@ -103,7 +103,7 @@ fn gather<'a>(
         let chunk = link.chunk();
         // At least an element: a look for nothing would not see what has come.
         let look = n.min(chunk).max(dtype.size());
-        let fault = |e: LinkError| Fault(Some(p), e.into());
+        let fault = |e: LinkError| StepFault(Some(p), e.into());
         if (1..dtype.size()).contains(&link.peek(look).map_err(fault)?.len()) {
             // A piece of an element: has the link ended?
             link.put(&[], &[]).map_err(fault)?;
@@ -123,7 +123,12 @@ fn gather<'a>(
 /// Give back the `n` bytes of each of `from` that were combined, with which their messages may have `ended`; how many more are known to
 /// be right.
 #[inline]
-fn pass(links: &mut Links, rx: &mut [Rx], from: &[usize], (n, ended): (usize, bool)) -> Result<usize, Fault> {
+fn pass(
+    links: &mut Links,
+    rx: &mut [Rx],
+    from: &[usize],
+    (n, ended): (usize, bool),
+) -> Result<usize, StepFault> {
     let mut unproven = 0;
     for &p in from {
         if let Some(link) = &mut links[p] {
@@ -135,7 +140,7 @@ fn pass(links: &mut Links, rx: &mut [Rx], from: &[usize], (n, ended): (usize, bo
     for &p in from {
         proven = rx[p].took(n, unproven);
         if ended {
-            rx[p].end_checked().map_err(|e| Fault(Some(p), e.into()))?;
+            rx[p].end_checked().map_err(|e| StepFault(Some(p), e.into()))?;
         }
     }
     Ok(proven)

@@ -17,13 +17,13 @@ use std::{thread, time::Duration};
 /// The longest sleep without a look around.
 const NAP: Duration = Duration::from_millis(500);
 /// Moves between two looks at the time and at what others say, in a call that moves on.
-const LOOK: u32 = 32;
+const MOVES_PER_CHECK: u32 = 32;
 /// After so long without a byte those who are waited for are told what for.
 const ASK: Duration = Duration::from_millis(60);
 
 /// How far a call has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum CallProgress {
     Done,
     /// Something moved, and more may at once.
     Moved,
@@ -36,7 +36,7 @@ pub(crate) trait Progress {
     fn members(&self) -> &Members;
 
     /// Move what can move now.
-    fn step(&mut self) -> Stopped<Step>;
+    fn step(&mut self) -> Stopped<CallProgress>;
 
     /// Nothing has moved for `idle` and this rank is about to sleep: why not to wait any longer. True to look once more first.
     fn idle(&mut self, idle: Duration) -> Stopped<bool>;
@@ -91,7 +91,7 @@ impl Waiting {
     fn moved(&mut self, progress: &impl Progress) -> Stopped<()> {
         self.wait.reset();
         self.moves = self.moves.wrapping_add(1);
-        if self.moves.is_multiple_of(LOOK) { self.look(progress) } else { Ok(()) }
+        if self.moves.is_multiple_of(MOVES_PER_CHECK) { self.look(progress) } else { Ok(()) }
     }
 
     fn look(&mut self, progress: &impl Progress) -> Stopped<()> {
@@ -126,15 +126,15 @@ impl Waiting {
 pub(crate) fn complete<P: Progress>(progress: &mut P, waiting: &mut Waiting) -> Stopped<()> {
     loop {
         match progress.step()? {
-            Step::Done => {
+            CallProgress::Done => {
                 waiting.wait.reset();
                 return Ok(());
             }
-            Step::Moved => {
+            CallProgress::Moved => {
                 waiting.moved(progress)?;
                 continue;
             }
-            Step::Stuck => {}
+            CallProgress::Stuck => {}
         }
         let members = progress.members();
         // Another rank may wait in a call that this one made otherwise.

@@ -2,8 +2,8 @@
 
 use super::{
     fold::{types, whole},
-    run::{Fault, Run, Way},
-    stream::{Begin, Refusal},
+    run::{Direction, Run, StepFault},
+    stream::{Begin, HeaderRefusal},
 };
 use crate::{DType, ReduceOp, kernel, transport::LinkError};
 use comity_plan::{Act, Buf, Slice, Take, Want};
@@ -14,7 +14,7 @@ const LONG: usize = 4096;
 impl Run<'_, '_> {
     /// Take what has come of one queue.
     #[inline]
-    pub(super) fn pull(&mut self, q: usize) -> Result<bool, Fault> {
+    pub(super) fn pull(&mut self, q: usize) -> Result<bool, StepFault> {
         let peer = self.schedule.recv_peer(q);
         let (mut moved, mut pulled) = (false, 0);
         loop {
@@ -62,8 +62,8 @@ impl Run<'_, '_> {
 
     /// Come to the payload of the message that brings `want`.
     #[inline]
-    fn begin(&mut self, q: usize, peer: usize, want: Want) -> Result<Begin, Refusal> {
-        let header = self.schedule.is_first_recv(q).then(|| (self.task.header)(Way::In, peer));
+    fn begin(&mut self, q: usize, peer: usize, want: Want) -> Result<Begin, HeaderRefusal> {
+        let header = self.schedule.is_first_recv(q).then(|| (self.task.header)(Direction::In, peer));
         let len = self.schedule.len(want.id);
         let engine = &mut *self.engine;
         let Some(link) = engine.links[peer].as_deref_mut() else { return Ok(Begin::Nothing) };

@@ -11,8 +11,8 @@
 //! caller's output before all ranks that this one hears from have announced the same call.
 
 use super::{
-    Lacking, Members, Patience, Progress, Step, Stop, Stopped, Waiting, complete,
-    stream::{Refusal, Rx, Tx},
+    CallProgress, Lacking, Members, Patience, Progress, Stop, Stopped, Waiting, complete,
+    stream::{HeaderRefusal, Rx, Tx},
 };
 use crate::{
     CallInfo, Error, Op, Result,
@@ -41,7 +41,7 @@ pub(crate) struct Task<'a> {
     /// Announced to peers, and named in errors.
     pub(crate) info: CallInfo,
     /// The header for (or from) each peer.
-    pub(crate) header: &'a dyn Fn(Way, usize) -> Header,
+    pub(crate) header: &'a dyn Fn(Direction, usize) -> Header,
     /// The call as told to ranks that are waited for; `None` for calls between two ranks alone.
     pub(crate) call: Option<Header>,
     /// How long it may take.
@@ -50,7 +50,7 @@ pub(crate) struct Task<'a> {
 
 /// Direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     Out,
     In,
 }
@@ -70,9 +70,9 @@ pub(super) struct Run<'a, 'm> {
 }
 
 /// Who is the root cause, if not the peer whose queue was looked at: a fold takes from several.
-pub(super) struct Fault(pub(super) Option<usize>, pub(super) Refusal);
+pub(super) struct StepFault(pub(super) Option<usize>, pub(super) HeaderRefusal);
 
-impl<E: Into<Refusal>> From<E> for Fault {
+impl<E: Into<HeaderRefusal>> From<E> for StepFault {
     fn from(e: E) -> Self {
         Self(None, e.into())
     }
@@ -152,18 +152,18 @@ impl Engine {
 impl Run<'_, '_> {
     /// Why nothing more can be taken from `peer`.
     #[cold]
-    fn refused(&self, peer: usize, refusal: Refusal) -> Stop {
+    fn refused(&self, peer: usize, refusal: HeaderRefusal) -> Stop {
         match refusal {
-            Refusal::Link(e) => self.engine.broken(peer, e),
-            Refusal::Flood(h) => Stop::flood(peer, h.info),
-            Refusal::Other(theirs, what) => self.differs(peer, theirs, what),
+            HeaderRefusal::Link(e) => self.engine.broken(peer, e),
+            HeaderRefusal::Flood(h) => Stop::flood(peer, h.info),
+            HeaderRefusal::Other(theirs, what) => self.differs(peer, theirs, what),
         }
     }
 
     /// `peer` makes another call.
     fn differs(&self, peer: usize, theirs: Header, what: &'static str) -> Stop {
         let task = self.task;
-        let ours = (task.header)(Way::In, peer);
+        let ours = (task.header)(Direction::In, peer);
         let pairwise = ours.info.op == Op::AllToAll && task.call.is_some_and(|c| c.shape != ours.shape);
         if pairwise && what == Header::PLAN {
             // Of parts that differ by pair only the two ranks know.
@@ -201,13 +201,13 @@ impl Progress for Run<'_, '_> {
     }
 
     #[inline]
-    fn step(&mut self) -> Stopped<Step> {
+    fn step(&mut self) -> Stopped<CallProgress> {
         let mut moved = false;
         for q in 0..self.schedule.send_queues() {
             moved |= self.push(q).map_err(|e| self.engine.broken(self.schedule.send_peer(q), e))?;
         }
         for q in 0..self.schedule.recv_queues() {
-            moved |= self.pull(q).map_err(|Fault(who, why)| {
+            moved |= self.pull(q).map_err(|StepFault(who, why)| {
                 self.refused(who.unwrap_or_else(|| self.schedule.recv_peer(q)), why)
             })?;
         }
@@ -218,9 +218,9 @@ impl Progress for Run<'_, '_> {
             self.disarm();
         }
         Ok(match (is_done, moved) {
-            (true, _) => Step::Done,
-            (false, true) => Step::Moved,
-            (false, false) => Step::Stuck,
+            (true, _) => CallProgress::Done,
+            (false, true) => CallProgress::Moved,
+            (false, false) => CallProgress::Stuck,
         })
     }
 

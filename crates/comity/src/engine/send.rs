@@ -1,6 +1,6 @@
 //! The steps of a schedule that send.
 
-use super::run::{Run, Way};
+use super::run::{Direction, Run};
 use crate::transport::LinkError;
 use comity_plan::{Act, Slice};
 
@@ -18,7 +18,7 @@ impl Run<'_, '_> {
             let Some(want) = schedule.next_send(q) else { return Ok(moved) };
             let len = schedule.len(want.id);
             if !tx.is_open() {
-                let header = schedule.is_first_send(q).then(|| (self.task.header)(Way::Out, peer));
+                let header = schedule.is_first_send(q).then(|| (self.task.header)(Direction::Out, peer));
                 if want.allowed == 0 && len > 0 && header.is_none() {
                     return Ok(moved);
                 }

@@ -122,7 +122,7 @@ pub(super) enum Begin {
 
 /// Why a message cannot be taken.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(super) enum HeaderRefusal {
     /// The link ended.
     Link(LinkError),
     /// The peer made another call.
@@ -131,7 +131,7 @@ pub(super) enum Refusal {
     Flood(Header),
 }
 
-impl From<LinkError> for Refusal {
+impl From<LinkError> for HeaderRefusal {
     fn from(e: LinkError) -> Self {
         Self::Link(e)
     }
@@ -166,7 +166,7 @@ impl Rx {
         expected: Option<&Header>,
         len: usize,
         from: usize,
-    ) -> Result<Begin, Refusal> {
+    ) -> Result<Begin, HeaderRefusal> {
         let mut moved = false;
         loop {
             match self.at {
@@ -212,7 +212,7 @@ impl Rx {
     }
 
     /// A whole header is here: is it the expected one?
-    fn check(&mut self, expected: Option<&Header>, len: usize, from: usize) -> Result<(), Refusal> {
+    fn check(&mut self, expected: Option<&Header>, len: usize, from: usize) -> Result<(), HeaderRefusal> {
         let mut head = [0; LEN];
         head.copy_from_slice(&self.head[..LEN]);
         // Nearly always these are the very bytes that this rank would send.
@@ -234,7 +234,7 @@ impl Rx {
             Some(bytes) if !same_tag && expected.is_none_or(|e| e.context == got.context) => {
                 let cost = bytes.saturating_add(size_of::<Parcel>());
                 if cost > STASH - self.stashed {
-                    return Err(Refusal::Flood(got));
+                    return Err(HeaderRefusal::Flood(got));
                 }
                 self.stashed += cost;
                 // Grows as bytes arrive, not by what a header claims.
@@ -242,7 +242,7 @@ impl Rx {
                 self.at = At::Stash(lead(self.pos - LEN as u64, true, bytes) - LEN);
                 Ok(())
             }
-            _ => Err(Refusal::Other(got, what)),
+            _ => Err(HeaderRefusal::Other(got, what)),
         }
     }
 

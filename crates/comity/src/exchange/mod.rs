@@ -24,7 +24,7 @@ pub(crate) use torch::TorchBoard;
 pub(crate) use unix::UnixBoard;
 
 /// The longest text that every board can carry.
-pub(crate) const MAX_TEXT: usize = 512;
+pub(crate) const MAX_EXCHANGE_TEXT: usize = 512;
 
 /// A place where rank 0 posts a text that every other rank reads.
 ///
@@ -61,7 +61,7 @@ fn own_text(rank: usize, mine: Option<&str>) -> Result<Option<&str>> {
         Some(text) if rank == 0 && is_text(text) => Ok(Some(text)),
         None if rank != 0 => Ok(None),
         Some(_) if rank == 0 => Err(Error::Config(format!(
-            "a board carries 1 to {MAX_TEXT} printable ASCII characters other than space, '=', ';' and quotes"
+            "a board carries 1 to {MAX_EXCHANGE_TEXT} printable ASCII characters other than space, '=', ';' and quotes"
         ))),
         _ => Err(Error::Config("rank 0, and no other, gives the text that a board shares".into())),
     }
@@ -69,7 +69,7 @@ fn own_text(rank: usize, mine: Option<&str>) -> Result<Option<&str>> {
 
 fn is_text(text: &str) -> bool {
     let fits = |b: u8| b.is_ascii_graphic() && !matches!(b, b'=' | b';' | b'"' | b'\'');
-    !text.is_empty() && text.len() <= MAX_TEXT && text.bytes().all(fits)
+    !text.is_empty() && text.len() <= MAX_EXCHANGE_TEXT && text.bytes().all(fits)
 }
 
 /// What came back from elsewhere, if it is a text.
@@ -169,7 +169,7 @@ mod tests {
     fn only_rank_0_gives_a_text_and_one_that_fits() {
         assert_eq!(own_text(0, Some("[::1]:5000")).unwrap(), Some("[::1]:5000"));
         assert_eq!(own_text(1, None).unwrap(), None);
-        let long = "x".repeat(MAX_TEXT + 1);
+        let long = "x".repeat(MAX_EXCHANGE_TEXT + 1);
         for (rank, mine) in [
             (0, None),
             (1, Some("a")),

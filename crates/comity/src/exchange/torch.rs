@@ -5,7 +5,7 @@
 //! answer), get is 3 (key; answers the value), wait is 6 (a count and keys; answers a byte 0 when all are there). Torch's own
 //! client puts a `/` before every key.
 
-use super::{Board, MAX_TEXT, checked, is_late, left, own_text, read_all, shares, write_all};
+use super::{Board, MAX_EXCHANGE_TEXT, checked, is_late, left, own_text, read_all, shares, write_all};
 use crate::{Error, HostPort, Result};
 use std::{
     fmt, io,
@@ -64,7 +64,7 @@ impl TorchBoard {
     ) -> io::Result<Zeroizing<Vec<u8>>> {
         stream.set_nodelay(true)?;
         // The text may be secret, so it leaves no copies: there is room for all that is put in.
-        let mut ask = Zeroizing::new(Vec::with_capacity(2 * key.len() + MAX_TEXT + 64));
+        let mut ask = Zeroizing::new(Vec::with_capacity(2 * key.len() + MAX_EXCHANGE_TEXT + 64));
         ask.push(VALIDATE);
         ask.extend(MAGIC.to_le_bytes());
         if let Some(text) = mine {
@@ -88,7 +88,7 @@ impl TorchBoard {
         let mut len = [0; 8];
         read_all(stream, &mut len, until)?;
         let len = u64::from_le_bytes(len);
-        let len = usize::try_from(len).ok().filter(|n| *n <= MAX_TEXT);
+        let len = usize::try_from(len).ok().filter(|n| *n <= MAX_EXCHANGE_TEXT);
         let len = len.ok_or_else(|| io::Error::other("a value that no rank posted"))?;
         let mut value = Zeroizing::new(vec![0; len]);
         read_all(stream, &mut value, until)?;

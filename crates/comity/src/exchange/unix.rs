@@ -3,7 +3,7 @@
 //! On Linux the name is abstract, so nothing is left behind whatever happens; elsewhere it is a path in the user's temporary
 //! folder. Both ends see to it that the other belongs to the same user.
 
-use super::{Board, MAX_TEXT, checked, left, own_text, read_all, shares, write_all};
+use super::{Board, MAX_EXCHANGE_TEXT, checked, left, own_text, read_all, shares, write_all};
 use crate::{Error, Result, sys::fnv};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
@@ -74,7 +74,7 @@ impl UnixBoard {
         if len == 0 {
             return Ok(None);
         }
-        let mut text = Zeroizing::new(vec![0; len.min(MAX_TEXT)]);
+        let mut text = Zeroizing::new(vec![0; len.min(MAX_EXCHANGE_TEXT)]);
         read_all(&mut stream, &mut text, until)?;
         Ok(Some(String::from_utf8_lossy(&text).into_owned()))
     }
@@ -188,7 +188,7 @@ fn answer(mut stream: UnixStream, texts: &Mutex<Texts>) -> io::Result<()> {
         .get(&u64::from_le_bytes(n))
         .cloned()
         .unwrap_or_default();
-    let mut reply = Zeroizing::new(Vec::with_capacity(2 + MAX_TEXT));
+    let mut reply = Zeroizing::new(Vec::with_capacity(2 + MAX_EXCHANGE_TEXT));
     reply.extend(u16::try_from(text.len()).unwrap_or(0).to_le_bytes());
     reply.extend(text.as_bytes());
     write_all(&stream, &reply, until)

@@ -27,8 +27,8 @@ use crate::{
     sync::lock,
     turn::Turn,
 };
-use request::Job;
-use state::State;
+use request::BackgroundTask;
+use state::CallState;
 use std::{
     cell::Cell,
     fmt,
@@ -81,10 +81,10 @@ pub(crate) struct Core {
     rank: usize,
     peers: Vec<Peer>,
     turn: Turn,
-    state: Mutex<State>,
+    state: Mutex<CallState>,
     counters: Arc<Counters>,
     /// Jobs for the group's own thread, which starts with the first.
-    worker: Mutex<Option<mpsc::Sender<Job>>>,
+    worker: Mutex<Option<mpsc::Sender<BackgroundTask>>>,
     /// Reaches calls under way from other threads.
     alarm: Option<Alarm>,
     /// Makes groups of some members; `None` when there are no others.
@@ -173,7 +173,7 @@ impl Group {
     ) -> Self {
         let (alarm, door, kinds) = (backend.alarm(), backend.door(), backend.links());
         let device = backend.device();
-        let state = State { backend: Some(backend), seq: 0, splits: 0, context, broken: None, recorder };
+        let state = CallState { backend: Some(backend), seq: 0, splits: 0, context, broken: None, recorder };
         let core = Core {
             rank,
             peers,

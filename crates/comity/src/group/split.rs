@@ -1,6 +1,6 @@
 //! Smaller groups out of a group.
 
-use super::{Group, State, lock, misuse};
+use super::{CallState, Group, lock, misuse};
 use crate::{
     Error, Misuse, Op, Peer, Result,
     backend::{Backend, Bufs, Call},
@@ -72,7 +72,7 @@ impl Group {
     }
 
     /// Make the new group of `color`, with the others whose color it is; `all` has every rank's color and key.
-    fn join(&self, state: &mut State, color: i32, all: &[i32], limit: Duration) -> Result<Self> {
+    fn join(&self, state: &mut CallState, color: i32, all: &[i32], limit: Duration) -> Result<Self> {
         let mut members: Vec<usize> = (0..self.size()).filter(|&r| all[2 * r] == color).collect();
         members.sort_by_key(|&r| (all[2 * r + 1], r));
         let rank = members.iter().position(|&r| r == self.rank()).unwrap_or_default();

@@ -14,7 +14,7 @@ use std::{
 };
 
 /// What one call of a group at a time changes.
-pub(super) struct State {
+pub(super) struct CallState {
     pub(super) backend: Option<Box<dyn Backend>>,
     pub(super) seq: u64,
     pub(super) splits: u64,
@@ -23,7 +23,7 @@ pub(super) struct State {
     pub(super) recorder: Recorder,
 }
 
-impl State {
+impl CallState {
     pub(super) fn run(&mut self, call: Call<'_>, limit: Duration, counters: &Counters) -> Result<()> {
         let op = call.info.op;
         self.run_part(call, limit, counters)?;
@@ -96,7 +96,7 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for CallState {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // It is on its way out of a call that the others know nothing of.

@@ -1,7 +1,7 @@
 //! Many operands at once: one pass over the result, in blocks that stay in the nearest cache.
 
 use super::generic::Isa;
-use super::lane::{Bf16, F16, Lane, Op};
+use super::lane::{Bf16, F16, Lane, Reduction};
 use super::{Level, Work, select};
 use crate::{DType, ReduceOp};
 
@@ -151,7 +151,7 @@ struct Accumulate<'a, I> {
 
 impl<I: Isa> Work for Accumulate<'_, I> {
     #[inline(always)]
-    fn run<L: Lane, O: Op<L::Value>>(self) {
+    fn run<L: Lane, O: Reduction<L::Value>>(self) {
         self.isa.update::<L::Acc, L, O>(self.acc, self.src);
     }
 }

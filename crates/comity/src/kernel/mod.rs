@@ -47,7 +47,7 @@ mod x86_64;
 use crate::{C64, DType, ReduceOp};
 use fold::Fold;
 use generic::{Generic, Isa};
-use lane::{And, Bf16, F16, Lane, Max, Min, Numeric, Op, Or, Product, Sum, Truth, Xor};
+use lane::{And, Bf16, F16, Lane, Max, Min, Numeric, Or, Product, Reduction, Sum, Truth, Xor};
 use std::sync::OnceLock;
 
 /// `dst = dst ∘ src`. An average is only added up here; the last step of one is a [`fold`].
@@ -132,7 +132,7 @@ impl Level {
 
 /// Work that waits for its types.
 trait Work {
-    fn run<L: Lane, O: Op<L::Value>>(self);
+    fn run<L: Lane, O: Reduction<L::Value>>(self);
 }
 
 struct Update<'a, I> {
@@ -143,7 +143,7 @@ struct Update<'a, I> {
 
 impl<I: Isa> Work for Update<'_, I> {
     #[inline(always)]
-    fn run<L: Lane, O: Op<L::Value>>(self) {
+    fn run<L: Lane, O: Reduction<L::Value>>(self) {
         self.isa.update::<L, L, O>(self.dst, self.src);
     }
 }
@@ -157,7 +157,7 @@ struct Zip<'a, I> {
 
 impl<I: Isa> Work for Zip<'_, I> {
     #[inline(always)]
-    fn run<L: Lane, O: Op<L::Value>>(self) {
+    fn run<L: Lane, O: Reduction<L::Value>>(self) {
         self.isa.zip::<L, O>(self.dst, self.a, self.b);
     }
 }

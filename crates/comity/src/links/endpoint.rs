@@ -8,10 +8,10 @@ use crate::{
     blame::Blame,
     channel::{Acceptor, Secret},
     control::{Probes, Rules, Running, pace},
-    rendezvous::{Facts, Meeting, Store, Table, agree_on_secrecy, announce, facts},
+    rendezvous::{Facts, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
     status::{Failure, Header, Links, Watch, World},
     sys::here,
-    transport::{Announced, Card, Job, Transports},
+    transport::{Announced, Card, JobInfo, Transports},
 };
 use comity_plan::Algorithm;
 use std::{
@@ -54,14 +54,14 @@ impl Endpoint {
         if config.size == 1 {
             return Ok(Arc::new(Self::alone(config)));
         }
-        let job = Job {
+        let job = JobInfo {
             rank: config.rank,
             size: config.size,
             sealed: config.secure == Secure::Data,
             wanted: config.backend.link().map(|kind| (kind, config.backend.name())),
         };
         let transports = Transports::find(config.links, &config.transports, &job)?;
-        let (mut meeting, secret) = Meeting::find(config)?;
+        let (mut meeting, secret) = StoreClient::find(config)?;
         let (listeners, facts) = meeting
             .listen(config)
             .and_then(|listeners| announce(config, transports.announce(), listeners))

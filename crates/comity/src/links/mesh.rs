@@ -13,7 +13,7 @@ use crate::{
     rendezvous::Facts,
     status::{Links, Watch},
     sys::poll_until,
-    transport::{Card, Connection, Made, Pair, Transports},
+    transport::{Card, Connection, NewLink, Pair, Transports},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
@@ -21,7 +21,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use trouble::Trouble;
+use trouble::MeshTrouble;
 
 /// How long after a member's word that it leaves what it made may still come. It leaves in good order only when its own links are made, so
 /// the other ends of them are on their way: with the thread that accepts, or unread.
@@ -133,7 +133,7 @@ struct Opening<'a> {
 }
 
 impl<'a> Opening<'a> {
-    fn run(mut self) -> Result<Links, Trouble> {
+    fn run(mut self) -> Result<Links, MeshTrouble> {
         let mut offered = Vec::new();
         for rank in 0..self.members.len() {
             if self.world_rank(rank) < self.mesh.me
@@ -151,13 +151,13 @@ impl<'a> Opening<'a> {
         self.members.get(rank).copied().unwrap_or_default()
     }
 
-    fn pair(&self, rank: usize) -> Result<Pair<'a>, Trouble> {
+    fn pair(&self, rank: usize) -> Result<Pair<'a>, MeshTrouble> {
         Pair::new(self.mesh.cards, self.mesh.me, self.world_rank(rank), self.context)
             .ok_or_else(|| self.own(rank, "has no entry in the table".into()))
     }
 
     /// Take what the others make: connections of higher ranks, memory of lower ones.
-    fn complete(&mut self, mut offered: Vec<Soon>) -> Result<(), Trouble> {
+    fn complete(&mut self, mut offered: Vec<Soon>) -> Result<(), MeshTrouble> {
         let mut leaver = None;
         for rank in 0..self.members.len() {
             // What is there already needs no connection.
@@ -175,7 +175,7 @@ impl<'a> Opening<'a> {
                 return Ok(());
             }
             if let Some(f) = self.watch.failure() {
-                return Err(Trouble { error: self.failed(f), news: None });
+                return Err(MeshTrouble { error: self.failed(f), news: None });
             }
             if let Some(error) = self.failed_above() {
                 return Err(self.unable(error));
@@ -210,7 +210,7 @@ impl<'a> Opening<'a> {
     }
 
     /// Take what has come.
-    fn receive(&mut self) -> Result<(), Trouble> {
+    fn receive(&mut self) -> Result<(), MeshTrouble> {
         // While links are made the bell is hushed that told of the next.
         let (control, context) = (self.mesh.control, self.context);
         let arrivals = || Some(control.arrivals(context)).filter(|new| !new.is_empty());
@@ -226,7 +226,7 @@ impl<'a> Opening<'a> {
     }
 
     /// Sleep until something is new, at most until then; the ranks whose offer has come.
-    fn wait(&self, offered: &[Soon], until: Instant) -> Result<Vec<usize>, Trouble> {
+    fn wait(&self, offered: &[Soon], until: Instant) -> Result<Vec<usize>, MeshTrouble> {
         let above = self.watch.above().map(|w| w.bell_fd());
         let bells = [self.watch.bell_fd()].into_iter().chain(above);
         let mut fds: Vec<_> = bells.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
@@ -254,7 +254,7 @@ impl<'a> Opening<'a> {
         }
     }
 
-    fn keep(&mut self, rank: usize, kind: LinkKind, link: Made) -> Result<(), Trouble> {
+    fn keep(&mut self, rank: usize, kind: LinkKind, link: NewLink) -> Result<(), MeshTrouble> {
         self.renew();
         match link {
             Ok(link) => {

@@ -2,12 +2,14 @@
 
 use super::{
     posted,
-    store::{Job, NoStore, Store, cannot_listen},
+    store::{NoStore, Store, StoreJob, cannot_listen},
     wire::{Facts, FromStore, ToStore},
 };
 use crate::{
     Config, Error, HostPort, Key, Meet, Result, Secure,
-    channel::{Channel, Conn, Hello, Listener, Miss, Patience, Refusal, STORE, Secret, Stream, Target, dial},
+    channel::{
+        Channel, Conn, DialLimits, Hello, Listener, Miss, Refusal, STORE, Secret, Stream, Target, dial,
+    },
     config::Trust,
     error::seconds,
     sys::{Bell, here, poll_until},
@@ -30,7 +32,7 @@ const CLAIM: Duration = Duration::from_secs(2);
 
 /// A rank that speaks with the store.
 #[derive(Debug)]
-pub(crate) struct Meeting {
+pub(crate) struct StoreClient {
     conn: Conn,
     /// The store, if this rank runs it.
     pub(crate) store: Option<Store>,
@@ -53,7 +55,7 @@ pub(crate) struct Table {
     pub(crate) facts: Vec<Facts>,
 }
 
-impl Meeting {
+impl StoreClient {
     /// Find the store, or start it, and connect; also what the ranks know one another by.
     pub(crate) fn find(config: &Config) -> Result<(Self, Secret)> {
         let limit = config.join_timeout;
@@ -78,7 +80,7 @@ impl Meeting {
             sealed: config.secure == Secure::Data,
         };
         let silent = Bell::new().map_err(|e| Error::os("joining", e))?;
-        let patience = Patience { until: answer, bells: vec![silent.fd()], check: &|| Ok(()) };
+        let patience = DialLimits { until: answer, bells: vec![silent.fd()], check: &|| Ok(()) };
         let targets: Vec<Target> = addrs.iter().copied().map(Target::Tcp).collect();
         let (stream, seals) = dial(&targets, &secret, &hello, &patience).map_err(|miss| match (miss, &taken) {
             (Miss::Stop(e), _) => e,
@@ -213,7 +215,7 @@ impl Meeting {
     }
 
     /// All of this rank's connections stand.
-    pub(crate) fn ready(mut self, job: Weak<dyn Job>) -> Option<Store> {
+    pub(crate) fn ready(mut self, job: Weak<dyn StoreJob>) -> Option<Store> {
         if let Some(store) = &self.store {
             store.attend(job);
         }

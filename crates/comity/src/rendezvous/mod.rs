@@ -12,7 +12,7 @@
 //! What can go wrong: a rank does not come within the limit, which starts anew with each that comes (all are told who is missing);
 //! a rank ends or gives up while others wait or connect (all are told, `Refused`); two processes claim a rank, or one was started for
 //! another size (a job that is young ends on all ranks, an old one goes on); the port is taken (rank 0 asks whoever holds it); others
-//! with another key knock (counted, and named with who is missing); the store's host dies (`Meeting::lost`).
+//! with another key knock (counted, and named with who is missing); the store's host dies (`StoreClient::lost`).
 //!
 //! May import: `address`, `call`, `channel`, `config`, `error`, `exchange`, `key`, `sys`, `transport`.
 
@@ -23,9 +23,9 @@ mod store;
 mod wire;
 
 pub(crate) use announce::{agree_on_secrecy, announce, facts};
-pub(crate) use meet::{Meeting, Table};
-pub(crate) use store::Job;
+pub(crate) use meet::{StoreClient, Table};
 pub use store::Store;
+pub(crate) use store::StoreJob;
 pub(crate) use wire::Facts;
 #[cfg(test)]
 pub(crate) use wire::facts_of;

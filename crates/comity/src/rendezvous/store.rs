@@ -34,7 +34,7 @@ pub struct Store {
 }
 
 /// The job that a store's own process is in, once it has met.
-pub(crate) trait Job: Send + Sync + fmt::Debug {
+pub(crate) trait StoreJob: Send + Sync + fmt::Debug {
     /// Whether `rank` is in it: it is this process, or connected.
     fn holds(&self, rank: usize) -> bool;
 
@@ -59,7 +59,7 @@ struct Shared {
     /// Ranks that are known to have ended, and how.
     gone: Mutex<Vec<(u32, String)>>,
     /// That of the process that runs the store, once it has met.
-    job: Mutex<Option<Weak<dyn Job>>>,
+    job: Mutex<Option<Weak<dyn StoreJob>>>,
     /// Who is told which ranks are missing.
     voice: Mutex<Option<Voice>>,
 }
@@ -79,7 +79,7 @@ impl Shared {
     }
 
     /// The job that this store's own process is in.
-    fn job(&self) -> Option<Arc<dyn Job>> {
+    fn job(&self) -> Option<Arc<dyn StoreJob>> {
         self.job.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
     }
 
@@ -174,7 +174,7 @@ impl Store {
     }
 
     /// The job of the process that runs this store has met: it holds its ranks from now on.
-    pub(crate) fn attend(&self, job: Weak<dyn Job>) {
+    pub(crate) fn attend(&self, job: Weak<dyn StoreJob>) {
         *self.shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
     }
 

@@ -20,7 +20,7 @@ mod watch;
 mod world;
 
 pub(crate) use closing::{Ask, conclude, is_untold, untold};
-pub(crate) use failure::{Failure, Late, Why};
+pub(crate) use failure::{Failure, FailureKind, Late};
 pub(crate) use header::{ANNOUNCE, Header, LEN as HEADER, lead};
 pub(crate) use ledger::Differs;
 pub(crate) use reached::Reached;

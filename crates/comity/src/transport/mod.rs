@@ -13,7 +13,7 @@
 //!     the higher rank   connect         Reached::Link, or Soon: attach when the stream is readable, or Not, and why
 //!     the lower rank    accept          when all connections of the link have come
 //! ```
-//! Who makes links fills in how to connect and what to wait for ([`Way`]); a transport knows nothing of groups, failures or the store.
+//! Who makes links fills in how to connect and what to wait for ([`Connector`]); a transport knows nothing of groups, failures or the store.
 //!
 //! May import: `address`, `call`, `channel`, `dice`, `error`, `sync`, `sys`.
 
@@ -67,12 +67,12 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
     }
 
     /// What `comity info` says of it.
-    fn note(_: &Self::Settings, seen: Seen<'_>) -> Note
+    fn note(_: &Self::Settings, seen: Seen<'_>) -> TransportInfo
     where
         Self: Sized;
 
     /// It, if this process can use it in this job.
-    fn find(_: &Self::Settings, job: &Job) -> Result<Option<Self>>
+    fn find(_: &Self::Settings, job: &JobInfo) -> Result<Option<Self>>
     where
         Self: Sized;
 
@@ -88,21 +88,25 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
     fn leads(&self, pair: &Pair<'_>) -> Result<(), String>;
 
     /// A link of what the pair has between it already.
-    fn standing(&self, _: &Pair<'_>) -> Option<Made> {
+    fn standing(&self, _: &Pair<'_>) -> Option<NewLink> {
         None
     }
 
     /// Make a link with the lower rank of a pair.
-    fn connect(&self, pair: &Pair<'_>, way: &dyn Way) -> Result<Reached, Missed>;
+    fn connect(&self, pair: &Pair<'_>, way: &dyn Connector) -> Result<Connected, Missed>;
 
-    /// Make the link that [`Reached::Soon`] promised, from a stream that is readable.
-    fn attach(&self, _: Stream) -> Made {
+    /// Make the link that [`Connected::Soon`] promised, from a stream that is readable.
+    fn attach(&self, _: Stream) -> NewLink {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Make a link with the higher rank of a pair, which has made all its connections. [`Reached::Not`]: it will come another way.
-    fn accept(&self, pair: &Pair<'_>, connections: Vec<Connection>, way: &dyn Way)
-    -> Result<Reached, Missed>;
+    /// Make a link with the higher rank of a pair, which has made all its connections. [`Connected::Not`]: it will come another way.
+    fn accept(
+        &self,
+        pair: &Pair<'_>,
+        connections: Vec<Connection>,
+        way: &dyn Connector,
+    ) -> Result<Connected, Missed>;
 }
 
 /// What holds of a transport everywhere.
@@ -121,14 +125,14 @@ pub(crate) struct About {
 }
 
 /// A link, or what this process lacked for it.
-pub(crate) type Made = io::Result<Box<dyn Link>>;
+pub(crate) type NewLink = io::Result<Box<dyn Link>>;
 
 /// An authenticated connection, and what seals it.
 pub(crate) type Connection = (Stream, Sealing);
 
 /// What came of trying to make a link.
-pub(crate) enum Reached {
-    Link(Made),
+pub(crate) enum Connected {
+    Link(NewLink),
     /// To be [attached](Transport::attach) when it is readable.
     Soon(Stream),
     /// None this way, for this reason; the next transport may do.
@@ -144,7 +148,10 @@ pub(crate) struct Missed {
 }
 
 /// Connect to the lower rank of a pair over the socket of their host; why not, where another transport may do.
-pub(crate) fn dial_within_host(pair: &Pair<'_>, way: &dyn Way) -> Result<Result<UnixStream, String>, Missed> {
+pub(crate) fn dial_within_host(
+    pair: &Pair<'_>,
+    way: &dyn Connector,
+) -> Result<Result<UnixStream, String>, Missed> {
     match way.dial(Target::Unix(pair.theirs.unix.clone()), 0, 1) {
         Ok((Stream::Unix(stream), _)) => Ok(Ok(stream)),
         Ok((Stream::Tcp(_), _)) => Ok(Err("its host's socket is none".into())),
@@ -154,7 +161,7 @@ pub(crate) fn dial_within_host(pair: &Pair<'_>, way: &dyn Way) -> Result<Result<
 }
 
 /// How a transport reaches the other rank of a pair, and waits for it.
-pub(crate) trait Way {
+pub(crate) trait Connector {
     /// Connect to the lower rank of the pair, for connection `index` of `of` that make the link.
     fn dial(&self, target: Target, index: u16, of: u16) -> Result<Connection, Miss>;
 
@@ -167,7 +174,7 @@ pub(crate) trait Way {
 
 /// What a process knows of its job before the ranks have met.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct JobInfo {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     /// What leaves the host must be encrypted.
@@ -193,7 +200,7 @@ pub(crate) type Seen<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// What `comity info` says of a transport.
 #[derive(Debug)]
-pub(crate) struct Note {
+pub(crate) struct TransportInfo {
     /// Whether it can be used on this host.
     pub(crate) works: bool,
     /// With whom, or why not.

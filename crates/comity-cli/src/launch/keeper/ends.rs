@@ -1,6 +1,6 @@
 //! Processes that end: ranks, and what they have left running.
 use super::{Keeper, LEFT_OPEN};
-use crate::launch::course::Cause;
+use crate::launch::course::StopReason;
 use crate::launch::ending::Ending;
 use crate::launch::tree;
 use rustix::process::{Signal, WaitOptions};
@@ -55,7 +55,7 @@ impl Keeper {
             // The number is free for a new process from now on, but not taken within microseconds.
             let _ = rustix::process::kill_process_group(pid, Signal::KILL);
         }
-        if self.course.cause() == Some(&Cause::Failed { rank: number, ending }) {
+        if self.course.cause() == Some(&StopReason::Failed { rank: number, ending }) {
             let killed = ending == Ending::Signal(libc::SIGKILL);
             self.memory = if killed { self.kills.evidence() } else { None };
         }

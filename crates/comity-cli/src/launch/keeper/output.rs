@@ -1,6 +1,6 @@
 //! What the ranks write, on its way out: while they run, and what is left when they have ended.
 use super::{Keeper, LEFT_OPEN};
-use crate::launch::course::Cause;
+use crate::launch::course::StopReason;
 use std::time::{Duration, Instant};
 
 /// How long the reader of the output may do nothing when the job was ended from outside.
@@ -13,7 +13,7 @@ impl Keeper {
             // The logs still have a reader.
             if self.job.logs.is_none() && self.unread.is_none() {
                 self.unread = Some((stream, error));
-                self.stop(Cause::Unread);
+                self.stop(StopReason::Unread);
             }
         }
     }
@@ -54,8 +54,8 @@ impl Keeper {
                 (written, since) = (self.outlets.written(), Instant::now());
             }
             let patience = match self.course.cause() {
-                None | Some(Cause::Failed { .. } | Cause::Missed { .. }) => continue,
-                Some(Cause::Orphaned) => READER / 10,
+                None | Some(StopReason::Failed { .. } | StopReason::Missed { .. }) => continue,
+                Some(StopReason::Orphaned) => READER / 10,
                 Some(_) => READER,
             };
             if since.elapsed() >= patience {

@@ -1,7 +1,7 @@
 //! What the launcher says of a job that has ended: one line, and the exit code.
 use super::Keeper;
 use crate::launch::REFUSED;
-use crate::launch::course::Cause;
+use crate::launch::course::StopReason;
 use crate::launch::ending::Ending;
 use rustix::io::Errno;
 use std::io;
@@ -16,11 +16,11 @@ impl Keeper {
     pub(super) fn verdict(&self) -> (Option<String>, u8) {
         let Some(cause) = self.course.cause() else { return (None, 0) };
         let (text, code) = match cause {
-            Cause::Failed { rank, ending } => {
+            StopReason::Failed { rank, ending } => {
                 let why = self.memory.map(|m| format!(": {m}")).unwrap_or_default();
                 (format!("{} {ending}{why}", self.name(*rank)), ending.code())
             }
-            Cause::Missed { rank, ended, by, ending } => {
+            StopReason::Missed { rank, ended, by, ending } => {
                 let (name, stopped) = (self.name(*rank), self.stopped.contains(rank));
                 let text = match (ended, stopped) {
                     (true, _) => {
@@ -33,15 +33,15 @@ impl Keeper {
                 };
                 (text, ending.code())
             }
-            Cause::Interrupted { signal } => {
+            StopReason::Interrupted { signal } => {
                 let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a signal");
                 (format!("ended by {name}"), Ending::Signal(*signal).code())
             }
-            Cause::TimedOut => {
+            StopReason::TimedOut => {
                 let seconds = self.job.timeout.unwrap_or_default().as_secs_f64();
                 (format!("ended because the job took longer than --timeout {seconds} s"), 124)
             }
-            Cause::Unread => match self.unread {
+            StopReason::Unread => match self.unread {
                 Some((stream, Errno::PIPE)) => {
                     (format!("ended because nobody reads {} any more", stream.name()), 141)
                 }
@@ -51,8 +51,8 @@ impl Keeper {
                 }
                 None => ("ended because its output cannot be written".into(), REFUSED),
             },
-            Cause::Orphaned => ("ended because the process that started it is gone".into(), 137),
-            Cause::Unstarted => {
+            StopReason::Orphaned => ("ended because the process that started it is gone".into(), 137),
+            StopReason::Unstarted => {
                 self.unstarted.clone().unwrap_or_else(|| ("not all ranks could be started".into(), REFUSED))
             }
         };

@@ -1,10 +1,10 @@
 //! What processes send each other: how long it is on its way, and what a cut or a host that stands still does to it.
 
-use super::{Due, Item, World};
+use super::{Due, Item, SimulatedWorld};
 use crate::simulate::scenario::Fault;
 use std::cmp::Reverse;
 
-impl World<'_> {
+impl SimulatedWorld<'_> {
     /// One end of a connection is closed.
     pub(super) fn shut(&mut self, from: usize, to: usize) {
         self.send(from, to, Item::End);

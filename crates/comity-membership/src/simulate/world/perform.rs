@@ -1,13 +1,13 @@
 //! What a process has decided, carried out in the simulated world.
 
-use super::{Event, Item, Occasion, World};
+use super::{DueEvent, Item, Occasion, SimulatedWorld};
 use crate::{
     Action, Presence,
-    simulate::{Failure, mutant::Mutant},
+    simulate::{SimulatedFailure, mutant::Mutant},
 };
 use std::rc::Rc;
 
-impl World<'_> {
+impl SimulatedWorld<'_> {
     /// Do what a process has decided.
     pub(super) fn perform(&mut self, rank: usize, occasion: Occasion) {
         let mut actions = self.processes[rank].membership.actions();
@@ -67,7 +67,7 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn fail(&mut self, rank: usize, context: u64, failure: Failure) {
+    pub(super) fn fail(&mut self, rank: usize, context: u64, failure: SimulatedFailure) {
         let Some(g) = self.scenario.groups.iter().position(|g| g.context == context) else { return };
         let (now, member) = (self.now, &mut self.processes[rank].members[g]);
         // As a watch does.
@@ -85,7 +85,7 @@ impl World<'_> {
     pub(super) fn linger(&mut self, rank: usize, g: usize) {
         if let Some((low, high)) = self.scenario.linger {
             let at = self.now + 1 + self.dice.between(low, high);
-            self.plan(at, Event::Leave(rank, g));
+            self.plan(at, DueEvent::Leave(rank, g));
         }
     }
 }

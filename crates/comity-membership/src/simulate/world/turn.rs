@@ -1,9 +1,9 @@
 //! When the control thread of a process gets its turn, and what it does then.
 
-use super::{Due, Event, Item, Occasion, World};
+use super::{Due, DueEvent, Item, Occasion, SimulatedWorld};
 use crate::{
     DIED, Heard, Note, Presence,
-    simulate::{Failure, mutant::Mutant, scenario::Fault},
+    simulate::{SimulatedFailure, mutant::Mutant, scenario::Fault},
 };
 use std::cmp::Reverse;
 
@@ -11,9 +11,9 @@ use std::cmp::Reverse;
 const ANSWER: u64 = 2_000_000;
 
 /// Notes and ends of connections; who asked or answered that it lives, with whether it asked.
-type Inbox = (Vec<(usize, Heard<Failure>)>, Vec<(usize, bool)>);
+type Inbox = (Vec<(usize, Heard<SimulatedFailure>)>, Vec<(usize, bool)>);
 
-impl World<'_> {
+impl SimulatedWorld<'_> {
     /// The turn of the control thread, as in `comity`: hear, then judge.
     pub(super) fn turn(&mut self, rank: usize) {
         let process = &mut self.processes[rank];
@@ -114,7 +114,7 @@ impl World<'_> {
         let process = &mut self.processes[rank];
         if turn < process.turn {
             process.turn = turn;
-            self.plan(turn, Event::Turn(rank));
+            self.plan(turn, DueEvent::Turn(rank));
         }
     }
 }

@@ -5,7 +5,7 @@ mod tests;
 
 use crate::{
     CallInfo, Error, Op, Peer, Result,
-    engine::{Lacking, Members, Progress, STASH, Step, Stop, Stopped, Waiting, complete},
+    engine::{CallProgress, Lacking, Members, Progress, STASH, Stop, Stopped, Waiting, complete},
     stats::Counters,
     status::{Header, Watch, World},
 };
@@ -50,8 +50,8 @@ impl<F: FnMut() -> Stopped<bool>> Progress for Library<'_, F> {
         self.members
     }
 
-    fn step(&mut self) -> Stopped<Step> {
-        Ok(if (self.done)()? { Step::Done } else { Step::Stuck })
+    fn step(&mut self) -> Stopped<CallProgress> {
+        Ok(if (self.done)()? { CallProgress::Done } else { CallProgress::Stuck })
     }
 
     fn idle(&mut self, _: Duration) -> Stopped<bool> {

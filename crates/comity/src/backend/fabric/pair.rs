@@ -4,7 +4,7 @@ use super::{Fabric, KEPT};
 use crate::{
     CallInfo, DType, Op, Result,
     backend::{Bufs, Call},
-    engine::{Task, Way},
+    engine::{Direction, Task},
     kernel,
     status::Header,
     view::Memory,
@@ -55,8 +55,8 @@ impl Fabric {
             out: out.zip(to).map(|((_, len), to)| (to, len)),
             into: into.zip(from).map(|((_, len), from)| (from, len)),
         };
-        let header = |way: Way, _: usize| {
-            let of = if way == Way::Out { &out } else { &into };
+        let header = |way: Direction, _: usize| {
+            let of = if way == Direction::Out { &out } else { &into };
             Header { info: of.as_ref().map_or(info, |(m, _)| *m), shape: 0, epoch: 0, context }
         };
         let mut schedule = match self.routes.iter().rposition(|(r, _)| *r == route) {

@@ -9,7 +9,7 @@ use crate::{
     },
     kernel,
     status::{Differs, HEADER, Header},
-    sys::mpi::{Handle, Move, Pending},
+    sys::mpi::{Move, MpiHandle, Pending},
     view::Memory,
 };
 use comity_plan::{Buf, Slice};
@@ -41,7 +41,7 @@ struct Cut {
     equal: bool,
 }
 
-impl<H: Handle> MpiBackend<H> {
+impl<H: MpiHandle> MpiBackend<H> {
     pub(super) fn collective(&mut self, call: Call<'_>, waiting: &mut Waiting) -> Stopped<()> {
         let info = call.info;
         let elem = info.dtype.map_or(1, DType::size);

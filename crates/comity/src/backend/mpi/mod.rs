@@ -27,7 +27,7 @@ use crate::{
     kernel,
     stats::Counters,
     status::{Header, World},
-    sys::mpi::{Handle, Move, Mpi, Pending},
+    sys::mpi::{Move, Mpi, MpiHandle, Pending},
     view::Memory,
 };
 use comity_plan::{Buf, Slice};
@@ -37,7 +37,7 @@ use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 const LIBRARY: &str = "MPI (MPI_Comm_dup)";
 
 /// See the module.
-pub(crate) struct MpiBackend<H: Handle> {
+pub(crate) struct MpiBackend<H: MpiHandle> {
     mpi: &'static Mpi<H>,
     comm: H,
     members: Members,
@@ -48,7 +48,7 @@ pub(crate) struct MpiBackend<H: Handle> {
     spare: Vec<Vec<u8>>,
 }
 
-impl<H: Handle> fmt::Debug for MpiBackend<H> {
+impl<H: MpiHandle> fmt::Debug for MpiBackend<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MpiBackend")
             .field("rank", &self.members.rank)
@@ -57,7 +57,7 @@ impl<H: Handle> fmt::Debug for MpiBackend<H> {
     }
 }
 
-impl<H: Handle> MpiBackend<H> {
+impl<H: MpiHandle> MpiBackend<H> {
     /// The backend of everyone in `world`; all of them call this, and have `limit` to come together in MPI.
     pub(crate) fn open(
         mpi: &'static Mpi<H>,
@@ -108,7 +108,7 @@ impl<H: Handle> MpiBackend<H> {
     }
 }
 
-impl<H: Handle> Backend for MpiBackend<H> {
+impl<H: MpiHandle> Backend for MpiBackend<H> {
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
         let info = call.info;
         let mut waiting = Waiting::new(self.patience, limit, None);
@@ -155,7 +155,7 @@ impl<H: Handle> Backend for MpiBackend<H> {
     }
 }
 
-impl<H: Handle> Drop for MpiBackend<H> {
+impl<H: MpiHandle> Drop for MpiBackend<H> {
     fn drop(&mut self) {
         // Between calls, too.
         if self.members.watch.failure().is_some() {
@@ -167,7 +167,7 @@ impl<H: Handle> Drop for MpiBackend<H> {
 }
 
 /// A communicator that all members make; whoever waits for one that does not come can give up.
-fn together<H: Handle>(
+fn together<H: MpiHandle>(
     mpi: &'static Mpi<H>,
     members: &Members,
     waiting: &mut Waiting,
@@ -180,7 +180,7 @@ fn together<H: Handle>(
 }
 
 /// A communicator of `some` of `comm`'s ranks.
-fn subset<H: Handle>(
+fn subset<H: MpiHandle>(
     mpi: &'static Mpi<H>,
     comm: H,
     some: Vec<usize>,
@@ -193,9 +193,9 @@ fn subset<H: Handle>(
 
 /// Makes groups of some members.
 #[derive(Debug)]
-struct Subsets<H: Handle>(&'static Mpi<H>);
+struct Subsets<H: MpiHandle>(&'static Mpi<H>);
 
-impl<H: Handle> Subsets<H> {
+impl<H: MpiHandle> Subsets<H> {
     /// Communicators may be made in any order on several threads of a rank, and MPI tells them apart by 15 bits only. So the members
     /// show each other, over the new one, that it is the one they mean.
     fn proven(&self, members: &Members, waiting: &mut Waiting) -> Stopped<H> {
@@ -215,7 +215,7 @@ impl<H: Handle> Subsets<H> {
     }
 }
 
-impl<H: Handle> Maker for Subsets<H> {
+impl<H: MpiHandle> Maker for Subsets<H> {
     fn make(
         &self,
         world: Arc<dyn World>,

@@ -4,18 +4,18 @@ use super::{parts, spot};
 use crate::{
     CallInfo, LinkKind, Result,
     backend::{Alarm, Backend, Call, Single},
-    sys::cuda::Device,
+    sys::cuda::CudaContext,
 };
 use std::time::Duration;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct NcclAlone(pub(super) Device);
+pub(crate) struct NcclAlone(pub(super) CudaContext);
 
 impl NcclAlone {
     /// Around this device; NCCL itself is not needed.
     pub(crate) fn open(device: u32) -> Result<Self> {
-        Ok(Self(Device::open(device)?))
+        Ok(Self(CudaContext::open(device)?))
     }
 }
 

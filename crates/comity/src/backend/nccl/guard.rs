@@ -8,7 +8,7 @@ use crate::{
     status::{Failure, Watch, World},
     sync::lock,
     sys::{
-        cuda::{Device, Mark, StreamId},
+        cuda::{CudaContext, Mark, StreamId},
         nccl::Comm,
     },
 };
@@ -21,7 +21,7 @@ use std::{
 };
 
 /// How often to look at work that is under way.
-const LOOK: Duration = Duration::from_millis(5);
+const STREAM_POLL: Duration = Duration::from_millis(5);
 /// Communicators of groups that are over, kept because a peer's device may still write to their memory.
 const MAX_RETIRED: usize = 64;
 
@@ -91,7 +91,7 @@ impl Guard {
     }
 
     /// It is on the stream. The device is current.
-    pub(super) fn mark(&self, device: &Device, stream: StreamId) -> Result<()> {
+    pub(super) fn mark(&self, device: &CudaContext, stream: StreamId) -> Result<()> {
         let spare = lock(&self.0.state).spare.pop();
         let mark = match spare {
             Some(mark) => mark.again(stream)?,
@@ -163,7 +163,7 @@ impl Post {
             state = if state.idle {
                 self.news.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner)
             } else {
-                self.news.wait_timeout(state, LOOK).map_or_else(|e| e.into_inner().0, |(s, _)| s)
+                self.news.wait_timeout(state, STREAM_POLL).map_or_else(|e| e.into_inner().0, |(s, _)| s)
             };
         }
     }

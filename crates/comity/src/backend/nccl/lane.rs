@@ -1,34 +1,34 @@
 //! One device's communicator, and putting work on a stream with it.
 
-use super::{Members, Spot, Stopped, Waiting, guard::Guard, parts::Work};
+use super::{Members, Spot, Stopped, Waiting, guard::Guard, parts::StreamWork};
 use crate::{
     CallInfo, Error, Result,
     backend::external::wait,
     sys::{
-        cuda::{Device, StreamId},
+        cuda::{CudaContext, StreamId},
         nccl::{Comm, Nccl, UniqueId},
     },
 };
 use std::{sync::Arc, thread, time::Instant};
 
 #[derive(Debug)]
-pub(super) struct Lane {
-    pub(super) device: Device,
+pub(super) struct DeviceComm {
+    pub(super) device: CudaContext,
     comm: Arc<Comm>,
     guard: Guard,
 }
 
 /// What a lane needs of this machine.
-pub(super) fn open(device: u32) -> Result<(Device, &'static Nccl)> {
-    Ok((Device::open(device)?, Nccl::find()?))
+pub(super) fn open(device: u32) -> Result<(CudaContext, &'static Nccl)> {
+    Ok((CudaContext::open(device)?, Nccl::find()?))
 }
 
-impl Lane {
+impl DeviceComm {
     /// Make the communicator; all members do so with the same id.
     // WAIT(is_finished): a thread of NCCL, to the deadline of the call
     pub(super) fn join(
         members: &Members,
-        device: Device,
+        device: CudaContext,
         lib: &'static Nccl,
         id: UniqueId,
         waiting: &mut Waiting,
@@ -50,7 +50,12 @@ impl Lane {
     }
 
     /// Put a call's work on the stream, and have it watched until it is done or late.
-    pub(super) fn put(&self, work: &Work, spot: Spot, (info, until): (CallInfo, Instant)) -> Stopped<()> {
+    pub(super) fn put(
+        &self,
+        work: &StreamWork,
+        spot: Spot,
+        (info, until): (CallInfo, Instant),
+    ) -> Stopped<()> {
         for &(from, to, len) in &work.copies {
             // SAFETY: addresses inside the caller's views or our own scratch, which is given back after this in the stream's order.
             unsafe { self.device.copy(to, from, len, spot.stream)? };

@@ -24,13 +24,13 @@ use crate::{
     stats::Counters,
     status::World,
     sys::{
-        cuda::{Cuda, StreamId},
+        cuda::{CudaDriver, StreamId},
         nccl,
     },
 };
 pub(crate) use alone::NcclAlone;
-use lane::Lane;
-use pair::Announced;
+use lane::DeviceComm;
+use pair::UnmatchedSend;
 use std::{
     collections::VecDeque,
     sync::Arc,
@@ -50,9 +50,9 @@ pub(crate) struct NcclBackend {
     fabric: Fabric,
     members: Members,
     patience: Patience,
-    lane: Lane,
+    lane: DeviceComm,
     /// Sends that came before their receive, by peer.
-    stash: Vec<VecDeque<Announced>>,
+    stash: Vec<VecDeque<UnmatchedSend>>,
 }
 
 /// Where and when the bytes of a call on device memory move.
@@ -78,7 +78,7 @@ impl NcclBackend {
     pub(crate) fn device_of(world: &dyn World) -> Result<u32> {
         let host = world.hosts().get(world.rank());
         let before = world.hosts().iter().take(world.rank()).filter(|h| Some(*h) == host).count();
-        let n = Cuda::find()?.devices()?.max(1);
+        let n = CudaDriver::find()?.devices()?.max(1);
         Ok(before as u32 % n)
     }
 
@@ -123,7 +123,7 @@ impl NcclBackend {
         device: Result<u32>,
         until: Instant,
         waiting: &mut Waiting,
-    ) -> Stopped<Lane> {
+    ) -> Stopped<DeviceComm> {
         let mut made = device.and_then(lane::open);
         // Whether all ranks can is asked before the id is told, so that none waits for one that cannot.
         let mut id = [0u8; 128];
@@ -166,7 +166,7 @@ impl NcclBackend {
         let mut tell = Call::new(Op::Broadcast, Bufs::InPlace((&mut id).into()));
         tell.info.root = Some(0);
         fabric.run(tell, left(until)).map_err(Stop::Told)?;
-        Lane::join(members, device, lib, nccl::UniqueId(id), waiting)
+        DeviceComm::join(members, device, lib, nccl::UniqueId(id), waiting)
     }
 
     /// A reduction that NCCL has not: over page-locked memory and the links.

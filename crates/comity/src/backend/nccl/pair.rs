@@ -3,7 +3,7 @@
 //! NCCL has no tags and matches sends and receives in their order. So each send is announced over the links first: tag, type and
 //! length. A receive that asks for a later tag takes what is before it into memory of its own.
 
-use super::{NcclBackend, Spot, Stop, Stopped, Waiting, parts, parts::Work};
+use super::{NcclBackend, Spot, Stop, Stopped, Waiting, parts, parts::StreamWork};
 use crate::{
     CallInfo, DType, Op,
     backend::{Backend, Bufs, Call, external::room},
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 /// A send whose receive was not called yet, and its bytes.
 #[derive(Debug)]
-pub(super) struct Announced {
+pub(super) struct UnmatchedSend {
     info: CallInfo,
     bytes: DeviceMemory,
 }
@@ -34,7 +34,7 @@ impl NcclBackend {
         if let (Some(to), Some(out)) = (to, out) {
             self.announce(to, info, out, until)?;
         }
-        let mut work = Work::default();
+        let mut work = StreamWork::default();
         if let (Some(to), Some((at, bytes))) = (to, src)
             && bytes > 0
         {
@@ -75,9 +75,9 @@ impl NcclBackend {
                 work.parts.push(Part::Recv { dst: held.addr(), bytes: len, from });
             }
             self.put(&work, spot, until, info)?;
-            work = Work::default();
+            work = StreamWork::default();
             self.lane.until_passed(&self.members, spot.stream, waiting)?;
-            self.stash[from].push_back(Announced { info: theirs, bytes: held });
+            self.stash[from].push_back(UnmatchedSend { info: theirs, bytes: held });
         }
     }
 
@@ -97,7 +97,7 @@ impl NcclBackend {
         self.fabric.run(tell, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)
     }
 
-    fn put(&self, work: &Work, spot: Spot, until: Instant, info: CallInfo) -> Stopped<()> {
+    fn put(&self, work: &StreamWork, spot: Spot, until: Instant, info: CallInfo) -> Stopped<()> {
         self.members.counters.add_sent(work.bytes as u64);
         self.lane.put(work, spot, (info, until))
     }

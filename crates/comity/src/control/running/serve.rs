@@ -3,10 +3,10 @@
 use super::Control;
 use crate::{
     LinkKind,
-    channel::{Accepted, Acceptor, Channel, Hello, Stream, Verdict},
+    channel::{Accepted, Acceptor, Channel, Hello, HelloVerdict, Stream},
     control::{
         probe::Probes,
-        standing::{Arrival, Line, Rest, Standing},
+        standing::{Arrival, Rest, Standing, WatchedPeer},
     },
     sys::poll_until,
 };
@@ -20,7 +20,7 @@ use std::{
 /// Connections kept for groups that this rank has not opened yet.
 const MAX_PARKED: usize = 4096;
 /// How often to look meanwhile whether everything has arrived.
-const LOOK: Duration = Duration::from_millis(2);
+const LEAVE_POLL: Duration = Duration::from_millis(2);
 
 impl Control {
     // WAIT(stop): the control thread: woken for each event, and when it is to stop
@@ -42,7 +42,7 @@ impl Control {
             // Whatever has come by now is found below, so nobody is thought silent because this thread was kept waiting.
             let heard_until = Instant::now();
             // The system does not say when the last word has arrived.
-            let look = stop.map(|s| s.min(heard_until + LOOK));
+            let look = stop.map(|s| s.min(heard_until + LEAVE_POLL));
             let until = parked.into_iter().chain(look).chain(due).min();
             if stop.is_none() && !self.rules.silence.rest.is_zero() {
                 // Beats that come one by one would wake this thread for each.
@@ -112,7 +112,7 @@ impl Control {
         &self,
         acceptor: &Acceptor,
         probes: &Probes,
-        lines: &[Line],
+        lines: &[WatchedPeer],
         until: Option<Instant>,
     ) -> Vec<(usize, bool)> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::IN)];
@@ -140,8 +140,8 @@ impl Control {
         ready
     }
 
-    fn judge(&self, hello: &Hello, stream: &Stream) -> Verdict {
-        let no = |words: &str| Verdict::No(words.into());
+    fn judge(&self, hello: &Hello, stream: &Stream) -> HelloVerdict {
+        let no = |words: &str| HelloVerdict::No(words.into());
         let state = self.lock();
         if hello.to as usize != self.me || hello.world != self.world {
             return no("it is not the rank, or not of the group, that you look for");
@@ -160,21 +160,21 @@ impl Control {
             _ => return no("it is leaving"),
         };
         match (hello.channel, from) {
-            (Channel::Control, Presence::Absent) => Verdict::Yes,
+            (Channel::Control, Presence::Absent) => HelloVerdict::Yes,
             (Channel::Control, _) => {
                 no("this rank is connected already; every process needs a rank of its own")
             }
             // Its control connection stands for it, but the end of that handshake is not read here yet.
-            (Channel::Link { .. } | Channel::Probe, Presence::Absent) => Verdict::Busy,
+            (Channel::Link { .. } | Channel::Probe, Presence::Absent) => HelloVerdict::Busy,
             (Channel::Link { .. } | Channel::Probe, Presence::Dead(_) | Presence::Shut(_)) => {
                 no("you are not a member any more")
             }
-            (Channel::Probe, _) => Verdict::Yes,
+            (Channel::Probe, _) => HelloVerdict::Yes,
             (Channel::Link { transport, .. }, _) => match self.refused(transport, stream) {
-                Some(words) => Verdict::No(words),
+                Some(words) => HelloVerdict::No(words),
                 None if state.membership().is_closed(hello.context) => no("it has left that group"),
-                None if state.parked.len() >= MAX_PARKED => Verdict::Busy,
-                None => Verdict::Yes,
+                None if state.parked.len() >= MAX_PARKED => HelloVerdict::Busy,
+                None => HelloVerdict::Yes,
             },
             (Channel::Join, _) => no("it is a rank, not the store"),
         }

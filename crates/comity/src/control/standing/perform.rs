@@ -3,7 +3,7 @@
 use super::Standing;
 use crate::{
     channel::Stream,
-    control::note::{Encoding, Note},
+    control::note::{ControlNote, Encoding},
     status::{Failure, Watch},
 };
 use comity_membership::{Action, Word};
@@ -63,7 +63,7 @@ impl Standing {
                 }
             }
             Action::Beat { progress } => {
-                let note = Note::Heartbeat { progress }.encode();
+                let note = ControlNote::Heartbeat { progress }.encode();
                 for conn in self.conns.iter_mut().flatten().filter(|c| !c.is_pending()) {
                     let _ = conn.send(&note);
                 }

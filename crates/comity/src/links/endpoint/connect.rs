@@ -3,10 +3,10 @@
 use super::Endpoint;
 use crate::{
     Error, Result,
-    channel::{Channel, Hello, Miss, Patience, Stream, Target, dial},
+    channel::{Channel, DialLimits, Hello, Miss, Stream, Target, dial},
     control::Control,
     error::seconds,
-    rendezvous::Meeting,
+    rendezvous::StoreClient,
     sys::poll_until,
 };
 use rustix::event::{PollFd, PollFlags};
@@ -25,7 +25,7 @@ const WORD: Duration = Duration::from_millis(200);
 
 impl Endpoint {
     /// Make a control connection with everyone: this rank connects to lower ranks and waits for higher ones.
-    pub(super) fn connect(&self, control: &Control, meeting: &mut Meeting) -> Result<()> {
+    pub(super) fn connect(&self, control: &Control, meeting: &mut StoreClient) -> Result<()> {
         let limit = meeting.limit();
         let store = Arc::clone(meeting.conn().stream());
         let meeting = RefCell::new(meeting);
@@ -43,7 +43,7 @@ impl Endpoint {
             Ok(())
         };
         // Each connection shows that things go on, and gives the next one the whole limit.
-        let patience = || Patience {
+        let patience = || DialLimits {
             until: Instant::now() + limit,
             bells: vec![control.news().fd(), store.as_fd()],
             check: &check,
@@ -59,8 +59,8 @@ impl Endpoint {
         &self,
         rank: usize,
         control: &Control,
-        meeting: &RefCell<&mut Meeting>,
-        patience: &Patience<'_>,
+        meeting: &RefCell<&mut StoreClient>,
+        patience: &DialLimits<'_>,
     ) -> Result<()> {
         let limit = meeting.borrow().limit();
         let Some(card) = self.cards.get(rank) else { return Ok(()) };
@@ -96,7 +96,7 @@ impl Endpoint {
     fn await_higher(
         &self,
         control: &Control,
-        meeting: &RefCell<&mut Meeting>,
+        meeting: &RefCell<&mut StoreClient>,
         store: &Stream,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
@@ -137,7 +137,7 @@ impl Endpoint {
 
     /// Why the ranks do not come together, where `rank` was seen to have ended: it may have given up on account of another one
     /// before it could say so here, and somebody else knows.
-    fn reason(&self, control: &Control, meeting: &mut Meeting, (rank, words): (usize, String)) -> Error {
+    fn reason(&self, control: &Control, meeting: &mut StoreClient, (rank, words): (usize, String)) -> Error {
         let until = Instant::now() + EXPLANATION;
         let mut store = true;
         loop {

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 const EXPLANATION: Duration = Duration::from_millis(250);
 
 /// An error, and what the other members must hear if they do not know it yet.
-pub(super) struct Trouble {
+pub(super) struct MeshTrouble {
     pub(super) error: Error,
     pub(super) news: Option<Failure>,
 }
 
 impl Opening<'_> {
     /// What went wrong with `rank`; but if it has died or the group has failed, that is the reason.
-    pub(super) fn explained(&self, rank: usize, cause: String) -> Trouble {
+    pub(super) fn explained(&self, rank: usize, cause: String) -> MeshTrouble {
         let until = (Instant::now() + EXPLANATION).min(self.until);
         while self.watch.failure().is_none() && Instant::now() < until {
             self.watch.hush();
@@ -30,20 +30,20 @@ impl Opening<'_> {
             }
         }
         match self.watch.failure() {
-            Some(f) => Trouble { error: self.failed(f), news: None },
+            Some(f) => MeshTrouble { error: self.failed(f), news: None },
             None => self.own(rank, cause),
         }
     }
 
-    pub(super) fn missed(&self, rank: usize, at: &str, miss: Miss) -> Trouble {
+    pub(super) fn missed(&self, rank: usize, at: &str, miss: Miss) -> MeshTrouble {
         match miss {
-            Miss::Stop(error) if self.watch.failure().is_some() => Trouble { error, news: None },
+            Miss::Stop(error) if self.watch.failure().is_some() => MeshTrouble { error, news: None },
             Miss::Stop(error) => self.unable(error),
             miss => self.explained(rank, format!("could not be reached at {at}: {miss}")),
         }
     }
 
-    pub(super) fn late(&self, missing: &[usize]) -> Trouble {
+    pub(super) fn late(&self, missing: &[usize]) -> MeshTrouble {
         if let Some(error) = self.mesh.control.lacked() {
             return self.unable(error);
         }
@@ -61,16 +61,16 @@ impl Opening<'_> {
     }
 
     /// This rank lacks something itself.
-    pub(super) fn unable(&self, error: Error) -> Trouble {
+    pub(super) fn unable(&self, error: Error) -> MeshTrouble {
         let cause = error.to_string();
         let failure = Failure::reported(self.mine, cause);
-        Trouble { error, news: Some(failure) }
+        MeshTrouble { error, news: Some(failure) }
     }
 
     /// A failure that this rank has found.
-    pub(super) fn own(&self, culprit: usize, cause: String) -> Trouble {
+    pub(super) fn own(&self, culprit: usize, cause: String) -> MeshTrouble {
         let failure = Failure::lost(culprit, self.mine, cause);
-        Trouble { error: self.failed(&failure), news: Some(failure) }
+        MeshTrouble { error: self.failed(&failure), news: Some(failure) }
     }
 
     pub(super) fn failed(&self, f: &Failure) -> Error {

@@ -1,11 +1,11 @@
 //! Processes that cannot both be right: two for a rank, other sizes, other keys; and jobs that were started alike.
 
 use super::*;
-use crate::rendezvous::{Meeting, Table, facts_of};
+use crate::rendezvous::{StoreClient, Table, facts_of};
 
 /// The words with which `rank` of another process, on host `host`, is refused.
-fn claim(config: &Config, host: &str, pid: u32) -> Result<(Meeting, Table)> {
-    let (mut meeting, _) = Meeting::find(config)?;
+fn claim(config: &Config, host: &str, pid: u32) -> Result<(StoreClient, Table)> {
+    let (mut meeting, _) = StoreClient::find(config)?;
     let table = meeting.join(facts_of(host, pid, vec![(LOOPBACK, 1).into()]))?;
     Ok((meeting, table))
 }

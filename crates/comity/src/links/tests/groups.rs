@@ -1,7 +1,7 @@
 //! Groups of ranks that have met: opened in any order, left, aborted, and ended by deaths.
 
 use super::*;
-use crate::status::Why;
+use crate::status::FailureKind;
 
 #[test]
 fn a_death_is_known_to_all_by_name() {
@@ -12,7 +12,7 @@ fn a_death_is_known_to_all_by_name() {
     for r in [0, 1, 3] {
         let f = await_failure(&opened[r].0);
         assert_eq!(
-            (f.culprit, f.cause.as_str(), f.why == Why::Reported),
+            (f.culprit, f.cause.as_str(), f.why == FailureKind::Reported),
             (3, "died: its control connection closed", false)
         );
         // A group with the dead cannot be made, one without can.

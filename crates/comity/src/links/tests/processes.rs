@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     channel::is_own,
-    rendezvous::{Facts, Meeting, facts_of},
+    rendezvous::{Facts, StoreClient, facts_of},
     sys,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -87,7 +87,7 @@ fn act(phase: &str, rank: usize, n: usize, at: SocketAddr) {
     let mut met = None;
     match phase {
         "joining" | "connecting" => {
-            let (meeting, _) = met.insert(Meeting::find(&config).unwrap());
+            let (meeting, _) = met.insert(StoreClient::find(&config).unwrap());
             let mut facts = Facts { silence: 5000, ..facts_of("h", std::process::id(), Vec::new()) };
             facts.card.host_id = 1;
             if phase == "joining" {

@@ -3,9 +3,9 @@
 use super::*;
 use crate::{
     Detection,
-    channel::{Channel, Conn, Hello, Patience, Target, dial},
-    control::{Encoding, Note},
-    rendezvous::{Meeting, facts_of},
+    channel::{Channel, Conn, DialLimits, Hello, Target, dial},
+    control::{ControlNote, Encoding},
+    rendezvous::{StoreClient, facts_of},
     status::Watch,
     sys::Bell,
 };
@@ -20,13 +20,13 @@ fn nobody_is_silent_while_ranks_connect() {
     thread::scope(|s| {
         let real: Vec<_> = (0..2).map(|r| s.spawn(move || Endpoint::join(&fast(r)))).collect();
         // Rank 3 connects with nobody before the end.
-        let (mut last, _) = Meeting::find(&fast(3)).unwrap();
+        let (mut last, _) = StoreClient::find(&fast(3)).unwrap();
         let last = s.spawn(move || last.join(facts(3)).map(|_| last));
         // Rank 2 connects with all below it, then has no turn for thrice the limit of silence, then dies.
-        let (mut meeting, secret) = Meeting::find(&fast(2)).unwrap();
+        let (mut meeting, secret) = StoreClient::find(&fast(2)).unwrap();
         let table = meeting.join(facts(2)).unwrap();
         let (bell, until) = (Bell::new().unwrap(), until());
-        let patience = Patience { until, bells: vec![bell.fd()], check: &|| Ok(()) };
+        let patience = DialLimits { until, bells: vec![bell.fd()], check: &|| Ok(()) };
         let streams: Vec<_> = (0..2)
             .map(|to| {
                 let channel = Channel::Control;
@@ -62,10 +62,10 @@ fn nobody_is_silent_while_the_first_group_is_made() {
     };
     thread::scope(|s| {
         let real: Vec<_> = (0..2).map(|r| s.spawn(move || open(r))).collect();
-        let (mut meeting, secret) = Meeting::find(&fast(2)).unwrap();
+        let (mut meeting, secret) = StoreClient::find(&fast(2)).unwrap();
         let table = meeting.join(facts_of("slow", 2, vec![(LOOPBACK, 1).into()])).unwrap();
         let (bell, until) = (Bell::new().unwrap(), until());
-        let patience = Patience { until, bells: vec![bell.fd()], check: &|| Ok(()) };
+        let patience = DialLimits { until, bells: vec![bell.fd()], check: &|| Ok(()) };
         let conns: Vec<_> = (0..2)
             .map(|to| {
                 let channel = Channel::Control;
@@ -74,7 +74,7 @@ fn nobody_is_silent_while_the_first_group_is_made() {
                 let targets = [Target::Tcp(table.facts[to].card.addrs[0])];
                 let (stream, seals) = dial(&targets, &secret, &hello, &patience).unwrap();
                 let mut conn = Conn::new(stream, seals);
-                conn.send(&Note::Heartbeat { progress: 0 }.encode()).unwrap();
+                conn.send(&ControlNote::Heartbeat { progress: 0 }.encode()).unwrap();
                 conn
             })
             .collect();

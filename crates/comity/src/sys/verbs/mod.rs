@@ -7,6 +7,6 @@ mod slab;
 mod trouble;
 
 pub(crate) use api::Verbs;
-pub(crate) use device::{Abilities, Address, Completion, Depth, Device, End, Service};
+pub(crate) use device::{Abilities, Address, Completion, Depth, Device, End, QueueService};
 pub(crate) use slab::Slab;
-pub(crate) use trouble::Trouble;
+pub(crate) use trouble::DeviceTrouble;

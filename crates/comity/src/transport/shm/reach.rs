@@ -5,7 +5,8 @@ use crate::{
     Result,
     channel::Stream,
     transport::{
-        About, Connection, Job, Made, Missed, Note, Pair, Reached, Seen, Transport, Way, dial_within_host,
+        About, Connected, Connection, Connector, JobInfo, Missed, NewLink, Pair, Seen, Transport,
+        TransportInfo, dial_within_host,
     },
 };
 use std::io;
@@ -27,18 +28,18 @@ impl Transport for Shm {
         }
     }
 
-    fn note(_: &(), seen: Seen<'_>) -> Note {
+    fn note(_: &(), seen: Seen<'_>) -> TransportInfo {
         #[cfg(target_os = "linux")]
         if let Err(e) = crate::sys::Mapping::create(4096) {
             let why = format!("the system gives no memory to share: {e}");
-            return Note { works: false, why, devices: Vec::new() };
+            return TransportInfo { works: false, why, devices: Vec::new() };
         }
         let name =
             seen("COMITY_HOST").map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
-        Note { works: true, why: format!("with ranks of this host{name}"), devices: Vec::new() }
+        TransportInfo { works: true, why: format!("with ranks of this host{name}"), devices: Vec::new() }
     }
 
-    fn find(_: &(), _: &Job) -> Result<Option<Self>> {
+    fn find(_: &(), _: &JobInfo) -> Result<Option<Self>> {
         Ok(Some(Self))
     }
 
@@ -46,15 +47,15 @@ impl Transport for Shm {
         pair.share_a_host()
     }
 
-    fn connect(&self, pair: &Pair<'_>, way: &dyn Way) -> Result<Reached, Missed> {
+    fn connect(&self, pair: &Pair<'_>, way: &dyn Connector) -> Result<Connected, Missed> {
         Ok(match dial_within_host(pair, way)? {
             // It makes the memory when it opens the group.
-            Ok(stream) => Reached::Soon(Stream::Unix(stream)),
-            Err(why) => Reached::Not(why),
+            Ok(stream) => Connected::Soon(Stream::Unix(stream)),
+            Err(why) => Connected::Not(why),
         })
     }
 
-    fn attach(&self, stream: Stream) -> Made {
+    fn attach(&self, stream: Stream) -> NewLink {
         match stream {
             Stream::Unix(stream) => ShmLink::attach(stream),
             Stream::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
@@ -65,16 +66,16 @@ impl Transport for Shm {
         &self,
         _: &Pair<'_>,
         connections: Vec<Connection>,
-        _: &dyn Way,
-    ) -> Result<Reached, Missed> {
+        _: &dyn Connector,
+    ) -> Result<Connected, Missed> {
         let streams = connections.into_iter().filter_map(|(stream, _)| match stream {
             Stream::Unix(stream) => Some(stream),
             Stream::Tcp(_) => None,
         });
         Ok(streams
             .map(ShmLink::create)
-            .map(Reached::Link)
+            .map(Connected::Link)
             .next()
-            .unwrap_or_else(|| Reached::Not("it brought no socket of this host".into())))
+            .unwrap_or_else(|| Connected::Not("it brought no socket of this host".into())))
     }
 }

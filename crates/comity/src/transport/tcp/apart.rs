@@ -189,7 +189,7 @@ fn long_messages_go_aside_and_short_ones_come_back() {
     let mut link = TcpLink::with_options(streams, Vec::new(), &options).unwrap();
     let body = vec![3; 131_072];
     let mut number = 0;
-    let mut put = |head: usize, len: usize, frames: &[(usize, usize, Place)]| {
+    let mut put = |head: usize, len: usize, frames: &[(usize, usize, FrameRoute)]| {
         link.announce(len, true);
         assert_eq!(link.put(&vec![1; head], &body[..len]), Ok(head + len));
         for (connection, len, place) in frames {
@@ -205,16 +205,16 @@ fn long_messages_go_aside_and_short_ones_come_back() {
     };
     let long = body.len();
     // Without a word, and short: both ways on the first.
-    put(40, 5000, &[(0, 40, Place::Home), (0, 5000, Place::Home)]);
-    put(40, 8, &[(0, 48, Place::Home)]);
+    put(40, 5000, &[(0, 40, FrameRoute::Home), (0, 5000, FrameRoute::Home)]);
+    put(40, 8, &[(0, 48, FrameRoute::Home)]);
     // A direction's connections in turn, to which a first frame leads.
-    put(40, long, &[(0, 40, Place::Aside), (1, long, Place::Aside)]);
-    put(40, long, &[(3, 40, Place::Aside), (1, long, Place::Aside)]);
-    put(0, long, &[(3, long, Place::Aside)]);
+    put(40, long, &[(0, 40, FrameRoute::Aside), (1, long, FrameRoute::Aside)]);
+    put(40, long, &[(3, 40, FrameRoute::Aside), (1, long, FrameRoute::Aside)]);
+    put(0, long, &[(3, long, FrameRoute::Aside)]);
     // And a last one back.
-    put(40, 8, &[(1, 48, Place::Home)]);
-    put(40, 8, &[(0, 48, Place::Home)]);
-    put(0, long, &[(0, 64, Place::Aside), (3, long - 64, Place::Aside)]);
+    put(40, 8, &[(1, 48, FrameRoute::Home)]);
+    put(40, 8, &[(0, 48, FrameRoute::Home)]);
+    put(0, long, &[(0, 64, FrameRoute::Aside), (3, long - 64, FrameRoute::Aside)]);
 }
 
 #[test]

@@ -18,9 +18,9 @@ const SEALED_CASES: u64 = 5000;
 /// Cases that share one recording.
 const SHARE: u64 = 64;
 
-struct Dice(u64);
+struct SeededNumbers(u64);
 
-impl Dice {
+impl SeededNumbers {
     fn new(seed: u64) -> Self {
         Self((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -60,7 +60,7 @@ struct Recording {
 }
 
 impl Recording {
-    fn make(dice: &mut Dice, sealed: bool) -> Self {
+    fn make(dice: &mut SeededNumbers, sealed: bool) -> Self {
         let (mut peer, us) = unix();
         let mut link = TcpLink::over(vec![us], seals(sealed).0, &TcpOptions::default());
         let header_len = if sealed { frame::SEALED_HEADER } else { frame::HEADER };
@@ -92,7 +92,7 @@ impl Recording {
     }
 
     /// The wire with a frame changed, but not the last; and how many bytes of the truth stand before the change.
-    fn damaged(&self, dice: &mut Dice) -> (Vec<u8>, usize, &'static str) {
+    fn damaged(&self, dice: &mut SeededNumbers) -> (Vec<u8>, usize, &'static str) {
         let k = dice.roll(self.frames.len() - 1);
         let ((from, before), (to, _)) = (self.frames[k], self.frames[k + 1]);
         let mut wire = self.wire.clone();
@@ -138,7 +138,12 @@ impl Recording {
 }
 
 /// All that a link gives out, without what it says is not checked; its error, if any; and whether it waits for the end of a frame.
-fn deliver(wire: &[u8], sealed: bool, closed: bool, dice: &mut Dice) -> (Vec<u8>, Option<String>, bool) {
+fn deliver(
+    wire: &[u8],
+    sealed: bool,
+    closed: bool,
+    dice: &mut SeededNumbers,
+) -> (Vec<u8>, Option<String>, bool) {
     let (mut peer, us) = unix();
     let mut link = TcpLink::over(vec![us], seals(sealed).1, &TcpOptions::default());
     // In pieces, so that frames come whole and in parts.
@@ -194,11 +199,11 @@ fn deliver_damaged(cases: u64, sealed: bool) {
     let mut alike = 0;
     for case in only.map_or(0..cases, |n| n..n + 1) {
         if recording.as_ref().is_none_or(|(of, _)| *of != case / SHARE) {
-            let mut dice = Dice::new((case / SHARE) | (1 << 40));
+            let mut dice = SeededNumbers::new((case / SHARE) | (1 << 40));
             recording = Some((case / SHARE, Recording::make(&mut dice, sealed)));
         }
         let recording = &recording.as_ref().unwrap().1;
-        let mut dice = Dice::new(case);
+        let mut dice = SeededNumbers::new(case);
         let (wire, before, kind) = recording.damaged(&mut dice);
         if wire == recording.wire {
             // Bits that were flipped back.
@@ -224,7 +229,7 @@ fn deliver_damaged(cases: u64, sealed: bool) {
 #[test]
 fn an_undamaged_stream_comes_whole() {
     for case in 0..200 {
-        let mut dice = Dice::new(case);
+        let mut dice = SeededNumbers::new(case);
         let recording = Recording::make(&mut dice, case % 2 == 1);
         let (got, error, inside) = deliver(&recording.wire, recording.sealed, false, &mut dice);
         assert!(got == recording.truth && error.is_none() && !inside, "case {case}: {error:?}");
@@ -250,7 +255,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, at: usize, bit: usize) {
 #[test]
 fn a_bit_flipped_between_two_links_ends_both() {
     for case in 0..60 {
-        let mut dice = Dice::new(case);
+        let mut dice = SeededNumbers::new(case);
         let ((mut a, mut x), (mut y, mut b)) = (streams(1), streams(1));
         let (x, y) = (x.remove(0), y.remove(0));
         let (back, there) = (x.try_clone().unwrap(), y.try_clone().unwrap());

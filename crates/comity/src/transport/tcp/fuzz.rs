@@ -2,7 +2,7 @@
 
 use super::{
     Route, TcpLink, TcpOptions, Ways,
-    frame::{self, HEADER, Place, SEALED_HEADER},
+    frame::{self, FrameRoute, HEADER, SEALED_HEADER},
 };
 use crate::{
     channel::{Seals, both_ends},
@@ -30,14 +30,14 @@ pub fn frame(bytes: &[u8]) {
     let mut peer = Peer {
         streams: vec![Vec::new(); connections],
         route: Route::new(connections, ways),
-        place: Place::Home,
+        place: FrameRoute::Home,
         seals: theirs,
         sent: 0,
         right: usize::MAX,
         most: usize::MAX,
     };
     for (k, piece) in pieces.iter().enumerate() {
-        let next = if places >> (k % 8) & 1 == 0 { Place::Home } else { Place::Aside };
+        let next = if places >> (k % 8) & 1 == 0 { FrameRoute::Home } else { FrameRoute::Aside };
         let change = (k == at % pieces.len() && flip != 0).then_some((at / pieces.len(), flip));
         peer.put(k as u64, piece, next, is_true, change);
     }
@@ -56,7 +56,7 @@ pub fn frame(bytes: &[u8]) {
 struct Peer {
     streams: Vec<Vec<u8>>,
     route: Route,
-    place: Place,
+    place: FrameRoute,
     seals: Vec<Seals>,
     /// Bytes of the stream so far.
     sent: usize,
@@ -68,7 +68,14 @@ struct Peer {
 
 impl Peer {
     /// Frame `number`, with a byte changed: at a place, by a flip. If it is not a true frame, its bytes alone.
-    fn put(&mut self, number: u64, piece: &[u8], next: Place, is_true: bool, change: Option<(usize, u8)>) {
+    fn put(
+        &mut self,
+        number: u64,
+        piece: &[u8],
+        next: FrameRoute,
+        is_true: bool,
+        change: Option<(usize, u8)>,
+    ) {
         let turn = self.route.take(self.place);
         self.place = next;
         let stream = &mut self.streams[turn];

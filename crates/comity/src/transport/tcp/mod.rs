@@ -33,7 +33,7 @@ mod threads;
 
 use super::{Interest, Link, LinkError, LinkKind};
 use crate::channel::Seals;
-use frame::Place;
+use frame::FrameRoute;
 use framing::{Couriers, SendThread};
 pub(crate) use reach::Tcp;
 use recv::Receiver;
@@ -102,14 +102,14 @@ impl Route {
     }
 
     /// The connection of the next frame, if it goes to `place`.
-    fn connection(&self, place: Place) -> usize {
-        if place == Place::Home { 0 } else { self.aside }
+    fn connection(&self, place: FrameRoute) -> usize {
+        if place == FrameRoute::Home { 0 } else { self.aside }
     }
 
     /// As [`connection`](Self::connection), and it goes.
-    fn take(&mut self, place: Place) -> usize {
+    fn take(&mut self, place: FrameRoute) -> usize {
         let taken = self.connection(place);
-        if place == Place::Aside {
+        if place == FrameRoute::Aside {
             let next = taken + if self.ways == Ways::All { 1 } else { 2 };
             self.aside = if next < self.connections { next } else { self.ways.first() };
         }

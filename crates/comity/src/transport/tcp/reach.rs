@@ -8,7 +8,8 @@ use crate::{
     Error, Result,
     channel::{Stream, Target},
     transport::{
-        About, Connection, Job, Link, Made, Missed, Note, Pair, Reached, Seen, Transport, Variables, Way,
+        About, Connected, Connection, Connector, JobInfo, Link, Missed, NewLink, Pair, Seen, Transport,
+        TransportInfo, Variables,
     },
 };
 use std::{
@@ -23,7 +24,7 @@ const MAX_CONNECTIONS: usize = 64;
 
 /// What a user may choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Settings {
+pub(crate) struct TcpSettings {
     /// Per pair of addresses.
     pub(crate) connections: Option<usize>,
     pub(crate) send_threads: Option<usize>,
@@ -38,7 +39,7 @@ pub(crate) struct Tcp {
 }
 
 impl Transport for Tcp {
-    type Settings = Settings;
+    type Settings = TcpSettings;
 
     fn about() -> About {
         About {
@@ -50,7 +51,7 @@ impl Transport for Tcp {
         }
     }
 
-    fn read(settings: &mut Settings, vars: &dyn Variables) -> Result<()> {
+    fn read(settings: &mut TcpSettings, vars: &dyn Variables) -> Result<()> {
         if let Some(n) = vars.number("COMITY_CONNECTIONS", MAX_CONNECTIONS)? {
             settings.connections = Some(n);
         }
@@ -60,7 +61,7 @@ impl Transport for Tcp {
         Ok(())
     }
 
-    fn check(settings: &Settings, _: usize) -> Result<()> {
+    fn check(settings: &TcpSettings, _: usize) -> Result<()> {
         if let Some(n) = settings.connections.filter(|n| !(1..=MAX_CONNECTIONS).contains(n)) {
             return Err(Error::Config(format!(
                 "connections (COMITY_CONNECTIONS) is {n}; allowed is 1 to {MAX_CONNECTIONS}"
@@ -74,9 +75,9 @@ impl Transport for Tcp {
         Ok(())
     }
 
-    fn note(_: &Settings, seen: Seen<'_>) -> Note {
+    fn note(_: &TcpSettings, seen: Seen<'_>) -> TransportInfo {
         let with = seen("COMITY_CONNECTIONS").map_or_else(String::new, |n| format!(", {n} connections each"));
-        let note = |works, why| Note { works, why, devices: Vec::new() };
+        let note = |works, why| TransportInfo { works, why, devices: Vec::new() };
         if let Some(own) = seen("COMITY_ADDRS") {
             return note(true, format!("with other ranks, on {own} (COMITY_ADDRS){with}"));
         }
@@ -87,7 +88,7 @@ impl Transport for Tcp {
         }
     }
 
-    fn find(settings: &Settings, _: &Job) -> Result<Option<Self>> {
+    fn find(settings: &TcpSettings, _: &JobInfo) -> Result<Option<Self>> {
         let short = |n| u16::try_from(n).unwrap_or(u16::MAX);
         let wish = Wish {
             senders: settings.send_threads.map(short),
@@ -108,7 +109,7 @@ impl Transport for Tcp {
         Ok(())
     }
 
-    fn connect(&self, pair: &Pair<'_>, way: &dyn Way) -> Result<Reached, Missed> {
+    fn connect(&self, pair: &Pair<'_>, way: &dyn Connector) -> Result<Connected, Missed> {
         let addrs = &pair.theirs.addrs;
         let each = threads::connections(pair.all, [pair.me, pair.peer]);
         let of = u16::try_from(addrs.len() * usize::from(each)).unwrap_or(u16::MAX);
@@ -121,16 +122,16 @@ impl Transport for Tcp {
             let made = way.dial(Target::Tcp(*addr), index, of);
             connections.push(made.map_err(|miss| Missed { at: addr.to_string(), miss })?);
         }
-        Ok(Reached::Link(link(connections, &options)))
+        Ok(Connected::Link(link(connections, &options)))
     }
 
     fn accept(
         &self,
         pair: &Pair<'_>,
         connections: Vec<Connection>,
-        _: &dyn Way,
-    ) -> Result<Reached, Missed> {
-        Ok(Reached::Link(link(connections, &self.options(pair))))
+        _: &dyn Connector,
+    ) -> Result<Connected, Missed> {
+        Ok(Connected::Link(link(connections, &self.options(pair))))
     }
 }
 
@@ -149,7 +150,7 @@ impl Tcp {
 }
 
 /// The link over connections that are listed in the same order on both ends.
-fn link(connections: Vec<Connection>, options: &TcpOptions) -> Made {
+fn link(connections: Vec<Connection>, options: &TcpOptions) -> NewLink {
     let (mut streams, mut seals) = (Vec::with_capacity(connections.len()), Vec::new());
     for (stream, sealing) in connections {
         if let Stream::Tcp(stream) = stream {

@@ -7,7 +7,8 @@
 mod link;
 
 use super::{
-    About, Connection, Job, Missed, Note, Pair, Reached, Seen, Transport, Way, dial_within_host,
+    About, Connected, Connection, Connector, JobInfo, Missed, Pair, Seen, Transport, TransportInfo,
+    dial_within_host,
 };
 use crate::{Result, channel::Stream};
 use link::UnixLink;
@@ -29,13 +30,13 @@ impl Transport for Unix {
         }
     }
 
-    fn note(_: &(), seen: Seen<'_>) -> Note {
+    fn note(_: &(), seen: Seen<'_>) -> TransportInfo {
         let name =
             seen("COMITY_HOST").map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
-        Note { works: true, why: format!("with ranks of this host{name}"), devices: Vec::new() }
+        TransportInfo { works: true, why: format!("with ranks of this host{name}"), devices: Vec::new() }
     }
 
-    fn find(_: &(), _: &Job) -> Result<Option<Self>> {
+    fn find(_: &(), _: &JobInfo) -> Result<Option<Self>> {
         Ok(Some(Self))
     }
 
@@ -43,19 +44,24 @@ impl Transport for Unix {
         pair.share_a_host()
     }
 
-    fn connect(&self, pair: &Pair<'_>, way: &dyn Way) -> Result<Reached, Missed> {
+    fn connect(&self, pair: &Pair<'_>, way: &dyn Connector) -> Result<Connected, Missed> {
         Ok(match dial_within_host(pair, way)? {
-            Ok(stream) => Reached::Link(UnixLink::boxed(stream)),
-            Err(why) => Reached::Not(why),
+            Ok(stream) => Connected::Link(UnixLink::boxed(stream)),
+            Err(why) => Connected::Not(why),
         })
     }
 
-    fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Way) -> Result<Reached, Missed> {
+    fn accept(
+        &self,
+        _: &Pair<'_>,
+        connections: Vec<Connection>,
+        _: &dyn Connector,
+    ) -> Result<Connected, Missed> {
         for (stream, _) in connections {
             if let Stream::Unix(stream) = stream {
-                return Ok(Reached::Link(UnixLink::boxed(stream)));
+                return Ok(Connected::Link(UnixLink::boxed(stream)));
             }
         }
-        Ok(Reached::Not("it brought no socket of this host".into()))
+        Ok(Connected::Not("it brought no socket of this host".into()))
     }
 }

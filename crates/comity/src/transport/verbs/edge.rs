@@ -5,23 +5,23 @@
 mod arrive;
 mod stream;
 
-pub(super) use stream::Place;
+pub(super) use stream::PayloadPlace;
 
 use super::{
-    frame::{HEADER, Header},
+    frame::{FrameHeader, HEADER},
     hub::{Rails, TICK},
-    side::{Side, Word},
-    wire::{BULK, Lane, SMALL, Wire},
+    side::{ControlMessage, Side},
+    wire::{BULK, QueuePair, SMALL, Wire},
 };
 use crate::{
-    sys::{Bell, verbs::Service},
+    sys::{Bell, verbs::QueueService},
     transport::{Interest, LinkError},
 };
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
 };
-use stream::{BOTH, Stream, WINDOW};
+use stream::{BOTH, GroupStream, WINDOW};
 
 /// Bytes accepted in one call. More would starve the other direction.
 const MOST: usize = 512 << 10;
@@ -34,9 +34,9 @@ pub(super) struct Edge {
     pub(super) epoch: u64,
     pub(super) side: Side,
     pub(super) wires: Vec<Wire>,
-    streams: HashMap<u64, Stream>,
+    streams: HashMap<u64, GroupStream>,
     /// What the peer says while wires are made.
-    pub(super) inbox: VecDeque<Word>,
+    pub(super) inbox: VecDeque<ControlMessage>,
     error: Option<LinkError>,
     /// Where to look first for a wire with room.
     turn: usize,
@@ -77,7 +77,7 @@ impl Edge {
     /// As [`fail`](Self::fail), for what the peer cannot know.
     fn fail_both(&mut self, words: String) {
         if self.error.is_none() {
-            self.side.say(&Word::Failed(words.clone()));
+            self.side.say(&ControlMessage::Failed(words.clone()));
         }
         self.fail(words);
     }
@@ -104,7 +104,7 @@ impl Edge {
 
     /// Begin a group's stream, or go on with one that the peer has begun. False if it is open already.
     pub(super) fn open(&mut self, context: u64, bell: Arc<Bell>) -> bool {
-        let stream = self.streams.entry(context).or_insert_with(Stream::new);
+        let stream = self.streams.entry(context).or_insert_with(GroupStream::new);
         let new = stream.bell.is_none() && !stream.gone;
         if new {
             stream.bell = Some(bell);
@@ -117,7 +117,7 @@ impl Edge {
         let Some(stream) = self.streams.get_mut(&context) else { return };
         (stream.bell, stream.armed, stream.gone) = (None, Interest::default(), true);
         let total = stream.put;
-        self.side.say(&Word::End { context, total });
+        self.side.say(&ControlMessage::End { context, total });
         self.discard(rails, context);
     }
 
@@ -212,7 +212,7 @@ impl Edge {
         let body = &body[..n - head.len()];
         let (at, taken) = (stream.put, stream.order.taken());
         let header =
-            Header { epoch: self.epoch, context, at, number: 0, taken, given: [0; 2], len: n as u32 };
+            FrameHeader { epoch: self.epoch, context, at, number: 0, taken, given: [0; 2], len: n as u32 };
         if !wire.send(rails, kind, header, head, body)? {
             return Ok(0);
         }
@@ -223,7 +223,7 @@ impl Edge {
     }
 
     /// The next piece of a group's stream; an error only after the last.
-    pub(super) fn fetch(&mut self, context: u64) -> Result<Option<(Place, usize)>, LinkError> {
+    pub(super) fn fetch(&mut self, context: u64) -> Result<Option<(PayloadPlace, usize)>, LinkError> {
         let Some(stream) = self.streams.get_mut(&context) else { return Err(closed()) };
         if let Some(piece) = stream.order.fetch() {
             return Ok(Some(piece));
@@ -235,19 +235,19 @@ impl Edge {
     }
 
     /// A piece was used up.
-    pub(super) fn release(&mut self, rails: &mut Rails, context: u64, place: Place, len: usize) {
+    pub(super) fn release(&mut self, rails: &mut Rails, context: u64, place: PayloadPlace, len: usize) {
         if let Some(stream) = self.streams.get_mut(&context) {
             stream.order.take(len);
             if stream.order.untold() >= WINDOW / 4 {
-                self.side.say(&Word::Taken { context, taken: stream.order.taken() });
+                self.side.say(&ControlMessage::Taken { context, taken: stream.order.taken() });
                 stream.order.told();
             }
         }
         self.free(rails, place);
     }
 
-    fn free(&mut self, rails: &mut Rails, place: Place) {
-        let Place::Slot { wire, lane, slot, .. } = place else { return };
+    fn free(&mut self, rails: &mut Rails, place: PayloadPlace) {
+        let PayloadPlace::Slot { wire, lane, slot, .. } = place else { return };
         if let Some(w) = self.wires.get_mut(wire) {
             w.lanes[lane].held -= 1;
         }
@@ -259,19 +259,19 @@ impl Edge {
         if let Err(words) = w.give(rails, lane, slot) {
             return self.fail_both(format!("cannot be heard: {words}"));
         }
-        if w.lanes.iter().any(Lane::is_due) {
+        if w.lanes.iter().any(QueuePair::is_due) {
             let given = [w.lanes[SMALL].inn.given(), w.lanes[BULK].inn.given()];
             w.lanes.iter_mut().for_each(|l| l.inn.told());
-            self.side.say(&Word::Given { wire: w.id, given });
+            self.side.say(&ControlMessage::Given { wire: w.id, given });
         }
     }
 
     /// Tell the peer that this end goes, and what it must have got.
     pub(super) fn part(&mut self) {
         for w in &self.wires {
-            self.side.say(&Word::Sent { wire: w.id, count: w.sent() });
+            self.side.say(&ControlMessage::Sent { wire: w.id, count: w.sent() });
         }
-        self.side.say(&Word::Bye);
+        self.side.say(&ControlMessage::Bye);
     }
 
     /// What nobody waits for: receives that had no room, word of the last frames of a burst, and whether those of the peer came.
@@ -288,7 +288,7 @@ impl Edge {
             }
             let came = w.came();
             if slow
-                && w.service == Service::Unreliable
+                && w.service == QueueService::Unreliable
                 && let Some(claim) = &mut w.claimed
                 && claim.look(came, LOSS)
             {
@@ -305,16 +305,16 @@ impl Edge {
                 let sent = w.sent();
                 // What has not left yet may wait here for as long as this process is paused.
                 let left = w.lanes.iter().all(|l| l.out.is_done());
-                if left && sent == w.looked && sent != w.told && w.service == Service::Unreliable {
+                if left && sent == w.looked && sent != w.told && w.service == QueueService::Unreliable {
                     w.told = sent;
-                    self.side.say(&Word::Sent { wire: w.id, count: sent });
+                    self.side.say(&ControlMessage::Sent { wire: w.id, count: sent });
                 }
                 w.looked = sent;
             }
         }
         if self.bye && self.wires.iter().all(Wire::is_complete) {
             self.bye = false;
-            self.side.say(&Word::All);
+            self.side.say(&ControlMessage::All);
         }
     }
 

@@ -3,12 +3,12 @@
 use super::{
     VerbsLink,
     hub::{Handle, Held, Slots},
-    raise::{Ours, Wait, raise},
+    raise::{Ours, WaitReadable, raise},
 };
 use crate::{
     Result,
     sync::lock,
-    sys::verbs::{Device, Service, Verbs},
+    sys::verbs::{Device, QueueService, Verbs},
     transport::Link,
 };
 use std::{
@@ -57,7 +57,7 @@ pub(crate) struct Edges {
     me: usize,
     size: usize,
     devices: Devices,
-    only: Option<Service>,
+    only: Option<QueueService>,
     slots: Slots,
     made: Mutex<HashMap<usize, Arc<Handle>>>,
     /// Peers to whom it was tried in vain.
@@ -66,7 +66,7 @@ pub(crate) struct Edges {
 
 impl Edges {
     /// Of rank `me` among `size`; with nothing but one service, if so.
-    pub(crate) fn new(me: usize, size: usize, devices: Devices, only: Option<Service>) -> Self {
+    pub(crate) fn new(me: usize, size: usize, devices: Devices, only: Option<QueueService>) -> Self {
         Self {
             me,
             size,
@@ -111,7 +111,7 @@ impl Edges {
         peer: usize,
         stream: TcpStream,
         until: Instant,
-        wait: Wait<'_>,
+        wait: WaitReadable<'_>,
     ) -> Result<std::result::Result<(), String>> {
         let (held, why) = self.open(peer, stream.local_addr().ok().map(|a| a.ip()));
         let ours = Ours { held, why, slots: self.slots, only: self.only, lower: self.me < peer };

@@ -158,7 +158,7 @@ impl<const N: usize> Claim<N> {
 
 /// The frames of one group from one peer, put in order. `P` is where a payload lies.
 #[derive(Debug)]
-pub(super) struct Order<P> {
+pub(super) struct FrameOrder<P> {
     /// The offset after the last of `ready`.
     next: u64,
     ready: VecDeque<(P, usize)>,
@@ -174,7 +174,7 @@ pub(super) struct Order<P> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Overlap;
 
-impl<P> Order<P> {
+impl<P> FrameOrder<P> {
     pub(super) fn new() -> Self {
         Self { next: 0, ready: VecDeque::new(), early: BTreeMap::new(), taken: 0, told: 0, end: None }
     }
@@ -324,7 +324,7 @@ mod tests {
                 dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 lanes[(dice >> 40) as usize % 2].push_back(*p);
             }
-            let mut order = Order::new();
+            let mut order = FrameOrder::new();
             let mut out = Vec::new();
             while lanes.iter().any(|l| !l.is_empty()) {
                 dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -346,7 +346,7 @@ mod tests {
 
         #[test]
         fn no_more_than_the_window_is_kept(window in 1u64..100, len in 1usize..200) {
-            let mut order = Order::new();
+            let mut order = FrameOrder::new();
             prop_assert_eq!(order.arrive(0, (), len, window).is_ok(), len as u64 <= window);
         }
     }

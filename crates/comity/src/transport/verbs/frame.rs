@@ -17,7 +17,7 @@ const SUM: usize = 60;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct FrameHeader {
     /// Drawn when the edge was made: what an earlier one sent is not taken for this one's.
     pub(super) epoch: u64,
     /// The group, or [`HELLO`].
@@ -47,7 +47,7 @@ pub(super) enum Damage {
     Stale,
 }
 
-impl Header {
+impl FrameHeader {
     /// The header's bytes, for a payload that is these two parts.
     pub(super) fn encode(&self, head: &[u8], body: &[u8]) -> [u8; HEADER] {
         let mut out = [0; HEADER];
@@ -105,8 +105,8 @@ mod tests {
     use proptest::prelude::*;
 
     prop_compose! {
-        fn header()(epoch: u64, context: u64, at: u64, number: u64, taken: u64, given: [u32; 2]) -> Header {
-            Header { epoch, context, at, number, taken, given, len: 0 }
+        fn header()(epoch: u64, context: u64, at: u64, number: u64, taken: u64, given: [u32; 2]) -> FrameHeader {
+            FrameHeader { epoch, context, at, number, taken, given, len: 0 }
         }
     }
 
@@ -115,24 +115,24 @@ mod tests {
         fn frames_round_trip_and_a_changed_bit_is_found(
             h in header(), payload in prop::collection::vec(any::<u8>(), 0..300), cut in 0usize..300, bit in 0usize..3000, tail in 0usize..64,
         ) {
-            let h = Header { len: payload.len() as u32, ..h };
+            let h = FrameHeader { len: payload.len() as u32, ..h };
             let (head, body) = payload.split_at(cut.min(payload.len()));
             let mut slot = h.encode(head, body).to_vec();
             slot.extend(&payload);
             let whole = slot.len();
             // What lies behind it in the slot is nothing to it.
             slot.extend(vec![0xaa; tail]);
-            prop_assert_eq!(Header::decode(&slot, h.epoch), Ok(h));
-            prop_assert_eq!(Header::decode(&slot, h.epoch ^ 1), Err(Damage::Stale));
+            prop_assert_eq!(FrameHeader::decode(&slot, h.epoch), Ok(h));
+            prop_assert_eq!(FrameHeader::decode(&slot, h.epoch ^ 1), Err(Damage::Stale));
             slot[bit / 8 % whole] ^= 1 << (bit % 8);
-            prop_assert!(Header::decode(&slot, h.epoch).is_err());
+            prop_assert!(FrameHeader::decode(&slot, h.epoch).is_err());
         }
 
         #[test]
         fn any_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), magic: bool) {
             let mut bytes = bytes;
             if magic && bytes.len() >= 8 { bytes[..8].copy_from_slice(&MAGIC) }
-            prop_assert!(Header::decode(&bytes, 0).is_err());
+            prop_assert!(FrameHeader::decode(&bytes, 0).is_err());
         }
     }
 }

@@ -11,13 +11,13 @@ pub(super) use rail::{Held, Rails, Slots};
 
 use super::{
     edge::Edge,
-    wire::{LANES, Lane, Wire},
+    wire::{LANES, QueuePair, Wire},
 };
 use crate::{
     sync::lock,
     sys::{
         Bell, at_exit,
-        verbs::{Depth, Service},
+        verbs::{Depth, QueueService},
     },
 };
 use attend::{attend, settle_all};
@@ -117,7 +117,7 @@ impl Hub {
         &mut self,
         edge: u64,
         held: &Held,
-        service: Service,
+        service: QueueService,
         slots: &Slots,
         (id, equal_frames, there): (u8, bool, String),
     ) -> Result<usize, String> {
@@ -147,7 +147,7 @@ impl Hub {
         let mut at = region.0;
         let lanes = [0, 1].map(|kind| {
             let Depth { slots, bytes } = slots.lanes[kind];
-            let lane = Lane::new(queues[kind], at, slots, bytes);
+            let lane = QueuePair::new(queues[kind], at, slots, bytes);
             at += 2 * slots * bytes;
             rail.lanes.insert(queues[kind], (edge, place, kind));
             lane

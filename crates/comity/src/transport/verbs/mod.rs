@@ -33,7 +33,7 @@ pub(crate) use reach::Rdma;
 
 use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
 use crate::sys::Bell;
-use edge::Place;
+use edge::PayloadPlace;
 use edges::{Devices, Edges};
 use hub::{Handle, hub, is_ours};
 use std::{collections::VecDeque, fmt, io, os::fd::BorrowedFd, sync::Arc};
@@ -41,7 +41,7 @@ use std::{collections::VecDeque, fmt, io, os::fd::BorrowedFd, sync::Arc};
 /// Bytes to move before looking elsewhere.
 const CHUNK: usize = 128 << 10;
 /// Looks in vain between two looks at the connection beside the wires.
-const LOOKS: u32 = 64;
+const SPINS_PER_CONTROL_CHECK: u32 = 64;
 
 /// One group's bytes over an edge. See the [contract](super).
 pub(crate) struct VerbsLink {
@@ -49,7 +49,7 @@ pub(crate) struct VerbsLink {
     context: u64,
     bell: Arc<Bell>,
     /// What came and was not consumed yet, in order.
-    mine: VecDeque<(Place, usize)>,
+    mine: VecDeque<(PayloadPlace, usize)>,
     /// How much of the first of those was consumed.
     at: usize,
     /// Where bytes of several frames are put together.
@@ -76,11 +76,11 @@ impl VerbsLink {
         Ok(Self { edge, context, bell, mine, at: 0, joint, looks: 0 })
     }
 
-    fn bytes_of(place: &Place, len: usize) -> &[u8] {
+    fn bytes_of(place: &PayloadPlace, len: usize) -> &[u8] {
         match place {
             // SAFETY: the slot is this link's until it gives it back, and nothing is posted there before that.
-            Place::Slot { at, slab, .. } => unsafe { slab.bytes(*at, len) },
-            Place::Heap(bytes) => bytes,
+            PayloadPlace::Slot { at, slab, .. } => unsafe { slab.bytes(*at, len) },
+            PayloadPlace::Heap(bytes) => bytes,
         }
     }
 
@@ -96,7 +96,7 @@ impl VerbsLink {
         }
         let mut guard = hub();
         let hub = &mut *guard;
-        if self.looks.is_multiple_of(LOOKS) {
+        if self.looks.is_multiple_of(SPINS_PER_CONTROL_CHECK) {
             hub.pump(self.edge.id);
         } else {
             // WAIT: a look that never sleeps

@@ -8,11 +8,11 @@ use super::{
     flow::Excess,
     hub::{Handle, Held, Slots, hub},
     pairing,
-    side::{MOST_WIRES, Made, Offered, Posted, Side, Word},
+    side::{ControlMessage, MOST_WIRES, Made, Offered, Posted, Side},
 };
 use crate::{
     Result,
-    sys::verbs::{Address, Depth, End, Service},
+    sys::verbs::{Address, Depth, End, QueueService},
 };
 use std::{
     net::TcpStream,
@@ -25,7 +25,7 @@ use std::{
 /// lose its wires for it.
 const GREETING: Duration = Duration::from_secs(8);
 /// Between two looks at what no descriptor tells.
-const LOOK: Duration = Duration::from_millis(1);
+const SETUP_POLL: Duration = Duration::from_millis(1);
 
 /// What this end brings.
 #[derive(Debug)]
@@ -36,13 +36,13 @@ pub(super) struct Ours {
     pub(super) why: String,
     pub(super) slots: Slots,
     /// Nothing but this service.
-    pub(super) only: Option<Service>,
+    pub(super) only: Option<QueueService>,
     /// Of the two ends this one has the lower rank.
     pub(super) lower: bool,
 }
 
 /// How to wait until a descriptor is readable (true) or a time has come (false); an error ends the whole.
-pub(crate) type Wait<'a> = &'a dyn Fn(BorrowedFd<'_>, Instant) -> Result<bool>;
+pub(crate) type WaitReadable<'a> = &'a dyn Fn(BorrowedFd<'_>, Instant) -> Result<bool>;
 
 /// The edge, or why there is none; the other end knows the same.
 pub(super) type Raised = std::result::Result<Handle, String>;
@@ -56,7 +56,7 @@ enum Stop {
 }
 
 /// Bring up what two ends have between them.
-pub(super) fn raise(stream: TcpStream, ours: Ours, until: Instant, wait: Wait<'_>) -> Result<Raised> {
+pub(super) fn raise(stream: TcpStream, ours: Ours, until: Instant, wait: WaitReadable<'_>) -> Result<Raised> {
     let side = match Side::new(stream) {
         Ok(side) => side,
         Err(e) => return Ok(Err(format!("its connection cannot be used: {e}"))),
@@ -83,7 +83,7 @@ struct Raising<'a> {
     stream: Arc<TcpStream>,
     ours: Ours,
     until: Instant,
-    wait: Wait<'a>,
+    wait: WaitReadable<'a>,
 }
 
 /// A wire that is tried.
@@ -92,7 +92,7 @@ struct Try {
     held: Arc<Held>,
     /// The other's.
     theirs: Offered,
-    service: std::result::Result<Service, String>,
+    service: std::result::Result<QueueService, String>,
     /// Its number among those tried.
     id: u8,
     /// Its place in the edge, once made.
@@ -103,7 +103,7 @@ impl Raising<'_> {
     fn run(&mut self) -> std::result::Result<(), Stop> {
         let (offer, epoch) = self.offer()?;
         self.say(&offer);
-        let Word::Offer { epoch: theirs, slots, devices, why } = self.hear()? else {
+        let ControlMessage::Offer { epoch: theirs, slots, devices, why } = self.hear()? else {
             return Err(self.confused());
         };
         if slots != self.sizes() {
@@ -163,16 +163,16 @@ impl Raising<'_> {
         [small.slots, small.bytes, bulk.slots, bulk.bytes].map(|n| n as u32)
     }
 
-    fn offer(&self) -> std::result::Result<(Word, u64), Stop> {
+    fn offer(&self) -> std::result::Result<(ControlMessage, u64), Stop> {
         let devices = self.ours.held.iter().take(MOST_WIRES).map(|h| Offered {
             name: h.name.clone(),
             at: h.at,
-            reliable: h.abilities.reliable && self.ours.only != Some(Service::Unreliable),
-            unreliable: h.abilities.unreliable && self.ours.only != Some(Service::Reliable),
+            reliable: h.abilities.reliable && self.ours.only != Some(QueueService::Unreliable),
+            unreliable: h.abilities.unreliable && self.ours.only != Some(QueueService::Reliable),
             equal_frames: h.abilities.equal_frames,
         });
         let epoch = random()?;
-        let word = Word::Offer {
+        let word = ControlMessage::Offer {
             epoch,
             slots: self.sizes(),
             devices: devices.collect(),
@@ -182,12 +182,12 @@ impl Raising<'_> {
     }
 
     /// The service that both ends of a wire have; reliable where it can be.
-    fn service(&self, held: &Held, theirs: &Offered) -> std::result::Result<Service, String> {
+    fn service(&self, held: &Held, theirs: &Offered) -> std::result::Result<QueueService, String> {
         let allowed = |s| self.ours.only.is_none_or(|o| o == s);
-        if held.abilities.reliable && theirs.reliable && allowed(Service::Reliable) {
-            Ok(Service::Reliable)
-        } else if held.abilities.unreliable && theirs.unreliable && allowed(Service::Unreliable) {
-            Ok(Service::Unreliable)
+        if held.abilities.reliable && theirs.reliable && allowed(QueueService::Reliable) {
+            Ok(QueueService::Reliable)
+        } else if held.abilities.unreliable && theirs.unreliable && allowed(QueueService::Unreliable) {
+            Ok(QueueService::Unreliable)
         } else {
             Err(format!("{} here and {} there have no service in common (RC or UC)", held.name, theirs.name))
         }
@@ -197,8 +197,8 @@ impl Raising<'_> {
     fn round(&self, mut tries: Vec<Try>) -> std::result::Result<Vec<std::result::Result<(), String>>, Stop> {
         let made: Vec<Made> =
             tries.iter_mut().map(|t| self.make(t)).collect::<std::result::Result<_, _>>()?;
-        self.say(&Word::Made(made.clone()));
-        let Word::Made(theirs) = self.hear()? else { return Err(self.confused()) };
+        self.say(&ControlMessage::Made(made.clone()));
+        let ControlMessage::Made(theirs) = self.hear()? else { return Err(self.confused()) };
         let posted: Vec<Posted> = tries
             .iter()
             .enumerate()
@@ -209,8 +209,8 @@ impl Raising<'_> {
                 self.connect(t, mine, other).map_err(|why| format!("here: {why}"))
             })
             .collect();
-        self.say(&Word::Ready(posted.clone()));
-        let Word::Ready(theirs) = self.hear()? else { return Err(self.confused()) };
+        self.say(&ControlMessage::Ready(posted.clone()));
+        let ControlMessage::Ready(theirs) = self.hear()? else { return Err(self.confused()) };
         let mut out: Vec<std::result::Result<(), String>> = posted
             .into_iter()
             .enumerate()
@@ -221,8 +221,8 @@ impl Raising<'_> {
             })
             .collect();
         let heard = self.await_greetings(&tries, &mut out)?;
-        self.say(&Word::Heard(heard.clone()));
-        let Word::Heard(theirs) = self.hear()? else { return Err(self.confused()) };
+        self.say(&ControlMessage::Heard(heard.clone()));
+        let ControlMessage::Heard(theirs) = self.hear()? else { return Err(self.confused()) };
         for (i, out) in out.iter_mut().enumerate() {
             let other = theirs.get(i).cloned().unwrap_or_else(|| Err("it tries fewer wires".into()));
             if out.is_ok() {
@@ -332,18 +332,18 @@ impl Raising<'_> {
                     .collect());
             }
             drop(hub);
-            self.nap(Instant::now() + LOOK)?;
+            self.nap(Instant::now() + SETUP_POLL)?;
         }
     }
 
-    fn say(&self, word: &Word) {
+    fn say(&self, word: &ControlMessage) {
         if let Some(edge) = hub().edges.get_mut(&self.id) {
             edge.side.say(word);
         }
     }
 
     /// The next word of the other end.
-    fn hear(&self) -> std::result::Result<Word, Stop> {
+    fn hear(&self) -> std::result::Result<ControlMessage, Stop> {
         loop {
             {
                 let mut hub = hub();
@@ -363,7 +363,7 @@ impl Raising<'_> {
                 return Err(Stop::Peer("the other end does not answer".into()));
             }
             // The hub's thread may have read it first.
-            self.nap(now + 10 * LOOK)?;
+            self.nap(now + 10 * SETUP_POLL)?;
         }
     }
 

@@ -2,7 +2,10 @@
 //!
 //! A message is its length in four bytes, a kind, and fields in network order; every length is bounded before anything is kept.
 
-use crate::sys::verbs::{Address, End};
+use crate::{
+    channel::Malformed,
+    sys::verbs::{Address, End},
+};
 use std::{
     io::{self, ErrorKind, Read, Write},
     net::TcpStream,
@@ -35,7 +38,7 @@ pub(super) struct Offered {
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum ControlMessage {
     /// What this end could use for the pair, or why nothing; and half of the epoch.
     Offer { epoch: u64, slots: [u32; 4], devices: Vec<Offered>, why: String },
     /// For each wire that is tried: this end's queue pairs.
@@ -60,10 +63,6 @@ pub(super) enum Word {
     Failed(String),
 }
 
-/// Bytes that no peer of this version sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
-
 /// As much of it as fits.
 fn text(w: &mut Vec<u8>, s: &str) {
     let cut = (0..=s.len().min(MAX_TEXT)).rev().find(|i| s.is_char_boundary(*i)).unwrap_or(0);
@@ -83,7 +82,7 @@ fn each<T>(w: &mut Vec<u8>, kind: u8, wires: &[Result<T, String>], put: impl Fn(
     }
 }
 
-impl Word {
+impl ControlMessage {
     fn encode(&self) -> Vec<u8> {
         let mut w = vec![0; 4];
         match self {
@@ -256,7 +255,7 @@ impl Side {
     }
 
     /// Send a word, now or when there is room.
-    pub(super) fn say(&mut self, word: &Word) {
+    pub(super) fn say(&mut self, word: &ControlMessage) {
         if self.outbox.len() < MAX_OUTBOX {
             self.outbox.extend(word.encode());
         } else {
@@ -302,14 +301,14 @@ impl Side {
     }
 
     /// The next word that has come whole.
-    pub(super) fn next(&mut self) -> Result<Option<Word>, Malformed> {
+    pub(super) fn next(&mut self) -> Result<Option<ControlMessage>, Malformed> {
         let Some((len, rest)) = self.inbox.split_first_chunk::<4>() else { return Ok(None) };
         let len = u32::from_be_bytes(*len) as usize;
         if len > MAX_BODY {
             return Err(Malformed);
         }
         let Some(body) = rest.get(..len) else { return Ok(None) };
-        let word = Word::decode(body)?;
+        let word = ControlMessage::decode(body)?;
         self.inbox.drain(..4 + len);
         Ok(Some(word))
     }
@@ -330,7 +329,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn words() -> impl Strategy<Value = Word> {
+    fn words() -> impl Strategy<Value = ControlMessage> {
         let at = (any::<[u8; 16]>(), any::<u16>(), any::<u8>()).prop_map(|(gid, lid, mtu)| Address {
             gid,
             lid,
@@ -348,18 +347,19 @@ mod tests {
         let posted = prop_oneof!["\\PC{0,20}".prop_map(Err), any::<[u32; 2]>().prop_map(Ok)];
         let heard = prop_oneof!["\\PC{0,20}".prop_map(Err), Just(Ok(()))];
         prop_oneof![
-            (any::<u64>(), any::<[u32; 4]>(), prop::collection::vec(device, 0..5), "\\PC{0,20}")
-                .prop_map(|(epoch, slots, devices, why)| Word::Offer { epoch, slots, devices, why }),
-            prop::collection::vec(made, 0..5).prop_map(Word::Made),
-            prop::collection::vec(posted, 0..5).prop_map(Word::Ready),
-            prop::collection::vec(heard, 0..5).prop_map(Word::Heard),
-            (any::<u8>(), any::<[u32; 2]>()).prop_map(|(wire, given)| Word::Given { wire, given }),
-            any::<[u64; 2]>().prop_map(|[context, taken]| Word::Taken { context, taken }),
-            any::<[u64; 2]>().prop_map(|[context, total]| Word::End { context, total }),
-            (any::<u8>(), any::<[u64; 2]>()).prop_map(|(wire, count)| Word::Sent { wire, count }),
-            Just(Word::Bye),
-            Just(Word::All),
-            "\\PC{0,20}".prop_map(Word::Failed),
+            (any::<u64>(), any::<[u32; 4]>(), prop::collection::vec(device, 0..5), "\\PC{0,20}").prop_map(
+                |(epoch, slots, devices, why)| ControlMessage::Offer { epoch, slots, devices, why }
+            ),
+            prop::collection::vec(made, 0..5).prop_map(ControlMessage::Made),
+            prop::collection::vec(posted, 0..5).prop_map(ControlMessage::Ready),
+            prop::collection::vec(heard, 0..5).prop_map(ControlMessage::Heard),
+            (any::<u8>(), any::<[u32; 2]>()).prop_map(|(wire, given)| ControlMessage::Given { wire, given }),
+            any::<[u64; 2]>().prop_map(|[context, taken]| ControlMessage::Taken { context, taken }),
+            any::<[u64; 2]>().prop_map(|[context, total]| ControlMessage::End { context, total }),
+            (any::<u8>(), any::<[u64; 2]>()).prop_map(|(wire, count)| ControlMessage::Sent { wire, count }),
+            Just(ControlMessage::Bye),
+            Just(ControlMessage::All),
+            "\\PC{0,20}".prop_map(ControlMessage::Failed),
         ]
     }
 
@@ -367,14 +367,14 @@ mod tests {
         #[test]
         fn words_round_trip(word in words()) {
             let bytes = word.encode();
-            prop_assert_eq!(Word::decode(&bytes[4..]), Ok(word));
-            prop_assert!(bytes.len() == 4 || Word::decode(&bytes[4..bytes.len() - 1]).is_err());
+            prop_assert_eq!(ControlMessage::decode(&bytes[4..]), Ok(word));
+            prop_assert!(bytes.len() == 4 || ControlMessage::decode(&bytes[4..bytes.len() - 1]).is_err());
         }
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            if let Ok(word) = Word::decode(&bytes) {
-                prop_assert_eq!(Word::decode(&word.encode()[4..]), Ok(word));
+            if let Ok(word) = ControlMessage::decode(&bytes) {
+                prop_assert_eq!(ControlMessage::decode(&word.encode()[4..]), Ok(word));
             }
         }
     }

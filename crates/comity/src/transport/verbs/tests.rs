@@ -4,9 +4,9 @@ use super::{Devices, Edges, hub::Slots};
 use crate::{
     sys::{
         poll_until,
-        verbs::{Depth, Service, Verbs},
+        verbs::{Depth, QueueService, Verbs},
     },
-    transport::conformance::{Pair, conformance, eventually},
+    transport::conformance::{LinkEnds, conformance, eventually},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
@@ -35,7 +35,11 @@ fn devices() -> Vec<String> {
 }
 
 /// Both ends' edges, with these devices; an error in words from both.
-fn raised(slots: Slots, only: Option<Service>, names: [&[String]; 2]) -> Result<[Edges; 2], [String; 2]> {
+fn raised(
+    slots: Slots,
+    only: Option<QueueService>,
+    names: [&[String]; 2],
+) -> Result<[Edges; 2], [String; 2]> {
     let (a, b) = streams();
     let row =
         |me: usize| (0..2).map(|peer| if peer == me { Vec::new() } else { names[me].to_vec() }).collect();
@@ -52,12 +56,12 @@ fn raised(slots: Slots, only: Option<Service>, names: [&[String]; 2]) -> Result<
     }
 }
 
-fn links(ends: &[Edges; 2], context: u64) -> Pair {
+fn links(ends: &[Edges; 2], context: u64) -> LinkEnds {
     (ends[0].link(1, context).unwrap().unwrap(), ends[1].link(0, context).unwrap().unwrap())
 }
 
 /// The edges end with the links.
-fn pair(only: Option<Service>) -> Pair {
+fn pair(only: Option<QueueService>) -> LinkEnds {
     let all = devices();
     links(&raised(SLOTS, only, [&all[..1], &all[..1]]).unwrap(), 7)
 }
@@ -69,7 +73,7 @@ mod found {
 
 mod unreliable {
     use super::*;
-    conformance!(|| pair(Some(Service::Unreliable)), ignore = "needs COMITY_VERBS");
+    conformance!(|| pair(Some(QueueService::Unreliable)), ignore = "needs COMITY_VERBS");
 }
 
 mod several {

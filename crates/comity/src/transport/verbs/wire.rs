@@ -2,10 +2,10 @@
 
 use super::{
     flow::{Claim, In, Out},
-    frame::{HEADER, HELLO, Header},
+    frame::{FrameHeader, HEADER, HELLO},
     hub::Rails,
 };
-use crate::sys::verbs::{Service, Slab};
+use crate::sys::verbs::{QueueService, Slab};
 
 /// Marks the completion of a receive; the slot is in the lower half.
 pub(super) const RECEIVE: u64 = 1 << 63;
@@ -17,7 +17,7 @@ pub(super) const BULK: usize = 1;
 
 /// One queue pair and its slots.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct QueuePair {
     pub(super) queue: u32,
     /// Where its slots begin in the slab: those to send from, then those to receive in.
     pub(super) at: usize,
@@ -34,7 +34,7 @@ pub(super) struct Lane {
     pub(super) heard: bool,
 }
 
-impl Lane {
+impl QueuePair {
     pub(super) fn new(queue: u32, at: usize, slots: usize, bytes: usize) -> Self {
         let (out, inn) = (Out::new(slots, 0), In::default());
         Self { queue, at, slots, bytes, posted: 0, out, inn, unposted: Vec::new(), held: 0, heard: false }
@@ -67,8 +67,8 @@ pub(super) struct Wire {
     pub(super) rail: usize,
     /// What it holds of the rail's slab.
     pub(super) region: (usize, usize),
-    pub(super) lanes: [Lane; LANES],
-    pub(super) service: Service,
+    pub(super) lanes: [QueuePair; LANES],
+    pub(super) service: QueueService,
     /// As errors name it: the device and address here, the address there.
     pub(super) name: String,
     pub(super) equal_frames: bool,
@@ -88,8 +88,8 @@ impl Wire {
         id: u8,
         rail: usize,
         region: (usize, usize),
-        lanes: [Lane; LANES],
-        service: Service,
+        lanes: [QueuePair; LANES],
+        service: QueueService,
         equal_frames: bool,
         name: String,
     ) -> Self {
@@ -161,7 +161,7 @@ impl Wire {
         &mut self,
         rails: &mut Rails,
         kind: usize,
-        header: Header,
+        header: FrameHeader,
         head: &[u8],
         body: &[u8],
     ) -> Result<bool, String> {
@@ -172,7 +172,7 @@ impl Wire {
         }
         let (slot, number) = lane.out.next();
         let at = lane.send_at(slot);
-        let header = Header { number, given, ..header };
+        let header = FrameHeader { number, given, ..header };
         let device = rails.device(self.rail).ok_or("the device is closed")?;
         let slab = device.slab();
         // SAFETY: the slot's last send has completed, or `room` would not have counted it; only this thread, under the hub's lock,
@@ -195,7 +195,8 @@ impl Wire {
     /// Send the frame that proves a lane.
     pub(super) fn greet(&mut self, rails: &mut Rails, epoch: u64) -> Result<(), String> {
         for kind in [SMALL, BULK] {
-            let header = Header { epoch, context: HELLO, at: 0, number: 0, taken: 0, given: [0; 2], len: 0 };
+            let header =
+                FrameHeader { epoch, context: HELLO, at: 0, number: 0, taken: 0, given: [0; 2], len: 0 };
             if !self.send(rails, kind, header, &[], &[])? {
                 return Err(format!("{}: no room for the first frame", self.name));
             }
@@ -229,7 +230,7 @@ mod tests {
     #[test]
     fn the_peer_hears_of_receives_before_it_has_none_left() {
         for posted in 1..=64 {
-            let mut lane = Lane::new(1, 0, 64, 4096);
+            let mut lane = QueuePair::new(1, 0, 64, 4096);
             lane.posted = posted;
             while !lane.is_crowded() {
                 lane.held += 1;
@@ -247,8 +248,8 @@ mod tests {
             let slab = Slab::new(64 << 10).unwrap();
             // SAFETY: one thread, and no device.
             unsafe { slab.write(0, &vec![7; slab.len()]) };
-            let lanes = [Lane::new(1, 0, 2, 4096), Lane::new(2, 16 << 10, 2, 8192)];
-            let wire = Wire::new(0, 0, (0, 48 << 10), lanes, Service::Unreliable, equal, "w".into());
+            let lanes = [QueuePair::new(1, 0, 2, 4096), QueuePair::new(2, 16 << 10, 2, 8192)];
+            let wire = Wire::new(0, 0, (0, 48 << 10), lanes, QueueService::Unreliable, equal, "w".into());
             wire.blank(&slab);
             let long = (16 << 10)..(32 << 10);
             for i in 0..slab.len() {

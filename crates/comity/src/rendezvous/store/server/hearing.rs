@@ -1,6 +1,6 @@
 //! What the ranks say to the store: that they come, that all their connections stand, that they give up; or that they end.
 
-use super::{Member, Met, Round, SAY, Server, Who};
+use super::{Met, Round, SAY, Server, StoreMember, Who};
 use crate::{
     channel::frame,
     rendezvous::{
@@ -27,7 +27,7 @@ impl Server {
             match conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
                 Ok(Some(Ok(ToStore::Join { rank, size, patience, facts }))) if rank == from => {
                     let from = conn.stream().peer_addr().map(|a| a.ip());
-                    let new = Member { conn, who: Who { facts, from } };
+                    let new = StoreMember { conn, who: Who { facts, from } };
                     self.join(new, rank, size, Duration::from_millis(patience));
                 }
                 // It came to say that it will not come.
@@ -40,7 +40,7 @@ impl Server {
         }
     }
 
-    fn join(&mut self, new: Member, rank: u32, size: u32, patience: Duration) {
+    fn join(&mut self, new: StoreMember, rank: u32, size: u32, patience: Duration) {
         if rank >= self.size || size != self.size {
             let words = format!(
                 "rank {rank} ({}) was started for a job of {size} ranks, but the one that meets here has {}; start every rank with the same size (COMITY_SIZE), and give each job a key and an address of its own",

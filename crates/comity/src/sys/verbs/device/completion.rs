@@ -1,7 +1,7 @@
 //! What the queue pairs of a device have done, polled for or announced by an event.
 
 use super::Device;
-use crate::sys::verbs::{Trouble, abi::*};
+use crate::sys::verbs::{DeviceTrouble, abi::*};
 use std::{ffi::c_int, mem, os::fd::BorrowedFd, ptr};
 
 /// Something that a queue pair has done, or failed to do.
@@ -19,7 +19,7 @@ pub(crate) struct Completion {
 
 impl Device {
     /// What has completed, appended to `out`, at most 32 at once; how many.
-    pub(crate) fn poll(&mut self, out: &mut Vec<Completion>) -> Result<usize, Trouble> {
+    pub(crate) fn poll(&mut self, out: &mut Vec<Completion>) -> Result<usize, DeviceTrouble> {
         const AT_ONCE: usize = 32;
         let Some(cq) = self.cq else { return Ok(0) };
         // SAFETY: all zeros are a valid completion.
@@ -55,7 +55,7 @@ impl Device {
     }
 
     /// Ask for an event at the next completion.
-    pub(crate) fn announce(&mut self) -> Result<(), Trouble> {
+    pub(crate) fn announce(&mut self) -> Result<(), DeviceTrouble> {
         let (Some(cq), Some(_)) = (self.cq, self.channel) else { return Ok(()) };
         // SAFETY: the queue is alive and its context's table is filled.
         let code = unsafe {

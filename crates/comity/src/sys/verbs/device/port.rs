@@ -1,7 +1,7 @@
 //! The port of a device: whether it is up, and the address that packets to it bear.
 
 use super::Device;
-use crate::sys::verbs::{Trouble, abi::*};
+use crate::sys::verbs::{DeviceTrouble, abi::*};
 use std::{ffi::c_int, fmt, io, mem, net::Ipv4Addr};
 
 /// The port that is used. Devices with more list them as devices of their own where it matters.
@@ -40,7 +40,7 @@ impl fmt::Display for Address {
 }
 
 impl Device {
-    fn port(&self) -> Result<ibv_port_attr, Trouble> {
+    fn port(&self) -> Result<ibv_port_attr, DeviceTrouble> {
         // The exported function fills the first 48 bytes only.
         // SAFETY: all zeros are a valid attribute structure.
         let mut attr: ibv_port_attr = unsafe { mem::zeroed() };
@@ -52,7 +52,7 @@ impl Device {
     }
 
     /// The GID that stands for an IPv4 address, the one of the newer protocol where there are two; on InfiniBand the LID.
-    pub(super) fn find_address(&mut self) -> Result<(), Trouble> {
+    pub(super) fn find_address(&mut self) -> Result<(), DeviceTrouble> {
         let port = self.port()?;
         if port.state != IBV_PORT_ACTIVE {
             return Err(self
@@ -95,7 +95,7 @@ impl Device {
     }
 
     /// Whether the port is up, as the device says now.
-    pub(crate) fn is_up(&self) -> Result<bool, Trouble> {
+    pub(crate) fn is_up(&self) -> Result<bool, DeviceTrouble> {
         Ok(self.port()?.state == IBV_PORT_ACTIVE)
     }
 }

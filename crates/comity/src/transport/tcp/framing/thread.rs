@@ -36,7 +36,7 @@ pub(super) const PIECE: usize = SEALED_FRAME;
 /// A batch: a head's frame and a piece's.
 const ROOM: usize = SEALED_HEADER + SMALL + SEALED_HEADER + PIECE;
 /// How long to look for the next batch before sleeping.
-const LOOK: Duration = Duration::from_micros(50);
+const BATCH_SPIN: Duration = Duration::from_micros(50);
 
 /// How many more such threads there may be.
 #[derive(Debug, Default)]
@@ -236,7 +236,7 @@ impl Shared {
             if self.handed.load(SeqCst) > k {
                 return true;
             }
-            if since.elapsed() < LOOK {
+            if since.elapsed() < BATCH_SPIN {
                 std::hint::spin_loop();
                 continue;
             }
@@ -326,7 +326,7 @@ mod tests {
                 went += sender.went().unwrap();
                 (went == BATCHES as u64).then_some(())
             });
-            thread::sleep(LOOK * u32::from(round % 3) * 2);
+            thread::sleep(BATCH_SPIN * u32::from(round % 3) * 2);
         }
     }
 

@@ -1,16 +1,16 @@
 //! What comes to an edge: frames that the devices bring, and words beside the wires.
 
 use super::{
-    Edge, Place, Stream,
+    Edge, GroupStream, PayloadPlace,
     stream::{BOTH, RECV, SEND, WINDOW},
 };
 use crate::{
     sys::verbs::{Completion, Slab},
     transport::verbs::{
         flow::Claim,
-        frame::{Damage, HEADER, HELLO, Header},
+        frame::{Damage, FrameHeader, HEADER, HELLO},
         hub::Rails,
-        side::Word,
+        side::ControlMessage,
         wire::RECEIVE,
     },
 };
@@ -71,7 +71,7 @@ impl Edge {
         let slab = rails.device(w.rail).ok_or("is cut off: the device is closed")?.slab().clone();
         // SAFETY: the receive in this slot has completed and none is posted again before the slot is given back; both happen under
         // the hub's lock, by this thread.
-        let found = Header::decode(unsafe { slab.bytes(at, bytes) }, epoch);
+        let found = FrameHeader::decode(unsafe { slab.bytes(at, bytes) }, epoch);
         let header = found.map_err(|damage| match damage {
             Damage::Sum => {
                 format!("sent a frame that was damaged on its way {}: its checksum is wrong", over(&w.name))
@@ -116,7 +116,7 @@ impl Edge {
         (wire, lane, slot): (usize, usize, usize),
         at: usize,
         slab: Arc<Slab>,
-        header: &Header,
+        header: &FrameHeader,
     ) -> Result<(), String> {
         let l = &mut self.wires[wire].lanes[lane];
         // A group that does not take its bytes must not keep the slots from the others.
@@ -124,12 +124,12 @@ impl Edge {
         let len = header.len as usize;
         let place = if crowded {
             // SAFETY: as above; the length was checked with the sum.
-            Place::Heap(unsafe { slab.bytes(at + HEADER, len) }.to_vec())
+            PayloadPlace::Heap(unsafe { slab.bytes(at + HEADER, len) }.to_vec())
         } else {
             l.held += 1;
-            Place::Slot { wire, lane, slot, at: at + HEADER, slab }
+            PayloadPlace::Slot { wire, lane, slot, at: at + HEADER, slab }
         };
-        let stream = self.streams.entry(header.context).or_insert_with(Stream::new);
+        let stream = self.streams.entry(header.context).or_insert_with(GroupStream::new);
         let gone = stream.gone;
         let fits = |_| format!("sent bytes twice, or more than it may {}", over(&self.wires[wire].name));
         let (allowed, news) =
@@ -168,36 +168,39 @@ impl Edge {
         }
     }
 
-    fn hear(&mut self, word: Word) -> Result<(), String> {
+    fn hear(&mut self, word: ControlMessage) -> Result<(), String> {
         let excess = || "gave back more slots than it had".to_owned();
         match word {
-            Word::Given { wire, given } => {
+            ControlMessage::Given { wire, given } => {
                 let Some(w) = self.wires.iter_mut().find(|w| w.id == wire) else { return Ok(()) };
                 for (l, given) in w.lanes.iter_mut().zip(given) {
                     l.out.credit(given).map_err(|_| excess())?;
                 }
                 self.streams.values().for_each(|s| s.wake(SEND));
             }
-            Word::Taken { context, taken } => {
+            ControlMessage::Taken { context, taken } => {
                 if let Some(stream) = self.streams.get_mut(&context) {
                     stream.allow(taken)?;
                 }
             }
-            Word::End { context, total } => {
-                let stream = self.streams.entry(context).or_insert_with(Stream::new);
+            ControlMessage::End { context, total } => {
+                let stream = self.streams.entry(context).or_insert_with(GroupStream::new);
                 stream.order.end(total).map_err(|_| "ended a stream before its last byte".to_owned())?;
                 stream.wake(BOTH);
                 self.forget(context);
             }
-            Word::Sent { wire, count } => {
+            ControlMessage::Sent { wire, count } => {
                 if let Some(w) = self.wires.iter_mut().find(|w| w.id == wire) {
                     w.claimed = Some(Claim::new(count, w.came()));
                 }
             }
-            Word::Bye => self.bye = true,
-            Word::All => self.settled = true,
-            Word::Failed(words) => return Err(format!("reported that this rank {words}")),
-            word @ (Word::Offer { .. } | Word::Made(_) | Word::Ready(_) | Word::Heard(_)) => {
+            ControlMessage::Bye => self.bye = true,
+            ControlMessage::All => self.settled = true,
+            ControlMessage::Failed(words) => return Err(format!("reported that this rank {words}")),
+            word @ (ControlMessage::Offer { .. }
+            | ControlMessage::Made(_)
+            | ControlMessage::Ready(_)
+            | ControlMessage::Heard(_)) => {
                 // A handshake has fewer.
                 if self.inbox.len() < 64 {
                     self.inbox.push_back(word);

@@ -2,7 +2,7 @@
 
 use crate::{
     sys::{Bell, verbs::Slab},
-    transport::{Interest, verbs::flow::Order},
+    transport::{Interest, verbs::flow::FrameOrder},
 };
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub(super) const WINDOW: u64 = 4 << 20;
 
 #[derive(Debug)]
-pub(in crate::transport::verbs) enum Place {
+pub(in crate::transport::verbs) enum PayloadPlace {
     /// In the slot where the device put them.
     Slot { wire: usize, lane: usize, slot: usize, at: usize, slab: Arc<Slab> },
     /// Moved out of the way.
@@ -19,10 +19,10 @@ pub(in crate::transport::verbs) enum Place {
 
 /// One group's bytes, both ways.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct GroupStream {
     pub(super) put: u64,
     pub(super) allowed: u64,
-    pub(super) order: Order<Place>,
+    pub(super) order: FrameOrder<PayloadPlace>,
     /// Rung when an armed link should look; there is none before the group is open here, and after its link is gone.
     pub(super) bell: Option<Arc<Bell>>,
     pub(super) armed: Interest,
@@ -30,10 +30,10 @@ pub(super) struct Stream {
     pub(super) gone: bool,
 }
 
-impl Stream {
+impl GroupStream {
     pub(super) fn new() -> Self {
         let armed = Interest::default();
-        Self { put: 0, allowed: WINDOW, order: Order::new(), bell: None, armed, gone: false }
+        Self { put: 0, allowed: WINDOW, order: FrameOrder::new(), bell: None, armed, gone: false }
     }
 
     pub(super) fn wake(&self, what: Interest) {
@@ -48,7 +48,7 @@ pub(super) const RECV: Interest = Interest { recv: true, send: false };
 pub(super) const SEND: Interest = Interest { recv: false, send: true };
 pub(super) const BOTH: Interest = Interest { recv: true, send: true };
 
-impl Stream {
+impl GroupStream {
     /// The peer has taken so many bytes in all.
     pub(super) fn allow(&mut self, taken: u64) -> Result<(), String> {
         if taken > self.put {

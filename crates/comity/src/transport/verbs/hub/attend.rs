@@ -17,7 +17,7 @@ use std::{
 /// How often the thread looks at what no descriptor tells.
 pub(in crate::transport::verbs) const TICK: Duration = Duration::from_millis(50);
 /// How often it looks for those that sleep where a provider has no events, and for the last frames of a peer that leaves.
-const LOOK: Duration = Duration::from_micros(200);
+const DEVICE_POLL: Duration = Duration::from_micros(200);
 /// How often it asks whether ports are up.
 const PORTS: Duration = Duration::from_millis(250);
 /// How long the end of an edge waits for the peer to have got everything. Tests that nothing is lost must not depend on a quiet machine.
@@ -62,7 +62,7 @@ impl Hub {
             }
         }
         let leaving = self.edges.values().any(Edge::is_leaving);
-        if silent || leaving { LOOK } else { TICK }
+        if silent || leaving { DEVICE_POLL } else { TICK }
     }
 
     /// What the thread sleeps on: connections with whether there is something to send, and devices.
@@ -131,7 +131,7 @@ impl Drop for Handle {
                 }
                 drop(hub);
                 // WAIT(until): the end of an edge: 500 ms at most
-                thread::sleep(LOOK);
+                thread::sleep(DEVICE_POLL);
             }
         }
         hub().remove(self.id, &self.slots);
@@ -153,7 +153,7 @@ pub(super) extern "C" fn settle_all() {
             Err(TryLockError::Poisoned(e)) => PoisonError::into_inner(e),
             Err(TryLockError::WouldBlock) if Instant::now() >= until => return,
             Err(TryLockError::WouldBlock) => {
-                thread::sleep(LOOK);
+                thread::sleep(DEVICE_POLL);
                 continue;
             }
         };
@@ -169,6 +169,6 @@ pub(super) extern "C" fn settle_all() {
             return;
         }
         drop(hub);
-        thread::sleep(LOOK);
+        thread::sleep(DEVICE_POLL);
     }
 }

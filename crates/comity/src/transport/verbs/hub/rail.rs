@@ -2,7 +2,7 @@
 
 use super::{hub, is_ours};
 use crate::{
-    sys::verbs::{Abilities, Address, Completion, Depth, Device, Trouble},
+    sys::verbs::{Abilities, Address, Completion, Depth, Device, DeviceTrouble},
     transport::verbs::wire::{LANES, Wire},
 };
 use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
@@ -75,7 +75,7 @@ pub(in crate::transport::verbs) struct Held {
 
 impl Held {
     /// Open a device, or use it as it is open already; `peers` is how many others may be reached over it.
-    pub(in crate::transport::verbs) fn open(name: &str, peers: usize) -> Result<Self, Trouble> {
+    pub(in crate::transport::verbs) fn open(name: &str, peers: usize) -> Result<Self, DeviceTrouble> {
         let mut hub = hub();
         hub.own();
         let found = hub.rails.live().find(|(_, r)| r.device.name() == name).map(|(i, _)| i);
@@ -106,7 +106,7 @@ impl Held {
                 }
             }
         };
-        let r = hub.rails.0[rail].as_mut().ok_or_else(|| Trouble::new(name, "", "it is closed", 0))?;
+        let r = hub.rails.0[rail].as_mut().ok_or_else(|| DeviceTrouble::new(name, "", "it is closed", 0))?;
         r.users += 1;
         Ok(Self { rail, name: name.to_owned(), at: r.device.address(), abilities: r.device.abilities() })
     }
@@ -129,7 +129,7 @@ impl Drop for Held {
 }
 
 /// As much memory as may be needed, or as the system allows to be registered.
-fn open(name: &str, peers: usize) -> Result<Device, Trouble> {
+fn open(name: &str, peers: usize) -> Result<Device, DeviceTrouble> {
     let wire = Slots::DEFAULT.bytes();
     // Two cables to each.
     let mut slab = (2 * peers.max(1) * wire).min(SLAB / wire * wire).next_multiple_of(4096);
