@@ -4,13 +4,13 @@
 //! `transport`, `view`.
 
 mod external;
-mod fabric;
 mod mpi;
+mod native;
 mod nccl;
 mod single;
 
-pub(crate) use fabric::Fabric;
 pub(crate) use mpi::Runtime as MpiRuntime;
+pub(crate) use native::NativeBackend;
 pub(crate) use nccl::{NcclAlone, NcclBackend};
 pub(crate) use single::Single;
 

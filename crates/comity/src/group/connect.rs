@@ -3,7 +3,7 @@
 use super::{Group, measure};
 use crate::{
     BackendKind, Config, Error, Launcher, Result, Secure,
-    backend::{Fabric, MpiRuntime, NcclAlone, NcclBackend},
+    backend::{MpiRuntime, NativeBackend, NcclAlone, NcclBackend},
     config::Costs,
     links::Endpoint,
     recorder::{Recorder, culprit},
@@ -100,8 +100,8 @@ impl Config {
         let (peers, counters) = (world.peers().to_vec(), self.counters());
         let members = (0..peers.len()).collect();
         let until = Instant::now() + self.join_timeout;
-        let fabric = Fabric::open(world, members, 0, Arc::clone(&counters), until)?;
-        let backend = NcclBackend::open(fabric, device, self.join_timeout)?;
+        let native = NativeBackend::open(world, members, 0, Arc::clone(&counters), until)?;
+        let backend = NcclBackend::open(native, device, self.join_timeout)?;
         Ok(Group::with(self.rank(), peers, Box::new(backend), (0, Recorder::new()), counters, self.timeout))
     }
 

@@ -1,7 +1,9 @@
 //! What messages cost on each pair's link: measured, agreed on, and written down.
 
 use super::{Group, Recorder};
-use crate::{Error, LinkCosts, Result, backend::Fabric, config::Costs, stats::Counters, status::World};
+use crate::{
+    Error, LinkCosts, Result, backend::NativeBackend, config::Costs, stats::Counters, status::World,
+};
 use comity_plan::Cost;
 use std::{
     path::Path,
@@ -141,9 +143,9 @@ pub(super) fn learn(world: &Arc<dyn World>, costs: &Costs, limit: Duration) -> R
     let members: Vec<usize> = (0..peers.len()).collect();
     let counters = Arc::<Counters>::default();
     let until = Instant::now() + limit;
-    let fabric = Fabric::open(Arc::clone(world), members, CONTEXT, Arc::clone(&counters), until)?;
+    let native = NativeBackend::open(Arc::clone(world), members, CONTEXT, Arc::clone(&counters), until)?;
     let own = (CONTEXT, Recorder::new());
-    let group = Group::with(rank, peers, Box::new(fabric), own, counters, limit);
+    let group = Group::with(rank, peers, Box::new(native), own, counters, limit);
     let mut own = match costs {
         Costs::File(path) if rank == 0 => read(path),
         _ => Ok(String::new()),

@@ -17,7 +17,7 @@ pub use request::{Request, Scope};
 
 use crate::{
     CallInfo, Error, LinkKind, Misuse, Op, Peer, Result, Stats,
-    backend::{Alarm, Backend, Call, Door, Fabric, Single},
+    backend::{Alarm, Backend, Call, Door, NativeBackend, Single},
     blame::Blame,
     config::MAX_TIMEOUT,
     links::LocalWorld,
@@ -145,8 +145,8 @@ impl Group {
         let rank = world.rank();
         let peers = world.peers().to_vec();
         let members = (0..peers.len()).collect();
-        let fabric = Fabric::open(world, members, 0, counters.clone(), Instant::now() + join)?;
-        Ok(Self::with(rank, peers, Box::new(fabric), (0, Recorder::new()), counters, limit))
+        let native = NativeBackend::open(world, members, 0, counters.clone(), Instant::now() + join)?;
+        Ok(Self::with(rank, peers, Box::new(native), (0, Recorder::new()), counters, limit))
     }
 
     /// Tell the launcher who is to blame when the group fails.

@@ -56,7 +56,7 @@ impl NcclBackend {
             work.copies.push((kept.bytes.addr(), at, bytes));
             self.put(&work, spot, until, info)?;
             // What was kept is read until the stream has come past the copy.
-            return self.lane.until_passed(&self.members, spot.stream, waiting);
+            return self.device_comm.until_passed(&self.members, spot.stream, waiting);
         }
         loop {
             let theirs = self.announced(from, until)?;
@@ -70,13 +70,13 @@ impl NcclBackend {
             }
             let kept = self.stash[from].iter().map(|a| length(&a.info)).sum();
             room(kept, len, from, theirs)?;
-            let held = self.lane.device.alloc(len)?;
+            let held = self.device_comm.device.alloc(len)?;
             if len > 0 {
                 work.parts.push(Part::Recv { dst: held.addr(), bytes: len, from });
             }
             self.put(&work, spot, until, info)?;
             work = StreamWork::default();
-            self.lane.until_passed(&self.members, spot.stream, waiting)?;
+            self.device_comm.until_passed(&self.members, spot.stream, waiting)?;
             self.stash[from].push_back(UnmatchedSend { info: theirs, bytes: held });
         }
     }
@@ -94,12 +94,12 @@ impl NcclBackend {
         (tell.info.root, tell.info.tag) = (Some(to), Some(ANNOUNCE));
         let peers = [to];
         tell.counts = &peers;
-        self.fabric.run(tell, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)
+        self.native.run(tell, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)
     }
 
     fn put(&self, work: &StreamWork, spot: Spot, until: Instant, info: CallInfo) -> Stopped<()> {
         self.members.counters.add_sent(work.bytes as u64);
-        self.lane.put(work, spot, (info, until))
+        self.device_comm.put(work, spot, (info, until))
     }
 
     /// The next send of `from`, in its own words.
@@ -109,7 +109,7 @@ impl NcclBackend {
         let mut hear = Call::new(Op::Recv, Bufs::Out((&mut words).into()));
         (hear.info.root, hear.info.tag) = (Some(from), Some(ANNOUNCE));
         hear.recv_counts = &peers;
-        self.fabric.run(hear, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)?;
+        self.native.run(hear, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)?;
         let dtype = usize::try_from(words[1]).ok().and_then(|d| DType::ALL.get(d).copied());
         let tag = u32::try_from(words[0]).ok().filter(|&t| t <= crate::MAX_TAG);
         let count = usize::try_from(words[2]).ok().filter(|&n| n.checked_mul(8).is_some());

@@ -1,6 +1,6 @@
 //! A call as NCCL's own, in bytes and addresses of the device.
 
-use super::{Spot, Stopped, lane::DeviceComm};
+use super::{Spot, Stopped, device_comm::DeviceComm};
 use crate::{
     Op,
     backend::{Bufs, Call},
@@ -53,7 +53,7 @@ pub(super) fn of(
     call: &Call<'_>,
     rank: usize,
     size: usize,
-    lane: &DeviceComm,
+    device_comm: &DeviceComm,
     spot: Spot,
 ) -> Stopped<StreamWork> {
     let info = &call.info;
@@ -68,7 +68,7 @@ pub(super) fn of(
             if src.is_none() {
                 // What leaves must not be overwritten by what comes.
                 let len = dst.map_or(0, |e| e.1);
-                let held = lane.device.alloc_on(len, spot.stream)?;
+                let held = device_comm.device.alloc_on(len, spot.stream)?;
                 w.copies.push((d, held.addr(), len));
                 from = held.addr();
                 w.scratch = Some(held);

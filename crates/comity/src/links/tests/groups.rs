@@ -182,8 +182,8 @@ fn a_split_hears_that_its_group_has_failed() {
     let heard = each(0..2, |r| {
         let world: Arc<dyn World> = all[r].clone();
         let until = Instant::now() + LONG;
-        let mut fabric =
-            crate::backend::Fabric::open(world.clone(), vec![0, 1], 0, Arc::default(), until).unwrap();
+        let mut native =
+            crate::backend::NativeBackend::open(world.clone(), vec![0, 1], 0, Arc::default(), until).unwrap();
         if r == 1 {
             thread::sleep(Duration::from_millis(100));
             let cause = "no memory is left".to_owned();
@@ -193,7 +193,7 @@ fn a_split_hears_that_its_group_has_failed() {
             return None;
         }
         let begun = Instant::now();
-        let e = fabric.part(&[0, 1], 7, Arc::default(), LONG).unwrap_err();
+        let e = native.part(&[0, 1], 7, Arc::default(), LONG).unwrap_err();
         Some((e, begun.elapsed()))
     });
     let (e, after) = heard[0].clone().unwrap();

@@ -18,7 +18,7 @@ pub(super) struct DeviceComm {
     guard: Guard,
 }
 
-/// What a lane needs of this machine.
+/// What a communicator needs of this machine.
 pub(super) fn open(device: u32) -> Result<(CudaContext, &'static Nccl)> {
     Ok((CudaContext::open(device)?, Nccl::find()?))
 }

@@ -1,6 +1,6 @@
 //! send, recv and exchange: two ranks' messages, each under its tag.
 
-use super::{Fabric, KEPT};
+use super::{KEPT, NativeBackend};
 use crate::{
     CallInfo, DType, Op, Result,
     backend::{Bufs, Call},
@@ -12,7 +12,7 @@ use crate::{
 use comity_plan::{Act, Buf, Plan, Schedule, Slice, Step, Take};
 use std::time::Duration;
 
-impl Fabric {
+impl NativeBackend {
     pub(super) fn pair(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
         let info = call.info;
         let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());

@@ -22,7 +22,7 @@ const KEPT: usize = 16;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Fabric {
+pub(crate) struct NativeBackend {
     engine: Engine,
     topology: Topology,
     /// Goes before all else where it can carry out the operation.
@@ -49,7 +49,7 @@ struct Key {
     in_place: bool,
 }
 
-impl Fabric {
+impl NativeBackend {
     /// The group, as this rank knows it.
     pub(crate) fn members(&self) -> &Members {
         self.engine.members()
@@ -224,7 +224,7 @@ impl Fabric {
     }
 }
 
-impl Backend for Fabric {
+impl Backend for NativeBackend {
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
         let kind = match call.info.op {
             Op::AllReduce => Kind::AllReduce,
@@ -291,11 +291,11 @@ impl Maker for Plans {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
-        Ok(Box::new(Fabric::open(world, members, context, counters, Instant::now() + limit)?))
+        Ok(Box::new(NativeBackend::open(world, members, context, counters, Instant::now() + limit)?))
     }
 }
 
-impl Drop for Fabric {
+impl Drop for NativeBackend {
     fn drop(&mut self) {
         self.members().world.leave(self.members().context);
     }
