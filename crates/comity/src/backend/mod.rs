@@ -86,10 +86,10 @@ pub(crate) trait Backend: Send + fmt::Debug {
     }
 
     /// What ends a call under way from another thread; `None` when no call can take long.
-    fn alarm(&self) -> Option<Alarm>;
+    fn abort_handle(&self) -> Option<AbortHandle>;
 
     /// What makes groups of some members without the others; `None` where nothing does.
-    fn door(&self) -> Option<Door> {
+    fn subgroup_factory(&self) -> Option<SubgroupFactory> {
         None
     }
 
@@ -110,7 +110,7 @@ pub(crate) trait Backend: Send + fmt::Debug {
 
 /// Ends calls of a group from outside them.
 #[derive(Debug)]
-pub(crate) struct Alarm {
+pub(crate) struct AbortHandle {
     pub(crate) watch: Arc<Watch>,
     /// Not kept alive: a closed group's world may end.
     pub(crate) world: Weak<dyn World>,
@@ -119,8 +119,8 @@ pub(crate) struct Alarm {
 
 /// Makes groups of some of a group's members, outside its calls.
 #[derive(Debug)]
-pub(crate) struct Door {
-    /// Not kept alive, as in [`Alarm`].
+pub(crate) struct SubgroupFactory {
+    /// Not kept alive, as in [`AbortHandle`].
     pub(crate) world: Weak<dyn World>,
     /// World ranks by rank.
     pub(crate) ranks: Arc<[usize]>,
@@ -141,7 +141,7 @@ pub(crate) trait Maker: Send + Sync + fmt::Debug {
     ) -> Result<Box<dyn Backend>>;
 }
 
-impl Door {
+impl SubgroupFactory {
     /// Groups of some of `members`, as `maker` makes them.
     pub(super) fn new(members: &Members, maker: Box<dyn Maker>) -> Self {
         let (world, ranks) = (Arc::downgrade(&members.world), Arc::clone(&members.ranks));
@@ -162,7 +162,7 @@ impl Door {
     }
 }
 
-impl Alarm {
+impl AbortHandle {
     pub(super) fn new(members: &Members) -> Self {
         let (watch, world) = (members.watch.clone(), Arc::downgrade(&members.world));
         Self { watch, world, context: members.context }

@@ -2,7 +2,7 @@
 
 mod pair;
 
-use super::{Alarm, Backend, Bufs, Call, Door, Maker};
+use super::{AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory};
 use crate::{
     CallInfo, DType, Error, LinkKind, Op, Result,
     engine::{Direction, Engine, Members, Task},
@@ -259,12 +259,12 @@ impl Backend for NativeBackend {
         self.members().conclude()
     }
 
-    fn alarm(&self) -> Option<Alarm> {
-        Some(Alarm::new(self.members()))
+    fn abort_handle(&self) -> Option<AbortHandle> {
+        Some(AbortHandle::new(self.members()))
     }
 
-    fn door(&self) -> Option<Door> {
-        Some(Door::new(self.members(), Box::new(Plans)))
+    fn subgroup_factory(&self) -> Option<SubgroupFactory> {
+        Some(SubgroupFactory::new(self.members(), Box::new(Plans)))
     }
 
     fn prefer(&mut self, algorithm: Option<Algorithm>) -> bool {

@@ -17,7 +17,7 @@ pub use request::{Request, Scope};
 
 use crate::{
     CallInfo, Error, LinkKind, Misuse, Op, Peer, Result, Stats,
-    backend::{Alarm, Backend, Call, Door, NativeBackend, Single},
+    backend::{AbortHandle, Backend, Call, NativeBackend, Single, SubgroupFactory},
     blame::Blame,
     config::MAX_TIMEOUT,
     links::LocalWorld,
@@ -86,9 +86,9 @@ pub(crate) struct Core {
     /// Jobs for the group's own thread, which starts with the first.
     worker: Mutex<Option<mpsc::Sender<BackgroundTask>>>,
     /// Reaches calls under way from other threads.
-    alarm: Option<Alarm>,
+    abort_handle: Option<AbortHandle>,
     /// Makes groups of some members; `None` when there are no others.
-    door: Option<Door>,
+    subgroup_factory: Option<SubgroupFactory>,
     kinds: Vec<Option<LinkKind>>,
     /// The CUDA device whose buffers calls can take.
     device: Option<u32>,
@@ -171,7 +171,8 @@ impl Group {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Self {
-        let (alarm, door, kinds) = (backend.alarm(), backend.door(), backend.links());
+        let (abort_handle, subgroup_factory, kinds) =
+            (backend.abort_handle(), backend.subgroup_factory(), backend.links());
         let device = backend.device();
         let state = CallState { backend: Some(backend), seq: 0, splits: 0, context, broken: None, recorder };
         let core = Core {
@@ -181,8 +182,8 @@ impl Group {
             state: Mutex::new(state),
             counters,
             worker: Mutex::new(None),
-            alarm,
-            door,
+            abort_handle,
+            subgroup_factory,
             kinds,
             device,
         };
@@ -253,7 +254,7 @@ impl Group {
     /// [`Error::Mismatch`] if the ranks made different calls and no call has shown it; the same on the other ranks. The group is closed all
     /// the same. A group that has failed, or was closed before, closes without an error.
     pub fn close(&self) -> Result<()> {
-        if let Some(a) = &self.core.alarm {
+        if let Some(a) = &self.core.abort_handle {
             a.close();
         }
         self.in_turn(|| {
@@ -267,7 +268,7 @@ impl Group {
     /// Give the group up on every rank: calls under way and later ones fail with [`Error::Aborted`], which carries `why`.
     pub fn abort(&self, why: &str) {
         let failure = Failure::reported(self.rank(), why);
-        if let Some(a) = &self.core.alarm {
+        if let Some(a) = &self.core.abort_handle {
             a.raise(failure);
         }
         self.in_turn(|| {

@@ -85,9 +85,9 @@ impl Group {
         let backend = state.backend.as_mut().map(make).transpose();
         let Some(backend) = backend.inspect_err(|e| {
             // The others stand in this group still, and would wait for this rank there.
-            if let Some(alarm) = &self.core.alarm {
+            if let Some(abort_handle) = &self.core.abort_handle {
                 let (culprit, cause) = blame(e, self.rank(), &members);
-                alarm.raise(Failure::lost(culprit, self.rank(), cause));
+                abort_handle.raise(Failure::lost(culprit, self.rank(), cause));
             }
             state.note(Op::Split, e, &self.core.counters);
         })?

@@ -18,7 +18,7 @@ use making::Making;
 pub(crate) use place::Runtime;
 
 use super::{
-    Alarm, Backend, Bufs, Call, Door, Maker,
+    AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory,
     external::{attend, explain_joining, wait},
 };
 use crate::{
@@ -142,12 +142,12 @@ impl<H: MpiHandle> Backend for MpiBackend<H> {
         self.members.failure(call)
     }
 
-    fn alarm(&self) -> Option<Alarm> {
-        Some(Alarm::new(&self.members))
+    fn abort_handle(&self) -> Option<AbortHandle> {
+        Some(AbortHandle::new(&self.members))
     }
 
-    fn door(&self) -> Option<Door> {
-        Some(Door::new(&self.members, Box::new(Subsets(self.mpi))))
+    fn subgroup_factory(&self) -> Option<SubgroupFactory> {
+        Some(SubgroupFactory::new(&self.members, Box::new(Subsets(self.mpi))))
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {

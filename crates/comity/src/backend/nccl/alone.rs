@@ -3,7 +3,7 @@
 use super::{parts, spot};
 use crate::{
     CallInfo, LinkKind, Result,
-    backend::{Alarm, Backend, Call, Single},
+    backend::{AbortHandle, Backend, Call, Single},
     sys::cuda::CudaContext,
 };
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Backend for NcclAlone {
         None
     }
 
-    fn alarm(&self) -> Option<Alarm> {
+    fn abort_handle(&self) -> Option<AbortHandle> {
         None
     }
 

@@ -185,7 +185,7 @@ impl Post {
     }
 
     fn tell(&self, failure: Failure) {
-        // In the order of `Alarm::raise`, for its reason.
+        // In the order of `AbortHandle::raise`, for its reason.
         if let Some(world) = self.world.upgrade() {
             world.abort(self.context, &failure);
         }

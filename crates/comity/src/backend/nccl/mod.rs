@@ -17,7 +17,9 @@ mod guard;
 mod pair;
 mod parts;
 
-use super::{Alarm, Backend, Bufs, Call, Door, Maker, NativeBackend, external::explain_joining};
+use super::{
+    AbortHandle, Backend, Bufs, Call, Maker, NativeBackend, SubgroupFactory, external::explain_joining,
+};
 use crate::{
     CallInfo, DType, Error, LinkKind, Op, Place, Result, View, ViewMut,
     engine::{Members, Patience, Stop, Stopped, Waiting},
@@ -286,13 +288,13 @@ impl Backend for NcclBackend {
         self.native.failure(call)
     }
 
-    fn alarm(&self) -> Option<Alarm> {
-        self.native.alarm()
+    fn abort_handle(&self) -> Option<AbortHandle> {
+        self.native.abort_handle()
     }
 
-    fn door(&self) -> Option<Door> {
+    fn subgroup_factory(&self) -> Option<SubgroupFactory> {
         let maker = Box::new(OnDevice(self.device_comm.device.ordinal));
-        self.native.door().map(|door| Door { maker, ..door })
+        self.native.subgroup_factory().map(|subgroup_factory| SubgroupFactory { maker, ..subgroup_factory })
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {
