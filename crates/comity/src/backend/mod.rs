@@ -18,7 +18,7 @@ use crate::{
     CallInfo, LinkKind, Op, Result, View, ViewMut,
     engine::Members,
     stats::Counters,
-    status::{Failure, Watch, World},
+    status::{Failure, GroupStatus, World},
 };
 use comity_plan::Algorithm;
 use std::{
@@ -111,7 +111,7 @@ pub(crate) trait Backend: Send + fmt::Debug {
 /// Ends calls of a group from outside them.
 #[derive(Debug)]
 pub(crate) struct AbortHandle {
-    pub(crate) watch: Arc<Watch>,
+    pub(crate) status: Arc<GroupStatus>,
     /// Not kept alive: a closed group's world may end.
     pub(crate) world: Weak<dyn World>,
     pub(crate) context: u64,
@@ -164,25 +164,25 @@ impl SubgroupFactory {
 
 impl AbortHandle {
     pub(super) fn new(members: &Members) -> Self {
-        let (watch, world) = (members.watch.clone(), Arc::downgrade(&members.world));
-        Self { watch, world, context: members.context }
+        let (status, world) = (members.status.clone(), Arc::downgrade(&members.world));
+        Self { status, world, context: members.context }
     }
 
     /// The group has failed: here, and by word to the others. Does not block.
     pub(crate) fn raise(&self, failure: Failure) {
-        if self.watch.failure().is_some() {
+        if self.status.failure().is_some() {
             return;
         }
         // The others first: the thread that wakes here may leave the group at once, and they would hear only that.
         if let Some(world) = self.world.upgrade() {
             world.abort(self.context, &failure);
         }
-        self.watch.fail(failure);
+        self.status.fail(failure);
     }
 
     /// This rank leaves: its call under way ends.
     pub(crate) fn close(&self) {
-        self.watch.close();
+        self.status.close();
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     CallInfo, DType, Error, LinkKind, Op, Result,
     engine::{Direction, Engine, Members, Task},
     stats::Counters,
-    status::{Header, Watch, World},
+    status::{GroupStatus, Header, World},
     view::Memory,
 };
 use comity_plan::{self as plan, Act, Algorithm, Kind, Plan, Schedule, Shape, Slice, Take, Topology};
@@ -98,8 +98,8 @@ impl NativeBackend {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Self> {
-        let Members { world, watch, .. } = self.members();
-        let (ranks, above) = (self.members().world_ranks(members), Some(watch));
+        let Members { world, status, .. } = self.members();
+        let (ranks, above) = (self.members().world_ranks(members), Some(status));
         Self::open_below(world.clone(), ranks, context, counters, Instant::now() + limit, above)
             // The group that is split may have failed: then that is the reason.
             .map_err(|e| self.failure(Some(CallInfo::new(Op::Split))).unwrap_or(e))
@@ -116,23 +116,23 @@ impl NativeBackend {
         Self::open_below(world, members, context, counters, until, None)
     }
 
-    /// As [`open`](Self::open), of some members of the group that `above` watches.
+    /// As [`open`](Self::open), of some members of the group that `above` is the status of.
     fn open_below(
         world: Arc<dyn World>,
         members: Vec<usize>,
         context: u64,
         counters: Arc<Counters>,
         until: Instant,
-        above: Option<&Arc<Watch>>,
+        above: Option<&Arc<GroupStatus>>,
     ) -> Result<Self> {
-        let watch = Arc::new(
-            Watch::new(members.len(), counters.clone())
+        let status = Arc::new(
+            GroupStatus::new(members.len(), counters.clone())
                 .map_err(|e| Error::os("making an event descriptor", e))?,
         );
         if let Some(above) = above {
-            watch.split_from(above);
+            status.split_from(above);
         }
-        let links = world.open(context, &members, &watch, until)?;
+        let links = world.open(context, &members, &status, until)?;
         // All ranks must choose alike: from what all know, not from what this one measured.
         let host: Vec<usize> = members.iter().map(|&m| world.hosts().get(m).copied().unwrap_or(0)).collect();
         let prefer = world.prefers();
@@ -144,7 +144,7 @@ impl NativeBackend {
             Some(costs) => topology.measured(costs),
             None => topology,
         };
-        let engine = Engine::new(Members::new(world, members, context, watch, counters), links);
+        let engine = Engine::new(Members::new(world, members, context, status, counters), links);
         let (kept, routes, scratch) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { engine, topology, prefer, kept, routes, scratch })
     }

@@ -51,13 +51,13 @@ fn compare(control: &Control) {
     let Some(state) = lock_soon(&control.state) else { return };
     let groups = if state.stop.is_none() { state.open() } else { Vec::new() };
     drop(state);
-    for (context, watch, mine, size) in groups {
+    for (context, status, mine, size) in groups {
         // A call that is under way, or a failure, is a reason of its own.
-        if watch.failure().is_some() || watch.is_in_call() {
+        if status.failure().is_some() || status.is_in_call() {
             continue;
         }
         let group = Open { control, context };
-        if let Err(f) = conclude(&watch, mine, size, &group)
+        if let Err(f) = conclude(&status, mine, size, &group)
             && f.is_disagreement()
         {
             untold(&f.sentence());

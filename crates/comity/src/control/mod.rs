@@ -6,7 +6,7 @@
 //!     Heartbeat, ten times within the limit            silence for a fifth of the limit: suspect; for all of it: dead
 //!     Waits{the call I am in}                          to those waited for, who compare it with theirs
 //!     Census{call} -> Reached{how far I am}            when a limit has passed, and when a group closes
-//!     Leave{group}    Abort{group, failure}            each is carried to the group's watch; aborts are passed on
+//!     Leave{group}    Abort{group, failure}            each is carried to the group's status; aborts are passed on
 //!     Goodbye                                          the process ends in good order
 //!   rank high  -- Hello{Probe} -->  rank low           is one that is silent alive? a connection of its own
 //! ```

@@ -16,7 +16,7 @@ use crate::{
     Error, Result,
     channel::{Acceptor, Sealing, Stream},
     rendezvous::StoreJob,
-    status::{Failure, Header, Watch},
+    status::{Failure, GroupStatus, Header},
     sys::Bell,
     transport::Kinds,
 };
@@ -204,8 +204,14 @@ impl Control {
     }
 
     /// Begin to watch the members of a group. False if it is open already.
-    pub(crate) fn enter(&self, context: u64, members: &[usize], mine: usize, watch: &Arc<Watch>) -> bool {
-        let new = self.lock().enter(context, members, mine, watch);
+    pub(crate) fn enter(
+        &self,
+        context: u64,
+        members: &[usize],
+        mine: usize,
+        status: &Arc<GroupStatus>,
+    ) -> bool {
+        let new = self.lock().enter(context, members, mine, status);
         self.bell.ring();
         new
     }

@@ -1,4 +1,4 @@
-//! What a process holds of the others: connections, descriptors of processes, and the watches of groups.
+//! What a process holds of the others: connections, descriptors of processes, and the statuses of groups.
 //!
 //! It carries out what [`Membership`] decides. Changed only under the lock of [`Control`](super::running::Control), by its thread
 //! and by those that call it.
@@ -8,7 +8,7 @@ mod perform;
 use super::note::{ControlNote, Encoding};
 use crate::{
     channel::{Channel, Conn, Sealing, Stream},
-    status::{Failure, Header, Watch},
+    status::{Failure, GroupStatus, Header},
 };
 use comity_membership::{DIED, Heard, Membership, Pace, Presence};
 pub(super) use perform::Rest;
@@ -51,7 +51,7 @@ pub(super) struct Standing {
     conns: Vec<Option<Conn>>,
     /// Readable when the process has ended; where the system can tell.
     processes: Vec<Option<Arc<OwnedFd>>>,
-    watches: HashMap<u64, Arc<Watch>>,
+    statuses: HashMap<u64, Arc<GroupStatus>>,
     pub(super) parked: Vec<Arrival>,
     /// What the engines of groups that are over had done.
     progress: u64,
@@ -66,7 +66,7 @@ impl Standing {
             membership: Membership::new(me, size, silence),
             conns: (0..size).map(|_| None).collect(),
             processes: (0..size).map(|_| None).collect(),
-            watches: HashMap::new(),
+            statuses: HashMap::new(),
             parked: Vec::new(),
             progress: 0,
             stop: None,
@@ -77,9 +77,9 @@ impl Standing {
         &self.membership
     }
 
-    /// The watch of a group that is open here.
-    pub(super) fn watch(&self, context: u64) -> Option<&Arc<Watch>> {
-        self.watches.get(&context)
+    /// The status of a group that is open here.
+    pub(super) fn status(&self, context: u64) -> Option<&Arc<GroupStatus>> {
+        self.statuses.get(&context)
     }
 
     /// Where a rank of a group waits for this one: in that group, else in any other. Also in one that has failed: its limit may
@@ -88,9 +88,9 @@ impl Standing {
         let who = *self.membership.members(context)?.get(rank)?;
         let told = |context: u64| {
             let at = self.membership.members(context)?.iter().position(|m| *m == who)?;
-            self.watches.get(&context)?.ledger().told(at)
+            self.statuses.get(&context)?.ledger().told(at)
         };
-        let elsewhere = || self.watches.keys().find_map(|c| told(*c)).map(|call| (call, true));
+        let elsewhere = || self.statuses.keys().find_map(|c| told(*c)).map(|call| (call, true));
         told(context).map(|call| (call, false)).or_else(elsewhere)
     }
 
@@ -100,22 +100,22 @@ impl Standing {
         self.carry_out();
     }
 
-    /// The groups that are open here, by context: who watches, which of its ranks this one is, and how many there are.
-    pub(super) fn open(&self) -> Vec<(u64, Arc<Watch>, usize, usize)> {
+    /// The groups that are open here, by context: its status, which of its ranks this one is, and how many there are.
+    pub(super) fn open(&self) -> Vec<(u64, Arc<GroupStatus>, usize, usize)> {
         let place = |context: u64| {
             let members = self.membership.members(context)?;
             Some((members.iter().position(|m| *m == self.me)?, members.len()))
         };
-        let open = self.watches.iter().filter_map(|(context, watch)| {
+        let open = self.statuses.iter().filter_map(|(context, status)| {
             let (mine, size) = place(*context)?;
-            Some((*context, Arc::clone(watch), mine, size))
+            Some((*context, Arc::clone(status), mine, size))
         });
         open.collect()
     }
 
     /// Ask a group's other members how far they have come.
     pub(super) fn census(&mut self, context: u64, at: u64) {
-        let digest = self.watches.get(&context).and_then(|w| w.ledger().digest(at).1);
+        let digest = self.statuses.get(&context).and_then(|w| w.ledger().digest(at).1);
         self.membership.census(context, at, digest.unwrap_or_default());
         self.carry_out();
     }
@@ -124,7 +124,7 @@ impl Standing {
     pub(super) fn clear(&mut self) {
         self.conns.clear();
         self.processes.clear();
-        self.watches.clear();
+        self.statuses.clear();
         self.parked.clear();
     }
 
@@ -146,11 +146,17 @@ impl Standing {
     }
 
     /// Begin to watch the members of a group. False if it is open already.
-    pub(super) fn enter(&mut self, context: u64, members: &[usize], mine: usize, watch: &Arc<Watch>) -> bool {
-        if self.watches.contains_key(&context) {
+    pub(super) fn enter(
+        &mut self,
+        context: u64,
+        members: &[usize],
+        mine: usize,
+        status: &Arc<GroupStatus>,
+    ) -> bool {
+        if self.statuses.contains_key(&context) {
             return false;
         }
-        self.watches.insert(context, Arc::clone(watch));
+        self.statuses.insert(context, Arc::clone(status));
         let new = self.membership.enter(context, members, mine);
         self.carry_out();
         new
@@ -160,8 +166,8 @@ impl Standing {
     pub(super) fn leave(&mut self, context: u64, tell: bool) -> bool {
         let open = self.membership.leave(context, tell);
         self.carry_out();
-        if let Some(watch) = self.watches.remove(&context) {
-            self.progress += watch.progress();
+        if let Some(status) = self.statuses.remove(&context) {
+            self.progress += status.progress();
         }
         self.parked.retain(|a| a.context != context);
         open
@@ -176,7 +182,7 @@ impl Standing {
     /// Fail every group that has `rank`. False if none is open.
     pub(super) fn condemn(&mut self, rank: usize, cause: &str) -> bool {
         let failures: Vec<(u64, Failure)> = self
-            .watches
+            .statuses
             .keys()
             .filter_map(|context| {
                 let members = self.membership.members(*context)?;
@@ -267,7 +273,7 @@ impl Standing {
 
     /// How far this process's engines have come.
     fn progress(&self) -> u64 {
-        self.progress + self.watches.values().map(|w| w.progress()).sum::<u64>()
+        self.progress + self.statuses.values().map(|w| w.progress()).sum::<u64>()
     }
 
     /// Close every connection without a word, as the system does when a process is killed.

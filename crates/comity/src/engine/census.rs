@@ -12,7 +12,7 @@
 
 use crate::{
     CallInfo, Crossed, Peer,
-    status::{Failure, Late, Reached, Watch, World},
+    status::{Failure, GroupStatus, Late, Reached, World},
 };
 use std::{
     thread,
@@ -29,7 +29,7 @@ const STILL: Duration = Duration::from_secs(1);
 /// Who is asked, and what for.
 pub(crate) struct Census<'a> {
     pub(crate) world: &'a dyn World,
-    pub(crate) watch: &'a Watch,
+    pub(crate) status: &'a GroupStatus,
     pub(crate) context: u64,
     pub(crate) rank: usize,
     pub(crate) size: usize,
@@ -46,7 +46,7 @@ impl Census<'_> {
     ) -> Result<Late, Failure> {
         if call.seq == 0 {
             // Of two ranks alone: it has no number that could be asked for, and only the other one can be waited for.
-            if let Some(f) = self.watch.failure() {
+            if let Some(f) = self.status.failure() {
                 return Err(f.clone());
             }
             let others = || (0..self.size).filter(|r| *r != self.rank).collect();
@@ -64,9 +64,9 @@ impl Census<'_> {
             match reached {
                 Some(reached) if reached.made < call.seq => missing.push(r),
                 // It told that it waits in this call, or a later one, but says nothing now.
-                None if self.watch.ledger().heard(r) >= call.seq => silent = silent.or(Some(r)),
+                None if self.status.ledger().heard(r) >= call.seq => silent = silent.or(Some(r)),
                 // Who left had made it, or this rank would have been told.
-                None if !self.watch.has_left(r) => missing.push(r),
+                None if !self.status.has_left(r) => missing.push(r),
                 Some(_) | None => {}
             }
         }
@@ -109,15 +109,15 @@ impl Census<'_> {
 
     /// What the others say of their calls up to number `at`, as far as it comes in time.
     fn ask(&self, at: u64) -> Result<Vec<Option<Reached>>, Failure> {
-        self.watch.forget_answers();
+        self.status.forget_answers();
         self.world.census(self.context, at);
         let until = Instant::now() + ANSWERS;
         loop {
-            if let Some(f) = self.watch.failure() {
+            if let Some(f) = self.status.failure() {
                 return Err(f.clone());
             }
-            let answers = self.watch.answers();
-            let due = |r: usize| r != self.rank && !self.watch.has_left(r) && answers[r].is_none();
+            let answers = self.status.answers();
+            let due = |r: usize| r != self.rank && !self.status.has_left(r) && answers[r].is_none();
             if !(0..self.size).any(due) || Instant::now() >= until {
                 return Ok(answers);
             }

@@ -95,7 +95,7 @@ impl Waiting {
     }
 
     fn look(&mut self, progress: &impl Progress) -> Stopped<()> {
-        if let Some(f) = progress.members().watch.failure() {
+        if let Some(f) = progress.members().status.failure() {
             return Err(Stop::Failed(f.clone()));
         }
         if self.wait.left().is_none() {
@@ -139,10 +139,10 @@ pub(crate) fn complete<P: Progress>(progress: &mut P, waiting: &mut Waiting) -> 
         let members = progress.members();
         // Another rank may wait in a call that this one made otherwise.
         members.settle();
-        if let Some(f) = members.watch.failure() {
+        if let Some(f) = members.status.failure() {
             return Err(Stop::Failed(f.clone()));
         }
-        if members.watch.is_closing() {
+        if members.status.is_closing() {
             return Err(Stop::Closed);
         }
         match waiting.wait.next() {

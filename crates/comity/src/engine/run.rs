@@ -95,10 +95,10 @@ impl Engine {
     ) -> Result<()> {
         let mut waiting = Waiting::new(self.patience, task.limit, task.call);
         let unheard = schedule.speakers();
-        self.members.watch.advance();
+        self.members.status.advance();
         let mut run = Run { engine: self, schedule, memory, task, unheard, armed: false, leaver: None };
         let out = complete(&mut run, &mut waiting);
-        self.members.watch.advance();
+        self.members.status.advance();
         match out {
             Ok(()) => {
                 self.patience = waiting.patience();
@@ -111,7 +111,7 @@ impl Engine {
     /// This rank makes a call: known from now on to those who ask, and compared with what they have told.
     pub(crate) fn announce(&self, call: &Header) -> Result<()> {
         let members = &self.members;
-        members.watch.ledger().record(call);
+        members.status.ledger().record(call);
         members.settle();
         members.failure(Some(call.info)).map_or(Ok(()), Err)
     }
@@ -226,7 +226,7 @@ impl Progress for Run<'_, '_> {
 
     fn idle(&mut self, idle: Duration) -> Stopped<bool> {
         let engine = &mut *self.engine;
-        if engine.members.watch.anyone_left()
+        if engine.members.status.anyone_left()
             && let Some(peer) = self.schedule.waiting_for().into_iter().find(|&p| engine.has_left(p))
         {
             // What it sent before it left may have come since the last look.

@@ -9,7 +9,7 @@ use crate::{
     channel::{Acceptor, Secret},
     control::{Probes, Rules, Running, pace},
     rendezvous::{Facts, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
-    status::{Failure, Header, Links, Watch, World},
+    status::{Failure, GroupStatus, Header, Links, World},
     sys::here,
     transport::{Announced, Card, JobInfo, Transports},
 };
@@ -178,7 +178,13 @@ impl World for Endpoint {
         self.algorithm.or(ring)
     }
 
-    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {
+    fn open(
+        &self,
+        context: u64,
+        members: &[usize],
+        status: &Arc<GroupStatus>,
+        until: Instant,
+    ) -> Result<Links> {
         let Some(running) = &self.running else { return Ok(members.iter().map(|_| None).collect()) };
         let mesh = Mesh {
             me: self.me,
@@ -191,7 +197,7 @@ impl World for Endpoint {
             transports: &self.transports,
             first: self.first,
         };
-        mesh.open(context, members, watch, until)
+        mesh.open(context, members, status, until)
     }
 
     fn costs(&self) -> Option<&LinkCosts> {
@@ -203,10 +209,10 @@ impl World for Endpoint {
         let _ = self.costs.set(costs);
     }
 
-    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
+    fn attend(&self, context: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()> {
         let mine = members.iter().position(|&m| m == self.me).unwrap_or_default();
         let Some(running) = &self.running else { return Ok(()) };
-        if !running.control().enter(context, members, mine, watch) {
+        if !running.control().enter(context, members, mine, status) {
             return Err(Error::Config(format!("group {context:x} is open already; this is a bug in Comity")));
         }
         // It has its links.
@@ -246,13 +252,13 @@ impl World for Endpoint {
 #[cfg(test)]
 impl Endpoint {
     /// Be in a group, without links.
-    pub(super) fn enter_for_test(&self, context: u64, members: &[usize]) -> Arc<Watch> {
-        let watch = Arc::new(Watch::new(members.len(), Arc::default()).unwrap());
+    pub(super) fn enter_for_test(&self, context: u64, members: &[usize]) -> Arc<GroupStatus> {
+        let status = Arc::new(GroupStatus::new(members.len(), Arc::default()).unwrap());
         let mine = members.iter().position(|m| *m == self.me).unwrap();
         let control = self.running.as_ref().unwrap().control();
-        assert!(control.enter(context, members, mine, &watch));
+        assert!(control.enter(context, members, mine, &status));
         control.begin();
-        watch
+        status
     }
 
     /// End as a killed process does: its connections close, and nothing is said.

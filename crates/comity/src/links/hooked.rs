@@ -3,7 +3,7 @@
 use super::local::LocalWorld;
 use crate::{
     Peer, Result,
-    status::{Failure, Header, Links, Watch, World},
+    status::{Failure, GroupStatus, Header, Links, World},
 };
 use std::{fmt, sync::Arc, time::Instant};
 
@@ -47,12 +47,18 @@ impl World for HookedWorld {
         self.inner.cores()
     }
 
-    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {
-        (self.opening)(&self.inner, context, members, &|| self.inner.open(context, members, watch, until))
+    fn open(
+        &self,
+        context: u64,
+        members: &[usize],
+        status: &Arc<GroupStatus>,
+        until: Instant,
+    ) -> Result<Links> {
+        (self.opening)(&self.inner, context, members, &|| self.inner.open(context, members, status, until))
     }
 
-    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
-        self.inner.attend(context, members, watch)
+    fn attend(&self, context: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()> {
+        self.inner.attend(context, members, status)
     }
 
     fn leave(&self, context: u64) {

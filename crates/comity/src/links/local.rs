@@ -2,7 +2,7 @@
 
 use crate::{
     Error, Peer, Result,
-    status::{Failure, Header, Links, Reached, Watch, World},
+    status::{Failure, GroupStatus, Header, Links, Reached, World},
     sync::lock,
     transport::{Link, local},
 };
@@ -27,7 +27,7 @@ pub(crate) struct LocalWorld {
 struct Hub {
     /// Ends made by the peer that came first, by context, owner and peer.
     ends: Mutex<HashMap<End, Box<dyn Link>>>,
-    /// Members and watches of each open group, by context and world rank.
+    /// Members and statuses of each open group, by context and world rank.
     groups: Mutex<HashMap<(u64, usize), Open>>,
     /// What ranks that wait have told members that had not opened the group yet: context, to, from.
     asked: Mutex<HashMap<(u64, usize, usize), Header>>,
@@ -40,7 +40,7 @@ type End = (u64, usize, usize);
 
 struct Open {
     members: Vec<usize>,
-    watch: Weak<Watch>,
+    status: Weak<GroupStatus>,
 }
 
 impl LocalWorld {
@@ -71,8 +71,8 @@ impl World for LocalWorld {
         thread::available_parallelism().map_or(1, |n| n.get())
     }
 
-    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, _: Instant) -> Result<Links> {
-        self.attend(context, members, watch)?;
+    fn open(&self, context: u64, members: &[usize], status: &Arc<GroupStatus>, _: Instant) -> Result<Links> {
+        self.attend(context, members, status)?;
         let mut ends = lock(&self.hub.ends);
         let mut link = |&peer: &usize| {
             if peer == self.rank {
@@ -89,8 +89,8 @@ impl World for LocalWorld {
         members.iter().map(&mut link).collect()
     }
 
-    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
-        let open = Open { members: members.to_vec(), watch: Arc::downgrade(watch) };
+    fn attend(&self, context: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()> {
+        let open = Open { members: members.to_vec(), status: Arc::downgrade(status) };
         {
             let mut groups = lock(&self.hub.groups);
             groups.insert((context, self.rank), open);
@@ -99,13 +99,13 @@ impl World for LocalWorld {
                 let here = *c == context && *to == self.rank;
                 if here {
                     // It has made no call yet, so nothing can differ.
-                    watch.hear(mine, *from, call);
+                    status.hear(mine, *from, call);
                 }
                 !here
             });
         }
         if let Some(failure) = lock(&self.hub.failed).get(&context) {
-            watch.fail(failure.clone());
+            status.fail(failure.clone());
         }
         Ok(())
     }
@@ -115,8 +115,8 @@ impl World for LocalWorld {
         let Some(open) = groups.remove(&(context, self.rank)) else { return };
         let me = open.members.iter().position(|&m| m == self.rank).unwrap_or_default();
         for &m in &open.members {
-            if let Some(watch) = groups.get(&(context, m)).and_then(|o| o.watch.upgrade()) {
-                watch.leave(me);
+            if let Some(status) = groups.get(&(context, m)).and_then(|o| o.status.upgrade()) {
+                status.leave(me);
             }
         }
         if !groups.keys().any(|(c, _)| *c == context) {
@@ -135,13 +135,13 @@ impl World for LocalWorld {
             let me = open.members.iter().position(|&m| m == self.rank).unwrap_or_default();
             for &r in ranks {
                 let Some(&member) = open.members.get(r) else { continue };
-                match groups.get(&(context, member)).and_then(|o| o.watch.upgrade()) {
-                    Some(watch) => found = found.or_else(|| watch.hear(r, me, call)),
+                match groups.get(&(context, member)).and_then(|o| o.status.upgrade()) {
+                    Some(status) => found = found.or_else(|| status.hear(r, me, call)),
                     None => drop(lock(&self.hub.asked).insert((context, member, me), *call)),
                 }
             }
-            if let (Some(failure), Some(watch)) = (&found, open.watch.upgrade()) {
-                watch.fail(failure.clone());
+            if let (Some(failure), Some(status)) = (&found, open.status.upgrade()) {
+                status.fail(failure.clone());
             }
         }
         if let Some(failure) = found {
@@ -152,10 +152,10 @@ impl World for LocalWorld {
     fn census(&self, context: u64, at: u64) {
         let groups = lock(&self.hub.groups);
         let Some(open) = groups.get(&(context, self.rank)) else { return };
-        let Some(mine) = open.watch.upgrade() else { return };
+        let Some(mine) = open.status.upgrade() else { return };
         let me = open.members.iter().position(|&m| m == self.rank).unwrap_or_default();
         for (r, member) in open.members.iter().enumerate() {
-            let other = groups.get(&(context, *member)).and_then(|o| o.watch.upgrade());
+            let other = groups.get(&(context, *member)).and_then(|o| o.status.upgrade());
             if let Some(other) = &other
                 && let Some(digest) = mine.ledger().digest(at).1
                 && r != me
@@ -173,7 +173,7 @@ impl World for LocalWorld {
         let who = *groups.get(&(context, self.rank))?.members.get(rank)?;
         let told = |open: &Open| {
             let at = open.members.iter().position(|m| *m == who)?;
-            open.watch.upgrade()?.ledger().told(at)
+            open.status.upgrade()?.ledger().told(at)
         };
         let here = groups.get(&(context, self.rank)).and_then(told).map(|c| (c, false));
         let mine = groups.iter().filter(|((_, r), _)| *r == self.rank);
@@ -184,8 +184,8 @@ impl World for LocalWorld {
         lock(&self.hub.failed).entry(context).or_insert_with(|| failure.clone());
         let groups = lock(&self.hub.groups);
         let others = groups.iter().filter(|((c, m), _)| *c == context && *m != self.rank);
-        for watch in others.filter_map(|(_, o)| o.watch.upgrade()) {
-            watch.fail(failure.clone());
+        for status in others.filter_map(|(_, o)| o.status.upgrade()) {
+            status.fail(failure.clone());
         }
     }
 }

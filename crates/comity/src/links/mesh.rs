@@ -11,7 +11,7 @@ use crate::{
     channel::{Channel, Secret, Stream, is_own},
     control::{Arrival, Control},
     rendezvous::Facts,
-    status::{Links, Watch},
+    status::{GroupStatus, Links},
     sys::poll_until,
     transport::{Card, Connection, NewLink, Pair, Transports},
 };
@@ -49,7 +49,7 @@ impl Mesh<'_> {
         &self,
         context: u64,
         members: &[usize],
-        watch: &Arc<Watch>,
+        status: &Arc<GroupStatus>,
         until: Instant,
     ) -> Result<Links> {
         let internal =
@@ -61,7 +61,7 @@ impl Mesh<'_> {
         if members.iter().any(|m| *m >= self.facts.len()) {
             return Err(internal("a member is not in the world"));
         }
-        if !self.control.enter(context, members, mine, watch) {
+        if !self.control.enter(context, members, mine, status) {
             return Err(internal("it is open already"));
         }
         let opening = Opening {
@@ -69,7 +69,7 @@ impl Mesh<'_> {
             context,
             members,
             mine,
-            watch,
+            status,
             until,
             begun: Instant::now(),
             renewed: (!self.control.has_begun()).then(|| until.saturating_duration_since(Instant::now())),
@@ -122,7 +122,7 @@ struct Opening<'a> {
     context: u64,
     members: &'a [usize],
     mine: usize,
-    watch: &'a Arc<Watch>,
+    status: &'a Arc<GroupStatus>,
     until: Instant,
     begun: Instant,
     /// How long from each new connection, while the job's first group is made: on a crowded host hundreds of them take long.
@@ -166,7 +166,7 @@ impl<'a> Opening<'a> {
             }
         }
         loop {
-            self.watch.hush();
+            self.status.hush();
             self.receive()?;
             let missing: Vec<usize> = (0..self.members.len())
                 .filter(|r| *r != self.mine && matches!(self.links.get(*r), Some(None)))
@@ -174,13 +174,13 @@ impl<'a> Opening<'a> {
             if missing.is_empty() {
                 return Ok(());
             }
-            if let Some(f) = self.watch.failure() {
+            if let Some(f) = self.status.failure() {
                 return Err(MeshTrouble { error: self.failed(f), news: None });
             }
             if let Some(error) = self.failed_above() {
                 return Err(self.unable(error));
             }
-            if let Some(rank) = missing.iter().find(|r| self.watch.has_left(**r)) {
+            if let Some(rank) = missing.iter().find(|r| self.status.has_left(**r)) {
                 let (who, until) = *leaver.get_or_insert_with(|| (*rank, Instant::now() + BEHIND));
                 // Another one's time begins when this one's things have come.
                 if who != *rank {
@@ -227,8 +227,8 @@ impl<'a> Opening<'a> {
 
     /// Sleep until something is new, at most until then; the ranks whose offer has come.
     fn wait(&self, offered: &[Soon], until: Instant) -> Result<Vec<usize>, MeshTrouble> {
-        let above = self.watch.above().map(|w| w.bell_fd());
-        let bells = [self.watch.bell_fd()].into_iter().chain(above);
+        let above = self.status.above().map(|w| w.bell_fd());
+        let bells = [self.status.bell_fd()].into_iter().chain(above);
         let mut fds: Vec<_> = bells.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let first = fds.len();
         fds.extend(offered.iter().map(|o| PollFd::new(&o.stream, PollFlags::IN)));
@@ -240,7 +240,7 @@ impl<'a> Opening<'a> {
 
     /// The group that is being split has failed, so some of its members may never come.
     fn failed_above(&self) -> Option<Error> {
-        let above = self.watch.above()?;
+        let above = self.status.above()?;
         above.hush();
         let f = above.failure()?;
         let words = format!("the group that was being split failed: its rank {} {}", f.culprit, f.cause);

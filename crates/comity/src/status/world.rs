@@ -1,6 +1,6 @@
 //! What a group asks of the world it lives in.
 
-use super::{Failure, Header, Watch};
+use super::{Failure, GroupStatus, Header};
 use crate::{LinkCosts, Peer, Result, transport::Link};
 use comity_plan::Algorithm;
 use std::{
@@ -52,12 +52,18 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Make the links of a group and begin to watch its members on behalf of `watch`. Every member calls this with the same
+    /// Make the links of a group and begin to watch its members on behalf of `status`. Every member calls this with the same
     /// `context` (which names the group among all of this world's) and the same `members`.
-    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links>;
+    fn open(
+        &self,
+        context: u64,
+        members: &[usize],
+        status: &Arc<GroupStatus>,
+        until: Instant,
+    ) -> Result<Links>;
 
     /// Begin to watch the members of a group that has links of its own. As [`open`](Self::open) otherwise.
-    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()>;
+    fn attend(&self, context: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()>;
 
     /// Tell the members that this rank leaves the group in good order, and forget it. Does not block.
     fn leave(&self, context: u64);
@@ -65,7 +71,7 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
     /// Tell `ranks` of the group that this one has waited for them for long in `call`. Does not block.
     fn ask(&self, context: u64, ranks: &[usize], call: &Header);
 
-    /// Ask the other members of the group how far they have come, and what their calls up to number `at` come to; the answers go to its watch.
+    /// Ask the other members of the group how far they have come, and what their calls up to number `at` come to; the answers go to its status.
     /// Does not block.
     fn census(&self, context: u64, at: u64);
 

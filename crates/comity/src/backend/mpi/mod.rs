@@ -112,12 +112,12 @@ impl<H: MpiHandle> Backend for MpiBackend<H> {
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
         let info = call.info;
         let mut waiting = Waiting::new(self.patience, limit, None);
-        self.members.watch.advance();
+        self.members.status.advance();
         let out = match info.op {
             Op::Send | Op::Recv | Op::Exchange => self.pair(call, &mut waiting),
             _ => self.collective(call, &mut waiting),
         };
-        self.members.watch.advance();
+        self.members.status.advance();
         self.patience = waiting.patience();
         out.map_err(|stop| self.explain(stop, info, limit))
     }
@@ -158,7 +158,7 @@ impl<H: MpiHandle> Backend for MpiBackend<H> {
 impl<H: MpiHandle> Drop for MpiBackend<H> {
     fn drop(&mut self) {
         // Between calls, too.
-        if self.members.watch.failure().is_some() {
+        if self.members.status.failure().is_some() {
             self.mpi.spoil();
         }
         self.members.world.leave(self.members.context);

@@ -5,7 +5,7 @@
 use crate::{
     CallInfo, Error, Result,
     engine::{Census, Members, library_word},
-    status::{Failure, Watch, World},
+    status::{Failure, GroupStatus, World},
     sync::lock,
     sys::{
         cuda::{CudaContext, Mark, StreamId},
@@ -34,7 +34,7 @@ struct Post {
     rank: usize,
     size: usize,
     context: u64,
-    watch: Arc<Watch>,
+    status: Arc<GroupStatus>,
     world: Weak<dyn World>,
     state: Mutex<State>,
     news: Condvar,
@@ -65,7 +65,7 @@ impl Guard {
             rank: members.rank,
             size: members.size(),
             context: members.context,
-            watch: members.watch.clone(),
+            status: members.status.clone(),
             world: Arc::downgrade(&members.world),
             state: Mutex::default(),
             news: Condvar::new(),
@@ -143,13 +143,13 @@ impl Post {
                 && let Err(e) = self.comm.check()
             {
                 drop(state);
-                let known = library_word(&self.watch).is_some() || self.watch.is_closing();
+                let known = library_word(&self.status).is_some() || self.status.is_closing();
                 state = lock(&self.state);
                 if !known {
                     self.fail(format!("could not go on: {e}"));
                 }
             }
-            if self.watch.failure().is_some() && (state.over || first.is_some()) {
+            if self.status.failure().is_some() && (state.over || first.is_some()) {
                 // It may take its time, and who is in a call wants the lock.
                 drop(state);
                 self.comm.abort();
@@ -174,7 +174,7 @@ impl Post {
             return self.fail(format!("did not finish {info} on its device within {limit:?}"));
         };
         let (rank, size, context) = (self.rank, self.size, self.context);
-        let census = Census { world: &*world, watch: &self.watch, context, rank, size };
+        let census = Census { world: &*world, status: &self.status, context, rank, size };
         if let Ok(late) = census.hold(info, limit, None) {
             self.tell(Failure::late(rank, late));
         }
@@ -189,7 +189,7 @@ impl Post {
         if let Some(world) = self.world.upgrade() {
             world.abort(self.context, &failure);
         }
-        self.watch.fail(failure);
+        self.status.fail(failure);
     }
 }
 

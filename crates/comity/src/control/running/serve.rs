@@ -205,8 +205,8 @@ impl Control {
         let until = Instant::now() + self.rules.patience;
         let (channel, context) = (hello.channel, hello.context);
         state.parked.push(Arrival { from, channel, stream, seals, context, until });
-        if let Some(watch) = state.watch(context) {
-            watch.ring();
+        if let Some(status) = state.status(context) {
+            status.ring();
         }
         Rest::default()
     }

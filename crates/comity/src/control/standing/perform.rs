@@ -1,10 +1,10 @@
-//! Carrying out what was decided: notes are sent, connections closed, watches told.
+//! Carrying out what was decided: notes are sent, connections closed, statuses set.
 
 use super::Standing;
 use crate::{
     channel::Stream,
     control::note::{ControlNote, Encoding},
-    status::{Failure, Watch},
+    status::{Failure, GroupStatus},
 };
 use comity_membership::{Action, Word};
 use std::net::SocketAddr;
@@ -45,9 +45,9 @@ impl Standing {
     }
 
     /// To a group of this process, if it is still open.
-    fn watched<T>(&self, context: u64, tell: impl FnOnce(&Watch) -> T) {
-        if let Some(watch) = self.watches.get(&context) {
-            tell(watch);
+    fn with_status<T>(&self, context: u64, tell: impl FnOnce(&GroupStatus) -> T) {
+        if let Some(status) = self.statuses.get(&context) {
+            tell(status);
         }
     }
 
@@ -77,12 +77,12 @@ impl Standing {
                     *place = None;
                 }
             }
-            Action::Fail { context, failure } => self.watched(context, |w| w.fail(failure)),
-            Action::Left { context, member } => self.watched(context, |w| w.leave(member)),
-            Action::Suspect { context } => self.watched(context, |w| w.suspect()),
-            Action::Silence { context, silence } => self.watched(context, |w| w.silent(silence)),
+            Action::Fail { context, failure } => self.with_status(context, |w| w.fail(failure)),
+            Action::Left { context, member } => self.with_status(context, |w| w.leave(member)),
+            Action::Suspect { context } => self.with_status(context, |w| w.suspect()),
+            Action::Silence { context, silence } => self.with_status(context, |w| w.silent(silence)),
             Action::Reached { context, member, reached } => {
-                self.watched(context, |w| w.answered(member, reached));
+                self.with_status(context, |w| w.answered(member, reached));
             }
             Action::Ask { rank } => {
                 // What stays within the host is not lost, and the lower rank of a pair is asked, not asking.
@@ -97,14 +97,14 @@ impl Standing {
             Action::News => rest.news = true,
             Action::Log(word) => rest.words.push(word),
             Action::Census { context, member, at, digest } => {
-                if let Some(watch) = self.watches.get(&context) {
-                    watch.asked(member, at, digest);
-                    self.membership.answer(context, member, watch.reached(at));
+                if let Some(status) = self.statuses.get(&context) {
+                    status.asked(member, at, digest);
+                    self.membership.answer(context, member, status.reached(at));
                 }
             }
             Action::Waits { context, mine, member, call } => {
-                if let Some(watch) = self.watches.get(&context)
-                    && let Some(failure) = watch.hear(mine, member, &call)
+                if let Some(status) = self.statuses.get(&context)
+                    && let Some(failure) = status.hear(mine, member, &call)
                 {
                     self.membership.abort(context, failure);
                 }

@@ -18,18 +18,18 @@ impl Opening<'_> {
     /// What went wrong with `rank`; but if it has died or the group has failed, that is the reason.
     pub(super) fn explained(&self, rank: usize, cause: String) -> MeshTrouble {
         let until = (Instant::now() + EXPLANATION).min(self.until);
-        while self.watch.failure().is_none() && Instant::now() < until {
-            self.watch.hush();
-            if self.watch.failure().is_some() {
+        while self.status.failure().is_none() && Instant::now() < until {
+            self.status.hush();
+            if self.status.failure().is_some() {
                 break;
             }
-            let mut fds = [PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN)];
+            let mut fds = [PollFd::from_borrowed_fd(self.status.bell_fd(), PollFlags::IN)];
             // WAIT(until): word of whose fault it was, to the join deadline at most
             if poll_until(&mut fds, Some(until)).is_err() {
                 break;
             }
         }
-        match self.watch.failure() {
+        match self.status.failure() {
             Some(f) => MeshTrouble { error: self.failed(f), news: None },
             None => self.own(rank, cause),
         }
@@ -37,7 +37,7 @@ impl Opening<'_> {
 
     pub(super) fn missed(&self, rank: usize, at: &str, miss: Miss) -> MeshTrouble {
         match miss {
-            Miss::Stop(error) if self.watch.failure().is_some() => MeshTrouble { error, news: None },
+            Miss::Stop(error) if self.status.failure().is_some() => MeshTrouble { error, news: None },
             Miss::Stop(error) => self.unable(error),
             miss => self.explained(rank, format!("could not be reached at {at}: {miss}")),
         }

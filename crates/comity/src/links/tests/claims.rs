@@ -131,8 +131,8 @@ fn a_second_job_with_the_same_key_and_address_ends_both() {
         };
         both(&e);
         assert_eq!(e.contains("cannot listen") && e.contains("in use"), rank == 0, "{e}");
-        for (watch, _links) in &opened {
-            let failure = await_failure(watch);
+        for (status, _links) in &opened {
+            let failure = await_failure(status);
             assert_eq!(failure.culprit, rank);
             both(&failure.cause);
         }
@@ -150,7 +150,7 @@ fn a_job_that_runs_for_long_is_not_ended_by_a_second_one() {
         assert!(e.contains(&format!("two processes claim rank {rank}")), "{e}");
     }
     thread::sleep(Duration::from_millis(300));
-    assert!(opened.iter().all(|(watch, _)| watch.failure().is_none()));
+    assert!(opened.iter().all(|(status, _)| status.failure().is_none()));
 }
 
 #[test]

@@ -16,15 +16,15 @@ fn a_death_is_known_to_all_by_name() {
             (3, "died: its control connection closed", false)
         );
         // A group with the dead cannot be made, one without can.
-        let e = all[r].open(1, &[0, 1, 2, 3], &watch(4), until()).unwrap_err();
+        let e = all[r].open(1, &[0, 1, 2, 3], &status(4), until()).unwrap_err();
         assert!(matches!(&e, Error::PeerLost { peer, .. } if peer.rank == 2 && peer.pid.is_some()), "{e}");
     }
     all.remove(2);
     opened.clear();
     each(0..3, |i| {
-        let (watch, mut links) = open(&all[i], 2, &[0, 1, 3]);
+        let (status, mut links) = open(&all[i], 2, &[0, 1, 3]);
         talk(i, &mut links);
-        assert!(watch.failure().is_none());
+        assert!(status.failure().is_none());
     });
 }
 
@@ -90,7 +90,7 @@ fn leaving_is_no_failure() {
     drop(all.remove(2));
     await_that("rank 2's goodbye", || opened[0].0.has_left(0));
     assert!(opened.iter().all(|(w, _)| w.failure().is_none()));
-    let e = all[0].open(10, &[0, 1, 2], &watch(3), until());
+    let e = all[0].open(10, &[0, 1, 2], &status(3), until());
     drop(all.remove(1));
     assert!(e.unwrap_err().to_string().contains("rank 2"));
 }
@@ -128,12 +128,12 @@ fn what_a_fast_rank_says_before_a_slow_one_opens_is_kept() {
                 fast.leave(3);
             });
             thread::sleep(Duration::from_millis(100));
-            let (watch, mut links) = open(&slow, 3, &[0, 1]);
+            let (status, mut links) = open(&slow, 3, &[0, 1]);
             let mut got = [0; 5];
             await_that("the early bytes", || links[1].as_mut().unwrap().take(&mut got).unwrap() == 5);
             assert_eq!(&got, b"early");
-            await_that("the early leave", || watch.has_left(1));
-            assert!(watch.failure().is_none());
+            await_that("the early leave", || status.has_left(1));
+            assert!(status.failure().is_none());
         });
     }
 }
@@ -142,7 +142,7 @@ fn what_a_fast_rank_says_before_a_slow_one_opens_is_kept() {
 fn a_rank_that_does_not_come_to_a_group_is_named() {
     let all = world(3, |c| c);
     let soon = Instant::now() + Duration::from_millis(1500);
-    let errors = each([0, 2], |r| all[r].open(1, &[0, 1, 2], &watch(3), soon).unwrap_err().to_string());
+    let errors = each([0, 2], |r| all[r].open(1, &[0, 1, 2], &status(3), soon).unwrap_err().to_string());
     assert!(errors.iter().all(|e| e.contains("rank 1")), "{errors:?}");
 }
 
@@ -158,7 +158,7 @@ fn a_death_ends_an_open_at_once() {
             all[1].die();
             return;
         }
-        let e = all[r].open(1, &[0, 1, 2], &watch(3), until()).unwrap_err();
+        let e = all[r].open(1, &[0, 1, 2], &status(3), until()).unwrap_err();
         assert!(matches!(&e, Error::PeerLost { peer, .. } if peer.rank == 1), "{e}");
     });
     assert!(begun.elapsed() < Duration::from_secs(3));

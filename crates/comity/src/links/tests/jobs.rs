@@ -135,9 +135,9 @@ fn sealed_worlds_meet_open_and_talk() {
     for connections in [1, 2, 3] {
         let all = world(3, |c| c.secure(Secure::Data).links([LinkKind::Tcp]).connections(connections));
         each(0..3, |r| {
-            let (watch, mut links) = open(&all[r], 0, &[0, 1, 2]);
+            let (status, mut links) = open(&all[r], 0, &[0, 1, 2]);
             talk(r, &mut links);
-            assert!(watch.failure().is_none());
+            assert!(status.failure().is_none());
         });
     }
     // Control connections over TCP, too: two hosts as far as the ranks know.

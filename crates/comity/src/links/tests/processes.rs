@@ -142,11 +142,11 @@ fn a_killed_rank_is_named_by_all_whatever_it_did() {
                         let words = match Endpoint::join(&config(r, n, at)) {
                             Err(e) => e.to_string(),
                             Ok(e) => {
-                                let watch = watch(4);
-                                match e.open(0, &[0, 1, 2, 3], &watch, until()) {
+                                let status = status(4);
+                                match e.open(0, &[0, 1, 2, 3], &status, until()) {
                                     Err(e) => e.to_string(),
                                     Ok(_links) => {
-                                        let f = await_failure(&watch);
+                                        let f = await_failure(&status);
                                         format!("rank {} (pid {pid}) {}", f.culprit, f.cause)
                                     }
                                 }
@@ -239,7 +239,7 @@ fn a_rank_without_descriptors_says_so_and_is_named() {
             for other in others {
                 // One that had met everyone before is told by its first group.
                 let e = match other.join().unwrap() {
-                    Ok(e) => e.open(0, &[0, 1, 2], &watch(3), until()).unwrap_err().to_string(),
+                    Ok(e) => e.open(0, &[0, 1, 2], &status(3), until()).unwrap_err().to_string(),
                     Err(e) => e.to_string(),
                 };
                 assert!(e.contains("rank 0"), "{left}: {e}");

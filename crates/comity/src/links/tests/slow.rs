@@ -6,7 +6,7 @@ use crate::{
     channel::{Channel, Conn, DialLimits, Hello, Target, dial},
     control::{ControlNote, Encoding},
     rendezvous::{StoreClient, facts_of},
-    status::Watch,
+    status::GroupStatus,
     sys::Bell,
 };
 
@@ -56,8 +56,8 @@ fn nobody_is_silent_while_the_first_group_is_made() {
     let fast = |r| config(r, 3, at).links([LinkKind::Tcp]).detection(Detection::Fast);
     let open = |rank: usize| {
         let endpoint = Endpoint::join(&fast(rank)).unwrap();
-        let watch = Arc::new(Watch::new(3, Arc::default()).unwrap());
-        let made = endpoint.open(0, &[0, 1, 2], &watch, until()).map(|_| ());
+        let status = Arc::new(GroupStatus::new(3, Arc::default()).unwrap());
+        let made = endpoint.open(0, &[0, 1, 2], &status, until()).map(|_| ());
         (made.unwrap_err().to_string(), endpoint)
     };
     thread::scope(|s| {
@@ -100,8 +100,8 @@ fn the_first_group_may_take_longer_than_the_limit_if_links_are_made() {
     // Ranks come one after the other, each within the limit, the last one beyond that of the first.
     let open = |endpoint: &Endpoint, context: u64, pauses: [u32; 4]| {
         thread::sleep(LIMIT * pauses[endpoint.rank()] / 8);
-        let watch = Arc::new(Watch::new(4, Arc::default()).unwrap());
-        endpoint.open(context, &[0, 1, 2, 3], &watch, Instant::now() + LIMIT).map(|_| ())
+        let status = Arc::new(GroupStatus::new(4, Arc::default()).unwrap());
+        endpoint.open(context, &[0, 1, 2, 3], &status, Instant::now() + LIMIT).map(|_| ())
     };
     thread::scope(|s| {
         let run = |rank| {

@@ -16,7 +16,7 @@ use std::{
 
 /// A group's state as its wait loops see it.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct GroupStatus {
     failed: AtomicBool,
     first: OnceLock<Failure>,
     /// This rank leaves, a call under way or not.
@@ -41,7 +41,7 @@ pub(crate) struct Watch {
     above: OnceLock<Arc<Self>>,
 }
 
-impl Watch {
+impl GroupStatus {
     /// For a group of `size`.
     pub(crate) fn new(size: usize, counters: Arc<Counters>) -> std::io::Result<Self> {
         Ok(Self {
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_first_failure_wins() {
-        let w = Watch::new(3, Arc::default()).unwrap();
+        let w = GroupStatus::new(3, Arc::default()).unwrap();
         assert!(w.failure().is_none());
         let f = |culprit| Failure::lost(culprit, 0, "died");
         assert!(w.fail(f(2)));
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn leaving_is_counted_once() {
-        let w = Watch::new(2, Arc::default()).unwrap();
+        let w = GroupStatus::new(2, Arc::default()).unwrap();
         assert!(!w.anyone_left());
         w.leave(1);
         w.leave(1);
