@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   0 magic, version   8 epoch            16 context          24 offset in the stream
-//!  32 number in lane  40 taken in stream  48 given, by lane   56 length      60 CRC32C
+//!  32 number in queue pair  40 taken in stream  48 given, by queue pair   56 length      60 CRC32C
 //! ```
 //!
 //! The checksum covers the header and the payload: a provider without acknowledgements promises no integrity.
@@ -18,22 +18,22 @@ const SUM: usize = 60;
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHeader {
-    /// Drawn when the edge was made: what an earlier one sent is not taken for this one's.
+    /// Drawn when the peer connection was made: what an earlier one sent is not taken for this one's.
     pub(super) epoch: u64,
     /// The group, or [`HELLO`].
     pub(super) context: u64,
     /// The place of the first byte in the group's stream.
     pub(super) at: u64,
-    /// How many frames went before it in this lane.
+    /// How many frames went before it in this queue pair.
     pub(super) number: u64,
     /// How many bytes of the group's other stream its sender has taken.
     pub(super) taken: u64,
-    /// How many receives of each lane of this wire the sender has posted again, modulo 2^32.
+    /// How many receives of each queue pair of this path the sender has posted again, modulo 2^32.
     pub(super) given: [u32; 2],
     pub(super) len: u32,
 }
 
-/// In place of a group: the first frame of a lane, which proves that the wire leads where it should.
+/// In place of a group: the first frame of a queue pair, which proves that the path leads where it should.
 pub(super) const HELLO: u64 = u64::MAX;
 
 /// What was found in a slot is not what a peer sends.
@@ -43,7 +43,7 @@ pub(super) enum Damage {
     Foreign,
     /// Its checksum is another.
     Sum,
-    /// A frame of an edge that is over.
+    /// A frame of a peer connection that is over.
     Stale,
 }
 

@@ -1,7 +1,7 @@
-//! RDMA as a transport: which devices a rank may use, wires made beside a TCP connection of the pair, settings, and what `comity info`
+//! RDMA as a transport: which devices a rank may use, paths made beside a TCP connection of the pair, settings, and what `comity info`
 //! says.
 
-use super::{Devices, Edges, Matrix};
+use super::{Devices, Matrix, PeerTable};
 use crate::{
     Error, Result,
     channel::{Miss, Refusal, Stream, Target},
@@ -27,7 +27,7 @@ pub(crate) struct VerbsSettings {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Rdma(Edges);
+pub(crate) struct Rdma(PeerTable);
 
 impl Transport for Rdma {
     type Settings = VerbsSettings;
@@ -94,7 +94,7 @@ impl Transport for Rdma {
             None => Devices::Found,
         };
         match (devices.check(), job.wanted) {
-            (Ok(()), _) => Ok(Some(Self(Edges::new(job.rank, job.size, devices, settings.service)))),
+            (Ok(()), _) => Ok(Some(Self(PeerTable::new(job.rank, job.size, devices, settings.service)))),
             // A row of holes is what the user said.
             (Err(reason), Some((LinkKind::Rdma, backend))) if settings.devices.is_none() => {
                 Err(Error::Unavailable { backend, reason })
@@ -126,7 +126,7 @@ impl Transport for Rdma {
                 }
                 Err(miss) => return Err(Missed { at: addr.to_string(), miss }),
             };
-            match self.wire(pair, stream, way)? {
+            match self.path(pair, stream, way)? {
                 Connected::Not(why) => words.push(why),
                 reached => return Ok(reached),
             }
@@ -148,7 +148,7 @@ impl Transport for Rdma {
     ) -> Result<Connected, Missed> {
         for (stream, _) in connections {
             if let Stream::Tcp(stream) = stream {
-                return self.wire(pair, stream, way);
+                return self.path(pair, stream, way);
             }
         }
         Ok(Connected::Not("it brought no TCP connection".into()))
@@ -156,16 +156,16 @@ impl Transport for Rdma {
 }
 
 impl Rdma {
-    /// Make wires beside a connection of the pair.
-    fn wire(&self, pair: &Pair<'_>, stream: TcpStream, way: &dyn Connector) -> Result<Connected, Missed> {
-        // WAIT(until): wires being made, to the join deadline
-        match self.0.raise(pair.peer, stream, way.until(), &|fd, until| way.wait(fd, until)) {
+    /// Make paths beside a connection of the pair.
+    fn path(&self, pair: &Pair<'_>, stream: TcpStream, way: &dyn Connector) -> Result<Connected, Missed> {
+        // WAIT(until): paths being made, to the join deadline
+        match self.0.establish(pair.peer, stream, way.until(), &|fd, until| way.wait(fd, until)) {
             Ok(Ok(())) => Ok(match self.standing(pair) {
                 Some(link) => Connected::Link(link),
-                None => Connected::Not("the wire was taken down again".into()),
+                None => Connected::Not("the path was taken down again".into()),
             }),
             Ok(Err(why)) => {
-                tracing::warn!(rank = pair.peer, why, "no RDMA wire to a rank; another link is taken");
+                tracing::warn!(rank = pair.peer, why, "no RDMA path to a rank; another link is taken");
                 Ok(Connected::Not(why))
             }
             Err(error) => Err(Missed { at: "its RDMA device".into(), miss: Miss::Stop(error) }),

@@ -1,4 +1,4 @@
-//! One group's bytes over an edge: how far each direction is, and whom news wakes.
+//! One group's bytes over a peer connection: how far each direction is, and whom news wakes.
 
 use crate::{
     sys::{Bell, verbs::Slab},
@@ -12,7 +12,7 @@ pub(super) const WINDOW: u64 = 4 << 20;
 #[derive(Debug)]
 pub(in crate::transport::verbs) enum PayloadPlace {
     /// In the slot where the device put them.
-    Slot { wire: usize, lane: usize, slot: usize, at: usize, slab: Arc<Slab> },
+    Slot { path: usize, qp: usize, slot: usize, at: usize, slab: Arc<Slab> },
     /// Moved out of the way.
     Heap(Vec<u8>),
 }

@@ -1,4 +1,4 @@
-//! The devices and edges of this process: one of each device, whatever number of groups and worlds use it.
+//! The devices and peer connections of this process: one of each device, whatever number of groups and worlds use it.
 //!
 //! Everything is under one lock, held for microseconds. A thread of its own does what nobody waits for, and wakes those that
 //! sleep: it polls the descriptors of devices and connections, so that a sleeper is woken by what is meant for it alone.
@@ -10,8 +10,8 @@ pub(super) use attend::{Handle, TICK};
 pub(super) use rail::{Held, Rails, Slots};
 
 use super::{
-    edge::Edge,
-    wire::{LANES, QueuePair, Wire},
+    path::{QUEUE_PAIRS, QueuePair, RdmaPath},
+    peer_connection::PeerConnection,
 };
 use crate::{
     sync::lock,
@@ -33,9 +33,9 @@ use std::{
 };
 
 #[derive(Debug)]
-pub(super) struct Hub {
+pub(super) struct Driver {
     pub(super) rails: Rails,
-    pub(super) edges: BTreeMap<u64, Edge>,
+    pub(super) peers: BTreeMap<u64, PeerConnection>,
     next: u64,
     /// The thread runs.
     attended: bool,
@@ -44,17 +44,17 @@ pub(super) struct Hub {
     ports: Option<Instant>,
 }
 
-static HUB: Mutex<Hub> = Mutex::new(Hub {
+static DRIVER: Mutex<Driver> = Mutex::new(Driver {
     rails: Rails(Vec::new()),
-    edges: BTreeMap::new(),
+    peers: BTreeMap::new(),
     next: 0,
     attended: false,
     slow: None,
     ports: None,
 });
 
-pub(super) fn hub() -> MutexGuard<'static, Hub> {
-    lock(&HUB)
+pub(super) fn driver() -> MutexGuard<'static, Driver> {
+    lock(&DRIVER)
 }
 
 /// Whether this is the process that opened the devices. A forked child must not even wait for the lock, which another thread may have
@@ -74,24 +74,24 @@ fn bell() -> io::Result<&'static Bell> {
     }
 }
 
-impl Hub {
+impl Driver {
     /// What a parent had open is not this process's, nor are its threads.
     fn own(&mut self) {
         if !is_ours() {
             std::mem::forget(std::mem::take(&mut self.rails.0));
-            std::mem::forget(std::mem::take(&mut self.edges));
+            std::mem::forget(std::mem::take(&mut self.peers));
             self.attended = false;
             OWNER.store(std::process::id(), Ordering::Release);
         }
     }
 
-    /// Begin an edge; its number.
-    pub(super) fn add(&mut self, edge: Edge) -> io::Result<u64> {
+    /// Begin a peer connection; its number.
+    pub(super) fn add(&mut self, peer_connection: PeerConnection) -> io::Result<u64> {
         self.own();
         let id = self.next;
         self.next += 1;
-        self.edges.insert(id, edge);
-        self.attend().inspect_err(|_| drop(self.edges.remove(&id)))?;
+        self.peers.insert(id, peer_connection);
+        self.attend().inspect_err(|_| drop(self.peers.remove(&id)))?;
         Ok(id)
     }
 
@@ -112,26 +112,26 @@ impl Hub {
         Ok(())
     }
 
-    /// Make the queue pairs of a wire of an edge, not connected yet; the wire's place.
+    /// Make the queue pairs of a path of a peer connection, not connected yet; the path's place.
     pub(super) fn make(
         &mut self,
-        edge: u64,
+        peer_connection: u64,
         held: &Held,
         service: QueueService,
         slots: &Slots,
         (id, equal_frames, there): (u8, bool, String),
     ) -> Result<usize, String> {
         let rail = self.rails.0.get_mut(held.rail).and_then(Option::as_mut).ok_or("the device is closed")?;
-        let owner = self.edges.get_mut(&edge).ok_or("the edge is gone")?;
+        let owner = self.peers.get_mut(&peer_connection).ok_or("the peer connection is gone")?;
         let full =
             |what: &str| format!("{} ({}): {what}; fewer ranks or cables fit on it", held.name, held.at);
         let region = rail.room(slots.bytes()).ok_or_else(|| full(&rail.is_full()))?;
         if rail.owed + slots.completions() > rail.device.completions() {
             return Err(full("its completion queue has no room"));
         }
-        let mut queues = [0; LANES];
+        let mut queues = [0; QUEUE_PAIRS];
         for (kind, queue) in queues.iter_mut().enumerate() {
-            match rail.device.create(service, slots.lanes[kind]) {
+            match rail.device.create(service, slots.qps[kind]) {
                 Ok(number) => *queue = number,
                 Err(t) => {
                     if kind > 0 {
@@ -143,37 +143,39 @@ impl Hub {
         }
         rail.regions.push(region);
         rail.owed += slots.completions();
-        let place = owner.wires.len();
+        let place = owner.paths.len();
         let mut at = region.0;
-        let lanes = [0, 1].map(|kind| {
-            let Depth { slots, bytes } = slots.lanes[kind];
-            let lane = QueuePair::new(queues[kind], at, slots, bytes);
+        let qps = [0, 1].map(|kind| {
+            let Depth { slots, bytes } = slots.qps[kind];
+            let qp = QueuePair::new(queues[kind], at, slots, bytes);
             at += 2 * slots * bytes;
-            rail.lanes.insert(queues[kind], (edge, place, kind));
-            lane
+            rail.qps.insert(queues[kind], (peer_connection, place, kind));
+            qp
         });
         let name = format!("{} ({}) to {there}", held.name, held.at);
-        let wire = Wire::new(id, held.rail, region, lanes, service, equal_frames, name);
+        let path = RdmaPath::new(id, held.rail, region, qps, service, equal_frames, name);
         if rail.used > region.0 {
-            wire.blank(rail.device.slab());
+            path.blank(rail.device.slab());
         }
         rail.used = rail.used.max(region.0 + region.1);
-        owner.wires.push(wire);
+        owner.paths.push(path);
         Ok(place)
     }
 
-    /// Give a wire's queue pairs back. Its place stays, so that those of others do.
-    pub(super) fn unmake(&mut self, edge: u64, wire: usize, slots: &Slots) {
-        let Some(w) = self.edges.get_mut(&edge).and_then(|e| e.wires.get_mut(wire)) else { return };
+    /// Give a path's queue pairs back. Its place stays, so that those of others do.
+    pub(super) fn unmake(&mut self, peer_connection: u64, path: usize, slots: &Slots) {
+        let Some(w) = self.peers.get_mut(&peer_connection).and_then(|e| e.paths.get_mut(path)) else {
+            return;
+        };
         w.up = false;
         let Some(rail) = self.rails.0.get_mut(w.rail).and_then(Option::as_mut) else { return };
         rail.clear(w, slots);
     }
 
-    /// End an edge, whatever is under way.
-    pub(super) fn remove(&mut self, edge: u64, slots: &Slots) {
-        let Some(gone) = self.edges.remove(&edge) else { return };
-        for w in &gone.wires {
+    /// End a peer connection, whatever is under way.
+    pub(super) fn remove(&mut self, peer_connection: u64, slots: &Slots) {
+        let Some(gone) = self.peers.remove(&peer_connection) else { return };
+        for w in &gone.paths {
             if let Some(rail) = self.rails.0.get_mut(w.rail).and_then(Option::as_mut) {
                 rail.clear(w, slots);
             }
@@ -184,9 +186,9 @@ impl Hub {
     }
 
     /// Take what the devices have done, and what peers say.
-    pub(super) fn pump(&mut self, edge: u64) {
+    pub(super) fn pump(&mut self, peer_connection: u64) {
         // What an ended peer has sent is in its place by the time that its end is known.
-        if let Some(e) = self.edges.get_mut(&edge) {
+        if let Some(e) = self.peers.get_mut(&peer_connection) {
             e.listen();
         }
         // WAIT: its own poll, a look that never sleeps
@@ -209,9 +211,9 @@ impl Hub {
             let polled = rail.device.poll(&mut done);
             for c in &done {
                 let Some(rail) = self.rails.0.get_mut(i).and_then(Option::as_mut) else { return };
-                let Some(&(edge, wire, lane)) = rail.lanes.get(&c.queue) else { continue };
-                if let Some(edge) = self.edges.get_mut(&edge) {
-                    edge.completed(&mut self.rails, wire, lane, *c);
+                let Some(&(peer_connection, path, qp)) = rail.qps.get(&c.queue) else { continue };
+                if let Some(peer_connection) = self.peers.get_mut(&peer_connection) {
+                    peer_connection.completed(&mut self.rails, path, qp, *c);
                 }
             }
             let more = done.len() == 32;
@@ -229,18 +231,20 @@ impl Hub {
 
     /// Whatever goes over this device is cut off.
     fn fail_rail(&mut self, rail: usize, words: &str) {
-        for edge in self.edges.values_mut() {
-            if let Some(w) = edge.wires.iter().find(|w| w.rail == rail && w.up) {
-                let words = format!("is cut off: the RDMA wire {}: {words}", w.name);
-                edge.fail(words);
+        for peer_connection in self.peers.values_mut() {
+            if let Some(w) = peer_connection.paths.iter().find(|w| w.rail == rail && w.up) {
+                let words = format!("is cut off: the RDMA path {}: {words}", w.name);
+                peer_connection.fail(words);
             }
         }
     }
 
-    /// Someone is about to sleep until this edge has news.
-    pub(super) fn expect(&mut self, edge: u64) {
-        let rails: Vec<usize> =
-            self.edges.get(&edge).map_or_else(Vec::new, |e| e.wires.iter().map(|w| w.rail).collect());
+    /// Someone is about to sleep until this peer connection has news.
+    pub(super) fn expect(&mut self, peer_connection: u64) {
+        let rails: Vec<usize> = self
+            .peers
+            .get(&peer_connection)
+            .map_or_else(Vec::new, |e| e.paths.iter().map(|w| w.rail).collect());
         let mut without = false;
         for i in rails {
             let Some(rail) = self.rails.0.get_mut(i).and_then(Option::as_mut) else { continue };

@@ -1,9 +1,9 @@
-//! The edges of one process: which device leads to whom, and what was made of it.
+//! The peer connections of one process: which device leads to whom, and what was made of it.
 
 use super::{
     VerbsLink,
-    hub::{Handle, Held, Slots},
-    raise::{Ours, WaitReadable, raise},
+    driver::{Handle, Held, Slots},
+    establish::{Ours, WaitReadable, establish},
 };
 use crate::{
     Result,
@@ -53,7 +53,7 @@ impl Devices {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Edges {
+pub(crate) struct PeerTable {
     me: usize,
     size: usize,
     devices: Devices,
@@ -64,7 +64,7 @@ pub(crate) struct Edges {
     vain: Mutex<HashSet<usize>>,
 }
 
-impl Edges {
+impl PeerTable {
     /// Of rank `me` among `size`; with nothing but one service, if so.
     pub(crate) fn new(me: usize, size: usize, devices: Devices, only: Option<QueueService>) -> Self {
         Self {
@@ -99,14 +99,14 @@ impl Edges {
         }
     }
 
-    /// A group's link to `peer`, if there is an edge.
+    /// A group's link to `peer`, if there is a peer connection.
     pub(crate) fn link(&self, peer: usize, context: u64) -> Option<io::Result<Box<dyn Link>>> {
-        let edge = lock(&self.made).get(&peer).cloned()?;
-        Some(VerbsLink::new(edge, context).map(|link| Box::new(link) as Box<dyn Link>))
+        let peer_connection = lock(&self.made).get(&peer).cloned()?;
+        Some(VerbsLink::new(peer_connection, context).map(|link| Box::new(link) as Box<dyn Link>))
     }
 
-    /// Make the edge to `peer` beside this connection; the reason if there is none, which the peer knows too.
-    pub(crate) fn raise(
+    /// Make the peer connection to `peer` beside this connection; the reason if there is none, which the peer knows too.
+    pub(crate) fn establish(
         &self,
         peer: usize,
         stream: TcpStream,
@@ -115,7 +115,7 @@ impl Edges {
     ) -> Result<std::result::Result<(), String>> {
         let (held, why) = self.open(peer, stream.local_addr().ok().map(|a| a.ip()));
         let ours = Ours { held, why, slots: self.slots, only: self.only, lower: self.me < peer };
-        Ok(match raise(stream, ours, until, wait)? {
+        Ok(match establish(stream, ours, until, wait)? {
             Ok(handle) => {
                 lock(&self.made).insert(peer, Arc::new(handle));
                 Ok(())

@@ -1,14 +1,14 @@
-//! Bringing the wires of a pair up, over the pair's authenticated connection.
+//! Bringing the paths of a pair up, over the pair's authenticated connection.
 //!
-//! Both ends say what they have; choose alike which devices to try; make, connect and post; greet each other over each lane; and
-//! keep the wires over which both were heard. Every failure is told to the other end, so both know the same in the end.
+//! Both ends say what they have; choose alike which devices to try; make, connect and post; greet each other over each queue pair;
+//! and keep the paths over which both were heard. Every failure is told to the other end, so both know the same in the end.
 
 use super::{
-    edge::Edge,
+    control_socket::{ControlMessage, ControlSocket, MAX_PATHS, Made, Offered, Posted},
+    driver::{Handle, Held, Slots, driver},
     flow::Excess,
-    hub::{Handle, Held, Slots, hub},
     pairing,
-    side::{ControlMessage, MOST_WIRES, Made, Offered, Posted, Side},
+    peer_connection::PeerConnection,
 };
 use crate::{
     Result,
@@ -21,8 +21,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long first frames may take. They need microseconds where the wire is good; a process that is not scheduled for a while must not
-/// lose its wires for it.
+/// How long first frames may take. They need microseconds where the path is good; a process that is not scheduled for a while must not
+/// lose its paths for it.
 const GREETING: Duration = Duration::from_secs(8);
 /// Between two looks at what no descriptor tells.
 const SETUP_POLL: Duration = Duration::from_millis(1);
@@ -44,8 +44,8 @@ pub(super) struct Ours {
 /// How to wait until a descriptor is readable (true) or a time has come (false); an error ends the whole.
 pub(crate) type WaitReadable<'a> = &'a dyn Fn(BorrowedFd<'_>, Instant) -> Result<bool>;
 
-/// The edge, or why there is none; the other end knows the same.
-pub(super) type Raised = std::result::Result<Handle, String>;
+/// The peer connection, or why there is none; the other end knows the same.
+pub(super) type Established = std::result::Result<Handle, String>;
 
 /// Why the whole ends.
 enum Stop {
@@ -56,13 +56,18 @@ enum Stop {
 }
 
 /// Bring up what two ends have between them.
-pub(super) fn raise(stream: TcpStream, ours: Ours, until: Instant, wait: WaitReadable<'_>) -> Result<Raised> {
-    let side = match Side::new(stream) {
-        Ok(side) => side,
+pub(super) fn establish(
+    stream: TcpStream,
+    ours: Ours,
+    until: Instant,
+    wait: WaitReadable<'_>,
+) -> Result<Established> {
+    let control_socket = match ControlSocket::new(stream) {
+        Ok(control_socket) => control_socket,
         Err(e) => return Ok(Err(format!("its connection cannot be used: {e}"))),
     };
-    let stream = side.stream().clone();
-    let id = match hub().add(Edge::new(side)) {
+    let stream = control_socket.stream().clone();
+    let id = match driver().add(PeerConnection::new(control_socket)) {
         Ok(id) => id,
         Err(e) => return Ok(Err(format!("the thread that attends RDMA devices cannot be started: {e}"))),
     };
@@ -86,7 +91,7 @@ struct Raising<'a> {
     wait: WaitReadable<'a>,
 }
 
-/// A wire that is tried.
+/// A path that is tried.
 struct Try {
     /// This end's device.
     held: Arc<Held>,
@@ -95,7 +100,7 @@ struct Try {
     service: std::result::Result<QueueService, String>,
     /// Its number among those tried.
     id: u8,
-    /// Its place in the edge, once made.
+    /// Its place in the peer connection, once made.
     place: Option<usize>,
 }
 
@@ -109,8 +114,8 @@ impl Raising<'_> {
         if slots != self.sizes() {
             return Err(Stop::Peer("its slots have other sizes".into()));
         }
-        if let Some(edge) = hub().edges.get_mut(&self.id) {
-            edge.epoch = epoch ^ theirs;
+        if let Some(peer_connection) = driver().peers.get_mut(&self.id) {
+            peer_connection.epoch = epoch ^ theirs;
         }
         if self.ours.held.is_empty() || devices.is_empty() {
             let mine = if self.ours.held.is_empty() { self.ours.why.as_str() } else { "" };
@@ -134,7 +139,7 @@ impl Raising<'_> {
             }
             let tries: Vec<Try> = next
                 .iter()
-                .take(MOST_WIRES)
+                .take(MAX_PATHS)
                 .zip(tried.len()..)
                 .map(|(&(a, b), id)| {
                     let (mine, other) = if lower { (a, b) } else { (b, a) };
@@ -148,7 +153,7 @@ impl Raising<'_> {
                 match out {
                     Ok(()) => made.push(*pair),
                     Err(why) => {
-                        tracing::debug!(why, "an RDMA wire that was tried did not come up");
+                        tracing::debug!(why, "an RDMA path that was tried did not come up");
                         reasons.push(why);
                     }
                 }
@@ -159,12 +164,12 @@ impl Raising<'_> {
     }
 
     fn sizes(&self) -> [u32; 4] {
-        let [small, bulk] = self.ours.slots.lanes;
+        let [small, bulk] = self.ours.slots.qps;
         [small.slots, small.bytes, bulk.slots, bulk.bytes].map(|n| n as u32)
     }
 
     fn offer(&self) -> std::result::Result<(ControlMessage, u64), Stop> {
-        let devices = self.ours.held.iter().take(MOST_WIRES).map(|h| Offered {
+        let devices = self.ours.held.iter().take(MAX_PATHS).map(|h| Offered {
             name: h.name.clone(),
             at: h.at,
             reliable: h.abilities.reliable && self.ours.only != Some(QueueService::Unreliable),
@@ -181,7 +186,7 @@ impl Raising<'_> {
         Ok((word, epoch))
     }
 
-    /// The service that both ends of a wire have; reliable where it can be.
+    /// The service that both ends of a path have; reliable where it can be.
     fn service(&self, held: &Held, theirs: &Offered) -> std::result::Result<QueueService, String> {
         let allowed = |s| self.ours.only.is_none_or(|o| o == s);
         if held.abilities.reliable && theirs.reliable && allowed(QueueService::Reliable) {
@@ -193,7 +198,7 @@ impl Raising<'_> {
         }
     }
 
-    /// Try wires, each between two devices; what became of each.
+    /// Try paths, each between two devices; what became of each.
     fn round(&self, mut tries: Vec<Try>) -> std::result::Result<Vec<std::result::Result<(), String>>, Stop> {
         let made: Vec<Made> =
             tries.iter_mut().map(|t| self.make(t)).collect::<std::result::Result<_, _>>()?;
@@ -204,7 +209,7 @@ impl Raising<'_> {
             .enumerate()
             .map(|(i, t)| {
                 let mine = made[i].as_ref().map_err(|why| format!("here: {why}"))?;
-                let other = theirs.get(i).ok_or("it tries fewer wires")?.as_ref();
+                let other = theirs.get(i).ok_or("it tries fewer paths")?.as_ref();
                 let other = other.map_err(|why| format!("there: {why}"))?;
                 self.connect(t, mine, other).map_err(|why| format!("here: {why}"))
             })
@@ -216,7 +221,7 @@ impl Raising<'_> {
             .enumerate()
             .map(|(i, mine)| {
                 mine?;
-                let other = theirs.get(i).ok_or("it tries fewer wires")?.clone();
+                let other = theirs.get(i).ok_or("it tries fewer paths")?.clone();
                 self.greet(&tries[i], other.map_err(|why| format!("there: {why}"))?)
             })
             .collect();
@@ -224,18 +229,18 @@ impl Raising<'_> {
         self.say(&ControlMessage::Heard(heard.clone()));
         let ControlMessage::Heard(theirs) = self.hear()? else { return Err(self.confused()) };
         for (i, out) in out.iter_mut().enumerate() {
-            let other = theirs.get(i).cloned().unwrap_or_else(|| Err("it tries fewer wires".into()));
+            let other = theirs.get(i).cloned().unwrap_or_else(|| Err("it tries fewer paths".into()));
             if out.is_ok() {
                 *out = heard[i].clone().and_then(|()| other.map_err(|why| format!("there: {why}")));
             }
-            let mut hub = hub();
+            let mut driver = driver();
             match (tries[i].place, &out) {
                 (Some(place), Ok(())) => {
-                    if let Some(edge) = hub.edges.get_mut(&self.id) {
-                        edge.raised(place);
+                    if let Some(peer_connection) = driver.peers.get_mut(&self.id) {
+                        peer_connection.established(place);
                     }
                 }
-                (Some(place), Err(_)) => hub.unmake(self.id, place, &self.ours.slots),
+                (Some(place), Err(_)) => driver.unmake(self.id, place, &self.ours.slots),
                 (None, _) => {}
             }
         }
@@ -250,47 +255,50 @@ impl Raising<'_> {
         let firsts = [random()? as u32 & 0xff_ffff, random()? as u32 & 0xff_ffff];
         let equal = t.held.abilities.equal_frames || t.theirs.equal_frames;
         let there = format!("{} ({})", t.theirs.at, t.theirs.name);
-        let mut hub = hub();
-        let place = match hub.make(self.id, &t.held, service, &self.ours.slots, (t.id, equal, there)) {
+        let mut driver = driver();
+        let place = match driver.make(self.id, &t.held, service, &self.ours.slots, (t.id, equal, there)) {
             Ok(place) => place,
             Err(why) => return Ok(Err(why)),
         };
         t.place = Some(place);
-        let wire = hub.edges.get(&self.id).and_then(|e| e.wires.get(place));
-        let ends = |w: &super::wire::Wire| {
-            [0, 1].map(|k| End { number: w.lanes[k].queue, first: firsts[k], at: t.held.at })
+        let path = driver.peers.get(&self.id).and_then(|e| e.paths.get(place));
+        let ends = |w: &super::path::RdmaPath| {
+            [0, 1].map(|k| End { number: w.qps[k].queue, first: firsts[k], at: t.held.at })
         };
-        Ok(wire.map(ends).ok_or_else(|| "the edge is gone".to_owned()))
+        Ok(path.map(ends).ok_or_else(|| "the peer connection is gone".to_owned()))
     }
 
     fn connect(&self, t: &Try, mine: &[End; 2], theirs: &[End; 2]) -> Posted {
         let (Some(place), Ok(service)) = (t.place, &t.service) else { return Err("it was not made".into()) };
-        let mut hub = hub();
+        let mut driver = driver();
         for (mine, theirs) in mine.iter().zip(theirs) {
-            let device = hub.rails.device(t.held.rail).ok_or("the device is closed")?;
+            let device = driver.rails.device(t.held.rail).ok_or("the device is closed")?;
             device.connect(mine.number, *service, mine.first, theirs).map_err(|t| t.to_string())?;
         }
-        let hub = &mut *hub;
-        let wire =
-            hub.edges.get_mut(&self.id).and_then(|e| e.wires.get_mut(place)).ok_or("the edge is gone")?;
-        wire.post_all(&mut hub.rails)
+        let driver = &mut *driver;
+        let path = driver
+            .peers
+            .get_mut(&self.id)
+            .and_then(|e| e.paths.get_mut(place))
+            .ok_or("the peer connection is gone")?;
+        path.post_all(&mut driver.rails)
     }
 
     /// The other end has posted: send it the first frames.
     fn greet(&self, t: &Try, posted: [u32; 2]) -> std::result::Result<(), String> {
-        let hub = &mut *hub();
-        let edge = hub.edges.get_mut(&self.id).ok_or("the edge is gone")?;
-        let most = self.ours.slots.lanes;
+        let driver = &mut *driver();
+        let peer_connection = driver.peers.get_mut(&self.id).ok_or("the peer connection is gone")?;
+        let most = self.ours.slots.qps;
         if posted.iter().zip(most).any(|(p, Depth { slots, .. })| *p as usize > slots || *p == 0) {
             return Err(format!("{}: {:?}", t.theirs.name, Excess));
         }
-        let epoch = edge.epoch;
-        let wire = t.place.and_then(|p| edge.wires.get_mut(p)).ok_or("it was not made")?;
-        wire.posted(posted);
-        wire.greet(&mut hub.rails, epoch)
+        let epoch = peer_connection.epoch;
+        let path = t.place.and_then(|p| peer_connection.paths.get_mut(p)).ok_or("it was not made")?;
+        path.posted(posted);
+        path.greet(&mut driver.rails, epoch)
     }
 
-    /// Wait until the other end was heard on every wire that may still come up, or for long enough.
+    /// Wait until the other end was heard on every path that may still come up, or for long enough.
     fn await_greetings(
         &self,
         tries: &[Try],
@@ -298,15 +306,15 @@ impl Raising<'_> {
     ) -> std::result::Result<Vec<std::result::Result<(), String>>, Stop> {
         let until = (Instant::now() + GREETING).min(self.until);
         loop {
-            let mut hub = hub();
-            hub.pump(self.id);
-            let Some(edge) = hub.edges.get(&self.id) else {
-                return Err(Stop::Peer("the edge is gone".into()));
+            let mut driver = driver();
+            driver.pump(self.id);
+            let Some(peer_connection) = driver.peers.get(&self.id) else {
+                return Err(Stop::Peer("the peer connection is gone".into()));
             };
-            let wire = |t: &Try| t.place.and_then(|p| edge.wires.get(p));
-            let is_heard = |t: &Try| wire(t).is_some_and(|w| w.is_heard());
-            let trouble = |t: &Try| wire(t).and_then(|w| w.trouble.clone());
-            let failed = edge.error().map(|e| e.0.clone());
+            let path = |t: &Try| t.place.and_then(|p| peer_connection.paths.get(p));
+            let is_heard = |t: &Try| path(t).is_some_and(|w| w.is_heard());
+            let trouble = |t: &Try| path(t).and_then(|w| w.trouble.clone());
+            let failed = peer_connection.error().map(|e| e.0.clone());
             let late = Instant::now() >= until;
             let waits =
                 tries.iter().zip(out.iter()).any(|(t, o)| o.is_ok() && !is_heard(t) && trouble(t).is_none());
@@ -331,14 +339,14 @@ impl Raising<'_> {
                     })
                     .collect());
             }
-            drop(hub);
+            drop(driver);
             self.nap(Instant::now() + SETUP_POLL)?;
         }
     }
 
     fn say(&self, word: &ControlMessage) {
-        if let Some(edge) = hub().edges.get_mut(&self.id) {
-            edge.side.say(word);
+        if let Some(peer_connection) = driver().peers.get_mut(&self.id) {
+            peer_connection.control_socket.say(word);
         }
     }
 
@@ -346,15 +354,15 @@ impl Raising<'_> {
     fn hear(&self) -> std::result::Result<ControlMessage, Stop> {
         loop {
             {
-                let mut hub = hub();
-                let Some(edge) = hub.edges.get_mut(&self.id) else {
-                    return Err(Stop::Peer("the edge is gone".into()));
+                let mut driver = driver();
+                let Some(peer_connection) = driver.peers.get_mut(&self.id) else {
+                    return Err(Stop::Peer("the peer connection is gone".into()));
                 };
-                edge.listen();
-                if let Some(word) = edge.inbox.pop_front() {
+                peer_connection.listen();
+                if let Some(word) = peer_connection.inbox.pop_front() {
                     return Ok(word);
                 }
-                if let Some(e) = edge.error() {
+                if let Some(e) = peer_connection.error() {
                     return Err(Stop::Peer(format!("the other end {}", e.0)));
                 }
             }
@@ -362,13 +370,13 @@ impl Raising<'_> {
             if now >= self.until {
                 return Err(Stop::Peer("the other end does not answer".into()));
             }
-            // The hub's thread may have read it first.
+            // The driver's thread may have read it first.
             self.nap(now + 10 * SETUP_POLL)?;
         }
     }
 
     fn nap(&self, until: Instant) -> std::result::Result<(), Stop> {
-        // WAIT(until): the other end of an edge, to the join deadline
+        // WAIT(until): the other end of a peer connection, to the join deadline
         (self.wait)(self.stream.as_fd(), until.min(self.until)).map(drop).map_err(Stop::Error)
     }
 

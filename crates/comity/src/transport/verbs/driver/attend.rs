@@ -1,9 +1,9 @@
-//! The thread that does what nobody waits for, and the last words of edges and of the process.
+//! The thread that does what nobody waits for, and the last words of peer connections and of the process.
 
-use super::{HUB, Held, Hub, Slots, hub, is_ours};
+use super::{DRIVER, Driver, Held, Slots, driver, is_ours};
 use crate::{
     sys::{Bell, poll_until},
-    transport::verbs::edge::Edge,
+    transport::verbs::peer_connection::PeerConnection,
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
@@ -20,10 +20,10 @@ pub(in crate::transport::verbs) const TICK: Duration = Duration::from_millis(50)
 const DEVICE_POLL: Duration = Duration::from_micros(200);
 /// How often it asks whether ports are up.
 const PORTS: Duration = Duration::from_millis(250);
-/// How long the end of an edge waits for the peer to have got everything. Tests that nothing is lost must not depend on a quiet machine.
+/// How long the end of a peer connection waits for the peer to have got everything. Tests that nothing is lost must not depend on a quiet machine.
 const LAST_WORDS: Duration = Duration::from_millis(if cfg!(test) { 20_000 } else { 500 });
 
-impl Hub {
+impl Driver {
     /// One round of the thread; how long it may sleep.
     fn tick(&mut self) -> Duration {
         let now = Instant::now();
@@ -31,12 +31,12 @@ impl Hub {
         if slow {
             self.slow = Some(now);
         }
-        for edge in self.edges.values_mut() {
-            edge.listen();
+        for peer_connection in self.peers.values_mut() {
+            peer_connection.listen();
         }
         let mut silent = false;
         for i in 0..self.rails.0.len() {
-            let awaited = self.edges.values().any(|e| e.is_armed() && e.wires.iter().any(|w| w.rail == i));
+            let awaited = self.peers.values().any(|e| e.is_armed() && e.paths.iter().any(|w| w.rail == i));
             if let Some(rail) = self.rails.0.get_mut(i).and_then(Option::as_mut) {
                 // Ask for the next event before the look that finds what came until now.
                 rail.device.hush();
@@ -47,8 +47,8 @@ impl Hub {
             }
             self.poll_rail(i);
         }
-        for edge in self.edges.values_mut() {
-            edge.tick(&mut self.rails, slow);
+        for peer_connection in self.peers.values_mut() {
+            peer_connection.tick(&mut self.rails, slow);
         }
         if self.ports.is_none_or(|t| now >= t + PORTS) {
             self.ports = Some(now);
@@ -61,33 +61,34 @@ impl Hub {
                 }
             }
         }
-        let leaving = self.edges.values().any(Edge::is_leaving);
+        let leaving = self.peers.values().any(PeerConnection::is_leaving);
         if silent || leaving { DEVICE_POLL } else { TICK }
     }
 
     /// What the thread sleeps on: connections with whether there is something to send, and devices.
     fn sources(&mut self) -> (Vec<Connection>, Vec<Arc<OwnedFd>>) {
-        let live = self.edges.values().filter(|e| e.side.over().is_none());
-        let sides = live.map(|e| (e.side.stream().clone(), e.side.is_pending())).collect();
+        let live = self.peers.values().filter(|e| e.control_socket.over().is_none());
+        let sides =
+            live.map(|e| (e.control_socket.stream().clone(), e.control_socket.is_pending())).collect();
         (sides, self.rails.live().filter_map(|(_, r)| r.events.clone()).collect())
     }
 }
 
-/// The connection of an edge, and whether something waits to be sent on it.
+/// The control socket of a peer connection, and whether something waits to be sent on it.
 type Connection = (Arc<TcpStream>, bool);
 
-/// The thread: until there are no edges.
+/// The thread: until there are no peer connections.
 // WAIT(nap): the thread that attends devices: 50 ms at most
 pub(super) fn attend(bell: &Bell) {
     loop {
-        let mut hub = hub();
-        if hub.edges.is_empty() {
-            hub.attended = false;
+        let mut driver = driver();
+        if driver.peers.is_empty() {
+            driver.attended = false;
             return;
         }
-        let nap = hub.tick();
-        let (sides, events) = hub.sources();
-        drop(hub);
+        let nap = driver.tick();
+        let (sides, events) = driver.sources();
+        drop(driver);
         let mut fds = vec![PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN)];
         for (stream, pending) in &sides {
             let write = if *pending { PollFlags::OUT } else { PollFlags::empty() };
@@ -102,7 +103,7 @@ pub(super) fn attend(bell: &Bell) {
     }
 }
 
-/// An edge's handle. Dropping it lets the peer have what was sent, then ends the edge.
+/// A peer connection's handle. Dropping it lets the peer have what was sent, then ends the peer connection.
 #[derive(Debug)]
 pub(in crate::transport::verbs) struct Handle {
     pub(in crate::transport::verbs) id: u64,
@@ -119,22 +120,22 @@ impl Drop for Handle {
             return;
         }
         if !self.fresh {
-            if let Some(edge) = hub().edges.get_mut(&self.id) {
-                edge.part();
+            if let Some(peer_connection) = driver().peers.get_mut(&self.id) {
+                peer_connection.part();
             }
             let until = Instant::now() + LAST_WORDS;
             loop {
-                let mut hub = hub();
-                hub.pump(self.id);
-                if hub.edges.get(&self.id).is_none_or(Edge::is_done) || Instant::now() >= until {
+                let mut driver = driver();
+                driver.pump(self.id);
+                if driver.peers.get(&self.id).is_none_or(PeerConnection::is_done) || Instant::now() >= until {
                     break;
                 }
-                drop(hub);
-                // WAIT(until): the end of an edge: 500 ms at most
+                drop(driver);
+                // WAIT(until): the end of a peer connection: 500 ms at most
                 thread::sleep(DEVICE_POLL);
             }
         }
-        hub().remove(self.id, &self.slots);
+        driver().remove(self.id, &self.slots);
     }
 }
 
@@ -148,8 +149,8 @@ pub(super) extern "C" fn settle_all() {
     let until = Instant::now() + LAST_WORDS;
     let mut said = false;
     loop {
-        let mut hub = match HUB.try_lock() {
-            Ok(hub) => hub,
+        let mut driver = match DRIVER.try_lock() {
+            Ok(driver) => driver,
             Err(TryLockError::Poisoned(e)) => PoisonError::into_inner(e),
             Err(TryLockError::WouldBlock) if Instant::now() >= until => return,
             Err(TryLockError::WouldBlock) => {
@@ -157,18 +158,18 @@ pub(super) extern "C" fn settle_all() {
                 continue;
             }
         };
-        let ids: Vec<u64> = hub.edges.keys().copied().collect();
+        let ids: Vec<u64> = driver.peers.keys().copied().collect();
         for id in &ids {
-            if let Some(edge) = hub.edges.get_mut(id).filter(|_| !said) {
-                edge.part();
+            if let Some(peer_connection) = driver.peers.get_mut(id).filter(|_| !said) {
+                peer_connection.part();
             }
-            hub.pump(*id);
+            driver.pump(*id);
         }
         said = true;
-        if hub.edges.values().all(Edge::is_done) || Instant::now() >= until {
+        if driver.peers.values().all(PeerConnection::is_done) || Instant::now() >= until {
             return;
         }
-        drop(hub);
+        drop(driver);
         thread::sleep(DEVICE_POLL);
     }
 }

@@ -1,6 +1,6 @@
-//! All that two processes have between them: wires, and the streams of their groups over them.
+//! All that two processes have between them: paths, and the streams of their groups over them.
 //!
-//! No thread and no lock of its own: [`hub`](super::hub) calls it, for those that put and take, and for what the devices report.
+//! No thread and no lock of its own: [`driver`](super::driver) calls it, for those that put and take, and for what the devices report.
 
 mod arrive;
 mod stream;
@@ -8,10 +8,10 @@ mod stream;
 pub(super) use stream::PayloadPlace;
 
 use super::{
+    control_socket::{ControlMessage, ControlSocket},
+    driver::{Rails, TICK},
     frame::{FrameHeader, HEADER},
-    hub::{Rails, TICK},
-    side::{ControlMessage, Side},
-    wire::{BULK, QueuePair, SMALL, Wire},
+    path::{BULK, QueuePair, RdmaPath, SMALL},
 };
 use crate::{
     sys::{Bell, verbs::QueueService},
@@ -30,15 +30,15 @@ const LOSS: u32 = 40;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Edge {
+pub(super) struct PeerConnection {
     pub(super) epoch: u64,
-    pub(super) side: Side,
-    pub(super) wires: Vec<Wire>,
+    pub(super) control_socket: ControlSocket,
+    pub(super) paths: Vec<RdmaPath>,
     streams: HashMap<u64, GroupStream>,
-    /// What the peer says while wires are made.
+    /// What the peer says while paths are made.
     pub(super) inbox: VecDeque<ControlMessage>,
     error: Option<LinkError>,
-    /// Where to look first for a wire with room.
+    /// Where to look first for a path with room.
     turn: usize,
     /// The peer ends, and waits for word that all has come.
     bye: bool,
@@ -46,12 +46,12 @@ pub(super) struct Edge {
     pub(super) settled: bool,
 }
 
-impl Edge {
-    pub(super) fn new(side: Side) -> Self {
+impl PeerConnection {
+    pub(super) fn new(control_socket: ControlSocket) -> Self {
         Self {
             epoch: 0,
-            side,
-            wires: Vec::new(),
+            control_socket,
+            paths: Vec::new(),
             streams: HashMap::new(),
             inbox: VecDeque::new(),
             error: None,
@@ -68,7 +68,7 @@ impl Edge {
     /// Keep the first error, and tell everyone.
     pub(super) fn fail(&mut self, words: String) {
         if self.error.is_none() {
-            tracing::debug!(words, "an RDMA edge failed");
+            tracing::debug!(words, "an RDMA peer connection failed");
             self.error = Some(LinkError(words));
             self.streams.values().for_each(|s| s.wake(BOTH));
         }
@@ -77,18 +77,18 @@ impl Edge {
     /// As [`fail`](Self::fail), for what the peer cannot know.
     fn fail_both(&mut self, words: String) {
         if self.error.is_none() {
-            self.side.say(&ControlMessage::Failed(words.clone()));
+            self.control_socket.say(&ControlMessage::Failed(words.clone()));
         }
         self.fail(words);
     }
 
-    /// Both ends have heard each other on this wire.
-    pub(super) fn raised(&mut self, wire: usize) {
-        let Some(w) = self.wires.get_mut(wire) else { return };
+    /// Both ends have heard each other on this path.
+    pub(super) fn established(&mut self, path: usize) {
+        let Some(w) = self.paths.get_mut(path) else { return };
         w.up = true;
-        tracing::debug!(wire = w.name, service = %w.service, "an RDMA wire is up");
+        tracing::debug!(path = w.name, service = %w.service, "an RDMA path is up");
         if let Some(why) = w.trouble.take() {
-            self.fail_both(format!("is cut off: the RDMA wire {why}"));
+            self.fail_both(format!("is cut off: the RDMA path {why}"));
         }
     }
 
@@ -117,7 +117,7 @@ impl Edge {
         let Some(stream) = self.streams.get_mut(&context) else { return };
         (stream.bell, stream.armed, stream.gone) = (None, Interest::default(), true);
         let total = stream.put;
-        self.side.say(&ControlMessage::End { context, total });
+        self.control_socket.say(&ControlMessage::End { context, total });
         self.discard(rails, context);
     }
 
@@ -189,22 +189,22 @@ impl Edge {
         let open = usize::try_from(stream.allowed - stream.put).unwrap_or(usize::MAX);
         let want = (head.len() + body.len()).min(open);
         // Where all of a slot is sent, half of it must be worth it.
-        let kind_of = |w: &Wire| {
-            let least = w.lanes[BULK].bytes / if w.equal_frames { 2 } else { 8 };
+        let kind_of = |w: &RdmaPath| {
+            let least = w.qps[BULK].bytes / if w.equal_frames { 2 } else { 8 };
             if want >= least { BULK } else { SMALL }
         };
-        let count = self.wires.len();
-        let ups = (0..count).map(|i| (self.turn + i) % count).filter(|i| self.wires[*i].up);
+        let count = self.paths.len();
+        let ups = (0..count).map(|i| (self.turn + i) % count).filter(|i| self.paths[*i].up);
         let Some(best) = ups.max_by_key(|i| {
-            let w = &self.wires[*i];
-            let lane = &w.lanes[kind_of(w)];
-            lane.out.room() * lane.bytes as u64
+            let w = &self.paths[*i];
+            let qp = &w.qps[kind_of(w)];
+            qp.out.room() * qp.bytes as u64
         }) else {
             return Ok(0);
         };
-        let wire = &mut self.wires[best];
-        let kind = kind_of(wire);
-        let n = want.min(wire.lanes[kind].bytes - HEADER);
+        let path = &mut self.paths[best];
+        let kind = kind_of(path);
+        let n = want.min(path.qps[kind].bytes - HEADER);
         if n == 0 {
             return Ok(0);
         }
@@ -213,7 +213,7 @@ impl Edge {
         let (at, taken) = (stream.put, stream.order.taken());
         let header =
             FrameHeader { epoch: self.epoch, context, at, number: 0, taken, given: [0; 2], len: n as u32 };
-        if !wire.send(rails, kind, header, head, body)? {
+        if !path.send(rails, kind, header, head, body)? {
             return Ok(0);
         }
         stream.put += n as u64;
@@ -239,7 +239,7 @@ impl Edge {
         if let Some(stream) = self.streams.get_mut(&context) {
             stream.order.take(len);
             if stream.order.untold() >= WINDOW / 4 {
-                self.side.say(&ControlMessage::Taken { context, taken: stream.order.taken() });
+                self.control_socket.say(&ControlMessage::Taken { context, taken: stream.order.taken() });
                 stream.order.told();
             }
         }
@@ -247,42 +247,42 @@ impl Edge {
     }
 
     fn free(&mut self, rails: &mut Rails, place: PayloadPlace) {
-        let PayloadPlace::Slot { wire, lane, slot, .. } = place else { return };
-        if let Some(w) = self.wires.get_mut(wire) {
-            w.lanes[lane].held -= 1;
+        let PayloadPlace::Slot { path, qp, slot, .. } = place else { return };
+        if let Some(w) = self.paths.get_mut(path) {
+            w.qps[qp].held -= 1;
         }
-        self.give(rails, wire, lane, slot);
+        self.give(rails, path, qp, slot);
     }
 
-    fn give(&mut self, rails: &mut Rails, wire: usize, lane: usize, slot: usize) {
-        let Some(w) = self.wires.get_mut(wire) else { return };
-        if let Err(words) = w.give(rails, lane, slot) {
+    fn give(&mut self, rails: &mut Rails, path: usize, qp: usize, slot: usize) {
+        let Some(w) = self.paths.get_mut(path) else { return };
+        if let Err(words) = w.give(rails, qp, slot) {
             return self.fail_both(format!("cannot be heard: {words}"));
         }
-        if w.lanes.iter().any(QueuePair::is_due) {
-            let given = [w.lanes[SMALL].inn.given(), w.lanes[BULK].inn.given()];
-            w.lanes.iter_mut().for_each(|l| l.inn.told());
-            self.side.say(&ControlMessage::Given { wire: w.id, given });
+        if w.qps.iter().any(QueuePair::is_due) {
+            let given = [w.qps[SMALL].inn.given(), w.qps[BULK].inn.given()];
+            w.qps.iter_mut().for_each(|l| l.inn.told());
+            self.control_socket.say(&ControlMessage::Given { path: w.id, given });
         }
     }
 
     /// Tell the peer that this end goes, and what it must have got.
     pub(super) fn part(&mut self) {
-        for w in &self.wires {
-            self.side.say(&ControlMessage::Sent { wire: w.id, count: w.sent() });
+        for w in &self.paths {
+            self.control_socket.say(&ControlMessage::Sent { path: w.id, count: w.sent() });
         }
-        self.side.say(&ControlMessage::Bye);
+        self.control_socket.say(&ControlMessage::Bye);
     }
 
     /// What nobody waits for: receives that had no room, word of the last frames of a burst, and whether those of the peer came.
     pub(super) fn tick(&mut self, rails: &mut Rails, slow: bool) {
-        for i in 0..self.wires.len() {
+        for i in 0..self.paths.len() {
             for kind in [SMALL, BULK] {
-                if let Some(slot) = self.wires[i].lanes[kind].unposted.pop() {
+                if let Some(slot) = self.paths[i].qps[kind].unposted.pop() {
                     self.give(rails, i, kind, slot);
                 }
             }
-            let w = &mut self.wires[i];
+            let w = &mut self.paths[i];
             if w.is_complete() {
                 w.claimed = None;
             }
@@ -293,7 +293,7 @@ impl Edge {
                 && claim.look(came, LOSS)
             {
                 let words = format!(
-                    "lost frames over the RDMA wire {}: {} of {} came, and no other within {:?}",
+                    "lost frames over the RDMA path {}: {} of {} came, and no other within {:?}",
                     w.name,
                     came.iter().sum::<u64>(),
                     claim.total(),
@@ -304,24 +304,24 @@ impl Edge {
             if slow {
                 let sent = w.sent();
                 // What has not left yet may wait here for as long as this process is paused.
-                let left = w.lanes.iter().all(|l| l.out.is_done());
+                let left = w.qps.iter().all(|l| l.out.is_done());
                 if left && sent == w.looked && sent != w.told && w.service == QueueService::Unreliable {
                     w.told = sent;
-                    self.side.say(&ControlMessage::Sent { wire: w.id, count: sent });
+                    self.control_socket.say(&ControlMessage::Sent { path: w.id, count: sent });
                 }
                 w.looked = sent;
             }
         }
-        if self.bye && self.wires.iter().all(Wire::is_complete) {
+        if self.bye && self.paths.iter().all(RdmaPath::is_complete) {
             self.bye = false;
-            self.side.say(&ControlMessage::All);
+            self.control_socket.say(&ControlMessage::All);
         }
     }
 
     /// Whether everything that was sent has left.
     pub(super) fn is_done(&self) -> bool {
-        let lanes = || self.wires.iter().flat_map(|w| &w.lanes);
-        self.error.is_some() || self.settled && lanes().all(|l| l.out.is_done())
+        let qps = || self.paths.iter().flat_map(|w| &w.qps);
+        self.error.is_some() || self.settled && qps().all(|l| l.out.is_done())
     }
 }
 

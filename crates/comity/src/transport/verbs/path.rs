@@ -1,17 +1,17 @@
 //! One cable, or one path through a switch: queue pairs, their slots, and what is under way in them.
 
 use super::{
+    driver::Rails,
     flow::{Claim, In, Out},
     frame::{FrameHeader, HEADER, HELLO},
-    hub::Rails,
 };
 use crate::sys::verbs::{QueueService, Slab};
 
 /// Marks the completion of a receive; the slot is in the lower half.
 pub(super) const RECEIVE: u64 = 1 << 63;
 
-/// The lane of short frames, and that of long ones.
-pub(super) const LANES: usize = 2;
+/// The queue pair of short frames, and that of long ones.
+pub(super) const QUEUE_PAIRS: usize = 2;
 pub(super) const SMALL: usize = 0;
 pub(super) const BULK: usize = 1;
 
@@ -59,15 +59,15 @@ impl QueuePair {
     }
 }
 
-/// One cable, or one path through a switch: a lane of each kind.
+/// One cable, or one path through a switch: a queue pair of each kind.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(super) struct RdmaPath {
     /// The same on both ends: how many were tried before it.
     pub(super) id: u8,
     pub(super) rail: usize,
     /// What it holds of the rail's slab.
     pub(super) region: (usize, usize),
-    pub(super) lanes: [QueuePair; LANES],
+    pub(super) qps: [QueuePair; QUEUE_PAIRS],
     pub(super) service: QueueService,
     /// As errors name it: the device and address here, the address there.
     pub(super) name: String,
@@ -77,43 +77,43 @@ pub(super) struct Wire {
     /// Why it will not come up.
     pub(super) trouble: Option<String>,
     /// What the peer was told of frames sent, and what it was at the last look.
-    pub(super) told: [u64; LANES],
-    pub(super) looked: [u64; LANES],
+    pub(super) told: [u64; QUEUE_PAIRS],
+    pub(super) looked: [u64; QUEUE_PAIRS],
     /// What the peer says that it has sent, while that is missing.
-    pub(super) claimed: Option<Claim<LANES>>,
+    pub(super) claimed: Option<Claim<QUEUE_PAIRS>>,
 }
 
-impl Wire {
+impl RdmaPath {
     pub(super) fn new(
         id: u8,
         rail: usize,
         region: (usize, usize),
-        lanes: [QueuePair; LANES],
+        qps: [QueuePair; QUEUE_PAIRS],
         service: QueueService,
         equal_frames: bool,
         name: String,
     ) -> Self {
-        let (told, looked) = ([0; LANES], [0; LANES]);
+        let (told, looked) = ([0; QUEUE_PAIRS], [0; QUEUE_PAIRS]);
         let (up, trouble, claimed) = (false, None, None);
-        Self { id, rail, region, lanes, service, name, equal_frames, up, trouble, told, looked, claimed }
+        Self { id, rail, region, qps, service, name, equal_frames, up, trouble, told, looked, claimed }
     }
 
-    /// Let nothing remain of what an earlier wire sent from here: where all of a slot is sent, this one's peer would get it.
+    /// Let nothing remain of what an earlier path sent from here: where all of a slot is sent, this one's peer would get it.
     pub(super) fn blank(&self, slab: &Slab) {
-        let lane = &self.lanes[BULK];
+        let qp = &self.qps[BULK];
         if self.equal_frames {
-            for slot in 0..lane.slots {
-                // SAFETY: the region is this wire's, which has posted nothing yet.
-                unsafe { slab.write(lane.send_at(slot), &vec![0; lane.bytes]) };
+            for slot in 0..qp.slots {
+                // SAFETY: the region is this path's, which has posted nothing yet.
+                unsafe { slab.write(qp.send_at(slot), &vec![0; qp.bytes]) };
             }
         }
     }
 
     /// Post every receive; how many the queues took.
-    pub(super) fn post_all(&mut self, rails: &mut Rails) -> Result<[u32; LANES], String> {
-        let mut counts = [0; LANES];
+    pub(super) fn post_all(&mut self, rails: &mut Rails) -> Result<[u32; QUEUE_PAIRS], String> {
+        let mut counts = [0; QUEUE_PAIRS];
         for (kind, count) in counts.iter_mut().enumerate() {
-            for slot in 0..self.lanes[kind].slots {
+            for slot in 0..self.qps[kind].slots {
                 if !self.post(rails, kind, slot)? {
                     break;
                 }
@@ -122,36 +122,36 @@ impl Wire {
             if *count == 0 {
                 return Err(format!("{}: no receive could be posted", self.name));
             }
-            self.lanes[kind].posted = *count as usize;
+            self.qps[kind].posted = *count as usize;
         }
         Ok(counts)
     }
 
     /// The peer has posted so many at first.
-    pub(super) fn posted(&mut self, counts: [u32; LANES]) {
-        for (lane, count) in self.lanes.iter_mut().zip(counts) {
-            lane.out = Out::new(lane.slots, count as usize);
+    pub(super) fn posted(&mut self, counts: [u32; QUEUE_PAIRS]) {
+        for (qp, count) in self.qps.iter_mut().zip(counts) {
+            qp.out = Out::new(qp.slots, count as usize);
         }
     }
 
     pub(super) fn post(&mut self, rails: &mut Rails, kind: usize, slot: usize) -> Result<bool, String> {
-        let lane = &self.lanes[kind];
-        let (at, id) = (lane.receive_at(slot), RECEIVE | slot as u64);
+        let qp = &self.qps[kind];
+        let (at, id) = (qp.receive_at(slot), RECEIVE | slot as u64);
         let device = rails.device(self.rail).ok_or("the device is closed")?;
-        device.receive(lane.queue, id, at, lane.bytes).map_err(|t| t.to_string())
+        device.receive(qp.queue, id, at, qp.bytes).map_err(|t| t.to_string())
     }
 
     /// Let a slot receive again.
     pub(super) fn give(&mut self, rails: &mut Rails, kind: usize, slot: usize) -> Result<(), String> {
-        self.lanes[kind].unposted.push(slot);
-        while let Some(&slot) = self.lanes[kind].unposted.last() {
+        self.qps[kind].unposted.push(slot);
+        while let Some(&slot) = self.qps[kind].unposted.last() {
             // A queue that is full takes it later.
             if !self.post(rails, kind, slot)? {
                 break;
             }
-            let lane = &mut self.lanes[kind];
-            lane.unposted.pop();
-            lane.inn.give();
+            let qp = &mut self.qps[kind];
+            qp.unposted.pop();
+            qp.inn.give();
         }
         Ok(())
     }
@@ -165,17 +165,17 @@ impl Wire {
         head: &[u8],
         body: &[u8],
     ) -> Result<bool, String> {
-        let given = [self.lanes[SMALL].inn.given(), self.lanes[BULK].inn.given()];
-        let lane = &mut self.lanes[kind];
-        if lane.out.room() == 0 {
+        let given = [self.qps[SMALL].inn.given(), self.qps[BULK].inn.given()];
+        let qp = &mut self.qps[kind];
+        if qp.out.room() == 0 {
             return Ok(false);
         }
-        let (slot, number) = lane.out.next();
-        let at = lane.send_at(slot);
+        let (slot, number) = qp.out.next();
+        let at = qp.send_at(slot);
         let header = FrameHeader { number, given, ..header };
         let device = rails.device(self.rail).ok_or("the device is closed")?;
         let slab = device.slab();
-        // SAFETY: the slot's last send has completed, or `room` would not have counted it; only this thread, under the hub's lock,
+        // SAFETY: the slot's last send has completed, or `room` would not have counted it; only this thread, under the driver's lock,
         // writes to slots that are not posted.
         unsafe {
             slab.write(at, &header.encode(head, body));
@@ -183,16 +183,16 @@ impl Wire {
             slab.write(at + HEADER + head.len(), body);
         }
         let whole = self.equal_frames && kind == BULK;
-        let len = if whole { lane.bytes } else { HEADER + head.len() + body.len() };
-        if !device.send(lane.queue, number, at, len).map_err(|t| t.to_string())? {
+        let len = if whole { qp.bytes } else { HEADER + head.len() + body.len() };
+        if !device.send(qp.queue, number, at, len).map_err(|t| t.to_string())? {
             return Ok(false);
         }
-        lane.out.sent();
-        self.lanes.iter_mut().for_each(|l| l.inn.told());
+        qp.out.sent();
+        self.qps.iter_mut().for_each(|l| l.inn.told());
         Ok(true)
     }
 
-    /// Send the frame that proves a lane.
+    /// Send the frame that proves a queue pair.
     pub(super) fn greet(&mut self, rails: &mut Rails, epoch: u64) -> Result<(), String> {
         for kind in [SMALL, BULK] {
             let header =
@@ -205,7 +205,7 @@ impl Wire {
     }
 
     pub(super) fn is_heard(&self) -> bool {
-        self.lanes.iter().all(|l| l.heard)
+        self.qps.iter().all(|l| l.heard)
     }
 
     /// Whether the peer's claim is met.
@@ -214,12 +214,12 @@ impl Wire {
     }
 
     /// Frames that came.
-    pub(super) fn came(&self) -> [u64; LANES] {
-        [self.lanes[SMALL].inn.count(), self.lanes[BULK].inn.count()]
+    pub(super) fn came(&self) -> [u64; QUEUE_PAIRS] {
+        [self.qps[SMALL].inn.count(), self.qps[BULK].inn.count()]
     }
 
-    pub(super) fn sent(&self) -> [u64; LANES] {
-        [self.lanes[SMALL].out.count(), self.lanes[BULK].out.count()]
+    pub(super) fn sent(&self) -> [u64; QUEUE_PAIRS] {
+        [self.qps[SMALL].out.count(), self.qps[BULK].out.count()]
     }
 }
 
@@ -230,27 +230,27 @@ mod tests {
     #[test]
     fn the_peer_hears_of_receives_before_it_has_none_left() {
         for posted in 1..=64 {
-            let mut lane = QueuePair::new(1, 0, 64, 4096);
-            lane.posted = posted;
-            while !lane.is_crowded() {
-                lane.held += 1;
+            let mut qp = QueuePair::new(1, 0, 64, 4096);
+            qp.posted = posted;
+            while !qp.is_crowded() {
+                qp.held += 1;
             }
-            assert!(lane.held < posted, "{posted}");
+            assert!(qp.held < posted, "{posted}");
             // All have been filled, and those that nobody holds were posted again.
-            (lane.held..posted).for_each(|_| lane.inn.give());
-            assert!(lane.is_due(), "{posted}");
+            (qp.held..posted).for_each(|_| qp.inn.give());
+            assert!(qp.is_due(), "{posted}");
         }
     }
 
     #[test]
-    fn whole_slots_take_nothing_of_an_earlier_wire_along() {
+    fn whole_slots_take_nothing_of_an_earlier_path_along() {
         for equal in [true, false] {
             let slab = Slab::new(64 << 10).unwrap();
             // SAFETY: one thread, and no device.
             unsafe { slab.write(0, &vec![7; slab.len()]) };
-            let lanes = [QueuePair::new(1, 0, 2, 4096), QueuePair::new(2, 16 << 10, 2, 8192)];
-            let wire = Wire::new(0, 0, (0, 48 << 10), lanes, QueueService::Unreliable, equal, "w".into());
-            wire.blank(&slab);
+            let qps = [QueuePair::new(1, 0, 2, 4096), QueuePair::new(2, 16 << 10, 2, 8192)];
+            let path = RdmaPath::new(0, 0, (0, 48 << 10), qps, QueueService::Unreliable, equal, "w".into());
+            path.blank(&slab);
             let long = (16 << 10)..(32 << 10);
             for i in 0..slab.len() {
                 let blank = equal && long.contains(&i);

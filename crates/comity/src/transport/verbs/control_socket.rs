@@ -1,4 +1,4 @@
-//! The pair's TCP connection beside its wires: bringing them up, credits of one-way traffic, ends of streams, and the peer's own end.
+//! The control socket of a pair, a TCP connection beside its paths: bringing them up, credits of one-way traffic, ends of streams, and the peer's own end.
 //!
 //! A message is its length in four bytes, a kind, and fields in network order; every length is bounded before anything is kept.
 
@@ -16,14 +16,14 @@ use std::{
 const MAX_BODY: usize = 64 * 1024;
 /// A peer that lets this much pile up does not read.
 const MAX_OUTBOX: usize = 1 << 20;
-/// The most devices or wires of one pair.
-pub(super) const MOST_WIRES: usize = 16;
+/// The most devices or paths of one pair.
+pub(super) const MAX_PATHS: usize = 16;
 /// Longer words are cut.
 const MAX_TEXT: usize = 1024;
 
-/// One end's side of a wire that is being made: queue pairs by lane, or why there are none.
+/// One end's side of a path that is being made: its queue pairs, or why there are none.
 pub(super) type Made = Result<[End; 2], String>;
-/// How many receives were posted by lane, or why none.
+/// How many receives were posted in each queue pair, or why none.
 pub(super) type Posted = Result<[u32; 2], String>;
 
 /// A device as the peer must know it.
@@ -41,25 +41,25 @@ pub(super) struct Offered {
 pub(super) enum ControlMessage {
     /// What this end could use for the pair, or why nothing; and half of the epoch.
     Offer { epoch: u64, slots: [u32; 4], devices: Vec<Offered>, why: String },
-    /// For each wire that is tried: this end's queue pairs.
+    /// For each path that is tried: this end's queue pairs.
     Made(Vec<Made>),
     /// For each of those: receives are posted.
     Ready(Vec<Posted>),
     /// For each of those: the peer's first frames came.
     Heard(Vec<Result<(), String>>),
-    /// Receives posted again by lane of a wire.
-    Given { wire: u8, given: [u32; 2] },
+    /// Receives posted again in each queue pair of a path.
+    Given { path: u8, given: [u32; 2] },
     /// Bytes taken of a stream.
     Taken { context: u64, taken: u64 },
     /// No more than so many bytes come.
     End { context: u64, total: u64 },
-    /// Frames sent by lane of a wire.
-    Sent { wire: u8, count: [u64; 2] },
+    /// Frames sent in each queue pair of a path.
+    Sent { path: u8, count: [u64; 2] },
     /// The sender ends, and wants to know whether all that it sent has come.
     Bye,
     /// All has come.
     All,
-    /// A wire has failed, in words.
+    /// A path has failed, in words.
     Failed(String),
 }
 
@@ -70,12 +70,12 @@ fn text(w: &mut Vec<u8>, s: &str) {
     w.extend(&s.as_bytes()[..cut]);
 }
 
-/// What became of each wire: what `put` writes of it, or why it failed.
-fn each<T>(w: &mut Vec<u8>, kind: u8, wires: &[Result<T, String>], put: impl Fn(&mut Vec<u8>, &T)) {
-    w.extend([kind, wires.len().min(MOST_WIRES) as u8]);
-    for wire in wires.iter().take(MOST_WIRES) {
-        w.push(u8::from(wire.is_ok()));
-        match wire {
+/// What became of each path: what `put` writes of it, or why it failed.
+fn each<T>(w: &mut Vec<u8>, kind: u8, paths: &[Result<T, String>], put: impl Fn(&mut Vec<u8>, &T)) {
+    w.extend([kind, paths.len().min(MAX_PATHS) as u8]);
+    for path in paths.iter().take(MAX_PATHS) {
+        w.push(u8::from(path.is_ok()));
+        match path {
             Ok(made) => put(w, made),
             Err(why) => text(w, why),
         }
@@ -90,8 +90,8 @@ impl ControlMessage {
                 w.push(1);
                 w.extend(epoch.to_be_bytes());
                 slots.iter().for_each(|s| w.extend(s.to_be_bytes()));
-                w.push(devices.len().min(MOST_WIRES) as u8);
-                for d in devices.iter().take(MOST_WIRES) {
+                w.push(devices.len().min(MAX_PATHS) as u8);
+                for d in devices.iter().take(MAX_PATHS) {
                     text(&mut w, &d.name);
                     address(&mut w, &d.at);
                     w.push(
@@ -100,19 +100,19 @@ impl ControlMessage {
                 }
                 text(&mut w, why);
             }
-            Self::Made(wires) => each(&mut w, 2, wires, |w, ends| {
+            Self::Made(paths) => each(&mut w, 2, paths, |w, ends| {
                 ends.iter().for_each(|e| {
                     w.extend(e.number.to_be_bytes());
                     w.extend(e.first.to_be_bytes());
                     address(w, &e.at);
                 });
             }),
-            Self::Ready(wires) => each(&mut w, 3, wires, |w, counts| {
+            Self::Ready(paths) => each(&mut w, 3, paths, |w, counts| {
                 counts.iter().for_each(|c| w.extend(c.to_be_bytes()));
             }),
-            Self::Heard(wires) => each(&mut w, 4, wires, |_, ()| {}),
-            Self::Given { wire, given } => {
-                w.extend([5, *wire]);
+            Self::Heard(paths) => each(&mut w, 4, paths, |_, ()| {}),
+            Self::Given { path, given } => {
+                w.extend([5, *path]);
                 given.iter().for_each(|g| w.extend(g.to_be_bytes()));
             }
             Self::Taken { context, taken } => {
@@ -123,8 +123,8 @@ impl ControlMessage {
                 w.push(7);
                 [context, total].iter().for_each(|n| w.extend(n.to_be_bytes()));
             }
-            Self::Sent { wire, count } => {
-                w.extend([8, *wire]);
+            Self::Sent { path, count } => {
+                w.extend([8, *path]);
                 count.iter().for_each(|c| w.extend(c.to_be_bytes()));
             }
             Self::Bye => w.push(9),
@@ -163,10 +163,10 @@ impl ControlMessage {
             })?),
             3 => Self::Ready(r.list(|r| r.either(|r| Ok([r.u32()?, r.u32()?])))?),
             4 => Self::Heard(r.list(|r| r.either(|_| Ok(())))?),
-            5 => Self::Given { wire: r.u8()?, given: [r.u32()?, r.u32()?] },
+            5 => Self::Given { path: r.u8()?, given: [r.u32()?, r.u32()?] },
             6 => Self::Taken { context: r.u64()?, taken: r.u64()? },
             7 => Self::End { context: r.u64()?, total: r.u64()? },
-            8 => Self::Sent { wire: r.u8()?, count: [r.u64()?, r.u64()?] },
+            8 => Self::Sent { path: r.u8()?, count: [r.u64()?, r.u64()?] },
             9 => Self::Bye,
             10 => Self::All,
             11 => Self::Failed(r.text()?),
@@ -219,7 +219,7 @@ impl Reader<'_> {
         mut one: impl FnMut(&mut Self) -> Result<T, Malformed>,
     ) -> Result<Vec<T>, Malformed> {
         let n = usize::from(self.u8()?);
-        if n > MOST_WIRES {
+        if n > MAX_PATHS {
             return Err(Malformed);
         }
         (0..n).map(|_| one(self)).collect()
@@ -239,7 +239,7 @@ impl Reader<'_> {
 
 /// The connection. Nothing blocks.
 #[derive(Debug)]
-pub(super) struct Side {
+pub(super) struct ControlSocket {
     stream: Arc<TcpStream>,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
@@ -247,7 +247,7 @@ pub(super) struct Side {
     over: Option<String>,
 }
 
-impl Side {
+impl ControlSocket {
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -353,10 +353,10 @@ mod tests {
             prop::collection::vec(made, 0..5).prop_map(ControlMessage::Made),
             prop::collection::vec(posted, 0..5).prop_map(ControlMessage::Ready),
             prop::collection::vec(heard, 0..5).prop_map(ControlMessage::Heard),
-            (any::<u8>(), any::<[u32; 2]>()).prop_map(|(wire, given)| ControlMessage::Given { wire, given }),
+            (any::<u8>(), any::<[u32; 2]>()).prop_map(|(path, given)| ControlMessage::Given { path, given }),
             any::<[u64; 2]>().prop_map(|[context, taken]| ControlMessage::Taken { context, taken }),
             any::<[u64; 2]>().prop_map(|[context, total]| ControlMessage::End { context, total }),
-            (any::<u8>(), any::<[u64; 2]>()).prop_map(|(wire, count)| ControlMessage::Sent { wire, count }),
+            (any::<u8>(), any::<[u64; 2]>()).prop_map(|(path, count)| ControlMessage::Sent { path, count }),
             Just(ControlMessage::Bye),
             Just(ControlMessage::All),
             "\\PC{0,20}".prop_map(ControlMessage::Failed),

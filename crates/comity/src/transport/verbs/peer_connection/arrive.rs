@@ -1,31 +1,31 @@
-//! What comes to an edge: frames that the devices bring, and words beside the wires.
+//! What comes to a peer connection: frames that the devices bring, and words on the control socket.
 
 use super::{
-    Edge, GroupStream, PayloadPlace,
+    GroupStream, PayloadPlace, PeerConnection,
     stream::{BOTH, RECV, SEND, WINDOW},
 };
 use crate::{
     sys::verbs::{Completion, Slab},
     transport::verbs::{
+        control_socket::ControlMessage,
+        driver::Rails,
         flow::Claim,
         frame::{Damage, FrameHeader, HEADER, HELLO},
-        hub::Rails,
-        side::ControlMessage,
-        wire::RECEIVE,
+        path::RECEIVE,
     },
 };
 use std::sync::Arc;
 
-impl Edge {
-    /// A device has done something for a lane of this edge.
+impl PeerConnection {
+    /// A device has done something for a queue pair of this peer connection.
     pub(in crate::transport::verbs) fn completed(
         &mut self,
         rails: &mut Rails,
-        wire: usize,
-        lane: usize,
+        path: usize,
+        qp: usize,
         done: Completion,
     ) {
-        let Some(w) = self.wires.get_mut(wire) else { return };
+        let Some(w) = self.paths.get_mut(path) else { return };
         let receive = done.id & RECEIVE != 0;
         if done.status != 0 {
             // What follows the first is only flushed.
@@ -38,16 +38,16 @@ impl Edge {
                     return;
                 }
                 let name = w.name.clone();
-                self.fail_both(format!("is cut off: {what} on the RDMA wire {name} ended with {words}"));
+                self.fail_both(format!("is cut off: {what} on the RDMA path {name} ended with {words}"));
             }
             return;
         }
         if !receive {
-            w.lanes[lane].out.completed();
+            w.qps[qp].out.completed();
             return self.streams.values().for_each(|s| s.wake(SEND));
         }
         let slot = (done.id & !RECEIVE) as usize;
-        if let Err(words) = self.arrived(rails, wire, lane, slot, done.bytes) {
+        if let Err(words) = self.arrived(rails, path, qp, slot, done.bytes) {
             self.fail_both(words);
         }
     }
@@ -56,21 +56,21 @@ impl Edge {
     fn arrived(
         &mut self,
         rails: &mut Rails,
-        wire: usize,
-        lane: usize,
+        path: usize,
+        qp: usize,
         slot: usize,
         bytes: usize,
     ) -> Result<(), String> {
         let epoch = self.epoch;
-        let w = self.wires.get_mut(wire).ok_or("has no such wire")?;
-        let l = &mut w.lanes[lane];
+        let w = self.paths.get_mut(path).ok_or("has no such path")?;
+        let l = &mut w.qps[qp];
         if slot >= l.slots || bytes > l.bytes {
             return Err(format!("sent what fits no slot {}", over(&w.name)));
         }
         let at = l.receive_at(slot);
         let slab = rails.device(w.rail).ok_or("is cut off: the device is closed")?.slab().clone();
         // SAFETY: the receive in this slot has completed and none is posted again before the slot is given back; both happen under
-        // the hub's lock, by this thread.
+        // the driver's lock, by this thread.
         let found = FrameHeader::decode(unsafe { slab.bytes(at, bytes) }, epoch);
         let header = found.map_err(|damage| match damage {
             Damage::Sum => {
@@ -86,20 +86,20 @@ impl Edge {
                 false => format!("sent a frame twice {name}: number {came} came where {due} was due"),
             }
         })?;
-        self.credit(wire, header.given)?;
+        self.credit(path, header.given)?;
         if header.context == HELLO {
-            self.wires[wire].lanes[lane].heard = true;
-            self.give(rails, wire, lane, slot);
+            self.paths[path].qps[qp].heard = true;
+            self.give(rails, path, qp, slot);
             return Ok(());
         }
-        self.deliver(rails, (wire, lane, slot), at, slab, &header)
+        self.deliver(rails, (path, qp, slot), at, slab, &header)
     }
 
     /// The peer gave slots back.
-    fn credit(&mut self, wire: usize, given: [u32; 2]) -> Result<(), String> {
-        let w = &mut self.wires[wire];
+    fn credit(&mut self, path: usize, given: [u32; 2]) -> Result<(), String> {
+        let w = &mut self.paths[path];
         let mut room = false;
-        for (l, given) in w.lanes.iter_mut().zip(given) {
+        for (l, given) in w.qps.iter_mut().zip(given) {
             let news = l.out.credit(given);
             room |= news.map_err(|_| format!("gave back more slots than it had {}", over(&w.name)))?;
         }
@@ -113,12 +113,12 @@ impl Edge {
     fn deliver(
         &mut self,
         rails: &mut Rails,
-        (wire, lane, slot): (usize, usize, usize),
+        (path, qp, slot): (usize, usize, usize),
         at: usize,
         slab: Arc<Slab>,
         header: &FrameHeader,
     ) -> Result<(), String> {
-        let l = &mut self.wires[wire].lanes[lane];
+        let l = &mut self.paths[path].qps[qp];
         // A group that does not take its bytes must not keep the slots from the others.
         let crowded = l.is_crowded();
         let len = header.len as usize;
@@ -127,11 +127,11 @@ impl Edge {
             PayloadPlace::Heap(unsafe { slab.bytes(at + HEADER, len) }.to_vec())
         } else {
             l.held += 1;
-            PayloadPlace::Slot { wire, lane, slot, at: at + HEADER, slab }
+            PayloadPlace::Slot { path, qp, slot, at: at + HEADER, slab }
         };
         let stream = self.streams.entry(header.context).or_insert_with(GroupStream::new);
         let gone = stream.gone;
-        let fits = |_| format!("sent bytes twice, or more than it may {}", over(&self.wires[wire].name));
+        let fits = |_| format!("sent bytes twice, or more than it may {}", over(&self.paths[path].name));
         let (allowed, news) =
             (header.taken, stream.order.arrive(header.at, place, len, WINDOW).map_err(fits)?);
         stream.allow(allowed)?;
@@ -139,7 +139,7 @@ impl Edge {
             stream.wake(RECV);
         }
         if crowded {
-            self.give(rails, wire, lane, slot);
+            self.give(rails, path, qp, slot);
         }
         if gone {
             self.discard(rails, header.context);
@@ -147,22 +147,22 @@ impl Edge {
         Ok(())
     }
 
-    /// Read what the peer says beside the wires.
+    /// Read what the peer says on the control socket.
     pub(in crate::transport::verbs) fn listen(&mut self) {
-        self.side.flush();
-        self.side.fill();
+        self.control_socket.flush();
+        self.control_socket.fill();
         loop {
-            match self.side.next() {
+            match self.control_socket.next() {
                 Ok(Some(word)) => {
                     if let Err(words) = self.hear(word) {
                         return self.fail(words);
                     }
                 }
                 Ok(None) => break,
-                Err(_) => return self.fail("broke the protocol beside its RDMA wires".into()),
+                Err(_) => return self.fail("broke the protocol of its control socket".into()),
             }
         }
-        if let Some(over) = self.side.over().map(str::to_owned) {
+        if let Some(over) = self.control_socket.over().map(str::to_owned) {
             self.settled = true;
             self.fail(over);
         }
@@ -171,9 +171,9 @@ impl Edge {
     fn hear(&mut self, word: ControlMessage) -> Result<(), String> {
         let excess = || "gave back more slots than it had".to_owned();
         match word {
-            ControlMessage::Given { wire, given } => {
-                let Some(w) = self.wires.iter_mut().find(|w| w.id == wire) else { return Ok(()) };
-                for (l, given) in w.lanes.iter_mut().zip(given) {
+            ControlMessage::Given { path, given } => {
+                let Some(w) = self.paths.iter_mut().find(|w| w.id == path) else { return Ok(()) };
+                for (l, given) in w.qps.iter_mut().zip(given) {
                     l.out.credit(given).map_err(|_| excess())?;
                 }
                 self.streams.values().for_each(|s| s.wake(SEND));
@@ -189,8 +189,8 @@ impl Edge {
                 stream.wake(BOTH);
                 self.forget(context);
             }
-            ControlMessage::Sent { wire, count } => {
-                if let Some(w) = self.wires.iter_mut().find(|w| w.id == wire) {
+            ControlMessage::Sent { path, count } => {
+                if let Some(w) = self.paths.iter_mut().find(|w| w.id == path) {
                     w.claimed = Some(Claim::new(count, w.came()));
                 }
             }
@@ -212,5 +212,5 @@ impl Edge {
 }
 
 fn over(name: &str) -> String {
-    format!("over the RDMA wire {name}")
+    format!("over the RDMA path {name}")
 }

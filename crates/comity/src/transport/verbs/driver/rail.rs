@@ -1,9 +1,9 @@
 //! The devices that are open: one of each, with what of it is in use and by whom.
 
-use super::{hub, is_ours};
+use super::{driver, is_ours};
 use crate::{
     sys::verbs::{Abilities, Address, Completion, Depth, Device, DeviceTrouble},
-    transport::verbs::wire::{LANES, Wire},
+    transport::verbs::path::{QUEUE_PAIRS, RdmaPath},
 };
 use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
 
@@ -12,24 +12,24 @@ const SLAB: usize = 64 << 20;
 /// Completions that one device may owe.
 const COMPLETIONS: usize = 8192;
 
-/// Slots of a wire, the same on both ends.
+/// Slots of a path, the same on both ends.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport::verbs) struct Slots {
-    pub(in crate::transport::verbs) lanes: [Depth; LANES],
+    pub(in crate::transport::verbs) qps: [Depth; QUEUE_PAIRS],
 }
 
 impl Slots {
     /// Short frames for latency; long ones large enough that the checks of a frame cost little.
     pub(in crate::transport::verbs) const DEFAULT: Self =
-        Self { lanes: [Depth { slots: 64, bytes: 4096 }, Depth { slots: 16, bytes: 128 << 10 }] };
+        Self { qps: [Depth { slots: 64, bytes: 4096 }, Depth { slots: 16, bytes: 128 << 10 }] };
 
     /// Bytes of a slab, for both directions.
     pub(super) fn bytes(&self) -> usize {
-        self.lanes.iter().map(|l| 2 * l.slots * l.bytes).sum()
+        self.qps.iter().map(|l| 2 * l.slots * l.bytes).sum()
     }
 
     pub(super) fn completions(&self) -> usize {
-        self.lanes.iter().map(|l| 2 * l.slots).sum()
+        self.qps.iter().map(|l| 2 * l.slots).sum()
     }
 }
 
@@ -38,8 +38,8 @@ impl Slots {
 pub(super) struct Rail {
     pub(super) device: Device,
     pub(super) events: Option<Arc<OwnedFd>>,
-    /// Edge, wire and lane by number of the queue pair.
-    pub(super) lanes: HashMap<u32, (u64, usize, usize)>,
+    /// Peer connection, path and queue pair by number of the queue pair.
+    pub(super) qps: HashMap<u32, (u64, usize, usize)>,
     /// Parts of the slab in use.
     pub(super) regions: Vec<(usize, usize)>,
     /// How much of the slab was ever in use, from its beginning: the rest is zeros.
@@ -76,9 +76,9 @@ pub(in crate::transport::verbs) struct Held {
 impl Held {
     /// Open a device, or use it as it is open already; `peers` is how many others may be reached over it.
     pub(in crate::transport::verbs) fn open(name: &str, peers: usize) -> Result<Self, DeviceTrouble> {
-        let mut hub = hub();
-        hub.own();
-        let found = hub.rails.live().find(|(_, r)| r.device.name() == name).map(|(i, _)| i);
+        let mut driver = driver();
+        driver.own();
+        let found = driver.rails.live().find(|(_, r)| r.device.name() == name).map(|(i, _)| i);
         let rail = match found {
             Some(rail) => rail,
             None => {
@@ -87,26 +87,27 @@ impl Held {
                 let new = Rail {
                     device,
                     events,
-                    lanes: HashMap::new(),
+                    qps: HashMap::new(),
                     regions: Vec::new(),
                     used: 0,
                     owed: 0,
                     done: Vec::new(),
                     users: 0,
                 };
-                match hub.rails.0.iter().position(Option::is_none) {
+                match driver.rails.0.iter().position(Option::is_none) {
                     Some(i) => {
-                        hub.rails.0[i] = Some(new);
+                        driver.rails.0[i] = Some(new);
                         i
                     }
                     None => {
-                        hub.rails.0.push(Some(new));
-                        hub.rails.0.len() - 1
+                        driver.rails.0.push(Some(new));
+                        driver.rails.0.len() - 1
                     }
                 }
             }
         };
-        let r = hub.rails.0[rail].as_mut().ok_or_else(|| DeviceTrouble::new(name, "", "it is closed", 0))?;
+        let r =
+            driver.rails.0[rail].as_mut().ok_or_else(|| DeviceTrouble::new(name, "", "it is closed", 0))?;
         r.users += 1;
         Ok(Self { rail, name: name.to_owned(), at: r.device.address(), abilities: r.device.abilities() })
     }
@@ -117,8 +118,8 @@ impl Drop for Held {
         if !is_ours() {
             return;
         }
-        let mut hub = hub();
-        let Some(place) = hub.rails.0.get_mut(self.rail) else { return };
+        let mut driver = driver();
+        let Some(place) = driver.rails.0.get_mut(self.rail) else { return };
         if let Some(rail) = place {
             rail.users -= 1;
             if rail.users == 0 {
@@ -130,13 +131,13 @@ impl Drop for Held {
 
 /// As much memory as may be needed, or as the system allows to be registered.
 fn open(name: &str, peers: usize) -> Result<Device, DeviceTrouble> {
-    let wire = Slots::DEFAULT.bytes();
+    let path = Slots::DEFAULT.bytes();
     // Two cables to each.
-    let mut slab = (2 * peers.max(1) * wire).min(SLAB / wire * wire).next_multiple_of(4096);
+    let mut slab = (2 * peers.max(1) * path).min(SLAB / path * path).next_multiple_of(4096);
     loop {
         let no_memory = rustix::io::Errno::NOMEM.raw_os_error();
         match Device::open(name, slab, COMPLETIONS) {
-            Err(t) if t.code == no_memory && t.step.contains("ibv_reg_mr") && slab / 2 >= wire => slab /= 2,
+            Err(t) if t.code == no_memory && t.step.contains("ibv_reg_mr") && slab / 2 >= path => slab /= 2,
             out => return out,
         }
     }
@@ -162,16 +163,16 @@ impl Rail {
         format!("all {mib:.1} MiB that were registered for the group that opened it first are in use")
     }
 
-    pub(super) fn clear(&mut self, w: &Wire, slots: &Slots) {
+    pub(super) fn clear(&mut self, w: &RdmaPath, slots: &Slots) {
         let had = self.regions.len();
         self.regions.retain(|r| *r != w.region);
         if self.regions.len() == had {
             return;
         }
         self.owed -= slots.completions();
-        for lane in &w.lanes {
-            self.lanes.remove(&lane.queue);
-            self.device.destroy(lane.queue);
+        for qp in &w.qps {
+            self.qps.remove(&qp.queue);
+            self.device.destroy(qp.queue);
         }
     }
 }
