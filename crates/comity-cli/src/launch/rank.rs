@@ -3,7 +3,7 @@ use super::job::Job;
 use super::lines::Lines;
 use super::meet::Meeting;
 use super::metrics::Metrics;
-use super::outlet::OutputStream;
+use super::output::OutputStream;
 use super::sys;
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Rlimit, Signal};

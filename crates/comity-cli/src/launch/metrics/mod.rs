@@ -1,6 +1,6 @@
 //! `--metrics`: what the ranks have done so far, for Prometheus.
 //!
-//! Each rank inherits a sheet of memory and counts there; a thread of the keeper reads the sheets when somebody asks. No
+//! Each rank inherits a sheet of memory and counts there; a thread of the supervisor reads the sheets when somebody asks. No
 //! rank waits for it or notices it, and what a rank did stands there also after it was killed.
 mod server;
 mod text;

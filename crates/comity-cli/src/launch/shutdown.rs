@@ -71,7 +71,7 @@ enum Phase {
 }
 
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct Shutdown {
     size: usize,
     alive: usize,
     phase: Phase,
@@ -84,7 +84,7 @@ pub(super) struct Course {
     well: Vec<usize>,
 }
 
-impl Course {
+impl Shutdown {
     pub(super) fn new(size: usize, timeout: Option<Instant>) -> Self {
         Self {
             size,
@@ -227,60 +227,60 @@ mod tests {
     #[test]
     fn ranks_that_end_well_stop_nobody() {
         let now = Instant::now();
-        let mut course = Course::new(2, None);
-        course.ended(0, Ending::Exit(0), now);
-        assert!(!course.over() && course.tick(now + PATIENCE).is_none() && course.next().is_none());
-        course.ended(1, Ending::Exit(0), now);
-        assert!(course.over() && course.cause().is_none());
+        let mut shutdown = Shutdown::new(2, None);
+        shutdown.ended(0, Ending::Exit(0), now);
+        assert!(!shutdown.over() && shutdown.tick(now + PATIENCE).is_none() && shutdown.next().is_none());
+        shutdown.ended(1, Ending::Exit(0), now);
+        assert!(shutdown.over() && shutdown.cause().is_none());
     }
 
     #[test]
     fn a_failure_gives_the_others_a_second_then_term_then_kill() {
         let now = Instant::now();
-        let mut course = Course::new(3, None);
-        course.ended(2, Ending::Exit(3), now);
-        assert_eq!(course.tick(now), None);
-        assert_eq!(course.next(), Some(now + GRACE));
-        course.ended(0, Ending::Exit(1), now + GRACE / 2);
-        assert_eq!(course.tick(now + GRACE), Some(StopOrder::Term));
-        assert_eq!(course.tick(now + GRACE), None);
-        assert_eq!(course.tick(now + GRACE + PATIENCE), Some(StopOrder::Kill));
-        course.ended(1, Ending::Signal(9), now + GRACE + PATIENCE);
-        assert!(course.over());
-        assert_eq!(course.cause(), Some(&failed(2, Ending::Exit(3))));
+        let mut shutdown = Shutdown::new(3, None);
+        shutdown.ended(2, Ending::Exit(3), now);
+        assert_eq!(shutdown.tick(now), None);
+        assert_eq!(shutdown.next(), Some(now + GRACE));
+        shutdown.ended(0, Ending::Exit(1), now + GRACE / 2);
+        assert_eq!(shutdown.tick(now + GRACE), Some(StopOrder::Term));
+        assert_eq!(shutdown.tick(now + GRACE), None);
+        assert_eq!(shutdown.tick(now + GRACE + PATIENCE), Some(StopOrder::Kill));
+        shutdown.ended(1, Ending::Signal(9), now + GRACE + PATIENCE);
+        assert!(shutdown.over());
+        assert_eq!(shutdown.cause(), Some(&failed(2, Ending::Exit(3))));
     }
 
     #[test]
     fn a_crash_takes_the_blame_from_its_echo_and_only_then() {
         let now = Instant::now();
         let soon = now + ECHO / 2;
-        let mut course = Course::new(4, None);
-        course.ended(0, Ending::Exit(1), now);
-        course.ended(1, Ending::Signal(libc::SIGABRT), soon);
-        course.ended(2, Ending::Signal(9), soon);
-        course.ended(3, Ending::Signal(11), soon);
-        assert_eq!(course.cause(), Some(&failed(2, Ending::Signal(9))));
+        let mut shutdown = Shutdown::new(4, None);
+        shutdown.ended(0, Ending::Exit(1), now);
+        shutdown.ended(1, Ending::Signal(libc::SIGABRT), soon);
+        shutdown.ended(2, Ending::Signal(9), soon);
+        shutdown.ended(3, Ending::Signal(11), soon);
+        assert_eq!(shutdown.cause(), Some(&failed(2, Ending::Signal(9))));
 
-        let mut course = Course::new(2, None);
-        course.ended(0, Ending::Exit(1), now);
-        course.ended(1, Ending::Signal(9), now + ECHO * 2);
-        assert_eq!(course.cause(), Some(&failed(0, Ending::Exit(1))));
+        let mut shutdown = Shutdown::new(2, None);
+        shutdown.ended(0, Ending::Exit(1), now);
+        shutdown.ended(1, Ending::Signal(9), now + ECHO * 2);
+        assert_eq!(shutdown.cause(), Some(&failed(0, Ending::Exit(1))));
     }
 
     #[test]
     fn what_ranks_say_of_each_other_finds_the_cause() {
         let now = Instant::now();
-        let course = || {
-            let mut course = Course::new(4, None);
-            course.ended(0, Ending::Exit(1), now);
-            course.ended(1, Ending::Signal(libc::SIGABRT), now);
-            course.ended(2, Ending::Exit(37), now + ECHO * 2);
-            course
+        let shutdown = || {
+            let mut shutdown = Shutdown::new(4, None);
+            shutdown.ended(0, Ending::Exit(1), now);
+            shutdown.ended(1, Ending::Signal(libc::SIGABRT), now);
+            shutdown.ended(2, Ending::Exit(37), now + ECHO * 2);
+            shutdown
         };
         let weighed = |blame: [Option<usize>; 4]| {
-            let mut course = course();
-            course.weigh(|r| blame[r]);
-            course.cause().cloned()
+            let mut shutdown = shutdown();
+            shutdown.weigh(|r| blame[r]);
+            shutdown.cause().cloned()
         };
         assert_eq!(weighed([None; 4]), Some(failed(0, Ending::Exit(1))));
         assert_eq!(weighed([Some(2), Some(2), None, None]), Some(failed(2, Ending::Exit(37))));
@@ -293,19 +293,19 @@ mod tests {
     #[test]
     fn one_that_did_not_fail_is_named_when_others_failed_for_it() {
         let now = Instant::now();
-        let mut course = Course::new(4, None);
-        course.ended(2, Ending::Exit(0), now);
-        course.ended(0, Ending::Exit(1), now);
-        course.ended(1, Ending::Exit(5), now);
+        let mut shutdown = Shutdown::new(4, None);
+        shutdown.ended(2, Ending::Exit(0), now);
+        shutdown.ended(0, Ending::Exit(1), now);
+        shutdown.ended(1, Ending::Exit(5), now);
         let missed = |blame: [Option<usize>; 4]| {
-            let mut course = Course {
-                failures: course.failures.clone(),
-                well: course.well.clone(),
-                cause: course.cause.clone(),
-                ..Course::new(4, None)
+            let mut shutdown = Shutdown {
+                failures: shutdown.failures.clone(),
+                well: shutdown.well.clone(),
+                cause: shutdown.cause.clone(),
+                ..Shutdown::new(4, None)
             };
-            course.weigh(|r| blame[r]);
-            course.cause().cloned()
+            shutdown.weigh(|r| blame[r]);
+            shutdown.cause().cloned()
         };
         let by =
             |rank, ended, by, code| Some(StopReason::Missed { rank, ended, by, ending: Ending::Exit(code) });
@@ -319,44 +319,44 @@ mod tests {
     #[test]
     fn a_second_interrupt_kills_and_no_later_end_is_blamed() {
         let now = Instant::now();
-        let mut course = Course::new(1, None);
-        assert_eq!(course.stop(INT, now), Some(StopOrder::Term));
-        assert_eq!(course.stop(INT, now + TWICE / 2), None);
-        assert_eq!(course.stop(StopReason::Interrupted { signal: libc::SIGHUP }, now + TWICE), None);
-        assert_eq!(course.stop(INT, now + TWICE), Some(StopOrder::Kill));
-        assert_eq!(course.stop(INT, now + TWICE), None);
-        course.ended(0, Ending::Signal(9), now);
-        assert_eq!(course.cause(), Some(&INT));
+        let mut shutdown = Shutdown::new(1, None);
+        assert_eq!(shutdown.stop(INT, now), Some(StopOrder::Term));
+        assert_eq!(shutdown.stop(INT, now + TWICE / 2), None);
+        assert_eq!(shutdown.stop(StopReason::Interrupted { signal: libc::SIGHUP }, now + TWICE), None);
+        assert_eq!(shutdown.stop(INT, now + TWICE), Some(StopOrder::Kill));
+        assert_eq!(shutdown.stop(INT, now + TWICE), None);
+        shutdown.ended(0, Ending::Signal(9), now);
+        assert_eq!(shutdown.cause(), Some(&INT));
     }
 
     #[test]
     fn an_interrupt_during_the_grace_keeps_the_culprit() {
         let now = Instant::now();
-        let mut course = Course::new(2, None);
-        course.ended(1, Ending::Exit(7), now);
-        assert_eq!(course.stop(INT, now), Some(StopOrder::Term));
-        assert_eq!(course.cause(), Some(&failed(1, Ending::Exit(7))));
+        let mut shutdown = Shutdown::new(2, None);
+        shutdown.ended(1, Ending::Exit(7), now);
+        assert_eq!(shutdown.stop(INT, now), Some(StopOrder::Term));
+        assert_eq!(shutdown.cause(), Some(&failed(1, Ending::Exit(7))));
     }
 
     #[test]
     fn an_orphaned_job_hurries() {
         let now = Instant::now();
-        let mut course = Course::new(1, None);
-        assert_eq!(course.stop(INT, now), Some(StopOrder::Term));
-        assert_eq!(course.stop(StopReason::Orphaned, now), None);
-        assert_eq!(course.tick(now + PATIENCE_ORPHANED), Some(StopOrder::Kill));
+        let mut shutdown = Shutdown::new(1, None);
+        assert_eq!(shutdown.stop(INT, now), Some(StopOrder::Term));
+        assert_eq!(shutdown.stop(StopReason::Orphaned, now), None);
+        assert_eq!(shutdown.tick(now + PATIENCE_ORPHANED), Some(StopOrder::Kill));
     }
 
     #[test]
     fn time_runs_out_once_and_what_does_not_die_is_left() {
         let now = Instant::now();
         let limit = now + Duration::from_secs(60);
-        let mut course = Course::new(1, Some(limit));
-        assert_eq!(course.next(), Some(limit));
-        assert_eq!(course.tick(limit), Some(StopOrder::Term));
-        assert_eq!(course.cause(), Some(&StopReason::TimedOut));
-        assert_eq!(course.tick(limit + PATIENCE), Some(StopOrder::Kill));
-        assert_eq!(course.tick(limit + PATIENCE + VANISH), Some(StopOrder::Abandon));
-        assert!(course.over());
+        let mut shutdown = Shutdown::new(1, Some(limit));
+        assert_eq!(shutdown.next(), Some(limit));
+        assert_eq!(shutdown.tick(limit), Some(StopOrder::Term));
+        assert_eq!(shutdown.cause(), Some(&StopReason::TimedOut));
+        assert_eq!(shutdown.tick(limit + PATIENCE), Some(StopOrder::Kill));
+        assert_eq!(shutdown.tick(limit + PATIENCE + VANISH), Some(StopOrder::Abandon));
+        assert!(shutdown.over());
     }
 }

@@ -1,5 +1,5 @@
-//! The process that the user started: hands signals and standard input on to the keeper, and finishes what the
-//! keeper could not if that is killed.
+//! The process that the user started: hands signals and standard input on to the supervisor, and finishes what the
+//! supervisor could not if that is killed.
 use super::ending::Ending;
 use super::signals::Signals;
 use super::{ALL_STOPPED, REFUSED, sys, tree};
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked whether a terminal in whose background this process runs is in its foreground now.
 const FOREGROUND: Duration = Duration::from_secs(1);
-/// How long the keeper may take to stop the ranks.
+/// How long the supervisor may take to stop the ranks.
 const HALT: Duration = Duration::from_secs(1);
-/// How long processes may take to vanish once the keeper was killed.
+/// How long processes may take to vanish once the supervisor was killed.
 const VANISH: Duration = Duration::from_secs(2);
 
-/// Waits for the keeper's end and returns the exit code.
-pub(super) fn watch(keeper: Pid, line: UnixStream, relay: OwnedFd) -> u8 {
+/// Waits for the supervisor's end and returns the exit code.
+pub(super) fn watch(supervisor: Pid, line: UnixStream, relay: OwnedFd) -> u8 {
     let ready = || -> io::Result<Signals> {
         #[cfg(target_os = "linux")]
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -31,29 +31,30 @@ pub(super) fn watch(keeper: Pid, line: UnixStream, relay: OwnedFd) -> u8 {
     };
     match ready() {
         Ok(signals) => {
-            Front { keeper, line, relay: Some(relay), piece: Vec::new(), signals, ranks: Vec::new() }.run()
+            FrontEnd { supervisor, line, relay: Some(relay), piece: Vec::new(), signals, ranks: Vec::new() }
+                .run()
         }
         Err(e) => {
-            // The keeper sees the line close and ends.
+            // The supervisor sees the line close and ends.
             eprintln!("comity launch: cannot watch the job: {e}");
             REFUSED
         }
     }
 }
 
-struct Front {
-    keeper: Pid,
+struct FrontEnd {
+    supervisor: Pid,
     line: UnixStream,
-    /// Leads to the keeper's standard input; None after the end of ours.
+    /// Leads to the supervisor's standard input; None after the end of ours.
     relay: Option<OwnedFd>,
     /// What was read and not yet taken.
     piece: Vec<u8>,
     signals: Signals,
-    /// The process groups of the ranks, as the keeper tells them.
+    /// The process groups of the ranks, as the supervisor tells them.
     ranks: Vec<Pid>,
 }
 
-impl Front {
+impl FrontEnd {
     fn run(mut self) -> u8 {
         loop {
             self.turn();
@@ -61,11 +62,11 @@ impl Front {
                 if signal == libc::SIGTSTP {
                     self.suspend();
                 } else if signal != libc::SIGCHLD {
-                    // Few bytes, and a keeper that does not take them is about to be missed anyway.
+                    // Few bytes, and a supervisor that does not take them is about to be missed anyway.
                     let _ = (&self.line).write(&[signal as u8]);
                 }
             }
-            match rustix::process::waitpid(Some(self.keeper), WaitOptions::NOHANG) {
+            match rustix::process::waitpid(Some(self.supervisor), WaitOptions::NOHANG) {
                 Ok(Some((_, status))) => {
                     if let Some(ending) = Ending::of(status) {
                         return self.finish(ending);
@@ -107,7 +108,7 @@ impl Front {
         }
     }
 
-    /// Notes the ranks of which the keeper tells.
+    /// Notes the ranks of which the supervisor tells.
     fn listen(&mut self) {
         while let Some(number) = self.hear() {
             self.ranks.extend(Pid::from_raw(number));
@@ -169,7 +170,7 @@ impl Front {
         }
     }
 
-    /// The keeper has ended: by itself, or so that its ranks are left to this process.
+    /// The supervisor has ended: by itself, or so that its ranks are left to this process.
     fn finish(mut self, ending: Ending) -> u8 {
         self.listen();
         let Ending::Signal(_) = ending else { return ending.code() };
@@ -192,7 +193,7 @@ impl Front {
         let _ = writeln!(
             io::stderr(),
             "comity launch: the launcher's own process {} {ending}; its ranks were killed",
-            self.keeper.as_raw_pid()
+            self.supervisor.as_raw_pid()
         );
         ending.code()
     }

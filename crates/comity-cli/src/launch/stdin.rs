@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 const PIECE: usize = 64 << 10;
 
 #[derive(Debug)]
-pub(super) struct Feed {
+pub(super) struct StdinFeed {
     source: Option<OwnedFd>,
     piece: Vec<u8>,
     sinks: Vec<Option<Sink>>,
@@ -22,7 +22,7 @@ struct Sink {
     taken: usize,
 }
 
-impl Feed {
+impl StdinFeed {
     pub(super) fn new(source: OwnedFd) -> Self {
         Self { source: Some(source), piece: Vec::new(), sinks: Vec::new() }
     }

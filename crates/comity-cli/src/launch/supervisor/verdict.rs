@@ -1,12 +1,12 @@
 //! What the launcher says of a job that has ended: one line, and the exit code.
-use super::Keeper;
+use super::Supervisor;
 use crate::launch::REFUSED;
-use crate::launch::course::StopReason;
 use crate::launch::ending::Ending;
+use crate::launch::shutdown::StopReason;
 use rustix::io::Errno;
 use std::io;
 
-impl Keeper {
+impl Supervisor {
     pub(super) fn name(&self, number: usize) -> String {
         let pid = self.ranks.get(number).map_or(0, |r| r.pid.as_raw_pid());
         format!("rank {number} (pid {pid}, host {})", rustix::system::uname().nodename().to_string_lossy())
@@ -14,7 +14,7 @@ impl Keeper {
 
     /// The last line and the exit code.
     pub(super) fn verdict(&self) -> (Option<String>, u8) {
-        let Some(cause) = self.course.cause() else { return (None, 0) };
+        let Some(cause) = self.shutdown.cause() else { return (None, 0) };
         let (text, code) = match cause {
             StopReason::Failed { rank, ending } => {
                 let why = self.memory.map(|m| format!(": {m}")).unwrap_or_default();

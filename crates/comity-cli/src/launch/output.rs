@@ -36,21 +36,21 @@ impl OutputStream {
 
 /// Both streams, and the threads that write them.
 #[derive(Debug)]
-pub(super) struct Outlets {
-    out: Arc<Outlet>,
+pub(super) struct Outputs {
+    out: Arc<OutputWriter>,
     /// The same as `out` when both lead to one place: then one thread keeps their lines apart.
-    err: Arc<Outlet>,
+    err: Arc<OutputWriter>,
     /// Readable when something was written or has failed.
     bell: UnixStream,
 }
 
-impl Outlets {
+impl Outputs {
     pub(super) fn open() -> io::Result<Self> {
         let (bell, ring) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         ring.set_nonblocking(true)?;
-        let out = Outlet::start(ring.try_clone()?)?;
-        let err = if one_place() { out.clone() } else { Outlet::start(ring)? };
+        let out = OutputWriter::start(ring.try_clone()?)?;
+        let err = if one_place() { out.clone() } else { OutputWriter::start(ring)? };
         Ok(Self { out, err, bell })
     }
 
@@ -105,7 +105,7 @@ impl Outlets {
         while matches!(rustix::io::read(&self.bell, &mut sink), Ok(n) if n > 0) {}
     }
 
-    fn of(&self, stream: OutputStream) -> &Outlet {
+    fn of(&self, stream: OutputStream) -> &OutputWriter {
         match stream {
             OutputStream::Out => &self.out,
             OutputStream::Err => &self.err,
@@ -122,7 +122,7 @@ fn one_place() -> bool {
 }
 
 #[derive(Debug, Default)]
-struct Outlet {
+struct OutputWriter {
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -151,13 +151,13 @@ impl Queue {
     }
 }
 
-impl Outlet {
+impl OutputWriter {
     fn start(ring: UnixStream) -> io::Result<Arc<Self>> {
-        let outlet = Arc::new(Self::default());
-        let theirs = outlet.clone();
+        let output = Arc::new(Self::default());
+        let theirs = output.clone();
         // Detached: it may sit in a write for ever, and ends with the process.
         std::thread::Builder::new().name("output".into()).spawn(move || theirs.run(&ring))?;
-        Ok(outlet)
+        Ok(output)
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {

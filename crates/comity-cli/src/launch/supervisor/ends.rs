@@ -1,7 +1,7 @@
 //! Processes that end: ranks, and what they have left running.
-use super::{Keeper, LEFT_OPEN};
-use crate::launch::course::StopReason;
+use super::{LEFT_OPEN, Supervisor};
 use crate::launch::ending::Ending;
+use crate::launch::shutdown::StopReason;
 use crate::launch::tree;
 use rustix::process::{Signal, WaitOptions};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// What ranks leave running gets SIGTERM when the last rank has ended, and SIGKILL after this.
 const STRAYS: Duration = Duration::from_millis(500);
 
-impl Keeper {
+impl Supervisor {
     /// Takes note of the processes that have ended: ranks in the order of their ends, then any other.
     pub(super) fn reap(&mut self) {
         self.credit(None);
@@ -49,18 +49,18 @@ impl Keeper {
         if let Some(metrics) = &self.metrics {
             metrics.ended(number, ending);
         }
-        self.course.ended(number, ending, Instant::now());
+        self.shutdown.ended(number, ending, Instant::now());
         self.meeting.lost(number, &ending.to_string());
         if ending.is_failure() {
             // The number is free for a new process from now on, but not taken within microseconds.
             let _ = rustix::process::kill_process_group(pid, Signal::KILL);
         }
-        if self.course.cause() == Some(&StopReason::Failed { rank: number, ending }) {
+        if self.shutdown.cause() == Some(&StopReason::Failed { rank: number, ending }) {
             let killed = ending == Ending::Signal(libc::SIGKILL);
             self.memory = if killed { self.kills.evidence() } else { None };
         }
         if self.job.verbose {
-            self.outlets.say(&format!("{} {ending}", self.name(number)));
+            self.output.say(&format!("{} {ending}", self.name(number)));
         }
     }
 

@@ -1,19 +1,19 @@
 //! The process that starts the ranks, carries their input and output, and ends them.
 mod ends;
-mod output;
+mod forward;
 mod verdict;
 
-use super::course::{Course, StopOrder, StopReason};
 use super::deaths::Deaths;
 use super::ending::Ending;
-use super::feed::Feed;
 use super::job::Job;
 use super::meet::Meeting;
 use super::memory::Kills;
 use super::metrics::Metrics;
-use super::outlet::{Outlets, OutputStream};
+use super::output::{OutputStream, Outputs};
 use super::rank::{Rank, environment};
+use super::shutdown::{Shutdown, StopOrder, StopReason};
 use super::signals::Signals;
+use super::stdin::StdinFeed;
 use super::{ALL_STOPPED, REFUSED, USAGE, meet, tree};
 use crate::report;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -32,9 +32,9 @@ const LEFT_OPEN: Duration = Duration::from_secs(2);
 const REPORTED: usize = 6;
 
 /// Runs the job and returns the exit code.
-pub(super) fn keep(job: Job, front: UnixStream, input: OwnedFd) -> u8 {
-    match Keeper::open(job, front, input) {
-        Ok(keeper) => keeper.run(),
+pub(super) fn supervise(job: Job, front_end: UnixStream, input: OwnedFd) -> u8 {
+    match Supervisor::open(job, front_end, input) {
+        Ok(supervisor) => supervisor.run(),
         Err(e) => {
             let _ = writeln!(io::stderr(), "comity launch: cannot prepare the job: {e}");
             REFUSED
@@ -42,17 +42,17 @@ pub(super) fn keep(job: Job, front: UnixStream, input: OwnedFd) -> u8 {
     }
 }
 
-struct Keeper {
+struct Supervisor {
     job: Job,
     meeting: Meeting,
     ranks: Vec<Rank>,
-    course: Course,
+    shutdown: Shutdown,
     deaths: Deaths,
-    feed: Feed,
-    outlets: Outlets,
+    feed: StdinFeed,
+    output: Outputs,
     signals: Signals,
     /// The process that the user started; None when it is gone.
-    front: Option<UnixStream>,
+    front_end: Option<UnixStream>,
     kills: Kills,
     metrics: Option<Metrics>,
     /// The limit of open files with which the job was started, and which the ranks get.
@@ -71,51 +71,51 @@ struct Keeper {
 /// What a descriptor in the poll set belongs to.
 #[derive(Clone, Copy)]
 enum Source {
-    Front,
+    FrontEnd,
     Signals,
     Bell,
-    Feed,
+    StdinFeed,
     Pipe(usize, usize),
 }
 
-impl Keeper {
-    fn open(mut job: Job, front: UnixStream, input: OwnedFd) -> io::Result<Self> {
+impl Supervisor {
+    fn open(mut job: Job, front_end: UnixStream, input: OwnedFd) -> io::Result<Self> {
         // Out of reach of what is sent to the terminal's processes, SIGKILL of a process group above all.
         rustix::process::setsid()?;
         #[cfg(target_os = "linux")]
         {
             rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
             // `killall -9 comity` must not take both guards at once.
-            rustix::thread::set_name(c"rank-keeper")?;
+            rustix::thread::set_name(c"rank-supervisor")?;
         }
         // Each rank needs a handful of descriptors here.
         let open_files = rustix::process::getrlimit(Resource::Nofile);
         let all = Rlimit { current: open_files.maximum, ..open_files };
         // When that is refused, what there is may still be enough.
         let _ = rustix::process::setrlimit(Resource::Nofile, all);
-        // The terminal is read by the front.
+        // The terminal is read by the front end.
         rustix::stdio::dup2_stdin(&input)?;
-        front.set_nonblocking(true)?;
+        front_end.set_nonblocking(true)?;
         let timeout = job.timeout.and_then(|t| Instant::now().checked_add(t));
         let meeting = Meeting::open(job.size, meet::join_limit(&job.env), job.insecure)?;
         let listener = job.metrics.take();
         let at = listener.as_ref().map(TcpListener::local_addr).transpose()?;
         let metrics = listener.map(|l| Metrics::serve(l, &meeting.job, job.size)).transpose()?;
-        let outlets = Outlets::open()?;
-        meeting.on_waiting(outlets.voice());
+        let output = Outputs::open()?;
+        meeting.on_waiting(output.voice());
         if let Some(at) = at {
-            outlets.say(&format!("metrics at http://{at}/metrics"));
+            output.say(&format!("metrics at http://{at}/metrics"));
         }
         Ok(Self {
             meeting,
             metrics,
             ranks: Vec::with_capacity(job.size),
-            course: Course::new(job.size, timeout),
+            shutdown: Shutdown::new(job.size, timeout),
             deaths: Deaths::new()?,
-            feed: Feed::new(input),
-            outlets,
+            feed: StdinFeed::new(input),
+            output,
             signals: Signals::open(&[])?,
-            front: Some(front),
+            front_end: Some(front_end),
             kills: Kills::watch(),
             open_files,
             memory: None,
@@ -129,53 +129,53 @@ impl Keeper {
 
     fn run(mut self) -> u8 {
         self.start();
-        while !self.course.over() {
-            self.turn(self.course.next());
-            if let Some(order) = self.course.tick(Instant::now()) {
+        while !self.shutdown.over() {
+            self.turn(self.shutdown.next());
+            if let Some(order) = self.shutdown.tick(Instant::now()) {
                 self.carry_out(order);
             }
         }
         self.weigh();
         self.end_strays();
         self.drain();
-        if let (Some(dir), Some(StopReason::Failed { .. })) = (&self.job.flights, self.course.cause()) {
-            report::first_lines(dir, REPORTED).iter().for_each(|line| self.outlets.say(line));
+        if let (Some(dir), Some(StopReason::Failed { .. })) = (&self.job.flights, self.shutdown.cause()) {
+            report::first_lines(dir, REPORTED).iter().for_each(|line| self.output.say(line));
         }
         let (text, code) = self.verdict();
         if let Some(text) = text {
-            self.outlets.say(&text);
+            self.output.say(&text);
         }
-        self.flush(|keeper| keeper.outlets.is_pending());
+        self.flush(|supervisor| supervisor.output.is_pending());
         code
     }
 
     /// Finds the cause among the failures, now that all are known.
     fn weigh(&mut self) {
-        let before = self.course.cause().cloned();
-        self.course.weigh(|rank| self.meeting.blamed(rank));
-        if self.course.cause() != before.as_ref() {
+        let before = self.shutdown.cause().cloned();
+        self.shutdown.weigh(|rank| self.meeting.blamed(rank));
+        if self.shutdown.cause() != before.as_ref() {
             let killed = Ending::Signal(libc::SIGKILL);
             let was =
-                matches!(self.course.cause(), Some(StopReason::Failed { ending, .. }) if *ending == killed);
+                matches!(self.shutdown.cause(), Some(StopReason::Failed { ending, .. }) if *ending == killed);
             self.memory = if was { self.kills.evidence() } else { None };
         }
     }
 
     fn start(&mut self) {
         if self.job.insecure {
-            self.outlets.say("--insecure: the job has no key; whoever can connect to a rank can join it");
+            self.output.say("--insecure: the job has no key; whoever can connect to a rank can join it");
         }
         if self.job.verbose {
             let Meeting { job, .. } = &self.meeting;
-            self.outlets.say(&format!("job {job}: the ranks meet at {}", self.meeting.store()));
+            self.output.say(&format!("job {job}: the ranks meet at {}", self.meeting.store()));
         }
         self.meeting.release();
         for number in 0..self.job.size {
             match Rank::start(&mut self.job, (&self.meeting, self.metrics.as_ref()), &self.open_files, number)
             {
                 Ok((rank, stdin)) => {
-                    if let Some(mut front) = self.front.as_ref() {
-                        let _ = front.write(&rank.pid.as_raw_pid().to_ne_bytes());
+                    if let Some(mut front_end) = self.front_end.as_ref() {
+                        let _ = front_end.write(&rank.pid.as_raw_pid().to_ne_bytes());
                     }
                     self.deaths.add(rank.pid);
                     self.feed.add(stdin);
@@ -196,8 +196,8 @@ impl Keeper {
                         _ => REFUSED,
                     };
                     self.unstarted = Some((format!("rank {number}: cannot start '{program}': {e}"), code));
-                    self.course = Course::new(self.ranks.len(), None);
-                    if let Some(order) = self.course.stop(StopReason::Unstarted, Instant::now()) {
+                    self.shutdown = Shutdown::new(self.ranks.len(), None);
+                    if let Some(order) = self.shutdown.stop(StopReason::Unstarted, Instant::now()) {
                         self.carry_out(order);
                     }
                     return;
@@ -219,16 +219,16 @@ impl Keeper {
                 text.push_str(&format!(" {}={}", name.display(), value.display()));
             }
         }
-        self.outlets.say(&text);
+        self.output.say(&text);
     }
 
     /// Waits until something happens, or `until`, and deals with all that has happened.
     fn turn(&mut self, until: Option<Instant>) {
         for source in self.wait(until) {
             match source {
-                Source::Front => self.listen(),
-                Source::Bell => self.check_outlets(),
-                Source::Feed => self.feed.pump(true),
+                Source::FrontEnd => self.listen(),
+                Source::Bell => self.check_outputs(),
+                Source::StdinFeed => self.feed.pump(true),
                 Source::Pipe(rank, pipe) => self.read(rank, pipe),
                 Source::Signals => {
                     for signal in self.signals.take() {
@@ -243,18 +243,18 @@ impl Keeper {
     }
 
     fn wait(&self, until: Option<Instant>) -> Vec<Source> {
-        let mut fds = vec![PollFd::new(self.outlets.bell(), PollFlags::IN)];
+        let mut fds = vec![PollFd::new(self.output.bell(), PollFlags::IN)];
         let mut sources = vec![Source::Bell];
         let mut add = |fd, source| {
             fds.push(fd);
             sources.push(source);
         };
-        if let Some(front) = &self.front {
-            add(PollFd::new(front, PollFlags::IN), Source::Front);
+        if let Some(front_end) = &self.front_end {
+            add(PollFd::new(front_end, PollFlags::IN), Source::FrontEnd);
         }
         self.signals.wants().for_each(|fd| add(fd, Source::Signals));
-        self.feed.wants().for_each(|fd| add(fd, Source::Feed));
-        let room = OutputStream::BOTH.map(|stream| self.outlets.has_room(stream));
+        self.feed.wants().for_each(|fd| add(fd, Source::StdinFeed));
+        let room = OutputStream::BOTH.map(|stream| self.output.has_room(stream));
         for (number, rank) in self.ranks.iter().enumerate() {
             for (index, pipe) in rank.pipes.iter().enumerate() {
                 if let (Some(fd), true) = (&pipe.fd, room[index]) {
@@ -270,13 +270,13 @@ impl Keeper {
         fds.iter().zip(sources).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, s)| s).collect()
     }
 
-    /// Takes the signals that the front passes on, or notices its end.
+    /// Takes the signals that the front end passes on, or notices its end.
     fn listen(&mut self) {
-        let Some(mut front) = self.front.as_ref() else { return };
+        let Some(mut front_end) = self.front_end.as_ref() else { return };
         let mut bytes = [0; 64];
-        match front.read(&mut bytes) {
+        match front_end.read(&mut bytes) {
             Ok(0) => {
-                self.front = None;
+                self.front_end = None;
                 self.stop(StopReason::Orphaned);
             }
             Ok(n) => {
@@ -284,8 +284,8 @@ impl Keeper {
                     match signal.into() {
                         libc::SIGTSTP => {
                             self.signal_all(Signal::STOP);
-                            if let Some(mut front) = self.front.as_ref() {
-                                let _ = front.write(&ALL_STOPPED.to_ne_bytes());
+                            if let Some(mut front_end) = self.front_end.as_ref() {
+                                let _ = front_end.write(&ALL_STOPPED.to_ne_bytes());
                             }
                         }
                         libc::SIGCONT => self.signal_all(Signal::CONT),
@@ -295,7 +295,7 @@ impl Keeper {
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(_) => {
-                self.front = None;
+                self.front_end = None;
                 self.stop(StopReason::Orphaned);
             }
         }
@@ -309,7 +309,7 @@ impl Keeper {
     }
 
     fn stop(&mut self, cause: StopReason) {
-        if let Some(order) = self.course.stop(cause, Instant::now()) {
+        if let Some(order) = self.shutdown.stop(cause, Instant::now()) {
             self.carry_out(order);
         }
     }
@@ -332,12 +332,12 @@ impl Keeper {
                 rank.signal(Signal::CONT);
             }),
             StopOrder::Kill => {
-                self.outlets.say(&format!("still running after SIGTERM, now killed: rank {}", list()));
+                self.output.say(&format!("still running after SIGTERM, now killed: rank {}", list()));
                 alive().for_each(|(_, rank)| rank.signal(Signal::KILL));
                 tree::signal(&tree::descendants(), Signal::KILL);
             }
             StopOrder::Abandon => {
-                self.outlets.say(&format!("left behind, for they do not die of SIGKILL: rank {}", list()));
+                self.output.say(&format!("left behind, for they do not die of SIGKILL: rank {}", list()));
             }
         }
     }
