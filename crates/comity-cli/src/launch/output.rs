@@ -41,17 +41,17 @@ pub(super) struct Outputs {
     /// The same as `out` when both lead to one place: then one thread keeps their lines apart.
     err: Arc<OutputWriter>,
     /// Readable when something was written or has failed.
-    bell: UnixStream,
+    waker: UnixStream,
 }
 
 impl Outputs {
     pub(super) fn open() -> io::Result<Self> {
-        let (bell, ring) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
+        let (waker, ring) = UnixStream::pair()?;
+        waker.set_nonblocking(true)?;
         ring.set_nonblocking(true)?;
         let out = OutputWriter::start(ring.try_clone()?)?;
         let err = if one_place() { out.clone() } else { OutputWriter::start(ring)? };
-        Ok(Self { out, err, bell })
+        Ok(Self { out, err, waker })
     }
 
     /// Queues whole lines (or, from a rank that is alone, any bytes).
@@ -84,8 +84,8 @@ impl Outputs {
         })
     }
 
-    pub(super) fn bell(&self) -> &UnixStream {
-        &self.bell
+    pub(super) fn waker(&self) -> &UnixStream {
+        &self.waker
     }
 
     /// Whether something is still to be written.
@@ -99,10 +99,10 @@ impl Outputs {
         self.out.lock().written + err
     }
 
-    /// Empties the bell.
-    pub(super) fn hush(&self) {
+    /// Empties the waker.
+    pub(super) fn drain(&self) {
         let mut sink = [0; 256];
-        while matches!(rustix::io::read(&self.bell, &mut sink), Ok(n) if n > 0) {}
+        while matches!(rustix::io::read(&self.waker, &mut sink), Ok(n) if n > 0) {}
     }
 
     fn of(&self, stream: OutputStream) -> &OutputWriter {
@@ -194,7 +194,7 @@ impl OutputWriter {
             drop(queue);
             for (stream, bytes) in pieces {
                 self.write(stream, &bytes);
-                // A full bell rings already.
+                // A full waker is readable already.
                 let _ = ring.write(&[1]);
             }
         }

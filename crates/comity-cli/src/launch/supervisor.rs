@@ -73,7 +73,7 @@ struct Supervisor {
 enum Source {
     FrontEnd,
     Signals,
-    Bell,
+    Waker,
     StdinFeed,
     Pipe(usize, usize),
 }
@@ -227,7 +227,7 @@ impl Supervisor {
         for source in self.wait(until) {
             match source {
                 Source::FrontEnd => self.listen(),
-                Source::Bell => self.check_outputs(),
+                Source::Waker => self.check_outputs(),
                 Source::StdinFeed => self.feed.pump(true),
                 Source::Pipe(rank, pipe) => self.read(rank, pipe),
                 Source::Signals => {
@@ -243,8 +243,8 @@ impl Supervisor {
     }
 
     fn wait(&self, until: Option<Instant>) -> Vec<Source> {
-        let mut fds = vec![PollFd::new(self.output.bell(), PollFlags::IN)];
-        let mut sources = vec![Source::Bell];
+        let mut fds = vec![PollFd::new(self.output.waker(), PollFlags::IN)];
+        let mut sources = vec![Source::Waker];
         let mut add = |fd, source| {
             fds.push(fd);
             sources.push(source);

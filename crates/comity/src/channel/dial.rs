@@ -50,8 +50,8 @@ impl fmt::Display for Target {
 /// How long to wait, and what ends the wait early.
 pub(crate) struct DialLimits<'a> {
     pub(crate) until: Instant,
-    /// When one of these is readable, `check` is asked (and hushes it).
-    pub(crate) bells: Vec<BorrowedFd<'a>>,
+    /// When one of these is readable, `check` is asked (and drains it).
+    pub(crate) wakers: Vec<BorrowedFd<'a>>,
     pub(crate) check: &'a dyn Fn() -> Result<()>,
 }
 
@@ -60,12 +60,12 @@ impl DialLimits<'_> {
     pub(crate) fn wait(&self, fd: Option<(BorrowedFd<'_>, PollFlags)>, until: Instant) -> Result<bool> {
         loop {
             let mut fds: Vec<_> =
-                self.bells.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
+                self.wakers.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
             fds.extend(fd.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
             // WAIT(until): an answer: to the join deadline
             poll_until(&mut fds, Some(until)).map_err(|e| Error::os("waiting for a connection", e))?;
             let mut ready = fds.iter().map(|f| !f.revents().is_empty());
-            if ready.by_ref().take(self.bells.len()).fold(false, |any, r| any | r) {
+            if ready.by_ref().take(self.wakers.len()).fold(false, |any, r| any | r) {
                 (self.check)()?;
             }
             if ready.next() == Some(true) {
@@ -250,7 +250,7 @@ mod tests {
     use crate::{
         Key,
         channel::{Acceptor, Channel, HelloVerdict, Listener, STORE},
-        sys::Bell,
+        sys::Waker,
     };
     use std::{
         sync::atomic::{AtomicBool, Ordering},
@@ -264,14 +264,14 @@ mod tests {
         listener.listen().unwrap();
         let at = listener.local_addr().unwrap();
         let secret = || Secret::new(&Key::from([7; 32]), "job", 0);
-        let (bell, slept, until) = (Bell::new().unwrap(), AtomicBool::new(false), Instant::now() + LONG);
+        let (waker, slept, until) = (Waker::new().unwrap(), AtomicBool::new(false), Instant::now() + LONG);
         thread::scope(|s| {
             let listening = s.spawn(|| {
                 let mut acceptor = Acceptor::new(vec![listener], secret());
                 loop {
                     // Before the answer is on its way.
                     let judge = &mut |_: &Hello, _: &Stream| {
-                        bell.ring();
+                        waker.wake();
                         HelloVerdict::Yes
                     };
                     if let Some(accepted) = acceptor.step(judge).pop() {
@@ -285,13 +285,13 @@ mod tests {
             });
             // As if the process were stopped when the answer comes.
             let check = || {
-                bell.hush();
+                waker.drain();
                 if !slept.swap(true, Ordering::Relaxed) {
                     thread::sleep(PROOF + Duration::from_millis(500));
                 }
                 Ok(())
             };
-            let patience = DialLimits { until, bells: vec![bell.fd()], check: &check };
+            let patience = DialLimits { until, wakers: vec![waker.fd()], check: &check };
             let channel = Channel::Join;
             let hello = Hello { from: 3, to: STORE, world: 0, context: 0, channel, sealed: false };
             let (stream, _) = dial(&[Target::Tcp(at)], &secret(), &hello, &patience).unwrap();

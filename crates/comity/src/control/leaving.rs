@@ -76,21 +76,21 @@ impl Ask for Open<'_> {
         if let Some(mut state) = lock_soon(&self.control.state) {
             state.census(self.context, at);
         }
-        self.control.bell.ring();
+        self.control.waker.wake();
     }
 
     fn tell(&self, rank: usize, call: &Header) {
         if let Some(mut state) = lock_soon(&self.control.state) {
             state.ask(self.context, &[rank], call);
         }
-        self.control.bell.ring();
+        self.control.waker.wake();
     }
 
     fn abort(&self, failure: &Failure) {
         if let Some(mut state) = lock_soon(&self.control.state) {
             state.abort(self.context, failure.clone());
         }
-        self.control.bell.ring();
+        self.control.waker.wake();
     }
 }
 

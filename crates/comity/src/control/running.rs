@@ -17,7 +17,7 @@ use crate::{
     channel::{Acceptor, Sealing, Stream},
     rendezvous::StoreJob,
     status::{Failure, GroupStatus, Header},
-    sys::Bell,
+    sys::Waker,
     transport::Kinds,
 };
 use comity_membership::{Pace, Presence};
@@ -56,9 +56,9 @@ pub(crate) struct Control {
     rules: Rules,
     pub(super) state: Mutex<Standing>,
     /// Wakes the control thread.
-    pub(super) bell: Bell,
+    pub(super) waker: Waker,
     /// Rings when a process has connected, gone or died: for the thread that joins.
-    news: Bell,
+    news: Waker,
     /// What this process lacked, as a number of the system, when it last turned a connection away for that; or 0.
     lacked: AtomicI32,
     /// That has gone on for long.
@@ -90,8 +90,8 @@ impl Running {
             world,
             rules,
             state: Mutex::new(Standing::new(me, size, rules.silence)),
-            bell: Bell::new().map_err(trouble)?,
-            news: Bell::new().map_err(trouble)?,
+            waker: Waker::new().map_err(trouble)?,
+            news: Waker::new().map_err(trouble)?,
             lacked: AtomicI32::new(0),
             starved: AtomicBool::new(false),
             begun: AtomicBool::new(false),
@@ -122,7 +122,7 @@ impl Running {
         state.farewell(words);
         state.stop = Some(Instant::now() + LAST_WORDS);
         drop(state);
-        self.control.bell.ring();
+        self.control.waker.wake();
         // WAIT(stop): the control thread, which is told to stop
         let _ = thread.join();
         self.control.lock().clear();
@@ -142,7 +142,7 @@ impl StoreJob for Control {
 
     fn condemn(&self, rank: usize, cause: &str) -> bool {
         let done = self.lock().condemn(rank, cause);
-        self.bell.ring();
+        self.waker.wake();
         done
     }
 }
@@ -154,14 +154,14 @@ impl Control {
     }
 
     /// Rings when [`standing`](Self::standing) may have changed.
-    pub(crate) fn news(&self) -> &Bell {
+    pub(crate) fn news(&self) -> &Waker {
         &self.news
     }
 
     /// This rank's first group stands. Before, a slow host is no reason to take anyone for dead.
     pub(crate) fn begin(&self) {
         if !self.begun.swap(true, Ordering::AcqRel) {
-            self.bell.ring();
+            self.waker.wake();
         }
     }
 
@@ -172,7 +172,7 @@ impl Control {
     /// Take over a control connection that this rank has made.
     pub(crate) fn attach(&self, rank: usize, stream: Stream, seals: Sealing) {
         self.lock().attach(rank, stream, seals, Instant::now());
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// Who has not connected yet, or what became of one who never will.
@@ -212,7 +212,7 @@ impl Control {
         status: &Arc<GroupStatus>,
     ) -> bool {
         let new = self.lock().enter(context, members, mine, status);
-        self.bell.ring();
+        self.waker.wake();
         new
     }
 
@@ -228,20 +228,20 @@ impl Control {
     pub(crate) fn leave(&self, context: u64, tell: bool) {
         if self.lock().leave(context, tell) {
             // What had no room goes out from there.
-            self.bell.ring();
+            self.waker.wake();
         }
     }
 
     /// Tell some of a group's ranks that this one waits for them in `call`.
     pub(crate) fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
         self.lock().ask(context, ranks, call);
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// Ask a group's other members how far they have come.
     pub(crate) fn census(&self, context: u64, at: u64) {
         self.lock().census(context, at);
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// Where a rank of a group waits for this one; see [`World::waits`](crate::status::World::waits).
@@ -252,13 +252,13 @@ impl Control {
     /// Tell the members of a group that it has failed.
     pub(crate) fn abort(&self, context: u64, failure: &Failure) {
         self.lock().abort(context, failure.clone());
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// Close every connection without a word, as the system does when a process is killed.
     #[cfg(test)]
     pub(crate) fn die(&self) {
         self.lock().die(Instant::now());
-        self.bell.ring();
+        self.waker.wake();
     }
 }

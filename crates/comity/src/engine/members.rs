@@ -111,13 +111,13 @@ impl Members {
         self.status.failure().map(|f| self.error(f, call))
     }
 
-    /// Until the group's bell rings or one of `polls` is ready, at most `limit`.
+    /// Until the group's waker is woken or one of `polls` is ready, at most `limit`.
     pub(crate) fn sleep<'a>(&'a self, mut polls: Vec<PollFd<'a>>, limit: Duration) {
-        polls.push(PollFd::from_borrowed_fd(self.status.bell_fd(), PollFlags::IN));
+        polls.push(PollFd::from_borrowed_fd(self.status.waker_fd(), PollFlags::IN));
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
         let slept = Instant::now();
         // A signal ends the sleep early, which is no harm.
-        // WAIT(bell_fd): to the limit of who calls; the bell rings for a failure
+        // WAIT(waker_fd): to the limit of who calls; the waker wakes for a failure
         let _ = poll(&mut polls, Some(&limit));
         self.counters.slept(slept.elapsed());
     }

@@ -1,4 +1,4 @@
-//! How a rank sleeps: on the descriptors of the links that lack something, and the group's bell.
+//! How a rank sleeps: on the descriptors of the links that lack something, and the group's waker.
 
 use super::{Engine, Members};
 use crate::{recorder::NOBODY, transport::Interest};
@@ -49,7 +49,7 @@ impl Engine {
             // A link that ended says so again when it is used.
             let _ = link.disarm();
         }
-        self.members.status.hush();
+        self.members.status.drain();
     }
 
     pub(super) fn sleep(&self, limit: Duration, idle: Duration) {
@@ -72,7 +72,7 @@ impl Engine {
             }
             status.sleeps_for(p, idle);
         }
-        // WAIT(limit): what a link lacks, to the limit of who calls; the bell rings for a failure
+        // WAIT(limit): what a link lacks, to the limit of who calls; the waker wakes for a failure
         self.members.sleep(polls.collect(), limit);
         status.woke();
     }

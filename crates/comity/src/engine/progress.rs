@@ -52,7 +52,7 @@ pub(crate) trait Progress {
         false
     }
 
-    /// Until something may have moved or the group's bell rings, at most `limit`. Nothing has moved for `idle`.
+    /// Until something may have moved or the group's waker is woken, at most `limit`. Nothing has moved for `idle`.
     fn sleep(&mut self, limit: Duration, idle: Duration);
 }
 
@@ -169,7 +169,7 @@ fn park<P: Progress>(progress: &mut P, waiting: &mut Waiting) -> Stopped<()> {
         waiting.tell(progress);
     }
     let nap = waiting.asking.nap(if early.is_zero() { NAP } else { early });
-    // WAIT(left): the call, which has a deadline; the bell rings for a failure
+    // WAIT(left): the call, which has a deadline; the waker wakes for a failure
     progress.sleep(left.min(nap), waiting.wait.waited());
     Ok(())
 }

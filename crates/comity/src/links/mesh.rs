@@ -166,7 +166,7 @@ impl<'a> Opening<'a> {
             }
         }
         loop {
-            self.status.hush();
+            self.status.drain();
             self.receive()?;
             let missing: Vec<usize> = (0..self.members.len())
                 .filter(|r| *r != self.mine && matches!(self.links.get(*r), Some(None)))
@@ -211,7 +211,7 @@ impl<'a> Opening<'a> {
 
     /// Take what has come.
     fn receive(&mut self) -> Result<(), MeshTrouble> {
-        // While links are made the bell is hushed that told of the next.
+        // While links are made the waker is drained that told of the next.
         let (control, context) = (self.mesh.control, self.context);
         let arrivals = || Some(control.arrivals(context)).filter(|new| !new.is_empty());
         for Arrival { from, channel, stream, seals, .. } in std::iter::from_fn(arrivals).flatten() {
@@ -227,9 +227,9 @@ impl<'a> Opening<'a> {
 
     /// Sleep until something is new, at most until then; the ranks whose offer has come.
     fn wait(&self, offered: &[Soon], until: Instant) -> Result<Vec<usize>, MeshTrouble> {
-        let above = self.status.above().map(|w| w.bell_fd());
-        let bells = [self.status.bell_fd()].into_iter().chain(above);
-        let mut fds: Vec<_> = bells.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let above = self.status.above().map(|w| w.waker_fd());
+        let wakers = [self.status.waker_fd()].into_iter().chain(above);
+        let mut fds: Vec<_> = wakers.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let first = fds.len();
         fds.extend(offered.iter().map(|o| PollFd::new(&o.stream, PollFlags::IN)));
         // WAIT(until): links being made, to the join deadline
@@ -241,7 +241,7 @@ impl<'a> Opening<'a> {
     /// The group that is being split has failed, so some of its members may never come.
     fn failed_above(&self) -> Option<Error> {
         let above = self.status.above()?;
-        above.hush();
+        above.drain();
         let f = above.failure()?;
         let words = format!("the group that was being split failed: its rank {} {}", f.culprit, f.cause);
         Some(Error::Join(words))

@@ -12,7 +12,7 @@ use crate::{
     },
     config::Trust,
     error::seconds,
-    sys::{Bell, here, poll_until},
+    sys::{Waker, here, poll_until},
     transport::MAX_ADDRS,
 };
 use rustix::event::{PollFd, PollFlags};
@@ -79,8 +79,8 @@ impl StoreClient {
             channel: Channel::Join,
             sealed: config.secure == Secure::Data,
         };
-        let silent = Bell::new().map_err(|e| Error::os("joining", e))?;
-        let patience = DialLimits { until: answer, bells: vec![silent.fd()], check: &|| Ok(()) };
+        let silent = Waker::new().map_err(|e| Error::os("joining", e))?;
+        let patience = DialLimits { until: answer, wakers: vec![silent.fd()], check: &|| Ok(()) };
         let targets: Vec<Target> = addrs.iter().copied().map(Target::Tcp).collect();
         let (stream, seals) = dial(&targets, &secret, &hello, &patience).map_err(|miss| match (miss, &taken) {
             (Miss::Stop(e), _) => e,

@@ -11,7 +11,7 @@ use crate::{
     Error, Key, Result,
     channel::{Listener, STORE, Secret},
     config::Insecure,
-    sys::Bell,
+    sys::Waker,
 };
 use server::Server;
 use std::{
@@ -52,7 +52,7 @@ pub(crate) enum NoStore {
 
 #[derive(Debug)]
 struct Shared {
-    bell: Bell,
+    waker: Waker,
     stop: AtomicBool,
     /// The first rank that ended without a word, and one; 0 if there is none. One that gave up says itself on whose account.
     culprit: AtomicU32,
@@ -165,7 +165,7 @@ impl Store {
     pub fn lost(&self, rank: usize, how: &str) {
         let Ok(rank) = u32::try_from(rank) else { return };
         self.shared.gone().push((rank, how.into()));
-        self.shared.bell.ring();
+        self.shared.waker.wake();
     }
 
     /// While ranks are missing, have `tell` say which, every five seconds. It is called by the store's thread, which waits for it.
@@ -190,7 +190,7 @@ impl Store {
             Error::Config(format!("the store cannot serve {size} ranks; allowed is 1 to {}", crate::MAX_SIZE))
         })?;
         let shared = Arc::new(Shared {
-            bell: Bell::new().map_err(trouble)?,
+            waker: Waker::new().map_err(trouble)?,
             stop: AtomicBool::new(false),
             culprit: AtomicU32::new(0),
             gone: Mutex::default(),
@@ -209,7 +209,7 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.bell.ring();
+        self.shared.waker.wake();
         if let Some(thread) = self.thread.take() {
             // WAIT(stop): the store's thread, which is told to stop
             let _ = thread.join();

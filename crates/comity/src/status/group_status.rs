@@ -1,10 +1,10 @@
-//! The one flag that every wait loop of a group checks, and the bell that wakes a parked one.
+//! The one flag that every wait loop of a group checks, and the waker that wakes a parked one.
 //!
 //! The first failure wins and stays. A member that left in good order is no failure until someone
 //! needs bytes from it: what it sent before it left still counts.
 
 use super::{failure::Failure, header::Header, ledger::Ledger, reached::Reached};
-use crate::{stats::Counters, sync::lock, sys::Bell};
+use crate::{stats::Counters, sync::lock, sys::Waker};
 use std::{
     os::fd::BorrowedFd,
     sync::{
@@ -27,7 +27,7 @@ pub(crate) struct GroupStatus {
     /// How often a call has begun or ended.
     progress: AtomicU64,
     counters: Arc<Counters>,
-    bell: Bell,
+    waker: Waker,
     ledger: Ledger,
     /// When this group was opened.
     opened: Instant,
@@ -52,7 +52,7 @@ impl GroupStatus {
             left_count: AtomicU32::new(0),
             progress: AtomicU64::new(0),
             counters,
-            bell: Bell::new()?,
+            waker: Waker::new()?,
             ledger: Ledger::new(size),
             opened: Instant::now(),
             lacks: AtomicU64::new(0),
@@ -76,7 +76,7 @@ impl GroupStatus {
     pub(crate) fn fail(&self, failure: Failure) -> bool {
         let first = self.first.set(failure).is_ok();
         self.failed.store(true, Ordering::Release);
-        self.bell.ring();
+        self.waker.wake();
         first
     }
 
@@ -86,14 +86,14 @@ impl GroupStatus {
             && !l.swap(true, Ordering::Release)
         {
             self.left_count.fetch_add(1, Ordering::Release);
-            self.bell.ring();
+            self.waker.wake();
         }
     }
 
     /// This rank leaves: its call under way ends.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// Whether [`close`](Self::close) was called.
@@ -194,14 +194,14 @@ impl GroupStatus {
         self.left.get(rank).is_some_and(|l| l.load(Ordering::Acquire))
     }
 
-    /// Readable after the bell rang, until [`hush`](Self::hush).
-    pub(crate) fn bell_fd(&self) -> BorrowedFd<'_> {
-        self.bell.fd()
+    /// Readable after it was woken, until [`drain`](Self::drain).
+    pub(crate) fn waker_fd(&self) -> BorrowedFd<'_> {
+        self.waker.fd()
     }
 
-    /// Swallow past rings.
-    pub(crate) fn hush(&self) {
-        self.bell.hush();
+    /// Take past wakes.
+    pub(crate) fn drain(&self) {
+        self.waker.drain();
     }
 
     /// This rank's calls.
@@ -215,14 +215,14 @@ impl GroupStatus {
         let failure = self.ledger.hear(from, *call).map(|d| Failure::differs(from, mine, d));
         if failure.is_none() {
             // For an engine that sleeps in a call it came to just now.
-            self.bell.ring();
+            self.waker.wake();
         }
         failure
     }
 
     /// Wake whoever waits, without a reason of its own.
-    pub(crate) fn ring(&self) {
-        self.bell.ring();
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
     }
 }
 

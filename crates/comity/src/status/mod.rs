@@ -1,7 +1,7 @@
 //! What the members of a group know of it, and tell each other: the call each makes, how far each has come, and why it failed.
 //!
 //! ```text
-//!   GroupStatus: the flag and the bell that every wait of a group looks at; set by the engine, by control threads, by the group's handle
+//!   GroupStatus: the flag and the waker that every wait of a group looks at; set by the engine, by control threads, by the group's handle
 //!     Ledger: the calls of this rank, and those that others wait in      Reached: how far a member has come
 //!   Failure: who, seen by whom, why -> the same error on every member    Header: one call, in 32 bytes
 //!   World: what a group asks of the processes (or threads) it lives in; it is asked for Links, and told of failures

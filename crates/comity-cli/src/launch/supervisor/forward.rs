@@ -8,7 +8,7 @@ const READER: Duration = Duration::from_secs(2);
 
 impl Supervisor {
     pub(super) fn check_outputs(&mut self) {
-        self.output.hush();
+        self.output.drain();
         while let Some((stream, error)) = self.output.failure() {
             // The logs still have a reader.
             if self.job.logs.is_none() && self.unread.is_none() {

@@ -77,7 +77,7 @@ impl<F: FnMut() -> Stopped<bool>> Progress for Library<'_, F> {
     fn sleep(&mut self, limit: Duration, _: Duration) {
         // WAIT(limit): a library, to the limit of who calls
         self.members.sleep(Vec::new(), limit.min(self.nap));
-        self.members.status.hush();
+        self.members.status.drain();
         self.nap = (self.nap * 2).min(NAPS.1);
     }
 }

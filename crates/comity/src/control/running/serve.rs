@@ -51,7 +51,7 @@ impl Control {
             }
             let ready = self.wait(&acceptor, &probes, &lines, until);
             looked = Instant::now();
-            self.bell.hush();
+            self.waker.drain();
             // Before the handshakes of those who ask: a process that was stopped has many waiting, and others for its word.
             let mut state = self.lock();
             if state.stop.is_none() && begun {
@@ -63,7 +63,7 @@ impl Control {
                 self.lacked.store(why.raw_os_error(), Ordering::Relaxed);
                 if acceptor.is_starved() && !begun {
                     self.starved.store(true, Ordering::Relaxed);
-                    self.news.ring();
+                    self.news.wake();
                 }
             }
 
@@ -71,7 +71,7 @@ impl Control {
 
             let rest = self.judge_now(accepted, alive, &ready, heard_until, begun);
             if rest.news {
-                self.news.ring();
+                self.news.wake();
             }
             rest.words.iter().for_each(log);
             rest.ended.into_iter().for_each(|rank| probes.forget(rank));
@@ -107,7 +107,7 @@ impl Control {
     }
 
     /// Sleep until there is something to do; the ranks that have something to say or room to be told, and whether they have ended.
-    // WAIT(bell): the control thread: woken for each event, and when it is to stop
+    // WAIT(waker): the control thread: woken for each event, and when it is to stop
     fn wait(
         &self,
         acceptor: &Acceptor,
@@ -115,7 +115,7 @@ impl Control {
         lines: &[WatchedPeer],
         until: Option<Instant>,
     ) -> Vec<(usize, bool)> {
-        let mut fds = vec![PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::IN)];
+        let mut fds = vec![PollFd::from_borrowed_fd(self.waker.fd(), PollFlags::IN)];
         for line in lines {
             let write = if line.pending { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::new(&line.stream, PollFlags::IN | write));
@@ -206,7 +206,7 @@ impl Control {
         let (channel, context) = (hello.channel, hello.context);
         state.parked.push(Arrival { from, channel, stream, seals, context, until });
         if let Some(status) = state.status(context) {
-            status.ring();
+            status.wake();
         }
         Rest::default()
     }

@@ -30,7 +30,7 @@ impl Endpoint {
         let store = Arc::clone(meeting.conn().stream());
         let meeting = RefCell::new(meeting);
         let check = || {
-            control.news().hush();
+            control.news().drain();
             if let Some(e) = control.starved() {
                 return Err(e);
             }
@@ -45,7 +45,7 @@ impl Endpoint {
         // Each connection shows that things go on, and gives the next one the whole limit.
         let patience = || DialLimits {
             until: Instant::now() + limit,
-            bells: vec![control.news().fd(), store.as_fd()],
+            wakers: vec![control.news().fd(), store.as_fd()],
             check: &check,
         };
         for rank in 0..self.me {
@@ -141,7 +141,7 @@ impl Endpoint {
         let until = Instant::now() + EXPLANATION;
         let mut store = true;
         loop {
-            control.news().hush();
+            control.news().drain();
             if let Some((rank, words)) = control.gave_up() {
                 return self.broken(rank, &words);
             }

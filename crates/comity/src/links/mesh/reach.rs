@@ -137,12 +137,12 @@ impl Opening<'_> {
     /// Do what waits, until the group fails or time is up.
     fn patiently<T>(&self, run: impl FnOnce(&DialLimits<'_>) -> T) -> T {
         let check = || {
-            self.status.hush();
+            self.status.drain();
             self.status.failure().map_or(Ok(()), |f| Err(self.failed(f)))?;
             self.failed_above().map_or(Ok(()), Err)
         };
-        let above = self.status.above().map(|w| w.bell_fd());
-        let bells = [self.status.bell_fd()].into_iter().chain(above).collect();
-        run(&DialLimits { until: self.until, bells, check: &check })
+        let above = self.status.above().map(|w| w.waker_fd());
+        let wakers = [self.status.waker_fd()].into_iter().chain(above).collect();
+        run(&DialLimits { until: self.until, wakers, check: &check })
     }
 }

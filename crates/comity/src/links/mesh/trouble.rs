@@ -19,11 +19,11 @@ impl Opening<'_> {
     pub(super) fn explained(&self, rank: usize, cause: String) -> MeshTrouble {
         let until = (Instant::now() + EXPLANATION).min(self.until);
         while self.status.failure().is_none() && Instant::now() < until {
-            self.status.hush();
+            self.status.drain();
             if self.status.failure().is_some() {
                 break;
             }
-            let mut fds = [PollFd::from_borrowed_fd(self.status.bell_fd(), PollFlags::IN)];
+            let mut fds = [PollFd::from_borrowed_fd(self.status.waker_fd(), PollFlags::IN)];
             // WAIT(until): word of whose fault it was, to the join deadline at most
             if poll_until(&mut fds, Some(until)).is_err() {
                 break;

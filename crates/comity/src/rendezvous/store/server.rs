@@ -119,7 +119,7 @@ impl Server {
         while !self.shared.stop.load(Ordering::Acquire) {
             // WAIT(stop): the store's thread: woken when it is to stop
             self.wait(None);
-            self.shared.bell.hush();
+            self.shared.waker.drain();
             self.turn();
             self.miss_the_gone();
             self.keep_time();
@@ -137,10 +137,10 @@ impl Server {
         self.condemn();
     }
 
-    // WAIT(bell): the store's thread: woken when it is to stop
+    // WAIT(waker): the store's thread: woken when it is to stop
     fn wait(&self, at_most: Option<Instant>) {
-        let bell = self.shared.bell.fd();
-        let mut fds = vec![PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+        let waker = self.shared.waker.fd();
+        let mut fds = vec![PollFd::from_borrowed_fd(waker, PollFlags::IN)];
         let mut until = self.acceptor.interest(&mut fds).into_iter().chain(at_most).min();
         let round = self.round.iter().flat_map(|r| r.members.values());
         let members = round.chain(self.met.iter().flat_map(|m| m.connecting.values()));
@@ -268,7 +268,7 @@ impl Server {
         let stragglers = Instant::now() + STRAGGLERS;
         while Instant::now() < stragglers && self.awaits_stragglers() {
             self.wait(Some(stragglers));
-            self.shared.bell.hush();
+            self.shared.waker.drain();
             self.turn();
             self.flush();
         }

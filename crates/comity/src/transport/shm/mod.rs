@@ -53,7 +53,7 @@ pub(crate) struct ShmLink {
     first: bool,
     tx: RingWriter,
     rx: RingReader,
-    bell: UnixStream,
+    waker: UnixStream,
     armed: bool,
     /// Looks in vain so far.
     looks: u32,
@@ -84,8 +84,8 @@ impl ShmLink {
         Ok((Self::boxed(kind, map.clone(), true, a)?, Self::boxed(kind, map, false, b)?))
     }
 
-    fn boxed(kind: LinkKind, map: Arc<Mapping>, first: bool, bell: UnixStream) -> io::Result<Box<dyn Link>> {
-        bell.set_nonblocking(true)?;
+    fn boxed(kind: LinkKind, map: Arc<Mapping>, first: bool, waker: UnixStream) -> io::Result<Box<dyn Link>> {
+        waker.set_nonblocking(true)?;
         let (tx, rx) = (RingWriter::new(RING), RingReader::new(RING));
         Ok(Box::new(Self {
             kind,
@@ -93,7 +93,7 @@ impl ShmLink {
             first,
             tx,
             rx,
-            bell,
+            waker,
             armed: false,
             looks: 0,
             joint: [0; SMALL_WANT],
@@ -154,7 +154,7 @@ impl ShmLink {
     fn listen(&mut self) {
         let mut wakes = [0u8; 64];
         loop {
-            match self.bell.read(&mut wakes) {
+            match self.waker.read(&mut wakes) {
                 Ok(0) => {
                     self.gone.get_or_insert_with(|| LinkError("closed its connection".into()));
                 }
@@ -172,7 +172,7 @@ impl ShmLink {
 
     fn wake(&self) {
         // A full socket is awake already; a closed one is found when this end sleeps.
-        let _ = (&self.bell).write(&[1]);
+        let _ = (&self.waker).write(&[1]);
     }
 
     fn corrupt(&mut self, _: Corrupt) -> LinkError {
@@ -290,7 +290,7 @@ impl Link for ShmLink {
     }
 
     fn fds<'a>(&'a self, _: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
-        out.push((self.bell.as_fd(), Interest { recv: true, send: false }));
+        out.push((self.waker.as_fd(), Interest { recv: true, send: false }));
     }
 }
 

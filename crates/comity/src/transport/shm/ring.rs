@@ -213,23 +213,23 @@ mod loom_tests {
 
     /// What the socket is to a real link: rings are kept until they are heard.
     #[derive(Default)]
-    struct Bell {
-        rung: Mutex<bool>,
+    struct Waker {
+        woken: Mutex<bool>,
         heard: Condvar,
     }
 
-    impl Bell {
-        fn ring(&self) {
-            *self.rung.lock().unwrap() = true;
+    impl Waker {
+        fn wake(&self) {
+            *self.woken.lock().unwrap() = true;
             self.heard.notify_one();
         }
 
         fn wait(&self) {
-            let mut rung = self.rung.lock().unwrap();
-            while !*rung {
-                rung = self.heard.wait(rung).unwrap();
+            let mut woken = self.woken.lock().unwrap();
+            while !*woken {
+                woken = self.heard.wait(woken).unwrap();
             }
-            *rung = false;
+            *woken = false;
         }
     }
 
@@ -239,9 +239,9 @@ mod loom_tests {
         loom::model(|| {
             let shared = Arc::new(Shared::default());
             let bytes: Arc<[UnsafeCell<u8>; 2]> = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
-            let bells = Arc::new((Bell::default(), Bell::default()));
+            let wakers = Arc::new((Waker::default(), Waker::default()));
             let writer = {
-                let (s, b, bells) = (shared.clone(), bytes.clone(), bells.clone());
+                let (s, b, wakers) = (shared.clone(), bytes.clone(), wakers.clone());
                 thread::spawn(move || {
                     let mut w = RingWriter::new(2);
                     for i in 1..=3u8 {
@@ -252,14 +252,14 @@ mod loom_tests {
                             }
                             w.arm(&s);
                             if w.room(&s, 1).unwrap().1 == 0 {
-                                bells.1.wait();
+                                wakers.1.wait();
                             }
                             w.disarm(&s);
                         };
                         // SAFETY: the position is the writer's until it is published; loom checks it.
                         b[at].with_mut(|p| unsafe { *p = i });
                         if w.publish(&s, 1) {
-                            bells.0.ring();
+                            wakers.0.wake();
                         }
                     }
                 })
@@ -273,14 +273,14 @@ mod loom_tests {
                     }
                     r.arm(&shared);
                     if r.ready(&shared, 1).unwrap().1 == 0 {
-                        bells.0.wait();
+                        wakers.0.wait();
                     }
                     r.disarm(&shared);
                 };
                 // SAFETY: published and not yet released; loom checks it.
                 assert_eq!(bytes[at].with(|p| unsafe { *p }), i);
                 if r.release(&shared, 1) {
-                    bells.1.ring();
+                    wakers.1.wake();
                 }
             }
             writer.join().unwrap();

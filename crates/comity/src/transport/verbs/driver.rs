@@ -16,7 +16,7 @@ use super::{
 use crate::{
     sync::lock,
     sys::{
-        Bell, at_exit,
+        Waker, at_exit,
         verbs::{Depth, QueueService},
     },
 };
@@ -66,11 +66,11 @@ pub(super) fn is_ours() -> bool {
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Wakes the thread.
-fn bell() -> io::Result<&'static Bell> {
-    static BELL: OnceLock<Bell> = OnceLock::new();
-    match BELL.get() {
-        Some(bell) => Ok(bell),
-        None => Bell::new().map(|bell| BELL.get_or_init(|| bell)),
+fn waker() -> io::Result<&'static Waker> {
+    static WAKER: OnceLock<Waker> = OnceLock::new();
+    match WAKER.get() {
+        Some(waker) => Ok(waker),
+        None => Waker::new().map(|waker| WAKER.get_or_init(|| waker)),
     }
 }
 
@@ -98,16 +98,16 @@ impl Driver {
     /// Start the thread unless it runs.
     fn attend(&mut self) -> io::Result<()> {
         if self.attended {
-            bell()?.ring();
+            waker()?.wake();
             return Ok(());
         }
-        let bell = bell()?;
+        let waker = waker()?;
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
             // Without it a peer may miss the last frames of a process that exits without dropping its groups.
             let _ = at_exit(settle_all);
         });
-        thread::Builder::new().name("comity-rdma".into()).spawn(move || attend(bell))?;
+        thread::Builder::new().name("comity-rdma".into()).spawn(move || attend(waker))?;
         self.attended = true;
         Ok(())
     }
@@ -180,8 +180,8 @@ impl Driver {
                 rail.clear(w, slots);
             }
         }
-        if let Ok(bell) = bell() {
-            bell.ring();
+        if let Ok(waker) = waker() {
+            waker.wake();
         }
     }
 
@@ -253,8 +253,8 @@ impl Driver {
                 self.fail_rail(i, &t.to_string());
             }
         }
-        if without && let Ok(bell) = bell() {
-            bell.ring();
+        if without && let Ok(waker) = waker() {
+            waker.wake();
         }
     }
 }

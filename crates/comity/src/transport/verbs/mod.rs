@@ -32,7 +32,7 @@ pub(crate) use matrix::Matrix;
 pub(crate) use reach::Rdma;
 
 use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
-use crate::sys::Bell;
+use crate::sys::Waker;
 use driver::{Handle, driver, is_ours};
 use peer_connection::PayloadPlace;
 use peer_table::{Devices, PeerTable};
@@ -47,7 +47,7 @@ const SPINS_PER_CONTROL_CHECK: u32 = 64;
 pub(crate) struct VerbsLink {
     peer_connection: Arc<Handle>,
     context: u64,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
     /// What came and was not consumed yet, in order.
     mine: VecDeque<(PayloadPlace, usize)>,
     /// How much of the first of those was consumed.
@@ -68,12 +68,12 @@ impl fmt::Debug for VerbsLink {
 
 impl VerbsLink {
     fn new(peer_connection: Arc<Handle>, context: u64) -> io::Result<Self> {
-        let bell = Arc::new(Bell::new()?);
-        if !driver().peers.get_mut(&peer_connection.id).is_some_and(|e| e.open(context, bell.clone())) {
+        let waker = Arc::new(Waker::new()?);
+        if !driver().peers.get_mut(&peer_connection.id).is_some_and(|e| e.open(context, waker.clone())) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the group is open already"));
         }
         let (mine, joint) = (VecDeque::new(), [0; SMALL_WANT]);
-        Ok(Self { peer_connection, context, bell, mine, at: 0, joint, looks: 0 })
+        Ok(Self { peer_connection, context, waker, mine, at: 0, joint, looks: 0 })
     }
 
     fn bytes_of(place: &PayloadPlace, len: usize) -> &[u8] {
@@ -216,12 +216,12 @@ impl Link for VerbsLink {
         if let Some(peer_connection) = driver().peers.get_mut(&self.peer_connection.id) {
             peer_connection.arm(self.context, Interest::default());
         }
-        self.bell.hush();
+        self.waker.drain();
         Ok(())
     }
 
     fn fds<'a>(&'a self, _: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
-        out.push((self.bell.fd(), Interest { recv: true, send: false }));
+        out.push((self.waker.fd(), Interest { recv: true, send: false }));
     }
 }
 

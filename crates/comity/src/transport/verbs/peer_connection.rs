@@ -14,7 +14,7 @@ use super::{
     path::{BULK, QueuePair, RdmaPath, SMALL},
 };
 use crate::{
-    sys::{Bell, verbs::QueueService},
+    sys::{Waker, verbs::QueueService},
     transport::{Interest, LinkError},
 };
 use std::{
@@ -103,11 +103,11 @@ impl PeerConnection {
     }
 
     /// Begin a group's stream, or go on with one that the peer has begun. False if it is open already.
-    pub(super) fn open(&mut self, context: u64, bell: Arc<Bell>) -> bool {
+    pub(super) fn open(&mut self, context: u64, waker: Arc<Waker>) -> bool {
         let stream = self.streams.entry(context).or_insert_with(GroupStream::new);
-        let new = stream.bell.is_none() && !stream.gone;
+        let new = stream.waker.is_none() && !stream.gone;
         if new {
-            stream.bell = Some(bell);
+            stream.waker = Some(waker);
         }
         new
     }
@@ -115,7 +115,7 @@ impl PeerConnection {
     /// The link of a group is gone: the peer may put no more, and gets what was accepted.
     pub(super) fn close(&mut self, rails: &mut Rails, context: u64) {
         let Some(stream) = self.streams.get_mut(&context) else { return };
-        (stream.bell, stream.armed, stream.gone) = (None, Interest::default(), true);
+        (stream.waker, stream.armed, stream.gone) = (None, Interest::default(), true);
         let total = stream.put;
         self.control_socket.say(&ControlMessage::End { context, total });
         self.discard(rails, context);

@@ -70,7 +70,7 @@ impl Device {
     }
 
     /// Swallow events; whether there were any.
-    pub(crate) fn hush(&mut self) -> bool {
+    pub(crate) fn drain(&mut self) -> bool {
         let call = &self.verbs.call;
         let (Some(channel), Some(get), Some(ack)) = (self.channel, call.get_cq_event, call.ack_cq_events)
         else {

@@ -15,7 +15,7 @@ use super::super::{
     frame::{SEALED_FRAME, SEALED_HEADER, SMALL},
     socket::send,
 };
-use crate::{sync::lock, sys::Bell, transport::LinkError};
+use crate::{sync::lock, sys::Waker, transport::LinkError};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     io::{self, IoSlice},
@@ -78,9 +78,9 @@ struct Shared {
     /// The rank's thread sleeps, or is about to.
     watched: AtomicBool,
     /// Wakes this thread.
-    wake: Bell,
+    wake: Waker,
     /// Wakes the rank's thread.
-    bell: Bell,
+    waker: Waker,
 }
 
 /// See the module.
@@ -114,8 +114,8 @@ impl SendThread {
             over: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             watched: AtomicBool::new(false),
-            wake: Bell::new()?,
-            bell: Bell::new()?,
+            wake: Waker::new()?,
+            waker: Waker::new()?,
         });
         let own = Arc::clone(&shared);
         let thread = thread::Builder::new().name("comity-send".into()).spawn(move || own.work())?;
@@ -131,7 +131,7 @@ impl SendThread {
     /// Wake it, if it sleeps: that takes as long as filling a batch.
     pub(super) fn rouse(&self) {
         if self.shared.asleep.load(SeqCst) {
-            self.shared.wake.ring();
+            self.shared.wake.wake();
         }
     }
 
@@ -170,11 +170,11 @@ impl SendThread {
 
     pub(in crate::transport::tcp) fn unwatch(&self) {
         self.shared.watched.store(false, SeqCst);
-        self.shared.bell.hush();
+        self.shared.waker.drain();
     }
 
     pub(in crate::transport::tcp) fn fd(&self) -> BorrowedFd<'_> {
-        self.shared.bell.fd()
+        self.shared.waker.fd()
     }
 
     #[cfg(test)]
@@ -192,9 +192,9 @@ impl Drop for SendThread {
             return;
         }
         self.shared.over.store(true, SeqCst);
-        self.shared.wake.ring();
+        self.shared.wake.wake();
         if let Some(thread) = thread {
-            // It makes no call that waits but for its bell.
+            // It makes no call that waits but for its waker.
             // WAIT(over): the thread that sends for a link, which is told to stop
             let _ = thread.join();
         }
@@ -217,7 +217,7 @@ impl Shared {
                 Err(e) => *lock(&self.error) = Some(e),
             }
             if self.watched.swap(false, SeqCst) {
-                self.bell.ring();
+                self.waker.wake();
             }
             if lock(&self.error).is_some() {
                 return;
@@ -241,7 +241,7 @@ impl Shared {
                 continue;
             }
             self.asleep.store(true, SeqCst);
-            // One that was handed over before that was said rings no bell.
+            // One that was handed over before that was said wakes no waker.
             if self.handed.load(SeqCst) <= k {
                 self.sleep(None);
             }
@@ -250,13 +250,13 @@ impl Shared {
         }
     }
 
-    /// Until the bell rings, or the socket has room, if that is asked for. A signal ends it early, which is no harm.
+    /// Until the waker was woken, or the socket has room, if that is asked for. A signal ends it early, which is no harm.
     fn sleep(&self, socket: Option<&TcpStream>) {
         let mut fds = vec![PollFd::from_borrowed_fd(self.wake.fd(), PollFlags::IN)];
         fds.extend(socket.map(|s| PollFd::from_borrowed_fd(s.as_fd(), PollFlags::OUT)));
         // WAIT(wake): that thread: woken for each batch, and when it is to stop
         let _ = poll(&mut fds, None);
-        self.wake.hush();
+        self.wake.drain();
     }
 
     /// Hand all of a batch to the system; false if it is not wanted any more.

@@ -2,7 +2,7 @@
 
 use super::{DRIVER, Driver, Held, Slots, driver, is_ours};
 use crate::{
-    sys::{Bell, poll_until},
+    sys::{Waker, poll_until},
     transport::verbs::peer_connection::PeerConnection,
 };
 use rustix::event::{PollFd, PollFlags};
@@ -39,7 +39,7 @@ impl Driver {
             let awaited = self.peers.values().any(|e| e.is_armed() && e.paths.iter().any(|w| w.rail == i));
             if let Some(rail) = self.rails.0.get_mut(i).and_then(Option::as_mut) {
                 // Ask for the next event before the look that finds what came until now.
-                rail.device.hush();
+                rail.device.drain();
                 if awaited && let Err(t) = rail.device.announce() {
                     self.fail_rail(i, &t.to_string());
                 }
@@ -79,7 +79,7 @@ type Connection = (Arc<TcpStream>, bool);
 
 /// The thread: until there are no peer connections.
 // WAIT(nap): the thread that attends devices: 50 ms at most
-pub(super) fn attend(bell: &Bell) {
+pub(super) fn attend(waker: &Waker) {
     loop {
         let mut driver = driver();
         if driver.peers.is_empty() {
@@ -89,7 +89,7 @@ pub(super) fn attend(bell: &Bell) {
         let nap = driver.tick();
         let (sides, events) = driver.sources();
         drop(driver);
-        let mut fds = vec![PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN)];
+        let mut fds = vec![PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
         for (stream, pending) in &sides {
             let write = if *pending { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN | write));
@@ -99,7 +99,7 @@ pub(super) fn attend(bell: &Bell) {
         if poll_until(&mut fds, Some(Instant::now() + nap)).is_err() {
             thread::sleep(TICK);
         }
-        bell.hush();
+        waker.drain();
     }
 }
 

@@ -1,7 +1,7 @@
 //! One group's bytes over a peer connection: how far each direction is, and whom news wakes.
 
 use crate::{
-    sys::{Bell, verbs::Slab},
+    sys::{Waker, verbs::Slab},
     transport::{Interest, verbs::flow::FrameOrder},
 };
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) struct GroupStream {
     pub(super) allowed: u64,
     pub(super) order: FrameOrder<PayloadPlace>,
     /// Rung when an armed link should look; there is none before the group is open here, and after its link is gone.
-    pub(super) bell: Option<Arc<Bell>>,
+    pub(super) waker: Option<Arc<Waker>>,
     pub(super) armed: Interest,
     /// The link here is gone.
     pub(super) gone: bool,
@@ -33,13 +33,13 @@ pub(super) struct GroupStream {
 impl GroupStream {
     pub(super) fn new() -> Self {
         let armed = Interest::default();
-        Self { put: 0, allowed: WINDOW, order: FrameOrder::new(), bell: None, armed, gone: false }
+        Self { put: 0, allowed: WINDOW, order: FrameOrder::new(), waker: None, armed, gone: false }
     }
 
     pub(super) fn wake(&self, what: Interest) {
         let wanted = self.armed.recv && what.recv || self.armed.send && what.send;
-        if let Some(bell) = self.bell.as_ref().filter(|_| wanted) {
-            bell.ring();
+        if let Some(waker) = self.waker.as_ref().filter(|_| wanted) {
+            waker.wake();
         }
     }
 }

@@ -10,14 +10,14 @@ use std::{
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub(crate) struct Waker {
     rx: OwnedFd,
     #[cfg(not(target_os = "linux"))]
     tx: OwnedFd,
 }
 
-impl Bell {
-    /// A silent bell.
+impl Waker {
+    /// One that wakes nobody yet.
     #[cfg(target_os = "linux")]
     pub(crate) fn new() -> io::Result<Self> {
         use crate::sys::refused;
@@ -26,7 +26,7 @@ impl Bell {
         Ok(Self { rx: fd.map_err(|e| refused("eventfd", "to wake its threads", e))? })
     }
 
-    /// A silent bell.
+    /// One that wakes nobody yet.
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn new() -> io::Result<Self> {
         use rustix::{
@@ -42,15 +42,15 @@ impl Bell {
     }
 
     /// Make [`fd`](Self::fd) readable. A full counter or pipe is readable already.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         #[cfg(target_os = "linux")]
         let _ = write(&self.rx, &1u64.to_ne_bytes());
         #[cfg(not(target_os = "linux"))]
         let _ = write(&self.tx, &[1]);
     }
 
-    /// Swallow past rings.
-    pub(crate) fn hush(&self) {
+    /// Take past wakes.
+    pub(crate) fn drain(&self) {
         let mut b = [0u8; 64];
         while matches!(read(&self.rx, &mut b), Ok(64)) {}
     }
@@ -66,19 +66,19 @@ mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-    fn is_readable(b: &Bell) -> bool {
+    fn is_readable(b: &Waker) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut [PollFd::from_borrowed_fd(b.fd(), PollFlags::IN)], Some(&now)).unwrap() == 1
     }
 
     #[test]
-    fn rings_until_hushed() {
-        let b = Bell::new().unwrap();
+    fn wakes_until_drained() {
+        let b = Waker::new().unwrap();
         assert!(!is_readable(&b));
-        b.ring();
-        b.ring();
+        b.wake();
+        b.wake();
         assert!(is_readable(&b));
-        b.hush();
+        b.drain();
         assert!(!is_readable(&b));
     }
 }
