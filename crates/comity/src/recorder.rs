@@ -169,14 +169,14 @@ impl Recorder {
     }
 
     /// Write the file, where one is wanted, and tell the launcher who is to blame. What goes wrong with it must not hide why the group failed: it is logged.
-    pub(crate) fn write(&self, context: u64, error: &Error) {
+    pub(crate) fn write(&self, group_id: u64, error: &Error) {
         if let Some((blame, members)) = &self.blame
             && let Some(&culprit) = culprit(error).and_then(|r| members.get(r))
         {
             blame.tell(culprit);
         }
         let Some(place) = &self.place else { return };
-        if let Err(e) = file::write(self, place, context, error) {
+        if let Err(e) = file::write(self, place, group_id, error) {
             tracing::warn!(error = %e, dir = %place.dir.display(), "the flight record was not written");
         }
     }

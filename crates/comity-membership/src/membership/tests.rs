@@ -13,8 +13,8 @@ fn failure(culprit: usize, by: usize) -> SimulatedFailure {
     SimulatedFailure { culprit, by, cause: "lost its disk".into(), why }
 }
 
-fn abort(context: u64, f: &SimulatedFailure) -> Heard<SimulatedFailure> {
-    Heard::Note(Note::Abort { context, failure: f.clone() })
+fn abort(group_id: u64, f: &SimulatedFailure) -> Heard<SimulatedFailure> {
+    Heard::Note(Note::Abort { group_id, failure: f.clone() })
 }
 
 /// Process 0 of `size`, connected to all, in group 1 of all.
@@ -56,7 +56,7 @@ fn up_to_64_the_witness_tells_all_and_the_others_only_whom_it_is_about() {
 #[test]
 fn what_others_say_of_a_group_before_it_is_open_is_known() {
     let (mut m, now) = met(4, Some(LIMIT));
-    m.hear(vec![(1, Heard::Note(Note::Leave { context: 2 })), (2, abort(1, &failure(3, 2)))], now);
+    m.hear(vec![(1, Heard::Note(Note::Leave { group_id: 2 })), (2, abort(1, &failure(3, 2)))], now);
     assert_eq!(m.foretold(), None);
     m.hear(vec![(2, abort(2, &failure(3, 2)))], now);
     assert_eq!(m.foretold(), Some((3, "lost its disk".into())));
@@ -65,7 +65,7 @@ fn what_others_say_of_a_group_before_it_is_open_is_known() {
 #[test]
 fn a_large_group_is_flooded_past_those_that_are_gone() {
     let (mut m, now) = met(100, Some(LIMIT));
-    m.hear(vec![(1, Heard::Note(Note::Leave { context: 1 })), (2, abort(1, &failure(3, 9)))], now);
+    m.hear(vec![(1, Heard::Note(Note::Leave { group_id: 1 })), (2, abort(1, &failure(3, 9)))], now);
     let (told, found) = failed(&mut m);
     // Member 1 has left, 2 knows; the distances are 1, 2, 4, ... 64, both ways.
     assert_eq!(told, [99, 98, 4, 96, 8, 92, 16, 84, 32, 68, 64, 36]);

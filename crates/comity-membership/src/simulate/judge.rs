@@ -184,18 +184,19 @@ impl Judge {
         for (i, action) in actions.iter().enumerate() {
             let Action::Tell {
                 to,
-                note: Note::Abort { context, failure: SimulatedFailure { by, culprit, .. } },
+                note: Note::Abort { group_id, failure: SimulatedFailure { by, culprit, .. } },
             } = action
             else {
                 continue;
             };
-            let Some(group) = s.groups.iter().position(|g| g.context == *context) else { continue };
+            let Some(group) = s.groups.iter().position(|g| g.group_id == *group_id) else { continue };
             let members = &s.groups[group].members;
             let size = members.len();
             let told = self.told.entry((rank, group)).or_default();
             *told += to.len();
             let all = *told;
-            let at_once = matches!(actions.get(i + 1), Some(Action::Fail { context: c, .. }) if c == context);
+            let at_once =
+                matches!(actions.get(i + 1), Some(Action::Fail { group_id: c, .. }) if c == group_id);
             let first_hand = occasion != Occasion::Hear || members[*by] == rank;
             let most = match (at_once, occasion) {
                 (true, _) if size > flood::DIRECT => flood::most(size),
@@ -209,7 +210,7 @@ impl Judge {
             if to.len() > most || all >= size {
                 self.accuse(|| {
                     format!(
-                        "rank {rank} tells {} members of group {context} of {size} ({all} in all) on {occasion:?}, and may tell {most}",
+                        "rank {rank} tells {} members of group {group_id} of {size} ({all} in all) on {occasion:?}, and may tell {most}",
                         to.len()
                     )
                 });
@@ -267,7 +268,7 @@ impl Judge {
                     } else if knew.is_none_or(|at| at > due) {
                         return Err(format!(
                             "rank {rank} should know by {due} us that group {} has failed, because of {cause:?}; it knew at {knew:?}",
-                            plan.context
+                            plan.group_id
                         ));
                     }
                 }

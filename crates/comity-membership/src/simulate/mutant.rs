@@ -59,7 +59,7 @@ impl Mutant {
         match self {
             Self::DeafToLeave => heard.retain(|(_, h)| !matches!(h, Heard::Note(Note::Leave { .. }))),
             Self::ForgetsEarly => heard.retain(|(_, h)| match h {
-                Heard::Note(Note::Leave { context } | Note::Abort { context, .. }) => opened(*context),
+                Heard::Note(Note::Leave { group_id } | Note::Abort { group_id, .. }) => opened(*group_id),
                 _ => true,
             }),
             Self::WrongWitness if rank % 2 == 1 => {
@@ -90,8 +90,8 @@ impl Mutant {
             Self::NotSure if occasion == Occasion::Tick && !failing => actions.retain(|a| !aborts(a)),
             Self::TellsAll => {
                 for action in actions.iter_mut() {
-                    if let Action::Tell { to, note: Note::Abort { context, .. } } = action
-                        && let Some(g) = s.groups.iter().find(|g| g.context == *context)
+                    if let Action::Tell { to, note: Note::Abort { group_id, .. } } = action
+                        && let Some(g) = s.groups.iter().find(|g| g.group_id == *group_id)
                         && g.members.len() > flood::DIRECT
                     {
                         *to = g.members.iter().copied().filter(|m| *m != rank).collect();
@@ -100,8 +100,8 @@ impl Mutant {
             }
             Self::WrongCulprit if occasion == Occasion::Tick || occasion == Occasion::Hear => {
                 for action in actions.iter_mut() {
-                    if let Action::Fail { context, failure } = action
-                        && let Some(g) = s.groups.iter().find(|g| g.context == *context)
+                    if let Action::Fail { group_id, failure } = action
+                        && let Some(g) = s.groups.iter().find(|g| g.group_id == *group_id)
                     {
                         failure.culprit = (failure.culprit + 1) % g.members.len();
                     }
@@ -110,9 +110,9 @@ impl Mutant {
             Self::LeavesFailed if occasion == Occasion::Leave => {
                 for action in actions.iter_mut() {
                     if let Action::Tell { note, .. } = action
-                        && let Note::Abort { context, .. } = note
+                        && let Note::Abort { group_id, .. } = note
                     {
-                        *note = Note::Leave { context: *context };
+                        *note = Note::Leave { group_id: *group_id };
                     }
                 }
             }

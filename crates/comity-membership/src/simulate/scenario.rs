@@ -29,7 +29,7 @@ pub(super) struct Scenario {
 /// A group.
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedGroup {
-    pub(super) context: u64,
+    pub(super) group_id: u64,
     /// World ranks.
     pub(super) members: Vec<usize>,
     /// When each member opens it; [`NEVER`]: not at all.
@@ -111,7 +111,7 @@ impl Scenario {
         let n = s.size;
         let enter = (0..n).map(|m| if m % 9 == 0 { MS } else { NEVER }).collect();
         s.groups =
-            vec![SimulatedGroup { context: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
+            vec![SimulatedGroup { group_id: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
         (s.goodbyes, s.linger) = (Vec::new(), None);
         let by = SimulatedDice::new(seed).below(7) * 9;
         s.faults = vec![Fault::Abort { group: 0, by, culprit: by, at: 100 * MS }];
@@ -125,7 +125,7 @@ impl Scenario {
         let (n, limit) = (s.size, s.limit);
         let enter = (0..n as u64).map(|m| m * limit / 10).collect();
         s.groups =
-            vec![SimulatedGroup { context: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
+            vec![SimulatedGroup { group_id: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
         (s.goodbyes, s.linger) = (Vec::new(), None);
         let rank = SimulatedDice::new(seed).below(n);
         s.faults = vec![Fault::Stop { rank, at: 0, to: None, host: seed.is_multiple_of(2) }];
@@ -140,7 +140,7 @@ impl Scenario {
         let n = s.size;
         (s.limit, s.lag, s.delay) = (5 * SECOND, (5, 160 * MS), (20, 5 * MS));
         s.groups = vec![SimulatedGroup {
-            context: 1,
+            group_id: 1,
             members: (0..n).collect(),
             enter: vec![MS; n],
             leave: vec![None; n],
@@ -180,7 +180,7 @@ impl Scenario {
                     }
                 }
             }
-            self.groups.push(SimulatedGroup { context: i as u64 + 1, members, enter, leave });
+            self.groups.push(SimulatedGroup { group_id: i as u64 + 1, members, enter, leave });
         }
         if !calm && dice.chance(20) {
             let n = 1 + dice.below(self.size.div_ceil(4));

@@ -214,9 +214,9 @@ impl<'a> SimulatedWorld<'a> {
     fn enter(&mut self, rank: usize, g: usize) {
         let plan = &self.scenario.groups[g];
         let Some(mine) = plan.members.iter().position(|m| *m == rank) else { return };
-        self.note(|| format!("rank {rank} opens group {}", plan.context));
+        self.note(|| format!("rank {rank} opens group {}", plan.group_id));
         self.processes[rank].members[g].entered = Some(self.now);
-        self.processes[rank].membership.enter(plan.context, &plan.members, mine);
+        self.processes[rank].membership.enter(plan.group_id, &plan.members, mine);
         self.perform(rank, Occasion::Call);
     }
 
@@ -225,11 +225,11 @@ impl<'a> SimulatedWorld<'a> {
         if member.entered.is_none() || member.left.is_some() {
             return;
         }
-        let context = self.scenario.groups[g].context;
+        let group_id = self.scenario.groups[g].group_id;
         let failed = member.failed.is_some();
-        self.note(|| format!("rank {rank} leaves group {context}{}", if failed { ", failed" } else { "" }));
+        self.note(|| format!("rank {rank} leaves group {group_id}{}", if failed { ", failed" } else { "" }));
         self.judge.leaves(rank, g, self.now, failed);
-        self.processes[rank].membership.leave(context, true);
+        self.processes[rank].membership.leave(group_id, true);
         self.perform(rank, Occasion::Leave);
         self.processes[rank].members[g].left = Some(self.now);
     }

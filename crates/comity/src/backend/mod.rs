@@ -114,7 +114,7 @@ pub(crate) struct AbortHandle {
     pub(crate) status: Arc<GroupStatus>,
     /// Not kept alive: a closed group's world may end.
     pub(crate) world: Weak<dyn World>,
-    pub(crate) context: u64,
+    pub(crate) group_id: u64,
 }
 
 /// Makes groups of some of a group's members, outside its calls.
@@ -124,7 +124,7 @@ pub(crate) struct SubgroupFactory {
     pub(crate) world: Weak<dyn World>,
     /// World ranks by rank.
     pub(crate) ranks: Arc<[usize]>,
-    pub(crate) context: u64,
+    pub(crate) group_id: u64,
     pub(crate) maker: Box<dyn Maker>,
 }
 
@@ -135,7 +135,7 @@ pub(crate) trait Maker: Send + Sync + fmt::Debug {
         &self,
         world: Arc<dyn World>,
         members: Vec<usize>,
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>>;
@@ -145,7 +145,7 @@ impl SubgroupFactory {
     /// Groups of some of `members`, as `maker` makes them.
     pub(super) fn new(members: &Members, maker: Box<dyn Maker>) -> Self {
         let (world, ranks) = (Arc::downgrade(&members.world), Arc::clone(&members.ranks));
-        Self { world, ranks, context: members.context, maker }
+        Self { world, ranks, group_id: members.group_id, maker }
     }
 
     /// The backend of the group of `members`, ranks of this group.
@@ -153,19 +153,19 @@ impl SubgroupFactory {
         &self,
         world: Arc<dyn World>,
         members: &[usize],
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
         let members = members.iter().map(|&m| self.ranks[m]).collect();
-        self.maker.make(world, members, context, counters, limit)
+        self.maker.make(world, members, group_id, counters, limit)
     }
 }
 
 impl AbortHandle {
     pub(super) fn new(members: &Members) -> Self {
         let (status, world) = (members.status.clone(), Arc::downgrade(&members.world));
-        Self { status, world, context: members.context }
+        Self { status, world, group_id: members.group_id }
     }
 
     /// The group has failed: here, and by word to the others. Does not block.
@@ -175,7 +175,7 @@ impl AbortHandle {
         }
         // The others first: the thread that wakes here may leave the group at once, and they would hear only that.
         if let Some(world) = self.world.upgrade() {
-            world.abort(self.context, &failure);
+            world.abort(self.group_id, &failure);
         }
         self.status.fail(failure);
     }

@@ -64,10 +64,10 @@ impl NativeBackend {
             None => self.prepare(key, &none),
         };
         let pairwise = call.info.op == Op::AllToAll && !call.counts.is_empty();
-        let context = self.members().context as u16;
+        let group_id = self.members().group_id as u16;
         let told = if pairwise { CallInfo { count: 0, ..call.info } } else { call.info };
         let whole = also ^ fingerprint(Algorithm::Direct, 0, call.counts);
-        let common = Header { info: told, shape: if pairwise { 0 } else { whole }, epoch: 0, context };
+        let common = Header { info: told, shape: if pairwise { 0 } else { whole }, epoch: 0, group_id };
         let header = |way: Direction, peer: usize| {
             // Parts that differ by pair are known to the two alone.
             let shape = match way {
@@ -94,13 +94,13 @@ impl NativeBackend {
     pub(crate) fn part(
         &mut self,
         members: &[usize],
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Self> {
         let Members { world, status, .. } = self.members();
         let (ranks, above) = (self.members().world_ranks(members), Some(status));
-        Self::open_below(world.clone(), ranks, context, counters, Instant::now() + limit, above)
+        Self::open_below(world.clone(), ranks, group_id, counters, Instant::now() + limit, above)
             // The group that is split may have failed: then that is the reason.
             .map_err(|e| self.failure(Some(CallInfo::new(Op::Split))).unwrap_or(e))
     }
@@ -109,18 +109,18 @@ impl NativeBackend {
     pub(crate) fn open(
         world: Arc<dyn World>,
         members: Vec<usize>,
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         until: Instant,
     ) -> Result<Self> {
-        Self::open_below(world, members, context, counters, until, None)
+        Self::open_below(world, members, group_id, counters, until, None)
     }
 
     /// As [`open`](Self::open), of some members of the group that `above` is the status of.
     fn open_below(
         world: Arc<dyn World>,
         members: Vec<usize>,
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         until: Instant,
         above: Option<&Arc<GroupStatus>>,
@@ -132,7 +132,7 @@ impl NativeBackend {
         if let Some(above) = above {
             status.split_from(above);
         }
-        let links = world.open(context, &members, &status, until)?;
+        let links = world.open(group_id, &members, &status, until)?;
         // All ranks must choose alike: from what all know, not from what this one measured.
         let host: Vec<usize> = members.iter().map(|&m| world.hosts().get(m).copied().unwrap_or(0)).collect();
         let prefer = world.prefers();
@@ -144,7 +144,7 @@ impl NativeBackend {
             Some(costs) => topology.measured(costs),
             None => topology,
         };
-        let engine = Engine::new(Members::new(world, members, context, status, counters), links);
+        let engine = Engine::new(Members::new(world, members, group_id, status, counters), links);
         let (kept, routes, scratch) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { engine, topology, prefer, kept, routes, scratch })
     }
@@ -161,13 +161,13 @@ impl NativeBackend {
             Some(i) => self.kept.remove(i),
             None => self.prepare(key, &call),
         };
-        let context = self.members().context as u16;
+        let group_id = self.members().group_id as u16;
         let shape = kept.shape;
         let pairwise = kind == Kind::AllToAll && !plain;
         let counts = (call.counts, call.recv_counts);
         // With parts that differ by pair nobody knows the others' totals.
         let agreed = if pairwise { CallInfo { count: 0, ..info } } else { info };
-        let common = Header { info: agreed, shape: if pairwise { 0 } else { shape }, epoch: 0, context };
+        let common = Header { info: agreed, shape: if pairwise { 0 } else { shape }, epoch: 0, group_id };
         let header = |way: Direction, peer: usize| {
             let shape = match way {
                 Direction::Out if pairwise => counts.0.get(peer).map_or(0, |&c| c as u64),
@@ -244,11 +244,11 @@ impl Backend for NativeBackend {
     fn split(
         &mut self,
         members: &[usize],
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
-        Ok(Box::new(self.part(members, context, counters, limit)?))
+        Ok(Box::new(self.part(members, group_id, counters, limit)?))
     }
 
     fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
@@ -287,17 +287,17 @@ impl Maker for Plans {
         &self,
         world: Arc<dyn World>,
         members: Vec<usize>,
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
-        Ok(Box::new(NativeBackend::open(world, members, context, counters, Instant::now() + limit)?))
+        Ok(Box::new(NativeBackend::open(world, members, group_id, counters, Instant::now() + limit)?))
     }
 }
 
 impl Drop for NativeBackend {
     fn drop(&mut self) {
-        self.members().world.leave(self.members().context);
+        self.members().world.leave(self.members().group_id);
     }
 }
 

@@ -293,7 +293,7 @@ mod tests {
             };
             let patience = DialLimits { until, wakers: vec![waker.fd()], check: &check };
             let channel = Channel::Join;
-            let hello = Hello { from: 3, to: STORE, world: 0, context: 0, channel, sealed: false };
+            let hello = Hello { from: 3, to: STORE, world: 0, group_id: 0, channel, sealed: false };
             let (stream, _) = dial(&[Target::Tcp(at)], &secret(), &hello, &patience).unwrap();
             let Stream::Tcp(theirs) = listening.join().unwrap().stream else { panic!("not over TCP") };
             let Stream::Tcp(ours) = stream else { panic!("not over TCP") };

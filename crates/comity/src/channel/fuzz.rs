@@ -31,7 +31,7 @@ pub fn handshake(bytes: &[u8]) {
         from: 1,
         to: 0,
         world: 5,
-        context: 2,
+        group_id: 2,
         channel: Channel::Link { transport: 2, index: 0, of: 2 },
         sealed: false,
     };

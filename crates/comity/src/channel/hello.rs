@@ -56,7 +56,7 @@ pub(crate) struct Hello {
     /// Drawn anew by the store for each group of processes; 0 towards the store.
     pub(crate) world: u64,
     /// The group, for `Link`.
-    pub(crate) context: u64,
+    pub(crate) group_id: u64,
     pub(crate) channel: Channel,
     /// What follows the handshake is encrypted.
     pub(crate) sealed: bool,
@@ -68,7 +68,7 @@ impl Hello {
         w.u32(self.from);
         w.u32(self.to);
         w.u64(self.world);
-        w.u64(self.context);
+        w.u64(self.group_id);
         let (kind, transport, index, of) = match self.channel {
             Channel::Join => (0, 0, 0, 0),
             Channel::Control => (1, 0, 0, 0),
@@ -85,7 +85,7 @@ impl Hello {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader(bytes);
-        let (from, to, world, context) = (r.u32()?, r.u32()?, r.u64()?, r.u64()?);
+        let (from, to, world, group_id) = (r.u32()?, r.u32()?, r.u64()?, r.u64()?);
         let channel = match (r.u8()?, r.u8()?, r.u16()?, r.u16()?) {
             (0, 0, 0, 0) => Channel::Join,
             (1, 0, 0, 0) => Channel::Control,
@@ -98,7 +98,7 @@ impl Hello {
             1 => true,
             _ => return Err(Malformed),
         };
-        r.end(Self { from, to, world, context, channel, sealed })
+        r.end(Self { from, to, world, group_id, channel, sealed })
     }
 }
 

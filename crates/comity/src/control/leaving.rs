@@ -51,12 +51,12 @@ fn compare(control: &Control) {
     let Some(state) = lock_soon(&control.state) else { return };
     let groups = if state.stop.is_none() { state.open() } else { Vec::new() };
     drop(state);
-    for (context, status, mine, size) in groups {
+    for (group_id, status, mine, size) in groups {
         // A call that is under way, or a failure, is a reason of its own.
         if status.failure().is_some() || status.is_in_call() {
             continue;
         }
-        let group = Open { control, context };
+        let group = Open { control, group_id };
         if let Err(f) = conclude(&status, mine, size, &group)
             && f.is_disagreement()
         {
@@ -68,27 +68,27 @@ fn compare(control: &Control) {
 /// A group that is still open.
 struct Open<'a> {
     control: &'a Control,
-    context: u64,
+    group_id: u64,
 }
 
 impl Ask for Open<'_> {
     fn census(&self, at: u64) {
         if let Some(mut state) = lock_soon(&self.control.state) {
-            state.census(self.context, at);
+            state.census(self.group_id, at);
         }
         self.control.waker.wake();
     }
 
     fn tell(&self, rank: usize, call: &Header) {
         if let Some(mut state) = lock_soon(&self.control.state) {
-            state.ask(self.context, &[rank], call);
+            state.ask(self.group_id, &[rank], call);
         }
         self.control.waker.wake();
     }
 
     fn abort(&self, failure: &Failure) {
         if let Some(mut state) = lock_soon(&self.control.state) {
-            state.abort(self.context, failure.clone());
+            state.abort(self.group_id, failure.clone());
         }
         self.control.waker.wake();
     }

@@ -27,13 +27,13 @@ impl Encoding for ControlNote {
     fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         match self {
-            Self::Leave { context } => {
+            Self::Leave { group_id } => {
                 w.u8(1);
-                w.u64(*context);
+                w.u64(*group_id);
             }
-            Self::Abort { context, failure } => {
+            Self::Abort { group_id, failure } => {
                 w.u8(2);
-                w.u64(*context);
+                w.u64(*group_id);
                 w.failure(failure);
             }
             Self::Heartbeat { progress } => {
@@ -48,20 +48,20 @@ impl Encoding for ControlNote {
                 w.u8(5);
                 w.u64(*silence);
             }
-            Self::Waits { context, call } => {
+            Self::Waits { group_id, call } => {
                 w.u8(6);
-                w.u64(*context);
+                w.u64(*group_id);
                 w.0.extend(call.encode());
             }
-            Self::Census { context, at, digest } => {
+            Self::Census { group_id, at, digest } => {
                 w.u8(7);
-                w.u64(*context);
+                w.u64(*group_id);
                 w.u64(*at);
                 w.u64(*digest);
             }
-            Self::Reached { context, reached } => {
+            Self::Reached { group_id, reached } => {
                 w.u8(8);
-                w.u64(*context);
+                w.u64(*group_id);
                 w.reached(reached);
             }
         }
@@ -71,22 +71,22 @@ impl Encoding for ControlNote {
     fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader(bytes);
         let m = match r.u8()? {
-            1 => Self::Leave { context: r.u64()? },
-            2 => Self::Abort { context: r.u64()?, failure: r.failure()? },
+            1 => Self::Leave { group_id: r.u64()? },
+            2 => Self::Abort { group_id: r.u64()?, failure: r.failure()? },
             3 => Self::Heartbeat { progress: r.u64()? },
             4 => Self::Goodbye { words: r.text()? },
             5 => Self::GivenUp { silence: r.u64()? },
             6 => {
-                let (context, bytes) = (r.u64()?, r.bytes::<HEADER>()?);
+                let (group_id, bytes) = (r.u64()?, r.bytes::<HEADER>()?);
                 let call = Header::decode(&bytes, 0).ok_or(Malformed)?;
                 // Calls between two ranks alone are nobody else's affair.
                 if matches!(call.info.op, Op::Send | Op::Recv | Op::Exchange) {
                     return Err(Malformed);
                 }
-                Self::Waits { context, call }
+                Self::Waits { group_id, call }
             }
-            7 => Self::Census { context: r.u64()?, at: r.u64()?, digest: r.u64()? },
-            8 => Self::Reached { context: r.u64()?, reached: r.reached()? },
+            7 => Self::Census { group_id: r.u64()?, at: r.u64()?, digest: r.u64()? },
+            8 => Self::Reached { group_id: r.u64()?, reached: r.reached()? },
             _ => return Err(Malformed),
         };
         r.end(m)

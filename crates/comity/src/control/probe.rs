@@ -56,7 +56,7 @@ struct Probe {
 impl Probes {
     pub(crate) fn new(me: usize, world: u64, sealed: bool, secret: Secret, limit: Option<Duration>) -> Self {
         let channel = Channel::Probe;
-        let hello = Hello { from: me as u32, to: 0, world, context: 0, channel, sealed };
+        let hello = Hello { from: me as u32, to: 0, world, group_id: 0, channel, sealed };
         let limit = limit.unwrap_or(Duration::MAX);
         let patience = [CONNECT.min(limit / 10), ANSWER.min(limit / 2)];
         Self { secret, hello, open: Vec::new(), next: VecDeque::new(), patience }
@@ -210,7 +210,7 @@ mod tests {
             probes.ask(1, at);
             let (alive, heard) = talk(&mut probes, &mut acceptor, &HelloVerdict::Yes);
             let channel = Channel::Probe;
-            let expected = Hello { from: 3, to: 1, world: 5, context: 0, channel, sealed };
+            let expected = Hello { from: 3, to: 1, world: 5, group_id: 0, channel, sealed };
             assert_eq!((alive, heard), (vec![1], vec![expected]));
         }
     }

@@ -206,52 +206,52 @@ impl Control {
     /// Begin to watch the members of a group. False if it is open already.
     pub(crate) fn enter(
         &self,
-        context: u64,
+        group_id: u64,
         members: &[usize],
         mine: usize,
         status: &Arc<GroupStatus>,
     ) -> bool {
-        let new = self.lock().enter(context, members, mine, status);
+        let new = self.lock().enter(group_id, members, mine, status);
         self.waker.wake();
         new
     }
 
     /// The connections that have come for a group.
-    pub(crate) fn arrivals(&self, context: u64) -> Vec<Arrival> {
+    pub(crate) fn arrivals(&self, group_id: u64) -> Vec<Arrival> {
         let parked = &mut self.lock().parked;
-        let (mine, others) = std::mem::take(parked).into_iter().partition(|a| a.context == context);
+        let (mine, others) = std::mem::take(parked).into_iter().partition(|a| a.group_id == group_id);
         *parked = others;
         mine
     }
 
     /// Leave a group, and tell its members unless it never came to be.
-    pub(crate) fn leave(&self, context: u64, tell: bool) {
-        if self.lock().leave(context, tell) {
+    pub(crate) fn leave(&self, group_id: u64, tell: bool) {
+        if self.lock().leave(group_id, tell) {
             // What had no room goes out from there.
             self.waker.wake();
         }
     }
 
     /// Tell some of a group's ranks that this one waits for them in `call`.
-    pub(crate) fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
-        self.lock().ask(context, ranks, call);
+    pub(crate) fn ask(&self, group_id: u64, ranks: &[usize], call: &Header) {
+        self.lock().ask(group_id, ranks, call);
         self.waker.wake();
     }
 
     /// Ask a group's other members how far they have come.
-    pub(crate) fn census(&self, context: u64, at: u64) {
-        self.lock().census(context, at);
+    pub(crate) fn census(&self, group_id: u64, at: u64) {
+        self.lock().census(group_id, at);
         self.waker.wake();
     }
 
     /// Where a rank of a group waits for this one; see [`World::waits`](crate::status::World::waits).
-    pub(crate) fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
-        self.lock().waits(context, rank)
+    pub(crate) fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
+        self.lock().waits(group_id, rank)
     }
 
     /// Tell the members of a group that it has failed.
-    pub(crate) fn abort(&self, context: u64, failure: &Failure) {
-        self.lock().abort(context, failure.clone());
+    pub(crate) fn abort(&self, group_id: u64, failure: &Failure) {
+        self.lock().abort(group_id, failure.clone());
         self.waker.wake();
     }
 

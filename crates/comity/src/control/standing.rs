@@ -28,7 +28,7 @@ pub(crate) struct Arrival {
     pub(crate) channel: Channel,
     pub(crate) stream: Stream,
     pub(crate) seals: Sealing,
-    pub(crate) context: u64,
+    pub(crate) group_id: u64,
     pub(crate) until: Instant,
 }
 
@@ -78,45 +78,45 @@ impl Standing {
     }
 
     /// The status of a group that is open here.
-    pub(super) fn status(&self, context: u64) -> Option<&Arc<GroupStatus>> {
-        self.statuses.get(&context)
+    pub(super) fn status(&self, group_id: u64) -> Option<&Arc<GroupStatus>> {
+        self.statuses.get(&group_id)
     }
 
     /// Where a rank of a group waits for this one: in that group, else in any other. Also in one that has failed: its limit may
     /// have come first.
-    pub(super) fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
-        let who = *self.membership.members(context)?.get(rank)?;
-        let told = |context: u64| {
-            let at = self.membership.members(context)?.iter().position(|m| *m == who)?;
-            self.statuses.get(&context)?.ledger().told(at)
+    pub(super) fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
+        let who = *self.membership.members(group_id)?.get(rank)?;
+        let told = |group_id: u64| {
+            let at = self.membership.members(group_id)?.iter().position(|m| *m == who)?;
+            self.statuses.get(&group_id)?.ledger().told(at)
         };
         let elsewhere = || self.statuses.keys().find_map(|c| told(*c)).map(|call| (call, true));
-        told(context).map(|call| (call, false)).or_else(elsewhere)
+        told(group_id).map(|call| (call, false)).or_else(elsewhere)
     }
 
     /// Tell some of a group's ranks that this one waits for them in `call`.
-    pub(super) fn ask(&mut self, context: u64, ranks: &[usize], call: &Header) {
-        self.membership.ask(context, ranks, call);
+    pub(super) fn ask(&mut self, group_id: u64, ranks: &[usize], call: &Header) {
+        self.membership.ask(group_id, ranks, call);
         self.carry_out();
     }
 
-    /// The groups that are open here, by context: its status, which of its ranks this one is, and how many there are.
+    /// The groups that are open here, by group id: its status, which of its ranks this one is, and how many there are.
     pub(super) fn open(&self) -> Vec<(u64, Arc<GroupStatus>, usize, usize)> {
-        let place = |context: u64| {
-            let members = self.membership.members(context)?;
+        let place = |group_id: u64| {
+            let members = self.membership.members(group_id)?;
             Some((members.iter().position(|m| *m == self.me)?, members.len()))
         };
-        let open = self.statuses.iter().filter_map(|(context, status)| {
-            let (mine, size) = place(*context)?;
-            Some((*context, Arc::clone(status), mine, size))
+        let open = self.statuses.iter().filter_map(|(group_id, status)| {
+            let (mine, size) = place(*group_id)?;
+            Some((*group_id, Arc::clone(status), mine, size))
         });
         open.collect()
     }
 
     /// Ask a group's other members how far they have come.
-    pub(super) fn census(&mut self, context: u64, at: u64) {
-        let digest = self.statuses.get(&context).and_then(|w| w.ledger().digest(at).1);
-        self.membership.census(context, at, digest.unwrap_or_default());
+    pub(super) fn census(&mut self, group_id: u64, at: u64) {
+        let digest = self.statuses.get(&group_id).and_then(|w| w.ledger().digest(at).1);
+        self.membership.census(group_id, at, digest.unwrap_or_default());
         self.carry_out();
     }
 
@@ -148,34 +148,34 @@ impl Standing {
     /// Begin to watch the members of a group. False if it is open already.
     pub(super) fn enter(
         &mut self,
-        context: u64,
+        group_id: u64,
         members: &[usize],
         mine: usize,
         status: &Arc<GroupStatus>,
     ) -> bool {
-        if self.statuses.contains_key(&context) {
+        if self.statuses.contains_key(&group_id) {
             return false;
         }
-        self.statuses.insert(context, Arc::clone(status));
-        let new = self.membership.enter(context, members, mine);
+        self.statuses.insert(group_id, Arc::clone(status));
+        let new = self.membership.enter(group_id, members, mine);
         self.carry_out();
         new
     }
 
     /// Forget a group, and tell its members unless it never came to be. False if it is not open.
-    pub(super) fn leave(&mut self, context: u64, tell: bool) -> bool {
-        let open = self.membership.leave(context, tell);
+    pub(super) fn leave(&mut self, group_id: u64, tell: bool) -> bool {
+        let open = self.membership.leave(group_id, tell);
         self.carry_out();
-        if let Some(status) = self.statuses.remove(&context) {
+        if let Some(status) = self.statuses.remove(&group_id) {
             self.progress += status.progress();
         }
-        self.parked.retain(|a| a.context != context);
+        self.parked.retain(|a| a.group_id != group_id);
         open
     }
 
     /// This rank has found a group to have failed.
-    pub(super) fn abort(&mut self, context: u64, failure: Failure) {
-        self.membership.abort(context, failure);
+    pub(super) fn abort(&mut self, group_id: u64, failure: Failure) {
+        self.membership.abort(group_id, failure);
         self.carry_out();
     }
 
@@ -184,14 +184,14 @@ impl Standing {
         let failures: Vec<(u64, Failure)> = self
             .statuses
             .keys()
-            .filter_map(|context| {
-                let members = self.membership.members(*context)?;
+            .filter_map(|group_id| {
+                let members = self.membership.members(*group_id)?;
                 let at = |who| members.iter().position(|m| *m == who);
-                Some((*context, Failure::lost(at(rank)?, at(self.me)?, cause.to_owned())))
+                Some((*group_id, Failure::lost(at(rank)?, at(self.me)?, cause.to_owned())))
             })
             .collect();
         let any = !failures.is_empty();
-        failures.into_iter().for_each(|(context, failure)| self.abort(context, failure));
+        failures.into_iter().for_each(|(group_id, failure)| self.abort(group_id, failure));
         any
     }
 

@@ -143,10 +143,11 @@ impl Members {
     fn late(&self, call: CallInfo, after: Duration, lacking: Lacking) -> Error {
         // Compared by whoever hears it, so that a wrong call is told as one.
         if let Some(told) = &lacking.tell {
-            self.world.ask(self.context, &self.others(), told);
+            self.world.ask(self.group_id, &self.others(), told);
         }
         let (rank, size) = (self.rank, self.size());
-        let census = Census { world: &*self.world, status: &self.status, context: self.context, rank, size };
+        let census =
+            Census { world: &*self.world, status: &self.status, group_id: self.group_id, rank, size };
         let mut late = match census.hold(call, after, lacking.first) {
             Ok(late) => late,
             Err(failure) => return self.error(&failure, Some(call)),

@@ -30,7 +30,7 @@ const STILL: Duration = Duration::from_secs(1);
 pub(crate) struct Census<'a> {
     pub(crate) world: &'a dyn World,
     pub(crate) status: &'a GroupStatus,
-    pub(crate) context: u64,
+    pub(crate) group_id: u64,
     pub(crate) rank: usize,
     pub(crate) size: usize,
 }
@@ -77,7 +77,7 @@ impl Census<'_> {
     /// Who of those that are named waits for this rank, and in which call.
     pub(crate) fn crossed(&self, late: &Late, members: &[Peer]) -> Vec<Crossed> {
         let crossed = late.missing.iter().filter_map(|&r| {
-            let (call, elsewhere) = self.world.waits(self.context, r)?;
+            let (call, elsewhere) = self.world.waits(self.group_id, r)?;
             Some(Crossed { peer: members.get(r)?.clone(), call: call.info, elsewhere })
         });
         crossed.collect()
@@ -110,7 +110,7 @@ impl Census<'_> {
     /// What the others say of their calls up to number `at`, as far as it comes in time.
     fn ask(&self, at: u64) -> Result<Vec<Option<Reached>>, Failure> {
         self.status.forget_answers();
-        self.world.census(self.context, at);
+        self.world.census(self.group_id, at);
         let until = Instant::now() + ANSWERS;
         loop {
             if let Some(f) = self.status.failure() {

@@ -25,7 +25,7 @@ pub(crate) struct Members {
     /// World ranks by rank.
     pub(crate) ranks: Arc<[usize]>,
     pub(crate) peers: Arc<[Peer]>,
-    pub(crate) context: u64,
+    pub(crate) group_id: u64,
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -43,7 +43,7 @@ impl Members {
     pub(crate) fn new(
         world: Arc<dyn World>,
         ranks: Vec<usize>,
-        context: u64,
+        group_id: u64,
         status: Arc<GroupStatus>,
         counters: Arc<Counters>,
     ) -> Self {
@@ -51,7 +51,7 @@ impl Members {
         let known =
             |m: usize| world.peers().get(m).cloned().unwrap_or(Peer { rank: m, host: None, pid: None });
         let peers = ranks.iter().enumerate().map(|(rank, &m)| Peer { rank, ..known(m) }).collect();
-        Self { rank, world, status, ranks: ranks.into(), peers, context, counters }
+        Self { rank, world, status, ranks: ranks.into(), peers, group_id, counters }
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -88,7 +88,7 @@ impl Members {
     /// Tell the members that this rank gives up, and why, unless the group has failed already.
     pub(crate) fn abort(&self, failure: Failure) {
         if self.status.fail(failure.clone()) {
-            self.world.abort(self.context, &failure);
+            self.world.abort(self.group_id, &failure);
         }
     }
 
@@ -125,14 +125,14 @@ impl Members {
 
 impl Ask for Members {
     fn census(&self, at: u64) {
-        self.world.census(self.context, at);
+        self.world.census(self.group_id, at);
     }
 
     fn tell(&self, rank: usize, call: &Header) {
-        self.world.ask(self.context, &[rank], call);
+        self.world.ask(self.group_id, &[rank], call);
     }
 
     fn abort(&self, failure: &Failure) {
-        self.world.abort(self.context, failure);
+        self.world.abort(self.group_id, failure);
     }
 }

@@ -114,7 +114,7 @@ impl Waiting {
         let Some(call) = self.call.as_ref().filter(|_| self.told.len() + 1 < members.size()) else { return };
         let new: Vec<usize> = progress.waits_for().into_iter().filter(|p| !self.told.contains(p)).collect();
         if !new.is_empty() {
-            members.world.ask(members.context, &new, call);
+            members.world.ask(members.group_id, &new, call);
             self.told.extend(new);
         }
     }

@@ -231,7 +231,7 @@ impl Rx {
         // A send for a later receive may stand before anything; a send with our tag and another shape is a mistake.
         let same_tag = expected.is_some_and(|e| e.info.op == got.info.op && e.info.tag == got.info.tag);
         match got.pair_bytes() {
-            Some(bytes) if !same_tag && expected.is_none_or(|e| e.context == got.context) => {
+            Some(bytes) if !same_tag && expected.is_none_or(|e| e.group_id == got.group_id) => {
                 let cost = bytes.saturating_add(size_of::<Parcel>());
                 if cost > STASH - self.stashed {
                     return Err(HeaderRefusal::Flood(got));

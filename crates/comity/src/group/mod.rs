@@ -167,14 +167,14 @@ impl Group {
         rank: usize,
         peers: Vec<Peer>,
         backend: Box<dyn Backend>,
-        (context, recorder): (u64, Recorder),
+        (group_id, recorder): (u64, Recorder),
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Self {
         let (abort_handle, subgroup_factory, kinds) =
             (backend.abort_handle(), backend.subgroup_factory(), backend.links());
         let device = backend.device();
-        let state = CallState { backend: Some(backend), seq: 0, splits: 0, context, broken: None, recorder };
+        let state = CallState { backend: Some(backend), seq: 0, splits: 0, group_id, broken: None, recorder };
         let core = Core {
             rank,
             peers,

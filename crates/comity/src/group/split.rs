@@ -76,11 +76,11 @@ impl Group {
         let mut members: Vec<usize> = (0..self.size()).filter(|&r| all[2 * r] == color).collect();
         members.sort_by_key(|&r| (all[2 * r + 1], r));
         let rank = members.iter().position(|&r| r == self.rank()).unwrap_or_default();
-        let context = name(state.context, state.splits, color);
+        let group_id = name(state.group_id, state.splits, color);
         let counters = Arc::new(self.core.counters.sibling());
         let make = |backend: &mut Box<dyn Backend>| match members.len() {
             1 => Ok(backend.alone()),
-            _ => backend.split(&members, context, counters.clone(), limit),
+            _ => backend.split(&members, group_id, counters.clone(), limit),
         };
         let backend = state.backend.as_mut().map(make).transpose();
         let Some(backend) = backend.inspect_err(|e| {
@@ -100,7 +100,7 @@ impl Group {
             .enumerate()
             .map(|(rank, &m)| Peer { rank, ..self.core.peers[m].clone() })
             .collect();
-        Ok(Self::with(rank, peers, backend, (context, recorder), counters, self.limit))
+        Ok(Self::with(rank, peers, backend, (group_id, recorder), counters, self.limit))
     }
 }
 

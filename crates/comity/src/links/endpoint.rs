@@ -180,7 +180,7 @@ impl World for Endpoint {
 
     fn open(
         &self,
-        context: u64,
+        group_id: u64,
         members: &[usize],
         status: &Arc<GroupStatus>,
         until: Instant,
@@ -197,7 +197,7 @@ impl World for Endpoint {
             transports: &self.transports,
             first: self.first,
         };
-        mesh.open(context, members, status, until)
+        mesh.open(group_id, members, status, until)
     }
 
     fn costs(&self) -> Option<&LinkCosts> {
@@ -209,42 +209,44 @@ impl World for Endpoint {
         let _ = self.costs.set(costs);
     }
 
-    fn attend(&self, context: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()> {
+    fn attend(&self, group_id: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()> {
         let mine = members.iter().position(|&m| m == self.me).unwrap_or_default();
         let Some(running) = &self.running else { return Ok(()) };
-        if !running.control().enter(context, members, mine, status) {
-            return Err(Error::Config(format!("group {context:x} is open already; this is a bug in Comity")));
+        if !running.control().enter(group_id, members, mine, status) {
+            return Err(Error::Config(format!(
+                "group {group_id:x} is open already; this is a bug in Comity"
+            )));
         }
         // It has its links.
         running.control().begin();
         Ok(())
     }
 
-    fn leave(&self, context: u64) {
+    fn leave(&self, group_id: u64) {
         if let Some(running) = &self.running {
-            running.control().leave(context, true);
+            running.control().leave(group_id, true);
         }
     }
 
-    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
+    fn ask(&self, group_id: u64, ranks: &[usize], call: &Header) {
         if let Some(running) = &self.running {
-            running.control().ask(context, ranks, call);
+            running.control().ask(group_id, ranks, call);
         }
     }
 
-    fn census(&self, context: u64, at: u64) {
+    fn census(&self, group_id: u64, at: u64) {
         if let Some(running) = &self.running {
-            running.control().census(context, at);
+            running.control().census(group_id, at);
         }
     }
 
-    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
-        self.running.as_ref()?.control().waits(context, rank)
+    fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
+        self.running.as_ref()?.control().waits(group_id, rank)
     }
 
-    fn abort(&self, context: u64, failure: &Failure) {
+    fn abort(&self, group_id: u64, failure: &Failure) {
         if let Some(running) = &self.running {
-            running.control().abort(context, failure);
+            running.control().abort(group_id, failure);
         }
     }
 }
@@ -252,11 +254,11 @@ impl World for Endpoint {
 #[cfg(test)]
 impl Endpoint {
     /// Be in a group, without links.
-    pub(super) fn enter_for_test(&self, context: u64, members: &[usize]) -> Arc<GroupStatus> {
+    pub(super) fn enter_for_test(&self, group_id: u64, members: &[usize]) -> Arc<GroupStatus> {
         let status = Arc::new(GroupStatus::new(members.len(), Arc::default()).unwrap());
         let mine = members.iter().position(|m| *m == self.me).unwrap();
         let control = self.running.as_ref().unwrap().control();
-        assert!(control.enter(context, members, mine, &status));
+        assert!(control.enter(group_id, members, mine, &status));
         control.begin();
         status
     }

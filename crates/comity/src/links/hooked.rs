@@ -7,7 +7,7 @@ use crate::{
 };
 use std::{fmt, sync::Arc, time::Instant};
 
-/// How a rank opens a group, by its context and members; the last argument opens it as [`LocalWorld`] does.
+/// How a rank opens a group, by its id and members; the last argument opens it as [`LocalWorld`] does.
 pub(crate) type Opening =
     dyn Fn(&LocalWorld, u64, &[usize], &dyn Fn() -> Result<Links>) -> Result<Links> + Send + Sync;
 
@@ -49,35 +49,35 @@ impl World for HookedWorld {
 
     fn open(
         &self,
-        context: u64,
+        group_id: u64,
         members: &[usize],
         status: &Arc<GroupStatus>,
         until: Instant,
     ) -> Result<Links> {
-        (self.opening)(&self.inner, context, members, &|| self.inner.open(context, members, status, until))
+        (self.opening)(&self.inner, group_id, members, &|| self.inner.open(group_id, members, status, until))
     }
 
-    fn attend(&self, context: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()> {
-        self.inner.attend(context, members, status)
+    fn attend(&self, group_id: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()> {
+        self.inner.attend(group_id, members, status)
     }
 
-    fn leave(&self, context: u64) {
-        self.inner.leave(context);
+    fn leave(&self, group_id: u64) {
+        self.inner.leave(group_id);
     }
 
-    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
-        self.inner.ask(context, ranks, call);
+    fn ask(&self, group_id: u64, ranks: &[usize], call: &Header) {
+        self.inner.ask(group_id, ranks, call);
     }
 
-    fn census(&self, context: u64, at: u64) {
-        self.inner.census(context, at);
+    fn census(&self, group_id: u64, at: u64) {
+        self.inner.census(group_id, at);
     }
 
-    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
-        self.inner.waits(context, rank)
+    fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
+        self.inner.waits(group_id, rank)
     }
 
-    fn abort(&self, context: u64, failure: &Failure) {
-        self.inner.abort(context, failure);
+    fn abort(&self, group_id: u64, failure: &Failure) {
+        self.inner.abort(group_id, failure);
     }
 }

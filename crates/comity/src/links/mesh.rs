@@ -47,13 +47,13 @@ impl Mesh<'_> {
     /// See [`World::open`](crate::status::World::open).
     pub(super) fn open(
         &self,
-        context: u64,
+        group_id: u64,
         members: &[usize],
         status: &Arc<GroupStatus>,
         until: Instant,
     ) -> Result<Links> {
         let internal =
-            |what: &str| Error::Config(format!("group {context:x}: {what}; this is a bug in Comity"));
+            |what: &str| Error::Config(format!("group {group_id:x}: {what}; this is a bug in Comity"));
         let mine = members
             .iter()
             .position(|m| *m == self.me)
@@ -61,12 +61,12 @@ impl Mesh<'_> {
         if members.iter().any(|m| *m >= self.facts.len()) {
             return Err(internal("a member is not in the world"));
         }
-        if !self.control.enter(context, members, mine, status) {
+        if !self.control.enter(group_id, members, mine, status) {
             return Err(internal("it is open already"));
         }
         let opening = Opening {
             mesh: self,
-            context,
+            group_id,
             members,
             mine,
             status,
@@ -78,9 +78,9 @@ impl Mesh<'_> {
         };
         let made = opening.run().map_err(|trouble| {
             if let Some(failure) = trouble.news {
-                self.control.abort(context, &failure);
+                self.control.abort(group_id, &failure);
             }
-            self.control.leave(context, false);
+            self.control.leave(group_id, false);
             trouble.error
         });
         if made.is_ok() {
@@ -119,7 +119,7 @@ struct Soon {
 
 struct Opening<'a> {
     mesh: &'a Mesh<'a>,
-    context: u64,
+    group_id: u64,
     members: &'a [usize],
     mine: usize,
     status: &'a Arc<GroupStatus>,
@@ -152,7 +152,7 @@ impl<'a> Opening<'a> {
     }
 
     fn pair(&self, rank: usize) -> Result<Pair<'a>, MeshTrouble> {
-        Pair::new(self.mesh.cards, self.mesh.me, self.world_rank(rank), self.context)
+        Pair::new(self.mesh.cards, self.mesh.me, self.world_rank(rank), self.group_id)
             .ok_or_else(|| self.own(rank, "has no entry in the table".into()))
     }
 
@@ -212,8 +212,8 @@ impl<'a> Opening<'a> {
     /// Take what has come.
     fn receive(&mut self) -> Result<(), MeshTrouble> {
         // While links are made the waker is drained that told of the next.
-        let (control, context) = (self.mesh.control, self.context);
-        let arrivals = || Some(control.arrivals(context)).filter(|new| !new.is_empty());
+        let (control, group_id) = (self.mesh.control, self.group_id);
+        let arrivals = || Some(control.arrivals(group_id)).filter(|new| !new.is_empty());
         for Arrival { from, channel, stream, seals, .. } in std::iter::from_fn(arrivals).flatten() {
             if let Some(rank) = self.members.iter().position(|m| *m == from)
                 && let Channel::Link { transport, index, of } = channel

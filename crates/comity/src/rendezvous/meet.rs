@@ -75,7 +75,7 @@ impl StoreClient {
             from: config.rank as u32,
             to: STORE,
             world: 0,
-            context: 0,
+            group_id: 0,
             channel: Channel::Join,
             sealed: config.secure == Secure::Data,
         };

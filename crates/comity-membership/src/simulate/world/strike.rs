@@ -103,8 +103,8 @@ impl SimulatedWorld<'_> {
         if member.failed.is_none() {
             member.failed = Some((self.now, failure.clone()));
             self.judge.cause(Cause::Aborted { group: g, rank, at: self.now, failure: failure.clone() });
-            self.note(|| format!("rank {rank} aborts group {}, blaming member {culprit}", plan.context));
-            self.processes[rank].membership.abort(plan.context, failure);
+            self.note(|| format!("rank {rank} aborts group {}, blaming member {culprit}", plan.group_id));
+            self.processes[rank].membership.abort(plan.group_id, failure);
             self.perform(rank, Occasion::Call);
             self.linger(rank, g);
         }

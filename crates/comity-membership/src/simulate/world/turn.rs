@@ -24,8 +24,8 @@ impl SimulatedWorld<'_> {
         let (mut heard, alive) = self.take_inbox(rank);
         let heard_until = self.processes[rank].waits;
         if let Some(mutant) = self.mutant {
-            mutant.hear(rank, &mut heard, |context| {
-                let group = self.scenario.groups.iter().position(|g| g.context == context);
+            mutant.hear(rank, &mut heard, |group_id| {
+                let group = self.scenario.groups.iter().position(|g| g.group_id == group_id);
                 group.is_some_and(|g| self.processes[rank].members[g].entered.is_some())
             });
         }
@@ -49,8 +49,8 @@ impl SimulatedWorld<'_> {
         self.processes[rank].membership.hear(heard, now);
         self.perform(rank, Occasion::Hear);
         for (_, heard) in last.into_iter().flatten() {
-            if let Heard::Note(Note::Abort { context, failure }) = heard {
-                self.fail(rank, context, failure);
+            if let Heard::Note(Note::Abort { group_id, failure }) = heard {
+                self.fail(rank, group_id, failure);
             }
         }
         let heard_until = match self.mutant {

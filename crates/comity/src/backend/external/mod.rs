@@ -118,11 +118,11 @@ pub(super) fn room(kept: usize, len: usize, peer: usize, theirs: CallInfo) -> St
 pub(super) fn attend(
     world: Arc<dyn World>,
     ranks: Vec<usize>,
-    context: u64,
+    group_id: u64,
     counters: Arc<Counters>,
 ) -> Result<Members> {
     let status = GroupStatus::new(ranks.len(), counters.clone());
     let status = Arc::new(status.map_err(|e| Error::os("making an event descriptor", e))?);
-    world.attend(context, &ranks, &status)?;
-    Ok(Members::new(world, ranks, context, status, counters))
+    world.attend(group_id, &ranks, &status)?;
+    Ok(Members::new(world, ranks, group_id, status, counters))
 }

@@ -125,16 +125,16 @@ impl<H: MpiHandle> Backend for MpiBackend<H> {
     fn split(
         &mut self,
         members: &[usize],
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
         let info = CallInfo::new(Op::Split);
         let mut waiting = Waiting::new(self.patience, limit, None);
-        let comm = subset(self.mpi, self.comm, members.to_vec(), context, &self.members, &mut waiting)
+        let comm = subset(self.mpi, self.comm, members.to_vec(), group_id, &self.members, &mut waiting)
             .map_err(|stop| self.explain(stop, info, limit))?;
         let ranks = self.members.world_ranks(members);
-        let members = attend(self.members.world.clone(), ranks, context, counters)?;
+        let members = attend(self.members.world.clone(), ranks, group_id, counters)?;
         Ok(Box::new(Self::with(self.mpi, comm, members)))
     }
 
@@ -161,7 +161,7 @@ impl<H: MpiHandle> Drop for MpiBackend<H> {
         if self.members.status.failure().is_some() {
             self.mpi.spoil();
         }
-        self.members.world.leave(self.members.context);
+        self.members.world.leave(self.members.group_id);
         self.mpi.free(self.comm);
     }
 }
@@ -184,11 +184,11 @@ fn subset<H: MpiHandle>(
     mpi: &'static Mpi<H>,
     comm: H,
     some: Vec<usize>,
-    context: u64,
+    group_id: u64,
     members: &Members,
     waiting: &mut Waiting,
 ) -> Stopped<H> {
-    together(mpi, members, waiting, move || mpi.subset(comm, &some, context as u16))
+    together(mpi, members, waiting, move || mpi.subset(comm, &some, group_id as u16))
 }
 
 /// Makes groups of some members.
@@ -199,9 +199,9 @@ impl<H: MpiHandle> Subsets<H> {
     /// Communicators may be made in any order on several threads of a rank, and MPI tells them apart by 15 bits only. So the members
     /// show each other, over the new one, that it is the one they mean.
     fn proven(&self, members: &Members, waiting: &mut Waiting) -> Stopped<H> {
-        let (mpi, context) = (self.0, members.context);
-        let comm = subset(mpi, mpi.base()?, members.ranks.to_vec(), context, members, waiting)?;
-        let (own, size) = (context.to_le_bytes(), members.size());
+        let (mpi, group_id) = (self.0, members.group_id);
+        let comm = subset(mpi, mpi.base()?, members.ranks.to_vec(), group_id, members, waiting)?;
+        let (own, size) = (group_id.to_le_bytes(), members.size());
         let mut pending = Pending::start(mpi, comm, size, &Move::AllGather, own.to_vec(), vec![0; 8 * size])?;
         // WAIT(Waiting): MPI, to the deadline of the call
         wait(members, waiting, || Ok(pending.test()?))?;
@@ -220,7 +220,7 @@ impl<H: MpiHandle> Maker for Subsets<H> {
         &self,
         world: Arc<dyn World>,
         members: Vec<usize>,
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
@@ -228,14 +228,14 @@ impl<H: MpiHandle> Maker for Subsets<H> {
             let reason = "groups of some members are made beside other calls, and the program started MPI for one thread at a time: ask MPI_Init_thread for MPI_THREAD_MULTIPLE, or use split";
             return Err(Error::Unavailable { backend: "subgroup", reason: reason.into() });
         }
-        let members = attend(Arc::clone(&world), members, context, counters)?;
+        let members = attend(Arc::clone(&world), members, group_id, counters)?;
         let mut waiting = Waiting::new(members.patience(), limit, None);
         let made = self.proven(&members, &mut waiting);
         match made {
             Ok(comm) => Ok(Box::new(MpiBackend::with(self.0, comm, members))),
             Err(stop) => {
                 let e = members.explain(stop, CallInfo::new(Op::Split), limit);
-                world.leave(context);
+                world.leave(group_id);
                 Err(e)
             }
         }

@@ -16,7 +16,7 @@ impl NativeBackend {
     pub(super) fn pair(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
         let info = call.info;
         let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
-        let context = self.members().context as u16;
+        let group_id = self.members().group_id as u16;
         let (src, dst) = match call.bufs {
             Bufs::In(s) => (Some(s), None),
             Bufs::Out(d) => (None, Some(d)),
@@ -57,7 +57,7 @@ impl NativeBackend {
         };
         let header = |way: Direction, _: usize| {
             let of = if way == Direction::Out { &out } else { &into };
-            Header { info: of.as_ref().map_or(info, |(m, _)| *m), shape: 0, epoch: 0, context }
+            Header { info: of.as_ref().map_or(info, |(m, _)| *m), shape: 0, epoch: 0, group_id }
         };
         let mut schedule = match self.routes.iter().rposition(|(r, _)| *r == route) {
             Some(i) => self.routes.remove(i).1,

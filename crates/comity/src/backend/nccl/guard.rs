@@ -33,7 +33,7 @@ struct Post {
     comm: Arc<Comm>,
     rank: usize,
     size: usize,
-    context: u64,
+    group_id: u64,
     status: Arc<GroupStatus>,
     world: Weak<dyn World>,
     state: Mutex<State>,
@@ -64,7 +64,7 @@ impl Guard {
             comm,
             rank: members.rank,
             size: members.size(),
-            context: members.context,
+            group_id: members.group_id,
             status: members.status.clone(),
             world: Arc::downgrade(&members.world),
             state: Mutex::default(),
@@ -173,8 +173,8 @@ impl Post {
         let Some(world) = self.world.upgrade() else {
             return self.fail(format!("did not finish {info} on its device within {limit:?}"));
         };
-        let (rank, size, context) = (self.rank, self.size, self.context);
-        let census = Census { world: &*world, status: &self.status, context, rank, size };
+        let (rank, size, group_id) = (self.rank, self.size, self.group_id);
+        let census = Census { world: &*world, status: &self.status, group_id, rank, size };
         if let Ok(late) = census.hold(info, limit, None) {
             self.tell(Failure::late(rank, late));
         }
@@ -187,7 +187,7 @@ impl Post {
     fn tell(&self, failure: Failure) {
         // In the order of `AbortHandle::raise`, for its reason.
         if let Some(world) = self.world.upgrade() {
-            world.abort(self.context, &failure);
+            world.abort(self.group_id, &failure);
         }
         self.status.fail(failure);
     }

@@ -248,12 +248,12 @@ impl Maker for OnDevice {
         &self,
         world: Arc<dyn World>,
         members: Vec<usize>,
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
         let until = Instant::now() + limit;
-        let native = NativeBackend::open(world, members, context, counters, until)?;
+        let native = NativeBackend::open(world, members, group_id, counters, until)?;
         let left = until.saturating_duration_since(Instant::now());
         Ok(Box::new(NcclBackend::open(native, Ok(self.0), left)?))
     }
@@ -270,12 +270,12 @@ impl Backend for NcclBackend {
     fn split(
         &mut self,
         members: &[usize],
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
         let until = Instant::now() + limit;
-        let native = self.native.part(members, context, counters, limit)?;
+        let native = self.native.part(members, group_id, counters, limit)?;
         let left = until.saturating_duration_since(Instant::now());
         Ok(Box::new(Self::open(native, Ok(self.device_comm.device.ordinal), left)?))
     }

@@ -8,7 +8,7 @@ const HELLO: Hello = Hello {
     from: 3,
     to: 1,
     world: 9,
-    context: 4,
+    group_id: 4,
     channel: Channel::Link { transport: 2, index: 1, of: 2 },
     sealed: true,
 };
@@ -154,14 +154,14 @@ proptest! {
     }
 
     #[test]
-    fn hellos_round_trip(from: u32, to: u32, world: u64, context: u64, of in 1u16.., kind in 0..4, transport: u8, sealed: bool) {
+    fn hellos_round_trip(from: u32, to: u32, world: u64, group_id: u64, of in 1u16.., kind in 0..4, transport: u8, sealed: bool) {
         let channel = match kind {
             0 => Channel::Join,
             1 => Channel::Control,
             2 => Channel::Probe,
             _ => Channel::Link { transport, index: of - 1, of },
         };
-        let hello = Hello { from, to, world, context, channel, sealed };
+        let hello = Hello { from, to, world, group_id, channel, sealed };
         prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
     }
 }

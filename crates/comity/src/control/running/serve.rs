@@ -172,7 +172,7 @@ impl Control {
             (Channel::Probe, _) => HelloVerdict::Yes,
             (Channel::Link { transport, .. }, _) => match self.refused(transport, stream) {
                 Some(words) => HelloVerdict::No(words),
-                None if state.membership().is_closed(hello.context) => no("it has left that group"),
+                None if state.membership().is_closed(hello.group_id) => no("it has left that group"),
                 None if state.parked.len() >= MAX_PARKED => HelloVerdict::Busy,
                 None => HelloVerdict::Yes,
             },
@@ -203,9 +203,9 @@ impl Control {
             Channel::Join | Channel::Link { .. } => {}
         }
         let until = Instant::now() + self.rules.patience;
-        let (channel, context) = (hello.channel, hello.context);
-        state.parked.push(Arrival { from, channel, stream, seals, context, until });
-        if let Some(status) = state.status(context) {
+        let (channel, group_id) = (hello.channel, hello.group_id);
+        state.parked.push(Arrival { from, channel, stream, seals, group_id, until });
+        if let Some(status) = state.status(group_id) {
             status.wake();
         }
         Rest::default()

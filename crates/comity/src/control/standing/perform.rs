@@ -45,8 +45,8 @@ impl Standing {
     }
 
     /// To a group of this process, if it is still open.
-    fn with_status<T>(&self, context: u64, tell: impl FnOnce(&GroupStatus) -> T) {
-        if let Some(status) = self.statuses.get(&context) {
+    fn with_status<T>(&self, group_id: u64, tell: impl FnOnce(&GroupStatus) -> T) {
+        if let Some(status) = self.statuses.get(&group_id) {
             tell(status);
         }
     }
@@ -77,12 +77,12 @@ impl Standing {
                     *place = None;
                 }
             }
-            Action::Fail { context, failure } => self.with_status(context, |w| w.fail(failure)),
-            Action::Left { context, member } => self.with_status(context, |w| w.leave(member)),
-            Action::Suspect { context } => self.with_status(context, |w| w.suspect()),
-            Action::Silence { context, silence } => self.with_status(context, |w| w.silent(silence)),
-            Action::Reached { context, member, reached } => {
-                self.with_status(context, |w| w.answered(member, reached));
+            Action::Fail { group_id, failure } => self.with_status(group_id, |w| w.fail(failure)),
+            Action::Left { group_id, member } => self.with_status(group_id, |w| w.leave(member)),
+            Action::Suspect { group_id } => self.with_status(group_id, |w| w.suspect()),
+            Action::Silence { group_id, silence } => self.with_status(group_id, |w| w.silent(silence)),
+            Action::Reached { group_id, member, reached } => {
+                self.with_status(group_id, |w| w.answered(member, reached));
             }
             Action::Ask { rank } => {
                 // What stays within the host is not lost, and the lower rank of a pair is asked, not asking.
@@ -96,17 +96,17 @@ impl Standing {
             }
             Action::News => rest.news = true,
             Action::Log(word) => rest.words.push(word),
-            Action::Census { context, member, at, digest } => {
-                if let Some(status) = self.statuses.get(&context) {
+            Action::Census { group_id, member, at, digest } => {
+                if let Some(status) = self.statuses.get(&group_id) {
                     status.asked(member, at, digest);
-                    self.membership.answer(context, member, status.reached(at));
+                    self.membership.answer(group_id, member, status.reached(at));
                 }
             }
-            Action::Waits { context, mine, member, call } => {
-                if let Some(status) = self.statuses.get(&context)
+            Action::Waits { group_id, mine, member, call } => {
+                if let Some(status) = self.statuses.get(&group_id)
                     && let Some(failure) = status.hear(mine, member, &call)
                 {
-                    self.membership.abort(context, failure);
+                    self.membership.abort(group_id, failure);
                 }
             }
         }

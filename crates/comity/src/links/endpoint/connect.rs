@@ -68,7 +68,7 @@ impl Endpoint {
             from: self.me as u32,
             to: rank as u32,
             world: self.world,
-            context: 0,
+            group_id: 0,
             channel: Channel::Control,
             sealed: self.sealed,
         };

@@ -26,7 +26,7 @@ impl Connector for Path<'_, '_> {
             from: mesh.me as u32,
             to: self.opening.world_rank(self.rank) as u32,
             world: mesh.world,
-            context: self.opening.context,
+            group_id: self.opening.group_id,
             channel: Channel::Link { transport, index, of },
             sealed: mesh.sealed,
         };

@@ -33,7 +33,7 @@ fn who_waits_tells_in_what_and_differences_are_found() {
     let all = world(3, |c| c);
     let call = |seq, root| {
         let info = CallInfo { seq, count: 3, root: Some(root), ..CallInfo::new(Op::Broadcast) };
-        Header { info, shape: 0, epoch: 0, context: 9 }
+        Header { info, shape: 0, epoch: 0, group_id: 9 }
     };
     // Rank 2 has not opened the group yet; only the last word counts.
     let mut opened = each(0..2, |r| (r < 2).then(|| all[r].enter_for_test(9, &[2, 1, 0])));
@@ -103,11 +103,11 @@ fn groups_open_in_any_order() {
         let me = pair.iter().position(|m| *m == r).unwrap();
         let mut pairs = Vec::new();
         // A faster rank goes on to the next group before a slower one has come to this.
-        for context in 1..6 {
+        for group_id in 1..6 {
             if r % 2 == 1 {
                 thread::sleep(Duration::from_millis(5));
             }
-            pairs.push(open(&all[r], context << 1 | (r as u64 / 2), &pair));
+            pairs.push(open(&all[r], group_id << 1 | (r as u64 / 2), &pair));
         }
         let (_w, mut links) = open(&all[r], 100, &[0, 1, 2, 3]);
         talk(r, &mut links);

@@ -76,9 +76,9 @@ fn status(n: usize) -> Arc<GroupStatus> {
     Arc::new(GroupStatus::new(n, Arc::default()).unwrap())
 }
 
-fn open(e: &Endpoint, context: u64, members: &[usize]) -> (Arc<GroupStatus>, Links) {
+fn open(e: &Endpoint, group_id: u64, members: &[usize]) -> (Arc<GroupStatus>, Links) {
     let status = status(members.len());
-    let links = e.open(context, members, &status, until()).unwrap();
+    let links = e.open(group_id, members, &status, until()).unwrap();
     (status, links)
 }
 

@@ -31,7 +31,7 @@ fn nobody_is_silent_while_ranks_connect() {
             .map(|to| {
                 let channel = Channel::Control;
                 let hello =
-                    Hello { from: 2, to: to as u32, world: table.world, context: 0, channel, sealed: false };
+                    Hello { from: 2, to: to as u32, world: table.world, group_id: 0, channel, sealed: false };
                 dial(&[Target::Tcp(table.facts[to].card.addrs[0])], &secret, &hello, &patience).unwrap()
             })
             .collect();
@@ -70,7 +70,7 @@ fn nobody_is_silent_while_the_first_group_is_made() {
             .map(|to| {
                 let channel = Channel::Control;
                 let hello =
-                    Hello { from: 2, to: to as u32, world: table.world, context: 0, channel, sealed: false };
+                    Hello { from: 2, to: to as u32, world: table.world, group_id: 0, channel, sealed: false };
                 let targets = [Target::Tcp(table.facts[to].card.addrs[0])];
                 let (stream, seals) = dial(&targets, &secret, &hello, &patience).unwrap();
                 let mut conn = Conn::new(stream, seals);
@@ -98,10 +98,10 @@ fn the_first_group_may_take_longer_than_the_limit_if_links_are_made() {
     let store = store(4, LONG);
     let at = store.addr();
     // Ranks come one after the other, each within the limit, the last one beyond that of the first.
-    let open = |endpoint: &Endpoint, context: u64, pauses: [u32; 4]| {
+    let open = |endpoint: &Endpoint, group_id: u64, pauses: [u32; 4]| {
         thread::sleep(LIMIT * pauses[endpoint.rank()] / 8);
         let status = Arc::new(GroupStatus::new(4, Arc::default()).unwrap());
-        endpoint.open(context, &[0, 1, 2, 3], &status, Instant::now() + LIMIT).map(|_| ())
+        endpoint.open(group_id, &[0, 1, 2, 3], &status, Instant::now() + LIMIT).map(|_| ())
     };
     thread::scope(|s| {
         let run = |rank| {

@@ -50,9 +50,9 @@ pub(super) enum ControlMessage {
     /// Receives posted again in each queue pair of a path.
     Given { path: u8, given: [u32; 2] },
     /// Bytes taken of a stream.
-    Taken { context: u64, taken: u64 },
+    Taken { group_id: u64, taken: u64 },
     /// No more than so many bytes come.
-    End { context: u64, total: u64 },
+    End { group_id: u64, total: u64 },
     /// Frames sent in each queue pair of a path.
     Sent { path: u8, count: [u64; 2] },
     /// The sender ends, and wants to know whether all that it sent has come.
@@ -115,13 +115,13 @@ impl ControlMessage {
                 w.extend([5, *path]);
                 given.iter().for_each(|g| w.extend(g.to_be_bytes()));
             }
-            Self::Taken { context, taken } => {
+            Self::Taken { group_id, taken } => {
                 w.push(6);
-                [context, taken].iter().for_each(|n| w.extend(n.to_be_bytes()));
+                [group_id, taken].iter().for_each(|n| w.extend(n.to_be_bytes()));
             }
-            Self::End { context, total } => {
+            Self::End { group_id, total } => {
                 w.push(7);
-                [context, total].iter().for_each(|n| w.extend(n.to_be_bytes()));
+                [group_id, total].iter().for_each(|n| w.extend(n.to_be_bytes()));
             }
             Self::Sent { path, count } => {
                 w.extend([8, *path]);
@@ -164,8 +164,8 @@ impl ControlMessage {
             3 => Self::Ready(r.list(|r| r.either(|r| Ok([r.u32()?, r.u32()?])))?),
             4 => Self::Heard(r.list(|r| r.either(|_| Ok(())))?),
             5 => Self::Given { path: r.u8()?, given: [r.u32()?, r.u32()?] },
-            6 => Self::Taken { context: r.u64()?, taken: r.u64()? },
-            7 => Self::End { context: r.u64()?, total: r.u64()? },
+            6 => Self::Taken { group_id: r.u64()?, taken: r.u64()? },
+            7 => Self::End { group_id: r.u64()?, total: r.u64()? },
             8 => Self::Sent { path: r.u8()?, count: [r.u64()?, r.u64()?] },
             9 => Self::Bye,
             10 => Self::All,
@@ -354,8 +354,8 @@ mod tests {
             prop::collection::vec(posted, 0..5).prop_map(ControlMessage::Ready),
             prop::collection::vec(heard, 0..5).prop_map(ControlMessage::Heard),
             (any::<u8>(), any::<[u32; 2]>()).prop_map(|(path, given)| ControlMessage::Given { path, given }),
-            any::<[u64; 2]>().prop_map(|[context, taken]| ControlMessage::Taken { context, taken }),
-            any::<[u64; 2]>().prop_map(|[context, total]| ControlMessage::End { context, total }),
+            any::<[u64; 2]>().prop_map(|[group_id, taken]| ControlMessage::Taken { group_id, taken }),
+            any::<[u64; 2]>().prop_map(|[group_id, total]| ControlMessage::End { group_id, total }),
             (any::<u8>(), any::<[u64; 2]>()).prop_map(|(path, count)| ControlMessage::Sent { path, count }),
             Just(ControlMessage::Bye),
             Just(ControlMessage::All),

@@ -1,7 +1,7 @@
 //! What stands at the beginning of every slot.
 //!
 //! ```text
-//!   0 magic, version   8 epoch            16 context          24 offset in the stream
+//!   0 magic, version   8 epoch            16 group id         24 offset in the stream
 //!  32 number in queue pair  40 taken in stream  48 given, by queue pair   56 length      60 CRC32C
 //! ```
 //!
@@ -21,7 +21,7 @@ pub(super) struct FrameHeader {
     /// Drawn when the peer connection was made: what an earlier one sent is not taken for this one's.
     pub(super) epoch: u64,
     /// The group, or [`HELLO`].
-    pub(super) context: u64,
+    pub(super) group_id: u64,
     /// The place of the first byte in the group's stream.
     pub(super) at: u64,
     /// How many frames went before it in this queue pair.
@@ -52,7 +52,7 @@ impl FrameHeader {
     pub(super) fn encode(&self, head: &[u8], body: &[u8]) -> [u8; HEADER] {
         let mut out = [0; HEADER];
         let given = u64::from(self.given[0]) | u64::from(self.given[1]) << 32;
-        let words = [self.epoch, self.context, self.at, self.number, self.taken, given];
+        let words = [self.epoch, self.group_id, self.at, self.number, self.taken, given];
         out[..8].copy_from_slice(&MAGIC);
         for (place, word) in out[8..].chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
@@ -81,7 +81,7 @@ impl FrameHeader {
         }
         Ok(Self {
             epoch,
-            context: word(2),
+            group_id: word(2),
             at: word(3),
             number: word(4),
             taken: word(5),
@@ -105,8 +105,8 @@ mod tests {
     use proptest::prelude::*;
 
     prop_compose! {
-        fn header()(epoch: u64, context: u64, at: u64, number: u64, taken: u64, given: [u32; 2]) -> FrameHeader {
-            FrameHeader { epoch, context, at, number, taken, given, len: 0 }
+        fn header()(epoch: u64, group_id: u64, at: u64, number: u64, taken: u64, given: [u32; 2]) -> FrameHeader {
+            FrameHeader { epoch, group_id, at, number, taken, given, len: 0 }
         }
     }
 

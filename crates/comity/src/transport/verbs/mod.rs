@@ -46,7 +46,7 @@ const SPINS_PER_CONTROL_CHECK: u32 = 64;
 /// One group's bytes over a peer connection. See the [contract](super).
 pub(crate) struct VerbsLink {
     peer_connection: Arc<Handle>,
-    context: u64,
+    group_id: u64,
     waker: Arc<Waker>,
     /// What came and was not consumed yet, in order.
     mine: VecDeque<(PayloadPlace, usize)>,
@@ -61,19 +61,19 @@ impl fmt::Debug for VerbsLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VerbsLink")
             .field("peer_connection", &self.peer_connection.id)
-            .field("context", &self.context)
+            .field("group_id", &self.group_id)
             .finish_non_exhaustive()
     }
 }
 
 impl VerbsLink {
-    fn new(peer_connection: Arc<Handle>, context: u64) -> io::Result<Self> {
+    fn new(peer_connection: Arc<Handle>, group_id: u64) -> io::Result<Self> {
         let waker = Arc::new(Waker::new()?);
-        if !driver().peers.get_mut(&peer_connection.id).is_some_and(|e| e.open(context, waker.clone())) {
+        if !driver().peers.get_mut(&peer_connection.id).is_some_and(|e| e.open(group_id, waker.clone())) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the group is open already"));
         }
         let (mine, joint) = (VecDeque::new(), [0; SMALL_WANT]);
-        Ok(Self { peer_connection, context, waker, mine, at: 0, joint, looks: 0 })
+        Ok(Self { peer_connection, group_id, waker, mine, at: 0, joint, looks: 0 })
     }
 
     fn bytes_of(place: &PayloadPlace, len: usize) -> &[u8] {
@@ -107,7 +107,7 @@ impl VerbsLink {
             return Err(LinkError("is not connected any more".into()));
         };
         while ready < want {
-            match peer_connection.fetch(self.context) {
+            match peer_connection.fetch(self.group_id) {
                 Ok(Some((place, len))) => {
                     ready += len;
                     self.looks = 1;
@@ -138,7 +138,7 @@ impl Link for VerbsLink {
             let Some(peer_connection) = driver.peers.get_mut(&self.peer_connection.id) else {
                 return Err(LinkError("is not connected any more".into()));
             };
-            let n = peer_connection.put(&mut driver.rails, self.context, head, body)?;
+            let n = peer_connection.put(&mut driver.rails, self.group_id, head, body)?;
             if n > 0 || last || head.len() + body.len() == 0 {
                 return Ok(n);
             }
@@ -179,7 +179,7 @@ impl Link for VerbsLink {
             self.at -= *len;
             let Some((place, len)) = self.mine.pop_front() else { return };
             if let Some(peer_connection) = driver.peers.get_mut(&self.peer_connection.id) {
-                peer_connection.release(&mut driver.rails, self.context, place, len);
+                peer_connection.release(&mut driver.rails, self.group_id, place, len);
             }
         }
     }
@@ -205,7 +205,7 @@ impl Link for VerbsLink {
     fn arm(&mut self, interest: Interest) {
         let mut driver = driver();
         if let Some(peer_connection) = driver.peers.get_mut(&self.peer_connection.id) {
-            peer_connection.arm(self.context, interest);
+            peer_connection.arm(self.group_id, interest);
         }
         driver.expect(self.peer_connection.id);
         // The next look is at everything.
@@ -214,7 +214,7 @@ impl Link for VerbsLink {
 
     fn disarm(&mut self) -> Result<(), LinkError> {
         if let Some(peer_connection) = driver().peers.get_mut(&self.peer_connection.id) {
-            peer_connection.arm(self.context, Interest::default());
+            peer_connection.arm(self.group_id, Interest::default());
         }
         self.waker.drain();
         Ok(())
@@ -235,8 +235,8 @@ impl Drop for VerbsLink {
         let driver = &mut *guard;
         let Some(peer_connection) = driver.peers.get_mut(&self.peer_connection.id) else { return };
         for (place, len) in self.mine.drain(..) {
-            peer_connection.release(&mut driver.rails, self.context, place, len);
+            peer_connection.release(&mut driver.rails, self.group_id, place, len);
         }
-        peer_connection.close(&mut driver.rails, self.context);
+        peer_connection.close(&mut driver.rails, self.group_id);
     }
 }

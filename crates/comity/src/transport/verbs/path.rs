@@ -196,7 +196,7 @@ impl RdmaPath {
     pub(super) fn greet(&mut self, rails: &mut Rails, epoch: u64) -> Result<(), String> {
         for kind in [SMALL, BULK] {
             let header =
-                FrameHeader { epoch, context: HELLO, at: 0, number: 0, taken: 0, given: [0; 2], len: 0 };
+                FrameHeader { epoch, group_id: HELLO, at: 0, number: 0, taken: 0, given: [0; 2], len: 0 };
             if !self.send(rails, kind, header, &[], &[])? {
                 return Err(format!("{}: no room for the first frame", self.name));
             }

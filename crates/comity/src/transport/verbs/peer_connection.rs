@@ -103,8 +103,8 @@ impl PeerConnection {
     }
 
     /// Begin a group's stream, or go on with one that the peer has begun. False if it is open already.
-    pub(super) fn open(&mut self, context: u64, waker: Arc<Waker>) -> bool {
-        let stream = self.streams.entry(context).or_insert_with(GroupStream::new);
+    pub(super) fn open(&mut self, group_id: u64, waker: Arc<Waker>) -> bool {
+        let stream = self.streams.entry(group_id).or_insert_with(GroupStream::new);
         let new = stream.waker.is_none() && !stream.gone;
         if new {
             stream.waker = Some(waker);
@@ -113,31 +113,31 @@ impl PeerConnection {
     }
 
     /// The link of a group is gone: the peer may put no more, and gets what was accepted.
-    pub(super) fn close(&mut self, rails: &mut Rails, context: u64) {
-        let Some(stream) = self.streams.get_mut(&context) else { return };
+    pub(super) fn close(&mut self, rails: &mut Rails, group_id: u64) {
+        let Some(stream) = self.streams.get_mut(&group_id) else { return };
         (stream.waker, stream.armed, stream.gone) = (None, Interest::default(), true);
         let total = stream.put;
-        self.control_socket.say(&ControlMessage::End { context, total });
-        self.discard(rails, context);
+        self.control_socket.say(&ControlMessage::End { group_id, total });
+        self.discard(rails, group_id);
     }
 
     /// Give up what lies here of a stream whose link is gone.
-    fn discard(&mut self, rails: &mut Rails, context: u64) {
-        while let Some((place, len)) = self.streams.get_mut(&context).and_then(|s| s.order.fetch()) {
-            self.release(rails, context, place, len);
+    fn discard(&mut self, rails: &mut Rails, group_id: u64) {
+        while let Some((place, len)) = self.streams.get_mut(&group_id).and_then(|s| s.order.fetch()) {
+            self.release(rails, group_id, place, len);
         }
-        self.forget(context);
+        self.forget(group_id);
     }
 
     /// A stream that both ends have ended is over once all of it has come.
-    fn forget(&mut self, context: u64) {
-        if self.streams.get(&context).is_some_and(|s| s.gone && s.order.is_over()) {
-            self.streams.remove(&context);
+    fn forget(&mut self, group_id: u64) {
+        if self.streams.get(&group_id).is_some_and(|s| s.gone && s.order.is_over()) {
+            self.streams.remove(&group_id);
         }
     }
 
-    pub(super) fn arm(&mut self, context: u64, interest: Interest) {
-        if let Some(stream) = self.streams.get_mut(&context) {
+    pub(super) fn arm(&mut self, group_id: u64, interest: Interest) {
+        if let Some(stream) = self.streams.get_mut(&group_id) {
             stream.armed = interest;
         }
     }
@@ -146,11 +146,11 @@ impl PeerConnection {
     pub(super) fn put(
         &mut self,
         rails: &mut Rails,
-        context: u64,
+        group_id: u64,
         head: &[u8],
         body: &[u8],
     ) -> Result<usize, LinkError> {
-        let Some(stream) = self.streams.get(&context) else { return Err(closed()) };
+        let Some(stream) = self.streams.get(&group_id) else { return Err(closed()) };
         if let Some(e) = &self.error {
             return Err(e.clone());
         }
@@ -162,7 +162,7 @@ impl PeerConnection {
         while n < most {
             match self.put_one(
                 rails,
-                context,
+                group_id,
                 head.get(n..).unwrap_or_default(),
                 &body[n.saturating_sub(head.len())..],
             ) {
@@ -181,11 +181,11 @@ impl PeerConnection {
     fn put_one(
         &mut self,
         rails: &mut Rails,
-        context: u64,
+        group_id: u64,
         head: &[u8],
         body: &[u8],
     ) -> Result<usize, String> {
-        let Some(stream) = self.streams.get_mut(&context) else { return Ok(0) };
+        let Some(stream) = self.streams.get_mut(&group_id) else { return Ok(0) };
         let open = usize::try_from(stream.allowed - stream.put).unwrap_or(usize::MAX);
         let want = (head.len() + body.len()).min(open);
         // Where all of a slot is sent, half of it must be worth it.
@@ -212,7 +212,7 @@ impl PeerConnection {
         let body = &body[..n - head.len()];
         let (at, taken) = (stream.put, stream.order.taken());
         let header =
-            FrameHeader { epoch: self.epoch, context, at, number: 0, taken, given: [0; 2], len: n as u32 };
+            FrameHeader { epoch: self.epoch, group_id, at, number: 0, taken, given: [0; 2], len: n as u32 };
         if !path.send(rails, kind, header, head, body)? {
             return Ok(0);
         }
@@ -223,8 +223,8 @@ impl PeerConnection {
     }
 
     /// The next piece of a group's stream; an error only after the last.
-    pub(super) fn fetch(&mut self, context: u64) -> Result<Option<(PayloadPlace, usize)>, LinkError> {
-        let Some(stream) = self.streams.get_mut(&context) else { return Err(closed()) };
+    pub(super) fn fetch(&mut self, group_id: u64) -> Result<Option<(PayloadPlace, usize)>, LinkError> {
+        let Some(stream) = self.streams.get_mut(&group_id) else { return Err(closed()) };
         if let Some(piece) = stream.order.fetch() {
             return Ok(Some(piece));
         }
@@ -235,11 +235,11 @@ impl PeerConnection {
     }
 
     /// A piece was used up.
-    pub(super) fn release(&mut self, rails: &mut Rails, context: u64, place: PayloadPlace, len: usize) {
-        if let Some(stream) = self.streams.get_mut(&context) {
+    pub(super) fn release(&mut self, rails: &mut Rails, group_id: u64, place: PayloadPlace, len: usize) {
+        if let Some(stream) = self.streams.get_mut(&group_id) {
             stream.order.take(len);
             if stream.order.untold() >= WINDOW / 4 {
-                self.control_socket.say(&ControlMessage::Taken { context, taken: stream.order.taken() });
+                self.control_socket.say(&ControlMessage::Taken { group_id, taken: stream.order.taken() });
                 stream.order.told();
             }
         }

@@ -100,9 +100,9 @@ impl PeerTable {
     }
 
     /// A group's link to `peer`, if there is a peer connection.
-    pub(crate) fn link(&self, peer: usize, context: u64) -> Option<io::Result<Box<dyn Link>>> {
+    pub(crate) fn link(&self, peer: usize, group_id: u64) -> Option<io::Result<Box<dyn Link>>> {
         let peer_connection = lock(&self.made).get(&peer).cloned()?;
-        Some(VerbsLink::new(peer_connection, context).map(|link| Box::new(link) as Box<dyn Link>))
+        Some(VerbsLink::new(peer_connection, group_id).map(|link| Box::new(link) as Box<dyn Link>))
     }
 
     /// Make the peer connection to `peer` beside this connection; the reason if there is none, which the peer knows too.

@@ -111,7 +111,7 @@ impl Transport for Rdma {
     }
 
     fn standing(&self, pair: &Pair<'_>) -> Option<NewLink> {
-        self.0.link(pair.peer, pair.context)
+        self.0.link(pair.peer, pair.group_id)
     }
 
     fn connect(&self, pair: &Pair<'_>, way: &dyn Connector) -> Result<Connected, Missed> {

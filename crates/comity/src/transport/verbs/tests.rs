@@ -56,8 +56,8 @@ fn established(
     }
 }
 
-fn links(ends: &[PeerTable; 2], context: u64) -> LinkEnds {
-    (ends[0].link(1, context).unwrap().unwrap(), ends[1].link(0, context).unwrap().unwrap())
+fn links(ends: &[PeerTable; 2], group_id: u64) -> LinkEnds {
+    (ends[0].link(1, group_id).unwrap().unwrap(), ends[1].link(0, group_id).unwrap().unwrap())
 }
 
 /// The peer connections end with the links.

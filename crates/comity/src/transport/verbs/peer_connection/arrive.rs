@@ -87,7 +87,7 @@ impl PeerConnection {
             }
         })?;
         self.credit(path, header.given)?;
-        if header.context == HELLO {
+        if header.group_id == HELLO {
             self.paths[path].qps[qp].heard = true;
             self.give(rails, path, qp, slot);
             return Ok(());
@@ -129,7 +129,7 @@ impl PeerConnection {
             l.held += 1;
             PayloadPlace::Slot { path, qp, slot, at: at + HEADER, slab }
         };
-        let stream = self.streams.entry(header.context).or_insert_with(GroupStream::new);
+        let stream = self.streams.entry(header.group_id).or_insert_with(GroupStream::new);
         let gone = stream.gone;
         let fits = |_| format!("sent bytes twice, or more than it may {}", over(&self.paths[path].name));
         let (allowed, news) =
@@ -142,7 +142,7 @@ impl PeerConnection {
             self.give(rails, path, qp, slot);
         }
         if gone {
-            self.discard(rails, header.context);
+            self.discard(rails, header.group_id);
         }
         Ok(())
     }
@@ -178,16 +178,16 @@ impl PeerConnection {
                 }
                 self.streams.values().for_each(|s| s.wake(SEND));
             }
-            ControlMessage::Taken { context, taken } => {
-                if let Some(stream) = self.streams.get_mut(&context) {
+            ControlMessage::Taken { group_id, taken } => {
+                if let Some(stream) = self.streams.get_mut(&group_id) {
                     stream.allow(taken)?;
                 }
             }
-            ControlMessage::End { context, total } => {
-                let stream = self.streams.entry(context).or_insert_with(GroupStream::new);
+            ControlMessage::End { group_id, total } => {
+                let stream = self.streams.entry(group_id).or_insert_with(GroupStream::new);
                 stream.order.end(total).map_err(|_| "ended a stream before its last byte".to_owned())?;
                 stream.wake(BOTH);
-                self.forget(context);
+                self.forget(group_id);
             }
             ControlMessage::Sent { path, count } => {
                 if let Some(w) = self.paths.iter_mut().find(|w| w.id == path) {
