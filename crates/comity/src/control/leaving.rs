@@ -1,7 +1,7 @@
 //! What a process that exits without dropping its groups still does: it leaves them in good order, so that peers which have what they need
 //! go on, and compares its calls with theirs, as closing does.
 
-use super::running::{Control, LAST_WORDS};
+use super::running::{ControlPlane, LAST_WORDS};
 use crate::{
     status::{Ask, Failure, Header, conclude, is_untold, untold},
     sys,
@@ -12,10 +12,10 @@ use std::{
 };
 
 /// Worlds that are open in this process.
-static OPEN: Mutex<Vec<Weak<Control>>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<Weak<ControlPlane>>> = Mutex::new(Vec::new());
 
 /// Do so for this one.
-pub(super) fn at_exit(control: &Arc<Control>) {
+pub(super) fn at_exit(control: &Arc<ControlPlane>) {
     static ONCE: Once = Once::new();
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|c| c.strong_count() > 0);
@@ -47,7 +47,7 @@ extern "C" fn farewell() {
 }
 
 /// Compare what was called in each group that is still open.
-fn compare(control: &Control) {
+fn compare(control: &ControlPlane) {
     let Some(state) = lock_soon(&control.state) else { return };
     let groups = if state.stop.is_none() { state.open() } else { Vec::new() };
     drop(state);
@@ -67,7 +67,7 @@ fn compare(control: &Control) {
 
 /// A group that is still open.
 struct Open<'a> {
-    control: &'a Control,
+    control: &'a ControlPlane,
     group_id: u64,
 }
 

@@ -19,6 +19,7 @@
 //!
 //! May import: `call`, `channel`, `dtype`, `error`, `rendezvous`, `status`, `sys`, `transport`.
 
+mod connection_table;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod leaving;
@@ -26,10 +27,9 @@ mod note;
 pub(crate) mod pace;
 mod probe;
 mod running;
-mod standing;
 
+pub(crate) use connection_table::Arrival;
 #[cfg(test)]
 pub(crate) use note::{ControlNote, Encoding};
 pub(crate) use probe::Probes;
-pub(crate) use running::{Control, Rules, Running};
-pub(crate) use standing::Arrival;
+pub(crate) use running::{ControlPlane, Rules, Running};

@@ -8,9 +8,9 @@
 mod serve;
 
 use super::{
+    connection_table::{Arrival, ConnectionTable},
     leaving,
     probe::Probes,
-    standing::{Arrival, Standing},
 };
 use crate::{
     Error, Result,
@@ -48,13 +48,13 @@ pub(crate) struct Rules {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct ControlPlane {
     me: usize,
     /// Whose connections these are.
     pub(super) pid: u32,
     world: u64,
     rules: Rules,
-    pub(super) state: Mutex<Standing>,
+    pub(super) state: Mutex<ConnectionTable>,
     /// Wakes the control thread.
     pub(super) waker: Waker,
     /// Rings when a process has connected, gone or died: for the thread that joins.
@@ -70,7 +70,7 @@ pub(crate) struct Control {
 /// Ends the control thread when dropped, after a goodbye to everyone.
 #[derive(Debug)]
 pub(crate) struct Running {
-    control: Arc<Control>,
+    control: Arc<ControlPlane>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -84,12 +84,12 @@ impl Running {
         probes: Probes,
     ) -> Result<Self> {
         let trouble = |e| Error::os("starting the control thread", e);
-        let control = Arc::new(Control {
+        let control = Arc::new(ControlPlane {
             me,
             pid: std::process::id(),
             world,
             rules,
-            state: Mutex::new(Standing::new(me, size, rules.silence)),
+            state: Mutex::new(ConnectionTable::new(me, size, rules.silence)),
             waker: Waker::new().map_err(trouble)?,
             news: Waker::new().map_err(trouble)?,
             lacked: AtomicI32::new(0),
@@ -105,13 +105,13 @@ impl Running {
         Ok(Self { control, thread: Some(thread) })
     }
 
-    pub(crate) fn control(&self) -> &Control {
+    pub(crate) fn control(&self) -> &ControlPlane {
         &self.control
     }
 
     /// For the store, which may outlive it.
     pub(crate) fn share(&self) -> Weak<dyn StoreJob> {
-        let control: Weak<Control> = Arc::downgrade(&self.control);
+        let control: Weak<ControlPlane> = Arc::downgrade(&self.control);
         control
     }
 
@@ -135,7 +135,7 @@ impl Drop for Running {
     }
 }
 
-impl StoreJob for Control {
+impl StoreJob for ControlPlane {
     fn holds(&self, rank: usize) -> bool {
         matches!(self.lock().presence(rank), Some(Presence::Oneself | Presence::Live))
     }
@@ -147,13 +147,13 @@ impl StoreJob for Control {
     }
 }
 
-impl Control {
-    fn lock(&self) -> MutexGuard<'_, Standing> {
+impl ControlPlane {
+    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
         // No code panics while it holds the lock and leaves half a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rings when [`standing`](Self::standing) may have changed.
+    /// Woken when [`missing`](Self::missing) may have changed.
     pub(crate) fn news(&self) -> &Waker {
         &self.news
     }
@@ -176,7 +176,7 @@ impl Control {
     }
 
     /// Who has not connected yet, or what became of one who never will.
-    pub(crate) fn standing(&self) -> Result<Vec<usize>, (usize, String)> {
+    pub(crate) fn missing(&self) -> Result<Vec<usize>, (usize, String)> {
         self.lock().membership().absent()
     }
 

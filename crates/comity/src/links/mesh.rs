@@ -9,7 +9,7 @@ mod trouble;
 use crate::{
     Error, LinkKind, Peer, Result,
     channel::{Channel, Secret, Stream, is_own},
-    control::{Arrival, Control},
+    control::{Arrival, ControlPlane},
     rendezvous::Facts,
     status::{GroupStatus, Links},
     sys::poll_until,
@@ -36,7 +36,7 @@ pub(super) struct Mesh<'a> {
     pub(super) cards: &'a [Card],
     pub(super) secret: &'a Secret,
     pub(super) sealed: bool,
-    pub(super) control: &'a Control,
+    pub(super) control: &'a ControlPlane,
     /// What this process can use.
     pub(super) transports: &'a Transports,
     /// The kind that goes before those that the table prefers.

@@ -88,7 +88,7 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
     fn leads(&self, pair: &Pair<'_>) -> Result<(), String>;
 
     /// A link of what the pair has between it already.
-    fn standing(&self, _: &Pair<'_>) -> Option<NewLink> {
+    fn existing(&self, _: &Pair<'_>) -> Option<NewLink> {
         None
     }
 

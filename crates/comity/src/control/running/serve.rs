@@ -1,12 +1,12 @@
 //! The control thread: it waits, reads what the others say, and does what follows; and it judges who may connect.
 
-use super::Control;
+use super::ControlPlane;
 use crate::{
     LinkKind,
     channel::{Accepted, Acceptor, Channel, Hello, HelloVerdict, Stream},
     control::{
+        connection_table::{Arrival, ConnectionTable, Rest, WatchedPeer},
         probe::Probes,
-        standing::{Arrival, Rest, Standing, WatchedPeer},
     },
     sys::poll_until,
 };
@@ -22,7 +22,7 @@ const MAX_PARKED: usize = 4096;
 /// How often to look meanwhile whether everything has arrived.
 const LEAVE_POLL: Duration = Duration::from_millis(2);
 
-impl Control {
+impl ControlPlane {
     // WAIT(stop): the control thread: woken for each event, and when it is to stop
     pub(super) fn serve(&self, mut acceptor: Acceptor, mut probes: Probes) {
         let mut looked = Instant::now();
@@ -192,7 +192,7 @@ impl Control {
             .then(|| format!("{} takes another kind of connection", kind.medium()))
     }
 
-    fn receive(&self, state: &mut Standing, Accepted { stream, hello, seals }: Accepted) -> Rest {
+    fn receive(&self, state: &mut ConnectionTable, Accepted { stream, hello, seals }: Accepted) -> Rest {
         let from = hello.from as usize;
         match hello.channel {
             Channel::Control => {

@@ -4,7 +4,7 @@ use super::Endpoint;
 use crate::{
     Error, Result,
     channel::{Channel, DialLimits, Hello, Miss, Stream, Target, dial},
-    control::Control,
+    control::ControlPlane,
     error::seconds,
     rendezvous::StoreClient,
     sys::poll_until,
@@ -25,7 +25,7 @@ const WORD: Duration = Duration::from_millis(200);
 
 impl Endpoint {
     /// Make a control connection with everyone: this rank connects to lower ranks and waits for higher ones.
-    pub(super) fn connect(&self, control: &Control, meeting: &mut StoreClient) -> Result<()> {
+    pub(super) fn connect(&self, control: &ControlPlane, meeting: &mut StoreClient) -> Result<()> {
         let limit = meeting.limit();
         let store = Arc::clone(meeting.conn().stream());
         let meeting = RefCell::new(meeting);
@@ -35,7 +35,7 @@ impl Endpoint {
                 return Err(e);
             }
             let mut meeting = meeting.borrow_mut();
-            let absent = control.standing().map_err(|found| self.reason(control, &mut meeting, found))?;
+            let absent = control.missing().map_err(|found| self.reason(control, &mut meeting, found))?;
             // Rank 0 may have met everyone and left, and its store with it.
             if !meeting.hear()? && absent.contains(&0) {
                 return Err(meeting.lost("it ended"));
@@ -58,7 +58,7 @@ impl Endpoint {
     fn dial_one(
         &self,
         rank: usize,
-        control: &Control,
+        control: &ControlPlane,
         meeting: &RefCell<&mut StoreClient>,
         patience: &DialLimits<'_>,
     ) -> Result<()> {
@@ -95,7 +95,7 @@ impl Endpoint {
     /// Wait until all higher ranks have connected; each that comes gives the others the whole limit anew.
     fn await_higher(
         &self,
-        control: &Control,
+        control: &ControlPlane,
         meeting: &RefCell<&mut StoreClient>,
         store: &Stream,
         check: &dyn Fn() -> Result<()>,
@@ -105,7 +105,7 @@ impl Endpoint {
         loop {
             check()?;
             let absent =
-                control.standing().map_err(|found| self.reason(control, &mut meeting.borrow_mut(), found))?;
+                control.missing().map_err(|found| self.reason(control, &mut meeting.borrow_mut(), found))?;
             let Some(first) = absent.first() else { return Ok(()) };
             if absent.len() < left {
                 (until, left) = (Instant::now() + limit, absent.len());
@@ -137,7 +137,12 @@ impl Endpoint {
 
     /// Why the ranks do not come together, where `rank` was seen to have ended: it may have given up on account of another one
     /// before it could say so here, and somebody else knows.
-    fn reason(&self, control: &Control, meeting: &mut StoreClient, (rank, words): (usize, String)) -> Error {
+    fn reason(
+        &self,
+        control: &ControlPlane,
+        meeting: &mut StoreClient,
+        (rank, words): (usize, String),
+    ) -> Error {
         let until = Instant::now() + EXPLANATION;
         let mut store = true;
         loop {

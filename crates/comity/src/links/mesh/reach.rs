@@ -105,8 +105,8 @@ impl Opening<'_> {
     /// Take what the pair has between it already, if it has.
     pub(super) fn stands(&mut self, rank: usize) -> Result<bool, MeshTrouble> {
         let (mesh, pair) = (self.mesh, self.pair(rank)?);
-        let mut standing = mesh.transports.iter().filter_map(|(kind, t)| Some((kind, t.standing(&pair)?)));
-        match standing.next() {
+        let mut existing = mesh.transports.iter().filter_map(|(kind, t)| Some((kind, t.existing(&pair)?)));
+        match existing.next() {
             Some((kind, link)) => self.keep(rank, kind, link).map(|()| true),
             None => Ok(false),
         }

@@ -110,7 +110,7 @@ impl Transport for Rdma {
         self.0.leads_to(pair.peer).then_some(()).ok_or_else(|| "no device leads to it".into())
     }
 
-    fn standing(&self, pair: &Pair<'_>) -> Option<NewLink> {
+    fn existing(&self, pair: &Pair<'_>) -> Option<NewLink> {
         self.0.link(pair.peer, pair.group_id)
     }
 
@@ -160,7 +160,7 @@ impl Rdma {
     fn path(&self, pair: &Pair<'_>, stream: TcpStream, way: &dyn Connector) -> Result<Connected, Missed> {
         // WAIT(until): paths being made, to the join deadline
         match self.0.establish(pair.peer, stream, way.until(), &|fd, until| way.wait(fd, until)) {
-            Ok(Ok(())) => Ok(match self.standing(pair) {
+            Ok(Ok(())) => Ok(match self.existing(pair) {
                 Some(link) => Connected::Link(link),
                 None => Connected::Not("the path was taken down again".into()),
             }),

@@ -1,6 +1,6 @@
 //! Carrying out what was decided: notes are sent, connections closed, statuses set.
 
-use super::Standing;
+use super::ConnectionTable;
 use crate::{
     channel::Stream,
     control::note::{ControlNote, Encoding},
@@ -31,7 +31,7 @@ impl Rest {
     }
 }
 
-impl Standing {
+impl ConnectionTable {
     /// Do what was decided, and what follows from it.
     pub(super) fn carry_out(&mut self) -> Rest {
         let mut rest = Rest::default();

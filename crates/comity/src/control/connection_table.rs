@@ -1,6 +1,6 @@
 //! What a process holds of the others: connections, descriptors of processes, and the statuses of groups.
 //!
-//! It carries out what [`Membership`] decides. Changed only under the lock of [`Control`](super::running::Control), by its thread
+//! It carries out what [`Membership`] decides. Changed only under the lock of [`ControlPlane`](super::running::ControlPlane), by its thread
 //! and by those that call it.
 
 mod perform;
@@ -45,7 +45,7 @@ pub(super) struct WatchedPeer {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(super) struct ConnectionTable {
     me: usize,
     membership: Membership<Failure>,
     conns: Vec<Option<Conn>>,
@@ -59,7 +59,7 @@ pub(super) struct Standing {
     pub(super) stop: Option<Instant>,
 }
 
-impl Standing {
+impl ConnectionTable {
     pub(super) fn new(me: usize, size: usize, silence: Pace) -> Self {
         Self {
             me,
