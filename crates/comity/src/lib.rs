@@ -47,7 +47,6 @@
 
 mod address;
 mod backend;
-mod blame;
 mod call;
 mod channel;
 mod config;
@@ -71,6 +70,7 @@ mod links;
 mod recorder;
 #[doc(hidden)]
 pub mod rendezvous;
+mod root_cause;
 mod stats;
 mod status;
 mod sync;

@@ -23,7 +23,7 @@ pub(crate) const ROOMS: &[&str] = &[
     "address",
     "view",
     "stats",
-    "blame",
+    "root_cause",
     // Bytes between two processes.
     "channel",
     "transport",

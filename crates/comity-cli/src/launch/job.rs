@@ -62,7 +62,7 @@ const OURS: [&str; 16] = [
     "COMITY_STORE",
     "COMITY_JOB",
     "COMITY_KEY_FD",
-    "COMITY_BLAME_FD",
+    "COMITY_ROOT_CAUSE_FD",
     "COMITY_KEY_FILE",
     "COMITY_STATS_FD",
     "COMITY_INSECURE",

@@ -48,7 +48,7 @@ SIGTERM, then, after 5 s or a second Ctrl-C, SIGKILL. What ranks leave running e
 Ctrl-Z (SIGTSTP) stops the ranks with the launcher, and `fg`, `bg` or SIGCONT continues both; --timeout goes on.
 
 Each rank finds COMITY_RANK, COMITY_SIZE, COMITY_LOCAL_RANK, COMITY_LOCAL_SIZE, COMITY_STORE, COMITY_JOB,
-COMITY_KEY_FD and COMITY_BLAME_FD in its environment; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+COMITY_KEY_FD and COMITY_ROOT_CAUSE_FD in its environment; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
 for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX.";
 
 /// What `comity launch` takes.

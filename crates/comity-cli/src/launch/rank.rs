@@ -152,6 +152,6 @@ pub(super) fn environment(
     set("COMITY_JOB", Some(&meeting.job));
     set("COMITY_KEY_FD", meeting.key_fd().map(|fd| fd.to_string()).as_deref());
     set("COMITY_STATS_FD", stats.as_deref());
-    set("COMITY_BLAME_FD", Some(&meeting.blame_fd().to_string()));
+    set("COMITY_ROOT_CAUSE_FD", Some(&meeting.root_cause_fd().to_string()));
     all
 }

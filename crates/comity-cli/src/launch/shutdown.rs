@@ -12,7 +12,7 @@ const PATIENCE_ORPHANED: Duration = Duration::from_secs(1);
 const VANISH: Duration = Duration::from_secs(10);
 /// A rank that crashed holds its connections until the kernel has taken it apart, so a peer may report the
 /// loss and exit first. A crash seen this soon after such an exit is taken for its cause.
-const ECHO: Duration = Duration::from_millis(100);
+const CONSEQUENCE: Duration = Duration::from_millis(100);
 
 /// SIGINT hurries a job that ends already, but not this soon: `timeout` and some shells send a signal to the
 /// process and to its group, which is one wish in two signals.
@@ -103,20 +103,20 @@ impl Shutdown {
     }
 
     /// Follow what the ranks say of each other: one that failed because of another one is not the cause. Whoever crashed is
-    /// nobody's echo. The first failure stays the cause where ranks blame each other in a circle.
-    pub(super) fn weigh(&mut self, blamed: impl Fn(usize) -> Option<usize>) {
+    /// no consequence. The first failure stays the cause where ranks name each other in a circle.
+    pub(super) fn find_root_cause(&mut self, root_cause_of: impl Fn(usize) -> Option<usize>) {
         let Some(StopReason::Failed { rank, ending }) = &self.cause else { return };
         let (mut rank, mut ending) = (*rank, *ending);
         let mut passed = vec![rank];
-        while ending.may_be_an_echo()
-            && let Some(next) = blamed(rank).filter(|next| *next < self.size)
+        while ending.may_be_a_consequence()
+            && let Some(next) = root_cause_of(rank).filter(|next| *next < self.size)
         {
             if passed.contains(&next) {
                 return;
             }
             passed.push(next);
             let Some(&(_, theirs)) = self.failures.iter().find(|(r, _)| *r == next) else {
-                // What it said itself after that may be an echo of the others' ends.
+                // What it said itself after that may be a consequence of the others' ends.
                 let ended = self.well.contains(&next);
                 self.cause = Some(StopReason::Missed { rank: next, ended, by: rank, ending });
                 return;
@@ -149,9 +149,9 @@ impl Shutdown {
                 self.phase = Phase::Grace { until: now + GRACE };
             }
             (Phase::Grace { .. }, Some(StopReason::Failed { ending: first, .. }))
-                if first.may_be_an_echo()
-                    && !ending.may_be_an_echo()
-                    && self.failed_at.is_some_and(|at| now.saturating_duration_since(at) <= ECHO) =>
+                if first.may_be_a_consequence()
+                    && !ending.may_be_a_consequence()
+                    && self.failed_at.is_some_and(|at| now.saturating_duration_since(at) <= CONSEQUENCE) =>
             {
                 self.cause = Some(StopReason::Failed { rank, ending });
             }
@@ -251,9 +251,9 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_takes_the_blame_from_its_echo_and_only_then() {
+    fn a_crash_is_the_root_cause_of_its_consequence_and_only_then() {
         let now = Instant::now();
-        let soon = now + ECHO / 2;
+        let soon = now + CONSEQUENCE / 2;
         let mut shutdown = Shutdown::new(4, None);
         shutdown.ended(0, Ending::Exit(1), now);
         shutdown.ended(1, Ending::Signal(libc::SIGABRT), soon);
@@ -263,7 +263,7 @@ mod tests {
 
         let mut shutdown = Shutdown::new(2, None);
         shutdown.ended(0, Ending::Exit(1), now);
-        shutdown.ended(1, Ending::Signal(9), now + ECHO * 2);
+        shutdown.ended(1, Ending::Signal(9), now + CONSEQUENCE * 2);
         assert_eq!(shutdown.cause(), Some(&failed(0, Ending::Exit(1))));
     }
 
@@ -274,20 +274,20 @@ mod tests {
             let mut shutdown = Shutdown::new(4, None);
             shutdown.ended(0, Ending::Exit(1), now);
             shutdown.ended(1, Ending::Signal(libc::SIGABRT), now);
-            shutdown.ended(2, Ending::Exit(37), now + ECHO * 2);
+            shutdown.ended(2, Ending::Exit(37), now + CONSEQUENCE * 2);
             shutdown
         };
-        let weighed = |blame: [Option<usize>; 4]| {
+        let found = |root_causes: [Option<usize>; 4]| {
             let mut shutdown = shutdown();
-            shutdown.weigh(|r| blame[r]);
+            shutdown.find_root_cause(|r| root_causes[r]);
             shutdown.cause().cloned()
         };
-        assert_eq!(weighed([None; 4]), Some(failed(0, Ending::Exit(1))));
-        assert_eq!(weighed([Some(2), Some(2), None, None]), Some(failed(2, Ending::Exit(37))));
-        assert_eq!(weighed([Some(1), None, Some(1), None]), Some(failed(1, Ending::Signal(libc::SIGABRT))));
+        assert_eq!(found([None; 4]), Some(failed(0, Ending::Exit(1))));
+        assert_eq!(found([Some(2), Some(2), None, None]), Some(failed(2, Ending::Exit(37))));
+        assert_eq!(found([Some(1), None, Some(1), None]), Some(failed(1, Ending::Signal(libc::SIGABRT))));
         // A circle leaves it with the first, and so does the name of a rank that does not exist.
-        assert_eq!(weighed([Some(2), None, Some(0), None]), Some(failed(0, Ending::Exit(1))));
-        assert_eq!(weighed([Some(9), None, None, None]), Some(failed(0, Ending::Exit(1))));
+        assert_eq!(found([Some(2), None, Some(0), None]), Some(failed(0, Ending::Exit(1))));
+        assert_eq!(found([Some(9), None, None, None]), Some(failed(0, Ending::Exit(1))));
     }
 
     #[test]
@@ -297,14 +297,14 @@ mod tests {
         shutdown.ended(2, Ending::Exit(0), now);
         shutdown.ended(0, Ending::Exit(1), now);
         shutdown.ended(1, Ending::Exit(5), now);
-        let missed = |blame: [Option<usize>; 4]| {
+        let missed = |root_causes: [Option<usize>; 4]| {
             let mut shutdown = Shutdown {
                 failures: shutdown.failures.clone(),
                 well: shutdown.well.clone(),
                 cause: shutdown.cause.clone(),
                 ..Shutdown::new(4, None)
             };
-            shutdown.weigh(|r| blame[r]);
+            shutdown.find_root_cause(|r| root_causes[r]);
             shutdown.cause().cloned()
         };
         let by =
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_interrupt_kills_and_no_later_end_is_blamed() {
+    fn a_second_interrupt_kills_and_no_later_end_is_the_cause() {
         let now = Instant::now();
         let mut shutdown = Shutdown::new(1, None);
         assert_eq!(shutdown.stop(INT, now), Some(StopOrder::Term));

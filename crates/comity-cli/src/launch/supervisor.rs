@@ -57,7 +57,7 @@ struct Supervisor {
     metrics: Option<Metrics>,
     /// The limit of open files with which the job was started, and which the ranks get.
     open_files: Rlimit,
-    /// What speaks for lack of memory as the end of the rank that is blamed.
+    /// What speaks for lack of memory as the end of the rank at fault.
     memory: Option<&'static str>,
     /// The ranks that were stopped when they were told to end.
     stopped: Vec<usize>,
@@ -135,7 +135,7 @@ impl Supervisor {
                 self.carry_out(order);
             }
         }
-        self.weigh();
+        self.find_root_cause();
         self.end_strays();
         self.drain();
         if let (Some(dir), Some(StopReason::Failed { .. })) = (&self.job.flights, self.shutdown.cause()) {
@@ -150,9 +150,9 @@ impl Supervisor {
     }
 
     /// Finds the cause among the failures, now that all are known.
-    fn weigh(&mut self) {
+    fn find_root_cause(&mut self) {
         let before = self.shutdown.cause().cloned();
-        self.shutdown.weigh(|rank| self.meeting.blamed(rank));
+        self.shutdown.find_root_cause(|rank| self.meeting.root_cause_of(rank));
         if self.shutdown.cause() != before.as_ref() {
             let killed = Ending::Signal(libc::SIGKILL);
             let was =

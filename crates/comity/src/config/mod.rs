@@ -1,6 +1,6 @@
 //! Where a process stands in its job and how it meets the others: given by value, or found in the environment.
 //!
-//! May import: `address`, `blame`, `call`, `error`, `exchange`, `key`, `sys`, `transport`.
+//! May import: `address`, `root_cause`, `call`, `error`, `exchange`, `key`, `sys`, `transport`.
 
 mod backend;
 mod check;
@@ -19,8 +19,8 @@ mod vars;
 
 use crate::{
     Error, HostPort, Key, LinkKind, MAX_SIZE, Result,
-    blame::Blame,
     exchange::Board,
+    root_cause::RootCauseReport,
     sys::fnv,
     transport::{Kinds, TransportSettings, verbs::Matrix},
 };
@@ -84,7 +84,7 @@ pub struct Config {
     pub(crate) addrs: Vec<SocketAddr>,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
-    pub(crate) blame: Option<Blame>,
+    pub(crate) root_cause: Option<RootCauseReport>,
     /// Where a launcher wants counters.
     pub(crate) stats_fd: Option<i32>,
     pub(crate) found: Found,
@@ -129,7 +129,7 @@ impl Config {
             addrs: Vec::new(),
             host: None,
             log_dir: None,
-            blame: None,
+            root_cause: None,
             stats_fd: None,
             found: Found { launcher: Launcher::Explicit, why, seen: Vec::new() },
         }
@@ -151,7 +151,7 @@ impl Config {
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_SECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
     /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_DEVICE`,
     /// `COMITY_COSTS`, `COMITY_ALGORITHM`, `COMITY_DEVICES` (also as `JACCL_IBV_DEVICES`, `MLX_IBV_DEVICES`), `COMITY_RDMA`, `MLX_JACCL_RING` (also as `JACCL_RING`),
-    /// `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_SEND_THREADS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
+    /// `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_SEND_THREADS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_ROOT_CAUSE_FD` is for
     /// `comity launch` alone.
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var_os(name))

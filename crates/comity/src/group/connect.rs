@@ -80,8 +80,8 @@ impl Config {
             _ => Group::open(world, self.counters(), self.timeout, self.join_timeout),
         };
         let group = group.inspect_err(|e| {
-            if let (Some(blame), Some(rank)) = (&self.blame, culprit(e)) {
-                blame.tell(rank);
+            if let (Some(root_cause), Some(rank)) = (&self.root_cause, culprit(e)) {
+                root_cause.tell(rank);
             }
         })?;
         Ok(self.logged(group))
@@ -132,8 +132,8 @@ impl Config {
     }
 
     fn logged(&self, group: Group) -> Group {
-        let group = match &self.blame {
-            Some(blame) => group.blame_to(blame.clone()),
+        let group = match &self.root_cause {
+            Some(root_cause) => group.report_root_cause_to(root_cause.clone()),
             None => group,
         };
         match &self.log_dir {

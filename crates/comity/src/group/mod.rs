@@ -1,6 +1,6 @@
 //! The handle that users hold, and whose turn it is on it.
 //!
-//! May import: `backend`, `blame`, `call`, `config`, `costs`, `dtype`, `error`, `links`, `recorder`, `stats`, `status`,
+//! May import: `backend`, `root_cause`, `call`, `config`, `costs`, `dtype`, `error`, `links`, `recorder`, `stats`, `status`,
 //! `sync`, `sys`, `transport`, `turn`, `view`.
 
 mod algorithm;
@@ -18,10 +18,10 @@ pub use request::{Request, Scope};
 use crate::{
     CallInfo, Error, LinkKind, Misuse, Op, Peer, Result, Stats,
     backend::{AbortHandle, Backend, Call, NativeBackend, Single, SubgroupFactory},
-    blame::Blame,
     config::MAX_TIMEOUT,
     links::LocalWorld,
     recorder::Recorder,
+    root_cause::RootCauseReport,
     stats::Counters,
     status::{Failure, World},
     sync::lock,
@@ -149,9 +149,9 @@ impl Group {
         Ok(Self::with(rank, peers, Box::new(native), (0, Recorder::new()), counters, limit))
     }
 
-    /// Tell the launcher who is to blame when the group fails.
-    fn blame_to(self, blame: Blame) -> Self {
-        lock(&self.core.state).recorder.blame_to(blame, self.size());
+    /// tell the launcher the root cause when the group fails.
+    fn report_root_cause_to(self, root_cause: RootCauseReport) -> Self {
+        lock(&self.core.state).recorder.report_root_cause_to(root_cause, self.size());
         self
     }
 

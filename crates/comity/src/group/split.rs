@@ -86,7 +86,7 @@ impl Group {
         let Some(backend) = backend.inspect_err(|e| {
             // The others stand in this group still, and would wait for this rank there.
             if let Some(abort_handle) = &self.core.abort_handle {
-                let (culprit, cause) = blame(e, self.rank(), &members);
+                let (culprit, cause) = root_cause(e, self.rank(), &members);
                 abort_handle.raise(Failure::lost(culprit, self.rank(), cause));
             }
             state.note(Op::Split, e, &self.core.counters);
@@ -106,7 +106,7 @@ impl Group {
 
 /// Who is at fault, by its rank in the group that `me` could not split because of `e`, and how: another of the new group's
 /// `members` may have found it first, and told.
-fn blame(e: &Error, me: usize, members: &[usize]) -> (usize, String) {
+fn root_cause(e: &Error, me: usize, members: &[usize]) -> (usize, String) {
     let unable = |words: &dyn fmt::Display| format!("could not split the group: {words}");
     match e {
         Error::PeerLost { peer, cause, .. } if peer.rank < members.len() => {

@@ -5,10 +5,10 @@ mod connect;
 use super::mesh::Mesh;
 use crate::{
     Config, Error, Key, LinkCosts, LinkKind, Peer, Result, Secure,
-    blame::Blame,
     channel::{Acceptor, Secret},
     control::{Probes, Rules, Running, pace},
     rendezvous::{Facts, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
+    root_cause::RootCauseReport,
     status::{Failure, GroupStatus, Header, Links, World},
     sys::here,
     transport::{Announced, Card, JobInfo, Transports},
@@ -33,7 +33,7 @@ pub(crate) struct Endpoint {
     cards: Vec<Card>,
     world: u64,
     secret: Secret,
-    blame: Option<Blame>,
+    root_cause: Option<RootCauseReport>,
     sealed: bool,
     costs: OnceLock<LinkCosts>,
     algorithm: Option<Algorithm>,
@@ -128,7 +128,7 @@ impl Endpoint {
             facts,
             world,
             secret,
-            blame: config.blame.clone(),
+            root_cause: config.root_cause.clone(),
             costs: OnceLock::new(),
             algorithm: config.algorithm,
             sealed: config.secure == Secure::Data,
@@ -140,8 +140,8 @@ impl Endpoint {
     }
 
     fn broken(&self, rank: usize, words: &str) -> Error {
-        if let Some(blame) = &self.blame {
-            blame.tell(rank);
+        if let Some(root_cause) = &self.root_cause {
+            root_cause.tell(rank);
         }
         let who = self.peers.get(rank).map_or_else(|| format!("rank {rank}"), ToString::to_string);
         Error::Join(format!("{who} {words}"))

@@ -13,7 +13,7 @@
 //!
 //! Two worlds make links: `Endpoint`, of processes that have met, and `LocalWorld`, of threads.
 //!
-//! May import: `blame`, `channel`, `config`, `control`, `costs`, `error`, `key`, `rendezvous`, `status`, `sync`,
+//! May import: `root_cause`, `channel`, `config`, `control`, `costs`, `error`, `key`, `rendezvous`, `status`, `sync`,
 //! `sys`, `transport`.
 
 mod endpoint;

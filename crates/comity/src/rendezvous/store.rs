@@ -100,7 +100,7 @@ impl Shared {
         }
     }
 
-    fn hold_to_blame(&self, rank: u32) {
+    fn note_culprit(&self, rank: u32) {
         // The first one stays.
         let _ = self.culprit.compare_exchange(0, rank + 1, Ordering::AcqRel, Ordering::Acquire);
     }

@@ -119,7 +119,7 @@ impl Server {
                 _ => "broke the protocol".into(),
             };
             if !words.starts_with(GAVE_UP) {
-                self.shared.hold_to_blame(*rank);
+                self.shared.note_culprit(*rank);
             }
             ended = Some((*rank, format!("rank {rank} ({}) {words}", whereabouts(&m.who))));
             break;
@@ -142,7 +142,7 @@ impl Server {
                 };
                 let gave_up = words.starts_with(GAVE_UP);
                 if !gave_up {
-                    self.shared.hold_to_blame(*rank);
+                    self.shared.note_culprit(*rank);
                 }
                 // Those that gave up did so on account of one that ended, if there is one.
                 if failed.is_none() || !gave_up {
@@ -165,7 +165,7 @@ impl Server {
         let Some(round) = &self.round else { return };
         let gone = self.shared.gone().iter().find(|(r, _)| !round.members.contains_key(r)).cloned();
         if let Some((rank, how)) = gone {
-            self.shared.hold_to_blame(rank);
+            self.shared.note_culprit(rank);
             self.refuse_round(&format!("rank {rank} {how} before it had joined"), Some(rank));
         }
     }

@@ -1,8 +1,8 @@
-//! Word to the launcher of whom this rank holds to blame for a group that failed.
+//! Word to the launcher of which rank is the root cause of a group's failure, as this rank knows.
 //!
 //! A rank that exits is missed by its peers before its process has ended, so one of them may be gone first, with the error
-//! that it got for a reason. What each rank writes here lets the launcher tell that echo from its cause. The file is memory that
-//! all ranks of a launcher inherit, a number of four bytes for each: the rank that it blames, and one.
+//! that it got for a reason. What each rank writes here lets the launcher tell such a consequence from the root cause. The file is memory that
+//! all ranks of a launcher inherit, a number of four bytes for each: the rank that is the root cause, and one.
 
 use crate::sys;
 use std::{
@@ -13,13 +13,13 @@ use std::{
 
 /// This rank's place in the launcher's file.
 #[derive(Clone, Debug)]
-pub(crate) struct Blame {
+pub(crate) struct RootCauseReport {
     file: Arc<OwnedFd>,
     /// In the job.
     rank: usize,
 }
 
-impl Blame {
+impl RootCauseReport {
     /// The file behind an inherited descriptor.
     pub(crate) fn from_fd(fd: RawFd, rank: usize) -> io::Result<Self> {
         Ok(Self { file: Arc::new(sys::inherited(fd)?), rank })
@@ -42,10 +42,10 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn each_rank_has_a_place_and_none_blames_itself() {
+    fn each_rank_has_a_place_and_none_names_itself() {
         let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         for (rank, culprit) in [(0, 2), (1, 1), (3, 0)] {
-            Blame::from_fd(file.as_raw_fd(), rank).unwrap().tell(culprit);
+            RootCauseReport::from_fd(file.as_raw_fd(), rank).unwrap().tell(culprit);
         }
         let mut words = [0; 16];
         assert_eq!(rustix::io::pread(&file, &mut words, 0), Ok(16));
