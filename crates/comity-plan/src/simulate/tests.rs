@@ -212,8 +212,8 @@ fn hosts_exchange_no_more_than_they_must() {
     let shape = Shape { hosts: &hosts, ..Shape::new(Kind::AllReduce, 0, 12, 1 << 20, 4) };
     let left: usize = (0..3)
         .flat_map(|rank| build(&Shape { rank, ..shape }, Algorithm::Hierarchy, 0).steps)
-        .filter_map(|s| match s.act {
-            Act::Send { to, src } if to >= 3 => Some(src.len),
+        .filter_map(|s| match s.op {
+            StepOp::Send { to, src } if to >= 3 => Some(src.len),
             _ => None,
         })
         .sum();
@@ -265,10 +265,12 @@ fn thousands_of_ranks() {
 fn messages(shape: &Shape, algorithm: Algorithm, rank: usize, a: usize, b: usize) -> Vec<(u32, usize)> {
     let steps = build(&Shape { rank, ..*shape }, algorithm, 0).steps.into_iter();
     steps
-        .filter_map(|s| match s.act {
-            Act::Send { to, src } if rank == a && to == b => Some((s.round, src.len)),
-            Act::Recv { from, dst, .. } if rank == b && from == a => Some((s.round, dst.len)),
-            Act::Fold { ref from, dst, .. } if rank == b && from.contains(&a) => Some((s.round, dst.len)),
+        .filter_map(|s| match s.op {
+            StepOp::Send { to, src } if rank == a && to == b => Some((s.round, src.len)),
+            StepOp::Recv { from, dst, .. } if rank == b && from == a => Some((s.round, dst.len)),
+            StepOp::NWayReduce { ref from, dst, .. } if rank == b && from.contains(&a) => {
+                Some((s.round, dst.len))
+            }
             _ => None,
         })
         .collect()
@@ -321,7 +323,7 @@ fn the_simulation_sees_a_broken_plan() {
     assert!(spoil(|p| p.steps.swap(0, 2)).is_err());
     let never_last = |p: &mut Plan| {
         for s in &mut p.steps {
-            if let Act::Recv { take: Take::Reduce { last, .. }, .. } = &mut s.act {
+            if let StepOp::Recv { mode: ReceiveMode::Reduce { last, .. }, .. } = &mut s.op {
                 *last = false;
             }
         }

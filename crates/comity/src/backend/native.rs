@@ -10,7 +10,9 @@ use crate::{
     status::{GroupStatus, Header, World},
     view::Memory,
 };
-use comity_plan::{self as plan, Act, Algorithm, Kind, Plan, Schedule, Shape, Slice, Take, Topology};
+use comity_plan::{
+    self as plan, Algorithm, Kind, Plan, ReceiveMode, Schedule, Shape, Slice, StepOp, Topology,
+};
 use pair::Route;
 use std::{
     sync::Arc,
@@ -314,19 +316,19 @@ fn scaled(mut plan: Plan, elem: usize) -> Plan {
         s.len *= elem;
     };
     for step in &mut plan.steps {
-        match &mut step.act {
-            Act::Send { src, .. } => scale(src),
-            Act::Recv { dst, take, .. } => {
+        match &mut step.op {
+            StepOp::Send { src, .. } => scale(src),
+            StepOp::Recv { dst, mode, .. } => {
                 scale(dst);
-                if let Take::Reduce { with, .. } = take {
+                if let ReceiveMode::Reduce { with, .. } = mode {
                     scale(with);
                 }
             }
-            Act::Fold { own, dst, .. } => {
+            StepOp::NWayReduce { own, dst, .. } => {
                 scale(own);
                 scale(dst);
             }
-            Act::Copy { src, dst } => {
+            StepOp::Copy { src, dst } => {
                 scale(src);
                 scale(dst);
             }

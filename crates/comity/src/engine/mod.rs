@@ -4,11 +4,11 @@
 
 mod cause;
 mod census;
-mod fold;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod interrupt;
 mod members;
+mod n_way_reduce;
 mod owed;
 mod park;
 mod progress;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   step:  every send queue:     schedule says how far -> memory -> link.put            (send.rs)
-//!          every receive queue:  link.peek -> kernel -> memory, or link.take -> memory  (recv.rs, fold.rs)
+//!          every receive queue:  link.peek -> kernel -> memory, or link.take -> memory  (recv.rs, n_way_reduce.rs)
 //!          copies of this rank
 //! ```
 //! [`complete`] takes steps until the schedule is done, and waits in between.
@@ -69,7 +69,7 @@ pub(super) struct Run<'a, 'm> {
     leaver: Option<usize>,
 }
 
-/// Who is the root cause, if not the peer whose queue was looked at: a fold takes from several.
+/// Who is the root cause, if not the peer whose queue was looked at: an n-way reduce takes from several.
 pub(super) struct StepFault(pub(super) Option<usize>, pub(super) HeaderRefusal);
 
 impl<E: Into<HeaderRefusal>> From<E> for StepFault {

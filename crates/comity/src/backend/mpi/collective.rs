@@ -260,7 +260,7 @@ impl Cut {
 
     fn empty(&self, k: usize, memory: &mut Memory<'_>, out: &mut [u8]) {
         if self.reduce == ReduceOp::Avg && matches!(self.op, Op::AllReduce | Op::Reduce | Op::ReduceScatter) {
-            kernel::fold(self.dtype, self.reduce, self.size, out, None, &[], &[]);
+            kernel::n_way_reduce(self.dtype, self.reduce, self.size, out, None, &[], &[]);
         }
         let mut at = 0;
         for r in self.incoming(k) {

@@ -9,7 +9,7 @@ use crate::{
     status::Header,
     view::Memory,
 };
-use comity_plan::{Act, Buf, Plan, Schedule, Slice, Step, Take};
+use comity_plan::{Buf, Plan, ReceiveMode, Schedule, Slice, Step, StepOp};
 use std::time::Duration;
 
 impl NativeBackend {
@@ -82,10 +82,10 @@ pub(super) struct Route {
 
 impl Route {
     fn plan(&self) -> Plan {
-        let send = self.out.map(|(to, len)| Act::Send { to, src: Slice::new(Buf::In, 0, len) });
+        let send = self.out.map(|(to, len)| StepOp::Send { to, src: Slice::new(Buf::In, 0, len) });
         let dst = |len| Slice::new(Buf::Out, 0, len);
-        let recv = self.into.map(|(from, len)| Act::Recv { from, dst: dst(len), take: Take::Copy });
-        let steps = send.into_iter().chain(recv).map(|act| Step { round: 0, act }).collect();
+        let recv = self.into.map(|(from, len)| StepOp::Recv { from, dst: dst(len), mode: ReceiveMode::Copy });
+        let steps = send.into_iter().chain(recv).map(|op| Step { round: 0, op }).collect();
         Plan { steps, tmp: 0 }
     }
 }

@@ -10,9 +10,9 @@ const BLOCK: usize = 8 << 10;
 /// The same for calls so short that clearing the larger one would take longer than the work.
 const SHORT: usize = 512;
 
-/// The arguments of [`super::fold`] but for `dst`.
+/// The arguments of [`super::n_way_reduce`] but for `dst`.
 #[derive(Clone, Copy)]
-pub(super) struct Fold<'a> {
+pub(super) struct NWayReduce<'a> {
     pub(super) dtype: DType,
     pub(super) op: ReduceOp,
     pub(super) ranks: usize,
@@ -21,7 +21,7 @@ pub(super) struct Fold<'a> {
     pub(super) after: &'a [&'a [u8]],
 }
 
-impl<'a> Fold<'a> {
+impl<'a> NWayReduce<'a> {
     pub(super) fn run(self, level: Level, dst: &mut [u8]) {
         debug_assert!(self.operands().all(|s| s.len() == dst.len()));
         let len = self.operands().map(<[u8]>::len).fold(dst.len(), usize::min);

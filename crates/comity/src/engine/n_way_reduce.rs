@@ -5,32 +5,32 @@ use super::{
     stream::Rx,
 };
 use crate::{CallInfo, DType, ReduceOp, kernel, status::Links, transport::LinkError};
-use comity_plan::{Act, Buf, Id, Slice};
+use comity_plan::{Buf, Id, Slice, StepOp};
 
 /// Up to so many senders are listed without memory of the heap.
 const FEW: usize = 64;
 
 impl Run<'_, '_> {
-    /// Take what has come for fold `id`, in the turn of `peer`, which is one of its senders. `pulled` bytes came in this turn before.
-    pub(super) fn pull_fold(
+    /// Take what has come for n-way reduce `id`, in the turn of `peer`, which is one of its senders. `pulled` bytes came in this turn before.
+    pub(super) fn pull_n_way(
         &mut self,
         q: usize,
         peer: usize,
         id: Id,
         mut pulled: usize,
     ) -> Result<bool, StepFault> {
-        let Act::Fold { from, dst, .. } = self.schedule.act(id) else { return Ok(false) };
+        let StepOp::NWayReduce { from, dst, .. } = self.schedule.op(id) else { return Ok(false) };
         if self.unheard > 0 && dst.buf == Buf::Out {
             self.engine.rx[peer].starved = false;
             return Ok(false);
         }
-        // All of a fold's senders are looked at together, in the turn of the last, and their flags are set there.
+        // All of an n-way reduce's senders are looked at together, in the turn of the last, and their flags are set there.
         if from.last() != Some(&peer) {
             return Ok(false);
         }
         let mut moved = false;
         loop {
-            let n = self.fold(q)?;
+            let n = self.n_way_reduce(q)?;
             moved |= n > 0;
             pulled += n;
             if n == 0 || !self.goes_on(q, id, pulled) {
@@ -39,21 +39,21 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Whether the links have more for fold `id`, of which `pulled` bytes were combined just now.
+    /// Whether the links have more for n-way reduce `id`, of which `pulled` bytes were combined just now.
     fn goes_on(&self, q: usize, id: Id, pulled: usize) -> bool {
-        let Act::Fold { from, .. } = self.schedule.act(id) else { return false };
+        let StepOp::NWayReduce { from, .. } = self.schedule.op(id) else { return false };
         let links = &self.engine.links;
         let has_more = |&p: &usize| links[p].as_deref().is_some_and(|l| pulled < l.chunk() && l.has_more());
         self.schedule.next_recv(q).is_some_and(|want| want.id == id) && from.iter().all(has_more)
     }
 
-    /// Combine what all senders of a fold have brought; how many bytes of each.
-    fn fold(&mut self, q: usize) -> Result<usize, StepFault> {
+    /// Combine what all senders of an n-way reduce have brought; how many bytes of each.
+    fn n_way_reduce(&mut self, q: usize) -> Result<usize, StepFault> {
         let Some(want) = self.schedule.next_recv(q) else { return Ok(0) };
-        if !self.schedule.fold_is_ready(want.id) {
+        if !self.schedule.n_way_is_ready(want.id) {
             return Ok(0);
         }
-        let Act::Fold { from, own, dst, last } = self.schedule.act(want.id) else { return Ok(0) };
+        let StepOp::NWayReduce { from, own, dst, last } = self.schedule.op(want.id) else { return Ok(0) };
         let engine = &mut *self.engine;
         if !from.iter().all(|&p| engine.rx[p].is_in_body()) {
             return Ok(0);
@@ -77,11 +77,11 @@ impl Run<'_, '_> {
         let cut = |s: Slice| Slice { at: s.at + done, len: n, ..s };
         let (out, operand) = self.memory.operands(cut(*dst), cut(*own));
         let op = if op == ReduceOp::Avg && !*last { ReduceOp::Sum } else { op };
-        kernel::fold(dtype, op, size, out, operand, before, after);
+        kernel::n_way_reduce(dtype, op, size, out, operand, before, after);
         let ended = done + n == self.schedule.len(want.id);
         let proven = pass(&mut engine.links, &mut engine.rx, from, (n, ended))?;
         if proven > 0 {
-            self.schedule.folded(want.id, proven);
+            self.schedule.n_way_reduced(want.id, proven);
         }
         Ok(n)
     }
