@@ -75,7 +75,7 @@ pub struct Schedule {
     left: usize,
     tmp: usize,
     /// Ranks whose first message has elements.
-    speakers: usize,
+    expected_headers: usize,
     /// Some message waits for a local copy.
     copies_feed: bool,
 }
@@ -92,7 +92,7 @@ impl Schedule {
             copied: 0,
             left: 0,
             tmp: plan.tmp,
-            speakers: 0,
+            expected_headers: 0,
             copies_feed: false,
         };
         let mut touched = Touched::new(plan, in_place);
@@ -129,7 +129,8 @@ impl Schedule {
             let deps = (from, s.deps.len() as u32);
             s.items.push(Item { op: step.op.clone(), len, done: 0, ended: false, deps });
         }
-        s.speakers = s.recvs.iter().filter(|q| q.ids.first().is_some_and(|&id| s.len(id) > 0)).count();
+        s.expected_headers =
+            s.recvs.iter().filter(|q| q.ids.first().is_some_and(|&id| s.len(id) > 0)).count();
         let is_copy = |d: &Dep| matches!(s.op(d.on), StepOp::Copy { .. });
         let is_send = |i: &&Item| matches!(i.op, StepOp::Send { .. });
         s.copies_feed = s.items.iter().filter(is_send).any(|i| s.deps_of(i).iter().any(is_copy));
@@ -282,8 +283,8 @@ impl Schedule {
     /// How many ranks there are to hear from whose first message has elements. All of them announce themselves before anything
     /// else, so waiting for that cannot stop the plan.
     #[inline]
-    pub fn speakers(&self) -> usize {
-        self.speakers
+    pub fn expected_headers(&self) -> usize {
+        self.expected_headers
     }
 
     /// Whether the next local copy writes what the caller sees and is better left for later: until all have been `heard`, or, on

@@ -57,9 +57,9 @@ fn up_to_64_the_witness_tells_all_and_the_others_only_whom_it_is_about() {
 fn what_others_say_of_a_group_before_it_is_open_is_known() {
     let (mut m, now) = met(4, Some(LIMIT));
     m.hear(vec![(1, Heard::Note(Note::Leave { group_id: 2 })), (2, abort(1, &failure(3, 2)))], now);
-    assert_eq!(m.foretold(), None);
+    assert_eq!(m.early_abort(), None);
     m.hear(vec![(2, abort(2, &failure(3, 2)))], now);
-    assert_eq!(m.foretold(), Some((3, "lost its disk".into())));
+    assert_eq!(m.early_abort(), Some((3, "lost its disk".into())));
 }
 
 #[test]

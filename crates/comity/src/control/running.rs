@@ -194,8 +194,8 @@ impl ControlPlane {
     }
 
     /// Who others say is at fault in a group that this rank has not opened.
-    pub(crate) fn foretold(&self) -> Option<(usize, String)> {
-        self.lock().membership().foretold()
+    pub(crate) fn early_abort(&self) -> Option<(usize, String)> {
+        self.lock().membership().early_abort()
     }
 
     /// One that said why it could not join.

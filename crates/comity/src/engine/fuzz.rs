@@ -95,9 +95,9 @@ pub fn stream(bytes: &[u8]) {
         if rx.end_checked().is_err() {
             return;
         }
-        while let Some(parcel) = rx.unstash(|_| true) {
-            assert!(parcel.bytes.len() <= brought.min(STASH));
-            assert_eq!(parcel.header.pair_bytes(), Some(parcel.bytes.len()));
+        while let Some(message) = rx.unstash(|_| true) {
+            assert!(message.bytes.len() <= brought.min(STASH));
+            assert_eq!(message.header.pair_bytes(), Some(message.bytes.len()));
         }
     }
 }

@@ -20,7 +20,7 @@ impl Run<'_, '_> {
         mut pulled: usize,
     ) -> Result<bool, StepFault> {
         let StepOp::NWayReduce { from, dst, .. } = self.schedule.op(id) else { return Ok(false) };
-        if self.unheard > 0 && dst.buf == Buf::Out {
+        if self.pending_headers > 0 && dst.buf == Buf::Out {
             self.engine.rx[peer].starved = false;
             return Ok(false);
         }

@@ -69,7 +69,7 @@ impl Run<'_, '_> {
         let Some(link) = engine.links[peer].as_deref_mut() else { return Ok(Begin::Nothing) };
         let begin = engine.rx[peer].begin(link, header.as_ref(), len, engine.members.rank)?;
         if matches!(begin, Begin::Body) {
-            self.unheard -= usize::from(header.is_some() && len > 0);
+            self.pending_headers -= usize::from(header.is_some() && len > 0);
         }
         Ok(begin)
     }
@@ -80,7 +80,7 @@ impl Run<'_, '_> {
         let StepOp::Recv { dst, mode, .. } = *self.schedule.op(want.id) else { return Ok(None) };
         let len = self.schedule.len(want.id);
         let may = want.allowed.saturating_sub(done);
-        if len > 0 && (may == 0 || (self.unheard > 0 && dst.buf == Buf::Out)) {
+        if len > 0 && (may == 0 || (self.pending_headers > 0 && dst.buf == Buf::Out)) {
             return Ok(None);
         }
         let Some(link) = self.engine.links[peer].as_deref_mut() else { return Ok(None) };

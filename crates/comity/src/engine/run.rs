@@ -62,7 +62,7 @@ pub(super) struct Run<'a, 'm> {
     pub(super) memory: &'a mut Memory<'m>,
     pub(super) task: &'a Task<'a>,
     /// From how many ranks no header has come that is due.
-    pub(super) unheard: usize,
+    pub(super) pending_headers: usize,
     /// The links know that this rank is about to sleep.
     armed: bool,
     /// Who had left at the last look that found nothing.
@@ -94,9 +94,10 @@ impl Engine {
         task: &Task<'_>,
     ) -> Result<()> {
         let mut waiting = Waiting::new(self.patience, task.limit, task.call);
-        let unheard = schedule.speakers();
+        let pending_headers = schedule.expected_headers();
         self.members.status.advance();
-        let mut run = Run { engine: self, schedule, memory, task, unheard, armed: false, leaver: None };
+        let mut run =
+            Run { engine: self, schedule, memory, task, pending_headers, armed: false, leaver: None };
         let out = complete(&mut run, &mut waiting);
         self.members.status.advance();
         match out {
@@ -177,7 +178,7 @@ impl Run<'_, '_> {
     #[inline]
     fn copy(&mut self) -> bool {
         let mut moved = false;
-        while !self.schedule.copy_can_wait(self.unheard == 0)
+        while !self.schedule.copy_can_wait(self.pending_headers == 0)
             && let Some((src, dst)) = self.schedule.next_copy()
         {
             self.memory.copy(src, dst);

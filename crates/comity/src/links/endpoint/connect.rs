@@ -118,7 +118,7 @@ impl Endpoint {
                 );
                 // That one may still have been waiting for a third, which others know of.
                 let others = || {
-                    let (rank, words) = control.foretold().filter(|(rank, _)| *rank != self.me)?;
+                    let (rank, words) = control.early_abort().filter(|(rank, _)| *rank != self.me)?;
                     let next = "look at that rank's last output, then restart the job";
                     Some(self.broken(rank, &format!("{words}, as others say; {next}")))
                 };

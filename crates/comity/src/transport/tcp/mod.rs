@@ -34,7 +34,7 @@ mod threads;
 use super::{Interest, Link, LinkError, LinkKind};
 use crate::channel::Seals;
 use frame::FrameRoute;
-use framing::{Couriers, SendThread};
+use framing::{SendThread, SendThreads};
 pub(crate) use reach::Tcp;
 use recv::Receiver;
 use send::Sender;
@@ -57,7 +57,7 @@ pub(crate) struct TcpOptions {
     /// Which connections carry long messages that leave; at the other end the other ones do.
     pub(crate) ways: Ways,
     /// Threads that links may have for sending, each on a connection that carries one direction's long messages.
-    pub(crate) couriers: Option<Arc<Couriers>>,
+    pub(crate) send_threads: Option<Arc<SendThreads>>,
 }
 
 /// Which connections of a link carry the long messages of one direction.
@@ -176,7 +176,7 @@ impl TcpLink {
         let (send, recv) = seals.into_iter().map(|s| (s.send, s.recv)).unzip();
         let (n, ways) = (sockets.len(), options.ways);
         let receiver = Receiver::new(Route::new(n, ways.back()), recv);
-        let sender = Sender::new(Route::new(n, ways), send, options.couriers.clone());
+        let sender = Sender::new(Route::new(n, ways), send, options.send_threads.clone());
         Self { sockets, sender, receiver, error: None, ends, at: 0 }
     }
 

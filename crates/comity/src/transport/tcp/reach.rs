@@ -1,7 +1,7 @@
 //! TCP as a transport: how many connections a pair has and who makes them, settings, and what `comity info` says.
 
 use super::{
-    Couriers, TcpLink, TcpOptions, Ways,
+    SendThreads, TcpLink, TcpOptions, Ways,
     threads::{self, Wish},
 };
 use crate::{
@@ -35,7 +35,7 @@ pub(crate) struct TcpSettings {
 pub(crate) struct Tcp {
     wish: Wish,
     /// Threads that may send for this process.
-    couriers: Arc<Couriers>,
+    send_threads: Arc<SendThreads>,
 }
 
 impl Transport for Tcp {
@@ -94,7 +94,7 @@ impl Transport for Tcp {
             senders: settings.send_threads.map(short),
             connections: settings.connections.map_or(0, short),
         };
-        Ok(Some(Self { wish, couriers: Couriers::new(0) }))
+        Ok(Some(Self { wish, send_threads: SendThreads::new(0) }))
     }
 
     fn announce(&self) -> Vec<u8> {
@@ -102,7 +102,7 @@ impl Transport for Tcp {
     }
 
     fn meet(&mut self, me: usize, cards: &[crate::transport::Card]) {
-        self.couriers = Couriers::new(threads::couriers(cards, me));
+        self.send_threads = SendThreads::new(threads::send_threads(cards, me));
     }
 
     fn leads(&self, _: &Pair<'_>) -> Result<(), String> {
@@ -145,7 +145,7 @@ impl Tcp {
             (true, false) => Ways::Second,
             (false, _) => Ways::All,
         };
-        TcpOptions { ways, couriers: Some(Arc::clone(&self.couriers)), ..TcpOptions::default() }
+        TcpOptions { ways, send_threads: Some(Arc::clone(&self.send_threads)), ..TcpOptions::default() }
     }
 }
 

@@ -23,8 +23,8 @@ use clear::{Clear, Unclear};
 use sealed::{SealedReceiver, SealedSender};
 #[cfg(test)]
 pub(super) use thread::BATCHES;
-pub(crate) use thread::Couriers;
 pub(super) use thread::SendThread;
+pub(crate) use thread::SendThreads;
 
 /// The half that sends.
 pub(super) trait Framing: Send + fmt::Debug {
@@ -119,7 +119,11 @@ pub(super) trait Unframing: Send + fmt::Debug {
 }
 
 /// Frames over the connections of `out`: sealed if there is something to seal each with, and with a thread if there may be one.
-pub(super) fn framing(out: &Outbound, seals: Vec<Seal>, threads: Option<Arc<Couriers>>) -> Box<dyn Framing> {
+pub(super) fn framing(
+    out: &Outbound,
+    seals: Vec<Seal>,
+    threads: Option<Arc<SendThreads>>,
+) -> Box<dyn Framing> {
     let inner: Box<dyn Framing> =
         if seals.is_empty() { Box::new(Clear::default()) } else { Box::new(SealedSender::new(seals)) };
     match threads {

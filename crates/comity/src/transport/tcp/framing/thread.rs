@@ -40,9 +40,9 @@ const BATCH_SPIN: Duration = Duration::from_micros(50);
 
 /// How many more such threads there may be.
 #[derive(Debug, Default)]
-pub(crate) struct Couriers(AtomicUsize);
+pub(crate) struct SendThreads(AtomicUsize);
 
-impl Couriers {
+impl SendThreads {
     pub(crate) fn new(n: usize) -> Arc<Self> {
         Arc::new(Self(AtomicUsize::new(n)))
     }
@@ -88,7 +88,7 @@ struct Shared {
 pub(in crate::transport::tcp) struct SendThread {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    among: Arc<Couriers>,
+    among: Arc<SendThreads>,
     process: u32,
     handed: u64,
     /// Batches whose end the caller knows of.
@@ -97,14 +97,14 @@ pub(in crate::transport::tcp) struct SendThread {
 
 impl SendThread {
     /// One for `socket`, if there may be another.
-    pub(super) fn start(socket: &TcpStream, among: &Arc<Couriers>) -> io::Result<Option<Self>> {
+    pub(super) fn start(socket: &TcpStream, among: &Arc<SendThreads>) -> io::Result<Option<Self>> {
         if !among.take() {
             return Ok(None);
         }
         Self::live(socket, among).map(Some).inspect_err(|_| among.give_back())
     }
 
-    fn live(socket: &TcpStream, among: &Arc<Couriers>) -> io::Result<Self> {
+    fn live(socket: &TcpStream, among: &Arc<SendThreads>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             socket: socket.try_clone()?,
             batches: Default::default(),
@@ -286,27 +286,27 @@ mod tests {
     use socket2::SockRef;
     use std::io::Read;
 
-    fn one(couriers: &Arc<Couriers>) -> (Option<SendThread>, TcpStream) {
+    fn one(send_threads: &Arc<SendThreads>) -> (Option<SendThread>, TcpStream) {
         let (a, mut b) = streams(1);
         a[0].set_nonblocking(true).unwrap();
         // Less than a batch fits in.
         SockRef::from(&a[0]).set_send_buffer_size(16 << 10).unwrap();
         SockRef::from(&b[0]).set_recv_buffer_size(16 << 10).unwrap();
-        (SendThread::start(&a[0], couriers).unwrap(), b.remove(0))
+        (SendThread::start(&a[0], send_threads).unwrap(), b.remove(0))
     }
 
     #[test]
     fn there_are_no_more_than_allowed() {
-        let couriers = Couriers::new(1);
-        let (first, _far) = one(&couriers);
-        assert!(first.is_some() && one(&couriers).0.is_none());
+        let send_threads = SendThreads::new(1);
+        let (first, _far) = one(&send_threads);
+        assert!(first.is_some() && one(&send_threads).0.is_none());
         drop(first);
-        assert!(one(&couriers).0.is_some());
+        assert!(one(&send_threads).0.is_some());
     }
 
     #[test]
     fn parcels_come_in_order_also_after_sleep() {
-        let (mut thread, mut far) = one(&Couriers::new(1));
+        let (mut thread, mut far) = one(&SendThreads::new(1));
         let sender = thread.as_mut().unwrap();
         far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         for round in 0..20u8 {
@@ -332,9 +332,9 @@ mod tests {
 
     #[test]
     fn one_that_cannot_send_ends_at_once_and_one_without_a_peer_says_so() {
-        let couriers = Couriers::new(2);
+        let send_threads = SendThreads::new(2);
         let fill = |sender: &mut SendThread| sender.hand(|place| Ok(place.len()));
-        let (stuck, _far) = one(&couriers);
+        let (stuck, _far) = one(&send_threads);
         let mut stuck = stuck.unwrap();
         for _ in 0..BATCHES {
             fill(&mut stuck).unwrap();
@@ -343,7 +343,7 @@ mod tests {
         assert!(stuck.went().unwrap() < BATCHES as u64, "a socket that nobody reads takes all");
         drop_soon(stuck);
 
-        let (mut lost, far) = one(&couriers);
+        let (mut lost, far) = one(&send_threads);
         let lost = lost.as_mut().unwrap();
         drop(far);
         let (begun, mut under_way) = (Instant::now(), 0);
