@@ -1,6 +1,6 @@
 //! From variables, or the functions of a store, to a group.
 
-use crate::{board::Callables, errors, group::PyGroup, request::watched};
+use crate::{errors, exchange::Callables, group::PyGroup, request::watched};
 use comity::{Config, Error, Key, Launcher};
 use pyo3::prelude::*;
 use std::{collections::HashMap, ffi::OsString, sync::Arc};
@@ -63,9 +63,9 @@ pub(crate) fn init_with_store(
 ) -> PyResult<PyGroup> {
     let variables = variables.unwrap_or_default();
     let var = read(&variables);
-    let board = Callables::new(set, get, format!("{prefix}/store"));
+    let exchange = Callables::new(set, get, format!("{prefix}/store"));
     let config = Config::new(rank, size).job("store").settings_from_vars(var);
-    let config = config.map_err(|e| errors::raised(py, None, &e))?.board(Arc::new(board));
+    let config = config.map_err(|e| errors::raised(py, None, &e))?.exchange(Arc::new(exchange));
     let group = watched(py, None, move || config.connect(), |_| ())?;
     Ok(PyGroup::new(group, prefix.into()))
 }

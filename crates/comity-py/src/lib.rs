@@ -4,10 +4,10 @@
 //! Calls wait without the interpreter's lock. A call with no earlier work under way runs on the thread that makes it.
 
 mod args;
-mod board;
 mod callbacks;
 mod config;
 mod errors;
+mod exchange;
 mod fork;
 mod group;
 mod interrupt;

@@ -89,7 +89,7 @@ pub use costs::LinkCosts;
 pub use dtype::{C64, DType, Element, ReduceOp};
 pub use engine::{Interrupt, interrupt_with};
 pub use error::{Crossed, Error, Misuse, Peer, Result};
-pub use exchange::Board;
+pub use exchange::Exchange;
 pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;
 #[doc(hidden)]

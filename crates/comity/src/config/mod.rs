@@ -19,7 +19,7 @@ mod vars;
 
 use crate::{
     Error, HostPort, Key, LinkKind, MAX_SIZE, Result,
-    exchange::Board,
+    exchange::Exchange,
     root_cause::RootCauseReport,
     sys::fnv,
     transport::{Kinds, TransportSettings, verbs::Matrix},
@@ -104,7 +104,7 @@ pub(crate) enum Costs {
 
 impl Config {
     /// Rank `rank` of `size`, with every other setting at its default. More than one rank needs a place to meet:
-    /// [`store`](Self::store), [`host`](Self::host), [`hostfile`](Self::hostfile) or [`board`](Self::board).
+    /// [`store`](Self::store), [`host`](Self::host), [`hostfile`](Self::hostfile) or [`exchange`](Self::exchange).
     pub fn new(rank: usize, size: usize) -> Self {
         let why = format!("the program said rank {rank} of {size}");
         Self {
@@ -194,10 +194,10 @@ impl Config {
         Ok(self)
     }
 
-    /// Meet at a store that rank 0 runs at a free port, which it tells the others through `board`. Without a key rank 0 makes
-    /// one and tells that too: whoever can read the board can join.
-    pub fn board(mut self, board: Arc<dyn Board>) -> Self {
-        self.meet = Meet::Board(board);
+    /// Meet at a store that rank 0 runs at a free port, which it tells the others through `exchange`. Without a key rank 0 makes
+    /// one and tells that too: whoever can read the exchange can join.
+    pub fn exchange(mut self, exchange: Arc<dyn Exchange>) -> Self {
+        self.meet = Meet::Exchange(exchange);
         self
     }
 
@@ -228,7 +228,7 @@ impl Config {
     }
 
     /// The secret that every rank of the job holds. More than one rank needs one, unless they meet at a
-    /// [`board`](Self::board), over which rank 0 then shares one of its own making, or say [`insecure`](Self::insecure).
+    /// [`exchange`](Self::exchange), over which rank 0 then shares one of its own making, or say [`insecure`](Self::insecure).
     pub fn key(mut self, key: Key) -> Self {
         self.key = Some(key);
         self

@@ -1,7 +1,7 @@
 //! How a rank meets the others: finds the store, says what it is, and gets the table of everyone.
 
 use super::{
-    posted,
+    exchanged,
     store::{NoStore, Store, StoreJob, cannot_listen},
     wire::{Facts, FromStore, ToStore},
 };
@@ -278,8 +278,8 @@ fn locate(config: &Config, until: Instant) -> Result<Located> {
     let known = match trust {
         Trust::Held(key) => key.clone(),
         Trust::Nobody => Key::zeros(),
-        Trust::Board if config.rank == 0 => Key::random()?,
-        Trust::Board => Key::zeros(),
+        Trust::Exchange if config.rank == 0 => Key::random()?,
+        Trust::Exchange => Key::zeros(),
     };
     let serve = |at: SocketAddr| {
         Store::start_with(at, config.size, &known, &config.job, config.join_timeout, config.insecure)
@@ -310,21 +310,22 @@ fn locate(config: &Config, until: Instant) -> Result<Located> {
                 "the hostfile does not tell an address of rank 0, where the ranks meet".into(),
             )),
         },
-        Meet::Board(board) => over_board(config, &**board, (trust, &known), &serve, until),
+        Meet::Exchange(exchange) => over_exchange(config, &**exchange, (trust, &known), &serve, until),
     }
 }
 
 /// The store's address goes from rank 0 to all over a launcher's own channel.
-fn over_board(
+fn over_exchange(
     config: &Config,
-    board: &dyn crate::exchange::Board,
+    exchange: &dyn crate::exchange::Exchange,
     (trust, known): (Trust<'_>, &Key),
     serve: &dyn Fn(SocketAddr) -> Result<Store, NoStore>,
     until: Instant,
 ) -> Result<Located> {
-    let share = |mine: Option<&str>| board.share(config.rank, config.size, mine, until).map(Zeroizing::new);
+    let share =
+        |mine: Option<&str>| exchange.share(config.rank, config.size, mine, until).map(Zeroizing::new);
     if config.rank != 0 {
-        let (at, key) = posted::read(&share(None)?, trust, config.rank)?;
+        let (at, key) = exchanged::read(&share(None)?, trust, config.rank)?;
         return Ok(Located { addrs: vec![at], store: None, key, taken: None });
     }
     let all_here = config.local.is_some_and(|(_, n)| n == config.size);
@@ -332,13 +333,13 @@ fn over_board(
         Some(a) => a.ip(),
         None if all_here => Ipv4Addr::LOCALHOST.into(),
         None => {
-            let toward = board.address().map(|at| at.resolve(until)).transpose()?;
+            let toward = exchange.address().map(|at| at.resolve(until)).transpose()?;
             here::outward(&toward.unwrap_or_default())
         }
     };
     let store = serve(SocketAddr::new(ip, 0)).map_err(|no| match no {
         NoStore::Taken(e) | NoStore::Other(e) => e,
     })?;
-    share(Some(&posted::compose(store.addr(), trust, known)))?;
+    share(Some(&exchanged::compose(store.addr(), trust, known)))?;
     Ok(Located { addrs: vec![store.addr()], store: Some(store), key: known.clone(), taken: None })
 }

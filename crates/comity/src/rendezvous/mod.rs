@@ -1,8 +1,8 @@
 //! How the ranks of a job meet: a store knows who has come, and tells everyone who everyone is.
 //!
 //! ```text
-//!   rank 0 without a launcher: starts the store, posts its address (and a key where none is held) on the launcher's board
-//!   rank r: finds the store   by an address, a hostfile, or the board (crate::exchange)
+//!   rank 0 without a launcher: starts the store, posts its address (and a key where none is held) on the launcher's exchange
+//!   rank r: finds the store   by an address, a hostfile, or the exchange (crate::exchange)
 //!           Join{rank, size, what it says of itself}  ------>  store
 //!           <------  Waiting{how many are here}, every half second in which one came
 //!           <------  Welcome{the meeting's number}, Entry of each rank: all have come
@@ -17,8 +17,8 @@
 //! May import: `address`, `call`, `channel`, `config`, `error`, `exchange`, `key`, `sys`, `transport`.
 
 mod announce;
+mod exchanged;
 mod meet;
-mod posted;
 mod store;
 mod wire;
 

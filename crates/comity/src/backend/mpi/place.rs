@@ -1,9 +1,9 @@
-//! How a process that MPI started becomes a member: its place comes from MPI, and so does the board on which rank 0 tells the
+//! How a process that MPI started becomes a member: its place comes from MPI, and so does the exchange on which rank 0 tells the
 //! others where to meet.
 
 use super::{LIBRARY, Making, MpiBackend};
 use crate::{
-    Board, Config, Error, Launcher, Meet, Result,
+    Config, Error, Exchange, Launcher, Meet, Result,
     backend::Backend,
     exchange::MAX_EXCHANGE_TEXT,
     stats::Counters,
@@ -64,9 +64,9 @@ impl Runtime {
         let mut placed = Config { rank, size, ..config.clone() };
         if !matches!(config.meet, Meet::Store(_) | Meet::Host(_) | Meet::Hostfile(_)) {
             let limit = config.join_timeout;
-            placed.meet = Meet::Board(match self.0 {
-                Family::Pointers(m) => Arc::new(MpiBoard::new(m, rank, limit)?),
-                Family::Ints(m) => Arc::new(MpiBoard::new(m, rank, limit)?),
+            placed.meet = Meet::Exchange(match self.0 {
+                Family::Pointers(m) => Arc::new(MpiExchange::new(m, rank, limit)?),
+                Family::Ints(m) => Arc::new(MpiExchange::new(m, rank, limit)?),
             });
         }
         Ok(placed)
@@ -86,13 +86,13 @@ impl Runtime {
     }
 }
 
-/// A board over MPI_Ibcast.
-struct MpiBoard<H: MpiHandle> {
+/// An exchange over MPI_Ibcast.
+struct MpiExchange<H: MpiHandle> {
     mpi: &'static Mpi<H>,
     comm: H,
 }
 
-impl<H: MpiHandle> MpiBoard<H> {
+impl<H: MpiHandle> MpiExchange<H> {
     fn new(mpi: &'static Mpi<H>, rank: usize, limit: Duration) -> Result<Self> {
         let until = Instant::now() + limit;
         let making = Making::start(mpi, || mpi.world())?;
@@ -109,25 +109,25 @@ impl<H: MpiHandle> MpiBoard<H> {
     }
 }
 
-impl<H: MpiHandle> fmt::Debug for MpiBoard<H> {
+impl<H: MpiHandle> fmt::Debug for MpiExchange<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MpiBoard")
+        f.write_str("MpiExchange")
     }
 }
 
-impl<H: MpiHandle> fmt::Display for MpiBoard<H> {
+impl<H: MpiHandle> fmt::Display for MpiExchange<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("MPI_Ibcast")
     }
 }
 
-impl<H: MpiHandle> Drop for MpiBoard<H> {
+impl<H: MpiHandle> Drop for MpiExchange<H> {
     fn drop(&mut self) {
         self.mpi.free(self.comm);
     }
 }
 
-impl<H: MpiHandle> Board for MpiBoard<H> {
+impl<H: MpiHandle> Exchange for MpiExchange<H> {
     fn share(&self, rank: usize, size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
         let mut text = mine.unwrap_or_default().as_bytes().to_vec();
         if text.len() > MAX_EXCHANGE_TEXT || (rank == 0) != mine.is_some() {

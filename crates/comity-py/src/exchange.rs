@@ -1,6 +1,6 @@
-//! A board over two Python functions, such as the `set` and `get` of a torch store.
+//! An exchange over two Python functions, such as the `set` and `get` of a torch store.
 
-use comity::{Board, Error, Result};
+use comity::{Error, Exchange, Result};
 use pyo3::prelude::*;
 use std::{
     fmt,
@@ -50,7 +50,7 @@ impl fmt::Debug for Callables {
     }
 }
 
-impl Board for Callables {
+impl Exchange for Callables {
     fn share(&self, _rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
         let key = format!("{}/{}", self.prefix, self.shares.fetch_add(1, Ordering::Relaxed));
         let Some(text) = mine else { return self.read(&key, until) };

@@ -1,4 +1,4 @@
-//! What rank 0 posts on a board: where its store is, and by what the ranks know one another.
+//! What rank 0 posts on an exchange: where its store is, and by what the ranks know one another.
 //!
 //! `127.0.0.1:5000/key-HEX` where rank 0 has made the job's key; `/held` where it holds one that every rank must have of its
 //! own; `/open` where none is wanted. Nothing here is ever part of an error: it may be the key.
@@ -19,7 +19,7 @@ pub(super) fn compose(at: SocketAddr, trust: Trust<'_>, key: &Key) -> Zeroizing<
     match trust {
         Trust::Held(_) => text.push_str(HELD),
         Trust::Nobody => text.push_str(OPEN),
-        Trust::Board => {
+        Trust::Exchange => {
             text.push_str(KEY);
             for byte in key.bytes() {
                 let _ = write!(text, "{byte:02x}");
@@ -31,7 +31,7 @@ pub(super) fn compose(at: SocketAddr, trust: Trust<'_>, key: &Key) -> Zeroizing<
 
 /// What another rank makes of it: the store's address, and the key.
 pub(super) fn read(text: &str, trust: Trust<'_>, rank: usize) -> Result<(SocketAddr, Key)> {
-    let nonsense = || Error::Join("the board holds what no rank 0 of this version of Comity posts".into());
+    let nonsense = || Error::Join("the exchange holds what no rank 0 of this version of Comity gives".into());
     let (at, word) = text.rsplit_once('/').ok_or_else(nonsense)?;
     let at: SocketAddr = at.parse().map_err(|_| nonsense())?;
     let differ = |zero: &str, other: &str| {
@@ -41,7 +41,7 @@ pub(super) fn read(text: &str, trust: Trust<'_>, rank: usize) -> Result<(SocketA
     };
     let ours = match trust {
         Trust::Held(_) => "has a key of its own (COMITY_KEY_FILE)",
-        Trust::Board => "has none and was not told to do without one (COMITY_INSECURE)",
+        Trust::Exchange => "has none and was not told to do without one (COMITY_INSECURE)",
         Trust::Nobody => "wants none (COMITY_INSECURE)",
     };
     match (word, trust) {
@@ -53,7 +53,7 @@ pub(super) fn read(text: &str, trust: Trust<'_>, rank: usize) -> Result<(SocketA
             let hex = word.strip_prefix(KEY).ok_or_else(nonsense)?;
             let key = Key::from_hex(hex).map_err(|_| nonsense())?;
             match trust {
-                Trust::Board => Ok((at, key)),
+                Trust::Exchange => Ok((at, key)),
                 _ => Err(differ("has made a key for the job", ours)),
             }
         }
@@ -68,11 +68,11 @@ mod tests {
     fn all_ranks_agree_or_are_told_what_differs() {
         let at: SocketAddr = "[::1]:5000".parse().unwrap();
         let own = Key::from([7; 32]);
-        let trusts = [Trust::Held(&own), Trust::Board, Trust::Nobody];
+        let trusts = [Trust::Held(&own), Trust::Exchange, Trust::Nobody];
         for (i, zero) in trusts.into_iter().enumerate() {
             let key = match zero {
                 Trust::Held(key) => key.clone(),
-                Trust::Board => Key::from([9; 32]),
+                Trust::Exchange => Key::from([9; 32]),
                 Trust::Nobody => Key::zeros(),
             };
             let text = compose(at, zero, &key);
@@ -97,7 +97,7 @@ mod tests {
         for text in
             ["", "127.0.0.1:1", "127.0.0.1:1/", "127.0.0.1:1/key-5a5a", "x/held", "127.0.0.1:1/key-", "5a/5a"]
         {
-            let e = read(text, Trust::Board, 1).unwrap_err();
+            let e = read(text, Trust::Exchange, 1).unwrap_err();
             assert!(matches!(&e, Error::Join(words) if !words.contains("5a")), "{e}");
         }
     }
