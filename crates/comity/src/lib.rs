@@ -54,8 +54,6 @@ mod control;
 mod costs;
 #[doc(hidden)]
 pub mod cuda;
-#[cfg(fuzzing)]
-mod dice;
 mod dtype;
 mod engine;
 mod error;
@@ -63,6 +61,8 @@ mod exchange;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzz;
+#[cfg(fuzzing)]
+mod fuzz_input;
 mod group;
 mod kernel;
 mod key;

@@ -12,7 +12,7 @@ const LIBRARY: &str = "crates/comity/src/";
 /// Lowest first.
 pub(crate) const ROOMS: &[&str] = &[
     // Values and what is below everything.
-    "dice",
+    "fuzz_input",
     "sync",
     "dtype",
     "kernel",

@@ -18,10 +18,10 @@
 //! What is not in it: how ranks meet, sockets, and what the engine makes of a link that breaks.
 
 mod beginnings;
-mod dice;
 mod failure;
 mod judge;
 mod mutant;
+mod rng;
 mod scenario;
 mod world;
 

@@ -8,9 +8,9 @@ mod turn;
 
 use super::{
     SimulatedFailure,
-    dice::SimulatedDice,
     judge::{Cause, Judge},
     mutant::Mutant,
+    rng::Rng,
     scenario::{Fault, MS, NEVER, Scenario},
 };
 use crate::Membership;
@@ -50,7 +50,7 @@ pub(super) struct SimulatedMember {
 
 pub(super) struct SimulatedWorld<'a> {
     pub(super) scenario: &'a Scenario,
-    dice: SimulatedDice,
+    rng: Rng,
     zero: Instant,
     now: u64,
     number: u64,
@@ -91,7 +91,7 @@ impl<'a> SimulatedWorld<'a> {
         };
         let mut world = Self {
             scenario,
-            dice: SimulatedDice::new(!scenario.seed),
+            rng: Rng::new(!scenario.seed),
             zero: Instant::now(),
             now: 0,
             number: 0,

@@ -1,7 +1,7 @@
 //! Fuzzes handshakes.
 
 use super::hello::{Channel, HandshakeStep, Hello, HelloVerdict, Initiator, Responder, Secret};
-use crate::{Key, dice::Dice};
+use crate::{Key, fuzz_input::FuzzInput};
 use std::io::{self, ErrorKind, Read};
 
 /// Gives at most `piece` bytes at a time, then says that there are no more for now.
@@ -24,8 +24,8 @@ impl Read for Drip<'_> {
 
 /// Nobody without the key gets through, whatever it sends, also if it repeats and changes what others have sent.
 pub fn handshake(bytes: &[u8]) {
-    let mut dice = Dice(bytes);
-    let (mode, piece) = (dice.roll(), dice.roll() + 1);
+    let mut input = FuzzInput(bytes);
+    let (mode, piece) = (input.roll(), input.roll() + 1);
     let secret = Secret::new(&Key::from([7; 32]), "job", 0);
     let hello = Hello {
         from: 1,
@@ -35,8 +35,8 @@ pub fn handshake(bytes: &[u8]) {
         channel: Channel::Link { transport: 2, index: 0, of: 2 },
         sealed: false,
     };
-    if let Ok(hello) = Hello::decode(dice.0) {
-        assert_eq!(hello.encode(), dice.0);
+    if let Ok(hello) = Hello::decode(input.0) {
+        assert_eq!(hello.encode(), input.0);
     }
     let Some((mut initiator, first)) = Initiator::start(&secret, &hello) else { panic!("no handshake") };
     let mut responder = Responder::new();
@@ -44,14 +44,14 @@ pub fn handshake(bytes: &[u8]) {
     let true_hello = match mode % 3 {
         0 => Vec::new(),
         1 => {
-            let (at, flip) = (dice.roll() % first.len(), dice.roll() as u8 | 1);
+            let (at, flip) = (input.roll() % first.len(), input.roll() as u8 | 1);
             let mut first = first;
             first[at] ^= flip;
             first
         }
         _ => first,
     };
-    let incoming = [&true_hello, dice.0].concat();
+    let incoming = [&true_hello, input.0].concat();
     let mut incoming = Drip { bytes: &incoming, piece };
     let mut answered = false;
     loop {
@@ -68,6 +68,6 @@ pub fn handshake(bytes: &[u8]) {
             | HandshakeStep::Foreign(_) => break,
         }
     }
-    let answer = initiator.read(Drip { bytes: dice.0, piece });
+    let answer = initiator.read(Drip { bytes: input.0, piece });
     assert!(!matches!(answer, Ok(Some(_))), "a stranger passes for a listener");
 }

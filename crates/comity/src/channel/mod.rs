@@ -15,7 +15,7 @@
 //! (dropped at the first wrong byte), the process has no descriptors left (strangers make room, else who comes is turned
 //! away; the owner can ask), a message is damaged (`Malformed`).
 //!
-//! May import: `dice`, `error`, `key`, `sys`.
+//! May import: `fuzz_input`, `error`, `key`, `sys`.
 
 mod accept;
 mod dial;

@@ -83,15 +83,15 @@ impl Running {
         acceptor: Acceptor,
         probes: Probes,
     ) -> Result<Self> {
-        let trouble = |e| Error::os("starting the control thread", e);
+        let os_error = |e| Error::os("starting the control thread", e);
         let control = Arc::new(ControlPlane {
             me,
             pid: std::process::id(),
             world,
             rules,
             state: Mutex::new(ConnectionTable::new(me, size, rules.silence)),
-            waker: Waker::new().map_err(trouble)?,
-            news: Waker::new().map_err(trouble)?,
+            waker: Waker::new().map_err(os_error)?,
+            news: Waker::new().map_err(os_error)?,
             lacked: AtomicI32::new(0),
             starved: AtomicBool::new(false),
             begun: AtomicBool::new(false),
@@ -101,7 +101,7 @@ impl Running {
         let thread = std::thread::Builder::new()
             .name("comity-control".into())
             .spawn(move || shared.serve(acceptor, probes))
-            .map_err(trouble)?;
+            .map_err(os_error)?;
         Ok(Self { control, thread: Some(thread) })
     }
 

@@ -3,8 +3,8 @@
 //! The higher rank of a pair connects and so decides: over the first transport in the table that both ranks have and that leads there.
 //! The lower rank sees from what arrives what was decided.
 
+mod error;
 mod reach;
-mod trouble;
 
 use crate::{
     Error, LinkKind, Peer, Result,
@@ -15,13 +15,13 @@ use crate::{
     sys::poll_until,
     transport::{Card, Connection, NewLink, Pair, Transports},
 };
+use error::MeshError;
 use rustix::event::{PollFd, PollFlags};
 use std::{
     collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
-use trouble::MeshTrouble;
 
 /// How long after a member's word that it leaves what it made may still come. It leaves in good order only when its own links are made, so
 /// the other ends of them are on their way: with the thread that accepts, or unread.
@@ -76,12 +76,12 @@ impl Mesh<'_> {
             links: members.iter().map(|_| None).collect(),
             parts: HashMap::new(),
         };
-        let made = opening.run().map_err(|trouble| {
-            if let Some(failure) = trouble.news {
+        let made = opening.run().map_err(|failed| {
+            if let Some(failure) = failed.news {
                 self.control.abort(group_id, &failure);
             }
             self.control.leave(group_id, false);
-            trouble.error
+            failed.error
         });
         if made.is_ok() {
             self.control.begin();
@@ -133,7 +133,7 @@ struct Opening<'a> {
 }
 
 impl<'a> Opening<'a> {
-    fn run(mut self) -> Result<Links, MeshTrouble> {
+    fn run(mut self) -> Result<Links, MeshError> {
         let mut offered = Vec::new();
         for rank in 0..self.members.len() {
             if self.world_rank(rank) < self.mesh.me
@@ -151,13 +151,13 @@ impl<'a> Opening<'a> {
         self.members.get(rank).copied().unwrap_or_default()
     }
 
-    fn pair(&self, rank: usize) -> Result<Pair<'a>, MeshTrouble> {
+    fn pair(&self, rank: usize) -> Result<Pair<'a>, MeshError> {
         Pair::new(self.mesh.cards, self.mesh.me, self.world_rank(rank), self.group_id)
             .ok_or_else(|| self.own(rank, "has no entry in the table".into()))
     }
 
     /// Take what the others make: connections of higher ranks, memory of lower ones.
-    fn complete(&mut self, mut offered: Vec<Soon>) -> Result<(), MeshTrouble> {
+    fn complete(&mut self, mut offered: Vec<Soon>) -> Result<(), MeshError> {
         let mut leaver = None;
         for rank in 0..self.members.len() {
             // What is there already needs no connection.
@@ -175,7 +175,7 @@ impl<'a> Opening<'a> {
                 return Ok(());
             }
             if let Some(f) = self.status.failure() {
-                return Err(MeshTrouble { error: self.failed(f), news: None });
+                return Err(MeshError { error: self.failed(f), news: None });
             }
             if let Some(error) = self.failed_above() {
                 return Err(self.unable(error));
@@ -210,7 +210,7 @@ impl<'a> Opening<'a> {
     }
 
     /// Take what has come.
-    fn receive(&mut self) -> Result<(), MeshTrouble> {
+    fn receive(&mut self) -> Result<(), MeshError> {
         // While links are made the waker is drained that told of the next.
         let (control, group_id) = (self.mesh.control, self.group_id);
         let arrivals = || Some(control.arrivals(group_id)).filter(|new| !new.is_empty());
@@ -226,7 +226,7 @@ impl<'a> Opening<'a> {
     }
 
     /// Sleep until something is new, at most until then; the ranks whose offer has come.
-    fn wait(&self, offered: &[Soon], until: Instant) -> Result<Vec<usize>, MeshTrouble> {
+    fn wait(&self, offered: &[Soon], until: Instant) -> Result<Vec<usize>, MeshError> {
         let above = self.status.above().map(|w| w.waker_fd());
         let wakers = [self.status.waker_fd()].into_iter().chain(above);
         let mut fds: Vec<_> = wakers.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
@@ -254,7 +254,7 @@ impl<'a> Opening<'a> {
         }
     }
 
-    fn keep(&mut self, rank: usize, kind: LinkKind, link: NewLink) -> Result<(), MeshTrouble> {
+    fn keep(&mut self, rank: usize, kind: LinkKind, link: NewLink) -> Result<(), MeshError> {
         self.renew();
         match link {
             Ok(link) => {

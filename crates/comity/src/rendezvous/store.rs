@@ -184,13 +184,13 @@ impl Store {
     }
 
     fn run(listener: Listener, size: usize, key: &Key, job: &str, join: Duration) -> Result<Self> {
-        let trouble = |e| Error::os("starting the store", e);
-        let addr = listener.local_addr().map_err(trouble)?;
+        let os_error = |e| Error::os("starting the store", e);
+        let addr = listener.local_addr().map_err(os_error)?;
         let size = u32::try_from(size).ok().filter(|s| *s > 0 && *s < STORE).ok_or_else(|| {
             Error::Config(format!("the store cannot serve {size} ranks; allowed is 1 to {}", crate::MAX_SIZE))
         })?;
         let shared = Arc::new(Shared {
-            waker: Waker::new().map_err(trouble)?,
+            waker: Waker::new().map_err(os_error)?,
             stop: AtomicBool::new(false),
             culprit: AtomicU32::new(0),
             gone: Mutex::default(),
@@ -201,7 +201,7 @@ impl Store {
         let thread = std::thread::Builder::new()
             .name("comity-store".into())
             .spawn(move || server.serve())
-            .map_err(trouble)?;
+            .map_err(os_error)?;
         Ok(Self { addr, shared, thread: Some(thread) })
     }
 }

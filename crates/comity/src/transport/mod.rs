@@ -15,7 +15,7 @@
 //! ```
 //! Who makes links fills in how to connect and what to wait for ([`Connector`]); a transport knows nothing of groups, failures or the store.
 //!
-//! May import: `address`, `call`, `channel`, `dice`, `error`, `sync`, `sys`.
+//! May import: `address`, `call`, `channel`, `fuzz_input`, `error`, `sync`, `sys`.
 
 mod card;
 #[cfg(test)]

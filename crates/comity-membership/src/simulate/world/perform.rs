@@ -84,7 +84,7 @@ impl SimulatedWorld<'_> {
     /// A failed group is dropped some time later.
     pub(super) fn linger(&mut self, rank: usize, g: usize) {
         if let Some((low, high)) = self.scenario.linger {
-            let at = self.now + 1 + self.dice.between(low, high);
+            let at = self.now + 1 + self.rng.between(low, high);
             self.plan(at, DueEvent::Leave(rank, g));
         }
     }

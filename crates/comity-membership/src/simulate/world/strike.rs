@@ -63,7 +63,7 @@ impl SimulatedWorld<'_> {
         if let Some(to) = to.filter(|_| longer) {
             process.turn = to;
             // It may have been about to look at the clock before it waits.
-            if self.dice.chance(50) {
+            if self.rng.chance(50) {
                 process.waits = to;
             }
             self.plan(to, DueEvent::Turn(rank));

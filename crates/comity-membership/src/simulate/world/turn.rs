@@ -110,7 +110,7 @@ impl SimulatedWorld<'_> {
         });
         let slow = slow.max().unwrap_or(0);
         let (low, high) = self.scenario.lag;
-        let turn = first + slow + self.dice.between(low, high);
+        let turn = first + slow + self.rng.between(low, high);
         let process = &mut self.processes[rank];
         if turn < process.turn {
             process.turn = turn;

@@ -1,6 +1,6 @@
 //! Reaching the other rank of a pair: over the first transport that both have and that leads there.
 
-use super::{Arrived, MeshTrouble, Opening, Soon};
+use super::{Arrived, MeshError, Opening, Soon};
 use crate::{
     LinkKind, Result,
     channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, Target, dial},
@@ -45,7 +45,7 @@ impl Connector for Path<'_, '_> {
 
 impl Opening<'_> {
     /// Connect to a lower rank. The link may come later.
-    pub(super) fn connect(&mut self, rank: usize) -> Result<Option<Soon>, MeshTrouble> {
+    pub(super) fn connect(&mut self, rank: usize) -> Result<Option<Soon>, MeshError> {
         if self.stands(rank)? {
             return Ok(None);
         }
@@ -103,7 +103,7 @@ impl Opening<'_> {
     }
 
     /// Take what the pair has between it already, if it has.
-    pub(super) fn stands(&mut self, rank: usize) -> Result<bool, MeshTrouble> {
+    pub(super) fn stands(&mut self, rank: usize) -> Result<bool, MeshError> {
         let (mesh, pair) = (self.mesh, self.pair(rank)?);
         let mut existing = mesh.transports.iter().filter_map(|(kind, t)| Some((kind, t.existing(&pair)?)));
         match existing.next() {
@@ -113,7 +113,7 @@ impl Opening<'_> {
     }
 
     /// Take a connection of a higher rank; with the last one of its link, make that.
-    pub(super) fn take(&mut self, rank: usize, arrived: Arrived) -> Result<(), MeshTrouble> {
+    pub(super) fn take(&mut self, rank: usize, arrived: Arrived) -> Result<(), MeshError> {
         let Arrived { kind, index, of, connection } = arrived;
         let (mesh, pair) = (self.mesh, self.pair(rank)?);
         let Some(transport) = mesh.transports.get(kind) else { return Ok(()) };

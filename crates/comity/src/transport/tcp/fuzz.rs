@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     channel::{Seals, both_ends},
-    dice::Dice,
+    fuzz_input::FuzzInput,
     transport::Link,
 };
 use std::{io::Write, net::TcpStream, os::fd::OwnedFd, os::unix::net::UnixStream};
@@ -17,15 +17,15 @@ const MOST: usize = 32 << 10;
 /// Either all bytes are the peer's, or true frames of which one byte is changed: no frame with a changed byte comes whole, and of a
 /// sealed one no byte.
 pub fn frame(bytes: &[u8]) {
-    let mut dice = Dice(&bytes[..bytes.len().min(MOST)]);
-    let shape = dice.roll();
-    let (connections, is_sealed, is_true) = (shape % 3 + 1, shape / 3 % 2 == 1, dice.roll() % 4 > 0);
+    let mut input = FuzzInput(&bytes[..bytes.len().min(MOST)]);
+    let shape = input.roll();
+    let (connections, is_sealed, is_true) = (shape % 3 + 1, shape / 3 % 2 == 1, input.roll() % 4 > 0);
     let (ours, theirs): (Vec<Seals>, Vec<Seals>) =
         (0..connections as u8).filter(|_| is_sealed).map(both_ends).map(|(a, b)| (*a, *b)).unzip();
-    let (want, flip) = (dice.roll() + 1, dice.roll() as u8);
-    let at = dice.roll() << 8 | dice.roll();
-    let places = dice.roll();
-    let pieces: Vec<&[u8]> = dice.0.chunks(want * 7).collect();
+    let (want, flip) = (input.roll() + 1, input.roll() as u8);
+    let at = input.roll() << 8 | input.roll();
+    let places = input.roll();
+    let pieces: Vec<&[u8]> = input.0.chunks(want * 7).collect();
     let ways = if connections == 2 { Ways::Second } else { Ways::All };
     let mut peer = Peer {
         streams: vec![Vec::new(); connections],

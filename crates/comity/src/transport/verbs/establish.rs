@@ -313,13 +313,13 @@ impl Raising<'_> {
             };
             let path = |t: &Try| t.place.and_then(|p| peer_connection.paths.get(p));
             let is_heard = |t: &Try| path(t).is_some_and(|w| w.is_heard());
-            let trouble = |t: &Try| path(t).and_then(|w| w.trouble.clone());
+            let error = |t: &Try| path(t).and_then(|w| w.error.clone());
             let failed = peer_connection.error().map(|e| e.0.clone());
             let late = Instant::now() >= until;
             let waits =
-                tries.iter().zip(out.iter()).any(|(t, o)| o.is_ok() && !is_heard(t) && trouble(t).is_none());
+                tries.iter().zip(out.iter()).any(|(t, o)| o.is_ok() && !is_heard(t) && error(t).is_none());
             if !waits || late || failed.is_some() {
-                let words = |t: &Try| match trouble(t)
+                let words = |t: &Try| match error(t)
                     .or_else(|| failed.clone().map(|why| format!("the other end {why}")))
                 {
                     Some(why) => why,
@@ -332,7 +332,7 @@ impl Raising<'_> {
                     .iter()
                     .zip(out)
                     .map(|(t, o)| {
-                        o.clone().and_then(|()| match is_heard(t) && trouble(t).is_none() {
+                        o.clone().and_then(|()| match is_heard(t) && error(t).is_none() {
                             true => Ok(()),
                             false => Err(words(t)),
                         })

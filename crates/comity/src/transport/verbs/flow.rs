@@ -318,17 +318,17 @@ mod tests {
                 at += *len as u64;
             }
             // Two queue pairs, each in order, mixed at random.
-            let mut dice = seed;
+            let mut input = seed;
             let mut qps = [VecDeque::new(), VecDeque::new()];
             for p in &pieces {
-                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                qps[(dice >> 40) as usize % 2].push_back(*p);
+                input = input.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                qps[(input >> 40) as usize % 2].push_back(*p);
             }
             let mut order = FrameOrder::new();
             let mut out = Vec::new();
             while qps.iter().any(|l| !l.is_empty()) {
-                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let Some((at, len)) = qps[(dice >> 33) as usize % 2].pop_front() else { continue };
+                input = input.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let Some((at, len)) = qps[(input >> 33) as usize % 2].pop_front() else { continue };
                 order.arrive(at, at, len, 1 << 20).unwrap();
                 prop_assert_eq!(order.arrive(at, at, len, 1 << 20), Err(Overlap), "twice");
                 while let Some((piece, len)) = order.fetch() {

@@ -75,7 +75,7 @@ pub(super) struct RdmaPath {
     /// Both ends have heard the other's first frames.
     pub(super) up: bool,
     /// Why it will not come up.
-    pub(super) trouble: Option<String>,
+    pub(super) error: Option<String>,
     /// What the peer was told of frames sent, and what it was at the last look.
     pub(super) told: [u64; QUEUE_PAIRS],
     pub(super) looked: [u64; QUEUE_PAIRS],
@@ -94,8 +94,8 @@ impl RdmaPath {
         name: String,
     ) -> Self {
         let (told, looked) = ([0; QUEUE_PAIRS], [0; QUEUE_PAIRS]);
-        let (up, trouble, claimed) = (false, None, None);
-        Self { id, rail, region, qps, service, name, equal_frames, up, trouble, told, looked, claimed }
+        let (up, error, claimed) = (false, None, None);
+        Self { id, rail, region, qps, service, name, equal_frames, up, error, told, looked, claimed }
     }
 
     /// Let nothing remain of what an earlier path sent from here: where all of a slot is sent, this one's peer would get it.

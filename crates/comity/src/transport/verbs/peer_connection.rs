@@ -87,7 +87,7 @@ impl PeerConnection {
         let Some(w) = self.paths.get_mut(path) else { return };
         w.up = true;
         tracing::debug!(path = w.name, service = %w.service, "an RDMA path is up");
-        if let Some(why) = w.trouble.take() {
+        if let Some(why) = w.error.take() {
             self.fail_both(format!("is cut off: the RDMA path {why}"));
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{driver, is_ours};
 use crate::{
-    sys::verbs::{Abilities, Address, Completion, Depth, Device, DeviceTrouble},
+    sys::verbs::{Abilities, Address, Completion, Depth, Device, DeviceError},
     transport::verbs::path::{QUEUE_PAIRS, RdmaPath},
 };
 use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
@@ -75,7 +75,7 @@ pub(in crate::transport::verbs) struct Held {
 
 impl Held {
     /// Open a device, or use it as it is open already; `peers` is how many others may be reached over it.
-    pub(in crate::transport::verbs) fn open(name: &str, peers: usize) -> Result<Self, DeviceTrouble> {
+    pub(in crate::transport::verbs) fn open(name: &str, peers: usize) -> Result<Self, DeviceError> {
         let mut driver = driver();
         driver.own();
         let found = driver.rails.live().find(|(_, r)| r.device.name() == name).map(|(i, _)| i);
@@ -106,8 +106,7 @@ impl Held {
                 }
             }
         };
-        let r =
-            driver.rails.0[rail].as_mut().ok_or_else(|| DeviceTrouble::new(name, "", "it is closed", 0))?;
+        let r = driver.rails.0[rail].as_mut().ok_or_else(|| DeviceError::new(name, "", "it is closed", 0))?;
         r.users += 1;
         Ok(Self { rail, name: name.to_owned(), at: r.device.address(), abilities: r.device.abilities() })
     }
@@ -130,7 +129,7 @@ impl Drop for Held {
 }
 
 /// As much memory as may be needed, or as the system allows to be registered.
-fn open(name: &str, peers: usize) -> Result<Device, DeviceTrouble> {
+fn open(name: &str, peers: usize) -> Result<Device, DeviceError> {
     let path = Slots::DEFAULT.bytes();
     // Two cables to each.
     let mut slab = (2 * peers.max(1) * path).min(SLAB / path * path).next_multiple_of(4096);

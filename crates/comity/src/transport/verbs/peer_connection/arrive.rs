@@ -34,7 +34,7 @@ impl PeerConnection {
                 let what = if receive { "a receive" } else { "a send" };
                 if !w.up {
                     // It was only tried.
-                    w.trouble.get_or_insert_with(|| format!("{}: {what} ended with {words}", w.name));
+                    w.error.get_or_insert_with(|| format!("{}: {what} ended with {words}", w.name));
                     return;
                 }
                 let name = w.name.clone();

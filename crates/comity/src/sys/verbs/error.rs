@@ -5,7 +5,7 @@ use std::{fmt, io};
 
 /// A step that failed on a device, as errors show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DeviceTrouble {
+pub(crate) struct DeviceError {
     /// The device's name.
     pub(crate) device: String,
     /// Its address, or the one that was looked for.
@@ -16,7 +16,7 @@ pub(crate) struct DeviceTrouble {
     pub(crate) code: i32,
 }
 
-impl DeviceTrouble {
+impl DeviceError {
     /// Some providers return numbers negated.
     pub(crate) fn new(device: &str, address: &str, step: impl Into<String>, code: i32) -> Self {
         let (device, address) = (device.to_owned(), address.to_owned());
@@ -64,7 +64,7 @@ impl DeviceTrouble {
     }
 }
 
-impl fmt::Display for DeviceTrouble {
+impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.device)?;
         if !self.address.is_empty() {
@@ -88,11 +88,11 @@ mod tests {
 
     #[test]
     fn device_address_step_number_and_remedy_are_named() {
-        let t = DeviceTrouble::new("soft0", "10.0.0.1", "ibv_reg_mr of 64 MiB", -12);
+        let t = DeviceError::new("soft0", "10.0.0.1", "ibv_reg_mr of 64 MiB", -12);
         let words = t.to_string();
         for part in ["soft0 (10.0.0.1)", "ibv_reg_mr", "(os error 12)", "ulimit -l"] {
             assert!(words.contains(part), "{words}");
         }
-        assert_eq!(DeviceTrouble::new("soft0", "", "it has no port", 0).to_string(), "soft0: it has no port");
+        assert_eq!(DeviceError::new("soft0", "", "it has no port", 0).to_string(), "soft0: it has no port");
     }
 }

@@ -1,9 +1,9 @@
 //! Random numbers that a seed repeats (SplitMix64).
 
 #[derive(Clone, Debug)]
-pub(super) struct SimulatedDice(u64);
+pub(super) struct Rng(u64);
 
-impl SimulatedDice {
+impl Rng {
     pub(super) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
     }
