@@ -70,9 +70,9 @@ impl NativeBackend {
         let told = if pairwise { CallInfo { count: 0, ..call.info } } else { call.info };
         let whole = also ^ fingerprint(Algorithm::Direct, 0, call.counts);
         let common = Header { info: told, shape: if pairwise { 0 } else { whole }, epoch: 0, group_id };
-        let header = |way: Direction, peer: usize| {
+        let header = |direction: Direction, peer: usize| {
             // Parts that differ by pair are known to the two alone.
-            let shape = match way {
+            let shape = match direction {
                 Direction::Out if pairwise => call.counts.get(peer).map_or(0, |&c| c as u64),
                 Direction::In if pairwise => call.recv_counts.get(peer).map_or(0, |&c| c as u64),
                 _ => whole,
@@ -170,8 +170,8 @@ impl NativeBackend {
         // With parts that differ by pair nobody knows the others' totals.
         let agreed = if pairwise { CallInfo { count: 0, ..info } } else { info };
         let common = Header { info: agreed, shape: if pairwise { 0 } else { shape }, epoch: 0, group_id };
-        let header = |way: Direction, peer: usize| {
-            let shape = match way {
+        let header = |direction: Direction, peer: usize| {
+            let shape = match direction {
                 Direction::Out if pairwise => counts.0.get(peer).map_or(0, |&c| c as u64),
                 Direction::In if pairwise => counts.1.get(peer).map_or(0, |&c| c as u64),
                 _ => shape,

@@ -93,7 +93,7 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
     }
 
     /// Make a link with the lower rank of a pair.
-    fn connect(&self, pair: &Pair<'_>, way: &dyn Connector) -> Result<Connected, Missed>;
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed>;
 
     /// Make the link that [`Connected::Soon`] promised, from a stream that is readable.
     fn attach(&self, _: Stream) -> NewLink {
@@ -105,7 +105,7 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
         &self,
         pair: &Pair<'_>,
         connections: Vec<Connection>,
-        way: &dyn Connector,
+        connector: &dyn Connector,
     ) -> Result<Connected, Missed>;
 }
 
@@ -150,9 +150,9 @@ pub(crate) struct Missed {
 /// Connect to the lower rank of a pair over the socket of their host; why not, where another transport may do.
 pub(crate) fn dial_within_host(
     pair: &Pair<'_>,
-    way: &dyn Connector,
+    connector: &dyn Connector,
 ) -> Result<Result<UnixStream, String>, Missed> {
-    match way.dial(Target::Unix(pair.theirs.unix.clone()), 0, 1) {
+    match connector.dial(Target::Unix(pair.theirs.unix.clone()), 0, 1) {
         Ok((Stream::Unix(stream), _)) => Ok(Ok(stream)),
         Ok((Stream::Tcp(_), _)) => Ok(Err("its host's socket is none".into())),
         Err(miss @ (Miss::Nowhere(_) | Miss::Refused(Refusal::No(_)))) => Ok(Err(miss.to_string())),

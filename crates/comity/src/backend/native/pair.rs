@@ -55,8 +55,8 @@ impl NativeBackend {
             out: out.zip(to).map(|((_, len), to)| (to, len)),
             into: into.zip(from).map(|((_, len), from)| (from, len)),
         };
-        let header = |way: Direction, _: usize| {
-            let of = if way == Direction::Out { &out } else { &into };
+        let header = |direction: Direction, _: usize| {
+            let of = if direction == Direction::Out { &out } else { &into };
             Header { info: of.as_ref().map_or(info, |(m, _)| *m), shape: 0, epoch: 0, group_id }
         };
         let mut schedule = match self.routes.iter().rposition(|(r, _)| *r == route) {

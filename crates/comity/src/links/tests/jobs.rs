@@ -49,7 +49,7 @@ fn at_wall(adapt: impl Fn(Config) -> Config + Sync, limit: Duration) -> (Vec<Res
 }
 
 #[test]
-fn rank_0_shares_a_key_over_a_board() {
+fn rank_0_shares_a_key_over_a_exchange() {
     let (all, text) = at_wall(|c| c, LONG);
     let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
     each(0..2, |r| talk(r, &mut open(&all[r], 0, &[0, 1]).1));
@@ -66,7 +66,7 @@ fn rank_0_shares_a_key_over_a_board() {
 }
 
 #[test]
-fn a_board_tells_no_key_that_the_ranks_hold_already() {
+fn an_exchange_tells_no_key_that_the_ranks_hold_already() {
     let (all, text) = at_wall(|c| c.key(Key::from([0x5a; 32])), LONG);
     assert!(all.iter().all(Result::is_ok));
     assert!(text.ends_with("/held") && !text.contains("5a5a"), "{text}");
@@ -80,7 +80,7 @@ fn a_board_tells_no_key_that_the_ranks_hold_already() {
 }
 
 #[test]
-fn a_board_of_this_host_carries_a_key() {
+fn an_exchange_of_this_host_carries_a_key() {
     let job = format!("carries-{}", std::process::id());
     // Both ends count their shares in one process here, so each has a job of its own to count in.
     let exchange = UnixExchange::new(&job);

@@ -47,8 +47,8 @@ impl Transport for Shm {
         pair.share_a_host()
     }
 
-    fn connect(&self, pair: &Pair<'_>, way: &dyn Connector) -> Result<Connected, Missed> {
-        Ok(match dial_within_host(pair, way)? {
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
+        Ok(match dial_within_host(pair, connector)? {
             // It makes the memory when it opens the group.
             Ok(stream) => Connected::Soon(Stream::Unix(stream)),
             Err(why) => Connected::Not(why),

@@ -109,7 +109,7 @@ impl Transport for Tcp {
         Ok(())
     }
 
-    fn connect(&self, pair: &Pair<'_>, way: &dyn Connector) -> Result<Connected, Missed> {
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
         let addrs = &pair.theirs.addrs;
         let each = threads::connections(pair.all, [pair.me, pair.peer]);
         let of = u16::try_from(addrs.len() * usize::from(each)).unwrap_or(u16::MAX);
@@ -119,7 +119,7 @@ impl Transport for Tcp {
         let each = if options.ways == Ways::All { 1 } else { 2 };
         let turns = addrs.iter().flat_map(|a| std::iter::repeat_n(a, each)).cycle();
         for (index, addr) in (0..of).zip(turns) {
-            let made = way.dial(Target::Tcp(*addr), index, of);
+            let made = connector.dial(Target::Tcp(*addr), index, of);
             connections.push(made.map_err(|miss| Missed { at: addr.to_string(), miss })?);
         }
         Ok(Connected::Link(link(connections, &options)))

@@ -44,8 +44,8 @@ impl Transport for Unix {
         pair.share_a_host()
     }
 
-    fn connect(&self, pair: &Pair<'_>, way: &dyn Connector) -> Result<Connected, Missed> {
-        Ok(match dial_within_host(pair, way)? {
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
+        Ok(match dial_within_host(pair, connector)? {
             Ok(stream) => Connected::Link(UnixLink::boxed(stream)),
             Err(why) => Connected::Not(why),
         })

@@ -114,10 +114,10 @@ impl Transport for Rdma {
         self.0.link(pair.peer, pair.group_id)
     }
 
-    fn connect(&self, pair: &Pair<'_>, way: &dyn Connector) -> Result<Connected, Missed> {
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
         let mut words = Vec::new();
         for addr in &pair.theirs.addrs {
-            let stream = match way.dial(Target::Tcp(*addr), 0, 1) {
+            let stream = match connector.dial(Target::Tcp(*addr), 0, 1) {
                 Ok((Stream::Tcp(stream), _)) => stream,
                 Ok((Stream::Unix(_), _)) => continue,
                 Err(Miss::Refused(Refusal::No(why))) => {
@@ -126,7 +126,7 @@ impl Transport for Rdma {
                 }
                 Err(miss) => return Err(Missed { at: addr.to_string(), miss }),
             };
-            match self.path(pair, stream, way)? {
+            match self.path(pair, stream, connector)? {
                 Connected::Not(why) => words.push(why),
                 reached => return Ok(reached),
             }
@@ -144,11 +144,11 @@ impl Transport for Rdma {
         &self,
         pair: &Pair<'_>,
         connections: Vec<Connection>,
-        way: &dyn Connector,
+        connector: &dyn Connector,
     ) -> Result<Connected, Missed> {
         for (stream, _) in connections {
             if let Stream::Tcp(stream) = stream {
-                return self.path(pair, stream, way);
+                return self.path(pair, stream, connector);
             }
         }
         Ok(Connected::Not("it brought no TCP connection".into()))
@@ -157,9 +157,14 @@ impl Transport for Rdma {
 
 impl Rdma {
     /// Make paths beside a connection of the pair.
-    fn path(&self, pair: &Pair<'_>, stream: TcpStream, way: &dyn Connector) -> Result<Connected, Missed> {
+    fn path(
+        &self,
+        pair: &Pair<'_>,
+        stream: TcpStream,
+        connector: &dyn Connector,
+    ) -> Result<Connected, Missed> {
         // WAIT(until): paths being made, to the join deadline
-        match self.0.establish(pair.peer, stream, way.until(), &|fd, until| way.wait(fd, until)) {
+        match self.0.establish(pair.peer, stream, connector.until(), &|fd, until| connector.wait(fd, until)) {
             Ok(Ok(())) => Ok(match self.existing(pair) {
                 Some(link) => Connected::Link(link),
                 None => Connected::Not("the path was taken down again".into()),
