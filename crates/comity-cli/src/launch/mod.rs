@@ -1,7 +1,7 @@
 //! `comity launch`: starts the ranks of a job on this machine and answers for how they end.
 //!
 //! Two processes stand guard over each other. The [front end](front_end) is the one that the user started: it takes
-//! the signals and the standard input of the terminal. The [supervisor](supervisor) is its child in a session of its
+//! the signals and the standard input of the terminal. The [supervisor] is its child in a session of its
 //! own: it starts the ranks, carries their lines, and ends them. The front end's death closes a socket that the
 //! supervisor polls; the supervisor's death makes its children the front end's (both are "subreapers" on Linux). So
 //! whichever of the two is killed, the other one is an ancestor of every process of the job, also of those

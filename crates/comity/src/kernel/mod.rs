@@ -50,7 +50,7 @@ use lane::{And, Bf16, F16, Lane, Max, Min, Numeric, Or, Product, Reduction, Sum,
 use n_way_reduce::NWayReduce;
 use std::sync::OnceLock;
 
-/// `dst = dst ∘ src`. An average is only added up here; the last step of one is an [`n_way_reduce`].
+/// `dst = dst ∘ src`. An average is only added up here; the last step of one is an [`n_way_reduce()`].
 pub(crate) fn combine(dtype: DType, op: ReduceOp, dst: &mut [u8], src: &[u8]) {
     Level::best().combine(dtype, op, dst, src);
 }

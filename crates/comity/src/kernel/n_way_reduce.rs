@@ -10,7 +10,7 @@ const BLOCK: usize = 8 << 10;
 /// The same for calls so short that clearing the larger one would take longer than the work.
 const SHORT: usize = 512;
 
-/// The arguments of [`super::n_way_reduce`] but for `dst`.
+/// The arguments of [`super::n_way_reduce()`] but for `dst`.
 #[derive(Clone, Copy)]
 pub(super) struct NWayReduce<'a> {
     pub(super) dtype: DType,

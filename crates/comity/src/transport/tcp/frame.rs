@@ -3,7 +3,7 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 0..4 | length of the piece, 1 to [`MAX_FRAME`]; the highest bit says that the next frame travels [aside](Place::Aside) |
+//! | 0..4 | length of the piece, 1 to [`MAX_FRAME`]; the highest bit says that the next frame travels [aside](FrameRoute::Aside) |
 //! | 4..12 | number of the frame in the stream, from 0 over all connections |
 //! | 12..16 | CRC32C of the twelve bytes before |
 //! | 16..20 | CRC32C of those twelve bytes and the piece |

@@ -1,6 +1,6 @@
 //! All that two processes have between them: paths, and the streams of their groups over them.
 //!
-//! No thread and no lock of its own: [`driver`](super::driver) calls it, for those that put and take, and for what the devices report.
+//! No thread and no lock of its own: [`driver`](mod@super::driver) calls it, for those that put and take, and for what the devices report.
 
 mod arrive;
 mod stream;
