@@ -9,11 +9,11 @@ use tasks::{
 
 /// What was asked for.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Choice {
+pub(crate) struct CheckChoice {
     since: String,
 }
 
-impl Choice {
+impl CheckChoice {
     pub(crate) fn parse(args: &[&str]) -> Result<Self, String> {
         match args {
             [] => Ok(Self { since: "HEAD".into() }),
@@ -65,7 +65,7 @@ impl Changed {
     }
 }
 
-pub(crate) fn run(choice: &Choice) -> Result<(), String> {
+pub(crate) fn run(choice: &CheckChoice) -> Result<(), String> {
     let begun = Instant::now();
     let git = |args: &[&str]| Task::new("git").args(["-C"]).args([root()]).args(args).run();
     let files = git(&["diff", "--name-only", &choice.since])?
@@ -140,7 +140,9 @@ mod tests {
 
     #[test]
     fn options_are_read_strictly() {
-        assert_eq!(Choice::parse(&["--since", "main"]), Ok(Choice { since: "main".into() }));
-        assert!(Choice::parse(&["--since"]).is_err() && Choice::parse(&["--since", "--x"]).is_err());
+        assert_eq!(CheckChoice::parse(&["--since", "main"]), Ok(CheckChoice { since: "main".into() }));
+        assert!(
+            CheckChoice::parse(&["--since"]).is_err() && CheckChoice::parse(&["--since", "--x"]).is_err()
+        );
     }
 }

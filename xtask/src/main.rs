@@ -41,11 +41,11 @@ fn main() -> ExitCode {
     }
     let result = match args[..] {
         ["demo"] => demo::run(demo::Profile::Release).map(drop),
-        ["test", ref rest @ ..] => match test::Choice::parse(rest) {
+        ["test", ref rest @ ..] => match test::StepChoice::parse(rest) {
             Ok(choice) => test::run(&choice),
             Err(e) => return usage(&e),
         },
-        ["check", ref rest @ ..] => match check::Choice::parse(rest) {
+        ["check", ref rest @ ..] => match check::CheckChoice::parse(rest) {
             Ok(choice) => check::run(&choice),
             Err(e) => return usage(&e),
         },

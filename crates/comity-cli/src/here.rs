@@ -10,7 +10,7 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// By what a rank knows the others, where no launcher of Comity's decides it.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Trust {
+pub(crate) struct JobTrust {
     /// Join without a job key: whoever can connect can join
     #[arg(long)]
     insecure: bool,
@@ -27,7 +27,7 @@ pub(crate) fn secure_parser() -> impl TypedValueParser<Value = Secure> {
 }
 
 /// The group of the job that the environment tells of; of one where it tells of none.
-pub(crate) fn join(backend: Option<BackendKind>, trust: &Trust) -> Result<Group> {
+pub(crate) fn join(backend: Option<BackendKind>, trust: &JobTrust) -> Result<Group> {
     let mut config = Config::from_env()?;
     if trust.insecure {
         config = config.insecure();
@@ -53,7 +53,7 @@ pub(crate) enum DeviceKind {
 pub(crate) fn join_for(
     backend: Option<BackendKind>,
     device: DeviceKind,
-    trust: &Trust,
+    trust: &JobTrust,
 ) -> Result<(Group, Option<Cuda>)> {
     if device == DeviceKind::Host {
         return Ok((join(backend, trust)?, None));

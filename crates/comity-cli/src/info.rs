@@ -11,14 +11,14 @@ use std::fmt::Write;
 Outside a job it tells what a group of one would be; under a launcher, what each rank found.
 Nothing is sent.
 Exit code: 0; 2 when variables make no sense, which are named.")]
-pub(crate) struct Args {
+pub(crate) struct InfoArgs {
     /// One JSON object
     #[arg(long)]
     json: bool,
 }
 
 /// `comity info`; the exit code.
-pub(crate) fn info(args: Args) -> u8 {
+pub(crate) fn info(args: InfoArgs) -> u8 {
     let config = match Config::from_env() {
         Ok(config) => config,
         Err(e) => return here::failed("info", &e),

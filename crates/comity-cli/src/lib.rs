@@ -23,17 +23,17 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Start N copies of a command on this machine as the ranks of one group
-    Launch(launch::Args),
+    Launch(launch::LaunchArgs),
     /// Check every operation, type and awkward size against a scalar reference
-    Check(check::Args),
+    Check(check::CheckArgs),
     /// Measure how long operations take, and their bandwidth
-    Bench(bench::Args),
+    Bench(bench::BenchArgs),
     /// Say what was found in the environment, and what links would be used
-    Info(info::Args),
+    Info(info::InfoArgs),
     /// Show what an operation would do: steps, bytes and predicted time
-    Plan(plan::Args),
+    Plan(plan::PlanArgs),
     /// Say who was where when a job failed, from the records that its ranks left
-    Report(report::Args),
+    Report(report::ReportArgs),
 }
 
 /// Runs `comity` with these arguments (the first is the program's name) and returns the exit code.

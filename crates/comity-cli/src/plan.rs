@@ -33,7 +33,7 @@ or what --links, --cores and --costs say; a group chooses by the same model. * m
 last three columns say what its time is made of: messages, bytes that move, bytes that are added.
 To draw a graph:
   comity plan all_reduce --ranks 12 --bytes 64M --hosts 3 --dot | dot -Tsvg > plan.svg")]
-pub(crate) struct Args {
+pub(crate) struct PlanArgs {
     /// The operation
     #[arg(value_name = "OP", value_parser = PossibleValuesParser::new(OPS), hide_possible_values = true)]
     op: String,
@@ -76,7 +76,7 @@ pub(crate) struct Args {
 }
 
 /// `comity plan`; the exit code.
-pub(crate) fn plan(args: Args) -> u8 {
+pub(crate) fn plan(args: PlanArgs) -> u8 {
     match report(&args) {
         Ok(text) => {
             // A reader that went away has seen enough.
@@ -90,7 +90,7 @@ pub(crate) fn plan(args: Args) -> u8 {
     }
 }
 
-fn report(args: &Args) -> Result<String, String> {
+fn report(args: &PlanArgs) -> Result<String, String> {
     let size = args.dtype.size() as u64;
     let whole = usize::try_from(args.bytes.0 / size * size).map_err(|e| format!("--bytes: {e}"))?;
     let costs = args.costs.as_ref().map(|path| {
@@ -196,7 +196,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Cli {
         #[command(flatten)]
-        args: Args,
+        args: PlanArgs,
     }
 
     fn told(flags: &[&str]) -> Result<String, String> {

@@ -21,7 +21,7 @@ const USAGE: u8 = 2;
 #[command(after_help = "\
 A rank writes a flight record, rank-N.group-ID.flight.json, when one of its groups fails and comity launch
 has --log-dir (or COMITY_LOG_DIR is set). Exit code: 0 when there were records and all could be read.")]
-pub(crate) struct Args {
+pub(crate) struct ReportArgs {
     /// The directory with the flight records
     #[arg(value_name = "DIR")]
     dir: PathBuf,
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 }
 
 /// `comity report`; the exit code.
-pub(crate) fn report(args: Args) -> u8 {
+pub(crate) fn report(args: ReportArgs) -> u8 {
     let refuse = |why: &str| {
         eprintln!("comity report: {why}");
         USAGE

@@ -288,7 +288,7 @@ fn a_port_that_goes_down_is_named_by_all() {
         fs::write(&file, "").unwrap();
         for rank in 0..3 {
             let error = job.error(rank);
-            assert!(error.contains("RDMA wire"), "{mode:?}: {error}");
+            assert!(error.contains("RDMA path"), "{mode:?}: {error}");
         }
         assert!(down.elapsed() < PROMISE, "{:?}", down.elapsed());
     }
@@ -316,7 +316,7 @@ fn frames_that_are_lost_repeated_or_damaged_are_an_error_that_names_the_wire() {
         let mut job = Running::start(2, &["--quick"], &[("COMITY_RDMA", "uc"), (&name, "0.002")]);
         for rank in 0..2 {
             let error = job.error(rank);
-            assert!(error.contains("RDMA wire soft0 (127.0.0.1)"), "{fault}: {error}");
+            assert!(error.contains("RDMA path soft0 (127.0.0.1)"), "{fault}: {error}");
             assert!(words.iter().any(|w| error.contains(w)), "{fault}: {error}");
         }
         assert!(begun.elapsed() < LONG / 2, "{fault}: {:?}", begun.elapsed());
@@ -327,5 +327,5 @@ fn frames_that_are_lost_repeated_or_damaged_are_an_error_that_names_the_wire() {
 #[ignore = "needs COMITY_VERBS"]
 fn a_completion_that_failed_is_an_error() {
     let (good, text) = run(2, &["--quick"], &[("SOFTVERBS_QUIRKS", "wc_err=900")]);
-    assert!(!good && text.contains("status ") && text.contains("RDMA wire soft0"), "{text}");
+    assert!(!good && text.contains("status ") && text.contains("RDMA path soft0"), "{text}");
 }

@@ -55,14 +55,14 @@ pub enum Action<R: Reason> {
     /// A group has failed. The first reason stays.
     Fail {
         /// The group.
-        context: u64,
+        group_id: u64,
         /// Why.
         failure: R,
     },
     /// A member has left in good order.
     Left {
         /// The group.
-        context: u64,
+        group_id: u64,
         /// The member, by its rank in the group.
         member: usize,
     },
@@ -70,7 +70,7 @@ pub enum Action<R: Reason> {
     /// [`Membership::abort`](crate::Membership::abort).
     Waits {
         /// The group.
-        context: u64,
+        group_id: u64,
         /// This rank in the group.
         mine: usize,
         /// The member that waits.
@@ -81,7 +81,7 @@ pub enum Action<R: Reason> {
     /// A member asks how far this one has come. Call [`Membership::answer`](crate::Membership::answer).
     Census {
         /// The group.
-        context: u64,
+        group_id: u64,
         /// The member that asks.
         member: usize,
         /// Calls up to this number count for the digest.
@@ -92,7 +92,7 @@ pub enum Action<R: Reason> {
     /// A member has answered how far it has come.
     Reached {
         /// The group.
-        context: u64,
+        group_id: u64,
         /// The member that answered.
         member: usize,
         /// Its answer.
@@ -101,7 +101,7 @@ pub enum Action<R: Reason> {
     /// A member of a group has not been heard for some time. Count it.
     Suspect {
         /// The group.
-        context: u64,
+        group_id: u64,
     },
     /// Ask a silent process over a new connection whether it lives.
     Ask {
@@ -111,7 +111,7 @@ pub enum Action<R: Reason> {
     /// A member of a group was silent for longer than any had been before in it.
     Silence {
         /// The group.
-        context: u64,
+        group_id: u64,
         /// For how long.
         silence: Duration,
     },

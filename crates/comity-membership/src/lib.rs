@@ -81,9 +81,9 @@
 //! membership.hear(vec![(2, Heard::End(DIED))], now);
 //! let failure = Lost(2, 0, DIED.into());
 //! let actions = membership.actions();
-//! let note = Note::Abort { context: 7, failure: failure.clone() };
+//! let note = Note::Abort { group_id: 7, failure: failure.clone() };
 //! assert!(actions.contains(&Action::Tell { to: vec![1], note }));
-//! assert!(actions.contains(&Action::Fail { context: 7, failure }));
+//! assert!(actions.contains(&Action::Fail { group_id: 7, failure }));
 //! ```
 
 #![forbid(unsafe_code)]

@@ -2,32 +2,32 @@
 
 use crate::Reason;
 
-/// What one process says to another. Groups have numbers that all processes know alike, their contexts.
+/// What one process says to another. Groups have numbers that all processes know alike, their ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note<R: Reason> {
     /// The sender leaves a group in good order.
     Leave {
         /// The group.
-        context: u64,
+        group_id: u64,
     },
     /// A group has failed.
     Abort {
         /// The group.
-        context: u64,
+        group_id: u64,
         /// Why.
         failure: R,
     },
     /// The sender has waited for the receiver for long.
     Waits {
         /// The group.
-        context: u64,
+        group_id: u64,
         /// The call that the sender is in.
         call: R::Call,
     },
     /// The sender asks how far the receiver has come.
     Census {
         /// The group.
-        context: u64,
+        group_id: u64,
         /// Calls up to this number count for the digest.
         at: u64,
         /// What the sender's calls come to.
@@ -36,7 +36,7 @@ pub enum Note<R: Reason> {
     /// The answer to a census.
     Reached {
         /// The group.
-        context: u64,
+        group_id: u64,
         /// How far the sender has come.
         reached: R::Reached,
     },
@@ -59,13 +59,13 @@ pub enum Note<R: Reason> {
 
 impl<R: Reason> Note<R> {
     /// The group that the note is about, if it is about one.
-    pub fn context(&self) -> Option<u64> {
+    pub fn group_id(&self) -> Option<u64> {
         match self {
-            Self::Leave { context }
-            | Self::Abort { context, .. }
-            | Self::Waits { context, .. }
-            | Self::Census { context, .. }
-            | Self::Reached { context, .. } => Some(*context),
+            Self::Leave { group_id }
+            | Self::Abort { group_id, .. }
+            | Self::Waits { group_id, .. }
+            | Self::Census { group_id, .. }
+            | Self::Reached { group_id, .. } => Some(*group_id),
             Self::Heartbeat { .. } | Self::Goodbye { .. } | Self::GivenUp { .. } => None,
         }
     }

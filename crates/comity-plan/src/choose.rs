@@ -76,7 +76,7 @@ fn segment(model: &Model<'_>, kind: Kind, algorithm: Algorithm) -> usize {
 mod tests {
     use super::*;
     use crate::{
-        Act,
+        StepOp,
         pairs::{Cost, LinkClass, PairCosts},
         pipeline::build,
         shape::Shape,
@@ -172,7 +172,7 @@ mod tests {
         (0..shape.size).any(|rank| {
             let plan = build(&Shape { rank, ..*shape }, algorithm, 0);
             plan.steps.iter().any(
-                |s| matches!(s.act, Act::Send { to, .. } if (rank, to) == (a, b) || (rank, to) == (b, a)),
+                |s| matches!(s.op, StepOp::Send { to, .. } if (rank, to) == (a, b) || (rank, to) == (b, a)),
             )
         })
     }

@@ -4,7 +4,7 @@
 //! ranks, on those of one host, or on one rank of each host. Every member of a team moves
 //! `Draft::round` on by the same number, taking part in a round or not.
 
-use crate::{Act, Buf, Plan, Slice, Step, Take};
+use crate::{Buf, Plan, ReceiveMode, Slice, Step, StepOp};
 
 /// The ranks that carry out an algorithm together, and this rank's position among them.
 #[derive(Clone, Debug)]
@@ -78,21 +78,21 @@ pub(crate) fn even(len: usize, n: usize) -> Parts {
 impl Draft {
     pub(crate) fn send(&mut self, team: &Team, to: usize, src: Slice) {
         if src.len > 0 || self.empty {
-            self.push(Act::Send { to: team.rank(to), src });
+            self.push(StepOp::Send { to: team.rank(to), src });
         }
     }
 
     pub(crate) fn recv(&mut self, team: &Team, from: usize, dst: Slice) {
-        self.take(team, from, dst, Take::Copy);
+        self.take(team, from, dst, ReceiveMode::Copy);
     }
 
     /// `dst = with ∘ what comes`.
     pub(crate) fn reduce(&mut self, team: &Team, from: usize, with: Slice, dst: Slice, last: bool) {
-        self.take(team, from, dst, Take::Reduce { with, last });
+        self.take(team, from, dst, ReceiveMode::Reduce { with, last });
     }
 
     /// `dst` = own and what comes from all other positions of the team, in rank order.
-    pub(crate) fn fold(&mut self, team: &Team, own: Slice, dst: Slice, last: bool) {
+    pub(crate) fn n_way_reduce(&mut self, team: &Team, own: Slice, dst: Slice, last: bool) {
         match team.len() {
             1 => self.copy(own, dst),
             2 => self.reduce(team, 1 - team.me, own, dst, last),
@@ -100,14 +100,14 @@ impl Draft {
             _ => {
                 let mut from: Vec<_> = team.others().map(|i| team.rank(i)).collect();
                 from.sort_unstable();
-                self.push(Act::Fold { from, own, dst, last });
+                self.push(StepOp::NWayReduce { from, own, dst, last });
             }
         }
     }
 
     pub(crate) fn copy(&mut self, src: Slice, dst: Slice) {
         if src != dst && src.len > 0 {
-            self.push(Act::Copy { src, dst });
+            self.push(StepOp::Copy { src, dst });
         }
     }
 
@@ -123,13 +123,13 @@ impl Draft {
         Plan { steps: self.steps, tmp: self.tmp }
     }
 
-    fn take(&mut self, team: &Team, from: usize, dst: Slice, take: Take) {
+    fn take(&mut self, team: &Team, from: usize, dst: Slice, mode: ReceiveMode) {
         if dst.len > 0 || self.empty {
-            self.push(Act::Recv { from: team.rank(from), dst, take });
+            self.push(StepOp::Recv { from: team.rank(from), dst, mode });
         }
     }
 
-    fn push(&mut self, act: Act) {
-        self.steps.push(Step { round: self.round, act });
+    fn push(&mut self, op: StepOp) {
+        self.steps.push(Step { round: self.round, op });
     }
 }

@@ -1,7 +1,7 @@
 //! Plans for people: text and a graph. May import the crate's types, `report` and `shape`.
 
 use crate::{
-    Act, Plan, Take,
+    Plan, ReceiveMode, StepOp,
     report::PlanReport,
     shape::{Kind, Shape},
 };
@@ -87,7 +87,7 @@ fn rounds(t: &mut String, report: &PlanReport, shape: &Shape, grid: &[Plan]) {
     }
     row(t, "rank", (0..grid.len()).map(|r| r.to_string()).collect());
     for round in 0..report.rounds.min(ROUNDS) {
-        let cells = |way: fn(&Act) -> (&str, Vec<usize>)| -> Vec<String> {
+        let cells = |way: fn(&StepOp) -> (&str, Vec<usize>)| -> Vec<String> {
             grid.iter().enumerate().map(|(r, p)| cell(p, round as u32, shape.size, r, way)).collect()
         };
         row(t, &round.to_string(), cells(outward));
@@ -103,26 +103,26 @@ fn rounds(t: &mut String, report: &PlanReport, shape: &Shape, grid: &[Plan]) {
 }
 
 /// What an act sends: an arrow and the receivers.
-fn outward(act: &Act) -> (&str, Vec<usize>) {
-    match act {
-        Act::Send { to, .. } => ("->", vec![*to]),
+fn outward(op: &StepOp) -> (&str, Vec<usize>) {
+    match op {
+        StepOp::Send { to, .. } => ("->", vec![*to]),
         _ => ("", Vec::new()),
     }
 }
 
-fn inward(act: &Act) -> (&str, Vec<usize>) {
-    match act {
-        Act::Recv { from, take: Take::Copy, .. } => ("<-", vec![*from]),
-        Act::Recv { from, .. } => ("+=", vec![*from]),
-        Act::Fold { from, .. } => ("+=", from.clone()),
+fn inward(op: &StepOp) -> (&str, Vec<usize>) {
+    match op {
+        StepOp::Recv { from, mode: ReceiveMode::Copy, .. } => ("<-", vec![*from]),
+        StepOp::Recv { from, .. } => ("+=", vec![*from]),
+        StepOp::NWayReduce { from, .. } => ("+=", from.clone()),
         _ => ("", Vec::new()),
     }
 }
 
-fn cell(plan: &Plan, round: u32, n: usize, me: usize, way: fn(&Act) -> (&str, Vec<usize>)) -> String {
+fn cell(plan: &Plan, round: u32, n: usize, me: usize, way: fn(&StepOp) -> (&str, Vec<usize>)) -> String {
     let mut by_sign: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for step in plan.steps.iter().filter(|s| s.round == round) {
-        let (sign, peers) = way(&step.act);
+        let (sign, peers) = way(&step.op);
         by_sign.entry(sign).or_default().extend(peers);
     }
     by_sign.remove("");

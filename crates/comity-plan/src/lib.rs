@@ -65,7 +65,7 @@ pub struct Slice {
 
 /// What happens to received elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Take {
+pub enum ReceiveMode {
     /// They are the result.
     Copy,
     /// `dst = with ∘ received`. `with` has the length of `dst` and is often `dst` itself.
@@ -79,7 +79,7 @@ pub enum Take {
 
 /// What one step does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Act {
+pub enum StepOp {
     /// Send `src` to rank `to`.
     Send {
         /// The receiver.
@@ -94,11 +94,11 @@ pub enum Act {
         /// Where they go.
         dst: Slice,
         /// How.
-        take: Take,
+        mode: ReceiveMode,
     },
     /// Take `dst.len` elements from each rank in `from` (ascending, without this rank) and combine them with
     /// `own`, all in rank order, into `dst`.
-    Fold {
+    NWayReduce {
         /// The senders, two or more.
         from: Vec<usize>,
         /// This rank's operand.
@@ -123,7 +123,7 @@ pub struct Step {
     /// When: the same number on both sides of a message.
     pub round: u32,
     /// What.
-    pub act: Act,
+    pub op: StepOp,
 }
 
 /// What one rank does in one call, in order.

@@ -1,7 +1,7 @@
 //! Plans for people: what an operation would do, in numbers. The drawing is in `draw`. May import everything but `simulate`.
 
 use crate::{
-    Act, Plan, Slice,
+    Plan, Slice, StepOp,
     algorithms::Algorithm,
     choose::{choose, price},
     draw,
@@ -199,8 +199,8 @@ fn tally(shape: &Shape, algorithm: Algorithm, segment: usize) -> Tally {
 
 /// Round, receiver and range of what a plan sends.
 fn sends(plan: &Plan) -> impl Iterator<Item = (u32, usize, Slice)> {
-    plan.steps.iter().filter_map(|s| match s.act {
-        Act::Send { to, src } => Some((s.round, to, src)),
+    plan.steps.iter().filter_map(|s| match s.op {
+        StepOp::Send { to, src } => Some((s.round, to, src)),
         _ => None,
     })
 }
@@ -211,7 +211,7 @@ fn lay_out(report: &mut PlanReport, shape: &Shape, algorithm: Algorithm) {
     let mut grid: Vec<Plan> = Vec::new();
     let mut edges: BTreeMap<(usize, usize), Vec<(u32, usize)>> = BTreeMap::new();
     for (rank, plan) in plans.enumerate() {
-        let rounds = plan.steps.iter().filter(|s| !matches!(s.act, Act::Copy { .. })).map(|s| s.round + 1);
+        let rounds = plan.steps.iter().filter(|s| !matches!(s.op, StepOp::Copy { .. })).map(|s| s.round + 1);
         report.rounds = report.rounds.max(rounds.max().unwrap_or(0) as usize);
         for (round, to, src) in sends(&plan) {
             edges.entry((rank, to)).or_default().push((round, src.len * shape.elem));

@@ -18,7 +18,7 @@
 
 mod touched;
 
-use crate::{Act, Buf, Plan, Slice};
+use crate::{Buf, Plan, Slice, StepOp};
 use touched::Touched;
 
 /// A step's place in the schedule.
@@ -37,7 +37,7 @@ pub struct Want {
 
 #[derive(Debug)]
 struct Item {
-    act: Act,
+    op: StepOp,
     len: usize,
     done: usize,
     ended: bool,
@@ -75,7 +75,7 @@ pub struct Schedule {
     left: usize,
     tmp: usize,
     /// Ranks whose first message has elements.
-    speakers: usize,
+    expected_headers: usize,
     /// Some message waits for a local copy.
     copies_feed: bool,
 }
@@ -92,46 +92,47 @@ impl Schedule {
             copied: 0,
             left: 0,
             tmp: plan.tmp,
-            speakers: 0,
+            expected_headers: 0,
             copies_feed: false,
         };
         let mut touched = Touched::new(plan, in_place);
         let mut bells: Vec<(u32, Id)> = Vec::new();
         for step in &plan.steps {
             let id = s.items.len() as Id;
-            let len = match &step.act {
-                Act::Send { to, src } => {
+            let len = match &step.op {
+                StepOp::Send { to, src } => {
                     enqueue(&mut s.sends, *to, id);
                     src.len
                 }
-                Act::Recv { from, dst, .. } => {
+                StepOp::Recv { from, dst, .. } => {
                     enqueue(&mut s.recvs, *from, id);
                     dst.len
                 }
-                Act::Fold { from, dst, .. } => {
+                StepOp::NWayReduce { from, dst, .. } => {
                     from.iter().for_each(|&f| enqueue(&mut s.recvs, f, id));
                     dst.len
                 }
-                Act::Copy { dst, .. } => {
+                StepOp::Copy { dst, .. } => {
                     s.copies.push(id);
                     dst.len
                 }
             };
             let from = s.deps.len() as u32;
-            match &step.act {
-                Act::Recv { .. } if len == 0 => bells.push((step.round, id)),
-                Act::Send { .. } if len == 0 => {
+            match &step.op {
+                StepOp::Recv { .. } if len == 0 => bells.push((step.round, id)),
+                StepOp::Send { .. } if len == 0 => {
                     let heard = bells.iter().filter(|b| b.0 < step.round);
                     s.deps.extend(heard.map(|&(_, on)| Dep { on, shift: 0, free: 0 }));
                 }
-                act => touched.depend(act, id, &mut s.deps),
+                op => touched.depend(op, id, &mut s.deps),
             }
             let deps = (from, s.deps.len() as u32);
-            s.items.push(Item { act: step.act.clone(), len, done: 0, ended: false, deps });
+            s.items.push(Item { op: step.op.clone(), len, done: 0, ended: false, deps });
         }
-        s.speakers = s.recvs.iter().filter(|q| q.ids.first().is_some_and(|&id| s.len(id) > 0)).count();
-        let is_copy = |d: &Dep| matches!(s.act(d.on), Act::Copy { .. });
-        let is_send = |i: &&Item| matches!(i.act, Act::Send { .. });
+        s.expected_headers =
+            s.recvs.iter().filter(|q| q.ids.first().is_some_and(|&id| s.len(id) > 0)).count();
+        let is_copy = |d: &Dep| matches!(s.op(d.on), StepOp::Copy { .. });
+        let is_send = |i: &&Item| matches!(i.op, StepOp::Send { .. });
         s.copies_feed = s.items.iter().filter(is_send).any(|i| s.deps_of(i).iter().any(is_copy));
         s.reset();
         s
@@ -209,8 +210,8 @@ impl Schedule {
 
     /// The act of a step.
     #[inline]
-    pub fn act(&self, id: Id) -> &Act {
-        &self.items[id as usize].act
+    pub fn op(&self, id: Id) -> &StepOp {
+        &self.items[id as usize].op
     }
 
     /// The length of a step in elements.
@@ -244,7 +245,7 @@ impl Schedule {
         }
     }
 
-    /// `n` more elements of the queue's current receive, a [`Act::Recv`], have been taken.
+    /// `n` more elements of the queue's current receive, a [`StepOp::Recv`], have been taken.
     #[inline]
     pub fn received(&mut self, queue: usize, n: usize) {
         let q = &mut self.recvs[queue];
@@ -257,17 +258,17 @@ impl Schedule {
         }
     }
 
-    /// Whether the fold `id` is at the head of all its senders' queues.
+    /// Whether the n-way reduce `id` is at the head of all its senders' queues.
     #[inline]
-    pub fn fold_is_ready(&self, id: Id) -> bool {
-        let Act::Fold { from, .. } = self.act(id) else { return false };
+    pub fn n_way_is_ready(&self, id: Id) -> bool {
+        let StepOp::NWayReduce { from, .. } = self.op(id) else { return false };
         let at_head = |q: &Queue| q.ids.get(q.at) == Some(&id);
         self.recvs.iter().filter(|q| at_head(q)).count() == from.len()
     }
 
-    /// `n` more elements of the fold `id` have been taken from each of its senders.
+    /// `n` more elements of the n-way reduce `id` have been taken from each of its senders.
     #[inline]
-    pub fn folded(&mut self, id: Id, n: usize) {
+    pub fn n_way_reduced(&mut self, id: Id, n: usize) {
         let item = &mut self.items[id as usize];
         item.done += n;
         if item.done == item.len {
@@ -282,8 +283,8 @@ impl Schedule {
     /// How many ranks there are to hear from whose first message has elements. All of them announce themselves before anything
     /// else, so waiting for that cannot stop the plan.
     #[inline]
-    pub fn speakers(&self) -> usize {
-        self.speakers
+    pub fn expected_headers(&self) -> usize {
+        self.expected_headers
     }
 
     /// Whether the next local copy writes what the caller sees and is better left for later: until all have been `heard`, or, on
@@ -292,7 +293,7 @@ impl Schedule {
     pub fn copy_can_wait(&self, heard: bool) -> bool {
         let Some(&id) = self.copies.get(self.copied) else { return false };
         let late = self.recvs.is_empty() && !self.copies_feed && self.left > self.copies.len() - self.copied;
-        (!heard || late) && matches!(self.act(id), Act::Copy { dst, .. } if dst.buf == Buf::Out)
+        (!heard || late) && matches!(self.op(id), StepOp::Copy { dst, .. } if dst.buf == Buf::Out)
     }
 
     /// The next local copy if it may run now; the caller does it and asks again.
@@ -308,8 +309,8 @@ impl Schedule {
         item.ended = true;
         self.left -= 1;
         self.copied += 1;
-        match item.act {
-            Act::Copy { src, dst } => Some((src, dst)),
+        match item.op {
+            StepOp::Copy { src, dst } => Some((src, dst)),
             _ => unreachable!("only copies are in this list"),
         }
     }

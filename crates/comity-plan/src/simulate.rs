@@ -5,7 +5,7 @@
 //! move before all have ended, when the two ends of a message disagree about its round or length, when a message is left
 //! over, when a step leaves its buffer, when `In` changes, or when an element is not averaged exactly once.
 
-use crate::{Act, Buf, Kind, Plan, Schedule, Shape, Slice, Step, Take};
+use crate::{Buf, Kind, Plan, ReceiveMode, Schedule, Shape, Slice, Step, StepOp};
 use std::collections::{HashMap, VecDeque};
 
 /// An element that remembers how it was made.
@@ -21,7 +21,7 @@ pub(super) struct Value {
 
 /// How a run is to go.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
+pub(super) struct Trial {
     /// Elements in flight from one rank to another.
     pub(super) capacity: usize,
     pub(super) in_place: bool,
@@ -55,8 +55,8 @@ struct Rank {
     /// The channel of each queue.
     sends: Vec<usize>,
     recvs: Vec<usize>,
-    /// The channels of each fold, in the order of its senders.
-    folds: HashMap<u32, Vec<usize>>,
+    /// The channels of each n-way reduce, in the order of its senders.
+    fan_ins: HashMap<u32, Vec<usize>>,
 }
 
 /// `In`, `Out` and `Tmp`, each from its place; in place they overlap.
@@ -127,9 +127,11 @@ fn expected(shapes: &[Shape], sums: &[u64], rank: usize) -> Vec<u64> {
 
 impl Rank {
     fn new(s: &Shape, plan: Plan, in_place: bool) -> Self {
-        let writes_in = |step: &Step| match &step.act {
-            Act::Recv { dst, .. } | Act::Fold { dst, .. } | Act::Copy { dst, .. } => dst.buf == Buf::In,
-            Act::Send { .. } => false,
+        let writes_in = |step: &Step| match &step.op {
+            StepOp::Recv { dst, .. } | StepOp::NWayReduce { dst, .. } | StepOp::Copy { dst, .. } => {
+                dst.buf == Buf::In
+            }
+            StepOp::Send { .. } => false,
         };
         // Also where the message has no elements: the engine asks for the place first.
         assert!(!plan.steps.iter().any(writes_in), "In is written");
@@ -161,7 +163,7 @@ impl Rank {
             memory,
             sends: Vec::new(),
             recvs: Vec::new(),
-            folds: HashMap::new(),
+            fan_ins: HashMap::new(),
         }
     }
 
@@ -191,7 +193,7 @@ impl Memory {
 }
 
 /// Run the plans that `plan` makes of these shapes, one per rank, to the end.
-pub(super) fn run(shapes: &[Shape], how: Run, plan: impl Fn(&Shape) -> Plan) -> Result<Outcome, String> {
+pub(super) fn run(shapes: &[Shape], how: Trial, plan: impl Fn(&Shape) -> Plan) -> Result<Outcome, String> {
     let mut ranks: Vec<_> = shapes.iter().map(|s| Rank::new(s, plan(s), how.in_place)).collect();
     let mut channels: Vec<Channel> = Vec::new();
     let mut between: HashMap<(usize, usize), usize> = HashMap::new();
@@ -206,8 +208,8 @@ pub(super) fn run(shapes: &[Shape], how: Run, plan: impl Fn(&Shape) -> Plan) -> 
         rank.sends = (0..s.send_queues()).map(|q| channel((r, s.send_peer(q)))).collect();
         rank.recvs = (0..s.recv_queues()).map(|q| channel((s.recv_peer(q), r))).collect();
         for (id, step) in rank.plan.steps.iter().enumerate() {
-            if let Act::Fold { from, .. } = &step.act {
-                rank.folds.insert(id as u32, from.iter().map(|&f| channel((f, r))).collect());
+            if let StepOp::NWayReduce { from, .. } = &step.op {
+                rank.fan_ins.insert(id as u32, from.iter().map(|&f| channel((f, r))).collect());
             }
         }
     }
@@ -263,7 +265,7 @@ fn send(rank: &mut Rank, channels: &mut [Channel], capacity: usize, seed: u64) -
                 channel.begun.push_back((rank.plan.steps[want.id as usize].round, len));
                 messages += 1;
             }
-            if let &Act::Send { src, .. } = rank.schedule.act(want.id) {
+            if let &StepOp::Send { src, .. } = rank.schedule.op(want.id) {
                 for i in want.done..want.done + n {
                     let v = rank.memory.read(src, i);
                     channels[rank.sends[q]].values.push_back(v);
@@ -292,8 +294,8 @@ fn receive(rank: &mut Rank, channels: &mut [Channel], seed: u64) -> Result<bool,
         let q = (turn + seed as usize) % queues;
         while let Some(want) = rank.schedule.next_recv(q) {
             let round = rank.plan.steps[want.id as usize].round;
-            match &rank.plan.steps[want.id as usize].act {
-                &Act::Recv { dst, take, .. } => {
+            match &rank.plan.steps[want.id as usize].op {
+                &StepOp::Recv { dst, mode, .. } => {
                     let channel = &mut channels[rank.recvs[q]];
                     let n = channel.values.len().min(want.allowed - want.done);
                     if n == 0 && (dst.len > 0 || channel.begun.is_empty()) {
@@ -304,20 +306,20 @@ fn receive(rank: &mut Rank, channels: &mut [Channel], seed: u64) -> Result<bool,
                     }
                     for i in want.done..want.done + n {
                         let Some(v) = channels[rank.recvs[q]].values.pop_front() else { break };
-                        let v = match take {
-                            Take::Copy => v,
-                            Take::Reduce { with, last } => add(rank.memory.read(with, i), v, last),
+                        let v = match mode {
+                            ReceiveMode::Copy => v,
+                            ReceiveMode::Reduce { with, last } => add(rank.memory.read(with, i), v, last),
                         };
                         rank.memory.write(dst, i, v);
                     }
                     rank.schedule.received(q, n);
                 }
-                Act::Fold { from, own, dst, last } => {
+                StepOp::NWayReduce { from, own, dst, last } => {
                     // Once is enough: the first sender's queue speaks for all.
-                    if rank.schedule.recv_peer(q) != from[0] || !rank.schedule.fold_is_ready(want.id) {
+                    if rank.schedule.recv_peer(q) != from[0] || !rank.schedule.n_way_is_ready(want.id) {
                         break;
                     }
-                    let senders = &rank.folds[&want.id];
+                    let senders = &rank.fan_ins[&want.id];
                     let ready = senders.iter().map(|&c| channels[c].values.len()).min().unwrap_or(0);
                     let n = ready.min(want.allowed - want.done);
                     if n == 0 {
@@ -329,11 +331,11 @@ fn receive(rank: &mut Rank, channels: &mut [Channel], seed: u64) -> Result<bool,
                     for i in want.done..want.done + n {
                         let own = rank.memory.read(*own, i);
                         let received = senders.iter().filter_map(|&c| channels[c].values.pop_front());
-                        rank.memory.write(*dst, i, fold(from, received, own, rank.me, *last));
+                        rank.memory.write(*dst, i, total(from, received, own, rank.me, *last));
                     }
-                    rank.schedule.folded(want.id, n);
+                    rank.schedule.n_way_reduced(want.id, n);
                 }
-                act => return Err(format!("{act:?} in a receive queue")),
+                op => return Err(format!("{op:?} in a receive queue")),
             }
             moved = true;
         }
@@ -342,7 +344,7 @@ fn receive(rank: &mut Rank, channels: &mut [Channel], seed: u64) -> Result<bool,
 }
 
 /// All operands in rank order, `own` in its place among them.
-fn fold(from: &[usize], received: impl Iterator<Item = Value>, own: Value, me: usize, last: bool) -> Value {
+fn total(from: &[usize], received: impl Iterator<Item = Value>, own: Value, me: usize, last: bool) -> Value {
     let mut all: Vec<_> = received.collect();
     all.insert(from.partition_point(|&f| f < me), own);
     let sum = all.iter().fold(0u64, |s, v| s.wrapping_add(v.sum));
@@ -362,7 +364,7 @@ fn copy(rank: &mut Rank) -> bool {
     moved
 }
 
-fn check(shapes: &[Shape], ranks: &[Rank], how: Run) -> Result<(), String> {
+fn check(shapes: &[Shape], ranks: &[Rank], how: Trial) -> Result<(), String> {
     let reduces = matches!(shapes[0].kind, Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter);
     let longest = lengths(&Shape { rank: shapes[0].root, ..shapes[0] });
     let sums: Vec<u64> = match reduces {

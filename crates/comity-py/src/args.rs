@@ -1,6 +1,6 @@
 //! The arguments of a call besides its buffers: what Python makes of them once, and what a group makes of that at each call.
 
-use crate::{errors, raw::Event};
+use crate::{errors, raw::PyEvent};
 use comity::{Group, ReduceOp};
 use pyo3::prelude::*;
 
@@ -9,9 +9,9 @@ pub(crate) type OnDevice = (Option<u32>, usize);
 
 /// The arguments of any operation, by name. It never changes, so that one can serve many calls: a reduction is looked up once, not at
 /// each call. Numbers are those of Python; whether they suit a group is seen when it is called.
-#[pyclass(frozen, module = "comity._core")]
+#[pyclass(frozen, module = "comity._core", name = "Args")]
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Args {
+pub(crate) struct CallArgs {
     reduce: Option<ReduceOp>,
     root: Option<i64>,
     peer: Option<i64>,
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 }
 
 #[pymethods]
-impl Args {
+impl CallArgs {
     #[new]
     #[pyo3(signature = (*, reduce=None, root=None, peer=None, source=None, tag=0, counts=None, recv_counts=None, place=None, timeout=None))]
     #[expect(clippy::too_many_arguments, reason = "the fields, by name")]
@@ -75,10 +75,10 @@ pub(crate) struct Checked {
     /// Where all buffers are; `None`: host memory.
     pub(crate) place: Option<OnDevice>,
     /// To set behind the call's work on a device.
-    pub(crate) event: Option<Py<Event>>,
+    pub(crate) event: Option<Py<PyEvent>>,
 }
 
-impl Args {
+impl CallArgs {
     /// These arguments for a call of `op` on `group`, or words that say which of them cannot be. Whether a rank is in the group is
     /// seen later.
     pub(crate) fn checked(&self, group: &Group, op: &str) -> Result<Checked, String> {

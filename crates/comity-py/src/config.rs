@@ -1,6 +1,6 @@
 //! From variables, or the functions of a store, to a group.
 
-use crate::{board::Callables, errors, group::Group, request::watched};
+use crate::{errors, exchange::Callables, group::PyGroup, request::watched};
 use comity::{Config, Error, Key, Launcher};
 use pyo3::prelude::*;
 use std::{collections::HashMap, ffi::OsString, sync::Arc};
@@ -31,7 +31,7 @@ pub(crate) fn init(
     variables: Variables,
     strict: bool,
     key_bytes: Option<[u8; 32]>,
-) -> PyResult<Group> {
+) -> PyResult<PyGroup> {
     let config = Config::from_vars(read(&variables))
         .map(|c| key(key_bytes, c))
         .map_err(|e| errors::raised(py, None, &e))?;
@@ -44,7 +44,7 @@ pub(crate) fn init(
     }
     let name = if config.found().launcher == Launcher::Alone { "alone" } else { "world" };
     let group = watched(py, None, move || config.connect(), |_| ())?;
-    Ok(Group::new(group, name.into()))
+    Ok(PyGroup::new(group, name.into()))
 }
 
 /// Meet the other ranks at a store that rank 0 runs and tells of through `set(name, text)`; the others read with
@@ -60,12 +60,12 @@ pub(crate) fn init_with_store(
     get: Py<PyAny>,
     prefix: &str,
     variables: Option<Variables>,
-) -> PyResult<Group> {
+) -> PyResult<PyGroup> {
     let variables = variables.unwrap_or_default();
     let var = read(&variables);
-    let board = Callables::new(set, get, format!("{prefix}/store"));
+    let exchange = Callables::new(set, get, format!("{prefix}/store"));
     let config = Config::new(rank, size).job("store").settings_from_vars(var);
-    let config = config.map_err(|e| errors::raised(py, None, &e))?.board(Arc::new(board));
+    let config = config.map_err(|e| errors::raised(py, None, &e))?.exchange(Arc::new(exchange));
     let group = watched(py, None, move || config.connect(), |_| ())?;
-    Ok(Group::new(group, prefix.into()))
+    Ok(PyGroup::new(group, prefix.into()))
 }

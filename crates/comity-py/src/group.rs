@@ -1,13 +1,13 @@
 //! Groups for Python.
 
 use crate::{
-    args::{Args, Checked},
+    args::{CallArgs, Checked},
     errors,
     fork::Home,
     interrupt,
-    raw::Event,
-    request::{Ending, Request, State, seconds, wait_to_the_end, watched},
-    work::{Given, Work},
+    raw::PyEvent,
+    request::{FinishGuard, PyRequest, RequestState, seconds, wait_to_the_end, watched},
+    work::{Given, PreparedCall},
 };
 use pyo3::{prelude::*, types::PyDict};
 use std::{
@@ -20,8 +20,8 @@ use std::{
 };
 
 /// Ranks that call collectives together.
-#[pyclass(frozen, module = "comity._core")]
-pub(crate) struct Group {
+#[pyclass(frozen, module = "comity._core", name = "Group")]
+pub(crate) struct PyGroup {
     /// `None` only while it is dropped.
     inner: Option<comity::Group>,
     /// The limit of a call, in nanoseconds.
@@ -44,7 +44,7 @@ impl Drop for Busy<'_> {
     }
 }
 
-impl Drop for Group {
+impl Drop for PyGroup {
     fn drop(&mut self) {
         let inner = self.inner.take();
         if !self.home.is_here() {
@@ -61,7 +61,7 @@ fn nanos(limit: Duration) -> u64 {
     u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl Group {
+impl PyGroup {
     pub(crate) fn new(inner: comity::Group, name: String) -> Self {
         let limit = AtomicU64::new(nanos(inner.limit()));
         Self { inner: Some(inner), limit, busy: Arc::default(), name, home: Home::here() }
@@ -90,23 +90,23 @@ impl Group {
         py: Python<'_>,
         op: &str,
         [inp, out]: [Option<Given>; 2],
-        args: Option<&Bound<'_, Args>>,
-        event: Option<Py<Event>>,
-    ) -> PyResult<(comity::Group, Work)> {
-        let none = Args::default();
+        args: Option<&Bound<'_, CallArgs>>,
+        event: Option<Py<PyEvent>>,
+    ) -> PyResult<(comity::Group, PreparedCall)> {
+        let none = CallArgs::default();
         let args = args.map_or(&none, |a| a.get());
         let group = self.limited(py, args.timeout)?;
         let misuse = |words| errors::misuse(py, Some(group.rank()), words, Some(op));
         let checked = Checked { event, ..args.checked(&group, op).map_err(misuse)? };
-        let work = Work::new(&group, op, inp, out, checked);
+        let work = PreparedCall::new(&group, op, inp, out, checked);
         let work = work.map_err(|words| misuse(format!("{op}: {words}")))?;
         Ok((group, work))
     }
 
     /// Queue `work` on the group's thread.
-    fn queue(&self, group: &comity::Group, work: Work, hold: Option<Py<PyAny>>) -> Arc<State> {
-        let state = State::new(Some(group.rank()), hold);
-        let ending = Ending::new(state.clone(), self.busy.clone());
+    fn queue(&self, group: &comity::Group, work: PreparedCall, hold: Option<Py<PyAny>>) -> Arc<RequestState> {
+        let state = RequestState::new(Some(group.rank()), hold);
+        let ending = FinishGuard::new(state.clone(), self.busy.clone());
         group
             .spawn(move |g| {
                 ending.set(work.run(g));
@@ -118,7 +118,7 @@ impl Group {
 }
 
 #[pymethods]
-impl Group {
+impl PyGroup {
     #[getter]
     fn rank(&self) -> usize {
         self.inner.as_ref().map_or(0, comity::Group::rank)
@@ -180,7 +180,7 @@ impl Group {
     #[pyo3(signature = (color, key=0))]
     fn split(&self, py: Python<'_>, color: Option<i32>, key: i32) -> PyResult<Option<Self>> {
         let group = self.limited(py, None)?;
-        let busy = Ending::new(State::new(None, None), self.busy.clone());
+        let busy = FinishGuard::new(RequestState::new(None, None), self.busy.clone());
         let (parent, work) = (group.clone(), move || {
             let out = group.split_opt(color, key);
             drop(busy);
@@ -224,7 +224,7 @@ impl Group {
         op: &str,
         inp: Option<Given>,
         out: Option<Given>,
-        args: Option<&Bound<'_, Args>>,
+        args: Option<&Bound<'_, CallArgs>>,
     ) -> PyResult<()> {
         let (group, work) = self.prepared(py, op, [inp, out], args, None)?;
         if self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -247,13 +247,13 @@ impl Group {
         op: &str,
         inp: Option<Given>,
         out: Option<Given>,
-        args: Option<&Bound<'_, Args>>,
+        args: Option<&Bound<'_, CallArgs>>,
         hold: Option<Py<PyAny>>,
-        event: Option<Py<Event>>,
-    ) -> PyResult<Request> {
+        event: Option<Py<PyEvent>>,
+    ) -> PyResult<PyRequest> {
         let (group, work) = self.prepared(py, op, [inp, out], args, event)?;
         let what = work.op().to_string();
-        Ok(Request::new(self.queue(&group, work, hold), what, self.home))
+        Ok(PyRequest::new(self.queue(&group, work, hold), what, self.home))
     }
 
     fn __repr__(&self) -> String {

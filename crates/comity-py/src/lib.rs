@@ -4,10 +4,10 @@
 //! Calls wait without the interpreter's lock. A call with no earlier work under way runs on the thread that makes it.
 
 mod args;
-mod board;
 mod callbacks;
 mod config;
 mod errors;
+mod exchange;
 mod fork;
 mod group;
 mod interrupt;
@@ -20,25 +20,25 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _core {
-    use crate::{errors, raw::Raw, work::Given};
+    use crate::{errors, raw::RawBuffer, work::Given};
     use comity::{BackendKind, DType, MAX_TAG, Op, Place, ReduceOp};
     use pyo3::{prelude::*, types::PyDict};
     use std::ffi::OsString;
 
     #[pymodule_export]
-    use crate::args::Args;
+    use crate::args::CallArgs;
     #[pymodule_export]
     use crate::callbacks::post;
     #[pymodule_export]
     use crate::config::{init, init_with_store};
     #[pymodule_export]
-    use crate::group::Group;
+    use crate::group::PyGroup;
     #[pymodule_export]
-    use crate::memory::Memory;
+    use crate::memory::HeldMemory;
     #[pymodule_export]
-    use crate::raw::Event;
+    use crate::raw::PyEvent;
     #[pymodule_export]
-    use crate::request::Request;
+    use crate::request::PyRequest;
 
     #[pymodule_init]
     fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -73,7 +73,7 @@ mod _core {
     /// Copy the bytes of one buffer to another of the same size.
     #[pyfunction]
     fn copy(py: Python<'_>, from: Given, to: Given) -> PyResult<()> {
-        let pair = Raw::new(from, Place::Host).and_then(|f| Ok((f, Raw::new(to, Place::Host)?)));
+        let pair = RawBuffer::new(from, Place::Host).and_then(|f| Ok((f, RawBuffer::new(to, Place::Host)?)));
         let (from, to) = pair.map_err(|words| errors::misuse(py, None, words, None))?;
         if from.range().len() != to.range().len() {
             return Err(errors::misuse(py, None, "the two buffers differ in size".into(), None));

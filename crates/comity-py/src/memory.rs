@@ -7,13 +7,13 @@ use pyo3::{
 };
 
 /// The memory of an object, kept in place as long as this lives.
-#[pyclass(frozen, module = "comity._core")]
-pub(crate) struct Memory {
+#[pyclass(frozen, module = "comity._core", name = "Memory")]
+pub(crate) struct HeldMemory {
     buffer: PyUntypedBuffer,
 }
 
 #[pymethods]
-impl Memory {
+impl HeldMemory {
     #[new]
     fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         // Some objects leave out what follows from the rest (ctypes: the strides); a memoryview fills it in.

@@ -9,7 +9,7 @@ use std::ops::Range;
 /// nothing else write it until the call has ended: `comity._core` is private, and its callers in this package
 /// hold the array that the address came from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Raw {
+pub(crate) struct RawBuffer {
     ptr: usize,
     count: usize,
     dtype: DType,
@@ -17,10 +17,10 @@ pub(crate) struct Raw {
 }
 
 /// A point in a device's work. Streams are those of Python's frameworks, as numbers; the caller keeps them.
-#[pyclass(frozen, module = "comity._core")]
-pub(crate) struct Event(cuda::Event);
+#[pyclass(frozen, module = "comity._core", name = "Event")]
+pub(crate) struct PyEvent(cuda::Event);
 
-impl Event {
+impl PyEvent {
     pub(crate) fn set_behind(&self, stream: usize) -> comity::Result<()> {
         // SAFETY: the stream came from Python as the handle of a live object of this device, which its caller holds.
         unsafe { self.0.set(stream) }
@@ -28,7 +28,7 @@ impl Event {
 }
 
 #[pymethods]
-impl Event {
+impl PyEvent {
     #[new]
     fn new(py: Python<'_>, device: u32) -> PyResult<Self> {
         Ok(Self(cuda::Event::new(device).map_err(|e| errors::raised(py, None, &e))?))
@@ -48,7 +48,7 @@ impl Event {
     }
 }
 
-impl Raw {
+impl RawBuffer {
     /// What was given, if it can be memory at all; else words that say why not.
     pub(crate) fn new((ptr, dtype, count): (usize, u8, usize), place: Place) -> Result<Self, String> {
         let Some(&dtype) = DType::ALL.get(usize::from(dtype)) else {
@@ -80,7 +80,7 @@ impl Raw {
 
     /// To write during one call.
     pub(crate) fn view_mut<'a>(&'a self) -> ViewMut<'a> {
-        // SAFETY: as above; `Work::new` has checked that no other buffer of the call overlaps this one, and nothing else
+        // SAFETY: as above; `PreparedCall::new` has checked that no other buffer of the call overlaps this one, and nothing else
         // uses it meanwhile, by the caller's promise.
         unsafe { ViewMut::from_raw(self.ptr as *mut u8, self.count, self.dtype, self.place) }
     }

@@ -16,7 +16,7 @@ use std::{
 const SLICE: Duration = Duration::from_millis(100);
 
 /// What the group's thread and Python share of one piece of work.
-pub(crate) struct State {
+pub(crate) struct RequestState {
     /// This process's rank in the group, for errors.
     rank: Option<usize>,
     inner: Mutex<Inner>,
@@ -31,7 +31,7 @@ struct Inner {
     hold: Option<Py<PyAny>>,
 }
 
-impl State {
+impl RequestState {
     pub(crate) fn new(rank: Option<usize>, hold: Option<Py<PyAny>>) -> Arc<Self> {
         let inner = Inner { hold, ..Inner::default() };
         Arc::new(Self { rank, inner: Mutex::new(inner), done: Condvar::new() })
@@ -114,13 +114,13 @@ impl State {
 }
 
 /// The end of one piece of work, whatever becomes of it.
-pub(crate) struct Ending {
-    state: Arc<State>,
+pub(crate) struct FinishGuard {
+    state: Arc<RequestState>,
     busy: Arc<AtomicUsize>,
 }
 
-impl Ending {
-    pub(crate) fn new(state: Arc<State>, busy: Arc<AtomicUsize>) -> Self {
+impl FinishGuard {
+    pub(crate) fn new(state: Arc<RequestState>, busy: Arc<AtomicUsize>) -> Self {
         busy.fetch_add(1, Ordering::Relaxed);
         Self { state, busy }
     }
@@ -130,7 +130,7 @@ impl Ending {
     }
 }
 
-impl Drop for Ending {
+impl Drop for FinishGuard {
     fn drop(&mut self) {
         self.busy.fetch_sub(1, Ordering::Release);
         // Only where the work panicked, or no thread could be had for it.
@@ -147,21 +147,21 @@ fn tell(py: Python<'_>, callback: &Py<PyAny>, rank: Option<usize>, error: Option
 }
 
 /// Work under way.
-#[pyclass(frozen, module = "comity._core")]
-pub(crate) struct Request {
-    state: Arc<State>,
+#[pyclass(frozen, module = "comity._core", name = "Request")]
+pub(crate) struct PyRequest {
+    state: Arc<RequestState>,
     what: String,
     home: Home,
 }
 
-impl Request {
-    pub(crate) fn new(state: Arc<State>, what: String, home: Home) -> Self {
+impl PyRequest {
+    pub(crate) fn new(state: Arc<RequestState>, what: String, home: Home) -> Self {
         Self { state, what, home }
     }
 }
 
 #[pymethods]
-impl Request {
+impl PyRequest {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.home.check(py)?;
@@ -238,8 +238,8 @@ pub(crate) fn watched<T: Send + 'static>(
     give_up: impl FnOnce(String) + Send + 'static,
 ) -> PyResult<T> {
     let slot = Arc::new(Mutex::new(None));
-    let state = State::new(rank, None);
-    let ending = Ending::new(state.clone(), Arc::default());
+    let state = RequestState::new(rank, None);
+    let ending = FinishGuard::new(state.clone(), Arc::default());
     let made = slot.clone();
     let started = std::thread::Builder::new().name("comity-join".into()).spawn(move || {
         let out = f();
@@ -267,7 +267,7 @@ pub(crate) fn watched<T: Send + 'static>(
 /// handler raises. `abort` ends it then.
 pub(crate) fn wait_to_the_end(
     py: Python<'_>,
-    state: &State,
+    state: &RequestState,
     abort: impl FnOnce(&str) + Send,
 ) -> PyResult<()> {
     // WAIT(abort): a call, which has a deadline; a signal aborts it

@@ -2,7 +2,7 @@
 
 use crate::{
     args::{Checked, OnDevice},
-    raw::Raw,
+    raw::RawBuffer,
 };
 use comity::{Error, Group, Misuse, Op, Place, ReduceOp};
 
@@ -11,10 +11,10 @@ pub(crate) type Given = (usize, u8, usize);
 
 /// A call whose arguments are complete.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct PreparedCall {
     op: Op,
-    inp: Option<Raw>,
-    out: Option<Raw>,
+    inp: Option<RawBuffer>,
+    out: Option<RawBuffer>,
     args: Checked,
     shape: Shape,
 }
@@ -29,7 +29,7 @@ enum Shape {
     Own,
 }
 
-impl Work {
+impl PreparedCall {
     /// The call, or words that say what is missing.
     pub(crate) fn new(
         group: &Group,
@@ -41,7 +41,7 @@ impl Work {
         let op = Op::from_name(op).filter(|o| *o != Op::Split);
         let op = op.ok_or("there is no such operation; see comity._core.OPS")?;
         let place = place(group, args.place)?;
-        let raw = |given: Option<Given>| given.map(|g| Raw::new(g, place)).transpose();
+        let raw = |given: Option<Given>| given.map(|g| RawBuffer::new(g, place)).transpose();
         let (inp, out) = (raw(inp)?, raw(out)?);
         let (needs_inp, needs_out) = needs(op, group, &args, inp.is_some());
         if needs_inp && inp.is_none() {
@@ -96,8 +96,8 @@ impl Work {
         let (root, peer) = (a.root.unwrap_or(0), a.peer.unwrap_or(0));
         // `new` has seen to it that what an operation needs is there.
         let reduce = a.reduce.unwrap_or(ReduceOp::Sum);
-        let src = || self.inp.as_ref().map(Raw::view);
-        let dst = || self.out.as_ref().map(Raw::view_mut);
+        let src = || self.inp.as_ref().map(RawBuffer::view);
+        let dst = || self.out.as_ref().map(RawBuffer::view_mut);
         match (self.op, src(), dst(), self.shape) {
             (Op::Barrier, ..) => g.barrier(),
             (Op::AllReduce, Some(i), Some(o), Shape::Apart) => g.all_reduce_into(i, o, reduce),
@@ -133,7 +133,7 @@ impl Work {
     }
 }
 
-impl Work {
+impl PreparedCall {
     /// A reduce or broadcast, which works in place: on the output, or on the input of a rank that only reads.
     fn rooted(&self, g: &Group, root: usize, reduce: ReduceOp) -> comity::Result<()> {
         let buffer = match (&self.out, &self.inp) {
@@ -198,7 +198,13 @@ fn needs(op: Op, group: &Group, args: &Checked, has_inp: bool) -> (bool, bool) {
     }
 }
 
-fn shape(op: Op, rank: usize, inp: Option<Raw>, out: Option<Raw>, uneven: bool) -> Result<Shape, String> {
+fn shape(
+    op: Op,
+    rank: usize,
+    inp: Option<RawBuffer>,
+    out: Option<RawBuffer>,
+    uneven: bool,
+) -> Result<Shape, String> {
     let (Some(i), Some(o)) = (inp, out) else { return Ok(Shape::Same) };
     if !i.overlaps(o) {
         return Ok(Shape::Apart);

@@ -4,15 +4,15 @@
 
 use crate::{
     DType, Element, Place, Result, View, ViewMut,
-    sys::cuda::{Device, DeviceMemory, Mark, Stream},
+    sys::cuda::{CudaContext, CudaStream, DeviceMemory, Mark},
 };
 use std::{sync::Arc, thread};
 
 /// A stream of a device.
 #[derive(Clone, Debug)]
 pub struct Cuda {
-    device: Device,
-    stream: Arc<Stream>,
+    device: CudaContext,
+    stream: Arc<CudaStream>,
 }
 
 /// Bytes in a device's memory.
@@ -29,7 +29,7 @@ impl Cuda {
     /// # Errors
     /// [`Error::Unavailable`](crate::Error::Unavailable) without a driver or such a device.
     pub fn open(device: u32) -> Result<Self> {
-        let device = Device::open(device)?;
+        let device = CudaContext::open(device)?;
         Ok(Self { device, stream: Arc::new(device.stream()?) })
     }
 
@@ -71,7 +71,7 @@ impl Cuda {
 /// As [`Cuda::finish`].
 pub unsafe fn copy(device: u32, to: usize, from: usize, len: usize, stream: usize) -> Result<()> {
     // SAFETY: the caller's promise.
-    unsafe { Device::open(device)?.copy(to, from, len, stream) }
+    unsafe { CudaContext::open(device)?.copy(to, from, len, stream) }
 }
 
 /// A point in a device's work, for callers that have streams of their own.
@@ -84,7 +84,7 @@ impl Event {
     /// # Errors
     /// As [`Cuda::open`].
     pub fn new(device: u32) -> Result<Self> {
-        Ok(Self(Device::open(device)?.unset()?))
+        Ok(Self(CudaContext::open(device)?.unset()?))
     }
 
     /// Set it behind what is on `stream` so far.

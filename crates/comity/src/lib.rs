@@ -49,7 +49,6 @@
 
 mod address;
 mod backend;
-mod blame;
 mod call;
 mod channel;
 mod config;
@@ -57,8 +56,6 @@ mod control;
 mod costs;
 #[doc(hidden)]
 pub mod cuda;
-#[cfg(fuzzing)]
-mod dice;
 mod dtype;
 mod engine;
 mod error;
@@ -66,6 +63,8 @@ mod exchange;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzz;
+#[cfg(fuzzing)]
+mod fuzz_input;
 mod group;
 mod kernel;
 mod key;
@@ -73,6 +72,7 @@ mod links;
 mod recorder;
 #[doc(hidden)]
 pub mod rendezvous;
+mod root_cause;
 mod stats;
 mod status;
 mod sync;
@@ -91,7 +91,7 @@ pub use costs::LinkCosts;
 pub use dtype::{C64, DType, Element, ReduceOp};
 pub use engine::{Interrupt, interrupt_with};
 pub use error::{Crossed, Error, Misuse, Peer, Result};
-pub use exchange::Board;
+pub use exchange::Exchange;
 pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;
 #[doc(hidden)]

@@ -5,7 +5,7 @@
 //! and more, and at the end of a call that slept. The times of other calls are as exact as the kernel's tick (1 to 4 ms), and
 //! they seem to end when they begin. Spinning and yielding before a sleep (some 300 us) do not count as waiting.
 //!
-//! May import: `blame`, `call`, `dtype`, `error`, `stats`.
+//! May import: `root_cause`, `call`, `dtype`, `error`, `stats`.
 
 mod file;
 #[cfg(fuzzing)]
@@ -13,7 +13,7 @@ pub(crate) mod fuzz;
 
 pub use file::{Flight, FlightCall, FlightState};
 
-use crate::{CallInfo, DType, Error, Op, Peer, ReduceOp, blame::Blame, stats::Counters};
+use crate::{CallInfo, DType, Error, Op, Peer, ReduceOp, root_cause::RootCauseReport, stats::Counters};
 use std::{
     path::Path,
     sync::{Arc, atomic::Ordering},
@@ -75,7 +75,7 @@ pub(crate) struct Recorder {
     slept: u64,
     place: Option<Place>,
     /// Whom the launcher is told of, and who is who there.
-    blame: Option<(Blame, Arc<[usize]>)>,
+    root_cause: Option<(RootCauseReport, Arc<[usize]>)>,
 }
 
 /// Where the file goes, and who is who there.
@@ -91,7 +91,7 @@ struct Place {
 
 impl Recorder {
     pub(crate) fn new() -> Self {
-        Self { ring: Vec::with_capacity(KEPT), made: 0, slept: 0, place: None, blame: None }
+        Self { ring: Vec::with_capacity(KEPT), made: 0, slept: 0, place: None, root_cause: None }
     }
 
     /// For the group of everyone in a job of `size`: write to `dir` when it fails.
@@ -101,8 +101,8 @@ impl Recorder {
     }
 
     /// For the group of everyone in a job of `size`: tell the launcher when it fails.
-    pub(crate) fn blame_to(&mut self, blame: Blame, size: usize) {
-        self.blame = Some((blame, (0..size).collect()));
+    pub(crate) fn report_root_cause_to(&mut self, root_cause: RootCauseReport, size: usize) {
+        self.root_cause = Some((root_cause, (0..size).collect()));
     }
 
     /// The recorder of a new group of `members` (ranks of this group, in the new order).
@@ -114,8 +114,8 @@ impl Recorder {
             rank,
             host: p.host.clone(),
         });
-        let blame = self.blame.as_ref().map(|(blame, all)| (blame.clone(), of(all)));
-        Self { place, blame, ..Self::new() }
+        let root_cause = self.root_cause.as_ref().map(|(root_cause, all)| (root_cause.clone(), of(all)));
+        Self { place, root_cause, ..Self::new() }
     }
 
     /// A call begins.
@@ -168,15 +168,15 @@ impl Recorder {
         }
     }
 
-    /// Write the file, where one is wanted, and tell the launcher who is to blame. What goes wrong with it must not hide why the group failed: it is logged.
-    pub(crate) fn write(&self, context: u64, error: &Error) {
-        if let Some((blame, members)) = &self.blame
+    /// Write the file, where one is wanted, and tell the launcher the root cause. What goes wrong with it must not hide why the group failed: it is logged.
+    pub(crate) fn write(&self, group_id: u64, error: &Error) {
+        if let Some((root_cause, members)) = &self.root_cause
             && let Some(&culprit) = culprit(error).and_then(|r| members.get(r))
         {
-            blame.tell(culprit);
+            root_cause.tell(culprit);
         }
         let Some(place) = &self.place else { return };
-        if let Err(e) = file::write(self, place, context, error) {
+        if let Err(e) = file::write(self, place, group_id, error) {
             tracing::warn!(error = %e, dir = %place.dir.display(), "the flight record was not written");
         }
     }

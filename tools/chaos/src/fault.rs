@@ -51,7 +51,7 @@ impl Lane {
                 (LauncherTerm, 6),
                 (LauncherInt, 6),
                 (LauncherHup, 6),
-                (KeeperKill, 3),
+                (SupervisorKill, 3),
                 (OutOfMemory, 2),
             ],
             Self::Silence => &[
@@ -122,7 +122,7 @@ pub(super) enum Fault {
     LauncherInt,
     LauncherHup,
     /// The launcher's other process is killed.
-    KeeperKill,
+    SupervisorKill,
     /// The kernel kills a rank for want of memory.
     OutOfMemory,
     /// SIGSTOP of a rank in a call.
@@ -169,7 +169,7 @@ impl Fault {
         Self::LauncherTerm,
         Self::LauncherInt,
         Self::LauncherHup,
-        Self::KeeperKill,
+        Self::SupervisorKill,
         Self::OutOfMemory,
         Self::StopCall,
         Self::StopIdle,
@@ -205,7 +205,7 @@ impl Fault {
             Self::LauncherTerm => "launcher-term",
             Self::LauncherInt => "launcher-int",
             Self::LauncherHup => "launcher-hup",
-            Self::KeeperKill => "keeper-kill",
+            Self::SupervisorKill => "supervisor-kill",
             Self::OutOfMemory => "out-of-memory",
             Self::StopCall => "stop-call",
             Self::StopIdle => "stop-idle",
@@ -287,7 +287,7 @@ impl Plan {
             Fault::LauncherTerm => "launcher: TERM",
             Fault::LauncherInt => "launcher: INT",
             Fault::LauncherHup => "launcher: HUP",
-            Fault::KeeperKill => "launcher: KILL of its second process",
+            Fault::SupervisorKill => "launcher: KILL of its second process",
             Fault::OutOfMemory => "out of memory (control group)",
             Fault::StopCall => "stop in a call",
             Fault::StopIdle => "stop while idle",

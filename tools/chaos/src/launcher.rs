@@ -50,7 +50,7 @@ impl Launcher {
         match plan.fault {
             Fault::RankKilled => rank_killed(&mut job, plan, &mut outcome),
             Fault::RankExits | Fault::OutOfMemory => rank_fails(&mut job, plan, &mut outcome),
-            Fault::KeeperKill => keeper_killed(&mut job, plan, &mut outcome),
+            Fault::SupervisorKill => supervisor_killed(&mut job, plan, &mut outcome),
             Fault::LauncherKill => launcher_dies(&mut job, plan, Signal::KILL, &mut outcome),
             Fault::LauncherTerm => launcher_dies(&mut job, plan, Signal::TERM, &mut outcome),
             Fault::LauncherInt => launcher_dies(&mut job, plan, Signal::INT, &mut outcome),
@@ -226,17 +226,17 @@ fn rank_fails(job: &mut Job<'_>, plan: &Plan, outcome: &mut Outcome) {
     check(job, code, &[&blamed, &why], outcome);
 }
 
-fn keeper_killed(job: &mut Job<'_>, plan: &Plan, outcome: &mut Outcome) {
+fn supervisor_killed(job: &mut Job<'_>, plan: &Plan, outcome: &mut Outcome) {
     if !job.hear("started", 0..plan.size, Instant::now() + LONG) {
         return outcome.broke("the ranks do not start");
     }
     thread::sleep(Duration::from_micros(plan.random.clone().below(60_000)));
     let all = job.processes.alive(&[]);
-    let Some((keeper, _)) = all.iter().find(|(_, name)| name == "rank-keeper") else {
+    let Some((supervisor, _)) = all.iter().find(|(_, name)| name == "rank-supervisor") else {
         return outcome.broke("the launcher has no second process");
     };
     let killed = monotonic();
-    signal(*keeper, Signal::KILL);
+    signal(*supervisor, Signal::KILL);
     let took = job.orphans(killed, outcome);
     outcome.times.push(took);
     check(job, 137, &["was killed by signal 9 (SIGKILL)"], outcome);

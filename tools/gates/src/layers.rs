@@ -12,7 +12,7 @@ const LIBRARY: &str = "crates/comity/src/";
 /// Lowest first.
 pub(crate) const ROOMS: &[&str] = &[
     // Values and what is below everything.
-    "dice",
+    "fuzz_input",
     "sync",
     "dtype",
     "kernel",
@@ -23,7 +23,7 @@ pub(crate) const ROOMS: &[&str] = &[
     "address",
     "view",
     "stats",
-    "blame",
+    "root_cause",
     // Bytes between two processes.
     "channel",
     "transport",

@@ -1,9 +1,10 @@
-//! What the compiler does not check: where unsafe code and waits may stand, which room imports which, who names a kind of link, and how
-//! long files and functions may grow.
+//! What the compiler does not check: where unsafe code and waits may stand, which room imports which, who names a kind of link, that
+//! a name has one meaning, and how long files and functions may grow.
 
 mod kinds;
 mod layers;
 mod lengths;
+mod names;
 mod python;
 mod text;
 mod waits;
@@ -73,6 +74,7 @@ pub fn check(root: &Path) -> Result<usize, String> {
         }
     }
     found.extend(layers::misplaced(&library, layers::ROOMS));
+    found.extend(names::shared(&library));
     let table = "crates/comity/src/transport/mod.rs";
     match library.iter().find(|(name, _)| name == table) {
         Some((_, table)) => {

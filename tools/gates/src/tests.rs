@@ -92,7 +92,7 @@ fn waits_are_explained() {
 #[test]
 fn the_function_that_waits_has_what_ends_it() {
     for good in [
-        "fn f() {\n    // WAIT(failure): why\n    x.wait(); watch.failure()\n}",
+        "fn f() {\n    // WAIT(failure): why\n    x.wait(); status.failure()\n}",
         "/// Does.\n// WAIT(failure): why\n#[inline]\nfn f() {\n    if a {\n        x.wait();\n    }\n    failure();\n    y.wait();\n}",
         "fn f() {\n    failure();\n    // WAIT(failure): why\n    let y =\n        x.wait();\n}",
     ] {
@@ -100,10 +100,10 @@ fn the_function_that_waits_has_what_ends_it() {
         assert!(!waits::unexplained(OUTSIDE, &good.replace("failure()", "other()")).is_empty(), "{good}");
     }
     for bad in [
-        "fn f() {\n    // WAIT(failure): why\n    x.wait();\n}\nfn next() { watch.failure() }",
+        "fn f() {\n    // WAIT(failure): why\n    x.wait();\n}\nfn next() { status.failure() }",
         "fn before() {\n    failure();\n}\n\n// WAIT(failure): why\nfn f() {\n    x.wait();\n}",
         "// WAIT(failure): why\nfn f() {\n    failure();\n    fn inner() {\n        x.wait();\n    }\n}",
-        "watch.failure();\n// WAIT(failure): outside any function\nx.wait();",
+        "status.failure();\n// WAIT(failure): outside any function\nx.wait();",
     ] {
         assert_eq!(waits::unexplained(OUTSIDE, bad).len(), 1, "{bad}");
     }

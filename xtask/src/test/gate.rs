@@ -36,7 +36,7 @@ const FIRST: &[Step] = &[
     Step { name: "format", about: "rustfmt", limit: 60, run: cargo::format },
     Step {
         name: "gates",
-        about: "imports, unsafe code, waits and file sizes stay where they belong",
+        about: "imports, unsafe code, waits, names and file sizes are as they should be",
         limit: 60,
         run: gates,
     },

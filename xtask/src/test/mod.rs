@@ -30,7 +30,7 @@ use step::{Done, Outcome, Step};
 
 /// Which steps to run.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Choice {
+pub(crate) enum StepChoice {
     List,
     /// Install what the steps need, and run none.
     Prepare(Scope),
@@ -45,7 +45,7 @@ pub(crate) enum Choice {
     },
 }
 
-impl Choice {
+impl StepChoice {
     pub(crate) fn parse(args: &[&str]) -> Result<Self, String> {
         if let ["--deep", rest @ ..] = args {
             return Self::parse_deep(rest);
@@ -97,19 +97,19 @@ impl Choice {
     }
 }
 
-pub(crate) fn run(choice: &Choice) -> Result<(), String> {
+pub(crate) fn run(choice: &StepChoice) -> Result<(), String> {
     match choice {
-        Choice::List => {
+        StepChoice::List => {
             println!("The gate, `cargo xtask test` (--only NAME):");
             gate::all().for_each(|s| println!("  {:13} {}", s.name, s.about));
             println!("The deep checks, `cargo xtask test --deep [NAME...]`:");
             deep::PARTS.iter().for_each(|p| println!("  {:13} {}", p.step.name, p.step.about));
             Ok(())
         }
-        Choice::Prepare(scope) => gate::some(&[gate::PREPARE.name], scope),
-        Choice::Gate(scope) => gate::run(scope),
-        Choice::Some(names, scope) => gate::some(names, scope),
-        Choice::Deep { parts, hours, again } => deep::run(parts, *hours, *again),
+        StepChoice::Prepare(scope) => gate::some(&[gate::PREPARE.name], scope),
+        StepChoice::Gate(scope) => gate::run(scope),
+        StepChoice::Some(names, scope) => gate::some(names, scope),
+        StepChoice::Deep { parts, hours, again } => deep::run(parts, *hours, *again),
     }
 }
 
@@ -146,15 +146,15 @@ mod tests {
 
     #[test]
     fn steps_and_parts_are_chosen_by_name() {
-        assert_eq!(Choice::parse(&["--list"]), Ok(Choice::List));
+        assert_eq!(StepChoice::parse(&["--list"]), Ok(StepChoice::List));
         assert_eq!(
-            Choice::parse(&["--only", "loom", "--only", "gates", "--seed", "7"]),
-            Ok(Choice::Some(vec!["loom", "gates"], Scope::gate(Some(7))))
+            StepChoice::parse(&["--only", "loom", "--only", "gates", "--seed", "7"]),
+            Ok(StepChoice::Some(vec!["loom", "gates"], Scope::gate(Some(7))))
         );
-        assert!(matches!(Choice::parse(&[]), Ok(Choice::Gate(Scope { deep: false, .. }))));
+        assert!(matches!(StepChoice::parse(&[]), Ok(StepChoice::Gate(Scope { deep: false, .. }))));
         assert_eq!(
-            Choice::parse(&["--deep", "soak", "--hours", "0.5"]),
-            Ok(Choice::Deep { parts: vec!["soak"], hours: 0.5, again: false })
+            StepChoice::parse(&["--deep", "soak", "--hours", "0.5"]),
+            Ok(StepChoice::Deep { parts: vec!["soak"], hours: 0.5, again: false })
         );
         for bad in [
             &["--only"][..],
@@ -164,7 +164,7 @@ mod tests {
             &["--deep", "lom"],
             &["--deep", "--hours", "0"],
         ] {
-            assert!(Choice::parse(bad).is_err(), "{bad:?}");
+            assert!(StepChoice::parse(bad).is_err(), "{bad:?}");
         }
     }
 }

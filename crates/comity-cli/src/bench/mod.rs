@@ -18,9 +18,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{Algorithm, BackendKind, DType, Error, Group, ReduceOp, Result, cuda::Cuda};
 use comity_plan::Kind;
 use measure::measure;
-use op::{Cell, Op};
-use raw::Raw;
-use row::Row;
+use op::{BenchOp, Cell};
+use raw::RawFile;
+use row::BenchRow;
 use serde_json::json;
 use std::{collections::BTreeSet, io::Write, path::PathBuf, time::SystemTime};
 
@@ -37,7 +37,7 @@ them makes the exit code 1.";
 /// What `comity bench` takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
-pub(crate) struct Args {
+pub(crate) struct BenchArgs {
     /// What to measure
     #[arg(value_name = "OP", value_parser = op_parser(), hide_possible_values = true)]
     ops: Vec<String>,
@@ -95,11 +95,11 @@ pub(crate) struct Args {
     raw: Option<PathBuf>,
 
     #[command(flatten)]
-    trust: here::Trust,
+    trust: here::JobTrust,
 }
 
 fn op_parser() -> PossibleValuesParser {
-    PossibleValuesParser::new(["all"].into_iter().chain(Op::ALL.map(Op::name)))
+    PossibleValuesParser::new(["all"].into_iter().chain(BenchOp::ALL.map(BenchOp::name)))
 }
 
 fn reduce_parser() -> impl TypedValueParser<Value = ReduceOp> {
@@ -129,7 +129,7 @@ struct Limits {
 }
 
 /// `comity bench`; the exit code.
-pub(crate) fn bench(args: Args) -> u8 {
+pub(crate) fn bench(args: BenchArgs) -> u8 {
     if !args.dtype.supports(args.op) {
         eprintln!("comity bench: --op {} is not defined on --dtype {}", args.op, args.dtype);
         return 2;
@@ -138,7 +138,7 @@ pub(crate) fn bench(args: Args) -> u8 {
         Ok(j) => j,
         Err(e) => return here::failed("bench", &e),
     };
-    let raw = match args.raw.as_deref().map(|tag| Raw::create(tag, group.rank())).transpose() {
+    let raw = match args.raw.as_deref().map(|tag| RawFile::create(tag, group.rank())).transpose() {
         Ok(raw) => raw,
         Err(e) => {
             eprintln!("comity bench: --raw {}: {e}", args.raw.unwrap_or_default().display());
@@ -164,8 +164,8 @@ pub(crate) fn bench(args: Args) -> u8 {
 fn table(
     group: &Group,
     device: Option<&Cuda>,
-    args: &Args,
-    mut raw: Option<Raw>,
+    args: &BenchArgs,
+    mut raw: Option<RawFile>,
     mut say: impl FnMut(String),
 ) -> Result<u64> {
     let n = group.size();
@@ -186,7 +186,7 @@ fn table(
     }
     for op in ops(&args.ops, args.algorithm)? {
         if !args.json {
-            say(Row::head(op, args.dtype, args.op));
+            say(BenchRow::head(op, args.dtype, args.op));
         }
         let mut seen = BTreeSet::new();
         for asked in args.sizes.iter().flat_map(|s| s.by(args.factor)) {
@@ -201,7 +201,7 @@ fn table(
                 raw.write(op, asked, n, &samples)?;
             }
             let merged = samples.merge(group)?;
-            let row = Row { op, bytes, count, dtype: args.dtype, reduce: args.op, ranks: n, merged };
+            let row = BenchRow { op, bytes, count, dtype: args.dtype, reduce: args.op, ranks: n, merged };
             wrong += row.merged.wrong;
             say(if args.json { row.to_json(&world).to_string() } else { row.to_string() });
         }
@@ -210,13 +210,14 @@ fn table(
 }
 
 /// What to measure; of all only what the algorithm can carry out.
-fn ops(names: &[String], algorithm: Option<Algorithm>) -> Result<Vec<Op>> {
-    let serves = |op: &Op| algorithm.is_none_or(|a| Kind::from_name(op.name()).is_some_and(|k| a.serves(k)));
+fn ops(names: &[String], algorithm: Option<Algorithm>) -> Result<Vec<BenchOp>> {
+    let serves =
+        |op: &BenchOp| algorithm.is_none_or(|a| Kind::from_name(op.name()).is_some_and(|k| a.serves(k)));
     if names.iter().any(|name| name == "all") {
-        return Ok(Op::ALL.into_iter().filter(serves).collect());
+        return Ok(BenchOp::ALL.into_iter().filter(serves).collect());
     }
-    let named: Vec<_> = names.iter().filter_map(|name| Op::from_name(name)).collect();
-    let ops = if named.is_empty() { vec![Op::AllReduce] } else { named };
+    let named: Vec<_> = names.iter().filter_map(|name| BenchOp::from_name(name)).collect();
+    let ops = if named.is_empty() { vec![BenchOp::AllReduce] } else { named };
     match (algorithm, ops.iter().find(|op| !serves(op))) {
         (Some(a), Some(op)) => {
             let (a, can) = (a.name(), here::served_by(a));
@@ -228,12 +229,12 @@ fn ops(names: &[String], algorithm: Option<Algorithm>) -> Result<Vec<Op>> {
 
 /// Elements and bytes of the whole buffer next to what was asked for: at least one element, the same for each rank.
 /// `exactly` as benchmarks of other libraries do it, which may come to nothing.
-fn elements(op: Op, asked: u64, dtype: DType, n: usize, exactly: bool) -> Result<(usize, u64)> {
+fn elements(op: BenchOp, asked: u64, dtype: DType, n: usize, exactly: bool) -> Result<(usize, u64)> {
     let size = dtype.size();
     let whole = usize::try_from(asked).unwrap_or(usize::MAX) / size;
     let least = usize::from(!exactly);
     let count = match op {
-        Op::Barrier => 0,
+        BenchOp::Barrier => 0,
         _ if op.has_parts() => (whole / n).max(least) * n,
         _ => whole.max(least),
     };
@@ -252,7 +253,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Cli {
         #[command(flatten)]
-        args: Args,
+        args: BenchArgs,
     }
 
     /// What rank 0 says on `n` ranks.
@@ -305,9 +306,9 @@ mod tests {
 
     #[test]
     fn buffers_come_in_whole_parts() {
-        assert_eq!(elements(Op::AllGather, 8, DType::F32, 4, false), Ok((4, 16)));
-        assert_eq!(elements(Op::AllGather, 8, DType::F32, 4, true), Ok((0, 0)));
-        assert_eq!(elements(Op::AllReduce, 9, DType::F32, 4, false), Ok((2, 8)));
-        assert_eq!(elements(Op::Barrier, 1 << 30, DType::F32, 4, false), Ok((0, 0)));
+        assert_eq!(elements(BenchOp::AllGather, 8, DType::F32, 4, false), Ok((4, 16)));
+        assert_eq!(elements(BenchOp::AllGather, 8, DType::F32, 4, true), Ok((0, 0)));
+        assert_eq!(elements(BenchOp::AllReduce, 9, DType::F32, 4, false), Ok((2, 8)));
+        assert_eq!(elements(BenchOp::Barrier, 1 << 30, DType::F32, 4, false), Ok((0, 0)));
     }
 }

@@ -8,7 +8,7 @@ use comity::{
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
+pub(crate) enum BenchOp {
     AllReduce,
     AllGather,
     ReduceScatter,
@@ -22,7 +22,7 @@ pub(crate) enum Op {
     Barrier,
 }
 
-impl Op {
+impl BenchOp {
     pub(crate) const ALL: [Self; 11] = [
         Self::AllReduce,
         Self::AllGather,
@@ -103,7 +103,7 @@ impl Op {
 
 /// The buffers of one operation at one size.
 pub(super) struct Cell<'a, T> {
-    pub(super) op: Op,
+    pub(super) op: BenchOp,
     reduce: ReduceOp,
     group: &'a Group,
     /// The full buffer.
@@ -124,14 +124,14 @@ struct There {
 impl<'a, T: Sample> Cell<'a, T> {
     /// `count` elements in all; a multiple of the group's size where there are parts.
     pub(super) fn new(
-        op: Op,
+        op: BenchOp,
         reduce: ReduceOp,
         group: &'a Group,
         count: usize,
         device: Option<&Cuda>,
     ) -> Result<Self> {
         let other = match op {
-            Op::AllToAll | Op::SendRecv | Op::PingPong => count,
+            BenchOp::AllToAll | BenchOp::SendRecv | BenchOp::PingPong => count,
             _ if op.has_parts() => count / group.size(),
             _ => 0,
         };
@@ -159,7 +159,7 @@ impl<'a, T: Sample> Cell<'a, T> {
     /// As [`call`](Self::call), on the device's buffers.
     fn call_there(
         group: &Group,
-        op: Op,
+        op: BenchOp,
         reduce: ReduceOp,
         root: usize,
         there: &mut There,
@@ -170,34 +170,34 @@ impl<'a, T: Sample> Cell<'a, T> {
         let (len, part) = lens;
         let at_root = |len: usize| if me == root { len } else { 0 };
         match op {
-            Op::AllReduce => g.all_reduce(full.view_mut(t, len), reduce),
-            Op::AllGather => g.all_gather(other.view(t, part), full.view_mut(t, len)),
-            Op::ReduceScatter => g.reduce_scatter(full.view(t, len), other.view_mut(t, part), reduce),
-            Op::Broadcast => g.broadcast(full.view_mut(t, len), root),
-            Op::Reduce => g.reduce(full.view_mut(t, len), reduce, root),
-            Op::AllToAll => g.all_to_all(full.view(t, len), other.view_mut(t, part)),
-            Op::Gather => g.gather(other.view(t, part), full.view_mut(t, at_root(len)), root),
-            Op::Scatter => g.scatter(full.view(t, at_root(len)), other.view_mut(t, part), root),
-            Op::SendRecv if n > 1 => {
+            BenchOp::AllReduce => g.all_reduce(full.view_mut(t, len), reduce),
+            BenchOp::AllGather => g.all_gather(other.view(t, part), full.view_mut(t, len)),
+            BenchOp::ReduceScatter => g.reduce_scatter(full.view(t, len), other.view_mut(t, part), reduce),
+            BenchOp::Broadcast => g.broadcast(full.view_mut(t, len), root),
+            BenchOp::Reduce => g.reduce(full.view_mut(t, len), reduce, root),
+            BenchOp::AllToAll => g.all_to_all(full.view(t, len), other.view_mut(t, part)),
+            BenchOp::Gather => g.gather(other.view(t, part), full.view_mut(t, at_root(len)), root),
+            BenchOp::Scatter => g.scatter(full.view(t, at_root(len)), other.view_mut(t, part), root),
+            BenchOp::SendRecv if n > 1 => {
                 g.exchange(full.view(t, len), (me + 1) % n, other.view_mut(t, part), (me + n - 1) % n, 0)
             }
-            Op::PingPong if n > 1 && me == 0 => {
+            BenchOp::PingPong if n > 1 && me == 0 => {
                 g.send(full.view(t, len), 1, 0)?;
                 g.recv(other.view_mut(t, part), 1, 0)
             }
-            Op::PingPong if me == 1 => {
+            BenchOp::PingPong if me == 1 => {
                 g.recv(other.view_mut(t, part), 0, 0)?;
                 g.send(full.view(t, len), 0, 0)
             }
-            Op::SendRecv | Op::PingPong => Ok(()),
-            Op::Barrier => g.barrier(),
+            BenchOp::SendRecv | BenchOp::PingPong => Ok(()),
+            BenchOp::Barrier => g.barrier(),
         }
     }
 
     /// What is timed.
     pub(super) fn step(&mut self) -> Result<()> {
         self.call(0)?;
-        if self.op.calls() == 2 && self.op != Op::PingPong {
+        if self.op.calls() == 2 && self.op != BenchOp::PingPong {
             self.call(1 % self.group.size())?;
         }
         Ok(())
@@ -212,25 +212,25 @@ impl<'a, T: Sample> Cell<'a, T> {
         let (me, n) = (g.rank(), g.size());
         let at_root = me == root;
         match self.op {
-            Op::AllReduce => g.all_reduce(full, self.reduce),
-            Op::AllGather => g.all_gather(&*other, full),
-            Op::ReduceScatter => g.reduce_scatter(&*full, other, self.reduce),
-            Op::Broadcast => g.broadcast(full, root),
-            Op::Reduce => g.reduce(full, self.reduce, root),
-            Op::AllToAll => g.all_to_all(&*full, other),
-            Op::Gather => g.gather(&*other, if at_root { &mut full[..] } else { &mut [] }, root),
-            Op::Scatter => g.scatter(if at_root { &full[..] } else { &[] }, other, root),
-            Op::SendRecv if n > 1 => g.exchange(&*full, (me + 1) % n, other, (me + n - 1) % n, 0),
-            Op::PingPong if n > 1 && me == 0 => {
+            BenchOp::AllReduce => g.all_reduce(full, self.reduce),
+            BenchOp::AllGather => g.all_gather(&*other, full),
+            BenchOp::ReduceScatter => g.reduce_scatter(&*full, other, self.reduce),
+            BenchOp::Broadcast => g.broadcast(full, root),
+            BenchOp::Reduce => g.reduce(full, self.reduce, root),
+            BenchOp::AllToAll => g.all_to_all(&*full, other),
+            BenchOp::Gather => g.gather(&*other, if at_root { &mut full[..] } else { &mut [] }, root),
+            BenchOp::Scatter => g.scatter(if at_root { &full[..] } else { &[] }, other, root),
+            BenchOp::SendRecv if n > 1 => g.exchange(&*full, (me + 1) % n, other, (me + n - 1) % n, 0),
+            BenchOp::PingPong if n > 1 && me == 0 => {
                 g.send(&*full, 1, 0)?;
                 g.recv(other, 1, 0)
             }
-            Op::PingPong if me == 1 => {
+            BenchOp::PingPong if me == 1 => {
                 g.recv(other, 0, 0)?;
                 g.send(&*full, 0, 0)
             }
-            Op::SendRecv | Op::PingPong => Ok(()),
-            Op::Barrier => g.barrier(),
+            BenchOp::SendRecv | BenchOp::PingPong => Ok(()),
+            BenchOp::Barrier => g.barrier(),
         }
     }
 
@@ -248,7 +248,7 @@ impl<'a, T: Sample> Cell<'a, T> {
         let folded: Vec<T> = (0..PERIOD).map(fold).collect();
         let sum = |i: usize| folded[i % PERIOD];
 
-        let gives_part = matches!(self.op, Op::AllGather | Op::Gather);
+        let gives_part = matches!(self.op, BenchOp::AllGather | BenchOp::Gather);
         let source = if gives_part { &mut self.other } else { &mut self.full };
         source.iter_mut().enumerate().for_each(|(i, x)| *x = of(me, i));
         if let Some(there) = &mut self.there {
@@ -263,17 +263,17 @@ impl<'a, T: Sample> Cell<'a, T> {
         let (full, other) = (&self.full, &self.other);
         let (each, prev) = (len / n, (me + n - 1) % n);
         let wrong = match self.op {
-            Op::AllReduce => differ(full, reduce, sum),
-            Op::ReduceScatter => differ(other, reduce, |i| sum(me * part + i)),
-            Op::Reduce => differ(full, reduce, |i| if me == 0 { sum(i) } else { of(me, i) }),
-            Op::AllGather => differ(full, reduce, |i| of(i / part, i % part)),
-            Op::Gather if me == 0 => differ(full, reduce, |i| of(i / part, i % part)),
-            Op::Broadcast => differ(full, reduce, |i| of(0, i)),
-            Op::AllToAll => differ(other, reduce, |i| of(i / each, me * each + i % each)),
-            Op::Scatter => differ(other, reduce, |i| of(0, me * part + i)),
-            Op::SendRecv if n > 1 => differ(other, reduce, |i| of(prev, i)),
-            Op::PingPong if n > 1 && me < 2 => differ(other, reduce, |i| of(1 - me, i)),
-            Op::Gather | Op::SendRecv | Op::PingPong | Op::Barrier => 0,
+            BenchOp::AllReduce => differ(full, reduce, sum),
+            BenchOp::ReduceScatter => differ(other, reduce, |i| sum(me * part + i)),
+            BenchOp::Reduce => differ(full, reduce, |i| if me == 0 { sum(i) } else { of(me, i) }),
+            BenchOp::AllGather => differ(full, reduce, |i| of(i / part, i % part)),
+            BenchOp::Gather if me == 0 => differ(full, reduce, |i| of(i / part, i % part)),
+            BenchOp::Broadcast => differ(full, reduce, |i| of(0, i)),
+            BenchOp::AllToAll => differ(other, reduce, |i| of(i / each, me * each + i % each)),
+            BenchOp::Scatter => differ(other, reduce, |i| of(0, me * part + i)),
+            BenchOp::SendRecv if n > 1 => differ(other, reduce, |i| of(prev, i)),
+            BenchOp::PingPong if n > 1 && me < 2 => differ(other, reduce, |i| of(1 - me, i)),
+            BenchOp::Gather | BenchOp::SendRecv | BenchOp::PingPong | BenchOp::Barrier => 0,
         };
         self.full.fill(T::any(0));
         self.other.fill(T::any(0));

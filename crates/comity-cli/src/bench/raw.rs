@@ -1,6 +1,6 @@
 //! The samples of each rank as lines of JSON, for tools that put several libraries side by side.
 
-use super::{measure::Samples, op::Op};
+use super::{measure::Samples, op::BenchOp};
 use comity::{Error, Result};
 use std::{
     ffi::OsString,
@@ -10,12 +10,12 @@ use std::{
 };
 
 /// One rank's file.
-pub(super) struct Raw {
+pub(super) struct RawFile {
     file: File,
     path: String,
 }
 
-impl Raw {
+impl RawFile {
     /// `tag` is a directory and the beginning of the file's name.
     pub(super) fn create(tag: &Path, rank: usize) -> io::Result<Self> {
         if let Some(dir) = tag.parent().filter(|d| !d.as_os_str().is_empty()) {
@@ -26,13 +26,13 @@ impl Raw {
         Ok(Self { file: File::create(&path)?, path: path.to_string_lossy().into_owned() })
     }
 
-    pub(super) fn write(&mut self, op: Op, bytes: u64, n: usize, s: &Samples) -> Result<()> {
+    pub(super) fn write(&mut self, op: BenchOp, bytes: u64, n: usize, s: &Samples) -> Result<()> {
         let op = match op {
-            Op::AllReduce => "ar",
-            Op::AllGather => "ag",
-            Op::ReduceScatter => "rs",
-            Op::Broadcast => "bc",
-            Op::PingPong => "pp",
+            BenchOp::AllReduce => "ar",
+            BenchOp::AllGather => "ag",
+            BenchOp::ReduceScatter => "rs",
+            BenchOp::Broadcast => "bc",
+            BenchOp::PingPong => "pp",
             other => other.name(),
         };
         let times: Vec<_> = s.times.iter().map(|t| format!("{t:.0}")).collect();
@@ -70,7 +70,7 @@ mod tests {
             sys_s: 0.0,
             busy_s: 0.5,
         };
-        Raw::create(&tag, 1).unwrap().write(Op::Broadcast, 64, 2, &samples).unwrap();
+        RawFile::create(&tag, 1).unwrap().write(BenchOp::Broadcast, 64, 2, &samples).unwrap();
         let text = std::fs::read_to_string(dir.path().join("new/tag.r1.jsonl")).unwrap();
         let want = "{\"op\":\"bc\",\"bytes\":64,\"n\":2,\"ok\":true,\"iters\":4,\"batch\":2,\"busy_s\":0.50,\
                     \"wall_ns\":46,\"user_s\":0.250000,\"sys_s\":0.000000,\"times_ns\":[10,13]}\n";

@@ -1,13 +1,13 @@
 //! One row of the table, as text and as JSON.
 
-use super::{measure::Merged, op::Op};
+use super::{measure::Merged, op::BenchOp};
 use comity::{DType, ReduceOp};
 use serde_json::{Value, json};
 use std::fmt;
 
 /// One operation at one size.
-pub(super) struct Row {
-    pub(super) op: Op,
+pub(super) struct BenchRow {
+    pub(super) op: BenchOp,
     pub(super) bytes: u64,
     pub(super) count: usize,
     pub(super) dtype: DType,
@@ -16,10 +16,10 @@ pub(super) struct Row {
     pub(super) merged: Merged,
 }
 
-impl Row {
+impl BenchRow {
     /// What stands above the rows of an operation.
-    pub(super) fn head(op: Op, dtype: DType, reduce: ReduceOp) -> String {
-        let of = if op == Op::Barrier { String::new() } else { format!(" {dtype}") };
+    pub(super) fn head(op: BenchOp, dtype: DType, reduce: ReduceOp) -> String {
+        let of = if op == BenchOp::Barrier { String::new() } else { format!(" {dtype}") };
         let by = if op.reduces() { format!(" {reduce}") } else { String::new() };
         let about = if op.about().is_empty() { String::new() } else { format!(" ({})", op.about()) };
         let names = ["bytes", "count", "min", "median", "p99", "algbw", "busbw", "CPU", "#wrong"];
@@ -55,7 +55,7 @@ impl Row {
     }
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for BenchRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let m = &self.merged;
         f.write_str(&aligned([

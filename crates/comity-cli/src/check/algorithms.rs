@@ -2,7 +2,7 @@
 
 use super::{
     Check, Options,
-    case::Row,
+    case::CheckRow,
     groups, moves, reduce,
     report::{Line, Report, merge},
 };
@@ -48,7 +48,7 @@ pub(super) fn run(
             if !group.prefer_algorithm(Some(algorithm)) {
                 return Ok(());
             }
-            let mut row = Row::new(group, &options, format!("{} by {}", kind.name(), algorithm.name()));
+            let mut row = CheckRow::new(group, &options, format!("{} by {}", kind.name(), algorithm.name()));
             check(kind).iter().try_for_each(|check| check(&mut row))?;
             let line = merge(row, report)?;
             each(&line);

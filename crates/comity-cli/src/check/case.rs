@@ -15,7 +15,7 @@ const GUARD: usize = 5;
 const SMALL: usize = 1000;
 
 /// A row of the table: one method of the group, on every type and size.
-pub(super) struct Row<'a> {
+pub(super) struct CheckRow<'a> {
     pub(super) group: &'a Group,
     /// What makes the calls that are checked.
     pub(super) via: Through<'a>,
@@ -41,7 +41,7 @@ pub(super) struct Case {
     pub(super) note: &'static str,
 }
 
-impl<'a> Row<'a> {
+impl<'a> CheckRow<'a> {
     pub(super) fn new(group: &'a Group, options: &'a Options, name: impl Into<String>) -> Self {
         let via = Through::new(group, options.device.clone());
         Self {
@@ -152,7 +152,7 @@ impl<'a> Row<'a> {
     }
 
     /// Whether memory beside the buffer was written.
-    pub(super) fn expect_guarded<T: Sample>(&mut self, case: &Case, buf: &Buf<T>) {
+    pub(super) fn expect_guarded<T: Sample>(&mut self, case: &Case, buf: &GuardedBuffer<T>) {
         let len = buf.all.len();
         let beside = (0..GUARD).chain(len - GUARD..len);
         for at in beside {
@@ -204,11 +204,11 @@ pub(super) fn given<T: Sample>(deal: Deal, data: Data, op: ReduceOp, n: usize) -
 }
 
 /// A buffer between guards, at an odd place in memory where the type allows one.
-pub(super) struct Buf<T> {
+pub(super) struct GuardedBuffer<T> {
     all: Vec<T>,
 }
 
-impl<T: Sample> Buf<T> {
+impl<T: Sample> GuardedBuffer<T> {
     pub(super) fn new(count: usize, of: impl Fn(usize) -> T) -> Self {
         let total = count + 2 * GUARD;
         let value = |at: usize| if (GUARD..GUARD + count).contains(&at) { of(at - GUARD) } else { stale(at) };

@@ -1,14 +1,14 @@
 //! What groups are: barriers that hold, groups of groups, work in the background, misuse that harms nothing.
 
 use super::{
-    case::{Case, Row},
+    case::{Case, CheckRow},
     value::Deal,
 };
 use comity::{Error, Group, ReduceOp, Result};
 use std::{thread, time::Duration};
 
 /// Nobody leaves before the last has come, by the clock that the processes of a host share.
-pub(super) fn barrier(row: &mut Row<'_>) -> Result<()> {
+pub(super) fn barrier(row: &mut CheckRow<'_>) -> Result<()> {
     let (g, me, n) = (row.group, row.rank(), row.n());
     let rounds = if row.options.quick { 20 } else { 100 };
     for round in 0..rounds {
@@ -37,7 +37,7 @@ fn now() -> i64 {
 }
 
 /// The operations in short on `g`, a group that came of `row`'s.
-fn operations(row: &mut Row<'_>, g: &Group) -> Result<()> {
+fn operations(row: &mut CheckRow<'_>, g: &Group) -> Result<()> {
     let (me, n) = (g.rank(), g.size());
     for count in [0, 1, 5, 1000] {
         // Alike in all groups of one split, which is how a message of a neighbour group would be noticed.
@@ -67,7 +67,7 @@ fn operations(row: &mut Row<'_>, g: &Group) -> Result<()> {
     g.barrier()
 }
 
-fn expect_place(row: &mut Row<'_>, g: &Group, rank: usize, size: usize) {
+fn expect_place(row: &mut CheckRow<'_>, g: &Group, rank: usize, size: usize) {
     let got = format!("rank {} of {}", g.rank(), g.size());
     let want = format!("rank {rank} of {size}");
     let case = Case { note: "the place in the new group", ..Case::default() };
@@ -75,7 +75,7 @@ fn expect_place(row: &mut Row<'_>, g: &Group, rank: usize, size: usize) {
 }
 
 /// Groups that only their members make: of the even ranks, then of neighbours.
-pub(super) fn subgroup(row: &mut Row<'_>) -> Result<()> {
+pub(super) fn subgroup(row: &mut CheckRow<'_>) -> Result<()> {
     let (g, me, n) = (row.group, row.rank(), row.n());
     row.cases += 1;
     let even: Vec<usize> = (0..n).step_by(2).rev().collect();
@@ -94,7 +94,7 @@ pub(super) fn subgroup(row: &mut Row<'_>) -> Result<()> {
 }
 
 /// Groups by color, ordered by key; groups of those; and all of them used in turn.
-pub(super) fn split(row: &mut Row<'_>) -> Result<()> {
+pub(super) fn split(row: &mut CheckRow<'_>) -> Result<()> {
     let (g, me, n) = (row.group, row.rank(), row.n());
     let half = n.div_ceil(2);
     row.cases += 5;
@@ -132,7 +132,7 @@ pub(super) fn split(row: &mut Row<'_>) -> Result<()> {
 }
 
 /// Requests in ticket order, among calls made meanwhile, and on two groups at once.
-pub(super) fn spawn(row: &mut Row<'_>) -> Result<()> {
+pub(super) fn spawn(row: &mut CheckRow<'_>) -> Result<()> {
     let (g, n) = (row.group, row.n() as u32);
     let pending: Vec<_> = (0..50u32)
         .map(|i| {
@@ -172,7 +172,7 @@ pub(super) fn spawn(row: &mut Row<'_>) -> Result<()> {
 }
 
 /// Borrowed buffers.
-pub(super) fn scope(row: &mut Row<'_>) -> Result<()> {
+pub(super) fn scope(row: &mut CheckRow<'_>) -> Result<()> {
     let (g, n, me) = (row.group, row.n(), row.rank());
     let root = n - 1;
     for count in [0, 1, 1000] {
@@ -191,7 +191,7 @@ pub(super) fn scope(row: &mut Row<'_>) -> Result<()> {
 }
 
 /// Calls that break a rule: refused before a byte moves, and the group goes on.
-pub(super) fn misuse(row: &mut Row<'_>) -> Result<()> {
+pub(super) fn misuse(row: &mut CheckRow<'_>) -> Result<()> {
     let (g, n, me) = (row.group, row.n(), row.rank());
     let mut refused = |what: &'static str, got: Result<()>| -> Result<()> {
         row.cases += 1;

@@ -2,7 +2,7 @@
 
 use super::{
     Options,
-    case::{Case, Row},
+    case::{Case, CheckRow},
     report::{Line, Report, merge},
     value::Sample,
 };
@@ -17,7 +17,7 @@ struct Large {
     method: &'static str,
     /// Bytes of the largest buffer.
     bytes: usize,
-    call: fn(&mut Row<'_>, usize) -> Result<()>,
+    call: fn(&mut CheckRow<'_>, usize) -> Result<()>,
 }
 
 const ROWS: [Large; 6] = [
@@ -45,7 +45,7 @@ pub(super) fn run(
         // The tightest host decides for all.
         let mut room = [i64::try_from(free).unwrap_or(i64::MAX).saturating_sub_unsigned(need)];
         group.all_reduce(&mut room, ReduceOp::Min)?;
-        let mut row = Row::new(group, options, large.method);
+        let mut row = CheckRow::new(group, options, large.method);
         let line = if room[0] < 0 {
             let short = bytes(room[0].unsigned_abs());
             let skipped = Some(format!("needs {} free on this host; {short} too little", bytes(need)));
@@ -97,7 +97,7 @@ fn filled<T: Cheap>(rank: usize, count: usize) -> Vec<T> {
     (0..count).map(|i| T::at(rank, i)).collect()
 }
 
-fn all_reduce<T: Cheap>(row: &mut Row<'_>, bytes: usize) -> Result<()> {
+fn all_reduce<T: Cheap>(row: &mut CheckRow<'_>, bytes: usize) -> Result<()> {
     let (n, count) = (row.n(), bytes / T::DTYPE.size());
     let case = Case { reduce: Some(ReduceOp::Sum), ..row.case::<T>(count) };
     let mut x = filled::<T>(row.rank(), count);
@@ -107,7 +107,7 @@ fn all_reduce<T: Cheap>(row: &mut Row<'_>, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-fn broadcast<T: Cheap>(row: &mut Row<'_>, bytes: usize) -> Result<()> {
+fn broadcast<T: Cheap>(row: &mut CheckRow<'_>, bytes: usize) -> Result<()> {
     let (root, count) = (row.n() - 1, bytes / T::DTYPE.size());
     let case = Case { root: Some(root), ..row.case::<T>(count) };
     let mut x = filled::<T>(row.rank(), count);
@@ -116,7 +116,7 @@ fn broadcast<T: Cheap>(row: &mut Row<'_>, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-fn all_gather<T: Cheap>(row: &mut Row<'_>, bytes: usize) -> Result<()> {
+fn all_gather<T: Cheap>(row: &mut CheckRow<'_>, bytes: usize) -> Result<()> {
     let part = (bytes / T::DTYPE.size()).div_ceil(row.n());
     let case = row.case::<T>(part);
     let src = filled::<T>(row.rank(), part);

@@ -27,7 +27,7 @@ pub(crate) mod value;
 pub use report::{Difference, Line, Report};
 
 use crate::here;
-use case::Row;
+use case::CheckRow;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{Algorithm, BackendKind, DType, Error, Group, Result, cuda::Cuda};
 use comity_plan::Kind;
@@ -51,7 +51,7 @@ const OPS: [(&str, &[&str]); 13] = [
     ("misuse", &[]),
 ];
 
-type Check = fn(&mut Row<'_>) -> Result<()>;
+type Check = fn(&mut CheckRow<'_>) -> Result<()>;
 
 /// The table: family, method, what it does.
 const ROWS: [(&str, &str, Check); 24] = [
@@ -84,7 +84,7 @@ const ROWS: [(&str, &str, Check); 24] = [
 /// What `comity check` takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
-pub(crate) struct Args {
+pub(crate) struct CheckArgs {
     /// Only these operations (comma list)
     #[arg(long, value_name = "OP,..", value_delimiter = ',', value_parser = op_parser(), hide_possible_values = true)]
     ops: Vec<String>,
@@ -126,7 +126,7 @@ pub(crate) struct Args {
     json: bool,
 
     #[command(flatten)]
-    trust: here::Trust,
+    trust: here::JobTrust,
 }
 
 const AFTER: &str = "\
@@ -209,7 +209,7 @@ pub fn run_with(group: &Group, options: &Options, each: &mut dyn FnMut(&Line)) -
         return Ok(report);
     }
     for (_, method, check) in ROWS.into_iter().filter(|(family, ..)| options.asks_for(family)) {
-        let mut row = Row::new(group, options, method);
+        let mut row = CheckRow::new(group, options, method);
         // Nobody to send to, in a group of one.
         let line = if group.size() == 1 && matches!(method, "send, recv" | "exchange" | "tags out of order") {
             Line { skipped: Some("needs two ranks".into()), ..merge(row, &mut report)? }
@@ -228,7 +228,7 @@ pub fn run_with(group: &Group, options: &Options, each: &mut dyn FnMut(&Line)) -
 }
 
 /// `comity check`; the exit code.
-pub(crate) fn check(args: Args) -> u8 {
+pub(crate) fn check(args: CheckArgs) -> u8 {
     let dtypes = if args.dtypes.is_empty() { DType::ALL.to_vec() } else { args.dtypes };
     let options = Options {
         ops: args.ops,

@@ -1,16 +1,16 @@
 //! Operations that move elements and do not change them: every type, every root.
 
 use super::{
-    case::{Buf, Case, Row},
+    case::{Case, CheckRow, GuardedBuffer},
     parts,
     value::{Sample, with_type},
 };
 use comity::{DType, Result};
 
 fn each(
-    row: &mut Row<'_>,
-    sizes: fn(&Row<'_>, DType) -> Vec<usize>,
-    call: fn(&mut Row<'_>, DType, usize) -> Result<()>,
+    row: &mut CheckRow<'_>,
+    sizes: fn(&CheckRow<'_>, DType) -> Vec<usize>,
+    call: fn(&mut CheckRow<'_>, DType, usize) -> Result<()>,
 ) -> Result<()> {
     for dtype in row.options.dtypes.clone() {
         for count in sizes(row, dtype) {
@@ -20,27 +20,27 @@ fn each(
     Ok(())
 }
 
-fn whole(row: &Row<'_>, dtype: DType) -> Vec<usize> {
+fn whole(row: &CheckRow<'_>, dtype: DType) -> Vec<usize> {
     [&row.sizes(), row.large(dtype)].concat()
 }
 
-fn by_part(row: &Row<'_>, dtype: DType) -> Vec<usize> {
+fn by_part(row: &CheckRow<'_>, dtype: DType) -> Vec<usize> {
     row.parts(dtype)
 }
 
 /// What rank `r` holds at `i`.
-fn held<T: Sample>(row: &Row<'_>) -> impl Fn(usize, usize) -> T + use<T> {
+fn held<T: Sample>(row: &CheckRow<'_>) -> impl Fn(usize, usize) -> T + use<T> {
     let deal = row.deal();
     move |r, i| T::any(deal.draw(r, i))
 }
 
-pub(super) fn broadcast(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, count: usize) -> Result<()> {
+pub(super) fn broadcast(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
         let me = row.rank();
         for root in row.roots(count) {
             let of = held::<T>(row);
             let case = Case { root: Some(root), ..row.case::<T>(count) };
-            let mut buf = Buf::new(count, |i| of(me, i));
+            let mut buf = GuardedBuffer::new(count, |i| of(me, i));
             row.via.broadcast(buf.get_mut(), root)?;
             row.expect(&case, buf.get(), |i| of(root, i));
             row.expect_guarded(&case, &buf);
@@ -50,12 +50,12 @@ pub(super) fn broadcast(row: &mut Row<'_>) -> Result<()> {
     each(row, whole, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
 }
 
-pub(super) fn all_gather(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, count: usize) -> Result<()> {
+pub(super) fn all_gather(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
         let (me, n, of) = (row.rank(), row.n(), held::<T>(row));
         let case = row.case::<T>(count);
-        let src = Buf::new(count, |i| of(me, i));
-        let mut dst = Buf::stale(n * count);
+        let src = GuardedBuffer::new(count, |i| of(me, i));
+        let mut dst = GuardedBuffer::stale(n * count);
         row.via.all_gather(src.get(), dst.get_mut())?;
         row.expect(&case, dst.get(), |i| of(i / count, i % count));
         row.expect_guarded(&case, &dst);
@@ -64,11 +64,11 @@ pub(super) fn all_gather(row: &mut Row<'_>) -> Result<()> {
     each(row, by_part, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
 }
 
-pub(super) fn all_gather_in_place(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, count: usize) -> Result<()> {
+pub(super) fn all_gather_in_place(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
         let (me, n, of) = (row.rank(), row.n(), held::<T>(row));
         let case = row.case::<T>(count);
-        let mut buf = Buf::stale(n * count);
+        let mut buf = GuardedBuffer::stale(n * count);
         buf.get_mut()[me * count..][..count].iter_mut().enumerate().for_each(|(i, x)| *x = of(me, i));
         row.via.all_gather_in_place(buf.get_mut())?;
         row.expect(&case, buf.get(), |i| of(i / count, i % count));
@@ -78,14 +78,14 @@ pub(super) fn all_gather_in_place(row: &mut Row<'_>) -> Result<()> {
     each(row, by_part, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
 }
 
-pub(super) fn all_gather_v(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, count: usize) -> Result<()> {
+pub(super) fn all_gather_v(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
         let (me, n) = (row.rank(), row.n());
         for counts in parts::unequal(n, count) {
             let of = held::<T>(row);
             let case = row.case::<T>(count);
-            let src = Buf::new(counts[me], |i| of(me, i));
-            let mut dst = Buf::stale(counts.iter().sum());
+            let src = GuardedBuffer::new(counts[me], |i| of(me, i));
+            let mut dst = GuardedBuffer::stale(counts.iter().sum());
             row.via.all_gather_v(src.get(), dst.get_mut(), &counts)?;
             let want: Vec<T> =
                 (0..n).flat_map(|r| (0..counts[r]).map(move |i| (r, i))).map(|(r, i)| of(r, i)).collect();
@@ -97,14 +97,14 @@ pub(super) fn all_gather_v(row: &mut Row<'_>) -> Result<()> {
     each(row, by_part, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
 }
 
-pub(super) fn gather(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, count: usize) -> Result<()> {
+pub(super) fn gather(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
         let (me, n) = (row.rank(), row.n());
         for root in row.roots(count) {
             let of = held::<T>(row);
             let case = Case { root: Some(root), ..row.case::<T>(count) };
-            let src = Buf::new(count, |i| of(me, i));
-            let mut dst = Buf::stale(if me == root { n * count } else { 0 });
+            let src = GuardedBuffer::new(count, |i| of(me, i));
+            let mut dst = GuardedBuffer::stale(if me == root { n * count } else { 0 });
             row.via.gather(src.get(), dst.get_mut(), root)?;
             row.expect(&case, dst.get(), |i| of(i / count, i % count));
             row.expect_guarded(&case, &dst);
@@ -114,14 +114,14 @@ pub(super) fn gather(row: &mut Row<'_>) -> Result<()> {
     each(row, by_part, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
 }
 
-pub(super) fn scatter(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, count: usize) -> Result<()> {
+pub(super) fn scatter(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
         let (me, n) = (row.rank(), row.n());
         for root in row.roots(count) {
             let of = held::<T>(row);
             let case = Case { root: Some(root), ..row.case::<T>(count) };
-            let src = Buf::new(if me == root { n * count } else { 0 }, |i| of(root, i));
-            let mut dst = Buf::stale(count);
+            let src = GuardedBuffer::new(if me == root { n * count } else { 0 }, |i| of(root, i));
+            let mut dst = GuardedBuffer::stale(count);
             row.via.scatter(src.get(), dst.get_mut(), root)?;
             row.expect(&case, dst.get(), |i| of(root, me * count + i));
             row.expect_guarded(&case, &dst);
@@ -131,12 +131,12 @@ pub(super) fn scatter(row: &mut Row<'_>) -> Result<()> {
     each(row, by_part, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
 }
 
-pub(super) fn all_to_all(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, count: usize) -> Result<()> {
+pub(super) fn all_to_all(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
         let (me, n, of) = (row.rank(), row.n(), held::<T>(row));
         let case = row.case::<T>(count);
-        let src = Buf::new(n * count, |i| of(me, i));
-        let mut dst = Buf::stale(n * count);
+        let src = GuardedBuffer::new(n * count, |i| of(me, i));
+        let mut dst = GuardedBuffer::stale(n * count);
         row.via.all_to_all(src.get(), dst.get_mut())?;
         row.expect(&case, dst.get(), |i| of(i / count, me * count + i % count));
         row.expect_guarded(&case, &dst);
@@ -145,11 +145,11 @@ pub(super) fn all_to_all(row: &mut Row<'_>) -> Result<()> {
     each(row, by_part, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
 }
 
-pub(super) fn all_to_all_in_place(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, count: usize) -> Result<()> {
+pub(super) fn all_to_all_in_place(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
         let (me, n, of) = (row.rank(), row.n(), held::<T>(row));
         let case = row.case::<T>(count);
-        let mut buf = Buf::new(n * count, |i| of(me, i));
+        let mut buf = GuardedBuffer::new(n * count, |i| of(me, i));
         row.via.all_to_all_in_place(buf.get_mut())?;
         row.expect(&case, buf.get(), |i| of(i / count, me * count + i % count));
         row.expect_guarded(&case, &buf);
@@ -158,8 +158,8 @@ pub(super) fn all_to_all_in_place(row: &mut Row<'_>) -> Result<()> {
     each(row, by_part, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
 }
 
-pub(super) fn all_to_all_v(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, count: usize) -> Result<()> {
+pub(super) fn all_to_all_v(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
         let (me, n, of) = (row.rank(), row.n(), held::<T>(row));
         let case = row.case::<T>(count);
         let gives = |from, to| parts::gives(from, to, count);
@@ -169,8 +169,8 @@ pub(super) fn all_to_all_v(row: &mut Row<'_>) -> Result<()> {
         let at = |from: usize, to: usize, k: usize| of(from, to << 24 | k);
         let sent: Vec<T> = (0..n).flat_map(|to| (0..out[to]).map(move |k| at(me, to, k))).collect();
         let want: Vec<T> = (0..n).flat_map(|from| (0..into[from]).map(move |k| at(from, me, k))).collect();
-        let src = Buf::new(sent.len(), |i| sent[i]);
-        let mut dst = Buf::stale(want.len());
+        let src = GuardedBuffer::new(sent.len(), |i| sent[i]);
+        let mut dst = GuardedBuffer::stale(want.len());
         row.via.all_to_all_v(src.get(), &out, dst.get_mut(), &into)?;
         row.expect(&case, dst.get(), |i| want[i]);
         row.expect_guarded(&case, &dst);

@@ -1,7 +1,7 @@
 //! Two ranks at a time: send, recv and exchange, in and out of the order of tags.
 
 use super::{
-    case::{Buf, Case, Row},
+    case::{Case, CheckRow, GuardedBuffer},
     value::{Sample, with_type},
 };
 use comity::Result;
@@ -15,16 +15,16 @@ fn pairs(n: usize) -> Vec<(usize, usize)> {
 }
 
 /// Every type and size from rank to rank.
-pub(super) fn send_recv(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, count: usize, (from, to): (usize, usize)) -> Result<()> {
+pub(super) fn send_recv(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize, (from, to): (usize, usize)) -> Result<()> {
         let (g, me, deal) = (row.via.clone(), row.rank(), row.deal());
         let of = |i| T::any(deal.draw(from, i));
         let case = Case { root: Some(from), note: "root is the sender", ..row.case::<T>(count) };
         if me == from {
-            let src = Buf::new(count, of);
+            let src = GuardedBuffer::new(count, of);
             g.send(src.get(), to, count as u32)?;
         } else if me == to {
-            let mut dst = Buf::stale(count);
+            let mut dst = GuardedBuffer::stale(count);
             g.recv(dst.get_mut(), from, count as u32)?;
             row.expect(&case, dst.get(), of);
             row.expect_guarded(&case, &dst);
@@ -44,14 +44,14 @@ pub(super) fn send_recv(row: &mut Row<'_>) -> Result<()> {
 }
 
 /// Rings in both directions, and pairs, at once on every rank.
-pub(super) fn exchange(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, count: usize, distance: usize) -> Result<()> {
+pub(super) fn exchange(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize, distance: usize) -> Result<()> {
         let (me, n, deal) = (row.rank(), row.n(), row.deal());
         let of = |r, i| T::any(deal.draw(r, i));
         let case = Case { note: "in a ring", ..row.case::<T>(count) };
         let (to, from) = ((me + distance) % n, (me + n - distance) % n);
-        let src = Buf::new(count, |i| of(me, i));
-        let mut dst = Buf::stale(count);
+        let src = GuardedBuffer::new(count, |i| of(me, i));
+        let mut dst = GuardedBuffer::stale(count);
         row.via.exchange(src.get(), to, dst.get_mut(), from, 3)?;
         row.expect(&case, dst.get(), |i| of(from, i));
         row.expect_guarded(&case, &dst);
@@ -72,7 +72,7 @@ pub(super) fn exchange(row: &mut Row<'_>) -> Result<()> {
 }
 
 /// Messages of one tag in order, those of other tags before them; also ones longer than what a link holds.
-pub(super) fn tags(row: &mut Row<'_>) -> Result<()> {
+pub(super) fn tags(row: &mut CheckRow<'_>) -> Result<()> {
     let (g, me) = (row.via.clone(), row.rank());
     let long = if row.options.quick { 300_001 } else { 3_000_001 };
     for (from, to) in pairs(row.n()) {
@@ -87,12 +87,12 @@ pub(super) fn tags(row: &mut Row<'_>) -> Result<()> {
             let messages = [(10, count), (11, 3), (10, 2), (u32::MAX >> 1, 0), (11, count)];
             if me == from {
                 for (m, (tag, len)) in messages.into_iter().enumerate() {
-                    g.send(Buf::new(len, |i| of(m, i)).get(), to, tag)?;
+                    g.send(GuardedBuffer::new(len, |i| of(m, i)).get(), to, tag)?;
                 }
             } else if me == to {
                 for m in [1, 3, 0, 4, 2] {
                     let (tag, len) = messages[m];
-                    let mut dst = Buf::stale(len);
+                    let mut dst = GuardedBuffer::stale(len);
                     g.recv(dst.get_mut(), from, tag)?;
                     row.expect(&case, dst.get(), |i| of(m, i));
                     row.expect_guarded(&case, &dst);

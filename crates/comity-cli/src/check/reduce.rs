@@ -1,7 +1,7 @@
 //! Operations that reduce: every reduction of every type, on data of three kinds.
 
 use super::{
-    case::{Buf, Case, Row, given},
+    case::{Case, CheckRow, GuardedBuffer, given},
     parts,
     value::{Data, Sample, with_type},
 };
@@ -16,7 +16,7 @@ struct On {
 }
 
 impl On {
-    fn case<T: Sample>(self, row: &mut Row<'_>, root: Option<usize>) -> Case {
+    fn case<T: Sample>(self, row: &mut CheckRow<'_>, root: Option<usize>) -> Case {
         let note = match self.data {
             Data::Exact if T::FLOAT => "values that add up exactly",
             Data::Exact => "",
@@ -29,9 +29,9 @@ impl On {
 
 /// Every type and reduction asked for, on every kind of data that says something about them.
 fn each(
-    row: &mut Row<'_>,
-    sizes: fn(&Row<'_>, DType) -> Vec<usize>,
-    call: fn(&mut Row<'_>, DType, On) -> Result<()>,
+    row: &mut CheckRow<'_>,
+    sizes: fn(&CheckRow<'_>, DType) -> Vec<usize>,
+    call: fn(&mut CheckRow<'_>, DType, On) -> Result<()>,
 ) -> Result<()> {
     for dtype in row.options.dtypes.clone() {
         for op in ReduceOp::ALL.into_iter().filter(|&op| dtype.supports(op)) {
@@ -59,7 +59,7 @@ fn each(
     Ok(())
 }
 
-fn whole(row: &Row<'_>, dtype: DType) -> Vec<usize> {
+fn whole(row: &CheckRow<'_>, dtype: DType) -> Vec<usize> {
     [&row.sizes(), row.large(dtype)].concat()
 }
 
@@ -78,7 +78,7 @@ fn result<T: Sample>(op: ReduceOp, n: usize, of: &impl Fn(usize, usize) -> T, i:
 
 /// Hold `got`, which starts at element `from` of the whole, against the reference.
 fn judge<T: Sample>(
-    row: &mut Row<'_>,
+    row: &mut CheckRow<'_>,
     case: &Case,
     on: On,
     got: &[T],
@@ -100,23 +100,23 @@ fn judge<T: Sample>(
 }
 
 /// The bits of a call and of the same call again.
-fn expect_again<T: Sample>(row: &mut Row<'_>, case: &Case, first: &[T], again: &[T]) {
+fn expect_again<T: Sample>(row: &mut CheckRow<'_>, case: &Case, first: &[T], again: &[T]) {
     let case = Case { note: "the same call again", ..*case };
     row.expect(&case, again, |i| first[i]);
 }
 
-pub(super) fn all_reduce(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, on: On) -> Result<()> {
+pub(super) fn all_reduce(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
         let (g, me) = (row.via.clone(), row.rank());
         let of = given::<T>(row.deal(), on.data, on.op, row.n());
         let case = on.case::<T>(row, None);
-        let mut buf = Buf::new(on.count, |i| of(me, i));
+        let mut buf = GuardedBuffer::new(on.count, |i| of(me, i));
         g.all_reduce(buf.get_mut(), on.op)?;
         judge(row, &case, on, buf.get(), 0, &of);
         row.expect_guarded(&case, &buf);
         if on.data == Data::Real {
             row.expect_everywhere(&case, buf.get())?;
-            let mut again = Buf::new(on.count, |i| of(me, i));
+            let mut again = GuardedBuffer::new(on.count, |i| of(me, i));
             g.all_reduce(again.get_mut(), on.op)?;
             expect_again(row, &case, buf.get(), again.get());
         }
@@ -125,13 +125,13 @@ pub(super) fn all_reduce(row: &mut Row<'_>) -> Result<()> {
     each(row, whole, |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
 }
 
-pub(super) fn all_reduce_into(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, on: On) -> Result<()> {
+pub(super) fn all_reduce_into(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
         let me = row.rank();
         let of = given::<T>(row.deal(), on.data, on.op, row.n());
         let case = on.case::<T>(row, None);
-        let src = Buf::new(on.count, |i| of(me, i));
-        let mut dst = Buf::stale(on.count);
+        let src = GuardedBuffer::new(on.count, |i| of(me, i));
+        let mut dst = GuardedBuffer::stale(on.count);
         row.via.all_reduce_into(src.get(), dst.get_mut(), on.op)?;
         judge(row, &case, on, dst.get(), 0, &of);
         row.expect_guarded(&case, &dst);
@@ -144,13 +144,13 @@ pub(super) fn all_reduce_into(row: &mut Row<'_>) -> Result<()> {
     each(row, whole, |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
 }
 
-pub(super) fn reduce(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, on: On) -> Result<()> {
+pub(super) fn reduce(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
         let me = row.rank();
         for root in row.roots(on.count) {
             let of = given::<T>(row.deal(), on.data, on.op, row.n());
             let case = on.case::<T>(row, Some(root));
-            let mut buf = Buf::new(on.count, |i| of(me, i));
+            let mut buf = GuardedBuffer::new(on.count, |i| of(me, i));
             row.via.reduce(buf.get_mut(), on.op, root)?;
             if me == root {
                 judge(row, &case, on, buf.get(), 0, &of);
@@ -165,18 +165,18 @@ pub(super) fn reduce(row: &mut Row<'_>) -> Result<()> {
     each(row, whole, |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
 }
 
-pub(super) fn reduce_scatter(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, on: On) -> Result<()> {
+pub(super) fn reduce_scatter(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
         let (g, me, n) = (row.via.clone(), row.rank(), row.n());
         let of = given::<T>(row.deal(), on.data, on.op, n);
         let case = on.case::<T>(row, None);
-        let src = Buf::new(n * on.count, |i| of(me, i));
-        let mut dst = Buf::stale(on.count);
+        let src = GuardedBuffer::new(n * on.count, |i| of(me, i));
+        let mut dst = GuardedBuffer::stale(on.count);
         g.reduce_scatter(src.get(), dst.get_mut(), on.op)?;
         judge(row, &case, on, dst.get(), me * on.count, &of);
         row.expect_guarded(&case, &dst);
         if on.data == Data::Real {
-            let mut again = Buf::stale(on.count);
+            let mut again = GuardedBuffer::stale(on.count);
             g.reduce_scatter(src.get(), again.get_mut(), on.op)?;
             expect_again(row, &case, dst.get(), again.get());
         }
@@ -185,12 +185,12 @@ pub(super) fn reduce_scatter(row: &mut Row<'_>) -> Result<()> {
     each(row, |row, dtype| row.parts(dtype), |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
 }
 
-pub(super) fn reduce_scatter_in_place(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, on: On) -> Result<()> {
+pub(super) fn reduce_scatter_in_place(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
         let (me, n) = (row.rank(), row.n());
         let of = given::<T>(row.deal(), on.data, on.op, n);
         let case = on.case::<T>(row, None);
-        let mut buf = Buf::new(n * on.count, |i| of(me, i));
+        let mut buf = GuardedBuffer::new(n * on.count, |i| of(me, i));
         row.via.reduce_scatter_in_place(buf.get_mut(), on.op)?;
         let (before, rest) = buf.get().split_at(me * on.count);
         let (own, after) = rest.split_at(on.count);
@@ -204,15 +204,15 @@ pub(super) fn reduce_scatter_in_place(row: &mut Row<'_>) -> Result<()> {
     each(row, |row, dtype| row.parts(dtype), |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
 }
 
-pub(super) fn reduce_scatter_v(row: &mut Row<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut Row<'_>, on: On) -> Result<()> {
+pub(super) fn reduce_scatter_v(row: &mut CheckRow<'_>) -> Result<()> {
+    fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
         let (me, n) = (row.rank(), row.n());
         for counts in parts::unequal(n, on.count) {
             let of = given::<T>(row.deal(), on.data, on.op, n);
             let case = on.case::<T>(row, None);
             let from: usize = counts[..me].iter().sum();
-            let src = Buf::new(counts.iter().sum(), |i| of(me, i));
-            let mut dst = Buf::stale(counts[me]);
+            let src = GuardedBuffer::new(counts.iter().sum(), |i| of(me, i));
+            let mut dst = GuardedBuffer::stale(counts[me]);
             row.via.reduce_scatter_v(src.get(), dst.get_mut(), &counts, on.op)?;
             judge(row, &case, on, dst.get(), from, &of);
             row.expect_guarded(&case, &dst);

@@ -1,6 +1,6 @@
 //! What a check found: the rows of the table and the first difference, the same on every rank.
 
-use super::{Options, case::Row};
+use super::{Options, case::CheckRow};
 use comity::{DType, Group, ReduceOp, Result};
 use serde_json::{Value, json};
 use std::fmt;
@@ -153,7 +153,7 @@ impl Difference {
 
 /// Put the ranks' views of a row together. A rank that saw a difference keeps it, whatever the others say: what carries the
 /// news may be what is broken.
-pub(super) fn merge(row: Row<'_>, report: &mut Report) -> Result<Line> {
+pub(super) fn merge(row: CheckRow<'_>, report: &mut Report) -> Result<Line> {
     let mut counts = [row.wrong, u64::from(row.wrong > 0)];
     row.group.all_reduce(&mut counts, ReduceOp::Sum)?;
     let own_wrong = row.wrong > 0;

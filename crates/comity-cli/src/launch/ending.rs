@@ -26,9 +26,9 @@ impl Ending {
         }
     }
 
-    /// Whether this may well be the echo of another rank's end: an error that was reported and given up on,
-    /// a write to a rank that is gone. A crash or a kill is nobody's echo.
-    pub(super) fn may_be_an_echo(self) -> bool {
+    /// Whether this may well be a consequence of another rank's end: an error that was reported and given up on,
+    /// a write to a rank that is gone. A crash or a kill is no consequence.
+    pub(super) fn may_be_a_consequence(self) -> bool {
         matches!(self, Self::Exit(_) | Self::Signal(libc::SIGABRT | libc::SIGPIPE))
     }
 }

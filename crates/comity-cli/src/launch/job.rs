@@ -1,5 +1,5 @@
 //! What was asked for, checked against this machine before anything is started.
-use super::{Args, REFUSED, Setting, USAGE};
+use super::{LaunchArgs, REFUSED, Setting, USAGE};
 use crate::report;
 use rustix::fs::{Access, CWD};
 use std::ffi::{OsStr, OsString};
@@ -38,12 +38,12 @@ pub(super) struct Job {
 
 /// Why a job cannot be started, for the user, and the exit code.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct LaunchRefusal {
     pub(super) text: String,
     pub(super) code: u8,
 }
 
-impl Refusal {
+impl LaunchRefusal {
     pub(super) fn usage(text: String) -> Self {
         Self { text, code: USAGE }
     }
@@ -62,7 +62,7 @@ const OURS: [&str; 16] = [
     "COMITY_STORE",
     "COMITY_JOB",
     "COMITY_KEY_FD",
-    "COMITY_BLAME_FD",
+    "COMITY_ROOT_CAUSE_FD",
     "COMITY_KEY_FILE",
     "COMITY_STATS_FD",
     "COMITY_INSECURE",
@@ -74,22 +74,22 @@ const OURS: [&str; 16] = [
 ];
 
 impl Job {
-    pub(super) fn check(args: Args) -> Result<Self, Refusal> {
+    pub(super) fn check(args: LaunchArgs) -> Result<Self, LaunchRefusal> {
         let size = args.n as usize;
         let mut command = args.command.into_iter();
         let name = command.next().unwrap_or_default();
         if let Some(set) = args.env.iter().find(|s| OURS.iter().any(|o| s.name == *o)) {
             let name = set.name.display();
-            return Err(Refusal::usage(format!(
+            return Err(LaunchRefusal::usage(format!(
                 "--env {name}: comity launch sets {name} itself for each rank"
             )));
         }
         if let Some(dir) = &args.cwd {
-            directory(dir).map_err(|e| Refusal::usage(format!("--cwd '{}': {e}", dir.display())))?;
+            directory(dir).map_err(|e| LaunchRefusal::usage(format!("--cwd '{}': {e}", dir.display())))?;
         }
         let given = args.env.iter().rev().find(|s| s.name == "PATH").map(|s| s.value.clone());
         let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
-        let program = find(&name, args.cwd.as_deref(), &path).map_err(Refusal::usage)?;
+        let program = find(&name, args.cwd.as_deref(), &path).map_err(LaunchRefusal::usage)?;
         let metrics = args.metrics.map(listen).transpose()?;
         let logs = args.log_dir.as_deref().map(|dir| open_logs(dir, size)).transpose()?;
         let flights = args.log_dir.as_deref().map(clear_flights).transpose()?;
@@ -113,8 +113,9 @@ impl Job {
     }
 }
 
-fn listen(at: SocketAddr) -> Result<TcpListener, Refusal> {
-    TcpListener::bind(at).map_err(|e| Refusal::usage(format!("--metrics {at}: cannot listen there: {e}")))
+fn listen(at: SocketAddr) -> Result<TcpListener, LaunchRefusal> {
+    TcpListener::bind(at)
+        .map_err(|e| LaunchRefusal::usage(format!("--metrics {at}: cannot listen there: {e}")))
 }
 
 fn directory(dir: &Path) -> Result<(), String> {
@@ -193,8 +194,9 @@ fn runnable(file: &Path) -> Result<(), Unfit> {
         .map_err(|_| Unfit::NotExecutable)
 }
 
-fn open_logs(dir: &Path, size: usize) -> Result<Vec<[File; 2]>, Refusal> {
-    let bad = |place: &Path, e: io::Error| Refusal::usage(format!("--log-dir '{}': {e}", place.display()));
+fn open_logs(dir: &Path, size: usize) -> Result<Vec<[File; 2]>, LaunchRefusal> {
+    let bad =
+        |place: &Path, e: io::Error| LaunchRefusal::usage(format!("--log-dir '{}': {e}", place.display()));
     std::fs::create_dir_all(dir).map_err(|e| bad(dir, e))?;
     let open = |name: String| {
         let file = dir.join(name);
@@ -204,8 +206,8 @@ fn open_logs(dir: &Path, size: usize) -> Result<Vec<[File; 2]>, Refusal> {
 }
 
 /// The directory as ranks that start elsewhere find it, without the records of an earlier job.
-fn clear_flights(dir: &Path) -> Result<PathBuf, Refusal> {
-    let bad = |e: io::Error| Refusal::usage(format!("--log-dir '{}': {e}", dir.display()));
+fn clear_flights(dir: &Path) -> Result<PathBuf, LaunchRefusal> {
+    let bad = |e: io::Error| LaunchRefusal::usage(format!("--log-dir '{}': {e}", dir.display()));
     report::clear(dir).map_err(bad)?;
     std::path::absolute(dir).map_err(bad)
 }

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// Bytes of a rank's word in the file of blame.
+/// Bytes of a rank's word in the file of root causes.
 const WORD: u64 = 4;
 
 fn random<const N: usize>() -> io::Result<[u8; N]> {
@@ -33,8 +33,8 @@ pub(super) struct Meeting {
     ring: Vec<Reserved>,
     /// None in a job without a key.
     key_file: Option<Handed>,
-    /// See [`blamed`](Self::blamed).
-    blame: Handed,
+    /// See [`root_cause_of`](Self::root_cause_of).
+    root_causes: Handed,
     host_file: Option<Handed>,
 }
 
@@ -51,8 +51,8 @@ impl Meeting {
             true => None,
             false => Some(Handed::readable(host_list(&ring).as_bytes())?),
         };
-        let blame = Handed::writable(size as u64 * WORD)?;
-        Ok(Self { job, store, master: Reserved::new()?, ring, key_file, blame, host_file })
+        let root_causes = Handed::writable(size as u64 * WORD)?;
+        Ok(Self { job, store, master: Reserved::new()?, ring, key_file, root_causes, host_file })
     }
 
     /// While ranks are missing, have it said which.
@@ -73,15 +73,15 @@ impl Meeting {
         self.key_file.as_ref().map(Handed::fd)
     }
 
-    pub(super) fn blame_fd(&self) -> RawFd {
-        self.blame.fd()
+    pub(super) fn root_cause_fd(&self) -> RawFd {
+        self.root_causes.fd()
     }
 
-    /// Whom a rank has held to blame: for a meeting that came to nothing, the store knows; for a group that failed, it stands in
-    /// a file that all ranks have (`COMITY_BLAME_FD`): four bytes for each, the rank that it blames and one.
-    pub(super) fn blamed(&self, by: usize) -> Option<usize> {
+    /// Which rank is the root cause, as a rank knows: for a meeting that came to nothing, the store knows; for a group that failed, it stands in
+    /// a file that all ranks have (`COMITY_ROOT_CAUSE_FD`): four bytes for each, that rank's number and one.
+    pub(super) fn root_cause_of(&self, by: usize) -> Option<usize> {
         let mut word = [0; WORD as usize];
-        let read = self.blame.read(&mut word, by as u64 * WORD).ok()?;
+        let read = self.root_causes.read(&mut word, by as u64 * WORD).ok()?;
         let told = u32::from_ne_bytes(word).checked_sub(1).filter(|_| read == word.len());
         told.map(|rank| rank as usize).or_else(|| self.store.culprit().filter(|rank| *rank != by))
     }
@@ -98,7 +98,7 @@ impl Meeting {
 
     /// The descriptors that a rank inherits.
     pub(super) fn handed(&self) -> Vec<RawFd> {
-        let own = self.key_file.iter().chain([&self.blame]);
+        let own = self.key_file.iter().chain([&self.root_causes]);
         own.chain(&self.host_file).map(Handed::fd).collect()
     }
 
@@ -167,11 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn blame_is_read_where_a_rank_wrote_it() {
+    fn root_cause_is_read_where_a_rank_wrote_it() {
         let meeting = Meeting::open(4, JOIN, false).unwrap();
-        assert_eq!(meeting.blamed(2), None);
-        rustix::io::pwrite(meeting.blame.file(), &8u32.to_ne_bytes(), 8).unwrap();
-        assert_eq!((meeting.blamed(2), meeting.blamed(1), meeting.blamed(9)), (Some(7), None, None));
+        assert_eq!(meeting.root_cause_of(2), None);
+        rustix::io::pwrite(meeting.root_causes.file(), &8u32.to_ne_bytes(), 8).unwrap();
+        assert_eq!(
+            (meeting.root_cause_of(2), meeting.root_cause_of(1), meeting.root_cause_of(9)),
+            (Some(7), None, None)
+        );
     }
 
     #[test]

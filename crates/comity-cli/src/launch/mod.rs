@@ -1,27 +1,27 @@
 //! `comity launch`: starts the ranks of a job on this machine and answers for how they end.
 //!
-//! Two processes stand guard over each other. The [front](front) is the one that the user started: it takes
-//! the signals and the standard input of the terminal. The [keeper](keeper) is its child in a session of its
-//! own: it starts the ranks, carries their lines, and ends them. The front's death closes a socket that the
-//! keeper polls; the keeper's death makes its children the front's (both are "subreapers" on Linux). So
+//! Two processes stand guard over each other. The [front end](front_end) is the one that the user started: it takes
+//! the signals and the standard input of the terminal. The [supervisor] is its child in a session of its
+//! own: it starts the ranks, carries their lines, and ends them. The front end's death closes a socket that the
+//! supervisor polls; the supervisor's death makes its children the front end's (both are "subreapers" on Linux). So
 //! whichever of the two is killed, the other one is an ancestor of every process of the job, also of those
 //! that left their process group, and ends them.
-mod course;
 mod deaths;
 mod ending;
-mod feed;
-mod front;
+mod front_end;
 mod handed;
 mod job;
-mod keeper;
 mod lines;
 mod meet;
 mod memory;
 mod metrics;
 mod mpi;
-mod outlet;
+mod output;
 mod rank;
+mod shutdown;
 mod signals;
+mod stdin;
+mod supervisor;
 mod sys;
 mod tree;
 
@@ -37,7 +37,7 @@ use std::time::Duration;
 const USAGE: u8 = 2;
 /// The exit code when the machine refuses something that was asked correctly.
 const REFUSED: u8 = 1;
-/// What the keeper answers to SIGTSTP, in the place of a process's number.
+/// What the supervisor answers to SIGTSTP, in the place of a process's number.
 const ALL_STOPPED: i32 = 0;
 
 const AFTER: &str = "\
@@ -48,13 +48,13 @@ SIGTERM, then, after 5 s or a second Ctrl-C, SIGKILL. What ranks leave running e
 Ctrl-Z (SIGTSTP) stops the ranks with the launcher, and `fg`, `bg` or SIGCONT continues both; --timeout goes on.
 
 Each rank finds COMITY_RANK, COMITY_SIZE, COMITY_LOCAL_RANK, COMITY_LOCAL_SIZE, COMITY_STORE, COMITY_JOB,
-COMITY_KEY_FD and COMITY_BLAME_FD in its environment; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+COMITY_KEY_FD and COMITY_ROOT_CAUSE_FD in its environment; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
 for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX.";
 
 /// What `comity launch` takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
-pub(crate) struct Args {
+pub(crate) struct LaunchArgs {
     /// How many ranks to start
     #[arg(short, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
     n: u32,
@@ -142,7 +142,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Runs the job to its end and returns the exit code.
-pub(crate) fn launch(args: Args) -> u8 {
+pub(crate) fn launch(args: LaunchArgs) -> u8 {
     if args.backend == comity::BackendKind::Mpi {
         return mpi::launch(&args);
     }
@@ -153,24 +153,24 @@ pub(crate) fn launch(args: Args) -> u8 {
     let pair = UnixStream::pair().and_then(|sockets| Ok((sockets, std::io::pipe()?)));
     let ((to_keeper, to_front), (input, relay)) = match pair {
         Ok(pair) => pair,
-        Err(e) => return refuse(&job::Refusal::machine(format!("cannot make a pipe: {e}"))),
+        Err(e) => return refuse(&job::LaunchRefusal::machine(format!("cannot make a pipe: {e}"))),
     };
     match sys::fork() {
         Ok(sys::Fork::Child) => {
             drop((to_keeper, relay));
-            let code = keeper::keep(job, to_front, input.into());
-            // The front's part of the program must not run a second time here.
+            let code = supervisor::supervise(job, to_front, input.into());
+            // The front end's part of the program must not run a second time here.
             std::process::exit(code.into())
         }
-        Ok(sys::Fork::Parent(keeper)) => {
+        Ok(sys::Fork::Parent(supervisor)) => {
             drop((job, to_front, input));
-            front::watch(keeper, to_keeper, relay.into())
+            front_end::watch(supervisor, to_keeper, relay.into())
         }
-        Err(e) => refuse(&job::Refusal::machine(format!("cannot start a second process: {e}"))),
+        Err(e) => refuse(&job::LaunchRefusal::machine(format!("cannot start a second process: {e}"))),
     }
 }
 
-fn refuse(refusal: &job::Refusal) -> u8 {
+fn refuse(refusal: &job::LaunchRefusal) -> u8 {
     eprintln!("comity launch: {}", refusal.text);
     refusal.code
 }

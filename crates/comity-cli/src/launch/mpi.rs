@@ -2,7 +2,7 @@
 //!
 //! This process becomes that launcher (exec), so signals, output and the exit code are the launcher's.
 
-use super::{Args, REFUSED, USAGE, job::Refusal};
+use super::{LaunchArgs, REFUSED, USAGE, job::LaunchRefusal};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::process::CommandExt,
@@ -22,7 +22,7 @@ enum Family {
 }
 
 /// Becomes the launcher; returns only when it cannot.
-pub(super) fn launch(args: &Args) -> u8 {
+pub(super) fn launch(args: &LaunchArgs) -> u8 {
     match prepare(args) {
         Ok(mut command) => {
             let e = command.exec();
@@ -33,8 +33,8 @@ pub(super) fn launch(args: &Args) -> u8 {
     }
 }
 
-fn prepare(args: &Args) -> Result<Command, Refusal> {
-    let usage = |text: String| Refusal { code: USAGE, text };
+fn prepare(args: &LaunchArgs) -> Result<Command, LaunchRefusal> {
+    let usage = |text: String| LaunchRefusal { code: USAGE, text };
     for (given, flag) in [(args.log_dir.is_some(), "--log-dir"), (args.no_tag_output, "--no-tag-output")] {
         if given {
             return Err(usage(format!(
@@ -77,7 +77,7 @@ fn prepare(args: &Args) -> Result<Command, Refusal> {
 }
 
 /// The launcher's arguments, up to and with the command of the ranks.
-fn flags(family: Family, args: &Args, root: bool) -> Vec<OsString> {
+fn flags(family: Family, args: &LaunchArgs, root: bool) -> Vec<OsString> {
     let mut flags: Vec<OsString> = vec!["-n".into(), args.n.to_string().into()];
     let mut add = |more: &[&str]| flags.extend(more.iter().map(OsString::from));
     match family {
@@ -172,7 +172,7 @@ mod tests {
         #[derive(Debug, clap::Parser)]
         struct Cli {
             #[command(flatten)]
-            args: Args,
+            args: LaunchArgs,
         }
         let cli =
             Cli::parse_from(["launch", "-n", "3", "--env", "A=b c", "--backend", "mpi", "prog", "-x", "1"]);

@@ -3,7 +3,7 @@ use super::job::Job;
 use super::lines::Lines;
 use super::meet::Meeting;
 use super::metrics::Metrics;
-use super::outlet::Stream;
+use super::output::OutputStream;
 use super::sys;
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Rlimit, Signal};
@@ -24,7 +24,7 @@ pub(super) struct Rank {
 /// One of a rank's output streams.
 #[derive(Debug)]
 pub(super) struct Pipe {
-    pub(super) stream: Stream,
+    pub(super) stream: OutputStream,
     /// Until its end.
     pub(super) fd: Option<OwnedFd>,
     lines: Lines,
@@ -66,8 +66,8 @@ impl Rank {
         };
         let lines = || Lines::new(rank, job.size, job.tag);
         let pipes = [
-            Pipe { stream: Stream::Out, fd: Some(out), lines: lines(), log: log_out },
-            Pipe { stream: Stream::Err, fd: Some(err), lines: lines(), log: log_err },
+            Pipe { stream: OutputStream::Out, fd: Some(out), lines: lines(), log: log_out },
+            Pipe { stream: OutputStream::Err, fd: Some(err), lines: lines(), log: log_err },
         ];
         Ok((Self { pid: Pid::from_child(&child), alive: true, pipes }, stdin))
     }
@@ -152,6 +152,6 @@ pub(super) fn environment(
     set("COMITY_JOB", Some(&meeting.job));
     set("COMITY_KEY_FD", meeting.key_fd().map(|fd| fd.to_string()).as_deref());
     set("COMITY_STATS_FD", stats.as_deref());
-    set("COMITY_BLAME_FD", Some(&meeting.blame_fd().to_string()));
+    set("COMITY_ROOT_CAUSE_FD", Some(&meeting.root_cause_fd().to_string()));
     all
 }

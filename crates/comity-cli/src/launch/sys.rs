@@ -20,18 +20,18 @@ pub(super) fn fork() -> io::Result<Fork> {
     }
 }
 
-/// Prepares a rank: a process group of its own, death with the keeper, these descriptors kept open, and this
+/// Prepares a rank: a process group of its own, death with the supervisor, these descriptors kept open, and this
 /// limit of open files.
 pub(super) fn prepare(command: &mut Command, keep: Vec<RawFd>, open_files: Rlimit) {
     command.process_group(0);
     #[cfg(target_os = "linux")]
-    let keeper = rustix::process::getpid();
+    let supervisor = rustix::process::getpid();
     let before_exec = move || {
         #[cfg(target_os = "linux")]
         {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-            // The keeper may have died before that line.
-            if rustix::process::getppid() != Some(keeper) {
+            // The supervisor may have died before that line.
+            if rustix::process::getppid() != Some(supervisor) {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
         }

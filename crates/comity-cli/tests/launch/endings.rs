@@ -1,4 +1,4 @@
-//! Exit codes, the rank that is blamed, and how the others are ended.
+//! Exit codes, the rank at fault, and how the others are ended.
 use super::harness::*;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
@@ -35,12 +35,12 @@ fn a_killed_rank_is_named_with_its_signal() {
     }
 }
 
-/// An echo follows what it echoes, however late that was: wait for the end of the process whose number is in `$D/victim`.
+/// A consequence follows its cause, however late that was: wait for the end of the process whose number is in `$D/victim`.
 const AWAIT_DEATH: &str = "while [ ! -s $D/victim ]; do sleep 0.01; done; read -r pid < $D/victim
     while read -r stat < /proc/$pid/stat; do case \"$stat\" in *') Z '*) break;; esac; sleep 0.01; done 2> /dev/null";
 
 #[test]
-fn the_first_failure_is_blamed_not_its_echoes() {
+fn the_first_failure_is_the_root_cause_not_its_consequences() {
     // The others report the loss and fail, too, within the second that they are given.
     let dir = tempfile::tempdir().unwrap();
     let flags = ["--env", &format!("D={}", dir.path().display())];

@@ -179,7 +179,7 @@ fn nothing_of_the_launcher_is_open_in_the_ranks() {
             handed += 1;
         }
     }
-    // The key, the file of blame and the host file of each.
+    // The key, the file of root causes and the host file of each.
     assert_eq!(handed, 6, "{}", done.out);
 }
 

@@ -71,10 +71,10 @@ fn killing_the_launchers_process_group_ends_every_descendant() {
 }
 
 #[test]
-fn killing_the_keeper_ends_every_descendant_and_is_told() {
+fn killing_the_supervisor_ends_every_descendant_and_is_told() {
     let (job, mark) = start_family();
-    let keeper = job.wait_running("rank-keeper", 1);
-    kill_process(keeper[0].pid, Signal::KILL).unwrap();
+    let supervisor = job.wait_running("rank-supervisor", 1);
+    kill_process(supervisor[0].pid, Signal::KILL).unwrap();
     wait_at_most(patient(LIMIT), "the end of every process", || {
         job.processes().iter().all(|p| p.name == "comity").then_some(())
     });

@@ -5,24 +5,24 @@ use crate::{Note, Reason};
 
 impl<R: Reason> Membership<R> {
     /// Tell some members that this rank has waited for them for long in a call.
-    pub fn ask(&mut self, context: u64, members: &[usize], call: &R::Call) {
-        let Some(group) = self.groups.get(&context) else { return };
+    pub fn ask(&mut self, group_id: u64, members: &[usize], call: &R::Call) {
+        let Some(group) = self.groups.get(&group_id) else { return };
         let others = members.iter().copied().filter(|m| *m != group.mine);
         let to = self.reachable(group, others);
-        self.tell(to, Note::Waits { context, call: *call });
+        self.tell(to, Note::Waits { group_id, call: *call });
     }
 
     /// Ask all other members how far they have come, and what their calls up to number `at` come to. This rank's come to `digest`.
-    pub fn census(&mut self, context: u64, at: u64, digest: u64) {
-        let Some(group) = self.groups.get(&context) else { return };
+    pub fn census(&mut self, group_id: u64, at: u64, digest: u64) {
+        let Some(group) = self.groups.get(&group_id) else { return };
         let to = self.reachable(group, (0..group.members.len()).filter(|m| *m != group.mine));
-        self.tell(to, Note::Census { context, at, digest });
+        self.tell(to, Note::Census { group_id, at, digest });
     }
 
     /// Tell a member that asked how far this rank has come.
-    pub fn answer(&mut self, context: u64, member: usize, reached: R::Reached) {
-        let Some(group) = self.groups.get(&context) else { return };
+    pub fn answer(&mut self, group_id: u64, member: usize, reached: R::Reached) {
+        let Some(group) = self.groups.get(&group_id) else { return };
         let to = self.reachable(group, std::iter::once(member));
-        self.tell(to, Note::Reached { context, reached });
+        self.tell(to, Note::Reached { group_id, reached });
     }
 }

@@ -8,10 +8,10 @@ impl<R: Reason> Membership<R> {
     /// the rest itself, when a note to each is due in any case.
     pub(super) fn make_sure(&mut self) {
         let unsure: Vec<u64> =
-            self.groups.iter().filter(|(_, g)| g.unsure).map(|(context, _)| *context).collect();
-        for context in unsure {
-            self.tell_all(context);
-            if let Some(group) = self.groups.get_mut(&context) {
+            self.groups.iter().filter(|(_, g)| g.unsure).map(|(group_id, _)| *group_id).collect();
+        for group_id in unsure {
+            self.tell_all(group_id);
+            if let Some(group) = self.groups.get_mut(&group_id) {
                 group.unsure = false;
             }
         }
@@ -29,21 +29,21 @@ impl<R: Reason> Membership<R> {
         }
         self.liveness.forget(rank);
         self.actions.push(Action::Close { rank });
-        for context in self.contexts_with(rank) {
-            self.member_is_gone(context, rank);
+        for group_id in self.contexts_with(rank) {
+            self.member_is_gone(group_id, rank);
         }
         self.actions.push(Action::News);
     }
 
     /// Tell a group what became of a member whose process has ended: in good order, it has left; else the group has failed,
     /// unless the member had left before, and the others are told.
-    pub(super) fn member_is_gone(&mut self, context: u64, rank: usize) {
+    pub(super) fn member_is_gone(&mut self, group_id: u64, rank: usize) {
         let Some(presence) = self.presences.get(rank).cloned() else { return };
-        let Some((group, member)) = self.member(context, rank) else { return };
+        let Some((group, member)) = self.member(group_id, rank) else { return };
         let (mine, left) = (group.mine, group.left.get(member) == Some(&true));
         let failure = |cause: String| R::lost(member, mine, cause);
         let failure = match presence {
-            Presence::Gone(words) if words.is_empty() => return self.apply(rank, Note::Leave { context }),
+            Presence::Gone(words) if words.is_empty() => return self.apply(rank, Note::Leave { group_id }),
             Presence::Gone(words) => failure(format!("gave up: {words}")),
             Presence::Dead(cause) => failure(cause),
             Presence::Shut(silence) => {
@@ -53,15 +53,15 @@ impl<R: Reason> Membership<R> {
             Presence::Oneself | Presence::Absent | Presence::Live => return,
         };
         if !left {
-            self.fail(context, None, failure);
+            self.fail(group_id, None, failure);
         }
     }
 
     /// A group has failed, as `from`, a member, has told or this rank has seen: unless it had before, tell others, and those who
     /// wait here.
-    pub(super) fn fail(&mut self, context: u64, from: Option<usize>, failure: R) {
+    pub(super) fn fail(&mut self, group_id: u64, from: Option<usize>, failure: R) {
         let beats = self.limit().is_some();
-        let Some(group) = self.groups.get_mut(&context) else { return };
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
         let size = group.members.len();
         if let Some(knows) = from.and_then(|m| group.knows.get_mut(m)) {
             *knows = true;
@@ -75,31 +75,31 @@ impl<R: Reason> Membership<R> {
         if size > flood::DIRECT && beats {
             let presences = &self.presences;
             let partners = flood::partners(group.mine, size, |m| group.has(presences, m));
-            self.tell_of(context, partners);
+            self.tell_of(group_id, partners);
         } else if from.is_none() {
-            self.tell_all(context);
+            self.tell_all(group_id);
         } else {
             // Where only its way to the witness is cut, it lives and cannot be told by the witness.
-            self.tell_of(context, vec![failure.culprit()]);
+            self.tell_of(group_id, vec![failure.culprit()]);
         }
-        self.actions.push(Action::Fail { context, failure });
+        self.actions.push(Action::Fail { group_id, failure });
     }
 
     /// Tell all members of a failed group that do not know.
-    pub(super) fn tell_all(&mut self, context: u64) {
-        let size = self.groups.get(&context).map_or(0, |g| g.members.len());
-        self.tell_of(context, (0..size).collect());
+    pub(super) fn tell_all(&mut self, group_id: u64) {
+        let size = self.groups.get(&group_id).map_or(0, |g| g.members.len());
+        self.tell_of(group_id, (0..size).collect());
     }
 
     /// Tell these members of a failed group, if they do not know.
-    fn tell_of(&mut self, context: u64, members: Vec<usize>) {
-        let Some(group) = self.groups.get(&context) else { return };
+    fn tell_of(&mut self, group_id: u64, members: Vec<usize>) {
+        let Some(group) = self.groups.get(&group_id) else { return };
         let Some(failure) = &group.failed else { return };
-        let note = Note::Abort { context, failure: failure.clone() };
+        let note = Note::Abort { group_id, failure: failure.clone() };
         let news = |m: &usize| group.knows.get(*m) == Some(&false) && group.has(&self.presences, *m);
         let members: Vec<usize> = members.into_iter().filter(news).collect();
         let to = self.reachable(group, members.iter().copied());
-        if let Some(group) = self.groups.get_mut(&context) {
+        if let Some(group) = self.groups.get_mut(&group_id) {
             for m in members {
                 if let Some(knows) = group.knows.get_mut(m) {
                     *knows = true;

@@ -55,39 +55,39 @@ impl<R: Reason> Membership<R> {
 
     /// Act on a note.
     pub(super) fn apply(&mut self, from: usize, note: Note<R>) {
-        if let Some(context) = note.context()
-            && !self.groups.contains_key(&context)
+        if let Some(group_id) = note.group_id()
+            && !self.groups.contains_key(&group_id)
         {
-            return self.apply_unopened(context, from, note);
+            return self.apply_unopened(group_id, from, note);
         }
         match note {
-            Note::Leave { context } => {
-                if let Some((group, member)) = self.member(context, from) {
+            Note::Leave { group_id } => {
+                if let Some((group, member)) = self.member(group_id, from) {
                     if let Some(left) = group.left.get_mut(member) {
                         *left = true;
                     }
-                    self.actions.push(Action::Left { context, member });
+                    self.actions.push(Action::Left { group_id, member });
                 }
             }
-            Note::Waits { context, call } => {
-                if let Some((group, member)) = self.member(context, from) {
+            Note::Waits { group_id, call } => {
+                if let Some((group, member)) = self.member(group_id, from) {
                     let mine = group.mine;
-                    self.actions.push(Action::Waits { context, mine, member, call });
+                    self.actions.push(Action::Waits { group_id, mine, member, call });
                 }
             }
-            Note::Census { context, at, digest } => {
-                if let Some((_, member)) = self.member(context, from) {
-                    self.actions.push(Action::Census { context, member, at, digest });
+            Note::Census { group_id, at, digest } => {
+                if let Some((_, member)) = self.member(group_id, from) {
+                    self.actions.push(Action::Census { group_id, member, at, digest });
                 }
             }
-            Note::Reached { context, reached } => {
-                if let Some((_, member)) = self.member(context, from) {
-                    self.actions.push(Action::Reached { context, member, reached });
+            Note::Reached { group_id, reached } => {
+                if let Some((_, member)) = self.member(group_id, from) {
+                    self.actions.push(Action::Reached { group_id, member, reached });
                 }
             }
-            Note::Abort { context, failure } => {
-                if let Some((_, member)) = self.member(context, from) {
-                    self.fail(context, Some(member), failure);
+            Note::Abort { group_id, failure } => {
+                if let Some((_, member)) = self.member(group_id, from) {
+                    self.fail(group_id, Some(member), failure);
                 }
             }
             // Heard already.
@@ -100,22 +100,22 @@ impl<R: Reason> Membership<R> {
     }
 
     /// A note has come about a group that is not open here: not yet, or not any more.
-    fn apply_unopened(&mut self, context: u64, from: usize, note: Note<R>) {
+    fn apply_unopened(&mut self, group_id: u64, from: usize, note: Note<R>) {
         // Whoever has closed the group said so.
-        if self.is_closed(context) {
+        if self.is_closed(group_id) {
             return;
         }
         match note {
             // This rank has made no call in it.
             Note::Census { .. } => {
-                self.tell(vec![from], Note::Reached { context, reached: R::Reached::default() });
+                self.tell(vec![from], Note::Reached { group_id, reached: R::Reached::default() });
                 return;
             }
             // The group that asked is over.
             Note::Reached { .. } => return,
             Note::Waits { .. } => {
                 // Only its last word counts.
-                let old = |(f, n): &(usize, Note<R>)| matches!(n, Note::Waits { context: c, .. } if *c == context && *f == from);
+                let old = |(f, n): &(usize, Note<R>)| matches!(n, Note::Waits { group_id: c, .. } if *c == group_id && *f == from);
                 self.early.retain(|e| !old(e));
             }
             Note::Leave { .. }

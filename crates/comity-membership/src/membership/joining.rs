@@ -43,7 +43,7 @@ impl<R: Reason> Membership<R> {
     }
 
     /// Who is at fault, and why, if other processes say that a group has failed which this one has not opened yet.
-    pub fn foretold(&self) -> Option<(usize, String)> {
+    pub fn early_abort(&self) -> Option<(usize, String)> {
         self.early.iter().find_map(|(_, note)| match note {
             Note::Abort { failure, .. } => Some((failure.culprit(), failure.cause().to_owned())),
             _ => None,

@@ -100,18 +100,18 @@ impl<R: Reason> Membership<R> {
     }
 
     /// The processes of a group in its order, if it is open here.
-    pub fn members(&self, context: u64) -> Option<&[usize]> {
-        Some(&self.groups.get(&context)?.members)
+    pub fn members(&self, group_id: u64) -> Option<&[usize]> {
+        Some(&self.groups.get(&group_id)?.members)
     }
 
     /// Whether this process has left a group.
-    pub fn is_closed(&self, context: u64) -> bool {
-        self.closed.contains(&context)
+    pub fn is_closed(&self, group_id: u64) -> bool {
+        self.closed.contains(&group_id)
     }
 
     /// Begin to watch the members of a group in which this process has the rank `mine`. False if it is open already.
-    pub fn enter(&mut self, context: u64, members: &[usize], mine: usize) -> bool {
-        if self.groups.contains_key(&context) {
+    pub fn enter(&mut self, group_id: u64, members: &[usize], mine: usize) -> bool {
+        if self.groups.contains_key(&group_id) {
             return false;
         }
         let group = Group {
@@ -123,16 +123,16 @@ impl<R: Reason> Membership<R> {
             unsure: false,
             silence: Duration::ZERO,
         };
-        self.groups.insert(context, group);
+        self.groups.insert(group_id, group);
         let (ours, others) =
-            std::mem::take(&mut self.early).into_iter().partition(|(_, n)| n.context() == Some(context));
+            std::mem::take(&mut self.early).into_iter().partition(|(_, n)| n.group_id() == Some(group_id));
         self.early = others;
         let ours: VecDeque<(usize, Note<R>)> = ours;
         for (from, note) in ours {
             self.apply(from, note);
         }
         for rank in members {
-            self.member_is_gone(context, *rank);
+            self.member_is_gone(group_id, *rank);
         }
         true
     }
@@ -140,25 +140,25 @@ impl<R: Reason> Membership<R> {
     /// Forget a group, and tell its members unless it never came to be. False if it is not open.
     ///
     /// Those who still wait for this rank must not take it for the culprit: when the group has failed they are told why.
-    pub fn leave(&mut self, context: u64, tell: bool) -> bool {
-        let Some(group) = self.groups.get(&context) else { return false };
+    pub fn leave(&mut self, group_id: u64, tell: bool) -> bool {
+        let Some(group) = self.groups.get(&group_id) else { return false };
         if tell && group.failed.is_some() {
-            self.tell_all(context);
+            self.tell_all(group_id);
         } else if tell {
             let others = (0..group.members.len()).filter(|m| !group.left.get(*m).is_some_and(|l| *l));
             let to = self.reachable(group, others);
-            self.tell(to, Note::Leave { context });
+            self.tell(to, Note::Leave { group_id });
         }
-        self.groups.remove(&context);
+        self.groups.remove(&group_id);
         self.closed.keep_last(MAX_CLOSED - 1);
-        self.closed.push_back(context);
-        self.early.retain(|(_, note)| note.context() != Some(context));
+        self.closed.push_back(group_id);
+        self.early.retain(|(_, note)| note.group_id() != Some(group_id));
         true
     }
 
     /// This process has found a group to have failed: tell its members.
-    pub fn abort(&mut self, context: u64, failure: R) {
-        self.fail(context, None, failure);
+    pub fn abort(&mut self, group_id: u64, failure: R) {
+        self.fail(group_id, None, failure);
     }
 
     /// Say goodbye to everyone; with words if this process could not join. Nothing is judged afterwards, for the others may
@@ -166,9 +166,9 @@ impl<R: Reason> Membership<R> {
     pub fn end(&mut self, words: &str) {
         // The goodbye counts as leaving every group in good order, which these are not in.
         let failed: Vec<u64> =
-            self.groups.iter().filter(|(_, g)| g.failed.is_some()).map(|(context, _)| *context).collect();
-        for context in failed {
-            self.tell_all(context);
+            self.groups.iter().filter(|(_, g)| g.failed.is_some()).map(|(group_id, _)| *group_id).collect();
+        for group_id in failed {
+            self.tell_all(group_id);
         }
         let live = |(_, p): &(usize, &Presence)| **p == Presence::Live;
         let to = self.presences.iter().enumerate().filter(live).map(|(rank, _)| rank).collect();
@@ -177,14 +177,14 @@ impl<R: Reason> Membership<R> {
     }
 
     /// A group, and the rank in it of a process.
-    fn member(&mut self, context: u64, rank: usize) -> Option<(&mut Group<R>, usize)> {
-        let group = self.groups.get_mut(&context)?;
+    fn member(&mut self, group_id: u64, rank: usize) -> Option<(&mut Group<R>, usize)> {
+        let group = self.groups.get_mut(&group_id)?;
         let member = group.members.iter().position(|m| *m == rank)?;
         Some((group, member))
     }
 
     fn contexts_with(&self, rank: usize) -> Vec<u64> {
-        self.groups.iter().filter(|(_, g)| g.members.contains(&rank)).map(|(context, _)| *context).collect()
+        self.groups.iter().filter(|(_, g)| g.members.contains(&rank)).map(|(group_id, _)| *group_id).collect()
     }
 
     /// The processes of those members that are connected.

@@ -18,8 +18,8 @@ impl<R: Reason> Membership<R> {
         for verdict in self.liveness.tick(heard_until, now) {
             match verdict {
                 Verdict::Suspect { rank, .. } => {
-                    for context in self.contexts_with(rank) {
-                        self.actions.push(Action::Suspect { context });
+                    for group_id in self.contexts_with(rank) {
+                        self.actions.push(Action::Suspect { group_id });
                     }
                 }
                 Verdict::Dead { rank, silence } => {
@@ -58,9 +58,9 @@ impl<R: Reason> Membership<R> {
     pub(super) fn measure(&mut self, rank: usize, silence: Option<Duration>) {
         let Some(silence) = silence else { return };
         let longer = |g: &Group<R>| silence > g.silence && g.members.contains(&rank);
-        for (context, group) in self.groups.iter_mut().filter(|(_, g)| longer(g)) {
+        for (group_id, group) in self.groups.iter_mut().filter(|(_, g)| longer(g)) {
             group.silence = silence;
-            self.actions.push(Action::Silence { context: *context, silence });
+            self.actions.push(Action::Silence { group_id: *group_id, silence });
         }
     }
 

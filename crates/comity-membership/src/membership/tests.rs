@@ -3,22 +3,22 @@
 use super::*;
 use crate::{
     DIED, Heard,
-    simulate::{Failure, Why},
+    simulate::{SimulatedFailure, SimulatedReason},
 };
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-fn failure(culprit: usize, by: usize) -> Failure {
-    let why = if culprit == by { Why::Reported } else { Why::Lost };
-    Failure { culprit, by, cause: "lost its disk".into(), why }
+fn failure(culprit: usize, by: usize) -> SimulatedFailure {
+    let why = if culprit == by { SimulatedReason::Reported } else { SimulatedReason::Lost };
+    SimulatedFailure { culprit, by, cause: "lost its disk".into(), why }
 }
 
-fn abort(context: u64, f: &Failure) -> Heard<Failure> {
-    Heard::Note(Note::Abort { context, failure: f.clone() })
+fn abort(group_id: u64, f: &SimulatedFailure) -> Heard<SimulatedFailure> {
+    Heard::Note(Note::Abort { group_id, failure: f.clone() })
 }
 
 /// Process 0 of `size`, connected to all, in group 1 of all.
-fn met(size: usize, silence: Option<Duration>) -> (Membership<Failure>, Instant) {
+fn met(size: usize, silence: Option<Duration>) -> (Membership<SimulatedFailure>, Instant) {
     let now = Instant::now();
     let mut m = Membership::new(0, size, silence);
     (1..size).for_each(|r| assert!(m.attach(r, now) && !m.attach(r, now)));
@@ -28,7 +28,7 @@ fn met(size: usize, silence: Option<Duration>) -> (Membership<Failure>, Instant)
 }
 
 /// Whom a note about a failure goes to, and the failure that is taken over.
-fn failed(m: &mut Membership<Failure>) -> (Vec<usize>, Option<Failure>) {
+fn failed(m: &mut Membership<SimulatedFailure>) -> (Vec<usize>, Option<SimulatedFailure>) {
     let (mut told, mut found) = (Vec::new(), None);
     for action in m.actions() {
         match action {
@@ -56,16 +56,16 @@ fn up_to_64_the_witness_tells_all_and_the_others_only_whom_it_is_about() {
 #[test]
 fn what_others_say_of_a_group_before_it_is_open_is_known() {
     let (mut m, now) = met(4, Some(LIMIT));
-    m.hear(vec![(1, Heard::Note(Note::Leave { context: 2 })), (2, abort(1, &failure(3, 2)))], now);
-    assert_eq!(m.foretold(), None);
+    m.hear(vec![(1, Heard::Note(Note::Leave { group_id: 2 })), (2, abort(1, &failure(3, 2)))], now);
+    assert_eq!(m.early_abort(), None);
     m.hear(vec![(2, abort(2, &failure(3, 2)))], now);
-    assert_eq!(m.foretold(), Some((3, "lost its disk".into())));
+    assert_eq!(m.early_abort(), Some((3, "lost its disk".into())));
 }
 
 #[test]
 fn a_large_group_is_flooded_past_those_that_are_gone() {
     let (mut m, now) = met(100, Some(LIMIT));
-    m.hear(vec![(1, Heard::Note(Note::Leave { context: 1 })), (2, abort(1, &failure(3, 9)))], now);
+    m.hear(vec![(1, Heard::Note(Note::Leave { group_id: 1 })), (2, abort(1, &failure(3, 9)))], now);
     let (told, found) = failed(&mut m);
     // Member 1 has left, 2 knows; the distances are 1, 2, 4, ... 64, both ways.
     assert_eq!(told, [99, 98, 4, 96, 8, 92, 16, 84, 32, 68, 64, 36]);
@@ -122,7 +122,7 @@ fn leaving_a_failed_group_says_why() {
 fn who_was_given_up_blames_itself_also_in_groups_it_opens_later() {
     let (mut m, now) = met(3, Some(LIMIT));
     m.hear(vec![(2, Heard::End(DIED)), (2, Heard::Note(Note::GivenUp { silence: 5000 }))], now);
-    let given_up = |f: Option<Failure>| f.map(|f| (f.culprit, f.by, f.cause.contains("5.0 s")));
+    let given_up = |f: Option<SimulatedFailure>| f.map(|f| (f.culprit, f.by, f.cause.contains("5.0 s")));
     assert_eq!(given_up(failed(&mut m).1), Some((0, 2, true)));
     m.enter(2, &[2, 0], 1);
     assert_eq!(given_up(failed(&mut m).1), Some((1, 0, true)));

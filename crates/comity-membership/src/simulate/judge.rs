@@ -1,10 +1,10 @@
 //! The promises, and who broke one.
 
 use super::{
-    Failure,
+    SimulatedFailure,
     beginnings::Beginnings,
     scenario::{Fault, SECOND, Scenario},
-    world::{Member, Occasion},
+    world::{Occasion, SimulatedMember},
 };
 use crate::{Action, Note, flood};
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ pub(super) enum Cause {
         group: usize,
         rank: usize,
         at: u64,
-        failure: Failure,
+        failure: SimulatedFailure,
     },
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Judge {
     /// The first broken promise.
     pub(super) broken: Option<String>,
     /// By rank and group.
-    reasons: HashMap<(usize, usize), Failure>,
+    reasons: HashMap<(usize, usize), SimulatedFailure>,
     departures: HashMap<(usize, usize), Departure>,
     /// How many members a rank told that a group has failed.
     told: HashMap<(usize, usize), usize>,
@@ -121,7 +121,14 @@ impl Judge {
     }
 
     /// A rank's group fails for the first time: for a reason that is true?
-    pub(super) fn fails(&mut self, s: &Scenario, rank: usize, group: usize, at: u64, failure: &Failure) {
+    pub(super) fn fails(
+        &mut self,
+        s: &Scenario,
+        rank: usize,
+        group: usize,
+        at: u64,
+        failure: &SimulatedFailure,
+    ) {
         self.found += 1;
         if let Some(first) = self.reasons.insert((rank, group), failure.clone()) {
             return self
@@ -153,7 +160,7 @@ impl Judge {
     }
 
     /// What a rank does when its group has failed and does so again.
-    pub(super) fn fails_again(&mut self, rank: usize, group: usize, failure: &Failure) {
+    pub(super) fn fails_again(&mut self, rank: usize, group: usize, failure: &SimulatedFailure) {
         match self.reasons.get(&(rank, group)) {
             Some(first) if first != failure => {
                 self.accuse(|| format!("rank {rank} had a reason and now decides on another: {failure:?}"));
@@ -171,22 +178,25 @@ impl Judge {
         s: &Scenario,
         rank: usize,
         occasion: Occasion,
-        actions: &[Action<Failure>],
+        actions: &[Action<SimulatedFailure>],
     ) {
         let beats = matches!(actions.last(), Some(Action::Beat { .. }));
         for (i, action) in actions.iter().enumerate() {
-            let Action::Tell { to, note: Note::Abort { context, failure: Failure { by, culprit, .. } } } =
-                action
+            let Action::Tell {
+                to,
+                note: Note::Abort { group_id, failure: SimulatedFailure { by, culprit, .. } },
+            } = action
             else {
                 continue;
             };
-            let Some(group) = s.groups.iter().position(|g| g.context == *context) else { continue };
+            let Some(group) = s.groups.iter().position(|g| g.group_id == *group_id) else { continue };
             let members = &s.groups[group].members;
             let size = members.len();
             let told = self.told.entry((rank, group)).or_default();
             *told += to.len();
             let all = *told;
-            let at_once = matches!(actions.get(i + 1), Some(Action::Fail { context: c, .. }) if c == context);
+            let at_once =
+                matches!(actions.get(i + 1), Some(Action::Fail { group_id: c, .. }) if c == group_id);
             let first_hand = occasion != Occasion::Hear || members[*by] == rank;
             let most = match (at_once, occasion) {
                 (true, _) if size > flood::DIRECT => flood::most(size),
@@ -200,7 +210,7 @@ impl Judge {
             if to.len() > most || all >= size {
                 self.accuse(|| {
                     format!(
-                        "rank {rank} tells {} members of group {context} of {size} ({all} in all) on {occasion:?}, and may tell {most}",
+                        "rank {rank} tells {} members of group {group_id} of {size} ({all} in all) on {occasion:?}, and may tell {most}",
                         to.len()
                     )
                 });
@@ -212,7 +222,7 @@ impl Judge {
     pub(super) fn judge(
         &mut self,
         s: &Scenario,
-        processes: &[Vec<Member>],
+        processes: &[Vec<SimulatedMember>],
         running: &[bool],
         end: u64,
     ) -> Result<Option<u64>, String> {
@@ -258,7 +268,7 @@ impl Judge {
                     } else if knew.is_none_or(|at| at > due) {
                         return Err(format!(
                             "rank {rank} should know by {due} us that group {} has failed, because of {cause:?}; it knew at {knew:?}",
-                            plan.context
+                            plan.group_id
                         ));
                     }
                 }
@@ -286,7 +296,7 @@ impl Judge {
         s: &Scenario,
         cause: &Cause,
         g: usize,
-        all: &[Vec<Member>],
+        all: &[Vec<SimulatedMember>],
         running: &[bool],
         begun: &dyn Fn(usize) -> u64,
     ) -> Option<u64> {

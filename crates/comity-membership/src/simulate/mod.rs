@@ -18,15 +18,15 @@
 //! What is not in it: how ranks meet, sockets, and what the engine makes of a link that breaks.
 
 mod beginnings;
-mod dice;
 mod failure;
 mod judge;
 mod mutant;
+mod rng;
 mod scenario;
 mod world;
 
 use beginnings::UNBORN;
-pub(crate) use failure::{Failure, Why};
+pub(crate) use failure::{SimulatedFailure, SimulatedReason};
 use mutant::Mutant;
 use scenario::{Fault, SECOND, Scenario};
 use std::{
@@ -39,7 +39,7 @@ use std::{
     thread,
     time::Instant,
 };
-use world::World;
+use world::SimulatedWorld;
 
 /// Seeds of an ordinary test run.
 const SEEDS: u64 = 10_000;
@@ -50,7 +50,7 @@ const ENOUGH: usize = 3;
 
 /// A run's broken promise, or how many failures were learned of and how many notes sent.
 fn run(scenario: &Scenario, mutant: Option<Mutant>) -> Result<(usize, u64), String> {
-    let mut world = World::new(scenario, mutant, false);
+    let mut world = SimulatedWorld::new(scenario, mutant, false);
     world.run()?;
     Ok((world.judge.found(), world.notes))
 }
@@ -77,7 +77,7 @@ fn seeds() -> Range<u64> {
 fn replay(seed: u64) {
     let scenario = Scenario::new(seed, None);
     println!("{scenario:?}");
-    let mut world = World::new(&scenario, None, true);
+    let mut world = SimulatedWorld::new(&scenario, None, true);
     let verdict = world.run();
     world.trace.iter().flatten().for_each(|line| println!("{line}"));
     assert_eq!(verdict, Ok(()), "seed {seed}");
@@ -171,7 +171,7 @@ fn a_seed_repeats_itself() {
     for seed in (0..400).step_by(7) {
         let scenario = Scenario::new(seed, Some(2..=20));
         let trace = |_| {
-            let mut world = World::new(&scenario, None, true);
+            let mut world = SimulatedWorld::new(&scenario, None, true);
             let verdict = world.run();
             (verdict, world.trace.take())
         };
@@ -191,7 +191,7 @@ fn who_is_stopped_while_joining_ends_the_job_after_five_minutes() {
     for seed in 0..20 {
         let scenario = Scenario::joining(seed);
         let Fault::Stop { rank, .. } = scenario.faults[0] else { panic!("{scenario:?}") };
-        let mut world = World::new(&scenario, None, false);
+        let mut world = SimulatedWorld::new(&scenario, None, false);
         assert_eq!(world.run(), Ok(()), "seed {seed}");
         let mut known = world.known(0);
         assert_eq!(known.remove(rank), None);

@@ -1,6 +1,6 @@
 //! Membership with a mistake, to prove that the simulator finds it.
 
-use super::{Failure, scenario::Scenario, world::Occasion};
+use super::{SimulatedFailure, scenario::Scenario, world::Occasion};
 use crate::{Action, Heard, Note, flood};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,18 +53,18 @@ impl Mutant {
     pub(super) fn hear(
         self,
         rank: usize,
-        heard: &mut Vec<(usize, Heard<Failure>)>,
+        heard: &mut Vec<(usize, Heard<SimulatedFailure>)>,
         opened: impl Fn(u64) -> bool,
     ) {
         match self {
             Self::DeafToLeave => heard.retain(|(_, h)| !matches!(h, Heard::Note(Note::Leave { .. }))),
             Self::ForgetsEarly => heard.retain(|(_, h)| match h {
-                Heard::Note(Note::Leave { context } | Note::Abort { context, .. }) => opened(*context),
+                Heard::Note(Note::Leave { group_id } | Note::Abort { group_id, .. }) => opened(*group_id),
                 _ => true,
             }),
             Self::WrongWitness if rank % 2 == 1 => {
                 for (_, h) in heard {
-                    if let Heard::Note(Note::Abort { failure: Failure { by, .. }, .. }) = h {
+                    if let Heard::Note(Note::Abort { failure: SimulatedFailure { by, .. }, .. }) = h {
                         *by = 0;
                     }
                 }
@@ -78,10 +78,11 @@ impl Mutant {
         self,
         rank: usize,
         occasion: Occasion,
-        actions: &mut Vec<Action<Failure>>,
+        actions: &mut Vec<Action<SimulatedFailure>>,
         s: &Scenario,
     ) {
-        let aborts = |a: &Action<Failure>| matches!(a, Action::Tell { note: Note::Abort { .. }, .. });
+        let aborts =
+            |a: &Action<SimulatedFailure>| matches!(a, Action::Tell { note: Note::Abort { .. }, .. });
         let failing = actions.iter().any(|a| matches!(a, Action::Fail { .. }));
         match self {
             Self::AsksNobody => actions.retain(|a| !matches!(a, Action::Ask { .. })),
@@ -89,8 +90,8 @@ impl Mutant {
             Self::NotSure if occasion == Occasion::Tick && !failing => actions.retain(|a| !aborts(a)),
             Self::TellsAll => {
                 for action in actions.iter_mut() {
-                    if let Action::Tell { to, note: Note::Abort { context, .. } } = action
-                        && let Some(g) = s.groups.iter().find(|g| g.context == *context)
+                    if let Action::Tell { to, note: Note::Abort { group_id, .. } } = action
+                        && let Some(g) = s.groups.iter().find(|g| g.group_id == *group_id)
                         && g.members.len() > flood::DIRECT
                     {
                         *to = g.members.iter().copied().filter(|m| *m != rank).collect();
@@ -99,8 +100,8 @@ impl Mutant {
             }
             Self::WrongCulprit if occasion == Occasion::Tick || occasion == Occasion::Hear => {
                 for action in actions.iter_mut() {
-                    if let Action::Fail { context, failure } = action
-                        && let Some(g) = s.groups.iter().find(|g| g.context == *context)
+                    if let Action::Fail { group_id, failure } = action
+                        && let Some(g) = s.groups.iter().find(|g| g.group_id == *group_id)
                     {
                         failure.culprit = (failure.culprit + 1) % g.members.len();
                     }
@@ -109,9 +110,9 @@ impl Mutant {
             Self::LeavesFailed if occasion == Occasion::Leave => {
                 for action in actions.iter_mut() {
                     if let Action::Tell { note, .. } = action
-                        && let Note::Abort { context, .. } = note
+                        && let Note::Abort { group_id, .. } = note
                     {
-                        *note = Note::Leave { context: *context };
+                        *note = Note::Leave { group_id: *group_id };
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! What is to happen in a run: made from its seed alone. Times are microseconds.
 
-use super::dice::Dice;
+use super::rng::Rng;
 use std::ops::RangeInclusive;
 
 pub(super) const MS: u64 = 1000;
@@ -17,7 +17,7 @@ pub(super) struct Scenario {
     pub(super) delay: (u64, u64),
     /// Of a control thread that has something to do.
     pub(super) lag: (u64, u64),
-    pub(super) groups: Vec<Plan>,
+    pub(super) groups: Vec<SimulatedGroup>,
     /// Ranks whose processes end in good order, and when.
     pub(super) goodbyes: Vec<(usize, u64)>,
     pub(super) faults: Vec<Fault>,
@@ -28,8 +28,8 @@ pub(super) struct Scenario {
 
 /// A group.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) context: u64,
+pub(super) struct SimulatedGroup {
+    pub(super) group_id: u64,
     /// World ranks.
     pub(super) members: Vec<usize>,
     /// When each member opens it; [`NEVER`]: not at all.
@@ -58,17 +58,17 @@ pub(super) enum Fault {
 
 impl Scenario {
     pub(super) fn new(seed: u64, sizes: Option<RangeInclusive<usize>>) -> Self {
-        let mut dice = Dice::new(seed);
-        let size = size(&mut dice, sizes);
+        let mut rng = Rng::new(seed);
+        let size = size(&mut rng, sizes);
         let limit = if size > 300 {
             // Beats of so many cost time; the longer the limit, the fewer they are.
             5 * SECOND
         } else if size > 32 {
             SECOND
         } else {
-            [200 * MS, SECOND, SECOND, 5 * SECOND, 30 * SECOND][dice.below(5)]
+            [200 * MS, SECOND, SECOND, 5 * SECOND, 30 * SECOND][rng.below(5)]
         };
-        let delay = match dice.below(3) {
+        let delay = match rng.below(3) {
             0 => (20, 300),
             1 => (100, 5 * MS),
             _ => (1, (limit / 100).min(50 * MS) + MS),
@@ -76,7 +76,7 @@ impl Scenario {
         let lag = if size > 100 {
             (2 * MS, 8 * MS)
         } else {
-            (5, [50, 2 * MS, (limit / 100).min(50 * MS)][dice.below(3)])
+            (5, [50, 2 * MS, (limit / 100).min(50 * MS)][rng.below(3)])
         };
         let mut s = Self {
             seed,
@@ -87,12 +87,12 @@ impl Scenario {
             groups: Vec::new(),
             goodbyes: Vec::new(),
             faults: Vec::new(),
-            linger: [None, Some((0, 3 * MS)), Some((0, limit / 4))][dice.below(3)],
+            linger: [None, Some((0, 3 * MS)), Some((0, limit / 4))][rng.below(3)],
             end: 0,
         };
-        let calm = dice.chance(25);
-        s.gather(&mut dice, calm);
-        s.strike(&mut dice, calm);
+        let calm = rng.chance(25);
+        s.gather(&mut rng, calm);
+        s.strike(&mut rng, calm);
         let last = s.faults.iter().map(Fault::last).max().unwrap_or(0);
         let opened = s.opened();
         let need = if size > 300 && s.faults.iter().all(Fault::is_seen_at_once) {
@@ -110,9 +110,10 @@ impl Scenario {
         let mut s = Self::new(seed, Some(65..=80));
         let n = s.size;
         let enter = (0..n).map(|m| if m % 9 == 0 { MS } else { NEVER }).collect();
-        s.groups = vec![Plan { context: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
+        s.groups =
+            vec![SimulatedGroup { group_id: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
         (s.goodbyes, s.linger) = (Vec::new(), None);
-        let by = Dice::new(seed).below(7) * 9;
+        let by = Rng::new(seed).below(7) * 9;
         s.faults = vec![Fault::Abort { group: 0, by, culprit: by, at: 100 * MS }];
         s.end = s.limit + 2 * SECOND;
         s
@@ -123,9 +124,10 @@ impl Scenario {
         let mut s = Self::new(seed, Some(2..=12));
         let (n, limit) = (s.size, s.limit);
         let enter = (0..n as u64).map(|m| m * limit / 10).collect();
-        s.groups = vec![Plan { context: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
+        s.groups =
+            vec![SimulatedGroup { group_id: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
         (s.goodbyes, s.linger) = (Vec::new(), None);
-        let rank = Dice::new(seed).below(n);
+        let rank = Rng::new(seed).below(n);
         s.faults = vec![Fault::Stop { rank, at: 0, to: None, host: seed.is_multiple_of(2) }];
         s.end = n as u64 * limit / 10 + limit + 2 * SECOND;
         s
@@ -137,13 +139,17 @@ impl Scenario {
         let mut s = Self::new(seed, Some(2..=16));
         let n = s.size;
         (s.limit, s.lag, s.delay) = (5 * SECOND, (5, 160 * MS), (20, 5 * MS));
-        s.groups =
-            vec![Plan { context: 1, members: (0..n).collect(), enter: vec![MS; n], leave: vec![None; n] }];
+        s.groups = vec![SimulatedGroup {
+            group_id: 1,
+            members: (0..n).collect(),
+            enter: vec![MS; n],
+            leave: vec![None; n],
+        }];
         (s.goodbyes, s.linger) = (Vec::new(), None);
-        let mut dice = Dice::new(seed ^ 2);
+        let mut rng = Rng::new(seed ^ 2);
         let stop = |minute: u64| {
-            let at = minute * 60 * SECOND + dice.between(0, 50 * SECOND);
-            Fault::Stop { rank: dice.below(n), at, to: Some(at + s.limit - SECOND), host: false }
+            let at = minute * 60 * SECOND + rng.between(0, 50 * SECOND);
+            Fault::Stop { rank: rng.below(n), at, to: Some(at + s.limit - SECOND), host: false }
         };
         s.faults = (0..60).map(stop).collect();
         s.end = 3600 * SECOND;
@@ -151,35 +157,35 @@ impl Scenario {
     }
 
     /// Make groups.
-    fn gather(&mut self, dice: &mut Dice, calm: bool) {
+    fn gather(&mut self, rng: &mut Rng, calm: bool) {
         // The world of most jobs, and some parts of it.
-        let splits = if self.size > 2 && self.size <= 300 { dice.below(4) } else { 0 };
+        let splits = if self.size > 2 && self.size <= 300 { rng.below(4) } else { 0 };
         for i in 0..=splits {
-            let n = if i == 0 && dice.chance(90) { self.size } else { 2 + dice.below(self.size - 1) };
-            let mut members = dice.some(n, self.size);
-            if dice.chance(60) {
+            let n = if i == 0 && rng.chance(90) { self.size } else { 2 + rng.below(self.size - 1) };
+            let mut members = rng.some(n, self.size);
+            if rng.chance(60) {
                 members.sort_unstable();
             }
-            let begin = i as u64 * dice.between(0, self.limit / 5);
-            let spread = [MS, 50 * MS, self.limit / 2][if calm { dice.below(2) } else { dice.below(3) }];
-            let absent = if !calm && dice.chance(15) { dice.between(10, 95) } else { 0 };
-            let mut comes = |_| if dice.chance(absent) { NEVER } else { begin + dice.between(0, spread) };
+            let begin = i as u64 * rng.between(0, self.limit / 5);
+            let spread = [MS, 50 * MS, self.limit / 2][if calm { rng.below(2) } else { rng.below(3) }];
+            let absent = if !calm && rng.chance(15) { rng.between(10, 95) } else { 0 };
+            let mut comes = |_| if rng.chance(absent) { NEVER } else { begin + rng.between(0, spread) };
             let enter: Vec<u64> = members.iter().map(&mut comes).collect();
             let mut leave = vec![None; n];
-            if !calm && dice.chance(40) {
-                let percent = [5, 30, 90][dice.below(3)];
+            if !calm && rng.chance(40) {
+                let percent = [5, 30, 90][rng.below(3)];
                 for (leave, enter) in leave.iter_mut().zip(&enter) {
-                    if *enter < NEVER && dice.chance(percent) {
-                        *leave = Some(enter + dice.between(0, self.limit / 2));
+                    if *enter < NEVER && rng.chance(percent) {
+                        *leave = Some(enter + rng.between(0, self.limit / 2));
                     }
                 }
             }
-            self.groups.push(Plan { context: i as u64 + 1, members, enter, leave });
+            self.groups.push(SimulatedGroup { group_id: i as u64 + 1, members, enter, leave });
         }
-        if !calm && dice.chance(20) {
-            let n = 1 + dice.below(self.size.div_ceil(4));
-            let goes = |rank| (rank, dice.between(MS, self.limit));
-            self.goodbyes = Dice::new(self.seed ^ 1).some(n, self.size).into_iter().map(goes).collect();
+        if !calm && rng.chance(20) {
+            let n = 1 + rng.below(self.size.div_ceil(4));
+            let goes = |rank| (rank, rng.between(MS, self.limit));
+            self.goodbyes = Rng::new(self.seed ^ 1).some(n, self.size).into_iter().map(goes).collect();
         }
     }
 
@@ -189,55 +195,55 @@ impl Scenario {
     }
 
     /// Choose what goes wrong.
-    fn strike(&mut self, dice: &mut Dice, calm: bool) {
+    fn strike(&mut self, rng: &mut Rng, calm: bool) {
         let opened = self.opened();
         if calm {
-            return self.strike_once(dice, opened);
+            return self.strike_once(rng, opened);
         }
         let latest = opened + self.limit / 2;
         // Breaks that a job is to ride through may follow each other only if they stay below the limit in all.
         let (mut allowance, mut cut) = (self.limit * 8 / 10, false);
-        for _ in 0..1 + dice.below(3) {
-            let at = dice.between(0, latest);
-            let rank = dice.below(self.size);
-            let short = dice.between(self.limit / 20, self.limit * 8 / 10);
-            let fault = match dice.below(16) {
+        for _ in 0..1 + rng.below(3) {
+            let at = rng.between(0, latest);
+            let rank = rng.below(self.size);
+            let short = rng.between(self.limit / 20, self.limit * 8 / 10);
+            let fault = match rng.below(16) {
                 0..=2 => Fault::Kill { rank, at, sends: None },
-                3..=4 => Fault::Kill { rank, at, sends: Some(1 + dice.below(self.size * 2) as u32) },
+                3..=4 => Fault::Kill { rank, at, sends: Some(1 + rng.below(self.size * 2) as u32) },
                 5 => Fault::Power { rank, at },
                 6 => Fault::Stop { rank, at, to: None, host: false },
                 7 => {
-                    let to = at + self.limit + SECOND + dice.between(0, self.limit);
-                    Fault::Stop { rank, at, to: Some(to), host: dice.chance(30) }
+                    let to = at + self.limit + SECOND + rng.between(0, self.limit);
+                    Fault::Stop { rank, at, to: Some(to), host: rng.chance(30) }
                 }
                 8 if short <= allowance => {
                     allowance -= short;
-                    Fault::Stop { rank, at, to: Some(at + short), host: dice.chance(30) }
+                    Fault::Stop { rank, at, to: Some(at + short), host: rng.chance(30) }
                 }
                 9 if short <= allowance => {
                     allowance -= short;
-                    Fault::Cut { side: self.side(dice), both: dice.chance(50), at, to: Some(at + short) }
+                    Fault::Cut { side: self.side(rng), both: rng.chance(50), at, to: Some(at + short) }
                 }
                 10..=11 if !cut => {
                     cut = true;
-                    Fault::Cut { side: self.side(dice), both: dice.chance(50), at, to: None }
+                    Fault::Cut { side: self.side(rng), both: rng.chance(50), at, to: None }
                 }
                 12 => {
-                    let b = (rank + 1 + dice.below(self.size - 1)) % self.size;
+                    let b = (rank + 1 + rng.below(self.size - 1)) % self.size;
                     Fault::Reset { a: rank, b, at }
                 }
                 13 if self.limit * 3 / 10 <= allowance => {
                     allowance -= self.limit * 3 / 10;
-                    let lag = dice.between(1, self.limit * 3 / 10);
-                    Fault::Slow { rank, at, to: at + dice.between(lag, self.limit), lag }
+                    let lag = rng.between(1, self.limit * 3 / 10);
+                    Fault::Slow { rank, at, to: at + rng.between(lag, self.limit), lag }
                 }
                 // Several at once, too: each has seen something.
                 _ => {
-                    for _ in 0..dice.below(4) {
-                        let abort = self.abort(dice, at);
+                    for _ in 0..rng.below(4) {
+                        let abort = self.abort(rng, at);
                         self.faults.push(abort);
                     }
-                    self.abort(dice, at)
+                    self.abort(rng, at)
                 }
             };
             self.faults.push(fault);
@@ -245,28 +251,28 @@ impl Scenario {
     }
 
     /// One fault at most, when all groups are open.
-    fn strike_once(&mut self, dice: &mut Dice, opened: u64) {
-        let at = opened + 20 * MS + self.slack() + dice.between(0, self.limit / 5);
-        let fault = match dice.below(10) {
-            0..=3 => Fault::Kill { rank: dice.below(self.size), at, sends: None },
-            4..=8 => self.abort(dice, at),
+    fn strike_once(&mut self, rng: &mut Rng, opened: u64) {
+        let at = opened + 20 * MS + self.slack() + rng.between(0, self.limit / 5);
+        let fault = match rng.below(10) {
+            0..=3 => Fault::Kill { rank: rng.below(self.size), at, sends: None },
+            4..=8 => self.abort(rng, at),
             // Nothing, and so nothing may be found.
             _ => return,
         };
         self.faults.push(fault);
     }
 
-    fn abort(&self, dice: &mut Dice, at: u64) -> Fault {
-        let group = dice.below(self.groups.len());
+    fn abort(&self, rng: &mut Rng, at: u64) -> Fault {
+        let group = rng.below(self.groups.len());
         let n = self.groups[group].members.len();
-        Fault::Abort { group, by: dice.below(n), culprit: dice.below(n), at }
+        Fault::Abort { group, by: rng.below(n), culprit: rng.below(n), at }
     }
 
-    fn side(&self, dice: &mut Dice) -> Vec<bool> {
-        let one = dice.below(self.size);
-        let part = [None, Some(50), Some(15)][dice.below(3)];
+    fn side(&self, rng: &mut Rng) -> Vec<bool> {
+        let one = rng.below(self.size);
+        let part = [None, Some(50), Some(15)][rng.below(3)];
         let mut side: Vec<bool> =
-            (0..self.size).map(|r| r == one || part.is_some_and(|p| dice.chance(p))).collect();
+            (0..self.size).map(|r| r == one || part.is_some_and(|p| rng.chance(p))).collect();
         if side.iter().all(|s| *s) {
             side[one] = false;
         }
@@ -376,8 +382,8 @@ impl Fault {
     }
 }
 
-fn size(dice: &mut Dice, sizes: Option<RangeInclusive<usize>>) -> usize {
-    let (low, high) = match (sizes, dice.between(0, 9999)) {
+fn size(rng: &mut Rng, sizes: Option<RangeInclusive<usize>>) -> usize {
+    let (low, high) = match (sizes, rng.between(0, 9999)) {
         (Some(sizes), _) => (*sizes.start(), *sizes.end()),
         (_, 0..6000) => (2, 8),
         (_, 6000..9000) => (9, 24),
@@ -386,5 +392,5 @@ fn size(dice: &mut Dice, sizes: Option<RangeInclusive<usize>>) -> usize {
         (_, 9975..9996) => (131, 300),
         _ => (301, 1024),
     };
-    dice.between(low as u64, high as u64) as usize
+    rng.between(low as u64, high as u64) as usize
 }

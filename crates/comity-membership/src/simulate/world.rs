@@ -7,14 +7,14 @@ mod strike;
 mod turn;
 
 use super::{
-    Failure,
-    dice::Dice,
+    SimulatedFailure,
     judge::{Cause, Judge},
     mutant::Mutant,
+    rng::Rng,
     scenario::{Fault, MS, NEVER, Scenario},
 };
 use crate::Membership;
-use due::{Due, Event, Item};
+use due::{Due, DueEvent, Item};
 use std::{
     cmp::Reverse,
     collections::BinaryHeap,
@@ -24,7 +24,7 @@ use std::{
 /// A process.
 #[derive(Debug)]
 struct Process {
-    membership: Membership<Failure>,
+    membership: Membership<SimulatedFailure>,
     running: bool,
     /// Not running before this, if at all: stopped.
     stopped: u64,
@@ -36,25 +36,25 @@ struct Process {
     /// When its control thread gets its turn next.
     turn: u64,
     /// By group.
-    members: Vec<Member>,
+    members: Vec<SimulatedMember>,
 }
 
 /// What a process has of one group.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Member {
+pub(super) struct SimulatedMember {
     pub(super) entered: Option<u64>,
     pub(super) left: Option<u64>,
     /// As its watch holds it: the first, and when.
-    pub(super) failed: Option<(u64, Failure)>,
+    pub(super) failed: Option<(u64, SimulatedFailure)>,
 }
 
-pub(super) struct World<'a> {
+pub(super) struct SimulatedWorld<'a> {
     pub(super) scenario: &'a Scenario,
-    dice: Dice,
+    rng: Rng,
     zero: Instant,
     now: u64,
     number: u64,
-    events: BinaryHeap<Reverse<Due<Event>>>,
+    events: BinaryHeap<Reverse<Due<DueEvent>>>,
     processes: Vec<Process>,
     /// When the last note from one to the other arrives; by from * size + to.
     arrivals: Vec<u64>,
@@ -76,7 +76,7 @@ pub(super) enum Occasion {
     Tick,
 }
 
-impl<'a> World<'a> {
+impl<'a> SimulatedWorld<'a> {
     pub(super) fn new(scenario: &'a Scenario, mutant: Option<Mutant>, trace: bool) -> Self {
         let (size, groups) = (scenario.size, scenario.groups.len());
         let process = |rank| Process {
@@ -87,11 +87,11 @@ impl<'a> World<'a> {
             inbox: BinaryHeap::new(),
             waits: 0,
             turn: u64::MAX,
-            members: vec![Member::default(); groups],
+            members: vec![SimulatedMember::default(); groups],
         };
         let mut world = Self {
             scenario,
-            dice: Dice::new(!scenario.seed),
+            rng: Rng::new(!scenario.seed),
             zero: Instant::now(),
             now: 0,
             number: 0,
@@ -106,13 +106,13 @@ impl<'a> World<'a> {
         };
         for (g, plan) in scenario.groups.iter().enumerate() {
             for (i, rank) in plan.members.iter().enumerate() {
-                world.plan(plan.enter[i], Event::Enter(*rank, g));
+                world.plan(plan.enter[i], DueEvent::Enter(*rank, g));
                 if let Some(at) = plan.leave[i] {
-                    world.plan(at, Event::Leave(*rank, g));
+                    world.plan(at, DueEvent::Leave(*rank, g));
                 }
             }
         }
-        scenario.goodbyes.iter().for_each(|(rank, at)| world.plan(*at, Event::Goodbye(*rank)));
+        scenario.goodbyes.iter().for_each(|(rank, at)| world.plan(*at, DueEvent::Goodbye(*rank)));
         for (i, fault) in scenario.faults.iter().enumerate() {
             let (Fault::Kill { at, .. }
             | Fault::Power { at, .. }
@@ -121,7 +121,7 @@ impl<'a> World<'a> {
             | Fault::Reset { at, .. }
             | Fault::Slow { at, .. }
             | Fault::Abort { at, .. }) = fault;
-            world.plan(*at, Event::Strike(i));
+            world.plan(*at, DueEvent::Strike(i));
         }
         for rank in 0..size {
             let now = world.instant(0);
@@ -139,7 +139,8 @@ impl<'a> World<'a> {
         let mut end = self.scenario.end;
         loop {
             self.run_to(end)?;
-            let members: Vec<Vec<Member>> = self.processes.iter().map(|p| p.members.clone()).collect();
+            let members: Vec<Vec<SimulatedMember>> =
+                self.processes.iter().map(|p| p.members.clone()).collect();
             let running: Vec<bool> =
                 self.processes.iter().map(|p| p.running && p.stopped <= self.scenario.end).collect();
             match self.judge.judge(self.scenario, &members, &running, end)? {
@@ -162,7 +163,7 @@ impl<'a> World<'a> {
     }
 
     /// When each rank learned that a group has failed, and why.
-    pub(super) fn known(&self, g: usize) -> Vec<Option<(u64, Failure)>> {
+    pub(super) fn known(&self, g: usize) -> Vec<Option<(u64, SimulatedFailure)>> {
         self.processes.iter().map(|p| p.members[g].failed.clone()).collect()
     }
 
@@ -177,31 +178,34 @@ impl<'a> World<'a> {
         }
     }
 
-    fn plan(&mut self, at: u64, what: Event) {
+    fn plan(&mut self, at: u64, what: DueEvent) {
         self.number += 1;
         self.events.push(Reverse(Due { at, number: self.number, what }));
     }
 
-    fn event(&mut self, event: Event) {
+    fn event(&mut self, event: DueEvent) {
         match event {
-            Event::Strike(i) => self.strike(i),
-            Event::Turn(rank) | Event::Enter(rank, _) | Event::Leave(rank, _) | Event::Goodbye(rank) => {
+            DueEvent::Strike(i) => self.strike(i),
+            DueEvent::Turn(rank)
+            | DueEvent::Enter(rank, _)
+            | DueEvent::Leave(rank, _)
+            | DueEvent::Goodbye(rank) => {
                 let process = &self.processes[rank];
                 if !process.running {
                     return;
                 }
                 if process.stopped > self.now {
-                    if process.stopped < u64::MAX && !matches!(event, Event::Turn(_)) {
+                    if process.stopped < u64::MAX && !matches!(event, DueEvent::Turn(_)) {
                         self.plan(process.stopped, event);
                     }
                     return;
                 }
                 match event {
-                    Event::Turn(_) => self.turn(rank),
-                    Event::Enter(_, g) => self.enter(rank, g),
-                    Event::Leave(_, g) => self.leave(rank, g),
-                    Event::Goodbye(_) => self.goodbye(rank),
-                    Event::Strike(_) => {}
+                    DueEvent::Turn(_) => self.turn(rank),
+                    DueEvent::Enter(_, g) => self.enter(rank, g),
+                    DueEvent::Leave(_, g) => self.leave(rank, g),
+                    DueEvent::Goodbye(_) => self.goodbye(rank),
+                    DueEvent::Strike(_) => {}
                 }
             }
         }
@@ -210,9 +214,9 @@ impl<'a> World<'a> {
     fn enter(&mut self, rank: usize, g: usize) {
         let plan = &self.scenario.groups[g];
         let Some(mine) = plan.members.iter().position(|m| *m == rank) else { return };
-        self.note(|| format!("rank {rank} opens group {}", plan.context));
+        self.note(|| format!("rank {rank} opens group {}", plan.group_id));
         self.processes[rank].members[g].entered = Some(self.now);
-        self.processes[rank].membership.enter(plan.context, &plan.members, mine);
+        self.processes[rank].membership.enter(plan.group_id, &plan.members, mine);
         self.perform(rank, Occasion::Call);
     }
 
@@ -221,11 +225,11 @@ impl<'a> World<'a> {
         if member.entered.is_none() || member.left.is_some() {
             return;
         }
-        let context = self.scenario.groups[g].context;
+        let group_id = self.scenario.groups[g].group_id;
         let failed = member.failed.is_some();
-        self.note(|| format!("rank {rank} leaves group {context}{}", if failed { ", failed" } else { "" }));
+        self.note(|| format!("rank {rank} leaves group {group_id}{}", if failed { ", failed" } else { "" }));
         self.judge.leaves(rank, g, self.now, failed);
-        self.processes[rank].membership.leave(context, true);
+        self.processes[rank].membership.leave(group_id, true);
         self.perform(rank, Occasion::Leave);
         self.processes[rank].members[g].left = Some(self.now);
     }

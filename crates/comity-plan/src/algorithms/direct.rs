@@ -10,7 +10,7 @@
 //! - all_gather, reduce_scatter, gather, scatter: every part goes once to each that needs it.
 //! - barrier: n-1 messages without bytes.
 //!
-//! Each element is folded by one rank, all operands together and in rank order: f16 rounds once.
+//! Each element is reduced by one rank, all operands together and in rank order: f16 rounds once.
 
 use super::{Cuts, Definition, Order, Service, of_all};
 use crate::{
@@ -89,16 +89,16 @@ fn one_to_all(m: &Model<'_>) -> f64 {
     m.star(m.bytes)
 }
 
-/// All send all to all; every rank folds everything in rank order.
+/// All send all to all; every rank reduces everything in rank order.
 pub(super) fn all_reduce(d: &mut Draft, team: &Team, src: Slice, dst: Slice, last: bool) {
     team.others().for_each(|p| d.send(team, p, src));
-    d.fold(team, src, dst, last);
+    d.n_way_reduce(team, src, dst, last);
     d.round += 1;
 }
 
 pub(super) fn reduce(d: &mut Draft, team: &Team, root: usize, src: Slice, dst: Slice, last: bool) {
     if team.me == root {
-        d.fold(team, src, dst, last);
+        d.n_way_reduce(team, src, dst, last);
     } else {
         d.send(team, root, src);
     }
@@ -122,10 +122,10 @@ pub(super) fn all_gather(d: &mut Draft, team: &Team, own: Slice, out: Slice, par
     d.round += 1;
 }
 
-/// Everyone's part of `src` is folded by its position, to `dst`.
+/// Everyone's part of `src` is reduced by its position, to `dst`.
 pub(super) fn reduce_scatter(d: &mut Draft, team: &Team, src: Slice, parts: &Parts, dst: Slice, last: bool) {
     team.others().for_each(|p| d.send(team, p, src.part(parts[p])));
-    d.fold(team, src.part(parts[team.me]), dst, last);
+    d.n_way_reduce(team, src.part(parts[team.me]), dst, last);
     d.round += 1;
 }
 

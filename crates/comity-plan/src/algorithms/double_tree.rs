@@ -171,7 +171,7 @@ fn reduce(d: &mut Draft, s: &Segment<'_>) {
             let mut ranks: Vec<_> = view.children.iter().map(|&c| team.rank(c)).collect();
             ranks.push(team.rank(team.me));
             d.round = first + height - view.depth - 1;
-            d.fold(&Team::at(ranks, view.children.len()), held, sum, s.is_root());
+            d.n_way_reduce(&Team::at(ranks, view.children.len()), held, sum, s.is_root());
             held = sum;
         }
         if let Some(parent) = view.parent {

@@ -137,7 +137,7 @@ fn reduce_scatter(d: &mut Draft, hosts: &Hosts, src: Slice, parts: &Parts, dst: 
             mine.push((r, part));
         } else {
             let sum = if alone { dst } else { d.reserve(part.len) };
-            d.fold(&local, part, sum, alone);
+            d.n_way_reduce(&local, part, sum, alone);
             mine.push((r, sum));
         }
     }
@@ -149,6 +149,6 @@ fn reduce_scatter(d: &mut Draft, hosts: &Hosts, src: Slice, parts: &Parts, dst: 
     from.iter_mut().for_each(|h| *h = hosts.ranks[*h][hosts.handler(*h, local.me)]);
     from.push(hosts.me);
     let at = from.len() - 1;
-    d.fold(&Team::at(from, at), own, dst, true);
+    d.n_way_reduce(&Team::at(from, at), own, dst, true);
     d.round += 1;
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   all_reduce of 3: 2 rounds, part i belongs to rank i
-//!     0: [a0|b0|c0]  ──b0──> 1: folds b0 b1 b2  ──b──> 0, 2
-//!                    ──c0──> 2: folds c0 c1 c2  ──c──> 0, 1
+//!     0: [a0|b0|c0]  ──b0──> 1: reduces b0 b1 b2  ──b──> 0, 2
+//!                    ──c0──> 2: reduces c0 c1 c2  ──c──> 0, 1
 //! ```
 //!
 //! Cost per rank, n ranks, B bytes (all of the buffer):

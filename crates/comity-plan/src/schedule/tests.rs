@@ -1,27 +1,27 @@
 //! One rank's steps, a few at a time.
 
 use super::*;
-use crate::{Step, Take};
+use crate::{ReceiveMode, Step};
 
 fn slice(buf: Buf, at: usize, len: usize) -> Slice {
     Slice::new(buf, at, len)
 }
 
-fn send(to: usize, src: Slice) -> Act {
-    Act::Send { to, src }
+fn send(to: usize, src: Slice) -> StepOp {
+    StepOp::Send { to, src }
 }
 
-fn recv(from: usize, dst: Slice) -> Act {
-    Act::Recv { from, dst, take: Take::Copy }
+fn recv(from: usize, dst: Slice) -> StepOp {
+    StepOp::Recv { from, dst, mode: ReceiveMode::Copy }
 }
 
-fn reduce(from: usize, with: Slice, dst: Slice) -> Act {
-    Act::Recv { from, dst, take: Take::Reduce { with, last: true } }
+fn reduce(from: usize, with: Slice, dst: Slice) -> StepOp {
+    StepOp::Recv { from, dst, mode: ReceiveMode::Reduce { with, last: true } }
 }
 
 /// Acts in rounds of their own.
-fn schedule(acts: impl IntoIterator<Item = Act>, in_place: bool) -> Schedule {
-    let steps = acts.into_iter().enumerate().map(|(i, act)| Step { round: i as u32, act }).collect();
+fn schedule(ops: impl IntoIterator<Item = StepOp>, in_place: bool) -> Schedule {
+    let steps = ops.into_iter().enumerate().map(|(i, op)| Step { round: i as u32, op }).collect();
     Schedule::new(&Plan { steps, tmp: 16 }, in_place)
 }
 
@@ -68,16 +68,16 @@ fn a_partner_overwrites_only_what_has_left() {
 
 #[test]
 fn in_and_out_are_one_only_in_place() {
-    let acts = || [send(1, slice(Buf::In, 0, 4)), recv(1, slice(Buf::Out, 0, 4))];
-    assert_eq!(may_recv(&schedule(acts(), false), 0), Some(4));
-    assert_eq!(may_recv(&schedule(acts(), true), 0), Some(0));
+    let ops = || [send(1, slice(Buf::In, 0, 4)), recv(1, slice(Buf::Out, 0, 4))];
+    assert_eq!(may_recv(&schedule(ops(), false), 0), Some(4));
+    assert_eq!(may_recv(&schedule(ops(), true), 0), Some(0));
 }
 
 #[test]
 fn several_earlier_steps_all_hold_back() {
     let out = |at, len| slice(Buf::Out, at, len);
-    let acts = [recv(0, out(0, 4)), recv(1, out(4, 4)), recv(2, out(2, 4)), send(3, out(0, 8))];
-    let mut s = schedule(acts, false);
+    let ops = [recv(0, out(0, 4)), recv(1, out(4, 4)), recv(2, out(2, 4)), send(3, out(0, 8))];
+    let mut s = schedule(ops, false);
     assert_eq!(may_recv(&s, 2), Some(0));
     s.received(0, 4);
     assert_eq!(may_recv(&s, 2), Some(2), "the second block holds the rest");
@@ -103,7 +103,7 @@ fn queues_keep_the_order_of_the_plan() {
     assert!(!s.is_first_send(0));
     assert_eq!(s.next_send(0).map(|w| w.id), Some(2));
     s.received(0, 2);
-    assert_eq!(s.waiting_for(), [1, 3], "with nothing to come, whoever does not take");
+    assert_eq!(s.waiting_for(), [1, 3], "with nothing to come, whoever does not mode");
     s.sent(0, 2);
     s.sent(1, 2);
     assert!(s.is_done());
@@ -113,16 +113,16 @@ fn queues_keep_the_order_of_the_plan() {
 }
 
 #[test]
-fn a_fold_waits_until_all_its_senders_have_come_to_it() {
+fn an_n_way_reduce_waits_until_all_its_senders_have_come_to_it() {
     let (a, b) = (slice(Buf::Out, 0, 2), slice(Buf::Out, 2, 2));
-    let fold = Act::Fold { from: vec![1, 2], own: slice(Buf::In, 2, 2), dst: b, last: true };
-    let mut s = schedule([recv(1, a), fold, send(3, b)], false);
-    assert!(!s.fold_is_ready(1), "rank 1 has another message to bring first");
+    let many = StepOp::NWayReduce { from: vec![1, 2], own: slice(Buf::In, 2, 2), dst: b, last: true };
+    let mut s = schedule([recv(1, a), many, send(3, b)], false);
+    assert!(!s.n_way_is_ready(1), "rank 1 has another message to bring first");
     s.received(0, 2);
-    assert!(s.fold_is_ready(1));
-    s.folded(1, 1);
+    assert!(s.n_way_is_ready(1));
+    s.n_way_reduced(1, 1);
     assert_eq!(may_send(&s, 0), Some(1));
-    s.folded(1, 1);
+    s.n_way_reduced(1, 1);
     assert_eq!((may_recv(&s, 0), may_recv(&s, 1)), (None, None));
     s.sent(0, 2);
     assert!(s.is_done());
@@ -131,7 +131,7 @@ fn a_fold_waits_until_all_its_senders_have_come_to_it() {
 #[test]
 fn copies_wait_for_all_of_their_source_and_place() {
     let (a, b) = (slice(Buf::Tmp, 0, 3), slice(Buf::Out, 0, 3));
-    let mut s = schedule([recv(1, a), send(2, b), Act::Copy { src: a, dst: b }, send(2, b)], false);
+    let mut s = schedule([recv(1, a), send(2, b), StepOp::Copy { src: a, dst: b }, send(2, b)], false);
     assert_eq!(s.next_copy(), None);
     s.received(0, 3);
     assert_eq!(s.next_copy(), None, "the old content has not left yet");

@@ -1,7 +1,7 @@
 //! Which earlier steps a step waits for, by the ranges that they touch.
 
 use super::{Dep, Id};
-use crate::{Act, Buf, Plan, Slice, Step, Take};
+use crate::{Buf, Plan, ReceiveMode, Slice, Step, StepOp};
 use std::collections::BTreeMap;
 
 /// Who has touched which range so far, to find what a step must wait for.
@@ -18,21 +18,23 @@ type Ranges = BTreeMap<(Buf, usize, Id), usize>;
 
 impl Touched {
     pub(super) fn new(plan: &Plan, in_place: bool) -> Self {
-        let len = |s: &Step| match &s.act {
-            Act::Send { src: s, .. } | Act::Recv { dst: s, .. } | Act::Fold { dst: s, .. } => s.len,
-            Act::Copy { dst, .. } => dst.len,
+        let len = |s: &Step| match &s.op {
+            StepOp::Send { src: s, .. } | StepOp::Recv { dst: s, .. } | StepOp::NWayReduce { dst: s, .. } => {
+                s.len
+            }
+            StepOp::Copy { dst, .. } => dst.len,
         };
         let longest = plan.steps.iter().map(len).max().unwrap_or(0);
         Self { in_place, longest, reads: Ranges::new(), writes: Ranges::new() }
     }
 
-    pub(super) fn depend(&mut self, act: &Act, id: Id, deps: &mut Vec<Dep>) {
-        let (read, write) = match act {
-            Act::Send { src, .. } => (Some(*src), None),
-            Act::Recv { dst, take: Take::Copy, .. } => (None, Some(*dst)),
-            Act::Recv { dst, take: Take::Reduce { with, .. }, .. } => (Some(*with), Some(*dst)),
-            Act::Fold { own, dst, .. } => (Some(*own), Some(*dst)),
-            Act::Copy { src, dst } => (Some(*src), Some(*dst)),
+    pub(super) fn depend(&mut self, op: &StepOp, id: Id, deps: &mut Vec<Dep>) {
+        let (read, write) = match op {
+            StepOp::Send { src, .. } => (Some(*src), None),
+            StepOp::Recv { dst, mode: ReceiveMode::Copy, .. } => (None, Some(*dst)),
+            StepOp::Recv { dst, mode: ReceiveMode::Reduce { with, .. }, .. } => (Some(*with), Some(*dst)),
+            StepOp::NWayReduce { own, dst, .. } => (Some(*own), Some(*dst)),
+            StepOp::Copy { src, dst } => (Some(*src), Some(*dst)),
         };
         let read = read.map(|r| self.place(r));
         let write = write.map(|w| self.place(w));

@@ -40,7 +40,7 @@ fn call<'a>(shape: Shape<'a>) -> Vec<Shape<'a>> {
 }
 
 /// Run and judge; the name of the case goes into the message.
-fn prove(shape: Shape, algorithm: Algorithm, segment: usize, how: Run) -> Outcome {
+fn prove(shape: Shape, algorithm: Algorithm, segment: usize, how: Trial) -> Outcome {
     match run(&call(shape), how, |s| build(s, algorithm, segment)) {
         Ok(done) => done,
         Err(e) => panic!("{e}\n{shape:?} {algorithm:?} segment {segment} {how:?}"),
@@ -86,7 +86,7 @@ impl Sweep<'_> {
                             (rest / self.ways.len(), self.ways[rest % self.ways.len()]);
                         let (hosts, root) = (&layouts[rest / roots.len()], roots[rest % roots.len()]);
                         let shape = Shape { root, hosts, ..Shape::new(kind, 0, n, count, 4) };
-                        prove(shape, algorithm, segment, Run { capacity, in_place, disorder: 0 });
+                        prove(shape, algorithm, segment, Trial { capacity, in_place, disorder: 0 });
                     }
                     turn += 1;
                 }
@@ -153,7 +153,7 @@ fn unequal_parts() {
                             shape,
                             algorithm,
                             segment,
-                            Run { capacity, in_place: salt % 2 == 0, disorder: 0 },
+                            Trial { capacity, in_place: salt % 2 == 0, disorder: 0 },
                         );
                     }
                 }
@@ -175,7 +175,7 @@ fn all_to_all_of_unequal_parts() {
         let shapes: Vec<_> = (0..n).map(shape).collect();
         for algorithm in Kind::AllToAll.algorithms() {
             for (segment, capacity) in WAYS {
-                let how = Run { capacity, in_place: false, disorder: 0 };
+                let how = Trial { capacity, in_place: false, disorder: 0 };
                 let done = run(&shapes, how, |s| build(s, algorithm, segment));
                 assert_eq!(done.map(|_| ()), Ok(()), "{n} ranks, {algorithm:?}");
             }
@@ -191,7 +191,7 @@ fn ranks_send_what_the_files_promise() {
                 for hosts in [vec![0; n], (0..n).map(|r| r / 4).collect()] {
                     let count = if kind == Kind::Barrier { 0 } else { 2 * n + 1 };
                     let shape = Shape { hosts: &hosts, ..Shape::new(kind, 0, n, count, 4) };
-                    let how = Run { capacity: UNBOUNDED, in_place: false, disorder: 0 };
+                    let how = Trial { capacity: UNBOUNDED, in_place: false, disorder: 0 };
                     let done = prove(shape, algorithm, 0, how);
                     let many = hosts[n - 1] + 1;
                     let local = n.div_ceil(many).max(n.min(if many > 1 { 4 } else { n }));
@@ -212,8 +212,8 @@ fn hosts_exchange_no_more_than_they_must() {
     let shape = Shape { hosts: &hosts, ..Shape::new(Kind::AllReduce, 0, 12, 1 << 20, 4) };
     let left: usize = (0..3)
         .flat_map(|rank| build(&Shape { rank, ..shape }, Algorithm::Hierarchy, 0).steps)
-        .filter_map(|s| match s.act {
-            Act::Send { to, src } if to >= 3 => Some(src.len),
+        .filter_map(|s| match s.op {
+            StepOp::Send { to, src } if to >= 3 => Some(src.len),
             _ => None,
         })
         .sum();
@@ -233,7 +233,7 @@ fn doubling_has_few_rounds_and_equal_bits() {
 
 #[test]
 fn thousands_of_ranks() {
-    let how = Run { capacity: 3, in_place: true, disorder: 0 };
+    let how = Trial { capacity: 3, in_place: true, disorder: 0 };
     for (n, per_host) in [(257, 8), (4096, 64)] {
         let hosts: Vec<_> = (0..n).map(|r| r / per_host).collect();
         let shape = |kind, count| Shape { hosts: &hosts, root: n / 3, ..Shape::new(kind, 0, n, count, 4) };
@@ -265,10 +265,12 @@ fn thousands_of_ranks() {
 fn messages(shape: &Shape, algorithm: Algorithm, rank: usize, a: usize, b: usize) -> Vec<(u32, usize)> {
     let steps = build(&Shape { rank, ..*shape }, algorithm, 0).steps.into_iter();
     steps
-        .filter_map(|s| match s.act {
-            Act::Send { to, src } if rank == a && to == b => Some((s.round, src.len)),
-            Act::Recv { from, dst, .. } if rank == b && from == a => Some((s.round, dst.len)),
-            Act::Fold { ref from, dst, .. } if rank == b && from.contains(&a) => Some((s.round, dst.len)),
+        .filter_map(|s| match s.op {
+            StepOp::Send { to, src } if rank == a && to == b => Some((s.round, src.len)),
+            StepOp::Recv { from, dst, .. } if rank == b && from == a => Some((s.round, dst.len)),
+            StepOp::NWayReduce { ref from, dst, .. } if rank == b && from.contains(&a) => {
+                Some((s.round, dst.len))
+            }
             _ => None,
         })
         .collect()
@@ -305,7 +307,7 @@ fn plans_stay_small_enough() {
 #[test]
 fn the_simulation_sees_a_broken_plan() {
     let shape = Shape::new(Kind::AllReduce, 0, 3, 8, 4);
-    let how = Run { capacity: 1, in_place: false, disorder: 0 };
+    let how = Trial { capacity: 1, in_place: false, disorder: 0 };
     let spoil = |change: fn(&mut Plan)| {
         run(&call(shape), how, |s| {
             let mut plan = build(s, Algorithm::Ring, 0);
@@ -321,7 +323,7 @@ fn the_simulation_sees_a_broken_plan() {
     assert!(spoil(|p| p.steps.swap(0, 2)).is_err());
     let never_last = |p: &mut Plan| {
         for s in &mut p.steps {
-            if let Act::Recv { take: Take::Reduce { last, .. }, .. } = &mut s.act {
+            if let StepOp::Recv { mode: ReceiveMode::Reduce { last, .. }, .. } = &mut s.op {
                 *last = false;
             }
         }
@@ -341,9 +343,9 @@ proptest! {
         let algorithm = kind.algorithms().nth(pick % kind.algorithms().count()).unwrap();
         let count = if kind == Kind::Barrier { 0 } else { count };
         let shape = Shape { root: root % n, hosts: &world[..n], ..Shape::new(kind, 0, n, count, 4) };
-        let one = prove(shape, algorithm, segment, Run { capacity, in_place, disorder });
+        let one = prove(shape, algorithm, segment, Trial { capacity, in_place, disorder });
         // Neither arrival order nor capacity nor place changes a bit.
-        let two = prove(shape, algorithm, segment, Run { capacity: UNBOUNDED, in_place: !in_place, disorder: 0 });
+        let two = prove(shape, algorithm, segment, Trial { capacity: UNBOUNDED, in_place: !in_place, disorder: 0 });
         prop_assert_eq!(one.out, two.out);
         prop_assert_eq!(one.messages, two.messages);
     }

@@ -4,13 +4,13 @@
 //! `transport`, `view`.
 
 mod external;
-mod fabric;
 mod mpi;
+mod native;
 mod nccl;
 mod single;
 
-pub(crate) use fabric::Fabric;
 pub(crate) use mpi::Runtime as MpiRuntime;
+pub(crate) use native::NativeBackend;
 pub(crate) use nccl::{NcclAlone, NcclBackend};
 pub(crate) use single::Single;
 
@@ -18,7 +18,7 @@ use crate::{
     CallInfo, LinkKind, Op, Result, View, ViewMut,
     engine::Members,
     stats::Counters,
-    status::{Failure, Watch, World},
+    status::{Failure, GroupStatus, World},
 };
 use comity_plan::Algorithm;
 use std::{
@@ -86,10 +86,10 @@ pub(crate) trait Backend: Send + fmt::Debug {
     }
 
     /// What ends a call under way from another thread; `None` when no call can take long.
-    fn alarm(&self) -> Option<Alarm>;
+    fn abort_handle(&self) -> Option<AbortHandle>;
 
     /// What makes groups of some members without the others; `None` where nothing does.
-    fn door(&self) -> Option<Door> {
+    fn subgroup_factory(&self) -> Option<SubgroupFactory> {
         None
     }
 
@@ -110,21 +110,21 @@ pub(crate) trait Backend: Send + fmt::Debug {
 
 /// Ends calls of a group from outside them.
 #[derive(Debug)]
-pub(crate) struct Alarm {
-    pub(crate) watch: Arc<Watch>,
+pub(crate) struct AbortHandle {
+    pub(crate) status: Arc<GroupStatus>,
     /// Not kept alive: a closed group's world may end.
     pub(crate) world: Weak<dyn World>,
-    pub(crate) context: u64,
+    pub(crate) group_id: u64,
 }
 
 /// Makes groups of some of a group's members, outside its calls.
 #[derive(Debug)]
-pub(crate) struct Door {
-    /// Not kept alive, as in [`Alarm`].
+pub(crate) struct SubgroupFactory {
+    /// Not kept alive, as in [`AbortHandle`].
     pub(crate) world: Weak<dyn World>,
     /// World ranks by rank.
     pub(crate) ranks: Arc<[usize]>,
-    pub(crate) context: u64,
+    pub(crate) group_id: u64,
     pub(crate) maker: Box<dyn Maker>,
 }
 
@@ -135,17 +135,17 @@ pub(crate) trait Maker: Send + Sync + fmt::Debug {
         &self,
         world: Arc<dyn World>,
         members: Vec<usize>,
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>>;
 }
 
-impl Door {
+impl SubgroupFactory {
     /// Groups of some of `members`, as `maker` makes them.
     pub(super) fn new(members: &Members, maker: Box<dyn Maker>) -> Self {
         let (world, ranks) = (Arc::downgrade(&members.world), Arc::clone(&members.ranks));
-        Self { world, ranks, context: members.context, maker }
+        Self { world, ranks, group_id: members.group_id, maker }
     }
 
     /// The backend of the group of `members`, ranks of this group.
@@ -153,36 +153,36 @@ impl Door {
         &self,
         world: Arc<dyn World>,
         members: &[usize],
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
         let members = members.iter().map(|&m| self.ranks[m]).collect();
-        self.maker.make(world, members, context, counters, limit)
+        self.maker.make(world, members, group_id, counters, limit)
     }
 }
 
-impl Alarm {
+impl AbortHandle {
     pub(super) fn new(members: &Members) -> Self {
-        let (watch, world) = (members.watch.clone(), Arc::downgrade(&members.world));
-        Self { watch, world, context: members.context }
+        let (status, world) = (members.status.clone(), Arc::downgrade(&members.world));
+        Self { status, world, group_id: members.group_id }
     }
 
     /// The group has failed: here, and by word to the others. Does not block.
     pub(crate) fn raise(&self, failure: Failure) {
-        if self.watch.failure().is_some() {
+        if self.status.failure().is_some() {
             return;
         }
         // The others first: the thread that wakes here may leave the group at once, and they would hear only that.
         if let Some(world) = self.world.upgrade() {
-            world.abort(self.context, &failure);
+            world.abort(self.group_id, &failure);
         }
-        self.watch.fail(failure);
+        self.status.fail(failure);
     }
 
     /// This rank leaves: its call under way ends.
     pub(crate) fn close(&self) {
-        self.watch.close();
+        self.status.close();
     }
 }
 

@@ -1,6 +1,6 @@
 //! A group of one: every call copies or does nothing.
 
-use super::{Alarm, Backend, Bufs, Call};
+use super::{AbortHandle, Backend, Bufs, Call};
 use crate::{CallInfo, Error, LinkKind, Result, view};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ impl Backend for Single {
         None
     }
 
-    fn alarm(&self) -> Option<Alarm> {
+    fn abort_handle(&self) -> Option<AbortHandle> {
         None
     }
 

@@ -5,7 +5,7 @@
 //! keep a rank out. When descriptors run out, one that was kept in reserve serves to turn connections away.
 
 use super::{
-    hello::{Hello, Responder, Secret, Step, Verdict},
+    hello::{HandshakeStep, Hello, HelloVerdict, Responder, Secret},
     stream::{Sealing, Stream},
 };
 use rustix::{
@@ -238,7 +238,7 @@ impl Acceptor {
     }
 
     /// Go on with whatever is ready. `judge` hears who wants what, and over which stream.
-    pub(crate) fn step(&mut self, judge: &mut dyn FnMut(&Hello, &Stream) -> Verdict) -> Vec<Accepted> {
+    pub(crate) fn step(&mut self, judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict) -> Vec<Accepted> {
         let now = Instant::now();
         self.paused.take_if(|p| now >= *p);
         let mut done = Vec::new();
@@ -254,7 +254,7 @@ impl Acceptor {
     fn take_new(
         &mut self,
         now: Instant,
-        judge: &mut dyn FnMut(&Hello, &Stream) -> Verdict,
+        judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict,
         done: &mut Vec<Accepted>,
     ) {
         let turns = (0..self.listeners.len()).flat_map(|i| std::iter::repeat_n(i, BATCH));
@@ -301,7 +301,7 @@ impl Acceptor {
     }
 
     /// Make room for another.
-    fn evict(&mut self, judge: &mut dyn FnMut(&Hello, &Stream) -> Verdict, done: &mut Vec<Accepted>) {
+    fn evict(&mut self, judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict, done: &mut Vec<Accepted>) {
         let mut h = self.half_open.remove(self.victim());
         // It was answered, and its proof may lie here since: then it believes that it is in.
         if h.responder.knows_key()
@@ -316,7 +316,7 @@ impl Acceptor {
         &mut self,
         mut h: HalfOpen,
         now: Instant,
-        judge: &mut dyn FnMut(&Hello, &Stream) -> Verdict,
+        judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict,
         done: &mut Vec<Accepted>,
     ) {
         match h.advance(&self.secret, judge) {
@@ -341,28 +341,28 @@ enum Fate {
 }
 
 impl HalfOpen {
-    fn advance(&mut self, secret: &Secret, judge: &mut dyn FnMut(&Hello, &Stream) -> Verdict) -> Fate {
+    fn advance(&mut self, secret: &Secret, judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict) -> Fate {
         let stream = &self.stream;
         loop {
             // An answer fits an empty socket buffer; if it does not, this is no rank.
             match self.responder.step(stream, secret, &mut |hello| judge(hello, stream)) {
-                Step::More => return Fate::Stay,
-                Step::Send(bytes) => {
+                HandshakeStep::More => return Fate::Stay,
+                HandshakeStep::Send(bytes) => {
                     if (&*stream).write_all(&bytes).is_err() {
                         return Fate::Go;
                     }
                     self.until = Instant::now() + PROOF;
                 }
-                Step::SendAndClose(bytes) => {
+                HandshakeStep::SendAndClose(bytes) => {
                     let _ = (&*stream).write_all(&bytes);
                     return Fate::Go;
                 }
-                Step::Foreign(bytes) => {
+                HandshakeStep::Foreign(bytes) => {
                     let _ = (&*stream).write_all(&bytes);
                     return Fate::Foreign;
                 }
-                Step::Close => return Fate::Go,
-                Step::Done(hello, seals) => return Fate::Done(hello, seals),
+                HandshakeStep::Close => return Fate::Go,
+                HandshakeStep::Done(hello, seals) => return Fate::Done(hello, seals),
             }
         }
     }

@@ -26,7 +26,7 @@ const TRY: Duration = Duration::from_secs(3);
 /// nothing but answer those who have left.
 const LONGEST_TRY: Duration = Duration::from_secs(24);
 /// How often to look whether there is still no answer.
-const LOOK: Duration = Duration::from_millis(250);
+const DIAL_CHECK: Duration = Duration::from_millis(250);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -48,24 +48,24 @@ impl fmt::Display for Target {
 }
 
 /// How long to wait, and what ends the wait early.
-pub(crate) struct Patience<'a> {
+pub(crate) struct DialLimits<'a> {
     pub(crate) until: Instant,
-    /// When one of these is readable, `check` is asked (and hushes it).
-    pub(crate) bells: Vec<BorrowedFd<'a>>,
+    /// When one of these is readable, `check` is asked (and drains it).
+    pub(crate) wakers: Vec<BorrowedFd<'a>>,
     pub(crate) check: &'a dyn Fn() -> Result<()>,
 }
 
-impl Patience<'_> {
+impl DialLimits<'_> {
     /// Wait until `fd` is ready (true) or `until` passes (false).
     pub(crate) fn wait(&self, fd: Option<(BorrowedFd<'_>, PollFlags)>, until: Instant) -> Result<bool> {
         loop {
             let mut fds: Vec<_> =
-                self.bells.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
+                self.wakers.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
             fds.extend(fd.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
             // WAIT(until): an answer: to the join deadline
             poll_until(&mut fds, Some(until)).map_err(|e| Error::os("waiting for a connection", e))?;
             let mut ready = fds.iter().map(|f| !f.revents().is_empty());
-            if ready.by_ref().take(self.bells.len()).fold(false, |any, r| any | r) {
+            if ready.by_ref().take(self.wakers.len()).fold(false, |any, r| any | r) {
                 (self.check)()?;
             }
             if ready.next() == Some(true) {
@@ -118,7 +118,7 @@ pub(crate) fn dial(
     targets: &[Target],
     secret: &Secret,
     hello: &Hello,
-    patience: &Patience<'_>,
+    patience: &DialLimits<'_>,
 ) -> Result<(Stream, Sealing), Miss> {
     let (mut pause, mut limit) = (FIRST_PAUSE, TRY);
     loop {
@@ -154,7 +154,7 @@ pub(crate) fn dial_once(
     target: &Target,
     secret: &Secret,
     hello: &Hello,
-    patience: &Patience<'_>,
+    patience: &DialLimits<'_>,
     limit: Duration,
 ) -> Result<(Stream, Sealing), Miss> {
     let hello = &Hello { sealed: hello.sealed && matches!(target, Target::Tcp(_)), ..*hello };
@@ -181,7 +181,7 @@ pub(crate) fn dial_once(
             }
             None => {
                 let looked = Instant::now();
-                let at_most = until.min(looked + LOOK);
+                let at_most = until.min(looked + DIAL_CHECK);
                 // WAIT(until): the handshake: to the join deadline
                 if !patience.wait(Some((stream.as_fd(), PollFlags::IN)), at_most).map_err(Miss::Stop)? {
                     if at_most == until {
@@ -204,7 +204,7 @@ pub(crate) fn is_own(e: &io::Error) -> bool {
     Errno::from_io_error(e).is_some_and(|e| own.contains(&e))
 }
 
-fn connect(target: &Target, until: Instant, patience: &Patience<'_>) -> Result<Stream, Miss> {
+fn connect(target: &Target, until: Instant, patience: &DialLimits<'_>) -> Result<Stream, Miss> {
     let addr = match target {
         Target::Tcp(a) => SockAddr::from(*a),
         Target::Unix(name) => super::accept::unix_addr(name).map_err(Miss::Nowhere)?,
@@ -249,8 +249,8 @@ mod tests {
     use super::*;
     use crate::{
         Key,
-        channel::{Acceptor, Channel, Listener, STORE, Verdict},
-        sys::Bell,
+        channel::{Acceptor, Channel, HelloVerdict, Listener, STORE},
+        sys::Waker,
     };
     use std::{
         sync::atomic::{AtomicBool, Ordering},
@@ -264,15 +264,15 @@ mod tests {
         listener.listen().unwrap();
         let at = listener.local_addr().unwrap();
         let secret = || Secret::new(&Key::from([7; 32]), "job", 0);
-        let (bell, slept, until) = (Bell::new().unwrap(), AtomicBool::new(false), Instant::now() + LONG);
+        let (waker, slept, until) = (Waker::new().unwrap(), AtomicBool::new(false), Instant::now() + LONG);
         thread::scope(|s| {
             let listening = s.spawn(|| {
                 let mut acceptor = Acceptor::new(vec![listener], secret());
                 loop {
                     // Before the answer is on its way.
                     let judge = &mut |_: &Hello, _: &Stream| {
-                        bell.ring();
-                        Verdict::Yes
+                        waker.wake();
+                        HelloVerdict::Yes
                     };
                     if let Some(accepted) = acceptor.step(judge).pop() {
                         return accepted;
@@ -285,15 +285,15 @@ mod tests {
             });
             // As if the process were stopped when the answer comes.
             let check = || {
-                bell.hush();
+                waker.drain();
                 if !slept.swap(true, Ordering::Relaxed) {
                     thread::sleep(PROOF + Duration::from_millis(500));
                 }
                 Ok(())
             };
-            let patience = Patience { until, bells: vec![bell.fd()], check: &check };
+            let patience = DialLimits { until, wakers: vec![waker.fd()], check: &check };
             let channel = Channel::Join;
-            let hello = Hello { from: 3, to: STORE, world: 0, context: 0, channel, sealed: false };
+            let hello = Hello { from: 3, to: STORE, world: 0, group_id: 0, channel, sealed: false };
             let (stream, _) = dial(&[Target::Tcp(at)], &secret(), &hello, &patience).unwrap();
             let Stream::Tcp(theirs) = listening.join().unwrap().stream else { panic!("not over TCP") };
             let Stream::Tcp(ours) = stream else { panic!("not over TCP") };

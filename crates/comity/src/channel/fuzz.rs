@@ -1,7 +1,7 @@
 //! Fuzzes handshakes.
 
-use super::hello::{Channel, Hello, Initiator, Responder, Secret, Step, Verdict};
-use crate::{Key, dice::Dice};
+use super::hello::{Channel, HandshakeStep, Hello, HelloVerdict, Initiator, Responder, Secret};
+use crate::{Key, fuzz_input::FuzzInput};
 use std::io::{self, ErrorKind, Read};
 
 /// Gives at most `piece` bytes at a time, then says that there are no more for now.
@@ -24,19 +24,19 @@ impl Read for Drip<'_> {
 
 /// Nobody without the key gets through, whatever it sends, also if it repeats and changes what others have sent.
 pub fn handshake(bytes: &[u8]) {
-    let mut dice = Dice(bytes);
-    let (mode, piece) = (dice.roll(), dice.roll() + 1);
+    let mut input = FuzzInput(bytes);
+    let (mode, piece) = (input.roll(), input.roll() + 1);
     let secret = Secret::new(&Key::from([7; 32]), "job", 0);
     let hello = Hello {
         from: 1,
         to: 0,
         world: 5,
-        context: 2,
+        group_id: 2,
         channel: Channel::Link { transport: 2, index: 0, of: 2 },
         sealed: false,
     };
-    if let Ok(hello) = Hello::decode(dice.0) {
-        assert_eq!(hello.encode(), dice.0);
+    if let Ok(hello) = Hello::decode(input.0) {
+        assert_eq!(hello.encode(), input.0);
     }
     let Some((mut initiator, first)) = Initiator::start(&secret, &hello) else { panic!("no handshake") };
     let mut responder = Responder::new();
@@ -44,27 +44,30 @@ pub fn handshake(bytes: &[u8]) {
     let true_hello = match mode % 3 {
         0 => Vec::new(),
         1 => {
-            let (at, flip) = (dice.roll() % first.len(), dice.roll() as u8 | 1);
+            let (at, flip) = (input.roll() % first.len(), input.roll() as u8 | 1);
             let mut first = first;
             first[at] ^= flip;
             first
         }
         _ => first,
     };
-    let incoming = [&true_hello, dice.0].concat();
+    let incoming = [&true_hello, input.0].concat();
     let mut incoming = Drip { bytes: &incoming, piece };
     let mut answered = false;
     loop {
-        match responder.step(&mut incoming, &secret, &mut |_| Verdict::Yes) {
-            Step::Done(hello, _) => panic!("a stranger got through as {hello:?}"),
-            Step::Send(_) => {
+        match responder.step(&mut incoming, &secret, &mut |_| HelloVerdict::Yes) {
+            HandshakeStep::Done(hello, _) => panic!("a stranger got through as {hello:?}"),
+            HandshakeStep::Send(_) => {
                 assert!(mode % 3 == 2 && !answered, "an answer to a stranger");
                 assert!(responder.knows_key());
                 answered = true;
             }
-            Step::More | Step::Close | Step::SendAndClose(_) | Step::Foreign(_) => break,
+            HandshakeStep::More
+            | HandshakeStep::Close
+            | HandshakeStep::SendAndClose(_)
+            | HandshakeStep::Foreign(_) => break,
         }
     }
-    let answer = initiator.read(Drip { bytes: dice.0, piece });
+    let answer = initiator.read(Drip { bytes: input.0, piece });
     assert!(!matches!(answer, Ok(Some(_))), "a stranger passes for a listener");
 }

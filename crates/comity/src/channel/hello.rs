@@ -15,7 +15,7 @@ use super::fields::{Malformed, Reader, Writer};
 use super::seal::Seals;
 use crate::{Key, sys::traceless};
 pub(crate) use message::Refusal;
-use message::{Incoming, Kind, MAX_BODY, VERSION, message};
+use message::{Incoming, MAX_BODY, MessageKind, VERSION, message};
 use snow::{Builder, HandshakeState, TransportState};
 use std::{
     fmt,
@@ -56,7 +56,7 @@ pub(crate) struct Hello {
     /// Drawn anew by the store for each group of processes; 0 towards the store.
     pub(crate) world: u64,
     /// The group, for `Link`.
-    pub(crate) context: u64,
+    pub(crate) group_id: u64,
     pub(crate) channel: Channel,
     /// What follows the handshake is encrypted.
     pub(crate) sealed: bool,
@@ -68,7 +68,7 @@ impl Hello {
         w.u32(self.from);
         w.u32(self.to);
         w.u64(self.world);
-        w.u64(self.context);
+        w.u64(self.group_id);
         let (kind, transport, index, of) = match self.channel {
             Channel::Join => (0, 0, 0, 0),
             Channel::Control => (1, 0, 0, 0),
@@ -85,7 +85,7 @@ impl Hello {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader(bytes);
-        let (from, to, world, context) = (r.u32()?, r.u32()?, r.u64()?, r.u64()?);
+        let (from, to, world, group_id) = (r.u32()?, r.u32()?, r.u64()?, r.u64()?);
         let channel = match (r.u8()?, r.u8()?, r.u16()?, r.u16()?) {
             (0, 0, 0, 0) => Channel::Join,
             (1, 0, 0, 0) => Channel::Control,
@@ -98,7 +98,7 @@ impl Hello {
             1 => true,
             _ => return Err(Malformed),
         };
-        r.end(Self { from, to, world, context, channel, sealed })
+        r.end(Self { from, to, world, group_id, channel, sealed })
     }
 }
 
@@ -167,7 +167,7 @@ impl Initiator {
             let n = noise.write_message(&hello.encode(), &mut body).ok()?;
             // It has done its work, and this is the only copy outside of the stack.
             noise.set_psk(PSK, &[0; 32]).ok()?;
-            let first = message(Kind::Hello, body.get(..n)?);
+            let first = message(MessageKind::Hello, body.get(..n)?);
             let new = Self { noise: Some(noise), incoming: Incoming::default(), sealed: hello.sealed };
             Some((new, first))
         })
@@ -175,7 +175,7 @@ impl Initiator {
 
     /// Read the answer; once it is there and favourable, what remains to do. `None`: wait for more.
     pub(crate) fn read(&mut self, stream: impl Read) -> Result<Option<Agreed>, Refusal> {
-        let Some(body) = self.incoming.read(stream, Kind::Answer)? else { return Ok(None) };
+        let Some(body) = self.incoming.read(stream, MessageKind::Answer)? else { return Ok(None) };
         traceless(|| self.agree(&body)).map(Some)
     }
 
@@ -198,13 +198,13 @@ impl Initiator {
         let mut out = [0; MAX_BODY];
         let mut transport = noise.into_transport_mode().map_err(|_| Refusal::Stranger)?;
         let n = transport.write_message(&proof, &mut out).map_err(|_| Refusal::Stranger)?;
-        Ok(Agreed { proof: message(Kind::Proof, out.get(..n).unwrap_or_default()), seals })
+        Ok(Agreed { proof: message(MessageKind::Proof, out.get(..n).unwrap_or_default()), seals })
     }
 }
 
 /// What the listener says to a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum HelloVerdict {
     Yes,
     No(String),
     Busy,
@@ -225,7 +225,7 @@ enum Stage {
 
 /// How far a [`Responder`] came.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum HandshakeStep {
     /// Wait for more.
     More,
     /// Send these bytes, then step again.
@@ -254,29 +254,35 @@ impl Responder {
         &mut self,
         stream: impl Read,
         secret: &Secret,
-        judge: &mut dyn FnMut(&Hello) -> Verdict,
-    ) -> Step {
+        judge: &mut dyn FnMut(&Hello) -> HelloVerdict,
+    ) -> HandshakeStep {
         match &mut self.stage {
             Stage::Hello => {
-                let body = match self.incoming.read(stream, Kind::Hello) {
-                    Ok(None) => return Step::More,
+                let body = match self.incoming.read(stream, MessageKind::Hello) {
+                    Ok(None) => return HandshakeStep::More,
                     Ok(Some(body)) => body,
-                    Err(Refusal::Version(_)) => return Step::SendAndClose(message(Kind::Unreadable, &[])),
-                    Err(_) => return Step::Close,
-                };
-                traceless(|| self.answer(&body, secret, judge)).unwrap_or(Step::Close)
-            }
-            Stage::Proof(transport, hash, hello, seals) => match self.incoming.read(stream, Kind::Proof) {
-                Ok(None) => Step::More,
-                Ok(Some(body)) => {
-                    let mut proof = [0; MAX_BODY];
-                    match transport.read_message(&body, &mut proof) {
-                        Ok(n) if proof.get(..n) == Some(hash.as_slice()) => Step::Done(*hello, seals.take()),
-                        _ => Step::Close,
+                    Err(Refusal::Version(_)) => {
+                        return HandshakeStep::SendAndClose(message(MessageKind::Unreadable, &[]));
                     }
+                    Err(_) => return HandshakeStep::Close,
+                };
+                traceless(|| self.answer(&body, secret, judge)).unwrap_or(HandshakeStep::Close)
+            }
+            Stage::Proof(transport, hash, hello, seals) => {
+                match self.incoming.read(stream, MessageKind::Proof) {
+                    Ok(None) => HandshakeStep::More,
+                    Ok(Some(body)) => {
+                        let mut proof = [0; MAX_BODY];
+                        match transport.read_message(&body, &mut proof) {
+                            Ok(n) if proof.get(..n) == Some(hash.as_slice()) => {
+                                HandshakeStep::Done(*hello, seals.take())
+                            }
+                            _ => HandshakeStep::Close,
+                        }
+                    }
+                    Err(_) => HandshakeStep::Close,
                 }
-                Err(_) => Step::Close,
-            },
+            }
         }
     }
 
@@ -284,36 +290,36 @@ impl Responder {
         &mut self,
         body: &[u8],
         secret: &Secret,
-        judge: &mut dyn FnMut(&Hello) -> Verdict,
-    ) -> Option<Step> {
+        judge: &mut dyn FnMut(&Hello) -> HelloVerdict,
+    ) -> Option<HandshakeStep> {
         let mut noise = Box::new(secret.builder()?.build_responder().ok()?);
         let mut payload = [0; MAX_BODY];
         let read = noise.read_message(body, &mut payload);
         noise.set_psk(PSK, &[0; 32]).ok()?;
         let Ok(n) = read else {
-            return Some(Step::Foreign(message(Kind::Unreadable, &[])));
+            return Some(HandshakeStep::Foreign(message(MessageKind::Unreadable, &[])));
         };
         let hello = Hello::decode(payload.get(..n)?).ok()?;
         let verdict = judge(&hello);
         let words = match &verdict {
-            Verdict::Yes => vec![0],
-            Verdict::No(words) => {
+            HelloVerdict::Yes => vec![0],
+            HelloVerdict::No(words) => {
                 let mut w = vec![1];
                 w.extend(words.bytes().take(MAX_WORDS));
                 w
             }
-            Verdict::Busy => vec![2],
+            HelloVerdict::Busy => vec![2],
         };
         let mut out = [0; MAX_BODY];
         let n = noise.write_message(&words, &mut out).ok()?;
-        let answer = message(Kind::Answer, out.get(..n)?);
-        if verdict != Verdict::Yes {
-            return Some(Step::SendAndClose(answer));
+        let answer = message(MessageKind::Answer, out.get(..n)?);
+        if verdict != HelloVerdict::Yes {
+            return Some(HandshakeStep::SendAndClose(answer));
         }
         let hash = noise.get_handshake_hash().to_vec();
         let seals = if hello.sealed { Some(seals(&mut noise, false)?) } else { None };
         self.stage = Stage::Proof(Box::new(noise.into_transport_mode().ok()?), hash, hello, seals);
         self.incoming = Incoming::default();
-        Some(Step::Send(answer))
+        Some(HandshakeStep::Send(answer))
     }
 }

@@ -15,7 +15,7 @@
 //! (dropped at the first wrong byte), the process has no descriptors left (strangers make room, else who comes is turned
 //! away; the owner can ask), a message is damaged (`Malformed`).
 //!
-//! May import: `dice`, `error`, `key`, `sys`.
+//! May import: `fuzz_input`, `error`, `key`, `sys`.
 
 mod accept;
 mod dial;
@@ -27,11 +27,11 @@ mod seal;
 mod stream;
 
 pub(crate) use accept::{Accepted, Acceptor, Listener};
-pub(crate) use dial::{Miss, Patience, Target, dial, is_own};
+pub(crate) use dial::{DialLimits, Miss, Target, dial, is_own};
 #[cfg(test)]
 pub(crate) use fields::MAX_TEXT;
 pub(crate) use fields::{Malformed, Reader, Writer};
-pub(crate) use hello::{Agreed, Channel, Hello, Initiator, Refusal, STORE, Secret, Verdict};
+pub(crate) use hello::{Agreed, Channel, Hello, HelloVerdict, Initiator, Refusal, STORE, Secret};
 #[cfg(any(test, fuzzing))]
 pub(crate) use seal::both_ends;
 pub(crate) use seal::{Seal, Seals, TAG, Unsealed};

@@ -52,7 +52,9 @@ impl BackendKind {
             Self::Any => true,
             Self::Mpi => crate::sys::mpi::find().is_ok(),
             Self::Jaccl => crate::sys::verbs::Verbs::find().is_ok(),
-            Self::Nccl => crate::sys::cuda::Cuda::find().is_ok() && crate::sys::nccl::Nccl::find().is_ok(),
+            Self::Nccl => {
+                crate::sys::cuda::CudaDriver::find().is_ok() && crate::sys::nccl::Nccl::find().is_ok()
+            }
         }
     }
 }

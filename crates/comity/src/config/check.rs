@@ -56,7 +56,7 @@ impl Config {
                 bad(format!("the hostfile lists {} ranks, but the size is {}", ranks.len(), self.size))
             }
             Meet::Alone if self.size > 1 => bad(format!(
-                "{} ranks need a place to meet: call store, host, hostfile or board, or set COMITY_STORE=host:port",
+                "{} ranks need a place to meet: call store, host, hostfile or exchange, or set COMITY_STORE=host:port",
                 self.size
             )),
             Meet::Store(at) | Meet::Host(at) if at.port == 0 => {

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Result,
     address::shown,
-    exchange::{PmiBoard, TorchBoard, UnixBoard},
+    exchange::{PmiExchange, TorchExchange, UnixExchange},
 };
 use std::{ffi::OsString, path::Path, sync::Arc};
 
@@ -209,11 +209,11 @@ fn torch(vars: &Vars<'_>) -> Result<Option<Place>> {
     Ok(Some(Place { launcher, why, rank, size, local, meet, job }))
 }
 
-/// Under torchrun a store of torch's own listens at the master's port already; a board tells the others
+/// Under torchrun a store of torch's own listens at the master's port already; an exchange tells the others
 /// through it where rank 0's store is. Without torchrun rank 0 listens there.
 fn master_meet(vars: &Vars<'_>, at: HostPort, job: &str) -> Result<Meet> {
     Ok(if vars.flag("TORCHELASTIC_USE_AGENT_STORE")? {
-        Meet::Board(Arc::new(TorchBoard::new(at, job)))
+        Meet::Exchange(Arc::new(TorchExchange::new(at, job)))
     } else {
         Meet::Host(at)
     })
@@ -246,7 +246,7 @@ fn open_mpi(vars: &Vars<'_>) -> Result<Option<Place>> {
             "{rank_is}={rank} and {size_is}={size} are set, but the ranks are on several hosts (OMPI_COMM_WORLD_LOCAL_SIZE) and not told where to meet; add -x MASTER_ADDR=<rank 0's host> -x MASTER_PORT=<a free port> to mpirun"
         ));
     } else if let Some(name) = named {
-        Meet::Board(Arc::new(UnixBoard::new(&name)))
+        Meet::Exchange(Arc::new(UnixExchange::new(&name)))
     } else {
         return bad(format!(
             "{rank_is}={rank} and {size_is}={size} are set, but no job id (PMIX_NAMESPACE, OMPI_MCA_ess_base_jobid); add -x COMITY_JOB=<a name> to mpirun"
@@ -268,7 +268,7 @@ fn mpich(vars: &Vars<'_>) -> Result<Option<Place>> {
     } else if let Some(at) = vars.master()? {
         Meet::Host(at)
     } else if let Some(fd) = fd.and_then(|fd| i32::try_from(fd).ok()) {
-        Meet::Board(Arc::new(PmiBoard::new(fd)))
+        Meet::Exchange(Arc::new(PmiExchange::new(fd)))
     } else {
         return bad(format!(
             "PMI_RANK={rank} and PMI_SIZE={size} are set, but PMI_FD is not; set MASTER_ADDR and MASTER_PORT to rank 0's host and a free port of it"

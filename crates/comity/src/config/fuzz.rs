@@ -24,7 +24,7 @@ pub fn config(bytes: &[u8]) {
             })
             // Would read files and descriptors of this process.
             .filter(|(name, _)| {
-                !["MLX_HOSTFILE", "COMITY_KEY_FILE", "COMITY_KEY_FD", "COMITY_BLAME_FD"].contains(name)
+                !["MLX_HOSTFILE", "COMITY_KEY_FILE", "COMITY_KEY_FD", "COMITY_ROOT_CAUSE_FD"].contains(name)
             })
             .collect();
         let config = Config::from_vars(|name| vars.get(name).cloned());

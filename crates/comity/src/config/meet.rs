@@ -1,7 +1,7 @@
 //! Where ranks meet.
 
 use super::HostPort;
-use crate::exchange::Board;
+use crate::exchange::Exchange;
 use std::{fmt, sync::Arc};
 
 /// Where ranks meet.
@@ -19,8 +19,8 @@ pub enum Meet {
     /// A rank whose addresses the file does not tell has an empty list; that is never rank 0. Only this rank's own
     /// may be unspecified (`0.0.0.0`), which stands for all addresses of this host.
     Hostfile(Vec<Vec<HostPort>>),
-    /// At a store that rank 0 runs at an ephemeral port, which it tells the others through this board.
-    Board(Arc<dyn Board>),
+    /// At a store that rank 0 runs at an ephemeral port, which it tells the others through this exchange.
+    Exchange(Arc<dyn Exchange>),
 }
 
 impl fmt::Display for Meet {
@@ -33,7 +33,7 @@ impl fmt::Display for Meet {
                 Some(at) => write!(f, "at rank 0's store at {at}, from the hostfile"),
                 None => f.write_str("at rank 0's store"),
             },
-            Self::Board(board) => write!(f, "at rank 0's store, told through {board}"),
+            Self::Exchange(exchange) => write!(f, "at rank 0's store, told through {exchange}"),
         }
     }
 }

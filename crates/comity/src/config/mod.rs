@@ -1,6 +1,6 @@
 //! Where a process stands in its job and how it meets the others: given by value, or found in the environment.
 //!
-//! May import: `address`, `blame`, `call`, `error`, `exchange`, `key`, `sys`, `transport`.
+//! May import: `address`, `root_cause`, `call`, `error`, `exchange`, `key`, `sys`, `transport`.
 
 mod backend;
 mod check;
@@ -19,10 +19,10 @@ mod vars;
 
 use crate::{
     Error, HostPort, Key, LinkKind, MAX_SIZE, Result,
-    blame::Blame,
-    exchange::Board,
+    exchange::Exchange,
+    root_cause::RootCauseReport,
     sys::fnv,
-    transport::{Kinds, Settings, verbs::Matrix},
+    transport::{Kinds, TransportSettings, verbs::Matrix},
 };
 pub use backend::BackendKind;
 use comity_plan::Algorithm;
@@ -71,7 +71,7 @@ pub struct Config {
     /// The kinds of link that may be used.
     pub(crate) links: Kinds,
     /// What was chosen about each of them.
-    pub(crate) transports: Settings,
+    pub(crate) transports: TransportSettings,
     pub(crate) backend: BackendKind,
     /// Rings before other plans.
     pub(crate) ring: bool,
@@ -84,7 +84,7 @@ pub struct Config {
     pub(crate) addrs: Vec<SocketAddr>,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
-    pub(crate) blame: Option<Blame>,
+    pub(crate) root_cause: Option<RootCauseReport>,
     /// Where a launcher wants counters.
     pub(crate) stats_fd: Option<i32>,
     pub(crate) found: Found,
@@ -104,7 +104,7 @@ pub(crate) enum Costs {
 
 impl Config {
     /// Rank `rank` of `size`, with every other setting at its default. More than one rank needs a place to meet:
-    /// [`store`](Self::store), [`host`](Self::host), [`hostfile`](Self::hostfile) or [`board`](Self::board).
+    /// [`store`](Self::store), [`host`](Self::host), [`hostfile`](Self::hostfile) or [`exchange`](Self::exchange).
     pub fn new(rank: usize, size: usize) -> Self {
         let why = format!("the program said rank {rank} of {size}");
         Self {
@@ -120,7 +120,7 @@ impl Config {
             join_timeout: Duration::from_secs(60),
             detection: Detection::Normal,
             links: Kinds::usual(),
-            transports: Settings::default(),
+            transports: TransportSettings::default(),
             backend: BackendKind::Any,
             ring: false,
             device: None,
@@ -129,7 +129,7 @@ impl Config {
             addrs: Vec::new(),
             host: None,
             log_dir: None,
-            blame: None,
+            root_cause: None,
             stats_fd: None,
             found: Found { launcher: Launcher::Explicit, why, seen: Vec::new() },
         }
@@ -151,7 +151,7 @@ impl Config {
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_SECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
     /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_DEVICE`,
     /// `COMITY_COSTS`, `COMITY_ALGORITHM`, `COMITY_DEVICES` (also as `JACCL_IBV_DEVICES`, `MLX_IBV_DEVICES`), `COMITY_RDMA`, `MLX_JACCL_RING` (also as `JACCL_RING`),
-    /// `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_SEND_THREADS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_BLAME_FD` is for
+    /// `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_SEND_THREADS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_ROOT_CAUSE_FD` is for
     /// `comity launch` alone.
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var_os(name))
@@ -194,10 +194,10 @@ impl Config {
         Ok(self)
     }
 
-    /// Meet at a store that rank 0 runs at a free port, which it tells the others through `board`. Without a key rank 0 makes
-    /// one and tells that too: whoever can read the board can join.
-    pub fn board(mut self, board: Arc<dyn Board>) -> Self {
-        self.meet = Meet::Board(board);
+    /// Meet at a store that rank 0 runs at a free port, which it tells the others through `exchange`. Without a key rank 0 makes
+    /// one and tells that too: whoever can read the exchange can join.
+    pub fn exchange(mut self, exchange: Arc<dyn Exchange>) -> Self {
+        self.meet = Meet::Exchange(exchange);
         self
     }
 
@@ -228,7 +228,7 @@ impl Config {
     }
 
     /// The secret that every rank of the job holds. More than one rank needs one, unless they meet at a
-    /// [`board`](Self::board), over which rank 0 then shares one of its own making, or say [`insecure`](Self::insecure).
+    /// [`exchange`](Self::exchange), over which rank 0 then shares one of its own making, or say [`insecure`](Self::insecure).
     pub fn key(mut self, key: Key) -> Self {
         self.key = Some(key);
         self

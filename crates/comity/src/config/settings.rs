@@ -4,7 +4,7 @@ use super::{
     BackendKind, Config, Costs, Detection, Insecure, Secure, bad,
     vars::{Vars, wrong},
 };
-use crate::{Error, Key, LinkKind, Result, address::shown, blame::Blame, transport::Kinds};
+use crate::{Error, Key, LinkKind, Result, address::shown, root_cause::RootCauseReport, transport::Kinds};
 use comity_plan::Algorithm;
 use std::net::{IpAddr, SocketAddr};
 
@@ -59,10 +59,10 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     }
     config.host = vars.text("COMITY_HOST")?;
     config.log_dir = vars.text("COMITY_LOG_DIR")?.map(Into::into);
-    if let Some(fd) = vars.number("COMITY_BLAME_FD", i32::MAX as usize)? {
+    if let Some(fd) = vars.number("COMITY_ROOT_CAUSE_FD", i32::MAX as usize)? {
         // A wrapper may have closed it: the launcher then has to guess, and the job runs all the same.
         let fd = i32::try_from(fd).unwrap_or(i32::MAX);
-        config.blame = Blame::from_fd(fd, config.rank).ok();
+        config.root_cause = RootCauseReport::from_fd(fd, config.rank).ok();
     }
     config.stats_fd =
         vars.number("COMITY_STATS_FD", i32::MAX as usize)?.and_then(|fd| i32::try_from(fd).ok());

@@ -70,8 +70,8 @@ impl Insecure {
 pub(crate) enum Trust<'a> {
     /// This rank holds it.
     Held(&'a Key),
-    /// Rank 0 makes one and tells it over the board, unless rank 0 holds one.
-    Board,
+    /// Rank 0 makes one and tells it over the exchange, unless rank 0 holds one.
+    Exchange,
     /// None was wanted.
     Nobody,
 }
@@ -81,7 +81,7 @@ impl Config {
     pub(crate) fn trust(&self) -> Result<Trust<'_>> {
         match (&self.key, self.insecure, &self.meet) {
             (Some(key), ..) => Ok(Trust::Held(key)),
-            (None, Insecure::No, Meet::Board(_)) => Ok(Trust::Board),
+            (None, Insecure::No, Meet::Exchange(_)) => Ok(Trust::Exchange),
             (None, Insecure::No, _) => bad(self.no_key()),
             (None, ..) => {
                 warn_once();
@@ -98,10 +98,10 @@ impl Config {
             _ if self.size == 1 => "none is needed",
             (Some(_), ..) if sealed => "held; TCP is encrypted",
             (Some(_), ..) => "held",
-            (None, Insecure::No, Meet::Board(_)) if sealed => {
+            (None, Insecure::No, Meet::Exchange(_)) if sealed => {
                 "rank 0 shares one, unless it holds one; TCP is encrypted"
             }
-            (None, Insecure::No, Meet::Board(_)) => "rank 0 shares one, unless it holds one",
+            (None, Insecure::No, Meet::Exchange(_)) => "rank 0 shares one, unless it holds one",
             (None, Insecure::No, _) => "missing: joining would be refused (COMITY_KEY_FILE, COMITY_INSECURE)",
             (None, ..) => "none is wanted (COMITY_INSECURE): whoever can connect can join",
         }

@@ -1,6 +1,6 @@
 //! Fuzzes the messages that follow a handshake.
 
-use super::note::{Encoding, Note};
+use super::note::{ControlNote, Encoding};
 use crate::{
     channel::{Conn, Stream, frame},
     rendezvous::{FromStore, ToStore},
@@ -31,7 +31,7 @@ pub fn messages(bytes: &[u8]) {
     if let Ok(m) = FromStore::decode(bytes) {
         assert_eq!(m.encode(), bytes);
     }
-    if let Ok(m) = Note::decode(bytes) {
+    if let Ok(m) = ControlNote::decode(bytes) {
         assert_eq!(m.encode(), bytes);
     }
     let bytes = &bytes[..bytes.len().min(MOST)];

@@ -1,7 +1,7 @@
 //! What a process that exits without dropping its groups still does: it leaves them in good order, so that peers which have what they need
 //! go on, and compares its calls with theirs, as closing does.
 
-use super::running::{Control, LAST_WORDS};
+use super::running::{ControlPlane, LAST_WORDS};
 use crate::{
     status::{Ask, Failure, Header, conclude, is_untold, untold},
     sys,
@@ -12,10 +12,10 @@ use std::{
 };
 
 /// Worlds that are open in this process.
-static OPEN: Mutex<Vec<Weak<Control>>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<Weak<ControlPlane>>> = Mutex::new(Vec::new());
 
 /// Do so for this one.
-pub(super) fn at_exit(control: &Arc<Control>) {
+pub(super) fn at_exit(control: &Arc<ControlPlane>) {
     static ONCE: Once = Once::new();
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|c| c.strong_count() > 0);
@@ -47,17 +47,17 @@ extern "C" fn farewell() {
 }
 
 /// Compare what was called in each group that is still open.
-fn compare(control: &Control) {
+fn compare(control: &ControlPlane) {
     let Some(state) = lock_soon(&control.state) else { return };
     let groups = if state.stop.is_none() { state.open() } else { Vec::new() };
     drop(state);
-    for (context, watch, mine, size) in groups {
+    for (group_id, status, mine, size) in groups {
         // A call that is under way, or a failure, is a reason of its own.
-        if watch.failure().is_some() || watch.is_in_call() {
+        if status.failure().is_some() || status.is_in_call() {
             continue;
         }
-        let group = Open { control, context };
-        if let Err(f) = conclude(&watch, mine, size, &group)
+        let group = Open { control, group_id };
+        if let Err(f) = conclude(&status, mine, size, &group)
             && f.is_disagreement()
         {
             untold(&f.sentence());
@@ -67,30 +67,30 @@ fn compare(control: &Control) {
 
 /// A group that is still open.
 struct Open<'a> {
-    control: &'a Control,
-    context: u64,
+    control: &'a ControlPlane,
+    group_id: u64,
 }
 
 impl Ask for Open<'_> {
     fn census(&self, at: u64) {
         if let Some(mut state) = lock_soon(&self.control.state) {
-            state.census(self.context, at);
+            state.census(self.group_id, at);
         }
-        self.control.bell.ring();
+        self.control.waker.wake();
     }
 
     fn tell(&self, rank: usize, call: &Header) {
         if let Some(mut state) = lock_soon(&self.control.state) {
-            state.ask(self.context, &[rank], call);
+            state.ask(self.group_id, &[rank], call);
         }
-        self.control.bell.ring();
+        self.control.waker.wake();
     }
 
     fn abort(&self, failure: &Failure) {
         if let Some(mut state) = lock_soon(&self.control.state) {
-            state.abort(self.context, failure.clone());
+            state.abort(self.group_id, failure.clone());
         }
-        self.control.bell.ring();
+        self.control.waker.wake();
     }
 }
 

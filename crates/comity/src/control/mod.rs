@@ -6,7 +6,7 @@
 //!     Heartbeat, ten times within the limit            silence for a fifth of the limit: suspect; for all of it: dead
 //!     Waits{the call I am in}                          to those waited for, who compare it with theirs
 //!     Census{call} -> Reached{how far I am}            when a limit has passed, and when a group closes
-//!     Leave{group}    Abort{group, failure}            each is carried to the group's watch; aborts are passed on
+//!     Leave{group}    Abort{group, failure}            each is carried to the group's status; aborts are passed on
 //!     Goodbye                                          the process ends in good order
 //!   rank high  -- Hello{Probe} -->  rank low           is one that is silent alive? a connection of its own
 //! ```
@@ -19,6 +19,7 @@
 //!
 //! May import: `call`, `channel`, `dtype`, `error`, `rendezvous`, `status`, `sys`, `transport`.
 
+mod connection_table;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod leaving;
@@ -26,10 +27,9 @@ mod note;
 pub(crate) mod pace;
 mod probe;
 mod running;
-mod standing;
 
+pub(crate) use connection_table::Arrival;
 #[cfg(test)]
-pub(crate) use note::{Encoding, Note};
+pub(crate) use note::{ControlNote, Encoding};
 pub(crate) use probe::Probes;
-pub(crate) use running::{Control, Rules, Running};
-pub(crate) use standing::Arrival;
+pub(crate) use running::{ControlPlane, Rules, Running};

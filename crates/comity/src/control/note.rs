@@ -3,7 +3,7 @@
 use crate::{
     CallInfo, DType, Op, ReduceOp,
     channel::{Malformed, Reader, Writer},
-    status::{Differs, Failure, HEADER, Header, Late, Reached, Why},
+    status::{Differs, Failure, FailureKind, HEADER, Header, Late, Reached},
 };
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const MAX_NAMED: usize = 1024;
 const NONE: u32 = u32::MAX;
 
 /// Between two ranks, on their control connection.
-pub(crate) type Note = comity_membership::Note<Failure>;
+pub(crate) type ControlNote = comity_membership::Note<Failure>;
 
 /// What another crate defines, as bytes.
 pub(crate) trait Encoding: Sized {
@@ -23,17 +23,17 @@ pub(crate) trait Encoding: Sized {
     fn decode(bytes: &[u8]) -> Result<Self, Malformed>;
 }
 
-impl Encoding for Note {
+impl Encoding for ControlNote {
     fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         match self {
-            Self::Leave { context } => {
+            Self::Leave { group_id } => {
                 w.u8(1);
-                w.u64(*context);
+                w.u64(*group_id);
             }
-            Self::Abort { context, failure } => {
+            Self::Abort { group_id, failure } => {
                 w.u8(2);
-                w.u64(*context);
+                w.u64(*group_id);
                 w.failure(failure);
             }
             Self::Heartbeat { progress } => {
@@ -48,20 +48,20 @@ impl Encoding for Note {
                 w.u8(5);
                 w.u64(*silence);
             }
-            Self::Waits { context, call } => {
+            Self::Waits { group_id, call } => {
                 w.u8(6);
-                w.u64(*context);
+                w.u64(*group_id);
                 w.0.extend(call.encode());
             }
-            Self::Census { context, at, digest } => {
+            Self::Census { group_id, at, digest } => {
                 w.u8(7);
-                w.u64(*context);
+                w.u64(*group_id);
                 w.u64(*at);
                 w.u64(*digest);
             }
-            Self::Reached { context, reached } => {
+            Self::Reached { group_id, reached } => {
                 w.u8(8);
-                w.u64(*context);
+                w.u64(*group_id);
                 w.reached(reached);
             }
         }
@@ -71,22 +71,22 @@ impl Encoding for Note {
     fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader(bytes);
         let m = match r.u8()? {
-            1 => Self::Leave { context: r.u64()? },
-            2 => Self::Abort { context: r.u64()?, failure: r.failure()? },
+            1 => Self::Leave { group_id: r.u64()? },
+            2 => Self::Abort { group_id: r.u64()?, failure: r.failure()? },
             3 => Self::Heartbeat { progress: r.u64()? },
             4 => Self::Goodbye { words: r.text()? },
             5 => Self::GivenUp { silence: r.u64()? },
             6 => {
-                let (context, bytes) = (r.u64()?, r.bytes::<HEADER>()?);
+                let (group_id, bytes) = (r.u64()?, r.bytes::<HEADER>()?);
                 let call = Header::decode(&bytes, 0).ok_or(Malformed)?;
                 // Calls between two ranks alone are nobody else's affair.
                 if matches!(call.info.op, Op::Send | Op::Recv | Op::Exchange) {
                     return Err(Malformed);
                 }
-                Self::Waits { context, call }
+                Self::Waits { group_id, call }
             }
-            7 => Self::Census { context: r.u64()?, at: r.u64()?, digest: r.u64()? },
-            8 => Self::Reached { context: r.u64()?, reached: r.reached()? },
+            7 => Self::Census { group_id: r.u64()?, at: r.u64()?, digest: r.u64()? },
+            8 => Self::Reached { group_id: r.u64()?, reached: r.reached()? },
             _ => return Err(Malformed),
         };
         r.end(m)
@@ -116,13 +116,13 @@ impl Writer {
         self.u32(f.by as u32);
         self.text(&f.cause);
         match &f.why {
-            Why::Lost => self.u8(0),
-            Why::Reported => self.u8(1),
-            Why::Differs(calls) => {
+            FailureKind::Lost => self.u8(0),
+            FailureKind::Reported => self.u8(1),
+            FailureKind::Differs(calls) => {
                 self.u8(2);
                 self.differs(calls);
             }
-            Why::Late(late) => {
+            FailureKind::Late(late) => {
                 self.u8(3);
                 self.call(&late.call);
                 self.u64(late.after.as_nanos() as u64);
@@ -160,9 +160,9 @@ impl Reader<'_> {
         let (culprit, by) = (self.u32()? as usize, self.u32()? as usize);
         let cause = self.text()?;
         let why = match self.u8()? {
-            0 => Why::Lost,
-            1 => Why::Reported,
-            2 => Why::Differs(self.differs()?),
+            0 => FailureKind::Lost,
+            1 => FailureKind::Reported,
+            2 => FailureKind::Differs(self.differs()?),
             3 => {
                 let (call, after) = (self.call()?, Duration::from_nanos(self.u64()?));
                 let named = usize::from(self.u16()?);
@@ -172,7 +172,7 @@ impl Reader<'_> {
                 let missing = (0..named).map(|_| Ok(self.u32()? as usize)).collect::<Result<_, _>>()?;
                 let stalled =
                     if self.flag()? { Some((self.u32()? as usize, self.u32()? as usize)) } else { None };
-                Why::Late(Late { call, after, missing, stalled })
+                FailureKind::Late(Late { call, after, missing, stalled })
             }
             _ => return Err(Malformed),
         };

@@ -56,7 +56,7 @@ struct Probe {
 impl Probes {
     pub(crate) fn new(me: usize, world: u64, sealed: bool, secret: Secret, limit: Option<Duration>) -> Self {
         let channel = Channel::Probe;
-        let hello = Hello { from: me as u32, to: 0, world, context: 0, channel, sealed };
+        let hello = Hello { from: me as u32, to: 0, world, group_id: 0, channel, sealed };
         let limit = limit.unwrap_or(Duration::MAX);
         let patience = [CONNECT.min(limit / 10), ANSWER.min(limit / 2)];
         Self { secret, hello, open: Vec::new(), next: VecDeque::new(), patience }
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
     use crate::{
         Key,
-        channel::{Acceptor, Listener, Verdict},
+        channel::{Acceptor, HelloVerdict, Listener},
         sys::poll_until,
     };
 
@@ -182,7 +182,11 @@ mod tests {
     }
 
     /// Until one side has something to say: who answered, and who was heard to ask.
-    fn talk(probes: &mut Probes, acceptor: &mut Acceptor, verdict: &Verdict) -> (Vec<usize>, Vec<Hello>) {
+    fn talk(
+        probes: &mut Probes,
+        acceptor: &mut Acceptor,
+        verdict: &HelloVerdict,
+    ) -> (Vec<usize>, Vec<Hello>) {
         let until = Instant::now() + LONG;
         let (mut alive, mut heard) = (Vec::new(), Vec::new());
         while !probes.open.is_empty() || alive.len() > heard.len() {
@@ -204,9 +208,9 @@ mod tests {
             let (mut acceptor, at) = listening();
             let mut probes = Probes::new(3, 5, sealed, secret(), None);
             probes.ask(1, at);
-            let (alive, heard) = talk(&mut probes, &mut acceptor, &Verdict::Yes);
+            let (alive, heard) = talk(&mut probes, &mut acceptor, &HelloVerdict::Yes);
             let channel = Channel::Probe;
-            let expected = Hello { from: 3, to: 1, world: 5, context: 0, channel, sealed };
+            let expected = Hello { from: 3, to: 1, world: 5, group_id: 0, channel, sealed };
             assert_eq!((alive, heard), (vec![1], vec![expected]));
         }
     }
@@ -216,7 +220,8 @@ mod tests {
         let (mut acceptor, at) = listening();
         let mut probes = Probes::new(3, 5, false, secret(), None);
         probes.ask(1, at);
-        let (alive, heard) = talk(&mut probes, &mut acceptor, &Verdict::No("you are not a member".into()));
+        let (alive, heard) =
+            talk(&mut probes, &mut acceptor, &HelloVerdict::No("you are not a member".into()));
         assert_eq!((alive, heard), (vec![], vec![]));
         drop(acceptor);
         probes.ask(1, at);
@@ -252,9 +257,9 @@ mod tests {
         }
         assert!(probes.next.is_empty() && begun.elapsed() > ANSWER);
         // It runs again, and drops those that are gone.
-        (0..4).for_each(|_| drop(acceptor.step(&mut |_, _| Verdict::Yes)));
+        (0..4).for_each(|_| drop(acceptor.step(&mut |_, _| HelloVerdict::Yes)));
         probes.ask(1, at);
-        let (alive, _) = talk(&mut probes, &mut acceptor, &Verdict::Yes);
+        let (alive, _) = talk(&mut probes, &mut acceptor, &HelloVerdict::Yes);
         assert_eq!((alive, probes.open.len()), (vec![1], 0));
     }
 }

@@ -8,16 +8,16 @@
 mod serve;
 
 use super::{
+    connection_table::{Arrival, ConnectionTable},
     leaving,
     probe::Probes,
-    standing::{Arrival, Standing},
 };
 use crate::{
     Error, Result,
     channel::{Acceptor, Sealing, Stream},
-    rendezvous::Job,
-    status::{Failure, Header, Watch},
-    sys::Bell,
+    rendezvous::StoreJob,
+    status::{Failure, GroupStatus, Header},
+    sys::Waker,
     transport::Kinds,
 };
 use comity_membership::{Pace, Presence};
@@ -48,17 +48,17 @@ pub(crate) struct Rules {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct ControlPlane {
     me: usize,
     /// Whose connections these are.
     pub(super) pid: u32,
     world: u64,
     rules: Rules,
-    pub(super) state: Mutex<Standing>,
+    pub(super) state: Mutex<ConnectionTable>,
     /// Wakes the control thread.
-    pub(super) bell: Bell,
+    pub(super) waker: Waker,
     /// Rings when a process has connected, gone or died: for the thread that joins.
-    news: Bell,
+    news: Waker,
     /// What this process lacked, as a number of the system, when it last turned a connection away for that; or 0.
     lacked: AtomicI32,
     /// That has gone on for long.
@@ -70,7 +70,7 @@ pub(crate) struct Control {
 /// Ends the control thread when dropped, after a goodbye to everyone.
 #[derive(Debug)]
 pub(crate) struct Running {
-    control: Arc<Control>,
+    control: Arc<ControlPlane>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -83,15 +83,15 @@ impl Running {
         acceptor: Acceptor,
         probes: Probes,
     ) -> Result<Self> {
-        let trouble = |e| Error::os("starting the control thread", e);
-        let control = Arc::new(Control {
+        let os_error = |e| Error::os("starting the control thread", e);
+        let control = Arc::new(ControlPlane {
             me,
             pid: std::process::id(),
             world,
             rules,
-            state: Mutex::new(Standing::new(me, size, rules.silence)),
-            bell: Bell::new().map_err(trouble)?,
-            news: Bell::new().map_err(trouble)?,
+            state: Mutex::new(ConnectionTable::new(me, size, rules.silence)),
+            waker: Waker::new().map_err(os_error)?,
+            news: Waker::new().map_err(os_error)?,
             lacked: AtomicI32::new(0),
             starved: AtomicBool::new(false),
             begun: AtomicBool::new(false),
@@ -101,17 +101,17 @@ impl Running {
         let thread = std::thread::Builder::new()
             .name("comity-control".into())
             .spawn(move || shared.serve(acceptor, probes))
-            .map_err(trouble)?;
+            .map_err(os_error)?;
         Ok(Self { control, thread: Some(thread) })
     }
 
-    pub(crate) fn control(&self) -> &Control {
+    pub(crate) fn control(&self) -> &ControlPlane {
         &self.control
     }
 
     /// For the store, which may outlive it.
-    pub(crate) fn share(&self) -> Weak<dyn Job> {
-        let control: Weak<Control> = Arc::downgrade(&self.control);
+    pub(crate) fn share(&self) -> Weak<dyn StoreJob> {
+        let control: Weak<ControlPlane> = Arc::downgrade(&self.control);
         control
     }
 
@@ -122,7 +122,7 @@ impl Running {
         state.farewell(words);
         state.stop = Some(Instant::now() + LAST_WORDS);
         drop(state);
-        self.control.bell.ring();
+        self.control.waker.wake();
         // WAIT(stop): the control thread, which is told to stop
         let _ = thread.join();
         self.control.lock().clear();
@@ -135,33 +135,33 @@ impl Drop for Running {
     }
 }
 
-impl Job for Control {
+impl StoreJob for ControlPlane {
     fn holds(&self, rank: usize) -> bool {
         matches!(self.lock().presence(rank), Some(Presence::Oneself | Presence::Live))
     }
 
     fn condemn(&self, rank: usize, cause: &str) -> bool {
         let done = self.lock().condemn(rank, cause);
-        self.bell.ring();
+        self.waker.wake();
         done
     }
 }
 
-impl Control {
-    fn lock(&self) -> MutexGuard<'_, Standing> {
+impl ControlPlane {
+    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
         // No code panics while it holds the lock and leaves half a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rings when [`standing`](Self::standing) may have changed.
-    pub(crate) fn news(&self) -> &Bell {
+    /// Woken when [`missing`](Self::missing) may have changed.
+    pub(crate) fn news(&self) -> &Waker {
         &self.news
     }
 
     /// This rank's first group stands. Before, a slow host is no reason to take anyone for dead.
     pub(crate) fn begin(&self) {
         if !self.begun.swap(true, Ordering::AcqRel) {
-            self.bell.ring();
+            self.waker.wake();
         }
     }
 
@@ -172,11 +172,11 @@ impl Control {
     /// Take over a control connection that this rank has made.
     pub(crate) fn attach(&self, rank: usize, stream: Stream, seals: Sealing) {
         self.lock().attach(rank, stream, seals, Instant::now());
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// Who has not connected yet, or what became of one who never will.
-    pub(crate) fn standing(&self) -> Result<Vec<usize>, (usize, String)> {
+    pub(crate) fn missing(&self) -> Result<Vec<usize>, (usize, String)> {
         self.lock().membership().absent()
     }
 
@@ -194,8 +194,8 @@ impl Control {
     }
 
     /// Who others say is at fault in a group that this rank has not opened.
-    pub(crate) fn foretold(&self) -> Option<(usize, String)> {
-        self.lock().membership().foretold()
+    pub(crate) fn early_abort(&self) -> Option<(usize, String)> {
+        self.lock().membership().early_abort()
     }
 
     /// One that said why it could not join.
@@ -204,55 +204,61 @@ impl Control {
     }
 
     /// Begin to watch the members of a group. False if it is open already.
-    pub(crate) fn enter(&self, context: u64, members: &[usize], mine: usize, watch: &Arc<Watch>) -> bool {
-        let new = self.lock().enter(context, members, mine, watch);
-        self.bell.ring();
+    pub(crate) fn enter(
+        &self,
+        group_id: u64,
+        members: &[usize],
+        mine: usize,
+        status: &Arc<GroupStatus>,
+    ) -> bool {
+        let new = self.lock().enter(group_id, members, mine, status);
+        self.waker.wake();
         new
     }
 
     /// The connections that have come for a group.
-    pub(crate) fn arrivals(&self, context: u64) -> Vec<Arrival> {
+    pub(crate) fn arrivals(&self, group_id: u64) -> Vec<Arrival> {
         let parked = &mut self.lock().parked;
-        let (mine, others) = std::mem::take(parked).into_iter().partition(|a| a.context == context);
+        let (mine, others) = std::mem::take(parked).into_iter().partition(|a| a.group_id == group_id);
         *parked = others;
         mine
     }
 
     /// Leave a group, and tell its members unless it never came to be.
-    pub(crate) fn leave(&self, context: u64, tell: bool) {
-        if self.lock().leave(context, tell) {
+    pub(crate) fn leave(&self, group_id: u64, tell: bool) {
+        if self.lock().leave(group_id, tell) {
             // What had no room goes out from there.
-            self.bell.ring();
+            self.waker.wake();
         }
     }
 
     /// Tell some of a group's ranks that this one waits for them in `call`.
-    pub(crate) fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
-        self.lock().ask(context, ranks, call);
-        self.bell.ring();
+    pub(crate) fn ask(&self, group_id: u64, ranks: &[usize], call: &Header) {
+        self.lock().ask(group_id, ranks, call);
+        self.waker.wake();
     }
 
     /// Ask a group's other members how far they have come.
-    pub(crate) fn census(&self, context: u64, at: u64) {
-        self.lock().census(context, at);
-        self.bell.ring();
+    pub(crate) fn census(&self, group_id: u64, at: u64) {
+        self.lock().census(group_id, at);
+        self.waker.wake();
     }
 
     /// Where a rank of a group waits for this one; see [`World::waits`](crate::status::World::waits).
-    pub(crate) fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
-        self.lock().waits(context, rank)
+    pub(crate) fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
+        self.lock().waits(group_id, rank)
     }
 
     /// Tell the members of a group that it has failed.
-    pub(crate) fn abort(&self, context: u64, failure: &Failure) {
-        self.lock().abort(context, failure.clone());
-        self.bell.ring();
+    pub(crate) fn abort(&self, group_id: u64, failure: &Failure) {
+        self.lock().abort(group_id, failure.clone());
+        self.waker.wake();
     }
 
     /// Close every connection without a word, as the system does when a process is killed.
     #[cfg(test)]
     pub(crate) fn die(&self) {
         self.lock().die(Instant::now());
-        self.bell.ring();
+        self.waker.wake();
     }
 }

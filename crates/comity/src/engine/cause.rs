@@ -11,7 +11,7 @@
 use super::{Census, Members, STASH};
 use crate::{
     CallInfo, Error,
-    status::{Differs, Failure, Header, Watch},
+    status::{Differs, Failure, GroupStatus, Header},
 };
 use std::{
     thread,
@@ -24,7 +24,7 @@ const LINK_WORD: Duration = Duration::from_millis(500);
 /// The same after a library failed, which can see that a peer is gone before the control connections say which.
 const LIBRARY_WORD: Duration = Duration::from_secs(1);
 /// Between two looks whether word has come.
-const LOOK: Duration = Duration::from_millis(1);
+const CAUSE_POLL: Duration = Duration::from_millis(1);
 /// What is said of a peer that left in good order while something of it was due.
 const LEFT: &str = "left the group";
 
@@ -118,20 +118,20 @@ impl Members {
 
     /// The link to `peer` broke. It may have closed because of somebody else: word of that travels on another connection.
     fn broken(&self, peer: usize, cause: String, call: Option<CallInfo>) -> Error {
-        if let Some(f) = word(&self.watch, LINK_WORD, || self.watch.has_left(peer)) {
+        if let Some(f) = word(&self.status, LINK_WORD, || self.status.has_left(peer)) {
             return self.error(f, call);
         }
-        let cause = if self.watch.has_left(peer) { LEFT.to_owned() } else { cause };
+        let cause = if self.status.has_left(peer) { LEFT.to_owned() } else { cause };
         self.lost(peer, cause, call)
     }
 
     /// This rank cannot go on. A library that fails because a member is gone does not say so.
     fn own(&self, e: Error, call: Option<CallInfo>) -> Error {
         if matches!(e, Error::Library { .. }) {
-            if let Some(f) = library_word(&self.watch) {
+            if let Some(f) = library_word(&self.status) {
                 return self.error(f, call);
             }
-            if self.watch.is_closing() {
+            if self.status.is_closing() {
                 return Error::Closed;
             }
         }
@@ -143,10 +143,11 @@ impl Members {
     fn late(&self, call: CallInfo, after: Duration, lacking: Lacking) -> Error {
         // Compared by whoever hears it, so that a wrong call is told as one.
         if let Some(told) = &lacking.tell {
-            self.world.ask(self.context, &self.others(), told);
+            self.world.ask(self.group_id, &self.others(), told);
         }
         let (rank, size) = (self.rank, self.size());
-        let census = Census { world: &*self.world, watch: &self.watch, context: self.context, rank, size };
+        let census =
+            Census { world: &*self.world, status: &self.status, group_id: self.group_id, rank, size };
         let mut late = match census.hold(call, after, lacking.first) {
             Ok(late) => late,
             Err(failure) => return self.error(&failure, Some(call)),
@@ -162,16 +163,16 @@ impl Members {
 }
 
 /// Why the group failed, once that is known, after a library failed.
-pub(crate) fn library_word(watch: &Watch) -> Option<&Failure> {
-    word(watch, LIBRARY_WORD, || watch.is_closing())
+pub(crate) fn library_word(status: &GroupStatus) -> Option<&Failure> {
+    word(status, LIBRARY_WORD, || status.is_closing())
 }
 
 /// Why the group failed, once that is known. So long is waited for it, or until it is `needless`.
-fn word(watch: &Watch, long: Duration, needless: impl Fn() -> bool) -> Option<&Failure> {
+fn word(status: &GroupStatus, long: Duration, needless: impl Fn() -> bool) -> Option<&Failure> {
     let until = Instant::now() + long;
-    while watch.failure().is_none() && !needless() && Instant::now() < until {
+    while status.failure().is_none() && !needless() && Instant::now() < until {
         // WAIT(until): word of whose fault it was: 500 ms at most for a link, a second for a library
-        thread::sleep(LOOK);
+        thread::sleep(CAUSE_POLL);
     }
-    watch.failure()
+    status.failure()
 }

@@ -12,7 +12,7 @@
 
 use crate::{
     CallInfo, Crossed, Peer,
-    status::{Failure, Late, Reached, Watch, World},
+    status::{Failure, GroupStatus, Late, Reached, World},
 };
 use std::{
     thread,
@@ -22,15 +22,15 @@ use std::{
 /// How long answers are waited for: control threads answer within milliseconds, on a crowded host within some tenths of a second.
 const ANSWERS: Duration = Duration::from_millis(500);
 /// Between two looks whether they have come.
-const LOOK: Duration = Duration::from_millis(1);
+const CENSUS_POLL: Duration = Duration::from_millis(1);
 /// For so long nothing must have moved between two ranks to say so, if the limit is not shorter.
 const STILL: Duration = Duration::from_secs(1);
 
 /// Who is asked, and what for.
 pub(crate) struct Census<'a> {
     pub(crate) world: &'a dyn World,
-    pub(crate) watch: &'a Watch,
-    pub(crate) context: u64,
+    pub(crate) status: &'a GroupStatus,
+    pub(crate) group_id: u64,
     pub(crate) rank: usize,
     pub(crate) size: usize,
 }
@@ -46,7 +46,7 @@ impl Census<'_> {
     ) -> Result<Late, Failure> {
         if call.seq == 0 {
             // Of two ranks alone: it has no number that could be asked for, and only the other one can be waited for.
-            if let Some(f) = self.watch.failure() {
+            if let Some(f) = self.status.failure() {
                 return Err(f.clone());
             }
             let others = || (0..self.size).filter(|r| *r != self.rank).collect();
@@ -64,9 +64,9 @@ impl Census<'_> {
             match reached {
                 Some(reached) if reached.made < call.seq => missing.push(r),
                 // It told that it waits in this call, or a later one, but says nothing now.
-                None if self.watch.ledger().heard(r) >= call.seq => silent = silent.or(Some(r)),
+                None if self.status.ledger().heard(r) >= call.seq => silent = silent.or(Some(r)),
                 // Who left had made it, or this rank would have been told.
-                None if !self.watch.has_left(r) => missing.push(r),
+                None if !self.status.has_left(r) => missing.push(r),
                 Some(_) | None => {}
             }
         }
@@ -77,7 +77,7 @@ impl Census<'_> {
     /// Who of those that are named waits for this rank, and in which call.
     pub(crate) fn crossed(&self, late: &Late, members: &[Peer]) -> Vec<Crossed> {
         let crossed = late.missing.iter().filter_map(|&r| {
-            let (call, elsewhere) = self.world.waits(self.context, r)?;
+            let (call, elsewhere) = self.world.waits(self.group_id, r)?;
             Some(Crossed { peer: members.get(r)?.clone(), call: call.info, elsewhere })
         });
         crossed.collect()
@@ -109,20 +109,20 @@ impl Census<'_> {
 
     /// What the others say of their calls up to number `at`, as far as it comes in time.
     fn ask(&self, at: u64) -> Result<Vec<Option<Reached>>, Failure> {
-        self.watch.forget_answers();
-        self.world.census(self.context, at);
+        self.status.forget_answers();
+        self.world.census(self.group_id, at);
         let until = Instant::now() + ANSWERS;
         loop {
-            if let Some(f) = self.watch.failure() {
+            if let Some(f) = self.status.failure() {
                 return Err(f.clone());
             }
-            let answers = self.watch.answers();
-            let due = |r: usize| r != self.rank && !self.watch.has_left(r) && answers[r].is_none();
+            let answers = self.status.answers();
+            let due = |r: usize| r != self.rank && !self.status.has_left(r) && answers[r].is_none();
             if !(0..self.size).any(due) || Instant::now() >= until {
                 return Ok(answers);
             }
             // WAIT(until): answers of control threads when a limit has passed: half a second at most
-            thread::sleep(LOOK);
+            thread::sleep(CENSUS_POLL);
         }
     }
 }

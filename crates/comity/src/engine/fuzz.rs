@@ -3,7 +3,7 @@
 use super::stream::{Begin, Rx, STASH};
 use crate::{
     CallInfo, DType, LinkKind, Op, ReduceOp,
-    dice::Dice,
+    fuzz_input::FuzzInput,
     status::{HEADER as LEN, Header},
     transport::{Interest, Link, LinkError},
 };
@@ -55,10 +55,10 @@ impl Link for Bytes<'_> {
 
 /// Several messages in a row: those that are expected begin, sends for later are kept within bounds, all else is refused.
 pub fn stream(bytes: &[u8]) {
-    let mut dice = Dice(bytes);
-    let (piece, kind) = (dice.roll() + 1, dice.roll());
-    let plan: Vec<usize> = (0..4).map(|_| dice.roll()).collect();
-    if let Some((head, _)) = dice.0.split_first_chunk::<LEN>()
+    let mut input = FuzzInput(bytes);
+    let (piece, kind) = (input.roll() + 1, input.roll());
+    let plan: Vec<usize> = (0..4).map(|_| input.roll()).collect();
+    if let Some((head, _)) = input.0.split_first_chunk::<LEN>()
         && let Some(h) = Header::decode(head, 1)
     {
         assert_eq!(Header::decode(&h.encode(), 1), Some(h));
@@ -69,9 +69,9 @@ pub fn stream(bytes: &[u8]) {
         1 => CallInfo { op: Op::Send, tag: Some(7), root: Some(1), ..info },
         _ => CallInfo { op: Op::Barrier, seq: 1, count: 0, dtype: None, ..info },
     };
-    let expected = Header { info, shape: 0, epoch: 0, context: 0 };
-    let mut link = Bytes { bytes: dice.0, piece };
-    let (mut rx, brought) = (Rx::new(), dice.0.len());
+    let expected = Header { info, shape: 0, epoch: 0, group_id: 0 };
+    let mut link = Bytes { bytes: input.0, piece };
+    let (mut rx, brought) = (Rx::new(), input.0.len());
     for len in plan {
         // A first message has a header; those after it in the same call have none.
         let header = (len % 2 == 0).then_some(&expected);
@@ -95,9 +95,9 @@ pub fn stream(bytes: &[u8]) {
         if rx.end_checked().is_err() {
             return;
         }
-        while let Some(parcel) = rx.unstash(|_| true) {
-            assert!(parcel.bytes.len() <= brought.min(STASH));
-            assert_eq!(parcel.header.pair_bytes(), Some(parcel.bytes.len()));
+        while let Some(message) = rx.unstash(|_| true) {
+            assert!(message.bytes.len() <= brought.min(STASH));
+            assert_eq!(message.header.pair_bytes(), Some(message.bytes.len()));
         }
     }
 }

@@ -6,7 +6,7 @@ use super::Patience;
 use crate::{
     CallInfo, Error, Peer, Result,
     stats::Counters,
-    status::{Ask, Failure, Header, Watch, World, conclude},
+    status::{Ask, Failure, GroupStatus, Header, World, conclude},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
@@ -21,11 +21,11 @@ use std::{
 pub(crate) struct Members {
     pub(crate) rank: usize,
     pub(crate) world: Arc<dyn World>,
-    pub(crate) watch: Arc<Watch>,
+    pub(crate) status: Arc<GroupStatus>,
     /// World ranks by rank.
     pub(crate) ranks: Arc<[usize]>,
     pub(crate) peers: Arc<[Peer]>,
-    pub(crate) context: u64,
+    pub(crate) group_id: u64,
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -39,19 +39,19 @@ impl fmt::Debug for Members {
 }
 
 impl Members {
-    /// The members (world ranks) of a group whose watch is kept already.
+    /// The members (world ranks) of a group whose status is kept already.
     pub(crate) fn new(
         world: Arc<dyn World>,
         ranks: Vec<usize>,
-        context: u64,
-        watch: Arc<Watch>,
+        group_id: u64,
+        status: Arc<GroupStatus>,
         counters: Arc<Counters>,
     ) -> Self {
         let rank = ranks.iter().position(|&m| m == world.rank()).unwrap_or_default();
         let known =
             |m: usize| world.peers().get(m).cloned().unwrap_or(Peer { rank: m, host: None, pid: None });
         let peers = ranks.iter().enumerate().map(|(rank, &m)| Peer { rank, ..known(m) }).collect();
-        Self { rank, world, watch, ranks: ranks.into(), peers, context, counters }
+        Self { rank, world, status, ranks: ranks.into(), peers, group_id, counters }
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -78,8 +78,8 @@ impl Members {
     /// Compare this rank's calls with those that others have told, as far as it has come.
     #[inline]
     pub(crate) fn settle(&self) {
-        if self.watch.ledger().is_due()
-            && let Some((peer, calls)) = self.watch.ledger().settle()
+        if self.status.ledger().is_due()
+            && let Some((peer, calls)) = self.status.ledger().settle()
         {
             self.abort(Failure::differs(peer, self.rank, calls));
         }
@@ -87,14 +87,14 @@ impl Members {
 
     /// Tell the members that this rank gives up, and why, unless the group has failed already.
     pub(crate) fn abort(&self, failure: Failure) {
-        if self.watch.fail(failure.clone()) {
-            self.world.abort(self.context, &failure);
+        if self.status.fail(failure.clone()) {
+            self.world.abort(self.group_id, &failure);
         }
     }
 
     /// Before this rank leaves: whether all ranks have made the same calls.
     pub(crate) fn conclude(&self) -> Result<()> {
-        match conclude(&self.watch, self.rank, self.size(), self) {
+        match conclude(&self.status, self.rank, self.size(), self) {
             Err(f) if f.is_disagreement() => Err(self.error(&f, None)),
             // A rank that only meets the end of another meanwhile leaves as it would have.
             _ => Ok(()),
@@ -108,16 +108,16 @@ impl Members {
 
     /// The failure that another rank or the control thread has seen, if any.
     pub(crate) fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
-        self.watch.failure().map(|f| self.error(f, call))
+        self.status.failure().map(|f| self.error(f, call))
     }
 
-    /// Until the group's bell rings or one of `polls` is ready, at most `limit`.
+    /// Until the group's waker is woken or one of `polls` is ready, at most `limit`.
     pub(crate) fn sleep<'a>(&'a self, mut polls: Vec<PollFd<'a>>, limit: Duration) {
-        polls.push(PollFd::from_borrowed_fd(self.watch.bell_fd(), PollFlags::IN));
+        polls.push(PollFd::from_borrowed_fd(self.status.waker_fd(), PollFlags::IN));
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
         let slept = Instant::now();
         // A signal ends the sleep early, which is no harm.
-        // WAIT(bell_fd): to the limit of who calls; the bell rings for a failure
+        // WAIT(waker_fd): to the limit of who calls; the waker wakes for a failure
         let _ = poll(&mut polls, Some(&limit));
         self.counters.slept(slept.elapsed());
     }
@@ -125,14 +125,14 @@ impl Members {
 
 impl Ask for Members {
     fn census(&self, at: u64) {
-        self.world.census(self.context, at);
+        self.world.census(self.group_id, at);
     }
 
     fn tell(&self, rank: usize, call: &Header) {
-        self.world.ask(self.context, &[rank], call);
+        self.world.ask(self.group_id, &[rank], call);
     }
 
     fn abort(&self, failure: &Failure) {
-        self.world.abort(self.context, failure);
+        self.world.abort(self.group_id, failure);
     }
 }

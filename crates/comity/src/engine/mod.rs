@@ -1,14 +1,14 @@
 //! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
 //!
-//! May import: `call`, `dice`, `dtype`, `error`, `kernel`, `recorder`, `stats`, `status`, `transport`, `view`.
+//! May import: `call`, `fuzz_input`, `dtype`, `error`, `kernel`, `recorder`, `stats`, `status`, `transport`, `view`.
 
 mod cause;
 mod census;
-mod fold;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod interrupt;
 mod members;
+mod n_way_reduce;
 mod owed;
 mod park;
 mod progress;
@@ -24,7 +24,7 @@ pub(crate) use cause::{Lacking, Stop, Stopped, library_word};
 pub(crate) use census::Census;
 pub use interrupt::{Interrupt, interrupt_with};
 pub(crate) use members::Members;
-pub(crate) use progress::{Progress, Step, Waiting, complete};
-pub(crate) use run::{Engine, Task, Way};
+pub(crate) use progress::{CallProgress, Progress, Waiting, complete};
+pub(crate) use run::{Direction, Engine, Task};
 pub(crate) use stream::STASH;
 pub(crate) use wait::Patience;

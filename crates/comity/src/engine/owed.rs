@@ -33,12 +33,12 @@ impl Engine {
     /// [`stalled`](Self::stalled), from when this rank saw that it had left.
     pub(super) fn left_long_ago(&mut self, schedule: &Schedule, idle: Duration) -> Option<Stop> {
         let limit = self.silence?.saturating_mul(2);
-        if !self.members.watch.anyone_left() {
+        if !self.members.status.anyone_left() {
             return None;
         }
         let now = Instant::now();
         for (p, rx) in self.rx.iter_mut().enumerate() {
-            if self.members.watch.has_left(p) {
+            if self.members.status.has_left(p) {
                 rx.left.get_or_insert(now);
             }
         }

@@ -1,4 +1,4 @@
-//! How a rank sleeps: on the descriptors of the links that lack something, and the group's bell.
+//! How a rank sleeps: on the descriptors of the links that lack something, and the group's waker.
 
 use super::{Engine, Members};
 use crate::{recorder::NOBODY, transport::Interest};
@@ -11,7 +11,7 @@ impl Engine {
     /// after word that it left; there the end of the connection tells.
     pub(super) fn has_left(&self, peer: usize) -> bool {
         let lacks = self.rx[peer].starved || self.tx[peer].blocked;
-        lacks && self.members.watch.has_left(peer) && self.links[peer].as_ref().is_none_or(|l| !l.may_lag())
+        lacks && self.members.status.has_left(peer) && self.links[peer].as_ref().is_none_or(|l| !l.may_lag())
     }
 
     /// What each open queue lacks.
@@ -49,7 +49,7 @@ impl Engine {
             // A link that ended says so again when it is used.
             let _ = link.disarm();
         }
-        self.members.watch.hush();
+        self.members.status.drain();
     }
 
     pub(super) fn sleep(&self, limit: Duration, idle: Duration) {
@@ -65,15 +65,15 @@ impl Engine {
             flags.set(PollFlags::OUT, i.send);
             PollFd::from_borrowed_fd(*fd, flags)
         });
-        let Members { watch, counters, .. } = &self.members;
+        let Members { status, counters, .. } = &self.members;
         if let Some((p, _)) = self.lacks().min_by_key(|(_, i)| !i.recv) {
             if counters.parked_on.load(Ordering::Relaxed) == NOBODY {
                 counters.parked_on.store(p as u32, Ordering::Relaxed);
             }
-            watch.sleeps_for(p, idle);
+            status.sleeps_for(p, idle);
         }
-        // WAIT(limit): what a link lacks, to the limit of who calls; the bell rings for a failure
+        // WAIT(limit): what a link lacks, to the limit of who calls; the waker wakes for a failure
         self.members.sleep(polls.collect(), limit);
-        watch.woke();
+        status.woke();
     }
 }

@@ -17,13 +17,13 @@ use std::{thread, time::Duration};
 /// The longest sleep without a look around.
 const NAP: Duration = Duration::from_millis(500);
 /// Moves between two looks at the time and at what others say, in a call that moves on.
-const LOOK: u32 = 32;
+const MOVES_PER_CHECK: u32 = 32;
 /// After so long without a byte those who are waited for are told what for.
 const ASK: Duration = Duration::from_millis(60);
 
 /// How far a call has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum CallProgress {
     Done,
     /// Something moved, and more may at once.
     Moved,
@@ -36,7 +36,7 @@ pub(crate) trait Progress {
     fn members(&self) -> &Members;
 
     /// Move what can move now.
-    fn step(&mut self) -> Stopped<Step>;
+    fn step(&mut self) -> Stopped<CallProgress>;
 
     /// Nothing has moved for `idle` and this rank is about to sleep: why not to wait any longer. True to look once more first.
     fn idle(&mut self, idle: Duration) -> Stopped<bool>;
@@ -52,7 +52,7 @@ pub(crate) trait Progress {
         false
     }
 
-    /// Until something may have moved or the group's bell rings, at most `limit`. Nothing has moved for `idle`.
+    /// Until something may have moved or the group's waker is woken, at most `limit`. Nothing has moved for `idle`.
     fn sleep(&mut self, limit: Duration, idle: Duration);
 }
 
@@ -91,11 +91,11 @@ impl Waiting {
     fn moved(&mut self, progress: &impl Progress) -> Stopped<()> {
         self.wait.reset();
         self.moves = self.moves.wrapping_add(1);
-        if self.moves.is_multiple_of(LOOK) { self.look(progress) } else { Ok(()) }
+        if self.moves.is_multiple_of(MOVES_PER_CHECK) { self.look(progress) } else { Ok(()) }
     }
 
     fn look(&mut self, progress: &impl Progress) -> Stopped<()> {
-        if let Some(f) = progress.members().watch.failure() {
+        if let Some(f) = progress.members().status.failure() {
             return Err(Stop::Failed(f.clone()));
         }
         if self.wait.left().is_none() {
@@ -114,7 +114,7 @@ impl Waiting {
         let Some(call) = self.call.as_ref().filter(|_| self.told.len() + 1 < members.size()) else { return };
         let new: Vec<usize> = progress.waits_for().into_iter().filter(|p| !self.told.contains(p)).collect();
         if !new.is_empty() {
-            members.world.ask(members.context, &new, call);
+            members.world.ask(members.group_id, &new, call);
             self.told.extend(new);
         }
     }
@@ -126,23 +126,23 @@ impl Waiting {
 pub(crate) fn complete<P: Progress>(progress: &mut P, waiting: &mut Waiting) -> Stopped<()> {
     loop {
         match progress.step()? {
-            Step::Done => {
+            CallProgress::Done => {
                 waiting.wait.reset();
                 return Ok(());
             }
-            Step::Moved => {
+            CallProgress::Moved => {
                 waiting.moved(progress)?;
                 continue;
             }
-            Step::Stuck => {}
+            CallProgress::Stuck => {}
         }
         let members = progress.members();
         // Another rank may wait in a call that this one made otherwise.
         members.settle();
-        if let Some(f) = members.watch.failure() {
+        if let Some(f) = members.status.failure() {
             return Err(Stop::Failed(f.clone()));
         }
-        if members.watch.is_closing() {
+        if members.status.is_closing() {
             return Err(Stop::Closed);
         }
         match waiting.wait.next() {
@@ -169,7 +169,7 @@ fn park<P: Progress>(progress: &mut P, waiting: &mut Waiting) -> Stopped<()> {
         waiting.tell(progress);
     }
     let nap = waiting.asking.nap(if early.is_zero() { NAP } else { early });
-    // WAIT(left): the call, which has a deadline; the bell rings for a failure
+    // WAIT(left): the call, which has a deadline; the waker wakes for a failure
     progress.sleep(left.min(nap), waiting.wait.waited());
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! The steps of a schedule that receive from one peer: a message's begin, then its bytes, copied or combined into their place.
 
 use super::{
-    fold::{types, whole},
-    run::{Fault, Run, Way},
-    stream::{Begin, Refusal},
+    n_way_reduce::{types, whole},
+    run::{Direction, Run, StepFault},
+    stream::{Begin, HeaderRefusal},
 };
 use crate::{DType, ReduceOp, kernel, transport::LinkError};
-use comity_plan::{Act, Buf, Slice, Take, Want};
+use comity_plan::{Buf, ReceiveMode, Slice, StepOp, Want};
 
 /// After a message this long, look at what else arrives before the next one.
 const LONG: usize = 4096;
@@ -14,15 +14,15 @@ const LONG: usize = 4096;
 impl Run<'_, '_> {
     /// Take what has come of one queue.
     #[inline]
-    pub(super) fn pull(&mut self, q: usize) -> Result<bool, Fault> {
+    pub(super) fn pull(&mut self, q: usize) -> Result<bool, StepFault> {
         let peer = self.schedule.recv_peer(q);
         let (mut moved, mut pulled) = (false, 0);
         loop {
             let Some(want) = self.schedule.next_recv(q) else { return Ok(moved) };
-            let is_fold = matches!(self.schedule.act(want.id), Act::Fold { .. });
+            let is_n_way = matches!(self.schedule.op(want.id), StepOp::NWayReduce { .. });
             let is_in_body = self.engine.rx[peer].is_in_body();
-            if is_fold && is_in_body {
-                return Ok(self.pull_fold(q, peer, want.id, pulled)? || moved);
+            if is_n_way && is_in_body {
+                return Ok(self.pull_n_way(q, peer, want.id, pulled)? || moved);
             }
             self.engine.rx[peer].starved = false;
             if !is_in_body {
@@ -32,7 +32,7 @@ impl Run<'_, '_> {
                     Begin::Body => moved = true,
                 }
             }
-            if is_fold {
+            if is_n_way {
                 continue;
             }
             // What has come but is not checked stands behind what the schedule knows.
@@ -62,14 +62,14 @@ impl Run<'_, '_> {
 
     /// Come to the payload of the message that brings `want`.
     #[inline]
-    fn begin(&mut self, q: usize, peer: usize, want: Want) -> Result<Begin, Refusal> {
-        let header = self.schedule.is_first_recv(q).then(|| (self.task.header)(Way::In, peer));
+    fn begin(&mut self, q: usize, peer: usize, want: Want) -> Result<Begin, HeaderRefusal> {
+        let header = self.schedule.is_first_recv(q).then(|| (self.task.header)(Direction::In, peer));
         let len = self.schedule.len(want.id);
         let engine = &mut *self.engine;
         let Some(link) = engine.links[peer].as_deref_mut() else { return Ok(Begin::Nothing) };
         let begin = engine.rx[peer].begin(link, header.as_ref(), len, engine.members.rank)?;
         if matches!(begin, Begin::Body) {
-            self.unheard -= usize::from(header.is_some() && len > 0);
+            self.pending_headers -= usize::from(header.is_some() && len > 0);
         }
         Ok(begin)
     }
@@ -77,17 +77,17 @@ impl Run<'_, '_> {
     /// Take what has come of `want`, of which `done` bytes came before, to its place: how many bytes; none if they may not go there yet.
     #[inline]
     fn take(&mut self, peer: usize, want: Want, done: usize) -> Result<Option<usize>, LinkError> {
-        let Act::Recv { dst, take, .. } = *self.schedule.act(want.id) else { return Ok(None) };
+        let StepOp::Recv { dst, mode, .. } = *self.schedule.op(want.id) else { return Ok(None) };
         let len = self.schedule.len(want.id);
         let may = want.allowed.saturating_sub(done);
-        if len > 0 && (may == 0 || (self.unheard > 0 && dst.buf == Buf::Out)) {
+        if len > 0 && (may == 0 || (self.pending_headers > 0 && dst.buf == Buf::Out)) {
             return Ok(None);
         }
         let Some(link) = self.engine.links[peer].as_deref_mut() else { return Ok(None) };
         let dst = Slice { at: dst.at + done, len: may, ..dst };
-        let (with, last) = match take {
-            Take::Reduce { with, last } => (Slice { at: with.at + done, len: may, ..with }, last),
-            Take::Copy => {
+        let (with, last) = match mode {
+            ReceiveMode::Reduce { with, last } => (Slice { at: with.at + done, len: may, ..with }, last),
+            ReceiveMode::Copy => {
                 let dst = self.memory.write(dst);
                 let n = if len == 0 { 0 } else { link.take(dst)? };
                 if self.task.info.dtype == Some(DType::Bool) {
@@ -106,7 +106,7 @@ impl Run<'_, '_> {
         match operand {
             // Divides before it rounds.
             _ if last && op == ReduceOp::Avg => {
-                kernel::fold(dtype, op, self.engine.members.size(), out, operand, &[theirs], &[]);
+                kernel::n_way_reduce(dtype, op, self.engine.members.size(), out, operand, &[theirs], &[]);
             }
             None => kernel::combine(dtype, op, out, theirs),
             Some(a) => kernel::combine_into(dtype, op, out, a, theirs),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   step:  every send queue:     schedule says how far -> memory -> link.put            (send.rs)
-//!          every receive queue:  link.peek -> kernel -> memory, or link.take -> memory  (recv.rs, fold.rs)
+//!          every receive queue:  link.peek -> kernel -> memory, or link.take -> memory  (recv.rs, n_way_reduce.rs)
 //!          copies of this rank
 //! ```
 //! [`complete`] takes steps until the schedule is done, and waits in between.
@@ -11,8 +11,8 @@
 //! caller's output before all ranks that this one hears from have announced the same call.
 
 use super::{
-    Lacking, Members, Patience, Progress, Step, Stop, Stopped, Waiting, complete,
-    stream::{Refusal, Rx, Tx},
+    CallProgress, Lacking, Members, Patience, Progress, Stop, Stopped, Waiting, complete,
+    stream::{HeaderRefusal, Rx, Tx},
 };
 use crate::{
     CallInfo, Error, Op, Result,
@@ -41,7 +41,7 @@ pub(crate) struct Task<'a> {
     /// Announced to peers, and named in errors.
     pub(crate) info: CallInfo,
     /// The header for (or from) each peer.
-    pub(crate) header: &'a dyn Fn(Way, usize) -> Header,
+    pub(crate) header: &'a dyn Fn(Direction, usize) -> Header,
     /// The call as told to ranks that are waited for; `None` for calls between two ranks alone.
     pub(crate) call: Option<Header>,
     /// How long it may take.
@@ -50,7 +50,7 @@ pub(crate) struct Task<'a> {
 
 /// Direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     Out,
     In,
 }
@@ -62,17 +62,17 @@ pub(super) struct Run<'a, 'm> {
     pub(super) memory: &'a mut Memory<'m>,
     pub(super) task: &'a Task<'a>,
     /// From how many ranks no header has come that is due.
-    pub(super) unheard: usize,
+    pub(super) pending_headers: usize,
     /// The links know that this rank is about to sleep.
     armed: bool,
     /// Who had left at the last look that found nothing.
     leaver: Option<usize>,
 }
 
-/// Who is the root cause, if not the peer whose queue was looked at: a fold takes from several.
-pub(super) struct Fault(pub(super) Option<usize>, pub(super) Refusal);
+/// Who is the root cause, if not the peer whose queue was looked at: an n-way reduce takes from several.
+pub(super) struct StepFault(pub(super) Option<usize>, pub(super) HeaderRefusal);
 
-impl<E: Into<Refusal>> From<E> for Fault {
+impl<E: Into<HeaderRefusal>> From<E> for StepFault {
     fn from(e: E) -> Self {
         Self(None, e.into())
     }
@@ -94,11 +94,12 @@ impl Engine {
         task: &Task<'_>,
     ) -> Result<()> {
         let mut waiting = Waiting::new(self.patience, task.limit, task.call);
-        let unheard = schedule.speakers();
-        self.members.watch.advance();
-        let mut run = Run { engine: self, schedule, memory, task, unheard, armed: false, leaver: None };
+        let pending_headers = schedule.expected_headers();
+        self.members.status.advance();
+        let mut run =
+            Run { engine: self, schedule, memory, task, pending_headers, armed: false, leaver: None };
         let out = complete(&mut run, &mut waiting);
-        self.members.watch.advance();
+        self.members.status.advance();
         match out {
             Ok(()) => {
                 self.patience = waiting.patience();
@@ -111,7 +112,7 @@ impl Engine {
     /// This rank makes a call: known from now on to those who ask, and compared with what they have told.
     pub(crate) fn announce(&self, call: &Header) -> Result<()> {
         let members = &self.members;
-        members.watch.ledger().record(call);
+        members.status.ledger().record(call);
         members.settle();
         members.failure(Some(call.info)).map_or(Ok(()), Err)
     }
@@ -152,18 +153,18 @@ impl Engine {
 impl Run<'_, '_> {
     /// Why nothing more can be taken from `peer`.
     #[cold]
-    fn refused(&self, peer: usize, refusal: Refusal) -> Stop {
+    fn refused(&self, peer: usize, refusal: HeaderRefusal) -> Stop {
         match refusal {
-            Refusal::Link(e) => self.engine.broken(peer, e),
-            Refusal::Flood(h) => Stop::flood(peer, h.info),
-            Refusal::Other(theirs, what) => self.differs(peer, theirs, what),
+            HeaderRefusal::Link(e) => self.engine.broken(peer, e),
+            HeaderRefusal::Flood(h) => Stop::flood(peer, h.info),
+            HeaderRefusal::Other(theirs, what) => self.differs(peer, theirs, what),
         }
     }
 
     /// `peer` makes another call.
     fn differs(&self, peer: usize, theirs: Header, what: &'static str) -> Stop {
         let task = self.task;
-        let ours = (task.header)(Way::In, peer);
+        let ours = (task.header)(Direction::In, peer);
         let pairwise = ours.info.op == Op::AllToAll && task.call.is_some_and(|c| c.shape != ours.shape);
         if pairwise && what == Header::PLAN {
             // Of parts that differ by pair only the two ranks know.
@@ -177,7 +178,7 @@ impl Run<'_, '_> {
     #[inline]
     fn copy(&mut self) -> bool {
         let mut moved = false;
-        while !self.schedule.copy_can_wait(self.unheard == 0)
+        while !self.schedule.copy_can_wait(self.pending_headers == 0)
             && let Some((src, dst)) = self.schedule.next_copy()
         {
             self.memory.copy(src, dst);
@@ -201,13 +202,13 @@ impl Progress for Run<'_, '_> {
     }
 
     #[inline]
-    fn step(&mut self) -> Stopped<Step> {
+    fn step(&mut self) -> Stopped<CallProgress> {
         let mut moved = false;
         for q in 0..self.schedule.send_queues() {
             moved |= self.push(q).map_err(|e| self.engine.broken(self.schedule.send_peer(q), e))?;
         }
         for q in 0..self.schedule.recv_queues() {
-            moved |= self.pull(q).map_err(|Fault(who, why)| {
+            moved |= self.pull(q).map_err(|StepFault(who, why)| {
                 self.refused(who.unwrap_or_else(|| self.schedule.recv_peer(q)), why)
             })?;
         }
@@ -218,15 +219,15 @@ impl Progress for Run<'_, '_> {
             self.disarm();
         }
         Ok(match (is_done, moved) {
-            (true, _) => Step::Done,
-            (false, true) => Step::Moved,
-            (false, false) => Step::Stuck,
+            (true, _) => CallProgress::Done,
+            (false, true) => CallProgress::Moved,
+            (false, false) => CallProgress::Stuck,
         })
     }
 
     fn idle(&mut self, idle: Duration) -> Stopped<bool> {
         let engine = &mut *self.engine;
-        if engine.members.watch.anyone_left()
+        if engine.members.status.anyone_left()
             && let Some(peer) = self.schedule.waiting_for().into_iter().find(|&p| engine.has_left(p))
         {
             // What it sent before it left may have come since the last look.

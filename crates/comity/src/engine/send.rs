@@ -1,8 +1,8 @@
 //! The steps of a schedule that send.
 
-use super::run::{Run, Way};
+use super::run::{Direction, Run};
 use crate::transport::LinkError;
-use comity_plan::{Act, Slice};
+use comity_plan::{Slice, StepOp};
 
 impl Run<'_, '_> {
     /// Send what may leave of one queue.
@@ -18,7 +18,7 @@ impl Run<'_, '_> {
             let Some(want) = schedule.next_send(q) else { return Ok(moved) };
             let len = schedule.len(want.id);
             if !tx.is_open() {
-                let header = schedule.is_first_send(q).then(|| (self.task.header)(Way::Out, peer));
+                let header = schedule.is_first_send(q).then(|| (self.task.header)(Direction::Out, peer));
                 if want.allowed == 0 && len > 0 && header.is_none() {
                     return Ok(moved);
                 }
@@ -28,7 +28,7 @@ impl Run<'_, '_> {
             if want.allowed == want.done && tx.lead_is_sent() && len > 0 {
                 return Ok(moved);
             }
-            let Act::Send { src, .. } = *schedule.act(want.id) else { return Ok(moved) };
+            let StepOp::Send { src, .. } = *schedule.op(want.id) else { return Ok(moved) };
             let n = (want.allowed - want.done).min(link.chunk());
             let n = tx.put(link, self.memory.read(Slice { at: src.at + want.done, len: n, ..src }))?;
             moved |= n > 0;

@@ -72,7 +72,7 @@ impl Tx {
 
 /// A send that arrived before its receive.
 #[derive(Debug)]
-pub(super) struct Parcel {
+pub(super) struct StashedMessage {
     pub(super) header: Header,
     pub(super) bytes: Vec<u8>,
 }
@@ -97,7 +97,7 @@ pub(super) struct Rx {
     pos: u64,
     at: At,
     head: [u8; LEAD],
-    stash: VecDeque<Parcel>,
+    stash: VecDeque<StashedMessage>,
     stashed: usize,
     /// The link had no bytes at the last look.
     pub(super) starved: bool,
@@ -122,7 +122,7 @@ pub(super) enum Begin {
 
 /// Why a message cannot be taken.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(super) enum HeaderRefusal {
     /// The link ended.
     Link(LinkError),
     /// The peer made another call.
@@ -131,7 +131,7 @@ pub(super) enum Refusal {
     Flood(Header),
 }
 
-impl From<LinkError> for Refusal {
+impl From<LinkError> for HeaderRefusal {
     fn from(e: LinkError) -> Self {
         Self::Link(e)
     }
@@ -150,10 +150,10 @@ impl Rx {
     }
 
     /// The first kept send that `wants` accepts, in the order they came.
-    pub(super) fn unstash(&mut self, wants: impl Fn(&Header) -> bool) -> Option<Parcel> {
+    pub(super) fn unstash(&mut self, wants: impl Fn(&Header) -> bool) -> Option<StashedMessage> {
         let i = self.stash.iter().position(|p| wants(&p.header))?;
         let p = self.stash.remove(i)?;
-        self.stashed -= p.bytes.len() + size_of::<Parcel>();
+        self.stashed -= p.bytes.len() + size_of::<StashedMessage>();
         Some(p)
     }
 
@@ -166,7 +166,7 @@ impl Rx {
         expected: Option<&Header>,
         len: usize,
         from: usize,
-    ) -> Result<Begin, Refusal> {
+    ) -> Result<Begin, HeaderRefusal> {
         let mut moved = false;
         loop {
             match self.at {
@@ -212,7 +212,7 @@ impl Rx {
     }
 
     /// A whole header is here: is it the expected one?
-    fn check(&mut self, expected: Option<&Header>, len: usize, from: usize) -> Result<(), Refusal> {
+    fn check(&mut self, expected: Option<&Header>, len: usize, from: usize) -> Result<(), HeaderRefusal> {
         let mut head = [0; LEN];
         head.copy_from_slice(&self.head[..LEN]);
         // Nearly always these are the very bytes that this rank would send.
@@ -231,22 +231,22 @@ impl Rx {
         // A send for a later receive may stand before anything; a send with our tag and another shape is a mistake.
         let same_tag = expected.is_some_and(|e| e.info.op == got.info.op && e.info.tag == got.info.tag);
         match got.pair_bytes() {
-            Some(bytes) if !same_tag && expected.is_none_or(|e| e.context == got.context) => {
-                let cost = bytes.saturating_add(size_of::<Parcel>());
+            Some(bytes) if !same_tag && expected.is_none_or(|e| e.group_id == got.group_id) => {
+                let cost = bytes.saturating_add(size_of::<StashedMessage>());
                 if cost > STASH - self.stashed {
-                    return Err(Refusal::Flood(got));
+                    return Err(HeaderRefusal::Flood(got));
                 }
                 self.stashed += cost;
                 // Grows as bytes arrive, not by what a header claims.
-                self.stash.push_back(Parcel { header: got, bytes: Vec::new() });
+                self.stash.push_back(StashedMessage { header: got, bytes: Vec::new() });
                 self.at = At::Stash(lead(self.pos - LEN as u64, true, bytes) - LEN);
                 Ok(())
             }
-            _ => Err(Refusal::Other(got, what)),
+            _ => Err(HeaderRefusal::Other(got, what)),
         }
     }
 
-    /// Go on keeping the last parcel; true when it is whole.
+    /// Go on keeping the last message of the stash; true when it is whole.
     fn keep(&mut self, link: &mut dyn Link, mut pad: usize) -> Result<bool, LinkError> {
         while pad > 0 {
             let n = link.take(&mut self.head[..pad])?;
@@ -257,17 +257,17 @@ impl Rx {
                 return Ok(false);
             }
         }
-        let Some(parcel) = self.stash.back_mut() else {
+        let Some(message) = self.stash.back_mut() else {
             self.at = At::Start;
             return Ok(true);
         };
-        let len = parcel.header.pair_bytes().unwrap_or(0);
-        while parcel.bytes.len() < len {
-            let have = parcel.bytes.len();
+        let len = message.header.pair_bytes().unwrap_or(0);
+        while message.bytes.len() < len {
+            let have = message.bytes.len();
             let part = (len - have).min(link.chunk());
-            parcel.bytes.resize(have + part, 0);
-            let n = link.take(&mut parcel.bytes[have..]);
-            parcel.bytes.truncate(have + *n.as_ref().unwrap_or(&0));
+            message.bytes.resize(have + part, 0);
+            let n = link.take(&mut message.bytes[have..]);
+            message.bytes.truncate(have + *n.as_ref().unwrap_or(&0));
             let n = n?;
             self.pos += n as u64;
             if n == 0 {

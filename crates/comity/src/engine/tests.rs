@@ -32,7 +32,7 @@ struct Shared {
 /// A link that takes all that it is given at once, and lends it in frames. Another link wakes the other end.
 #[derive(Debug)]
 struct Frames {
-    bell: Box<dyn Link>,
+    waker: Box<dyn Link>,
     out: Pipe,
     coming: Pipe,
     inbox: Vec<u8>,
@@ -41,11 +41,11 @@ struct Frames {
 
 impl Link for Frames {
     fn kind(&self) -> LinkKind {
-        self.bell.kind()
+        self.waker.kind()
     }
 
     fn may_lag(&self) -> bool {
-        self.bell.may_lag()
+        self.waker.may_lag()
     }
 
     fn chunk(&self) -> usize {
@@ -55,7 +55,7 @@ impl Link for Frames {
     fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
         if !head.is_empty() || !body.is_empty() {
             lock(&self.out).extend([head, body].concat());
-            self.bell.put(&[0], &[])?;
+            self.waker.put(&[0], &[])?;
         }
         if !body.is_empty() {
             lock(&self.shared.puts).push(body.len());
@@ -64,8 +64,8 @@ impl Link for Frames {
     }
 
     fn peek(&mut self, _: usize) -> Result<&[u8], LinkError> {
-        let rung = self.bell.peek(1)?.len();
-        self.bell.consume(rung);
+        let woken = self.waker.peek(1)?.len();
+        self.waker.consume(woken);
         if self.inbox.is_empty() {
             self.inbox = std::mem::take(&mut *lock(&self.coming));
         }
@@ -89,15 +89,15 @@ impl Link for Frames {
     }
 
     fn arm(&mut self, interest: Interest) {
-        self.bell.arm(interest);
+        self.waker.arm(interest);
     }
 
     fn disarm(&mut self) -> Result<(), LinkError> {
-        self.bell.disarm()
+        self.waker.disarm()
     }
 
     fn fds<'a>(&'a self, interest: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
-        self.bell.fds(interest, out);
+        self.waker.fds(interest, out);
     }
 }
 
@@ -107,10 +107,10 @@ fn framed(n: usize, shared: &Arc<Shared>) -> Vec<Group> {
     let opening: Arc<Opening> = Arc::new(move |world, _, members, open| {
         let me = world.rank();
         let pipe = |from, to| lock(&shared.pipes).entry((from, to)).or_default().clone();
-        let link = |(&peer, bell): (&usize, Option<Box<dyn Link>>)| {
+        let link = |(&peer, waker): (&usize, Option<Box<dyn Link>>)| {
             let (out, coming) = (pipe(me, peer), pipe(peer, me));
-            let link = |bell| Frames { bell, out, coming, inbox: Vec::new(), shared: shared.clone() };
-            bell.map(|bell| Box::new(link(bell)) as Box<dyn Link>)
+            let link = |waker| Frames { waker, out, coming, inbox: Vec::new(), shared: shared.clone() };
+            waker.map(|waker| Box::new(link(waker)) as Box<dyn Link>)
         };
         Ok(members.iter().zip(open()?).map(link).collect())
     });

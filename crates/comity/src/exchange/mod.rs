@@ -1,4 +1,4 @@
-//! Boards: how rank 0 tells the others one short text, with the job's key in it where the launcher gives none, before any of
+//! Exchange: how rank 0 tells the others one short text, with the job's key in it where the launcher gives none, before any of
 //! Comity's own connections exists.
 //!
 //! Every launcher that does not run a store for Comity has a channel of its own on which a few bytes can be told: torchrun's
@@ -11,7 +11,7 @@ mod torch;
 mod unix;
 
 use crate::{Error, HostPort, Result};
-pub(crate) use pmi::PmiBoard;
+pub(crate) use pmi::PmiExchange;
 use rustix::net::{SendFlags, send};
 use std::{
     collections::BTreeMap,
@@ -20,31 +20,31 @@ use std::{
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
-pub(crate) use torch::TorchBoard;
-pub(crate) use unix::UnixBoard;
+pub(crate) use torch::TorchExchange;
+pub(crate) use unix::UnixExchange;
 
-/// The longest text that every board can carry.
-pub(crate) const MAX_TEXT: usize = 512;
+/// The longest text that every exchange can carry.
+pub(crate) const MAX_EXCHANGE_TEXT: usize = 512;
 
 /// A place where rank 0 posts a text that every other rank reads.
 ///
-/// All ranks call [`share`](Self::share) equally often; call k of one rank belongs to call k of the others. Boards
-/// that other code implements (over Ray, Kubernetes or a torch `Store`) go into [`Config::board`](crate::Config::board).
-pub trait Board: Send + Sync + fmt::Debug + fmt::Display {
+/// All ranks call [`share`](Self::share) equally often; call k of one rank belongs to call k of the others. Exchanges
+/// that other code implements (over Ray, Kubernetes or a torch `Store`) go into [`Config::exchange`](crate::Config::exchange).
+pub trait Exchange: Send + Sync + fmt::Debug + fmt::Display {
     /// Rank 0 gives its text as `mine`, the others give `None`; all get rank 0's text, which may hold the job's key: do not log it. Ends by `until`, with an error that says
-    /// what it waited for. Others may read as long as rank 0 keeps the board, which it does until all have met. The text has 1 to 512 bytes, all of them printable ASCII other than space, `=`, `;` and quotes.
+    /// what it waited for. Others may read as long as rank 0 keeps the exchange, which it does until all have met. The text has 1 to 512 bytes, all of them printable ASCII other than space, `=`, `;` and quotes.
     fn share(&self, rank: usize, size: usize, mine: Option<&str>, until: Instant) -> Result<String>;
 
-    /// Where all ranks reach the board, if it is at one address, as torchrun's store is at `MASTER_ADDR`. Rank 0 then listens
+    /// Where all ranks reach the exchange, if it is at one address, as torchrun's store is at `MASTER_ADDR`. Rank 0 then listens
     /// on its address in that network, unless [`Config::addrs`](crate::Config::addrs) names one.
     fn address(&self) -> Option<HostPort> {
         None
     }
 }
 
-/// How often this process has shared over the board `name`, this time not counted.
+/// How often this process has shared over the exchange `name`, this time not counted.
 ///
-/// Counted per process, because a process that makes a second group makes a second board, which must not find
+/// Counted per process, because a process that makes a second group makes a second exchange, which must not find
 /// what was posted for the first.
 fn shares(name: String) -> usize {
     static SHARES: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
@@ -55,21 +55,21 @@ fn shares(name: String) -> usize {
     this
 }
 
-/// The text if rank 0 gave one that every board can carry, and the others none.
+/// The text if rank 0 gave one that every exchange can carry, and the others none.
 fn own_text(rank: usize, mine: Option<&str>) -> Result<Option<&str>> {
     match mine {
         Some(text) if rank == 0 && is_text(text) => Ok(Some(text)),
         None if rank != 0 => Ok(None),
         Some(_) if rank == 0 => Err(Error::Config(format!(
-            "a board carries 1 to {MAX_TEXT} printable ASCII characters other than space, '=', ';' and quotes"
+            "an exchange carries 1 to {MAX_EXCHANGE_TEXT} printable ASCII characters other than space, '=', ';' and quotes"
         ))),
-        _ => Err(Error::Config("rank 0, and no other, gives the text that a board shares".into())),
+        _ => Err(Error::Config("rank 0, and no other, gives the text that an exchange shares".into())),
     }
 }
 
 fn is_text(text: &str) -> bool {
     let fits = |b: u8| b.is_ascii_graphic() && !matches!(b, b'=' | b';' | b'"' | b'\'');
-    !text.is_empty() && text.len() <= MAX_TEXT && text.bytes().all(fits)
+    !text.is_empty() && text.len() <= MAX_EXCHANGE_TEXT && text.bytes().all(fits)
 }
 
 /// What came back from elsewhere, if it is a text.
@@ -77,7 +77,7 @@ fn checked(text: String, from: &dyn fmt::Display) -> Result<String> {
     if is_text(&text) {
         Ok(text)
     } else {
-        Err(Error::Join(format!("{from} answered with {} bytes that no rank posted", text.len())))
+        Err(Error::Join(format!("{from} answered with {} bytes that no rank gave", text.len())))
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
     fn only_rank_0_gives_a_text_and_one_that_fits() {
         assert_eq!(own_text(0, Some("[::1]:5000")).unwrap(), Some("[::1]:5000"));
         assert_eq!(own_text(1, None).unwrap(), None);
-        let long = "x".repeat(MAX_TEXT + 1);
+        let long = "x".repeat(MAX_EXCHANGE_TEXT + 1);
         for (rank, mine) in [
             (0, None),
             (1, Some("a")),

@@ -1,10 +1,10 @@
-//! MPICH's process manager as a board: PMI-1, lines of text over the descriptor in `PMI_FD`.
+//! MPICH's process manager as an exchange: PMI-1, lines of text over the descriptor in `PMI_FD`.
 //!
 //! Rank 0 puts, all meet in a barrier, the others get. The manager takes one conversation per process, so all
-//! boards of a descriptor share it. It also takes a process that leaves without "finalize" for a crash and ends the others,
+//! exchanges of a descriptor share it. It also takes a process that leaves without "finalize" for a crash and ends the others,
 //! so that is said when the process exits, and not before: an MPI library in the same process may still need the manager.
 
-use super::{Board, Timed, checked, is_late, own_text, read_all, write_all};
+use super::{Exchange, Timed, checked, is_late, own_text, read_all, write_all};
 use crate::{Error, Result, sys};
 use std::{
     fmt, io,
@@ -17,25 +17,25 @@ use zeroize::Zeroizing;
 /// The longest line of the protocol, which is that of the longest value, with room.
 const MOST_LINE: usize = 4096;
 
-/// A board over the process manager of MPICH and its kin.
-pub(crate) struct PmiBoard {
+/// An exchange over the process manager of MPICH and its kin.
+pub(crate) struct PmiExchange {
     fd: RawFd,
 }
 
-impl PmiBoard {
+impl PmiExchange {
     /// The manager behind descriptor `fd`; nothing is said to it yet.
     pub(crate) fn new(fd: RawFd) -> Self {
         Self { fd }
     }
 }
 
-impl fmt::Debug for PmiBoard {
+impl fmt::Debug for PmiExchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PmiBoard({})", self.fd)
+        write!(f, "PmiExchange({})", self.fd)
     }
 }
 
-impl fmt::Display for PmiBoard {
+impl fmt::Display for PmiExchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MPICH's process manager (PMI_FD={})", self.fd)
     }
@@ -44,7 +44,7 @@ impl fmt::Display for PmiBoard {
 /// The conversations of this process, by descriptor: one, outside of odd cases.
 static TALKS: Mutex<Vec<(RawFd, Talk<UnixStream>)>> = Mutex::new(Vec::new());
 
-impl Board for PmiBoard {
+impl Exchange for PmiExchange {
     fn share(&self, rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
         let mine = own_text(rank, mine)?;
         let mut talks = TALKS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn a_descriptor_that_is_not_open_names_the_variable() {
         let until = Instant::now() + Duration::from_secs(1);
-        let e = PmiBoard::new(1_000_000).share(1, 2, None, until).unwrap_err();
+        let e = PmiExchange::new(1_000_000).share(1, 2, None, until).unwrap_err();
         assert!(e.to_string().contains("PMI_FD=1000000"), "{e}");
     }
 }

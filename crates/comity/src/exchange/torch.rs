@@ -1,11 +1,11 @@
-//! torchrun's store as a board.
+//! torchrun's store as an exchange.
 //!
 //! Its two servers speak the same bytes, little-endian, over TCP: a client says a byte 0 and a magic number once,
 //! then requests of one byte and their fields, where a text is its length in 8 bytes and itself. Set is 1 (key, value; no
 //! answer), get is 3 (key; answers the value), wait is 6 (a count and keys; answers a byte 0 when all are there). Torch's own
 //! client puts a `/` before every key.
 
-use super::{Board, MAX_TEXT, checked, is_late, left, own_text, read_all, shares, write_all};
+use super::{Exchange, MAX_EXCHANGE_TEXT, checked, is_late, left, own_text, read_all, shares, write_all};
 use crate::{Error, HostPort, Result};
 use std::{
     fmt, io,
@@ -21,15 +21,15 @@ const SET: u8 = 1;
 const GET: u8 = 3;
 const WAIT: u8 = 6;
 
-/// A board over the store that torchrun's agent runs.
+/// An exchange over the store that torchrun's agent runs.
 #[derive(Debug)]
-pub(crate) struct TorchBoard {
+pub(crate) struct TorchExchange {
     at: HostPort,
     /// The store lives longer than the ranks, which torchrun may start again.
     job: String,
 }
 
-impl TorchBoard {
+impl TorchExchange {
     pub(crate) fn new(at: HostPort, job: &str) -> Self {
         Self { at, job: job.to_owned() }
     }
@@ -64,7 +64,7 @@ impl TorchBoard {
     ) -> io::Result<Zeroizing<Vec<u8>>> {
         stream.set_nodelay(true)?;
         // The text may be secret, so it leaves no copies: there is room for all that is put in.
-        let mut ask = Zeroizing::new(Vec::with_capacity(2 * key.len() + MAX_TEXT + 64));
+        let mut ask = Zeroizing::new(Vec::with_capacity(2 * key.len() + MAX_EXCHANGE_TEXT + 64));
         ask.push(VALIDATE);
         ask.extend(MAGIC.to_le_bytes());
         if let Some(text) = mine {
@@ -88,8 +88,8 @@ impl TorchBoard {
         let mut len = [0; 8];
         read_all(stream, &mut len, until)?;
         let len = u64::from_le_bytes(len);
-        let len = usize::try_from(len).ok().filter(|n| *n <= MAX_TEXT);
-        let len = len.ok_or_else(|| io::Error::other("a value that no rank posted"))?;
+        let len = usize::try_from(len).ok().filter(|n| *n <= MAX_EXCHANGE_TEXT);
+        let len = len.ok_or_else(|| io::Error::other("a value that no rank gave"))?;
         let mut value = Zeroizing::new(vec![0; len]);
         read_all(stream, &mut value, until)?;
         Ok(value)
@@ -101,13 +101,13 @@ fn put(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-impl fmt::Display for TorchBoard {
+impl fmt::Display for TorchExchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "torchrun's store at {}", self.at)
     }
 }
 
-impl Board for TorchBoard {
+impl Exchange for TorchExchange {
     fn address(&self) -> Option<HostPort> {
         Some(self.at.clone())
     }
@@ -147,7 +147,7 @@ mod tests {
         Ok(text)
     }
 
-    /// What torch's server does with the requests that the board makes.
+    /// What torch's server does with the requests that the exchange makes.
     fn serve(mut stream: TcpStream, values: &Values) -> io::Result<()> {
         let mut hello = [0; 5];
         stream.read_exact(&mut hello)?;
@@ -201,10 +201,10 @@ mod tests {
     fn rank_1_waits_for_rank_0() {
         let (at, values) = server();
         let until = Instant::now() + Duration::from_secs(10);
-        let board = TorchBoard::new(at, "run.0");
+        let exchange = TorchExchange::new(at, "run.0");
         let talk = |mine: Option<&str>| {
-            let mut stream = board.connect(until).unwrap();
-            String::from_utf8(board.talk(&mut stream, "/comity/run.0/0", mine, until).unwrap().to_vec())
+            let mut stream = exchange.connect(until).unwrap();
+            String::from_utf8(exchange.talk(&mut stream, "/comity/run.0/0", mine, until).unwrap().to_vec())
                 .unwrap()
         };
         thread::scope(|s| {
@@ -213,8 +213,8 @@ mod tests {
             assert_eq!(talk(Some("[::1]:5000")), "[::1]:5000");
             assert_eq!(one.join().unwrap(), "[::1]:5000");
         });
-        assert_eq!(board.share(0, 2, Some("b:2"), until).unwrap(), "b:2");
-        assert_eq!(board.share(0, 2, Some("c:3"), until).unwrap(), "c:3");
+        assert_eq!(exchange.share(0, 2, Some("b:2"), until).unwrap(), "b:2");
+        assert_eq!(exchange.share(0, 2, Some("c:3"), until).unwrap(), "c:3");
         assert!(values.0.lock().unwrap().contains_key("/comity/run.0/1".as_bytes()));
     }
 
@@ -223,7 +223,7 @@ mod tests {
         let (at, _) = server();
         let start = Instant::now();
         let e =
-            TorchBoard::new(at, "late").share(1, 2, None, start + Duration::from_millis(100)).unwrap_err();
+            TorchExchange::new(at, "late").share(1, 2, None, start + Duration::from_millis(100)).unwrap_err();
         assert!(e.to_string().contains("rank 0 did not post"), "{e}");
         assert!(start.elapsed() < Duration::from_secs(3));
     }
@@ -242,7 +242,7 @@ mod tests {
                 let _ = stream.write_all(answer);
             });
             let until = Instant::now() + Duration::from_secs(5);
-            let e = TorchBoard::new(at, "other").share(1, 2, None, until).unwrap_err().to_string();
+            let e = TorchExchange::new(at, "other").share(1, 2, None, until).unwrap_err().to_string();
             assert!(e.contains("MASTER_PORT"), "{e}");
             other.join().unwrap();
         }
@@ -253,7 +253,7 @@ mod tests {
         let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().into();
         let start = Instant::now();
         let e =
-            TorchBoard::new(at, "none").share(1, 2, None, start + Duration::from_millis(200)).unwrap_err();
+            TorchExchange::new(at, "none").share(1, 2, None, start + Duration::from_millis(200)).unwrap_err();
         assert!(e.to_string().contains("cannot be reached"), "{e}");
         assert!(start.elapsed() < Duration::from_secs(3));
     }

@@ -1,9 +1,9 @@
-//! The host itself as a board, for ranks that all run on it: rank 0 answers on a Unix socket named after user and job.
+//! The host itself as an exchange, for ranks that all run on it: rank 0 answers on a Unix socket named after user and job.
 //!
 //! On Linux the name is abstract, so nothing is left behind whatever happens; elsewhere it is a path in the user's temporary
 //! folder. Both ends see to it that the other belongs to the same user.
 
-use super::{Board, MAX_TEXT, checked, left, own_text, read_all, shares, write_all};
+use super::{Exchange, MAX_EXCHANGE_TEXT, checked, left, own_text, read_all, shares, write_all};
 use crate::{Error, Result, sys::fnv};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
@@ -20,19 +20,19 @@ use zeroize::Zeroizing;
 /// A client that dawdles longer than this is not a rank.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A board for ranks of one host and one user.
+/// An exchange for ranks of one host and one user.
 #[derive(Debug)]
-pub(crate) struct UnixBoard {
+pub(crate) struct UnixExchange {
     name: String,
     /// Rank 0's end, once it has posted.
     server: Mutex<Option<Arc<Server>>>,
 }
 
-/// The servers of this process, so that a second board of the same name posts to the first one's.
+/// The servers of this process, so that a second exchange of the same name posts to the first one's.
 static SERVERS: Mutex<Vec<Weak<Server>>> = Mutex::new(Vec::new());
 
-impl UnixBoard {
-    /// The board of this user's job `job`; nothing is opened yet.
+impl UnixExchange {
+    /// The exchange of this user's job `job`; nothing is opened yet.
     pub(crate) fn new(job: &str) -> Self {
         let name = format!("comity-{}-{:016x}", rustix::process::geteuid().as_raw(), fnv(job.as_bytes()));
         Self { name, server: Mutex::default() }
@@ -74,19 +74,19 @@ impl UnixBoard {
         if len == 0 {
             return Ok(None);
         }
-        let mut text = Zeroizing::new(vec![0; len.min(MAX_TEXT)]);
+        let mut text = Zeroizing::new(vec![0; len.min(MAX_EXCHANGE_TEXT)]);
         read_all(&mut stream, &mut text, until)?;
         Ok(Some(String::from_utf8_lossy(&text).into_owned()))
     }
 }
 
-impl fmt::Display for UnixBoard {
+impl fmt::Display for UnixExchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a Unix socket ({})", self.name)
     }
 }
 
-impl Board for UnixBoard {
+impl Exchange for UnixExchange {
     fn share(&self, rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
         let mine = own_text(rank, mine)?;
         let n = shares(self.name.clone());
@@ -137,7 +137,7 @@ impl Server {
         let texts = Arc::default();
         let shared = Arc::clone(&texts);
         let thread = thread::Builder::new()
-            .name("comity-board".into())
+            .name("comity-exchange".into())
             .spawn(move || serve(&listener, &stopped, &shared))?;
         Ok(Self { texts, stop: Some(stop), thread: Some(thread), name: name.to_owned() })
     }
@@ -188,7 +188,7 @@ fn answer(mut stream: UnixStream, texts: &Mutex<Texts>) -> io::Result<()> {
         .get(&u64::from_le_bytes(n))
         .cloned()
         .unwrap_or_default();
-    let mut reply = Zeroizing::new(Vec::with_capacity(2 + MAX_TEXT));
+    let mut reply = Zeroizing::new(Vec::with_capacity(2 + MAX_EXCHANGE_TEXT));
     reply.extend(u16::try_from(text.len()).unwrap_or(0).to_le_bytes());
     reply.extend(text.as_bytes());
     write_all(&stream, &reply, until)
@@ -277,52 +277,52 @@ mod tests {
         Instant::now() + Duration::from_secs(10)
     }
 
-    /// A board for tests counts by itself, because both ends live in one process here.
-    fn ask(board: &UnixBoard, n: usize) -> Option<String> {
-        board.ask(n, soon()).ok().flatten()
+    /// An exchange for tests counts by itself, because both ends live in one process here.
+    fn ask(exchange: &UnixExchange, n: usize) -> Option<String> {
+        exchange.ask(n, soon()).ok().flatten()
     }
 
     #[test]
     fn others_read_what_rank_0_posts() {
         let job = format!("test-{}", std::process::id());
-        let (zero, one) = (UnixBoard::new(&job), UnixBoard::new(&job));
+        let (zero, one) = (UnixExchange::new(&job), UnixExchange::new(&job));
         assert!(one.ask(0, soon()).is_err(), "nobody serves yet");
         zero.post(0, "10.0.0.1:5000").unwrap();
         assert_eq!(ask(&one, 0).as_deref(), Some("10.0.0.1:5000"));
         assert_eq!(ask(&one, 1), None);
         // A second group of the same process.
-        let again = UnixBoard::new(&job);
+        let again = UnixExchange::new(&job);
         again.post(1, "10.0.0.1:5001").unwrap();
         drop(zero);
         assert_eq!(ask(&one, 1).as_deref(), Some("10.0.0.1:5001"));
         drop(again);
-        assert!(one.ask(1, soon()).is_err(), "the socket is gone with the last board");
+        assert!(one.ask(1, soon()).is_err(), "the socket is gone with the last exchange");
     }
 
     #[test]
     fn a_late_rank_0_is_waited_for_and_a_missing_one_named() {
         let job = format!("late-{}", std::process::id());
-        let board = UnixBoard::new(&job);
+        let exchange = UnixExchange::new(&job);
         let start = Instant::now();
-        let e = board.share(1, 2, None, start + Duration::from_millis(100)).unwrap_err();
+        let e = exchange.share(1, 2, None, start + Duration::from_millis(100)).unwrap_err();
         assert!(matches!(&e, Error::Join(why) if why.contains("rank 0")), "{e}");
         assert!(start.elapsed() < Duration::from_secs(2));
 
-        let zero = UnixBoard::new(&job);
+        let zero = UnixExchange::new(&job);
         let late = thread::spawn(move || {
             thread::sleep(Duration::from_millis(50));
             zero.post(1, "a:1").map(|()| zero)
         });
-        assert_eq!(board.share(1, 2, None, soon()).unwrap(), "a:1");
+        assert_eq!(exchange.share(1, 2, None, soon()).unwrap(), "a:1");
         late.join().unwrap().unwrap();
     }
 
     #[test]
     fn a_silent_client_does_not_stop_the_others() {
-        let board = UnixBoard::new(&format!("silent-{}", std::process::id()));
-        board.post(0, "a:1").unwrap();
-        let silent = place::connect(&board.name).unwrap();
-        assert_eq!(ask(&board, 0).as_deref(), Some("a:1"));
+        let exchange = UnixExchange::new(&format!("silent-{}", std::process::id()));
+        exchange.post(0, "a:1").unwrap();
+        let silent = place::connect(&exchange.name).unwrap();
+        assert_eq!(ask(&exchange, 0).as_deref(), Some("a:1"));
         drop(silent);
     }
 }

@@ -3,7 +3,7 @@
 use super::{Group, measure};
 use crate::{
     BackendKind, Config, Error, Launcher, Result, Secure,
-    backend::{Fabric, MpiRuntime, NcclAlone, NcclBackend},
+    backend::{MpiRuntime, NativeBackend, NcclAlone, NcclBackend},
     config::Costs,
     links::Endpoint,
     recorder::{Recorder, culprit},
@@ -80,8 +80,8 @@ impl Config {
             _ => Group::open(world, self.counters(), self.timeout, self.join_timeout),
         };
         let group = group.inspect_err(|e| {
-            if let (Some(blame), Some(rank)) = (&self.blame, culprit(e)) {
-                blame.tell(rank);
+            if let (Some(root_cause), Some(rank)) = (&self.root_cause, culprit(e)) {
+                root_cause.tell(rank);
             }
         })?;
         Ok(self.logged(group))
@@ -100,8 +100,8 @@ impl Config {
         let (peers, counters) = (world.peers().to_vec(), self.counters());
         let members = (0..peers.len()).collect();
         let until = Instant::now() + self.join_timeout;
-        let fabric = Fabric::open(world, members, 0, Arc::clone(&counters), until)?;
-        let backend = NcclBackend::open(fabric, device, self.join_timeout)?;
+        let native = NativeBackend::open(world, members, 0, Arc::clone(&counters), until)?;
+        let backend = NcclBackend::open(native, device, self.join_timeout)?;
         Ok(Group::with(self.rank(), peers, Box::new(backend), (0, Recorder::new()), counters, self.timeout))
     }
 
@@ -132,8 +132,8 @@ impl Config {
     }
 
     fn logged(&self, group: Group) -> Group {
-        let group = match &self.blame {
-            Some(blame) => group.blame_to(blame.clone()),
+        let group = match &self.root_cause {
+            Some(root_cause) => group.report_root_cause_to(root_cause.clone()),
             None => group,
         };
         match &self.log_dir {

@@ -1,7 +1,9 @@
 //! What messages cost on each pair's link: measured, agreed on, and written down.
 
 use super::{Group, Recorder};
-use crate::{Error, LinkCosts, Result, backend::Fabric, config::Costs, stats::Counters, status::World};
+use crate::{
+    Error, LinkCosts, Result, backend::NativeBackend, config::Costs, stats::Counters, status::World,
+};
 use comity_plan::Cost;
 use std::{
     path::Path,
@@ -18,7 +20,7 @@ const PUSHES: (usize, usize) = (4 << 10, 16 << 20);
 /// A file of costs is no longer than this.
 const MOST_TEXT: usize = 64 << 20;
 /// Names the group that ranks measure in before there is any other.
-const CONTEXT: u64 = u64::MAX - 0x636f;
+const GROUP_ID: u64 = u64::MAX - 0x636f;
 
 /// What the rank that measures asks of the other.
 const ECHO: u64 = 0;
@@ -141,9 +143,9 @@ pub(super) fn learn(world: &Arc<dyn World>, costs: &Costs, limit: Duration) -> R
     let members: Vec<usize> = (0..peers.len()).collect();
     let counters = Arc::<Counters>::default();
     let until = Instant::now() + limit;
-    let fabric = Fabric::open(Arc::clone(world), members, CONTEXT, Arc::clone(&counters), until)?;
-    let own = (CONTEXT, Recorder::new());
-    let group = Group::with(rank, peers, Box::new(fabric), own, counters, limit);
+    let native = NativeBackend::open(Arc::clone(world), members, GROUP_ID, Arc::clone(&counters), until)?;
+    let own = (GROUP_ID, Recorder::new());
+    let group = Group::with(rank, peers, Box::new(native), own, counters, limit);
     let mut own = match costs {
         Costs::File(path) if rank == 0 => read(path),
         _ => Ok(String::new()),

@@ -1,6 +1,6 @@
 //! The handle that users hold, and whose turn it is on it.
 //!
-//! May import: `backend`, `blame`, `call`, `config`, `costs`, `dtype`, `error`, `links`, `recorder`, `stats`, `status`,
+//! May import: `backend`, `root_cause`, `call`, `config`, `costs`, `dtype`, `error`, `links`, `recorder`, `stats`, `status`,
 //! `sync`, `sys`, `transport`, `turn`, `view`.
 
 mod algorithm;
@@ -17,18 +17,18 @@ pub use request::{Request, Scope};
 
 use crate::{
     CallInfo, Error, LinkKind, Misuse, Op, Peer, Result, Stats,
-    backend::{Alarm, Backend, Call, Door, Fabric, Single},
-    blame::Blame,
+    backend::{AbortHandle, Backend, Call, NativeBackend, Single, SubgroupFactory},
     config::MAX_TIMEOUT,
     links::LocalWorld,
     recorder::Recorder,
+    root_cause::RootCauseReport,
     stats::Counters,
     status::{Failure, World},
     sync::lock,
     turn::Turn,
 };
-use request::Job;
-use state::State;
+use request::BackgroundTask;
+use state::CallState;
 use std::{
     cell::Cell,
     fmt,
@@ -81,14 +81,14 @@ pub(crate) struct Core {
     rank: usize,
     peers: Vec<Peer>,
     turn: Turn,
-    state: Mutex<State>,
+    state: Mutex<CallState>,
     counters: Arc<Counters>,
     /// Jobs for the group's own thread, which starts with the first.
-    worker: Mutex<Option<mpsc::Sender<Job>>>,
+    worker: Mutex<Option<mpsc::Sender<BackgroundTask>>>,
     /// Reaches calls under way from other threads.
-    alarm: Option<Alarm>,
+    abort_handle: Option<AbortHandle>,
     /// Makes groups of some members; `None` when there are no others.
-    door: Option<Door>,
+    subgroup_factory: Option<SubgroupFactory>,
     kinds: Vec<Option<LinkKind>>,
     /// The CUDA device whose buffers calls can take.
     device: Option<u32>,
@@ -145,13 +145,13 @@ impl Group {
         let rank = world.rank();
         let peers = world.peers().to_vec();
         let members = (0..peers.len()).collect();
-        let fabric = Fabric::open(world, members, 0, counters.clone(), Instant::now() + join)?;
-        Ok(Self::with(rank, peers, Box::new(fabric), (0, Recorder::new()), counters, limit))
+        let native = NativeBackend::open(world, members, 0, counters.clone(), Instant::now() + join)?;
+        Ok(Self::with(rank, peers, Box::new(native), (0, Recorder::new()), counters, limit))
     }
 
-    /// Tell the launcher who is to blame when the group fails.
-    fn blame_to(self, blame: Blame) -> Self {
-        lock(&self.core.state).recorder.blame_to(blame, self.size());
+    /// tell the launcher the root cause when the group fails.
+    fn report_root_cause_to(self, root_cause: RootCauseReport) -> Self {
+        lock(&self.core.state).recorder.report_root_cause_to(root_cause, self.size());
         self
     }
 
@@ -167,13 +167,14 @@ impl Group {
         rank: usize,
         peers: Vec<Peer>,
         backend: Box<dyn Backend>,
-        (context, recorder): (u64, Recorder),
+        (group_id, recorder): (u64, Recorder),
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Self {
-        let (alarm, door, kinds) = (backend.alarm(), backend.door(), backend.links());
+        let (abort_handle, subgroup_factory, kinds) =
+            (backend.abort_handle(), backend.subgroup_factory(), backend.links());
         let device = backend.device();
-        let state = State { backend: Some(backend), seq: 0, splits: 0, context, broken: None, recorder };
+        let state = CallState { backend: Some(backend), seq: 0, splits: 0, group_id, broken: None, recorder };
         let core = Core {
             rank,
             peers,
@@ -181,8 +182,8 @@ impl Group {
             state: Mutex::new(state),
             counters,
             worker: Mutex::new(None),
-            alarm,
-            door,
+            abort_handle,
+            subgroup_factory,
             kinds,
             device,
         };
@@ -253,7 +254,7 @@ impl Group {
     /// [`Error::Mismatch`] if the ranks made different calls and no call has shown it; the same on the other ranks. The group is closed all
     /// the same. A group that has failed, or was closed before, closes without an error.
     pub fn close(&self) -> Result<()> {
-        if let Some(a) = &self.core.alarm {
+        if let Some(a) = &self.core.abort_handle {
             a.close();
         }
         self.in_turn(|| {
@@ -267,7 +268,7 @@ impl Group {
     /// Give the group up on every rank: calls under way and later ones fail with [`Error::Aborted`], which carries `why`.
     pub fn abort(&self, why: &str) {
         let failure = Failure::reported(self.rank(), why);
-        if let Some(a) = &self.core.alarm {
+        if let Some(a) = &self.core.abort_handle {
             a.raise(failure);
         }
         self.in_turn(|| {

@@ -12,7 +12,7 @@ use std::{
 };
 
 /// One piece of background work.
-pub(super) type Job = Box<dyn FnOnce() + Send>;
+pub(super) type BackgroundTask = Box<dyn FnOnce() + Send>;
 
 impl Group {
     /// Run `f` on the group's own thread, in its turn among this group's calls.
@@ -150,8 +150,8 @@ impl Group {
 
 /// The thread that runs a group's background work. It ends when the last handle has gone and no work is left. It is not
 /// joined: a process that exits does not wait for peers.
-fn start_worker() -> Result<mpsc::Sender<Job>> {
-    let (tx, rx) = mpsc::channel::<Job>();
+fn start_worker() -> Result<mpsc::Sender<BackgroundTask>> {
+    let (tx, rx) = mpsc::channel::<BackgroundTask>();
     thread::Builder::new()
         .name("comity".into())
         .spawn(move || rx.into_iter().for_each(|job| job()))

@@ -1,6 +1,6 @@
 //! Smaller groups out of a group.
 
-use super::{Group, State, lock, misuse};
+use super::{CallState, Group, lock, misuse};
 use crate::{
     Error, Misuse, Op, Peer, Result,
     backend::{Backend, Bufs, Call},
@@ -72,22 +72,22 @@ impl Group {
     }
 
     /// Make the new group of `color`, with the others whose color it is; `all` has every rank's color and key.
-    fn join(&self, state: &mut State, color: i32, all: &[i32], limit: Duration) -> Result<Self> {
+    fn join(&self, state: &mut CallState, color: i32, all: &[i32], limit: Duration) -> Result<Self> {
         let mut members: Vec<usize> = (0..self.size()).filter(|&r| all[2 * r] == color).collect();
         members.sort_by_key(|&r| (all[2 * r + 1], r));
         let rank = members.iter().position(|&r| r == self.rank()).unwrap_or_default();
-        let context = name(state.context, state.splits, color);
+        let group_id = name(state.group_id, state.splits, color);
         let counters = Arc::new(self.core.counters.sibling());
         let make = |backend: &mut Box<dyn Backend>| match members.len() {
             1 => Ok(backend.alone()),
-            _ => backend.split(&members, context, counters.clone(), limit),
+            _ => backend.split(&members, group_id, counters.clone(), limit),
         };
         let backend = state.backend.as_mut().map(make).transpose();
         let Some(backend) = backend.inspect_err(|e| {
             // The others stand in this group still, and would wait for this rank there.
-            if let Some(alarm) = &self.core.alarm {
-                let (culprit, cause) = blame(e, self.rank(), &members);
-                alarm.raise(Failure::lost(culprit, self.rank(), cause));
+            if let Some(abort_handle) = &self.core.abort_handle {
+                let (culprit, cause) = root_cause(e, self.rank(), &members);
+                abort_handle.raise(Failure::lost(culprit, self.rank(), cause));
             }
             state.note(Op::Split, e, &self.core.counters);
         })?
@@ -100,13 +100,13 @@ impl Group {
             .enumerate()
             .map(|(rank, &m)| Peer { rank, ..self.core.peers[m].clone() })
             .collect();
-        Ok(Self::with(rank, peers, backend, (context, recorder), counters, self.limit))
+        Ok(Self::with(rank, peers, backend, (group_id, recorder), counters, self.limit))
     }
 }
 
 /// Who is at fault, by its rank in the group that `me` could not split because of `e`, and how: another of the new group's
 /// `members` may have found it first, and told.
-fn blame(e: &Error, me: usize, members: &[usize]) -> (usize, String) {
+fn root_cause(e: &Error, me: usize, members: &[usize]) -> (usize, String) {
     let unable = |words: &dyn fmt::Display| format!("could not split the group: {words}");
     match e {
         Error::PeerLost { peer, cause, .. } if peer.rank < members.len() => {

@@ -14,16 +14,16 @@ use std::{
 };
 
 /// What one call of a group at a time changes.
-pub(super) struct State {
+pub(super) struct CallState {
     pub(super) backend: Option<Box<dyn Backend>>,
     pub(super) seq: u64,
     pub(super) splits: u64,
-    pub(super) context: u64,
+    pub(super) group_id: u64,
     pub(super) broken: Option<Arc<Error>>,
     pub(super) recorder: Recorder,
 }
 
-impl State {
+impl CallState {
     pub(super) fn run(&mut self, call: Call<'_>, limit: Duration, counters: &Counters) -> Result<()> {
         let op = call.info.op;
         self.run_part(call, limit, counters)?;
@@ -75,7 +75,7 @@ impl State {
     pub(super) fn fail(&mut self, e: Error) {
         // One that this rank only left has not failed.
         if e != Error::Closed {
-            self.recorder.write(self.context, &e);
+            self.recorder.write(self.group_id, &e);
         }
         self.broken = Some(Arc::new(e));
     }
@@ -85,7 +85,7 @@ impl State {
         let Some(mut backend) = self.backend.take() else { return Ok(()) };
         let told = self.broken.as_deref().is_some_and(|e| *e != Error::Closed);
         if !told && let Some(e) = backend.failure(None) {
-            self.recorder.write(self.context, &e);
+            self.recorder.write(self.group_id, &e);
         } else if self.broken.is_none()
             && let Err(e) = backend.conclude()
         {
@@ -96,7 +96,7 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for CallState {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // It is on its way out of a call that the others know nothing of.

@@ -35,14 +35,14 @@ impl Group {
         let once = members.iter().all(|&m| seen.get_mut(m).is_some_and(|s| !std::mem::replace(s, true)));
         let rank = members.iter().position(|&m| m == me).filter(|_| once);
         let rank = rank.ok_or_else(|| misuse(Op::Split, Misuse::Members { rank: me, size: self.size() }))?;
-        let Core { peers, door, .. } = &*self.core;
+        let Core { peers, subgroup_factory, .. } = &*self.core;
         let counters = Arc::<Counters>::default();
-        let context = door.as_ref().map_or(1, |d| split::name_of(d.context, label, members));
-        let backend: Box<dyn Backend> = match door {
+        let group_id = subgroup_factory.as_ref().map_or(1, |d| split::name_of(d.group_id, label, members));
+        let backend: Box<dyn Backend> = match subgroup_factory {
             _ if members.len() == 1 => Box::new(Single),
-            Some(door) => {
-                let world = door.world.upgrade().ok_or(Error::Closed)?;
-                door.open(world, members, context, counters.clone(), self.limit)?
+            Some(subgroup_factory) => {
+                let world = subgroup_factory.world.upgrade().ok_or(Error::Closed)?;
+                subgroup_factory.open(world, members, group_id, counters.clone(), self.limit)?
             }
             None => {
                 let reason = "this group's backend makes groups with all ranks only; use split";
@@ -51,6 +51,6 @@ impl Group {
         };
         let peers: Vec<Peer> =
             members.iter().enumerate().map(|(rank, &m)| Peer { rank, ..peers[m].clone() }).collect();
-        Ok(Self::with(rank, peers, backend, (context, Recorder::new()), counters, self.limit))
+        Ok(Self::with(rank, peers, backend, (group_id, Recorder::new()), counters, self.limit))
     }
 }

@@ -1,6 +1,6 @@
 //! The loops, written once; `Isa` is what they are compiled for.
 
-use super::lane::{Divide, Lane, Op, WIDE};
+use super::lane::{Divide, Lane, Reduction, WIDE};
 use std::array::from_fn;
 
 /// An instruction set. A value of an implementing type is the proof that the processor has it.
@@ -17,12 +17,12 @@ pub(super) trait Isa: Copy {
     fn narrow(self, values: &[f32; WIDE]) -> [[u8; 2]; WIDE];
 
     /// `d = d ∘ s`
-    fn update<D: Lane, S: Lane<Value = D::Value>, O: Op<D::Value>>(self, d: &mut [u8], s: &[u8]) {
+    fn update<D: Lane, S: Lane<Value = D::Value>, O: Reduction<D::Value>>(self, d: &mut [u8], s: &[u8]) {
         update::<Self, D, S, O>(self, d, s);
     }
 
     /// `d = a ∘ b`
-    fn zip<D: Lane, O: Op<D::Value>>(self, d: &mut [u8], a: &[u8], b: &[u8]) {
+    fn zip<D: Lane, O: Reduction<D::Value>>(self, d: &mut [u8], a: &[u8], b: &[u8]) {
         zip::<Self, D, O>(self, d, a, b);
     }
 
@@ -59,7 +59,7 @@ impl Isa for Generic {
 // only: of all other types the compiler makes vectors from the plain loop.
 
 #[inline(always)]
-pub(super) fn update<I: Isa, D: Lane, S: Lane<Value = D::Value>, O: Op<D::Value>>(
+pub(super) fn update<I: Isa, D: Lane, S: Lane<Value = D::Value>, O: Reduction<D::Value>>(
     isa: I,
     d: &mut [u8],
     s: &[u8],
@@ -82,7 +82,7 @@ pub(super) fn update<I: Isa, D: Lane, S: Lane<Value = D::Value>, O: Op<D::Value>
 }
 
 #[inline(always)]
-pub(super) fn zip<I: Isa, D: Lane, O: Op<D::Value>>(isa: I, d: &mut [u8], a: &[u8], b: &[u8]) {
+pub(super) fn zip<I: Isa, D: Lane, O: Reduction<D::Value>>(isa: I, d: &mut [u8], a: &[u8], b: &[u8]) {
     let (d, a, b) = (D::split_mut(d), D::split(a), D::split(b));
     let n = d.len().min(a.len()).min(b.len());
     let (mut d, mut a, mut b) = (&mut d[..n], &a[..n], &b[..n]);

@@ -37,7 +37,7 @@ pub(super) trait Lane {
 }
 
 /// A reduction of two values. All of them commute, bit for bit but for the payload of a NaN.
-pub(super) trait Op<T> {
+pub(super) trait Reduction<T> {
     fn apply(a: T, b: T) -> T;
 }
 
@@ -56,7 +56,17 @@ pub(super) trait Divide {
 
 /// An operation on every type that is not a bool.
 pub(super) trait Numeric:
-    Op<u8> + Op<u16> + Op<u32> + Op<u64> + Op<i8> + Op<i16> + Op<i32> + Op<i64> + Op<f32> + Op<f64> + Op<C64>
+    Reduction<u8>
+    + Reduction<u16>
+    + Reduction<u32>
+    + Reduction<u64>
+    + Reduction<i8>
+    + Reduction<i16>
+    + Reduction<i32>
+    + Reduction<i64>
+    + Reduction<f32>
+    + Reduction<f64>
+    + Reduction<C64>
 {
 }
 
@@ -64,7 +74,7 @@ macro_rules! ops {
     ($($op:ident: $bound:path, $f:expr;)*) => {$(
         #[derive(Clone, Copy, Debug)]
         pub(super) struct $op;
-        impl<T: $bound> Op<T> for $op {
+        impl<T: $bound> Reduction<T> for $op {
             #[inline(always)]
             fn apply(a: T, b: T) -> T {
                 $f(a, b)
@@ -84,7 +94,7 @@ macro_rules! bit_ops {
     ($($op:ident $f:tt),*) => {$(
         #[derive(Clone, Copy, Debug)]
         pub(super) struct $op;
-        impl Op<u8> for $op {
+        impl Reduction<u8> for $op {
             #[inline(always)]
             fn apply(a: u8, b: u8) -> u8 {
                 a $f b

@@ -1,13 +1,13 @@
 //! Element-wise reductions over type-erased bytes, at any alignment.
 //!
 //! ```text
-//!   combine, combine_into, fold ──> Level (once per call) ──> select (dtype, op) ──> a loop
+//!   combine, combine_into, n_way_reduce ──> Level (once per call) ──> select (dtype, op) ──> a loop
 //!
 //!   lane.rs      what an element is: bytes to value and back, two values to one
 //!   generic.rs   the loops, and the instruction set of the build target
 //!   x86_64.rs    the same loops for AVX2 + F16C and for AVX-512
 //!   aarch64.rs   the same loops with the conversions of NEON
-//!   fold.rs      many operands at once, in blocks that stay in the nearest cache
+//!   n_way_reduce.rs      many operands at once, in blocks that stay in the nearest cache
 //! ```
 //!
 //! Every level gives the same bits (the payload of a NaN excepted).
@@ -34,9 +34,9 @@ macro_rules! at {
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
-mod fold;
 mod generic;
 mod lane;
+mod n_way_reduce;
 #[cfg(test)]
 pub(crate) mod scalar;
 #[cfg(test)]
@@ -45,12 +45,12 @@ mod tests;
 mod x86_64;
 
 use crate::{C64, DType, ReduceOp};
-use fold::Fold;
 use generic::{Generic, Isa};
-use lane::{And, Bf16, F16, Lane, Max, Min, Numeric, Op, Or, Product, Sum, Truth, Xor};
+use lane::{And, Bf16, F16, Lane, Max, Min, Numeric, Or, Product, Reduction, Sum, Truth, Xor};
+use n_way_reduce::NWayReduce;
 use std::sync::OnceLock;
 
-/// `dst = dst ∘ src`. An average is only added up here; the last step of one is a [`fold`].
+/// `dst = dst ∘ src`. An average is only added up here; the last step of one is an [`n_way_reduce()`].
 pub(crate) fn combine(dtype: DType, op: ReduceOp, dst: &mut [u8], src: &[u8]) {
     Level::best().combine(dtype, op, dst, src);
 }
@@ -63,7 +63,7 @@ pub(crate) fn combine_into(dtype: DType, op: ReduceOp, dst: &mut [u8], a: &[u8],
 /// `dst = before[0] ∘ .. ∘ own ∘ after[0] ∘ ..`, in this order; without `own`, `dst` holds it.
 ///
 /// `f16` and `bf16` are combined in `f32` and rounded once. An average is divided by `ranks` before that.
-pub(crate) fn fold(
+pub(crate) fn n_way_reduce(
     dtype: DType,
     op: ReduceOp,
     ranks: usize,
@@ -72,7 +72,7 @@ pub(crate) fn fold(
     before: &[&[u8]],
     after: &[&[u8]],
 ) {
-    Fold { dtype, op, ranks, own, before, after }.run(Level::best(), dst);
+    NWayReduce { dtype, op, ranks, own, before, after }.run(Level::best(), dst);
 }
 
 /// Makes every byte a valid `bool`: 1 for any but 0.
@@ -132,7 +132,7 @@ impl Level {
 
 /// Work that waits for its types.
 trait Work {
-    fn run<L: Lane, O: Op<L::Value>>(self);
+    fn run<L: Lane, O: Reduction<L::Value>>(self);
 }
 
 struct Update<'a, I> {
@@ -143,7 +143,7 @@ struct Update<'a, I> {
 
 impl<I: Isa> Work for Update<'_, I> {
     #[inline(always)]
-    fn run<L: Lane, O: Op<L::Value>>(self) {
+    fn run<L: Lane, O: Reduction<L::Value>>(self) {
         self.isa.update::<L, L, O>(self.dst, self.src);
     }
 }
@@ -157,7 +157,7 @@ struct Zip<'a, I> {
 
 impl<I: Isa> Work for Zip<'_, I> {
     #[inline(always)]
-    fn run<L: Lane, O: Op<L::Value>>(self) {
+    fn run<L: Lane, O: Reduction<L::Value>>(self) {
         self.isa.zip::<L, O>(self.dst, self.a, self.b);
     }
 }

@@ -230,8 +230,8 @@ fn halves_narrow_as_the_half_crate_at_every_rounding_border() {
     }
 }
 
-/// What `fold` promises: in order, halves in `f32` and rounded once, averages divided before that.
-fn folded(dtype: DType, op: ReduceOp, ranks: usize, operands: &[Vec<u8>]) -> Vec<u8> {
+/// What `n_way_reduce` promises: in order, halves in `f32` and rounded once, averages divided before that.
+fn n_way_reduced(dtype: DType, op: ReduceOp, ranks: usize, operands: &[Vec<u8>]) -> Vec<u8> {
     let avg = op == ReduceOp::Avg;
     let halves = |wide: fn([u8; 2]) -> f32, narrow: fn(f32) -> [u8; 2]| {
         (0..operands[0].len() / 2)
@@ -253,22 +253,29 @@ fn folded(dtype: DType, op: ReduceOp, ranks: usize, operands: &[Vec<u8>]) -> Vec
     }
 }
 
-/// `want` is [`folded`] of the operands.
-fn check_fold(dtype: DType, op: ReduceOp, operands: &[Vec<u8>], want: &[u8], own: usize, in_dst: bool) {
+/// `want` is [`n_way_reduced`] of the operands.
+fn check_n_way_reduce(
+    dtype: DType,
+    op: ReduceOp,
+    operands: &[Vec<u8>],
+    want: &[u8],
+    own: usize,
+    in_dst: bool,
+) {
     let before: Vec<&[u8]> = operands[..own].iter().map(Vec::as_slice).collect();
     let after: Vec<&[u8]> = operands[own + 1..].iter().map(Vec::as_slice).collect();
     for level in Level::available() {
         let mut dst = if in_dst { operands[own].clone() } else { vec![0xa5; want.len()] };
         let own_operand = (!in_dst).then_some(operands[own].as_slice());
-        let fold =
-            Fold { dtype, op, ranks: operands.len(), own: own_operand, before: &before, after: &after };
-        fold.run(level, &mut dst);
+        let many =
+            NWayReduce { dtype, op, ranks: operands.len(), own: own_operand, before: &before, after: &after };
+        many.run(level, &mut dst);
         assert_same(dtype, &dst, want, &(level, op, operands.len(), own, in_dst));
     }
 }
 
 #[test]
-fn fold_keeps_order_and_rounds_once() {
+fn n_way_reduce_keeps_order_and_rounds_once() {
     let counts: &[usize] = if cfg!(miri) { &[3] } else { &[1, 2, 3, 5] };
     // From empty through the short block to several blocks with a rest.
     let lengths: &[usize] = if cfg!(miri) { &[5] } else { &[0, 1, 5, 70, 257, 9001] };
@@ -276,17 +283,17 @@ fn fold_keeps_order_and_rounds_once() {
         for (&count, &n) in counts.iter().flat_map(|c| lengths.iter().map(move |n| (c, n))) {
             let n = n.min(9001 / dtype.size());
             let operands: Vec<_> = (0..count).map(|i| elements(dtype, n, (n + i) as u64)).collect();
-            let want = folded(dtype, op, count, &operands);
+            let want = n_way_reduced(dtype, op, count, &operands);
             for own in [0, count / 2, count - 1] {
-                check_fold(dtype, op, &operands, &want, own, true);
-                check_fold(dtype, op, &operands, &want, own, false);
+                check_n_way_reduce(dtype, op, &operands, &want, own, true);
+                check_n_way_reduce(dtype, op, &operands, &want, own, false);
             }
         }
     }
 }
 
 #[test]
-fn fold_of_halves_is_better_than_rounding_each_step() {
+fn n_way_reduce_of_halves_is_better_than_rounding_each_step() {
     // 2048 + 1 is a tie in f16 and goes back to 2048, every time, when each sum is rounded.
     let bytes = |x: f32| f16::from_f32(x).to_ne_bytes().to_vec();
     let (large, one) = (bytes(2048.0), bytes(1.0));
@@ -295,7 +302,7 @@ fn fold_of_halves_is_better_than_rounding_each_step() {
     for _ in 0..4 {
         combine(DType::F16, ReduceOp::Sum, &mut stepwise, &one);
     }
-    fold(DType::F16, ReduceOp::Sum, 5, &mut once, None, &[&one, &one], &[&one, &one]);
+    n_way_reduce(DType::F16, ReduceOp::Sum, 5, &mut once, None, &[&one, &one], &[&one, &one]);
     assert_eq!((stepwise, once), (bytes(2048.0), bytes(2052.0)));
 }
 
@@ -360,7 +367,7 @@ proptest! {
     }
 
     #[test]
-    fn random_folds(
+    fn random_n_way_reduces(
         pair in 0..pairs().count(),
         bits in prop::collection::vec(any::<[u64; 5]>(), 0..50),
         count in 1usize..=5,
@@ -370,7 +377,7 @@ proptest! {
         let (dtype, op) = pairs().nth(pair).expect("in range");
         let bytes = |x: u64| x.to_ne_bytes().into_iter().take(dtype.size()).collect::<Vec<u8>>();
         let operands: Vec<Vec<u8>> = (0..count).map(|i| bits.iter().flat_map(|b| bytes(b[i])).collect()).collect();
-        let want = folded(dtype, op, count, &operands);
-        check_fold(dtype, op, &operands, &want, own % count, in_dst);
+        let want = n_way_reduced(dtype, op, count, &operands);
+        check_n_way_reduce(dtype, op, &operands, &want, own % count, in_dst);
     }
 }

@@ -3,7 +3,7 @@
 //! AVX512-BF16 is left out: it flushes subnormals, so results would depend on the machine.
 
 use super::generic::{self, Isa};
-use super::lane::{Divide, Lane, Op, WIDE};
+use super::lane::{Divide, Lane, Reduction, WIDE};
 use std::arch::x86_64::{
     _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128, _mm256_cvtph_ps, _mm256_cvtps_ph,
     _mm256_loadu_ps, _mm256_storeu_ps,
@@ -37,18 +37,18 @@ macro_rules! isa {
                 unsafe { narrow(values) }
             }
 
-            fn update<D: Lane, S: Lane<Value = D::Value>, O: Op<D::Value>>(self, d: &mut [u8], s: &[u8]) {
+            fn update<D: Lane, S: Lane<Value = D::Value>, O: Reduction<D::Value>>(self, d: &mut [u8], s: &[u8]) {
                 $(#[target_feature(enable = $feature)])+
-                fn body<D: Lane, S: Lane<Value = D::Value>, O: Op<D::Value>>(isa: $name, d: &mut [u8], s: &[u8]) {
+                fn body<D: Lane, S: Lane<Value = D::Value>, O: Reduction<D::Value>>(isa: $name, d: &mut [u8], s: &[u8]) {
                     generic::update::<$name, D, S, O>(isa, d, s);
                 }
                 // SAFETY: `detect`, the only maker of this type, found the features.
                 unsafe { body::<D, S, O>(self, d, s) }
             }
 
-            fn zip<D: Lane, O: Op<D::Value>>(self, d: &mut [u8], a: &[u8], b: &[u8]) {
+            fn zip<D: Lane, O: Reduction<D::Value>>(self, d: &mut [u8], a: &[u8], b: &[u8]) {
                 $(#[target_feature(enable = $feature)])+
-                fn body<D: Lane, O: Op<D::Value>>(isa: $name, d: &mut [u8], a: &[u8], b: &[u8]) {
+                fn body<D: Lane, O: Reduction<D::Value>>(isa: $name, d: &mut [u8], a: &[u8], b: &[u8]) {
                     generic::zip::<$name, D, O>(isa, d, a, b);
                 }
                 // SAFETY: `detect`, the only maker of this type, found the features.

@@ -5,13 +5,13 @@ mod connect;
 use super::mesh::Mesh;
 use crate::{
     Config, Error, Key, LinkCosts, LinkKind, Peer, Result, Secure,
-    blame::Blame,
     channel::{Acceptor, Secret},
     control::{Probes, Rules, Running, pace},
-    rendezvous::{Facts, Meeting, Store, Table, agree_on_secrecy, announce, facts},
-    status::{Failure, Header, Links, Watch, World},
+    rendezvous::{Facts, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
+    root_cause::RootCauseReport,
+    status::{Failure, GroupStatus, Header, Links, World},
     sys::here,
-    transport::{Announced, Card, Job, Transports},
+    transport::{Announced, Card, JobInfo, Transports},
 };
 use comity_plan::Algorithm;
 use std::{
@@ -33,7 +33,7 @@ pub(crate) struct Endpoint {
     cards: Vec<Card>,
     world: u64,
     secret: Secret,
-    blame: Option<Blame>,
+    root_cause: Option<RootCauseReport>,
     sealed: bool,
     costs: OnceLock<LinkCosts>,
     algorithm: Option<Algorithm>,
@@ -54,14 +54,14 @@ impl Endpoint {
         if config.size == 1 {
             return Ok(Arc::new(Self::alone(config)));
         }
-        let job = Job {
+        let job = JobInfo {
             rank: config.rank,
             size: config.size,
             sealed: config.secure == Secure::Data,
             wanted: config.backend.link().map(|kind| (kind, config.backend.name())),
         };
         let transports = Transports::find(config.links, &config.transports, &job)?;
-        let (mut meeting, secret) = Meeting::find(config)?;
+        let (mut meeting, secret) = StoreClient::find(config)?;
         let (listeners, facts) = meeting
             .listen(config)
             .and_then(|listeners| announce(config, transports.announce(), listeners))
@@ -128,7 +128,7 @@ impl Endpoint {
             facts,
             world,
             secret,
-            blame: config.blame.clone(),
+            root_cause: config.root_cause.clone(),
             costs: OnceLock::new(),
             algorithm: config.algorithm,
             sealed: config.secure == Secure::Data,
@@ -140,8 +140,8 @@ impl Endpoint {
     }
 
     fn broken(&self, rank: usize, words: &str) -> Error {
-        if let Some(blame) = &self.blame {
-            blame.tell(rank);
+        if let Some(root_cause) = &self.root_cause {
+            root_cause.tell(rank);
         }
         let who = self.peers.get(rank).map_or_else(|| format!("rank {rank}"), ToString::to_string);
         Error::Join(format!("{who} {words}"))
@@ -178,7 +178,13 @@ impl World for Endpoint {
         self.algorithm.or(ring)
     }
 
-    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {
+    fn open(
+        &self,
+        group_id: u64,
+        members: &[usize],
+        status: &Arc<GroupStatus>,
+        until: Instant,
+    ) -> Result<Links> {
         let Some(running) = &self.running else { return Ok(members.iter().map(|_| None).collect()) };
         let mesh = Mesh {
             me: self.me,
@@ -191,7 +197,7 @@ impl World for Endpoint {
             transports: &self.transports,
             first: self.first,
         };
-        mesh.open(context, members, watch, until)
+        mesh.open(group_id, members, status, until)
     }
 
     fn costs(&self) -> Option<&LinkCosts> {
@@ -203,42 +209,44 @@ impl World for Endpoint {
         let _ = self.costs.set(costs);
     }
 
-    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
+    fn attend(&self, group_id: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()> {
         let mine = members.iter().position(|&m| m == self.me).unwrap_or_default();
         let Some(running) = &self.running else { return Ok(()) };
-        if !running.control().enter(context, members, mine, watch) {
-            return Err(Error::Config(format!("group {context:x} is open already; this is a bug in Comity")));
+        if !running.control().enter(group_id, members, mine, status) {
+            return Err(Error::Config(format!(
+                "group {group_id:x} is open already; this is a bug in Comity"
+            )));
         }
         // It has its links.
         running.control().begin();
         Ok(())
     }
 
-    fn leave(&self, context: u64) {
+    fn leave(&self, group_id: u64) {
         if let Some(running) = &self.running {
-            running.control().leave(context, true);
+            running.control().leave(group_id, true);
         }
     }
 
-    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
+    fn ask(&self, group_id: u64, ranks: &[usize], call: &Header) {
         if let Some(running) = &self.running {
-            running.control().ask(context, ranks, call);
+            running.control().ask(group_id, ranks, call);
         }
     }
 
-    fn census(&self, context: u64, at: u64) {
+    fn census(&self, group_id: u64, at: u64) {
         if let Some(running) = &self.running {
-            running.control().census(context, at);
+            running.control().census(group_id, at);
         }
     }
 
-    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
-        self.running.as_ref()?.control().waits(context, rank)
+    fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
+        self.running.as_ref()?.control().waits(group_id, rank)
     }
 
-    fn abort(&self, context: u64, failure: &Failure) {
+    fn abort(&self, group_id: u64, failure: &Failure) {
         if let Some(running) = &self.running {
-            running.control().abort(context, failure);
+            running.control().abort(group_id, failure);
         }
     }
 }
@@ -246,13 +254,13 @@ impl World for Endpoint {
 #[cfg(test)]
 impl Endpoint {
     /// Be in a group, without links.
-    pub(super) fn enter_for_test(&self, context: u64, members: &[usize]) -> Arc<Watch> {
-        let watch = Arc::new(Watch::new(members.len(), Arc::default()).unwrap());
+    pub(super) fn enter_for_test(&self, group_id: u64, members: &[usize]) -> Arc<GroupStatus> {
+        let status = Arc::new(GroupStatus::new(members.len(), Arc::default()).unwrap());
         let mine = members.iter().position(|m| *m == self.me).unwrap();
         let control = self.running.as_ref().unwrap().control();
-        assert!(control.enter(context, members, mine, &watch));
+        assert!(control.enter(group_id, members, mine, &status));
         control.begin();
-        watch
+        status
     }
 
     /// End as a killed process does: its connections close, and nothing is said.

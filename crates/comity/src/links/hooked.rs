@@ -3,11 +3,11 @@
 use super::local::LocalWorld;
 use crate::{
     Peer, Result,
-    status::{Failure, Header, Links, Watch, World},
+    status::{Failure, GroupStatus, Header, Links, World},
 };
 use std::{fmt, sync::Arc, time::Instant};
 
-/// How a rank opens a group, by its context and members; the last argument opens it as [`LocalWorld`] does.
+/// How a rank opens a group, by its id and members; the last argument opens it as [`LocalWorld`] does.
 pub(crate) type Opening =
     dyn Fn(&LocalWorld, u64, &[usize], &dyn Fn() -> Result<Links>) -> Result<Links> + Send + Sync;
 
@@ -47,31 +47,37 @@ impl World for HookedWorld {
         self.inner.cores()
     }
 
-    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links> {
-        (self.opening)(&self.inner, context, members, &|| self.inner.open(context, members, watch, until))
+    fn open(
+        &self,
+        group_id: u64,
+        members: &[usize],
+        status: &Arc<GroupStatus>,
+        until: Instant,
+    ) -> Result<Links> {
+        (self.opening)(&self.inner, group_id, members, &|| self.inner.open(group_id, members, status, until))
     }
 
-    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
-        self.inner.attend(context, members, watch)
+    fn attend(&self, group_id: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()> {
+        self.inner.attend(group_id, members, status)
     }
 
-    fn leave(&self, context: u64) {
-        self.inner.leave(context);
+    fn leave(&self, group_id: u64) {
+        self.inner.leave(group_id);
     }
 
-    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
-        self.inner.ask(context, ranks, call);
+    fn ask(&self, group_id: u64, ranks: &[usize], call: &Header) {
+        self.inner.ask(group_id, ranks, call);
     }
 
-    fn census(&self, context: u64, at: u64) {
-        self.inner.census(context, at);
+    fn census(&self, group_id: u64, at: u64) {
+        self.inner.census(group_id, at);
     }
 
-    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
-        self.inner.waits(context, rank)
+    fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
+        self.inner.waits(group_id, rank)
     }
 
-    fn abort(&self, context: u64, failure: &Failure) {
-        self.inner.abort(context, failure);
+    fn abort(&self, group_id: u64, failure: &Failure) {
+        self.inner.abort(group_id, failure);
     }
 }

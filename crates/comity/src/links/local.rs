@@ -2,7 +2,7 @@
 
 use crate::{
     Error, Peer, Result,
-    status::{Failure, Header, Links, Reached, Watch, World},
+    status::{Failure, GroupStatus, Header, Links, Reached, World},
     sync::lock,
     transport::{Link, local},
 };
@@ -25,22 +25,22 @@ pub(crate) struct LocalWorld {
 /// Where the threads' ends of links wait for their owners, and who is in which group.
 #[derive(Default)]
 struct Hub {
-    /// Ends made by the peer that came first, by context, owner and peer.
+    /// Ends made by the peer that came first, by group id, owner and peer.
     ends: Mutex<HashMap<End, Box<dyn Link>>>,
-    /// Members and watches of each open group, by context and world rank.
+    /// Members and statuses of each open group, by group id and world rank.
     groups: Mutex<HashMap<(u64, usize), Open>>,
-    /// What ranks that wait have told members that had not opened the group yet: context, to, from.
+    /// What ranks that wait have told members that had not opened the group yet: group id, to, from.
     asked: Mutex<HashMap<(u64, usize, usize), Header>>,
     /// Groups that failed while some of their members had not opened them yet.
     failed: Mutex<HashMap<u64, Failure>>,
 }
 
-/// Context, owner, peer.
+/// Group id, owner, peer.
 type End = (u64, usize, usize);
 
 struct Open {
     members: Vec<usize>,
-    watch: Weak<Watch>,
+    status: Weak<GroupStatus>,
 }
 
 impl LocalWorld {
@@ -71,91 +71,91 @@ impl World for LocalWorld {
         thread::available_parallelism().map_or(1, |n| n.get())
     }
 
-    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, _: Instant) -> Result<Links> {
-        self.attend(context, members, watch)?;
+    fn open(&self, group_id: u64, members: &[usize], status: &Arc<GroupStatus>, _: Instant) -> Result<Links> {
+        self.attend(group_id, members, status)?;
         let mut ends = lock(&self.hub.ends);
         let mut link = |&peer: &usize| {
             if peer == self.rank {
                 return Ok(None);
             }
-            if let Some(end) = ends.remove(&(context, self.rank, peer)) {
+            if let Some(end) = ends.remove(&(group_id, self.rank, peer)) {
                 return Ok(Some(end));
             }
             let (mine, theirs) =
                 local::pair().map_err(|e| Error::os("making a link between two threads", e))?;
-            ends.insert((context, peer, self.rank), theirs);
+            ends.insert((group_id, peer, self.rank), theirs);
             Ok(Some(mine))
         };
         members.iter().map(&mut link).collect()
     }
 
-    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()> {
-        let open = Open { members: members.to_vec(), watch: Arc::downgrade(watch) };
+    fn attend(&self, group_id: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()> {
+        let open = Open { members: members.to_vec(), status: Arc::downgrade(status) };
         {
             let mut groups = lock(&self.hub.groups);
-            groups.insert((context, self.rank), open);
+            groups.insert((group_id, self.rank), open);
             let mine = members.iter().position(|&m| m == self.rank).unwrap_or_default();
             lock(&self.hub.asked).retain(|(c, to, from), call| {
-                let here = *c == context && *to == self.rank;
+                let here = *c == group_id && *to == self.rank;
                 if here {
                     // It has made no call yet, so nothing can differ.
-                    watch.hear(mine, *from, call);
+                    status.hear(mine, *from, call);
                 }
                 !here
             });
         }
-        if let Some(failure) = lock(&self.hub.failed).get(&context) {
-            watch.fail(failure.clone());
+        if let Some(failure) = lock(&self.hub.failed).get(&group_id) {
+            status.fail(failure.clone());
         }
         Ok(())
     }
 
-    fn leave(&self, context: u64) {
+    fn leave(&self, group_id: u64) {
         let mut groups = lock(&self.hub.groups);
-        let Some(open) = groups.remove(&(context, self.rank)) else { return };
+        let Some(open) = groups.remove(&(group_id, self.rank)) else { return };
         let me = open.members.iter().position(|&m| m == self.rank).unwrap_or_default();
         for &m in &open.members {
-            if let Some(watch) = groups.get(&(context, m)).and_then(|o| o.watch.upgrade()) {
-                watch.leave(me);
+            if let Some(status) = groups.get(&(group_id, m)).and_then(|o| o.status.upgrade()) {
+                status.leave(me);
             }
         }
-        if !groups.keys().any(|(c, _)| *c == context) {
-            lock(&self.hub.failed).remove(&context);
-            lock(&self.hub.asked).retain(|(c, ..), _| *c != context);
+        if !groups.keys().any(|(c, _)| *c == group_id) {
+            lock(&self.hub.failed).remove(&group_id);
+            lock(&self.hub.asked).retain(|(c, ..), _| *c != group_id);
         }
         drop(groups);
-        lock(&self.hub.ends).retain(|(c, owner, _), _| *c != context || *owner != self.rank);
+        lock(&self.hub.ends).retain(|(c, owner, _), _| *c != group_id || *owner != self.rank);
     }
 
-    fn ask(&self, context: u64, ranks: &[usize], call: &Header) {
+    fn ask(&self, group_id: u64, ranks: &[usize], call: &Header) {
         let mut found = None;
         {
             let groups = lock(&self.hub.groups);
-            let Some(open) = groups.get(&(context, self.rank)) else { return };
+            let Some(open) = groups.get(&(group_id, self.rank)) else { return };
             let me = open.members.iter().position(|&m| m == self.rank).unwrap_or_default();
             for &r in ranks {
                 let Some(&member) = open.members.get(r) else { continue };
-                match groups.get(&(context, member)).and_then(|o| o.watch.upgrade()) {
-                    Some(watch) => found = found.or_else(|| watch.hear(r, me, call)),
-                    None => drop(lock(&self.hub.asked).insert((context, member, me), *call)),
+                match groups.get(&(group_id, member)).and_then(|o| o.status.upgrade()) {
+                    Some(status) => found = found.or_else(|| status.hear(r, me, call)),
+                    None => drop(lock(&self.hub.asked).insert((group_id, member, me), *call)),
                 }
             }
-            if let (Some(failure), Some(watch)) = (&found, open.watch.upgrade()) {
-                watch.fail(failure.clone());
+            if let (Some(failure), Some(status)) = (&found, open.status.upgrade()) {
+                status.fail(failure.clone());
             }
         }
         if let Some(failure) = found {
-            self.abort(context, &failure);
+            self.abort(group_id, &failure);
         }
     }
 
-    fn census(&self, context: u64, at: u64) {
+    fn census(&self, group_id: u64, at: u64) {
         let groups = lock(&self.hub.groups);
-        let Some(open) = groups.get(&(context, self.rank)) else { return };
-        let Some(mine) = open.watch.upgrade() else { return };
+        let Some(open) = groups.get(&(group_id, self.rank)) else { return };
+        let Some(mine) = open.status.upgrade() else { return };
         let me = open.members.iter().position(|&m| m == self.rank).unwrap_or_default();
         for (r, member) in open.members.iter().enumerate() {
-            let other = groups.get(&(context, *member)).and_then(|o| o.watch.upgrade());
+            let other = groups.get(&(group_id, *member)).and_then(|o| o.status.upgrade());
             if let Some(other) = &other
                 && let Some(digest) = mine.ledger().digest(at).1
                 && r != me
@@ -168,24 +168,24 @@ impl World for LocalWorld {
         }
     }
 
-    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)> {
+    fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
         let groups = lock(&self.hub.groups);
-        let who = *groups.get(&(context, self.rank))?.members.get(rank)?;
+        let who = *groups.get(&(group_id, self.rank))?.members.get(rank)?;
         let told = |open: &Open| {
             let at = open.members.iter().position(|m| *m == who)?;
-            open.watch.upgrade()?.ledger().told(at)
+            open.status.upgrade()?.ledger().told(at)
         };
-        let here = groups.get(&(context, self.rank)).and_then(told).map(|c| (c, false));
+        let here = groups.get(&(group_id, self.rank)).and_then(told).map(|c| (c, false));
         let mine = groups.iter().filter(|((_, r), _)| *r == self.rank);
         here.or_else(|| mine.map(|(_, open)| open).find_map(told).map(|c| (c, true)))
     }
 
-    fn abort(&self, context: u64, failure: &Failure) {
-        lock(&self.hub.failed).entry(context).or_insert_with(|| failure.clone());
+    fn abort(&self, group_id: u64, failure: &Failure) {
+        lock(&self.hub.failed).entry(group_id).or_insert_with(|| failure.clone());
         let groups = lock(&self.hub.groups);
-        let others = groups.iter().filter(|((c, m), _)| *c == context && *m != self.rank);
-        for watch in others.filter_map(|(_, o)| o.watch.upgrade()) {
-            watch.fail(failure.clone());
+        let others = groups.iter().filter(|((c, m), _)| *c == group_id && *m != self.rank);
+        for status in others.filter_map(|(_, o)| o.status.upgrade()) {
+            status.fail(failure.clone());
         }
     }
 }

@@ -3,25 +3,25 @@
 //! The higher rank of a pair connects and so decides: over the first transport in the table that both ranks have and that leads there.
 //! The lower rank sees from what arrives what was decided.
 
+mod error;
 mod reach;
-mod trouble;
 
 use crate::{
     Error, LinkKind, Peer, Result,
     channel::{Channel, Secret, Stream, is_own},
-    control::{Arrival, Control},
+    control::{Arrival, ControlPlane},
     rendezvous::Facts,
-    status::{Links, Watch},
+    status::{GroupStatus, Links},
     sys::poll_until,
-    transport::{Card, Connection, Made, Pair, Transports},
+    transport::{Card, Connection, NewLink, Pair, Transports},
 };
+use error::MeshError;
 use rustix::event::{PollFd, PollFlags};
 use std::{
     collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
-use trouble::Trouble;
 
 /// How long after a member's word that it leaves what it made may still come. It leaves in good order only when its own links are made, so
 /// the other ends of them are on their way: with the thread that accepts, or unread.
@@ -36,7 +36,7 @@ pub(super) struct Mesh<'a> {
     pub(super) cards: &'a [Card],
     pub(super) secret: &'a Secret,
     pub(super) sealed: bool,
-    pub(super) control: &'a Control,
+    pub(super) control: &'a ControlPlane,
     /// What this process can use.
     pub(super) transports: &'a Transports,
     /// The kind that goes before those that the table prefers.
@@ -47,13 +47,13 @@ impl Mesh<'_> {
     /// See [`World::open`](crate::status::World::open).
     pub(super) fn open(
         &self,
-        context: u64,
+        group_id: u64,
         members: &[usize],
-        watch: &Arc<Watch>,
+        status: &Arc<GroupStatus>,
         until: Instant,
     ) -> Result<Links> {
         let internal =
-            |what: &str| Error::Config(format!("group {context:x}: {what}; this is a bug in Comity"));
+            |what: &str| Error::Config(format!("group {group_id:x}: {what}; this is a bug in Comity"));
         let mine = members
             .iter()
             .position(|m| *m == self.me)
@@ -61,27 +61,27 @@ impl Mesh<'_> {
         if members.iter().any(|m| *m >= self.facts.len()) {
             return Err(internal("a member is not in the world"));
         }
-        if !self.control.enter(context, members, mine, watch) {
+        if !self.control.enter(group_id, members, mine, status) {
             return Err(internal("it is open already"));
         }
         let opening = Opening {
             mesh: self,
-            context,
+            group_id,
             members,
             mine,
-            watch,
+            status,
             until,
             begun: Instant::now(),
             renewed: (!self.control.has_begun()).then(|| until.saturating_duration_since(Instant::now())),
             links: members.iter().map(|_| None).collect(),
             parts: HashMap::new(),
         };
-        let made = opening.run().map_err(|trouble| {
-            if let Some(failure) = trouble.news {
-                self.control.abort(context, &failure);
+        let made = opening.run().map_err(|failed| {
+            if let Some(failure) = failed.news {
+                self.control.abort(group_id, &failure);
             }
-            self.control.leave(context, false);
-            trouble.error
+            self.control.leave(group_id, false);
+            failed.error
         });
         if made.is_ok() {
             self.control.begin();
@@ -119,10 +119,10 @@ struct Soon {
 
 struct Opening<'a> {
     mesh: &'a Mesh<'a>,
-    context: u64,
+    group_id: u64,
     members: &'a [usize],
     mine: usize,
-    watch: &'a Arc<Watch>,
+    status: &'a Arc<GroupStatus>,
     until: Instant,
     begun: Instant,
     /// How long from each new connection, while the job's first group is made: on a crowded host hundreds of them take long.
@@ -133,7 +133,7 @@ struct Opening<'a> {
 }
 
 impl<'a> Opening<'a> {
-    fn run(mut self) -> Result<Links, Trouble> {
+    fn run(mut self) -> Result<Links, MeshError> {
         let mut offered = Vec::new();
         for rank in 0..self.members.len() {
             if self.world_rank(rank) < self.mesh.me
@@ -151,13 +151,13 @@ impl<'a> Opening<'a> {
         self.members.get(rank).copied().unwrap_or_default()
     }
 
-    fn pair(&self, rank: usize) -> Result<Pair<'a>, Trouble> {
-        Pair::new(self.mesh.cards, self.mesh.me, self.world_rank(rank), self.context)
+    fn pair(&self, rank: usize) -> Result<Pair<'a>, MeshError> {
+        Pair::new(self.mesh.cards, self.mesh.me, self.world_rank(rank), self.group_id)
             .ok_or_else(|| self.own(rank, "has no entry in the table".into()))
     }
 
     /// Take what the others make: connections of higher ranks, memory of lower ones.
-    fn complete(&mut self, mut offered: Vec<Soon>) -> Result<(), Trouble> {
+    fn complete(&mut self, mut offered: Vec<Soon>) -> Result<(), MeshError> {
         let mut leaver = None;
         for rank in 0..self.members.len() {
             // What is there already needs no connection.
@@ -166,7 +166,7 @@ impl<'a> Opening<'a> {
             }
         }
         loop {
-            self.watch.hush();
+            self.status.drain();
             self.receive()?;
             let missing: Vec<usize> = (0..self.members.len())
                 .filter(|r| *r != self.mine && matches!(self.links.get(*r), Some(None)))
@@ -174,13 +174,13 @@ impl<'a> Opening<'a> {
             if missing.is_empty() {
                 return Ok(());
             }
-            if let Some(f) = self.watch.failure() {
-                return Err(Trouble { error: self.failed(f), news: None });
+            if let Some(f) = self.status.failure() {
+                return Err(MeshError { error: self.failed(f), news: None });
             }
             if let Some(error) = self.failed_above() {
                 return Err(self.unable(error));
             }
-            if let Some(rank) = missing.iter().find(|r| self.watch.has_left(**r)) {
+            if let Some(rank) = missing.iter().find(|r| self.status.has_left(**r)) {
                 let (who, until) = *leaver.get_or_insert_with(|| (*rank, Instant::now() + BEHIND));
                 // Another one's time begins when this one's things have come.
                 if who != *rank {
@@ -210,10 +210,10 @@ impl<'a> Opening<'a> {
     }
 
     /// Take what has come.
-    fn receive(&mut self) -> Result<(), Trouble> {
-        // While links are made the bell is hushed that told of the next.
-        let (control, context) = (self.mesh.control, self.context);
-        let arrivals = || Some(control.arrivals(context)).filter(|new| !new.is_empty());
+    fn receive(&mut self) -> Result<(), MeshError> {
+        // While links are made the waker is drained that told of the next.
+        let (control, group_id) = (self.mesh.control, self.group_id);
+        let arrivals = || Some(control.arrivals(group_id)).filter(|new| !new.is_empty());
         for Arrival { from, channel, stream, seals, .. } in std::iter::from_fn(arrivals).flatten() {
             if let Some(rank) = self.members.iter().position(|m| *m == from)
                 && let Channel::Link { transport, index, of } = channel
@@ -226,10 +226,10 @@ impl<'a> Opening<'a> {
     }
 
     /// Sleep until something is new, at most until then; the ranks whose offer has come.
-    fn wait(&self, offered: &[Soon], until: Instant) -> Result<Vec<usize>, Trouble> {
-        let above = self.watch.above().map(|w| w.bell_fd());
-        let bells = [self.watch.bell_fd()].into_iter().chain(above);
-        let mut fds: Vec<_> = bells.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    fn wait(&self, offered: &[Soon], until: Instant) -> Result<Vec<usize>, MeshError> {
+        let above = self.status.above().map(|w| w.waker_fd());
+        let wakers = [self.status.waker_fd()].into_iter().chain(above);
+        let mut fds: Vec<_> = wakers.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let first = fds.len();
         fds.extend(offered.iter().map(|o| PollFd::new(&o.stream, PollFlags::IN)));
         // WAIT(until): links being made, to the join deadline
@@ -240,8 +240,8 @@ impl<'a> Opening<'a> {
 
     /// The group that is being split has failed, so some of its members may never come.
     fn failed_above(&self) -> Option<Error> {
-        let above = self.watch.above()?;
-        above.hush();
+        let above = self.status.above()?;
+        above.drain();
         let f = above.failure()?;
         let words = format!("the group that was being split failed: its rank {} {}", f.culprit, f.cause);
         Some(Error::Join(words))
@@ -254,7 +254,7 @@ impl<'a> Opening<'a> {
         }
     }
 
-    fn keep(&mut self, rank: usize, kind: LinkKind, link: Made) -> Result<(), Trouble> {
+    fn keep(&mut self, rank: usize, kind: LinkKind, link: NewLink) -> Result<(), MeshError> {
         self.renew();
         match link {
             Ok(link) => {

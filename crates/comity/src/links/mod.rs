@@ -3,7 +3,7 @@
 //! ```text
 //!   for each pair of a group's members, of ranks low < high:
 //!   high: connects          over the first transport that both have and that leads there (Channel::Link{transport, index, of})
-//!   low:  its control thread accepts, keeps what comes for groups not opened yet, and rings the group's bell;
+//!   low:  its control thread accepts, keeps what comes for groups not opened yet, and wakes the group's waker;
 //!         the transport makes the link of the connections
 //!   a group stands when each member has a link to every other
 //! ```
@@ -13,7 +13,7 @@
 //!
 //! Two worlds make links: `Endpoint`, of processes that have met, and `LocalWorld`, of threads.
 //!
-//! May import: `blame`, `channel`, `config`, `control`, `costs`, `error`, `key`, `rendezvous`, `status`, `sync`,
+//! May import: `root_cause`, `channel`, `config`, `control`, `costs`, `error`, `key`, `rendezvous`, `status`, `sync`,
 //! `sys`, `transport`.
 
 mod endpoint;

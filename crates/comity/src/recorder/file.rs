@@ -1,6 +1,6 @@
 //! A flight record as a file: written whole or not at all, read strictly.
 //!
-//! `rank-N.group-CONTEXT.flight.json` is one object. `calls` has a row for each call, oldest first: operation, type, count,
+//! `rank-N.group-ID.flight.json` is one object. `calls` has a row for each call, oldest first: operation, type, count,
 //! reduction, root, tag, number, begin, end (nanoseconds of `clock_ns`), rank waited for, nanoseconds asleep, state.
 
 use super::{NOBODY, Place, Recorder, clock, culprit};
@@ -151,9 +151,9 @@ impl Flight {
 }
 
 /// Writes what `recorder` holds beside its place, then moves it there.
-pub(super) fn write(recorder: &Recorder, place: &Place, context: u64, error: &Error) -> io::Result<()> {
+pub(super) fn write(recorder: &Recorder, place: &Place, group_id: u64, error: &Error) -> io::Result<()> {
     let in_job = place.members.get(place.rank).copied().unwrap_or(place.rank);
-    let name = file_name(in_job, context);
+    let name = file_name(in_job, group_id);
     let part = place.dir.join(format!(".{name}.{}", std::process::id()));
     // Of 4 bytes at most.
     let words: String = error.to_string().chars().take(MOST_TEXT / 4).collect();

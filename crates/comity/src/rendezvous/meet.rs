@@ -1,16 +1,18 @@
 //! How a rank meets the others: finds the store, says what it is, and gets the table of everyone.
 
 use super::{
-    posted,
-    store::{Job, NoStore, Store, cannot_listen},
+    exchanged,
+    store::{NoStore, Store, StoreJob, cannot_listen},
     wire::{Facts, FromStore, ToStore},
 };
 use crate::{
     Config, Error, HostPort, Key, Meet, Result, Secure,
-    channel::{Channel, Conn, Hello, Listener, Miss, Patience, Refusal, STORE, Secret, Stream, Target, dial},
+    channel::{
+        Channel, Conn, DialLimits, Hello, Listener, Miss, Refusal, STORE, Secret, Stream, Target, dial,
+    },
     config::Trust,
     error::seconds,
-    sys::{Bell, here, poll_until},
+    sys::{Waker, here, poll_until},
     transport::MAX_ADDRS,
 };
 use rustix::event::{PollFd, PollFlags};
@@ -30,7 +32,7 @@ const CLAIM: Duration = Duration::from_secs(2);
 
 /// A rank that speaks with the store.
 #[derive(Debug)]
-pub(crate) struct Meeting {
+pub(crate) struct StoreClient {
     conn: Conn,
     /// The store, if this rank runs it.
     pub(crate) store: Option<Store>,
@@ -53,7 +55,7 @@ pub(crate) struct Table {
     pub(crate) facts: Vec<Facts>,
 }
 
-impl Meeting {
+impl StoreClient {
     /// Find the store, or start it, and connect; also what the ranks know one another by.
     pub(crate) fn find(config: &Config) -> Result<(Self, Secret)> {
         let limit = config.join_timeout;
@@ -73,12 +75,12 @@ impl Meeting {
             from: config.rank as u32,
             to: STORE,
             world: 0,
-            context: 0,
+            group_id: 0,
             channel: Channel::Join,
             sealed: config.secure == Secure::Data,
         };
-        let silent = Bell::new().map_err(|e| Error::os("joining", e))?;
-        let patience = Patience { until: answer, bells: vec![silent.fd()], check: &|| Ok(()) };
+        let silent = Waker::new().map_err(|e| Error::os("joining", e))?;
+        let patience = DialLimits { until: answer, wakers: vec![silent.fd()], check: &|| Ok(()) };
         let targets: Vec<Target> = addrs.iter().copied().map(Target::Tcp).collect();
         let (stream, seals) = dial(&targets, &secret, &hello, &patience).map_err(|miss| match (miss, &taken) {
             (Miss::Stop(e), _) => e,
@@ -213,7 +215,7 @@ impl Meeting {
     }
 
     /// All of this rank's connections stand.
-    pub(crate) fn ready(mut self, job: Weak<dyn Job>) -> Option<Store> {
+    pub(crate) fn ready(mut self, job: Weak<dyn StoreJob>) -> Option<Store> {
         if let Some(store) = &self.store {
             store.attend(job);
         }
@@ -276,8 +278,8 @@ fn locate(config: &Config, until: Instant) -> Result<Located> {
     let known = match trust {
         Trust::Held(key) => key.clone(),
         Trust::Nobody => Key::zeros(),
-        Trust::Board if config.rank == 0 => Key::random()?,
-        Trust::Board => Key::zeros(),
+        Trust::Exchange if config.rank == 0 => Key::random()?,
+        Trust::Exchange => Key::zeros(),
     };
     let serve = |at: SocketAddr| {
         Store::start_with(at, config.size, &known, &config.job, config.join_timeout, config.insecure)
@@ -308,21 +310,22 @@ fn locate(config: &Config, until: Instant) -> Result<Located> {
                 "the hostfile does not tell an address of rank 0, where the ranks meet".into(),
             )),
         },
-        Meet::Board(board) => over_board(config, &**board, (trust, &known), &serve, until),
+        Meet::Exchange(exchange) => over_exchange(config, &**exchange, (trust, &known), &serve, until),
     }
 }
 
 /// The store's address goes from rank 0 to all over a launcher's own channel.
-fn over_board(
+fn over_exchange(
     config: &Config,
-    board: &dyn crate::exchange::Board,
+    exchange: &dyn crate::exchange::Exchange,
     (trust, known): (Trust<'_>, &Key),
     serve: &dyn Fn(SocketAddr) -> Result<Store, NoStore>,
     until: Instant,
 ) -> Result<Located> {
-    let share = |mine: Option<&str>| board.share(config.rank, config.size, mine, until).map(Zeroizing::new);
+    let share =
+        |mine: Option<&str>| exchange.share(config.rank, config.size, mine, until).map(Zeroizing::new);
     if config.rank != 0 {
-        let (at, key) = posted::read(&share(None)?, trust, config.rank)?;
+        let (at, key) = exchanged::read(&share(None)?, trust, config.rank)?;
         return Ok(Located { addrs: vec![at], store: None, key, taken: None });
     }
     let all_here = config.local.is_some_and(|(_, n)| n == config.size);
@@ -330,13 +333,13 @@ fn over_board(
         Some(a) => a.ip(),
         None if all_here => Ipv4Addr::LOCALHOST.into(),
         None => {
-            let toward = board.address().map(|at| at.resolve(until)).transpose()?;
+            let toward = exchange.address().map(|at| at.resolve(until)).transpose()?;
             here::outward(&toward.unwrap_or_default())
         }
     };
     let store = serve(SocketAddr::new(ip, 0)).map_err(|no| match no {
         NoStore::Taken(e) | NoStore::Other(e) => e,
     })?;
-    share(Some(&posted::compose(store.addr(), trust, known)))?;
+    share(Some(&exchanged::compose(store.addr(), trust, known)))?;
     Ok(Located { addrs: vec![store.addr()], store: Some(store), key: known.clone(), taken: None })
 }

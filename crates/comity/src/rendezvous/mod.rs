@@ -1,8 +1,8 @@
 //! How the ranks of a job meet: a store knows who has come, and tells everyone who everyone is.
 //!
 //! ```text
-//!   rank 0 without a launcher: starts the store, posts its address (and a key where none is held) on the launcher's board
-//!   rank r: finds the store   by an address, a hostfile, or the board (crate::exchange)
+//!   rank 0 without a launcher: starts the store, posts its address (and a key where none is held) on the launcher's exchange
+//!   rank r: finds the store   by an address, a hostfile, or the exchange (crate::exchange)
 //!           Join{rank, size, what it says of itself}  ------>  store
 //!           <------  Waiting{how many are here}, every half second in which one came
 //!           <------  Welcome{the meeting's number}, Entry of each rank: all have come
@@ -12,20 +12,20 @@
 //! What can go wrong: a rank does not come within the limit, which starts anew with each that comes (all are told who is missing);
 //! a rank ends or gives up while others wait or connect (all are told, `Refused`); two processes claim a rank, or one was started for
 //! another size (a job that is young ends on all ranks, an old one goes on); the port is taken (rank 0 asks whoever holds it); others
-//! with another key knock (counted, and named with who is missing); the store's host dies (`Meeting::lost`).
+//! with another key knock (counted, and named with who is missing); the store's host dies (`StoreClient::lost`).
 //!
 //! May import: `address`, `call`, `channel`, `config`, `error`, `exchange`, `key`, `sys`, `transport`.
 
 mod announce;
+mod exchanged;
 mod meet;
-mod posted;
 mod store;
 mod wire;
 
 pub(crate) use announce::{agree_on_secrecy, announce, facts};
-pub(crate) use meet::{Meeting, Table};
-pub(crate) use store::Job;
+pub(crate) use meet::{StoreClient, Table};
 pub use store::Store;
+pub(crate) use store::StoreJob;
 pub(crate) use wire::Facts;
 #[cfg(test)]
 pub(crate) use wire::facts_of;

@@ -11,7 +11,7 @@ use crate::{
     Error, Key, Result,
     channel::{Listener, STORE, Secret},
     config::Insecure,
-    sys::Bell,
+    sys::Waker,
 };
 use server::Server;
 use std::{
@@ -34,7 +34,7 @@ pub struct Store {
 }
 
 /// The job that a store's own process is in, once it has met.
-pub(crate) trait Job: Send + Sync + fmt::Debug {
+pub(crate) trait StoreJob: Send + Sync + fmt::Debug {
     /// Whether `rank` is in it: it is this process, or connected.
     fn holds(&self, rank: usize) -> bool;
 
@@ -52,14 +52,14 @@ pub(crate) enum NoStore {
 
 #[derive(Debug)]
 struct Shared {
-    bell: Bell,
+    waker: Waker,
     stop: AtomicBool,
     /// The first rank that ended without a word, and one; 0 if there is none. One that gave up says itself on whose account.
     culprit: AtomicU32,
     /// Ranks that are known to have ended, and how.
     gone: Mutex<Vec<(u32, String)>>,
     /// That of the process that runs the store, once it has met.
-    job: Mutex<Option<Weak<dyn Job>>>,
+    job: Mutex<Option<Weak<dyn StoreJob>>>,
     /// Who is told which ranks are missing.
     voice: Mutex<Option<Voice>>,
 }
@@ -79,7 +79,7 @@ impl Shared {
     }
 
     /// The job that this store's own process is in.
-    fn job(&self) -> Option<Arc<dyn Job>> {
+    fn job(&self) -> Option<Arc<dyn StoreJob>> {
         self.job.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
     }
 
@@ -100,7 +100,7 @@ impl Shared {
         }
     }
 
-    fn hold_to_blame(&self, rank: u32) {
+    fn note_culprit(&self, rank: u32) {
         // The first one stays.
         let _ = self.culprit.compare_exchange(0, rank + 1, Ordering::AcqRel, Ordering::Acquire);
     }
@@ -165,7 +165,7 @@ impl Store {
     pub fn lost(&self, rank: usize, how: &str) {
         let Ok(rank) = u32::try_from(rank) else { return };
         self.shared.gone().push((rank, how.into()));
-        self.shared.bell.ring();
+        self.shared.waker.wake();
     }
 
     /// While ranks are missing, have `tell` say which, every five seconds. It is called by the store's thread, which waits for it.
@@ -174,7 +174,7 @@ impl Store {
     }
 
     /// The job of the process that runs this store has met: it holds its ranks from now on.
-    pub(crate) fn attend(&self, job: Weak<dyn Job>) {
+    pub(crate) fn attend(&self, job: Weak<dyn StoreJob>) {
         *self.shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
     }
 
@@ -184,13 +184,13 @@ impl Store {
     }
 
     fn run(listener: Listener, size: usize, key: &Key, job: &str, join: Duration) -> Result<Self> {
-        let trouble = |e| Error::os("starting the store", e);
-        let addr = listener.local_addr().map_err(trouble)?;
+        let os_error = |e| Error::os("starting the store", e);
+        let addr = listener.local_addr().map_err(os_error)?;
         let size = u32::try_from(size).ok().filter(|s| *s > 0 && *s < STORE).ok_or_else(|| {
             Error::Config(format!("the store cannot serve {size} ranks; allowed is 1 to {}", crate::MAX_SIZE))
         })?;
         let shared = Arc::new(Shared {
-            bell: Bell::new().map_err(trouble)?,
+            waker: Waker::new().map_err(os_error)?,
             stop: AtomicBool::new(false),
             culprit: AtomicU32::new(0),
             gone: Mutex::default(),
@@ -201,7 +201,7 @@ impl Store {
         let thread = std::thread::Builder::new()
             .name("comity-store".into())
             .spawn(move || server.serve())
-            .map_err(trouble)?;
+            .map_err(os_error)?;
         Ok(Self { addr, shared, thread: Some(thread) })
     }
 }
@@ -209,7 +209,7 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.bell.ring();
+        self.shared.waker.wake();
         if let Some(thread) = self.thread.take() {
             // WAIT(stop): the store's thread, which is told to stop
             let _ = thread.join();

@@ -12,7 +12,7 @@
 //! from themselves are done at once. One round trip, answered by control threads, so nobody has to make a call for it; one that has not come
 //! so far is waited for, at most [`BEHIND`], and one that leaves says what it has made, so the later one can compare.
 
-use super::{failure::Failure, header::Header, watch::Watch};
+use super::{failure::Failure, group_status::GroupStatus, header::Header};
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -42,13 +42,18 @@ pub(crate) trait Ask {
 }
 
 /// Compare the calls that this rank, `mine` of `size`, has made with those of the others. What differs has been told to all.
-pub(crate) fn conclude(watch: &Watch, mine: usize, size: usize, world: &dyn Ask) -> Result<(), Failure> {
-    let ledger = watch.ledger();
+pub(crate) fn conclude(
+    status: &GroupStatus,
+    mine: usize,
+    size: usize,
+    world: &dyn Ask,
+) -> Result<(), Failure> {
+    let ledger = status.ledger();
     let (made, Some(ours)) = ledger.digest(ledger.digest(0).0) else { return Ok(()) };
     if made == 0 || size < 2 {
         return Ok(());
     }
-    watch.forget_answers();
+    status.forget_answers();
     let asked: Vec<usize> = if size <= ALL {
         (0..size).filter(|r| *r != mine).collect()
     } else {
@@ -58,19 +63,19 @@ pub(crate) fn conclude(watch: &Watch, mine: usize, size: usize, world: &dyn Ask)
     let mut ask_at = start;
     let mut nap = Duration::from_micros(20);
     loop {
-        if let Some(f) = watch.failure() {
+        if let Some(f) = status.failure() {
             return Err(f.clone());
         }
-        let answers = watch.answers();
+        let answers = status.answers();
         let mut behind = false;
         for &r in &asked {
             let answer = answers.get(r).copied().flatten();
-            if watch.has_left(r) {
-                left(watch, mine, r, made, ours, world)?;
+            if status.has_left(r) {
+                left(status, mine, r, made, ours, world)?;
                 continue;
             }
             match answer.and_then(|a| a.digest) {
-                Some(theirs) if theirs != ours => return Err(differs(watch, mine, r, world)),
+                Some(theirs) if theirs != ours => return Err(differs(status, mine, r, world)),
                 // One far ahead no longer knows, and has taken messages of the calls between.
                 None if answer.is_none_or(|a| a.made < made) => behind = true,
                 _ => {}
@@ -90,9 +95,16 @@ pub(crate) fn conclude(watch: &Watch, mine: usize, size: usize, world: &dyn Ask)
 }
 
 /// A rank has left before: it said then what it had made.
-fn left(watch: &Watch, mine: usize, r: usize, made: u64, ours: u64, world: &dyn Ask) -> Result<(), Failure> {
-    let Some((at, theirs)) = watch.concluded(r) else { return Ok(()) };
-    let known = if at == made { Some(ours) } else { watch.ledger().digest(at).1 };
+fn left(
+    status: &GroupStatus,
+    mine: usize,
+    r: usize,
+    made: u64,
+    ours: u64,
+    world: &dyn Ask,
+) -> Result<(), Failure> {
+    let Some((at, theirs)) = status.concluded(r) else { return Ok(()) };
+    let known = if at == made { Some(ours) } else { status.ledger().digest(at).1 };
     let cause = match known {
         Some(ours) if ours != theirs => {
             format!("its calls up to #{at} are not those of rank {r}, which has left")
@@ -102,18 +114,18 @@ fn left(watch: &Watch, mine: usize, r: usize, made: u64, ours: u64, world: &dyn 
     };
     let failure = Failure::disagree(mine, &cause);
     world.abort(&failure);
-    watch.fail(failure.clone());
+    status.fail(failure.clone());
     Err(failure)
 }
 
 /// Rank `r` made other calls: which is for it to find.
-fn differs(watch: &Watch, mine: usize, r: usize, world: &dyn Ask) -> Failure {
-    for call in watch.ledger().kept() {
+fn differs(status: &GroupStatus, mine: usize, r: usize, world: &dyn Ask) -> Failure {
+    for call in status.ledger().kept() {
         world.tell(r, &call);
     }
     let until = Instant::now() + WORD;
     while Instant::now() < until {
-        if let Some(f) = watch.failure() {
+        if let Some(f) = status.failure() {
             return f.clone();
         }
         // WAIT(until): which call differs: half a second at most
@@ -122,7 +134,7 @@ fn differs(watch: &Watch, mine: usize, r: usize, world: &dyn Ask) -> Failure {
     let failure =
         Failure::disagree(mine, &format!("its calls are not those of rank {r}, more than 250 calls ago"));
     world.abort(&failure);
-    watch.fail(failure.clone());
+    status.fail(failure.clone());
     failure
 }
 

@@ -14,12 +14,12 @@ pub(crate) struct Failure {
     pub(crate) by: usize,
     /// What happened, as the rest of the sentence "rank 3 ...": "died: its connections closed".
     pub(crate) cause: String,
-    pub(crate) why: Why,
+    pub(crate) why: FailureKind,
 }
 
 /// Which error a failure becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum FailureKind {
     /// A member or its link is gone.
     Lost,
     /// The culprit itself reported it, in whole sentences of its own (an abort, not a death).
@@ -48,18 +48,18 @@ const DISAGREE: &str = "ranks disagree: ";
 impl Failure {
     /// `by` saw that `culprit`, or the link to it, is gone; the cause goes on after "rank 3".
     pub(crate) fn lost(culprit: usize, by: usize, cause: impl Into<String>) -> Self {
-        Self { culprit, by, cause: cause.into(), why: Why::Lost }
+        Self { culprit, by, cause: cause.into(), why: FailureKind::Lost }
     }
 
     /// `by` gives the group up, in its own words.
     pub(crate) fn reported(by: usize, cause: impl Into<String>) -> Self {
-        Self { culprit: by, by, cause: cause.into(), why: Why::Reported }
+        Self { culprit: by, by, cause: cause.into(), why: FailureKind::Reported }
     }
 
     /// `by` saw that `culprit` made another call.
     pub(crate) fn differs(culprit: usize, by: usize, calls: Differs) -> Self {
         let cause = format!("called {} while rank {by} called {}", calls.theirs, calls.ours);
-        Self { culprit, by, cause, why: Why::Differs(calls) }
+        Self { culprit, by, cause, why: FailureKind::Differs(calls) }
     }
 
     /// The limit of a call passed on `by`.
@@ -67,7 +67,7 @@ impl Failure {
         let other = late.stalled.map(|(a, b)| if a == by { b } else { a });
         let culprit = late.missing.first().copied().or(other).unwrap_or(by);
         let cause = format!("kept {} waiting for {:?}", late.call, late.after);
-        Self { culprit, by, cause, why: Why::Late(late) }
+        Self { culprit, by, cause, why: FailureKind::Late(late) }
     }
 
     /// The members made different calls, and `by` can no longer tell which.
@@ -79,7 +79,7 @@ impl Failure {
     /// What happened, where nobody knows the members but by number.
     pub(crate) fn sentence(&self) -> String {
         match self.why {
-            Why::Reported => format!("rank {}: {}", self.by, self.cause),
+            FailureKind::Reported => format!("rank {}: {}", self.by, self.cause),
             _ => Self::disagree(self.by, &format!("rank {} {}", self.culprit, self.cause)).cause,
         }
     }
@@ -87,9 +87,9 @@ impl Failure {
     /// Whether the members made different calls.
     pub(crate) fn is_disagreement(&self) -> bool {
         match self.why {
-            Why::Differs(_) => true,
-            Why::Reported => self.cause.starts_with(DISAGREE),
-            Why::Lost | Why::Late(_) => false,
+            FailureKind::Differs(_) => true,
+            FailureKind::Reported => self.cause.starts_with(DISAGREE),
+            FailureKind::Lost | FailureKind::Late(_) => false,
         }
     }
 
@@ -97,12 +97,14 @@ impl Failure {
     pub(crate) fn error(&self, mine: usize, members: &[Peer], call: Option<CallInfo>) -> Error {
         let member = |r: usize| members.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
         match &self.why {
-            &Why::Differs(Differs { ours, theirs, what }) => {
+            &FailureKind::Differs(Differs { ours, theirs, what }) => {
                 Error::Mismatch { rank: self.by, ours, peer: member(self.culprit), theirs, differs: what }
             }
-            Why::Reported => Error::Aborted { by: member(self.culprit), reason: self.cause.clone(), call },
+            FailureKind::Reported => {
+                Error::Aborted { by: member(self.culprit), reason: self.cause.clone(), call }
+            }
             // Whoever is waited for learns that it is, not that it was lost.
-            Why::Late(late) if late.missing.contains(&mine) => {
+            FailureKind::Late(late) if late.missing.contains(&mine) => {
                 let others = late.missing.iter().filter(|r| **r != mine).map(|r| format!(", {}", member(*r)));
                 let who = others.fold(String::from("this rank"), |all, one| all + &one);
                 let reason = match late.call.seq {
@@ -111,8 +113,8 @@ impl Failure {
                 };
                 Error::Aborted { by: member(self.by), reason, call }
             }
-            Why::Late(late) => late.error(self.by, mine, &member, Vec::new()),
-            Why::Lost => {
+            FailureKind::Late(late) => late.error(self.by, mine, &member, Vec::new()),
+            FailureKind::Lost => {
                 let seen = match (self.by == mine, self.culprit == mine) {
                     (true, _) => String::new(),
                     (false, false) => format!(" (seen by rank {})", self.by),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   0     1      2       3        4           8      16      24   28     30
-//!   | op  dtype  reduce  version  root or tag count  shape   seq  epoch  context |  32 bytes, little endian
+//!   | op  dtype  reduce  version  root or tag count  shape   seq  epoch  group id |  32 bytes, little endian
 //! ```
 //!
 //! `shape` is what else both sides must agree on: a hash of the per-rank counts and of the plan, or, where counts
@@ -25,7 +25,7 @@ pub(crate) struct Header {
     pub(crate) info: CallInfo,
     pub(crate) shape: u64,
     pub(crate) epoch: u16,
-    pub(crate) context: u16,
+    pub(crate) group_id: u16,
 }
 
 impl Header {
@@ -42,7 +42,7 @@ impl Header {
         b[16..24].copy_from_slice(&self.shape.to_le_bytes());
         b[24..28].copy_from_slice(&(i.seq as u32).to_le_bytes());
         b[28..30].copy_from_slice(&self.epoch.to_le_bytes());
-        b[30..32].copy_from_slice(&self.context.to_le_bytes());
+        b[30..32].copy_from_slice(&self.group_id.to_le_bytes());
         b
     }
 
@@ -70,7 +70,7 @@ impl Header {
             root: if pair { Some(from) } else { who.map(|r| r as usize) },
             tag: if pair { who } else { None },
         };
-        Some(Self { info, shape: word(16..24), epoch: word(28..30) as u16, context: word(30..32) as u16 })
+        Some(Self { info, shape: word(16..24), epoch: word(28..30) as u16, group_id: word(30..32) as u16 })
     }
 
     /// What can differ, in words for the error's reader, the first that does being named.
@@ -93,7 +93,7 @@ impl Header {
     pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
         let (a, b) = (&self.info, &other.info);
         let same = [
-            self.context == other.context && self.epoch == other.epoch,
+            self.group_id == other.group_id && self.epoch == other.epoch,
             a.op == b.op,
             a.seq as u32 == b.seq as u32,
             a.dtype == b.dtype,
@@ -136,7 +136,7 @@ mod tests {
             root: None,
             tag: None,
         };
-        Header { info, shape: 77, epoch: 3, context: 9 }
+        Header { info, shape: 77, epoch: 3, group_id: 9 }
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(with(&|b| b.info.root = Some(1)), Some("root"));
         assert_eq!(with(&|b| b.info.seq = 813), Some("position in the sequence of calls"));
         assert_eq!(with(&|b| b.shape = 0), Some("per-rank counts or plan"));
-        assert_eq!(with(&|b| b.context = 0), Some("group"));
+        assert_eq!(with(&|b| b.group_id = 0), Some("group"));
     }
 
     #[test]

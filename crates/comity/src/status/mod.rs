@@ -1,7 +1,7 @@
 //! What the members of a group know of it, and tell each other: the call each makes, how far each has come, and why it failed.
 //!
 //! ```text
-//!   Watch: the flag and the bell that every wait of a group looks at; set by the engine, by control threads, by the group's handle
+//!   GroupStatus: the flag and the waker that every wait of a group looks at; set by the engine, by control threads, by the group's handle
 //!     Ledger: the calls of this rank, and those that others wait in      Reached: how far a member has come
 //!   Failure: who, seen by whom, why -> the same error on every member    Header: one call, in 32 bytes
 //!   World: what a group asks of the processes (or threads) it lives in; it is asked for Links, and told of failures
@@ -13,16 +13,16 @@
 
 mod closing;
 mod failure;
+mod group_status;
 mod header;
 mod ledger;
 mod reached;
-mod watch;
 mod world;
 
 pub(crate) use closing::{Ask, conclude, is_untold, untold};
-pub(crate) use failure::{Failure, Late, Why};
+pub(crate) use failure::{Failure, FailureKind, Late};
+pub(crate) use group_status::GroupStatus;
 pub(crate) use header::{ANNOUNCE, Header, LEN as HEADER, lead};
 pub(crate) use ledger::Differs;
 pub(crate) use reached::Reached;
-pub(crate) use watch::Watch;
 pub(crate) use world::{Links, World};

@@ -1,6 +1,6 @@
 //! What a group asks of the world it lives in.
 
-use super::{Failure, Header, Watch};
+use super::{Failure, GroupStatus, Header};
 use crate::{LinkCosts, Peer, Result, transport::Link};
 use comity_plan::Algorithm;
 use std::{
@@ -52,26 +52,32 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Make the links of a group and begin to watch its members on behalf of `watch`. Every member calls this with the same
-    /// `context` (which names the group among all of this world's) and the same `members`.
-    fn open(&self, context: u64, members: &[usize], watch: &Arc<Watch>, until: Instant) -> Result<Links>;
+    /// Make the links of a group and begin to watch its members on behalf of `status`. Every member calls this with the same
+    /// `group_id` (which names the group among all of this world's) and the same `members`.
+    fn open(
+        &self,
+        group_id: u64,
+        members: &[usize],
+        status: &Arc<GroupStatus>,
+        until: Instant,
+    ) -> Result<Links>;
 
     /// Begin to watch the members of a group that has links of its own. As [`open`](Self::open) otherwise.
-    fn attend(&self, context: u64, members: &[usize], watch: &Arc<Watch>) -> Result<()>;
+    fn attend(&self, group_id: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()>;
 
     /// Tell the members that this rank leaves the group in good order, and forget it. Does not block.
-    fn leave(&self, context: u64);
+    fn leave(&self, group_id: u64);
 
     /// Tell `ranks` of the group that this one has waited for them for long in `call`. Does not block.
-    fn ask(&self, context: u64, ranks: &[usize], call: &Header);
+    fn ask(&self, group_id: u64, ranks: &[usize], call: &Header);
 
-    /// Ask the other members of the group how far they have come, and what their calls up to number `at` come to; the answers go to its watch.
+    /// Ask the other members of the group how far they have come, and what their calls up to number `at` come to; the answers go to its status.
     /// Does not block.
-    fn census(&self, context: u64, at: u64);
+    fn census(&self, group_id: u64, at: u64);
 
     /// The call in which `rank` of the group waits for this rank, as far as it has told, and whether that is in another group.
-    fn waits(&self, context: u64, rank: usize) -> Option<(Header, bool)>;
+    fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)>;
 
     /// Tell the members that the group has failed. Does not block.
-    fn abort(&self, context: u64, failure: &Failure);
+    fn abort(&self, group_id: u64, failure: &Failure);
 }

@@ -5,9 +5,9 @@
 
 mod owned;
 
-pub(crate) use owned::{DeviceMemory, Mark, Pinned, Stream};
+pub(crate) use owned::{CudaStream, DeviceMemory, Mark, Pinned};
 
-use super::library::{Scope, functions, load_first, named};
+use super::library::{SymbolScope, functions, load_first, named};
 use crate::{Error, Result};
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_void},
@@ -54,11 +54,11 @@ functions! {
 }
 
 /// The driver. There is one for the process.
-pub(crate) struct Cuda {
+pub(crate) struct CudaDriver {
     call: Functions,
 }
 
-impl fmt::Debug for Cuda {
+impl fmt::Debug for CudaDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Cuda")
     }
@@ -68,20 +68,20 @@ fn unavailable(reason: String) -> Error {
     Error::Unavailable { backend: "cuda", reason }
 }
 
-impl Cuda {
+impl CudaDriver {
     /// The driver of this machine.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when there is none, or no device.
     pub(crate) fn find() -> Result<&'static Self> {
-        static FOUND: OnceLock<Result<Cuda>> = OnceLock::new();
+        static FOUND: OnceLock<Result<CudaDriver>> = OnceLock::new();
         FOUND.get_or_init(Self::open).as_ref().map_err(Clone::clone)
     }
 
     fn open() -> Result<Self> {
         let name = [named("COMITY_CUDA").unwrap_or_else(|| "libcuda.so.1".into())];
         // SAFETY: loading the driver runs its constructors, as every program that uses CUDA does.
-        let (lib, _) = unsafe { load_first(&name, Scope::Own) }.map_err(|tried| {
+        let (lib, _) = unsafe { load_first(&name, SymbolScope::Own) }.map_err(|tried| {
             unavailable(format!("{} could not be loaded; install NVIDIA's driver", tried.join(", ")))
         })?;
         let missing = |symbol| {
@@ -130,24 +130,24 @@ impl Cuda {
 
 /// A device's primary context.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Device {
-    cuda: &'static Cuda,
+pub(crate) struct CudaContext {
+    cuda: &'static CudaDriver,
     pub(crate) ordinal: u32,
     context: Handle,
 }
 
 // SAFETY: contexts may be used from any thread; each thread makes it current for itself.
-unsafe impl Send for Device {}
+unsafe impl Send for CudaContext {}
 // SAFETY: as above.
-unsafe impl Sync for Device {}
+unsafe impl Sync for CudaContext {}
 
 /// A stream's address, as views carry it.
 pub(crate) type StreamId = usize;
 
-impl Device {
+impl CudaContext {
     /// The device of this number, among those that CUDA_VISIBLE_DEVICES leaves.
     pub(crate) fn open(ordinal: u32) -> Result<Self> {
-        let cuda = Cuda::find()?;
+        let cuda = CudaDriver::find()?;
         let n = cuda.devices()?;
         if ordinal >= n {
             return Err(unavailable(format!("there is no device {ordinal}: this process sees {n}, from 0")));
@@ -254,14 +254,14 @@ impl Device {
     }
 
     /// A stream of our own, which does not wait for the default stream.
-    pub(crate) fn stream(&self) -> Result<Stream> {
+    pub(crate) fn stream(&self) -> Result<CudaStream> {
         let mut at = ptr::null_mut();
         self.within(|| {
             // SAFETY: writes one handle.
             let code = unsafe { (self.cuda.call.stream_create)(&mut at, NON_BLOCKING) };
             self.ok(code, "cuStreamCreate")
         })?;
-        Ok(Stream { device: *self, at })
+        Ok(CudaStream { device: *self, at })
     }
 
     /// A mark that is nowhere yet, and so is passed.

@@ -8,7 +8,7 @@ use std::{
 
 /// Who else sees the symbols of a library.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Scope {
+pub(crate) enum SymbolScope {
     /// Nobody.
     Own,
     /// What is loaded later, such as the library's own plugins.
@@ -21,11 +21,11 @@ pub(crate) enum Scope {
 /// Loading runs constructors: each name, where it is found, is of a library that a program may link to.
 pub(crate) unsafe fn load_first<N: AsRef<OsStr>>(
     names: &[N],
-    scope: Scope,
+    scope: SymbolScope,
 ) -> Result<(Library, &OsStr), Vec<String>> {
     let flags = match scope {
-        Scope::Own => RTLD_NOW | RTLD_LOCAL,
-        Scope::Process => RTLD_NOW | RTLD_GLOBAL,
+        SymbolScope::Own => RTLD_NOW | RTLD_LOCAL,
+        SymbolScope::Process => RTLD_NOW | RTLD_GLOBAL,
     };
     let mut tried = Vec::new();
     for name in names.iter().map(AsRef::as_ref) {
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn every_name_that_was_tried_is_told() {
         // SAFETY: there is no such library.
-        let tried = unsafe { load_first(&["libno-such-1.so", "libno-such-2.so"], Scope::Own) }.err();
+        let tried = unsafe { load_first(&["libno-such-1.so", "libno-such-2.so"], SymbolScope::Own) }.err();
         let tried = tried.unwrap_or_default();
         assert!(tried.len() == 2 && tried[0].starts_with("libno-such-1.so ("), "{tried:?}");
     }

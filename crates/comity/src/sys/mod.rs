@@ -2,7 +2,6 @@
 //!
 //! May import: `dtype`, `error`, `kernel`, `sync`.
 
-mod bell;
 pub(crate) mod cuda;
 mod exit;
 mod fds;
@@ -20,9 +19,9 @@ mod poll;
 mod trip;
 mod unacked;
 pub(crate) mod verbs;
+mod waker;
 mod words;
 
-pub(crate) use bell::Bell;
 pub(crate) use exit::{at_exit, end_with};
 pub(crate) use fds::{recv_fd, send_fd};
 pub(crate) use fnv::fnv;
@@ -34,6 +33,7 @@ pub(crate) use poll::poll_until;
 #[cfg(target_os = "linux")]
 pub(crate) use trip::least_round_trip;
 pub(crate) use unacked::has_arrived;
+pub(crate) use waker::Waker;
 pub(crate) use words::Words;
 
 /// The system's words; where it has no such call, or a filter of system calls forbids it, a sentence that names the call.

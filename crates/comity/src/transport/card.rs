@@ -103,7 +103,7 @@ pub(crate) struct Pair<'a> {
     pub(crate) me: usize,
     pub(crate) peer: usize,
     /// The group.
-    pub(crate) context: u64,
+    pub(crate) group_id: u64,
     pub(crate) ours: &'a Card,
     pub(crate) theirs: &'a Card,
     /// Of all ranks of the job.
@@ -112,9 +112,9 @@ pub(crate) struct Pair<'a> {
 
 impl<'a> Pair<'a> {
     /// None where a rank has no card.
-    pub(crate) fn new(all: &'a [Card], me: usize, peer: usize, context: u64) -> Option<Self> {
+    pub(crate) fn new(all: &'a [Card], me: usize, peer: usize, group_id: u64) -> Option<Self> {
         let (ours, theirs) = (all.get(me)?, all.get(peer)?);
-        Some(Self { me, peer, context, ours, theirs, all })
+        Some(Self { me, peer, group_id, ours, theirs, all })
     }
 
     /// Whether processes of one host can reach each other over its own socket; why not.

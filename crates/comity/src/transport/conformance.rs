@@ -12,10 +12,10 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use stream::{Dice, Stream, bytes, expect};
+use stream::{SeededNumbers, StreamCheck, bytes, expect};
 
 /// Two ends of one link.
-pub(crate) type Pair = (Box<dyn Link>, Box<dyn Link>);
+pub(crate) type LinkEnds = (Box<dyn Link>, Box<dyn Link>);
 
 /// The suite over the pairs that `$make` makes.
 macro_rules! conformance {
@@ -51,22 +51,22 @@ pub(crate) fn eventually<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> 
     }
 }
 
-pub(crate) fn moves_both_ways_at_once(make: impl Fn() -> Pair) {
+pub(crate) fn moves_both_ways_at_once(make: impl Fn() -> LinkEnds) {
     const ALL: usize = 6 << 20;
     let (mut a, mut b) = make();
     assert_eq!(a.kind(), b.kind());
     assert!(a.chunk() > 0);
-    let mut dice = Dice(0x1234_5678_9abc_def1);
-    let mut ways = [Stream::default(); 2];
+    let mut input = SeededNumbers(0x1234_5678_9abc_def1);
+    let mut ways = [StreamCheck::default(); 2];
     eventually("both streams", || {
         for (way, s) in ways.iter_mut().enumerate() {
             let (from, to) = if way == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
-            let head = dice.len().min(ALL - s.put);
-            let body = dice.len().min(ALL - s.put - head);
+            let head = input.len().min(ALL - s.put);
+            let body = input.len().min(ALL - s.put - head);
             s.put(from.as_mut(), head, body).unwrap();
-            match dice.roll(3) {
-                0 => s.peek(to.as_mut(), dice.len(), dice.roll(257)).unwrap(),
-                1 => s.take(to.as_mut(), dice.len()).unwrap(),
+            match input.roll(3) {
+                0 => s.peek(to.as_mut(), input.len(), input.roll(257)).unwrap(),
+                1 => s.take(to.as_mut(), input.len()).unwrap(),
                 _ => 0,
             };
         }
@@ -91,12 +91,12 @@ fn any_do() -> impl Strategy<Value = (bool, Do)> {
     (any::<bool>(), what)
 }
 
-pub(crate) fn any_order_of_calls<M: Fn() -> Pair>(make: M) {
+pub(crate) fn any_order_of_calls<M: Fn() -> LinkEnds>(make: M) {
     let config = ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(calls in proptest::collection::vec(any_do(), 0..60))| {
         let mut ends: [Box<dyn Link>; 2] = make().into();
         // By the end that puts.
-        let mut ways = [Stream::default(); 2];
+        let mut ways = [StreamCheck::default(); 2];
         for (second, call) in calls {
             let end = usize::from(second);
             let link = ends[end].as_mut();
@@ -115,9 +115,9 @@ pub(crate) fn any_order_of_calls<M: Fn() -> Pair>(make: M) {
     });
 }
 
-pub(crate) fn keeps_the_order_of_head_and_body(make: impl Fn() -> Pair) {
+pub(crate) fn keeps_the_order_of_head_and_body(make: impl Fn() -> LinkEnds) {
     let (mut a, mut b) = make();
-    let mut s = Stream::default();
+    let mut s = StreamCheck::default();
     for (head, body) in [(32, 8), (32, 0), (0, 32), (1, 1), (64, 100_000), (3, 300_000), (300_000, 3)] {
         let end = s.put + head + body;
         eventually("room", || {
@@ -131,7 +131,7 @@ pub(crate) fn keeps_the_order_of_head_and_body(make: impl Fn() -> Pair) {
     s.catch_up(b.as_mut());
 }
 
-pub(crate) fn nothing_is_nothing(make: impl Fn() -> Pair) {
+pub(crate) fn nothing_is_nothing(make: impl Fn() -> LinkEnds) {
     let (mut a, mut b) = make();
     assert_eq!(a.put(b"", b""), Ok(0));
     thread::sleep(Duration::from_millis(5));
@@ -140,19 +140,19 @@ pub(crate) fn nothing_is_nothing(make: impl Fn() -> Pair) {
     assert_eq!(b.peek(0).unwrap(), b"");
     assert_eq!(b.peek(9).unwrap(), b"");
     b.consume(0);
-    let mut s = Stream::default();
+    let mut s = StreamCheck::default();
     s.put_all(a.as_mut(), 5);
     assert_eq!(b.take(&mut []), Ok(0));
     s.catch_up(b.as_mut());
 }
 
-pub(crate) fn small_wants_come_whole(make: impl Fn() -> Pair) {
+pub(crate) fn small_wants_come_whole(make: impl Fn() -> LinkEnds) {
     let (mut a, mut b) = make();
-    let mut s = Stream::default();
-    let mut dice = Dice(0xfeed_beef_1234_5677);
+    let mut s = StreamCheck::default();
+    let mut input = SeededNumbers(0xfeed_beef_1234_5677);
     for round in 0..2000 {
         // Pieces that end anywhere, and sometimes one that fills buffers up.
-        let piece = if round % 200 == 0 { 40_001 } else { 1 + dice.roll(40) };
+        let piece = if round % 200 == 0 { 40_001 } else { 1 + input.roll(40) };
         let end = s.put + piece;
         eventually("room", || {
             let is_full = s.put(a.as_mut(), 0, end - s.put).unwrap() == 0;
@@ -160,7 +160,7 @@ pub(crate) fn small_wants_come_whole(make: impl Fn() -> Pair) {
             s.take(b.as_mut(), if is_full { 1000 } else { spare }).unwrap();
             (s.put == end).then_some(())
         });
-        let want = 1 + dice.roll(SMALL_WANT);
+        let want = 1 + input.roll(SMALL_WANT);
         if s.put.saturating_sub(s.got) < want {
             continue;
         }
@@ -169,23 +169,23 @@ pub(crate) fn small_wants_come_whole(make: impl Fn() -> Pair) {
             expect(lent, s.got);
             (lent.len() >= want).then_some(lent.len())
         });
-        let n = dice.roll(n.min(100) + 1);
+        let n = input.roll(n.min(100) + 1);
         b.consume(n);
         s.got += n;
     }
     s.catch_up(b.as_mut());
 }
 
-pub(crate) fn elements_come_whole(make: impl Fn() -> Pair) {
+pub(crate) fn elements_come_whole(make: impl Fn() -> LinkEnds) {
     let (mut a, mut b) = make();
-    let mut s = Stream::default();
+    let mut s = StreamCheck::default();
     // A head of odd length puts every later element across some boundary.
     s.put_all(a.as_mut(), 3);
     eventually("the head", || (s.take(b.as_mut(), 3).unwrap() > 0 && s.got == 3).then_some(()));
     let all = 3 + (3 << 20);
-    let mut dice = Dice(77);
+    let mut input = SeededNumbers(77);
     eventually("all elements", || {
-        let n = dice.len().min(all - s.put);
+        let n = input.len().min(all - s.put);
         s.put(a.as_mut(), 0, n).unwrap();
         let ready = s.put.saturating_sub(s.got);
         if ready >= 8 {
@@ -201,9 +201,9 @@ pub(crate) fn elements_come_whole(make: impl Fn() -> Pair) {
     });
 }
 
-pub(crate) fn pushes_back_and_recovers(make: impl Fn() -> Pair) {
+pub(crate) fn pushes_back_and_recovers(make: impl Fn() -> LinkEnds) {
     let (mut a, mut b) = make();
-    let mut s = Stream::default();
+    let mut s = StreamCheck::default();
     let block = bytes(0, 1 << 20);
     let mut refused = 0;
     eventually("a full link", || {
@@ -221,7 +221,7 @@ pub(crate) fn pushes_back_and_recovers(make: impl Fn() -> Pair) {
         (refused == 50).then_some(())
     });
     let (mut place, runs_ahead) = (vec![0; 1 << 20], a.runs_ahead());
-    let mut drain = |s: &mut Stream| {
+    let mut drain = |s: &mut StreamCheck| {
         eventually("the bytes of a full link", || {
             let n = b.take(&mut place).unwrap();
             for i in (0..n).step_by(61) {
@@ -260,9 +260,9 @@ const RECV: Interest = Interest { recv: true, send: false };
 const SEND: Interest = Interest { recv: false, send: true };
 const LONG: Duration = Duration::from_secs(20);
 
-pub(crate) fn sleeps_when_nothing_happens(make: impl Fn() -> Pair) {
+pub(crate) fn sleeps_when_nothing_happens(make: impl Fn() -> LinkEnds) {
     let (mut a, mut b) = make();
-    let mut s = Stream::default();
+    let mut s = StreamCheck::default();
     for _ in 0..3 {
         s.put_all(a.as_mut(), 1000);
         b.arm(RECV);
@@ -275,9 +275,9 @@ pub(crate) fn sleeps_when_nothing_happens(make: impl Fn() -> Pair) {
     }
 }
 
-pub(crate) fn put_wakes_a_reader(make: impl Fn() -> Pair) {
+pub(crate) fn put_wakes_a_reader(make: impl Fn() -> LinkEnds) {
     let (mut a, mut b) = make();
-    let mut s = Stream::default();
+    let mut s = StreamCheck::default();
     for _ in 0..4 {
         b.arm(RECV);
         assert_eq!(b.peek(1).unwrap(), b"");
@@ -305,7 +305,7 @@ pub(crate) fn fill(link: &mut dyn Link, block: &[u8]) -> usize {
     })
 }
 
-pub(crate) fn consume_wakes_a_writer(make: impl Fn() -> Pair) {
+pub(crate) fn consume_wakes_a_writer(make: impl Fn() -> LinkEnds) {
     let (mut a, mut b) = make();
     let block = vec![7; 1 << 20];
     let (mut put, mut got) = (0, 0);
@@ -344,10 +344,10 @@ pub(crate) fn consume_wakes_a_writer(make: impl Fn() -> Pair) {
     }
 }
 
-pub(crate) fn bytes_come_before_the_end(make: impl Fn() -> Pair) {
+pub(crate) fn bytes_come_before_the_end(make: impl Fn() -> LinkEnds) {
     for len in [0, 1, 40, 5000, 100_000] {
         let (mut a, mut b) = make();
-        let mut s = Stream::default();
+        let mut s = StreamCheck::default();
         // The longest need not fit.
         s.put(a.as_mut(), 0, len).unwrap();
         drop(a);
@@ -361,7 +361,7 @@ pub(crate) fn bytes_come_before_the_end(make: impl Fn() -> Pair) {
     }
 }
 
-pub(crate) fn an_error_stays(make: impl Fn() -> Pair) {
+pub(crate) fn an_error_stays(make: impl Fn() -> LinkEnds) {
     let (a, mut b) = make();
     drop(a);
     let error = eventually("the end", || b.peek(1).map(<[u8]>::len).err());
@@ -379,10 +379,10 @@ pub(crate) fn an_error_stays(make: impl Fn() -> Pair) {
     assert_eq!(eventually("an error of peek", || b.peek(1).map(<[u8]>::len).err()), error);
 }
 
-pub(crate) fn a_drop_delivers_what_was_accepted(make: impl Fn() -> Pair) {
+pub(crate) fn a_drop_delivers_what_was_accepted(make: impl Fn() -> LinkEnds) {
     for unread in [0, 10, 100_000] {
         let (mut a, mut b) = make();
-        let (mut there, mut back) = (Stream::default(), Stream::default());
+        let (mut there, mut back) = (StreamCheck::default(), StreamCheck::default());
         for _ in 0..8 {
             there.put(a.as_mut(), 40, 1 << 20).unwrap();
         }

@@ -13,9 +13,9 @@
 //!     the higher rank   connect         Reached::Link, or Soon: attach when the stream is readable, or Not, and why
 //!     the lower rank    accept          when all connections of the link have come
 //! ```
-//! Who makes links fills in how to connect and what to wait for ([`Way`]); a transport knows nothing of groups, failures or the store.
+//! Who makes links fills in how to connect and what to wait for ([`Connector`]); a transport knows nothing of groups, failures or the store.
 //!
-//! May import: `address`, `call`, `channel`, `dice`, `error`, `sync`, `sys`.
+//! May import: `address`, `call`, `channel`, `fuzz_input`, `error`, `sync`, `sys`.
 
 mod card;
 #[cfg(test)]
@@ -68,12 +68,12 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
     }
 
     /// What `comity info` says of it.
-    fn note(_: &Self::Settings, seen: Seen<'_>) -> Note
+    fn note(_: &Self::Settings, seen: Seen<'_>) -> TransportInfo
     where
         Self: Sized;
 
     /// It, if this process can use it in this job.
-    fn find(_: &Self::Settings, job: &Job) -> Result<Option<Self>>
+    fn find(_: &Self::Settings, job: &JobInfo) -> Result<Option<Self>>
     where
         Self: Sized;
 
@@ -89,21 +89,25 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
     fn leads(&self, pair: &Pair<'_>) -> Result<(), String>;
 
     /// A link of what the pair has between it already.
-    fn standing(&self, _: &Pair<'_>) -> Option<Made> {
+    fn existing(&self, _: &Pair<'_>) -> Option<NewLink> {
         None
     }
 
     /// Make a link with the lower rank of a pair.
-    fn connect(&self, pair: &Pair<'_>, way: &dyn Way) -> Result<Reached, Missed>;
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed>;
 
-    /// Make the link that [`Reached::Soon`] promised, from a stream that is readable.
-    fn attach(&self, _: Stream) -> Made {
+    /// Make the link that [`Connected::Soon`] promised, from a stream that is readable.
+    fn attach(&self, _: Stream) -> NewLink {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Make a link with the higher rank of a pair, which has made all its connections. [`Reached::Not`]: it will come another way.
-    fn accept(&self, pair: &Pair<'_>, connections: Vec<Connection>, way: &dyn Way)
-    -> Result<Reached, Missed>;
+    /// Make a link with the higher rank of a pair, which has made all its connections. [`Connected::Not`]: it will come another way.
+    fn accept(
+        &self,
+        pair: &Pair<'_>,
+        connections: Vec<Connection>,
+        connector: &dyn Connector,
+    ) -> Result<Connected, Missed>;
 }
 
 /// What holds of a transport everywhere.
@@ -122,14 +126,14 @@ pub(crate) struct About {
 }
 
 /// A link, or what this process lacked for it.
-pub(crate) type Made = io::Result<Box<dyn Link>>;
+pub(crate) type NewLink = io::Result<Box<dyn Link>>;
 
 /// An authenticated connection, and what seals it.
 pub(crate) type Connection = (Stream, Sealing);
 
 /// What came of trying to make a link.
-pub(crate) enum Reached {
-    Link(Made),
+pub(crate) enum Connected {
+    Link(NewLink),
     /// To be [attached](Transport::attach) when it is readable.
     Soon(Stream),
     /// None this way, for this reason; the next transport may do.
@@ -145,8 +149,11 @@ pub(crate) struct Missed {
 }
 
 /// Connect to the lower rank of a pair over the socket of their host; why not, where another transport may do.
-pub(crate) fn dial_within_host(pair: &Pair<'_>, way: &dyn Way) -> Result<Result<UnixStream, String>, Missed> {
-    match way.dial(Target::Unix(pair.theirs.unix.clone()), 0, 1) {
+pub(crate) fn dial_within_host(
+    pair: &Pair<'_>,
+    connector: &dyn Connector,
+) -> Result<Result<UnixStream, String>, Missed> {
+    match connector.dial(Target::Unix(pair.theirs.unix.clone()), 0, 1) {
         Ok((Stream::Unix(stream), _)) => Ok(Ok(stream)),
         Ok((Stream::Tcp(_), _)) => Ok(Err("its host's socket is none".into())),
         Err(miss @ (Miss::Nowhere(_) | Miss::Refused(Refusal::No(_)))) => Ok(Err(miss.to_string())),
@@ -155,22 +162,22 @@ pub(crate) fn dial_within_host(pair: &Pair<'_>, way: &dyn Way) -> Result<Result<
 }
 
 /// The connection over the socket of their host with which the higher rank of a pair came.
-pub(crate) fn within_host(connections: Vec<Connection>) -> std::result::Result<UnixStream, Reached> {
+pub(crate) fn within_host(connections: Vec<Connection>) -> std::result::Result<UnixStream, Connected> {
     let mut streams = connections.into_iter().filter_map(|(stream, _)| match stream {
         Stream::Unix(stream) => Some(stream),
         Stream::Tcp(_) => None,
     });
-    streams.next().ok_or_else(|| Reached::Not("it brought no socket of this host".into()))
+    streams.next().ok_or_else(|| Connected::Not("it brought no socket of this host".into()))
 }
 
 /// What `comity info` says of a transport that leads to the ranks of this host.
-pub(crate) fn note_of_host(seen: Seen<'_>) -> Note {
+pub(crate) fn info_of_host(seen: Seen<'_>) -> TransportInfo {
     let name = seen("COMITY_HOST").map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
-    Note { works: true, why: format!("with ranks of this host{name}"), devices: Vec::new() }
+    TransportInfo { works: true, why: format!("with ranks of this host{name}"), devices: Vec::new() }
 }
 
 /// How a transport reaches the other rank of a pair, and waits for it.
-pub(crate) trait Way {
+pub(crate) trait Connector {
     /// Connect to the lower rank of the pair, for connection `index` of `of` that make the link.
     fn dial(&self, target: Target, index: u16, of: u16) -> Result<Connection, Miss>;
 
@@ -183,7 +190,7 @@ pub(crate) trait Way {
 
 /// What a process knows of its job before the ranks have met.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct JobInfo {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     /// What leaves the host must be encrypted.
@@ -209,7 +216,7 @@ pub(crate) type Seen<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// What `comity info` says of a transport.
 #[derive(Debug)]
-pub(crate) struct Note {
+pub(crate) struct TransportInfo {
     /// Whether it can be used on this host.
     pub(crate) works: bool,
     /// With whom, or why not.

@@ -56,11 +56,11 @@ macro_rules! transports {
 
         /// What users may choose about each transport.
         #[derive(Clone, Debug, Default)]
-        pub(crate) struct Settings {
+        pub(crate) struct TransportSettings {
             $(pub(crate) $folder: <$folder::$Kind as Transport>::Settings,)*
         }
 
-        impl Settings {
+        impl TransportSettings {
             /// Take what variables say.
             pub(crate) fn read(&mut self, vars: &dyn Variables) -> Result<()> {
                 $(<$folder::$Kind as Transport>::read(&mut self.$folder, vars)?;)*
@@ -74,7 +74,7 @@ macro_rules! transports {
             }
 
             /// What `comity info` says of a kind that is listed.
-            pub(crate) fn note(&self, kind: LinkKind, seen: Seen<'_>) -> Option<Note> {
+            pub(crate) fn note(&self, kind: LinkKind, seen: Seen<'_>) -> Option<TransportInfo> {
                 match kind {
                     $(LinkKind::$Kind => Some(<$folder::$Kind as Transport>::note(&self.$folder, seen)),)*
                     LinkKind::Mpi => None,
@@ -84,7 +84,7 @@ macro_rules! transports {
 
         impl Transports {
             /// Those of the `allowed` kinds that this process can use.
-            pub(crate) fn find(allowed: Kinds, settings: &Settings, job: &Job) -> Result<Self> {
+            pub(crate) fn find(allowed: Kinds, settings: &TransportSettings, job: &JobInfo) -> Result<Self> {
                 let mut all = Self::default();
                 $(if allowed.has(LinkKind::$Kind)
                     && let Some(found) = <$folder::$Kind as Transport>::find(&settings.$folder, job)?

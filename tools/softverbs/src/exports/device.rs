@@ -1,6 +1,6 @@
 //! Devices: the list, opening, and what they say of themselves.
 
-use super::{Context, Device, export, operations, refused, set_errno, shared, text, world};
+use super::{Context, ShownDevice, export, operations, refused, set_errno, shared, text, world};
 use crate::{
     abi::{
         IBV_GID_TYPE_ROCE_V2, IBV_MTU_1024, IBV_MTU_4096, Mutex, ibv_context, ibv_device, ibv_gid,
@@ -45,7 +45,7 @@ fn list() -> Result<&'static List, Errno> {
                 dev_path: text("/nonexistent"),
                 ibdev_path: text("/nonexistent"),
             };
-            ptr::from_mut(Box::leak(Box::new(Device { ibv, index }))).expose_provenance()
+            ptr::from_mut(Box::leak(Box::new(ShownDevice { ibv, index }))).expose_provenance()
         });
         List(devices.chain([0]).collect())
     }))
@@ -82,13 +82,13 @@ export! {
     "IBVERBS_1.1" fn ibv_get_device_name(device: &ibv_device) -> *const c_char {
         device.name.as_ptr()
     }
-    "IBVERBS_1.1" fn ibv_get_device_guid(device: &Device) -> u64 {
+    "IBVERBS_1.1" fn ibv_get_device_guid(device: &ShownDevice) -> u64 {
         world().host.config.devices.get(device.index).map_or(0, |d| guid(d.address)).to_be()
     }
-    "IBVERBS_1.9" fn ibv_get_device_index(device: &Device) -> c_int {
+    "IBVERBS_1.9" fn ibv_get_device_index(device: &ShownDevice) -> c_int {
         device.index as c_int
     }
-    "IBVERBS_1.1" fn ibv_open_device(device: &Device) -> *mut Context {
+    "IBVERBS_1.1" fn ibv_open_device(device: &ShownDevice) -> *mut Context {
         let Ok(events) = UnixStream::pair() else { return refused(Errno(EMFILE)) };
         let ibv = ibv_context {
             device: &raw const device.ibv,

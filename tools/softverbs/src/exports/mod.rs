@@ -42,7 +42,7 @@ use export;
 
 /// A device as shown to the client.
 #[repr(C)]
-pub(crate) struct Device {
+pub(crate) struct ShownDevice {
     ibv: ibv_device,
     index: usize,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Context {
 }
 
 #[repr(C)]
-pub(crate) struct Channel {
+pub(crate) struct ShownChannel {
     ibv: ibv_comp_channel,
     events: Arc<Events>,
 }

@@ -1,6 +1,6 @@
 //! Completion queues and completion channels.
 
-use super::{Channel, Context, device::ibv, export, keep, keep_moving, refused, set_errno, world};
+use super::{Context, ShownChannel, device::ibv, export, keep, keep_moving, refused, set_errno, world};
 use crate::{
     abi::{Condition, Mutex, ibv_comp_channel, ibv_cq, ibv_wc},
     pair::Errno,
@@ -10,15 +10,15 @@ use libc::{EAGAIN, EINVAL, EMFILE, ENOSYS, c_int, c_uint, c_void};
 use std::{os::fd::AsRawFd, ptr, sync::Arc};
 
 export! {
-    "IBVERBS_1.0" fn ibv_create_comp_channel(context: &Context) -> *mut Channel {
+    "IBVERBS_1.0" fn ibv_create_comp_channel(context: &Context) -> *mut ShownChannel {
         if world().host.config.quirks.no_channel {
             return refused(Errno(ENOSYS));
         }
         let Ok(events) = Events::new() else { return refused(Errno(EMFILE)) };
         let ibv = ibv_comp_channel { context: ibv(context), fd: events.fd().as_raw_fd(), refcnt: 0 };
-        Box::into_raw(Box::new(Channel { ibv, events: Arc::new(events) }))
+        Box::into_raw(Box::new(ShownChannel { ibv, events: Arc::new(events) }))
     }
-    "IBVERBS_1.0" fn ibv_destroy_comp_channel(channel: Box<Channel>) -> c_int {
+    "IBVERBS_1.0" fn ibv_destroy_comp_channel(channel: Box<ShownChannel>) -> c_int {
         // Queues that tell on it keep the descriptors, so that none writes to a stranger.
         drop(channel);
         0
@@ -27,7 +27,7 @@ export! {
         context: &Context,
         entries: c_int,
         cookie: *mut c_void,
-        channel: Option<&Channel>,
+        channel: Option<&ShownChannel>,
         _vector: c_int,
     ) -> *mut ibv_cq {
         let Some(capacity) = usize::try_from(entries).ok().filter(|n| (1..=1 << 20).contains(n)) else {
@@ -56,7 +56,7 @@ export! {
         let result = world().destroy_queue(queue.handle);
         keep(queue, result)
     }
-    "IBVERBS_1.1" fn ibv_get_cq_event(channel: &Channel, queue: &mut *mut ibv_cq, cookie: &mut *mut c_void) -> c_int {
+    "IBVERBS_1.1" fn ibv_get_cq_event(channel: &ShownChannel, queue: &mut *mut ibv_cq, cookie: &mut *mut c_void) -> c_int {
         let address = loop {
             if let Err(e) = channel.events.wait() {
                 set_errno(e.raw_os_error().unwrap_or(EAGAIN));

@@ -1,6 +1,6 @@
 //! `--metrics`: what the ranks have done so far, for Prometheus.
 //!
-//! Each rank inherits a sheet of memory and counts there; a thread of the keeper reads the sheets when somebody asks. No
+//! Each rank inherits a sheet of memory and counts there; a thread of the supervisor reads the sheets when somebody asks. No
 //! rank waits for it or notices it, and what a rank did stands there also after it was killed.
 mod server;
 mod text;
@@ -21,7 +21,7 @@ const RUNNING: i32 = -1;
 
 /// What is known of the ranks, for whoever asks.
 #[derive(Debug)]
-struct Board {
+struct JobMetrics {
     host: Host,
     ranks: Vec<Entry>,
 }
@@ -36,7 +36,7 @@ struct Entry {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Metrics {
-    board: Arc<Board>,
+    metrics: Arc<JobMetrics>,
     /// What the ranks inherit.
     fds: Vec<OwnedFd>,
 }
@@ -51,13 +51,13 @@ impl Metrics {
             ranks.push(Entry { sheet, state: AtomicI32::new(WAITING) });
         }
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let board = Arc::new(Board { host: Host { name, job: job_id(job) }, ranks });
-        let shown = board.clone();
+        let metrics = Arc::new(JobMetrics { host: Host { name, job: job_id(job) }, ranks });
+        let shown = metrics.clone();
         // It ends with the process: nothing in it is worth waiting for.
         std::thread::Builder::new()
             .name("metrics".into())
             .spawn(move || server::serve(&listener, || text::write(&shown)))?;
-        Ok(Self { board, fds })
+        Ok(Self { metrics, fds })
     }
 
     /// The descriptor that this rank inherits.
@@ -74,7 +74,7 @@ impl Metrics {
     }
 
     fn note(&self, rank: usize, state: i32) {
-        if let Some(entry) = self.board.ranks.get(rank) {
+        if let Some(entry) = self.metrics.ranks.get(rank) {
             entry.state.store(state, Ordering::Relaxed);
         }
     }

@@ -1,5 +1,5 @@
 //! The text format of Prometheus (version 0.0.4).
-use super::{Board, RUNNING};
+use super::{JobMetrics, RUNNING};
 use comity::Tally;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -12,8 +12,8 @@ pub(super) struct Host {
 }
 
 /// Everything, in one piece.
-pub(super) fn write(board: &Board) -> String {
-    let ranks: Vec<(usize, i32, Tally)> = board
+pub(super) fn write(metrics: &JobMetrics) -> String {
+    let ranks: Vec<(usize, i32, Tally)> = metrics
         .ranks
         .iter()
         .enumerate()
@@ -22,7 +22,7 @@ pub(super) fn write(board: &Board) -> String {
     let mut page = Page(String::new());
     page.head("comity_job_info", "gauge", "The job that this launcher keeps; always 1.");
     let version = crate::here::VERSION;
-    let labels = [("job_id", board.host.job.as_str()), ("host", &board.host.name), ("version", version)];
+    let labels = [("job_id", metrics.host.job.as_str()), ("host", &metrics.host.name), ("version", version)];
     page.line("comity_job_info", &labels, 1);
     page.head("comity_job_ranks", "gauge", "Ranks of the job.");
     page.line("comity_job_ranks", &[], ranks.len());
@@ -129,11 +129,11 @@ mod tests {
     #[test]
     fn states_and_names_are_written_by_the_rules() {
         let entry = |state| Entry { sheet: Sheet::create().unwrap().0, state: AtomicI32::new(state) };
-        let board = Board {
+        let metrics = JobMetrics {
             host: Host { name: "a\"b\\c\nd".into(), job: "7f".into() },
             ranks: vec![entry(RUNNING), entry(137), entry(WAITING)],
         };
-        let text = write(&board);
+        let text = write(&metrics);
         let has = |line: &str| assert!(text.lines().any(|l| l == line), "no {line} in\n{text}");
         has(&format!(
             r#"comity_job_info{{job_id="7f",host="a\"b\\c\nd",version="{}"}} 1"#,

@@ -1,12 +1,12 @@
 //! What is still to happen in a simulated world, ordered by time.
 
-use crate::{Note, simulate::Failure};
+use crate::{Note, simulate::SimulatedFailure};
 use std::rc::Rc;
 
 #[derive(Clone, Debug)]
 pub(super) enum Item {
     Beat(u64),
-    Note(Rc<Note<Failure>>),
+    Note(Rc<Note<SimulatedFailure>>),
     End,
     /// On a new connection, made then: does the process live?
     Asked(u64),
@@ -43,7 +43,7 @@ impl<T> Ord for Due<T> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Event {
+pub(super) enum DueEvent {
     /// The control thread of a rank gets its turn.
     Turn(usize),
     Enter(usize, usize),

@@ -1,10 +1,10 @@
 //! What processes send each other: how long it is on its way, and what a cut or a host that stands still does to it.
 
-use super::{Due, Item, World};
+use super::{Due, Item, SimulatedWorld};
 use crate::simulate::scenario::Fault;
 use std::cmp::Reverse;
 
-impl World<'_> {
+impl SimulatedWorld<'_> {
     /// One end of a connection is closed.
     pub(super) fn shut(&mut self, from: usize, to: usize) {
         self.send(from, to, Item::End);
@@ -22,7 +22,7 @@ impl World<'_> {
             return;
         }
         let (low, high) = self.scenario.delay;
-        let at = now + 2 * self.dice.between(low, high);
+        let at = now + 2 * self.rng.between(low, high);
         self.number += 1;
         self.processes[to].inbox.push(Reverse(Due { at, number: self.number, what: (from, item) }));
         if self.processes[to].stopped <= now {
@@ -43,7 +43,7 @@ impl World<'_> {
             self.scenario.cut(from, to, sent).or_else(|| self.scenario.unacknowledged(from, to, sent))
         {
             let most = |end| if self.scenario.is_only_cut() { end - begun } else { 0 };
-            let end = end.map(|end| end + self.dice.between(0, most(end)));
+            let end = end.map(|end| end + self.rng.between(0, most(end)));
             let Some(end) = end else {
                 self.broken[stream] = true;
                 return;
@@ -55,14 +55,14 @@ impl World<'_> {
             };
             sent = end;
         }
-        let mut at = sent + self.dice.between(low, high);
+        let mut at = sent + self.rng.between(low, high);
         for fault in &self.scenario.faults {
             // What comes to a host that does not run is sent again later.
             if let Fault::Stop { rank, at: begin, to: end, host: true } = fault
                 && *rank == to
                 && (*begin..end.unwrap_or(u64::MAX)).contains(&at)
             {
-                let again = self.dice.between(0, self.scenario.limit / 50);
+                let again = self.rng.between(0, self.scenario.limit / 50);
                 at = end.map_or(u64::MAX / 2, |end| end + again);
             }
         }

@@ -1,13 +1,13 @@
 //! What a process has decided, carried out in the simulated world.
 
-use super::{Event, Item, Occasion, World};
+use super::{DueEvent, Item, Occasion, SimulatedWorld};
 use crate::{
     Action, Presence,
-    simulate::{Failure, mutant::Mutant},
+    simulate::{SimulatedFailure, mutant::Mutant},
 };
 use std::rc::Rc;
 
-impl World<'_> {
+impl SimulatedWorld<'_> {
     /// Do what a process has decided.
     pub(super) fn perform(&mut self, rank: usize, occasion: Occasion) {
         let mut actions = self.processes[rank].membership.actions();
@@ -48,9 +48,9 @@ impl World<'_> {
                     }
                 }
                 Action::Close { rank: other } => self.shut(rank, other),
-                Action::Fail { context, failure } => self.fail(rank, context, failure),
-                Action::Left { context, member } => {
-                    let group = self.scenario.groups.iter().position(|g| g.context == context);
+                Action::Fail { group_id, failure } => self.fail(rank, group_id, failure),
+                Action::Left { group_id, member } => {
+                    let group = self.scenario.groups.iter().position(|g| g.group_id == group_id);
                     if let Some(g) = group {
                         let failed = self.processes[rank].members[g].failed.is_some();
                         self.judge.left(self.scenario, rank, g, member, failed);
@@ -67,8 +67,8 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn fail(&mut self, rank: usize, context: u64, failure: Failure) {
-        let Some(g) = self.scenario.groups.iter().position(|g| g.context == context) else { return };
+    pub(super) fn fail(&mut self, rank: usize, group_id: u64, failure: SimulatedFailure) {
+        let Some(g) = self.scenario.groups.iter().position(|g| g.group_id == group_id) else { return };
         let (now, member) = (self.now, &mut self.processes[rank].members[g]);
         // As a watch does.
         if member.failed.is_some() && self.mutant != Some(Mutant::LastReason) {
@@ -76,7 +76,7 @@ impl World<'_> {
             return;
         }
         member.failed = Some((now, failure.clone()));
-        self.note(|| format!("rank {rank}: group {context} has failed: {failure:?}"));
+        self.note(|| format!("rank {rank}: group {group_id} has failed: {failure:?}"));
         self.judge.fails(self.scenario, rank, g, now, &failure);
         self.linger(rank, g);
     }
@@ -84,8 +84,8 @@ impl World<'_> {
     /// A failed group is dropped some time later.
     pub(super) fn linger(&mut self, rank: usize, g: usize) {
         if let Some((low, high)) = self.scenario.linger {
-            let at = self.now + 1 + self.dice.between(low, high);
-            self.plan(at, Event::Leave(rank, g));
+            let at = self.now + 1 + self.rng.between(low, high);
+            self.plan(at, DueEvent::Leave(rank, g));
         }
     }
 }

@@ -1,16 +1,16 @@
 //! The faults of a scenario as they begin.
 
-use super::{Event, Occasion, World};
+use super::{DueEvent, Occasion, SimulatedWorld};
 use crate::{
     Reason,
     simulate::{
-        Failure,
+        SimulatedFailure,
         judge::Cause,
         scenario::{Fault, NEVER},
     },
 };
 
-impl World<'_> {
+impl SimulatedWorld<'_> {
     pub(super) fn strike(&mut self, i: usize) {
         let fault = self.scenario.faults[i].clone();
         if let Fault::Abort { group, by, culprit, .. } = fault {
@@ -63,10 +63,10 @@ impl World<'_> {
         if let Some(to) = to.filter(|_| longer) {
             process.turn = to;
             // It may have been about to look at the clock before it waits.
-            if self.dice.chance(50) {
+            if self.rng.chance(50) {
                 process.waits = to;
             }
-            self.plan(to, Event::Turn(rank));
+            self.plan(to, DueEvent::Turn(rank));
             self.judge.wakes(rank, to);
         }
         let long = to.is_none_or(|to| to - now >= self.scenario.limit);
@@ -95,13 +95,16 @@ impl World<'_> {
             return;
         }
         let cause = format!("fault {i} of seed {}", self.scenario.seed);
-        let failure =
-            if culprit == by { Failure::reported(by, cause) } else { Failure::lost(culprit, by, cause) };
+        let failure = if culprit == by {
+            SimulatedFailure::reported(by, cause)
+        } else {
+            SimulatedFailure::lost(culprit, by, cause)
+        };
         if member.failed.is_none() {
             member.failed = Some((self.now, failure.clone()));
             self.judge.cause(Cause::Aborted { group: g, rank, at: self.now, failure: failure.clone() });
-            self.note(|| format!("rank {rank} aborts group {}, blaming member {culprit}", plan.context));
-            self.processes[rank].membership.abort(plan.context, failure);
+            self.note(|| format!("rank {rank} aborts group {}, blaming member {culprit}", plan.group_id));
+            self.processes[rank].membership.abort(plan.group_id, failure);
             self.perform(rank, Occasion::Call);
             self.linger(rank, g);
         }

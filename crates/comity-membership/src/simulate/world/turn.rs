@@ -1,9 +1,9 @@
 //! When the control thread of a process gets its turn, and what it does then.
 
-use super::{Due, Event, Item, Occasion, World};
+use super::{Due, DueEvent, Item, Occasion, SimulatedWorld};
 use crate::{
     DIED, Heard, Note, Presence,
-    simulate::{Failure, mutant::Mutant, scenario::Fault},
+    simulate::{SimulatedFailure, mutant::Mutant, scenario::Fault},
 };
 use std::cmp::Reverse;
 
@@ -11,9 +11,9 @@ use std::cmp::Reverse;
 const ANSWER: u64 = 2_000_000;
 
 /// Notes and ends of connections; who asked or answered that it lives, with whether it asked.
-type Inbox = (Vec<(usize, Heard<Failure>)>, Vec<(usize, bool)>);
+type Inbox = (Vec<(usize, Heard<SimulatedFailure>)>, Vec<(usize, bool)>);
 
-impl World<'_> {
+impl SimulatedWorld<'_> {
     /// The turn of the control thread, as in `comity`: hear, then judge.
     pub(super) fn turn(&mut self, rank: usize) {
         let process = &mut self.processes[rank];
@@ -24,8 +24,8 @@ impl World<'_> {
         let (mut heard, alive) = self.take_inbox(rank);
         let heard_until = self.processes[rank].waits;
         if let Some(mutant) = self.mutant {
-            mutant.hear(rank, &mut heard, |context| {
-                let group = self.scenario.groups.iter().position(|g| g.context == context);
+            mutant.hear(rank, &mut heard, |group_id| {
+                let group = self.scenario.groups.iter().position(|g| g.group_id == group_id);
                 group.is_some_and(|g| self.processes[rank].members[g].entered.is_some())
             });
         }
@@ -49,8 +49,8 @@ impl World<'_> {
         self.processes[rank].membership.hear(heard, now);
         self.perform(rank, Occasion::Hear);
         for (_, heard) in last.into_iter().flatten() {
-            if let Heard::Note(Note::Abort { context, failure }) = heard {
-                self.fail(rank, context, failure);
+            if let Heard::Note(Note::Abort { group_id, failure }) = heard {
+                self.fail(rank, group_id, failure);
             }
         }
         let heard_until = match self.mutant {
@@ -110,11 +110,11 @@ impl World<'_> {
         });
         let slow = slow.max().unwrap_or(0);
         let (low, high) = self.scenario.lag;
-        let turn = first + slow + self.dice.between(low, high);
+        let turn = first + slow + self.rng.between(low, high);
         let process = &mut self.processes[rank];
         if turn < process.turn {
             process.turn = turn;
-            self.plan(turn, Event::Turn(rank));
+            self.plan(turn, DueEvent::Turn(rank));
         }
     }
 }

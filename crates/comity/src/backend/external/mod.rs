@@ -5,9 +5,9 @@ mod tests;
 
 use crate::{
     CallInfo, Error, Op, Peer, Result,
-    engine::{Lacking, Members, Progress, STASH, Step, Stop, Stopped, Waiting, complete},
+    engine::{CallProgress, Lacking, Members, Progress, STASH, Stop, Stopped, Waiting, complete},
     stats::Counters,
-    status::{Header, Watch, World},
+    status::{GroupStatus, Header, World},
 };
 use std::{
     sync::Arc,
@@ -32,7 +32,7 @@ struct Library<'a, F> {
 
 /// This rank makes a call: known from now on to those who ask, and told to the others if it waits for long.
 pub(super) fn announce(members: &Members, call: Header, waiting: &mut Waiting) {
-    members.watch.ledger().record(&call);
+    members.status.ledger().record(&call);
     waiting.is_in(call);
 }
 
@@ -50,15 +50,15 @@ impl<F: FnMut() -> Stopped<bool>> Progress for Library<'_, F> {
         self.members
     }
 
-    fn step(&mut self) -> Stopped<Step> {
-        Ok(if (self.done)()? { Step::Done } else { Step::Stuck })
+    fn step(&mut self) -> Stopped<CallProgress> {
+        Ok(if (self.done)()? { CallProgress::Done } else { CallProgress::Stuck })
     }
 
     fn idle(&mut self, _: Duration) -> Stopped<bool> {
-        let Members { watch, .. } = self.members;
+        let Members { status, .. } = self.members;
         // It may have left because its part of this call is done, and the others still pass it on to each other.
-        if watch.anyone_left()
-            && let Some(peer) = (0..self.members.size()).find(|&r| watch.has_left(r))
+        if status.anyone_left()
+            && let Some(peer) = (0..self.members.size()).find(|&r| status.has_left(r))
             && self.left.get_or_insert_with(Instant::now).elapsed() >= BEHIND
         {
             return Err(Stop::Left(peer));
@@ -77,7 +77,7 @@ impl<F: FnMut() -> Stopped<bool>> Progress for Library<'_, F> {
     fn sleep(&mut self, limit: Duration, _: Duration) {
         // WAIT(limit): a library, to the limit of who calls
         self.members.sleep(Vec::new(), limit.min(self.nap));
-        self.members.watch.hush();
+        self.members.status.drain();
         self.nap = (self.nap * 2).min(NAPS.1);
     }
 }
@@ -114,15 +114,15 @@ pub(super) fn room(kept: usize, len: usize, peer: usize, theirs: CallInfo) -> St
     if kept.saturating_add(len) <= STASH { Ok(()) } else { Err(Stop::flood(peer, theirs)) }
 }
 
-/// The members (world ranks) of a group whose bytes a library carries, with a watch over them.
+/// The members (world ranks) of a group whose bytes a library carries, with its status.
 pub(super) fn attend(
     world: Arc<dyn World>,
     ranks: Vec<usize>,
-    context: u64,
+    group_id: u64,
     counters: Arc<Counters>,
 ) -> Result<Members> {
-    let watch = Watch::new(ranks.len(), counters.clone());
-    let watch = Arc::new(watch.map_err(|e| Error::os("making an event descriptor", e))?);
-    world.attend(context, &ranks, &watch)?;
-    Ok(Members::new(world, ranks, context, watch, counters))
+    let status = GroupStatus::new(ranks.len(), counters.clone());
+    let status = Arc::new(status.map_err(|e| Error::os("making an event descriptor", e))?);
+    world.attend(group_id, &ranks, &status)?;
+    Ok(Members::new(world, ranks, group_id, status, counters))
 }

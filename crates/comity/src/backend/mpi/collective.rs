@@ -9,7 +9,7 @@ use crate::{
     },
     kernel,
     status::{Differs, HEADER, Header},
-    sys::mpi::{Handle, Move, Pending},
+    sys::mpi::{Move, MpiHandle, Pending},
     view::Memory,
 };
 use comity_plan::{Buf, Slice};
@@ -41,7 +41,7 @@ struct Cut {
     equal: bool,
 }
 
-impl<H: Handle> MpiBackend<H> {
+impl<H: MpiHandle> MpiBackend<H> {
     pub(super) fn collective(&mut self, call: Call<'_>, waiting: &mut Waiting) -> Stopped<()> {
         let info = call.info;
         let elem = info.dtype.map_or(1, DType::size);
@@ -111,7 +111,7 @@ impl<H: Handle> MpiBackend<H> {
         // With parts that differ by pair nobody knows the others' totals.
         let told = if pairwise { CallInfo { count: 0, ..info } } else { info };
         let shape = if pairwise { 1 } else { hash(counts) };
-        let ours = Header { info: told, shape, epoch: 0, context: self.members.context as u16 };
+        let ours = Header { info: told, shape, epoch: 0, group_id: self.members.group_id as u16 };
         announce(&self.members, ours, waiting);
         let mut src = self.buffer(0);
         src.extend_from_slice(&ours.encode());
@@ -260,7 +260,7 @@ impl Cut {
 
     fn empty(&self, k: usize, memory: &mut Memory<'_>, out: &mut [u8]) {
         if self.reduce == ReduceOp::Avg && matches!(self.op, Op::AllReduce | Op::Reduce | Op::ReduceScatter) {
-            kernel::fold(self.dtype, self.reduce, self.size, out, None, &[], &[]);
+            kernel::n_way_reduce(self.dtype, self.reduce, self.size, out, None, &[], &[]);
         }
         let mut at = 0;
         for r in self.incoming(k) {

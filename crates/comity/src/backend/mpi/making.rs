@@ -5,18 +5,18 @@
 
 use crate::{
     Error, Result,
-    sys::mpi::{Handle, Mpi},
+    sys::mpi::{Mpi, MpiHandle},
 };
 use std::thread::{self, JoinHandle};
 
 /// See the module. Dropped before it is finished, it stays in MPI, which is not ended cleanly then.
 #[derive(Debug)]
-pub(super) struct Making<H: Handle> {
+pub(super) struct Making<H: MpiHandle> {
     mpi: &'static Mpi<H>,
     thread: Option<JoinHandle<Result<H>>>,
 }
 
-impl<H: Handle> Making<H> {
+impl<H: MpiHandle> Making<H> {
     pub(super) fn start(
         mpi: &'static Mpi<H>,
         make: impl FnOnce() -> Result<H> + Send + 'static,
@@ -40,7 +40,7 @@ impl<H: Handle> Making<H> {
     }
 }
 
-impl<H: Handle> Drop for Making<H> {
+impl<H: MpiHandle> Drop for Making<H> {
     fn drop(&mut self) {
         if self.thread.is_some() {
             self.mpi.spoil();

@@ -18,7 +18,7 @@ use making::Making;
 pub(crate) use place::Runtime;
 
 use super::{
-    Alarm, Backend, Bufs, Call, Door, Maker,
+    AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory,
     external::{attend, explain_joining, wait},
 };
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
     kernel,
     stats::Counters,
     status::{Header, World},
-    sys::mpi::{Handle, Move, Mpi, Pending},
+    sys::mpi::{Move, Mpi, MpiHandle, Pending},
     view::Memory,
 };
 use comity_plan::{Buf, Slice};
@@ -37,7 +37,7 @@ use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 const LIBRARY: &str = "MPI (MPI_Comm_dup)";
 
 /// See the module.
-pub(crate) struct MpiBackend<H: Handle> {
+pub(crate) struct MpiBackend<H: MpiHandle> {
     mpi: &'static Mpi<H>,
     comm: H,
     members: Members,
@@ -48,7 +48,7 @@ pub(crate) struct MpiBackend<H: Handle> {
     spare: Vec<Vec<u8>>,
 }
 
-impl<H: Handle> fmt::Debug for MpiBackend<H> {
+impl<H: MpiHandle> fmt::Debug for MpiBackend<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MpiBackend")
             .field("rank", &self.members.rank)
@@ -57,7 +57,7 @@ impl<H: Handle> fmt::Debug for MpiBackend<H> {
     }
 }
 
-impl<H: Handle> MpiBackend<H> {
+impl<H: MpiHandle> MpiBackend<H> {
     /// The backend of everyone in `world`; all of them call this, and have `limit` to come together in MPI.
     pub(crate) fn open(
         mpi: &'static Mpi<H>,
@@ -108,16 +108,16 @@ impl<H: Handle> MpiBackend<H> {
     }
 }
 
-impl<H: Handle> Backend for MpiBackend<H> {
+impl<H: MpiHandle> Backend for MpiBackend<H> {
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
         let info = call.info;
         let mut waiting = Waiting::new(self.patience, limit, None);
-        self.members.watch.advance();
+        self.members.status.advance();
         let out = match info.op {
             Op::Send | Op::Recv | Op::Exchange => self.pair(call, &mut waiting),
             _ => self.collective(call, &mut waiting),
         };
-        self.members.watch.advance();
+        self.members.status.advance();
         self.patience = waiting.patience();
         out.map_err(|stop| self.explain(stop, info, limit))
     }
@@ -125,16 +125,16 @@ impl<H: Handle> Backend for MpiBackend<H> {
     fn split(
         &mut self,
         members: &[usize],
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
         let info = CallInfo::new(Op::Split);
         let mut waiting = Waiting::new(self.patience, limit, None);
-        let comm = subset(self.mpi, self.comm, members.to_vec(), context, &self.members, &mut waiting)
+        let comm = subset(self.mpi, self.comm, members.to_vec(), group_id, &self.members, &mut waiting)
             .map_err(|stop| self.explain(stop, info, limit))?;
         let ranks = self.members.world_ranks(members);
-        let members = attend(self.members.world.clone(), ranks, context, counters)?;
+        let members = attend(self.members.world.clone(), ranks, group_id, counters)?;
         Ok(Box::new(Self::with(self.mpi, comm, members)))
     }
 
@@ -142,12 +142,12 @@ impl<H: Handle> Backend for MpiBackend<H> {
         self.members.failure(call)
     }
 
-    fn alarm(&self) -> Option<Alarm> {
-        Some(Alarm::new(&self.members))
+    fn abort_handle(&self) -> Option<AbortHandle> {
+        Some(AbortHandle::new(&self.members))
     }
 
-    fn door(&self) -> Option<Door> {
-        Some(Door::new(&self.members, Box::new(Subsets(self.mpi))))
+    fn subgroup_factory(&self) -> Option<SubgroupFactory> {
+        Some(SubgroupFactory::new(&self.members, Box::new(Subsets(self.mpi))))
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {
@@ -155,19 +155,19 @@ impl<H: Handle> Backend for MpiBackend<H> {
     }
 }
 
-impl<H: Handle> Drop for MpiBackend<H> {
+impl<H: MpiHandle> Drop for MpiBackend<H> {
     fn drop(&mut self) {
         // Between calls, too.
-        if self.members.watch.failure().is_some() {
+        if self.members.status.failure().is_some() {
             self.mpi.spoil();
         }
-        self.members.world.leave(self.members.context);
+        self.members.world.leave(self.members.group_id);
         self.mpi.free(self.comm);
     }
 }
 
 /// A communicator that all members make; whoever waits for one that does not come can give up.
-fn together<H: Handle>(
+fn together<H: MpiHandle>(
     mpi: &'static Mpi<H>,
     members: &Members,
     waiting: &mut Waiting,
@@ -180,28 +180,28 @@ fn together<H: Handle>(
 }
 
 /// A communicator of `some` of `comm`'s ranks.
-fn subset<H: Handle>(
+fn subset<H: MpiHandle>(
     mpi: &'static Mpi<H>,
     comm: H,
     some: Vec<usize>,
-    context: u64,
+    group_id: u64,
     members: &Members,
     waiting: &mut Waiting,
 ) -> Stopped<H> {
-    together(mpi, members, waiting, move || mpi.subset(comm, &some, context as u16))
+    together(mpi, members, waiting, move || mpi.subset(comm, &some, group_id as u16))
 }
 
 /// Makes groups of some members.
 #[derive(Debug)]
-struct Subsets<H: Handle>(&'static Mpi<H>);
+struct Subsets<H: MpiHandle>(&'static Mpi<H>);
 
-impl<H: Handle> Subsets<H> {
+impl<H: MpiHandle> Subsets<H> {
     /// Communicators may be made in any order on several threads of a rank, and MPI tells them apart by 15 bits only. So the members
     /// show each other, over the new one, that it is the one they mean.
     fn proven(&self, members: &Members, waiting: &mut Waiting) -> Stopped<H> {
-        let (mpi, context) = (self.0, members.context);
-        let comm = subset(mpi, mpi.base()?, members.ranks.to_vec(), context, members, waiting)?;
-        let (own, size) = (context.to_le_bytes(), members.size());
+        let (mpi, group_id) = (self.0, members.group_id);
+        let comm = subset(mpi, mpi.base()?, members.ranks.to_vec(), group_id, members, waiting)?;
+        let (own, size) = (group_id.to_le_bytes(), members.size());
         let mut pending = Pending::start(mpi, comm, size, &Move::AllGather, own.to_vec(), vec![0; 8 * size])?;
         // WAIT(Waiting): MPI, to the deadline of the call
         wait(members, waiting, || Ok(pending.test()?))?;
@@ -215,12 +215,12 @@ impl<H: Handle> Subsets<H> {
     }
 }
 
-impl<H: Handle> Maker for Subsets<H> {
+impl<H: MpiHandle> Maker for Subsets<H> {
     fn make(
         &self,
         world: Arc<dyn World>,
         members: Vec<usize>,
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
@@ -228,14 +228,14 @@ impl<H: Handle> Maker for Subsets<H> {
             let reason = "groups of some members are made beside other calls, and the program started MPI for one thread at a time: ask MPI_Init_thread for MPI_THREAD_MULTIPLE, or use split";
             return Err(Error::Unavailable { backend: "subgroup", reason: reason.into() });
         }
-        let members = attend(Arc::clone(&world), members, context, counters)?;
+        let members = attend(Arc::clone(&world), members, group_id, counters)?;
         let mut waiting = Waiting::new(members.patience(), limit, None);
         let made = self.proven(&members, &mut waiting);
         match made {
             Ok(comm) => Ok(Box::new(MpiBackend::with(self.0, comm, members))),
             Err(stop) => {
                 let e = members.explain(stop, CallInfo::new(Op::Split), limit);
-                world.leave(context);
+                world.leave(group_id);
                 Err(e)
             }
         }

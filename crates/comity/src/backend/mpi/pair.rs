@@ -11,7 +11,7 @@ use crate::{
         external::{room, wait},
     },
     status::{Differs, HEADER, Header},
-    sys::mpi::{Handle, Move, Pending},
+    sys::mpi::{Move, MpiHandle, Pending},
     view::Memory,
 };
 use comity_plan::{Buf, Slice};
@@ -22,7 +22,7 @@ const FIRST: usize = 4096;
 const CHUNK: usize = 4 << 20;
 
 /// A message that leaves.
-struct Sender<H: Handle> {
+struct Sender<H: MpiHandle> {
     to: usize,
     header: Header,
     len: usize,
@@ -32,7 +32,7 @@ struct Sender<H: Handle> {
 }
 
 /// A message that comes.
-struct Receiver<H: Handle> {
+struct Receiver<H: MpiHandle> {
     from: usize,
     /// As errors name it.
     call: CallInfo,
@@ -51,7 +51,7 @@ fn next(at: usize, len: usize) -> Range<usize> {
     at..(at + CHUNK).min(len)
 }
 
-impl<H: Handle> MpiBackend<H> {
+impl<H: MpiHandle> MpiBackend<H> {
     pub(super) fn pair(&mut self, call: Call<'_>, waiting: &mut Waiting) -> Stopped<()> {
         let (mut out, mut into) = self.ends(&call);
         let mut memory = memory(call.bufs, 0, 0);
@@ -103,10 +103,10 @@ impl<H: Handle> MpiBackend<H> {
             Bufs::Both(s, d) => (Some((s.count(), s.dtype())), Some((d.count(), d.dtype()))),
             _ => (None, None),
         };
-        let context = self.members.context as u16;
+        let group_id = self.members.group_id as u16;
         let out = src.zip(to).map(|((count, dtype), to)| Sender {
             to,
-            header: Header { info: message(count, dtype, to), shape: 0, epoch: 0, context },
+            header: Header { info: message(count, dtype, to), shape: 0, epoch: 0, group_id },
             len: count * dtype.size(),
             sent: 0,
             begun: false,
@@ -234,7 +234,7 @@ impl<H: Handle> MpiBackend<H> {
 }
 
 /// Whether what comes is what is wanted, which is told before a byte of it is written.
-fn fits<H: Handle>(r: &Receiver<H>, header: &Header) -> Stopped<()> {
+fn fits<H: MpiHandle>(r: &Receiver<H>, header: &Header) -> Stopped<()> {
     let (theirs, ours) = (header.info, r.wanted);
     if (theirs.count, theirs.dtype) == (ours.count, ours.dtype) {
         return Ok(());

@@ -1,14 +1,14 @@
-//! How a process that MPI started becomes a member: its place comes from MPI, and so does the board on which rank 0 tells the
+//! How a process that MPI started becomes a member: its place comes from MPI, and so does the exchange on which rank 0 tells the
 //! others where to meet.
 
 use super::{LIBRARY, Making, MpiBackend};
 use crate::{
-    Board, Config, Error, Launcher, Meet, Result,
+    Config, Error, Exchange, Launcher, Meet, Result,
     backend::Backend,
-    exchange::MAX_TEXT,
+    exchange::MAX_EXCHANGE_TEXT,
     stats::Counters,
     status::World,
-    sys::mpi::{Family, Handle, Move, Mpi, Pending, find},
+    sys::mpi::{Family, Move, Mpi, MpiHandle, Pending, find},
 };
 use std::{
     fmt,
@@ -18,7 +18,7 @@ use std::{
 };
 
 /// Between two looks at what MPI does.
-const LOOK: Duration = Duration::from_micros(200);
+const MPI_POLL: Duration = Duration::from_micros(200);
 
 /// MPI as this process has it.
 #[derive(Clone, Copy, Debug)]
@@ -64,9 +64,9 @@ impl Runtime {
         let mut placed = Config { rank, size, ..config.clone() };
         if !matches!(config.meet, Meet::Store(_) | Meet::Host(_) | Meet::Hostfile(_)) {
             let limit = config.join_timeout;
-            placed.meet = Meet::Board(match self.0 {
-                Family::Pointers(m) => Arc::new(MpiBoard::new(m, rank, limit)?),
-                Family::Ints(m) => Arc::new(MpiBoard::new(m, rank, limit)?),
+            placed.meet = Meet::Exchange(match self.0 {
+                Family::Pointers(m) => Arc::new(MpiExchange::new(m, rank, limit)?),
+                Family::Ints(m) => Arc::new(MpiExchange::new(m, rank, limit)?),
             });
         }
         Ok(placed)
@@ -86,13 +86,13 @@ impl Runtime {
     }
 }
 
-/// A board over MPI_Ibcast.
-struct MpiBoard<H: Handle> {
+/// An exchange over MPI_Ibcast.
+struct MpiExchange<H: MpiHandle> {
     mpi: &'static Mpi<H>,
     comm: H,
 }
 
-impl<H: Handle> MpiBoard<H> {
+impl<H: MpiHandle> MpiExchange<H> {
     fn new(mpi: &'static Mpi<H>, rank: usize, limit: Duration) -> Result<Self> {
         let until = Instant::now() + limit;
         let making = Making::start(mpi, || mpi.world())?;
@@ -103,40 +103,40 @@ impl<H: Handle> MpiBoard<H> {
                 )));
             }
             // WAIT(until): telling the meeting place, to the join deadline
-            thread::sleep(LOOK);
+            thread::sleep(MPI_POLL);
         }
         Ok(Self { mpi, comm: making.finish()? })
     }
 }
 
-impl<H: Handle> fmt::Debug for MpiBoard<H> {
+impl<H: MpiHandle> fmt::Debug for MpiExchange<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MpiBoard")
+        f.write_str("MpiExchange")
     }
 }
 
-impl<H: Handle> fmt::Display for MpiBoard<H> {
+impl<H: MpiHandle> fmt::Display for MpiExchange<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("MPI_Ibcast")
     }
 }
 
-impl<H: Handle> Drop for MpiBoard<H> {
+impl<H: MpiHandle> Drop for MpiExchange<H> {
     fn drop(&mut self) {
         self.mpi.free(self.comm);
     }
 }
 
-impl<H: Handle> Board for MpiBoard<H> {
+impl<H: MpiHandle> Exchange for MpiExchange<H> {
     fn share(&self, rank: usize, size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
         let mut text = mine.unwrap_or_default().as_bytes().to_vec();
-        if text.len() > MAX_TEXT || (rank == 0) != mine.is_some() {
+        if text.len() > MAX_EXCHANGE_TEXT || (rank == 0) != mine.is_some() {
             return Err(Error::Config(format!(
-                "rank 0, and no other, gives a text of at most {MAX_TEXT} bytes"
+                "rank 0, and no other, gives a text of at most {MAX_EXCHANGE_TEXT} bytes"
             )));
         }
         // Blanks stand for the end: no text has one.
-        text.resize(MAX_TEXT, b' ');
+        text.resize(MAX_EXCHANGE_TEXT, b' ');
         let mut pending =
             Pending::start(self.mpi, self.comm, size, &Move::Broadcast { root: 0 }, Vec::new(), text)?;
         while !pending.test()? {
@@ -144,7 +144,7 @@ impl<H: Handle> Board for MpiBoard<H> {
                 return Err(Error::Join("rank 0 told no place to meet over MPI_Ibcast in time".into()));
             }
             // WAIT(until): the meeting place, to the join deadline
-            thread::sleep(LOOK);
+            thread::sleep(MPI_POLL);
         }
         let (_, out) = pending.finish();
         let told = String::from_utf8(out)

@@ -3,19 +3,19 @@
 use super::{parts, spot};
 use crate::{
     CallInfo, LinkKind, Result,
-    backend::{Alarm, Backend, Call, Single},
-    sys::cuda::Device,
+    backend::{AbortHandle, Backend, Call, Single},
+    sys::cuda::CudaContext,
 };
 use std::time::Duration;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct NcclAlone(pub(super) Device);
+pub(crate) struct NcclAlone(pub(super) CudaContext);
 
 impl NcclAlone {
     /// Around this device; NCCL itself is not needed.
     pub(crate) fn open(device: u32) -> Result<Self> {
-        Ok(Self(Device::open(device)?))
+        Ok(Self(CudaContext::open(device)?))
     }
 }
 
@@ -39,7 +39,7 @@ impl Backend for NcclAlone {
         None
     }
 
-    fn alarm(&self) -> Option<Alarm> {
+    fn abort_handle(&self) -> Option<AbortHandle> {
         None
     }
 

@@ -5,10 +5,10 @@
 use crate::{
     CallInfo, Error, Result,
     engine::{Census, Members, library_word},
-    status::{Failure, Watch, World},
+    status::{Failure, GroupStatus, World},
     sync::lock,
     sys::{
-        cuda::{Device, Mark, StreamId},
+        cuda::{CudaContext, Mark, StreamId},
         nccl::Comm,
     },
 };
@@ -21,7 +21,7 @@ use std::{
 };
 
 /// How often to look at work that is under way.
-const LOOK: Duration = Duration::from_millis(5);
+const STREAM_POLL: Duration = Duration::from_millis(5);
 /// Communicators of groups that are over, kept because a peer's device may still write to their memory.
 const MAX_RETIRED: usize = 64;
 
@@ -33,8 +33,8 @@ struct Post {
     comm: Arc<Comm>,
     rank: usize,
     size: usize,
-    context: u64,
-    watch: Arc<Watch>,
+    group_id: u64,
+    status: Arc<GroupStatus>,
     world: Weak<dyn World>,
     state: Mutex<State>,
     news: Condvar,
@@ -64,8 +64,8 @@ impl Guard {
             comm,
             rank: members.rank,
             size: members.size(),
-            context: members.context,
-            watch: members.watch.clone(),
+            group_id: members.group_id,
+            status: members.status.clone(),
             world: Arc::downgrade(&members.world),
             state: Mutex::default(),
             news: Condvar::new(),
@@ -91,7 +91,7 @@ impl Guard {
     }
 
     /// It is on the stream. The device is current.
-    pub(super) fn mark(&self, device: &Device, stream: StreamId) -> Result<()> {
+    pub(super) fn mark(&self, device: &CudaContext, stream: StreamId) -> Result<()> {
         let spare = lock(&self.0.state).spare.pop();
         let mark = match spare {
             Some(mark) => mark.again(stream)?,
@@ -143,13 +143,13 @@ impl Post {
                 && let Err(e) = self.comm.check()
             {
                 drop(state);
-                let known = library_word(&self.watch).is_some() || self.watch.is_closing();
+                let known = library_word(&self.status).is_some() || self.status.is_closing();
                 state = lock(&self.state);
                 if !known {
                     self.fail(format!("could not go on: {e}"));
                 }
             }
-            if self.watch.failure().is_some() && (state.over || first.is_some()) {
+            if self.status.failure().is_some() && (state.over || first.is_some()) {
                 // It may take its time, and who is in a call wants the lock.
                 drop(state);
                 self.comm.abort();
@@ -163,7 +163,7 @@ impl Post {
             state = if state.idle {
                 self.news.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner)
             } else {
-                self.news.wait_timeout(state, LOOK).map_or_else(|e| e.into_inner().0, |(s, _)| s)
+                self.news.wait_timeout(state, STREAM_POLL).map_or_else(|e| e.into_inner().0, |(s, _)| s)
             };
         }
     }
@@ -173,8 +173,8 @@ impl Post {
         let Some(world) = self.world.upgrade() else {
             return self.fail(format!("did not finish {info} on its device within {limit:?}"));
         };
-        let (rank, size, context) = (self.rank, self.size, self.context);
-        let census = Census { world: &*world, watch: &self.watch, context, rank, size };
+        let (rank, size, group_id) = (self.rank, self.size, self.group_id);
+        let census = Census { world: &*world, status: &self.status, group_id, rank, size };
         if let Ok(late) = census.hold(info, limit, None) {
             self.tell(Failure::late(rank, late));
         }
@@ -185,11 +185,11 @@ impl Post {
     }
 
     fn tell(&self, failure: Failure) {
-        // In the order of `Alarm::raise`, for its reason.
+        // In the order of `AbortHandle::raise`, for its reason.
         if let Some(world) = self.world.upgrade() {
-            world.abort(self.context, &failure);
+            world.abort(self.group_id, &failure);
         }
-        self.watch.fail(failure);
+        self.status.fail(failure);
     }
 }
 

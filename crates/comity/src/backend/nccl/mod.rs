@@ -12,25 +12,27 @@
 //! The communicator is made with the group, one per device and group; its id travels over the group's own authenticated links.
 
 mod alone;
+mod device_comm;
 mod guard;
-mod lane;
 mod pair;
 mod parts;
 
-use super::{Alarm, Backend, Bufs, Call, Door, Fabric, Maker, external::explain_joining};
+use super::{
+    AbortHandle, Backend, Bufs, Call, Maker, NativeBackend, SubgroupFactory, external::explain_joining,
+};
 use crate::{
     CallInfo, DType, Error, LinkKind, Op, Place, Result, View, ViewMut,
     engine::{Members, Patience, Stop, Stopped, Waiting},
     stats::Counters,
     status::World,
     sys::{
-        cuda::{Cuda, StreamId},
+        cuda::{CudaDriver, StreamId},
         nccl,
     },
 };
 pub(crate) use alone::NcclAlone;
-use lane::Lane;
-use pair::Announced;
+use device_comm::DeviceComm;
+use pair::UnmatchedSend;
 use std::{
     collections::VecDeque,
     sync::Arc,
@@ -47,12 +49,12 @@ const ABLE: usize = 1 + 16;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct NcclBackend {
-    fabric: Fabric,
+    native: NativeBackend,
     members: Members,
     patience: Patience,
-    lane: Lane,
+    device_comm: DeviceComm,
     /// Sends that came before their receive, by peer.
-    stash: Vec<VecDeque<Announced>>,
+    stash: Vec<VecDeque<UnmatchedSend>>,
 }
 
 /// Where and when the bytes of a call on device memory move.
@@ -64,21 +66,21 @@ struct Spot {
 
 impl NcclBackend {
     /// Around the group's own links, for buffers on `device`. All members call this.
-    pub(crate) fn open(mut fabric: Fabric, device: Result<u32>, limit: Duration) -> Result<Self> {
-        let members = fabric.members().clone();
+    pub(crate) fn open(mut native: NativeBackend, device: Result<u32>, limit: Duration) -> Result<Self> {
+        let members = native.members().clone();
         let patience = members.patience();
         let mut waiting = Waiting::new(patience, limit, None);
-        let lane = Self::join(&members, &mut fabric, device, Instant::now() + limit, &mut waiting);
-        let lane = lane.map_err(|stop| explain_joining(&members, stop, LIBRARY, limit))?;
+        let device_comm = Self::join(&members, &mut native, device, Instant::now() + limit, &mut waiting);
+        let device_comm = device_comm.map_err(|stop| explain_joining(&members, stop, LIBRARY, limit))?;
         let stash = (0..members.size()).map(|_| VecDeque::new()).collect();
-        Ok(Self { fabric, members, patience, lane, stash })
+        Ok(Self { native, members, patience, device_comm, stash })
     }
 
     /// The device of a rank that is told none: by its number on its host, among those that CUDA_VISIBLE_DEVICES leaves.
     pub(crate) fn device_of(world: &dyn World) -> Result<u32> {
         let host = world.hosts().get(world.rank());
         let before = world.hosts().iter().take(world.rank()).filter(|h| Some(*h) == host).count();
-        let n = Cuda::find()?.devices()?.max(1);
+        let n = CudaDriver::find()?.devices()?.max(1);
         Ok(before as u32 % n)
     }
 
@@ -103,7 +105,7 @@ impl NcclBackend {
     ) -> Stopped<()> {
         let info = call.info;
         let left = until.saturating_duration_since(Instant::now());
-        self.fabric.agree(&call, ON_DEVICE, left).map_err(Stop::Told)?;
+        self.native.agree(&call, ON_DEVICE, left).map_err(Stop::Told)?;
         let native = match (info.dtype, info.reduce) {
             (Some(d), Some(r)) => nccl::native(d, r).is_some(),
             _ => true,
@@ -111,20 +113,20 @@ impl NcclBackend {
         if !native {
             return self.over_host(call, spot, until, waiting);
         }
-        let work = parts::of(&call, self.members.rank, self.members.size(), &self.lane, spot)?;
+        let work = parts::of(&call, self.members.rank, self.members.size(), &self.device_comm, spot)?;
         self.members.counters.add_sent(work.bytes as u64);
-        self.lane.put(&work, spot, (info, until))
+        self.device_comm.put(&work, spot, (info, until))
     }
 
     /// Make the communicator, with the others.
     fn join(
         members: &Members,
-        fabric: &mut Fabric,
+        native: &mut NativeBackend,
         device: Result<u32>,
         until: Instant,
         waiting: &mut Waiting,
-    ) -> Stopped<Lane> {
-        let mut made = device.and_then(lane::open);
+    ) -> Stopped<DeviceComm> {
+        let mut made = device.and_then(device_comm::open);
         // Whether all ranks can is asked before the id is told, so that none waits for one that cannot.
         let mut id = [0u8; 128];
         if members.rank == 0
@@ -147,7 +149,7 @@ impl NcclBackend {
         }
         let mut all = vec![0u8; ABLE * members.size()];
         let tell = Call::new(Op::AllGather, Bufs::Both((&own).into(), all.as_mut_slice().into()));
-        fabric.run(tell, left(until)).map_err(Stop::Told)?;
+        native.run(tell, left(until)).map_err(Stop::Told)?;
         let (device, lib) = made.map_err(Stop::Own)?;
         let unavailable = |reason| Stop::Own(Error::Unavailable { backend: "nccl", reason });
         let all = all.as_chunks::<ABLE>().0;
@@ -165,8 +167,8 @@ impl NcclBackend {
         }
         let mut tell = Call::new(Op::Broadcast, Bufs::InPlace((&mut id).into()));
         tell.info.root = Some(0);
-        fabric.run(tell, left(until)).map_err(Stop::Told)?;
-        Lane::join(members, device, lib, nccl::UniqueId(id), waiting)
+        native.run(tell, left(until)).map_err(Stop::Told)?;
+        DeviceComm::join(members, device, lib, nccl::UniqueId(id), waiting)
     }
 
     /// A reduction that NCCL has not: over page-locked memory and the links.
@@ -177,17 +179,17 @@ impl NcclBackend {
         until: Instant,
         waiting: &mut Waiting,
     ) -> Stopped<()> {
-        let lane = &self.lane;
+        let device_comm = &self.device_comm;
         let (src, dst) = parts::ends(&call.bufs);
-        let mut held_src = src.map(|(_, len)| lane.device.pinned(len)).transpose()?;
-        let mut held_dst = dst.map(|(_, len)| lane.device.pinned(len)).transpose()?;
+        let mut held_src = src.map(|(_, len)| device_comm.device.pinned(len)).transpose()?;
+        let mut held_dst = dst.map(|(_, len)| device_comm.device.pinned(len)).transpose()?;
         let in_place = src.is_none() || dst.is_none();
         for (held, (at, len)) in held_src.iter().zip(src).chain(held_dst.iter().zip(dst).filter(|_| in_place))
         {
             // SAFETY: the view promises the device's side, this rank owns the host's; both stay until the mark below is passed.
-            unsafe { lane.device.copy(held.addr(), at, len, spot.stream)? };
+            unsafe { device_comm.device.copy(held.addr(), at, len, spot.stream)? };
         }
-        lane.until_passed(&self.members, spot.stream, waiting)?;
+        device_comm.until_passed(&self.members, spot.stream, waiting)?;
         let (dtype, left) =
             (call.info.dtype.unwrap_or(DType::U8), until.saturating_duration_since(Instant::now()));
         let mut copy =
@@ -205,11 +207,11 @@ impl NcclBackend {
             (Bufs::OwnOut(_), _, Some(d)) => Bufs::OwnOut(view_mut(d)),
             _ => Bufs::None,
         };
-        self.fabric.run(copy, left).map_err(Stop::Told)?;
+        self.native.run(copy, left).map_err(Stop::Told)?;
         if let (Some(held), Some((at, len))) = (&held_dst, dst) {
             // SAFETY: as on the way here.
-            unsafe { lane.device.copy(at, held.addr(), len, spot.stream)? };
-            lane.until_passed(&self.members, spot.stream, waiting)?;
+            unsafe { device_comm.device.copy(at, held.addr(), len, spot.stream)? };
+            device_comm.until_passed(&self.members, spot.stream, waiting)?;
         }
         Ok(())
     }
@@ -246,21 +248,21 @@ impl Maker for OnDevice {
         &self,
         world: Arc<dyn World>,
         members: Vec<usize>,
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
         let until = Instant::now() + limit;
-        let fabric = Fabric::open(world, members, context, counters, until)?;
+        let native = NativeBackend::open(world, members, group_id, counters, until)?;
         let left = until.saturating_duration_since(Instant::now());
-        Ok(Box::new(NcclBackend::open(fabric, Ok(self.0), left)?))
+        Ok(Box::new(NcclBackend::open(native, Ok(self.0), left)?))
     }
 }
 
 impl Backend for NcclBackend {
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
         match spot(&call.bufs) {
-            None => self.fabric.run(call, limit),
+            None => self.native.run(call, limit),
             Some(spot) => self.on_device(call, spot, limit),
         }
     }
@@ -268,38 +270,38 @@ impl Backend for NcclBackend {
     fn split(
         &mut self,
         members: &[usize],
-        context: u64,
+        group_id: u64,
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Result<Box<dyn Backend>> {
         let until = Instant::now() + limit;
-        let fabric = self.fabric.part(members, context, counters, limit)?;
+        let native = self.native.part(members, group_id, counters, limit)?;
         let left = until.saturating_duration_since(Instant::now());
-        Ok(Box::new(Self::open(fabric, Ok(self.lane.device.ordinal), left)?))
+        Ok(Box::new(Self::open(native, Ok(self.device_comm.device.ordinal), left)?))
     }
 
     fn alone(&self) -> Box<dyn Backend> {
-        Box::new(NcclAlone(self.lane.device))
+        Box::new(NcclAlone(self.device_comm.device))
     }
 
     fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
-        self.fabric.failure(call)
+        self.native.failure(call)
     }
 
-    fn alarm(&self) -> Option<Alarm> {
-        self.fabric.alarm()
+    fn abort_handle(&self) -> Option<AbortHandle> {
+        self.native.abort_handle()
     }
 
-    fn door(&self) -> Option<Door> {
-        let maker = Box::new(OnDevice(self.lane.device.ordinal));
-        self.fabric.door().map(|door| Door { maker, ..door })
+    fn subgroup_factory(&self) -> Option<SubgroupFactory> {
+        let maker = Box::new(OnDevice(self.device_comm.device.ordinal));
+        self.native.subgroup_factory().map(|subgroup_factory| SubgroupFactory { maker, ..subgroup_factory })
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {
-        self.fabric.links()
+        self.native.links()
     }
 
     fn device(&self) -> Option<u32> {
-        Some(self.lane.device.ordinal)
+        Some(self.device_comm.device.ordinal)
     }
 }

@@ -3,7 +3,7 @@
 //! NCCL has no tags and matches sends and receives in their order. So each send is announced over the links first: tag, type and
 //! length. A receive that asks for a later tag takes what is before it into memory of its own.
 
-use super::{NcclBackend, Spot, Stop, Stopped, Waiting, parts, parts::Work};
+use super::{NcclBackend, Spot, Stop, Stopped, Waiting, parts, parts::StreamWork};
 use crate::{
     CallInfo, DType, Op,
     backend::{Backend, Bufs, Call, external::room},
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 /// A send whose receive was not called yet, and its bytes.
 #[derive(Debug)]
-pub(super) struct Announced {
+pub(super) struct UnmatchedSend {
     info: CallInfo,
     bytes: DeviceMemory,
 }
@@ -34,7 +34,7 @@ impl NcclBackend {
         if let (Some(to), Some(out)) = (to, out) {
             self.announce(to, info, out, until)?;
         }
-        let mut work = Work::default();
+        let mut work = StreamWork::default();
         if let (Some(to), Some((at, bytes))) = (to, src)
             && bytes > 0
         {
@@ -56,7 +56,7 @@ impl NcclBackend {
             work.copies.push((kept.bytes.addr(), at, bytes));
             self.put(&work, spot, until, info)?;
             // What was kept is read until the stream has come past the copy.
-            return self.lane.until_passed(&self.members, spot.stream, waiting);
+            return self.device_comm.until_passed(&self.members, spot.stream, waiting);
         }
         loop {
             let theirs = self.announced(from, until)?;
@@ -70,14 +70,14 @@ impl NcclBackend {
             }
             let kept = self.stash[from].iter().map(|a| length(&a.info)).sum();
             room(kept, len, from, theirs)?;
-            let held = self.lane.device.alloc(len)?;
+            let held = self.device_comm.device.alloc(len)?;
             if len > 0 {
                 work.parts.push(Part::Recv { dst: held.addr(), bytes: len, from });
             }
             self.put(&work, spot, until, info)?;
-            work = Work::default();
-            self.lane.until_passed(&self.members, spot.stream, waiting)?;
-            self.stash[from].push_back(Announced { info: theirs, bytes: held });
+            work = StreamWork::default();
+            self.device_comm.until_passed(&self.members, spot.stream, waiting)?;
+            self.stash[from].push_back(UnmatchedSend { info: theirs, bytes: held });
         }
     }
 
@@ -94,12 +94,12 @@ impl NcclBackend {
         (tell.info.root, tell.info.tag) = (Some(to), Some(ANNOUNCE));
         let peers = [to];
         tell.counts = &peers;
-        self.fabric.run(tell, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)
+        self.native.run(tell, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)
     }
 
-    fn put(&self, work: &Work, spot: Spot, until: Instant, info: CallInfo) -> Stopped<()> {
+    fn put(&self, work: &StreamWork, spot: Spot, until: Instant, info: CallInfo) -> Stopped<()> {
         self.members.counters.add_sent(work.bytes as u64);
-        self.lane.put(work, spot, (info, until))
+        self.device_comm.put(work, spot, (info, until))
     }
 
     /// The next send of `from`, in its own words.
@@ -109,7 +109,7 @@ impl NcclBackend {
         let mut hear = Call::new(Op::Recv, Bufs::Out((&mut words).into()));
         (hear.info.root, hear.info.tag) = (Some(from), Some(ANNOUNCE));
         hear.recv_counts = &peers;
-        self.fabric.run(hear, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)?;
+        self.native.run(hear, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)?;
         let dtype = usize::try_from(words[1]).ok().and_then(|d| DType::ALL.get(d).copied());
         let tag = u32::try_from(words[0]).ok().filter(|&t| t <= crate::MAX_TAG);
         let count = usize::try_from(words[2]).ok().filter(|&n| n.checked_mul(8).is_some());

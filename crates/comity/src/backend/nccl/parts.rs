@@ -1,6 +1,6 @@
 //! A call as NCCL's own, in bytes and addresses of the device.
 
-use super::{Spot, Stopped, lane::Lane};
+use super::{Spot, Stopped, device_comm::DeviceComm};
 use crate::{
     Op,
     backend::{Bufs, Call},
@@ -9,7 +9,7 @@ use crate::{
 
 /// What goes on the stream for a call.
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(super) struct StreamWork {
     /// Copies within the device: from, to, bytes. They go first.
     pub(super) copies: Vec<(usize, usize, usize)>,
     pub(super) parts: Vec<Part>,
@@ -20,10 +20,10 @@ pub(super) struct Work {
 }
 
 /// An address, and bytes from there.
-pub(super) type Extent = (usize, usize);
+pub(super) type AddressRange = (usize, usize);
 
 /// Address and bytes of what is read and of what is written; one of them stands for both in place.
-pub(super) fn ends(bufs: &Bufs<'_>) -> (Option<Extent>, Option<Extent>) {
+pub(super) fn ends(bufs: &Bufs<'_>) -> (Option<AddressRange>, Option<AddressRange>) {
     match bufs {
         Bufs::None => (None, None),
         Bufs::In(v) => (Some((v.ptr.expose_provenance(), v.len_bytes())), None),
@@ -49,20 +49,26 @@ fn offsets(counts: &[usize], elem: usize) -> Vec<(usize, usize)> {
 }
 
 /// The parts of a collective call.
-pub(super) fn of(call: &Call<'_>, rank: usize, size: usize, lane: &Lane, spot: Spot) -> Stopped<Work> {
+pub(super) fn of(
+    call: &Call<'_>,
+    rank: usize,
+    size: usize,
+    device_comm: &DeviceComm,
+    spot: Spot,
+) -> Stopped<StreamWork> {
     let info = &call.info;
     let (elem, count, root) = (info.dtype.map_or(1, |d| d.size()), info.count, info.root.unwrap_or(0));
     let part = count * elem;
     let (src, dst) = ends(&call.bufs);
     let (s, d) = (src.or(dst).map_or(0, |e| e.0), dst.or(src).map_or(0, |e| e.0));
-    let mut w = Work { bytes: part, ..Work::default() };
+    let mut w = StreamWork { bytes: part, ..StreamWork::default() };
     match (info.op, info.dtype.zip(info.reduce)) {
         (Op::AllToAll, _) => {
             let mut from = s;
             if src.is_none() {
                 // What leaves must not be overwritten by what comes.
                 let len = dst.map_or(0, |e| e.1);
-                let held = lane.device.alloc_on(len, spot.stream)?;
+                let held = device_comm.device.alloc_on(len, spot.stream)?;
                 w.copies.push((d, held.addr(), len));
                 from = held.addr();
                 w.scratch = Some(held);
@@ -93,7 +99,7 @@ pub(super) fn of(call: &Call<'_>, rank: usize, size: usize, lane: &Lane, spot: S
     Ok(w)
 }
 
-impl Work {
+impl StreamWork {
     /// An all_gather or reduce_scatter of unequal parts from address `s` to `d`: a call for each part.
     fn unequal(&mut self, call: &Call<'_>, rank: usize, (s, d): (usize, usize), elem: usize) {
         let info = &call.info;

@@ -14,7 +14,7 @@ pub(super) const MAX_BODY: usize = 1024;
 
 /// Kinds of message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     Hello = 1,
     Answer = 2,
     Proof = 3,
@@ -22,7 +22,7 @@ pub(super) enum Kind {
     Unreadable = 4,
 }
 
-pub(super) fn message(kind: Kind, body: &[u8]) -> Vec<u8> {
+pub(super) fn message(kind: MessageKind, body: &[u8]) -> Vec<u8> {
     let mut w = Writer::default();
     w.0.extend(b"cm");
     w.u8(VERSION << 4 | kind as u8);
@@ -37,14 +37,18 @@ pub(super) struct Incoming(pub(super) Vec<u8>);
 
 impl Incoming {
     /// Read on; the body once it is whole, `None` when the stream has no more for now.
-    pub(super) fn read(&mut self, mut stream: impl Read, want: Kind) -> Result<Option<Vec<u8>>, Refusal> {
+    pub(super) fn read(
+        &mut self,
+        mut stream: impl Read,
+        want: MessageKind,
+    ) -> Result<Option<Vec<u8>>, Refusal> {
         loop {
             let missing = match self.0.as_slice() {
                 [b'c', b'm', kind, high, low, body @ ..] => {
                     if kind >> 4 != VERSION {
                         return Err(Refusal::Version(kind >> 4));
                     }
-                    if *kind == VERSION << 4 | Kind::Unreadable as u8 && want == Kind::Answer {
+                    if *kind == VERSION << 4 | MessageKind::Unreadable as u8 && want == MessageKind::Answer {
                         return Err(Refusal::Key);
                     }
                     let n = usize::from(u16::from_be_bytes([*high, *low]));

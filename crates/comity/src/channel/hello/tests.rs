@@ -8,7 +8,7 @@ const HELLO: Hello = Hello {
     from: 3,
     to: 1,
     world: 9,
-    context: 4,
+    group_id: 4,
     channel: Channel::Link { transport: 2, index: 1, of: 2 },
     sealed: true,
 };
@@ -34,12 +34,12 @@ impl Read for Drip<'_> {
     }
 }
 
-fn yes(_: &Hello) -> Verdict {
-    Verdict::Yes
+fn yes(_: &Hello) -> HelloVerdict {
+    HelloVerdict::Yes
 }
 
 /// What the listener says to `first`, and the listener.
-fn respond(secret: &Secret, first: &[u8], verdict: Verdict) -> (Responder, Step) {
+fn respond(secret: &Secret, first: &[u8], verdict: HelloVerdict) -> (Responder, HandshakeStep) {
     let mut r = Responder::new();
     let step = r.step(Drip(first), secret, &mut |_| verdict.clone());
     (r, step)
@@ -49,15 +49,17 @@ fn respond(secret: &Secret, first: &[u8], verdict: Verdict) -> (Responder, Step)
 fn both_sides_agree() {
     let s = secret(1, "job", 0);
     let (mut i, first) = Initiator::start(&s, &HELLO).unwrap();
-    let (mut r, step) = respond(&s, &first, Verdict::Yes);
-    let Step::Send(answer) = step else { panic!("{step:?}") };
+    let (mut r, step) = respond(&s, &first, HelloVerdict::Yes);
+    let HandshakeStep::Send(answer) = step else { panic!("{step:?}") };
     assert!(r.knows_key());
-    assert!(matches!(r.step(Drip(&[]), &s, &mut yes), Step::More));
+    assert!(matches!(r.step(Drip(&[]), &s, &mut yes), HandshakeStep::More));
     let Agreed { proof, seals } = i.read(Drip(&answer)).unwrap().unwrap();
     // What follows the handshake is not touched.
     let all = [&proof[..], b"data"].concat();
     let mut stream = Drip(&all);
-    let Step::Done(HELLO, Some(theirs)) = r.step(&mut stream, &s, &mut yes) else { panic!("not done") };
+    let HandshakeStep::Done(HELLO, Some(theirs)) = r.step(&mut stream, &s, &mut yes) else {
+        panic!("not done")
+    };
     assert_eq!(stream.0, b"data");
     let ours = seals.unwrap();
     for (from, to) in [(&ours, &theirs), (&theirs, &ours)] {
@@ -72,10 +74,10 @@ fn both_sides_agree() {
 #[test]
 fn words_reach_the_one_who_is_refused() {
     let s = secret(1, "job", 0);
-    for (verdict, long) in [(Verdict::No("é".repeat(600)), true), (Verdict::Busy, false)] {
+    for (verdict, long) in [(HelloVerdict::No("é".repeat(600)), true), (HelloVerdict::Busy, false)] {
         let (mut i, first) = Initiator::start(&s, &HELLO).unwrap();
         let (_, step) = respond(&s, &first, verdict);
-        let Step::SendAndClose(answer) = step else { panic!("{step:?}") };
+        let HandshakeStep::SendAndClose(answer) = step else { panic!("{step:?}") };
         match i.read(Drip(&answer)).unwrap_err() {
             Refusal::No(words) => assert!(long && words.starts_with("ééé")),
             e => assert!(!long && e.is_passing()),
@@ -88,8 +90,8 @@ fn key_job_and_epoch_are_checked_at_the_first_message() {
     let ours = secret(1, "job", 0);
     for theirs in [secret(2, "job", 0), secret(1, "other", 0), secret(1, "job", 1)] {
         let (mut i, first) = Initiator::start(&theirs, &HELLO).unwrap();
-        let (r, step) = respond(&ours, &first, Verdict::Yes);
-        let Step::Foreign(answer) = step else { panic!("{step:?}") };
+        let (r, step) = respond(&ours, &first, HelloVerdict::Yes);
+        let HandshakeStep::Foreign(answer) = step else { panic!("{step:?}") };
         assert!(!r.knows_key());
         assert!(matches!(i.read(Drip(&answer)), Err(Refusal::Key)));
     }
@@ -99,19 +101,19 @@ fn key_job_and_epoch_are_checked_at_the_first_message() {
 fn a_recording_is_not_let_in() {
     let s = secret(1, "job", 0);
     let (mut i, first) = Initiator::start(&s, &HELLO).unwrap();
-    let (_, Step::Send(answer)) = respond(&s, &first, Verdict::Yes) else { panic!("refused") };
+    let (_, HandshakeStep::Send(answer)) = respond(&s, &first, HelloVerdict::Yes) else { panic!("refused") };
     let proof = i.read(Drip(&answer)).unwrap().unwrap().proof;
-    let (mut r, Step::Send(_)) = respond(&s, &first, Verdict::Yes) else { panic!("refused") };
-    assert!(matches!(r.step(Drip(&proof), &s, &mut yes), Step::Close));
+    let (mut r, HandshakeStep::Send(_)) = respond(&s, &first, HelloVerdict::Yes) else { panic!("refused") };
+    assert!(matches!(r.step(Drip(&proof), &s, &mut yes), HandshakeStep::Close));
 }
 
 #[test]
 fn another_version_is_named() {
     let s = secret(1, "job", 0);
     let (mut i, mut first) = Initiator::start(&s, &HELLO).unwrap();
-    first[2] = (VERSION + 1) << 4 | Kind::Hello as u8;
-    assert!(matches!(respond(&s, &first, Verdict::Yes).1, Step::SendAndClose(_)));
-    let e = i.read(Drip(&[b'c', b'm', 7 << 4 | Kind::Unreadable as u8, 0, 0])).unwrap_err();
+    first[2] = (VERSION + 1) << 4 | MessageKind::Hello as u8;
+    assert!(matches!(respond(&s, &first, HelloVerdict::Yes).1, HandshakeStep::SendAndClose(_)));
+    let e = i.read(Drip(&[b'c', b'm', 7 << 4 | MessageKind::Unreadable as u8, 0, 0])).unwrap_err();
     assert!(matches!(e, Refusal::Version(7)) && e.to_string().contains("version 7"));
 }
 
@@ -127,9 +129,9 @@ proptest! {
     #[test]
     fn any_bytes_are_refused_or_waited_for(bytes in prop::collection::vec(any::<u8>(), 0..1200), header: bool) {
         let s = secret(1, "job", 0);
-        let bytes = if header { message(Kind::Hello, &bytes[..bytes.len().min(1024)]) } else { bytes };
-        let (r, step) = respond(&s, &bytes, Verdict::Yes);
-        prop_assert!(!r.knows_key() && !matches!(step, Step::Done(..) | Step::Send(_)));
+        let bytes = if header { message(MessageKind::Hello, &bytes[..bytes.len().min(1024)]) } else { bytes };
+        let (r, step) = respond(&s, &bytes, HelloVerdict::Yes);
+        prop_assert!(!r.knows_key() && !matches!(step, HandshakeStep::Done(..) | HandshakeStep::Send(_)));
         prop_assert!(r.incoming.0.len() <= HEADER + MAX_BODY && r.incoming.0.capacity() <= 2 * (HEADER + MAX_BODY));
         let (mut i, _) = Initiator::start(&s, &HELLO).unwrap();
         prop_assert!(!matches!(i.read(Drip(&bytes)), Ok(Some(_))));
@@ -141,25 +143,25 @@ proptest! {
         let spoil = |m: &mut Vec<u8>| { let n = m.len(); m[at % n] ^= 1 << bit };
         let (mut i, mut first) = Initiator::start(&s, &HELLO).unwrap();
         if which == 0 { spoil(&mut first) }
-        let (mut r, step) = respond(&s, &first, Verdict::Yes);
-        let Step::Send(mut answer) = step else { prop_assert!(which == 0); return Ok(()) };
+        let (mut r, step) = respond(&s, &first, HelloVerdict::Yes);
+        let HandshakeStep::Send(mut answer) = step else { prop_assert!(which == 0); return Ok(()) };
         prop_assert!(which != 0);
         if which == 1 { spoil(&mut answer) }
         let Ok(Some(Agreed { mut proof, .. })) = i.read(Drip(&answer)) else { prop_assert!(which == 1); return Ok(()) };
         prop_assert!(which != 1);
         spoil(&mut proof);
-        prop_assert!(!matches!(r.step(Drip(&proof), &s, &mut yes), Step::Done(..)));
+        prop_assert!(!matches!(r.step(Drip(&proof), &s, &mut yes), HandshakeStep::Done(..)));
     }
 
     #[test]
-    fn hellos_round_trip(from: u32, to: u32, world: u64, context: u64, of in 1u16.., kind in 0..4, transport: u8, sealed: bool) {
+    fn hellos_round_trip(from: u32, to: u32, world: u64, group_id: u64, of in 1u16.., kind in 0..4, transport: u8, sealed: bool) {
         let channel = match kind {
             0 => Channel::Join,
             1 => Channel::Control,
             2 => Channel::Probe,
             _ => Channel::Link { transport, index: of - 1, of },
         };
-        let hello = Hello { from, to, world, context, channel, sealed };
+        let hello = Hello { from, to, world, group_id, channel, sealed };
         prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
     }
 }

@@ -19,38 +19,38 @@ prop_compose! {
 proptest! {
     #[test]
     fn notes_round_trip(
-        context: u64, culprit: u32, by: u32, seen: bool, cause in "\\PC{0,99}", ours in call(), theirs in call(),
+        group_id: u64, culprit: u32, by: u32, seen: bool, cause in "\\PC{0,99}", ours in call(), theirs in call(),
         what in 0usize..9, why in 0u8..4, missing in prop::collection::vec(0usize..99, 0..5), nanos: u64,
     ) {
         let stalled = seen.then_some((1, 2));
         let why = match why {
-            0 => Why::Lost,
-            1 => Why::Reported,
-            2 => Why::Differs(Differs { ours, theirs, what: Header::DIFFERENCES[what] }),
-            _ => Why::Late(Late { call: ours, after: Duration::from_nanos(nanos), missing, stalled }),
+            0 => FailureKind::Lost,
+            1 => FailureKind::Reported,
+            2 => FailureKind::Differs(Differs { ours, theirs, what: Header::DIFFERENCES[what] }),
+            _ => FailureKind::Late(Late { call: ours, after: Duration::from_nanos(nanos), missing, stalled }),
         };
         let failure = Failure { culprit: culprit as usize, by: by as usize, cause: cause.clone(), why };
-        let reached = Reached { made: nanos, digest: seen.then_some(context), lacks: stalled.map(|_| (7, nanos)) };
+        let reached = Reached { made: nanos, digest: seen.then_some(group_id), lacks: stalled.map(|_| (7, nanos)) };
         let told = CallInfo { op: Op::Gather, tag: None, seq: 7, ..ours };
-        let told = Header { info: told, shape: context, epoch: 1, context: 2 };
+        let told = Header { info: told, shape: group_id, epoch: 1, group_id: 2 };
         for m in [
-            Note::Leave { context },
-            Note::Abort { context, failure }, Note::Census { context, at: nanos, digest: context }, Note::Reached { context, reached },
-            Note::Waits { context, call: told },
-            Note::Heartbeat { progress: context }, Note::Goodbye { words: cause },
-            Note::GivenUp { silence: context },
+            ControlNote::Leave { group_id },
+            ControlNote::Abort { group_id, failure }, ControlNote::Census { group_id, at: nanos, digest: group_id }, ControlNote::Reached { group_id, reached },
+            ControlNote::Waits { group_id, call: told },
+            ControlNote::Heartbeat { progress: group_id }, ControlNote::Goodbye { words: cause },
+            ControlNote::GivenUp { silence: group_id },
         ] {
             let bytes = m.encode();
-            prop_assert_eq!(Note::decode(bytes.get(..bytes.len() - 1).unwrap()), Err(Malformed));
-            prop_assert_eq!(Note::decode(&[&bytes[..], &[0]].concat()), Err(Malformed));
-            prop_assert_eq!(Note::decode(&bytes), Ok(m));
+            prop_assert_eq!(ControlNote::decode(bytes.get(..bytes.len() - 1).unwrap()), Err(Malformed));
+            prop_assert_eq!(ControlNote::decode(&[&bytes[..], &[0]].concat()), Err(Malformed));
+            prop_assert_eq!(ControlNote::decode(&bytes), Ok(m));
         }
     }
 
     #[test]
     fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..10) {
         let bytes = [&[kind], &bytes[..]].concat();
-        if let Ok(m) = Note::decode(&bytes) { prop_assert_eq!(m.encode(), bytes); }
+        if let Ok(m) = ControlNote::decode(&bytes) { prop_assert_eq!(m.encode(), bytes); }
     }
 }
 
@@ -61,18 +61,18 @@ fn what_membership_tells_can_be_read() {
     let everyone: Vec<usize> = (0..size).collect();
     let mut m = Membership::<Failure>::new(0, size, Some(limit));
     (1..size).for_each(|r| assert!(m.attach(r, now)));
-    (1..=4).for_each(|context| assert!(m.enter(context, &everyone, 0)));
-    let beat = |r| (r, Heard::Note(Note::Heartbeat { progress: 0 }));
+    (1..=4).for_each(|group_id| assert!(m.enter(group_id, &everyone, 0)));
+    let beat = |r| (r, Heard::Note(ControlNote::Heartbeat { progress: 0 }));
     m.hear((1..size).map(beat).collect(), now);
     let info = CallInfo { seq: 1, count: 1, dtype: Some(DType::F32), ..CallInfo::new(Op::AllGather) };
-    m.ask(1, &[1], &Header { info, shape: 1, epoch: 1, context: 1 });
+    m.ask(1, &[1], &Header { info, shape: 1, epoch: 1, group_id: 1 });
     m.census(1, 1, 2);
     m.answer(1, 1, Reached { made: 1, digest: Some(2), lacks: Some((3, 4)) });
-    m.hear(vec![(1, Heard::Note(Note::Census { context: 9, at: 1, digest: 2 }))], now);
+    m.hear(vec![(1, Heard::Note(ControlNote::Census { group_id: 9, at: 1, digest: 2 }))], now);
     let late = Late { call: info, after: limit, missing: vec![1, 2], stalled: None };
     m.abort(1, Failure::late(0, late));
     m.abort(2, Failure::reported(0, "gives up"));
-    m.hear(vec![(2, Heard::End(DIED)), (3, Heard::Note(Note::GivenUp { silence: 5000 }))], now);
+    m.hear(vec![(2, Heard::End(DIED)), (3, Heard::Note(ControlNote::GivenUp { silence: 5000 }))], now);
     m.enter(5, &everyone, 0);
     m.leave(5, true);
     m.enter(6, &[0, 1], 0);
@@ -88,7 +88,7 @@ fn what_membership_tells_can_be_read() {
         let Action::Tell { note, .. } = action else { continue };
         let bytes = note.encode();
         kinds[usize::from(bytes[0])] += 1;
-        assert_eq!(Note::decode(&bytes), Ok(note));
+        assert_eq!(ControlNote::decode(&bytes), Ok(note));
     }
     // Beats are made when they are sent.
     kinds[3] += 1;
@@ -98,7 +98,8 @@ fn what_membership_tells_can_be_read() {
 #[test]
 fn long_text_is_cut_at_a_character() {
     let words = "é".repeat(MAX_TEXT);
-    let Ok(Note::Goodbye { words: got }) = Note::decode(&Note::Goodbye { words: words.clone() }.encode())
+    let Ok(ControlNote::Goodbye { words: got }) =
+        ControlNote::decode(&ControlNote::Goodbye { words: words.clone() }.encode())
     else {
         panic!("not a goodbye")
     };
@@ -114,6 +115,6 @@ fn the_fuzzers_seeds_are_notes() {
         };
     }
     for seed in [seed!("abort"), seed!("heartbeat")] {
-        assert!(Note::decode(seed).is_ok(), "{seed:x?}");
+        assert!(ControlNote::decode(seed).is_ok(), "{seed:x?}");
     }
 }

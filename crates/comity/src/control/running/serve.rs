@@ -1,12 +1,12 @@
 //! The control thread: it waits, reads what the others say, and does what follows; and it judges who may connect.
 
-use super::Control;
+use super::ControlPlane;
 use crate::{
     LinkKind,
-    channel::{Accepted, Acceptor, Channel, Hello, Stream, Verdict},
+    channel::{Accepted, Acceptor, Channel, Hello, HelloVerdict, Stream},
     control::{
+        connection_table::{Arrival, ConnectionTable, Rest, WatchedPeer},
         probe::Probes,
-        standing::{Arrival, Line, Rest, Standing},
     },
     sys::poll_until,
 };
@@ -20,9 +20,9 @@ use std::{
 /// Connections kept for groups that this rank has not opened yet.
 const MAX_PARKED: usize = 4096;
 /// How often to look meanwhile whether everything has arrived.
-const LOOK: Duration = Duration::from_millis(2);
+const LEAVE_POLL: Duration = Duration::from_millis(2);
 
-impl Control {
+impl ControlPlane {
     // WAIT(stop): the control thread: woken for each event, and when it is to stop
     pub(super) fn serve(&self, mut acceptor: Acceptor, mut probes: Probes) {
         let mut looked = Instant::now();
@@ -42,7 +42,7 @@ impl Control {
             // Whatever has come by now is found below, so nobody is thought silent because this thread was kept waiting.
             let heard_until = Instant::now();
             // The system does not say when the last word has arrived.
-            let look = stop.map(|s| s.min(heard_until + LOOK));
+            let look = stop.map(|s| s.min(heard_until + LEAVE_POLL));
             let until = parked.into_iter().chain(look).chain(due).min();
             if stop.is_none() && !self.rules.silence.rest.is_zero() {
                 // Beats that come one by one would wake this thread for each.
@@ -51,7 +51,7 @@ impl Control {
             }
             let ready = self.wait(&acceptor, &probes, &lines, until);
             looked = Instant::now();
-            self.bell.hush();
+            self.waker.drain();
             // Before the handshakes of those who ask: a process that was stopped has many waiting, and others for its word.
             let mut state = self.lock();
             if state.stop.is_none() && begun {
@@ -63,7 +63,7 @@ impl Control {
                 self.lacked.store(why.raw_os_error(), Ordering::Relaxed);
                 if acceptor.is_starved() && !begun {
                     self.starved.store(true, Ordering::Relaxed);
-                    self.news.ring();
+                    self.news.wake();
                 }
             }
 
@@ -71,7 +71,7 @@ impl Control {
 
             let rest = self.judge_now(accepted, alive, &ready, heard_until, begun);
             if rest.news {
-                self.news.ring();
+                self.news.wake();
             }
             rest.words.iter().for_each(log);
             rest.ended.into_iter().for_each(|rank| probes.forget(rank));
@@ -107,15 +107,15 @@ impl Control {
     }
 
     /// Sleep until there is something to do; the ranks that have something to say or room to be told, and whether they have ended.
-    // WAIT(bell): the control thread: woken for each event, and when it is to stop
+    // WAIT(waker): the control thread: woken for each event, and when it is to stop
     fn wait(
         &self,
         acceptor: &Acceptor,
         probes: &Probes,
-        lines: &[Line],
+        lines: &[WatchedPeer],
         until: Option<Instant>,
     ) -> Vec<(usize, bool)> {
-        let mut fds = vec![PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::IN)];
+        let mut fds = vec![PollFd::from_borrowed_fd(self.waker.fd(), PollFlags::IN)];
         for line in lines {
             let write = if line.pending { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::new(&line.stream, PollFlags::IN | write));
@@ -140,8 +140,8 @@ impl Control {
         ready
     }
 
-    fn judge(&self, hello: &Hello, stream: &Stream) -> Verdict {
-        let no = |words: &str| Verdict::No(words.into());
+    fn judge(&self, hello: &Hello, stream: &Stream) -> HelloVerdict {
+        let no = |words: &str| HelloVerdict::No(words.into());
         let state = self.lock();
         if hello.to as usize != self.me || hello.world != self.world {
             return no("it is not the rank, or not of the group, that you look for");
@@ -160,21 +160,21 @@ impl Control {
             _ => return no("it is leaving"),
         };
         match (hello.channel, from) {
-            (Channel::Control, Presence::Absent) => Verdict::Yes,
+            (Channel::Control, Presence::Absent) => HelloVerdict::Yes,
             (Channel::Control, _) => {
                 no("this rank is connected already; every process needs a rank of its own")
             }
             // Its control connection stands for it, but the end of that handshake is not read here yet.
-            (Channel::Link { .. } | Channel::Probe, Presence::Absent) => Verdict::Busy,
+            (Channel::Link { .. } | Channel::Probe, Presence::Absent) => HelloVerdict::Busy,
             (Channel::Link { .. } | Channel::Probe, Presence::Dead(_) | Presence::Shut(_)) => {
                 no("you are not a member any more")
             }
-            (Channel::Probe, _) => Verdict::Yes,
+            (Channel::Probe, _) => HelloVerdict::Yes,
             (Channel::Link { transport, .. }, _) => match self.refused(transport, stream) {
-                Some(words) => Verdict::No(words),
-                None if state.membership().is_closed(hello.context) => no("it has left that group"),
-                None if state.parked.len() >= MAX_PARKED => Verdict::Busy,
-                None => Verdict::Yes,
+                Some(words) => HelloVerdict::No(words),
+                None if state.membership().is_closed(hello.group_id) => no("it has left that group"),
+                None if state.parked.len() >= MAX_PARKED => HelloVerdict::Busy,
+                None => HelloVerdict::Yes,
             },
             (Channel::Join, _) => no("it is a rank, not the store"),
         }
@@ -192,7 +192,7 @@ impl Control {
             .then(|| format!("{} takes another kind of connection", kind.medium()))
     }
 
-    fn receive(&self, state: &mut Standing, Accepted { stream, hello, seals }: Accepted) -> Rest {
+    fn receive(&self, state: &mut ConnectionTable, Accepted { stream, hello, seals }: Accepted) -> Rest {
         let from = hello.from as usize;
         match hello.channel {
             Channel::Control => {
@@ -203,10 +203,10 @@ impl Control {
             Channel::Join | Channel::Link { .. } => {}
         }
         let until = Instant::now() + self.rules.patience;
-        let (channel, context) = (hello.channel, hello.context);
-        state.parked.push(Arrival { from, channel, stream, seals, context, until });
-        if let Some(watch) = state.watch(context) {
-            watch.ring();
+        let (channel, group_id) = (hello.channel, hello.group_id);
+        state.parked.push(Arrival { from, channel, stream, seals, group_id, until });
+        if let Some(status) = state.status(group_id) {
+            status.wake();
         }
         Rest::default()
     }

@@ -22,8 +22,8 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// The groups of `n` threads that do `before` when they begin to join a group that is split off.
 fn held(n: usize, before: impl Fn(usize) -> Result<()> + Send + Sync + 'static) -> Vec<Group> {
-    let opening: Arc<Opening> = Arc::new(move |world, context, _, open| {
-        if context != 0 {
+    let opening: Arc<Opening> = Arc::new(move |world, group_id, _, open| {
+        if group_id != 0 {
             before(world.rank())?;
         }
         open()

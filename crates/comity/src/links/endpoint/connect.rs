@@ -3,10 +3,10 @@
 use super::Endpoint;
 use crate::{
     Error, Result,
-    channel::{Channel, Hello, Miss, Patience, Stream, Target, dial},
-    control::Control,
+    channel::{Channel, DialLimits, Hello, Miss, Stream, Target, dial},
+    control::ControlPlane,
     error::seconds,
-    rendezvous::Meeting,
+    rendezvous::StoreClient,
     sys::poll_until,
 };
 use rustix::event::{PollFd, PollFlags};
@@ -25,17 +25,17 @@ const WORD: Duration = Duration::from_millis(200);
 
 impl Endpoint {
     /// Make a control connection with everyone: this rank connects to lower ranks and waits for higher ones.
-    pub(super) fn connect(&self, control: &Control, meeting: &mut Meeting) -> Result<()> {
+    pub(super) fn connect(&self, control: &ControlPlane, meeting: &mut StoreClient) -> Result<()> {
         let limit = meeting.limit();
         let store = Arc::clone(meeting.conn().stream());
         let meeting = RefCell::new(meeting);
         let check = || {
-            control.news().hush();
+            control.news().drain();
             if let Some(e) = control.starved() {
                 return Err(e);
             }
             let mut meeting = meeting.borrow_mut();
-            let absent = control.standing().map_err(|found| self.reason(control, &mut meeting, found))?;
+            let absent = control.missing().map_err(|found| self.reason(control, &mut meeting, found))?;
             // Rank 0 may have met everyone and left, and its store with it.
             if !meeting.hear()? && absent.contains(&0) {
                 return Err(meeting.lost("it ended"));
@@ -43,9 +43,9 @@ impl Endpoint {
             Ok(())
         };
         // Each connection shows that things go on, and gives the next one the whole limit.
-        let patience = || Patience {
+        let patience = || DialLimits {
             until: Instant::now() + limit,
-            bells: vec![control.news().fd(), store.as_fd()],
+            wakers: vec![control.news().fd(), store.as_fd()],
             check: &check,
         };
         for rank in 0..self.me {
@@ -58,9 +58,9 @@ impl Endpoint {
     fn dial_one(
         &self,
         rank: usize,
-        control: &Control,
-        meeting: &RefCell<&mut Meeting>,
-        patience: &Patience<'_>,
+        control: &ControlPlane,
+        meeting: &RefCell<&mut StoreClient>,
+        patience: &DialLimits<'_>,
     ) -> Result<()> {
         let limit = meeting.borrow().limit();
         let Some(card) = self.cards.get(rank) else { return Ok(()) };
@@ -68,7 +68,7 @@ impl Endpoint {
             from: self.me as u32,
             to: rank as u32,
             world: self.world,
-            context: 0,
+            group_id: 0,
             channel: Channel::Control,
             sealed: self.sealed,
         };
@@ -95,8 +95,8 @@ impl Endpoint {
     /// Wait until all higher ranks have connected; each that comes gives the others the whole limit anew.
     fn await_higher(
         &self,
-        control: &Control,
-        meeting: &RefCell<&mut Meeting>,
+        control: &ControlPlane,
+        meeting: &RefCell<&mut StoreClient>,
         store: &Stream,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
@@ -105,7 +105,7 @@ impl Endpoint {
         loop {
             check()?;
             let absent =
-                control.standing().map_err(|found| self.reason(control, &mut meeting.borrow_mut(), found))?;
+                control.missing().map_err(|found| self.reason(control, &mut meeting.borrow_mut(), found))?;
             let Some(first) = absent.first() else { return Ok(()) };
             if absent.len() < left {
                 (until, left) = (Instant::now() + limit, absent.len());
@@ -118,7 +118,7 @@ impl Endpoint {
                 );
                 // That one may still have been waiting for a third, which others know of.
                 let others = || {
-                    let (rank, words) = control.foretold().filter(|(rank, _)| *rank != self.me)?;
+                    let (rank, words) = control.early_abort().filter(|(rank, _)| *rank != self.me)?;
                     let next = "look at that rank's last output, then restart the job";
                     Some(self.broken(rank, &format!("{words}, as others say; {next}")))
                 };
@@ -137,11 +137,16 @@ impl Endpoint {
 
     /// Why the ranks do not come together, where `rank` was seen to have ended: it may have given up on account of another one
     /// before it could say so here, and somebody else knows.
-    fn reason(&self, control: &Control, meeting: &mut Meeting, (rank, words): (usize, String)) -> Error {
+    fn reason(
+        &self,
+        control: &ControlPlane,
+        meeting: &mut StoreClient,
+        (rank, words): (usize, String),
+    ) -> Error {
         let until = Instant::now() + EXPLANATION;
         let mut store = true;
         loop {
-            control.news().hush();
+            control.news().drain();
             if let Some((rank, words)) = control.gave_up() {
                 return self.broken(rank, &words);
             }

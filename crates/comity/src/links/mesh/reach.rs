@@ -1,10 +1,10 @@
 //! Reaching the other rank of a pair: over the first transport that both have and that leads there.
 
-use super::{Arrived, Opening, Soon, Trouble};
+use super::{Arrived, MeshError, Opening, Soon};
 use crate::{
     LinkKind, Result,
-    channel::{Channel, Hello, Miss, Patience, Sealing, Stream, Target, dial},
-    transport::{Missed, Pair, Reached, Transport, Way},
+    channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, Target, dial},
+    transport::{Connected, Connector, Missed, Pair, Transport},
 };
 use rustix::event::PollFlags;
 use std::{os::fd::BorrowedFd, time::Instant};
@@ -16,7 +16,7 @@ struct Path<'a, 'b> {
     kind: LinkKind,
 }
 
-impl Way for Path<'_, '_> {
+impl Connector for Path<'_, '_> {
     fn dial(&self, target: Target, index: u16, of: u16) -> Result<(Stream, Sealing), Miss> {
         let mesh = self.opening.mesh;
         let Some(transport) = self.kind.wire() else {
@@ -26,7 +26,7 @@ impl Way for Path<'_, '_> {
             from: mesh.me as u32,
             to: self.opening.world_rank(self.rank) as u32,
             world: mesh.world,
-            context: self.opening.context,
+            group_id: self.opening.group_id,
             channel: Channel::Link { transport, index, of },
             sealed: mesh.sealed,
         };
@@ -45,7 +45,7 @@ impl Way for Path<'_, '_> {
 
 impl Opening<'_> {
     /// Connect to a lower rank. The link may come later.
-    pub(super) fn connect(&mut self, rank: usize) -> Result<Option<Soon>, Trouble> {
+    pub(super) fn connect(&mut self, rank: usize) -> Result<Option<Soon>, MeshError> {
         if self.stands(rank)? {
             return Ok(None);
         }
@@ -61,12 +61,12 @@ impl Opening<'_> {
                 }
             };
             match transport.connect(&pair, &Path { opening: self, rank, kind }) {
-                Ok(Reached::Link(link)) => {
+                Ok(Connected::Link(link)) => {
                     self.keep(rank, kind, link)?;
                     return Ok(None);
                 }
-                Ok(Reached::Soon(stream)) => return Ok(Some(Soon { rank, kind, stream })),
-                Ok(Reached::Not(why)) => {
+                Ok(Connected::Soon(stream)) => return Ok(Some(Soon { rank, kind, stream })),
+                Ok(Connected::Not(why)) => {
                     tracing::debug!(rank, %kind, why, "no such link, trying the next");
                     why_not.push((kind, why));
                 }
@@ -103,17 +103,17 @@ impl Opening<'_> {
     }
 
     /// Take what the pair has between it already, if it has.
-    pub(super) fn stands(&mut self, rank: usize) -> Result<bool, Trouble> {
+    pub(super) fn stands(&mut self, rank: usize) -> Result<bool, MeshError> {
         let (mesh, pair) = (self.mesh, self.pair(rank)?);
-        let mut standing = mesh.transports.iter().filter_map(|(kind, t)| Some((kind, t.standing(&pair)?)));
-        match standing.next() {
+        let mut existing = mesh.transports.iter().filter_map(|(kind, t)| Some((kind, t.existing(&pair)?)));
+        match existing.next() {
             Some((kind, link)) => self.keep(rank, kind, link).map(|()| true),
             None => Ok(false),
         }
     }
 
     /// Take a connection of a higher rank; with the last one of its link, make that.
-    pub(super) fn take(&mut self, rank: usize, arrived: Arrived) -> Result<(), Trouble> {
+    pub(super) fn take(&mut self, rank: usize, arrived: Arrived) -> Result<(), MeshError> {
         let Arrived { kind, index, of, connection } = arrived;
         let (mesh, pair) = (self.mesh, self.pair(rank)?);
         let Some(transport) = mesh.transports.get(kind) else { return Ok(()) };
@@ -127,22 +127,22 @@ impl Opening<'_> {
         }
         let all = self.parts.remove(&(rank, kind)).into_iter().flatten().flatten().collect();
         match transport.accept(&pair, all, &Path { opening: self, rank, kind }) {
-            Ok(Reached::Link(link)) => self.keep(rank, kind, link),
+            Ok(Connected::Link(link)) => self.keep(rank, kind, link),
             // It makes another connection.
-            Ok(Reached::Soon(_) | Reached::Not(_)) => Ok(()),
+            Ok(Connected::Soon(_) | Connected::Not(_)) => Ok(()),
             Err(Missed { at, miss }) => Err(self.missed(rank, &at, miss)),
         }
     }
 
     /// Do what waits, until the group fails or time is up.
-    fn patiently<T>(&self, run: impl FnOnce(&Patience<'_>) -> T) -> T {
+    fn patiently<T>(&self, run: impl FnOnce(&DialLimits<'_>) -> T) -> T {
         let check = || {
-            self.watch.hush();
-            self.watch.failure().map_or(Ok(()), |f| Err(self.failed(f)))?;
+            self.status.drain();
+            self.status.failure().map_or(Ok(()), |f| Err(self.failed(f)))?;
             self.failed_above().map_or(Ok(()), Err)
         };
-        let above = self.watch.above().map(|w| w.bell_fd());
-        let bells = [self.watch.bell_fd()].into_iter().chain(above).collect();
-        run(&Patience { until: self.until, bells, check: &check })
+        let above = self.status.above().map(|w| w.waker_fd());
+        let wakers = [self.status.waker_fd()].into_iter().chain(above).collect();
+        run(&DialLimits { until: self.until, wakers, check: &check })
     }
 }

@@ -1,11 +1,11 @@
 //! Processes that cannot both be right: two for a rank, other sizes, other keys; and jobs that were started alike.
 
 use super::*;
-use crate::rendezvous::{Meeting, Table, facts_of};
+use crate::rendezvous::{StoreClient, Table, facts_of};
 
 /// The words with which `rank` of another process, on host `host`, is refused.
-fn claim(config: &Config, host: &str, pid: u32) -> Result<(Meeting, Table)> {
-    let (mut meeting, _) = Meeting::find(config)?;
+fn claim(config: &Config, host: &str, pid: u32) -> Result<(StoreClient, Table)> {
+    let (mut meeting, _) = StoreClient::find(config)?;
     let table = meeting.join(facts_of(host, pid, vec![(LOOPBACK, 1).into()]))?;
     Ok((meeting, table))
 }
@@ -131,8 +131,8 @@ fn a_second_job_with_the_same_key_and_address_ends_both() {
         };
         both(&e);
         assert_eq!(e.contains("cannot listen") && e.contains("in use"), rank == 0, "{e}");
-        for (watch, _links) in &opened {
-            let failure = await_failure(watch);
+        for (status, _links) in &opened {
+            let failure = await_failure(status);
             assert_eq!(failure.culprit, rank);
             both(&failure.cause);
         }
@@ -150,7 +150,7 @@ fn a_job_that_runs_for_long_is_not_ended_by_a_second_one() {
         assert!(e.contains(&format!("two processes claim rank {rank}")), "{e}");
     }
     thread::sleep(Duration::from_millis(300));
-    assert!(opened.iter().all(|(watch, _)| watch.failure().is_none()));
+    assert!(opened.iter().all(|(status, _)| status.failure().is_none()));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Groups of ranks that have met: opened in any order, left, aborted, and ended by deaths.
 
 use super::*;
-use crate::status::Why;
+use crate::status::FailureKind;
 
 #[test]
 fn a_death_is_known_to_all_by_name() {
@@ -12,19 +12,19 @@ fn a_death_is_known_to_all_by_name() {
     for r in [0, 1, 3] {
         let f = await_failure(&opened[r].0);
         assert_eq!(
-            (f.culprit, f.cause.as_str(), f.why == Why::Reported),
+            (f.culprit, f.cause.as_str(), f.why == FailureKind::Reported),
             (3, "died: its control connection closed", false)
         );
         // A group with the dead cannot be made, one without can.
-        let e = all[r].open(1, &[0, 1, 2, 3], &watch(4), until()).unwrap_err();
+        let e = all[r].open(1, &[0, 1, 2, 3], &status(4), until()).unwrap_err();
         assert!(matches!(&e, Error::PeerLost { peer, .. } if peer.rank == 2 && peer.pid.is_some()), "{e}");
     }
     all.remove(2);
     opened.clear();
     each(0..3, |i| {
-        let (watch, mut links) = open(&all[i], 2, &[0, 1, 3]);
+        let (status, mut links) = open(&all[i], 2, &[0, 1, 3]);
         talk(i, &mut links);
-        assert!(watch.failure().is_none());
+        assert!(status.failure().is_none());
     });
 }
 
@@ -33,7 +33,7 @@ fn who_waits_tells_in_what_and_differences_are_found() {
     let all = world(3, |c| c);
     let call = |seq, root| {
         let info = CallInfo { seq, count: 3, root: Some(root), ..CallInfo::new(Op::Broadcast) };
-        Header { info, shape: 0, epoch: 0, context: 9 }
+        Header { info, shape: 0, epoch: 0, group_id: 9 }
     };
     // Rank 2 has not opened the group yet; only the last word counts.
     let mut opened = each(0..2, |r| (r < 2).then(|| all[r].enter_for_test(9, &[2, 1, 0])));
@@ -90,7 +90,7 @@ fn leaving_is_no_failure() {
     drop(all.remove(2));
     await_that("rank 2's goodbye", || opened[0].0.has_left(0));
     assert!(opened.iter().all(|(w, _)| w.failure().is_none()));
-    let e = all[0].open(10, &[0, 1, 2], &watch(3), until());
+    let e = all[0].open(10, &[0, 1, 2], &status(3), until());
     drop(all.remove(1));
     assert!(e.unwrap_err().to_string().contains("rank 2"));
 }
@@ -103,11 +103,11 @@ fn groups_open_in_any_order() {
         let me = pair.iter().position(|m| *m == r).unwrap();
         let mut pairs = Vec::new();
         // A faster rank goes on to the next group before a slower one has come to this.
-        for context in 1..6 {
+        for group_id in 1..6 {
             if r % 2 == 1 {
                 thread::sleep(Duration::from_millis(5));
             }
-            pairs.push(open(&all[r], context << 1 | (r as u64 / 2), &pair));
+            pairs.push(open(&all[r], group_id << 1 | (r as u64 / 2), &pair));
         }
         let (_w, mut links) = open(&all[r], 100, &[0, 1, 2, 3]);
         talk(r, &mut links);
@@ -128,12 +128,12 @@ fn what_a_fast_rank_says_before_a_slow_one_opens_is_kept() {
                 fast.leave(3);
             });
             thread::sleep(Duration::from_millis(100));
-            let (watch, mut links) = open(&slow, 3, &[0, 1]);
+            let (status, mut links) = open(&slow, 3, &[0, 1]);
             let mut got = [0; 5];
             await_that("the early bytes", || links[1].as_mut().unwrap().take(&mut got).unwrap() == 5);
             assert_eq!(&got, b"early");
-            await_that("the early leave", || watch.has_left(1));
-            assert!(watch.failure().is_none());
+            await_that("the early leave", || status.has_left(1));
+            assert!(status.failure().is_none());
         });
     }
 }
@@ -142,7 +142,7 @@ fn what_a_fast_rank_says_before_a_slow_one_opens_is_kept() {
 fn a_rank_that_does_not_come_to_a_group_is_named() {
     let all = world(3, |c| c);
     let soon = Instant::now() + Duration::from_millis(1500);
-    let errors = each([0, 2], |r| all[r].open(1, &[0, 1, 2], &watch(3), soon).unwrap_err().to_string());
+    let errors = each([0, 2], |r| all[r].open(1, &[0, 1, 2], &status(3), soon).unwrap_err().to_string());
     assert!(errors.iter().all(|e| e.contains("rank 1")), "{errors:?}");
 }
 
@@ -158,7 +158,7 @@ fn a_death_ends_an_open_at_once() {
             all[1].die();
             return;
         }
-        let e = all[r].open(1, &[0, 1, 2], &watch(3), until()).unwrap_err();
+        let e = all[r].open(1, &[0, 1, 2], &status(3), until()).unwrap_err();
         assert!(matches!(&e, Error::PeerLost { peer, .. } if peer.rank == 1), "{e}");
     });
     assert!(begun.elapsed() < Duration::from_secs(3));
@@ -182,8 +182,8 @@ fn a_split_hears_that_its_group_has_failed() {
     let heard = each(0..2, |r| {
         let world: Arc<dyn World> = all[r].clone();
         let until = Instant::now() + LONG;
-        let mut fabric =
-            crate::backend::Fabric::open(world.clone(), vec![0, 1], 0, Arc::default(), until).unwrap();
+        let mut native =
+            crate::backend::NativeBackend::open(world.clone(), vec![0, 1], 0, Arc::default(), until).unwrap();
         if r == 1 {
             thread::sleep(Duration::from_millis(100));
             let cause = "no memory is left".to_owned();
@@ -193,7 +193,7 @@ fn a_split_hears_that_its_group_has_failed() {
             return None;
         }
         let begun = Instant::now();
-        let e = fabric.part(&[0, 1], 7, Arc::default(), LONG).unwrap_err();
+        let e = native.part(&[0, 1], 7, Arc::default(), LONG).unwrap_err();
         Some((e, begun.elapsed()))
     });
     let (e, after) = heard[0].clone().unwrap();

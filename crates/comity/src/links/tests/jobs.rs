@@ -1,8 +1,8 @@
-//! Who may meet: keys that are needed, told over boards, or not wanted; secrecy that all must agree on; and two jobs that find
+//! Who may meet: keys that are needed, told over exchanges, or not wanted; secrecy that all must agree on; and two jobs that find
 //! each other at the same ports.
 
 use super::*;
-use crate::{Board, Group, ReduceOp, Secure, config::Insecure, exchange::UnixBoard};
+use crate::{Exchange, Group, ReduceOp, Secure, config::Insecure, exchange::UnixExchange};
 use std::{fmt, sync::Mutex};
 
 /// Rank 0's text, for ranks that are threads of one process.
@@ -17,7 +17,7 @@ impl fmt::Display for Wall {
     }
 }
 
-impl Board for Wall {
+impl Exchange for Wall {
     fn share(&self, rank: usize, _: usize, mine: Option<&str>, until: Instant) -> Result<String> {
         if let Some(text) = mine {
             assert_eq!(rank, 0);
@@ -36,9 +36,12 @@ impl Board for Wall {
 /// Join at a wall, each rank with what `adapt` makes of its configuration; and what was on the wall.
 fn at_wall(adapt: impl Fn(Config) -> Config + Sync, limit: Duration) -> (Vec<Result<Arc<Endpoint>>>, String) {
     let wall = Arc::new(Wall::default());
-    let board: Arc<dyn Board> = Arc::clone(&wall) as _;
+    let exchange: Arc<dyn Exchange> = Arc::clone(&wall) as _;
     let all = each(0..2, |r| {
-        let c = Config::new(r, 2).board(Arc::clone(&board)).addrs([(LOOPBACK, 0).into()]).join_timeout(limit);
+        let c = Config::new(r, 2)
+            .exchange(Arc::clone(&exchange))
+            .addrs([(LOOPBACK, 0).into()])
+            .join_timeout(limit);
         Endpoint::join(&adapt(c))
     });
     let text = wall.text.lock().unwrap().clone();
@@ -46,7 +49,7 @@ fn at_wall(adapt: impl Fn(Config) -> Config + Sync, limit: Duration) -> (Vec<Res
 }
 
 #[test]
-fn rank_0_shares_a_key_over_a_board() {
+fn rank_0_shares_a_key_over_a_exchange() {
     let (all, text) = at_wall(|c| c, LONG);
     let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
     each(0..2, |r| talk(r, &mut open(&all[r], 0, &[0, 1]).1));
@@ -63,7 +66,7 @@ fn rank_0_shares_a_key_over_a_board() {
 }
 
 #[test]
-fn a_board_tells_no_key_that_the_ranks_hold_already() {
+fn an_exchange_tells_no_key_that_the_ranks_hold_already() {
     let (all, text) = at_wall(|c| c.key(Key::from([0x5a; 32])), LONG);
     assert!(all.iter().all(Result::is_ok));
     assert!(text.ends_with("/held") && !text.contains("5a5a"), "{text}");
@@ -77,12 +80,12 @@ fn a_board_tells_no_key_that_the_ranks_hold_already() {
 }
 
 #[test]
-fn a_board_of_this_host_carries_a_key() {
+fn an_exchange_of_this_host_carries_a_key() {
     let job = format!("carries-{}", std::process::id());
     // Both ends count their shares in one process here, so each has a job of its own to count in.
-    let board = UnixBoard::new(&job);
+    let exchange = UnixExchange::new(&job);
     let text = format!("127.0.0.1:5000/key-{}", "0f".repeat(32));
-    assert_eq!(board.share(0, 2, Some(&text), until()).unwrap(), text);
+    assert_eq!(exchange.share(0, 2, Some(&text), until()).unwrap(), text);
 }
 
 #[test]
@@ -135,9 +138,9 @@ fn sealed_worlds_meet_open_and_talk() {
     for connections in [1, 2, 3] {
         let all = world(3, |c| c.secure(Secure::Data).links([LinkKind::Tcp]).connections(connections));
         each(0..3, |r| {
-            let (watch, mut links) = open(&all[r], 0, &[0, 1, 2]);
+            let (status, mut links) = open(&all[r], 0, &[0, 1, 2]);
             talk(r, &mut links);
-            assert!(watch.failure().is_none());
+            assert!(status.failure().is_none());
         });
     }
     // Control connections over TCP, too: two hosts as far as the ranks know.

@@ -74,12 +74,12 @@ fn open_and_leave(link: LinkKind, rounds: u64) {
             if round % 4 == r as u64 {
                 thread::sleep(Duration::from_micros(300 * (round % 3)));
             }
-            let watch = watch(3);
-            let opened = all[r].open(1 + round, &members, &watch, until());
+            let status = status(3);
+            let opened = all[r].open(1 + round, &members, &status, until());
             assert!(opened.is_ok(), "rank {r}, round {round}: {:?}", opened.err());
             drop(opened);
             all[r].leave(1 + round);
-            assert!(watch.failure().is_none(), "rank {r}, round {round}: {:?}", watch.failure());
+            assert!(status.failure().is_none(), "rank {r}, round {round}: {:?}", status.failure());
         }
     });
 }

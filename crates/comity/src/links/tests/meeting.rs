@@ -12,12 +12,12 @@ fn ranks_meet_open_and_talk() {
             assert!(e.hosts().iter().all(|h| *h == 0) && e.cores() > 0);
             assert!(e.peers().iter().all(|p| p.pid == Some(std::process::id()) && p.host.is_some()));
             let members: Vec<usize> = (0..n).collect();
-            let (watch, mut links) = open(e, 0, &members);
+            let (status, mut links) = open(e, 0, &members);
             let expected = if cfg!(target_os = "linux") { LinkKind::Shm } else { LinkKind::Tcp };
             assert!(kinds(&links).iter().enumerate().all(|(i, k)| *k == (i != r).then_some(expected)));
             talk(r, &mut links);
             e.leave(0);
-            assert!(watch.failure().is_none());
+            assert!(status.failure().is_none());
         });
     }
 }
@@ -107,7 +107,7 @@ fn links_that_no_two_allow_are_an_error() {
     let store = store(2, LONG);
     let kind = [LinkKind::Tcp, LinkKind::Shm];
     let all = each(0..2, |r| Endpoint::join(&config(r, 2, store.addr()).links([kind[r]])).unwrap());
-    let errors = each(0..2, |r| all[r].open(0, &[0, 1], &watch(2), until()).unwrap_err().to_string());
+    let errors = each(0..2, |r| all[r].open(0, &[0, 1], &status(2), until()).unwrap_err().to_string());
     assert!(errors[1].contains("rank 0") && errors[1].contains("COMITY_LINKS"), "{errors:?}");
     assert!(errors[0].contains("COMITY_LINKS"), "{errors:?}");
 }
@@ -237,9 +237,9 @@ fn strangers_are_borne_while_ranks_meet() {
     let all = each(0..4, |r| Endpoint::join(&config(r, 4, store.addr()).links([LinkKind::Tcp])).unwrap());
     let more: Vec<_> = all.iter().flat_map(|e| strangers(e.card_of(e.rank()).addrs[0], 100)).collect();
     each(0..4, |r| {
-        let (watch, mut links) = open(&all[r], 0, &[0, 1, 2, 3]);
+        let (status, mut links) = open(&all[r], 0, &[0, 1, 2, 3]);
         talk(r, &mut links);
-        assert!(watch.failure().is_none());
+        assert!(status.failure().is_none());
     });
     drop((crowd, more));
 }

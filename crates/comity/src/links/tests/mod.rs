@@ -14,7 +14,7 @@ use super::Endpoint;
 use crate::{
     CallInfo, Config, Error, Key, LinkKind, Op, Result,
     rendezvous::Store,
-    status::{Failure, Header, Links, Watch, World},
+    status::{Failure, GroupStatus, Header, Links, World},
 };
 use socket2::{Domain, Socket, Type};
 use std::{
@@ -72,22 +72,22 @@ fn until() -> Instant {
     Instant::now() + LONG
 }
 
-fn watch(n: usize) -> Arc<Watch> {
-    Arc::new(Watch::new(n, Arc::default()).unwrap())
+fn status(n: usize) -> Arc<GroupStatus> {
+    Arc::new(GroupStatus::new(n, Arc::default()).unwrap())
 }
 
-fn open(e: &Endpoint, context: u64, members: &[usize]) -> (Arc<Watch>, Links) {
-    let watch = watch(members.len());
-    let links = e.open(context, members, &watch, until()).unwrap();
-    (watch, links)
+fn open(e: &Endpoint, group_id: u64, members: &[usize]) -> (Arc<GroupStatus>, Links) {
+    let status = status(members.len());
+    let links = e.open(group_id, members, &status, until()).unwrap();
+    (status, links)
 }
 
-fn await_failure(watch: &Watch) -> Failure {
+fn await_failure(status: &GroupStatus) -> Failure {
     let end = until();
-    while watch.failure().is_none() && Instant::now() < end {
+    while status.failure().is_none() && Instant::now() < end {
         thread::sleep(Duration::from_millis(1));
     }
-    watch.failure().expect("no failure").clone()
+    status.failure().expect("no failure").clone()
 }
 
 fn await_that(what: &str, mut f: impl FnMut() -> bool) {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     channel::is_own,
-    rendezvous::{Facts, Meeting, facts_of},
+    rendezvous::{Facts, StoreClient, facts_of},
     sys,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -87,7 +87,7 @@ fn act(phase: &str, rank: usize, n: usize, at: SocketAddr) {
     let mut met = None;
     match phase {
         "joining" | "connecting" => {
-            let (meeting, _) = met.insert(Meeting::find(&config).unwrap());
+            let (meeting, _) = met.insert(StoreClient::find(&config).unwrap());
             let mut facts = Facts { silence: 5000, ..facts_of("h", std::process::id(), Vec::new()) };
             facts.card.host_id = 1;
             if phase == "joining" {
@@ -142,11 +142,11 @@ fn a_killed_rank_is_named_by_all_whatever_it_did() {
                         let words = match Endpoint::join(&config(r, n, at)) {
                             Err(e) => e.to_string(),
                             Ok(e) => {
-                                let watch = watch(4);
-                                match e.open(0, &[0, 1, 2, 3], &watch, until()) {
+                                let status = status(4);
+                                match e.open(0, &[0, 1, 2, 3], &status, until()) {
                                     Err(e) => e.to_string(),
                                     Ok(_links) => {
-                                        let f = await_failure(&watch);
+                                        let f = await_failure(&status);
                                         format!("rank {} (pid {pid}) {}", f.culprit, f.cause)
                                     }
                                 }
@@ -239,7 +239,7 @@ fn a_rank_without_descriptors_says_so_and_is_named() {
             for other in others {
                 // One that had met everyone before is told by its first group.
                 let e = match other.join().unwrap() {
-                    Ok(e) => e.open(0, &[0, 1, 2], &watch(3), until()).unwrap_err().to_string(),
+                    Ok(e) => e.open(0, &[0, 1, 2], &status(3), until()).unwrap_err().to_string(),
                     Err(e) => e.to_string(),
                 };
                 assert!(e.contains("rank 0"), "{left}: {e}");

@@ -3,11 +3,11 @@
 use super::*;
 use crate::{
     Detection,
-    channel::{Channel, Conn, Hello, Patience, Target, dial},
-    control::{Encoding, Note},
-    rendezvous::{Meeting, facts_of},
-    status::Watch,
-    sys::Bell,
+    channel::{Channel, Conn, DialLimits, Hello, Target, dial},
+    control::{ControlNote, Encoding},
+    rendezvous::{StoreClient, facts_of},
+    status::GroupStatus,
+    sys::Waker,
 };
 
 #[test]
@@ -20,18 +20,18 @@ fn nobody_is_silent_while_ranks_connect() {
     thread::scope(|s| {
         let real: Vec<_> = (0..2).map(|r| s.spawn(move || Endpoint::join(&fast(r)))).collect();
         // Rank 3 connects with nobody before the end.
-        let (mut last, _) = Meeting::find(&fast(3)).unwrap();
+        let (mut last, _) = StoreClient::find(&fast(3)).unwrap();
         let last = s.spawn(move || last.join(facts(3)).map(|_| last));
         // Rank 2 connects with all below it, then has no turn for thrice the limit of silence, then dies.
-        let (mut meeting, secret) = Meeting::find(&fast(2)).unwrap();
+        let (mut meeting, secret) = StoreClient::find(&fast(2)).unwrap();
         let table = meeting.join(facts(2)).unwrap();
-        let (bell, until) = (Bell::new().unwrap(), until());
-        let patience = Patience { until, bells: vec![bell.fd()], check: &|| Ok(()) };
+        let (waker, until) = (Waker::new().unwrap(), until());
+        let patience = DialLimits { until, wakers: vec![waker.fd()], check: &|| Ok(()) };
         let streams: Vec<_> = (0..2)
             .map(|to| {
                 let channel = Channel::Control;
                 let hello =
-                    Hello { from: 2, to: to as u32, world: table.world, context: 0, channel, sealed: false };
+                    Hello { from: 2, to: to as u32, world: table.world, group_id: 0, channel, sealed: false };
                 dial(&[Target::Tcp(table.facts[to].card.addrs[0])], &secret, &hello, &patience).unwrap()
             })
             .collect();
@@ -56,25 +56,25 @@ fn nobody_is_silent_while_the_first_group_is_made() {
     let fast = |r| config(r, 3, at).links([LinkKind::Tcp]).detection(Detection::Fast);
     let open = |rank: usize| {
         let endpoint = Endpoint::join(&fast(rank)).unwrap();
-        let watch = Arc::new(Watch::new(3, Arc::default()).unwrap());
-        let made = endpoint.open(0, &[0, 1, 2], &watch, until()).map(|_| ());
+        let status = Arc::new(GroupStatus::new(3, Arc::default()).unwrap());
+        let made = endpoint.open(0, &[0, 1, 2], &status, until()).map(|_| ());
         (made.unwrap_err().to_string(), endpoint)
     };
     thread::scope(|s| {
         let real: Vec<_> = (0..2).map(|r| s.spawn(move || open(r))).collect();
-        let (mut meeting, secret) = Meeting::find(&fast(2)).unwrap();
+        let (mut meeting, secret) = StoreClient::find(&fast(2)).unwrap();
         let table = meeting.join(facts_of("slow", 2, vec![(LOOPBACK, 1).into()])).unwrap();
-        let (bell, until) = (Bell::new().unwrap(), until());
-        let patience = Patience { until, bells: vec![bell.fd()], check: &|| Ok(()) };
+        let (waker, until) = (Waker::new().unwrap(), until());
+        let patience = DialLimits { until, wakers: vec![waker.fd()], check: &|| Ok(()) };
         let conns: Vec<_> = (0..2)
             .map(|to| {
                 let channel = Channel::Control;
                 let hello =
-                    Hello { from: 2, to: to as u32, world: table.world, context: 0, channel, sealed: false };
+                    Hello { from: 2, to: to as u32, world: table.world, group_id: 0, channel, sealed: false };
                 let targets = [Target::Tcp(table.facts[to].card.addrs[0])];
                 let (stream, seals) = dial(&targets, &secret, &hello, &patience).unwrap();
                 let mut conn = Conn::new(stream, seals);
-                conn.send(&Note::Heartbeat { progress: 0 }.encode()).unwrap();
+                conn.send(&ControlNote::Heartbeat { progress: 0 }.encode()).unwrap();
                 conn
             })
             .collect();
@@ -98,10 +98,10 @@ fn the_first_group_may_take_longer_than_the_limit_if_links_are_made() {
     let store = store(4, LONG);
     let at = store.addr();
     // Ranks come one after the other, each within the limit, the last one beyond that of the first.
-    let open = |endpoint: &Endpoint, context: u64, pauses: [u32; 4]| {
+    let open = |endpoint: &Endpoint, group_id: u64, pauses: [u32; 4]| {
         thread::sleep(LIMIT * pauses[endpoint.rank()] / 8);
-        let watch = Arc::new(Watch::new(4, Arc::default()).unwrap());
-        endpoint.open(context, &[0, 1, 2, 3], &watch, Instant::now() + LIMIT).map(|_| ())
+        let status = Arc::new(GroupStatus::new(4, Arc::default()).unwrap());
+        endpoint.open(group_id, &[0, 1, 2, 3], &status, Instant::now() + LIMIT).map(|_| ())
     };
     thread::scope(|s| {
         let run = |rank| {

@@ -4,7 +4,7 @@
 //! may go on as if nothing were: while the ranks meet, and for one join limit after, the job ends on every rank, with both
 //! claimants in words. Later the newcomer is refused, and the job goes on.
 
-use super::server::{Member, Server, Who};
+use super::server::{Server, StoreMember, Who};
 use std::time::Instant;
 
 impl Server {
@@ -19,7 +19,7 @@ impl Server {
     }
 
     /// Refuse `new`, and end the job where it is young.
-    pub(super) fn quarrel(&mut self, new: Member, rank: u32, words: &str) {
+    pub(super) fn quarrel(&mut self, new: StoreMember, rank: u32, words: &str) {
         self.refuse(new.conn, words);
         if self.round.is_some() || self.met.is_empty() {
             tracing::error!(words, "the ranks do not meet");

@@ -5,7 +5,7 @@ mod hearing;
 use super::{Shared, words::missing};
 use crate::{
     Error,
-    channel::{Accepted, Acceptor, Channel, Conn, Hello, Listener, STORE, Secret, Stream, Verdict},
+    channel::{Accepted, Acceptor, Channel, Conn, Hello, HelloVerdict, Listener, STORE, Secret, Stream},
     rendezvous::wire::{Facts, FromStore},
     sys::poll_until,
 };
@@ -34,7 +34,7 @@ const RETRY: Duration = Duration::from_millis(20);
 
 /// A process that has joined.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct StoreMember {
     pub(super) conn: Conn,
     pub(super) who: Who,
 }
@@ -49,7 +49,7 @@ pub(super) struct Who {
 /// The ranks that have come so far.
 #[derive(Debug)]
 pub(super) struct Round {
-    pub(super) members: BTreeMap<u32, Member>,
+    pub(super) members: BTreeMap<u32, StoreMember>,
     /// When the least patient of them gives up: so long after the last one came.
     pub(super) until: Instant,
     pub(super) limit: Duration,
@@ -64,7 +64,7 @@ pub(super) struct Round {
 #[derive(Debug)]
 pub(super) struct Met {
     /// Those that still connect.
-    pub(super) connecting: BTreeMap<u32, Member>,
+    pub(super) connecting: BTreeMap<u32, StoreMember>,
     /// All, by rank.
     pub(super) all: Vec<Who>,
 }
@@ -119,7 +119,7 @@ impl Server {
         while !self.shared.stop.load(Ordering::Acquire) {
             // WAIT(stop): the store's thread: woken when it is to stop
             self.wait(None);
-            self.shared.bell.hush();
+            self.shared.waker.drain();
             self.turn();
             self.miss_the_gone();
             self.keep_time();
@@ -137,10 +137,10 @@ impl Server {
         self.condemn();
     }
 
-    // WAIT(bell): the store's thread: woken when it is to stop
+    // WAIT(waker): the store's thread: woken when it is to stop
     fn wait(&self, at_most: Option<Instant>) {
-        let bell = self.shared.bell.fd();
-        let mut fds = vec![PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+        let waker = self.shared.waker.fd();
+        let mut fds = vec![PollFd::from_borrowed_fd(waker, PollFlags::IN)];
         let mut until = self.acceptor.interest(&mut fds).into_iter().chain(at_most).min();
         let round = self.round.iter().flat_map(|r| r.members.values());
         let members = round.chain(self.met.iter().flat_map(|m| m.connecting.values()));
@@ -162,11 +162,11 @@ impl Server {
         let room = self.fresh.len() < MAX_FRESH;
         let accepted = self.acceptor.step(&mut |hello: &Hello, _: &Stream| {
             if hello.channel != Channel::Join || hello.to != STORE {
-                Verdict::No("this is the store, not a rank".into())
+                HelloVerdict::No("this is the store, not a rank".into())
             } else if room {
-                Verdict::Yes
+                HelloVerdict::Yes
             } else {
-                Verdict::Busy
+                HelloVerdict::Busy
             }
         });
         let until = Instant::now() + FIRST_WORD;
@@ -268,7 +268,7 @@ impl Server {
         let stragglers = Instant::now() + STRAGGLERS;
         while Instant::now() < stragglers && self.awaits_stragglers() {
             self.wait(Some(stragglers));
-            self.shared.bell.hush();
+            self.shared.waker.drain();
             self.turn();
             self.flush();
         }

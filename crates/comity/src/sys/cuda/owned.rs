@@ -1,13 +1,13 @@
 //! What of a device is given back when it is dropped: memory, streams, marks.
 
-use super::{Device, Handle, NOT_READY, StreamId};
+use super::{CudaContext, Handle, NOT_READY, StreamId};
 use crate::Result;
 use std::ptr;
 
 /// Memory of a device.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
-    pub(super) device: Device,
+    pub(super) device: CudaContext,
     pub(super) at: u64,
     /// Given back in this stream's order.
     pub(super) stream: Option<StreamId>,
@@ -38,7 +38,7 @@ impl Drop for DeviceMemory {
 /// Page-locked host memory.
 #[derive(Debug)]
 pub(crate) struct Pinned {
-    pub(super) device: Device,
+    pub(super) device: CudaContext,
     pub(super) at: *mut u8,
     pub(super) len: usize,
 }
@@ -67,23 +67,23 @@ impl Drop for Pinned {
 
 /// A stream of our own.
 #[derive(Debug)]
-pub(crate) struct Stream {
-    pub(super) device: Device,
+pub(crate) struct CudaStream {
+    pub(super) device: CudaContext,
     pub(super) at: Handle,
 }
 
 // SAFETY: streams may be used from any thread.
-unsafe impl Send for Stream {}
+unsafe impl Send for CudaStream {}
 // SAFETY: as above.
-unsafe impl Sync for Stream {}
+unsafe impl Sync for CudaStream {}
 
-impl Stream {
+impl CudaStream {
     pub(crate) fn id(&self) -> StreamId {
         self.at.expose_provenance()
     }
 }
 
-impl Drop for Stream {
+impl Drop for CudaStream {
     fn drop(&mut self) {
         // SAFETY: created here; CUDA ends it when its work is done.
         let _ = self.device.within(|| Ok(unsafe { (self.device.cuda.call.stream_destroy)(self.at) }));
@@ -93,7 +93,7 @@ impl Drop for Stream {
 /// A point in a stream.
 #[derive(Debug)]
 pub(crate) struct Mark {
-    pub(super) device: Device,
+    pub(super) device: CudaContext,
     pub(super) at: Handle,
 }
 

@@ -3,7 +3,7 @@
 use super::{Constants, Mpi, Pointer};
 use crate::{
     Error, Result,
-    sys::library::{Scope, load_first, named},
+    sys::library::{SymbolScope, load_first, named},
 };
 use libloading::os::unix::Library;
 use std::{
@@ -73,7 +73,7 @@ extern "C" fn at_exit() {
 fn open(names: &[OsString]) -> Result<Family> {
     // SAFETY: loading MPI runs its constructors, which is what a program linked to it would do. Its plugins look for its
     // symbols among the global ones.
-    let (lib, name) = unsafe { load_first(names, Scope::Process) }.map_err(|tried| {
+    let (lib, name) = unsafe { load_first(names, SymbolScope::Process) }.map_err(|tried| {
         let reason = format!(
             "no MPI library could be loaded: tried {}. Install Open MPI or MPICH, or name the library in COMITY_MPI",
             tried.join(", ")

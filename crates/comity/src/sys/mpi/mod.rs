@@ -34,12 +34,12 @@ use std::{
 };
 
 /// What names an object of MPI in one of the families.
-pub(crate) trait Handle: Copy + fmt::Debug + Send + Sync + 'static {
+pub(crate) trait MpiHandle: Copy + fmt::Debug + Send + Sync + 'static {
     /// Stands for none until MPI writes another.
     const NONE: Self;
 }
 
-impl Handle for c_int {
+impl MpiHandle for c_int {
     const NONE: Self = 0;
 }
 
@@ -53,7 +53,7 @@ unsafe impl Send for Pointer {}
 // SAFETY: as above.
 unsafe impl Sync for Pointer {}
 
-impl Handle for Pointer {
+impl MpiHandle for Pointer {
     const NONE: Self = Self(ptr::null_mut());
 }
 
@@ -67,7 +67,7 @@ type Combine = unsafe extern "C" fn(DataMut, DataMut, *mut c_int, DataMut);
 
 functions! {
     /// The functions, as this family's handles make them.
-    pub(super) struct Functions<H> {
+    pub(super) struct MpiFunctions<H> {
         initialized "MPI_Initialized" (*mut c_int) -> Code;
         finalized "MPI_Finalized" (*mut c_int) -> Code;
         init_thread "MPI_Init_thread" (*mut c_int, *mut c_void, c_int, *mut c_int) -> Code;
@@ -119,7 +119,7 @@ pub(super) struct Constants<H> {
 
 /// MPI, up and running. There is one for the process, and it lives as long.
 pub(crate) struct Mpi<H: 'static> {
-    pub(super) call: Functions<H>,
+    pub(super) call: MpiFunctions<H>,
     constants: Constants<H>,
     version: String,
     /// Held over each call where the library wants one thread at a time.
@@ -139,7 +139,7 @@ impl<H: fmt::Debug> fmt::Debug for Mpi<H> {
     }
 }
 
-impl<H: Handle> Mpi<H> {
+impl<H: MpiHandle> Mpi<H> {
     /// Start MPI, unless the program has.
     pub(super) fn start(lib: Library, constants: Constants<H>) -> Result<Self> {
         let missing = |symbol: &str| Error::Unavailable {
@@ -149,7 +149,7 @@ impl<H: Handle> Mpi<H> {
             ),
         };
         // SAFETY: these are the standard's signatures, with this family's handles; it is not unloaded.
-        let call = unsafe { Functions::<H>::load(&lib) }.map_err(missing)?;
+        let call = unsafe { MpiFunctions::<H>::load(&lib) }.map_err(missing)?;
         // Its functions are called until the process ends.
         std::mem::forget(lib);
         let version = library_version(&call);
@@ -367,7 +367,7 @@ impl<H: Handle> Mpi<H> {
     }
 }
 
-fn library_version<H>(call: &Functions<H>) -> String {
+fn library_version<H>(call: &MpiFunctions<H>) -> String {
     let mut text = [0u8; 8192];
     let mut len = 0;
     // SAFETY: no MPI writes more than 8192 bytes here; the length is one int. It may be called before MPI is up.

@@ -1,6 +1,6 @@
 //! An operation of MPI under way, with the memory it works on.
 
-use super::{Handle, Mpi};
+use super::{Mpi, MpiHandle};
 use crate::{DType, ReduceOp, Result};
 use std::ffi::{c_int, c_void};
 
@@ -35,7 +35,7 @@ pub(crate) enum Move {
 
 /// An operation under way. Dropped before it is done, it takes its memory with it, and MPI is not ended cleanly.
 #[derive(Debug)]
-pub(crate) struct Pending<H: Handle> {
+pub(crate) struct Pending<H: MpiHandle> {
     mpi: &'static Mpi<H>,
     request: H,
     done: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Pending<H: Handle> {
     tables: Vec<Vec<c_int>>,
 }
 
-impl<H: Handle> Pending<H> {
+impl<H: MpiHandle> Pending<H> {
     /// Begin. Both buffers are shorter than 2 GiB, and the lengths are right for `what`: a bug in the backend otherwise.
     pub(crate) fn start(
         mpi: &'static Mpi<H>,
@@ -104,7 +104,7 @@ impl<H: Handle> Pending<H> {
     }
 }
 
-impl<H: Handle> Drop for Pending<H> {
+impl<H: MpiHandle> Drop for Pending<H> {
     fn drop(&mut self) {
         if !self.done {
             self.mpi.spoil();
@@ -179,7 +179,7 @@ impl Move {
     /// # Safety
     /// The buffers and `tables`, which are its own, stay where they are until the request is done, and the buffers are as long as
     /// [`fits`](Self::fits) says. Nobody else uses them meanwhile.
-    unsafe fn call<H: Handle>(
+    unsafe fn call<H: MpiHandle>(
         &self,
         mpi: &Mpi<H>,
         comm: H,

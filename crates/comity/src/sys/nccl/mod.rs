@@ -12,7 +12,7 @@ mod tests;
 pub(crate) use comm::Comm;
 pub(crate) use part::{Part, native};
 
-use super::library::{Scope, functions, load_first, named};
+use super::library::{SymbolScope, functions, load_first, named};
 use crate::{Error, Result};
 use std::{
     ffi::{CStr, OsString, c_char, c_int, c_uint, c_void},
@@ -107,7 +107,7 @@ impl Nccl {
             }
         }
         // SAFETY: loading NCCL runs its constructors, as a program linked to it would.
-        let (lib, name) = unsafe { load_first(&names, Scope::Own) }.map_err(|tried| {
+        let (lib, name) = unsafe { load_first(&names, SymbolScope::Own) }.map_err(|tried| {
             unavailable(format!(
                 "no NCCL library could be loaded: tried {}. Install it (PyPI: nvidia-nccl-cu13), or name it in COMITY_NCCL",
                 tried.join(", ")

@@ -26,14 +26,14 @@ macro_rules! functions {
     (needed { $($field:ident $symbol:literal ($($arg:ty),*) $(-> $out:ty)?;)* }
      optional { $($maybe:ident $name:literal ($($take:ty),*) $(-> $give:ty)?;)* }) => {
         /// Their addresses.
-        pub(super) struct Functions {
+        pub(super) struct VerbsFunctions {
             // SAFETY: each is called with what the header says it takes, in `device`.
             $(pub(super) $field: unsafe extern "C" fn($($arg),*) $(-> $out)?,)*
             // SAFETY: as above.
             $(pub(super) $maybe: Option<unsafe extern "C" fn($($take),*) $(-> $give)?>,)*
         }
 
-        impl Functions {
+        impl VerbsFunctions {
             /// The name of the first that is missing is the error.
             fn load(lib: &Library) -> Result<Self, &'static str> {
                 Ok(Self {
@@ -84,7 +84,7 @@ functions! {
 
 /// The library. There is one for the process.
 pub(crate) struct Verbs {
-    pub(super) call: Functions,
+    pub(super) call: VerbsFunctions,
     /// Under which name it was found.
     name: String,
 }
@@ -116,7 +116,7 @@ impl Verbs {
                     continue;
                 }
             };
-            match Functions::load(&lib) {
+            match VerbsFunctions::load(&lib) {
                 Ok(call) => {
                     // Its functions are called to the end of the process.
                     std::mem::forget(lib);

@@ -9,9 +9,9 @@ mod queue;
 
 pub(crate) use completion::Completion;
 pub(crate) use port::Address;
-pub(crate) use queue::{Depth, End, Service};
+pub(crate) use queue::{Depth, End, QueueService};
 
-use super::{Slab, Trouble, abi::*, api::Verbs};
+use super::{DeviceError, Slab, abi::*, api::Verbs};
 use std::{
     ffi::c_int,
     fmt, mem,
@@ -65,32 +65,32 @@ impl fmt::Debug for Device {
 
 impl Device {
     /// Open the device of this name, with `slab` bytes of registered memory and room for `completions` at most.
-    pub(crate) fn open(name: &str, slab: usize, completions: usize) -> Result<Self, Trouble> {
+    pub(crate) fn open(name: &str, slab: usize, completions: usize) -> Result<Self, DeviceError> {
         let mut device = Self::begin(name, slab, completions)?;
         device.prepare()?;
         Ok(device)
     }
 
     /// The address of the device of this name, if its port is up.
-    pub(crate) fn look(name: &str) -> Result<Address, Trouble> {
+    pub(crate) fn look(name: &str) -> Result<Address, DeviceError> {
         let mut device = Self::begin(name, FRAME, 1)?;
         device.find_address()?;
         Ok(device.address)
     }
 
-    fn begin(name: &str, slab: usize, completions: usize) -> Result<Self, Trouble> {
-        let trouble = |step: &str| Trouble::last(name, "", step);
-        let verbs = Verbs::find().map_err(|why| Trouble::new(name, "", why, 0))?;
+    fn begin(name: &str, slab: usize, completions: usize) -> Result<Self, DeviceError> {
+        let error = |step: &str| DeviceError::last(name, "", step);
+        let verbs = Verbs::find().map_err(|why| DeviceError::new(name, "", why, 0))?;
         let memory = Slab::new(slab)
-            .map_err(|e| Trouble::new(name, "", "mapping memory", e.raw_os_error().unwrap_or(0)))?;
+            .map_err(|e| DeviceError::new(name, "", "mapping memory", e.raw_os_error().unwrap_or(0)))?;
         let context = verbs.with_devices(|list| match list.iter().find(|(n, _)| n == name) {
             // SAFETY: the device is of this list, which is lent until this returns.
             Some((_, device)) => NonNull::new(unsafe { (verbs.call.open_device)(*device) })
-                .ok_or_else(|| trouble("ibv_open_device")),
+                .ok_or_else(|| error("ibv_open_device")),
             None => {
                 let names: Vec<&str> = list.iter().map(|(n, _)| n.as_str()).collect();
                 let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-                Err(Trouble::new(name, "", format!("there is no such device; there are: {there}"), 0))
+                Err(DeviceError::new(name, "", format!("there is no such device; there are: {there}"), 0))
             }
         })?;
         let none = Abilities { reliable: false, unreliable: false, equal_frames: false };
@@ -114,7 +114,7 @@ impl Device {
     }
 
     /// What [`open`](Self::open) does once there is something to close again.
-    fn prepare(&mut self) -> Result<(), Trouble> {
+    fn prepare(&mut self) -> Result<(), DeviceError> {
         let call = &self.verbs.call;
         // A port that is down fails in ways of its own further on.
         self.find_address()?;
@@ -154,7 +154,7 @@ impl Device {
         if let Some(fd) = self.event_fd()
             && let Err(e) = rustix::io::ioctl_fionbio(fd, true)
         {
-            return Err(self.trouble("making its event descriptor non-blocking", e.raw_os_error()));
+            return Err(self.error("making its event descriptor non-blocking", e.raw_os_error()));
         }
         self.cq = self.make_cq();
         if self.cq.is_none() && self.channel.is_some() {
@@ -185,16 +185,16 @@ impl Device {
     }
 
     /// Which services it has: asking for one is the only way to know.
-    fn probe(&mut self) -> Result<(), Trouble> {
+    fn probe(&mut self) -> Result<(), DeviceError> {
         let depth = Depth { slots: 1, bytes: FRAME };
         let mut why = None;
-        for service in [Service::Reliable, Service::Unreliable] {
+        for service in [QueueService::Reliable, QueueService::Unreliable] {
             match self.create(service, depth) {
                 Ok(queue) => {
                     self.destroy(queue);
                     match service {
-                        Service::Reliable => self.abilities.reliable = true,
-                        Service::Unreliable => self.abilities.unreliable = true,
+                        QueueService::Reliable => self.abilities.reliable = true,
+                        QueueService::Unreliable => self.abilities.unreliable = true,
                     }
                 }
                 Err(e) => why = Some(e),
@@ -228,12 +228,12 @@ impl Device {
         &self.slab
     }
 
-    fn trouble(&self, step: impl Into<String>, code: i32) -> Trouble {
-        Trouble::new(&self.name, &self.shown(), step, code)
+    fn error(&self, step: impl Into<String>, code: i32) -> DeviceError {
+        DeviceError::new(&self.name, &self.shown(), step, code)
     }
 
-    fn last(&self, step: impl Into<String>) -> Trouble {
-        Trouble::last(&self.name, &self.shown(), step)
+    fn last(&self, step: impl Into<String>) -> DeviceError {
+        DeviceError::last(&self.name, &self.shown(), step)
     }
 
     fn shown(&self) -> String {

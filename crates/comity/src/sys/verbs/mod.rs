@@ -3,10 +3,10 @@
 pub(crate) mod abi;
 mod api;
 mod device;
+mod error;
 mod slab;
-mod trouble;
 
 pub(crate) use api::Verbs;
-pub(crate) use device::{Abilities, Address, Completion, Depth, Device, End, Service};
+pub(crate) use device::{Abilities, Address, Completion, Depth, Device, End, QueueService};
+pub(crate) use error::DeviceError;
 pub(crate) use slab::Slab;
-pub(crate) use trouble::Trouble;

@@ -21,14 +21,14 @@ pub(super) fn expect(got: &[u8], from: usize) {
 
 /// One direction of a link: how far each end is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Stream {
+pub(super) struct StreamCheck {
     pub(super) put: usize,
     /// How far bytes may come: as far as they were accepted, or offered where a link runs ahead.
     offered: usize,
     pub(super) got: usize,
 }
 
-impl Stream {
+impl StreamCheck {
     pub(super) fn put(&mut self, link: &mut dyn Link, head: usize, body: usize) -> Result<usize, LinkError> {
         let (h, b) = (bytes(self.put, head), bytes(self.put + head, body));
         let n = link.put(&h, &b)?;
@@ -87,9 +87,9 @@ impl Stream {
 }
 
 /// Numbers that look random, the same in every run.
-pub(super) struct Dice(pub(super) u64);
+pub(super) struct SeededNumbers(pub(super) u64);
 
-impl Dice {
+impl SeededNumbers {
     pub(super) fn roll(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -1,7 +1,8 @@
 //! Links between threads of one process: shared memory's rings, in memory that nobody else maps.
 
 use super::{
-    About, Connection, Job, Link, LinkKind, Missed, Note, Pair, Reached, Seen, Transport, Way, shm::ShmLink,
+    About, Connected, Connection, Connector, JobInfo, Link, LinkKind, Missed, Pair, Seen, Transport,
+    TransportInfo, shm::ShmLink,
 };
 use crate::Result;
 use std::io;
@@ -28,11 +29,11 @@ impl Transport for Local {
         }
     }
 
-    fn note(_: &(), _: Seen<'_>) -> Note {
-        Note { works: true, why: "between threads of one process".into(), devices: Vec::new() }
+    fn note(_: &(), _: Seen<'_>) -> TransportInfo {
+        TransportInfo { works: true, why: "between threads of one process".into(), devices: Vec::new() }
     }
 
-    fn find(_: &(), _: &Job) -> Result<Option<Self>> {
+    fn find(_: &(), _: &JobInfo) -> Result<Option<Self>> {
         Ok(None)
     }
 
@@ -40,16 +41,11 @@ impl Transport for Local {
         match *self {}
     }
 
-    fn connect(&self, _: &Pair<'_>, _: &dyn Way) -> Result<Reached, Missed> {
+    fn connect(&self, _: &Pair<'_>, _: &dyn Connector) -> Result<Connected, Missed> {
         match *self {}
     }
 
-    fn accept(
-        &self,
-        _: &Pair<'_>,
-        _: Vec<Connection>,
-        _: &dyn Way,
-    ) -> Result<Reached, Missed> {
+    fn accept(&self, _: &Pair<'_>, _: Vec<Connection>, _: &dyn Connector) -> Result<Connected, Missed> {
         match *self {}
     }
 }

@@ -17,7 +17,7 @@ pub(crate) use reach::Shm;
 
 use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
 use crate::sys::{self, Mapping};
-use ring::{Corrupt, Reader, Shared, Writer};
+use ring::{Corrupt, RingReader, RingWriter, Shared};
 use std::{
     io::{self, Read, Write},
     mem::{align_of, size_of},
@@ -38,7 +38,7 @@ const CHUNK: usize = 32 << 10;
 const HEAD: usize = 4096;
 const LEN: usize = HEAD + 2 * RING;
 /// Looks in vain between two looks at the socket.
-const LOOKS: u32 = 1024;
+const SPINS_PER_SOCKET_CHECK: u32 = 1024;
 /// How long the two ends may take to pass the memory over once they are connected.
 const PASS: Duration = Duration::from_secs(10);
 
@@ -51,9 +51,9 @@ pub(crate) struct ShmLink {
     map: Arc<Mapping>,
     /// Whether this end is `a` of the picture.
     first: bool,
-    tx: Writer,
-    rx: Reader,
-    bell: UnixStream,
+    tx: RingWriter,
+    rx: RingReader,
+    waker: UnixStream,
     armed: bool,
     /// Looks in vain so far.
     looks: u32,
@@ -84,16 +84,16 @@ impl ShmLink {
         Ok((Self::boxed(kind, map.clone(), true, a)?, Self::boxed(kind, map, false, b)?))
     }
 
-    fn boxed(kind: LinkKind, map: Arc<Mapping>, first: bool, bell: UnixStream) -> io::Result<Box<dyn Link>> {
-        bell.set_nonblocking(true)?;
-        let (tx, rx) = (Writer::new(RING), Reader::new(RING));
+    fn boxed(kind: LinkKind, map: Arc<Mapping>, first: bool, waker: UnixStream) -> io::Result<Box<dyn Link>> {
+        waker.set_nonblocking(true)?;
+        let (tx, rx) = (RingWriter::new(RING), RingReader::new(RING));
         Ok(Box::new(Self {
             kind,
             map,
             first,
             tx,
             rx,
-            bell,
+            waker,
             armed: false,
             looks: 0,
             joint: [0; SMALL_WANT],
@@ -121,7 +121,7 @@ impl ShmLink {
         let n = src.len().min(free);
         let first = n.min(RING - at);
         let to = self.bytes(true);
-        // SAFETY: `Writer::room` gave these positions to this side alone until they are published; both parts lie
+        // SAFETY: `RingWriter::room` gave these positions to this side alone until they are published; both parts lie
         // inside the ring, and `src` is not in it.
         unsafe {
             ptr::copy_nonoverlapping(src.as_ptr(), to.add(at), first);
@@ -145,7 +145,7 @@ impl ShmLink {
     fn look(&mut self) {
         self.looks = self.looks.wrapping_add(1);
         // Armed, a wake-up is for the poll that follows.
-        if !self.armed && self.looks.is_multiple_of(LOOKS) {
+        if !self.armed && self.looks.is_multiple_of(SPINS_PER_SOCKET_CHECK) {
             self.listen();
         }
     }
@@ -154,7 +154,7 @@ impl ShmLink {
     fn listen(&mut self) {
         let mut wakes = [0u8; 64];
         loop {
-            match self.bell.read(&mut wakes) {
+            match self.waker.read(&mut wakes) {
                 Ok(0) => {
                     self.gone.get_or_insert_with(|| LinkError("closed its connection".into()));
                 }
@@ -172,7 +172,7 @@ impl ShmLink {
 
     fn wake(&self) {
         // A full socket is awake already; a closed one is found when this end sleeps.
-        let _ = (&self.bell).write(&[1]);
+        let _ = (&self.waker).write(&[1]);
     }
 
     fn corrupt(&mut self, _: Corrupt) -> LinkError {
@@ -290,7 +290,7 @@ impl Link for ShmLink {
     }
 
     fn fds<'a>(&'a self, _: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
-        out.push((self.bell.as_fd(), Interest { recv: true, send: false }));
+        out.push((self.waker.as_fd(), Interest { recv: true, send: false }));
     }
 }
 

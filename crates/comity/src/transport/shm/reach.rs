@@ -5,8 +5,8 @@ use crate::{
     Result,
     channel::Stream,
     transport::{
-        About, Connection, Job, Made, Missed, Note, Pair, Reached, Seen, Transport, Way, dial_within_host,
-        note_of_host, within_host,
+        About, Connected, Connection, Connector, JobInfo, Missed, NewLink, Pair, Seen, Transport, TransportInfo, dial_within_host,
+        info_of_host, within_host,
     },
 };
 use std::io;
@@ -28,16 +28,16 @@ impl Transport for Shm {
         }
     }
 
-    fn note(_: &(), seen: Seen<'_>) -> Note {
+    fn note(_: &(), seen: Seen<'_>) -> TransportInfo {
         #[cfg(target_os = "linux")]
         if let Err(e) = crate::sys::Mapping::create(4096) {
             let why = format!("the system gives no memory to share: {e}");
-            return Note { works: false, why, devices: Vec::new() };
+            return TransportInfo { works: false, why, devices: Vec::new() };
         }
-        note_of_host(seen)
+        info_of_host(seen)
     }
 
-    fn find(_: &(), _: &Job) -> Result<Option<Self>> {
+    fn find(_: &(), _: &JobInfo) -> Result<Option<Self>> {
         Ok(Some(Self))
     }
 
@@ -45,22 +45,22 @@ impl Transport for Shm {
         pair.share_a_host()
     }
 
-    fn connect(&self, pair: &Pair<'_>, way: &dyn Way) -> Result<Reached, Missed> {
-        Ok(match dial_within_host(pair, way)? {
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
+        Ok(match dial_within_host(pair, connector)? {
             // It makes the memory when it opens the group.
-            Ok(stream) => Reached::Soon(Stream::Unix(stream)),
-            Err(why) => Reached::Not(why),
+            Ok(stream) => Connected::Soon(Stream::Unix(stream)),
+            Err(why) => Connected::Not(why),
         })
     }
 
-    fn attach(&self, stream: Stream) -> Made {
+    fn attach(&self, stream: Stream) -> NewLink {
         match stream {
             Stream::Unix(stream) => ShmLink::attach(stream),
             Stream::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
-    fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Way) -> Result<Reached, Missed> {
-        Ok(within_host(connections).map_or_else(|not| not, |stream| Reached::Link(ShmLink::create(stream))))
+    fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Connector) -> Result<Connected, Missed> {
+        Ok(within_host(connections).map_or_else(|not| not, |stream| Connected::Link(ShmLink::create(stream))))
     }
 }

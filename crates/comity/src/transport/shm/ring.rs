@@ -20,16 +20,16 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 /// A value alone on its cache lines: 128 bytes, because x86 fetches lines in pairs.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub(crate) struct Line<T>(T);
+pub(crate) struct CachePadded<T>(T);
 
 /// What both sides share besides the bytes. All zero is an empty ring.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Shared {
-    tail: Line<AtomicU64>,
-    head: Line<AtomicU64>,
-    reader_asleep: Line<AtomicU32>,
-    writer_asleep: Line<AtomicU32>,
+    tail: CachePadded<AtomicU64>,
+    head: CachePadded<AtomicU64>,
+    reader_asleep: CachePadded<AtomicU32>,
+    writer_asleep: CachePadded<AtomicU32>,
 }
 
 /// The peer's position cannot be true.
@@ -38,7 +38,7 @@ pub(crate) struct Corrupt;
 
 /// The writer's side.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct RingWriter {
     tail: u64,
     head: u64,
     cap: usize,
@@ -46,7 +46,7 @@ pub(crate) struct Writer {
 
 /// The reader's side.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct RingReader {
     head: u64,
     /// As the writer knows it.
     shown: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Reader {
     cap: usize,
 }
 
-impl Writer {
+impl RingWriter {
     /// At the start of an empty ring.
     pub(crate) fn new(cap: usize) -> Self {
         assert!(cap.is_power_of_two());
@@ -98,7 +98,7 @@ impl Writer {
     }
 }
 
-impl Reader {
+impl RingReader {
     /// At the start of an empty ring.
     pub(crate) fn new(cap: usize) -> Self {
         assert!(cap.is_power_of_two());
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn fills_wraps_and_drains() {
         let s = Shared::default();
-        let (mut w, mut r) = (Writer::new(8), Reader::new(8));
+        let (mut w, mut r) = (RingWriter::new(8), RingReader::new(8));
         assert_eq!(w.room(&s, 1), Ok((0, 8)));
         assert_eq!(r.ready(&s, 1), Ok((0, 0)));
         w.publish(&s, 6);
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn a_peer_that_writes_nonsense_is_caught() {
         let s = Shared::default();
-        let (mut w, mut r) = (Writer::new(8), Reader::new(8));
+        let (mut w, mut r) = (RingWriter::new(8), RingReader::new(8));
         s.tail.0.store(9, Ordering::Relaxed);
         assert_eq!(r.ready(&s, 1), Err(Corrupt));
         s.head.0.store(1, Ordering::Relaxed);
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn only_a_sleeper_is_woken_and_once() {
         let s = Shared::default();
-        let (mut w, r) = (Writer::new(8), Reader::new(8));
+        let (mut w, r) = (RingWriter::new(8), RingReader::new(8));
         assert!(!w.publish(&s, 1));
         r.arm(&s);
         assert!(w.publish(&s, 1));
@@ -213,23 +213,23 @@ mod loom_tests {
 
     /// What the socket is to a real link: rings are kept until they are heard.
     #[derive(Default)]
-    struct Bell {
-        rung: Mutex<bool>,
+    struct Waker {
+        woken: Mutex<bool>,
         heard: Condvar,
     }
 
-    impl Bell {
-        fn ring(&self) {
-            *self.rung.lock().unwrap() = true;
+    impl Waker {
+        fn wake(&self) {
+            *self.woken.lock().unwrap() = true;
             self.heard.notify_one();
         }
 
         fn wait(&self) {
-            let mut rung = self.rung.lock().unwrap();
-            while !*rung {
-                rung = self.heard.wait(rung).unwrap();
+            let mut woken = self.woken.lock().unwrap();
+            while !*woken {
+                woken = self.heard.wait(woken).unwrap();
             }
-            *rung = false;
+            *woken = false;
         }
     }
 
@@ -239,11 +239,11 @@ mod loom_tests {
         loom::model(|| {
             let shared = Arc::new(Shared::default());
             let bytes: Arc<[UnsafeCell<u8>; 2]> = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
-            let bells = Arc::new((Bell::default(), Bell::default()));
+            let wakers = Arc::new((Waker::default(), Waker::default()));
             let writer = {
-                let (s, b, bells) = (shared.clone(), bytes.clone(), bells.clone());
+                let (s, b, wakers) = (shared.clone(), bytes.clone(), wakers.clone());
                 thread::spawn(move || {
-                    let mut w = Writer::new(2);
+                    let mut w = RingWriter::new(2);
                     for i in 1..=3u8 {
                         let at = loop {
                             let (at, n) = w.room(&s, 1).unwrap();
@@ -252,19 +252,19 @@ mod loom_tests {
                             }
                             w.arm(&s);
                             if w.room(&s, 1).unwrap().1 == 0 {
-                                bells.1.wait();
+                                wakers.1.wait();
                             }
                             w.disarm(&s);
                         };
                         // SAFETY: the position is the writer's until it is published; loom checks it.
                         b[at].with_mut(|p| unsafe { *p = i });
                         if w.publish(&s, 1) {
-                            bells.0.ring();
+                            wakers.0.wake();
                         }
                     }
                 })
             };
-            let mut r = Reader::new(2);
+            let mut r = RingReader::new(2);
             for i in 1..=3u8 {
                 let at = loop {
                     let (at, n) = r.ready(&shared, 1).unwrap();
@@ -273,14 +273,14 @@ mod loom_tests {
                     }
                     r.arm(&shared);
                     if r.ready(&shared, 1).unwrap().1 == 0 {
-                        bells.0.wait();
+                        wakers.0.wait();
                     }
                     r.disarm(&shared);
                 };
                 // SAFETY: published and not yet released; loom checks it.
                 assert_eq!(bytes[at].with(|p| unsafe { *p }), i);
                 if r.release(&shared, 1) {
-                    bells.1.ring();
+                    wakers.1.wake();
                 }
             }
             writer.join().unwrap();

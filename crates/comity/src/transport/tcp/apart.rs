@@ -21,12 +21,13 @@ fn both_apart(connections: usize, sealed: bool) -> (TcpLink, TcpLink) {
 }
 
 /// As [`apart`], with so many send threads each, before anything was announced.
-fn ends(connections: usize, sealed: bool, couriers: usize) -> (TcpLink, TcpLink) {
+fn ends(connections: usize, sealed: bool, send_threads: usize) -> (TcpLink, TcpLink) {
     let (a, b) = streams(connections);
     let seals = (1..=connections).filter(|_| sealed).map(|i| crate::channel::both_ends(i as u8));
     let (ours, theirs) = seals.map(|(a, b)| (*a, *b)).unzip();
     let end = |streams, seals, ways| {
-        let options = TcpOptions { ways, couriers: Some(Couriers::new(couriers)), ..TcpOptions::default() };
+        let options =
+            TcpOptions { ways, send_threads: Some(SendThreads::new(send_threads)), ..TcpOptions::default() };
         TcpLink::with_options(streams, seals, &options).unwrap()
     };
     let [first, second] =
@@ -158,8 +159,8 @@ impl Flow {
 #[test]
 fn all_that_is_put_comes() {
     for case in 0..16 {
-        let (connections, sealed, couriers) = (case % 4 + 1, case / 4 % 2 == 1, case / 8);
-        let (mut a, mut b) = ends(connections, sealed, couriers);
+        let (connections, sealed, send_threads) = (case % 4 + 1, case / 4 % 2 == 1, case / 8);
+        let (mut a, mut b) = ends(connections, sealed, send_threads);
         let (mut there, mut back) = (Flow::new(case), Flow::new(case + 5));
         let all =
             |f: &Flow| f.messages.iter().flat_map(|(h, b)| [&h[..], &b[..]].concat()).collect::<Vec<_>>();
@@ -174,7 +175,7 @@ fn all_that_is_put_comes() {
             (there.took == truth.len() && back.took == truth_back.len()).then_some(())
         });
         let carried = [&a, &b].map(|l| l.sender.thread().is_some_and(|t| t.handed() > 0));
-        assert_eq!(carried, [connections == 2 && couriers == 1; 2], "case {case}");
+        assert_eq!(carried, [connections == 2 && send_threads == 1; 2], "case {case}");
     }
 }
 
@@ -189,7 +190,7 @@ fn long_messages_go_aside_and_short_ones_come_back() {
     let mut link = TcpLink::with_options(streams, Vec::new(), &options).unwrap();
     let body = vec![3; 131_072];
     let mut number = 0;
-    let mut put = |head: usize, len: usize, frames: &[(usize, usize, Place)]| {
+    let mut put = |head: usize, len: usize, frames: &[(usize, usize, FrameRoute)]| {
         link.announce(len, true);
         assert_eq!(link.put(&vec![1; head], &body[..len]), Ok(head + len));
         for (connection, len, place) in frames {
@@ -205,16 +206,16 @@ fn long_messages_go_aside_and_short_ones_come_back() {
     };
     let long = body.len();
     // Without a word, and short: both ways on the first.
-    put(40, 5000, &[(0, 40, Place::Home), (0, 5000, Place::Home)]);
-    put(40, 8, &[(0, 48, Place::Home)]);
+    put(40, 5000, &[(0, 40, FrameRoute::Home), (0, 5000, FrameRoute::Home)]);
+    put(40, 8, &[(0, 48, FrameRoute::Home)]);
     // A direction's connections in turn, to which a first frame leads.
-    put(40, long, &[(0, 40, Place::Aside), (1, long, Place::Aside)]);
-    put(40, long, &[(3, 40, Place::Aside), (1, long, Place::Aside)]);
-    put(0, long, &[(3, long, Place::Aside)]);
+    put(40, long, &[(0, 40, FrameRoute::Aside), (1, long, FrameRoute::Aside)]);
+    put(40, long, &[(3, 40, FrameRoute::Aside), (1, long, FrameRoute::Aside)]);
+    put(0, long, &[(3, long, FrameRoute::Aside)]);
     // And a last one back.
-    put(40, 8, &[(1, 48, Place::Home)]);
-    put(40, 8, &[(0, 48, Place::Home)]);
-    put(0, long, &[(0, 64, Place::Aside), (3, long - 64, Place::Aside)]);
+    put(40, 8, &[(1, 48, FrameRoute::Home)]);
+    put(40, 8, &[(0, 48, FrameRoute::Home)]);
+    put(0, long, &[(0, 64, FrameRoute::Aside), (3, long - 64, FrameRoute::Aside)]);
 }
 
 #[test]

@@ -18,9 +18,9 @@ const SEALED_CASES: u64 = 5000;
 /// Cases that share one recording.
 const SHARE: u64 = 64;
 
-struct Dice(u64);
+struct SeededNumbers(u64);
 
-impl Dice {
+impl SeededNumbers {
     fn new(seed: u64) -> Self {
         Self((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -60,17 +60,17 @@ struct Recording {
 }
 
 impl Recording {
-    fn make(dice: &mut Dice, sealed: bool) -> Self {
+    fn make(input: &mut SeededNumbers, sealed: bool) -> Self {
         let (mut peer, us) = unix();
         let mut link = TcpLink::over(vec![us], seals(sealed).0, &TcpOptions::default());
         let header_len = if sealed { frame::SEALED_HEADER } else { frame::HEADER };
         let (mut truth, mut wire, mut frames) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..4 {
-            let most = [8, 300, 3000, 12_000][dice.roll(4)];
-            let head = [0, 32, 80][dice.roll(3)];
-            let head = dice.bytes(head);
-            let len = 1 + dice.roll(most);
-            let body = dice.bytes(len);
+            let most = [8, 300, 3000, 12_000][input.roll(4)];
+            let head = [0, 32, 80][input.roll(3)];
+            let head = input.bytes(head);
+            let len = 1 + input.roll(most);
+            let body = input.bytes(len);
             let (total, before) = (head.len() + body.len(), truth.len());
             assert_eq!(link.put(&head, &body), Ok(total));
             truth.extend(head);
@@ -92,42 +92,42 @@ impl Recording {
     }
 
     /// The wire with a frame changed, but not the last; and how many bytes of the truth stand before the change.
-    fn damaged(&self, dice: &mut Dice) -> (Vec<u8>, usize, &'static str) {
-        let k = dice.roll(self.frames.len() - 1);
+    fn damaged(&self, input: &mut SeededNumbers) -> (Vec<u8>, usize, &'static str) {
+        let k = input.roll(self.frames.len() - 1);
         let ((from, before), (to, _)) = (self.frames[k], self.frames[k + 1]);
         let mut wire = self.wire.clone();
-        let kind = match dice.roll(8) {
+        let kind = match input.roll(8) {
             0..=2 => {
-                for _ in 0..=dice.roll(64) {
-                    wire[from + dice.roll(to - from)] ^= 1 << dice.roll(8);
+                for _ in 0..=input.roll(64) {
+                    wire[from + input.roll(to - from)] ^= 1 << input.roll(8);
                 }
                 "flips anywhere"
             }
             3 => {
-                for _ in 0..=dice.roll(8) {
-                    wire[from + dice.roll(self.header)] ^= 1 << dice.roll(8);
+                for _ in 0..=input.roll(8) {
+                    wire[from + input.roll(self.header)] ^= 1 << input.roll(8);
                 }
                 "flips in the header"
             }
             4 => {
-                let len = [0, 1, 17, 2048, 4000, 262_144, u32::MAX][dice.roll(7)] ^ dice.roll(4) as u32;
+                let len = [0, 1, 17, 2048, 4000, 262_144, u32::MAX][input.roll(7)] ^ input.roll(4) as u32;
                 wire[from..from + 4].copy_from_slice(&len.to_le_bytes());
                 "another length"
             }
             5 => {
-                wire.truncate(from + 1 + dice.roll(to - from - 1));
+                wire.truncate(from + 1 + input.roll(to - from - 1));
                 "cut"
             }
             6 => {
-                let at = from + dice.roll(to - from);
-                let n = (1 + dice.roll(64)).min(to - at);
+                let at = from + input.roll(to - from);
+                let n = (1 + input.roll(64)).min(to - at);
                 wire.drain(at..at + n);
                 "bytes lost"
             }
             _ => {
                 // Behind its first byte, so that the frame itself does not come through.
-                let at = from + 1 + dice.roll(to - from - 1);
-                let n = (1 + dice.roll(64)).min(at);
+                let at = from + 1 + input.roll(to - from - 1);
+                let n = (1 + input.roll(64)).min(at);
                 let copy = wire[at - n..at].to_vec();
                 wire.splice(at..at, copy);
                 "bytes twice"
@@ -138,26 +138,31 @@ impl Recording {
 }
 
 /// All that a link gives out, without what it says is not checked; its error, if any; and whether it waits for the end of a frame.
-fn deliver(wire: &[u8], sealed: bool, closed: bool, dice: &mut Dice) -> (Vec<u8>, Option<String>, bool) {
+fn deliver(
+    wire: &[u8],
+    sealed: bool,
+    closed: bool,
+    input: &mut SeededNumbers,
+) -> (Vec<u8>, Option<String>, bool) {
     let (mut peer, us) = unix();
     let mut link = TcpLink::over(vec![us], seals(sealed).1, &TcpOptions::default());
     // In pieces, so that frames come whole and in parts.
-    let cuts = dice.roll(4);
+    let cuts = input.roll(4);
     let mut rest = wire;
     let (mut got, mut error, mut idle) = (Vec::new(), None, 0);
     for i in 0..=cuts {
-        let n = if i == cuts { rest.len() } else { dice.roll(rest.len() + 1) };
+        let n = if i == cuts { rest.len() } else { input.roll(rest.len() + 1) };
         peer.write_all(&rest[..n]).unwrap();
         rest = &rest[n..];
         if closed && i == cuts {
             peer.shutdown(Shutdown::Write).unwrap();
         }
         while error.is_none() {
-            let step = if dice.roll(2) == 0 {
-                let mut place = vec![0; 1 + dice.roll(6000)];
+            let step = if input.roll(2) == 0 {
+                let mut place = vec![0; 1 + input.roll(6000)];
                 link.take(&mut place).inspect(|&n| got.extend_from_slice(&place[..n]))
             } else {
-                let ready = link.peek(1 + dice.roll(6000)).map(|ready| {
+                let ready = link.peek(1 + input.roll(6000)).map(|ready| {
                     got.extend_from_slice(ready);
                     ready.len()
                 });
@@ -194,19 +199,19 @@ fn deliver_damaged(cases: u64, sealed: bool) {
     let mut alike = 0;
     for case in only.map_or(0..cases, |n| n..n + 1) {
         if recording.as_ref().is_none_or(|(of, _)| *of != case / SHARE) {
-            let mut dice = Dice::new((case / SHARE) | (1 << 40));
-            recording = Some((case / SHARE, Recording::make(&mut dice, sealed)));
+            let mut input = SeededNumbers::new((case / SHARE) | (1 << 40));
+            recording = Some((case / SHARE, Recording::make(&mut input, sealed)));
         }
         let recording = &recording.as_ref().unwrap().1;
-        let mut dice = Dice::new(case);
-        let (wire, before, kind) = recording.damaged(&mut dice);
+        let mut input = SeededNumbers::new(case);
+        let (wire, before, kind) = recording.damaged(&mut input);
         if wire == recording.wire {
             // Bits that were flipped back.
             alike += 1;
             continue;
         }
-        let closed = dice.roll(2) == 0;
-        let (got, error, inside) = deliver(&wire, recording.sealed, closed, &mut dice);
+        let closed = input.roll(2) == 0;
+        let (got, error, inside) = deliver(&wire, recording.sealed, closed, &mut input);
         assert!(recording.truth.starts_with(&got), "case {case}, {kind}: wrong bytes were delivered");
         assert!(got.len() <= before, "case {case}, {kind}: the frame was delivered");
         // The engine ends a wait inside a frame; only a connection that is still open has one.
@@ -224,9 +229,9 @@ fn deliver_damaged(cases: u64, sealed: bool) {
 #[test]
 fn an_undamaged_stream_comes_whole() {
     for case in 0..200 {
-        let mut dice = Dice::new(case);
-        let recording = Recording::make(&mut dice, case % 2 == 1);
-        let (got, error, inside) = deliver(&recording.wire, recording.sealed, false, &mut dice);
+        let mut input = SeededNumbers::new(case);
+        let recording = Recording::make(&mut input, case % 2 == 1);
+        let (got, error, inside) = deliver(&recording.wire, recording.sealed, false, &mut input);
         assert!(got == recording.truth && error.is_none() && !inside, "case {case}: {error:?}");
     }
 }
@@ -250,7 +255,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, at: usize, bit: usize) {
 #[test]
 fn a_bit_flipped_between_two_links_ends_both() {
     for case in 0..60 {
-        let mut dice = Dice::new(case);
+        let mut input = SeededNumbers::new(case);
         let ((mut a, mut x), (mut y, mut b)) = (streams(1), streams(1));
         let (x, y) = (x.remove(0), y.remove(0));
         let (back, there) = (x.try_clone().unwrap(), y.try_clone().unwrap());
@@ -258,8 +263,8 @@ fn a_bit_flipped_between_two_links_ends_both() {
         let (ours, theirs) = seals(sealed);
         let mut near = TcpLink::sealed(vec![a.remove(0)], ours).unwrap();
         let mut far = TcpLink::sealed(vec![b.remove(0)], theirs).unwrap();
-        let truth = dice.bytes(400_000);
-        let (at, bit) = (dice.roll(390_000), dice.roll(8));
+        let truth = input.bytes(400_000);
+        let (at, bit) = (input.roll(390_000), input.roll(8));
         let ways = [
             thread::spawn(move || pass_on(x, y, at, bit)),
             thread::spawn(move || pass_on(there, back, usize::MAX, 0)),

@@ -3,7 +3,7 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 0..4 | length of the piece, 1 to [`MAX_FRAME`]; the highest bit says that the next frame travels [aside](Place::Aside) |
+//! | 0..4 | length of the piece, 1 to [`MAX_FRAME`]; the highest bit says that the next frame travels [aside](FrameRoute::Aside) |
 //! | 4..12 | number of the frame in the stream, from 0 over all connections |
 //! | 12..16 | CRC32C of the twelve bytes before |
 //! | 16..20 | CRC32C of those twelve bytes and the piece |
@@ -51,7 +51,7 @@ const NEXT_ASIDE: u32 = 1 << 31;
 
 /// Where a frame travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum FrameRoute {
     /// On the link's first connection, which carries both directions.
     Home,
     /// On a connection for the long messages of its direction.
@@ -59,8 +59,8 @@ pub(super) enum Place {
 }
 
 /// The length that the first word of a header tells, and where the next frame travels.
-pub(super) fn length(word: u32) -> (usize, Place) {
-    ((word & !NEXT_ASIDE) as usize, if word & NEXT_ASIDE == 0 { Place::Home } else { Place::Aside })
+pub(super) fn length(word: u32) -> (usize, FrameRoute) {
+    ((word & !NEXT_ASIDE) as usize, if word & NEXT_ASIDE == 0 { FrameRoute::Home } else { FrameRoute::Aside })
 }
 
 /// A CRC32C in the making.
@@ -85,7 +85,7 @@ impl Checksum {
 }
 
 /// The header of frame `number`, which carries `parts` one after the other, and says where the `next` one travels.
-pub(super) fn header(number: u64, parts: [&[u8]; 2], next: Place) -> [u8; HEADER] {
+pub(super) fn header(number: u64, parts: [&[u8]; 2], next: FrameRoute) -> [u8; HEADER] {
     // FRAME bounds the length.
     let (mut header, mut checksum) = start((parts[0].len() + parts[1].len()) as u32, number, next);
     for part in parts {
@@ -98,9 +98,9 @@ pub(super) fn header(number: u64, parts: [&[u8]; 2], next: Place) -> [u8; HEADER
 }
 
 /// All of a header but the checksum of the piece, and that in the making.
-pub(super) fn start(len: u32, number: u64, next: Place) -> ([u8; HEADER], Checksum) {
+pub(super) fn start(len: u32, number: u64, next: FrameRoute) -> ([u8; HEADER], Checksum) {
     let mut covered = [0; COVERED];
-    let word = if next == Place::Aside { len | NEXT_ASIDE } else { len };
+    let word = if next == FrameRoute::Aside { len | NEXT_ASIDE } else { len };
     covered[..4].copy_from_slice(&word.to_le_bytes());
     covered[4..].copy_from_slice(&number.to_le_bytes());
     let checksum = Checksum::of_header(&covered);
@@ -111,7 +111,7 @@ pub(super) fn start(len: u32, number: u64, next: Place) -> ([u8; HEADER], Checks
 }
 
 /// Write frame `number`, whole, which carries `parts`, to the front of `room`, which it fits; its length.
-pub(super) fn copy(room: &mut [u8], number: u64, parts: [&[u8]; 2], next: Place) -> usize {
+pub(super) fn copy(room: &mut [u8], number: u64, parts: [&[u8]; 2], next: FrameRoute) -> usize {
     let mut at = 0;
     for part in [&header(number, parts, next)[..], parts[0], parts[1]] {
         room[at..at + part.len()].copy_from_slice(part);
@@ -125,7 +125,7 @@ pub(super) fn seal(
     room: &mut [u8],
     number: u64,
     parts: [&[u8]; 2],
-    next: Place,
+    next: FrameRoute,
     seal: &Seal,
 ) -> Result<usize, LinkError> {
     let no_cipher = || LinkError("could not be sent to: no cipher".into());
@@ -159,7 +159,7 @@ pub(super) struct Arriving {
     /// The whole piece is here, and right.
     pub(super) sound: bool,
     /// Where the next one travels.
-    pub(super) next: Place,
+    pub(super) next: FrameRoute,
     announced: u32,
     checksum: Checksum,
 }
@@ -169,7 +169,7 @@ pub(super) struct Arriving {
 pub(super) struct Closed {
     pub(super) len: usize,
     /// Where the next one travels.
-    pub(super) next: Place,
+    pub(super) next: FrameRoute,
     header: [u8; HEADER],
     tag: [u8; TAG],
 }
@@ -276,7 +276,8 @@ mod tests {
 
     #[test]
     fn a_length_beyond_the_limit_is_refused() {
-        let parse = |len: usize| Arriving::parse(&start(len as u32, 7, Place::Home).0, 7).map(|f| f.left);
+        let parse =
+            |len: usize| Arriving::parse(&start(len as u32, 7, FrameRoute::Home).0, 7).map(|f| f.left);
         assert_eq!(parse(MAX_FRAME), Ok(MAX_FRAME));
         assert!(parse(MAX_FRAME + 1).unwrap_err().0.contains("at most"));
         assert!(parse(0).is_err());
@@ -285,7 +286,7 @@ mod tests {
     proptest! {
         #[test]
         fn headers_survive_the_wire(number: u64, head: Vec<u8>, body in proptest::collection::vec(any::<u8>(), 1..999), cut in 0usize..999, aside: bool) {
-            let next = if aside { Place::Aside } else { Place::Home };
+            let next = if aside { FrameRoute::Aside } else { FrameRoute::Home };
             let header = header(number, [&head, &body], next);
             let mut frame = Arriving::parse(&header, number).unwrap();
             prop_assert_eq!((frame.left, frame.next), (head.len() + body.len(), next));
@@ -298,7 +299,7 @@ mod tests {
 
         #[test]
         fn a_flipped_bit_is_seen(number: u64, mut bytes in proptest::collection::vec(any::<u8>(), 1..999), at: prop::sample::Index, bit in 0u8..8) {
-            let mut frame = Arriving::parse(&header(number, [&bytes, &[]], Place::Home), number).unwrap();
+            let mut frame = Arriving::parse(&header(number, [&bytes, &[]], FrameRoute::Home), number).unwrap();
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << bit;
             frame.add(&bytes);
@@ -308,7 +309,7 @@ mod tests {
         #[test]
         fn any_change_of_a_header_is_seen(number: u64, piece: Vec<u8>, change in 1u128.., at in 0usize..=4) {
             let piece = [&piece[..], b"x"].concat();
-            let mut bytes = header(number, [&piece, &[]], Place::Home);
+            let mut bytes = header(number, [&piece, &[]], FrameRoute::Home);
             bytes.iter_mut().skip(at).zip(change.to_le_bytes()).for_each(|(b, c)| *b ^= c);
             if let Ok(mut frame) = Arriving::parse(&bytes, number) {
                 // Only the last field has changed.

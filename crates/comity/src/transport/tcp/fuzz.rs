@@ -2,11 +2,11 @@
 
 use super::{
     Route, TcpLink, TcpOptions, Ways,
-    frame::{self, HEADER, Place, SEALED_HEADER},
+    frame::{self, FrameRoute, HEADER, SEALED_HEADER},
 };
 use crate::{
     channel::{Seals, both_ends},
-    dice::Dice,
+    fuzz_input::FuzzInput,
     transport::Link,
 };
 use std::{io::Write, net::TcpStream, os::fd::OwnedFd, os::unix::net::UnixStream};
@@ -17,27 +17,27 @@ const MOST: usize = 32 << 10;
 /// Either all bytes are the peer's, or true frames of which one byte is changed: no frame with a changed byte comes whole, and of a
 /// sealed one no byte.
 pub fn frame(bytes: &[u8]) {
-    let mut dice = Dice(&bytes[..bytes.len().min(MOST)]);
-    let shape = dice.roll();
-    let (connections, is_sealed, is_true) = (shape % 3 + 1, shape / 3 % 2 == 1, dice.roll() % 4 > 0);
+    let mut input = FuzzInput(&bytes[..bytes.len().min(MOST)]);
+    let shape = input.roll();
+    let (connections, is_sealed, is_true) = (shape % 3 + 1, shape / 3 % 2 == 1, input.roll() % 4 > 0);
     let (ours, theirs): (Vec<Seals>, Vec<Seals>) =
         (0..connections as u8).filter(|_| is_sealed).map(both_ends).map(|(a, b)| (*a, *b)).unzip();
-    let (want, flip) = (dice.roll() + 1, dice.roll() as u8);
-    let at = dice.roll() << 8 | dice.roll();
-    let places = dice.roll();
-    let pieces: Vec<&[u8]> = dice.0.chunks(want * 7).collect();
+    let (want, flip) = (input.roll() + 1, input.roll() as u8);
+    let at = input.roll() << 8 | input.roll();
+    let places = input.roll();
+    let pieces: Vec<&[u8]> = input.0.chunks(want * 7).collect();
     let ways = if connections == 2 { Ways::Second } else { Ways::All };
     let mut peer = Peer {
         streams: vec![Vec::new(); connections],
         route: Route::new(connections, ways),
-        place: Place::Home,
+        place: FrameRoute::Home,
         seals: theirs,
         sent: 0,
         right: usize::MAX,
         most: usize::MAX,
     };
     for (k, piece) in pieces.iter().enumerate() {
-        let next = if places >> (k % 8) & 1 == 0 { Place::Home } else { Place::Aside };
+        let next = if places >> (k % 8) & 1 == 0 { FrameRoute::Home } else { FrameRoute::Aside };
         let change = (k == at % pieces.len() && flip != 0).then_some((at / pieces.len(), flip));
         peer.put(k as u64, piece, next, is_true, change);
     }
@@ -56,7 +56,7 @@ pub fn frame(bytes: &[u8]) {
 struct Peer {
     streams: Vec<Vec<u8>>,
     route: Route,
-    place: Place,
+    place: FrameRoute,
     seals: Vec<Seals>,
     /// Bytes of the stream so far.
     sent: usize,
@@ -68,7 +68,14 @@ struct Peer {
 
 impl Peer {
     /// Frame `number`, with a byte changed: at a place, by a flip. If it is not a true frame, its bytes alone.
-    fn put(&mut self, number: u64, piece: &[u8], next: Place, is_true: bool, change: Option<(usize, u8)>) {
+    fn put(
+        &mut self,
+        number: u64,
+        piece: &[u8],
+        next: FrameRoute,
+        is_true: bool,
+        change: Option<(usize, u8)>,
+    ) {
         let turn = self.route.take(self.place);
         self.place = next;
         let stream = &mut self.streams[turn];

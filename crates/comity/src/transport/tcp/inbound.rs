@@ -2,7 +2,7 @@
 
 use super::{
     Route,
-    frame::{HEADER, Place, SEALED_BATCH, SEALED_HEADER, SEALED_MOST, SMALL},
+    frame::{FrameRoute, HEADER, SEALED_BATCH, SEALED_HEADER, SEALED_MOST, SMALL},
     socket::receive,
 };
 use crate::transport::LinkError;
@@ -79,7 +79,7 @@ pub(super) struct Inbound {
     pub(super) turn: usize,
     route: Route,
     /// Where the frame after the arriving one travels.
-    pub(super) next: Place,
+    pub(super) next: FrameRoute,
     /// Bytes received so far.
     pub(super) arrived: u64,
     /// Nothing more will come from the connections.
@@ -91,9 +91,9 @@ impl Inbound {
         Self {
             inboxes: (0..route.connections).map(|_| Inbox::new()).collect(),
             number: 0,
-            turn: route.connection(Place::Home),
+            turn: route.connection(FrameRoute::Home),
             route,
-            next: Place::Home,
+            next: FrameRoute::Home,
             arrived: 0,
             ended: false,
         }

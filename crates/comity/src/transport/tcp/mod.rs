@@ -33,8 +33,8 @@ mod threads;
 
 use super::{Interest, Link, LinkError, LinkKind};
 use crate::channel::Seals;
-use frame::Place;
-use framing::{Couriers, SendThread};
+use frame::FrameRoute;
+use framing::{SendThread, SendThreads};
 pub(crate) use reach::Tcp;
 use recv::Receiver;
 use send::Sender;
@@ -57,7 +57,7 @@ pub(crate) struct TcpOptions {
     /// Which connections carry long messages that leave; at the other end the other ones do.
     pub(crate) ways: Ways,
     /// Threads that links may have for sending, each on a connection that carries one direction's long messages.
-    pub(crate) couriers: Option<Arc<Couriers>>,
+    pub(crate) send_threads: Option<Arc<SendThreads>>,
 }
 
 /// Which connections of a link carry the long messages of one direction.
@@ -102,14 +102,14 @@ impl Route {
     }
 
     /// The connection of the next frame, if it goes to `place`.
-    fn connection(&self, place: Place) -> usize {
-        if place == Place::Home { 0 } else { self.aside }
+    fn connection(&self, place: FrameRoute) -> usize {
+        if place == FrameRoute::Home { 0 } else { self.aside }
     }
 
     /// As [`connection`](Self::connection), and it goes.
-    fn take(&mut self, place: Place) -> usize {
+    fn take(&mut self, place: FrameRoute) -> usize {
         let taken = self.connection(place);
-        if place == Place::Aside {
+        if place == FrameRoute::Aside {
             let next = taken + if self.ways == Ways::All { 1 } else { 2 };
             self.aside = if next < self.connections { next } else { self.ways.first() };
         }
@@ -176,7 +176,7 @@ impl TcpLink {
         let (send, recv) = seals.into_iter().map(|s| (s.send, s.recv)).unzip();
         let (n, ways) = (sockets.len(), options.ways);
         let receiver = Receiver::new(Route::new(n, ways.back()), recv);
-        let sender = Sender::new(Route::new(n, ways), send, options.couriers.clone());
+        let sender = Sender::new(Route::new(n, ways), send, options.send_threads.clone());
         Self { sockets, sender, receiver, error: None, ends, at: 0 }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Route,
-    frame::{Place, SMALL},
+    frame::{FrameRoute, SMALL},
 };
 
 /// Messages this long go aside.
@@ -16,7 +16,7 @@ pub(super) struct Cut {
     pub(super) number: u64,
     pub(super) len: usize,
     pub(super) turn: usize,
-    pub(super) next: Place,
+    pub(super) next: FrameRoute,
     /// It carries nothing but the head of a message.
     pub(super) is_head: bool,
 }
@@ -27,9 +27,9 @@ pub(super) struct Outbound {
     /// The number of the next frame to be made.
     number: u64,
     /// Where that is looked for.
-    place: Place,
+    place: FrameRoute,
     /// Where the frames of the message that leaves go, but for its first.
-    rest: Place,
+    rest: FrameRoute,
     /// The connection of the frames that leave.
     pub(super) turn: usize,
     route: Route,
@@ -37,14 +37,14 @@ pub(super) struct Outbound {
 
 impl Outbound {
     pub(super) fn new(route: Route) -> Self {
-        let turn = route.connection(Place::Home);
-        Self { number: 0, place: Place::Home, rest: Place::Home, turn, route }
+        let turn = route.connection(FrameRoute::Home);
+        Self { number: 0, place: FrameRoute::Home, rest: FrameRoute::Home, turn, route }
     }
 
     /// A message of `len` bytes begins; whether it goes aside.
     pub(super) fn begin(&mut self, len: usize) -> bool {
         let is_long = self.route.connections > 1 && len >= LONG;
-        self.rest = if is_long { Place::Aside } else { Place::Home };
+        self.rest = if is_long { FrameRoute::Aside } else { FrameRoute::Home };
         is_long
     }
 
@@ -55,7 +55,7 @@ impl Outbound {
 
     /// The connection of the next frame that goes aside.
     pub(super) fn aside(&self) -> usize {
-        self.route.connection(Place::Aside)
+        self.route.connection(FrameRoute::Aside)
     }
 
     /// The connection of the next frame.
@@ -72,7 +72,7 @@ impl Outbound {
     /// decides where the rest belongs is not believed before it has been checked, and the cipher finds the rest in one piece.
     pub(super) fn cut(&self, head: usize, total: usize, most: usize, small: usize) -> Cut {
         // The reader is told by this frame where the others are.
-        let is_turn = self.rest == Place::Aside && !self.is_there();
+        let is_turn = self.rest == FrameRoute::Aside && !self.is_there();
         let is_head = (1..=SMALL).contains(&head) && (is_turn || total > small);
         let len = match is_turn {
             _ if is_head => head,

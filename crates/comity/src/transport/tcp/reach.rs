@@ -1,14 +1,15 @@
 //! TCP as a transport: how many connections a pair has and who makes them, settings, and what `comity info` says.
 
 use super::{
-    Couriers, TcpLink, TcpOptions, Ways,
+    SendThreads, TcpLink, TcpOptions, Ways,
     threads::{self, Wish},
 };
 use crate::{
     Error, Result,
     channel::{Stream, Target},
     transport::{
-        About, Connection, Job, Link, Made, Missed, Note, Pair, Reached, Seen, Transport, Variables, Way,
+        About, Connected, Connection, Connector, JobInfo, Link, Missed, NewLink, Pair, Seen, Transport,
+        TransportInfo, Variables,
     },
 };
 use std::{
@@ -23,7 +24,7 @@ const MAX_CONNECTIONS: usize = 64;
 
 /// What a user may choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Settings {
+pub(crate) struct TcpSettings {
     /// Per pair of addresses.
     pub(crate) connections: Option<usize>,
     pub(crate) send_threads: Option<usize>,
@@ -34,11 +35,11 @@ pub(crate) struct Settings {
 pub(crate) struct Tcp {
     wish: Wish,
     /// Threads that may send for this process.
-    couriers: Arc<Couriers>,
+    send_threads: Arc<SendThreads>,
 }
 
 impl Transport for Tcp {
-    type Settings = Settings;
+    type Settings = TcpSettings;
 
     fn about() -> About {
         About {
@@ -50,7 +51,7 @@ impl Transport for Tcp {
         }
     }
 
-    fn read(settings: &mut Settings, vars: &dyn Variables) -> Result<()> {
+    fn read(settings: &mut TcpSettings, vars: &dyn Variables) -> Result<()> {
         if let Some(n) = vars.number("COMITY_CONNECTIONS", MAX_CONNECTIONS)? {
             settings.connections = Some(n);
         }
@@ -60,7 +61,7 @@ impl Transport for Tcp {
         Ok(())
     }
 
-    fn check(settings: &Settings, _: usize) -> Result<()> {
+    fn check(settings: &TcpSettings, _: usize) -> Result<()> {
         if let Some(n) = settings.connections.filter(|n| !(1..=MAX_CONNECTIONS).contains(n)) {
             return Err(Error::Config(format!(
                 "connections (COMITY_CONNECTIONS) is {n}; allowed is 1 to {MAX_CONNECTIONS}"
@@ -74,9 +75,9 @@ impl Transport for Tcp {
         Ok(())
     }
 
-    fn note(_: &Settings, seen: Seen<'_>) -> Note {
+    fn note(_: &TcpSettings, seen: Seen<'_>) -> TransportInfo {
         let with = seen("COMITY_CONNECTIONS").map_or_else(String::new, |n| format!(", {n} connections each"));
-        let note = |works, why| Note { works, why, devices: Vec::new() };
+        let note = |works, why| TransportInfo { works, why, devices: Vec::new() };
         if let Some(own) = seen("COMITY_ADDRS") {
             return note(true, format!("with other ranks, on {own} (COMITY_ADDRS){with}"));
         }
@@ -87,13 +88,13 @@ impl Transport for Tcp {
         }
     }
 
-    fn find(settings: &Settings, _: &Job) -> Result<Option<Self>> {
+    fn find(settings: &TcpSettings, _: &JobInfo) -> Result<Option<Self>> {
         let short = |n| u16::try_from(n).unwrap_or(u16::MAX);
         let wish = Wish {
             senders: settings.send_threads.map(short),
             connections: settings.connections.map_or(0, short),
         };
-        Ok(Some(Self { wish, couriers: Couriers::new(0) }))
+        Ok(Some(Self { wish, send_threads: SendThreads::new(0) }))
     }
 
     fn announce(&self) -> Vec<u8> {
@@ -101,14 +102,14 @@ impl Transport for Tcp {
     }
 
     fn meet(&mut self, me: usize, cards: &[crate::transport::Card]) {
-        self.couriers = Couriers::new(threads::couriers(cards, me));
+        self.send_threads = SendThreads::new(threads::send_threads(cards, me));
     }
 
     fn leads(&self, _: &Pair<'_>) -> Result<(), String> {
         Ok(())
     }
 
-    fn connect(&self, pair: &Pair<'_>, way: &dyn Way) -> Result<Reached, Missed> {
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
         let addrs = &pair.theirs.addrs;
         let each = threads::connections(pair.all, [pair.me, pair.peer]);
         let of = u16::try_from(addrs.len() * usize::from(each)).unwrap_or(u16::MAX);
@@ -118,19 +119,19 @@ impl Transport for Tcp {
         let each = if options.ways == Ways::All { 1 } else { 2 };
         let turns = addrs.iter().flat_map(|a| std::iter::repeat_n(a, each)).cycle();
         for (index, addr) in (0..of).zip(turns) {
-            let made = way.dial(Target::Tcp(*addr), index, of);
+            let made = connector.dial(Target::Tcp(*addr), index, of);
             connections.push(made.map_err(|miss| Missed { at: addr.to_string(), miss })?);
         }
-        Ok(Reached::Link(link(connections, &options)))
+        Ok(Connected::Link(link(connections, &options)))
     }
 
     fn accept(
         &self,
         pair: &Pair<'_>,
         connections: Vec<Connection>,
-        _: &dyn Way,
-    ) -> Result<Reached, Missed> {
-        Ok(Reached::Link(link(connections, &self.options(pair))))
+        _: &dyn Connector,
+    ) -> Result<Connected, Missed> {
+        Ok(Connected::Link(link(connections, &self.options(pair))))
     }
 }
 
@@ -144,12 +145,12 @@ impl Tcp {
             (true, false) => Ways::Second,
             (false, _) => Ways::All,
         };
-        TcpOptions { ways, couriers: Some(Arc::clone(&self.couriers)), ..TcpOptions::default() }
+        TcpOptions { ways, send_threads: Some(Arc::clone(&self.send_threads)), ..TcpOptions::default() }
     }
 }
 
 /// The link over connections that are listed in the same order on both ends.
-fn link(connections: Vec<Connection>, options: &TcpOptions) -> Made {
+fn link(connections: Vec<Connection>, options: &TcpOptions) -> NewLink {
     let (mut streams, mut seals) = (Vec::with_capacity(connections.len()), Vec::new());
     for (stream, sealing) in connections {
         if let Stream::Tcp(stream) = stream {

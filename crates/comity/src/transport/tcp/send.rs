@@ -2,7 +2,7 @@
 
 use super::{
     Route,
-    framing::{Couriers, Framing, SendThread, framing},
+    framing::{Framing, SendThread, SendThreads, framing},
     outbound::Outbound,
 };
 use crate::{channel::Seal, transport::LinkError};
@@ -16,7 +16,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(route: Route, seals: Vec<Seal>, threads: Option<Arc<Couriers>>) -> Self {
+    pub(super) fn new(route: Route, seals: Vec<Seal>, threads: Option<Arc<SendThreads>>) -> Self {
         let out = Outbound::new(route);
         let framing = framing(&out, seals, threads);
         Self { out, framing }

@@ -75,7 +75,7 @@ fn sealed_raw() -> (TcpLink, TcpStream, Seals) {
 
 fn sealed_frame(number: u64, piece: &[u8], seals: &Seals) -> Vec<u8> {
     let mut frame = vec![0; frame::SEALED_HEADER + piece.len()];
-    let n = frame::seal(&mut frame, number, [piece, &[]], Place::Home, &seals.send).unwrap();
+    let n = frame::seal(&mut frame, number, [piece, &[]], FrameRoute::Home, &seals.send).unwrap();
     assert_eq!(n, frame.len());
     frame
 }
@@ -123,7 +123,7 @@ fn receive_with(mut link: TcpLink, mut peer: TcpStream, bytes: &[u8], by_peek: b
 }
 
 fn framed(number: u64, piece: &[u8]) -> Vec<u8> {
-    [&frame::header(number, [piece, &[]], Place::Home), piece].concat()
+    [&frame::header(number, [piece, &[]], FrameRoute::Home), piece].concat()
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_length_beyond_bounds_is_an_error() {
         (u32::MAX, "sent a frame that is 2147483647 bytes long (at most 1048576)"),
     ] {
         let mut bytes = framed(0, b"piece");
-        bytes[..frame::HEADER].copy_from_slice(&frame::start(len, 0, Place::Home).0);
+        bytes[..frame::HEADER].copy_from_slice(&frame::start(len, 0, FrameRoute::Home).0);
         for by_peek in [true, false] {
             assert_eq!(receive(&bytes, by_peek), (vec![], text.to_string()));
         }
@@ -378,7 +378,7 @@ proptest! {
     #[test]
     fn random_bytes_after_a_good_start_are_too(bytes: Vec<u8>, len in 1u32..3_000_000, by_peek: bool) {
         let mut start = framed(0, b"hello");
-        start.extend(frame::start(len, 1, Place::Home).0);
+        start.extend(frame::start(len, 1, FrameRoute::Home).0);
         let (got, _) = receive(&[start, bytes.clone()].concat(), by_peek);
         prop_assert_eq!(&got[..5], b"hello");
         prop_assert!(bytes.starts_with(&got[5..]));

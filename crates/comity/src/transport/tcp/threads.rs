@@ -36,7 +36,7 @@ impl Wish {
 
 /// Threads that may send for a rank of these, beside its own: as it wishes, or one for every four cores of its share of the host. Such
 /// a thread looks for work as the rank's own does, and what the system does for both wants cores as well.
-pub(super) fn couriers(all: &[Card], rank: usize) -> usize {
+pub(super) fn send_threads(all: &[Card], rank: usize) -> usize {
     const CORES: usize = 4;
     all.get(rank).map_or(0, |ours| {
         if let Some(n) = Wish::of(ours).senders {
@@ -57,7 +57,7 @@ pub(super) fn connections(all: &[Card], pair: [usize; 2]) -> u16 {
         let listener = pair.iter().min().and_then(|r| all.get(*r));
         let is_narrow = listener.is_none_or(|f| f.addrs.len() == 1);
         let asked = |r: &usize| all.get(*r).is_some_and(|f| Wish::of(f).senders.is_some());
-        let sends = |r: &usize| (all.len() <= FEW || asked(r)) && couriers(all, *r) > 0;
+        let sends = |r: &usize| (all.len() <= FEW || asked(r)) && send_threads(all, *r) > 0;
         if is_narrow && pair.iter().any(sends) { 2 } else { 1 }
     })
 }
@@ -85,7 +85,7 @@ mod tests {
             rank(6, 64, None, 1),
             rank(7, 2, None, 3),
         ];
-        let threads: Vec<_> = (0..9).map(|r| couriers(&all, r)).collect();
+        let threads: Vec<_> = (0..9).map(|r| send_threads(&all, r)).collect();
         assert_eq!(threads, [2, 2, 0, 0, 0, 1, 16, 0, 0]);
         for (pair, n) in [
             ([0, 1], 2),

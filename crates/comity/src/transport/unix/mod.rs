@@ -7,8 +7,8 @@
 mod link;
 
 use super::{
-    About, Connection, Job, Missed, Note, Pair, Reached, Seen, Transport, Way, dial_within_host,
-    note_of_host, within_host,
+    About, Connected, Connection, Connector, JobInfo, Missed, Pair, Seen, Transport, TransportInfo, dial_within_host,
+    info_of_host, within_host,
 };
 use crate::Result;
 use link::UnixLink;
@@ -30,11 +30,11 @@ impl Transport for Unix {
         }
     }
 
-    fn note(_: &(), seen: Seen<'_>) -> Note {
-        note_of_host(seen)
+    fn note(_: &(), seen: Seen<'_>) -> TransportInfo {
+        info_of_host(seen)
     }
 
-    fn find(_: &(), _: &Job) -> Result<Option<Self>> {
+    fn find(_: &(), _: &JobInfo) -> Result<Option<Self>> {
         Ok(Some(Self))
     }
 
@@ -42,14 +42,14 @@ impl Transport for Unix {
         pair.share_a_host()
     }
 
-    fn connect(&self, pair: &Pair<'_>, way: &dyn Way) -> Result<Reached, Missed> {
-        Ok(match dial_within_host(pair, way)? {
-            Ok(stream) => Reached::Link(UnixLink::boxed(stream)),
-            Err(why) => Reached::Not(why),
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
+        Ok(match dial_within_host(pair, connector)? {
+            Ok(stream) => Connected::Link(UnixLink::boxed(stream)),
+            Err(why) => Connected::Not(why),
         })
     }
 
-    fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Way) -> Result<Reached, Missed> {
-        Ok(within_host(connections).map_or_else(|not| not, |stream| Reached::Link(UnixLink::boxed(stream))))
+    fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Connector) -> Result<Connected, Missed> {
+        Ok(within_host(connections).map_or_else(|not| not, |stream| Connected::Link(UnixLink::boxed(stream))))
     }
 }

@@ -1,8 +1,8 @@
-//! What may be sent in a lane, and what must come: counts alone, no device.
+//! What may be sent in a queue pair, and what must come: counts alone, no device.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Room in a lane towards the peer: a frame needs a slot here that has completed and a receive there that was posted.
+/// Room in a queue pair towards the peer: a frame needs a slot here that has completed and a receive there that was posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Out {
     slots: u64,
@@ -69,7 +69,7 @@ impl Out {
     }
 }
 
-/// What came in a lane.
+/// What came in a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct In {
     /// The number that is due.
@@ -158,11 +158,11 @@ impl<const N: usize> Claim<N> {
 
 /// The frames of one group from one peer, put in order. `P` is where a payload lies.
 #[derive(Debug)]
-pub(super) struct Order<P> {
+pub(super) struct FrameOrder<P> {
     /// The offset after the last of `ready`.
     next: u64,
     ready: VecDeque<(P, usize)>,
-    /// By offset: those that came before their turn, over another lane.
+    /// By offset: those that came before their turn, over another queue pair.
     early: BTreeMap<u64, (P, usize)>,
     taken: u64,
     told: u64,
@@ -174,7 +174,7 @@ pub(super) struct Order<P> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Overlap;
 
-impl<P> Order<P> {
+impl<P> FrameOrder<P> {
     pub(super) fn new() -> Self {
         Self { next: 0, ready: VecDeque::new(), early: BTreeMap::new(), taken: 0, told: 0, end: None }
     }
@@ -250,7 +250,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_lane_sends_what_the_peer_has_posted() {
+    fn a_queue_pair_sends_what_the_peer_has_posted() {
         let mut out = Out::new(4, 3);
         for i in 0..3 {
             assert_eq!((out.room(), out.next()), (3 - i, (i as usize, i)));
@@ -286,13 +286,13 @@ mod tests {
 
     #[test]
     fn a_gap_and_a_repetition_are_found() {
-        let mut lane = In::default();
-        assert_eq!((lane.arrived(0), lane.arrived(1)), (Ok(()), Ok(())));
-        assert_eq!((lane.arrived(1), lane.arrived(3)), (Err(Gap { due: 2 }), Err(Gap { due: 2 })));
-        lane.give();
-        assert_eq!((lane.untold(), lane.given()), (1, 1));
-        lane.told();
-        assert_eq!(lane.untold(), 0);
+        let mut qp = In::default();
+        assert_eq!((qp.arrived(0), qp.arrived(1)), (Ok(()), Ok(())));
+        assert_eq!((qp.arrived(1), qp.arrived(3)), (Err(Gap { due: 2 }), Err(Gap { due: 2 })));
+        qp.give();
+        assert_eq!((qp.untold(), qp.given()), (1, 1));
+        qp.told();
+        assert_eq!(qp.untold(), 0);
     }
 
     #[test]
@@ -300,7 +300,7 @@ mod tests {
         let mut claim = Claim::new([5, 2], [1, 2]);
         assert_eq!(claim.total(), 7);
         assert!((0..2).all(|_| !claim.look([1, 2], 3)));
-        // Each frame begins the wait anew, whatever the lane.
+        // Each frame begins the wait anew, whichever the queue pair.
         assert!(!claim.look([4, 2], 3) && !claim.look([4, 2], 3) && !claim.look([4, 3], 3));
         assert!((0..2).all(|_| !claim.look([4, 3], 3)) && claim.look([4, 3], 3));
         // What is there is not lost, however long ago it came.
@@ -317,18 +317,18 @@ mod tests {
                 pieces.push((at, *len));
                 at += *len as u64;
             }
-            // Two lanes, each in order, mixed at random.
-            let mut dice = seed;
-            let mut lanes = [VecDeque::new(), VecDeque::new()];
+            // Two queue pairs, each in order, mixed at random.
+            let mut input = seed;
+            let mut qps = [VecDeque::new(), VecDeque::new()];
             for p in &pieces {
-                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                lanes[(dice >> 40) as usize % 2].push_back(*p);
+                input = input.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                qps[(input >> 40) as usize % 2].push_back(*p);
             }
-            let mut order = Order::new();
+            let mut order = FrameOrder::new();
             let mut out = Vec::new();
-            while lanes.iter().any(|l| !l.is_empty()) {
-                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let Some((at, len)) = lanes[(dice >> 33) as usize % 2].pop_front() else { continue };
+            while qps.iter().any(|l| !l.is_empty()) {
+                input = input.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let Some((at, len)) = qps[(input >> 33) as usize % 2].pop_front() else { continue };
                 order.arrive(at, at, len, 1 << 20).unwrap();
                 prop_assert_eq!(order.arrive(at, at, len, 1 << 20), Err(Overlap), "twice");
                 while let Some((piece, len)) = order.fetch() {
@@ -346,7 +346,7 @@ mod tests {
 
         #[test]
         fn no_more_than_the_window_is_kept(window in 1u64..100, len in 1usize..200) {
-            let mut order = Order::new();
+            let mut order = FrameOrder::new();
             prop_assert_eq!(order.arrive(0, (), len, window).is_ok(), len as u64 <= window);
         }
     }

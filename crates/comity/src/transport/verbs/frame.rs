@@ -1,8 +1,8 @@
 //! What stands at the beginning of every slot.
 //!
 //! ```text
-//!   0 magic, version   8 epoch            16 context          24 offset in the stream
-//!  32 number in lane  40 taken in stream  48 given, by lane   56 length      60 CRC32C
+//!   0 magic, version   8 epoch            16 group id         24 offset in the stream
+//!  32 number in queue pair  40 taken in stream  48 given, by queue pair   56 length      60 CRC32C
 //! ```
 //!
 //! The checksum covers the header and the payload: a provider without acknowledgements promises no integrity.
@@ -17,23 +17,23 @@ const SUM: usize = 60;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    /// Drawn when the edge was made: what an earlier one sent is not taken for this one's.
+pub(super) struct FrameHeader {
+    /// Drawn when the peer connection was made: what an earlier one sent is not taken for this one's.
     pub(super) epoch: u64,
     /// The group, or [`HELLO`].
-    pub(super) context: u64,
+    pub(super) group_id: u64,
     /// The place of the first byte in the group's stream.
     pub(super) at: u64,
-    /// How many frames went before it in this lane.
+    /// How many frames went before it in this queue pair.
     pub(super) number: u64,
     /// How many bytes of the group's other stream its sender has taken.
     pub(super) taken: u64,
-    /// How many receives of each lane of this wire the sender has posted again, modulo 2^32.
+    /// How many receives of each queue pair of this path the sender has posted again, modulo 2^32.
     pub(super) given: [u32; 2],
     pub(super) len: u32,
 }
 
-/// In place of a group: the first frame of a lane, which proves that the wire leads where it should.
+/// In place of a group: the first frame of a queue pair, which proves that the path leads where it should.
 pub(super) const HELLO: u64 = u64::MAX;
 
 /// What was found in a slot is not what a peer sends.
@@ -43,16 +43,16 @@ pub(super) enum Damage {
     Foreign,
     /// Its checksum is another.
     Sum,
-    /// A frame of an edge that is over.
+    /// A frame of a peer connection that is over.
     Stale,
 }
 
-impl Header {
+impl FrameHeader {
     /// The header's bytes, for a payload that is these two parts.
     pub(super) fn encode(&self, head: &[u8], body: &[u8]) -> [u8; HEADER] {
         let mut out = [0; HEADER];
         let given = u64::from(self.given[0]) | u64::from(self.given[1]) << 32;
-        let words = [self.epoch, self.context, self.at, self.number, self.taken, given];
+        let words = [self.epoch, self.group_id, self.at, self.number, self.taken, given];
         out[..8].copy_from_slice(&MAGIC);
         for (place, word) in out[8..].chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
@@ -81,7 +81,7 @@ impl Header {
         }
         Ok(Self {
             epoch,
-            context: word(2),
+            group_id: word(2),
             at: word(3),
             number: word(4),
             taken: word(5),
@@ -105,8 +105,8 @@ mod tests {
     use proptest::prelude::*;
 
     prop_compose! {
-        fn header()(epoch: u64, context: u64, at: u64, number: u64, taken: u64, given: [u32; 2]) -> Header {
-            Header { epoch, context, at, number, taken, given, len: 0 }
+        fn header()(epoch: u64, group_id: u64, at: u64, number: u64, taken: u64, given: [u32; 2]) -> FrameHeader {
+            FrameHeader { epoch, group_id, at, number, taken, given, len: 0 }
         }
     }
 
@@ -115,24 +115,24 @@ mod tests {
         fn frames_round_trip_and_a_changed_bit_is_found(
             h in header(), payload in prop::collection::vec(any::<u8>(), 0..300), cut in 0usize..300, bit in 0usize..3000, tail in 0usize..64,
         ) {
-            let h = Header { len: payload.len() as u32, ..h };
+            let h = FrameHeader { len: payload.len() as u32, ..h };
             let (head, body) = payload.split_at(cut.min(payload.len()));
             let mut slot = h.encode(head, body).to_vec();
             slot.extend(&payload);
             let whole = slot.len();
             // What lies behind it in the slot is nothing to it.
             slot.extend(vec![0xaa; tail]);
-            prop_assert_eq!(Header::decode(&slot, h.epoch), Ok(h));
-            prop_assert_eq!(Header::decode(&slot, h.epoch ^ 1), Err(Damage::Stale));
+            prop_assert_eq!(FrameHeader::decode(&slot, h.epoch), Ok(h));
+            prop_assert_eq!(FrameHeader::decode(&slot, h.epoch ^ 1), Err(Damage::Stale));
             slot[bit / 8 % whole] ^= 1 << (bit % 8);
-            prop_assert!(Header::decode(&slot, h.epoch).is_err());
+            prop_assert!(FrameHeader::decode(&slot, h.epoch).is_err());
         }
 
         #[test]
         fn any_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), magic: bool) {
             let mut bytes = bytes;
             if magic && bytes.len() >= 8 { bytes[..8].copy_from_slice(&MAGIC) }
-            prop_assert!(Header::decode(&bytes, 0).is_err());
+            prop_assert!(FrameHeader::decode(&bytes, 0).is_err());
         }
     }
 }

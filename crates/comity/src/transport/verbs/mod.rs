@@ -3,53 +3,53 @@
 //! ```text
 //!   group A   group B        streams: order and a window each
 //!       \     /
-//!        edge                all that two processes have between them
+//!   peer connection                all that two processes have between them
 //!       /    \
-//!    wire    wire            one per cable: a lane of 4 KiB slots, a lane of 128 KiB slots
+//!    path    path            one per cable: two queue pairs, of 4 KiB slots and of 128 KiB slots
 //!      |       |
 //!    rail    rail            devices: one context, slab and completion queue for the process
 //! ```
 //!
-//! An edge is made once, beside an authenticated TCP connection of the pair; a group that is split off gets a stream over it and
+//! A peer connection is made once, beside an authenticated TCP connection of the pair; a group that is split off gets a stream over it and
 //! no queue pair. Nothing that a provider leaves to chance is left to it: a frame is sent into a slot that the peer is known to
-//! have posted, carries its number and a CRC32C, and what is lost, repeated or damaged is an error that names the wire.
+//! have posted, carries its number and a CRC32C, and what is lost, repeated or damaged is an error that names the path.
 
-mod edge;
-mod edges;
+mod control_socket;
+mod driver;
+mod establish;
 mod flow;
 mod frame;
-mod hub;
 mod matrix;
 mod pairing;
-mod raise;
+mod path;
+mod peer_connection;
+mod peer_table;
 mod reach;
-mod side;
 #[cfg(test)]
 mod tests;
-mod wire;
 
 pub(crate) use matrix::Matrix;
 pub(crate) use reach::Rdma;
 
 use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
-use crate::sys::Bell;
-use edge::Place;
-use edges::{Devices, Edges};
-use hub::{Handle, hub, is_ours};
+use crate::sys::Waker;
+use driver::{Handle, driver, is_ours};
+use peer_connection::PayloadPlace;
+use peer_table::{Devices, PeerTable};
 use std::{collections::VecDeque, fmt, io, os::fd::BorrowedFd, sync::Arc};
 
 /// Bytes to move before looking elsewhere.
 const CHUNK: usize = 128 << 10;
-/// Looks in vain between two looks at the connection beside the wires.
-const LOOKS: u32 = 64;
+/// Looks in vain between two looks at the control socket.
+const SPINS_PER_CONTROL_CHECK: u32 = 64;
 
-/// One group's bytes over an edge. See the [contract](super).
+/// One group's bytes over a peer connection. See the [contract](super).
 pub(crate) struct VerbsLink {
-    edge: Arc<Handle>,
-    context: u64,
-    bell: Arc<Bell>,
+    peer_connection: Arc<Handle>,
+    group_id: u64,
+    waker: Arc<Waker>,
     /// What came and was not consumed yet, in order.
-    mine: VecDeque<(Place, usize)>,
+    mine: VecDeque<(PayloadPlace, usize)>,
     /// How much of the first of those was consumed.
     at: usize,
     /// Where bytes of several frames are put together.
@@ -60,27 +60,27 @@ pub(crate) struct VerbsLink {
 impl fmt::Debug for VerbsLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VerbsLink")
-            .field("edge", &self.edge.id)
-            .field("context", &self.context)
+            .field("peer_connection", &self.peer_connection.id)
+            .field("group_id", &self.group_id)
             .finish_non_exhaustive()
     }
 }
 
 impl VerbsLink {
-    fn new(edge: Arc<Handle>, context: u64) -> io::Result<Self> {
-        let bell = Arc::new(Bell::new()?);
-        if !hub().edges.get_mut(&edge.id).is_some_and(|e| e.open(context, bell.clone())) {
+    fn new(peer_connection: Arc<Handle>, group_id: u64) -> io::Result<Self> {
+        let waker = Arc::new(Waker::new()?);
+        if !driver().peers.get_mut(&peer_connection.id).is_some_and(|e| e.open(group_id, waker.clone())) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the group is open already"));
         }
         let (mine, joint) = (VecDeque::new(), [0; SMALL_WANT]);
-        Ok(Self { edge, context, bell, mine, at: 0, joint, looks: 0 })
+        Ok(Self { peer_connection, group_id, waker, mine, at: 0, joint, looks: 0 })
     }
 
-    fn bytes_of(place: &Place, len: usize) -> &[u8] {
+    fn bytes_of(place: &PayloadPlace, len: usize) -> &[u8] {
         match place {
             // SAFETY: the slot is this link's until it gives it back, and nothing is posted there before that.
-            Place::Slot { at, slab, .. } => unsafe { slab.bytes(*at, len) },
-            Place::Heap(bytes) => bytes,
+            PayloadPlace::Slot { at, slab, .. } => unsafe { slab.bytes(*at, len) },
+            PayloadPlace::Heap(bytes) => bytes,
         }
     }
 
@@ -94,20 +94,20 @@ impl VerbsLink {
         if ready >= want {
             return Ok(());
         }
-        let mut guard = hub();
-        let hub = &mut *guard;
-        if self.looks.is_multiple_of(LOOKS) {
-            hub.pump(self.edge.id);
+        let mut guard = driver();
+        let driver = &mut *guard;
+        if self.looks.is_multiple_of(SPINS_PER_CONTROL_CHECK) {
+            driver.pump(self.peer_connection.id);
         } else {
             // WAIT: a look that never sleeps
-            hub.poll();
+            driver.poll();
         }
         self.looks = self.looks.wrapping_add(1);
-        let Some(edge) = hub.edges.get_mut(&self.edge.id) else {
+        let Some(peer_connection) = driver.peers.get_mut(&self.peer_connection.id) else {
             return Err(LinkError("is not connected any more".into()));
         };
         while ready < want {
-            match edge.fetch(self.context) {
+            match peer_connection.fetch(self.group_id) {
                 Ok(Some((place, len))) => {
                     ready += len;
                     self.looks = 1;
@@ -132,18 +132,18 @@ impl Link for VerbsLink {
     }
 
     fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
-        let mut guard = hub();
-        let hub = &mut *guard;
+        let mut guard = driver();
+        let driver = &mut *guard;
         for last in [false, true] {
-            let Some(edge) = hub.edges.get_mut(&self.edge.id) else {
+            let Some(peer_connection) = driver.peers.get_mut(&self.peer_connection.id) else {
                 return Err(LinkError("is not connected any more".into()));
             };
-            let n = edge.put(&mut hub.rails, self.context, head, body)?;
+            let n = peer_connection.put(&mut driver.rails, self.group_id, head, body)?;
             if n > 0 || last || head.len() + body.len() == 0 {
                 return Ok(n);
             }
             // Slots may have completed, and credits come.
-            hub.pump(self.edge.id);
+            driver.pump(self.peer_connection.id);
         }
         Ok(0)
     }
@@ -171,15 +171,15 @@ impl Link for VerbsLink {
         if self.mine.front().is_none_or(|(_, len)| self.at < *len) {
             return;
         }
-        let mut guard = hub();
-        let hub = &mut *guard;
+        let mut guard = driver();
+        let driver = &mut *guard;
         while let Some((_, len)) = self.mine.front()
             && self.at >= *len
         {
             self.at -= *len;
             let Some((place, len)) = self.mine.pop_front() else { return };
-            if let Some(edge) = hub.edges.get_mut(&self.edge.id) {
-                edge.release(&mut hub.rails, self.context, place, len);
+            if let Some(peer_connection) = driver.peers.get_mut(&self.peer_connection.id) {
+                peer_connection.release(&mut driver.rails, self.group_id, place, len);
             }
         }
     }
@@ -203,25 +203,25 @@ impl Link for VerbsLink {
     }
 
     fn arm(&mut self, interest: Interest) {
-        let mut hub = hub();
-        if let Some(edge) = hub.edges.get_mut(&self.edge.id) {
-            edge.arm(self.context, interest);
+        let mut driver = driver();
+        if let Some(peer_connection) = driver.peers.get_mut(&self.peer_connection.id) {
+            peer_connection.arm(self.group_id, interest);
         }
-        hub.expect(self.edge.id);
+        driver.expect(self.peer_connection.id);
         // The next look is at everything.
         self.looks = 0;
     }
 
     fn disarm(&mut self) -> Result<(), LinkError> {
-        if let Some(edge) = hub().edges.get_mut(&self.edge.id) {
-            edge.arm(self.context, Interest::default());
+        if let Some(peer_connection) = driver().peers.get_mut(&self.peer_connection.id) {
+            peer_connection.arm(self.group_id, Interest::default());
         }
-        self.bell.hush();
+        self.waker.drain();
         Ok(())
     }
 
     fn fds<'a>(&'a self, _: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
-        out.push((self.bell.fd(), Interest { recv: true, send: false }));
+        out.push((self.waker.fd(), Interest { recv: true, send: false }));
     }
 }
 
@@ -231,12 +231,12 @@ impl Drop for VerbsLink {
             // Their memory is the parent's.
             return;
         }
-        let mut guard = hub();
-        let hub = &mut *guard;
-        let Some(edge) = hub.edges.get_mut(&self.edge.id) else { return };
+        let mut guard = driver();
+        let driver = &mut *guard;
+        let Some(peer_connection) = driver.peers.get_mut(&self.peer_connection.id) else { return };
         for (place, len) in self.mine.drain(..) {
-            edge.release(&mut hub.rails, self.context, place, len);
+            peer_connection.release(&mut driver.rails, self.group_id, place, len);
         }
-        edge.close(&mut hub.rails, self.context);
+        peer_connection.close(&mut driver.rails, self.group_id);
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::sys::verbs::Address;
 
-/// The wires to try in this round, as places in the two lists, of those not `tried` yet between devices that are in none of `made`.
+/// The paths to try in this round, as places in the two lists, of those not `tried` yet between devices that are in none of `made`.
 /// Both ends see the same lists and so choose alike: those with most of their addresses in common come first, and each device is in
-/// one wire at most.
+/// one path at most.
 pub(super) fn round(
     lower: &[Address],
     higher: &[Address],
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn cables_are_guessed_from_their_networks_and_the_rest_is_tried() {
         let lower = [at([10, 0, 1, 1]), at([10, 0, 2, 1])];
-        // Listed the other way round: by place both wires would be wrong.
+        // Listed the other way round: by place both paths would be wrong.
         let higher = [at([10, 0, 2, 2]), at([10, 0, 1, 2])];
         assert_eq!(round(&lower, &higher, &[], &[]), [(0, 1), (1, 0)]);
         // One of the guesses was right; nothing is left for the others but each other.
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_in_one_wire() {
+    fn a_device_is_in_one_path() {
         let (one, three) = ([at([10, 0, 0, 1])], [at([10, 0, 0, 2]), at([10, 0, 0, 3]), at([10, 0, 0, 0])]);
         assert_eq!(round(&one, &three, &[], &[]), [(0, 2)]);
         assert_eq!(round(&one, &three, &[(0, 2)], &[(0, 2)]), []);

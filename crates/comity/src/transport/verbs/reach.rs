@@ -1,13 +1,14 @@
-//! RDMA as a transport: which devices a rank may use, wires made beside a TCP connection of the pair, settings, and what `comity info`
+//! RDMA as a transport: which devices a rank may use, paths made beside a TCP connection of the pair, settings, and what `comity info`
 //! says.
 
-use super::{Devices, Edges, Matrix};
+use super::{Devices, Matrix, PeerTable};
 use crate::{
     Error, Result,
     channel::{Miss, Refusal, Stream, Target},
-    sys::verbs::{Service, Verbs},
+    sys::verbs::{QueueService, Verbs},
     transport::{
-        About, Connection, Job, LinkKind, Made, Missed, Note, Pair, Reached, Seen, Transport, Variables, Way,
+        About, Connected, Connection, Connector, JobInfo, LinkKind, Missed, NewLink, Pair, Seen, Transport,
+        TransportInfo, Variables,
     },
 };
 use std::net::TcpStream;
@@ -17,19 +18,19 @@ const DEVICES: [&str; 3] = ["COMITY_DEVICES", "JACCL_IBV_DEVICES", "MLX_IBV_DEVI
 
 /// What a user may choose.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Settings {
+pub(crate) struct VerbsSettings {
     /// What leads from each rank to each other.
     pub(crate) devices: Option<Matrix>,
     /// Nothing but this service of devices.
-    pub(crate) service: Option<Service>,
+    pub(crate) service: Option<QueueService>,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Rdma(Edges);
+pub(crate) struct Rdma(PeerTable);
 
 impl Transport for Rdma {
-    type Settings = Settings;
+    type Settings = VerbsSettings;
 
     fn about() -> About {
         About {
@@ -41,27 +42,26 @@ impl Transport for Rdma {
         }
     }
 
-    fn read(settings: &mut Settings, vars: &dyn Variables) -> Result<()> {
+    fn read(settings: &mut VerbsSettings, vars: &dyn Variables) -> Result<()> {
         for name in DEVICES {
             // The first that is set decides.
             if settings.devices.is_none()
                 && let Some(text) = vars.text(name)?
             {
-                settings.devices =
-                    Some(Matrix::read(&text).map_err(|why| vars.refusal(name, &text, &why))?);
+                settings.devices = Some(Matrix::read(&text).map_err(|why| vars.refusal(name, &text, &why))?);
             }
         }
         if let Some(text) = vars.text("COMITY_RDMA")? {
             settings.service = Some(match text.as_str() {
-                "rc" => Service::Reliable,
-                "uc" => Service::Unreliable,
+                "rc" => QueueService::Reliable,
+                "uc" => QueueService::Unreliable,
                 _ => return Err(vars.refusal("COMITY_RDMA", &text, "is neither rc nor uc")),
             });
         }
         Ok(())
     }
 
-    fn check(settings: &Settings, size: usize) -> Result<()> {
+    fn check(settings: &VerbsSettings, size: usize) -> Result<()> {
         match settings.devices.as_ref().filter(|m| size > 1 && m.rows.len() != size) {
             None => Ok(()),
             Some(Matrix { rows }) => Err(Error::Config(format!(
@@ -71,8 +71,8 @@ impl Transport for Rdma {
         }
     }
 
-    fn note(_: &Settings, _: Seen<'_>) -> Note {
-        let note = |works, why, devices| Note { works, why, devices };
+    fn note(_: &VerbsSettings, _: Seen<'_>) -> TransportInfo {
+        let note = |works, why, devices| TransportInfo { works, why, devices };
         match Verbs::find().map(Verbs::survey) {
             // On one line.
             Err(_) => note(false, "no library with RDMA verbs can be loaded".into(), Vec::new()),
@@ -85,7 +85,7 @@ impl Transport for Rdma {
         }
     }
 
-    fn find(settings: &Settings, job: &Job) -> Result<Option<Self>> {
+    fn find(settings: &VerbsSettings, job: &JobInfo) -> Result<Option<Self>> {
         if job.sealed || job.size == 1 {
             return Ok(None);
         }
@@ -94,7 +94,7 @@ impl Transport for Rdma {
             None => Devices::Found,
         };
         match (devices.check(), job.wanted) {
-            (Ok(()), _) => Ok(Some(Self(Edges::new(job.rank, job.size, devices, settings.service)))),
+            (Ok(()), _) => Ok(Some(Self(PeerTable::new(job.rank, job.size, devices, settings.service)))),
             // A row of holes is what the user said.
             (Err(reason), Some((LinkKind::Rdma, backend))) if settings.devices.is_none() => {
                 Err(Error::Unavailable { backend, reason })
@@ -110,14 +110,14 @@ impl Transport for Rdma {
         self.0.leads_to(pair.peer).then_some(()).ok_or_else(|| "no device leads to it".into())
     }
 
-    fn standing(&self, pair: &Pair<'_>) -> Option<Made> {
-        self.0.link(pair.peer, pair.context)
+    fn existing(&self, pair: &Pair<'_>) -> Option<NewLink> {
+        self.0.link(pair.peer, pair.group_id)
     }
 
-    fn connect(&self, pair: &Pair<'_>, way: &dyn Way) -> Result<Reached, Missed> {
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
         let mut words = Vec::new();
         for addr in &pair.theirs.addrs {
-            let stream = match way.dial(Target::Tcp(*addr), 0, 1) {
+            let stream = match connector.dial(Target::Tcp(*addr), 0, 1) {
                 Ok((Stream::Tcp(stream), _)) => stream,
                 Ok((Stream::Unix(_), _)) => continue,
                 Err(Miss::Refused(Refusal::No(why))) => {
@@ -126,8 +126,8 @@ impl Transport for Rdma {
                 }
                 Err(miss) => return Err(Missed { at: addr.to_string(), miss }),
             };
-            match self.wire(pair, stream, way)? {
-                Reached::Not(why) => words.push(why),
+            match self.path(pair, stream, connector)? {
+                Connected::Not(why) => words.push(why),
                 reached => return Ok(reached),
             }
             // Named devices do not depend on the address.
@@ -137,36 +137,41 @@ impl Transport for Rdma {
         }
         words.dedup();
         self.0.give_up(pair.peer);
-        Ok(Reached::Not(words.join("; ")))
+        Ok(Connected::Not(words.join("; ")))
     }
 
     fn accept(
         &self,
         pair: &Pair<'_>,
         connections: Vec<Connection>,
-        way: &dyn Way,
-    ) -> Result<Reached, Missed> {
+        connector: &dyn Connector,
+    ) -> Result<Connected, Missed> {
         for (stream, _) in connections {
             if let Stream::Tcp(stream) = stream {
-                return self.wire(pair, stream, way);
+                return self.path(pair, stream, connector);
             }
         }
-        Ok(Reached::Not("it brought no TCP connection".into()))
+        Ok(Connected::Not("it brought no TCP connection".into()))
     }
 }
 
 impl Rdma {
-    /// Make wires beside a connection of the pair.
-    fn wire(&self, pair: &Pair<'_>, stream: TcpStream, way: &dyn Way) -> Result<Reached, Missed> {
-        // WAIT(until): wires being made, to the join deadline
-        match self.0.raise(pair.peer, stream, way.until(), &|fd, until| way.wait(fd, until)) {
-            Ok(Ok(())) => Ok(match self.standing(pair) {
-                Some(link) => Reached::Link(link),
-                None => Reached::Not("the wire was taken down again".into()),
+    /// Make paths beside a connection of the pair.
+    fn path(
+        &self,
+        pair: &Pair<'_>,
+        stream: TcpStream,
+        connector: &dyn Connector,
+    ) -> Result<Connected, Missed> {
+        // WAIT(until): paths being made, to the join deadline
+        match self.0.establish(pair.peer, stream, connector.until(), &|fd, until| connector.wait(fd, until)) {
+            Ok(Ok(())) => Ok(match self.existing(pair) {
+                Some(link) => Connected::Link(link),
+                None => Connected::Not("the path was taken down again".into()),
             }),
             Ok(Err(why)) => {
-                tracing::warn!(rank = pair.peer, why, "no RDMA wire to a rank; another link is taken");
-                Ok(Reached::Not(why))
+                tracing::warn!(rank = pair.peer, why, "no RDMA path to a rank; another link is taken");
+                Ok(Connected::Not(why))
             }
             Err(error) => Err(Missed { at: "its RDMA device".into(), miss: Miss::Stop(error) }),
         }

@@ -1,12 +1,12 @@
 //! The contract over a software device, which `COMITY_VERBS` names: run with `--ignored` (`cargo xtask test --only rdma`).
 
-use super::{Devices, Edges, hub::Slots};
+use super::{Devices, PeerTable, driver::Slots};
 use crate::{
     sys::{
         poll_until,
-        verbs::{Depth, Service, Verbs},
+        verbs::{Depth, QueueService, Verbs},
     },
-    transport::conformance::{Pair, conformance, eventually},
+    transport::conformance::{LinkEnds, conformance, eventually},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
@@ -17,7 +17,7 @@ use std::{
 };
 
 /// Small, so that they run out.
-const SLOTS: Slots = Slots { lanes: [Depth { slots: 8, bytes: 4096 }, Depth { slots: 4, bytes: 32 << 10 }] };
+const SLOTS: Slots = Slots { qps: [Depth { slots: 8, bytes: 4096 }, Depth { slots: 4, bytes: 32 << 10 }] };
 
 fn wait(fd: BorrowedFd<'_>, until: Instant) -> crate::Result<bool> {
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
@@ -34,16 +34,20 @@ fn devices() -> Vec<String> {
     Verbs::find().expect("COMITY_VERBS names a library").devices()
 }
 
-/// Both ends' edges, with these devices; an error in words from both.
-fn raised(slots: Slots, only: Option<Service>, names: [&[String]; 2]) -> Result<[Edges; 2], [String; 2]> {
+/// Both ends' peer connections, with these devices; an error in words from both.
+fn established(
+    slots: Slots,
+    only: Option<QueueService>,
+    names: [&[String]; 2],
+) -> Result<[PeerTable; 2], [String; 2]> {
     let (a, b) = streams();
     let row =
         |me: usize| (0..2).map(|peer| if peer == me { Vec::new() } else { names[me].to_vec() }).collect();
-    let ends = [0, 1].map(|me| Edges::new(me, 2, Devices::Named(row(me)), only).with_slots(slots));
+    let ends = [0, 1].map(|me| PeerTable::new(me, 2, Devices::Named(row(me)), only).with_slots(slots));
     let until = Instant::now() + Duration::from_secs(20);
     let (x, y) = thread::scope(|s| {
-        let other = s.spawn(|| ends[1].raise(0, b, until, &wait).unwrap());
-        (ends[0].raise(1, a, until, &wait).unwrap(), other.join().unwrap())
+        let other = s.spawn(|| ends[1].establish(0, b, until, &wait).unwrap());
+        (ends[0].establish(1, a, until, &wait).unwrap(), other.join().unwrap())
     });
     match (x, y) {
         (Ok(()), Ok(())) => Ok(ends),
@@ -52,14 +56,14 @@ fn raised(slots: Slots, only: Option<Service>, names: [&[String]; 2]) -> Result<
     }
 }
 
-fn links(ends: &[Edges; 2], context: u64) -> Pair {
-    (ends[0].link(1, context).unwrap().unwrap(), ends[1].link(0, context).unwrap().unwrap())
+fn links(ends: &[PeerTable; 2], group_id: u64) -> LinkEnds {
+    (ends[0].link(1, group_id).unwrap().unwrap(), ends[1].link(0, group_id).unwrap().unwrap())
 }
 
-/// The edges end with the links.
-fn pair(only: Option<Service>) -> Pair {
+/// The peer connections end with the links.
+fn pair(only: Option<QueueService>) -> LinkEnds {
     let all = devices();
-    links(&raised(SLOTS, only, [&all[..1], &all[..1]]).unwrap(), 7)
+    links(&established(SLOTS, only, [&all[..1], &all[..1]]).unwrap(), 7)
 }
 
 mod found {
@@ -69,17 +73,17 @@ mod found {
 
 mod unreliable {
     use super::*;
-    conformance!(|| pair(Some(Service::Unreliable)), ignore = "needs COMITY_VERBS");
+    conformance!(|| pair(Some(QueueService::Unreliable)), ignore = "needs COMITY_VERBS");
 }
 
 mod several {
     use super::*;
-    // Every device that there is, as wires of one pair.
+    // Every device that there is, as paths of one pair.
     conformance!(
         || {
             let all = devices();
             assert!(all.len() > 1, "{all:?}");
-            links(&raised(SLOTS, None, [&all, &all]).unwrap(), 7)
+            links(&established(SLOTS, None, [&all, &all]).unwrap(), 7)
         },
         ignore = "needs COMITY_VERBS with several devices"
     );
@@ -89,7 +93,7 @@ mod several {
 #[ignore = "needs COMITY_VERBS"]
 fn groups_do_not_wait_for_each_other() {
     let all = devices();
-    let ends = raised(SLOTS, None, [&all[..1], &all[..1]]).unwrap();
+    let ends = established(SLOTS, None, [&all[..1], &all[..1]]).unwrap();
     let (mut a, mut b) = links(&ends, 1);
     let (mut c, mut d) = links(&ends, 2);
     // Nobody takes what the first group gets.
@@ -123,10 +127,10 @@ fn groups_do_not_wait_for_each_other() {
 
 #[test]
 #[ignore = "needs COMITY_VERBS"]
-fn both_ends_know_why_there_is_no_wire() {
+fn both_ends_know_why_there_is_no_path() {
     let all = devices();
     let none = "no-such-device".to_owned();
-    let why = raised(SLOTS, None, [&all[..1], std::slice::from_ref(&none)]).unwrap_err();
+    let why = established(SLOTS, None, [&all[..1], std::slice::from_ref(&none)]).unwrap_err();
     for words in &why {
         assert!(words.contains("no-such-device") && words.contains(&all[0]), "{words}");
     }

@@ -1,6 +1,6 @@
 //! What the ranks say to the store: that they come, that all their connections stand, that they give up; or that they end.
 
-use super::{Member, Met, Round, SAY, Server, Who};
+use super::{Met, Round, SAY, Server, StoreMember, Who};
 use crate::{
     channel::frame,
     rendezvous::{
@@ -27,7 +27,7 @@ impl Server {
             match conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
                 Ok(Some(Ok(ToStore::Join { rank, size, patience, facts }))) if rank == from => {
                     let from = conn.stream().peer_addr().map(|a| a.ip());
-                    let new = Member { conn, who: Who { facts, from } };
+                    let new = StoreMember { conn, who: Who { facts, from } };
                     self.join(new, rank, size, Duration::from_millis(patience));
                 }
                 // It came to say that it will not come.
@@ -40,7 +40,7 @@ impl Server {
         }
     }
 
-    fn join(&mut self, new: Member, rank: u32, size: u32, patience: Duration) {
+    fn join(&mut self, new: StoreMember, rank: u32, size: u32, patience: Duration) {
         if rank >= self.size || size != self.size {
             let words = format!(
                 "rank {rank} ({}) was started for a job of {size} ranks, but the one that meets here has {}; start every rank with the same size (COMITY_SIZE), and give each job a key and an address of its own",
@@ -119,7 +119,7 @@ impl Server {
                 _ => "broke the protocol".into(),
             };
             if !words.starts_with(GAVE_UP) {
-                self.shared.hold_to_blame(*rank);
+                self.shared.note_culprit(*rank);
             }
             ended = Some((*rank, format!("rank {rank} ({}) {words}", whereabouts(&m.who))));
             break;
@@ -142,7 +142,7 @@ impl Server {
                 };
                 let gave_up = words.starts_with(GAVE_UP);
                 if !gave_up {
-                    self.shared.hold_to_blame(*rank);
+                    self.shared.note_culprit(*rank);
                 }
                 // Those that gave up did so on account of one that ended, if there is one.
                 if failed.is_none() || !gave_up {
@@ -165,7 +165,7 @@ impl Server {
         let Some(round) = &self.round else { return };
         let gone = self.shared.gone().iter().find(|(r, _)| !round.members.contains_key(r)).cloned();
         if let Some((rank, how)) = gone {
-            self.shared.hold_to_blame(rank);
+            self.shared.note_culprit(rank);
             self.refuse_round(&format!("rank {rank} {how} before it had joined"), Some(rank));
         }
     }

@@ -1,7 +1,7 @@
 //! What the queue pairs of a device have done, polled for or announced by an event.
 
 use super::Device;
-use crate::sys::verbs::{Trouble, abi::*};
+use crate::sys::verbs::{DeviceError, abi::*};
 use std::{ffi::c_int, mem, os::fd::BorrowedFd, ptr};
 
 /// Something that a queue pair has done, or failed to do.
@@ -19,7 +19,7 @@ pub(crate) struct Completion {
 
 impl Device {
     /// What has completed, appended to `out`, at most 32 at once; how many.
-    pub(crate) fn poll(&mut self, out: &mut Vec<Completion>) -> Result<usize, Trouble> {
+    pub(crate) fn poll(&mut self, out: &mut Vec<Completion>) -> Result<usize, DeviceError> {
         const AT_ONCE: usize = 32;
         let Some(cq) = self.cq else { return Ok(0) };
         // SAFETY: all zeros are a valid completion.
@@ -31,8 +31,7 @@ impl Device {
             ops.poll_cq.map(|poll| poll(cq.as_ptr(), AT_ONCE as c_int, done.as_mut_ptr()))
         };
         let n = n.and_then(|n| usize::try_from(n).ok()).filter(|n| *n <= AT_ONCE);
-        let n =
-            n.ok_or_else(|| self.trouble("ibv_poll_cq failed: its completion queue has overflowed", 0))?;
+        let n = n.ok_or_else(|| self.error("ibv_poll_cq failed: its completion queue has overflowed", 0))?;
         out.extend(done.iter().take(n).map(|c| Completion {
             queue: c.qp_num,
             id: c.wr_id,
@@ -55,7 +54,7 @@ impl Device {
     }
 
     /// Ask for an event at the next completion.
-    pub(crate) fn announce(&mut self) -> Result<(), Trouble> {
+    pub(crate) fn announce(&mut self) -> Result<(), DeviceError> {
         let (Some(cq), Some(_)) = (self.cq, self.channel) else { return Ok(()) };
         // SAFETY: the queue is alive and its context's table is filled.
         let code = unsafe {
@@ -64,13 +63,13 @@ impl Device {
         };
         match code {
             Some(0) => Ok(()),
-            Some(code) => Err(self.trouble("ibv_req_notify_cq", code)),
-            None => Err(self.trouble("the library has no ibv_req_notify_cq", 0)),
+            Some(code) => Err(self.error("ibv_req_notify_cq", code)),
+            None => Err(self.error("the library has no ibv_req_notify_cq", 0)),
         }
     }
 
     /// Swallow events; whether there were any.
-    pub(crate) fn hush(&mut self) -> bool {
+    pub(crate) fn drain(&mut self) -> bool {
         let call = &self.verbs.call;
         let (Some(channel), Some(get), Some(ack)) = (self.channel, call.get_cq_event, call.ack_cq_events)
         else {

@@ -1,7 +1,7 @@
 //! The port of a device: whether it is up, and the address that packets to it bear.
 
 use super::Device;
-use crate::sys::verbs::{Trouble, abi::*};
+use crate::sys::verbs::{DeviceError, abi::*};
 use std::{ffi::c_int, fmt, io, mem, net::Ipv4Addr};
 
 /// The port that is used. Devices with more list them as devices of their own where it matters.
@@ -40,23 +40,24 @@ impl fmt::Display for Address {
 }
 
 impl Device {
-    fn port(&self) -> Result<ibv_port_attr, Trouble> {
+    fn port(&self) -> Result<ibv_port_attr, DeviceError> {
         // The exported function fills the first 48 bytes only.
         // SAFETY: all zeros are a valid attribute structure.
         let mut attr: ibv_port_attr = unsafe { mem::zeroed() };
         // SAFETY: the context is open and `attr` outlives the call.
         match unsafe { (self.verbs.call.query_port)(self.context.as_ptr(), PORT, &mut attr) } {
             0 => Ok(attr),
-            code => Err(self.trouble("ibv_query_port", code)),
+            code => Err(self.error("ibv_query_port", code)),
         }
     }
 
     /// The GID that stands for an IPv4 address, the one of the newer protocol where there are two; on InfiniBand the LID.
-    pub(super) fn find_address(&mut self) -> Result<(), Trouble> {
+    pub(super) fn find_address(&mut self) -> Result<(), DeviceError> {
         let port = self.port()?;
         if port.state != IBV_PORT_ACTIVE {
-            return Err(self
-                .trouble(format!("port {PORT} is not active; `ibv_devinfo -d {}` says why", self.name), 0));
+            return Err(
+                self.error(format!("port {PORT} is not active; `ibv_devinfo -d {}` says why", self.name), 0)
+            );
         }
         let mut found: Option<(u8, [u8; 16], bool)> = None;
         let mut first = None;
@@ -83,7 +84,7 @@ impl Device {
         let infiniband = port.lid != 0 && port.link_layer != IBV_LINK_LAYER_ETHERNET;
         let Some((index, gid)) = found.or_else(|| first.filter(|_| infiniband)) else {
             let interface = self.name.strip_prefix("rdma_").unwrap_or("its interface");
-            return Err(self.trouble(
+            return Err(self.error(
                 format!("no GID stands for an IPv4 address; give {interface} one, outside of any bridge"),
                 0,
             ));
@@ -95,7 +96,7 @@ impl Device {
     }
 
     /// Whether the port is up, as the device says now.
-    pub(crate) fn is_up(&self) -> Result<bool, Trouble> {
+    pub(crate) fn is_up(&self) -> Result<bool, DeviceError> {
         Ok(self.port()?.state == IBV_PORT_ACTIVE)
     }
 }

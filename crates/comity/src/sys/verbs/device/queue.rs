@@ -1,7 +1,7 @@
 //! Queue pairs: made, connected, and given what to send and where to receive.
 
 use super::{Address, Device, FRAME, port::PORT};
-use crate::sys::verbs::{Trouble, abi::*};
+use crate::sys::verbs::{DeviceError, abi::*};
 use std::{
     ffi::c_int,
     fmt, mem,
@@ -10,14 +10,14 @@ use std::{
 
 /// The service of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Service {
+pub(crate) enum QueueService {
     /// Acknowledged, and sent again where it was lost.
     Reliable,
     /// Sent once.
     Unreliable,
 }
 
-impl fmt::Display for Service {
+impl fmt::Display for QueueService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if *self == Self::Reliable { "RC" } else { "UC" })
     }
@@ -43,8 +43,8 @@ pub(crate) struct Depth {
 
 impl Device {
     /// Make a queue pair, ready to be connected; its number.
-    pub(crate) fn create(&mut self, service: Service, depth: Depth) -> Result<u32, Trouble> {
-        let (Some(pd), Some(cq)) = (self.pd, self.cq) else { return Err(self.trouble("it is not open", 0)) };
+    pub(crate) fn create(&mut self, service: QueueService, depth: Depth) -> Result<u32, DeviceError> {
+        let (Some(pd), Some(cq)) = (self.pd, self.cq) else { return Err(self.error("it is not open", 0)) };
         // One frame of a ring cannot be used.
         let frames = depth.slots * depth.bytes.div_ceil(FRAME) + 1;
         let slots = if self.abilities.reliable { depth.slots } else { frames };
@@ -61,7 +61,7 @@ impl Device {
                 max_recv_sge: 1,
                 max_inline_data: 0,
             },
-            qp_type: if service == Service::Reliable { IBV_QPT_RC } else { IBV_QPT_UC },
+            qp_type: if service == QueueService::Reliable { IBV_QPT_RC } else { IBV_QPT_UC },
             sq_sig_all: 0,
         };
         // SAFETY: domain and queue are alive, and `attr` outlives the call.
@@ -100,13 +100,13 @@ impl Device {
         mut attr: ibv_qp_attr,
         mask: c_int,
         to: &str,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), DeviceError> {
         // SAFETY: the queue pair is alive and `attr` outlives the call.
         match unsafe { (self.verbs.call.modify_qp)(qp.as_ptr(), &mut attr, mask) } {
             0 => Ok(()),
             // Some providers return -1 and the number in errno.
             -1 => Err(self.last(format!("ibv_modify_qp to {to}"))),
-            code => Err(self.trouble(format!("ibv_modify_qp to {to}"), code)),
+            code => Err(self.error(format!("ibv_modify_qp to {to}"), code)),
         }
     }
 
@@ -114,12 +114,12 @@ impl Device {
     pub(crate) fn connect(
         &mut self,
         number: u32,
-        service: Service,
+        service: QueueService,
         first: u32,
         to: &End,
-    ) -> Result<(), Trouble> {
-        let qp = self.queue(number).ok_or_else(|| self.trouble("the queue pair is gone", 0))?;
-        let reliable = service == Service::Reliable;
+    ) -> Result<(), DeviceError> {
+        let qp = self.queue(number).ok_or_else(|| self.error("the queue pair is gone", 0))?;
+        let reliable = service == QueueService::Reliable;
         let mut attr = empty();
         attr.qp_state = IBV_QPS_RTR;
         attr.path_mtu = u32::from(self.address.mtu.min(to.at.mtu).clamp(1, 5));
@@ -144,10 +144,10 @@ impl Device {
     }
 
     /// The key of the slab, and the element that names `len` bytes of it at `at`.
-    fn element(&self, at: usize, len: usize) -> Result<ibv_sge, Trouble> {
+    fn element(&self, at: usize, len: usize) -> Result<ibv_sge, DeviceError> {
         let inside = self.slab.holds(at, len);
         let (Some(mr), Ok(length), true) = (self.mr, u32::try_from(len), inside) else {
-            return Err(self.trouble("a request outside of the registered memory", 0));
+            return Err(self.error("a request outside of the registered memory", 0));
         };
         // SAFETY: the region is alive.
         let lkey = unsafe { (*mr.as_ptr()).lkey };
@@ -155,9 +155,9 @@ impl Device {
     }
 
     /// Send `len` bytes of the slab; false if the queue has no room now. They must not change until the completion.
-    pub(crate) fn send(&mut self, number: u32, id: u64, at: usize, len: usize) -> Result<bool, Trouble> {
+    pub(crate) fn send(&mut self, number: u32, id: u64, at: usize, len: usize) -> Result<bool, DeviceError> {
         let (Some(qp), mut element) = (self.queue(number), self.element(at, len)?) else {
-            return Err(self.trouble("the queue pair is gone", 0));
+            return Err(self.error("the queue pair is gone", 0));
         };
         let mut request = ibv_send_wr {
             wr_id: id,
@@ -181,9 +181,15 @@ impl Device {
     }
 
     /// Let `len` bytes of the slab be written by what comes next; false if the queue has no room now.
-    pub(crate) fn receive(&mut self, number: u32, id: u64, at: usize, len: usize) -> Result<bool, Trouble> {
+    pub(crate) fn receive(
+        &mut self,
+        number: u32,
+        id: u64,
+        at: usize,
+        len: usize,
+    ) -> Result<bool, DeviceError> {
         let (Some(qp), mut element) = (self.queue(number), self.element(at, len)?) else {
-            return Err(self.trouble("the queue pair is gone", 0));
+            return Err(self.error("the queue pair is gone", 0));
         };
         let mut request = ibv_recv_wr { wr_id: id, next: ptr::null_mut(), sg_list: &mut element, num_sge: 1 };
         let mut bad = ptr::null_mut();
@@ -195,12 +201,12 @@ impl Device {
         self.posted(code, "ibv_post_recv")
     }
 
-    fn posted(&self, code: Option<c_int>, step: &str) -> Result<bool, Trouble> {
+    fn posted(&self, code: Option<c_int>, step: &str) -> Result<bool, DeviceError> {
         match code.map(c_int::saturating_abs) {
             Some(0) => Ok(true),
             Some(code) if code == rustix::io::Errno::NOMEM.raw_os_error() => Ok(false),
-            Some(code) => Err(self.trouble(step, code)),
-            None => Err(self.trouble(format!("the library has no {step}"), 0)),
+            Some(code) => Err(self.error(step, code)),
+            None => Err(self.error(format!("the library has no {step}"), 0)),
         }
     }
 }

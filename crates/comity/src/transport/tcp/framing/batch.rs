@@ -7,7 +7,7 @@ use super::super::{
     outbound::{Cut, FIRST, Outbound, window},
 };
 use super::{
-    Couriers, Framing, SendThread,
+    Framing, SendThread, SendThreads,
     thread::{BATCHES, PIECE},
 };
 use crate::transport::LinkError;
@@ -26,7 +26,7 @@ pub(super) struct Batching {
     inner: Box<dyn Framing>,
     /// There is none before the first long message, and for as long as other links have all that may be.
     thread: Option<SendThread>,
-    threads: Arc<Couriers>,
+    threads: Arc<SendThreads>,
     /// Bytes of the stream in each batch that it has.
     batches: VecDeque<usize>,
     /// Bytes in batches that are with the system, but were not accepted yet.
@@ -38,7 +38,7 @@ pub(super) struct Batching {
 }
 
 impl Batching {
-    pub(super) fn new(inner: Box<dyn Framing>, threads: Arc<Couriers>) -> Self {
+    pub(super) fn new(inner: Box<dyn Framing>, threads: Arc<SendThreads>) -> Self {
         let batches = VecDeque::new();
         Self { inner, thread: None, threads, batches, gone: 0, is_long: false, piece: PIECE }
     }

@@ -20,11 +20,11 @@ use std::{fmt, net::TcpStream, sync::Arc};
 
 use batch::Batching;
 use clear::{Clear, Unclear};
-use sealed::{Sealed, Unsealed};
+use sealed::{SealedReceiver, SealedSender};
 #[cfg(test)]
 pub(super) use thread::BATCHES;
-pub(crate) use thread::Couriers;
 pub(super) use thread::SendThread;
+pub(crate) use thread::SendThreads;
 
 /// The half that sends.
 pub(super) trait Framing: Send + fmt::Debug {
@@ -119,9 +119,13 @@ pub(super) trait Unframing: Send + fmt::Debug {
 }
 
 /// Frames over the connections of `out`: sealed if there is something to seal each with, and with a thread if there may be one.
-pub(super) fn framing(out: &Outbound, seals: Vec<Seal>, threads: Option<Arc<Couriers>>) -> Box<dyn Framing> {
+pub(super) fn framing(
+    out: &Outbound,
+    seals: Vec<Seal>,
+    threads: Option<Arc<SendThreads>>,
+) -> Box<dyn Framing> {
     let inner: Box<dyn Framing> =
-        if seals.is_empty() { Box::new(Clear::default()) } else { Box::new(Sealed::new(seals)) };
+        if seals.is_empty() { Box::new(Clear::default()) } else { Box::new(SealedSender::new(seals)) };
     match threads {
         // What also carries the other direction is better left to one thread.
         Some(threads) if out.is_narrow() => Box::new(Batching::new(inner, threads)),
@@ -131,5 +135,5 @@ pub(super) fn framing(out: &Outbound, seals: Vec<Seal>, threads: Option<Arc<Cour
 
 /// The other end of [`framing`], whether batches are made there or not.
 pub(super) fn unframing(seals: Vec<Seal>) -> Box<dyn Unframing> {
-    if seals.is_empty() { Box::new(Unclear::default()) } else { Box::new(Unsealed::new(seals)) }
+    if seals.is_empty() { Box::new(Unclear::default()) } else { Box::new(SealedReceiver::new(seals)) }
 }

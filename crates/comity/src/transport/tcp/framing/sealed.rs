@@ -17,7 +17,7 @@ use std::{collections::VecDeque, io::IoSlice, net::TcpStream};
 
 /// The half that sends.
 #[derive(Debug)]
-pub(super) struct Sealed {
+pub(super) struct SealedSender {
     /// One per connection.
     seals: Vec<Seal>,
     /// Holds the frames that are not yet wholly with the system, or earlier ones.
@@ -32,7 +32,7 @@ pub(super) struct Sealed {
     gone: usize,
 }
 
-impl Sealed {
+impl SealedSender {
     pub(super) fn new(seals: Vec<Seal>) -> Self {
         // And a head's frame.
         let frames = vec![0; SEALED_HEADER + SMALL + SEALED_BATCH].into();
@@ -61,7 +61,7 @@ impl Sealed {
     }
 }
 
-impl Framing for Sealed {
+impl Framing for SealedSender {
     /// Until a frame is with the system the same bytes are offered again, perhaps fewer at a time than it has.
     fn put(
         &mut self,
@@ -120,13 +120,13 @@ enum Frame {
 
 /// The half that receives.
 #[derive(Debug)]
-pub(super) struct Unsealed {
+pub(super) struct SealedReceiver {
     /// One per connection.
     seals: Vec<Seal>,
     frame: Option<Frame>,
 }
 
-impl Unsealed {
+impl SealedReceiver {
     pub(super) fn new(seals: Vec<Seal>) -> Self {
         Self { seals, frame: None }
     }
@@ -158,7 +158,7 @@ impl Unsealed {
     }
 }
 
-impl Unframing for Unsealed {
+impl Unframing for SealedReceiver {
     /// All of the frame once it is whole and opened, nothing before.
     fn run(&mut self, line: &mut Inbound) -> Result<usize, LinkError> {
         if let Some(Frame::Opened(left)) = self.frame {

@@ -15,7 +15,7 @@ use super::super::{
     frame::{SEALED_FRAME, SEALED_HEADER, SMALL},
     socket::send,
 };
-use crate::{sync::lock, sys::Bell, transport::LinkError};
+use crate::{sync::lock, sys::Waker, transport::LinkError};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     io::{self, IoSlice},
@@ -36,13 +36,13 @@ pub(super) const PIECE: usize = SEALED_FRAME;
 /// A batch: a head's frame and a piece's.
 const ROOM: usize = SEALED_HEADER + SMALL + SEALED_HEADER + PIECE;
 /// How long to look for the next batch before sleeping.
-const LOOK: Duration = Duration::from_micros(50);
+const BATCH_SPIN: Duration = Duration::from_micros(50);
 
 /// How many more such threads there may be.
 #[derive(Debug, Default)]
-pub(crate) struct Couriers(AtomicUsize);
+pub(crate) struct SendThreads(AtomicUsize);
 
-impl Couriers {
+impl SendThreads {
     pub(crate) fn new(n: usize) -> Arc<Self> {
         Arc::new(Self(AtomicUsize::new(n)))
     }
@@ -78,9 +78,9 @@ struct Shared {
     /// The rank's thread sleeps, or is about to.
     watched: AtomicBool,
     /// Wakes this thread.
-    wake: Bell,
+    wake: Waker,
     /// Wakes the rank's thread.
-    bell: Bell,
+    waker: Waker,
 }
 
 /// See the module.
@@ -88,7 +88,7 @@ struct Shared {
 pub(in crate::transport::tcp) struct SendThread {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    among: Arc<Couriers>,
+    among: Arc<SendThreads>,
     process: u32,
     handed: u64,
     /// Batches whose end the caller knows of.
@@ -97,14 +97,14 @@ pub(in crate::transport::tcp) struct SendThread {
 
 impl SendThread {
     /// One for `socket`, if there may be another.
-    pub(super) fn start(socket: &TcpStream, among: &Arc<Couriers>) -> io::Result<Option<Self>> {
+    pub(super) fn start(socket: &TcpStream, among: &Arc<SendThreads>) -> io::Result<Option<Self>> {
         if !among.take() {
             return Ok(None);
         }
         Self::live(socket, among).map(Some).inspect_err(|_| among.give_back())
     }
 
-    fn live(socket: &TcpStream, among: &Arc<Couriers>) -> io::Result<Self> {
+    fn live(socket: &TcpStream, among: &Arc<SendThreads>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             socket: socket.try_clone()?,
             batches: Default::default(),
@@ -114,8 +114,8 @@ impl SendThread {
             over: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             watched: AtomicBool::new(false),
-            wake: Bell::new()?,
-            bell: Bell::new()?,
+            wake: Waker::new()?,
+            waker: Waker::new()?,
         });
         let own = Arc::clone(&shared);
         let thread = thread::Builder::new().name("comity-send".into()).spawn(move || own.work())?;
@@ -131,7 +131,7 @@ impl SendThread {
     /// Wake it, if it sleeps: that takes as long as filling a batch.
     pub(super) fn rouse(&self) {
         if self.shared.asleep.load(SeqCst) {
-            self.shared.wake.ring();
+            self.shared.wake.wake();
         }
     }
 
@@ -170,11 +170,11 @@ impl SendThread {
 
     pub(in crate::transport::tcp) fn unwatch(&self) {
         self.shared.watched.store(false, SeqCst);
-        self.shared.bell.hush();
+        self.shared.waker.drain();
     }
 
     pub(in crate::transport::tcp) fn fd(&self) -> BorrowedFd<'_> {
-        self.shared.bell.fd()
+        self.shared.waker.fd()
     }
 
     #[cfg(test)]
@@ -192,9 +192,9 @@ impl Drop for SendThread {
             return;
         }
         self.shared.over.store(true, SeqCst);
-        self.shared.wake.ring();
+        self.shared.wake.wake();
         if let Some(thread) = thread {
-            // It makes no call that waits but for its bell.
+            // It makes no call that waits but for its waker.
             // WAIT(over): the thread that sends for a link, which is told to stop
             let _ = thread.join();
         }
@@ -217,7 +217,7 @@ impl Shared {
                 Err(e) => *lock(&self.error) = Some(e),
             }
             if self.watched.swap(false, SeqCst) {
-                self.bell.ring();
+                self.waker.wake();
             }
             if lock(&self.error).is_some() {
                 return;
@@ -236,12 +236,12 @@ impl Shared {
             if self.handed.load(SeqCst) > k {
                 return true;
             }
-            if since.elapsed() < LOOK {
+            if since.elapsed() < BATCH_SPIN {
                 std::hint::spin_loop();
                 continue;
             }
             self.asleep.store(true, SeqCst);
-            // One that was handed over before that was said rings no bell.
+            // One that was handed over before that was said wakes no waker.
             if self.handed.load(SeqCst) <= k {
                 self.sleep(None);
             }
@@ -250,13 +250,13 @@ impl Shared {
         }
     }
 
-    /// Until the bell rings, or the socket has room, if that is asked for. A signal ends it early, which is no harm.
+    /// Until the waker was woken, or the socket has room, if that is asked for. A signal ends it early, which is no harm.
     fn sleep(&self, socket: Option<&TcpStream>) {
         let mut fds = vec![PollFd::from_borrowed_fd(self.wake.fd(), PollFlags::IN)];
         fds.extend(socket.map(|s| PollFd::from_borrowed_fd(s.as_fd(), PollFlags::OUT)));
         // WAIT(wake): that thread: woken for each batch, and when it is to stop
         let _ = poll(&mut fds, None);
-        self.wake.hush();
+        self.wake.drain();
     }
 
     /// Hand all of a batch to the system; false if it is not wanted any more.
@@ -286,27 +286,27 @@ mod tests {
     use socket2::SockRef;
     use std::io::Read;
 
-    fn one(couriers: &Arc<Couriers>) -> (Option<SendThread>, TcpStream) {
+    fn one(send_threads: &Arc<SendThreads>) -> (Option<SendThread>, TcpStream) {
         let (a, mut b) = streams(1);
         a[0].set_nonblocking(true).unwrap();
         // Less than a batch fits in.
         SockRef::from(&a[0]).set_send_buffer_size(16 << 10).unwrap();
         SockRef::from(&b[0]).set_recv_buffer_size(16 << 10).unwrap();
-        (SendThread::start(&a[0], couriers).unwrap(), b.remove(0))
+        (SendThread::start(&a[0], send_threads).unwrap(), b.remove(0))
     }
 
     #[test]
     fn there_are_no_more_than_allowed() {
-        let couriers = Couriers::new(1);
-        let (first, _far) = one(&couriers);
-        assert!(first.is_some() && one(&couriers).0.is_none());
+        let send_threads = SendThreads::new(1);
+        let (first, _far) = one(&send_threads);
+        assert!(first.is_some() && one(&send_threads).0.is_none());
         drop(first);
-        assert!(one(&couriers).0.is_some());
+        assert!(one(&send_threads).0.is_some());
     }
 
     #[test]
     fn parcels_come_in_order_also_after_sleep() {
-        let (mut thread, mut far) = one(&Couriers::new(1));
+        let (mut thread, mut far) = one(&SendThreads::new(1));
         let sender = thread.as_mut().unwrap();
         far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         for round in 0..20u8 {
@@ -326,15 +326,15 @@ mod tests {
                 went += sender.went().unwrap();
                 (went == BATCHES as u64).then_some(())
             });
-            thread::sleep(LOOK * u32::from(round % 3) * 2);
+            thread::sleep(BATCH_SPIN * u32::from(round % 3) * 2);
         }
     }
 
     #[test]
     fn one_that_cannot_send_ends_at_once_and_one_without_a_peer_says_so() {
-        let couriers = Couriers::new(2);
+        let send_threads = SendThreads::new(2);
         let fill = |sender: &mut SendThread| sender.hand(|place| Ok(place.len()));
-        let (stuck, _far) = one(&couriers);
+        let (stuck, _far) = one(&send_threads);
         let mut stuck = stuck.unwrap();
         for _ in 0..BATCHES {
             fill(&mut stuck).unwrap();
@@ -343,7 +343,7 @@ mod tests {
         assert!(stuck.went().unwrap() < BATCHES as u64, "a socket that nobody reads takes all");
         drop_soon(stuck);
 
-        let (mut lost, far) = one(&couriers);
+        let (mut lost, far) = one(&send_threads);
         let lost = lost.as_mut().unwrap();
         drop(far);
         let (begun, mut under_way) = (Instant::now(), 0);

@@ -1,0 +1,230 @@
+//! The launcher's own standard output and error: written by threads, so that a terminal that does not take
+//! its output stops neither signals nor deadlines, with bounded memory in between.
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Past this many bytes that nobody took, the ranks' pipes are left alone until it has become less.
+const ROOM: usize = 1 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OutputStream {
+    Out,
+    Err,
+}
+
+impl OutputStream {
+    pub(super) const BOTH: [Self; 2] = [Self::Out, Self::Err];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Out => "standard output",
+            Self::Err => "standard error",
+        }
+    }
+
+    fn fd(self) -> BorrowedFd<'static> {
+        match self {
+            Self::Out => rustix::stdio::stdout(),
+            Self::Err => rustix::stdio::stderr(),
+        }
+    }
+}
+
+/// Both streams, and the threads that write them.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    out: Arc<OutputWriter>,
+    /// The same as `out` when both lead to one place: then one thread keeps their lines apart.
+    err: Arc<OutputWriter>,
+    /// Readable when something was written or has failed.
+    waker: UnixStream,
+}
+
+impl Outputs {
+    pub(super) fn open() -> io::Result<Self> {
+        let (waker, ring) = UnixStream::pair()?;
+        waker.set_nonblocking(true)?;
+        ring.set_nonblocking(true)?;
+        let out = OutputWriter::start(ring.try_clone()?)?;
+        let err = if one_place() { out.clone() } else { OutputWriter::start(ring)? };
+        Ok(Self { out, err, waker })
+    }
+
+    /// Queues whole lines (or, from a rank that is alone, any bytes).
+    pub(super) fn put(&self, stream: OutputStream, bytes: &[u8]) {
+        self.of(stream).put(stream, bytes);
+    }
+
+    /// Queues a line of the launcher itself.
+    pub(super) fn say(&self, text: &str) {
+        self.err.say(text);
+    }
+
+    /// The same, for another thread.
+    pub(super) fn voice(&self) -> impl Fn(&str) + Send + 'static {
+        let err = Arc::clone(&self.err);
+        move |text| err.say(text)
+    }
+
+    pub(super) fn has_room(&self, stream: OutputStream) -> bool {
+        self.of(stream).lock().size < ROOM
+    }
+
+    /// Takes the first failure to write that was not told yet.
+    pub(super) fn failure(&self) -> Option<(OutputStream, Errno)> {
+        OutputStream::BOTH.into_iter().find_map(|stream| {
+            let mut queue = self.of(stream).lock();
+            let slot = queue.failed.iter_mut().find(|f| f.stream == stream && !f.told)?;
+            slot.told = true;
+            Some((stream, slot.error))
+        })
+    }
+
+    pub(super) fn waker(&self) -> &UnixStream {
+        &self.waker
+    }
+
+    /// Whether something is still to be written.
+    pub(super) fn is_pending(&self) -> bool {
+        self.out.lock().size > 0 || self.err.lock().size > 0
+    }
+
+    /// A number that changes whenever something was written.
+    pub(super) fn written(&self) -> u64 {
+        let err = if Arc::ptr_eq(&self.out, &self.err) { 0 } else { self.err.lock().written };
+        self.out.lock().written + err
+    }
+
+    /// Empties the waker.
+    pub(super) fn drain(&self) {
+        let mut sink = [0; 256];
+        while matches!(rustix::io::read(&self.waker, &mut sink), Ok(n) if n > 0) {}
+    }
+
+    fn of(&self, stream: OutputStream) -> &OutputWriter {
+        match stream {
+            OutputStream::Out => &self.out,
+            OutputStream::Err => &self.err,
+        }
+    }
+}
+
+/// Whether standard output and error are the same file, pipe or terminal.
+fn one_place() -> bool {
+    match (rustix::fs::fstat(OutputStream::Out.fd()), rustix::fs::fstat(OutputStream::Err.fd())) {
+        (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
+        _ => true,
+    }
+}
+
+#[derive(Debug, Default)]
+struct OutputWriter {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    pieces: Vec<(OutputStream, Vec<u8>)>,
+    /// Bytes queued or being written.
+    size: usize,
+    /// How often the writer got something written.
+    written: u64,
+    inside_line: bool,
+    failed: Vec<Failure>,
+}
+
+#[derive(Debug)]
+struct Failure {
+    stream: OutputStream,
+    error: Errno,
+    told: bool,
+}
+
+impl Queue {
+    fn failed(&self, stream: OutputStream) -> Option<Errno> {
+        self.failed.iter().find(|f| f.stream == stream).map(|f| f.error)
+    }
+}
+
+impl OutputWriter {
+    fn start(ring: UnixStream) -> io::Result<Arc<Self>> {
+        let output = Arc::new(Self::default());
+        let theirs = output.clone();
+        // Detached: it may sit in a write for ever, and ends with the process.
+        std::thread::Builder::new().name("output".into()).spawn(move || theirs.run(&ring))?;
+        Ok(output)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, stream: OutputStream, bytes: &[u8]) {
+        let mut queue = self.lock();
+        let Some(last) = bytes.last() else { return };
+        if queue.failed(stream).is_some() {
+            return;
+        }
+        queue.inside_line = *last != b'\n';
+        queue.size += bytes.len();
+        match queue.pieces.last_mut() {
+            Some((to, piece)) if *to == stream => piece.extend_from_slice(bytes),
+            _ => queue.pieces.push((stream, bytes.to_vec())),
+        }
+        self.changed.notify_one();
+    }
+
+    fn say(&self, text: &str) {
+        let start = if self.lock().inside_line { "\n" } else { "" };
+        self.put(OutputStream::Err, format!("{start}comity launch: {text}\n").as_bytes());
+    }
+
+    fn run(&self, mut ring: &UnixStream) {
+        loop {
+            let mut queue = self.lock();
+            while queue.pieces.is_empty() {
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+            let pieces = std::mem::take(&mut queue.pieces);
+            drop(queue);
+            for (stream, bytes) in pieces {
+                self.write(stream, &bytes);
+                // A full waker is readable already.
+                let _ = ring.write(&[1]);
+            }
+        }
+    }
+
+    fn write(&self, stream: OutputStream, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.lock().failed(stream).is_some() {
+                self.lock().size -= bytes.len();
+                return;
+            }
+            match rustix::io::write(stream.fd(), bytes) {
+                Ok(n) => {
+                    bytes = &bytes[n..];
+                    let mut queue = self.lock();
+                    queue.size -= n;
+                    queue.written += 1;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    // Someone who shares the terminal made it non-blocking.
+                    let _ = rustix::event::poll(
+                        &mut [PollFd::from_borrowed_fd(stream.fd(), PollFlags::OUT)],
+                        None,
+                    );
+                }
+                Err(error) => {
+                    self.lock().failed.push(Failure { stream, error, told: false });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The launcher's standard input, given to every rank.
+//!
+//! One piece at a time is in hand, and the next one is read when every rank that still listens has taken it:
+//! memory is bounded, and a rank that does not read holds up the others' input but nothing else.
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+
+const PIECE: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(super) struct StdinFeed {
+    source: Option<OwnedFd>,
+    piece: Vec<u8>,
+    sinks: Vec<Option<Sink>>,
+}
+
+#[derive(Debug)]
+struct Sink {
+    fd: OwnedFd,
+    /// How much of the piece it has taken.
+    taken: usize,
+}
+
+impl StdinFeed {
+    pub(super) fn new(source: OwnedFd) -> Self {
+        Self { source: Some(source), piece: Vec::new(), sinks: Vec::new() }
+    }
+
+    /// Adds the next rank's end; it must not block.
+    pub(super) fn add(&mut self, sink: OwnedFd) {
+        self.sinks.push(Some(Sink { fd: sink, taken: self.piece.len() }));
+    }
+
+    /// The rank has ended.
+    pub(super) fn remove(&mut self, rank: usize) {
+        if let Some(sink) = self.sinks.get_mut(rank) {
+            *sink = None;
+        }
+    }
+
+    /// What to poll for: the source when every rank has taken the piece, else the ranks that have not.
+    pub(super) fn wants(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let waiting = self.sinks.iter().flatten().filter(|s| s.taken < self.piece.len());
+        let idle = waiting.clone().next().is_none() && self.sinks.iter().any(Option::is_some);
+        let source = self.source.as_ref().filter(|_| idle).map(|fd| PollFd::new(fd, PollFlags::IN));
+        source.into_iter().chain(waiting.map(|s| PollFd::new(&s.fd, PollFlags::OUT)))
+    }
+
+    /// Moves what can be moved now; `readable` says that the source has something (or has ended).
+    pub(super) fn pump(&mut self, readable: bool) {
+        if readable && self.sinks.iter().flatten().all(|s| s.taken == self.piece.len()) {
+            self.read();
+        }
+        let ended = self.source.is_none();
+        for slot in &mut self.sinks {
+            let Some(sink) = slot else { continue };
+            let open = sink.push(&self.piece);
+            if !open || (ended && sink.taken == self.piece.len()) {
+                *slot = None;
+            }
+        }
+    }
+
+    fn read(&mut self) {
+        let Some(source) = &self.source else { return };
+        self.piece.resize(PIECE, 0);
+        match rustix::io::read(source.as_fd(), &mut self.piece[..]) {
+            Ok(n) if n > 0 => self.piece.truncate(n),
+            Err(Errno::INTR | Errno::AGAIN) => self.piece.clear(),
+            // The end, or an error that will not go away.
+            _ => {
+                self.piece.clear();
+                self.source = None;
+            }
+        }
+        self.sinks.iter_mut().flatten().for_each(|s| s.taken = 0);
+    }
+}
+
+impl Sink {
+    /// False when the rank no longer reads.
+    fn push(&mut self, piece: &[u8]) -> bool {
+        while self.taken < piece.len() {
+            match rustix::io::write(&self.fd, &piece[self.taken..]) {
+                Ok(n) => self.taken += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}

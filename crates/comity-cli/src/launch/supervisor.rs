@@ -1,0 +1,344 @@
+//! The process that starts the ranks, carries their input and output, and ends them.
+mod ends;
+mod forward;
+mod verdict;
+
+use super::deaths::Deaths;
+use super::ending::Ending;
+use super::job::Job;
+use super::meet::Meeting;
+use super::memory::Kills;
+use super::metrics::Metrics;
+use super::output::{OutputStream, Outputs};
+use super::rank::{Rank, environment};
+use super::shutdown::{Shutdown, StopOrder, StopReason};
+use super::signals::Signals;
+use super::stdin::StdinFeed;
+use super::{ALL_STOPPED, REFUSED, USAGE, meet, tree};
+use crate::report;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, Signal};
+use std::io::{self, Read, Write};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// How long it is tried to end them, and how long a pipe may stay open after that.
+const LEFT_OPEN: Duration = Duration::from_secs(2);
+
+/// Lines shown of the report on a job that failed.
+const REPORTED: usize = 6;
+
+/// Runs the job and returns the exit code.
+pub(super) fn supervise(job: Job, front_end: UnixStream, input: OwnedFd) -> u8 {
+    match Supervisor::open(job, front_end, input) {
+        Ok(supervisor) => supervisor.run(),
+        Err(e) => {
+            let _ = writeln!(io::stderr(), "comity launch: cannot prepare the job: {e}");
+            REFUSED
+        }
+    }
+}
+
+struct Supervisor {
+    job: Job,
+    meeting: Meeting,
+    ranks: Vec<Rank>,
+    shutdown: Shutdown,
+    deaths: Deaths,
+    feed: StdinFeed,
+    output: Outputs,
+    signals: Signals,
+    /// The process that the user started; None when it is gone.
+    front_end: Option<UnixStream>,
+    kills: Kills,
+    metrics: Option<Metrics>,
+    /// The limit of open files with which the job was started, and which the ranks get.
+    open_files: Rlimit,
+    /// What speaks for lack of memory as the end of the rank at fault.
+    memory: Option<&'static str>,
+    /// The ranks that were stopped when they were told to end.
+    stopped: Vec<usize>,
+    /// Why not all ranks could be started.
+    unstarted: Option<(String, u8)>,
+    /// Why the output cannot be written.
+    unread: Option<(OutputStream, Errno)>,
+    buffer: Vec<u8>,
+}
+
+/// What a descriptor in the poll set belongs to.
+#[derive(Clone, Copy)]
+enum Source {
+    FrontEnd,
+    Signals,
+    Waker,
+    StdinFeed,
+    Pipe(usize, usize),
+}
+
+impl Supervisor {
+    fn open(mut job: Job, front_end: UnixStream, input: OwnedFd) -> io::Result<Self> {
+        // Out of reach of what is sent to the terminal's processes, SIGKILL of a process group above all.
+        rustix::process::setsid()?;
+        #[cfg(target_os = "linux")]
+        {
+            rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+            // `killall -9 comity` must not take both guards at once.
+            rustix::thread::set_name(c"rank-supervisor")?;
+        }
+        // Each rank needs a handful of descriptors here.
+        let open_files = rustix::process::getrlimit(Resource::Nofile);
+        let all = Rlimit { current: open_files.maximum, ..open_files };
+        // When that is refused, what there is may still be enough.
+        let _ = rustix::process::setrlimit(Resource::Nofile, all);
+        // The terminal is read by the front end.
+        rustix::stdio::dup2_stdin(&input)?;
+        front_end.set_nonblocking(true)?;
+        let timeout = job.timeout.and_then(|t| Instant::now().checked_add(t));
+        let meeting = Meeting::open(job.size, meet::join_limit(&job.env), job.insecure)?;
+        let listener = job.metrics.take();
+        let at = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+        let metrics = listener.map(|l| Metrics::serve(l, &meeting.job, job.size)).transpose()?;
+        let output = Outputs::open()?;
+        meeting.on_waiting(output.voice());
+        if let Some(at) = at {
+            output.say(&format!("metrics at http://{at}/metrics"));
+        }
+        Ok(Self {
+            meeting,
+            metrics,
+            ranks: Vec::with_capacity(job.size),
+            shutdown: Shutdown::new(job.size, timeout),
+            deaths: Deaths::new()?,
+            feed: StdinFeed::new(input),
+            output,
+            signals: Signals::open(&[])?,
+            front_end: Some(front_end),
+            kills: Kills::watch(),
+            open_files,
+            memory: None,
+            stopped: Vec::new(),
+            unstarted: None,
+            unread: None,
+            buffer: vec![0; 64 << 10],
+            job,
+        })
+    }
+
+    fn run(mut self) -> u8 {
+        self.start();
+        while !self.shutdown.over() {
+            self.turn(self.shutdown.next());
+            if let Some(order) = self.shutdown.tick(Instant::now()) {
+                self.carry_out(order);
+            }
+        }
+        self.find_root_cause();
+        self.end_strays();
+        self.drain();
+        if let (Some(dir), Some(StopReason::Failed { .. })) = (&self.job.flights, self.shutdown.cause()) {
+            report::first_lines(dir, REPORTED).iter().for_each(|line| self.output.say(line));
+        }
+        let (text, code) = self.verdict();
+        if let Some(text) = text {
+            self.output.say(&text);
+        }
+        self.flush(|supervisor| supervisor.output.is_pending());
+        code
+    }
+
+    /// Finds the cause among the failures, now that all are known.
+    fn find_root_cause(&mut self) {
+        let before = self.shutdown.cause().cloned();
+        self.shutdown.find_root_cause(|rank| self.meeting.root_cause_of(rank));
+        if self.shutdown.cause() != before.as_ref() {
+            let killed = Ending::Signal(libc::SIGKILL);
+            let was =
+                matches!(self.shutdown.cause(), Some(StopReason::Failed { ending, .. }) if *ending == killed);
+            self.memory = if was { self.kills.evidence() } else { None };
+        }
+    }
+
+    fn start(&mut self) {
+        if self.job.insecure {
+            self.output.say("--insecure: the job has no key; whoever can connect to a rank can join it");
+        }
+        if self.job.verbose {
+            let Meeting { job, .. } = &self.meeting;
+            self.output.say(&format!("job {job}: the ranks meet at {}", self.meeting.store()));
+        }
+        self.meeting.release();
+        for number in 0..self.job.size {
+            match Rank::start(&mut self.job, (&self.meeting, self.metrics.as_ref()), &self.open_files, number)
+            {
+                Ok((rank, stdin)) => {
+                    if let Some(mut front_end) = self.front_end.as_ref() {
+                        let _ = front_end.write(&rank.pid.as_raw_pid().to_ne_bytes());
+                    }
+                    self.deaths.add(rank.pid);
+                    self.feed.add(stdin);
+                    self.ranks.push(rank);
+                    if let Some(metrics) = &self.metrics {
+                        metrics.started(number);
+                    }
+                    if self.job.verbose {
+                        self.say_started(number);
+                    }
+                }
+                Err(e) => {
+                    let program = self.job.program.display();
+                    let code = match e.raw_os_error() {
+                        Some(libc::ENOENT | libc::EACCES | libc::ENOEXEC | libc::E2BIG | libc::ENOTDIR) => {
+                            USAGE
+                        }
+                        _ => REFUSED,
+                    };
+                    self.unstarted = Some((format!("rank {number}: cannot start '{program}': {e}"), code));
+                    self.shutdown = Shutdown::new(self.ranks.len(), None);
+                    if let Some(order) = self.shutdown.stop(StopReason::Unstarted, Instant::now()) {
+                        self.carry_out(order);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn say_started(&self, number: usize) {
+        let Some(rank) = self.ranks.get(number) else { return };
+        let mut text =
+            format!("rank {number} (pid {}): {}", rank.pid.as_raw_pid(), self.job.program.display());
+        for arg in &self.job.args {
+            text.push_str(&format!(" {arg:?}"));
+        }
+        text.push_str(" with");
+        for (name, value) in environment(&self.job, &self.meeting, self.metrics.as_ref(), number) {
+            if let Some(value) = value {
+                text.push_str(&format!(" {}={}", name.display(), value.display()));
+            }
+        }
+        self.output.say(&text);
+    }
+
+    /// Waits until something happens, or `until`, and deals with all that has happened.
+    fn turn(&mut self, until: Option<Instant>) {
+        for source in self.wait(until) {
+            match source {
+                Source::FrontEnd => self.listen(),
+                Source::Waker => self.check_outputs(),
+                Source::StdinFeed => self.feed.pump(true),
+                Source::Pipe(rank, pipe) => self.read(rank, pipe),
+                Source::Signals => {
+                    for signal in self.signals.take() {
+                        if signal != libc::SIGCHLD {
+                            self.stop(StopReason::Interrupted { signal });
+                        }
+                    }
+                }
+            }
+        }
+        self.reap();
+    }
+
+    fn wait(&self, until: Option<Instant>) -> Vec<Source> {
+        let mut fds = vec![PollFd::new(self.output.waker(), PollFlags::IN)];
+        let mut sources = vec![Source::Waker];
+        let mut add = |fd, source| {
+            fds.push(fd);
+            sources.push(source);
+        };
+        if let Some(front_end) = &self.front_end {
+            add(PollFd::new(front_end, PollFlags::IN), Source::FrontEnd);
+        }
+        self.signals.wants().for_each(|fd| add(fd, Source::Signals));
+        self.feed.wants().for_each(|fd| add(fd, Source::StdinFeed));
+        let room = OutputStream::BOTH.map(|stream| self.output.has_room(stream));
+        for (number, rank) in self.ranks.iter().enumerate() {
+            for (index, pipe) in rank.pipes.iter().enumerate() {
+                if let (Some(fd), true) = (&pipe.fd, room[index]) {
+                    add(PollFd::new(fd, PollFlags::IN), Source::Pipe(number, index));
+                }
+            }
+        }
+        let pause = until.map(|t| t.saturating_duration_since(Instant::now()));
+        let pause = pause.and_then(|p| Timespec::try_from(p).ok());
+        if rustix::event::poll(&mut fds, pause.as_ref()).is_err() {
+            return Vec::new();
+        }
+        fds.iter().zip(sources).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, s)| s).collect()
+    }
+
+    /// Takes the signals that the front end passes on, or notices its end.
+    fn listen(&mut self) {
+        let Some(mut front_end) = self.front_end.as_ref() else { return };
+        let mut bytes = [0; 64];
+        match front_end.read(&mut bytes) {
+            Ok(0) => {
+                self.front_end = None;
+                self.stop(StopReason::Orphaned);
+            }
+            Ok(n) => {
+                for &signal in &bytes[..n] {
+                    match signal.into() {
+                        libc::SIGTSTP => {
+                            self.signal_all(Signal::STOP);
+                            if let Some(mut front_end) = self.front_end.as_ref() {
+                                let _ = front_end.write(&ALL_STOPPED.to_ne_bytes());
+                            }
+                        }
+                        libc::SIGCONT => self.signal_all(Signal::CONT),
+                        signal => self.stop(StopReason::Interrupted { signal }),
+                    }
+                }
+            }
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(_) => {
+                self.front_end = None;
+                self.stop(StopReason::Orphaned);
+            }
+        }
+    }
+
+    /// To every process of the job. Not SIGTSTP, which a rank may ignore: then it would miss the others.
+    fn signal_all(&self, signal: Signal) {
+        self.ranks.iter().for_each(|rank| rank.signal(signal));
+        // Those that left the ranks' groups.
+        tree::signal(&tree::descendants(), signal);
+    }
+
+    fn stop(&mut self, cause: StopReason) {
+        if let Some(order) = self.shutdown.stop(cause, Instant::now()) {
+            self.carry_out(order);
+        }
+    }
+
+    fn carry_out(&mut self, order: StopOrder) {
+        if order == StopOrder::Term {
+            // From then on none is stopped any more.
+            let stopped = tree::stopped();
+            let alive = self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
+            self.stopped = alive.filter(|(_, r)| stopped.contains(&r.pid)).map(|(n, _)| n).collect();
+        }
+        let alive = || self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
+        let list = || {
+            alive().map(|(n, r)| format!("{n} (pid {})", r.pid.as_raw_pid())).collect::<Vec<_>>().join(", ")
+        };
+        match order {
+            StopOrder::Term => alive().for_each(|(_, rank)| {
+                rank.signal(Signal::TERM);
+                // A stopped process gets it only when it goes on.
+                rank.signal(Signal::CONT);
+            }),
+            StopOrder::Kill => {
+                self.output.say(&format!("still running after SIGTERM, now killed: rank {}", list()));
+                alive().for_each(|(_, rank)| rank.signal(Signal::KILL));
+                tree::signal(&tree::descendants(), Signal::KILL);
+            }
+            StopOrder::Abandon => {
+                self.output.say(&format!("left behind, for they do not die of SIGKILL: rank {}", list()));
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! An exchange over two Python functions, such as the `set` and `get` of a torch store.
+
+use comity::{Error, Exchange, Result};
+use pyo3::prelude::*;
+use std::{
+    fmt,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Instant,
+};
+
+pub(crate) struct Callables {
+    set: Py<PyAny>,
+    get: Py<PyAny>,
+    prefix: String,
+    shares: AtomicUsize,
+}
+
+impl Callables {
+    pub(crate) fn new(set: Py<PyAny>, get: Py<PyAny>, prefix: String) -> Self {
+        Self { set, get, prefix, shares: AtomicUsize::new(0) }
+    }
+
+    fn failed(&self, e: &PyErr) -> Error {
+        Error::Join(format!("{self} failed: {e}"))
+    }
+
+    /// What is posted under `key`, once it is.
+    fn read(&self, key: &str, until: Instant) -> Result<String> {
+        let left = until.saturating_duration_since(Instant::now()).as_secs_f64();
+        let got = Python::try_attach(|py| {
+            let value = self.get.call1(py, (key, left))?;
+            value.extract::<String>(py).or_else(|_| {
+                let bytes = value.extract::<Vec<u8>>(py)?;
+                Ok(String::from_utf8_lossy(&bytes).into_owned())
+            })
+        });
+        got.unwrap_or_else(|| Ok(String::new())).map_err(|e| self.failed(&e))
+    }
+}
+
+impl fmt::Display for Callables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the store given from Python ({})", self.prefix)
+    }
+}
+
+impl fmt::Debug for Callables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Callables").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+impl Exchange for Callables {
+    fn share(&self, _rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
+        let key = format!("{}/{}", self.prefix, self.shares.fetch_add(1, Ordering::Relaxed));
+        let Some(text) = mine else { return self.read(&key, until) };
+        let set = Python::try_attach(|py| self.set.call1(py, (&key, text)).map(drop));
+        set.unwrap_or(Ok(())).map_err(|e| self.failed(&e))?;
+        Ok(text.to_owned())
+    }
+}

@@ -1,0 +1,348 @@
+//! Plans over links: the backend that needs nothing but memory and sockets.
+
+mod pair;
+
+use super::{AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory};
+use crate::{
+    CallInfo, DType, Error, LinkKind, Op, Result,
+    engine::{Direction, Engine, Members, Task},
+    stats::Counters,
+    status::{GroupStatus, Header, World},
+    view::Memory,
+};
+use comity_plan::{
+    self as plan, Algorithm, Kind, Plan, ReceiveMode, Schedule, Shape, Slice, StepOp, Topology,
+};
+use pair::Route;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Schedules kept for calls that come again.
+const KEPT: usize = 16;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct NativeBackend {
+    engine: Engine,
+    topology: Topology,
+    /// Goes before all else where it can carry out the operation.
+    prefer: Option<Algorithm>,
+    kept: Vec<Kept>,
+    routes: Vec<(Route, Schedule)>,
+    scratch: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    key: Key,
+    schedule: Schedule,
+    shape: u64,
+}
+
+/// What a schedule depends on, besides the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    kind: Kind,
+    count: usize,
+    elem: usize,
+    root: usize,
+    in_place: bool,
+}
+
+impl NativeBackend {
+    /// The group, as this rank knows it.
+    pub(crate) fn members(&self) -> &Members {
+        self.engine.members()
+    }
+
+    /// Nothing moves, but all ranks say what they call, and are told if it differs. `also` must be the same on all.
+    pub(crate) fn agree(&mut self, call: &Call<'_>, also: u64, limit: Duration) -> Result<()> {
+        let key = Key { kind: Kind::Barrier, count: 0, elem: 1, root: 0, in_place: false };
+        let none = Call { info: call.info, bufs: Bufs::None, counts: &[], recv_counts: &[] };
+        let mut kept = match self.kept.iter().rposition(|k| k.key == key) {
+            Some(i) => self.kept.remove(i),
+            None => self.prepare(key, &none),
+        };
+        let pairwise = call.info.op == Op::AllToAll && !call.counts.is_empty();
+        let group_id = self.members().group_id as u16;
+        let told = if pairwise { CallInfo { count: 0, ..call.info } } else { call.info };
+        let whole = also ^ fingerprint(Algorithm::Direct, 0, call.counts);
+        let common = Header { info: told, shape: if pairwise { 0 } else { whole }, epoch: 0, group_id };
+        let header = |direction: Direction, peer: usize| {
+            // Parts that differ by pair are known to the two alone.
+            let shape = match direction {
+                Direction::Out if pairwise => call.counts.get(peer).map_or(0, |&c| c as u64),
+                Direction::In if pairwise => call.recv_counts.get(peer).map_or(0, |&c| c as u64),
+                _ => whole,
+            };
+            Header { shape, ..common }
+        };
+        self.engine.announce(&common)?;
+        let task = Task { info: call.info, header: &header, call: Some(common), limit };
+        let out = self.engine.run(&mut kept.schedule, &mut Memory::new(None, None, &mut []), &task);
+        if out.is_ok() {
+            kept.schedule.reset();
+            if self.kept.len() == KEPT {
+                self.kept.remove(0);
+            }
+            self.kept.push(kept);
+        }
+        out
+    }
+
+    /// As [`Backend::split`], as what it is.
+    pub(crate) fn part(
+        &mut self,
+        members: &[usize],
+        group_id: u64,
+        counters: Arc<Counters>,
+        limit: Duration,
+    ) -> Result<Self> {
+        let Members { world, status, .. } = self.members();
+        let (ranks, above) = (self.members().world_ranks(members), Some(status));
+        Self::open_below(world.clone(), ranks, group_id, counters, Instant::now() + limit, above)
+            // The group that is split may have failed: then that is the reason.
+            .map_err(|e| self.failure(Some(CallInfo::new(Op::Split))).unwrap_or(e))
+    }
+
+    /// The backend of the group of `members` (world ranks); all of them call this.
+    pub(crate) fn open(
+        world: Arc<dyn World>,
+        members: Vec<usize>,
+        group_id: u64,
+        counters: Arc<Counters>,
+        until: Instant,
+    ) -> Result<Self> {
+        Self::open_below(world, members, group_id, counters, until, None)
+    }
+
+    /// As [`open`](Self::open), of some members of the group that `above` is the status of.
+    fn open_below(
+        world: Arc<dyn World>,
+        members: Vec<usize>,
+        group_id: u64,
+        counters: Arc<Counters>,
+        until: Instant,
+        above: Option<&Arc<GroupStatus>>,
+    ) -> Result<Self> {
+        let status = Arc::new(
+            GroupStatus::new(members.len(), counters.clone())
+                .map_err(|e| Error::os("making an event descriptor", e))?,
+        );
+        if let Some(above) = above {
+            status.split_from(above);
+        }
+        let links = world.open(group_id, &members, &status, until)?;
+        // All ranks must choose alike: from what all know, not from what this one measured.
+        let host: Vec<usize> = members.iter().map(|&m| world.hosts().get(m).copied().unwrap_or(0)).collect();
+        let prefer = world.prefers();
+        let mut topology = Topology::new(host, world.cores());
+        if !world.shares_memory() {
+            topology.local = topology.remote;
+        }
+        let topology = match world.costs().and_then(|c| c.as_ref().of(&members)) {
+            Some(costs) => topology.measured(costs),
+            None => topology,
+        };
+        let engine = Engine::new(Members::new(world, members, group_id, status, counters), links);
+        let (kept, routes, scratch) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { engine, topology, prefer, kept, routes, scratch })
+    }
+
+    fn collective(&mut self, kind: Kind, call: Call<'_>, limit: Duration) -> Result<()> {
+        let info = call.info;
+        let in_place = matches!(call.bufs, Bufs::InPlace(_)) && kind != Kind::Broadcast;
+        let elem = info.dtype.map_or(1, DType::size);
+        let key = Key { kind, count: info.count, elem, root: info.root.unwrap_or(0), in_place };
+        let plain = call.counts.is_empty();
+        let known = if plain { self.kept.iter().rposition(|k| k.key == key) } else { None };
+        let mut kept = match known {
+            // The last one used stands last: the first to go is the one not used longest.
+            Some(i) => self.kept.remove(i),
+            None => self.prepare(key, &call),
+        };
+        let group_id = self.members().group_id as u16;
+        let shape = kept.shape;
+        let pairwise = kind == Kind::AllToAll && !plain;
+        let counts = (call.counts, call.recv_counts);
+        // With parts that differ by pair nobody knows the others' totals.
+        let agreed = if pairwise { CallInfo { count: 0, ..info } } else { info };
+        let common = Header { info: agreed, shape: if pairwise { 0 } else { shape }, epoch: 0, group_id };
+        let header = |direction: Direction, peer: usize| {
+            let shape = match direction {
+                Direction::Out if pairwise => counts.0.get(peer).map_or(0, |&c| c as u64),
+                Direction::In if pairwise => counts.1.get(peer).map_or(0, |&c| c as u64),
+                _ => shape,
+            };
+            Header { shape, ..common }
+        };
+        self.engine.announce(&common)?;
+        let tmp = kept.schedule.tmp();
+        if self.scratch.len() < tmp {
+            self.scratch.resize(tmp, 0);
+        }
+        let (rank, part) = (self.members().rank, info.count * elem);
+        let tmp = &mut self.scratch[..tmp];
+        let mut memory = match call.bufs {
+            Bufs::None => Memory::new(None, None, tmp),
+            Bufs::In(src) => Memory::new(Some(src), None, tmp),
+            Bufs::Out(dst) | Bufs::InPlace(dst) => Memory::new(None, Some(dst), tmp),
+            Bufs::Both(src, dst) => Memory::new(Some(src), Some(dst), tmp),
+            Bufs::OwnIn(dst) => Memory::within(dst, rank * part, part, tmp),
+            Bufs::OwnOut(dst) => Memory::around(dst, rank * part, part, tmp),
+        };
+        let task = Task { info, header: &header, call: Some(common), limit };
+        let out = self.engine.run(&mut kept.schedule, &mut memory, &task);
+        if plain && out.is_ok() {
+            kept.schedule.reset();
+            if self.kept.len() == KEPT {
+                self.kept.remove(0);
+            }
+            self.kept.push(kept);
+        }
+        out
+    }
+
+    /// Choose a plan and prepare it, in bytes.
+    fn prepare(&self, key: Key, call: &Call<'_>) -> Kept {
+        let shape = Shape {
+            // Nothing to move: still a word to every peer, so that ranks which disagree are told.
+            kind: if is_empty(key, call) { Kind::Barrier } else { key.kind },
+            rank: self.members().rank,
+            size: self.members().size(),
+            count: key.count,
+            elem: key.elem,
+            root: key.root,
+            counts: call.counts,
+            recv_counts: call.recv_counts,
+            hosts: &self.topology.host,
+        };
+        let choice = plan::choose(&shape.common(), &self.topology, self.prefer);
+        let plan = plan::build(&shape, choice.algorithm, choice.segment);
+        let agreed = fingerprint(choice.algorithm, choice.segment, call.counts);
+        Kept { key, schedule: Schedule::new(&scaled(plan, key.elem), key.in_place), shape: agreed }
+    }
+}
+
+impl Backend for NativeBackend {
+    fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
+        let kind = match call.info.op {
+            Op::AllReduce => Kind::AllReduce,
+            Op::Reduce => Kind::Reduce,
+            Op::Broadcast => Kind::Broadcast,
+            Op::AllGather | Op::Split => Kind::AllGather,
+            Op::ReduceScatter => Kind::ReduceScatter,
+            Op::Gather => Kind::Gather,
+            Op::Scatter => Kind::Scatter,
+            Op::AllToAll => Kind::AllToAll,
+            Op::Barrier => Kind::Barrier,
+            Op::Send | Op::Recv | Op::Exchange => return self.pair(call, limit),
+        };
+        self.collective(kind, call, limit)
+    }
+
+    fn split(
+        &mut self,
+        members: &[usize],
+        group_id: u64,
+        counters: Arc<Counters>,
+        limit: Duration,
+    ) -> Result<Box<dyn Backend>> {
+        Ok(Box::new(self.part(members, group_id, counters, limit)?))
+    }
+
+    fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
+        self.members().failure(call)
+    }
+
+    fn conclude(&mut self) -> Result<()> {
+        self.members().conclude()
+    }
+
+    fn abort_handle(&self) -> Option<AbortHandle> {
+        Some(AbortHandle::new(self.members()))
+    }
+
+    fn subgroup_factory(&self) -> Option<SubgroupFactory> {
+        Some(SubgroupFactory::new(self.members(), Box::new(Plans)))
+    }
+
+    fn prefer(&mut self, algorithm: Option<Algorithm>) -> bool {
+        self.prefer = algorithm.or_else(|| self.members().world.prefers());
+        self.kept.clear();
+        true
+    }
+
+    fn links(&self) -> Vec<Option<LinkKind>> {
+        self.engine.links().iter().map(|l| l.as_ref().map(|l| l.kind())).collect()
+    }
+}
+
+/// Makes groups of some members.
+#[derive(Debug)]
+struct Plans;
+
+impl Maker for Plans {
+    fn make(
+        &self,
+        world: Arc<dyn World>,
+        members: Vec<usize>,
+        group_id: u64,
+        counters: Arc<Counters>,
+        limit: Duration,
+    ) -> Result<Box<dyn Backend>> {
+        Ok(Box::new(NativeBackend::open(world, members, group_id, counters, Instant::now() + limit)?))
+    }
+}
+
+impl Drop for NativeBackend {
+    fn drop(&mut self) {
+        self.members().world.leave(self.members().group_id);
+    }
+}
+
+/// Whether no rank gives or gets anything.
+fn is_empty(key: Key, call: &Call<'_>) -> bool {
+    let pairwise = key.kind == Kind::AllToAll && !call.counts.is_empty();
+    key.count == 0 && !pairwise && call.counts.iter().all(|&c| c == 0)
+}
+
+/// The plan with ranges in bytes.
+fn scaled(mut plan: Plan, elem: usize) -> Plan {
+    let scale = |s: &mut Slice| {
+        s.at *= elem;
+        s.len *= elem;
+    };
+    for step in &mut plan.steps {
+        match &mut step.op {
+            StepOp::Send { src, .. } => scale(src),
+            StepOp::Recv { dst, mode, .. } => {
+                scale(dst);
+                if let ReceiveMode::Reduce { with, .. } = mode {
+                    scale(with);
+                }
+            }
+            StepOp::NWayReduce { own, dst, .. } => {
+                scale(own);
+                scale(dst);
+            }
+            StepOp::Copy { src, dst } => {
+                scale(src);
+                scale(dst);
+            }
+        }
+    }
+    plan.tmp *= elem;
+    plan
+}
+
+/// What all ranks must agree on beyond the call's own words (FNV-1a).
+fn fingerprint(algorithm: Algorithm, segment: usize, counts: &[usize]) -> u64 {
+    let words = [algorithm as usize, segment, counts.len()];
+    words
+        .iter()
+        .chain(counts)
+        .fold(0xcbf2_9ce4_8422_2325, |h, &w| (h ^ w as u64).wrapping_mul(0x0100_0000_01b3))
+}

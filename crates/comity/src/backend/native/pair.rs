@@ -1,0 +1,91 @@
+//! send, recv and exchange: two ranks' messages, each under its tag.
+
+use super::{KEPT, NativeBackend};
+use crate::{
+    CallInfo, DType, Op, Result,
+    backend::{Bufs, Call},
+    engine::{Direction, Task},
+    kernel,
+    status::Header,
+    view::Memory,
+};
+use comity_plan::{Buf, Plan, ReceiveMode, Schedule, Slice, Step, StepOp};
+use std::time::Duration;
+
+impl NativeBackend {
+    pub(super) fn pair(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
+        let info = call.info;
+        let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
+        let group_id = self.members().group_id as u16;
+        let (src, dst) = match call.bufs {
+            Bufs::In(s) => (Some(s), None),
+            Bufs::Out(d) => (None, Some(d)),
+            Bufs::Both(s, d) => (Some(s), Some(d)),
+            _ => (None, None),
+        };
+        let message = |count: usize, dtype: DType, other: usize| CallInfo {
+            op: Op::Send,
+            seq: 0,
+            count,
+            dtype: Some(dtype),
+            reduce: None,
+            root: Some(other),
+            tag: info.tag,
+        };
+        let out = src.zip(to).map(|(s, to)| (message(s.count(), s.dtype(), to), s.len_bytes()));
+        let mut into =
+            dst.as_ref().zip(from).map(|(d, from)| (message(d.count(), d.dtype(), from), d.len_bytes()));
+        let mut memory = Memory::new(src, dst, &mut []);
+        // What is expected may be here already.
+        if let Some((m, len)) = into
+            && let Some((h, bytes)) = self.engine.unstash(from.unwrap_or(0), |h| h.info.tag == m.tag)
+        {
+            if (h.info.count, h.info.dtype) != (m.count, m.dtype) {
+                let differs = if h.info.dtype == m.dtype { "count" } else { "dtype" };
+                return Err(self.engine.refuse(from.unwrap_or(0), info, h, differs));
+            }
+            let dst = memory.write(Slice::new(Buf::Out, 0, len));
+            dst.copy_from_slice(&bytes);
+            if m.dtype == Some(DType::Bool) {
+                kernel::normalise_bool(dst);
+            }
+            into = None;
+        }
+        let route = Route {
+            out: out.zip(to).map(|((_, len), to)| (to, len)),
+            into: into.zip(from).map(|((_, len), from)| (from, len)),
+        };
+        let header = |direction: Direction, _: usize| {
+            let of = if direction == Direction::Out { &out } else { &into };
+            Header { info: of.as_ref().map_or(info, |(m, _)| *m), shape: 0, epoch: 0, group_id }
+        };
+        let mut schedule = match self.routes.iter().rposition(|(r, _)| *r == route) {
+            Some(i) => self.routes.remove(i).1,
+            None => Schedule::new(&route.plan(), false),
+        };
+        self.engine.run(&mut schedule, &mut memory, &Task { info, header: &header, call: None, limit })?;
+        schedule.reset();
+        if self.routes.len() == KEPT {
+            self.routes.remove(0);
+        }
+        self.routes.push((route, schedule));
+        Ok(())
+    }
+}
+
+/// Who gets and who gives how many bytes in a send, recv or exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    out: Option<(usize, usize)>,
+    into: Option<(usize, usize)>,
+}
+
+impl Route {
+    fn plan(&self) -> Plan {
+        let send = self.out.map(|(to, len)| StepOp::Send { to, src: Slice::new(Buf::In, 0, len) });
+        let dst = |len| Slice::new(Buf::Out, 0, len);
+        let recv = self.into.map(|(from, len)| StepOp::Recv { from, dst: dst(len), mode: ReceiveMode::Copy });
+        let steps = send.into_iter().chain(recv).map(|op| Step { round: 0, op }).collect();
+        Plan { steps, tmp: 0 }
+    }
+}

@@ -1,0 +1,324 @@
+//! What a process holds of the others: connections, descriptors of processes, and the statuses of groups.
+//!
+//! It carries out what [`Membership`] decides. Changed only under the lock of [`ControlPlane`](super::running::ControlPlane), by its thread
+//! and by those that call it.
+
+mod perform;
+
+use super::note::{ControlNote, Encoding};
+use crate::{
+    channel::{Channel, Conn, Sealing, Stream},
+    status::{Failure, GroupStatus, Header},
+};
+use comity_membership::{DIED, Heard, Membership, Pace, Presence};
+pub(super) use perform::Rest;
+use socket2::{SockRef, TcpKeepalive};
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// An authenticated connection of a link.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) from: usize,
+    pub(crate) channel: Channel,
+    pub(crate) stream: Stream,
+    pub(crate) seals: Sealing,
+    pub(crate) group_id: u64,
+    pub(crate) until: Instant,
+}
+
+/// What the control thread waits for on behalf of one other process.
+#[derive(Debug)]
+pub(super) struct WatchedPeer {
+    pub(super) rank: usize,
+    pub(super) stream: Arc<Stream>,
+    /// There is something to send.
+    pub(super) pending: bool,
+    /// Readable when the process has ended.
+    pub(super) process: Option<Arc<OwnedFd>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct ConnectionTable {
+    me: usize,
+    membership: Membership<Failure>,
+    conns: Vec<Option<Conn>>,
+    /// Readable when the process has ended; where the system can tell.
+    processes: Vec<Option<Arc<OwnedFd>>>,
+    statuses: HashMap<u64, Arc<GroupStatus>>,
+    pub(super) parked: Vec<Arrival>,
+    /// What the engines of groups that are over had done.
+    progress: u64,
+    /// The process leaves; nothing is sent after this.
+    pub(super) stop: Option<Instant>,
+}
+
+impl ConnectionTable {
+    pub(super) fn new(me: usize, size: usize, silence: Pace) -> Self {
+        Self {
+            me,
+            membership: Membership::new(me, size, silence),
+            conns: (0..size).map(|_| None).collect(),
+            processes: (0..size).map(|_| None).collect(),
+            statuses: HashMap::new(),
+            parked: Vec::new(),
+            progress: 0,
+            stop: None,
+        }
+    }
+
+    pub(super) fn membership(&self) -> &Membership<Failure> {
+        &self.membership
+    }
+
+    /// The status of a group that is open here.
+    pub(super) fn status(&self, group_id: u64) -> Option<&Arc<GroupStatus>> {
+        self.statuses.get(&group_id)
+    }
+
+    /// Where a rank of a group waits for this one: in that group, else in any other. Also in one that has failed: its limit may
+    /// have come first.
+    pub(super) fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
+        let who = *self.membership.members(group_id)?.get(rank)?;
+        let told = |group_id: u64| {
+            let at = self.membership.members(group_id)?.iter().position(|m| *m == who)?;
+            self.statuses.get(&group_id)?.ledger().told(at)
+        };
+        let elsewhere = || self.statuses.keys().find_map(|c| told(*c)).map(|call| (call, true));
+        told(group_id).map(|call| (call, false)).or_else(elsewhere)
+    }
+
+    /// Tell some of a group's ranks that this one waits for them in `call`.
+    pub(super) fn ask(&mut self, group_id: u64, ranks: &[usize], call: &Header) {
+        self.membership.ask(group_id, ranks, call);
+        self.carry_out();
+    }
+
+    /// The groups that are open here, by group id: its status, which of its ranks this one is, and how many there are.
+    pub(super) fn open(&self) -> Vec<(u64, Arc<GroupStatus>, usize, usize)> {
+        let place = |group_id: u64| {
+            let members = self.membership.members(group_id)?;
+            Some((members.iter().position(|m| *m == self.me)?, members.len()))
+        };
+        let open = self.statuses.iter().filter_map(|(group_id, status)| {
+            let (mine, size) = place(*group_id)?;
+            Some((*group_id, Arc::clone(status), mine, size))
+        });
+        open.collect()
+    }
+
+    /// Ask a group's other members how far they have come.
+    pub(super) fn census(&mut self, group_id: u64, at: u64) {
+        let digest = self.statuses.get(&group_id).and_then(|w| w.ledger().digest(at).1);
+        self.membership.census(group_id, at, digest.unwrap_or_default());
+        self.carry_out();
+    }
+
+    /// Drop every connection and every group.
+    pub(super) fn clear(&mut self) {
+        self.conns.clear();
+        self.processes.clear();
+        self.statuses.clear();
+        self.parked.clear();
+    }
+
+    pub(super) fn attach(&mut self, rank: usize, stream: Stream, seals: Sealing, now: Instant) {
+        if !self.membership.attach(rank, now) {
+            return;
+        }
+        if let Err(e) = keep_alive(&stream, self.membership.limit()) {
+            // The beats find what this would have found.
+            tracing::debug!(rank, %e, "no keepalive on a control connection");
+        }
+        if let Some(place) = self.processes.get_mut(rank) {
+            *place = process_of(&stream).map(Arc::new);
+        }
+        if let Some(place) = self.conns.get_mut(rank) {
+            *place = Some(Conn::new(stream, seals));
+        }
+        self.carry_out();
+    }
+
+    /// Begin to watch the members of a group. False if it is open already.
+    pub(super) fn enter(
+        &mut self,
+        group_id: u64,
+        members: &[usize],
+        mine: usize,
+        status: &Arc<GroupStatus>,
+    ) -> bool {
+        if self.statuses.contains_key(&group_id) {
+            return false;
+        }
+        self.statuses.insert(group_id, Arc::clone(status));
+        let new = self.membership.enter(group_id, members, mine);
+        self.carry_out();
+        new
+    }
+
+    /// Forget a group, and tell its members unless it never came to be. False if it is not open.
+    pub(super) fn leave(&mut self, group_id: u64, tell: bool) -> bool {
+        let open = self.membership.leave(group_id, tell);
+        self.carry_out();
+        if let Some(status) = self.statuses.remove(&group_id) {
+            self.progress += status.progress();
+        }
+        self.parked.retain(|a| a.group_id != group_id);
+        open
+    }
+
+    /// This rank has found a group to have failed.
+    pub(super) fn abort(&mut self, group_id: u64, failure: Failure) {
+        self.membership.abort(group_id, failure);
+        self.carry_out();
+    }
+
+    /// Fail every group that has `rank`. False if none is open.
+    pub(super) fn condemn(&mut self, rank: usize, cause: &str) -> bool {
+        let failures: Vec<(u64, Failure)> = self
+            .statuses
+            .keys()
+            .filter_map(|group_id| {
+                let members = self.membership.members(*group_id)?;
+                let at = |who| members.iter().position(|m| *m == who);
+                Some((*group_id, Failure::lost(at(rank)?, at(self.me)?, cause.to_owned())))
+            })
+            .collect();
+        let any = !failures.is_empty();
+        failures.into_iter().for_each(|(group_id, failure)| self.abort(group_id, failure));
+        any
+    }
+
+    /// Say goodbye to everyone.
+    pub(super) fn farewell(&mut self, words: &str) {
+        self.membership.end(words);
+        self.carry_out();
+    }
+
+    /// Who is connected.
+    pub(super) fn live(&self) -> Vec<WatchedPeer> {
+        let conns = self.conns.iter().zip(&self.processes).enumerate();
+        conns
+            .filter_map(|(rank, (conn, process))| {
+                let conn = conn.as_ref()?;
+                let (stream, pending) = (Arc::clone(conn.stream()), conn.is_pending());
+                Some(WatchedPeer { rank, stream, pending, process: process.clone() })
+            })
+            .collect()
+    }
+
+    /// Read what `ranks` say; those with a true have ended.
+    pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) -> Rest {
+        let mut heard = Vec::new();
+        for &(rank, ended) in ranks {
+            let Some(place) = self.conns.get_mut(rank) else { continue };
+            let Some(conn) = place else { continue };
+            if self.stop.is_some() {
+                // What the others do now is no news, they may well close first.
+                if conn.flush().is_err() {
+                    *place = None;
+                }
+                continue;
+            }
+            // What it said before it ended is there to be read.
+            let open = conn.fill() && conn.flush().is_ok() && !ended;
+            loop {
+                match conn.next().map(|m| m.map(|m| ControlNote::decode(&m))) {
+                    Ok(Some(Ok(note))) => heard.push((rank, Heard::Note(note))),
+                    Ok(None) => {
+                        if !open {
+                            heard.push((rank, Heard::End(DIED)));
+                        }
+                        break;
+                    }
+                    Ok(Some(Err(_))) => {
+                        heard.push((rank, Heard::End("broke the protocol on its control connection")));
+                        break;
+                    }
+                    Err(_) => {
+                        let cause = "cannot be understood on its control connection: what came was damaged on the way, or is no message of this version";
+                        heard.push((rank, Heard::End(cause)));
+                        break;
+                    }
+                }
+            }
+        }
+        self.membership.hear(heard, now);
+        self.carry_out()
+    }
+
+    /// See [`Membership::lives`].
+    pub(super) fn lives(&mut self, rank: usize, now: Instant) -> Rest {
+        self.membership.lives(rank, now);
+        self.carry_out()
+    }
+
+    /// See [`Membership::tick`].
+    pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) -> Rest {
+        self.membership.tick(heard_until, now, self.progress());
+        self.carry_out()
+    }
+
+    /// See [`Membership::beat`].
+    pub(super) fn beat(&mut self, now: Instant) {
+        self.membership.beat(now, self.progress());
+        self.carry_out();
+    }
+
+    /// How far this process's engines have come.
+    fn progress(&self) -> u64 {
+        self.progress + self.statuses.values().map(|w| w.progress()).sum::<u64>()
+    }
+
+    /// Close every connection without a word, as the system does when a process is killed.
+    #[cfg(test)]
+    pub(super) fn die(&mut self, now: Instant) {
+        for conn in self.conns.iter_mut().filter_map(Option::take) {
+            match &**conn.stream() {
+                Stream::Tcp(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
+                Stream::Unix(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
+            }
+        }
+        self.stop = Some(now);
+    }
+
+    pub(super) fn presence(&self, rank: usize) -> Option<&Presence> {
+        self.membership.presence(rank)
+    }
+}
+
+/// What tells the end of the process at the other end of a connection within this host. A child that it forked keeps its sockets
+/// open, and would hide its death.
+#[cfg(target_os = "linux")]
+fn process_of(stream: &Stream) -> Option<OwnedFd> {
+    use rustix::{net::sockopt::socket_peercred, process::PidfdFlags, process::pidfd_open};
+    let Stream::Unix(stream) = stream else { return None };
+    // One of another namespace of processes cannot be named; an older system cannot tell.
+    pidfd_open(socket_peercred(stream).ok()?.pid, PidfdFlags::empty()).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn process_of(_: &Stream) -> Option<OwnedFd> {
+    None
+}
+
+/// Let the system end a connection whose other host is gone, should the beats not have found it before. Where silence is allowed
+/// this is all that finds it.
+fn keep_alive(stream: &Stream, limit: Option<Duration>) -> io::Result<()> {
+    let Stream::Tcp(stream) = stream else { return Ok(()) };
+    let second = Duration::from_secs(1);
+    let idle = limit.map_or(Duration::from_secs(30), |l| l.max(second));
+    let alive = TcpKeepalive::new().with_time(idle).with_interval((idle / 5).max(second)).with_retries(5);
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&alive)?;
+    // Above twice the limit, so as not to decide before the beats do, nor before new connections have shown that only this one is lost.
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(limit.map(|l| l.saturating_mul(3)))?;
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! Carrying out what was decided: notes are sent, connections closed, statuses set.
+
+use super::ConnectionTable;
+use crate::{
+    channel::Stream,
+    control::note::{ControlNote, Encoding},
+    status::{Failure, GroupStatus},
+};
+use comity_membership::{Action, Word};
+use std::net::SocketAddr;
+
+/// What remains to be done outside the lock.
+#[derive(Debug, Default)]
+pub(crate) struct Rest {
+    /// Whoever waits for the processes to meet should look again.
+    pub(crate) news: bool,
+    /// Who writes the log may take its time.
+    pub(crate) words: Vec<Word>,
+    /// Who is to be asked whether it lives, and where it listens.
+    pub(crate) asks: Vec<(usize, SocketAddr)>,
+    /// Who need not be asked any more.
+    pub(crate) ended: Vec<usize>,
+}
+
+impl Rest {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.news |= other.news;
+        self.words.extend(other.words);
+        self.asks.extend(other.asks);
+        self.ended.extend(other.ended);
+    }
+}
+
+impl ConnectionTable {
+    /// Do what was decided, and what follows from it.
+    pub(super) fn carry_out(&mut self) -> Rest {
+        let mut rest = Rest::default();
+        loop {
+            let actions = self.membership.actions();
+            if actions.is_empty() {
+                return rest;
+            }
+            actions.into_iter().for_each(|action| self.perform(action, &mut rest));
+        }
+    }
+
+    /// To a group of this process, if it is still open.
+    fn with_status<T>(&self, group_id: u64, tell: impl FnOnce(&GroupStatus) -> T) {
+        if let Some(status) = self.statuses.get(&group_id) {
+            tell(status);
+        }
+    }
+
+    fn perform(&mut self, action: Action<Failure>, rest: &mut Rest) {
+        match action {
+            Action::Tell { to, note } => {
+                let bytes = note.encode();
+                for rank in to {
+                    if let Some(Some(conn)) = self.conns.get_mut(rank) {
+                        // One that cannot be reached is found when it is next read.
+                        let _ = conn.send(&bytes);
+                    }
+                }
+            }
+            Action::Beat { progress } => {
+                let note = ControlNote::Heartbeat { progress }.encode();
+                for conn in self.conns.iter_mut().flatten().filter(|c| !c.is_pending()) {
+                    let _ = conn.send(&note);
+                }
+            }
+            Action::Close { rank } => {
+                rest.ended.push(rank);
+                if let Some(place) = self.conns.get_mut(rank) {
+                    *place = None;
+                }
+                if let Some(place) = self.processes.get_mut(rank) {
+                    *place = None;
+                }
+            }
+            Action::Fail { group_id, failure } => self.with_status(group_id, |w| w.fail(failure)),
+            Action::Left { group_id, member } => self.with_status(group_id, |w| w.leave(member)),
+            Action::Suspect { group_id } => self.with_status(group_id, |w| w.suspect()),
+            Action::Silence { group_id, silence } => self.with_status(group_id, |w| w.silent(silence)),
+            Action::Reached { group_id, member, reached } => {
+                self.with_status(group_id, |w| w.answered(member, reached));
+            }
+            Action::Ask { rank } => {
+                // What stays within the host is not lost, and the lower rank of a pair is asked, not asking.
+                if rank < self.me
+                    && let Some(Some(conn)) = self.conns.get(rank)
+                    && let Stream::Tcp(stream) = &**conn.stream()
+                    && let Ok(at) = stream.peer_addr()
+                {
+                    rest.asks.push((rank, at));
+                }
+            }
+            Action::News => rest.news = true,
+            Action::Log(word) => rest.words.push(word),
+            Action::Census { group_id, member, at, digest } => {
+                if let Some(status) = self.statuses.get(&group_id) {
+                    status.asked(member, at, digest);
+                    self.membership.answer(group_id, member, status.reached(at));
+                }
+            }
+            Action::Waits { group_id, mine, member, call } => {
+                if let Some(status) = self.statuses.get(&group_id)
+                    && let Some(failure) = status.hear(mine, member, &call)
+                {
+                    self.membership.abort(group_id, failure);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! What the entries of fuzz targets draw their choices from.
+
+/// Bytes that steer a target, 0 when they are used up.
+pub(crate) struct FuzzInput<'a>(pub(crate) &'a [u8]);
+
+impl FuzzInput<'_> {
+    pub(crate) fn roll(&mut self) -> usize {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        usize::from(*first)
+    }
+}

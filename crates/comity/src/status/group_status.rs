@@ -1,0 +1,253 @@
+//! The one flag that every wait loop of a group checks, and the waker that wakes a parked one.
+//!
+//! The first failure wins and stays. A member that left in good order is no failure until someone
+//! needs bytes from it: what it sent before it left still counts.
+
+use super::{failure::Failure, header::Header, ledger::Ledger, reached::Reached};
+use crate::{stats::Counters, sync::lock, sys::Waker};
+use std::{
+    os::fd::BorrowedFd,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// A group's state as its wait loops see it.
+#[derive(Debug)]
+pub(crate) struct GroupStatus {
+    failed: AtomicBool,
+    first: OnceLock<Failure>,
+    /// This rank leaves, a call under way or not.
+    closing: AtomicBool,
+    left: Vec<AtomicBool>,
+    /// How many members have left; lets a call skip the list.
+    left_count: AtomicU32,
+    /// How often a call has begun or ended.
+    progress: AtomicU64,
+    counters: Arc<Counters>,
+    waker: Waker,
+    ledger: Ledger,
+    /// When this group was opened.
+    opened: Instant,
+    /// The member that the engine sleeps for, plus one, and since which millisecond; 0 while it does not sleep.
+    lacks: AtomicU64,
+    /// What the members answered last about how far they have come.
+    answers: Mutex<Vec<Option<Reached>>>,
+    /// What members said that their calls come to, and up to which.
+    concluded: Mutex<Vec<Option<(u64, u64)>>>,
+    /// The group that this one is split from: should it fail meanwhile, not all members come.
+    above: OnceLock<Arc<Self>>,
+}
+
+impl GroupStatus {
+    /// For a group of `size`.
+    pub(crate) fn new(size: usize, counters: Arc<Counters>) -> std::io::Result<Self> {
+        Ok(Self {
+            failed: AtomicBool::new(false),
+            first: OnceLock::new(),
+            closing: AtomicBool::new(false),
+            left: (0..size).map(|_| AtomicBool::new(false)).collect(),
+            left_count: AtomicU32::new(0),
+            progress: AtomicU64::new(0),
+            counters,
+            waker: Waker::new()?,
+            ledger: Ledger::new(size),
+            opened: Instant::now(),
+            lacks: AtomicU64::new(0),
+            answers: Mutex::new(vec![None; size]),
+            concluded: Mutex::new(vec![None; size]),
+            above: OnceLock::new(),
+        })
+    }
+
+    /// This group is split from that of `above`.
+    pub(crate) fn split_from(&self, above: &Arc<Self>) {
+        let _ = self.above.set(Arc::clone(above));
+    }
+
+    /// See [`split_from`](Self::split_from).
+    pub(crate) fn above(&self) -> Option<&Arc<Self>> {
+        self.above.get()
+    }
+
+    /// Record a failure; true if it is the first. Wakes whoever waits.
+    pub(crate) fn fail(&self, failure: Failure) -> bool {
+        let first = self.first.set(failure).is_ok();
+        self.failed.store(true, Ordering::Release);
+        self.waker.wake();
+        first
+    }
+
+    /// Record that `rank` left the group in good order. Wakes whoever waits.
+    pub(crate) fn leave(&self, rank: usize) {
+        if let Some(l) = self.left.get(rank)
+            && !l.swap(true, Ordering::Release)
+        {
+            self.left_count.fetch_add(1, Ordering::Release);
+            self.waker.wake();
+        }
+    }
+
+    /// This rank leaves: its call under way ends.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Whether [`close`](Self::close) was called.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    /// The first failure, if there is one. One load when there is none.
+    #[inline]
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        if self.failed.load(Ordering::Acquire) { self.first.get() } else { None }
+    }
+
+    /// A call begins or ends. Only the group's engine says so, one call at a time, so this needs no locked instruction.
+    #[inline]
+    pub(crate) fn advance(&self) {
+        self.progress.store(self.progress.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Whether the engine is in a call.
+    pub(crate) fn is_in_call(&self) -> bool {
+        self.progress() % 2 == 1
+    }
+
+    /// How often [`advance`](Self::advance) was called.
+    pub(crate) fn progress(&self) -> u64 {
+        self.progress.load(Ordering::Relaxed)
+    }
+
+    /// The engine goes to sleep until `peer` does something, after nothing has moved for `idle`.
+    pub(crate) fn sleeps_for(&self, peer: usize, idle: Duration) {
+        let since = self.opened.elapsed().saturating_sub(idle).as_millis() as u64;
+        self.lacks.store(since << 16 | (peer as u64 + 1) & 0xffff, Ordering::Relaxed);
+    }
+
+    /// The engine has woken.
+    pub(crate) fn woke(&self) {
+        self.lacks.store(0, Ordering::Relaxed);
+    }
+
+    /// How far this rank has come, with what its calls up to number `at` come to.
+    pub(crate) fn reached(&self, at: u64) -> Reached {
+        let lacks = self.lacks.load(Ordering::Relaxed);
+        let now = self.opened.elapsed().as_millis() as u64;
+        let whom = ((lacks & 0xffff) as usize).checked_sub(1);
+        let lacks = whom.map(|whom| (whom, now.saturating_sub(lacks >> 16)));
+        let (made, digest) = self.ledger.digest(at);
+        Reached { made, digest, lacks }
+    }
+
+    /// `member` has answered how far it has come.
+    pub(crate) fn answered(&self, member: usize, reached: Reached) {
+        if let Some(place) = lock(&self.answers).get_mut(member) {
+            *place = Some(reached);
+        }
+    }
+
+    /// `member`'s calls up to number `at` come to this.
+    pub(crate) fn asked(&self, member: usize, at: u64, digest: u64) {
+        if let Some(place) = lock(&self.concluded).get_mut(member) {
+            *place = Some((at, digest));
+        }
+    }
+
+    /// What [`asked`](Self::asked) was told last of `member`.
+    pub(crate) fn concluded(&self, member: usize) -> Option<(u64, u64)> {
+        lock(&self.concluded).get(member).copied().flatten()
+    }
+
+    /// What was answered since [`forget_answers`](Self::forget_answers), by rank.
+    pub(crate) fn answers(&self) -> Vec<Option<Reached>> {
+        lock(&self.answers).clone()
+    }
+
+    /// Only what is answered from now on counts.
+    pub(crate) fn forget_answers(&self) {
+        lock(&self.answers).fill(None);
+    }
+
+    /// A member has not been heard for some time. No failure yet.
+    pub(crate) fn suspect(&self) {
+        self.counters.suspected();
+    }
+
+    /// A member was silent for so long, longer than any before it.
+    pub(crate) fn silent(&self, silence: Duration) {
+        self.counters.silent(silence);
+    }
+
+    /// Whether any member has left.
+    #[inline]
+    pub(crate) fn anyone_left(&self) -> bool {
+        self.left_count.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether `rank` has left in good order.
+    pub(crate) fn has_left(&self, rank: usize) -> bool {
+        self.left.get(rank).is_some_and(|l| l.load(Ordering::Acquire))
+    }
+
+    /// Readable after it was woken, until [`drain`](Self::drain).
+    pub(crate) fn waker_fd(&self) -> BorrowedFd<'_> {
+        self.waker.fd()
+    }
+
+    /// Take past wakes.
+    pub(crate) fn drain(&self) {
+        self.waker.drain();
+    }
+
+    /// This rank's calls.
+    #[inline]
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// `from` has waited for this rank, which is `mine`, for long in a call: the failure, if this rank has made another.
+    pub(crate) fn hear(&self, mine: usize, from: usize, call: &Header) -> Option<Failure> {
+        let failure = self.ledger.hear(from, *call).map(|d| Failure::differs(from, mine, d));
+        if failure.is_none() {
+            // For an engine that sleeps in a call it came to just now.
+            self.waker.wake();
+        }
+        failure
+    }
+
+    /// Wake whoever waits, without a reason of its own.
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failure_wins() {
+        let w = GroupStatus::new(3, Arc::default()).unwrap();
+        assert!(w.failure().is_none());
+        let f = |culprit| Failure::lost(culprit, 0, "died");
+        assert!(w.fail(f(2)));
+        assert!(!w.fail(f(1)));
+        assert_eq!(w.failure().map(|f| f.culprit), Some(2));
+    }
+
+    #[test]
+    fn leaving_is_counted_once() {
+        let w = GroupStatus::new(2, Arc::default()).unwrap();
+        assert!(!w.anyone_left());
+        w.leave(1);
+        w.leave(1);
+        w.leave(7);
+        assert!(w.anyone_left() && w.has_left(1) && !w.has_left(0));
+        assert_eq!(w.left_count.load(Ordering::Relaxed), 1);
+    }
+}

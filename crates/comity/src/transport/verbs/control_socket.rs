@@ -1,0 +1,381 @@
+//! The control socket of a pair, a TCP connection beside its paths: bringing them up, credits of one-way traffic, ends of streams, and the peer's own end.
+//!
+//! A message is its length in four bytes, a kind, and fields in network order; every length is bounded before anything is kept.
+
+use crate::{
+    channel::Malformed,
+    sys::verbs::{Address, End},
+};
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::TcpStream,
+    sync::Arc,
+};
+
+/// More than the longest offer.
+const MAX_BODY: usize = 64 * 1024;
+/// A peer that lets this much pile up does not read.
+const MAX_OUTBOX: usize = 1 << 20;
+/// The most devices or paths of one pair.
+pub(super) const MAX_PATHS: usize = 16;
+/// Longer words are cut.
+const MAX_TEXT: usize = 1024;
+
+/// One end's side of a path that is being made: its queue pairs, or why there are none.
+pub(super) type Made = Result<[End; 2], String>;
+/// How many receives were posted in each queue pair, or why none.
+pub(super) type Posted = Result<[u32; 2], String>;
+
+/// A device as the peer must know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Offered {
+    pub(super) name: String,
+    pub(super) at: Address,
+    pub(super) reliable: bool,
+    pub(super) unreliable: bool,
+    pub(super) equal_frames: bool,
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ControlMessage {
+    /// What this end could use for the pair, or why nothing; and half of the epoch.
+    Offer { epoch: u64, slots: [u32; 4], devices: Vec<Offered>, why: String },
+    /// For each path that is tried: this end's queue pairs.
+    Made(Vec<Made>),
+    /// For each of those: receives are posted.
+    Ready(Vec<Posted>),
+    /// For each of those: the peer's first frames came.
+    Heard(Vec<Result<(), String>>),
+    /// Receives posted again in each queue pair of a path.
+    Given { path: u8, given: [u32; 2] },
+    /// Bytes taken of a stream.
+    Taken { group_id: u64, taken: u64 },
+    /// No more than so many bytes come.
+    End { group_id: u64, total: u64 },
+    /// Frames sent in each queue pair of a path.
+    Sent { path: u8, count: [u64; 2] },
+    /// The sender ends, and wants to know whether all that it sent has come.
+    Bye,
+    /// All has come.
+    All,
+    /// A path has failed, in words.
+    Failed(String),
+}
+
+/// As much of it as fits.
+fn text(w: &mut Vec<u8>, s: &str) {
+    let cut = (0..=s.len().min(MAX_TEXT)).rev().find(|i| s.is_char_boundary(*i)).unwrap_or(0);
+    w.extend((cut as u16).to_be_bytes());
+    w.extend(&s.as_bytes()[..cut]);
+}
+
+/// What became of each path: what `put` writes of it, or why it failed.
+fn each<T>(w: &mut Vec<u8>, kind: u8, paths: &[Result<T, String>], put: impl Fn(&mut Vec<u8>, &T)) {
+    w.extend([kind, paths.len().min(MAX_PATHS) as u8]);
+    for path in paths.iter().take(MAX_PATHS) {
+        w.push(u8::from(path.is_ok()));
+        match path {
+            Ok(made) => put(w, made),
+            Err(why) => text(w, why),
+        }
+    }
+}
+
+impl ControlMessage {
+    fn encode(&self) -> Vec<u8> {
+        let mut w = vec![0; 4];
+        match self {
+            Self::Offer { epoch, slots, devices, why } => {
+                w.push(1);
+                w.extend(epoch.to_be_bytes());
+                slots.iter().for_each(|s| w.extend(s.to_be_bytes()));
+                w.push(devices.len().min(MAX_PATHS) as u8);
+                for d in devices.iter().take(MAX_PATHS) {
+                    text(&mut w, &d.name);
+                    address(&mut w, &d.at);
+                    w.push(
+                        u8::from(d.reliable) | u8::from(d.unreliable) << 1 | u8::from(d.equal_frames) << 2,
+                    );
+                }
+                text(&mut w, why);
+            }
+            Self::Made(paths) => each(&mut w, 2, paths, |w, ends| {
+                ends.iter().for_each(|e| {
+                    w.extend(e.number.to_be_bytes());
+                    w.extend(e.first.to_be_bytes());
+                    address(w, &e.at);
+                });
+            }),
+            Self::Ready(paths) => each(&mut w, 3, paths, |w, counts| {
+                counts.iter().for_each(|c| w.extend(c.to_be_bytes()));
+            }),
+            Self::Heard(paths) => each(&mut w, 4, paths, |_, ()| {}),
+            Self::Given { path, given } => {
+                w.extend([5, *path]);
+                given.iter().for_each(|g| w.extend(g.to_be_bytes()));
+            }
+            Self::Taken { group_id, taken } => {
+                w.push(6);
+                [group_id, taken].iter().for_each(|n| w.extend(n.to_be_bytes()));
+            }
+            Self::End { group_id, total } => {
+                w.push(7);
+                [group_id, total].iter().for_each(|n| w.extend(n.to_be_bytes()));
+            }
+            Self::Sent { path, count } => {
+                w.extend([8, *path]);
+                count.iter().for_each(|c| w.extend(c.to_be_bytes()));
+            }
+            Self::Bye => w.push(9),
+            Self::All => w.push(10),
+            Self::Failed(why) => {
+                w.push(11);
+                text(&mut w, why);
+            }
+        }
+        let len = (w.len() - 4) as u32;
+        w[..4].copy_from_slice(&len.to_be_bytes());
+        w
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut r = Reader(bytes);
+        let word = match r.u8()? {
+            1 => {
+                let epoch = r.u64()?;
+                let slots = [r.u32()?, r.u32()?, r.u32()?, r.u32()?];
+                let devices = r.list(|r| {
+                    let (name, at, bits) = (r.text()?, r.address()?, r.u8()?);
+                    if bits > 7 {
+                        return Err(Malformed);
+                    }
+                    let (reliable, unreliable, equal_frames) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
+                    Ok(Offered { name, at, reliable, unreliable, equal_frames })
+                })?;
+                Self::Offer { epoch, slots, devices, why: r.text()? }
+            }
+            2 => Self::Made(r.list(|r| {
+                r.either(|r| {
+                    let mut end = || Ok(End { number: r.u32()?, first: r.u32()?, at: r.address()? });
+                    Ok([end()?, end()?])
+                })
+            })?),
+            3 => Self::Ready(r.list(|r| r.either(|r| Ok([r.u32()?, r.u32()?])))?),
+            4 => Self::Heard(r.list(|r| r.either(|_| Ok(())))?),
+            5 => Self::Given { path: r.u8()?, given: [r.u32()?, r.u32()?] },
+            6 => Self::Taken { group_id: r.u64()?, taken: r.u64()? },
+            7 => Self::End { group_id: r.u64()?, total: r.u64()? },
+            8 => Self::Sent { path: r.u8()?, count: [r.u64()?, r.u64()?] },
+            9 => Self::Bye,
+            10 => Self::All,
+            11 => Self::Failed(r.text()?),
+            _ => return Err(Malformed),
+        };
+        if r.0.is_empty() { Ok(word) } else { Err(Malformed) }
+    }
+}
+
+fn address(w: &mut Vec<u8>, at: &Address) {
+    w.extend(at.gid);
+    w.extend(at.lid.to_be_bytes());
+    w.push(at.mtu);
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, tail) = self.0.split_first_chunk().ok_or(Malformed)?;
+        self.0 = tail;
+        Ok(*head)
+    }
+
+    fn u8(&mut self) -> Result<u8, Malformed> {
+        Ok(self.bytes::<1>()?[0])
+    }
+
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        Ok(u32::from_be_bytes(self.bytes()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        Ok(u64::from_be_bytes(self.bytes()?))
+    }
+
+    fn text(&mut self) -> Result<String, Malformed> {
+        let n = usize::from(u16::from_be_bytes(self.bytes()?));
+        let (head, tail) = self.0.split_at_checked(n).filter(|_| n <= MAX_TEXT).ok_or(Malformed)?;
+        self.0 = tail;
+        Ok(std::str::from_utf8(head).map_err(|_| Malformed)?.to_owned())
+    }
+
+    fn address(&mut self) -> Result<Address, Malformed> {
+        Ok(Address { gid: self.bytes()?, lid: u16::from_be_bytes(self.bytes()?), mtu: self.u8()? })
+    }
+
+    fn list<T>(
+        &mut self,
+        mut one: impl FnMut(&mut Self) -> Result<T, Malformed>,
+    ) -> Result<Vec<T>, Malformed> {
+        let n = usize::from(self.u8()?);
+        if n > MAX_PATHS {
+            return Err(Malformed);
+        }
+        (0..n).map(|_| one(self)).collect()
+    }
+
+    fn either<T>(
+        &mut self,
+        good: impl FnOnce(&mut Self) -> Result<T, Malformed>,
+    ) -> Result<Result<T, String>, Malformed> {
+        match self.u8()? {
+            0 => Ok(Err(self.text()?)),
+            1 => Ok(Ok(good(self)?)),
+            _ => Err(Malformed),
+        }
+    }
+}
+
+/// The connection. Nothing blocks.
+#[derive(Debug)]
+pub(super) struct ControlSocket {
+    stream: Arc<TcpStream>,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    /// Why nothing more comes.
+    over: Option<String>,
+}
+
+impl ControlSocket {
+    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream: Arc::new(stream), inbox: Vec::new(), outbox: Vec::new(), over: None })
+    }
+
+    /// Send a word, now or when there is room.
+    pub(super) fn say(&mut self, word: &ControlMessage) {
+        if self.outbox.len() < MAX_OUTBOX {
+            self.outbox.extend(word.encode());
+        } else {
+            self.over.get_or_insert_with(|| "does not read its connection".into());
+        }
+        self.flush();
+    }
+
+    /// Send what waits, as far as there is room.
+    pub(super) fn flush(&mut self) {
+        while !self.outbox.is_empty() {
+            match (&*self.stream).write(&self.outbox) {
+                Ok(n) => drop(self.outbox.drain(..n)),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                // What the peer said before is still to be read.
+                Err(_) => return self.outbox.clear(),
+            }
+        }
+    }
+
+    pub(super) fn is_pending(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// Read what there is.
+    pub(super) fn fill(&mut self) {
+        let mut bytes = [0; 4096];
+        while self.over.is_none() && self.inbox.len() < MAX_BODY + 4 {
+            match (&*self.stream).read(&mut bytes) {
+                Ok(0) => self.over = Some("closed its connection".into()),
+                Ok(n) => {
+                    self.inbox.extend(&bytes[..n]);
+                    if n < bytes.len() {
+                        return;
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) => self.over = Some(format!("broke its connection: {e}")),
+            }
+        }
+    }
+
+    /// The next word that has come whole.
+    pub(super) fn next(&mut self) -> Result<Option<ControlMessage>, Malformed> {
+        let Some((len, rest)) = self.inbox.split_first_chunk::<4>() else { return Ok(None) };
+        let len = u32::from_be_bytes(*len) as usize;
+        if len > MAX_BODY {
+            return Err(Malformed);
+        }
+        let Some(body) = rest.get(..len) else { return Ok(None) };
+        let word = ControlMessage::decode(body)?;
+        self.inbox.drain(..4 + len);
+        Ok(Some(word))
+    }
+
+    /// Why nothing more comes, once all that came was read.
+    pub(super) fn over(&self) -> Option<&str> {
+        self.over.as_deref()
+    }
+
+    /// The connection, to wait on without a lock.
+    pub(super) fn stream(&self) -> &Arc<TcpStream> {
+        &self.stream
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn words() -> impl Strategy<Value = ControlMessage> {
+        let at = (any::<[u8; 16]>(), any::<u16>(), any::<u8>()).prop_map(|(gid, lid, mtu)| Address {
+            gid,
+            lid,
+            mtu,
+        });
+        let device = ("[a-z]{0,9}", at.clone(), any::<[bool; 3]>()).prop_map(|(name, at, b)| Offered {
+            name,
+            at,
+            reliable: b[0],
+            unreliable: b[1],
+            equal_frames: b[2],
+        });
+        let end = (any::<u32>(), any::<u32>(), at).prop_map(|(number, first, at)| End { number, first, at });
+        let made = prop_oneof!["\\PC{0,20}".prop_map(Err), (end.clone(), end).prop_map(|(a, b)| Ok([a, b]))];
+        let posted = prop_oneof!["\\PC{0,20}".prop_map(Err), any::<[u32; 2]>().prop_map(Ok)];
+        let heard = prop_oneof!["\\PC{0,20}".prop_map(Err), Just(Ok(()))];
+        prop_oneof![
+            (any::<u64>(), any::<[u32; 4]>(), prop::collection::vec(device, 0..5), "\\PC{0,20}").prop_map(
+                |(epoch, slots, devices, why)| ControlMessage::Offer { epoch, slots, devices, why }
+            ),
+            prop::collection::vec(made, 0..5).prop_map(ControlMessage::Made),
+            prop::collection::vec(posted, 0..5).prop_map(ControlMessage::Ready),
+            prop::collection::vec(heard, 0..5).prop_map(ControlMessage::Heard),
+            (any::<u8>(), any::<[u32; 2]>()).prop_map(|(path, given)| ControlMessage::Given { path, given }),
+            any::<[u64; 2]>().prop_map(|[group_id, taken]| ControlMessage::Taken { group_id, taken }),
+            any::<[u64; 2]>().prop_map(|[group_id, total]| ControlMessage::End { group_id, total }),
+            (any::<u8>(), any::<[u64; 2]>()).prop_map(|(path, count)| ControlMessage::Sent { path, count }),
+            Just(ControlMessage::Bye),
+            Just(ControlMessage::All),
+            "\\PC{0,20}".prop_map(ControlMessage::Failed),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn words_round_trip(word in words()) {
+            let bytes = word.encode();
+            prop_assert_eq!(ControlMessage::decode(&bytes[4..]), Ok(word));
+            prop_assert!(bytes.len() == 4 || ControlMessage::decode(&bytes[4..bytes.len() - 1]).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            if let Ok(word) = ControlMessage::decode(&bytes) {
+                prop_assert_eq!(ControlMessage::decode(&word.encode()[4..]), Ok(word));
+            }
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Bringing the paths of a pair up, over the pair's authenticated connection.
+//!
+//! Both ends say what they have; choose alike which devices to try; make, connect and post; greet each other over each queue pair;
+//! and keep the paths over which both were heard. Every failure is told to the other end, so both know the same in the end.
+
+use super::{
+    control_socket::{ControlMessage, ControlSocket, MAX_PATHS, Made, Offered, Posted},
+    driver::{Handle, Held, Slots, driver},
+    flow::Excess,
+    pairing,
+    peer_connection::PeerConnection,
+};
+use crate::{
+    Result,
+    sys::verbs::{Address, Depth, End, QueueService},
+};
+use std::{
+    net::TcpStream,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long first frames may take. They need microseconds where the path is good; a process that is not scheduled for a while must not
+/// lose its paths for it.
+const GREETING: Duration = Duration::from_secs(8);
+/// Between two looks at what no descriptor tells.
+const SETUP_POLL: Duration = Duration::from_millis(1);
+
+/// What this end brings.
+#[derive(Debug)]
+pub(super) struct Ours {
+    /// The devices to use, in any order.
+    pub(super) held: Vec<Arc<Held>>,
+    /// Why there are none, or fewer than named.
+    pub(super) why: String,
+    pub(super) slots: Slots,
+    /// Nothing but this service.
+    pub(super) only: Option<QueueService>,
+    /// Of the two ends this one has the lower rank.
+    pub(super) lower: bool,
+}
+
+/// How to wait until a descriptor is readable (true) or a time has come (false); an error ends the whole.
+pub(crate) type WaitReadable<'a> = &'a dyn Fn(BorrowedFd<'_>, Instant) -> Result<bool>;
+
+/// The peer connection, or why there is none; the other end knows the same.
+pub(super) type Established = std::result::Result<Handle, String>;
+
+/// Why the whole ends.
+enum Stop {
+    /// For this process.
+    Error(crate::Error),
+    /// For this pair: the peer is gone, or the connection makes no sense.
+    Peer(String),
+}
+
+/// Bring up what two ends have between them.
+pub(super) fn establish(
+    stream: TcpStream,
+    ours: Ours,
+    until: Instant,
+    wait: WaitReadable<'_>,
+) -> Result<Established> {
+    let control_socket = match ControlSocket::new(stream) {
+        Ok(control_socket) => control_socket,
+        Err(e) => return Ok(Err(format!("its connection cannot be used: {e}"))),
+    };
+    let stream = control_socket.stream().clone();
+    let id = match driver().add(PeerConnection::new(control_socket)) {
+        Ok(id) => id,
+        Err(e) => return Ok(Err(format!("the thread that attends RDMA devices cannot be started: {e}"))),
+    };
+    let mut handle = Handle { id, slots: ours.slots, fresh: true, _held: ours.held.clone() };
+    let mut raising = Raising { id, stream, ours, until, wait };
+    match raising.run() {
+        Ok(()) => {
+            handle.fresh = false;
+            Ok(Ok(handle))
+        }
+        Err(Stop::Peer(why)) => Ok(Err(why)),
+        Err(Stop::Error(e)) => Err(e),
+    }
+}
+
+struct Raising<'a> {
+    id: u64,
+    stream: Arc<TcpStream>,
+    ours: Ours,
+    until: Instant,
+    wait: WaitReadable<'a>,
+}
+
+/// A path that is tried.
+struct Try {
+    /// This end's device.
+    held: Arc<Held>,
+    /// The other's.
+    theirs: Offered,
+    service: std::result::Result<QueueService, String>,
+    /// Its number among those tried.
+    id: u8,
+    /// Its place in the peer connection, once made.
+    place: Option<usize>,
+}
+
+impl Raising<'_> {
+    fn run(&mut self) -> std::result::Result<(), Stop> {
+        let (offer, epoch) = self.offer()?;
+        self.say(&offer);
+        let ControlMessage::Offer { epoch: theirs, slots, devices, why } = self.hear()? else {
+            return Err(self.confused());
+        };
+        if slots != self.sizes() {
+            return Err(Stop::Peer("its slots have other sizes".into()));
+        }
+        if let Some(peer_connection) = driver().peers.get_mut(&self.id) {
+            peer_connection.epoch = epoch ^ theirs;
+        }
+        if self.ours.held.is_empty() || devices.is_empty() {
+            let mine = if self.ours.held.is_empty() { self.ours.why.as_str() } else { "" };
+            let words = [(mine, "here"), (why.as_str(), "there")];
+            let words: Vec<_> =
+                words.iter().filter(|(w, _)| !w.is_empty()).map(|(w, at)| format!("{at}: {w}")).collect();
+            return Err(Stop::Peer(words.join("; ")));
+        }
+        let mut reasons = Vec::new();
+        let (mut made, mut tried) = (Vec::new(), Vec::new());
+        loop {
+            let here: Vec<Address> = self.ours.held.iter().map(|h| h.at).collect();
+            let there: Vec<Address> = devices.iter().map(|d| d.at).collect();
+            let lower = self.ours.lower;
+            let next = match lower {
+                true => pairing::round(&here, &there, &made, &tried),
+                false => pairing::round(&there, &here, &made, &tried),
+            };
+            if next.is_empty() {
+                break;
+            }
+            let tries: Vec<Try> = next
+                .iter()
+                .take(MAX_PATHS)
+                .zip(tried.len()..)
+                .map(|(&(a, b), id)| {
+                    let (mine, other) = if lower { (a, b) } else { (b, a) };
+                    let (held, theirs) = (self.ours.held[mine].clone(), devices[other].clone());
+                    let service = self.service(&held, &theirs);
+                    Try { held, theirs, service, id: id as u8, place: None }
+                })
+                .collect();
+            tried.extend(next.iter().copied());
+            for (pair, out) in next.iter().zip(self.round(tries)?) {
+                match out {
+                    Ok(()) => made.push(*pair),
+                    Err(why) => {
+                        tracing::debug!(why, "an RDMA path that was tried did not come up");
+                        reasons.push(why);
+                    }
+                }
+            }
+        }
+        reasons.dedup();
+        if made.is_empty() { Err(Stop::Peer(reasons.join("; "))) } else { Ok(()) }
+    }
+
+    fn sizes(&self) -> [u32; 4] {
+        let [small, bulk] = self.ours.slots.qps;
+        [small.slots, small.bytes, bulk.slots, bulk.bytes].map(|n| n as u32)
+    }
+
+    fn offer(&self) -> std::result::Result<(ControlMessage, u64), Stop> {
+        let devices = self.ours.held.iter().take(MAX_PATHS).map(|h| Offered {
+            name: h.name.clone(),
+            at: h.at,
+            reliable: h.abilities.reliable && self.ours.only != Some(QueueService::Unreliable),
+            unreliable: h.abilities.unreliable && self.ours.only != Some(QueueService::Reliable),
+            equal_frames: h.abilities.equal_frames,
+        });
+        let epoch = random()?;
+        let word = ControlMessage::Offer {
+            epoch,
+            slots: self.sizes(),
+            devices: devices.collect(),
+            why: self.ours.why.clone(),
+        };
+        Ok((word, epoch))
+    }
+
+    /// The service that both ends of a path have; reliable where it can be.
+    fn service(&self, held: &Held, theirs: &Offered) -> std::result::Result<QueueService, String> {
+        let allowed = |s| self.ours.only.is_none_or(|o| o == s);
+        if held.abilities.reliable && theirs.reliable && allowed(QueueService::Reliable) {
+            Ok(QueueService::Reliable)
+        } else if held.abilities.unreliable && theirs.unreliable && allowed(QueueService::Unreliable) {
+            Ok(QueueService::Unreliable)
+        } else {
+            Err(format!("{} here and {} there have no service in common (RC or UC)", held.name, theirs.name))
+        }
+    }
+
+    /// Try paths, each between two devices; what became of each.
+    fn round(&self, mut tries: Vec<Try>) -> std::result::Result<Vec<std::result::Result<(), String>>, Stop> {
+        let made: Vec<Made> =
+            tries.iter_mut().map(|t| self.make(t)).collect::<std::result::Result<_, _>>()?;
+        self.say(&ControlMessage::Made(made.clone()));
+        let ControlMessage::Made(theirs) = self.hear()? else { return Err(self.confused()) };
+        let posted: Vec<Posted> = tries
+            .iter()
+            .enumerate()
+            .map(|(i, t)| {
+                let mine = made[i].as_ref().map_err(|why| format!("here: {why}"))?;
+                let other = theirs.get(i).ok_or("it tries fewer paths")?.as_ref();
+                let other = other.map_err(|why| format!("there: {why}"))?;
+                self.connect(t, mine, other).map_err(|why| format!("here: {why}"))
+            })
+            .collect();
+        self.say(&ControlMessage::Ready(posted.clone()));
+        let ControlMessage::Ready(theirs) = self.hear()? else { return Err(self.confused()) };
+        let mut out: Vec<std::result::Result<(), String>> = posted
+            .into_iter()
+            .enumerate()
+            .map(|(i, mine)| {
+                mine?;
+                let other = theirs.get(i).ok_or("it tries fewer paths")?.clone();
+                self.greet(&tries[i], other.map_err(|why| format!("there: {why}"))?)
+            })
+            .collect();
+        let heard = self.await_greetings(&tries, &mut out)?;
+        self.say(&ControlMessage::Heard(heard.clone()));
+        let ControlMessage::Heard(theirs) = self.hear()? else { return Err(self.confused()) };
+        for (i, out) in out.iter_mut().enumerate() {
+            let other = theirs.get(i).cloned().unwrap_or_else(|| Err("it tries fewer paths".into()));
+            if out.is_ok() {
+                *out = heard[i].clone().and_then(|()| other.map_err(|why| format!("there: {why}")));
+            }
+            let mut driver = driver();
+            match (tries[i].place, &out) {
+                (Some(place), Ok(())) => {
+                    if let Some(peer_connection) = driver.peers.get_mut(&self.id) {
+                        peer_connection.established(place);
+                    }
+                }
+                (Some(place), Err(_)) => driver.unmake(self.id, place, &self.ours.slots),
+                (None, _) => {}
+            }
+        }
+        Ok(out)
+    }
+
+    fn make(&self, t: &mut Try) -> std::result::Result<Made, Stop> {
+        let service = match &t.service {
+            Ok(service) => *service,
+            Err(why) => return Ok(Err(why.clone())),
+        };
+        let firsts = [random()? as u32 & 0xff_ffff, random()? as u32 & 0xff_ffff];
+        let equal = t.held.abilities.equal_frames || t.theirs.equal_frames;
+        let there = format!("{} ({})", t.theirs.at, t.theirs.name);
+        let mut driver = driver();
+        let place = match driver.make(self.id, &t.held, service, &self.ours.slots, (t.id, equal, there)) {
+            Ok(place) => place,
+            Err(why) => return Ok(Err(why)),
+        };
+        t.place = Some(place);
+        let path = driver.peers.get(&self.id).and_then(|e| e.paths.get(place));
+        let ends = |w: &super::path::RdmaPath| {
+            [0, 1].map(|k| End { number: w.qps[k].queue, first: firsts[k], at: t.held.at })
+        };
+        Ok(path.map(ends).ok_or_else(|| "the peer connection is gone".to_owned()))
+    }
+
+    fn connect(&self, t: &Try, mine: &[End; 2], theirs: &[End; 2]) -> Posted {
+        let (Some(place), Ok(service)) = (t.place, &t.service) else { return Err("it was not made".into()) };
+        let mut driver = driver();
+        for (mine, theirs) in mine.iter().zip(theirs) {
+            let device = driver.rails.device(t.held.rail).ok_or("the device is closed")?;
+            device.connect(mine.number, *service, mine.first, theirs).map_err(|t| t.to_string())?;
+        }
+        let driver = &mut *driver;
+        let path = driver
+            .peers
+            .get_mut(&self.id)
+            .and_then(|e| e.paths.get_mut(place))
+            .ok_or("the peer connection is gone")?;
+        path.post_all(&mut driver.rails)
+    }
+
+    /// The other end has posted: send it the first frames.
+    fn greet(&self, t: &Try, posted: [u32; 2]) -> std::result::Result<(), String> {
+        let driver = &mut *driver();
+        let peer_connection = driver.peers.get_mut(&self.id).ok_or("the peer connection is gone")?;
+        let most = self.ours.slots.qps;
+        if posted.iter().zip(most).any(|(p, Depth { slots, .. })| *p as usize > slots || *p == 0) {
+            return Err(format!("{}: {:?}", t.theirs.name, Excess));
+        }
+        let epoch = peer_connection.epoch;
+        let path = t.place.and_then(|p| peer_connection.paths.get_mut(p)).ok_or("it was not made")?;
+        path.posted(posted);
+        path.greet(&mut driver.rails, epoch)
+    }
+
+    /// Wait until the other end was heard on every path that may still come up, or for long enough.
+    fn await_greetings(
+        &self,
+        tries: &[Try],
+        out: &mut [std::result::Result<(), String>],
+    ) -> std::result::Result<Vec<std::result::Result<(), String>>, Stop> {
+        let until = (Instant::now() + GREETING).min(self.until);
+        loop {
+            let mut driver = driver();
+            driver.pump(self.id);
+            let Some(peer_connection) = driver.peers.get(&self.id) else {
+                return Err(Stop::Peer("the peer connection is gone".into()));
+            };
+            let path = |t: &Try| t.place.and_then(|p| peer_connection.paths.get(p));
+            let is_heard = |t: &Try| path(t).is_some_and(|w| w.is_heard());
+            let error = |t: &Try| path(t).and_then(|w| w.error.clone());
+            let failed = peer_connection.error().map(|e| e.0.clone());
+            let late = Instant::now() >= until;
+            let waits =
+                tries.iter().zip(out.iter()).any(|(t, o)| o.is_ok() && !is_heard(t) && error(t).is_none());
+            if !waits || late || failed.is_some() {
+                let words = |t: &Try| match error(t)
+                    .or_else(|| failed.clone().map(|why| format!("the other end {why}")))
+                {
+                    Some(why) => why,
+                    None => format!(
+                        "nothing came from {} ({}) to {} ({}) within {GREETING:?}; are they on one cable or switch?",
+                        t.theirs.name, t.theirs.at, t.held.name, t.held.at
+                    ),
+                };
+                return Ok(tries
+                    .iter()
+                    .zip(out)
+                    .map(|(t, o)| {
+                        o.clone().and_then(|()| match is_heard(t) && error(t).is_none() {
+                            true => Ok(()),
+                            false => Err(words(t)),
+                        })
+                    })
+                    .collect());
+            }
+            drop(driver);
+            self.nap(Instant::now() + SETUP_POLL)?;
+        }
+    }
+
+    fn say(&self, word: &ControlMessage) {
+        if let Some(peer_connection) = driver().peers.get_mut(&self.id) {
+            peer_connection.control_socket.say(word);
+        }
+    }
+
+    /// The next word of the other end.
+    fn hear(&self) -> std::result::Result<ControlMessage, Stop> {
+        loop {
+            {
+                let mut driver = driver();
+                let Some(peer_connection) = driver.peers.get_mut(&self.id) else {
+                    return Err(Stop::Peer("the peer connection is gone".into()));
+                };
+                peer_connection.listen();
+                if let Some(word) = peer_connection.inbox.pop_front() {
+                    return Ok(word);
+                }
+                if let Some(e) = peer_connection.error() {
+                    return Err(Stop::Peer(format!("the other end {}", e.0)));
+                }
+            }
+            let now = Instant::now();
+            if now >= self.until {
+                return Err(Stop::Peer("the other end does not answer".into()));
+            }
+            // The driver's thread may have read it first.
+            self.nap(now + 10 * SETUP_POLL)?;
+        }
+    }
+
+    fn nap(&self, until: Instant) -> std::result::Result<(), Stop> {
+        // WAIT(until): the other end of a peer connection, to the join deadline
+        (self.wait)(self.stream.as_fd(), until.min(self.until)).map(drop).map_err(Stop::Error)
+    }
+
+    fn confused(&self) -> Stop {
+        Stop::Peer("the other end speaks out of turn".into())
+    }
+}
+
+fn random() -> std::result::Result<u64, Stop> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|e| Stop::Error(crate::Error::os("drawing a number", e)))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
