@@ -245,9 +245,9 @@ def recv_like(x: Any, src: int, *, group: Group | None = None, stream: Any = Non
     return _of(group).recv_like(x, src, **options)
 
 
-def exchange(x: Any, dst: int, src: int, *, group: Group | None = None, **options: Any) -> Any:
-    """See `Group.exchange`."""
-    return _of(group).exchange(x, dst, src, **options)
+def sendrecv(x: Any, dst: int, src: int, *, group: Group | None = None, **options: Any) -> Any:
+    """See `Group.sendrecv`."""
+    return _of(group).sendrecv(x, dst, src, **options)
 
 
 def barrier(*, group: Group | None = None, **options: Any) -> Any:

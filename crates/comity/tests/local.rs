@@ -212,12 +212,12 @@ fn cpu() -> Duration {
 }
 
 #[test]
-fn kept_sends_and_long_exchanges_do_not_block() {
+fn kept_sends_and_long_sendrecvs_do_not_block() {
     ok(run(2, |g| {
         let peer = 1 - g.rank();
         let long = vec![g.rank() as u8; 3 << 20];
         let mut got = vec![0u8; 3 << 20];
-        g.exchange(&long, peer, &mut got, peer, 1)?;
+        g.sendrecv(&long, peer, &mut got, peer, 1)?;
         assert!(got.iter().all(|&b| b == peer as u8));
         // Sent before a collective, received after it: kept meanwhile.
         if g.rank() == 0 {

@@ -179,7 +179,7 @@ impl<'a, T: Sample> Cell<'a, T> {
             Op::Gather => g.gather(other.view(t, part), full.view_mut(t, at_root(len)), root),
             Op::Scatter => g.scatter(full.view(t, at_root(len)), other.view_mut(t, part), root),
             Op::SendRecv if n > 1 => {
-                g.exchange(full.view(t, len), (me + 1) % n, other.view_mut(t, part), (me + n - 1) % n, 0)
+                g.sendrecv(full.view(t, len), (me + 1) % n, other.view_mut(t, part), (me + n - 1) % n, 0)
             }
             Op::PingPong if n > 1 && me == 0 => {
                 g.send(full.view(t, len), 1, 0)?;
@@ -220,7 +220,7 @@ impl<'a, T: Sample> Cell<'a, T> {
             Op::AllToAll => g.all_to_all(&*full, other),
             Op::Gather => g.gather(&*other, if at_root { &mut full[..] } else { &mut [] }, root),
             Op::Scatter => g.scatter(if at_root { &full[..] } else { &[] }, other, root),
-            Op::SendRecv if n > 1 => g.exchange(&*full, (me + 1) % n, other, (me + n - 1) % n, 0),
+            Op::SendRecv if n > 1 => g.sendrecv(&*full, (me + 1) % n, other, (me + n - 1) % n, 0),
             Op::PingPong if n > 1 && me == 0 => {
                 g.send(&*full, 1, 0)?;
                 g.recv(other, 1, 0)

@@ -60,7 +60,7 @@ fn operations(row: &mut Row<'_>, g: &Group) -> Result<()> {
         if n > 1 {
             let (to, from) = ((me + 1) % n, (me + n - 1) % n);
             let mut x = vec![0; count];
-            g.exchange(&own, to, &mut x, from, 7)?;
+            g.sendrecv(&own, to, &mut x, from, 7)?;
             row.expect(&case, &x, |i| of(from, i));
         }
     }

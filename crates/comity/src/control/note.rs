@@ -80,7 +80,7 @@ impl Encoding for Note {
                 let (context, bytes) = (r.u64()?, r.bytes::<HEADER>()?);
                 let call = Header::decode(&bytes, 0).ok_or(Malformed)?;
                 // Calls between two ranks alone are nobody else's affair.
-                if matches!(call.info.op, Op::Send | Op::Recv | Op::Exchange) {
+                if matches!(call.info.op, Op::Send | Op::Recv | Op::SendRecv) {
                     return Err(Malformed);
                 }
                 Self::Waits { context, call }
