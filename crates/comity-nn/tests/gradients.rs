@@ -10,7 +10,7 @@ fn run<T: Send>(n: usize, f: impl Fn(Group) -> T + Sync) -> Vec<T> {
     thread::scope(|s| {
         let f = &f;
         let ranks: Vec<_> =
-            groups.into_iter().map(|g| s.spawn(move || f(g.timeout(Duration::from_secs(20))))).collect();
+            groups.into_iter().map(|g| s.spawn(move || f(g.with_timeout(Duration::from_secs(20))))).collect();
         ranks.into_iter().map(|r| r.join().unwrap()).collect()
     })
 }

@@ -14,7 +14,7 @@ fn run<T: Send>(n: usize, f: impl Fn(Group) -> T + Sync) -> Vec<T> {
             .into_iter()
             .map(|g| {
                 let f = &f;
-                s.spawn(move || f(g.timeout(Duration::from_secs(20))))
+                s.spawn(move || f(g.with_timeout(Duration::from_secs(20))))
             })
             .collect();
         ranks.into_iter().map(|r| r.join().unwrap()).collect()
@@ -156,7 +156,7 @@ fn a_missing_rank_is_named_at_the_deadline() {
             thread::sleep(Duration::from_secs(3));
             return None;
         }
-        Some(g.timeout(Duration::from_secs(1)).barrier().unwrap_err().to_string())
+        Some(g.with_timeout(Duration::from_secs(1)).barrier().unwrap_err().to_string())
     });
     assert!(errors.iter().flatten().all(|e| e.contains("rank 1")), "{errors:?}");
 }
@@ -261,7 +261,7 @@ fn many_threads_may_spawn_on_one_group() {
             Ok(())
         })
         .wait()?;
-        g.timeout(Duration::MAX).barrier()
+        g.with_timeout(Duration::MAX).barrier()
     }));
 }
 
@@ -317,7 +317,7 @@ fn half_precision_averages_do_not_overflow() {
 fn nothing_to_move_is_still_a_call_that_must_agree() {
     let errors = run(2, |g| {
         let mut x = vec![0u8; g.rank() * 3];
-        g.timeout(Duration::from_secs(5)).all_reduce(&mut x, ReduceOp::Sum).unwrap_err()
+        g.with_timeout(Duration::from_secs(5)).all_reduce(&mut x, ReduceOp::Sum).unwrap_err()
     });
     assert!(errors.iter().any(|e| matches!(e, Error::Mismatch { differs: "count", .. })), "{errors:?}");
 }

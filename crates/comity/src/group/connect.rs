@@ -67,7 +67,7 @@ impl Config {
         if size == 1 {
             return match self.backend {
                 BackendKind::Nccl => self.alone_with_device(),
-                _ => Ok(Group::alone(self.counters()).timeout(self.timeout)),
+                _ => Ok(Group::alone(self.counters()).with_timeout(self.timeout)),
             };
         }
         let world = Endpoint::join(self)?;
@@ -122,7 +122,7 @@ impl Config {
         tracing::info!(rank = config.rank, size = config.size, version = mpi.version(), "MPI is up");
         config.check()?;
         if config.size == 1 {
-            return Ok(Group::alone(self.counters()).timeout(self.timeout));
+            return Ok(Group::alone(self.counters()).with_timeout(self.timeout));
         }
         let world = Endpoint::join(&config)?;
         let (peers, counters) = (world.peers().to_vec(), self.counters());

@@ -150,7 +150,7 @@ fn told_at_the_limit(groups: &[Group]) {
     let limit = patient(Duration::from_secs(3));
     let (a, b) = (each(2, |r| groups[r].split(0, 0).unwrap()), each(2, |r| groups[r].split(0, 0).unwrap()));
     let errors = each(2, |r| {
-        let (mut x, g) = ([1f32; 4], [&a, &b][r][r].timeout(limit));
+        let (mut x, g) = ([1f32; 4], [&a, &b][r][r].with_timeout(limit));
         if r == 0 { g.all_reduce(&mut x, ReduceOp::Sum) } else { g.broadcast(&mut x, 0) }.unwrap_err()
     });
     for (r, e) in errors.iter().enumerate() {
@@ -165,7 +165,7 @@ fn told_at_the_limit(groups: &[Group]) {
     let errors = each(2, |r| {
         let mut x = [1f32; 4];
         if r == 1 {
-            return c[1].timeout(limit).recv(&mut x, 0, 8).unwrap_err();
+            return c[1].with_timeout(limit).recv(&mut x, 0, 8).unwrap_err();
         }
         c[0].send(&x, 1, 7).unwrap();
         c[0].gather(&x[..2], &mut [0f32; 4], 0).unwrap_err()

@@ -115,7 +115,7 @@ fn who_never_joins_is_named_at_the_limit() {
             assert!(g.split(0, 0).is_err());
             return;
         }
-        let e = g.timeout(Duration::from_millis(300)).split(0, 0).unwrap_err();
+        let e = g.with_timeout(Duration::from_millis(300)).split(0, 0).unwrap_err();
         lock(&over).send(()).unwrap();
         let Error::Timeout { call, waiting_for, .. } = &e else { panic!("{e}") };
         assert_eq!((call.op, waiting_for[0].rank), (Op::Split, 1), "{e}");
