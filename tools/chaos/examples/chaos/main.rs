@@ -82,7 +82,7 @@ fn config(rank: usize, size: usize, rest: &[&str]) -> Config {
     let kinds: Vec<LinkKind> =
         links.split(',').map(|l| LinkKind::from_name(l).unwrap_or_else(|| panic!("no link {l:?}"))).collect();
     let mut config = Config::new(rank, size)
-        .host(at)
+        .rendezvous(at)
         .expect("an address")
         .job(*job)
         .key(Key::from([7; 32]))

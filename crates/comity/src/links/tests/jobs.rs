@@ -89,7 +89,7 @@ fn a_board_of_this_host_carries_a_key() {
 fn without_a_key_nobody_joins_unless_asked_to() {
     let at = "127.0.0.1:9";
     let c = Config::new(1, 2);
-    for c in [c.clone().store(at).unwrap(), c.clone().host(at).unwrap()] {
+    for c in [c.clone().store(at).unwrap(), c.clone().rendezvous(at).unwrap()] {
         let begun = Instant::now();
         let Err(Error::Config(e)) = Endpoint::join(&c) else { panic!("joined") };
         for part in ["rank 1 of 2", "comity launch", "COMITY_KEY_FILE", "COMITY_INSECURE=1", "--insecure"] {
@@ -113,7 +113,8 @@ fn without_a_key_nobody_joins_unless_asked_to() {
 fn a_public_address_needs_a_key_or_a_plain_word() {
     // An address that is nobody's here: it is refused before the system is asked.
     let at = "198.51.100.7:7000";
-    let public = |c: Config| Endpoint::join(&c.host(at).unwrap().join_timeout(Duration::from_millis(50)));
+    let public =
+        |c: Config| Endpoint::join(&c.rendezvous(at).unwrap().join_timeout(Duration::from_millis(50)));
     let e = public(Config::new(0, 2).insecure()).unwrap_err();
     assert!(matches!(&e, Error::Config(words) if words.contains(at) && words.contains("=public")), "{e}");
     for c in [Config::new(0, 2).insecure_in_public(), Config::new(0, 2).key(Key::from(KEY))] {
@@ -179,7 +180,7 @@ fn jobs_at_the_same_ports_never_mix() {
         let start = Barrier::new(4);
         let ended = each(0..4, |i| {
             let (job, rank) = (i / 2, i % 2);
-            let c = Config::new(rank, 2).host(&ports[2].to_string()).unwrap().addrs([ports[rank]]);
+            let c = Config::new(rank, 2).rendezvous(&ports[2].to_string()).unwrap().addrs([ports[rank]]);
             let c = c.links([LinkKind::Tcp]).join_timeout(limit);
             let name = ["one", "other"][job];
             let c = match pair % 4 {
