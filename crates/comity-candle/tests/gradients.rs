@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
 use comity::{Group, ReduceOp};
-use comity_nn::{Error, average_gradients};
+use comity_candle::{Error, average_gradients};
 use std::{thread, time::Duration};
 
 fn run<T: Send>(n: usize, f: impl Fn(Group) -> T + Sync) -> Vec<T> {
