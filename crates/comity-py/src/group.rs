@@ -182,7 +182,7 @@ impl Group {
         let group = self.limited(py, None)?;
         let busy = Ending::new(State::new(None, None), self.busy.clone());
         let (parent, work) = (group.clone(), move || {
-            let out = group.split_opt(color, key);
+            let out = group.split(color, key);
             drop(busy);
             out
         });

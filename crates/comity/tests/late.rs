@@ -71,7 +71,7 @@ fn named(e: &Error, what: &str) -> Vec<usize> {
 fn guilty_are_named(world: &[Group], guilty: &[usize]) {
     for (name, call) in CALLS {
         let what = format!("{name}, {} ranks, {guilty:?} elsewhere", world.len());
-        let groups = each(world, |g| g.split(0, 0).unwrap());
+        let groups = each(world, |g| g.split(Some(0), 0).unwrap().unwrap());
         let (over, failed) = (Barrier::new(groups.len()), AtomicBool::new(false));
         let out = each(&groups, |g| {
             let mut x = [1f32; 8];
@@ -157,7 +157,7 @@ fn over_both() {
 fn limits_below_the_time_to_ask_are_no_reason_to_blame_the_wrong_one() {
     let world = Group::local(4).unwrap();
     for _ in 0..5 {
-        let groups = each(&world, |g| g.split(0, 0).unwrap());
+        let groups = each(&world, |g| g.split(Some(0), 0).unwrap().unwrap());
         let over = Barrier::new(4);
         let out = each(&groups, |g| {
             let out = if g.rank() == 2 {

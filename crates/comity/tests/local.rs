@@ -28,11 +28,11 @@ fn ok<T>(results: Vec<Result<T>>) -> Vec<T> {
 #[test]
 fn splits_nest_and_run_side_by_side() {
     ok(run(8, |g| {
-        let row = g.split((g.rank() / 4) as i32, 0)?;
-        let column = g.split((g.rank() % 4) as i32, -(g.rank() as i32))?;
+        let row = g.split(Some((g.rank() / 4) as i32), 0)?.unwrap();
+        let column = g.split(Some((g.rank() % 4) as i32), -(g.rank() as i32))?.unwrap();
         assert_eq!((row.size(), row.rank()), (4, g.rank() % 4));
         assert_eq!((column.size(), column.rank()), (2, 1 - g.rank() / 4));
-        let half = row.split((row.rank() / 2) as i32, 0)?;
+        let half = row.split(Some((row.rank() / 2) as i32), 0)?.unwrap();
         for _ in 0..20 {
             let mut x = [g.rank() as u32];
             row.all_reduce(&mut x, ReduceOp::Sum)?;
@@ -44,9 +44,9 @@ fn splits_nest_and_run_side_by_side() {
             half.all_reduce(&mut x, ReduceOp::Sum)?;
             assert_eq!(x[0] as usize, 4 * (g.rank() / 2) + 1);
         }
-        let some = g.split_opt((g.rank() % 2 == 0).then_some(0), 0)?;
+        let some = g.split((g.rank() % 2 == 0).then_some(0), 0)?;
         assert_eq!(some.map(|s| s.size()), (g.rank() % 2 == 0).then_some(4));
-        assert!(matches!(g.split(-3, 0), Err(Error::Misuse { misuse: Misuse::Color(-3), .. })));
+        assert!(matches!(g.split(Some(-3), 0), Err(Error::Misuse { misuse: Misuse::Color(-3), .. })));
         g.barrier()
     }));
 }

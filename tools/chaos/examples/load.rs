@@ -111,7 +111,7 @@ fn groups(group: &Group, n: usize) -> Result<bool, Error> {
     let mut right = true;
     for k in 0..FILL + n {
         let color = ((group.rank() + k) % 2) as i32;
-        let half = group.split(color, 0)?;
+        let half = group.split(Some(color), 0)?.unwrap();
         let mut one = [1u32];
         half.all_reduce(&mut one, ReduceOp::Sum)?;
         right &= one[0] as usize == half.size();
