@@ -84,11 +84,13 @@ def init(
             Any of them makes a new group.
     """
     if backend not in _BACKENDS:
-        raise Config(f"there is no backend {backend!r}; there are {', '.join(_BACKENDS)}")
+        raise Config(
+            f"there is no backend {backend!r}; there are {', '.join(_BACKENDS)}", key="backend", value=str(backend)
+        )
     variables: dict[str, str | None] = {}
     for name, value in {**settings, "timeout": timeout}.items():
         if name not in _VARIABLES:
-            raise Config(f"init has no setting {name!r}; there are {', '.join(_VARIABLES)}, key")
+            raise Config(f"init has no setting {name!r}; there are {', '.join(_VARIABLES)}, key", key=name)
         if value is not None:
             variables[_VARIABLES[name]] = (
                 _SECURE.get(value) if name == "secure" and isinstance(value, bool) else _text(value)
@@ -132,7 +134,7 @@ def _key(key: bytes | str | None) -> bytes | None:
     except ValueError:
         raw = b""
     if len(raw) != 32:
-        raise Config("a key is 32 bytes, or 64 hexadecimal digits")
+        raise Config("a key is 32 bytes, or 64 hexadecimal digits", key="key")
     return raw
 
 

@@ -1,6 +1,6 @@
 //! A board over two Python functions, such as the `set` and `get` of a torch store.
 
-use comity::{Board, Error, Result};
+use comity::{Board, Error, JoinError, Result};
 use pyo3::prelude::*;
 use std::{
     fmt,
@@ -21,7 +21,7 @@ impl Callables {
     }
 
     fn failed(&self, e: &PyErr) -> Error {
-        Error::Join(format!("{self} failed: {e}"))
+        JoinError::new(format!("{self} failed: {e}")).into()
     }
 
     /// What is posted under `key`, once it is.

@@ -88,7 +88,7 @@ pub use config::{BackendKind, Config, Detection, Found, Launcher, Meet, Secure};
 pub use costs::LinkCosts;
 pub use dtype::{C64, DType, Element, ReduceOp};
 pub use engine::{Interrupt, interrupt_with};
-pub use error::{Crossed, Error, Misuse, Peer, Result};
+pub use error::{ConfigError, Crossed, Error, JoinCause, JoinError, Misuse, Peer, Result};
 pub use exchange::Board;
 pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;

@@ -2,7 +2,7 @@
 
 use crate::check::value::{Data, Deal, Give, Sample};
 use comity::{
-    Group, ReduceOp, Result,
+    Error, Group, ReduceOp, Result,
     cuda::{Buffer, Cuda},
 };
 
@@ -146,7 +146,7 @@ impl<'a, T: Sample> Cell<'a, T> {
             };
             there.full.write(&full)?;
             there.other.write(&other)?;
-            Ok(there)
+            Ok::<_, Error>(there)
         });
         Ok(Self { op, reduce, group, full, other, there: there.transpose()? })
     }

@@ -29,7 +29,7 @@ pub use report::{Difference, Line, Report};
 use crate::here;
 use case::Row;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{Algorithm, BackendKind, DType, Error, Group, Result, cuda::Cuda};
+use comity::{Algorithm, BackendKind, ConfigError, DType, Group, Result, cuda::Cuda};
 use comity_plan::Kind;
 use report::merge;
 use std::{io::Write, time::Instant};
@@ -284,14 +284,17 @@ pub(crate) fn check(args: Args) -> u8 {
 /// Nothing to check is no "all ok".
 fn can_check(group: &Group, options: &Options, algorithm: Algorithm) -> Result<()> {
     if group.size() == 1 {
-        return Err(Error::Config(
-            "--algorithm needs two ranks or more: comity launch -n 2 -- comity check ...".into(),
-        ));
+        return Err(ConfigError::new(
+            "--algorithm needs two ranks or more: comity launch -n 2 -- comity check ...",
+        )
+        .into());
     }
     if !Kind::ALL.into_iter().any(|k| algorithm.serves(k) && options.asks_for(k.name())) {
         let (a, can) = (algorithm.name(), here::served_by(algorithm));
         let asked = options.ops.join(", ");
-        return Err(Error::Config(format!("--algorithm {a} cannot carry out {asked}; it can {can}")));
+        return Err(
+            ConfigError::new(format!("--algorithm {a} cannot carry out {asked}; it can {can}")).into()
+        );
     }
     here::prefer(group, algorithm)
 }

@@ -307,7 +307,8 @@ impl Config {
     pub fn devices(mut self, matrix: &str) -> Result<Self> {
         let read = Matrix::read(matrix);
         self.transports.verbs.devices = Some(read.map_err(|why| {
-            Error::Config(format!("the device matrix {} {why}", crate::address::shown(matrix)))
+            let words = format!("the device matrix {} {why}", crate::address::shown(matrix));
+            Error::setting("devices", matrix, words)
         })?);
         Ok(self)
     }
@@ -376,8 +377,13 @@ impl Config {
         &self.found
     }
 }
+
 fn bad<T>(why: impl Into<String>) -> Result<T> {
-    Err(Error::Config(why.into()))
+    Err(Error::config(why))
+}
+
+fn bad_value<T>(key: &str, value: impl std::fmt::Display, why: impl Into<String>) -> Result<T> {
+    Err(Error::setting(key, value, why))
 }
 
 #[cfg(test)]

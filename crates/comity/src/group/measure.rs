@@ -1,7 +1,9 @@
 //! What messages cost on each pair's link: measured, agreed on, and written down.
 
 use super::{Group, Recorder};
-use crate::{Error, LinkCosts, Result, backend::Fabric, config::Costs, stats::Counters, status::World};
+use crate::{
+    ConfigError, Error, LinkCosts, Result, backend::Fabric, config::Costs, stats::Counters, status::World,
+};
 use comity_plan::Cost;
 use std::{
     path::Path,
@@ -153,9 +155,7 @@ pub(super) fn learn(world: &Arc<dyn World>, costs: &Costs, limit: Duration) -> R
     let known = match len[0] {
         u64::MAX => {
             own?;
-            return Err(Error::Config(
-                "rank 0 could not use its COMITY_COSTS; its own error says why".into(),
-            ));
+            return Err(Error::config("rank 0 could not use its COMITY_COSTS; its own error says why"));
         }
         0 => group.measure_links(BUDGET)?,
         len => {
@@ -167,7 +167,7 @@ pub(super) fn learn(world: &Arc<dyn World>, costs: &Costs, limit: Duration) -> R
                 .filter(|c| c.size() == group.size())
                 .ok_or_else(|| {
                     let (n, text) = (group.size(), "COMITY_COSTS on rank 0 are of another job: not of");
-                    Error::Config(format!("{text} {n} ranks"))
+                    Error::config(format!("{text} {n} ranks"))
                 })?
         }
     };
@@ -182,7 +182,10 @@ const BUDGET: Duration = Duration::from_secs(2);
 
 /// A file of costs that is sound.
 fn read(path: &Path) -> Result<String> {
-    let bad = |why: String| Error::Config(format!("COMITY_COSTS={} {why}", path.display()));
+    let bad = |why: String| {
+        let words = format!("COMITY_COSTS={} {why}", path.display());
+        Error::from(ConfigError::new(words).with_file(path).with_key("COMITY_COSTS"))
+    };
     let text = std::fs::read_to_string(path).map_err(|e| bad(format!("cannot be read: {e}")))?;
     if text.len() > MOST_TEXT {
         return Err(bad(format!("is longer than {MOST_TEXT} bytes")));

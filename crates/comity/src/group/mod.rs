@@ -125,7 +125,7 @@ impl Group {
     /// [`Error::Os`] when the system has no descriptors or memory left; [`Error::Config`] for a size of 0.
     pub fn local(size: usize) -> Result<Vec<Self>> {
         if size == 0 {
-            return Err(Error::Config("a group needs at least one rank; size 0 was asked for".into()));
+            return Err(Error::config("a group needs at least one rank; size 0 was asked for"));
         }
         if size == 1 {
             return Ok(vec![Self::single()]);

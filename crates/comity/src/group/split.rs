@@ -81,8 +81,7 @@ impl Group {
         let Some(backend) = backend.inspect_err(|e| {
             // The others stand in this group still, and would wait for this rank there.
             if let Some(alarm) = &self.core.alarm {
-                let (culprit, cause) = blame(e, self.rank(), &members);
-                alarm.raise(Failure::lost(culprit, self.rank(), cause));
+                alarm.raise(blame(e, self.rank(), &members));
             }
             state.note(Op::Split, e, &self.core.counters);
         })?
@@ -99,16 +98,19 @@ impl Group {
     }
 }
 
-/// Who is at fault, by its rank in the group that `me` could not split because of `e`, and how: another of the new group's
-/// `members` may have found it first, and told.
-fn blame(e: &Error, me: usize, members: &[usize]) -> (usize, String) {
+/// Who is at fault, in the group that `me` could not split because of `e`, and how: another of the new group's `members` may
+/// have found it first, and told.
+fn blame(e: &Error, me: usize, members: &[usize]) -> Failure {
     let unable = |words: &dyn fmt::Display| format!("could not split the group: {words}");
     match e {
-        Error::PeerLost { peer, cause, .. } if peer.rank < members.len() => {
-            (members[peer.rank], cause.clone())
+        Error::PeerLost { peer, cause, because_of, .. } if peer.rank < members.len() => {
+            let because_of = because_of.iter().filter_map(|r| members.get(*r).copied()).collect();
+            Failure::lost(members[peer.rank], me, cause.clone()).on_account_of(because_of)
         }
-        Error::Aborted { by, reason, .. } if by.rank < members.len() => (members[by.rank], unable(reason)),
-        e => (me, unable(e)),
+        Error::Aborted { by, reason, .. } if by.rank < members.len() => {
+            Failure::lost(members[by.rank], me, unable(reason))
+        }
+        e => Failure::lost(me, me, unable(e)),
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     wire::{Facts, FromStore, ToStore},
 };
 use crate::{
-    Config, Error, HostPort, Key, Meet, Result, Secure,
+    Config, Error, HostPort, JoinCause, JoinError, Key, Meet, Result, Secure,
     channel::{Channel, Conn, Hello, Listener, Miss, Patience, Refusal, STORE, Secret, Stream, Target, dial},
     config::Trust,
     error::seconds,
@@ -38,6 +38,9 @@ pub(crate) struct Meeting {
     local: IpAddr,
     /// As errors name the store.
     name: String,
+    at: Option<SocketAddr>,
+    /// Rank 0, if it is that one that runs the store.
+    host: Option<usize>,
     rank: usize,
     size: usize,
     until: Instant,
@@ -69,6 +72,9 @@ impl Meeting {
             Some(addr) => format!("rank 0's store at {addr}"),
             None => "the store".into(),
         };
+        let host = (config.rank != 0 && !matches!(config.meet, Meet::Store(_))).then_some(0);
+        let at = addrs.first().copied();
+        let about_store = |words| about_store(words, host, at);
         let hello = Hello {
             from: config.rank as u32,
             to: STORE,
@@ -83,13 +89,17 @@ impl Meeting {
         let (stream, seals) = dial(&targets, &secret, &hello, &patience).map_err(|miss| match (miss, &taken) {
             (Miss::Stop(e), _) => e,
             (_, Some(taken)) => taken.clone(),
-            (Miss::Nobody(e) | Miss::Nowhere(e) | Miss::Refused(Refusal::Ended(Some(e))), None) => Error::Join(format!(
+            (Miss::Nobody(e) | Miss::Nowhere(e) | Miss::Refused(Refusal::Ended(Some(e))), None) => about_store(format!(
                 "rank {}: {name} did not answer within {} ({e}); is {} running, and is the address right?",
                 config.rank,
                 seconds(limit),
                 if matches!(config.meet, Meet::Store(_)) { "the launcher" } else { "rank 0" },
-            )),
-            (Miss::Refused(why), None) => Error::Join(format!("rank {}: {name} refused this process: {why}", config.rank)),
+            ))
+            .because(JoinCause::Missing)
+            .into(),
+            (Miss::Refused(why), None) => {
+                about_store(format!("rank {}: {name} refused this process: {why}", config.rank)).into()
+            }
         })?;
         let local = match &stream {
             Stream::Tcp(s) => s.local_addr().map_err(|e| Error::os("joining", e))?.ip(),
@@ -97,7 +107,19 @@ impl Meeting {
         };
         let conn = Conn::new(stream, seals);
         Ok((
-            Self { conn, store, local, name, rank: config.rank, size: config.size, until, limit, taken },
+            Self {
+                conn,
+                store,
+                local,
+                name,
+                at,
+                host,
+                rank: config.rank,
+                size: config.size,
+                until,
+                limit,
+                taken,
+            },
             secret,
         ))
     }
@@ -122,7 +144,7 @@ impl Meeting {
             addrs.push(SocketAddr::new(self.local, 0));
         }
         if addrs.len() > MAX_ADDRS {
-            return Err(Error::Config(format!(
+            return Err(Error::config(format!(
                 "rank {} has {} addresses to listen on (COMITY_ADDRS or the hostfile); allowed are {MAX_ADDRS}",
                 self.rank,
                 addrs.len()
@@ -163,7 +185,7 @@ impl Meeting {
                         }
                         _ => return Err(self.nonsense()),
                     },
-                    FromStore::Refused { words } => return Err(self.refused(words)),
+                    FromStore::Refused { why } => return Err(self.refused(why)),
                     // The store counts from the last one that came, and so does this rank.
                     FromStore::Waiting { .. } => until = Instant::now() + self.limit + GRACE,
                     FromStore::Welcome { .. } => return Err(self.nonsense()),
@@ -182,12 +204,14 @@ impl Meeting {
             let mut fds = [PollFd::new(self.conn.stream(), PollFlags::IN | write)];
             // WAIT(until): who is there: past the join deadline by a moment at most
             if poll_until(&mut fds, Some(until)).map_err(|e| Error::os("joining", e))? == 0 {
-                return Err(Error::Join(format!(
-                    "rank {}: {} did not say within {} who is there",
-                    self.rank,
-                    self.name,
-                    seconds(self.limit)
-                )));
+                return Err(self
+                    .about_store(format!(
+                        "rank {}: {} did not say within {} who is there",
+                        self.rank,
+                        self.name,
+                        seconds(self.limit)
+                    ))
+                    .into());
             }
             self.conn.flush().map_err(|e| self.lost(&e.to_string()))?;
         }
@@ -206,7 +230,7 @@ impl Meeting {
     pub(crate) fn hear(&mut self) -> Result<bool> {
         let open = self.conn.fill();
         match self.conn.next().map(|m| m.map(|m| FromStore::decode(&m))) {
-            Ok(Some(Ok(FromStore::Refused { words }))) => Err(Error::Join(words)),
+            Ok(Some(Ok(FromStore::Refused { why }))) => Err(why.into()),
             Ok(None) => Ok(open),
             _ => Err(self.nonsense()),
         }
@@ -224,30 +248,46 @@ impl Meeting {
 
     /// This rank gives up.
     pub(crate) fn give_up(&mut self, why: &Error) {
-        let _ = self.conn.send(&ToStore::Failed { words: why.to_string() }.encode());
+        let _ = self.conn.send(&ToStore::Failed { why: why.as_join() }.encode());
     }
 
-    fn refused(&self, words: String) -> Error {
-        Error::Join(match &self.taken {
-            Some(taken) => format!("{taken}. What listens there says: {words}"),
-            None => words,
-        })
+    fn refused(&self, why: JoinError) -> Error {
+        match &self.taken {
+            Some(taken) => why.in_words(format!("{taken}. What listens there says: {why}")).into(),
+            None => why.into(),
+        }
+    }
+
+    fn about_store(&self, words: String) -> JoinError {
+        about_store(words, self.host, self.at)
     }
 
     pub(crate) fn lost(&self, how: &str) -> Error {
-        Error::Join(format!(
+        self.about_store(format!(
             "rank {} lost {} before all ranks had met ({how}); was {} killed?",
             self.rank,
             self.name,
-            if self.name.starts_with("rank 0") { "rank 0" } else { "its process" },
+            if self.host.is_some() { "rank 0" } else { "its process" },
         ))
+        .because(JoinCause::Ended)
+        .into()
     }
 
     fn nonsense(&self) -> Error {
-        Error::Join(format!(
+        self.about_store(format!(
             "rank {}: {} says what this version of Comity does not understand; use one version everywhere",
             self.rank, self.name
         ))
+        .into()
+    }
+}
+
+/// Where the store is, and on whose account it is not: `host` runs it.
+fn about_store(words: String, host: Option<usize>, at: Option<SocketAddr>) -> JoinError {
+    let why = JoinError::new(words).of(host);
+    match at {
+        Some(at) => why.at(at),
+        None => why,
     }
 }
 
@@ -299,14 +339,12 @@ fn locate(config: &Config, until: Instant) -> Result<Located> {
         }
     };
     match &config.meet {
-        Meet::Alone => Err(Error::Config(format!("{} ranks need a place to meet", config.size))),
+        Meet::Alone => Err(Error::config(format!("{} ranks need a place to meet", config.size))),
         Meet::Store(at) => Ok(found(at.resolve(until)?, None, known)),
         Meet::Host(at) => at_rank_0(at),
         Meet::Hostfile(ranks) => match ranks.first().and_then(|r| r.first()) {
             Some(at) if !at.is_unspecified() => at_rank_0(at),
-            _ => Err(Error::Config(
-                "the hostfile does not tell an address of rank 0, where the ranks meet".into(),
-            )),
+            _ => Err(Error::config("the hostfile does not tell an address of rank 0, where the ranks meet")),
         },
         Meet::Board(board) => over_board(config, &**board, (trust, &known), &serve, until),
     }

@@ -210,7 +210,7 @@ fn bad_variables_are_named() {
         let vars: Vec<(&str, String)> = vars.iter().map(|(name, value)| (*name, put(value))).collect();
         let vars: Vec<(&str, &str)> = vars.iter().map(|(name, value)| (*name, &value[..])).collect();
         let e = match at_once(|| from(&vars)) {
-            Err(Error::Config(e)) => e,
+            Err(Error::Config(e)) => e.to_string(),
             other => panic!("{vars:?}: {other:?}"),
         };
         for part in *shown {

@@ -87,7 +87,7 @@ fn who_cannot_join_is_named_by_all() {
         assert!(e.to_string().contains("no memory is left"), "{e}");
         match &e {
             Error::Os { .. } if g.rank() == 1 => {}
-            Error::PeerLost { peer, cause, call: Some(call) } if g.rank() != 1 => {
+            Error::PeerLost { peer, cause, call: Some(call), .. } if g.rank() != 1 => {
                 assert_eq!((peer.rank, call.op), (1, Op::Split), "{e}");
                 assert!(cause.starts_with("could not split the group: "), "{e}");
             }

@@ -64,7 +64,7 @@ impl Transport for Rdma {
     fn check(settings: &Settings, size: usize) -> Result<()> {
         match settings.devices.as_ref().filter(|m| size > 1 && m.rows.len() != size) {
             None => Ok(()),
-            Some(Matrix { rows }) => Err(Error::Config(format!(
+            Some(Matrix { rows }) => Err(Error::setting("devices", format_args!("{} rows", rows.len()), format!(
                 "the device matrix has {} rows, but the size is {size}; they must be equal",
                 rows.len()
             ))),
