@@ -36,11 +36,7 @@ pub(crate) struct Meeting {
     pub(crate) store: Option<Store>,
     /// This process's address on the way to the store.
     local: IpAddr,
-    /// As errors name the store.
-    name: String,
-    at: Option<SocketAddr>,
-    /// Rank 0, if it is that one that runs the store.
-    host: Option<usize>,
+    at: Site,
     rank: usize,
     size: usize,
     until: Instant,
@@ -65,16 +61,7 @@ impl Meeting {
         // Whoever holds the port is asked at once, and not waited for.
         let answer = if taken.is_some() { until.min(Instant::now() + CLAIM) } else { until };
         let secret = Secret::new(&key, &config.job, 0);
-        let name = match addrs.first() {
-            Some(addr) if config.rank == 0 || matches!(config.meet, Meet::Store(_)) => {
-                format!("the store at {addr}")
-            }
-            Some(addr) => format!("rank 0's store at {addr}"),
-            None => "the store".into(),
-        };
-        let host = (config.rank != 0 && !matches!(config.meet, Meet::Store(_))).then_some(0);
-        let at = addrs.first().copied();
-        let about_store = |words| about_store(words, host, at);
+        let at = Site::new(config, &addrs);
         let hello = Hello {
             from: config.rank as u32,
             to: STORE,
@@ -86,40 +73,15 @@ impl Meeting {
         let silent = Bell::new().map_err(|e| Error::os("joining", e))?;
         let patience = Patience { until: answer, bells: vec![silent.fd()], check: &|| Ok(()) };
         let targets: Vec<Target> = addrs.iter().copied().map(Target::Tcp).collect();
-        let (stream, seals) = dial(&targets, &secret, &hello, &patience).map_err(|miss| match (miss, &taken) {
-            (Miss::Stop(e), _) => e,
-            (_, Some(taken)) => taken.clone(),
-            (Miss::Nobody(e) | Miss::Nowhere(e) | Miss::Refused(Refusal::Ended(Some(e))), None) => about_store(format!(
-                "rank {}: {name} did not answer within {} ({e}); is {} running, and is the address right?",
-                config.rank,
-                seconds(limit),
-                if matches!(config.meet, Meet::Store(_)) { "the launcher" } else { "rank 0" },
-            ))
-            .because(JoinCause::Missing)
-            .into(),
-            (Miss::Refused(why), None) => {
-                about_store(format!("rank {}: {name} refused this process: {why}", config.rank)).into()
-            }
-        })?;
+        let (stream, seals) = dial(&targets, &secret, &hello, &patience)
+            .map_err(|miss| at.missed(config, miss, taken.as_ref()))?;
         let local = match &stream {
             Stream::Tcp(s) => s.local_addr().map_err(|e| Error::os("joining", e))?.ip(),
             Stream::Unix(_) => Ipv4Addr::LOCALHOST.into(),
         };
         let conn = Conn::new(stream, seals);
         Ok((
-            Self {
-                conn,
-                store,
-                local,
-                name,
-                at,
-                host,
-                rank: config.rank,
-                size: config.size,
-                until,
-                limit,
-                taken,
-            },
+            Self { conn, store, local, at, rank: config.rank, size: config.size, until, limit, taken },
             secret,
         ))
     }
@@ -205,10 +167,11 @@ impl Meeting {
             // WAIT(until): who is there: past the join deadline by a moment at most
             if poll_until(&mut fds, Some(until)).map_err(|e| Error::os("joining", e))? == 0 {
                 return Err(self
-                    .about_store(format!(
+                    .at
+                    .about(format!(
                         "rank {}: {} did not say within {} who is there",
                         self.rank,
-                        self.name,
+                        self.at.name,
                         seconds(self.limit)
                     ))
                     .into());
@@ -258,36 +221,76 @@ impl Meeting {
         }
     }
 
-    fn about_store(&self, words: String) -> JoinError {
-        about_store(words, self.host, self.at)
-    }
-
     pub(crate) fn lost(&self, how: &str) -> Error {
-        self.about_store(format!(
-            "rank {} lost {} before all ranks had met ({how}); was {} killed?",
-            self.rank,
-            self.name,
-            if self.host.is_some() { "rank 0" } else { "its process" },
-        ))
-        .because(JoinCause::Ended)
-        .into()
+        self.at
+            .about(format!(
+                "rank {} lost {} before all ranks had met ({how}); was {} killed?",
+                self.rank,
+                self.at.name,
+                if self.at.host.is_some() { "rank 0" } else { "its process" },
+            ))
+            .because(JoinCause::Ended)
+            .into()
     }
 
     fn nonsense(&self) -> Error {
-        self.about_store(format!(
+        self.at.about(format!(
             "rank {}: {} says what this version of Comity does not understand; use one version everywhere",
-            self.rank, self.name
+            self.rank, self.at.name
         ))
         .into()
     }
 }
 
-/// Where the store is, and on whose account it is not: `host` runs it.
-fn about_store(words: String, host: Option<usize>, at: Option<SocketAddr>) -> JoinError {
-    let why = JoinError::new(words).of(host);
-    match at {
-        Some(at) => why.at(at),
-        None => why,
+/// The store, as errors speak of it.
+#[derive(Debug)]
+struct Site {
+    /// "rank 0's store at 10.0.0.1:7000".
+    name: String,
+    address: Option<SocketAddr>,
+    /// Rank 0, if it is that one, and not this, that runs the store.
+    host: Option<usize>,
+}
+
+impl Site {
+    fn new(config: &Config, addrs: &[SocketAddr]) -> Self {
+        let address = addrs.first().copied();
+        let host = (config.rank != 0 && !matches!(config.meet, Meet::Store(_))).then_some(0);
+        let name = match (address, host) {
+            (Some(at), None) => format!("the store at {at}"),
+            (Some(at), Some(_)) => format!("rank 0's store at {at}"),
+            (None, _) => "the store".into(),
+        };
+        Self { name, address, host }
+    }
+
+    /// What is wrong with it, on account of whoever runs it.
+    fn about(&self, words: String) -> JoinError {
+        let why = JoinError::new(words).of(self.host);
+        match self.address {
+            Some(at) => why.at(at),
+            None => why,
+        }
+    }
+
+    /// Why this rank has no connection to it; `taken` is why rank 0 runs no store itself.
+    fn missed(&self, config: &Config, miss: Miss, taken: Option<&Error>) -> Error {
+        let (rank, name) = (config.rank, &self.name);
+        match (miss, taken) {
+            (Miss::Stop(e), _) => e,
+            (_, Some(taken)) => taken.clone(),
+            (Miss::Nobody(e) | Miss::Nowhere(e) | Miss::Refused(Refusal::Ended(Some(e))), None) => {
+                let words = format!(
+                    "rank {rank}: {name} did not answer within {} ({e}); is {} running, and is the address right?",
+                    seconds(config.join_timeout),
+                    if matches!(config.meet, Meet::Store(_)) { "the launcher" } else { "rank 0" },
+                );
+                self.about(words).because(JoinCause::Missing).into()
+            }
+            (Miss::Refused(why), None) => {
+                self.about(format!("rank {rank}: {name} refused this process: {why}")).into()
+            }
+        }
     }
 }
 
