@@ -85,7 +85,9 @@ def init(
     """
     if backend not in _BACKENDS:
         raise Config(
-            f"there is no backend {backend!r}; there are {', '.join(_BACKENDS)}", key="backend", value=str(backend)
+            f"there is no backend {backend!r}; there are {', '.join(_BACKENDS)}",
+            key="backend",
+            value=str(backend),
         )
     variables: dict[str, str | None] = {}
     for name, value in {**settings, "timeout": timeout}.items():
