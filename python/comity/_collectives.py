@@ -66,7 +66,7 @@ class Collectives(Calls):
         async_: bool = False,
         timeout: float | None = None,
     ) -> Any:
-        """The root's `x` on every rank. The others give an array of the same shape and type, whose elements do not matter."""
+        """Give every rank the root's `x`. The others pass an array of the same shape and type; its elements do not matter."""
         src, k = self._source(x)
         dst = self._target(k, src, src.shape, out)
         return self._call("broadcast", src, dst, Args(root=root), async_, timeout)
@@ -80,7 +80,7 @@ class Collectives(Calls):
         async_: bool = False,
         timeout: float | None = None,
     ) -> Any:
-        """Every rank's `x`, by rank, one after the other along the first axis; numbers become a list or a vector.
+        """Join every rank's `x` along the first axis, in the order of ranks; numbers become a list or a vector.
 
         With `counts`, the same on every rank, rank r gives an array whose first axis has ``counts[r]`` entries.
         """
@@ -146,9 +146,9 @@ class Collectives(Calls):
         async_: bool = False,
         timeout: float | None = None,
     ) -> Any:
-        """Part r of the root's `x` along the first axis for rank r.
+        """Give rank r part r of the root's `x` along the first axis.
 
-        The others give `like`, an array of a part's shape and type, or `out`; what they give as `x` is not used.
+        The others pass `like`, an array of a part's shape and type, or `out`. Their `x` is not used.
         """
         if root == self._raw.rank:
             src, k = self._source(x)

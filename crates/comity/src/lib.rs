@@ -38,6 +38,8 @@
 //! ```toml
 //! [profile.dev.package.comity]
 //! opt-level = 3
+//! [profile.dev.package.comity-plan]
+//! opt-level = 3
 //! ```
 //!
 //! # How it works

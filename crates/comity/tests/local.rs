@@ -325,8 +325,14 @@ fn nothing_to_move_is_still_a_call_that_must_agree() {
 /// What makes a user's debug builds quick is said where users look, alike.
 #[test]
 fn the_lines_for_debug_builds_are_the_same_everywhere() {
-    let lines = ["[profile.dev.package.comity]", "opt-level = 3"];
-    let readme = include_str!("../../../README.md").contains(&lines.join("\n"));
+    let lines = [
+        "[profile.dev.package.comity]",
+        "opt-level = 3",
+        "[profile.dev.package.comity-plan]",
+        "opt-level = 3",
+    ];
+    let pages = [include_str!("../../../README.md"), include_str!("../../../docs/start/rust.md")];
+    let pages = pages.map(|page| page.contains(&lines.join("\n")));
     let docs = include_str!("../src/lib.rs").contains(&lines.map(|l| format!("//! {l}")).join("\n"));
-    assert!(readme && docs, "README: {readme}, rustdoc: {docs}");
+    assert!(pages == [true; 2] && docs, "README and start/rust.md: {pages:?}, rustdoc: {docs}");
 }

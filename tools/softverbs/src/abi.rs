@@ -62,12 +62,6 @@ pub(crate) const IBV_WC_WITH_IMM: c_uint = 2;
 
 pub(crate) const IBV_MTU_1024: u32 = 3;
 pub(crate) const IBV_MTU_4096: u32 = 5;
-pub(crate) const IBV_PORT_DOWN: u32 = 1;
-pub(crate) const IBV_PORT_ACTIVE: u32 = 4;
-pub(crate) const IBV_NODE_CA: c_int = 1;
-pub(crate) const IBV_TRANSPORT_IB: c_int = 0;
-pub(crate) const IBV_LINK_LAYER_INFINIBAND: u8 = 1;
-pub(crate) const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 pub(crate) const IBV_GID_TYPE_ROCE_V2: u32 = 2;
 
 /// Aligned as the header's union with 64-bit members.

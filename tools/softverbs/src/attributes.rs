@@ -4,6 +4,13 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
+pub(crate) const IBV_PORT_DOWN: u32 = 1;
+pub(crate) const IBV_PORT_ACTIVE: u32 = 4;
+pub(crate) const IBV_NODE_CA: c_int = 1;
+pub(crate) const IBV_TRANSPORT_IB: c_int = 0;
+pub(crate) const IBV_LINK_LAYER_INFINIBAND: u8 = 1;
+pub(crate) const IBV_LINK_LAYER_ETHERNET: u8 = 2;
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ibv_port_attr {

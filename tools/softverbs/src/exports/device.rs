@@ -3,11 +3,13 @@
 use super::{Context, Device, export, operations, refused, set_errno, shared, text, world};
 use crate::{
     abi::{
-        IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096,
-        IBV_NODE_CA, IBV_PORT_ACTIVE, IBV_PORT_DOWN, IBV_TRANSPORT_IB, Mutex, ibv_context, ibv_device,
-        ibv_gid, ibv_gid_entry,
+        IBV_GID_TYPE_ROCE_V2, IBV_MTU_1024, IBV_MTU_4096, Mutex, ibv_context, ibv_device, ibv_gid,
+        ibv_gid_entry,
     },
-    attributes::{ibv_device_attr, ibv_port_attr},
+    attributes::{
+        IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_NODE_CA, IBV_PORT_ACTIVE, IBV_PORT_DOWN,
+        IBV_TRANSPORT_IB, ibv_device_attr, ibv_port_attr,
+    },
     config::guid,
     pair::Errno,
 };

@@ -25,7 +25,7 @@ struct Structure {
 pub(super) fn check(file: &Path, scratch: &Scratch) -> Result<usize, String> {
     let source = fs::read_to_string(file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
     let names = names(&source);
-    if names.structures.len() < 10 || names.constants.len() < 20 {
+    if names.structures.is_empty() || names.constants.is_empty() {
         return Err(format!("{} names too little of the interface: {names:?}", file.display()));
     }
     let (c, rust) = (scratch.join("layout.c"), scratch.join("layout.rs"));

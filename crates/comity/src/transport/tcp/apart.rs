@@ -223,9 +223,18 @@ fn a_first_frame_that_finds_no_room_goes_before_the_rest() {
         // The end whose connection for long messages is not the first.
         let (mut far, mut near) = ends(2, sealed, 1);
         // What is no frame fills the first connection, and is gone before a link reads.
-        let mut filled = 0;
-        while let Ok(n) = (&near.sockets[0]).write(&[9; 4096]) {
-            filled += n;
+        // Of a fixed size: the system lets others grow, and there is room again.
+        socket2::SockRef::from(&near.sockets[0]).set_send_buffer_size(1 << 16).unwrap();
+        socket2::SockRef::from(&far.sockets[0]).set_recv_buffer_size(1 << 16).unwrap();
+        let (mut filled, mut refused) = (0, 0);
+        // The system still moves bytes on after it has refused for the first time.
+        while refused < 10 {
+            // WAIT(refused): a tenth of a second after the last byte, in a test
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            refused += 1;
+            while let Ok(n) = (&near.sockets[0]).write(&[9; 4096]) {
+                (filled, refused) = (filled + n, 0);
+            }
         }
         let (head, body) = (vec![1; head], vec![2; 1 << 20]);
         let truth = [&head[..], &body].concat();
