@@ -27,7 +27,6 @@ from comity._functions import (
     barrier,
     broadcast,
     broadcast_object,
-    exchange,
     gather,
     init,
     is_available,
@@ -38,6 +37,7 @@ from comity._functions import (
     scatter,
     scatter_object,
     send,
+    sendrecv,
     sum_scatter,
 )
 from comity._group import Group, Member
@@ -91,7 +91,6 @@ __all__ = [
     "broadcast",
     "broadcast_object",
     "errors",
-    "exchange",
     "gather",
     "init",
     "is_available",
@@ -102,5 +101,6 @@ __all__ = [
     "scatter",
     "scatter_object",
     "send",
+    "sendrecv",
     "sum_scatter",
 ]

@@ -21,7 +21,7 @@ SIZES: list[int]
 # "sum", "product", "min", "max", "avg", "and", "or", "xor".
 REDUCTIONS: dict[str, int]
 # "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "send", "recv",
-# "exchange", "barrier", ("split", which is a method).
+# "sendrecv", "barrier", ("split", which is a method).
 OPS: list[str]
 MAX_TAG: int
 
@@ -174,7 +174,7 @@ class Group:
         all_to_all     n * size, or None: in place  n * size                     counts and recv_counts, both or neither
         send           n                            None                         peer, tag
         recv           None                         n                            peer, tag
-        exchange       n                            m                            peer (to), source (from), tag
+        sendrecv       n                            m                            peer (to), source (from), tag
         barrier        None                         None
         ============== ============================ ============================ ==========================================
 

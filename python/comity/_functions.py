@@ -84,11 +84,15 @@ def init(
             Any of them makes a new group.
     """
     if backend not in _BACKENDS:
-        raise Config(f"there is no backend {backend!r}; there are {', '.join(_BACKENDS)}")
+        raise Config(
+            f"there is no backend {backend!r}; there are {', '.join(_BACKENDS)}",
+            key="backend",
+            value=str(backend),
+        )
     variables: dict[str, str | None] = {}
     for name, value in {**settings, "timeout": timeout}.items():
         if name not in _VARIABLES:
-            raise Config(f"init has no setting {name!r}; there are {', '.join(_VARIABLES)}, key")
+            raise Config(f"init has no setting {name!r}; there are {', '.join(_VARIABLES)}, key", key=name)
         if value is not None:
             variables[_VARIABLES[name]] = (
                 _SECURE.get(value) if name == "secure" and isinstance(value, bool) else _text(value)
@@ -132,7 +136,7 @@ def _key(key: bytes | str | None) -> bytes | None:
     except ValueError:
         raw = b""
     if len(raw) != 32:
-        raise Config("a key is 32 bytes, or 64 hexadecimal digits")
+        raise Config("a key is 32 bytes, or 64 hexadecimal digits", key="key")
     return raw
 
 
@@ -245,9 +249,9 @@ def recv_like(x: Any, src: int, *, group: Group | None = None, stream: Any = Non
     return _of(group).recv_like(x, src, **options)
 
 
-def exchange(x: Any, dst: int, src: int, *, group: Group | None = None, **options: Any) -> Any:
-    """See `Group.exchange`."""
-    return _of(group).exchange(x, dst, src, **options)
+def sendrecv(x: Any, dst: int, src: int, *, group: Group | None = None, **options: Any) -> Any:
+    """See `Group.sendrecv`."""
+    return _of(group).sendrecv(x, dst, src, **options)
 
 
 def barrier(*, group: Group | None = None, **options: Any) -> Any:

@@ -128,7 +128,7 @@ class Group(Collectives):
         """Send `x` to rank `dst`, which calls `recv` with the same tag; returns `x`.
 
         Returns when you may change `x` again. That may be before it is received. Two ranks that both send long arrays before they
-        receive wait for each other: use `exchange`.
+        receive wait for each other: use `sendrecv`.
         """
         src, _ = self._source(x)
         return self._call("send", src, None, Args(peer=dst, tag=tag), async_, timeout, lambda: x)
@@ -168,7 +168,7 @@ class Group(Collectives):
         block = self._target(k, model, model.shape, out)
         return self._call("recv", None, block, Args(peer=src, tag=tag), async_, timeout)
 
-    def exchange(
+    def sendrecv(
         self,
         x: Any,
         dst: int,
@@ -188,7 +188,7 @@ class Group(Collectives):
         model, kind_in = (block, k) if like is None else self._source(like)
         into = self._target(kind_in, model, model.shape, out)
         args = Args(peer=dst, source=src, tag=tag)
-        return self._call("exchange", block, into, args, async_, timeout)
+        return self._call("sendrecv", block, into, args, async_, timeout)
 
     # Objects
 

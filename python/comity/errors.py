@@ -1,6 +1,7 @@
 """Why an operation failed: one class for each kind of blame. All of them pickle."""
 
 import builtins
+from collections.abc import Iterable
 
 
 class Error(RuntimeError):
@@ -51,11 +52,64 @@ class Aborted(Error):
 
 
 class Join(Error):
-    """Not all ranks came together in time."""
+    """Not all ranks came together in time.
+
+    Attributes:
+        ranks: Those at fault, by their numbers in the job: who is missing, or ended, gave up, or cannot be reached. Empty where no rank
+            is known to be. `rank` is the first.
+        cause: What became of them: "missing", "absent", "unreachable", "ended", "gave up" or "claimed"; None for anything else.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        rank: int | None = None,
+        call: str | None = None,
+        cause: str | None = None,
+        ranks: Iterable[int] = (),
+    ) -> None:
+        super().__init__(message, rank, call, cause)
+        self.ranks = tuple(ranks)
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.rank, self.call, self.cause, self.ranks)
 
 
 class Config(Error, ValueError):
-    """The configuration is incomplete or contradicts itself. Nothing was connected."""
+    """The configuration is incomplete or contradicts itself. Nothing was connected.
+
+    Attributes:
+        file: The file that it is about, as it was named.
+        line: The line in the file where its form is wrong, from 1.
+        column: The column in that line, from 1.
+        key: The variable, or the setting's name where a program gave it.
+        value: Its value, where it is to blame and no secret.
+
+    What does not apply is None.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        rank: int | None = None,
+        call: str | None = None,
+        cause: str | None = None,
+        file: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        key: str | None = None,
+        value: str | None = None,
+    ) -> None:
+        super().__init__(message, rank, call, cause)
+        self.file = file
+        self.line = line
+        self.column = column
+        self.key = key
+        self.value = value
+
+    def __reduce__(self) -> tuple:
+        where = (self.file, self.line, self.column, self.key, self.value)
+        return type(self), (str(self), self.rank, self.call, self.cause, *where)
 
 
 class Misuse(Error, ValueError):

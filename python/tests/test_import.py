@@ -3,6 +3,7 @@
 import pickle
 import sys
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from conftest import SCRIPTS, run, succeed
@@ -66,6 +67,39 @@ def test_errors_pickle(name: str) -> None:
     assert cls("only words").rank is None
 
 
+def test_what_only_some_errors_say_pickles() -> None:
+    e = pickle.loads(pickle.dumps(errors.Join("ranks 1 and 3 are missing", 1, None, "missing", ranks=[1, 3])))
+    assert (e.rank, e.ranks, e.cause) == (1, (1, 3), "missing")
+    assert errors.Join("only words").ranks == ()
+    e = pickle.loads(
+        pickle.dumps(errors.Config("no", file="f", line=2, column=3, key="COMITY_RANK", value="x"))
+    )
+    assert (e.file, e.line, e.column, e.key, e.value) == ("f", 2, 3, "COMITY_RANK", "x")
+
+
+WRONG = """
+import comity
+try:
+    comity.init(rank=0, size=2, insecure=True, store="127.0.0.1:1", links="telepathy")
+except comity.Config as e:
+    assert (e.key, e.value, e.file) == ("COMITY_LINKS", "telepathy", None), vars(e)
+open("hosts.json", "w").write('[["a:1"],\\n["b:1"')
+import os
+os.environ |= {"MLX_RANK": "0", "MLX_HOSTFILE": "hosts.json"}
+try:
+    comity.init()
+except comity.Config as e:
+    assert (e.file, e.line, e.column) == ("hosts.json", 2, 6), vars(e)
+"""
+
+
+def test_what_is_wrong_with_a_configuration_has_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    succeed(run([sys.executable, "-c", WRONG]))
+
+
 def test_families() -> None:
     assert issubclass(comity.TimeoutError, TimeoutError)
     assert comity.Timeout is comity.TimeoutError
@@ -108,7 +142,14 @@ def test_without_a_launcher() -> None:
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
-    code = "import comity; comity.init(join_timeout=1)"
+    code = """
+import comity
+try:
+    comity.init(join_timeout=1)
+except comity.Join as e:
+    assert (e.ranks, e.rank, e.cause) == ((1,), 1, "missing"), vars(e)
+    raise
+"""
     env = {"COMITY_INSECURE": "1"}
     env |= {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
     done = run([sys.executable, "-c", code], **env)

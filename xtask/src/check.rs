@@ -38,7 +38,7 @@ const PACKAGES: [(&str, &str); 14] = [
     ("crates/comity-plan/", "comity-plan"),
     ("crates/comity-membership/", "comity-membership"),
     ("crates/comity-cli/", "comity-cli"),
-    ("crates/comity-nn/", "comity-nn"),
+    ("crates/comity-candle/", "comity-candle"),
     ("crates/comity-py/", "comity-py"),
     ("tools/chaos/", "chaos"),
     ("tools/gates/", "gates"),

@@ -26,7 +26,7 @@ pub(crate) fn run(profile: Profile) -> Result<String, String> {
     let folder = match profile {
         Profile::Tests => tasks::build_tests().map(|()| "debug")?,
         Profile::Release => {
-            let parts = ["-p", "comity-cli", "-p", "comity-nn", "--bin", "comity", "--example", "digits"];
+            let parts = ["-p", "comity-cli", "-p", "comity-candle", "--bin", "comity", "--example", "digits"];
             Task::cargo().args(["build", "--release"]).args(parts).limit(1800).echo().run()?;
             "release"
         }

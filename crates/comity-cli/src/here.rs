@@ -1,7 +1,7 @@
 //! The group that this process belongs to, and how it is told in a line.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{Algorithm, BackendKind, Config, Error, Group, Result, Secure, cuda::Cuda};
+use comity::{Algorithm, BackendKind, Config, ConfigError, Error, Group, Result, Secure, cuda::Cuda};
 use comity_plan::Kind;
 use std::collections::BTreeSet;
 
@@ -59,11 +59,13 @@ pub(crate) fn join_for(
         return Ok((join(backend, trust)?, None));
     }
     if backend.is_some_and(|b| b != BackendKind::Nccl) {
-        return Err(Error::Config("--device cuda goes with --backend nccl".into()));
+        return Err(ConfigError::new("--device cuda goes with --backend nccl").into());
     }
     let group = join(Some(BackendKind::Nccl), trust)?;
     let Some(device) = group.device() else {
-        return Err(Error::Config("--device cuda needs two ranks or more: comity launch -n 2 -- ...".into()));
+        return Err(
+            ConfigError::new("--device cuda needs two ranks or more: comity launch -n 2 -- ...").into()
+        );
     };
     let cuda = Cuda::open(device)?;
     Ok((group, Some(cuda)))
@@ -90,9 +92,10 @@ pub(crate) fn served_by(algorithm: Algorithm) -> String {
 /// Have `group` carry out what it can by `algorithm`.
 pub(crate) fn prefer(group: &Group, algorithm: Algorithm) -> Result<()> {
     if group.size() > 1 && !group.prefer_algorithm(Some(algorithm)) {
-        return Err(Error::Config(
-            "--algorithm goes with Comity's own links: MPI and NCCL choose their own".into(),
-        ));
+        return Err(ConfigError::new(
+            "--algorithm goes with Comity's own links: MPI and NCCL choose their own",
+        )
+        .into());
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ fn on_threads(n: usize, options: &Options) -> Vec<Result<Report>> {
     thread::scope(|s| {
         let ranks: Vec<_> = groups
             .into_iter()
-            .map(|g| s.spawn(move || run(&g.timeout(Duration::from_secs(30)), options)))
+            .map(|g| s.spawn(move || run(&g.with_timeout(Duration::from_secs(30)), options)))
             .collect();
         ranks.into_iter().map(|r| r.join().unwrap()).collect()
     })

@@ -35,7 +35,7 @@ fn comity(args: &[&str], role: bool) -> Said {
 /// All-reduces without end; rank 1 is killed in the middle.
 fn act() -> comity::Error {
     let group = comity::init().unwrap();
-    let half = group.split((group.rank() % 2) as i32, 0).unwrap();
+    let half = group.split(Some((group.rank() % 2) as i32), 0).unwrap().unwrap();
     let mut x = vec![1f32; 1000];
     for i in 0.. {
         if group.rank() == 1 && i == 50 {

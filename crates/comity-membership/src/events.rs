@@ -15,12 +15,23 @@ pub enum Presence {
     Absent,
     /// It is connected.
     Live,
-    /// It said goodbye; with words if it could not join.
-    Gone(String),
+    /// It said goodbye; with words if it could not join, and the processes at fault by them, if other ones are.
+    Gone(String, Vec<usize>),
     /// It ended without a goodbye; the cause.
     Dead(String),
     /// It has given this process up, after so many seconds of silence. The fault is this process's own.
     Shut(f64),
+}
+
+/// Who keeps processes from coming together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The process of whom the words are.
+    pub rank: usize,
+    /// What became of it, as the rest of the sentence "rank 3 ...".
+    pub words: String,
+    /// The processes on whose account it gave up, where it said so.
+    pub because_of: Vec<usize>,
 }
 
 /// What came over a control connection.

@@ -100,7 +100,7 @@ mod reason;
 #[cfg(test)]
 mod simulate;
 
-pub use events::{Action, DIED, Heard, Presence, Word};
+pub use events::{Action, DIED, Fault, Heard, Presence, Word};
 pub use liveness::Verdict;
 pub use membership::Membership;
 pub use note::Note;

@@ -49,6 +49,8 @@ pub enum Note<R: Reason> {
     Goodbye {
         /// Why it could not join, if so; else empty.
         words: String,
+        /// The processes at fault by these words, if other ones are.
+        because_of: Vec<usize>,
     },
     /// The sender has given the receiver up, and closes the connection.
     GivenUp {

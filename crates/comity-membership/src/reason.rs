@@ -15,6 +15,17 @@ pub trait Reason: Clone + Debug + Eq {
     /// Member `by` saw that member `culprit` is gone, or the connection to it. The cause goes on after "rank 3 ...".
     fn lost(culprit: usize, by: usize, cause: String) -> Self;
 
+    /// The same, where the culprit gave up on account of these members. By default they are forgotten.
+    #[must_use]
+    fn on_account_of(self, _ranks: Vec<usize>) -> Self {
+        self
+    }
+
+    /// The members on whose account the culprit gave up.
+    fn because_of(&self) -> &[usize] {
+        &[]
+    }
+
     /// The member at fault, by its rank in the group.
     fn culprit(&self) -> usize;
 

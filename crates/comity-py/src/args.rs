@@ -65,7 +65,7 @@ pub(crate) struct Checked {
     pub(crate) root: Option<usize>,
     /// Send to, or receive from.
     pub(crate) peer: Option<usize>,
-    /// For exchange: receive from.
+    /// For sendrecv: receive from.
     pub(crate) source: Option<usize>,
     pub(crate) tag: u32,
     /// Elements per rank; of the input for all_to_all.

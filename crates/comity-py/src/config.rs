@@ -1,7 +1,7 @@
 //! From variables, or the functions of a store, to a group.
 
 use crate::{errors, exchange::Callables, group::PyGroup, request::watched};
-use comity::{Config, Error, Key, Launcher};
+use comity::{Config, ConfigError, Key, Launcher};
 use pyo3::prelude::*;
 use std::{collections::HashMap, ffi::OsString, sync::Arc};
 
@@ -40,7 +40,7 @@ pub(crate) fn init(
             "this process is in no job: {}; start it with `comity launch -n 2 -- python ...`, or set COMITY_RANK, COMITY_SIZE and COMITY_STORE",
             config.found().why
         );
-        return Err(errors::raised(py, None, &Error::Config(why)));
+        return Err(errors::raised(py, None, &ConfigError::new(why).into()));
     }
     let name = if config.found().launcher == Launcher::Alone { "alone" } else { "world" };
     let group = watched(py, None, move || config.connect(), |_| ())?;

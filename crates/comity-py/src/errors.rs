@@ -1,7 +1,11 @@
 //! Comity's errors as the exceptions of `comity.errors`, which are Python classes so that they pickle.
 
-use comity::{CallInfo, Error};
-use pyo3::{prelude::*, sync::PyOnceLock, types::PyModule};
+use comity::{CallInfo, Error, JoinCause};
+use pyo3::{
+    prelude::*,
+    sync::PyOnceLock,
+    types::{PyDict, PyModule},
+};
 
 static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
@@ -14,9 +18,20 @@ pub(crate) fn new(
     call: Option<String>,
     cause: Option<String>,
 ) -> PyErr {
+    with(py, class, (message, rank, call, cause), |_| Ok(()))
+}
+
+/// The same, with what only this class has.
+fn with(
+    py: Python<'_>,
+    class: &str,
+    usual: (String, Option<usize>, Option<String>, Option<String>),
+    own: impl FnOnce(&Bound<'_, PyDict>) -> PyResult<()>,
+) -> PyErr {
+    let more = PyDict::new(py);
     let made = MODULE
         .get_or_try_init(py, || PyModule::import(py, "comity.errors").map(Bound::unbind))
-        .and_then(|m| m.bind(py).getattr(class)?.call1((message, rank, call, cause)));
+        .and_then(|m| own(&more).and_then(|()| m.bind(py).getattr(class)?.call(usual, Some(&more))));
     match made {
         Ok(e) => PyErr::from_value(e),
         Err(e) => e,
@@ -32,13 +47,28 @@ pub(crate) fn misuse(py: Python<'_>, rank: Option<usize>, message: String, call:
 /// call, which is whose mistake a `Misuse` is.
 pub(crate) fn raised(py: Python<'_>, own: Option<usize>, e: &Error) -> PyErr {
     let root = e.root();
+    match root {
+        Error::Config(why) => {
+            return with(py, "Config", (e.to_string(), None, None, None), |own| {
+                own.set_item("file", why.file.as_ref().map(|f| f.display().to_string()))?;
+                own.set_item("line", why.line)?;
+                own.set_item("column", why.column)?;
+                own.set_item("key", &why.key)?;
+                own.set_item("value", &why.value)
+            });
+        }
+        Error::Join(why) => {
+            let cause = (why.cause != JoinCause::Other).then(|| why.cause.name().to_owned());
+            let usual = (e.to_string(), why.ranks.first().copied(), None, cause);
+            return with(py, "Join", usual, |own| own.set_item("ranks", &why.ranks));
+        }
+        _ => {}
+    }
     let call = |c: &Option<CallInfo>| c.as_ref().map(ToString::to_string);
     let (class, rank, call, cause) = match root {
-        Error::Config(_) => ("Config", None, None, None),
         Error::Unavailable { reason, .. } => ("Unavailable", None, None, Some(reason.clone())),
         Error::Misuse { op, misuse } => ("Misuse", own, Some(op.to_string()), Some(misuse.to_string())),
         Error::Order => ("Misuse", own, None, None),
-        Error::Join(_) => ("Join", None, None, None),
         Error::Mismatch { ours, peer, theirs, differs, .. } => {
             let cause = format!("{differs} differs: it called {theirs}");
             ("Mismatch", Some(peer.rank), Some(ours.to_string()), Some(cause))
@@ -47,7 +77,7 @@ pub(crate) fn raised(py: Python<'_>, own: Option<usize>, e: &Error) -> PyErr {
             let cause = format!("not finished within {after:?}");
             ("TimeoutError", waiting_for.first().map(|p| p.rank), Some(call.to_string()), Some(cause))
         }
-        Error::PeerLost { peer, cause, call: c } => {
+        Error::PeerLost { peer, cause, call: c, .. } => {
             ("PeerLost", Some(peer.rank), call(c), Some(cause.clone()))
         }
         Error::Aborted { by, reason, call: c } => ("Aborted", Some(by.rank), call(c), Some(reason.clone())),

@@ -1,6 +1,6 @@
 //! An exchange over two Python functions, such as the `set` and `get` of a torch store.
 
-use comity::{Error, Exchange, Result};
+use comity::{Error, Exchange, JoinError, Result};
 use pyo3::prelude::*;
 use std::{
     fmt,
@@ -21,7 +21,7 @@ impl Callables {
     }
 
     fn failed(&self, e: &PyErr) -> Error {
-        Error::Join(format!("{self} failed: {e}"))
+        JoinError::new(format!("{self} failed: {e}")).into()
     }
 
     /// What is posted under `key`, once it is.

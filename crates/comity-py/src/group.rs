@@ -63,7 +63,7 @@ fn nanos(limit: Duration) -> u64 {
 
 impl PyGroup {
     pub(crate) fn new(inner: comity::Group, name: String) -> Self {
-        let limit = AtomicU64::new(nanos(inner.limit()));
+        let limit = AtomicU64::new(nanos(inner.timeout()));
         Self { inner: Some(inner), limit, busy: Arc::default(), name, home: Home::here() }
     }
 
@@ -81,7 +81,7 @@ impl PyGroup {
             Some(t) => seconds(py, Some(self.rank()), t)?,
             None => Duration::from_nanos(self.limit.load(Ordering::Relaxed)),
         };
-        Ok(self.open(py)?.timeout(limit))
+        Ok(self.open(py)?.with_timeout(limit))
     }
 
     /// The group with the limit of one call, and the call.
@@ -182,7 +182,7 @@ impl PyGroup {
         let group = self.limited(py, None)?;
         let busy = FinishGuard::new(RequestState::new(None, None), self.busy.clone());
         let (parent, work) = (group.clone(), move || {
-            let out = group.split_opt(color, key);
+            let out = group.split(color, key);
             drop(busy);
             out
         });

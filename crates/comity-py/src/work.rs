@@ -67,8 +67,8 @@ impl PreparedCall {
                 matches!(op, Op::Broadcast | Op::Reduce | Op::Gather | Op::Scatter) && args.root.is_none(),
                 "a root",
             ),
-            (matches!(op, Op::Send | Op::Recv | Op::Exchange) && args.peer.is_none(), "a peer"),
-            (op == Op::Exchange && args.source.is_none(), "a source"),
+            (matches!(op, Op::Send | Op::Recv | Op::SendRecv) && args.peer.is_none(), "a peer"),
+            (op == Op::SendRecv && args.source.is_none(), "a source"),
         ] {
             if lacks {
                 return Err(format!("{op} needs {what}"));
@@ -127,7 +127,7 @@ impl PreparedCall {
             (Op::AllToAll, _, Some(o), _) => g.all_to_all_in_place(o),
             (Op::Send, Some(i), ..) => g.send(i, peer, a.tag),
             (Op::Recv, _, Some(o), _) => g.recv(o, peer, a.tag),
-            (Op::Exchange, Some(i), Some(o), _) => g.exchange(i, peer, o, a.source.unwrap_or(0), a.tag),
+            (Op::SendRecv, Some(i), Some(o), _) => g.sendrecv(i, peer, o, a.source.unwrap_or(0), a.tag),
             _ => Err(self.lacking()),
         }
     }
@@ -189,7 +189,7 @@ fn needs(op: Op, group: &Group, args: &Checked, has_inp: bool) -> (bool, bool) {
         Op::Send => (true, false),
         Op::Gather => (true, root),
         Op::Scatter => (root, true),
-        Op::Exchange => (true, true),
+        Op::SendRecv => (true, true),
         Op::Reduce => (false, root || !has_inp),
         Op::Broadcast => (false, !root || !has_inp),
         // With different counts there is no form in place.

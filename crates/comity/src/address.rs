@@ -1,6 +1,6 @@
 //! `host:port` as people write it, kept as text until it is needed: a name may only resolve on the host that uses it.
 
-use crate::{Error, Result};
+use crate::{ConfigError, Error, JoinError, Result};
 use std::{
     fmt,
     net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs},
@@ -21,7 +21,8 @@ pub struct HostPort {
 impl HostPort {
     /// A host, which is a name or an address without brackets, and a port.
     pub fn new(host: &str, port: u16) -> Result<Self> {
-        check_host(host).map_err(|why| Error::Config(format!("{host:?} is not a host: {why}")))?;
+        check_host(host)
+            .map_err(|why| ConfigError::new(format!("{host:?} is not a host: {why}")).with_value(host))?;
         Ok(Self { host: host.to_owned(), port })
     }
 
@@ -58,15 +59,21 @@ impl HostPort {
         // WAIT(until): the system's resolver: to the join deadline
         match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Ok(addrs)) if !addrs.is_empty() => Ok(addrs),
-            Ok(Ok(_)) => Err(Error::Config(format!("host {} has no address", self.host))),
-            Ok(Err(e)) => Err(Error::Config(format!(
+            Ok(Ok(_)) => Err(ConfigError::new(format!("host {} has no address", self.host))
+                .with_value(&*self.host)
+                .into()),
+            Ok(Err(e)) => Err(ConfigError::new(format!(
                 "host {} cannot be looked up: {e}; check the name, or write the address instead",
                 self.host
-            ))),
-            Err(_) => Err(Error::Join(format!(
+            ))
+            .with_value(&*self.host)
+            .into()),
+            Err(_) => Err(JoinError::new(format!(
                 "looking up host {} took too long; write the address instead",
                 self.host
-            ))),
+            ))
+            .at(&self.host)
+            .into()),
         }
     }
 
@@ -102,7 +109,8 @@ impl FromStr for HostPort {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        parse(text, false).map_err(|why| Error::Config(format!("{}: {why}", shown(text))))
+        parse(text, false)
+            .map_err(|why| ConfigError::new(format!("{}: {why}", shown(text))).with_value(text).into())
     }
 }
 

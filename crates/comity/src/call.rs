@@ -5,7 +5,7 @@ use std::fmt;
 
 /// The most ranks a job can have.
 pub const MAX_SIZE: usize = 65_536;
-/// The largest tag of send, recv and exchange.
+/// The largest tag of send, recv and sendrecv.
 pub const MAX_TAG: u32 = 0x7fff_ffff;
 
 /// The operations of a group.
@@ -24,7 +24,7 @@ pub enum Op {
     AllToAll = 8,
     Send = 9,
     Recv = 10,
-    Exchange = 11,
+    SendRecv = 11,
     Barrier = 12,
     Split = 13,
 }
@@ -42,7 +42,7 @@ impl Op {
         Self::AllToAll,
         Self::Send,
         Self::Recv,
-        Self::Exchange,
+        Self::SendRecv,
         Self::Barrier,
         Self::Split,
     ];
@@ -60,7 +60,7 @@ impl Op {
             Self::AllToAll => "all_to_all",
             Self::Send => "send",
             Self::Recv => "recv",
-            Self::Exchange => "exchange",
+            Self::SendRecv => "sendrecv",
             Self::Barrier => "barrier",
             Self::Split => "split",
         }
@@ -128,7 +128,7 @@ impl fmt::Display for CallInfo {
             match self.op {
                 Op::Send => write!(f, " to {r}")?,
                 Op::Recv => write!(f, " from {r}")?,
-                Op::Exchange => write!(f, " with {r}")?,
+                Op::SendRecv => write!(f, " with {r}")?,
                 _ => write!(f, " root {r}")?,
             }
         }

@@ -1,7 +1,7 @@
 //! The job key: 32 bytes that every rank of a job holds and nobody else does.
 
 use crate::{
-    Error, Result,
+    ConfigError, Error, Result,
     sys::{self, Hidden},
 };
 use rustix::fs::{Mode, OFlags};
@@ -32,19 +32,19 @@ impl Key {
     /// The descriptor stays open and its position does not matter, so the key can be read again.
     pub fn from_fd(fd: RawFd) -> Result<Self> {
         let file = sys::inherited(fd)
-            .map_err(|e| Error::Config(format!("the job key's descriptor {fd} cannot be used: {e}")))?;
+            .map_err(|e| Error::config(format!("the job key's descriptor {fd} cannot be used: {e}")))?;
         let file = File::from(file);
         let kind = file.metadata().map_err(|e| Error::os(format!("looking at descriptor {fd}"), e))?;
         if !kind.is_file() {
-            return Err(Error::Config(format!(
+            return Err(Error::config(format!(
                 "the job key's descriptor {fd} is not a file; a memfd or an unlinked file is needed, because the key is read more than once"
             )));
         }
         let mut key = Hidden::new();
         file.read_exact_at(key.bytes_mut(), 0).map_err(|e| {
-            Error::Config(format!("the job key's descriptor {fd} does not hold 32 bytes: {e}"))
+            Error::config(format!("the job key's descriptor {fd} does not hold 32 bytes: {e}"))
         })?;
-        Self(Arc::new(key)).unless_zeros(&format!("the job key's descriptor {fd}"))
+        Self(Arc::new(key)).unless_zeros(&format!("the job key's descriptor {fd}"), None)
     }
 
     /// The key in a file of exactly 32 bytes, or of 64 hexadecimal digits.
@@ -54,25 +54,25 @@ impl Key {
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let shown = path.display();
+        let wrong = |why: String| Error::from(ConfigError::new(why).with_file(path));
         // Never block on a FIFO, and judge the file that was opened, not the name.
         let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|e| Error::Config(format!("the key file {shown} cannot be opened: {e}")))?;
+            .map_err(|e| wrong(format!("the key file {shown} cannot be opened: {e}")))?;
         let file = File::from(file);
-        let about = file
-            .metadata()
-            .map_err(|e| Error::Config(format!("the key file {shown} cannot be read: {e}")))?;
+        let about =
+            file.metadata().map_err(|e| wrong(format!("the key file {shown} cannot be read: {e}")))?;
         if !about.is_file() {
-            return Err(Error::Config(format!("the key file {shown} is not a regular file")));
+            return Err(wrong(format!("the key file {shown} is not a regular file")));
         }
         let mode = about.mode() & 0o777;
         if mode & 0o077 != 0 {
-            return Err(Error::Config(format!(
+            return Err(wrong(format!(
                 "the key file {shown} is open to others (mode {mode:04o}); only its owner may read it: chmod 600 {shown}"
             )));
         }
         let me = rustix::process::geteuid().as_raw();
         if !is_trusted(about.uid(), me) {
-            return Err(Error::Config(format!(
+            return Err(wrong(format!(
                 "the key file {shown} belongs to user {}, and this process runs as user {me}: its owner could know the key or change it; \
                  run as that user, or make a copy of your own: install -m 600 {shown} COPY",
                 about.uid()
@@ -81,33 +81,38 @@ impl Key {
         let mut text = Zeroizing::new(Vec::with_capacity(128));
         file.take(128)
             .read_to_end(&mut text)
-            .map_err(|e| Error::Config(format!("the key file {shown} cannot be read: {e}")))?;
+            .map_err(|e| wrong(format!("the key file {shown} cannot be read: {e}")))?;
         if let Ok(raw) = <&[u8; 32]>::try_from(text.as_slice()) {
-            return Self::copied(raw).unless_zeros(&format!("the key file {shown}"));
+            return Self::copied(raw).unless_zeros(&format!("the key file {shown}"), Some(path));
         }
         let key = std::str::from_utf8(&text).ok().and_then(|t| Self::digits(t.trim())).ok_or_else(|| {
-            Error::Config(format!(
+            wrong(format!(
                 "the key file {shown} holds {} bytes; a key is 32 bytes, or 64 hexadecimal digits",
                 about.len()
             ))
         })?;
-        key.unless_zeros(&format!("the key file {shown}"))
+        key.unless_zeros(&format!("the key file {shown}"), Some(path))
     }
 
     /// Zeros stand for no key: they would let anybody in who tries them.
-    fn unless_zeros(self, what: &str) -> Result<Self> {
+    fn unless_zeros(self, what: &str, file: Option<&Path>) -> Result<Self> {
         if self.is_zeros() {
-            return Err(Error::Config(format!(
+            let why = ConfigError::new(format!(
                 "{what} holds only zeros, which is no secret; make a key with: head -c 32 /dev/urandom > FILE; chmod 600 FILE"
-            )));
+            ));
+            return Err(match file {
+                Some(file) => why.with_file(file),
+                None => why,
+            }
+            .into());
         }
         Ok(self)
     }
 
     /// The key written as 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Result<Self> {
-        let key = Self::digits(text).ok_or_else(|| Error::Config("a key is 64 hexadecimal digits".into()))?;
-        key.unless_zeros("this key")
+        let key = Self::digits(text).ok_or_else(|| Error::config("a key is 64 hexadecimal digits"))?;
+        key.unless_zeros("this key", None)
     }
 
     fn digits(text: &str) -> Option<Self> {

@@ -21,7 +21,7 @@
 //!   raw memory as [`View`] and [`ViewMut`]; of any length, also 0; of the 14 [types](DType) of MLX.
 //! - **The same bits on all ranks, and from run to run** for the same group shape; the payload of a NaN excepted. [`ReduceOp`] says
 //!   what each reduction does to each type.
-//! - **Every call ends**: it succeeds, or fails within its [limit](Group::timeout) with an [`Error`] that names the member and the
+//! - **Every call ends**: it succeeds, or fails within its [limit](Group::with_timeout) with an [`Error`] that names the member and the
 //!   call. After a failure the group stays failed and says why.
 //! - **Ranks that disagree are told**: different operations, types, counts, roots or orders are [`Error::Mismatch`] on every rank,
 //!   with both calls in words (`docs/errors.md`).
@@ -90,7 +90,7 @@ pub use config::{BackendKind, Config, Detection, Found, Launcher, Meet, Secure};
 pub use costs::LinkCosts;
 pub use dtype::{C64, DType, Element, ReduceOp};
 pub use engine::{Interrupt, interrupt_with};
-pub use error::{Crossed, Error, Misuse, Peer, Result};
+pub use error::{ConfigError, Crossed, Error, JoinCause, JoinError, Misuse, Peer, Result};
 pub use exchange::Exchange;
 pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;

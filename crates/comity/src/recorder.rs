@@ -239,7 +239,13 @@ mod tests {
     }
 
     pub(super) fn lost(rank: usize) -> Error {
-        Error::PeerLost { peer: Peer { rank, host: None, pid: None }, cause: "died".into(), call: None }
+        Error::PeerLost {
+            peer: Peer { rank, host: None, pid: None },
+            cause: "died".into(),
+            because_of: Vec::new(),
+            seen_by: None,
+            call: None,
+        }
     }
 
     #[test]

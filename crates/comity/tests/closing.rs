@@ -73,7 +73,7 @@ fn the_same_calls_close_without_an_error() {
             after_some(&g, |g| g.broadcast(&mut [1f32; 8], 0)).unwrap();
             // More calls than are kept.
             (0..300).for_each(|_| g.barrier().unwrap());
-            let pair = g.split(i32::from(g.rank() == 2), 0).unwrap();
+            let pair = g.split(Some(i32::from(g.rank() == 2)), 0).unwrap().unwrap();
             pair.barrier().unwrap();
             (pair.close(), g.close(), g.close())
         });

@@ -71,12 +71,12 @@ fn named(e: &Error, what: &str) -> Vec<usize> {
 fn guilty_are_named(world: &[Group], guilty: &[usize]) {
     for (name, call) in CALLS {
         let what = format!("{name}, {} ranks, {guilty:?} elsewhere", world.len());
-        let groups = each(world, |g| g.split(0, 0).unwrap());
+        let groups = each(world, |g| g.split(Some(0), 0).unwrap().unwrap());
         let (over, failed) = (Barrier::new(groups.len()), AtomicBool::new(false));
         let out = each(&groups, |g| {
             let mut x = [1f32; 8];
             if !guilty.contains(&g.rank()) {
-                let out = call(&g.timeout(LIMIT), &mut x);
+                let out = call(&g.with_timeout(LIMIT), &mut x);
                 failed.fetch_or(out.is_err(), Ordering::Relaxed);
                 over.wait();
                 return out;
@@ -86,7 +86,7 @@ fn guilty_are_named(world: &[Group], guilty: &[usize]) {
             let tries = if failed.load(Ordering::Relaxed) { 500 } else { 1 };
             (0..tries).try_for_each(|_| {
                 thread::sleep(Duration::from_millis(2));
-                call(&g.timeout(LONG), &mut x)
+                call(&g.with_timeout(LONG), &mut x)
             })
         });
         // Who is told must name the guilty; where nobody is told, the call has asked nothing of them.
@@ -157,13 +157,13 @@ fn over_both() {
 fn limits_below_the_time_to_ask_are_no_reason_to_blame_the_wrong_one() {
     let world = Group::local(4).unwrap();
     for _ in 0..5 {
-        let groups = each(&world, |g| g.split(0, 0).unwrap());
+        let groups = each(&world, |g| g.split(Some(0), 0).unwrap().unwrap());
         let over = Barrier::new(4);
         let out = each(&groups, |g| {
             let out = if g.rank() == 2 {
                 Ok(())
             } else {
-                g.timeout(Duration::from_millis(20)).all_reduce(&mut [1f32; 8], ReduceOp::Sum)
+                g.with_timeout(Duration::from_millis(20)).all_reduce(&mut [1f32; 8], ReduceOp::Sum)
             };
             over.wait();
             out
@@ -180,8 +180,8 @@ fn limits_below_the_time_to_ask_are_no_reason_to_blame_the_wrong_one() {
 fn a_message_that_does_not_come_names_its_sender_to_all() {
     let world = Group::local(3).unwrap();
     let out = each(&world, |g| match g.rank() {
-        0 => g.timeout(LIMIT).recv(&mut [0f32; 8], 1, 5),
-        2 => g.timeout(LONG).barrier(),
+        0 => g.with_timeout(LIMIT).recv(&mut [0f32; 8], 1, 5),
+        2 => g.with_timeout(LONG).barrier(),
         _ => {
             thread::sleep(LIMIT * 3);
             Ok(())

@@ -14,7 +14,7 @@ fn run<T: Send>(n: usize, f: impl Fn(Group) -> T + Sync) -> Vec<T> {
             .into_iter()
             .map(|g| {
                 let f = &f;
-                s.spawn(move || f(g.timeout(Duration::from_secs(20))))
+                s.spawn(move || f(g.with_timeout(Duration::from_secs(20))))
             })
             .collect();
         ranks.into_iter().map(|r| r.join().unwrap()).collect()
@@ -28,11 +28,11 @@ fn ok<T>(results: Vec<Result<T>>) -> Vec<T> {
 #[test]
 fn splits_nest_and_run_side_by_side() {
     ok(run(8, |g| {
-        let row = g.split((g.rank() / 4) as i32, 0)?;
-        let column = g.split((g.rank() % 4) as i32, -(g.rank() as i32))?;
+        let row = g.split(Some((g.rank() / 4) as i32), 0)?.unwrap();
+        let column = g.split(Some((g.rank() % 4) as i32), -(g.rank() as i32))?.unwrap();
         assert_eq!((row.size(), row.rank()), (4, g.rank() % 4));
         assert_eq!((column.size(), column.rank()), (2, 1 - g.rank() / 4));
-        let half = row.split((row.rank() / 2) as i32, 0)?;
+        let half = row.split(Some((row.rank() / 2) as i32), 0)?.unwrap();
         for _ in 0..20 {
             let mut x = [g.rank() as u32];
             row.all_reduce(&mut x, ReduceOp::Sum)?;
@@ -44,9 +44,9 @@ fn splits_nest_and_run_side_by_side() {
             half.all_reduce(&mut x, ReduceOp::Sum)?;
             assert_eq!(x[0] as usize, 4 * (g.rank() / 2) + 1);
         }
-        let some = g.split_opt((g.rank() % 2 == 0).then_some(0), 0)?;
+        let some = g.split((g.rank() % 2 == 0).then_some(0), 0)?;
         assert_eq!(some.map(|s| s.size()), (g.rank() % 2 == 0).then_some(4));
-        assert!(matches!(g.split(-3, 0), Err(Error::Misuse { misuse: Misuse::Color(-3), .. })));
+        assert!(matches!(g.split(Some(-3), 0), Err(Error::Misuse { misuse: Misuse::Color(-3), .. })));
         g.barrier()
     }));
 }
@@ -156,7 +156,7 @@ fn a_missing_rank_is_named_at_the_deadline() {
             thread::sleep(Duration::from_secs(3));
             return None;
         }
-        Some(g.timeout(Duration::from_secs(1)).barrier().unwrap_err().to_string())
+        Some(g.with_timeout(Duration::from_secs(1)).barrier().unwrap_err().to_string())
     });
     assert!(errors.iter().flatten().all(|e| e.contains("rank 1")), "{errors:?}");
 }
@@ -212,12 +212,12 @@ fn cpu() -> Duration {
 }
 
 #[test]
-fn kept_sends_and_long_exchanges_do_not_block() {
+fn kept_sends_and_long_sendrecvs_do_not_block() {
     ok(run(2, |g| {
         let peer = 1 - g.rank();
         let long = vec![g.rank() as u8; 3 << 20];
         let mut got = vec![0u8; 3 << 20];
-        g.exchange(&long, peer, &mut got, peer, 1)?;
+        g.sendrecv(&long, peer, &mut got, peer, 1)?;
         assert!(got.iter().all(|&b| b == peer as u8));
         // Sent before a collective, received after it: kept meanwhile.
         if g.rank() == 0 {
@@ -261,7 +261,7 @@ fn many_threads_may_spawn_on_one_group() {
             Ok(())
         })
         .wait()?;
-        g.timeout(Duration::MAX).barrier()
+        g.with_timeout(Duration::MAX).barrier()
     }));
 }
 
@@ -317,7 +317,7 @@ fn half_precision_averages_do_not_overflow() {
 fn nothing_to_move_is_still_a_call_that_must_agree() {
     let errors = run(2, |g| {
         let mut x = vec![0u8; g.rank() * 3];
-        g.timeout(Duration::from_secs(5)).all_reduce(&mut x, ReduceOp::Sum).unwrap_err()
+        g.with_timeout(Duration::from_secs(5)).all_reduce(&mut x, ReduceOp::Sum).unwrap_err()
     });
     assert!(errors.iter().any(|e| matches!(e, Error::Mismatch { differs: "count", .. })), "{errors:?}");
 }

@@ -129,7 +129,10 @@ class Lifecycle(Collectives):
                 return store.get(key)
             except Exception as e:
                 raise Join(
-                    f"rank {self._rank} waited {left:.0f} s for rank 0 to come to group {self._name!r}: {e}"
+                    f"rank {self._rank} waited {left:.0f} s for rank 0 to come to group {self._name!r}: {e}",
+                    rank=0,
+                    cause="absent",
+                    ranks=[0],
                 ) from e
 
         variables = (

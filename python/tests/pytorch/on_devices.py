@@ -207,7 +207,7 @@ def everything(group: comity.Group, rank: int, size: int, make: Callable, read: 
     part = group.scatter(wide, 0, like=make([0.0] * 2))
     assert read(part) == [2.0 * rank, 2.0 * rank + 1]
     right, left = (rank + 1) % size, (rank - 1) % size
-    assert read(group.exchange(x, right, left)) == [left + 1.0] * 4
+    assert read(group.sendrecv(x, right, left)) == [left + 1.0] * 4
     if rank == 0:
         group.send(x, 1, tag=3)
         group.send(wide, 1, tag=4)

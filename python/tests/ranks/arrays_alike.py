@@ -144,7 +144,7 @@ def check_sends(g: comity.Group) -> None:
     for c in cases(g):
         x = c.library.of(c.given(5, r))
         if n > 1:
-            c.same(comity.exchange(x, (r + 1) % n, (r - 1) % n), c.given(5, (r - 1) % n))
+            c.same(comity.sendrecv(x, (r + 1) % n, (r - 1) % n), c.given(5, (r - 1) % n))
         if r == 0 < n - 1:
             comity.send(x, n - 1, tag=3)
         if r == n - 1 > 0:

@@ -82,7 +82,7 @@ def check_parts_and_sends(g: comity.Group) -> None:
     same(g.all_to_all(x), mx.concatenate([mx.arange(2 * n)[2 * r : 2 * r + 2] * (s + 1) for s in range(n)]))
     if n == 1:
         return
-    same(g.exchange(x, (r + 1) % n, (r - 1) % n), mx.arange(2 * n) * ((r - 1) % n + 1))
+    same(g.sendrecv(x, (r + 1) % n, (r - 1) % n), mx.arange(2 * n) * ((r - 1) % n + 1))
     if r == 0:
         g.send(mx.ones((2, 2), mx.bfloat16), n - 1)
     if r == n - 1:

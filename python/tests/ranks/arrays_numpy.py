@@ -157,8 +157,8 @@ def check_sends(g: comity.Group) -> None:
             g.send(x, 0)
         return
     right, left = (r + 1) % n, (r - 1) % n
-    np.testing.assert_array_equal(g.exchange(x, right, left), of_rank(left, (3, 4)))
-    longer = g.exchange(np.zeros(r + 1), right, left, like=np.zeros(left + 1, np.float64))
+    np.testing.assert_array_equal(g.sendrecv(x, right, left), of_rank(left, (3, 4)))
+    longer = g.sendrecv(np.zeros(r + 1), right, left, like=np.zeros(left + 1, np.float64))
     assert longer.shape == (left + 1,)
     if r == 0:
         assert g.send(x, n - 1, tag=7) is x
@@ -222,7 +222,7 @@ def check_numbers_that_nothing_has(g: comity.Group) -> None:
         (lambda **o: g.broadcast(x, 1 << 40, **o), "is not in a group"),
         (lambda **o: g.send(x, -1, **o), "send: the peer is -1"),
         (lambda **o: g.recv_like(x, -1, **o), "recv: the peer is -1"),
-        (lambda **o: g.exchange(x, 0, -1, **o), "exchange: the source is -1"),
+        (lambda **o: g.sendrecv(x, 0, -1, **o), "sendrecv: the source is -1"),
         (lambda **o: g.send(x, 0, tag=-1, **o), "send: the tag is -1, and must be 0 to 4294967295"),
         (lambda **o: g.recv_like(x, 0, tag=1 << 32, **o), "recv: the tag is 4294967296"),
         (lambda **o: g.all_gather(x, counts=below, **o), bad),

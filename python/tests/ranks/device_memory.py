@@ -126,7 +126,7 @@ def check_pairs(_: comity.Group) -> None:
         return
     right, left = (rank + 1) % n, (rank - 1) % n
     x = d.array([float(rank)] * 4)
-    assert g.exchange(x, right, left, out=d.array([0.0] * 4)).read() == [float(left)] * 4
+    assert g.sendrecv(x, right, left, out=d.array([0.0] * 4)).read() == [float(left)] * 4
     if rank == 0:
         g.send(x, 1, tag=3)
         g.send(d.array([7.0]), 1, tag=4)

@@ -89,13 +89,13 @@ def check_waits_have_limits(g: comity.Group) -> None:
         assert request.exception() is None
         g.barrier()
         if g.size == 2:
-            other.exchange(0, 1, 1, tag=1)
+            other.sendrecv(0, 1, 1, tag=1)
         request.wait()
     else:
         g.barrier()
         other.barrier()
         if g.size == 2:
-            other.exchange(0, 0, 0, tag=1)
+            other.sendrecv(0, 0, 0, tag=1)
 
 
 def check_results_of_failed_checks(g: comity.Group) -> None:

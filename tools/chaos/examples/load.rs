@@ -11,7 +11,7 @@
 //! warm-up and at its end, and end with code 1 when descriptors or threads have grown at all, or memory by more than 1 % and
 //! 256 KiB.
 
-use comity::{Error, Group, ReduceOp};
+use comity::{ConfigError, Error, Group, ReduceOp};
 use std::{fs, time::Instant};
 
 /// What this process holds.
@@ -25,8 +25,9 @@ struct Held {
 impl Held {
     /// From /proc; an error where there is none.
     fn now() -> Result<Self, Error> {
-        let trouble = |e: std::io::Error| Error::Config(format!("this program reads /proc: {e}"));
-        let count = |dir: &str| Ok(fs::read_dir(dir).map_err(trouble)?.count());
+        let trouble =
+            |e: std::io::Error| Error::from(ConfigError::new(format!("this program reads /proc: {e}")));
+        let count = |dir: &str| fs::read_dir(dir).map(Iterator::count).map_err(trouble);
         let status = fs::read_to_string("/proc/self/status").map_err(trouble)?;
         let rss = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
         let kib = rss.and_then(|l| l.split_whitespace().next()?.parse().ok());
@@ -34,7 +35,7 @@ impl Held {
             // The listing itself is one.
             descriptors: count("/proc/self/fd")?.saturating_sub(1),
             threads: count("/proc/self/task")?,
-            kib: kib.ok_or_else(|| Error::Config("no VmRSS in /proc/self/status".into()))?,
+            kib: kib.ok_or_else(|| ConfigError::new("no VmRSS in /proc/self/status"))?,
         })
     }
 
@@ -59,7 +60,7 @@ fn main() {
         "flight" => flight(&group, n),
         "groups" => groups(&group, n),
         "grow" => grow(&group, n),
-        other => Err(Error::Config(format!("{other:?} is none of flight, groups, grow"))),
+        other => Err(ConfigError::new(format!("{other:?} is none of flight, groups, grow")).into()),
     });
     match done {
         Ok(true) => {}
@@ -111,7 +112,7 @@ fn groups(group: &Group, n: usize) -> Result<bool, Error> {
     let mut right = true;
     for k in 0..FILL + n {
         let color = ((group.rank() + k) % 2) as i32;
-        let half = group.split(color, 0)?;
+        let half = group.split(Some(color), 0)?.unwrap();
         let mut one = [1u32];
         half.all_reduce(&mut one, ReduceOp::Sum)?;
         right &= one[0] as usize == half.size();

@@ -1,7 +1,7 @@
 //! Trials in which ranks say nothing: stopped, cut off, or never there.
 
 use super::{
-    blame::names,
+    blame::{blamed, names, seen_by},
     crew::{Crew, LONG, Play, pause},
     fault::{Fault, Plan},
     net::{self, Cut, Slow},
@@ -107,10 +107,9 @@ fn cut(crew: &mut Crew, plan: &Plan, how: Cut, outcome: &mut Outcome) -> Result<
             continue;
         }
         let inside = |rank: usize| Crew::host(rank) == host;
-        let blamed: Option<usize> = out.field(1).parse().ok();
+        let blamed = blamed(&out).first().copied();
         // One way, both ends of a link are right to blame the other.
-        let seen = |r: usize| out.field(2).contains(&format!("(seen by rank {r} "));
-        let seen_inside = (0..plan.size).any(|r| inside(r) && seen(r));
+        let seen_inside = seen_by(&out).is_some_and(inside);
         let right = match how {
             Cut::Both => blamed.is_some_and(|b| inside(b) != inside(out.rank)),
             Cut::Outward | Cut::Inward => blamed.is_some_and(inside) || inside(out.rank) || seen_inside,
@@ -138,20 +137,20 @@ fn cut_pair(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), S
     }
     let told = outs(crew, plan.members(), SILENCE + 1.0, outcome);
     net::find(from, to)?;
-    let mut blamed = Vec::new();
+    let mut all_blamed = Vec::new();
     for out in told {
         let took = took(&out, since);
         outcome.times.push(took);
-        let by: Option<usize> = out.field(1).parse().ok();
+        let by = blamed(&out).first().copied();
         let right = is_error(&out) && by.is_some_and(|b| b == from || b == to);
         if !right || took > SILENCE * 1000.0 + SLACK || out.field(2).contains(" died") {
             outcome.broke(format!("rank {} got after {took:.0} ms: {}", out.rank, out.fields.join(" ")));
         }
-        blamed.extend(by.filter(|_| is_error(&out)));
+        all_blamed.extend(by.filter(|_| is_error(&out)));
     }
-    blamed.dedup();
-    if blamed.len() > 1 {
-        outcome.broke(format!("packets of rank {from} to {to} were lost, and blamed are {blamed:?}"));
+    all_blamed.dedup();
+    if all_blamed.len() > 1 {
+        outcome.broke(format!("packets of rank {from} to {to} were lost, and blamed are {all_blamed:?}"));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! One trial with a crew: the fault, and whether every rank was told what is promised, in time.
 
 use super::{
-    blame::{names, never_came},
+    blame::{is_missing, lost_store, names, never_came},
     crew::{Crew, LONG, Play, pause},
     fault::{Fault, Phase, Plan},
     net::Listeners,
@@ -182,7 +182,7 @@ fn kill(crew: &mut Crew, plan: &Plan, phase: Phase, signal: Signal, outcome: &mu
     let after = |out: &Said| phase == Phase::Join && gone.is_some_and(|gone| took(out, gone) > -SLACK);
     // One that had begun to speak with it says so at once, one that comes later finds nobody until its join deadline.
     let late = |out: &Said| victim != 0 && after(out) && never_came(out, 0);
-    let excused = |out: &Said| late(out) || after(out) && out.field(2).contains(" lost rank 0's store at ");
+    let excused = |out: &Said| late(out) || after(out) && lost_store(out);
     let unknown = |out: &Said| unknown(out) || late(out);
     if told.iter().any(unknown) {
         outcome.row = Some("kill before it is known");
@@ -260,7 +260,7 @@ fn starve(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), Str
     let failed = told.iter().filter(|o| is_error(o)).map(|o| o.at).min();
     for out in &told {
         // A store without descriptors cannot know who waits to be let in.
-        if victim == 0 && out.field(2).contains("missing rank") {
+        if victim == 0 && is_missing(out) {
             continue;
         }
         match (is_error(out), failed) {

@@ -15,7 +15,7 @@ use crate::{
     size::Sizes,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{Algorithm, BackendKind, DType, Error, Group, ReduceOp, Result, cuda::Cuda};
+use comity::{Algorithm, BackendKind, ConfigError, DType, Group, ReduceOp, Result, cuda::Cuda};
 use comity_plan::Kind;
 use measure::measure;
 use op::{BenchOp, Cell};
@@ -221,7 +221,8 @@ fn ops(names: &[String], algorithm: Option<Algorithm>) -> Result<Vec<BenchOp>> {
     match (algorithm, ops.iter().find(|op| !serves(op))) {
         (Some(a), Some(op)) => {
             let (a, can) = (a.name(), here::served_by(a));
-            Err(Error::Config(format!("--algorithm {a} cannot carry out {}; it can {can}", op.name())))
+            Err(ConfigError::new(format!("--algorithm {a} cannot carry out {}; it can {can}", op.name()))
+                .into())
         }
         _ => Ok(ops),
     }
@@ -240,7 +241,7 @@ fn elements(op: BenchOp, asked: u64, dtype: DType, n: usize, exactly: bool) -> R
     };
     let bytes = count.checked_mul(size).filter(|&b| b <= isize::MAX as usize);
     bytes.map(|bytes| (count, bytes as u64)).ok_or_else(|| {
-        Error::Config(format!("--sizes: {asked} bytes are more than this machine can address"))
+        ConfigError::new(format!("--sizes: {asked} bytes are more than this machine can address")).into()
     })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::check::value::{Data, Deal, Give, Sample};
 use comity::{
-    Group, ReduceOp, Result,
+    Error, Group, ReduceOp, Result,
     cuda::{Buffer, Cuda},
 };
 
@@ -146,7 +146,7 @@ impl<'a, T: Sample> Cell<'a, T> {
             };
             there.full.write(&full)?;
             there.other.write(&other)?;
-            Ok(there)
+            Ok::<_, Error>(there)
         });
         Ok(Self { op, reduce, group, full, other, there: there.transpose()? })
     }
@@ -179,7 +179,7 @@ impl<'a, T: Sample> Cell<'a, T> {
             BenchOp::Gather => g.gather(other.view(t, part), full.view_mut(t, at_root(len)), root),
             BenchOp::Scatter => g.scatter(full.view(t, at_root(len)), other.view_mut(t, part), root),
             BenchOp::SendRecv if n > 1 => {
-                g.exchange(full.view(t, len), (me + 1) % n, other.view_mut(t, part), (me + n - 1) % n, 0)
+                g.sendrecv(full.view(t, len), (me + 1) % n, other.view_mut(t, part), (me + n - 1) % n, 0)
             }
             BenchOp::PingPong if n > 1 && me == 0 => {
                 g.send(full.view(t, len), 1, 0)?;
@@ -220,7 +220,7 @@ impl<'a, T: Sample> Cell<'a, T> {
             BenchOp::AllToAll => g.all_to_all(&*full, other),
             BenchOp::Gather => g.gather(&*other, if at_root { &mut full[..] } else { &mut [] }, root),
             BenchOp::Scatter => g.scatter(if at_root { &full[..] } else { &[] }, other, root),
-            BenchOp::SendRecv if n > 1 => g.exchange(&*full, (me + 1) % n, other, (me + n - 1) % n, 0),
+            BenchOp::SendRecv if n > 1 => g.sendrecv(&*full, (me + 1) % n, other, (me + n - 1) % n, 0),
             BenchOp::PingPong if n > 1 && me == 0 => {
                 g.send(&*full, 1, 0)?;
                 g.recv(other, 1, 0)

@@ -4,7 +4,7 @@ use super::{
     case::{Case, CheckRow},
     value::Deal,
 };
-use comity::{Error, Group, ReduceOp, Result};
+use comity::{Error, Group, Misuse, Op, ReduceOp, Result};
 use std::{thread, time::Duration};
 
 /// Nobody leaves before the last has come, by the clock that the processes of a host share.
@@ -60,7 +60,7 @@ fn operations(row: &mut CheckRow<'_>, g: &Group) -> Result<()> {
         if n > 1 {
             let (to, from) = ((me + 1) % n, (me + n - 1) % n);
             let mut x = vec![0; count];
-            g.exchange(&own, to, &mut x, from, 7)?;
+            g.sendrecv(&own, to, &mut x, from, 7)?;
             row.expect(&case, &x, |i| of(from, i));
         }
     }
@@ -93,33 +93,39 @@ pub(super) fn subgroup(row: &mut CheckRow<'_>) -> Result<()> {
     g.barrier()
 }
 
+/// The group of `color` out of `g`.
+fn part(g: &Group, color: i32, key: i32) -> Result<Group> {
+    let misuse = Misuse::Color(color);
+    g.split(Some(color), key)?.ok_or(Error::Misuse { op: Op::Split, misuse })
+}
+
 /// Groups by color, ordered by key; groups of those; and all of them used in turn.
 pub(super) fn split(row: &mut CheckRow<'_>) -> Result<()> {
     let (g, me, n) = (row.group, row.rank(), row.n());
     let half = n.div_ceil(2);
     row.cases += 5;
     // Even and odd ranks, the last first.
-    let parity = g.split((me % 2) as i32, -(me as i32))?;
+    let parity = part(g, (me % 2) as i32, -(me as i32))?;
     let size = (n + 1 - me % 2) / 2;
     expect_place(row, &parity, size - 1 - me / 2, size);
     // All again, in another order.
-    let turned = g.split(5, ((me + 1) % n) as i32)?;
+    let turned = part(g, 5, ((me + 1) % n) as i32)?;
     expect_place(row, &turned, (me + 1) % n, n);
     // The lower half and the rest, by rank where keys are equal.
-    let halves = g.split(i32::from(me >= half), 0)?;
+    let halves = part(g, i32::from(me >= half), 0)?;
     let (first, size) = if me < half { (0, half) } else { (half, n - half) };
     expect_place(row, &halves, me - first, size);
     // Only some.
-    let some = g.split_opt((me.is_multiple_of(3)).then_some(i32::MAX), 1)?;
-    let case = Case { note: "split_opt", ..Case::default() };
+    let some = g.split((me.is_multiple_of(3)).then_some(i32::MAX), 1)?;
+    let case = Case { note: "some in no group", ..Case::default() };
     let got = if some.is_some() { "a group" } else { "no group" };
     let want = if me.is_multiple_of(3) { "a group" } else { "no group" };
     row.expect_that(&case, got == want, got, want);
     // A split of a split, and of that.
-    let pairs = halves.split((halves.rank() / 2) as i32, 0)?;
+    let pairs = part(&halves, (halves.rank() / 2) as i32, 0)?;
     let size = if halves.size() % 2 == 1 && halves.rank() + 1 == halves.size() { 1 } else { 2 };
     expect_place(row, &pairs, halves.rank() % 2, size.min(halves.size()));
-    let alone = pairs.split(pairs.rank() as i32, 0)?;
+    let alone = part(&pairs, pairs.rank() as i32, 0)?;
     expect_place(row, &alone, 0, 1);
     for g in [&parity, &turned, &halves, &pairs, &alone].into_iter().chain(&some) {
         operations(row, g)?;
@@ -152,7 +158,7 @@ pub(super) fn spawn(row: &mut CheckRow<'_>) -> Result<()> {
         let case = Case { note: "a request", ..row.case::<u32>(x.len()) };
         row.expect(&case, &x, |_| n * i as u32);
     }
-    let other = g.split(0, 0)?;
+    let other = part(g, 0, 0)?;
     let one = g.spawn(|g| {
         let mut x = [1u32; 1000];
         g.all_reduce(&mut x, ReduceOp::Sum)?;
@@ -216,7 +222,7 @@ pub(super) fn misuse(row: &mut CheckRow<'_>) -> Result<()> {
     refused("avg of bool", g.all_reduce(&mut [true], ReduceOp::Avg))?;
     refused("counts of too few ranks", g.all_gather_v(&[0u8], &mut [0u8; 2], &vec![1; n - 1]))?;
     refused("a send to itself", g.send(&[0u8], me, 0))?;
-    refused("a negative color", g.split(-3, 0).map(drop))?;
+    refused("a negative color", g.split(Some(-3), 0).map(drop))?;
     if n > 1 {
         refused("a tag above the largest", g.recv(&mut [0u8], (me + 1) % n, u32::MAX))?;
         refused("a length that does not divide", g.all_to_all_in_place(&mut vec![0u8; n + 1]))?;

@@ -29,7 +29,7 @@ pub use report::{Difference, Line, Report};
 use crate::here;
 use case::CheckRow;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{Algorithm, BackendKind, DType, Error, Group, Result, cuda::Cuda};
+use comity::{Algorithm, BackendKind, ConfigError, DType, Group, Result, cuda::Cuda};
 use comity_plan::Kind;
 use report::merge;
 use std::{io::Write, time::Instant};
@@ -44,7 +44,7 @@ const OPS: [(&str, &[&str]); 13] = [
     ("gather", &[]),
     ("scatter", &[]),
     ("all_to_all", &[]),
-    ("send", &["recv", "exchange"]),
+    ("send", &["recv", "sendrecv"]),
     ("barrier", &[]),
     ("split", &[]),
     ("spawn", &["scope"]),
@@ -71,7 +71,7 @@ const ROWS: [(&str, &str, Check); 24] = [
     ("all_to_all", "all_to_all_in_place", moves::all_to_all_in_place),
     ("all_to_all", "all_to_all_v", moves::all_to_all_v),
     ("send", "send, recv", pairs::send_recv),
-    ("send", "exchange", pairs::exchange),
+    ("send", "sendrecv", pairs::sendrecv),
     ("send", "tags out of order", pairs::tags),
     ("barrier", "barrier", groups::barrier),
     ("split", "split, split of split", groups::split),
@@ -134,7 +134,7 @@ Run it under a launcher to check the links between its ranks: comity launch -n 4
 Alone, it checks a group of one. Every rank takes the same flags.
 
 OP is all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all, send
-(also recv, exchange), barrier, split, spawn (also scope) or misuse. TYPE is bool, u8, u16, u32,
+(also recv, sendrecv), barrier, split, spawn (also scope) or misuse. TYPE is bool, u8, u16, u32,
 u64, i8, i16, i32, i64, f16, bf16, f32, f64 or c64.
 
 Exit code: 0 when everything was right; 1 when something was wrong, with the first difference on
@@ -211,7 +211,7 @@ pub fn run_with(group: &Group, options: &Options, each: &mut dyn FnMut(&Line)) -
     for (_, method, check) in ROWS.into_iter().filter(|(family, ..)| options.asks_for(family)) {
         let mut row = CheckRow::new(group, options, method);
         // Nobody to send to, in a group of one.
-        let line = if group.size() == 1 && matches!(method, "send, recv" | "exchange" | "tags out of order") {
+        let line = if group.size() == 1 && matches!(method, "send, recv" | "sendrecv" | "tags out of order") {
             Line { skipped: Some("needs two ranks".into()), ..merge(row, &mut report)? }
         } else {
             check(&mut row)?;
@@ -284,14 +284,17 @@ pub(crate) fn check(args: CheckArgs) -> u8 {
 /// Nothing to check is no "all ok".
 fn can_check(group: &Group, options: &Options, algorithm: Algorithm) -> Result<()> {
     if group.size() == 1 {
-        return Err(Error::Config(
-            "--algorithm needs two ranks or more: comity launch -n 2 -- comity check ...".into(),
-        ));
+        return Err(ConfigError::new(
+            "--algorithm needs two ranks or more: comity launch -n 2 -- comity check ...",
+        )
+        .into());
     }
     if !Kind::ALL.into_iter().any(|k| algorithm.serves(k) && options.asks_for(k.name())) {
         let (a, can) = (algorithm.name(), here::served_by(algorithm));
         let asked = options.ops.join(", ");
-        return Err(Error::Config(format!("--algorithm {a} cannot carry out {asked}; it can {can}")));
+        return Err(
+            ConfigError::new(format!("--algorithm {a} cannot carry out {asked}; it can {can}")).into()
+        );
     }
     here::prefer(group, algorithm)
 }

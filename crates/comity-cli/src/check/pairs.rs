@@ -1,4 +1,4 @@
-//! Two ranks at a time: send, recv and exchange, in and out of the order of tags.
+//! Two ranks at a time: send, recv and sendrecv, in and out of the order of tags.
 
 use super::{
     case::{Case, CheckRow, GuardedBuffer},
@@ -44,7 +44,7 @@ pub(super) fn send_recv(row: &mut CheckRow<'_>) -> Result<()> {
 }
 
 /// Rings in both directions, and pairs, at once on every rank.
-pub(super) fn exchange(row: &mut CheckRow<'_>) -> Result<()> {
+pub(super) fn sendrecv(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize, distance: usize) -> Result<()> {
         let (me, n, deal) = (row.rank(), row.n(), row.deal());
         let of = |r, i| T::any(deal.draw(r, i));
@@ -52,7 +52,7 @@ pub(super) fn exchange(row: &mut CheckRow<'_>) -> Result<()> {
         let (to, from) = ((me + distance) % n, (me + n - distance) % n);
         let src = GuardedBuffer::new(count, |i| of(me, i));
         let mut dst = GuardedBuffer::stale(count);
-        row.via.exchange(src.get(), to, dst.get_mut(), from, 3)?;
+        row.via.sendrecv(src.get(), to, dst.get_mut(), from, 3)?;
         row.expect(&case, dst.get(), |i| of(from, i));
         row.expect_guarded(&case, &dst);
         Ok(())

@@ -80,7 +80,7 @@ impl Through<'_> {
         scatter(; root: usize);
         all_to_all(;);
         all_to_all_v(send_counts: &[usize]; recv_counts: &[usize]);
-        exchange(to: usize; from: usize, tag: u32);
+        sendrecv(to: usize; from: usize, tag: u32);
     }
 
     pub(super) fn send<T: Element>(&self, src: &[T], to: usize, tag: u32) -> Result<()> {

@@ -139,7 +139,7 @@ fn pairs(group: &Group) -> comity::Result<()> {
     let (rank, other) = (group.rank(), group.rank() ^ 1);
     loop {
         let (mine, mut theirs) = (vec![rank as u32; COUNT], vec![0; COUNT]);
-        group.exchange(&mine, other, &mut theirs, other, 1)?;
+        group.sendrecv(&mine, other, &mut theirs, other, 1)?;
         assert!(theirs.iter().all(|v| *v == other as u32));
     }
 }

@@ -43,8 +43,14 @@ impl<R: Reason> Membership<R> {
         let (mine, left) = (group.mine, group.left.get(member) == Some(&true));
         let failure = |cause: String| R::lost(member, mine, cause);
         let failure = match presence {
-            Presence::Gone(words) if words.is_empty() => return self.apply(rank, Note::Leave { group_id }),
-            Presence::Gone(words) => failure(format!("gave up: {words}")),
+            Presence::Gone(words, _) if words.is_empty() => {
+                return self.apply(rank, Note::Leave { group_id });
+            }
+            Presence::Gone(words, because_of) => {
+                let members = |r: &usize| group.members.iter().position(|m| m == r);
+                let because_of = because_of.iter().filter_map(members).collect();
+                failure(format!("gave up: {words}")).on_account_of(because_of)
+            }
             Presence::Dead(cause) => failure(cause),
             Presence::Shut(silence) => {
                 let cause = format!("was given up: nothing was heard from it for {silence:.1} s");

@@ -92,7 +92,7 @@ impl<R: Reason> Membership<R> {
             }
             // Heard already.
             Note::Heartbeat { .. } => {}
-            Note::Goodbye { words } => self.ended(from, Presence::Gone(words)),
+            Note::Goodbye { words, because_of } => self.ended(from, Presence::Gone(words, because_of)),
             Note::GivenUp { silence } => {
                 self.ended(from, Presence::Shut(Duration::from_millis(silence).as_secs_f64()));
             }

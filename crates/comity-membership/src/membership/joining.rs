@@ -1,7 +1,7 @@
 //! How the processes meet: who is there, and what became of one who never will be.
 
 use super::Membership;
-use crate::{Action, DIED, Note, Presence, Reason};
+use crate::{Action, DIED, Fault, Note, Presence, Reason};
 use std::time::Instant;
 
 impl<R: Reason> Membership<R> {
@@ -14,47 +14,56 @@ impl<R: Reason> Membership<R> {
         true
     }
 
-    /// Who has not connected yet. An error if one never will: its rank, and what became of it.
-    pub fn absent(&self) -> Result<Vec<usize>, (usize, String)> {
+    /// Who has not connected yet. An error if one never will.
+    pub fn absent(&self) -> Result<Vec<usize>, Fault> {
         let mut absent = Vec::new();
+        let fault = |rank, words| Err(Fault { rank, words, because_of: Vec::new() });
         for (rank, presence) in self.presences.iter().enumerate() {
             match presence {
                 Presence::Absent => absent.push(rank),
                 Presence::Dead(cause) if cause == DIED => {
-                    return Err((rank, "ended while the ranks were connecting".into()));
+                    return fault(rank, "ended while the ranks were connecting".into());
                 }
                 Presence::Dead(cause) => {
-                    return Err((rank, format!("{cause}, while the ranks were connecting")));
+                    return fault(rank, format!("{cause}, while the ranks were connecting"));
                 }
-                Presence::Gone(words) if !words.is_empty() => {
-                    return Err((rank, format!("gave up: {words}")));
+                Presence::Gone(words, because_of) if !words.is_empty() => {
+                    return Err(gave_up(rank, words, because_of));
                 }
                 Presence::Shut(silence) => {
                     let words = format!(
                         "gave this process up after {silence:.1} s of silence, while the ranks were connecting"
                     );
-                    return Err((rank, words));
+                    return fault(rank, words);
                 }
                 // One that met everyone and left was there.
-                Presence::Oneself | Presence::Live | Presence::Gone(_) => {}
+                Presence::Oneself | Presence::Live | Presence::Gone(..) => {}
             }
         }
         Ok(absent)
     }
 
     /// Who is at fault, and why, if other processes say that a group has failed which this one has not opened yet.
-    pub fn early_abort(&self) -> Option<(usize, String)> {
+    pub fn early_abort(&self) -> Option<Fault> {
         self.early.iter().find_map(|(_, note)| match note {
-            Note::Abort { failure, .. } => Some((failure.culprit(), failure.cause().to_owned())),
+            Note::Abort { failure, .. } => Some(Fault {
+                rank: failure.culprit(),
+                words: failure.cause().to_owned(),
+                because_of: failure.because_of().to_vec(),
+            }),
             _ => None,
         })
     }
 
     /// A process that said why it could not join, and its words.
-    pub fn gave_up(&self) -> Option<(usize, String)> {
+    pub fn gave_up(&self) -> Option<Fault> {
         self.presences.iter().enumerate().find_map(|(rank, presence)| match presence {
-            Presence::Gone(words) if !words.is_empty() => Some((rank, format!("gave up: {words}"))),
+            Presence::Gone(words, because_of) if !words.is_empty() => Some(gave_up(rank, words, because_of)),
             _ => None,
         })
     }
+}
+
+fn gave_up(rank: usize, words: &str, because_of: &[usize]) -> Fault {
+    Fault { rank, words: format!("gave up: {words}"), because_of: because_of.to_vec() }
 }

@@ -161,9 +161,9 @@ impl<R: Reason> Membership<R> {
         self.fail(group_id, None, failure);
     }
 
-    /// Say goodbye to everyone; with words if this process could not join. Nothing is judged afterwards, for the others may
-    /// well close first.
-    pub fn end(&mut self, words: &str) {
+    /// Say goodbye to everyone; with words if this process could not join, and the processes at fault by them, if other ones are.
+    /// Nothing is judged afterwards, for the others may well close first.
+    pub fn end(&mut self, words: &str, because_of: &[usize]) {
         // The goodbye counts as leaving every group in good order, which these are not in.
         let failed: Vec<u64> =
             self.groups.iter().filter(|(_, g)| g.failed.is_some()).map(|(group_id, _)| *group_id).collect();
@@ -172,7 +172,7 @@ impl<R: Reason> Membership<R> {
         }
         let live = |(_, p): &(usize, &Presence)| **p == Presence::Live;
         let to = self.presences.iter().enumerate().filter(live).map(|(rank, _)| rank).collect();
-        self.tell(to, Note::Goodbye { words: words.into() });
+        self.tell(to, Note::Goodbye { words: words.into(), because_of: because_of.into() });
         self.leaving = true;
     }
 

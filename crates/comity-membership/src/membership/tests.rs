@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    DIED, Heard,
+    DIED, Fault, Heard,
     simulate::{SimulatedFailure, SimulatedReason},
 };
 
@@ -59,7 +59,10 @@ fn what_others_say_of_a_group_before_it_is_open_is_known() {
     m.hear(vec![(1, Heard::Note(Note::Leave { group_id: 2 })), (2, abort(1, &failure(3, 2)))], now);
     assert_eq!(m.early_abort(), None);
     m.hear(vec![(2, abort(2, &failure(3, 2)))], now);
-    assert_eq!(m.early_abort(), Some((3, "lost its disk".into())));
+    assert_eq!(
+        m.early_abort(),
+        Some(Fault { rank: 3, words: "lost its disk".into(), because_of: Vec::new() })
+    );
 }
 
 #[test]
@@ -107,7 +110,7 @@ fn leaving_a_failed_group_says_why() {
     let (mut m, now) = met(4, Some(LIMIT));
     m.hear(vec![(2, abort(1, &failure(3, 2)))], now);
     m.actions();
-    m.end("");
+    m.end("", &[]);
     let notes = m.actions();
     assert!(
         matches!(&notes[..], [Action::Tell { to, note: Note::Abort { .. } }, Action::Tell { note: Note::Goodbye { .. }, .. }] if *to == [1]),
@@ -126,7 +129,7 @@ fn who_was_given_up_blames_itself_also_in_groups_it_opens_later() {
     assert_eq!(given_up(failed(&mut m).1), Some((0, 2, true)));
     m.enter(2, &[2, 0], 1);
     assert_eq!(given_up(failed(&mut m).1), Some((1, 0, true)));
-    let (rank, words) = m.absent().unwrap_err();
+    let Fault { rank, words, .. } = m.absent().unwrap_err();
     assert!(rank == 2 && words.contains("gave this process up after 5.0 s"), "{words}");
 }
 

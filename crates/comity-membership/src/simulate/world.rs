@@ -240,7 +240,7 @@ impl<'a> SimulatedWorld<'a> {
             let failed = self.processes[rank].members[g].failed.is_some();
             self.judge.leaves(rank, g, self.now, failed);
         }
-        self.processes[rank].membership.end("");
+        self.processes[rank].membership.end("", &[]);
         self.perform(rank, Occasion::Leave);
         self.vanish(rank);
     }

@@ -238,7 +238,7 @@ impl Backend for NativeBackend {
             Op::Scatter => Kind::Scatter,
             Op::AllToAll => Kind::AllToAll,
             Op::Barrier => Kind::Barrier,
-            Op::Send | Op::Recv | Op::Exchange => return self.pair(call, limit),
+            Op::Send | Op::Recv | Op::SendRecv => return self.pair(call, limit),
         };
         self.collective(kind, call, limit)
     }

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// The longest text: a cause, a host name, an error in words.
 pub(crate) const MAX_TEXT: usize = 4096;
+/// The most ranks that a message names.
+const MAX_RANKS: usize = 1024;
 
 /// Bytes that no peer of this version sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,12 @@ impl Writer {
         let s = s.get(..s.floor_char_boundary_at(MAX_TEXT)).unwrap_or_default();
         self.u16(s.len() as u16);
         self.0.extend(s.as_bytes());
+    }
+
+    /// Ranks beyond the limit are left out.
+    pub(crate) fn ranks(&mut self, ranks: &[usize]) {
+        self.u16(ranks.len().min(MAX_RANKS) as u16);
+        ranks.iter().take(MAX_RANKS).for_each(|r| self.u32(*r as u32));
     }
 
     pub(crate) fn addr(&mut self, a: SocketAddr) {
@@ -88,6 +96,14 @@ impl Reader<'_> {
         let (head, tail) = self.0.split_at_checked(n).ok_or(Malformed)?;
         self.0 = tail;
         Ok(std::str::from_utf8(head).map_err(|_| Malformed)?.to_owned())
+    }
+
+    pub(crate) fn ranks(&mut self) -> Result<Vec<usize>, Malformed> {
+        let n = usize::from(self.u16()?);
+        if n > MAX_RANKS {
+            return Err(Malformed);
+        }
+        (0..n).map(|_| Ok(self.u32()? as usize)).collect()
     }
 
     pub(crate) fn flag(&mut self) -> Result<bool, Malformed> {

@@ -1,7 +1,7 @@
 //! Whether a configuration makes sense as a whole, asked before anything is opened.
 
-use super::{Config, MAX_TIMEOUT, Meet, Secure, bad};
-use crate::{Error, LinkKind, MAX_SIZE, Result};
+use super::{Config, MAX_TIMEOUT, Meet, Secure, bad, bad_value};
+use crate::{LinkKind, MAX_SIZE, Result};
 use std::net::IpAddr;
 
 impl Config {
@@ -11,38 +11,51 @@ impl Config {
         if let Some((rank, size)) = self.local {
             check_place("local size", size, "local rank", rank)?;
             if size > self.size {
-                return bad(format!("local size {size} is larger than the whole size {}", self.size));
+                return bad_value(
+                    "local size",
+                    size,
+                    format!("local size {size} is larger than the whole size {}", self.size),
+                );
             }
         }
         self.check_meeting()?;
         if self.job.is_empty() || self.job.len() > 255 || self.job.chars().any(char::is_control) {
-            return bad(format!("job (COMITY_JOB) {:?} is not a name of 1 to 255 printable bytes", self.job));
+            return bad_value(
+                "COMITY_JOB",
+                &self.job,
+                format!("job (COMITY_JOB) {:?} is not a name of 1 to 255 printable bytes", self.job),
+            );
         }
         self.check_trust()?;
-        for (what, limit) in [
-            ("timeout (COMITY_TIMEOUT)", self.timeout),
-            ("join_timeout (COMITY_JOIN_TIMEOUT)", self.join_timeout),
+        for ((what, key), limit) in [
+            (("timeout", "COMITY_TIMEOUT"), self.timeout),
+            (("join_timeout", "COMITY_JOIN_TIMEOUT"), self.join_timeout),
         ] {
             if limit.is_zero() || limit > MAX_TIMEOUT {
-                return bad(format!("{what} is {limit:?}; allowed is more than 0 and at most ten years"));
+                let words =
+                    format!("{what} ({key}) is {limit:?}; allowed is more than 0 and at most ten years");
+                return bad_value(key, format_args!("{limit:?}"), words);
             }
         }
         self.detection.check()?;
         self.check_links()?;
         self.transports.check(self.size)?;
         for (i, addr) in self.addrs.iter().enumerate() {
-            check_own(addr.ip())
-                .map_err(|why| Error::Config(format!("addrs (COMITY_ADDRS) holds {addr}: {why}")))?;
+            if let Err(why) = check_own(addr.ip()) {
+                return bad_value("COMITY_ADDRS", addr, format!("addrs (COMITY_ADDRS) holds {addr}: {why}"));
+            }
             if self.addrs[..i].contains(addr) {
-                return bad(format!("addrs (COMITY_ADDRS) holds {addr} twice"));
+                return bad_value("COMITY_ADDRS", addr, format!("addrs (COMITY_ADDRS) holds {addr} twice"));
             }
         }
         if let Some(host) = &self.host
             && (host.is_empty() || host.len() > 255 || host.chars().any(char::is_control))
         {
-            return bad(format!(
-                "host name (COMITY_HOST) {host:?} is not a name of 1 to 255 printable bytes"
-            ));
+            return bad_value(
+                "COMITY_HOST",
+                host,
+                format!("host name (COMITY_HOST) {host:?} is not a name of 1 to 255 printable bytes"),
+            );
         }
         Ok(())
     }
@@ -56,7 +69,7 @@ impl Config {
                 bad(format!("the hostfile lists {} ranks, but the size is {}", ranks.len(), self.size))
             }
             Meet::Alone if self.size > 1 => bad(format!(
-                "{} ranks need a place to meet: call store, host, hostfile or exchange, or set COMITY_STORE=host:port",
+                "{} ranks need a place to meet: call store, rendezvous, hostfile or exchange, or set COMITY_STORE=host:port",
                 self.size
             )),
             Meet::Store(at) | Meet::Host(at) if at.port == 0 => {
@@ -72,7 +85,11 @@ impl Config {
     fn check_links(&self) -> Result<()> {
         if self.links.is_empty() {
             let all: Vec<_> = LinkKind::choices().map(LinkKind::name).collect();
-            return bad(format!("links names no kind of link; name one or several of {}", all.join(", ")));
+            return bad_value(
+                "COMITY_LINKS",
+                "",
+                format!("links names no kind of link; name one or several of {}", all.join(", ")),
+            );
         }
         let wanted = self.backend.link();
         if let Some(kind) = wanted.filter(|k| !self.links.has(*k)) {
@@ -97,10 +114,14 @@ impl Config {
 
 fn check_place(size_is: &str, size: usize, rank_is: &str, rank: usize) -> Result<()> {
     if size == 0 || size > MAX_SIZE {
-        return bad(format!("{size_is} is {size}; allowed is 1 to {MAX_SIZE}"));
+        return bad_value(size_is, size, format!("{size_is} is {size}; allowed is 1 to {MAX_SIZE}"));
     }
     if rank >= size {
-        return bad(format!("{rank_is} is {rank}, but {size_is} is {size}; allowed is 0 to {}", size - 1));
+        return bad_value(
+            rank_is,
+            rank,
+            format!("{rank_is} is {rank}, but {size_is} is {size}; allowed is 0 to {}", size - 1),
+        );
     }
     Ok(())
 }

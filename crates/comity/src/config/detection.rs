@@ -1,7 +1,7 @@
 //! How long a rank may be silent before the others give it up.
 
 use super::{
-    bad,
+    bad_value,
     vars::{Vars, wrong},
 };
 use crate::Result;
@@ -51,9 +51,13 @@ impl Detection {
 
     pub(super) fn check(self) -> Result<()> {
         match self {
-            Self::After(limit) if limit < SHORTEST || limit > LONGEST => bad(format!(
-                "detection (COMITY_DETECTION) is {limit:?}; allowed is 0.1 s to a day, or off (Detection::Off)"
-            )),
+            Self::After(limit) if limit < SHORTEST || limit > LONGEST => bad_value(
+                "COMITY_DETECTION",
+                format_args!("{limit:?}"),
+                format!(
+                    "detection (COMITY_DETECTION) is {limit:?}; allowed is 0.1 s to a day, or off (Detection::Off)"
+                ),
+            ),
             _ => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! A process's place in its job, from the variables of the launcher that started it.
 
 use super::{
-    Config, Found, HostPort, Launcher, MAX_SIZE, Matrix, Meet, bad, fnv,
+    Config, Found, HostPort, Launcher, MAX_SIZE, Matrix, Meet, bad, bad_value, fnv,
     hostfile::Hostfile,
     settings, slurm,
     vars::{Vars, wrong},
@@ -47,9 +47,10 @@ impl Place {
         }
         for name in ["COMITY_STORE", "COMITY_LOCAL_RANK", "COMITY_LOCAL_SIZE"] {
             if let Some(value) = vars.text(name)? {
-                return bad(format!(
+                let why = format!(
                     "{name}={value} is set, but no launcher's rank was found; set COMITY_RANK and COMITY_SIZE too, or unset it to run alone"
-                ));
+                );
+                return bad_value(name, &value, why);
             }
         }
         let why = if vars.is_set("SLURM_JOB_ID") {
@@ -96,9 +97,10 @@ fn comity(vars: &Vars<'_>) -> Result<Option<Place>> {
         job = file.job();
         Meet::Hostfile(file.ranks)
     } else {
-        return bad(format!(
+        let why = format!(
             "COMITY_RANK={rank} and COMITY_SIZE={size} are set, but not where the ranks meet; set COMITY_STORE=host:port to a running store, or MASTER_ADDR and MASTER_PORT, where rank 0 then runs one"
-        ));
+        );
+        return bad_value("COMITY_RANK", rank, why);
     };
     let launcher = Launcher::Comity;
     let why = both_set("COMITY_RANK", rank, "COMITY_SIZE", size, launcher);
@@ -118,9 +120,10 @@ fn mlx_nccl(vars: &Vars<'_>) -> Result<Option<Place>> {
     } else if size == 1 {
         Meet::Alone
     } else {
-        return bad(format!(
+        let why = format!(
             "MLX_RANK={rank} and MLX_WORLD_SIZE={size} are set, but NCCL_HOST_IP and NCCL_PORT are not; set them to rank 0's address and a free port of it"
-        ));
+        );
+        return bad_value("MLX_RANK", rank, why);
     };
     let launcher = Launcher::Mlx;
     let why = both_set("MLX_RANK", rank, "MLX_WORLD_SIZE", size, launcher);
@@ -135,14 +138,15 @@ fn mlx(vars: &Vars<'_>) -> Result<Option<Place>> {
     let (rank, path) = match (rank, path) {
         (None, None) => return Ok(None),
         (Some(rank), None) => {
-            return bad(format!(
+            let why = format!(
                 "MLX_RANK={rank} is set, but MLX_HOSTFILE is not; set it to a file such as [[\"10.0.0.1:5000\"], [\"10.0.0.2:5000\"]], or set COMITY_RANK and COMITY_SIZE"
-            ));
+            );
+            return bad_value("MLX_RANK", rank, why);
         }
         (None, Some(path)) => {
-            return bad(format!(
-                "MLX_HOSTFILE={path} is set, but MLX_RANK is not; set it to this process's rank"
-            ));
+            let why =
+                format!("MLX_HOSTFILE={path} is set, but MLX_RANK is not; set it to this process's rank");
+            return bad_value("MLX_HOSTFILE", &path, why);
         }
         (Some(rank), Some(path)) => (rank, path),
     };
@@ -174,10 +178,8 @@ fn jaccl(vars: &Vars<'_>) -> Result<Option<Place>> {
     let matrix = Matrix::read(&text).or_else(|why| wrong(devices_is, &text, &why))?;
     let size = matrix.rows.len();
     if rank >= size {
-        return bad(format!(
-            "{rank_is}={rank}, but {devices_is} has {size} rows; allowed is 0 to {}",
-            size - 1
-        ));
+        let why = format!("{rank_is}={rank}, but {devices_is} has {size} rows; allowed is 0 to {}", size - 1);
+        return bad_value(rank_is, rank, why);
     }
     let at = match vars.host_port("COMITY_STORE")? {
         Some(store) => Some(Meet::Store(store)),
@@ -200,9 +202,10 @@ fn torch(vars: &Vars<'_>) -> Result<Option<Place>> {
     } else if size == 1 {
         Meet::Alone
     } else {
-        return bad(format!(
+        let why = format!(
             "RANK={rank} and WORLD_SIZE={size} are set, but MASTER_ADDR and MASTER_PORT are not; set them to rank 0's host and a free port of it"
-        ));
+        );
+        return bad_value("RANK", rank, why);
     };
     let launcher = Launcher::Torch;
     let why = both_set("RANK", rank, "WORLD_SIZE", size, launcher);
@@ -242,15 +245,17 @@ fn open_mpi(vars: &Vars<'_>) -> Result<Option<Place>> {
     } else if let Some(at) = vars.master()? {
         Meet::Host(at)
     } else if local.is_none_or(|(_, l)| l != size) {
-        return bad(format!(
+        let why = format!(
             "{rank_is}={rank} and {size_is}={size} are set, but the ranks are on several hosts (OMPI_COMM_WORLD_LOCAL_SIZE) and not told where to meet; add -x MASTER_ADDR=<rank 0's host> -x MASTER_PORT=<a free port> to mpirun"
-        ));
+        );
+        return bad_value(rank_is, rank, why);
     } else if let Some(name) = named {
         Meet::Exchange(Arc::new(UnixExchange::new(&name)))
     } else {
-        return bad(format!(
+        let why = format!(
             "{rank_is}={rank} and {size_is}={size} are set, but no job id (PMIX_NAMESPACE, OMPI_MCA_ess_base_jobid); add -x COMITY_JOB=<a name> to mpirun"
-        ));
+        );
+        return bad_value(rank_is, rank, why);
     };
     let launcher = Launcher::OpenMpi;
     let why = both_set(rank_is, rank, size_is, size, launcher);
@@ -270,9 +275,10 @@ fn mpich(vars: &Vars<'_>) -> Result<Option<Place>> {
     } else if let Some(fd) = fd.and_then(|fd| i32::try_from(fd).ok()) {
         Meet::Exchange(Arc::new(PmiExchange::new(fd)))
     } else {
-        return bad(format!(
+        let why = format!(
             "PMI_RANK={rank} and PMI_SIZE={size} are set, but PMI_FD is not; set MASTER_ADDR and MASTER_PORT to rank 0's host and a free port of it"
-        ));
+        );
+        return bad_value("PMI_RANK", rank, why);
     };
     let launcher = Launcher::Mpich;
     let why = both_set("PMI_RANK", rank, "PMI_SIZE", size, launcher);
@@ -290,12 +296,14 @@ fn slurm(vars: &Vars<'_>) -> Result<Option<Place>> {
     // The step's own number of tasks, not the allocation's.
     let size_is = if vars.is_set("SLURM_STEP_NUM_TASKS") { "SLURM_STEP_NUM_TASKS" } else { "SLURM_NTASKS" };
     let Some((rank, size)) = vars.rank_and_size("SLURM_PROCID", size_is)? else {
-        return bad(format!(
+        let why = format!(
             "SLURM_STEP_ID={step} is set, but SLURM_PROCID and SLURM_NTASKS are not; srun sets all three"
-        ));
+        );
+        return bad_value("SLURM_STEP_ID", step, why);
     };
     let Some(job) = vars.number("SLURM_JOB_ID", u32::MAX as usize)? else {
-        return bad(format!("SLURM_STEP_ID={step} is set, but SLURM_JOB_ID is not; srun sets both"));
+        let why = format!("SLURM_STEP_ID={step} is set, but SLURM_JOB_ID is not; srun sets both");
+        return bad_value("SLURM_STEP_ID", step, why);
     };
     let job = format!("{job}.{step}");
     let local = slurm_local(vars, size_is, size)?;
@@ -309,9 +317,9 @@ fn slurm(vars: &Vars<'_>) -> Result<Option<Place>> {
         let list =
             if vars.is_set("SLURM_STEP_NODELIST") { "SLURM_STEP_NODELIST" } else { "SLURM_JOB_NODELIST" };
         let Some(nodes) = vars.text(list)? else {
-            return bad(format!(
-                "SLURM_STEP_ID={step} is set, but {list} is not; set MASTER_ADDR and MASTER_PORT"
-            ));
+            let why =
+                format!("SLURM_STEP_ID={step} is set, but {list} is not; set MASTER_ADDR and MASTER_PORT");
+            return bad_value("SLURM_STEP_ID", step, why);
         };
         let port = 20_000 + fnv(job.as_bytes()) % 20_000;
         let first = slurm::first_host(&nodes).and_then(|host| {
@@ -338,9 +346,10 @@ fn slurm_local(vars: &Vars<'_>, size_is: &str, size: usize) -> Result<Option<(us
         (Some(r), Some(tasks), Some(node)) => match slurm::tasks_on(&tasks, node) {
             Ok(l) if r < l && l <= size => Some((r, l)),
             Ok(l) => {
-                return bad(format!(
+                let why = format!(
                     "SLURM_LOCALID={r} does not fit SLURM_STEP_TASKS_PER_NODE={tasks}, which has {l} tasks on node {node}, and {size_is}={size}"
-                ));
+                );
+                return bad_value("SLURM_LOCALID", r, why);
             }
             Err(why) => return wrong("SLURM_STEP_TASKS_PER_NODE", &tasks, &why),
         },

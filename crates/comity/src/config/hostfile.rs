@@ -5,9 +5,9 @@
 //! uses what both have. Programs that give every rank a file of its own write `198.51.100.1:0` for ranks
 //! they leave out, and `0.0.0.0` for the rank itself; both are understood.
 
-use super::{HostPort, MAX_SIZE, bad, fnv};
+use super::{HostPort, MAX_SIZE, fnv};
 use crate::{
-    Error, Result,
+    ConfigError, Error, Result,
     address::{self, shown},
 };
 use rustix::fs::{Mode, OFlags};
@@ -38,8 +38,9 @@ pub(super) struct Hostfile {
 impl Hostfile {
     pub(super) fn read(path: &Path) -> Result<Self> {
         let shown = path.display();
-        let cannot =
-            |e: &dyn std::fmt::Display| Error::Config(format!("hostfile {shown} cannot be read: {e}"));
+        let cannot = |e: &dyn std::fmt::Display| -> Error {
+            ConfigError::new(format!("hostfile {shown} cannot be read: {e}")).with_file(path).into()
+        };
         // Without NONBLOCK a FIFO would be waited for.
         let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
         let file = File::from(file.map_err(|e| cannot(&e))?);
@@ -52,7 +53,8 @@ impl Hostfile {
     }
 
     pub(super) fn parse(path: &str, text: &[u8]) -> Result<Self> {
-        let wrong = |why: String| Error::Config(format!("hostfile {path}: {why}"));
+        let about = |why: String| ConfigError::new(format!("hostfile {path}: {why}")).with_file(path);
+        let wrong = |why: String| Error::from(about(why));
         if text.len() as u64 > MOST_BYTES {
             return Err(wrong(format!("it is larger than {MOST_BYTES} bytes")));
         }
@@ -61,7 +63,8 @@ impl Hostfile {
         if text.trim_ascii().is_empty() {
             return Err(wrong(format!("it is empty; expected {FORM}")));
         }
-        let json: Value = serde_json::from_slice(text).map_err(|e| wrong(format!("not JSON: {e}")))?;
+        let json: Value = serde_json::from_slice(text)
+            .map_err(|e| about(format!("not JSON: {e}")).at(e.line(), e.column()))?;
         let Value::Array(entries) = json else {
             return Err(wrong(format!("expected {FORM}, found {}", kind(&json))));
         };
@@ -103,31 +106,32 @@ impl Hostfile {
         meet_here: bool,
     ) -> Result<()> {
         let (path, n) = (&self.path, self.ranks.len());
+        let wrong = |why: String| Err(ConfigError::new(why).with_file(path).into());
         if let Some(size) = size.filter(|s| *s != n) {
-            return bad(format!(
+            return wrong(format!(
                 "hostfile {path} lists {n} ranks, but the size is {size}; they must be equal"
             ));
         }
         let Some(own) = self.ranks.get(rank) else {
-            return bad(format!(
+            return wrong(format!(
                 "{rank_is}={rank}, but hostfile {path} lists {n} ranks; allowed is 0 to {}",
                 n - 1
             ));
         };
         if own.is_empty() && n > 1 {
-            return bad(format!(
+            return wrong(format!(
                 "hostfile {path}: entry {rank} (this rank's own) is a placeholder; give its address"
             ));
         }
         for (r, addrs) in self.ranks.iter().enumerate().filter(|(r, _)| *r != rank) {
             if let Some(addr) = addrs.iter().find(|a| a.is_unspecified()) {
-                return bad(format!(
+                return wrong(format!(
                     "hostfile {path}: entry {r} (rank {r}): nobody can connect to {addr}; give an address of that host"
                 ));
             }
         }
         if meet_here && self.ranks.first().is_some_and(Vec::is_empty) {
-            return bad(format!(
+            return wrong(format!(
                 "hostfile {path}: entry 0 (rank 0) is a placeholder, but the ranks meet there; give its address, or set COMITY_STORE"
             ));
         }

@@ -48,7 +48,7 @@ pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// ```
 /// use comity::{Config, Key};
 /// # fn main() -> comity::Result<()> {
-/// let config = Config::new(0, 4).host("10.0.0.1:7000")?.key(Key::random()?);
+/// let config = Config::new(0, 4).rendezvous("10.0.0.1:7000")?.key(Key::random()?);
 /// # Ok(()) }
 /// ```
 ///
@@ -104,7 +104,7 @@ pub(crate) enum Costs {
 
 impl Config {
     /// Rank `rank` of `size`, with every other setting at its default. More than one rank needs a place to meet:
-    /// [`store`](Self::store), [`host`](Self::host), [`hostfile`](Self::hostfile) or [`exchange`](Self::exchange).
+    /// [`store`](Self::store), [`rendezvous`](Self::rendezvous), [`hostfile`](Self::hostfile) or [`exchange`](Self::exchange).
     pub fn new(rank: usize, size: usize) -> Self {
         let why = format!("the program said rank {rank} of {size}");
         Self {
@@ -177,7 +177,7 @@ impl Config {
     }
 
     /// Meet at a store that rank 0 runs at this `host:port`, which every rank can reach.
-    pub fn host(mut self, at: &str) -> Result<Self> {
+    pub fn rendezvous(mut self, at: &str) -> Result<Self> {
         self.meet = Meet::Host(at.parse()?);
         Ok(self)
     }
@@ -307,7 +307,8 @@ impl Config {
     pub fn devices(mut self, matrix: &str) -> Result<Self> {
         let read = Matrix::read(matrix);
         self.transports.verbs.devices = Some(read.map_err(|why| {
-            Error::Config(format!("the device matrix {} {why}", crate::address::shown(matrix)))
+            let words = format!("the device matrix {} {why}", crate::address::shown(matrix));
+            Error::setting("devices", matrix, words)
         })?);
         Ok(self)
     }
@@ -376,8 +377,13 @@ impl Config {
         &self.found
     }
 }
+
 fn bad<T>(why: impl Into<String>) -> Result<T> {
-    Err(Error::Config(why.into()))
+    Err(Error::config(why))
+}
+
+fn bad_value<T>(key: &str, value: impl std::fmt::Display, why: impl Into<String>) -> Result<T> {
+    Err(Error::setting(key, value, why))
 }
 
 #[cfg(test)]

@@ -92,7 +92,7 @@ fn backend(text: &str) -> Result<BackendKind, String> {
 /// `e`, which names a file or descriptor, with the variable that gave it.
 fn name(var: &str, e: Error) -> Error {
     match e {
-        Error::Config(why) => Error::Config(format!("{var}: {why}")),
+        Error::Config(why) => why.named_by(var).into(),
         e => e,
     }
 }

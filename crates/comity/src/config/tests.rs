@@ -296,7 +296,7 @@ fn by_value_contradictions_are_errors_before_anything_is_opened() {
         assert!(e.contains(part), "{part}: {e}");
     }
     for text in ["", "host", "host:0", "host:x"] {
-        assert!(two().store(text).is_err() && two().host(text).is_err(), "{text}");
+        assert!(two().store(text).is_err() && two().rendezvous(text).is_err(), "{text}");
     }
     let hosts = Temp::new("value", HOSTS);
     assert!(Config::new(1, 3).hostfile(hosts.path()).unwrap().check().is_ok());

@@ -1,6 +1,6 @@
 //! Single variables: read once, noted, and parsed strictly, so that every error names the variable and its value.
 
-use super::{HostPort, MAX_SIZE, bad};
+use super::{HostPort, MAX_SIZE, bad_value};
 use crate::{
     Error, Result,
     address::{self, shown},
@@ -33,7 +33,7 @@ impl<'a> Vars<'a> {
         let value =
             value.into_string().or_else(|v| wrong(name, &v.to_string_lossy(), "is not valid UTF-8"))?;
         if value.is_empty() {
-            return bad(format!("{name} is set but empty; give it a value or unset it"));
+            return bad_value(name, "", format!("{name} is set but empty; give it a value or unset it"));
         }
         let mut seen = self.seen.borrow_mut();
         if !seen.iter().any(|(n, _)| *n == name) {
@@ -87,17 +87,23 @@ impl<'a> Vars<'a> {
         let (rank, size) = (self.number(rank_is, MAX_SIZE - 1)?, self.number(size_is, MAX_SIZE)?);
         match (rank, size) {
             (None, None) => Ok(None),
-            (Some(r), None) => {
-                bad(format!("{rank_is}={r} is set, but {size_is} is not; set both, or neither to run alone"))
-            }
-            (None, Some(s)) => {
-                bad(format!("{size_is}={s} is set, but {rank_is} is not; set both, or neither to run alone"))
-            }
-            (Some(_), Some(0)) => {
-                bad(format!("{size_is}=0: a job has at least one rank; allowed is 1 to {MAX_SIZE}"))
-            }
+            (Some(r), None) => bad_value(
+                rank_is,
+                r,
+                format!("{rank_is}={r} is set, but {size_is} is not; set both, or neither to run alone"),
+            ),
+            (None, Some(s)) => bad_value(
+                size_is,
+                s,
+                format!("{size_is}={s} is set, but {rank_is} is not; set both, or neither to run alone"),
+            ),
+            (Some(_), Some(0)) => bad_value(
+                size_is,
+                0,
+                format!("{size_is}=0: a job has at least one rank; allowed is 1 to {MAX_SIZE}"),
+            ),
             (Some(r), Some(s)) if r >= s => {
-                bad(format!("{rank_is}={r}, but {size_is}={s}; allowed is 0 to {}", s - 1))
+                bad_value(rank_is, r, format!("{rank_is}={r}, but {size_is}={s}; allowed is 0 to {}", s - 1))
             }
             (Some(r), Some(s)) => Ok(Some((r, s))),
         }
@@ -113,10 +119,18 @@ impl<'a> Vars<'a> {
         let (rank, local) = (self.number(rank_is, MAX_SIZE - 1)?, self.number(size_is, MAX_SIZE)?);
         let (Some(r), Some(l)) = (rank, local) else { return Ok(None) };
         if l == 0 || l > size {
-            return bad(format!("{size_is}={l}, in a job of {size} ranks; allowed is 1 to {size}"));
+            return bad_value(
+                size_is,
+                l,
+                format!("{size_is}={l}, in a job of {size} ranks; allowed is 1 to {size}"),
+            );
         }
         if r >= l {
-            return bad(format!("{rank_is}={r}, but {size_is}={l}; allowed is 0 to {}", l - 1));
+            return bad_value(
+                rank_is,
+                r,
+                format!("{rank_is}={r}, but {size_is}={l}; allowed is 0 to {}", l - 1),
+            );
         }
         Ok(Some((r, l)))
     }
@@ -131,12 +145,16 @@ impl<'a> Vars<'a> {
         let (addr, port) = (self.text(addr_is)?, self.text(port_is)?);
         match (addr, port) {
             (None, None) => Ok(None),
-            (Some(a), None) => {
-                bad(format!("{addr_is}={a} is set, but {port_is} is not; set it to a free port of that host"))
-            }
-            (None, Some(p)) => bad(format!(
-                "{port_is}={p} is set, but {addr_is} is not; set it to the address of rank 0's host"
-            )),
+            (Some(a), None) => bad_value(
+                addr_is,
+                &a,
+                format!("{addr_is}={a} is set, but {port_is} is not; set it to a free port of that host"),
+            ),
+            (None, Some(p)) => bad_value(
+                port_is,
+                &p,
+                format!("{port_is}={p} is set, but {addr_is} is not; set it to the address of rank 0's host"),
+            ),
             (Some(a), Some(p)) => {
                 let Some(port) = address::parse_port(&p).ok().filter(|port| *port != 0) else {
                     return wrong(port_is, &p, "is not a number from 1 to 65535");
@@ -151,7 +169,11 @@ impl<'a> Vars<'a> {
 }
 
 pub(super) fn wrong<T>(name: &str, value: &str, why: &str) -> Result<T> {
-    bad(format!("{name}={} {why}", shown(value)))
+    Err(refusal(name, value, why))
+}
+
+fn refusal(name: &str, value: &str, why: &str) -> Error {
+    Error::setting(name, value, format!("{name}={} {why}", shown(value)))
 }
 
 impl Variables for Vars<'_> {
@@ -164,6 +186,6 @@ impl Variables for Vars<'_> {
     }
 
     fn refusal(&self, name: &str, value: &str, why: &str) -> Error {
-        Error::Config(format!("{name}={} {why}", shown(value)))
+        refusal(name, value, why)
     }
 }

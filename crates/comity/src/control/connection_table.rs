@@ -196,8 +196,8 @@ impl ConnectionTable {
     }
 
     /// Say goodbye to everyone.
-    pub(super) fn farewell(&mut self, words: &str) {
-        self.membership.end(words);
+    pub(super) fn farewell(&mut self, words: &str, because_of: &[usize]) {
+        self.membership.end(words, because_of);
         self.carry_out();
     }
 

@@ -38,7 +38,7 @@ extern "C" fn farewell() {
         if let Some(mut state) = lock_soon(&control.state)
             && state.stop.is_none()
         {
-            state.farewell("");
+            state.farewell("", &[]);
         }
     }
     if is_untold() {

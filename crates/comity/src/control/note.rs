@@ -7,9 +7,6 @@ use crate::{
 };
 use std::time::Duration;
 
-/// The most ranks that one failure names.
-const MAX_NAMED: usize = 1024;
-
 /// In place of a number that there is none of.
 const NONE: u32 = u32::MAX;
 
@@ -40,9 +37,10 @@ impl Encoding for ControlNote {
                 w.u8(3);
                 w.u64(*progress);
             }
-            Self::Goodbye { words } => {
+            Self::Goodbye { words, because_of } => {
                 w.u8(4);
                 w.text(words);
+                w.ranks(because_of);
             }
             Self::GivenUp { silence } => {
                 w.u8(5);
@@ -74,13 +72,13 @@ impl Encoding for ControlNote {
             1 => Self::Leave { group_id: r.u64()? },
             2 => Self::Abort { group_id: r.u64()?, failure: r.failure()? },
             3 => Self::Heartbeat { progress: r.u64()? },
-            4 => Self::Goodbye { words: r.text()? },
+            4 => Self::Goodbye { words: r.text()?, because_of: r.ranks()? },
             5 => Self::GivenUp { silence: r.u64()? },
             6 => {
                 let (group_id, bytes) = (r.u64()?, r.bytes::<HEADER>()?);
                 let call = Header::decode(&bytes, 0).ok_or(Malformed)?;
                 // Calls between two ranks alone are nobody else's affair.
-                if matches!(call.info.op, Op::Send | Op::Recv | Op::Exchange) {
+                if matches!(call.info.op, Op::Send | Op::Recv | Op::SendRecv) {
                     return Err(Malformed);
                 }
                 Self::Waits { group_id, call }
@@ -116,7 +114,10 @@ impl Writer {
         self.u32(f.by as u32);
         self.text(&f.cause);
         match &f.why {
-            FailureKind::Lost => self.u8(0),
+            FailureKind::Lost { because_of } => {
+                self.u8(0);
+                self.ranks(because_of);
+            }
             FailureKind::Reported => self.u8(1),
             FailureKind::Differs(calls) => {
                 self.u8(2);
@@ -126,8 +127,7 @@ impl Writer {
                 self.u8(3);
                 self.call(&late.call);
                 self.u64(late.after.as_nanos() as u64);
-                self.u16(late.missing.len().min(MAX_NAMED) as u16);
-                late.missing.iter().take(MAX_NAMED).for_each(|r| self.u32(*r as u32));
+                self.ranks(&late.missing);
                 self.u8(u8::from(late.stalled.is_some()));
                 if let Some((a, b)) = late.stalled {
                     self.u32(a as u32);
@@ -160,16 +160,12 @@ impl Reader<'_> {
         let (culprit, by) = (self.u32()? as usize, self.u32()? as usize);
         let cause = self.text()?;
         let why = match self.u8()? {
-            0 => FailureKind::Lost,
+            0 => FailureKind::Lost { because_of: self.ranks()? },
             1 => FailureKind::Reported,
             2 => FailureKind::Differs(self.differs()?),
             3 => {
                 let (call, after) = (self.call()?, Duration::from_nanos(self.u64()?));
-                let named = usize::from(self.u16()?);
-                if named > MAX_NAMED {
-                    return Err(Malformed);
-                }
-                let missing = (0..named).map(|_| Ok(self.u32()? as usize)).collect::<Result<_, _>>()?;
+                let missing = self.ranks()?;
                 let stalled =
                     if self.flag()? { Some((self.u32()? as usize, self.u32()? as usize)) } else { None };
                 FailureKind::Late(Late { call, after, missing, stalled })

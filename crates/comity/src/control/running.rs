@@ -20,7 +20,7 @@ use crate::{
     sys::Waker,
     transport::Kinds,
 };
-use comity_membership::{Pace, Presence};
+use comity_membership::{Fault, Pace, Presence};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -115,11 +115,11 @@ impl Running {
         control
     }
 
-    /// Say goodbye and end, within half a second. Words tell why this rank could not join.
-    pub(crate) fn end(&mut self, words: &str) {
+    /// Say goodbye and end, within half a second. Words tell why this rank could not join, and who is at fault by them.
+    pub(crate) fn end(&mut self, words: &str, because_of: &[usize]) {
         let Some(thread) = self.thread.take() else { return };
         let mut state = self.control.lock();
-        state.farewell(words);
+        state.farewell(words, because_of);
         state.stop = Some(Instant::now() + LAST_WORDS);
         drop(state);
         self.control.waker.wake();
@@ -131,7 +131,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.end("");
+        self.end("", &[]);
     }
 }
 
@@ -176,7 +176,7 @@ impl ControlPlane {
     }
 
     /// Who has not connected yet, or what became of one who never will.
-    pub(crate) fn missing(&self) -> Result<Vec<usize>, (usize, String)> {
+    pub(crate) fn missing(&self) -> Result<Vec<usize>, Fault> {
         self.lock().membership().absent()
     }
 
@@ -194,12 +194,12 @@ impl ControlPlane {
     }
 
     /// Who others say is at fault in a group that this rank has not opened.
-    pub(crate) fn early_abort(&self) -> Option<(usize, String)> {
+    pub(crate) fn early_abort(&self) -> Option<Fault> {
         self.lock().membership().early_abort()
     }
 
     /// One that said why it could not join.
-    pub(crate) fn gave_up(&self) -> Option<(usize, String)> {
+    pub(crate) fn gave_up(&self) -> Option<Fault> {
         self.lock().membership().gave_up()
     }
 

@@ -113,7 +113,7 @@ impl Members {
     /// `peer` is gone, or of no use any more: the error, told to all.
     fn lost(&self, peer: usize, cause: String, call: Option<CallInfo>) -> Error {
         self.abort(Failure::lost(peer, self.rank, cause.clone()));
-        Error::PeerLost { peer: self.peers[peer].clone(), cause, call }
+        Error::PeerLost { peer: self.peers[peer].clone(), cause, because_of: Vec::new(), seen_by: None, call }
     }
 
     /// The link to `peer` broke. It may have closed because of somebody else: word of that travels on another connection.

@@ -66,7 +66,7 @@ pub enum Misuse {
     #[error("rank {0} cannot {1} itself")]
     Oneself(usize, &'static str),
     /// A negative color.
-    #[error("color {0} is negative; use a color >= 0, or split_opt with None to stay out")]
+    #[error("color {0} is negative; use a color >= 0, or None to stay out")]
     Color(i32),
     /// A tag outside the range for users.
     #[error("tag {0} is above {max}", max = crate::MAX_TAG)]

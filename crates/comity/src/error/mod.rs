@@ -2,19 +2,23 @@
 //!
 //! May import: `call`, `dtype`.
 
+mod config;
+mod join;
 mod misuse;
 mod peer;
 #[cfg(test)]
 mod tests;
 mod words;
 
+pub use config::ConfigError;
+pub use join::{JoinCause, JoinError};
 pub use misuse::Misuse;
 pub use peer::{Crossed, Peer};
 pub(crate) use words::PART;
 
 use crate::CallInfo;
 use std::{fmt, sync::Arc, time::Duration};
-use words::{Calls, Crossings, During, Printable, Waited, advice};
+use words::{Calls, Crossings, During, Waited, advice};
 
 /// Result of a collective operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -26,8 +30,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The configuration is incomplete or contradicts itself. Nothing was connected.
-    #[error("configuration: {}", Printable(.0))]
-    Config(String),
+    #[error("configuration: {0}")]
+    Config(ConfigError),
 
     /// The backend cannot run here: its library, device or permission is missing.
     #[error("{backend} is not available: {reason}")]
@@ -55,7 +59,7 @@ pub enum Error {
 
     /// Not all ranks came together in time.
     #[error("{0}")]
-    Join(String),
+    Join(JoinError),
 
     /// Two ranks made different calls, or the same call with other arguments.
     #[error("ranks disagree in {differs}: {}; make the same calls with the same arguments in the same order on every rank", Calls((*.rank, .ours), (.peer, .theirs), .differs))]
@@ -73,7 +77,7 @@ pub enum Error {
     },
 
     /// The operation did not finish in time.
-    #[error("{call} timed out after {after:?} on rank {rank}: {}{}; {} or raise the limit with Group::timeout or COMITY_TIMEOUT if it is only slow", Waited(.call, .waiting_for, .stalled.as_ref()), Crossings(.crossed), advice(.waiting_for, .stalled.is_some()))]
+    #[error("{call} timed out after {after:?} on rank {rank}: {}{}; {} or raise the limit with Group::with_timeout or COMITY_TIMEOUT if it is only slow", Waited(.call, .waiting_for, .stalled.as_ref()), Crossings(.crossed), advice(.waiting_for, .stalled.is_some()))]
     Timeout {
         /// The rank whose limit passed; every rank that waited gets the same error.
         rank: usize,
@@ -97,6 +101,10 @@ pub enum Error {
         peer: Peer,
         /// What was seen, as the rest of a sentence: "closed its connections".
         cause: String,
+        /// The members on whose account it gave up, where it said so; mostly empty.
+        because_of: Vec<usize>,
+        /// Another member that saw it and told this one; None where this rank saw it itself.
+        seen_by: Option<usize>,
         /// What this rank was doing.
         call: Option<CallInfo>,
     },
@@ -161,6 +169,40 @@ impl Error {
             Self::Broken(e) => e.root(),
             e => e,
         }
+    }
+
+    /// The ranks at fault, by their numbers in the group of the call, or in the job for [`Error::Join`]; empty where no rank is, or none
+    /// is known. Programs that act on whose fault it was ask this, not the sentence.
+    pub fn ranks(&self) -> Vec<usize> {
+        match self.root() {
+            Self::PeerLost { because_of, .. } if !because_of.is_empty() => because_of.clone(),
+            Self::PeerLost { peer, .. } | Self::Mismatch { peer, .. } => vec![peer.rank],
+            Self::Aborted { by, .. } => vec![by.rank],
+            Self::Timeout { waiting_for, .. } => waiting_for.iter().map(|p| p.rank).collect(),
+            Self::Join(why) => why.ranks.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// As others are told it who wait for this rank to join.
+    pub(crate) fn as_join(&self) -> JoinError {
+        match self {
+            Self::Join(why) => why.clone(),
+            e => JoinError::new(e.to_string()).of(e.ranks()),
+        }
+    }
+
+    pub(crate) fn config(words: impl Into<String>) -> Self {
+        ConfigError::new(words).into()
+    }
+
+    /// `key`, a variable or a setting's name, has this value, and that is wrong.
+    pub(crate) fn setting(key: &str, value: impl fmt::Display, words: impl Into<String>) -> Self {
+        ConfigError::new(words).with_key(key).with_value(value.to_string()).into()
+    }
+
+    pub(crate) fn join(words: impl Into<String>) -> Self {
+        JoinError::new(words).into()
     }
 
     pub(crate) fn os(what: impl Into<String>, e: impl fmt::Display) -> Self {

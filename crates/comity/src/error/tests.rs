@@ -8,7 +8,13 @@ use crate::Op;
 fn errors_end_with_what_to_do_next() {
     let peer = Peer { rank: 2, host: Some("m3".into()), pid: Some(4711) };
     let call = CallInfo { seq: 7, root: Some(1), ..CallInfo::new(Op::Broadcast) };
-    let lost = Error::PeerLost { peer: peer.clone(), cause: "died".into(), call: Some(call) };
+    let lost = Error::PeerLost {
+        peer: peer.clone(),
+        cause: "died".into(),
+        because_of: Vec::new(),
+        seen_by: None,
+        call: Some(call),
+    };
     assert_eq!(
         lost.to_string(),
         "rank 2 (host m3, pid 4711) died during broadcast #7 root 1; look at that rank's last output, then restart the job"
@@ -33,7 +39,7 @@ fn errors_end_with_what_to_do_next() {
     assert_eq!(
         late.to_string(),
         "broadcast #7 root 1 timed out after 5s on rank 0: rank 2 (host m3, pid 4711) had not called it; \
-         rank 2 waited for this one in barrier #3 of another group; look at what that rank does, or raise the limit with Group::timeout or COMITY_TIMEOUT if it is only slow"
+         rank 2 waited for this one in barrier #3 of another group; look at what that rank does, or raise the limit with Group::with_timeout or COMITY_TIMEOUT if it is only slow"
     );
     let later = Error::Broken(Arc::new(late.clone()));
     assert_eq!((later.to_string(), later.root()), (format!("the group failed earlier: {late}"), &late));
@@ -41,7 +47,7 @@ fn errors_end_with_what_to_do_next() {
 
 #[test]
 fn what_goes_to_a_terminal_cannot_steer_it() {
-    let e = Error::Config("file \u{1b}[2J\n of ü: wrong\u{7}".into());
+    let e = Error::config("file \u{1b}[2J\n of ü: wrong\u{7}");
     assert_eq!(e.to_string(), "configuration: file \\u{1b}[2J\\n of ü: wrong\\u{7}");
-    assert_eq!(Error::Config("plain".into()).to_string(), "configuration: plain");
+    assert_eq!(Error::config("plain").to_string(), "configuration: plain");
 }

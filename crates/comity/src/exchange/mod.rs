@@ -60,10 +60,10 @@ fn own_text(rank: usize, mine: Option<&str>) -> Result<Option<&str>> {
     match mine {
         Some(text) if rank == 0 && is_text(text) => Ok(Some(text)),
         None if rank != 0 => Ok(None),
-        Some(_) if rank == 0 => Err(Error::Config(format!(
+        Some(_) if rank == 0 => Err(Error::config(format!(
             "an exchange carries 1 to {MAX_EXCHANGE_TEXT} printable ASCII characters other than space, '=', ';' and quotes"
         ))),
-        _ => Err(Error::Config("rank 0, and no other, gives the text that an exchange shares".into())),
+        _ => Err(Error::config("rank 0, and no other, gives the text that an exchange shares")),
     }
 }
 
@@ -77,7 +77,7 @@ fn checked(text: String, from: &dyn fmt::Display) -> Result<String> {
     if is_text(&text) {
         Ok(text)
     } else {
-        Err(Error::Join(format!("{from} answered with {} bytes that no rank gave", text.len())))
+        Err(Error::join(format!("{from} answered with {} bytes that no rank gave", text.len())))
     }
 }
 

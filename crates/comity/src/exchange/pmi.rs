@@ -52,10 +52,14 @@ impl Exchange for PmiExchange {
             Some(at) => at,
             None => {
                 let stream = sys::inherited(self.fd).map_err(|e| {
-                    Error::Config(format!(
-                        "PMI_FD={} cannot be used: {e}; is the rank started by mpiexec itself?",
-                        self.fd
-                    ))
+                    Error::setting(
+                        "PMI_FD",
+                        self.fd,
+                        format!(
+                            "PMI_FD={} cannot be used: {e}; is the rank started by mpiexec itself?",
+                            self.fd
+                        ),
+                    )
                 })?;
                 talks.push((self.fd, Talk::new(UnixStream::from(stream))));
                 finalize_at_exit();
@@ -132,7 +136,7 @@ impl<S: Timed> Talk<S> {
         }
         self.ask("barrier_in", "barrier_out", until).map_err(|e| match e {
             Error::Join(_) if Instant::now() >= until => {
-                Error::Join("not all ranks came to MPICH's process manager in time; did one of them end, or not call comity?".into())
+                Error::join("not all ranks came to MPICH's process manager in time; did one of them end, or not call comity?")
             }
             e => e,
         })?;
@@ -155,7 +159,7 @@ impl<S: Timed> Talk<S> {
     fn ask(&mut self, line: &str, expect: &str, until: Instant) -> Result<Answer> {
         let doing = line.split(' ').next().unwrap_or_default().to_owned();
         let failed = |e: io::Error| {
-            Error::Join(if is_late(&e) {
+            Error::join(if is_late(&e) {
                 format!("MPICH's process manager did not answer {doing} in time")
             } else {
                 format!("talking to MPICH's process manager ({doing}) failed: {e}")
@@ -172,7 +176,7 @@ impl<S: Timed> Talk<S> {
                 [b'\n'] => break,
                 [b] if text.len() < MOST_LINE => text.push(b),
                 _ => {
-                    return Err(Error::Join(format!(
+                    return Err(Error::join(format!(
                         "MPICH's process manager answered {doing} with an endless line"
                     )));
                 }
@@ -186,7 +190,7 @@ impl<S: Timed> Talk<S> {
             } else {
                 format!("{:?}", answer.0.chars().take(200).collect::<String>())
             };
-            return Err(Error::Join(format!(
+            return Err(Error::join(format!(
                 "MPICH's process manager answered {doing} with {shown}, not with {expect}"
             )));
         }
@@ -195,7 +199,7 @@ impl<S: Timed> Talk<S> {
 }
 
 fn gone() -> Error {
-    Error::Join("MPICH's process manager gave an incomplete answer".into())
+    Error::join("MPICH's process manager gave an incomplete answer")
 }
 
 /// `cmd=get_result rc=0 value=...`

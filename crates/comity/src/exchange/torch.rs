@@ -6,7 +6,7 @@
 //! client puts a `/` before every key.
 
 use super::{Exchange, MAX_EXCHANGE_TEXT, checked, is_late, left, own_text, read_all, shares, write_all};
-use crate::{Error, HostPort, Result};
+use crate::{Error, HostPort, JoinCause, JoinError, Result};
 use std::{
     fmt, io,
     net::TcpStream,
@@ -48,7 +48,7 @@ impl TorchExchange {
                 }
             }
             if Instant::now() + Duration::from_millis(50) >= until {
-                return Err(Error::Join(format!("{self} cannot be reached: {last}")));
+                return Err(JoinError::new(format!("{self} cannot be reached: {last}")).at(self).into());
             }
             // WAIT(until): another try, to the join deadline
             thread::sleep(Duration::from_millis(50));
@@ -117,11 +117,15 @@ impl Exchange for TorchExchange {
         let key = format!("/comity/{}/{}", self.job, shares(format!("{self} {}", self.job)));
         let mut stream = self.connect(until)?;
         let value = self.talk(&mut stream, &key, mine, until).map_err(|e| {
-            Error::Join(if is_late(&e) {
-                format!("rank 0 did not post its address in {self} in time")
+            let why = if is_late(&e) {
+                let why = format!("rank 0 did not post its address in {self} in time");
+                JoinError::new(why).of([0]).because(JoinCause::Missing)
             } else {
-                format!("{self} did not answer as such a store does ({e}); check MASTER_ADDR and MASTER_PORT")
-            })
+                JoinError::new(format!(
+                    "{self} did not answer as such a store does ({e}); check MASTER_ADDR and MASTER_PORT"
+                ))
+            };
+            Error::from(why.at(self))
         })?;
         checked(String::from_utf8_lossy(&value).into_owned(), self)
     }

@@ -4,7 +4,7 @@
 //! folder. Both ends see to it that the other belongs to the same user.
 
 use super::{Exchange, MAX_EXCHANGE_TEXT, checked, left, own_text, read_all, shares, write_all};
-use crate::{Error, Result, sys::fnv};
+use crate::{Error, JoinCause, JoinError, Result, sys::fnv};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     collections::BTreeMap,
@@ -41,8 +41,8 @@ impl UnixExchange {
     fn post(&self, n: usize, text: &str) -> Result<()> {
         let server = self.serve().map_err(|e| {
             if e.kind() == io::ErrorKind::AddrInUse {
-                Error::Join(
-                    "another rank 0 of this user and job runs on this host; set COMITY_JOB to tell the jobs apart".into(),
+                Error::join(
+                    "another rank 0 of this user and job runs on this host; set COMITY_JOB to tell the jobs apart",
                 )
             } else {
                 Error::os(format!("opening {self}"), e)
@@ -100,14 +100,15 @@ impl Exchange for UnixExchange {
             match self.ask(n, until) {
                 Ok(Some(text)) => return checked(text, self),
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                    return Err(Error::Join(format!("{self} belongs to another user: {e}")));
+                    let why = JoinError::new(format!("{self} belongs to another user: {e}"));
+                    return Err(why.at(self).into());
                 }
                 Ok(None) | Err(_) => {}
             }
             let Ok(left) = left(until) else {
-                return Err(Error::Join(format!(
-                    "rank 0 did not post its address on {self} in time; does it run on this host?"
-                )));
+                let why =
+                    format!("rank 0 did not post its address on {self} in time; does it run on this host?");
+                return Err(JoinError::new(why).of([0]).because(JoinCause::Missing).at(self).into());
             };
             // WAIT(until): another try, to the join deadline
             thread::sleep(pause.min(left));
@@ -305,7 +306,7 @@ mod tests {
         let exchange = UnixExchange::new(&job);
         let start = Instant::now();
         let e = exchange.share(1, 2, None, start + Duration::from_millis(100)).unwrap_err();
-        assert!(matches!(&e, Error::Join(why) if why.contains("rank 0")), "{e}");
+        assert!(matches!(&e, Error::Join(why) if why.ranks == [0]), "{e}");
         assert!(start.elapsed() < Duration::from_secs(2));
 
         let zero = UnixExchange::new(&job);

@@ -40,7 +40,7 @@ pub fn init_strict() -> Result<Group> {
     if config.found().launcher == Launcher::Alone {
         let hint =
             "start it with `comity launch -n 2 -- ...`, or set COMITY_RANK, COMITY_SIZE and COMITY_STORE";
-        return Err(Error::Config(format!("this process is in no job: {}; {hint}", config.found().why)));
+        return Err(Error::config(format!("this process is in no job: {}; {hint}", config.found().why)));
     }
     config.connect()
 }
@@ -67,7 +67,7 @@ impl Config {
         if size == 1 {
             return match self.backend {
                 BackendKind::Nccl => self.alone_with_device(),
-                _ => Ok(Group::alone(self.counters()).timeout(self.timeout)),
+                _ => Ok(Group::alone(self.counters()).with_timeout(self.timeout)),
             };
         }
         let world = Endpoint::join(self)?;
@@ -108,13 +108,13 @@ impl Config {
     /// The same, where MPI started the ranks and carries their data.
     fn connect_mpi(&self) -> Result<Group> {
         if self.secure == Secure::Data {
-            return Err(Error::Config(
-                "secure data (COMITY_SECURE=data) and the MPI backend do not go together: MPI carries the data, and not encrypted by Comity; drop one of them".into(),
+            return Err(Error::config(
+                "secure data (COMITY_SECURE=data) and the MPI backend do not go together: MPI carries the data, and not encrypted by Comity; drop one of them",
             ));
         }
         if self.costs != Costs::Usual {
-            return Err(Error::Config(
-                "costs of links (COMITY_COSTS) and the MPI backend do not go together: MPI chooses its own algorithms; drop one of them".into(),
+            return Err(Error::config(
+                "costs of links (COMITY_COSTS) and the MPI backend do not go together: MPI chooses its own algorithms; drop one of them",
             ));
         }
         let mpi = MpiRuntime::find()?;
@@ -122,7 +122,7 @@ impl Config {
         tracing::info!(rank = config.rank, size = config.size, version = mpi.version(), "MPI is up");
         config.check()?;
         if config.size == 1 {
-            return Ok(Group::alone(self.counters()).timeout(self.timeout));
+            return Ok(Group::alone(self.counters()).with_timeout(self.timeout));
         }
         let world = Endpoint::join(&config)?;
         let (peers, counters) = (world.peers().to_vec(), self.counters());

@@ -2,7 +2,8 @@
 
 use super::{Group, Recorder};
 use crate::{
-    Error, LinkCosts, Result, backend::NativeBackend, config::Costs, stats::Counters, status::World,
+    ConfigError, Error, LinkCosts, Result, backend::NativeBackend, config::Costs, stats::Counters,
+    status::World,
 };
 use comity_plan::Cost;
 use std::{
@@ -155,9 +156,7 @@ pub(super) fn learn(world: &Arc<dyn World>, costs: &Costs, limit: Duration) -> R
     let known = match len[0] {
         u64::MAX => {
             own?;
-            return Err(Error::Config(
-                "rank 0 could not use its COMITY_COSTS; its own error says why".into(),
-            ));
+            return Err(Error::config("rank 0 could not use its COMITY_COSTS; its own error says why"));
         }
         0 => group.measure_links(BUDGET)?,
         len => {
@@ -169,7 +168,7 @@ pub(super) fn learn(world: &Arc<dyn World>, costs: &Costs, limit: Duration) -> R
                 .filter(|c| c.size() == group.size())
                 .ok_or_else(|| {
                     let (n, text) = (group.size(), "COMITY_COSTS on rank 0 are of another job: not of");
-                    Error::Config(format!("{text} {n} ranks"))
+                    Error::config(format!("{text} {n} ranks"))
                 })?
         }
     };
@@ -184,7 +183,10 @@ const BUDGET: Duration = Duration::from_secs(2);
 
 /// A file of costs that is sound.
 fn read(path: &Path) -> Result<String> {
-    let bad = |why: String| Error::Config(format!("COMITY_COSTS={} {why}", path.display()));
+    let bad = |why: String| {
+        let words = format!("COMITY_COSTS={} {why}", path.display());
+        Error::from(ConfigError::new(words).with_file(path).with_key("COMITY_COSTS"))
+    };
     let text = std::fs::read_to_string(path).map_err(|e| bad(format!("cannot be read: {e}")))?;
     if text.len() > MOST_TEXT {
         return Err(bad(format!("is longer than {MOST_TEXT} bytes")));

@@ -125,7 +125,7 @@ impl Group {
     /// [`Error::Os`] when the system has no descriptors or memory left; [`Error::Config`] for a size of 0.
     pub fn local(size: usize) -> Result<Vec<Self>> {
         if size == 0 {
-            return Err(Error::Config("a group needs at least one rank; size 0 was asked for".into()));
+            return Err(Error::config("a group needs at least one rank; size 0 was asked for"));
         }
         if size == 1 {
             return Ok(vec![Self::single()]);
@@ -209,16 +209,16 @@ impl Group {
     /// ```
     /// # use comity::Group;
     /// # let g = Group::single();
-    /// g.timeout(std::time::Duration::from_secs(5)).barrier()?;
+    /// g.with_timeout(std::time::Duration::from_secs(5)).barrier()?;
     /// # Ok::<(), comity::Error>(())
     /// ```
     #[must_use]
-    pub fn timeout(&self, limit: Duration) -> Self {
+    pub fn with_timeout(&self, limit: Duration) -> Self {
         Self { limit: limit.min(MAX_TIMEOUT), ..self.clone() }
     }
 
-    /// How long a call through this handle may take; see [`timeout`](Self::timeout).
-    pub fn limit(&self) -> Duration {
+    /// How long a call through this handle may take; see [`with_timeout`](Self::with_timeout).
+    pub fn timeout(&self) -> Duration {
         self.limit
     }
 

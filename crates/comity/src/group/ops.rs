@@ -257,7 +257,7 @@ impl Group {
     ///
     /// Returns when `src` may be used again, which may be before it is received. Sends of one tag arrive in order;
     /// a receive may ask for a later tag first. Two ranks that both send long buffers before they receive wait for
-    /// each other until the deadline: use [`exchange`](Self::exchange).
+    /// each other until the deadline: use [`sendrecv`](Self::sendrecv).
     ///
     /// # Errors
     /// See [`Group`]; [`Misuse::Rank`], [`Misuse::Oneself`], [`Misuse::Tag`].
@@ -288,7 +288,7 @@ impl Group {
     ///
     /// # Errors
     /// As [`recv`](Self::recv).
-    pub fn exchange<'a>(
+    pub fn sendrecv<'a>(
         &self,
         src: impl Into<View<'a>>,
         to: usize,
@@ -297,10 +297,10 @@ impl Group {
         tag: u32,
     ) -> Result<()> {
         let (src, dst) = (src.into(), dst.into());
-        self.other(Op::Exchange, "destination", to, tag, "send to")?;
-        self.other(Op::Exchange, "source", from, tag, "receive from")?;
+        self.other(Op::SendRecv, "destination", to, tag, "send to")?;
+        self.other(Op::SendRecv, "source", from, tag, "receive from")?;
         let (to, from) = ([to], [from]);
-        let mut call = Call::new(Op::Exchange, Bufs::Both(src, dst));
+        let mut call = Call::new(Op::SendRecv, Bufs::Both(src, dst));
         (call.info.root, call.info.tag) = (Some(from[0]), Some(tag));
         (call.counts, call.recv_counts) = (&to, &from);
         self.checked(call)

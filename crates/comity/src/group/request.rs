@@ -1,5 +1,7 @@
 //! Work that runs in its turn in the background.
 
+mod future;
+
 use super::{Core, Group, Served, TURN};
 use crate::{Error, Result, config::MAX_TIMEOUT, sync::lock};
 use std::{
@@ -7,6 +9,7 @@ use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{Arc, Condvar, Mutex, mpsc},
+    task::Waker,
     thread,
     time::{Duration, Instant},
 };
@@ -129,7 +132,7 @@ impl Group {
         &self,
         f: impl FnOnce(&Self) -> Result<R, E> + Send + 'a,
     ) -> (Request<R, E>, impl FnOnce() + Send + 'a) {
-        let slot = Arc::new(Slot { out: Mutex::new(None), done: Condvar::new() });
+        let slot = Arc::new(Slot::new(None));
         let ticket = self.core.turn.take();
         let request = Request { slot: slot.clone(), core: Arc::as_ptr(&self.core) as usize, ticket };
         let group = self.clone();
@@ -185,7 +188,8 @@ pub struct Scope<'scope, 'env: 'scope> {
 
 type ScopeWorker<'scope> = mpsc::Sender<Box<dyn FnOnce() + Send + 'scope>>;
 
-/// Work under way on a group's thread: it ends with an `R` or an `E`.
+/// Work under way on a group's thread: it ends with an `R` or an `E`. Wait for it with [`wait`](Self::wait), or in a task with
+/// `.await`.
 #[must_use = "wait for the result, or `detach` to let the work finish unobserved"]
 pub struct Request<R, E = Error> {
     slot: Arc<Slot<R, E>>,
@@ -197,14 +201,25 @@ pub struct Request<R, E = Error> {
 struct Slot<R, E> {
     out: Mutex<Option<Outcome<R, E>>>,
     done: Condvar,
+    /// Who is to look again when it is done, if a task waits.
+    waker: Mutex<Option<Waker>>,
 }
 
 type Outcome<R, E> = Result<Result<R, E>, Box<dyn Any + Send>>;
 
 impl<R, E> Slot<R, E> {
+    fn new(out: Option<Outcome<R, E>>) -> Self {
+        Self { out: Mutex::new(out), done: Condvar::new(), waker: Mutex::new(None) }
+    }
+
     fn set(&self, out: Outcome<R, E>) {
         *lock(&self.out) = Some(out);
         self.done.notify_all();
+        // Outside the lock: what it runs is the executor's.
+        let waker = lock(&self.waker).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 }
 
@@ -331,7 +346,7 @@ impl<R, E> Request<R, E> {
 
     /// A request that has ended already.
     fn ended(out: Outcome<R, E>) -> Self {
-        let slot = Arc::new(Slot { out: Mutex::new(Some(out)), done: Condvar::new() });
+        let slot = Arc::new(Slot::new(Some(out)));
         Self { slot, core: 0, ticket: 0 }
     }
 

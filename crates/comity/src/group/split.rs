@@ -17,7 +17,8 @@ const STAY_OUT: i32 = -1;
 
 impl Group {
     /// Split into groups of equal `color` (MPI's rules): every rank calls this, ranks of one color form a group, ordered by
-    /// `key` and, where keys are equal, by rank in this group. A group can be split as often as wanted, also a split one.
+    /// `key` and, where keys are equal, by rank in this group. A rank whose color is `None` takes part in the call and gets
+    /// `None`; every other rank gets its group. A group can be split as often as wanted, also a split one.
     ///
     /// No rank returns before every rank of this group is in its new one: what a new group does, or how it ends, is no matter of
     /// the split.
@@ -25,25 +26,19 @@ impl Group {
     /// ```
     /// # use comity::Group;
     /// # let g = Group::single();
-    /// let row = g.split((g.rank() / 4) as i32, 0)?;
-    /// let column = g.split((g.rank() % 4) as i32, 0)?;
+    /// // Rows of four ranks: every rank is in one.
+    /// let row = g.split(Some((g.rank() / 4) as i32), 0)?.expect("whoever names a color is in a group");
+    /// // The first rank of each row; the others are in no group.
+    /// let first = (row.rank() == 0).then_some(0);
+    /// if let Some(leaders) = g.split(first, 0)? {
+    ///     leaders.barrier()?;
+    /// }
     /// # Ok::<(), comity::Error>(())
     /// ```
     ///
     /// # Errors
     /// See [`Group`]; [`Misuse::Color`] for a negative color.
-    pub fn split(&self, color: i32, key: i32) -> Result<Self> {
-        match self.split_opt(Some(color), key)? {
-            Some(g) => Ok(g),
-            None => Err(misuse(Op::Split, Misuse::Color(color))),
-        }
-    }
-
-    /// As [`split`](Self::split); a rank that gives no color takes part in the call, but gets no group.
-    ///
-    /// # Errors
-    /// As [`split`](Self::split).
-    pub fn split_opt(&self, color: Option<i32>, key: i32) -> Result<Option<Self>> {
+    pub fn split(&self, color: Option<i32>, key: i32) -> Result<Option<Self>> {
         if let Some(c) = color
             && c < 0
         {
@@ -86,8 +81,7 @@ impl Group {
         let Some(backend) = backend.inspect_err(|e| {
             // The others stand in this group still, and would wait for this rank there.
             if let Some(abort_handle) = &self.core.abort_handle {
-                let (culprit, cause) = root_cause(e, self.rank(), &members);
-                abort_handle.raise(Failure::lost(culprit, self.rank(), cause));
+                abort_handle.raise(root_cause(e, self.rank(), &members));
             }
             state.note(Op::Split, e, &self.core.counters);
         })?
@@ -104,16 +98,19 @@ impl Group {
     }
 }
 
-/// Who is at fault, by its rank in the group that `me` could not split because of `e`, and how: another of the new group's
-/// `members` may have found it first, and told.
-fn root_cause(e: &Error, me: usize, members: &[usize]) -> (usize, String) {
+/// Who is at fault, in the group that `me` could not split because of `e`, and how: another of the new group's `members` may
+/// have found it first, and told.
+fn root_cause(e: &Error, me: usize, members: &[usize]) -> Failure {
     let unable = |words: &dyn fmt::Display| format!("could not split the group: {words}");
     match e {
-        Error::PeerLost { peer, cause, .. } if peer.rank < members.len() => {
-            (members[peer.rank], cause.clone())
+        Error::PeerLost { peer, cause, because_of, .. } if peer.rank < members.len() => {
+            let because_of = because_of.iter().filter_map(|r| members.get(*r).copied()).collect();
+            Failure::lost(members[peer.rank], me, cause.clone()).on_account_of(because_of)
         }
-        Error::Aborted { by, reason, .. } if by.rank < members.len() => (members[by.rank], unable(reason)),
-        e => (me, unable(e)),
+        Error::Aborted { by, reason, .. } if by.rank < members.len() => {
+            Failure::lost(members[by.rank], me, unable(reason))
+        }
+        e => Failure::lost(me, me, unable(e)),
     }
 }
 

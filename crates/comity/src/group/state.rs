@@ -38,7 +38,7 @@ impl CallState {
         limit: Duration,
         counters: &Counters,
     ) -> Result<()> {
-        let counts = !matches!(call.info.op, Op::Send | Op::Recv | Op::Exchange);
+        let counts = !matches!(call.info.op, Op::Send | Op::Recv | Op::SendRecv);
         if let Some(root) = &self.broken {
             return Err(if **root == Error::Closed { Error::Closed } else { Error::Broken(root.clone()) });
         }

@@ -4,7 +4,7 @@ mod connect;
 
 use super::mesh::Mesh;
 use crate::{
-    Config, Error, Key, LinkCosts, LinkKind, Peer, Result, Secure,
+    Config, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Result, Secure,
     channel::{Acceptor, Secret},
     control::{Probes, Rules, Running, pace},
     rendezvous::{Facts, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
@@ -99,12 +99,11 @@ impl Endpoint {
             }
             Err(e) => {
                 // Others may only have seen that this one turned them away.
-                let is_about_us = e.to_string().contains(&format!("rank {} (", config.rank));
-                let own = running.control().lacked().filter(|_| is_about_us);
+                let own = running.control().lacked().filter(|_| e.ranks().contains(&config.rank));
                 let e = own.unwrap_or(e);
                 meeting.give_up(&e);
                 let mut running = running;
-                running.end(&e.to_string());
+                running.end(&e.to_string(), &e.ranks());
                 Err(e)
             }
         }
@@ -139,12 +138,13 @@ impl Endpoint {
         }
     }
 
-    fn broken(&self, rank: usize, words: &str) -> Error {
+    /// The ranks do not come together on account of `rank`: the rest of the sentence about it, and what became of it.
+    fn broken(&self, rank: usize, words: &str, cause: JoinCause) -> JoinError {
         if let Some(root_cause) = &self.root_cause {
             root_cause.tell(rank);
         }
         let who = self.peers.get(rank).map_or_else(|| format!("rank {rank}"), ToString::to_string);
-        Error::Join(format!("{who} {words}"))
+        JoinError::new(format!("{who} {words}")).of([rank]).because(cause)
     }
 }
 
@@ -213,7 +213,7 @@ impl World for Endpoint {
         let mine = members.iter().position(|&m| m == self.me).unwrap_or_default();
         let Some(running) = &self.running else { return Ok(()) };
         if !running.control().enter(group_id, members, mine, status) {
-            return Err(Error::Config(format!(
+            return Err(Error::config(format!(
                 "group {group_id:x} is open already; this is a bug in Comity"
             )));
         }

@@ -7,7 +7,7 @@ mod error;
 mod reach;
 
 use crate::{
-    Error, LinkKind, Peer, Result,
+    Error, JoinCause, JoinError, LinkKind, Peer, Result,
     channel::{Channel, Secret, Stream, is_own},
     control::{Arrival, ControlPlane},
     rendezvous::Facts,
@@ -53,7 +53,7 @@ impl Mesh<'_> {
         until: Instant,
     ) -> Result<Links> {
         let internal =
-            |what: &str| Error::Config(format!("group {group_id:x}: {what}; this is a bug in Comity"));
+            |what: &str| Error::config(format!("group {group_id:x}: {what}; this is a bug in Comity"));
         let mine = members
             .iter()
             .position(|m| *m == self.me)
@@ -244,7 +244,7 @@ impl<'a> Opening<'a> {
         above.drain();
         let f = above.failure()?;
         let words = format!("the group that was being split failed: its rank {} {}", f.culprit, f.cause);
-        Some(Error::Join(words))
+        Some(JoinError::new(words).of([f.culprit]).because(JoinCause::Ended).into())
     }
 
     /// Things go on.

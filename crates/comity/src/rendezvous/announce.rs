@@ -13,7 +13,7 @@ use std::thread;
 pub(crate) fn agree_on_secrecy(facts: &[Facts]) -> Result<()> {
     let first = |sealed| facts.iter().position(|f| f.sealed == sealed);
     let (Some(with), Some(without)) = (first(true), first(false)) else { return Ok(()) };
-    Err(Error::Config(format!(
+    Err(Error::config(format!(
         "rank {with} was started with COMITY_SECURE=data, rank {without} was not; all ranks need the same (comity launch --secure data)"
     )))
 }

@@ -6,7 +6,7 @@ use super::{
     wire::{Facts, FromStore, ToStore},
 };
 use crate::{
-    Config, Error, HostPort, Key, Meet, Result, Secure,
+    Config, Error, HostPort, JoinCause, JoinError, Key, Meet, Result, Secure,
     channel::{
         Channel, Conn, DialLimits, Hello, Listener, Miss, Refusal, STORE, Secret, Stream, Target, dial,
     },
@@ -38,8 +38,7 @@ pub(crate) struct StoreClient {
     pub(crate) store: Option<Store>,
     /// This process's address on the way to the store.
     local: IpAddr,
-    /// As errors name the store.
-    name: String,
+    at: Site,
     rank: usize,
     size: usize,
     until: Instant,
@@ -64,13 +63,7 @@ impl StoreClient {
         // Whoever holds the port is asked at once, and not waited for.
         let answer = if taken.is_some() { until.min(Instant::now() + CLAIM) } else { until };
         let secret = Secret::new(&key, &config.job, 0);
-        let name = match addrs.first() {
-            Some(addr) if config.rank == 0 || matches!(config.meet, Meet::Store(_)) => {
-                format!("the store at {addr}")
-            }
-            Some(addr) => format!("rank 0's store at {addr}"),
-            None => "the store".into(),
-        };
+        let at = Site::new(config, &addrs);
         let hello = Hello {
             from: config.rank as u32,
             to: STORE,
@@ -82,24 +75,15 @@ impl StoreClient {
         let silent = Waker::new().map_err(|e| Error::os("joining", e))?;
         let patience = DialLimits { until: answer, wakers: vec![silent.fd()], check: &|| Ok(()) };
         let targets: Vec<Target> = addrs.iter().copied().map(Target::Tcp).collect();
-        let (stream, seals) = dial(&targets, &secret, &hello, &patience).map_err(|miss| match (miss, &taken) {
-            (Miss::Stop(e), _) => e,
-            (_, Some(taken)) => taken.clone(),
-            (Miss::Nobody(e) | Miss::Nowhere(e) | Miss::Refused(Refusal::Ended(Some(e))), None) => Error::Join(format!(
-                "rank {}: {name} did not answer within {} ({e}); is {} running, and is the address right?",
-                config.rank,
-                seconds(limit),
-                if matches!(config.meet, Meet::Store(_)) { "the launcher" } else { "rank 0" },
-            )),
-            (Miss::Refused(why), None) => Error::Join(format!("rank {}: {name} refused this process: {why}", config.rank)),
-        })?;
+        let (stream, seals) = dial(&targets, &secret, &hello, &patience)
+            .map_err(|miss| at.missed(config, miss, taken.as_ref()))?;
         let local = match &stream {
             Stream::Tcp(s) => s.local_addr().map_err(|e| Error::os("joining", e))?.ip(),
             Stream::Unix(_) => Ipv4Addr::LOCALHOST.into(),
         };
         let conn = Conn::new(stream, seals);
         Ok((
-            Self { conn, store, local, name, rank: config.rank, size: config.size, until, limit, taken },
+            Self { conn, store, local, at, rank: config.rank, size: config.size, until, limit, taken },
             secret,
         ))
     }
@@ -124,7 +108,7 @@ impl StoreClient {
             addrs.push(SocketAddr::new(self.local, 0));
         }
         if addrs.len() > MAX_ADDRS {
-            return Err(Error::Config(format!(
+            return Err(Error::config(format!(
                 "rank {} has {} addresses to listen on (COMITY_ADDRS or the hostfile); allowed are {MAX_ADDRS}",
                 self.rank,
                 addrs.len()
@@ -165,7 +149,7 @@ impl StoreClient {
                         }
                         _ => return Err(self.nonsense()),
                     },
-                    FromStore::Refused { words } => return Err(self.refused(words)),
+                    FromStore::Refused { why } => return Err(self.refused(why)),
                     // The store counts from the last one that came, and so does this rank.
                     FromStore::Waiting { .. } => until = Instant::now() + self.limit + GRACE,
                     FromStore::Welcome { .. } => return Err(self.nonsense()),
@@ -184,12 +168,15 @@ impl StoreClient {
             let mut fds = [PollFd::new(self.conn.stream(), PollFlags::IN | write)];
             // WAIT(until): who is there: past the join deadline by a moment at most
             if poll_until(&mut fds, Some(until)).map_err(|e| Error::os("joining", e))? == 0 {
-                return Err(Error::Join(format!(
-                    "rank {}: {} did not say within {} who is there",
-                    self.rank,
-                    self.name,
-                    seconds(self.limit)
-                )));
+                return Err(self
+                    .at
+                    .about(format!(
+                        "rank {}: {} did not say within {} who is there",
+                        self.rank,
+                        self.at.name,
+                        seconds(self.limit)
+                    ))
+                    .into());
             }
             self.conn.flush().map_err(|e| self.lost(&e.to_string()))?;
         }
@@ -208,7 +195,7 @@ impl StoreClient {
     pub(crate) fn hear(&mut self) -> Result<bool> {
         let open = self.conn.fill();
         match self.conn.next().map(|m| m.map(|m| FromStore::decode(&m))) {
-            Ok(Some(Ok(FromStore::Refused { words }))) => Err(Error::Join(words)),
+            Ok(Some(Ok(FromStore::Refused { why }))) => Err(why.into()),
             Ok(None) => Ok(open),
             _ => Err(self.nonsense()),
         }
@@ -226,30 +213,86 @@ impl StoreClient {
 
     /// This rank gives up.
     pub(crate) fn give_up(&mut self, why: &Error) {
-        let _ = self.conn.send(&ToStore::Failed { words: why.to_string() }.encode());
+        let _ = self.conn.send(&ToStore::Failed { why: why.as_join() }.encode());
     }
 
-    fn refused(&self, words: String) -> Error {
-        Error::Join(match &self.taken {
-            Some(taken) => format!("{taken}. What listens there says: {words}"),
-            None => words,
-        })
+    fn refused(&self, why: JoinError) -> Error {
+        match &self.taken {
+            Some(taken) => why.in_words(format!("{taken}. What listens there says: {why}")).into(),
+            None => why.into(),
+        }
     }
 
     pub(crate) fn lost(&self, how: &str) -> Error {
-        Error::Join(format!(
-            "rank {} lost {} before all ranks had met ({how}); was {} killed?",
-            self.rank,
-            self.name,
-            if self.name.starts_with("rank 0") { "rank 0" } else { "its process" },
-        ))
+        self.at
+            .about(format!(
+                "rank {} lost {} before all ranks had met ({how}); was {} killed?",
+                self.rank,
+                self.at.name,
+                if self.at.host.is_some() { "rank 0" } else { "its process" },
+            ))
+            .because(JoinCause::Ended)
+            .into()
     }
 
     fn nonsense(&self) -> Error {
-        Error::Join(format!(
+        self.at.about(format!(
             "rank {}: {} says what this version of Comity does not understand; use one version everywhere",
-            self.rank, self.name
+            self.rank, self.at.name
         ))
+        .into()
+    }
+}
+
+/// The store, as errors speak of it.
+#[derive(Debug)]
+struct Site {
+    /// "rank 0's store at 10.0.0.1:7000".
+    name: String,
+    address: Option<SocketAddr>,
+    /// Rank 0, if it is that one, and not this, that runs the store.
+    host: Option<usize>,
+}
+
+impl Site {
+    fn new(config: &Config, addrs: &[SocketAddr]) -> Self {
+        let address = addrs.first().copied();
+        let host = (config.rank != 0 && !matches!(config.meet, Meet::Store(_))).then_some(0);
+        let name = match (address, host) {
+            (Some(at), None) => format!("the store at {at}"),
+            (Some(at), Some(_)) => format!("rank 0's store at {at}"),
+            (None, _) => "the store".into(),
+        };
+        Self { name, address, host }
+    }
+
+    /// What is wrong with it, on account of whoever runs it.
+    fn about(&self, words: String) -> JoinError {
+        let why = JoinError::new(words).of(self.host);
+        match self.address {
+            Some(at) => why.at(at),
+            None => why,
+        }
+    }
+
+    /// Why this rank has no connection to it; `taken` is why rank 0 runs no store itself.
+    fn missed(&self, config: &Config, miss: Miss, taken: Option<&Error>) -> Error {
+        let (rank, name) = (config.rank, &self.name);
+        match (miss, taken) {
+            (Miss::Stop(e), _) => e,
+            (_, Some(taken)) => taken.clone(),
+            (Miss::Nobody(e) | Miss::Nowhere(e) | Miss::Refused(Refusal::Ended(Some(e))), None) => {
+                let words = format!(
+                    "rank {rank}: {name} did not answer within {} ({e}); is {} running, and is the address right?",
+                    seconds(config.join_timeout),
+                    if matches!(config.meet, Meet::Store(_)) { "the launcher" } else { "rank 0" },
+                );
+                self.about(words).because(JoinCause::Missing).into()
+            }
+            (Miss::Refused(why), None) => {
+                self.about(format!("rank {rank}: {name} refused this process: {why}")).into()
+            }
+        }
     }
 }
 
@@ -301,14 +344,12 @@ fn locate(config: &Config, until: Instant) -> Result<Located> {
         }
     };
     match &config.meet {
-        Meet::Alone => Err(Error::Config(format!("{} ranks need a place to meet", config.size))),
+        Meet::Alone => Err(Error::config(format!("{} ranks need a place to meet", config.size))),
         Meet::Store(at) => Ok(found(at.resolve(until)?, None, known)),
         Meet::Host(at) => at_rank_0(at),
         Meet::Hostfile(ranks) => match ranks.first().and_then(|r| r.first()) {
             Some(at) if !at.is_unspecified() => at_rank_0(at),
-            _ => Err(Error::Config(
-                "the hostfile does not tell an address of rank 0, where the ranks meet".into(),
-            )),
+            _ => Err(Error::config("the hostfile does not tell an address of rank 0, where the ranks meet")),
         },
         Meet::Exchange(exchange) => over_exchange(config, &**exchange, (trust, &known), &serve, until),
     }

@@ -8,7 +8,7 @@ mod server;
 mod words;
 
 use crate::{
-    Error, Key, Result,
+    ConfigError, Error, Key, Result,
     channel::{Listener, STORE, Secret},
     config::Insecure,
     sys::Waker,
@@ -126,7 +126,7 @@ impl Store {
         insecure: Insecure,
     ) -> Result<Self, NoStore> {
         if bind.ip().is_unspecified() {
-            return Err(NoStore::Other(Error::Config(format!(
+            return Err(NoStore::Other(Error::config(format!(
                 "the store cannot listen at {bind}: that stands for every address; name the one that the ranks connect to"
             ))));
         }
@@ -187,7 +187,7 @@ impl Store {
         let os_error = |e| Error::os("starting the store", e);
         let addr = listener.local_addr().map_err(os_error)?;
         let size = u32::try_from(size).ok().filter(|s| *s > 0 && *s < STORE).ok_or_else(|| {
-            Error::Config(format!("the store cannot serve {size} ranks; allowed is 1 to {}", crate::MAX_SIZE))
+            Error::config(format!("the store cannot serve {size} ranks; allowed is 1 to {}", crate::MAX_SIZE))
         })?;
         let shared = Arc::new(Shared {
             waker: Waker::new().map_err(os_error)?,
@@ -227,5 +227,6 @@ pub(crate) fn cannot_listen(who: &str, at: SocketAddr, e: &std::io::Error) -> Er
     };
     // What the user gave is wrong here, whatever the variable or file it came from.
     let from = "COMITY_ADDRS, MASTER_ADDR and MASTER_PORT, or the hostfile";
-    Error::Config(format!("{who} cannot listen at {at} (from {from}): {e}; {cure}"))
+    let words = format!("{who} cannot listen at {at} (from {from}): {e}; {cure}");
+    ConfigError::new(words).with_value(at.to_string()).into()
 }

@@ -2,12 +2,13 @@
 //!
 //! Compact, big-endian, and read with every length bounded before anything is allocated from it.
 
-#[cfg(test)]
-use crate::{LinkKind, transport::Announced};
 use crate::{
+    JoinCause, JoinError,
     channel::{Malformed, Reader, Writer},
     transport::Card,
 };
+#[cfg(test)]
+use crate::{LinkKind, transport::Announced};
 #[cfg(test)]
 use std::net::SocketAddr;
 
@@ -52,8 +53,8 @@ pub(crate) enum ToStore {
     Join { rank: u32, size: u32, patience: u64, facts: Facts },
     /// All control connections of this rank stand.
     Ready,
-    /// This rank gives up, in its words.
-    Failed { words: String },
+    /// This rank gives up, for its reasons.
+    Failed { why: JoinError },
 }
 
 /// The store to a rank.
@@ -68,9 +69,9 @@ pub(crate) enum FromStore {
         rank: u32,
         facts: Facts,
     },
-    /// It did not come to a group, in words.
+    /// It did not come to a group.
     Refused {
-        words: String,
+        why: JoinError,
     },
     /// Another rank has come; so many are here.
     Waiting {
@@ -96,6 +97,19 @@ impl Facts {
     }
 }
 
+/// Why ranks do not meet; which address somebody else tried means nothing to others.
+fn put(w: &mut Writer, why: &JoinError) {
+    w.u8(JoinCause::ALL.iter().position(|c| *c == why.cause).unwrap_or_default() as u8);
+    w.ranks(&why.ranks);
+    w.text(&why.to_string());
+}
+
+fn take(r: &mut Reader<'_>) -> Result<JoinError, Malformed> {
+    let cause = *JoinCause::ALL.get(usize::from(r.u8()?)).ok_or(Malformed)?;
+    let ranks = r.ranks()?;
+    Ok(JoinError::new(r.text()?).of(ranks).because(cause))
+}
+
 impl ToStore {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
@@ -108,9 +122,9 @@ impl ToStore {
                 facts.put(&mut w);
             }
             Self::Ready => w.u8(2),
-            Self::Failed { words } => {
+            Self::Failed { why } => {
                 w.u8(3);
-                w.text(words);
+                put(&mut w, why);
             }
         }
         w.0
@@ -123,7 +137,7 @@ impl ToStore {
                 Self::Join { rank: r.u32()?, size: r.u32()?, patience: r.u64()?, facts: Facts::take(&mut r)? }
             }
             2 => Self::Ready,
-            3 => Self::Failed { words: r.text()? },
+            3 => Self::Failed { why: take(&mut r)? },
             _ => return Err(Malformed),
         };
         r.end(m)
@@ -144,9 +158,9 @@ impl FromStore {
                 w.u32(*rank);
                 facts.put(&mut w);
             }
-            Self::Refused { words } => {
+            Self::Refused { why } => {
                 w.u8(3);
-                w.text(words);
+                put(&mut w, why);
             }
             Self::Waiting { here } => {
                 w.u8(4);
@@ -161,7 +175,7 @@ impl FromStore {
         let m = match r.u8()? {
             1 => Self::Welcome { world: r.u64()?, size: r.u32()? },
             2 => Self::Entry { rank: r.u32()?, facts: Facts::take(&mut r)? },
-            3 => Self::Refused { words: r.text()? },
+            3 => Self::Refused { why: take(&mut r)? },
             4 => Self::Waiting { here: r.u32()? },
             _ => return Err(Malformed),
         };

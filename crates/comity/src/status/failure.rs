@@ -20,8 +20,8 @@ pub(crate) struct Failure {
 /// Which error a failure becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
-    /// A member or its link is gone.
-    Lost,
+    /// A member or its link is gone; the members on whose account it gave up, where it said so.
+    Lost { because_of: Vec<usize> },
     /// The culprit itself reported it, in whole sentences of its own (an abort, not a death).
     Reported,
     /// The culprit made another call than the member that saw it.
@@ -48,7 +48,15 @@ const DISAGREE: &str = "ranks disagree: ";
 impl Failure {
     /// `by` saw that `culprit`, or the link to it, is gone; the cause goes on after "rank 3".
     pub(crate) fn lost(culprit: usize, by: usize, cause: impl Into<String>) -> Self {
-        Self { culprit, by, cause: cause.into(), why: FailureKind::Lost }
+        Self { culprit, by, cause: cause.into(), why: FailureKind::Lost { because_of: Vec::new() } }
+    }
+
+    /// The same, where the culprit gave up on account of these members.
+    pub(crate) fn on_account_of(mut self, ranks: Vec<usize>) -> Self {
+        if let FailureKind::Lost { because_of } = &mut self.why {
+            *because_of = ranks;
+        }
+        self
     }
 
     /// `by` gives the group up, in its own words.
@@ -89,7 +97,7 @@ impl Failure {
         match self.why {
             FailureKind::Differs(_) => true,
             FailureKind::Reported => self.cause.starts_with(DISAGREE),
-            FailureKind::Lost | FailureKind::Late(_) => false,
+            FailureKind::Lost { .. } | FailureKind::Late(_) => false,
         }
     }
 
@@ -114,13 +122,16 @@ impl Failure {
                 Error::Aborted { by: member(self.by), reason, call }
             }
             FailureKind::Late(late) => late.error(self.by, mine, &member, Vec::new()),
-            FailureKind::Lost => {
+            FailureKind::Lost { because_of } => {
                 let seen = match (self.by == mine, self.culprit == mine) {
                     (true, _) => String::new(),
                     (false, false) => format!(" (seen by rank {})", self.by),
                     (false, true) => format!(" (seen by rank {}); perhaps it is this host", self.by),
                 };
-                Error::PeerLost { peer: member(self.culprit), cause: format!("{}{seen}", self.cause), call }
+                let cause = format!("{}{seen}", self.cause);
+                let seen_by = Some(self.by).filter(|by| *by != mine);
+                let (peer, because_of) = (member(self.culprit), because_of.clone());
+                Error::PeerLost { peer, cause, because_of, seen_by, call }
             }
         }
     }
@@ -132,6 +143,17 @@ impl Reason for Failure {
 
     fn lost(culprit: usize, by: usize, cause: String) -> Self {
         Self::lost(culprit, by, cause)
+    }
+
+    fn on_account_of(self, ranks: Vec<usize>) -> Self {
+        self.on_account_of(ranks)
+    }
+
+    fn because_of(&self) -> &[usize] {
+        match &self.why {
+            FailureKind::Lost { because_of } => because_of,
+            _ => &[],
+        }
     }
 
     fn culprit(&self) -> usize {

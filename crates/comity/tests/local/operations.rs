@@ -135,8 +135,8 @@ fn pairs(g: &Group, count: usize) -> Result<()> {
     let (next, prev) = ((r + 1) % n, (r + n - 1) % n);
     let src: Vec<i64> = (0..count).map(mine).collect();
     let mut x = vec![0; count];
-    g.exchange(&src, next, &mut x, prev, 3)?;
-    assert!(x.iter().enumerate().all(|(i, &v)| v == of(prev, i)), "exchange n={n}");
+    g.sendrecv(&src, next, &mut x, prev, 3)?;
+    assert!(x.iter().enumerate().all(|(i, &v)| v == of(prev, i)), "sendrecv n={n}");
     if r == 0 {
         g.send(&[1i32], 1, 10)?;
         g.send(&[2i32, 3], 1, 11)?;

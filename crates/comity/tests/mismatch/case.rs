@@ -60,7 +60,7 @@ fn later(g: &Group, call: Call) -> Request<Outcome> {
 /// What the case came to, by rank: each call up to the first that failed, and one more.
 pub(super) fn play(case: &Case, groups: &[Group], how: How) -> Vec<Vec<Outcome>> {
     let play_rank = |g: &Group| {
-        let g = g.timeout(patient(LIMIT));
+        let g = g.with_timeout(patient(LIMIT));
         let mut outcomes = Vec::new();
         for call in &case.calls[g.rank()] {
             let failed = outcomes.last().is_some_and(|o: &Outcome| o.result.is_err());

@@ -99,7 +99,7 @@ fn check(world: &[Group], kinds: &[LinkKind]) {
     let cases = scope::Scope::from_env().share(cases, 4);
     for (i, case) in cases.iter().enumerate() {
         // In another order than the job's.
-        let mut groups = each(n, |r| world[r].split(0, -(r as i32)).unwrap());
+        let mut groups = each(n, |r| world[r].split(Some(0), -(r as i32)).unwrap().unwrap());
         groups.reverse();
         let how = if i % 2 == 0 { How::Now } else { How::Later };
         if let Err(e) = judge(case, &play(case, &groups, how)) {
@@ -148,9 +148,12 @@ fn hosts_of_different_size() {
 fn told_at_the_limit(groups: &[Group]) {
     // Long enough for every rank to come to its call, beside what else runs.
     let limit = patient(Duration::from_secs(3));
-    let (a, b) = (each(2, |r| groups[r].split(0, 0).unwrap()), each(2, |r| groups[r].split(0, 0).unwrap()));
+    let (a, b) = (
+        each(2, |r| groups[r].split(Some(0), 0).unwrap().unwrap()),
+        each(2, |r| groups[r].split(Some(0), 0).unwrap().unwrap()),
+    );
     let errors = each(2, |r| {
-        let (mut x, g) = ([1f32; 4], [&a, &b][r][r].timeout(limit));
+        let (mut x, g) = ([1f32; 4], [&a, &b][r][r].with_timeout(limit));
         if r == 0 { g.all_reduce(&mut x, ReduceOp::Sum) } else { g.broadcast(&mut x, 0) }.unwrap_err()
     });
     for (r, e) in errors.iter().enumerate() {
@@ -161,11 +164,11 @@ fn told_at_the_limit(groups: &[Group]) {
         assert!(text.contains("waited for this one in ") && text.contains(" of another group"), "{text}");
     }
     // A message with a tag that nobody asks for, and a call that would not have shown it.
-    let c = each(2, |r| groups[r].split(0, 0).unwrap());
+    let c = each(2, |r| groups[r].split(Some(0), 0).unwrap().unwrap());
     let errors = each(2, |r| {
         let mut x = [1f32; 4];
         if r == 1 {
-            return c[1].timeout(limit).recv(&mut x, 0, 8).unwrap_err();
+            return c[1].with_timeout(limit).recv(&mut x, 0, 8).unwrap_err();
         }
         c[0].send(&x, 1, 7).unwrap();
         c[0].gather(&x[..2], &mut [0f32; 4], 0).unwrap_err()

@@ -123,8 +123,8 @@ fn one(group: &Group, kind: u64, count: usize, root: usize) -> Result<(&'static 
         _ if n > 1 => {
             let (to, from) = ((rank + 1) % n, (rank + n - 1) % n);
             let mut x = vec![0; count];
-            group.exchange(&mine, to, &mut x, from, 5)?;
-            ("exchange", is(&x, from as u32 + 1))
+            group.sendrecv(&mine, to, &mut x, from, 5)?;
+            ("sendrecv", is(&x, from as u32 + 1))
         }
         _ => ("barrier", group.barrier().map(|()| true)?),
     })

@@ -14,7 +14,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use words::{Words, culprit};
+use words::Words;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -82,7 +82,7 @@ fn config(rank: usize, size: usize, rest: &[&str]) -> Config {
     let kinds: Vec<LinkKind> =
         links.split(',').map(|l| LinkKind::from_name(l).unwrap_or_else(|| panic!("no link {l:?}"))).collect();
     let mut config = Config::new(rank, size)
-        .host(at)
+        .rendezvous(at)
         .expect("an address")
         .job(*job)
         .key(Key::from([7; 32]))
@@ -197,7 +197,7 @@ fn play(role: &str, seed: u64, group: Group, words: &Words, lines: &Receiver<Str
         match group.barrier() {
             Ok(()) => words.say("again", &[&"ok", &0, &""]),
             Err(e) => {
-                let same = matches!(e, Error::Broken(_)) && culprit(e.root()) == culprit(first.root());
+                let same = matches!(e, Error::Broken(_)) && e.ranks() == first.ranks();
                 let what = if same { "same" } else { "other" };
                 words.say("again", &[&what, &begun.elapsed().as_micros(), &e]);
             }

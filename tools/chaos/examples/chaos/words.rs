@@ -39,10 +39,21 @@ impl Words {
         let _ = std::io::stdout().lock().write_all(line.as_bytes());
     }
 
-    /// A call or a join that failed: the error's kind, whom it blames, and its words.
+    /// A call or a join that failed: the error's kind, whom it blames, its words, and what only some errors have: why ranks did not
+    /// come together, the address that was tried, and who saw a rank go.
     pub(crate) fn failed(&self, event: &str, e: &Error) {
-        let who = culprit(e.root()).map_or_else(|| "-".into(), |r| r.to_string());
-        self.say(event, &[&kind(e.root()), &who, e]);
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+        let ranks: Vec<String> = e.ranks().iter().map(usize::to_string).collect();
+        let who = or_none((!ranks.is_empty()).then(|| ranks.join(",")));
+        let (cause, address) = match e.root() {
+            Error::Join(why) => (Some(why.cause.name().to_owned()), why.address.clone()),
+            _ => (None, None),
+        };
+        let seen_by = match e.root() {
+            Error::PeerLost { seen_by, .. } => seen_by.map(|r| r.to_string()),
+            _ => None,
+        };
+        self.say(event, &[&kind(e.root()), &who, e, &or_none(cause), &or_none(address), &or_none(seen_by)]);
     }
 
     /// What this process still holds: descriptors, threads, shared memory of groups.
@@ -60,16 +71,6 @@ impl Words {
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let maps = maps.lines().filter(|l| l.contains("memfd:comity")).count();
         self.say("left", &[&count("fd"), &threads, &maps]);
-    }
-}
-
-/// The rank that an error holds to blame.
-pub(crate) fn culprit(e: &Error) -> Option<usize> {
-    match e {
-        Error::PeerLost { peer, .. } | Error::Mismatch { peer, .. } => Some(peer.rank),
-        Error::Aborted { by, .. } => Some(by.rank),
-        Error::Timeout { waiting_for, .. } => waiting_for.first().map(|p| p.rank),
-        _ => None,
     }
 }
 

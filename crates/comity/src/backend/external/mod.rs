@@ -4,7 +4,7 @@
 mod tests;
 
 use crate::{
-    CallInfo, Error, Op, Peer, Result,
+    CallInfo, Error, JoinCause, JoinError, Op, Peer, Result,
     engine::{CallProgress, Lacking, Members, Progress, STASH, Stop, Stopped, Waiting, complete},
     stats::Counters,
     status::{GroupStatus, Header, World},
@@ -87,10 +87,11 @@ pub(super) fn explain_joining(members: &Members, stop: Stop, library: &str, limi
     let late = |waiting_for: &[Peer]| {
         let names: Vec<String> = waiting_for.iter().map(Peer::to_string).collect();
         let names = names.join(", ");
-        Error::Join(format!(
+        let why = JoinError::new(format!(
             "rank {} was not connected with {names} by {library} within {limit:?}; look at those ranks, or raise the limit of joining (COMITY_JOIN_TIMEOUT) or of the call if they are only slow",
             members.rank
-        ))
+        ));
+        why.of(waiting_for.iter().map(|p| p.rank)).because(JoinCause::Unreachable).into()
     };
     let stop = match stop {
         Stop::Late(_) => {
@@ -103,7 +104,9 @@ pub(super) fn explain_joining(members: &Members, stop: Stop, library: &str, limi
     match members.explain(stop, CallInfo::new(Op::Split), limit) {
         // On the way there the members make small calls of their own.
         Error::Timeout { waiting_for, .. } => late(&waiting_for),
-        Error::PeerLost { peer, cause, .. } => Error::PeerLost { peer, cause, call: None },
+        Error::PeerLost { peer, cause, because_of, seen_by, .. } => {
+            Error::PeerLost { peer, cause, because_of, seen_by, call: None }
+        }
         Error::Aborted { by, reason, .. } => Error::Aborted { by, reason, call: None },
         e => e,
     }

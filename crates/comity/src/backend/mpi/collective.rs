@@ -288,7 +288,7 @@ impl Cut {
                 Move::AllToAllV { send: self.lens(k, &self.parts), recv: self.lens(k, &self.recv_parts) }
             }
             // Made elsewhere; a chunk of nothing says nothing.
-            Op::Barrier | Op::Send | Op::Recv | Op::Exchange => Move::Broadcast { root },
+            Op::Barrier | Op::Send | Op::Recv | Op::SendRecv => Move::Broadcast { root },
         }
     }
 }

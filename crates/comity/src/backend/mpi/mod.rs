@@ -114,7 +114,7 @@ impl<H: MpiHandle> Backend for MpiBackend<H> {
         let mut waiting = Waiting::new(self.patience, limit, None);
         self.members.status.advance();
         let out = match info.op {
-            Op::Send | Op::Recv | Op::Exchange => self.pair(call, &mut waiting),
+            Op::Send | Op::Recv | Op::SendRecv => self.pair(call, &mut waiting),
             _ => self.collective(call, &mut waiting),
         };
         self.members.status.advance();

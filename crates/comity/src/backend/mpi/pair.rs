@@ -1,4 +1,4 @@
-//! send, recv and exchange: a header with the first bytes, then chunks.
+//! send, recv and sendrecv: a header with the first bytes, then chunks.
 //!
 //! All travel under one tag of MPI, which keeps them in order; the header has the caller's tag. So a receive that asks for a later
 //! tag takes what is before it out of the sender's way, and keeps it until its own receive is called.

@@ -3,7 +3,7 @@
 
 use super::{LIBRARY, Making, MpiBackend};
 use crate::{
-    Config, Error, Exchange, Launcher, Meet, Result,
+    Config, Error, Exchange, JoinCause, JoinError, Launcher, Meet, Result,
     backend::Backend,
     exchange::MAX_EXCHANGE_TEXT,
     stats::Counters,
@@ -53,7 +53,7 @@ impl Runtime {
         };
         let (ours, said) = ((rank, size), (config.rank, config.size));
         if config.found.launcher != Launcher::Alone && ours != said {
-            return Err(Error::Config(format!(
+            return Err(Error::config(format!(
                 "{} says rank {} of {}, but {} says rank {rank} of {size}: the MPI library is not the launcher's; COMITY_MPI names another",
                 config.found.launcher,
                 said.0,
@@ -98,7 +98,7 @@ impl<H: MpiHandle> MpiExchange<H> {
         let making = Making::start(mpi, || mpi.world())?;
         while !making.is_done() {
             if Instant::now() >= until {
-                return Err(Error::Join(format!(
+                return Err(Error::join(format!(
                     "rank {rank} was not joined by all other ranks in {LIBRARY} within {limit:?}; look for a rank that MPI has started and that is stopped, or does not come to Comity, or raise the limit of joining (COMITY_JOIN_TIMEOUT) if it is only slow"
                 )));
             }
@@ -131,7 +131,7 @@ impl<H: MpiHandle> Exchange for MpiExchange<H> {
     fn share(&self, rank: usize, size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
         let mut text = mine.unwrap_or_default().as_bytes().to_vec();
         if text.len() > MAX_EXCHANGE_TEXT || (rank == 0) != mine.is_some() {
-            return Err(Error::Config(format!(
+            return Err(Error::config(format!(
                 "rank 0, and no other, gives a text of at most {MAX_EXCHANGE_TEXT} bytes"
             )));
         }
@@ -141,14 +141,15 @@ impl<H: MpiHandle> Exchange for MpiExchange<H> {
             Pending::start(self.mpi, self.comm, size, &Move::Broadcast { root: 0 }, Vec::new(), text)?;
         while !pending.test()? {
             if Instant::now() >= until {
-                return Err(Error::Join("rank 0 told no place to meet over MPI_Ibcast in time".into()));
+                let why = JoinError::new("rank 0 told no place to meet over MPI_Ibcast in time");
+                return Err(why.of([0]).because(JoinCause::Missing).into());
             }
             // WAIT(until): the meeting place, to the join deadline
             thread::sleep(MPI_POLL);
         }
         let (_, out) = pending.finish();
-        let told = String::from_utf8(out)
-            .map_err(|_| Error::Join("MPI_Ibcast brought bytes that are no text".into()))?;
+        let told =
+            String::from_utf8(out).map_err(|_| Error::join("MPI_Ibcast brought bytes that are no text"))?;
         Ok(told.trim_end().to_owned())
     }
 }

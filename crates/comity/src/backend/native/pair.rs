@@ -1,4 +1,4 @@
-//! send, recv and exchange: two ranks' messages, each under its tag.
+//! send, recv and sendrecv: two ranks' messages, each under its tag.
 
 use super::{KEPT, NativeBackend};
 use crate::{
@@ -73,7 +73,7 @@ impl NativeBackend {
     }
 }
 
-/// Who gets and who gives how many bytes in a send, recv or exchange.
+/// Who gets and who gives how many bytes in a send, recv or sendrecv.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     out: Option<(usize, usize)>,

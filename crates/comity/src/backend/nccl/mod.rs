@@ -89,7 +89,7 @@ impl NcclBackend {
         let until = Instant::now() + limit;
         let mut waiting = Waiting::new(self.patience, limit, None);
         let out = match info.op {
-            Op::Send | Op::Recv | Op::Exchange => self.pair(call, spot, until, &mut waiting),
+            Op::Send | Op::Recv | Op::SendRecv => self.pair(call, spot, until, &mut waiting),
             _ => self.collective(call, spot, until, &mut waiting),
         };
         self.patience = waiting.patience();

@@ -1,4 +1,4 @@
-//! send, recv and exchange of device memory.
+//! send, recv and sendrecv of device memory.
 //!
 //! NCCL has no tags and matches sends and receives in their order. So each send is announced over the links first: tag, type and
 //! length. A receive that asks for a later tag takes what is before it into memory of its own.

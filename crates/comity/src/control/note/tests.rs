@@ -24,7 +24,7 @@ proptest! {
     ) {
         let stalled = seen.then_some((1, 2));
         let why = match why {
-            0 => FailureKind::Lost,
+            0 => FailureKind::Lost { because_of: missing },
             1 => FailureKind::Reported,
             2 => FailureKind::Differs(Differs { ours, theirs, what: Header::DIFFERENCES[what] }),
             _ => FailureKind::Late(Late { call: ours, after: Duration::from_nanos(nanos), missing, stalled }),
@@ -37,7 +37,7 @@ proptest! {
             ControlNote::Leave { group_id },
             ControlNote::Abort { group_id, failure }, ControlNote::Census { group_id, at: nanos, digest: group_id }, ControlNote::Reached { group_id, reached },
             ControlNote::Waits { group_id, call: told },
-            ControlNote::Heartbeat { progress: group_id }, ControlNote::Goodbye { words: cause },
+            ControlNote::Heartbeat { progress: group_id }, ControlNote::Goodbye { words: cause, because_of: vec![what] },
             ControlNote::GivenUp { silence: group_id },
         ] {
             let bytes = m.encode();
@@ -82,7 +82,7 @@ fn what_membership_tells_can_be_read() {
         m.hear(vec![beat(9)], now);
         m.tick(now, now, 0);
     }
-    m.end("no way to rank 9");
+    m.end("no way to rank 9", &[9]);
     let mut kinds = [0; 9];
     for action in m.actions() {
         let Action::Tell { note, .. } = action else { continue };
@@ -96,14 +96,15 @@ fn what_membership_tells_can_be_read() {
 }
 
 #[test]
-fn long_text_is_cut_at_a_character() {
+fn long_fields_are_cut() {
     let words = "é".repeat(MAX_TEXT);
-    let Ok(ControlNote::Goodbye { words: got }) =
-        ControlNote::decode(&ControlNote::Goodbye { words: words.clone() }.encode())
-    else {
+    let because_of = vec![7; 2000];
+    let bytes = ControlNote::Goodbye { words: words.clone(), because_of: because_of.clone() }.encode();
+    let Ok(ControlNote::Goodbye { words: got, because_of: named }) = ControlNote::decode(&bytes) else {
         panic!("not a goodbye")
     };
     assert!(got.len() == MAX_TEXT && words.starts_with(&got));
+    assert!(named.len() == 1024 && because_of.starts_with(&named));
 }
 
 /// A seed that is no message any more leads the fuzzer nowhere.

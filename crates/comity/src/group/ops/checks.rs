@@ -41,7 +41,7 @@ impl Group {
     pub(super) fn checked(&self, call: Call<'_>) -> Result<()> {
         let op = call.info.op;
         if let Bufs::Both(src, dst) = &call.bufs
-            && op != Op::Exchange
+            && op != Op::SendRecv
             && src.dtype() != dst.dtype()
         {
             return Err(misuse(op, Misuse::DTypes { src: src.dtype(), dst: dst.dtype() }));

@@ -59,7 +59,7 @@ fn nobody_leaves_a_split_before_all_have_joined() {
     });
     each(&groups, |g| {
         // 0 and 1; 2 alone; 3 in none.
-        let made = g.split_opt([Some(0), Some(0), Some(1), None][g.rank()], 0).unwrap();
+        let made = g.split([Some(0), Some(0), Some(1), None][g.rank()], 0).unwrap();
         assert!(joined.load(Ordering::Acquire), "rank {} was first", g.rank());
         assert_eq!(made.as_ref().map(Group::size), [Some(2), Some(2), Some(1), None][g.rank()]);
         match (g.rank(), &made) {
@@ -83,11 +83,11 @@ fn who_cannot_join_is_named_by_all() {
         _ => Ok(()),
     });
     each(&groups, |g| {
-        let e = g.split_opt([Some(0), Some(0), Some(1), None][g.rank()], 0).unwrap_err();
+        let e = g.split([Some(0), Some(0), Some(1), None][g.rank()], 0).unwrap_err();
         assert!(e.to_string().contains("no memory is left"), "{e}");
         match &e {
             Error::Os { .. } if g.rank() == 1 => {}
-            Error::PeerLost { peer, cause, call: Some(call) } if g.rank() != 1 => {
+            Error::PeerLost { peer, cause, call: Some(call), .. } if g.rank() != 1 => {
                 assert_eq!((peer.rank, call.op), (1, Op::Split), "{e}");
                 assert!(cause.starts_with("could not split the group: "), "{e}");
             }
@@ -112,10 +112,10 @@ fn who_never_joins_is_named_at_the_limit() {
     each(&groups, |g| {
         if g.rank() == 1 {
             // It finds what has become of the group when it comes to it.
-            assert!(g.split(0, 0).is_err());
+            assert!(g.split(Some(0), 0).is_err());
             return;
         }
-        let e = g.timeout(Duration::from_millis(300)).split(0, 0).unwrap_err();
+        let e = g.with_timeout(Duration::from_millis(300)).split(Some(0), 0).unwrap_err();
         lock(&over).send(()).unwrap();
         let Error::Timeout { call, waiting_for, .. } = &e else { panic!("{e}") };
         assert_eq!((call.op, waiting_for[0].rank), (Op::Split, 1), "{e}");
@@ -139,7 +139,7 @@ fn give_up_at_once(kind: LinkKind) {
         for i in 0..30 {
             let some = i % 2 == 1;
             let members = if some { n - 1 } else { n };
-            let made = g.split_opt((g.rank() < members).then_some(i as i32), 0).unwrap();
+            let made = g.split((g.rank() < members).then_some(i as i32), 0).unwrap();
             if let Some(made) = &made {
                 if made.rank() == i % members {
                     made.abort("enough of it");

@@ -2,13 +2,14 @@
 
 use super::Endpoint;
 use crate::{
-    Error, Result,
+    Error, JoinCause, Result,
     channel::{Channel, DialLimits, Hello, Miss, Stream, Target, dial},
     control::ControlPlane,
     error::seconds,
     rendezvous::StoreClient,
     sys::poll_until,
 };
+use comity_membership::Fault;
 use rustix::event::{PollFd, PollFlags};
 use std::{
     cell::RefCell,
@@ -35,7 +36,9 @@ impl Endpoint {
                 return Err(e);
             }
             let mut meeting = meeting.borrow_mut();
-            let absent = control.missing().map_err(|found| self.reason(control, &mut meeting, found))?;
+            let absent = control
+                .missing()
+                .map_err(|found| self.reason(control, &mut meeting, (found, JoinCause::Ended)))?;
             // Rank 0 may have met everyone and left, and its store with it.
             if !meeting.hear()? && absent.contains(&0) {
                 return Err(meeting.lost("it ended"));
@@ -86,7 +89,9 @@ impl Endpoint {
                     at.join(", "),
                     seconds(limit)
                 );
-                return Err(self.reason(control, &mut meeting.borrow_mut(), (rank, words)));
+                let found = Fault { rank, words, because_of: Vec::new() };
+                let unreachable = JoinCause::Unreachable;
+                return Err(self.reason(control, &mut meeting.borrow_mut(), (found, unreachable)));
             }
         }
         Ok(())
@@ -104,8 +109,9 @@ impl Endpoint {
         let (mut until, mut left) = (Instant::now() + limit, usize::MAX);
         loop {
             check()?;
-            let absent =
-                control.missing().map_err(|found| self.reason(control, &mut meeting.borrow_mut(), found))?;
+            let absent = control.missing().map_err(|found| {
+                self.reason(control, &mut meeting.borrow_mut(), (found, JoinCause::Ended))
+            })?;
             let Some(first) = absent.first() else { return Ok(()) };
             if absent.len() < left {
                 (until, left) = (Instant::now() + limit, absent.len());
@@ -118,12 +124,14 @@ impl Endpoint {
                 );
                 // That one may still have been waiting for a third, which others know of.
                 let others = || {
-                    let (rank, words) = control.early_abort().filter(|(rank, _)| *rank != self.me)?;
+                    let Fault { rank, words, because_of } =
+                        control.early_abort().filter(|f| f.rank != self.me)?;
                     let next = "look at that rank's last output, then restart the job";
-                    Some(self.broken(rank, &format!("{words}, as others say; {next}")))
+                    let words = format!("{words}, as others say; {next}");
+                    Some(self.on_account(Fault { rank, words, because_of }, JoinCause::Ended))
                 };
                 let own = control.lacked().or_else(others);
-                return Err(own.unwrap_or_else(|| self.broken(*first, &words)));
+                return Err(own.unwrap_or_else(|| self.broken(*first, &words, JoinCause::Unreachable).into()));
             }
             let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];
             // A store that has ended is readable for ever, and will say nothing more.
@@ -135,20 +143,26 @@ impl Endpoint {
         }
     }
 
-    /// Why the ranks do not come together, where `rank` was seen to have ended: it may have given up on account of another one
+    /// The ranks do not come together on account of `found`, or of those on whose account it gave up.
+    fn on_account(&self, found: Fault, cause: JoinCause) -> Error {
+        let why = self.broken(found.rank, &found.words, cause);
+        if found.because_of.is_empty() { why.into() } else { why.of(found.because_of).into() }
+    }
+
+    /// Why the ranks do not come together, where `found` was seen to have ended: it may have given up on account of another one
     /// before it could say so here, and somebody else knows.
     fn reason(
         &self,
         control: &ControlPlane,
         meeting: &mut StoreClient,
-        (rank, words): (usize, String),
+        (found, cause): (Fault, JoinCause),
     ) -> Error {
         let until = Instant::now() + EXPLANATION;
         let mut store = true;
         loop {
             control.news().drain();
-            if let Some((rank, words)) = control.gave_up() {
-                return self.broken(rank, &words);
+            if let Some(said) = control.gave_up() {
+                return self.on_account(said, JoinCause::GaveUp);
             }
             if store {
                 match meeting.hear() {
@@ -157,14 +171,14 @@ impl Endpoint {
                 }
             }
             if Instant::now() >= until {
-                return self.broken(rank, &words);
+                return self.on_account(found, cause);
             }
             let stream = Arc::clone(meeting.conn().stream());
             let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];
             fds.extend(store.then(|| PollFd::new(&stream, PollFlags::IN)));
             // WAIT(until): word of whose fault it was: 50 ms at most
             if poll_until(&mut fds, Some(until)).is_err() {
-                return self.broken(rank, &words);
+                return self.on_account(found, cause);
             }
         }
     }

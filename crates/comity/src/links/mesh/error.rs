@@ -1,7 +1,7 @@
 //! What a link that could not be made means for the caller, and for the other members.
 
 use super::Opening;
-use crate::{Error, channel::Miss, error::seconds, status::Failure, sys::poll_until};
+use crate::{Error, JoinCause, JoinError, channel::Miss, error::seconds, status::Failure, sys::poll_until};
 use rustix::event::{PollFd, PollFlags};
 use std::time::{Duration, Instant};
 
@@ -52,11 +52,12 @@ impl Opening<'_> {
             missing.iter().map(|r| self.mesh.peer(self.members, *r).to_string()).collect();
         let first = missing.first().copied().unwrap_or(self.mine);
         let mut failed = self.own(first, format!("did not come to the group within {waited}"));
-        failed.error = Error::Join(format!(
+        let why = JoinError::new(format!(
             "rank {} waited {waited} for {} to come to the group; do all of its ranks make this call?",
             self.mine,
             names.join(", ")
         ));
+        failed.error = why.of(missing.iter().copied()).because(JoinCause::Absent).into();
         failed
     }
 

@@ -110,7 +110,7 @@ fn running(limit: Duration) -> (Vec<Arc<Endpoint>>, SocketAddr, Option<Socket>) 
 }
 
 fn hosted(rank: usize, at: SocketAddr) -> Config {
-    Config::new(rank, 2).host(&at.to_string()).unwrap().key(Key::from(KEY)).join_timeout(LONG)
+    Config::new(rank, 2).rendezvous(&at.to_string()).unwrap().key(Key::from(KEY)).join_timeout(LONG)
 }
 
 #[test]

@@ -75,7 +75,10 @@ fn an_exchange_tells_no_key_that_the_ranks_hold_already() {
     let only_one = |c: Config| if c.rank() == 0 { c.key(Key::from([1; 32])) } else { c };
     let (all, _) = at_wall(only_one, Duration::from_secs(3));
     let e = all[1].as_ref().unwrap_err();
-    assert!(matches!(e, Error::Config(words) if words.contains("rank 0") && words.contains("rank 1")), "{e}");
+    assert!(
+        matches!(e, Error::Config(words) if words.to_string().contains("rank 0") && words.to_string().contains("rank 1")),
+        "{e}"
+    );
     assert!(all[0].is_err());
 }
 
@@ -92,11 +95,11 @@ fn an_exchange_of_this_host_carries_a_key() {
 fn without_a_key_nobody_joins_unless_asked_to() {
     let at = "127.0.0.1:9";
     let c = Config::new(1, 2);
-    for c in [c.clone().store(at).unwrap(), c.clone().host(at).unwrap()] {
+    for c in [c.clone().store(at).unwrap(), c.clone().rendezvous(at).unwrap()] {
         let begun = Instant::now();
         let Err(Error::Config(e)) = Endpoint::join(&c) else { panic!("joined") };
         for part in ["rank 1 of 2", "comity launch", "COMITY_KEY_FILE", "COMITY_INSECURE=1", "--insecure"] {
-            assert!(e.contains(part), "{e}");
+            assert!(e.to_string().contains(part), "{e}");
         }
         assert!(begun.elapsed() < Duration::from_secs(10), "at once, not at the limit of a minute");
         // A place with nobody there is found so only once that is settled.
@@ -108,7 +111,7 @@ fn without_a_key_nobody_joins_unless_asked_to() {
         of.iter().find(|v| v.0 == name).map(|v| v.1.into())
     };
     let e = Endpoint::join(&Config::from_vars(vars).unwrap()).unwrap_err();
-    assert!(matches!(&e, Error::Config(words) if words.contains("no launcher")), "{e}");
+    assert!(matches!(&e, Error::Config(words) if words.to_string().contains("no launcher")), "{e}");
     assert!(Config::new(0, 1).connect().is_ok(), "a group of one needs none");
 }
 
@@ -116,15 +119,19 @@ fn without_a_key_nobody_joins_unless_asked_to() {
 fn a_public_address_needs_a_key_or_a_plain_word() {
     // An address that is nobody's here: it is refused before the system is asked.
     let at = "198.51.100.7:7000";
-    let public = |c: Config| Endpoint::join(&c.host(at).unwrap().join_timeout(Duration::from_millis(50)));
+    let public =
+        |c: Config| Endpoint::join(&c.rendezvous(at).unwrap().join_timeout(Duration::from_millis(50)));
     let e = public(Config::new(0, 2).insecure()).unwrap_err();
-    assert!(matches!(&e, Error::Config(words) if words.contains(at) && words.contains("=public")), "{e}");
+    assert!(
+        matches!(&e, Error::Config(words) if words.to_string().contains(at) && words.to_string().contains("=public")),
+        "{e}"
+    );
     for c in [Config::new(0, 2).insecure_in_public(), Config::new(0, 2).key(Key::from(KEY))] {
         let e = public(c).unwrap_err().to_string();
         assert!(e.contains("no such address"), "{e}");
     }
     let store = Store::start(at.parse().unwrap(), 2, &Key::from([0; 32]), "job", LONG);
-    assert!(matches!(store, Err(Error::Config(e)) if e.contains("=public")));
+    assert!(matches!(store, Err(Error::Config(e)) if e.to_string().contains("=public")));
     // A rank's own address, with the store elsewhere.
     let store = Store::start((LOOPBACK, 0).into(), 2, &Key::from([0; 32]), "job", LONG).unwrap();
     let c = Config::new(1, 2).store(&store.addr().to_string()).unwrap().job("job").insecure();
@@ -165,7 +172,10 @@ fn secrecy_is_for_all_or_for_none() {
     });
     for e in errors {
         let Error::Config(words) = &e else { panic!("{e}") };
-        assert!(words.contains("rank 1 was started with COMITY_SECURE=data, rank 0 was not"), "{e}");
+        assert!(
+            words.to_string().contains("rank 1 was started with COMITY_SECURE=data, rank 0 was not"),
+            "{e}"
+        );
     }
 }
 
@@ -182,7 +192,7 @@ fn jobs_at_the_same_ports_never_mix() {
         let start = Barrier::new(4);
         let ended = each(0..4, |i| {
             let (job, rank) = (i / 2, i % 2);
-            let c = Config::new(rank, 2).host(&ports[2].to_string()).unwrap().addrs([ports[rank]]);
+            let c = Config::new(rank, 2).rendezvous(&ports[2].to_string()).unwrap().addrs([ports[rank]]);
             let c = c.links([LinkKind::Tcp]).join_timeout(limit);
             let name = ["one", "other"][job];
             let c = match pair % 4 {

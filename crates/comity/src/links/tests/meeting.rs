@@ -119,7 +119,8 @@ fn rank_0_runs_the_store_and_may_come_late() {
         if r == 0 {
             thread::sleep(Duration::from_millis(150));
         }
-        let c = Config::new(r, 3).host(&free.to_string()).unwrap().key(Key::from(KEY)).join_timeout(LONG);
+        let c =
+            Config::new(r, 3).rendezvous(&free.to_string()).unwrap().key(Key::from(KEY)).join_timeout(LONG);
         Endpoint::join(&c).unwrap()
     });
     each(0..3, |r| talk(r, &mut open(&all[r], 0, &[0, 1, 2]).1));
@@ -144,13 +145,22 @@ fn everyone_hears_who_is_missing() {
     let limit = Duration::from_millis(1500);
     let begun = Instant::now();
     let store = store(4, limit);
-    let errors = each([0, 2], |r| Endpoint::join(&config(r, 4, store.addr())).unwrap_err().to_string());
+    let errors = each([0, 2], |r| Endpoint::join(&config(r, 4, store.addr())).unwrap_err());
     assert!(begun.elapsed() >= limit && begun.elapsed() < limit + Duration::from_secs(5));
     for e in errors {
-        assert_eq!(e, "only 2 of 4 ranks joined within 1.5 s: missing ranks 1, 3 (never connected)");
+        assert_eq!(
+            e.to_string(),
+            "only 2 of 4 ranks joined within 1.5 s: missing ranks 1, 3 (never connected)"
+        );
+        assert!(
+            matches!(&e, Error::Join(why) if why.cause == crate::JoinCause::Missing && e.ranks() == [1, 3]),
+            "{e}"
+        );
     }
-    let late = Endpoint::join(&config(3, 4, store.addr())).unwrap_err().to_string();
+    let e = Endpoint::join(&config(3, 4, store.addr())).unwrap_err();
+    let late = e.to_string();
     assert!(late.contains("rank 3 came too late") && late.contains("missing ranks 1, 3"), "{late}");
+    assert_eq!(e.ranks(), [1, 3], "{late}");
 }
 
 #[test]

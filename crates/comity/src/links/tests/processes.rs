@@ -140,7 +140,10 @@ fn a_killed_rank_is_named_by_all_whatever_it_did() {
                 .map(|r| {
                     s.spawn(move || {
                         let words = match Endpoint::join(&config(r, n, at)) {
-                            Err(e) => e.to_string(),
+                            Err(e) => {
+                                assert!(e.ranks() == [3], "{e} is about {:?}", e.ranks());
+                                e.to_string()
+                            }
                             Ok(e) => {
                                 let status = status(4);
                                 match e.open(0, &[0, 1, 2, 3], &status, until()) {

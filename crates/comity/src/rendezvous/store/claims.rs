@@ -5,6 +5,7 @@
 //! claimants in words. Later the newcomer is refused, and the job goes on.
 
 use super::server::{Server, StoreMember, Who};
+use crate::{JoinCause, JoinError};
 use std::time::Instant;
 
 impl Server {
@@ -19,11 +20,13 @@ impl Server {
     }
 
     /// Refuse `new`, and end the job where it is young.
-    pub(super) fn quarrel(&mut self, new: StoreMember, rank: u32, words: &str) {
-        self.refuse(new.conn, words);
+    pub(super) fn quarrel(&mut self, new: StoreMember, rank: u32, words: String) {
+        let why = JoinError::new(words).of([rank as usize]).because(JoinCause::Claimed);
+        let words = why.to_string();
+        self.refuse(new.conn, &why);
         if self.round.is_some() || self.met.is_empty() {
             tracing::error!(words, "the ranks do not meet");
-            return self.refuse_round(words, None);
+            return self.refuse_round(&why, None);
         }
         if self.first.is_some_and(|at| Instant::now() >= at + self.join) {
             return tracing::warn!(words, "refused a process; the job goes on");
@@ -32,9 +35,9 @@ impl Server {
         let connecting: Vec<_> =
             self.met.iter_mut().flat_map(|met| std::mem::take(&mut met.connecting)).collect();
         for (_, m) in connecting {
-            self.refuse(m.conn, words);
+            self.refuse(m.conn, &why);
         }
-        self.condemned = Some((rank.min(self.size - 1), words.into()));
+        self.condemned = Some((rank.min(self.size - 1), words));
     }
 
     /// End the groups of a job that runs, as soon as it has some.

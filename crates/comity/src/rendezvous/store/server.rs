@@ -4,7 +4,7 @@ mod hearing;
 
 use super::{Shared, words::missing};
 use crate::{
-    Error,
+    Error, JoinError,
     channel::{Accepted, Acceptor, Channel, Conn, Hello, HelloVerdict, Listener, STORE, Secret, Stream},
     rendezvous::wire::{Facts, FromStore},
     sys::poll_until,
@@ -86,7 +86,7 @@ pub(super) struct Server {
     /// Processes of other jobs or with other keys that were turned away, and where the last came from.
     pub(super) foreign: (u64, Option<SocketAddr>),
     /// Ranks that the last group waited for in vain, and what became of it.
-    missed: HashMap<u32, (String, Instant)>,
+    missed: HashMap<u32, (JoinError, Instant)>,
     /// Connections that only have something left to be sent.
     leaving: Vec<(Conn, Instant)>,
 }
@@ -180,7 +180,7 @@ impl Server {
             && self.round.is_some()
         {
             let why = Error::os("the store cannot take the connections of ranks", std::io::Error::from(why));
-            self.refuse_round(&why.to_string(), None);
+            self.refuse_round(&JoinError::new(why.to_string()), None);
         }
     }
 
@@ -207,8 +207,8 @@ impl Server {
         let now = Instant::now();
         let Some(round) = &mut self.round else { return };
         if now >= round.until {
-            let words = missing(round, self.size, self.foreign);
-            return self.refuse_round(&words, None);
+            let why = missing(round, self.size, self.foreign);
+            return self.refuse_round(&why, None);
         }
         if now >= round.say {
             round.say = now + SAY;
@@ -224,23 +224,24 @@ impl Server {
     }
 
     /// The group does not come about; tell those who came, and those who have not yet when they do.
-    pub(super) fn refuse_round(&mut self, words: &str, except: Option<u32>) {
+    pub(super) fn refuse_round(&mut self, why: &JoinError, except: Option<u32>) {
         let members = self.round.take().map(|r| r.members).unwrap_or_default();
         let (now, until) = (Instant::now(), Instant::now() + self.join);
         // The first reason stays: the word of a rank that ended may come after it and begin a round that nobody else is in.
         self.missed.retain(|_, (_, until)| now < *until);
         for r in (0..self.size).filter(|r| !members.contains_key(r) && Some(*r) != except) {
-            self.missed.entry(r).or_insert_with(|| (format!("rank {r} came too late: {words}"), until));
+            let late = || why.in_words(format!("rank {r} came too late: {why}"));
+            self.missed.entry(r).or_insert_with(|| (late(), until));
         }
         for (rank, m) in members {
             if Some(rank) != except {
-                self.refuse(m.conn, words);
+                self.refuse(m.conn, why);
             }
         }
     }
 
-    pub(super) fn refuse(&mut self, mut conn: Conn, words: &str) {
-        if conn.send(&FromStore::Refused { words: words.into() }.encode()).is_ok() && conn.is_pending() {
+    pub(super) fn refuse(&mut self, mut conn: Conn, why: &JoinError) {
+        if conn.send(&FromStore::Refused { why: why.clone() }.encode()).is_ok() && conn.is_pending() {
             self.leaving.push((conn, Instant::now() + REFUSAL));
         }
     }

@@ -1,7 +1,7 @@
 //! The store's sentences: who is missing, who is twice there.
 
 use super::server::{Round, Who};
-use crate::error::seconds;
+use crate::{JoinCause, JoinError, error::seconds};
 use std::{net::SocketAddr, time::Instant};
 
 /// Ranks named one by one.
@@ -23,16 +23,17 @@ pub(super) fn claimed(rank: u32, first: &Who, second: &Who) -> String {
 }
 
 /// Why the join limit ended a round.
-pub(super) fn missing(round: &Round, size: u32, foreign: (u64, Option<SocketAddr>)) -> String {
+pub(super) fn missing(round: &Round, size: u32, foreign: (u64, Option<SocketAddr>)) -> JoinError {
     let absent = absent(round, size);
     let how = if foreign.0 == 0 { "never connected" } else { "never let in" };
-    format!(
+    let words = format!(
         "only {} of {size} ranks joined within {}: missing {} ({how}){}",
         round.members.len(),
         seconds(round.limit),
         ranks(&absent),
         refused(foreign)
-    )
+    );
+    JoinError::new(words).of(absent.iter().map(|r| *r as usize)).because(JoinCause::Missing)
 }
 
 /// What is said while ranks are missing.

@@ -24,18 +24,24 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn why()(words in "\\PC{0,99}", ranks in prop::collection::vec(0usize..65536, 0..20), cause in 0..JoinCause::ALL.len()) -> JoinError {
+        JoinError::new(words).of(ranks).because(JoinCause::ALL[cause])
+    }
+}
+
 proptest! {
     #[test]
-    fn store_messages_round_trip(rank: u32, size: u32, patience: u64, facts in facts(), words in "\\PC{0,99}") {
+    fn store_messages_round_trip(rank: u32, size: u32, patience: u64, facts in facts(), why in why()) {
         for m in [
             ToStore::Join { rank, size, patience, facts: facts.clone() }, ToStore::Ready,
-            ToStore::Failed { words: words.clone() },
+            ToStore::Failed { why: why.clone() },
         ] {
             prop_assert_eq!(ToStore::decode(&m.encode()), Ok(m));
         }
         for m in [
             FromStore::Welcome { world: patience, size }, FromStore::Entry { rank, facts },
-            FromStore::Refused { words },
+            FromStore::Refused { why },
         ] {
             prop_assert_eq!(FromStore::decode(&m.encode()), Ok(m));
         }

@@ -3,7 +3,7 @@
 
 use super::{Devices, Matrix, PeerTable};
 use crate::{
-    Error, Result,
+    ConfigError, Error, Result,
     channel::{Miss, Refusal, Stream, Target},
     sys::verbs::{QueueService, Verbs},
     transport::{
@@ -64,10 +64,11 @@ impl Transport for Rdma {
     fn check(settings: &VerbsSettings, size: usize) -> Result<()> {
         match settings.devices.as_ref().filter(|m| size > 1 && m.rows.len() != size) {
             None => Ok(()),
-            Some(Matrix { rows }) => Err(Error::Config(format!(
-                "the device matrix has {} rows, but the size is {size}; they must be equal",
-                rows.len()
-            ))),
+            Some(Matrix { rows }) => {
+                let rows = rows.len();
+                let why = format!("the device matrix has {rows} rows, but the size is {size}; they must be equal");
+                Err(ConfigError::new(why).with_key("devices").into())
+            }
         }
     }
 

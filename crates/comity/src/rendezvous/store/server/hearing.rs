@@ -2,6 +2,7 @@
 
 use super::{Met, Round, SAY, Server, StoreMember, Who};
 use crate::{
+    JoinCause, JoinError,
     channel::frame,
     rendezvous::{
         store::words::{claimed, whereabouts},
@@ -14,10 +15,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How a rank's own words are passed on.
-const GAVE_UP: &str = "gave up: ";
 /// How often at most to tell the ranks that wait that another one has come.
 const TELL: Duration = Duration::from_millis(500);
+
+/// How a rank that had come is there no more.
+enum How {
+    /// It said why.
+    GaveUp(JoinError),
+    /// Without a word, as the rest of the sentence "rank 3 ...".
+    Ended(&'static str),
+}
+
+impl How {
+    /// What the others are told.
+    fn about(self, rank: u32, who: &Who) -> JoinError {
+        let who = format!("rank {rank} ({})", whereabouts(who));
+        match self {
+            Self::GaveUp(why) => why.said_by(rank as usize, format!("{who} gave up: {why}")),
+            Self::Ended(how) => {
+                JoinError::new(format!("{who} {how}")).of([rank as usize]).because(JoinCause::Ended)
+            }
+        }
+    }
+}
 
 impl Server {
     pub(super) fn hear_fresh(&mut self) {
@@ -31,8 +51,9 @@ impl Server {
                     self.join(new, rank, size, Duration::from_millis(patience));
                 }
                 // It came to say that it will not come.
-                Ok(Some(Ok(ToStore::Failed { words }))) => {
-                    self.refuse_round(&format!("rank {from} cannot join: {words}"), Some(from));
+                Ok(Some(Ok(ToStore::Failed { why }))) => {
+                    let why = why.said_by(from as usize, format!("rank {from} cannot join: {why}"));
+                    self.refuse_round(&why, Some(from));
                 }
                 Ok(None) if open && now < until => self.fresh.push((conn, from, until)),
                 _ => {}
@@ -47,20 +68,20 @@ impl Server {
                 whereabouts(&new.who),
                 self.size
             );
-            return self.quarrel(new, rank, &words);
+            return self.quarrel(new, rank, words);
         }
-        if let Some((words, until)) = self.missed.remove(&rank)
+        if let Some((why, until)) = self.missed.remove(&rank)
             && Instant::now() < until
         {
-            return self.refuse(new.conn, &words);
+            return self.refuse(new.conn, &why);
         }
         if let Some(first) = self.round.as_ref().and_then(|r| r.members.get(&rank)) {
             let words = claimed(rank, &first.who, &new.who);
-            return self.quarrel(new, rank, &words);
+            return self.quarrel(new, rank, words);
         }
         if let Some(holder) = self.holder(rank, &new.who) {
             let words = claimed(rank, holder, &new.who);
-            return self.quarrel(new, rank, &words);
+            return self.quarrel(new, rank, words);
         }
         let now = Instant::now();
         let limit = patience.min(self.join).min(Duration::from_secs(1 << 30));
@@ -89,7 +110,8 @@ impl Server {
         let mut world = [0; 8];
         if let Err(e) = getrandom::fill(&mut world) {
             self.round = Some(round);
-            return self.refuse_round(&format!("the store has no random numbers: {e}"), None);
+            let why = JoinError::new(format!("the store has no random numbers: {e}"));
+            return self.refuse_round(&why, None);
         }
         let world = u64::from_be_bytes(world);
         let mut table = frame(&FromStore::Welcome { world, size: self.size }.encode());
@@ -112,20 +134,20 @@ impl Server {
         let mut ended = None;
         for (rank, m) in self.round.iter_mut().flat_map(|r| &mut r.members) {
             let open = m.conn.fill();
-            let words = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
+            let how = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
                 Ok(None) if open => continue,
-                Ok(Some(Ok(ToStore::Failed { words }))) => format!("{GAVE_UP}{words}"),
-                Ok(None) => "ended before all ranks had joined".into(),
-                _ => "broke the protocol".into(),
+                Ok(Some(Ok(ToStore::Failed { why }))) => How::GaveUp(why),
+                Ok(None) => How::Ended("ended before all ranks had joined"),
+                _ => How::Ended("broke the protocol"),
             };
-            if !words.starts_with(GAVE_UP) {
+            if let How::Ended(_) = how {
                 self.shared.note_culprit(*rank);
             }
-            ended = Some((*rank, format!("rank {rank} ({}) {words}", whereabouts(&m.who))));
+            ended = Some((*rank, how.about(*rank, &m.who)));
             break;
         }
-        if let Some((rank, words)) = ended {
-            self.refuse_round(&words, Some(rank));
+        if let Some((rank, why)) = ended {
+            self.refuse_round(&why, Some(rank));
         }
     }
 
@@ -134,25 +156,25 @@ impl Server {
             let mut failed = None;
             met.connecting.retain(|rank, m| {
                 let open = m.conn.fill();
-                let words = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
+                let how = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
                     Ok(None) if open => return true,
                     Ok(Some(Ok(ToStore::Ready))) => return false,
-                    Ok(Some(Ok(ToStore::Failed { words }))) => format!("{GAVE_UP}{words}"),
-                    _ => "ended while the ranks were connecting".into(),
+                    Ok(Some(Ok(ToStore::Failed { why }))) => How::GaveUp(why),
+                    _ => How::Ended("ended while the ranks were connecting"),
                 };
-                let gave_up = words.starts_with(GAVE_UP);
+                let gave_up = matches!(how, How::GaveUp(_));
                 if !gave_up {
                     self.shared.note_culprit(*rank);
                 }
                 // Those that gave up did so on account of one that ended, if there is one.
                 if failed.is_none() || !gave_up {
-                    failed = Some(format!("rank {rank} ({}) {words}", whereabouts(&m.who)));
+                    failed = Some(how.about(*rank, &m.who));
                 }
                 false
             });
-            if let Some(words) = failed {
+            if let Some(why) = failed {
                 for (_, m) in met.connecting {
-                    self.refuse(m.conn, &words);
+                    self.refuse(m.conn, &why);
                 }
             } else {
                 self.met.push(met);
@@ -166,7 +188,8 @@ impl Server {
         let gone = self.shared.gone().iter().find(|(r, _)| !round.members.contains_key(r)).cloned();
         if let Some((rank, how)) = gone {
             self.shared.note_culprit(rank);
-            self.refuse_round(&format!("rank {rank} {how} before it had joined"), Some(rank));
+            let why = JoinError::new(format!("rank {rank} {how} before it had joined"));
+            self.refuse_round(&why.of([rank as usize]).because(JoinCause::Ended), Some(rank));
         }
     }
 }

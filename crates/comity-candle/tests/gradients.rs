@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
 use comity::{Group, ReduceOp};
-use comity_nn::{Error, average_gradients};
+use comity_candle::{Error, average_gradients};
 use std::{thread, time::Duration};
 
 fn run<T: Send>(n: usize, f: impl Fn(Group) -> T + Sync) -> Vec<T> {
@@ -10,7 +10,7 @@ fn run<T: Send>(n: usize, f: impl Fn(Group) -> T + Sync) -> Vec<T> {
     thread::scope(|s| {
         let f = &f;
         let ranks: Vec<_> =
-            groups.into_iter().map(|g| s.spawn(move || f(g.timeout(Duration::from_secs(20))))).collect();
+            groups.into_iter().map(|g| s.spawn(move || f(g.with_timeout(Duration::from_secs(20))))).collect();
         ranks.into_iter().map(|r| r.join().unwrap()).collect()
     })
 }

@@ -5,7 +5,7 @@
 //! ```
 //! use candle_core::{Device, Tensor, Var};
 //! use comity::Group;
-//! use comity_nn::average_gradients;
+//! use comity_candle::average_gradients;
 //!
 //! let group = Group::single(); // under `comity launch`: comity::init()?
 //! let w = Var::from_tensor(&Tensor::new(&[1f32, 2.0], &Device::Cpu)?)?;
@@ -20,7 +20,7 @@
 //!     }
 //! }
 //! assert_eq!(w.to_vec1::<f32>()?, [0.9, 1.9]);
-//! # Ok::<(), comity_nn::Error>(())
+//! # Ok::<(), comity_candle::Error>(())
 //! ```
 
 mod error;

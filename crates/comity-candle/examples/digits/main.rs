@@ -1,7 +1,7 @@
 //! Data-parallel training: a small network learns handwritten digits, on any number of ranks.
 //!
 //! ```text
-//! cargo build --release --package comity-nn --example digits
+//! cargo build --release --package comity-candle --example digits
 //! comity launch -n 4 -- target/release/examples/digits
 //! ```
 //!

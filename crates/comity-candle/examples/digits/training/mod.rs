@@ -9,7 +9,7 @@ pub(crate) use network::Network;
 use candle_core::{Tensor, Var};
 use candle_nn::{Optimizer, SGD, loss, ops};
 use comity::Group;
-use comity_nn::average_gradients;
+use comity_candle::average_gradients;
 use data::Random;
 use std::{collections::HashMap, error::Error, time::Instant};
 

@@ -18,7 +18,9 @@ fn on_ranks(n: usize, digits: &Digits, settings: &Settings) -> Vec<Trained> {
         let ranks: Vec<_> = groups
             .into_iter()
             .map(|g| {
-                s.spawn(move || train(&g.timeout(Duration::from_secs(60)), digits, settings, |_| ()).unwrap())
+                s.spawn(move || {
+                    train(&g.with_timeout(Duration::from_secs(60)), digits, settings, |_| ()).unwrap()
+                })
             })
             .collect();
         ranks.into_iter().map(|r| r.join().unwrap()).collect()

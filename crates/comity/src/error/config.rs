@@ -1,0 +1,86 @@
+//! Configurations that make no sense.
+
+use super::words::Printable;
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+/// What is wrong with a configuration, and where it stands.
+///
+/// ```
+/// use comity::{Config, Error};
+///
+/// let e = Config::from_vars(|name| (name == "COMITY_LINKS").then(|| "telepathy".into())).unwrap_err();
+/// let Error::Config(why) = e else { panic!() };
+/// assert_eq!(why.key.as_deref(), Some("COMITY_LINKS"));
+/// assert_eq!(why.value.as_deref(), Some("telepathy"));
+/// ```
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The file that it is about.
+    pub file: Option<PathBuf>,
+    /// The line in the file, from 1, where the file's form is wrong.
+    pub line: Option<usize>,
+    /// The column in that line, from 1.
+    pub column: Option<usize>,
+    /// The variable, or the setting's name where a program gave it.
+    pub key: Option<String>,
+    /// Its value, where it is to blame and no secret.
+    pub value: Option<String>,
+    words: String,
+}
+
+impl ConfigError {
+    /// An error of these words, about nothing in particular.
+    pub fn new(words: impl Into<String>) -> Self {
+        Self { file: None, line: None, column: None, key: None, value: None, words: words.into() }
+    }
+
+    /// About this file.
+    #[must_use]
+    pub fn with_file(mut self, file: impl AsRef<Path>) -> Self {
+        self.file = Some(file.as_ref().into());
+        self
+    }
+
+    /// At this place of the file, both from 1.
+    #[must_use]
+    pub fn at(mut self, line: usize, column: usize) -> Self {
+        (self.line, self.column) = (Some(line), Some(column));
+        self
+    }
+
+    /// About this variable or setting.
+    #[must_use]
+    pub fn with_key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// It has this value.
+    #[must_use]
+    pub fn with_value(mut self, value: impl Into<String>) -> Self {
+        self.value = Some(value.into());
+        self
+    }
+
+    /// The same, from the variable `key`, which its words say first.
+    pub(crate) fn named_by(self, key: &str) -> Self {
+        Self { words: format!("{key}: {}", self.words), ..self }.with_key(key)
+    }
+}
+
+/// Without control characters, which names of files may hold.
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Printable(&self.words).fmt(f)
+    }
+}
+
+impl From<ConfigError> for super::Error {
+    fn from(e: ConfigError) -> Self {
+        Self::Config(e)
+    }
+}
