@@ -28,7 +28,7 @@ mod world;
 use beginnings::UNBORN;
 pub(crate) use failure::{SimulatedFailure, SimulatedReason};
 use mutant::Mutant;
-use scenario::{Fault, SECOND, Scenario};
+use scenario::{PlantedFault, SECOND, Scenario};
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -190,7 +190,7 @@ fn members_that_no_partner_can_tell_are_told() {
 fn who_is_stopped_while_joining_ends_the_job_after_five_minutes() {
     for seed in 0..20 {
         let scenario = Scenario::joining(seed);
-        let Fault::Stop { rank, .. } = scenario.faults[0] else { panic!("{scenario:?}") };
+        let PlantedFault::Stop { rank, .. } = scenario.faults[0] else { panic!("{scenario:?}") };
         let mut world = SimulatedWorld::new(&scenario, None, false);
         assert_eq!(world.run(), Ok(()), "seed {seed}");
         let mut known = world.known(0);

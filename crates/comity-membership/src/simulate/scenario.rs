@@ -20,7 +20,7 @@ pub(super) struct Scenario {
     pub(super) groups: Vec<SimulatedGroup>,
     /// Ranks whose processes end in good order, and when.
     pub(super) goodbyes: Vec<(usize, u64)>,
-    pub(super) faults: Vec<Fault>,
+    pub(super) faults: Vec<PlantedFault>,
     /// How long ranks keep a group that has failed; `None`: to the end.
     pub(super) linger: Option<(u64, u64)>,
     pub(super) end: u64,
@@ -39,7 +39,7 @@ pub(super) struct SimulatedGroup {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Fault {
+pub(super) enum PlantedFault {
     /// The process is killed, at once or when it has sent so many more notes.
     Kill { rank: usize, at: u64, sends: Option<u32> },
     /// The host has no power any more.
@@ -93,9 +93,9 @@ impl Scenario {
         let calm = rng.chance(25);
         s.gather(&mut rng, calm);
         s.strike(&mut rng, calm);
-        let last = s.faults.iter().map(Fault::last).max().unwrap_or(0);
+        let last = s.faults.iter().map(PlantedFault::last).max().unwrap_or(0);
         let opened = s.opened();
-        let need = if size > 300 && s.faults.iter().all(Fault::is_seen_at_once) {
+        let need = if size > 300 && s.faults.iter().all(PlantedFault::is_seen_at_once) {
             // Long enough for the news to get around.
             SECOND
         } else {
@@ -114,7 +114,7 @@ impl Scenario {
             vec![SimulatedGroup { group_id: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
         (s.goodbyes, s.linger) = (Vec::new(), None);
         let by = Rng::new(seed).below(7) * 9;
-        s.faults = vec![Fault::Abort { group: 0, by, culprit: by, at: 100 * MS }];
+        s.faults = vec![PlantedFault::Abort { group: 0, by, culprit: by, at: 100 * MS }];
         s.end = s.limit + 2 * SECOND;
         s
     }
@@ -128,7 +128,7 @@ impl Scenario {
             vec![SimulatedGroup { group_id: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
         (s.goodbyes, s.linger) = (Vec::new(), None);
         let rank = Rng::new(seed).below(n);
-        s.faults = vec![Fault::Stop { rank, at: 0, to: None, host: seed.is_multiple_of(2) }];
+        s.faults = vec![PlantedFault::Stop { rank, at: 0, to: None, host: seed.is_multiple_of(2) }];
         s.end = n as u64 * limit / 10 + limit + 2 * SECOND;
         s
     }
@@ -149,7 +149,7 @@ impl Scenario {
         let mut rng = Rng::new(seed ^ 2);
         let stop = |minute: u64| {
             let at = minute * 60 * SECOND + rng.between(0, 50 * SECOND);
-            Fault::Stop { rank: rng.below(n), at, to: Some(at + s.limit - SECOND), host: false }
+            PlantedFault::Stop { rank: rng.below(n), at, to: Some(at + s.limit - SECOND), host: false }
         };
         s.faults = (0..60).map(stop).collect();
         s.end = 3600 * SECOND;
@@ -208,34 +208,34 @@ impl Scenario {
             let rank = rng.below(self.size);
             let short = rng.between(self.limit / 20, self.limit * 8 / 10);
             let fault = match rng.below(16) {
-                0..=2 => Fault::Kill { rank, at, sends: None },
-                3..=4 => Fault::Kill { rank, at, sends: Some(1 + rng.below(self.size * 2) as u32) },
-                5 => Fault::Power { rank, at },
-                6 => Fault::Stop { rank, at, to: None, host: false },
+                0..=2 => PlantedFault::Kill { rank, at, sends: None },
+                3..=4 => PlantedFault::Kill { rank, at, sends: Some(1 + rng.below(self.size * 2) as u32) },
+                5 => PlantedFault::Power { rank, at },
+                6 => PlantedFault::Stop { rank, at, to: None, host: false },
                 7 => {
                     let to = at + self.limit + SECOND + rng.between(0, self.limit);
-                    Fault::Stop { rank, at, to: Some(to), host: rng.chance(30) }
+                    PlantedFault::Stop { rank, at, to: Some(to), host: rng.chance(30) }
                 }
                 8 if short <= allowance => {
                     allowance -= short;
-                    Fault::Stop { rank, at, to: Some(at + short), host: rng.chance(30) }
+                    PlantedFault::Stop { rank, at, to: Some(at + short), host: rng.chance(30) }
                 }
                 9 if short <= allowance => {
                     allowance -= short;
-                    Fault::Cut { side: self.side(rng), both: rng.chance(50), at, to: Some(at + short) }
+                    PlantedFault::Cut { side: self.side(rng), both: rng.chance(50), at, to: Some(at + short) }
                 }
                 10..=11 if !cut => {
                     cut = true;
-                    Fault::Cut { side: self.side(rng), both: rng.chance(50), at, to: None }
+                    PlantedFault::Cut { side: self.side(rng), both: rng.chance(50), at, to: None }
                 }
                 12 => {
                     let b = (rank + 1 + rng.below(self.size - 1)) % self.size;
-                    Fault::Reset { a: rank, b, at }
+                    PlantedFault::Reset { a: rank, b, at }
                 }
                 13 if self.limit * 3 / 10 <= allowance => {
                     allowance -= self.limit * 3 / 10;
                     let lag = rng.between(1, self.limit * 3 / 10);
-                    Fault::Slow { rank, at, to: at + rng.between(lag, self.limit), lag }
+                    PlantedFault::Slow { rank, at, to: at + rng.between(lag, self.limit), lag }
                 }
                 // Several at once, too: each has seen something.
                 _ => {
@@ -254,7 +254,7 @@ impl Scenario {
     fn strike_once(&mut self, rng: &mut Rng, opened: u64) {
         let at = opened + 20 * MS + self.slack() + rng.between(0, self.limit / 5);
         let fault = match rng.below(10) {
-            0..=3 => Fault::Kill { rank: rng.below(self.size), at, sends: None },
+            0..=3 => PlantedFault::Kill { rank: rng.below(self.size), at, sends: None },
             4..=8 => self.abort(rng, at),
             // Nothing, and so nothing may be found.
             _ => return,
@@ -262,10 +262,10 @@ impl Scenario {
         self.faults.push(fault);
     }
 
-    fn abort(&self, rng: &mut Rng, at: u64) -> Fault {
+    fn abort(&self, rng: &mut Rng, at: u64) -> PlantedFault {
         let group = rng.below(self.groups.len());
         let n = self.groups[group].members.len();
-        Fault::Abort { group, by: rng.below(n), culprit: rng.below(n), at }
+        PlantedFault::Abort { group, by: rng.below(n), culprit: rng.below(n), at }
     }
 
     fn side(&self, rng: &mut Rng) -> Vec<bool> {
@@ -287,7 +287,7 @@ impl Scenario {
     /// Whether a cut keeps what is sent from one rank to another at a time, and until when; for ever, if one does.
     pub(super) fn cut(&self, from: usize, to: usize, sent: u64) -> Option<(u64, Option<u64>)> {
         let cuts = self.faults.iter().filter_map(|f| match f {
-            Fault::Cut { side, both, at, to: end }
+            PlantedFault::Cut { side, both, at, to: end }
                 if (*at..end.unwrap_or(u64::MAX)).contains(&sent)
                     && side[from] != side[to]
                     && (*both || side[from]) =>
@@ -308,7 +308,7 @@ impl Scenario {
     /// The cut that passes what is sent but not, until it is mended, what acknowledges it: soon nothing new is sent there either.
     pub(super) fn unacknowledged(&self, from: usize, to: usize, sent: u64) -> Option<(u64, Option<u64>)> {
         self.faults.iter().find_map(|f| match f {
-            Fault::Cut { side, both: false, at, to: Some(end) }
+            PlantedFault::Cut { side, both: false, at, to: Some(end) }
                 if self.is_only_cut()
                     && (at + self.limit / 10..*end).contains(&sent)
                     && side[to]
@@ -325,8 +325,8 @@ impl Scenario {
         let mut at = from;
         for fault in &self.faults {
             match fault {
-                Fault::Power { rank: r, at: since } if *r == rank && *since <= from => return None,
-                Fault::Stop { rank: r, at: since, to, host: true } if *r == rank && *since <= from => {
+                PlantedFault::Power { rank: r, at: since } if *r == rank && *since <= from => return None,
+                PlantedFault::Stop { rank: r, at: since, to, host: true } if *r == rank && *since <= from => {
                     at = at.max((*to)?);
                 }
                 _ => {}
@@ -338,7 +338,7 @@ impl Scenario {
     /// When the last of the cuts that began before `at` and do not last was mended, and all that it held up was sent again.
     pub(super) fn mended(&self, at: u64) -> u64 {
         let cuts = self.faults.iter().filter_map(|f| match f {
-            Fault::Cut { at: since, to: Some(to), .. } if *since <= at => {
+            PlantedFault::Cut { at: since, to: Some(to), .. } if *since <= at => {
                 Some(if self.is_only_cut() { to + (to - since) } else { *to })
             }
             _ => None,
@@ -350,7 +350,9 @@ impl Scenario {
     pub(super) fn stopped_again(&self, rank: usize) -> bool {
         let stops = || {
             self.faults.iter().filter_map(|f| match f {
-                Fault::Stop { rank: r, at, to, .. } if *r == rank => Some((*at, to.unwrap_or(u64::MAX))),
+                PlantedFault::Stop { rank: r, at, to, .. } if *r == rank => {
+                    Some((*at, to.unwrap_or(u64::MAX)))
+                }
                 _ => None,
             })
         };
@@ -359,11 +361,11 @@ impl Scenario {
 
     /// How much later still because of slow control threads.
     pub(super) fn slowness(&self) -> u64 {
-        self.faults.iter().map(|f| if let Fault::Slow { lag, .. } = f { *lag } else { 0 }).sum()
+        self.faults.iter().map(|f| if let PlantedFault::Slow { lag, .. } = f { *lag } else { 0 }).sum()
     }
 }
 
-impl Fault {
+impl PlantedFault {
     /// When it began or, if it changes something, ended.
     fn last(&self) -> u64 {
         match self {

@@ -11,7 +11,7 @@ use super::{
     judge::{Cause, Judge},
     mutant::Mutant,
     rng::Rng,
-    scenario::{Fault, MS, NEVER, Scenario},
+    scenario::{MS, NEVER, PlantedFault, Scenario},
 };
 use crate::Membership;
 use due::{Due, DueEvent, Item};
@@ -114,13 +114,13 @@ impl<'a> SimulatedWorld<'a> {
         }
         scenario.goodbyes.iter().for_each(|(rank, at)| world.plan(*at, DueEvent::Goodbye(*rank)));
         for (i, fault) in scenario.faults.iter().enumerate() {
-            let (Fault::Kill { at, .. }
-            | Fault::Power { at, .. }
-            | Fault::Stop { at, .. }
-            | Fault::Cut { at, .. }
-            | Fault::Reset { at, .. }
-            | Fault::Slow { at, .. }
-            | Fault::Abort { at, .. }) = fault;
+            let (PlantedFault::Kill { at, .. }
+            | PlantedFault::Power { at, .. }
+            | PlantedFault::Stop { at, .. }
+            | PlantedFault::Cut { at, .. }
+            | PlantedFault::Reset { at, .. }
+            | PlantedFault::Slow { at, .. }
+            | PlantedFault::Abort { at, .. }) = fault;
             world.plan(*at, DueEvent::Strike(i));
         }
         for rank in 0..size {

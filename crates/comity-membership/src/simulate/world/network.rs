@@ -1,7 +1,7 @@
 //! What processes send each other: how long it is on its way, and what a cut or a host that stands still does to it.
 
 use super::{Due, Item, SimulatedWorld};
-use crate::simulate::scenario::Fault;
+use crate::simulate::scenario::PlantedFault;
 use std::cmp::Reverse;
 
 impl SimulatedWorld<'_> {
@@ -58,7 +58,7 @@ impl SimulatedWorld<'_> {
         let mut at = sent + self.rng.between(low, high);
         for fault in &self.scenario.faults {
             // What comes to a host that does not run is sent again later.
-            if let Fault::Stop { rank, at: begin, to: end, host: true } = fault
+            if let PlantedFault::Stop { rank, at: begin, to: end, host: true } = fault
                 && *rank == to
                 && (*begin..end.unwrap_or(u64::MAX)).contains(&at)
             {

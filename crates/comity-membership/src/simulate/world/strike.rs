@@ -6,40 +6,40 @@ use crate::{
     simulate::{
         SimulatedFailure,
         judge::Cause,
-        scenario::{Fault, NEVER},
+        scenario::{NEVER, PlantedFault},
     },
 };
 
 impl SimulatedWorld<'_> {
     pub(super) fn strike(&mut self, i: usize) {
         let fault = self.scenario.faults[i].clone();
-        if let Fault::Abort { group, by, culprit, .. } = fault {
+        if let PlantedFault::Abort { group, by, culprit, .. } = fault {
             return self.abort(group, by, culprit, i);
         }
         let now = self.now;
         self.note(|| match &fault {
-            Fault::Cut { side, both, to, .. } => {
+            PlantedFault::Cut { side, both, to, .. } => {
                 let ranks: Vec<usize> = (0..side.len()).filter(|r| side[*r]).collect();
                 format!("FAULT: nothing comes from ranks {ranks:?} (and back: {both}) until {to:?} us")
             }
             fault => format!("FAULT: {fault:?}"),
         });
         match fault {
-            Fault::Kill { rank, sends, .. } if self.processes[rank].running => match sends {
+            PlantedFault::Kill { rank, sends, .. } if self.processes[rank].running => match sends {
                 None => self.kill(rank),
                 // Unless it has fewer to send, it dies in the middle of them.
                 Some(_) => self.processes[rank].sends = sends,
             },
-            Fault::Power { rank, .. } => {
+            PlantedFault::Power { rank, .. } => {
                 // Where the process has ended already, its goodbye may be with the host still.
                 let surely = std::mem::take(&mut self.processes[rank].running);
                 self.judge.cause(Cause::Ended { rank, at: now, until: NEVER, surely, heard: false });
             }
-            Fault::Stop { rank, to, .. } if self.processes[rank].running => self.stop(rank, to),
-            Fault::Cut { side, both, to: None, .. } => {
+            PlantedFault::Stop { rank, to, .. } if self.processes[rank].running => self.stop(rank, to),
+            PlantedFault::Cut { side, both, to: None, .. } => {
                 self.judge.cause(Cause::Cut { side, both, at: now });
             }
-            Fault::Reset { a, b, .. } if self.processes[a].running && self.processes[b].running => {
+            PlantedFault::Reset { a, b, .. } if self.processes[a].running && self.processes[b].running => {
                 self.judge.cause(Cause::Reset { a, b, at: now });
                 self.shut(a, b);
                 self.shut(b, a);
@@ -72,7 +72,8 @@ impl SimulatedWorld<'_> {
         let long = to.is_none_or(|to| to - now >= self.scenario.limit);
         if long {
             // Whoever sleeps as well may wake when this one is heard again.
-            let alone = self.scenario.faults.iter().filter(|f| matches!(f, Fault::Stop { .. })).count() == 1;
+            let alone =
+                self.scenario.faults.iter().filter(|f| matches!(f, PlantedFault::Stop { .. })).count() == 1;
             let until = to.unwrap_or(NEVER);
             self.judge.cause(Cause::Ended {
                 rank,

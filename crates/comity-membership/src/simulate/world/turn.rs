@@ -3,7 +3,7 @@
 use super::{Due, DueEvent, Item, Occasion, SimulatedWorld};
 use crate::{
     DIED, Heard, Note, Presence,
-    simulate::{SimulatedFailure, mutant::Mutant, scenario::Fault},
+    simulate::{SimulatedFailure, mutant::Mutant, scenario::PlantedFault},
 };
 use std::cmp::Reverse;
 
@@ -105,7 +105,9 @@ impl SimulatedWorld<'_> {
             return;
         }
         let slow = self.scenario.faults.iter().filter_map(|f| match f {
-            Fault::Slow { rank: r, at, to, lag } if *r == rank && (*at..*to).contains(&first) => Some(*lag),
+            PlantedFault::Slow { rank: r, at, to, lag } if *r == rank && (*at..*to).contains(&first) => {
+                Some(*lag)
+            }
             _ => None,
         });
         let slow = slow.max().unwrap_or(0);
