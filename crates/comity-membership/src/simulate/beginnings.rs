@@ -1,6 +1,6 @@
 //! From when on each rank judges others for their silence, as is promised.
 
-use super::scenario::{Fault, SECOND, Scenario};
+use super::scenario::{PlantedFault, SECOND, Scenario};
 
 /// Where no first beat has come for so long, silence counts none the less.
 pub(super) const UNBORN: u64 = 300 * SECOND;
@@ -23,7 +23,7 @@ impl Beginnings {
     pub(super) fn new(s: &Scenario) -> Self {
         let mut stops = vec![0; s.size];
         for fault in &s.faults {
-            if let Fault::Stop { rank, at, to: Some(to), .. } = fault {
+            if let PlantedFault::Stop { rank, at, to: Some(to), .. } = fault {
                 stops[*rank] += to - at;
             }
         }

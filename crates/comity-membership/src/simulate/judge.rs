@@ -3,7 +3,7 @@
 use super::{
     SimulatedFailure,
     beginnings::Beginnings,
-    scenario::{Fault, SECOND, Scenario},
+    scenario::{PlantedFault, SECOND, Scenario},
     world::{Occasion, SimulatedMember},
 };
 use crate::{Action, Note, flood};
@@ -138,7 +138,7 @@ impl Judge {
         let (culprit, by) = (members[failure.culprit], members[failure.by]);
         // A word of leaving is lost with a connection, and with a host that has no power when a cut that held it up is mended.
         let unclean = self.causes.iter().any(|c| matches!(c, Cause::Cut { .. } | Cause::Reset { .. }))
-            || s.faults.iter().any(|f| matches!(f, Fault::Cut { .. }));
+            || s.faults.iter().any(|f| matches!(f, PlantedFault::Cut { .. }));
         let just = self.causes.iter().any(|cause| match cause {
             Cause::Ended { rank, at: since, .. } => {
                 let spared = self.left_well(*rank, group).is_some_and(|left| left < *since) && !unclean;
@@ -279,8 +279,9 @@ impl Judge {
 
     /// From when on `rank` finds a cause in a group of `size`, if only silence shows it.
     fn counts(&self, s: &Scenario, cause: &Cause, rank: usize, size: usize) -> u64 {
-        let cut = s.faults.iter().any(|f| matches!(f, Fault::Cut { .. }));
-        let still = s.faults.iter().any(|f| matches!(f, Fault::Power { .. } | Fault::Stop { .. }));
+        let cut = s.faults.iter().any(|f| matches!(f, PlantedFault::Cut { .. }));
+        let still =
+            s.faults.iter().any(|f| matches!(f, PlantedFault::Power { .. } | PlantedFault::Stop { .. }));
         let silent = match cause {
             Cause::Cut { .. } | Cause::Ended { heard: false, .. } => true,
             // Ends and notes are heard, unless they are held up, or one that was to pass them on does not.
@@ -354,7 +355,9 @@ impl Judge {
                 && s.groups[g].leave.iter().all(Option::is_none)
                 && s.groups[g].enter.iter().all(|e| e + s.slack() < *at)
         };
-        let (Fault::Kill { at, sends: None, .. } | Fault::Abort { at, .. }) = fault else { return None };
+        let (PlantedFault::Kill { at, sends: None, .. } | PlantedFault::Abort { at, .. }) = fault else {
+            return None;
+        };
         let size = s.groups[g].members.len();
         let hops = if size > flood::DIRECT { u64::from(size.ilog2()) / 2 + 2 } else { 1 };
         whole(at).then_some(hops * s.slack() + 1)
