@@ -6,6 +6,8 @@ mod harness;
 
 #[path = "launch/bad_input.rs"]
 mod bad_input;
+#[path = "launch/claims.rs"]
+mod claims;
 #[path = "launch/endings.rs"]
 mod endings;
 #[path = "launch/environment.rs"]

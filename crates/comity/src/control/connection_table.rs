@@ -7,7 +7,9 @@ mod perform;
 
 use super::note::{ControlNote, Encoding};
 use crate::{
+    Error, JoinCause,
     channel::{Channel, Conn, Sealing, Stream},
+    rendezvous::StoreClient,
     status::{Failure, GroupStatus, Header},
 };
 use comity_membership::{DIED, Heard, Membership, Pace, Presence};
@@ -53,6 +55,10 @@ pub(super) struct ConnectionTable {
     processes: Vec<Option<Arc<OwnedFd>>>,
     statuses: HashMap<u64, Arc<GroupStatus>>,
     pub(super) parked: Vec<Arrival>,
+    /// The launcher's store, which may say that the job cannot go on.
+    pub(super) store: Option<StoreClient>,
+    /// It did, on account of this rank; until there is a group to end.
+    pub(super) condemned: Option<(usize, String)>,
     /// What the engines of groups that are over had done.
     progress: u64,
     /// The process leaves; nothing is sent after this.
@@ -68,6 +74,8 @@ impl ConnectionTable {
             processes: (0..size).map(|_| None).collect(),
             statuses: HashMap::new(),
             parked: Vec::new(),
+            store: None,
+            condemned: None,
             progress: 0,
             stop: None,
         }
@@ -193,6 +201,28 @@ impl ConnectionTable {
         let any = !failures.is_empty();
         failures.into_iter().for_each(|(group_id, failure)| self.abort(group_id, failure));
         any
+    }
+
+    /// What the launcher's store has to say.
+    pub(super) fn hear_store(&mut self) {
+        let Some(store) = &mut self.store else { return };
+        match store.hear() {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(e) => {
+                let claimed = matches!(&e, Error::Join(why) if why.cause == JoinCause::Claimed);
+                self.condemned = e.ranks().first().filter(|_| claimed).map(|rank| (*rank, e.to_string()));
+            }
+        }
+        self.store = None;
+    }
+
+    /// End the groups of a job that cannot go on; whether it still has none.
+    pub(super) fn carry_out_sentence(&mut self) {
+        let Some((rank, words)) = self.condemned.take() else { return };
+        if !self.condemn(rank, &format!("cannot go on: {words}")) {
+            self.condemned = Some((rank, words));
+        }
     }
 
     /// Say goodbye to everyone.

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     Error, Result,
     channel::{Acceptor, Sealing, Stream},
-    rendezvous::StoreJob,
+    rendezvous::{StoreClient, StoreJob},
     status::{Failure, GroupStatus, Header},
     sys::Waker,
     transport::Kinds,
@@ -109,6 +109,12 @@ impl Running {
         &self.control
     }
 
+    /// Hear what the launcher's store may have to say.
+    pub(crate) fn attend(&self, store: StoreClient) {
+        self.control.lock().store = Some(store);
+        self.control.waker.wake();
+    }
+
     /// For the store, which may outlive it.
     pub(crate) fn share(&self) -> Weak<dyn StoreJob> {
         let control: Weak<ControlPlane> = Arc::downgrade(&self.control);
@@ -120,6 +126,9 @@ impl Running {
         let Some(thread) = self.thread.take() else { return };
         let mut state = self.control.lock();
         state.farewell(words, because_of);
+        if let Some(store) = state.store.take() {
+            store.leave();
+        }
         state.stop = Some(Instant::now() + LAST_WORDS);
         drop(state);
         self.control.waker.wake();

@@ -93,7 +93,11 @@ impl Endpoint {
             .inspect_err(|e| meeting.give_up(e))?;
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {
-                endpoint._store = meeting.ready(running.share());
+                let (own, launchers) = meeting.ready(running.share());
+                endpoint._store = own;
+                if let Some(store) = launchers {
+                    running.attend(store);
+                }
                 endpoint.running = Some(running);
                 Ok(Arc::new(endpoint))
             }

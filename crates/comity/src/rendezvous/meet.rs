@@ -201,14 +201,24 @@ impl StoreClient {
         }
     }
 
-    /// All of this rank's connections stand.
-    pub(crate) fn ready(mut self, job: Weak<dyn StoreJob>) -> Option<Store> {
-        if let Some(store) = &self.store {
-            store.attend(job);
-        }
+    /// All of this rank's connections stand. A launcher's store has no rank that would tell it who lives, or end the job for
+    /// it: ranks stay connected with that one.
+    pub(crate) fn ready(mut self, job: Weak<dyn StoreJob>) -> (Option<Store>, Option<Self>) {
         // If the store is gone, nobody needs to know.
         let _ = self.conn.send(&ToStore::Ready.encode());
-        self.store
+        match self.store.take() {
+            Some(store) => {
+                store.attend(job);
+                (Some(store), None)
+            }
+            None => (None, self.at.host.is_none().then_some(self)),
+        }
+    }
+
+    /// Nothing more is to be heard, though a copy of the process may hold the connection.
+    pub(crate) fn leave(self) {
+        // It may have ended by itself.
+        let _ = rustix::net::shutdown(self.conn.stream(), rustix::net::Shutdown::Both);
     }
 
     /// This rank gives up.

@@ -13,7 +13,7 @@ use crate::{
 use comity_membership::{Presence, Word};
 use rustix::event::{PollFd, PollFlags};
 use std::{
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -21,6 +21,8 @@ use std::{
 const MAX_PARKED: usize = 4096;
 /// How often to look meanwhile whether everything has arrived.
 const LEAVE_POLL: Duration = Duration::from_millis(2);
+/// How soon to try again to end a job whose groups are just being made.
+const RETRY: Duration = Duration::from_millis(20);
 
 impl ControlPlane {
     // WAIT(stop): the control thread: woken for each event, and when it is to stop
@@ -35,6 +37,8 @@ impl ControlPlane {
             if stop.is_some_and(|s| Instant::now() >= s || said()) {
                 return;
             }
+            let store = state.store.as_ref().map(|s| Arc::clone(s.conn().stream()));
+            let retry = state.condemned.as_ref().map(|_| Instant::now() + RETRY);
             let parked = state.parked.iter().map(|a| a.until).min();
             let due = if stop.is_none() && begun { state.membership().next() } else { None };
             drop(state);
@@ -43,19 +47,29 @@ impl ControlPlane {
             let heard_until = Instant::now();
             // The system does not say when the last word has arrived.
             let look = stop.map(|s| s.min(heard_until + LEAVE_POLL));
-            let until = parked.into_iter().chain(look).chain(due).min();
+            let until = parked.into_iter().chain(look).chain(due).chain(retry).min();
             if stop.is_none() && !self.rules.silence.rest.is_zero() {
                 // Beats that come one by one would wake this thread for each.
                 let rested = looked + self.rules.silence.rest;
-                self.wait(&acceptor, &probes, &[], Some(until.map_or(rested, |until| until.min(rested))));
+                self.wait(
+                    &acceptor,
+                    &probes,
+                    &[],
+                    None,
+                    Some(until.map_or(rested, |until| until.min(rested))),
+                );
             }
-            let ready = self.wait(&acceptor, &probes, &lines, until);
+            let (ready, said) = self.wait(&acceptor, &probes, &lines, store.as_deref(), until);
             looked = Instant::now();
             self.waker.drain();
             // Before the handshakes of those who ask: a process that was stopped has many waiting, and others for its word.
             let mut state = self.lock();
+            if said {
+                state.hear_store();
+            }
             if state.stop.is_none() && begun {
                 state.beat(Instant::now());
+                state.carry_out_sentence();
             }
             drop(state);
             let accepted = acceptor.step(&mut |hello, stream| self.judge(hello, stream));
@@ -106,27 +120,32 @@ impl ControlPlane {
         rest
     }
 
-    /// Sleep until there is something to do; the ranks that have something to say or room to be told, and whether they have ended.
+    /// Sleep until there is something to do; the ranks that have something to say or room to be told, and whether they have ended;
+    /// and whether the launcher's store has something to say.
     // WAIT(waker): the control thread: woken for each event, and when it is to stop
     fn wait(
         &self,
         acceptor: &Acceptor,
         probes: &Probes,
         lines: &[WatchedPeer],
+        store: Option<&Stream>,
         until: Option<Instant>,
-    ) -> Vec<(usize, bool)> {
+    ) -> (Vec<(usize, bool)>, bool) {
         let mut fds = vec![PollFd::from_borrowed_fd(self.waker.fd(), PollFlags::IN)];
         for line in lines {
             let write = if line.pending { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::new(&line.stream, PollFlags::IN | write));
         }
         fds.extend(lines.iter().flat_map(|l| &l.process).map(|p| PollFd::new(p, PollFlags::IN)));
+        let at = fds.len();
+        fds.extend(store.map(|s| PollFd::new(s, PollFlags::IN)));
         let until = acceptor.interest(&mut fds).into_iter().chain(until).min();
         let until = probes.interest(&mut fds).into_iter().chain(until).min();
         // The descriptors are ours and open; if the system still refuses, do not spin.
         if poll_until(&mut fds, until).is_err() {
             std::thread::sleep(Duration::from_millis(10));
         }
+        let said = store.is_some() && fds.get(at).is_some_and(|f| !f.revents().is_empty());
         let (streams, rest) = fds.get(1..).unwrap_or_default().split_at(lines.len());
         let mut processes = rest.iter();
         let mut ready = Vec::new();
@@ -137,7 +156,7 @@ impl ControlPlane {
                 ready.push((line.rank, ended));
             }
         }
-        ready
+        (ready, said)
     }
 
     fn judge(&self, hello: &Hello, stream: &Stream) -> HelloVerdict {

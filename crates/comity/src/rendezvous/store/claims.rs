@@ -5,7 +5,7 @@
 //! claimants in words. Later the newcomer is refused, and the job goes on.
 
 use super::server::{Server, StoreMember, Who};
-use crate::{JoinCause, JoinError};
+use crate::{JoinCause, JoinError, rendezvous::wire::FromStore};
 use std::time::Instant;
 
 impl Server {
@@ -15,7 +15,8 @@ impl Server {
             |who: &&Who| (who.facts.card.host_id, who.facts.pid) != (new.facts.card.host_id, new.facts.pid);
         self.met.iter().rev().find_map(|met| {
             let who = met.all.get(rank as usize).filter(is_other)?;
-            (!met.connecting.is_empty() || self.shared.holds(rank)).then_some(who)
+            let runs = met.attached.contains_key(&rank) || self.shared.holds(rank);
+            (!met.connecting.is_empty() || runs).then_some(who)
         })
     }
 
@@ -36,6 +37,11 @@ impl Server {
             self.met.iter_mut().flat_map(|met| std::mem::take(&mut met.connecting)).collect();
         for (_, m) in connecting {
             self.refuse(m.conn, &why);
+        }
+        let end = FromStore::Refused { why }.encode();
+        for m in self.met.iter_mut().flat_map(|met| met.attached.values_mut()) {
+            // One that is gone is found so when it is next read.
+            let _ = m.conn.send(&end);
         }
         self.condemned = Some((rank.min(self.size - 1), words));
     }

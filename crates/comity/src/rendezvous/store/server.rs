@@ -65,8 +65,16 @@ pub(super) struct Round {
 pub(super) struct Met {
     /// Those that still connect.
     pub(super) connecting: BTreeMap<u32, StoreMember>,
+    /// Those that run and stay connected: they hear what ends the job, and hold their ranks.
+    pub(super) attached: BTreeMap<u32, StoreMember>,
     /// All, by rank.
     pub(super) all: Vec<Who>,
+}
+
+impl Met {
+    fn members(&self) -> impl Iterator<Item = &StoreMember> {
+        self.connecting.values().chain(self.attached.values())
+    }
 }
 
 #[derive(Debug)]
@@ -133,6 +141,7 @@ impl Server {
         self.accept();
         self.hear_members();
         self.hear_connecting();
+        self.hear_attached();
         self.hear_fresh();
         self.condemn();
     }
@@ -143,7 +152,7 @@ impl Server {
         let mut fds = vec![PollFd::from_borrowed_fd(waker, PollFlags::IN)];
         let mut until = self.acceptor.interest(&mut fds).into_iter().chain(at_most).min();
         let round = self.round.iter().flat_map(|r| r.members.values());
-        let members = round.chain(self.met.iter().flat_map(|m| m.connecting.values()));
+        let members = round.chain(self.met.iter().flat_map(Met::members));
         let conns = self.fresh.iter().map(|f| &f.0).chain(members.map(|m| &m.conn));
         for conn in conns {
             let write = if conn.is_pending() { PollFlags::OUT } else { PollFlags::empty() };
@@ -249,7 +258,8 @@ impl Server {
     fn flush(&mut self) {
         let now = Instant::now();
         let round = self.round.iter_mut().flat_map(|r| r.members.values_mut());
-        let members = round.chain(self.met.iter_mut().flat_map(|m| m.connecting.values_mut()));
+        let met = self.met.iter_mut().flat_map(|m| m.connecting.values_mut().chain(m.attached.values_mut()));
+        let members = round.chain(met);
         for m in members.filter(|m| m.conn.is_pending()) {
             // A failure shows when it is next read.
             let _ = m.conn.flush();

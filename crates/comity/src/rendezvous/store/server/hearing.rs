@@ -124,9 +124,9 @@ impl Server {
             let _ = m.conn.send_frames(Arc::clone(&table));
         }
         self.first.get_or_insert_with(Instant::now);
-        self.met.retain(|m| !m.connecting.is_empty());
+        self.met.retain(|m| !m.connecting.is_empty() || !m.attached.is_empty());
         let all = members.values().map(|m| m.who.clone()).collect();
-        self.met.push(Met { connecting: round.members, all });
+        self.met.push(Met { connecting: round.members, attached: BTreeMap::new(), all });
     }
 
     /// Ranks that wait for the others say nothing; they can only end.
@@ -154,24 +154,29 @@ impl Server {
     pub(super) fn hear_connecting(&mut self) {
         for mut met in std::mem::take(&mut self.met) {
             let mut failed = None;
-            met.connecting.retain(|rank, m| {
+            for (rank, mut m) in std::mem::take(&mut met.connecting) {
                 let open = m.conn.fill();
                 let how = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
-                    Ok(None) if open => return true,
-                    Ok(Some(Ok(ToStore::Ready))) => return false,
+                    Ok(None) if open => {
+                        met.connecting.insert(rank, m);
+                        continue;
+                    }
+                    Ok(Some(Ok(ToStore::Ready))) => {
+                        met.attached.insert(rank, m);
+                        continue;
+                    }
                     Ok(Some(Ok(ToStore::Failed { why }))) => How::GaveUp(why),
                     _ => How::Ended("ended while the ranks were connecting"),
                 };
                 let gave_up = matches!(how, How::GaveUp(_));
                 if !gave_up {
-                    self.shared.note_culprit(*rank);
+                    self.shared.note_culprit(rank);
                 }
                 // Those that gave up did so on account of one that ended, if there is one.
                 if failed.is_none() || !gave_up {
-                    failed = Some(how.about(*rank, &m.who));
+                    failed = Some(how.about(rank, &m.who));
                 }
-                false
-            });
+            }
             if let Some(why) = failed {
                 for (_, m) in met.connecting {
                     self.refuse(m.conn, &why);
@@ -179,6 +184,13 @@ impl Server {
             } else {
                 self.met.push(met);
             }
+        }
+    }
+
+    /// Ranks that run say nothing more; the connection of one that has ended, or that stays with its own store, ends.
+    pub(super) fn hear_attached(&mut self) {
+        for met in &mut self.met {
+            met.attached.retain(|_, m| m.conn.fill() && matches!(m.conn.next(), Ok(None)));
         }
     }
 
