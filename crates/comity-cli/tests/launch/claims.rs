@@ -22,7 +22,8 @@ fn a_second_claimant_ends_a_young_job_on_every_rank_and_both_are_told() {
 #[test]
 fn a_rank_may_run_one_program_after_another() {
     let program = format!("COMITY={}", env!("CARGO_BIN_EXE_comity"));
-    let twice = "\"$COMITY\" bench barrier --iters 5 --json && exec \"$COMITY\" bench barrier --iters 5 --json";
+    let twice =
+        "\"$COMITY\" bench barrier --iters 5 --json && exec \"$COMITY\" bench barrier --iters 5 --json";
     let done = script(2, &["--env", &program], twice);
     assert_eq!((done.code, done.out.lines().count()), (0, 2), "{}{}", done.out, done.err);
 }
