@@ -5,17 +5,10 @@ use super::text::{blank, without_tests};
 const LIBRARY: &str = "crates/comity/src/";
 const TRANSPORTS: &str = "crates/comity/src/transport/";
 
-/// Where else one may be named, and why.
-const NAMED: &[(&str, &str)] = &[
-    ("crates/comity/src/config/backend.rs", "jaccl is RDMA before all else"),
-    ("crates/comity/src/config/mod.rs", "setters that users know: TCP's connections, RDMA's devices"),
-    ("crates/comity/src/rendezvous/wire.rs", "a process that is none of ours, for tests"),
-];
-
 /// Lines of a file that name a kind which is not theirs to name. `table` is the text of the transports' `mod.rs`.
 pub(crate) fn named(name: &str, text: &str, table: &str) -> Vec<String> {
     let is_test = name.contains("/tests/") || name.ends_with("tests.rs");
-    let is_free = name.starts_with(TRANSPORTS) || NAMED.iter().any(|(place, _)| *place == name);
+    let is_free = name.starts_with(TRANSPORTS);
     if !name.starts_with(LIBRARY) || is_test || is_free {
         return Vec::new();
     }
@@ -25,7 +18,7 @@ pub(crate) fn named(name: &str, text: &str, table: &str) -> Vec<String> {
         .into_iter()
         .filter(|(_, line)| words.iter().any(|w| super::has_word(line, w)))
         .map(|(i, line)| {
-            let place = "outside of transport/ and the places in tools/gates/src/kinds.rs";
+            let place = "outside of transport/";
             format!("{name}:{}: a kind of link is named {place}: {}", i + 1, line.trim())
         })
         .collect()
@@ -49,7 +42,7 @@ mod tests {
         let text = "fn f() {\n    g(LinkKind::Tcp, \"LinkKind::Tcp\")\n}\n";
         let of = |name| named(name, text, TABLE).len();
         assert_eq!(of("crates/comity/src/engine/park.rs"), 1);
-        assert_eq!(of("crates/comity/src/transport/tcp/mod.rs") + of("crates/comity/src/config/mod.rs"), 0);
+        assert_eq!(of("crates/comity/src/transport/tcp/mod.rs"), 0);
         assert!(
             named("crates/comity/src/engine/park.rs", "LinkKind::Mpi, LinkKind::LISTED", TABLE).is_empty()
         );

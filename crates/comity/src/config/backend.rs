@@ -40,10 +40,8 @@ impl BackendKind {
 
     /// The kind of link that it takes before all others.
     pub(crate) fn link(self) -> Option<LinkKind> {
-        match self {
-            Self::Jaccl => Some(LinkKind::Rdma),
-            Self::Any | Self::Mpi | Self::Nccl => None,
-        }
+        let takes = |k: &LinkKind| k.about().is_some_and(|a| a.first_for == Some(self.name()));
+        LinkKind::LISTED.iter().copied().find(takes)
     }
 
     /// Whether the library that it needs can be loaded here. Whether a group can be made is another question.

@@ -23,6 +23,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How soon to try again to end a job whose groups are just being made.
+const RETRY: Duration = Duration::from_millis(20);
+
 /// An authenticated connection of a link.
 #[derive(Debug)]
 pub(crate) struct Arrival {
@@ -203,8 +206,27 @@ impl ConnectionTable {
         any
     }
 
+    /// When there is something to do next, though nobody says a word.
+    pub(super) fn due(&self, begun: bool) -> Option<Instant> {
+        let parked = self.parked.iter().map(|a| a.until).min();
+        let silence = if self.stop.is_none() && begun { self.membership.next() } else { None };
+        let retry = self.condemned.as_ref().map(|_| Instant::now() + RETRY);
+        parked.into_iter().chain(silence).chain(retry).min()
+    }
+
+    /// Beat, and end what the launcher's store says has to end, if it said something.
+    pub(super) fn speak(&mut self, said: bool, begun: bool) {
+        if said {
+            self.hear_store();
+        }
+        if self.stop.is_none() && begun {
+            self.beat(Instant::now());
+            self.carry_out_sentence();
+        }
+    }
+
     /// What the launcher's store has to say.
-    pub(super) fn hear_store(&mut self) {
+    fn hear_store(&mut self) {
         let Some(store) = &mut self.store else { return };
         match store.hear() {
             Ok(true) => return,
@@ -217,8 +239,8 @@ impl ConnectionTable {
         self.store = None;
     }
 
-    /// End the groups of a job that cannot go on; whether it still has none.
-    pub(super) fn carry_out_sentence(&mut self) {
+    /// End the groups of a job that cannot go on, as soon as it has some.
+    fn carry_out_sentence(&mut self) {
         let Some((rank, words)) = self.condemned.take() else { return };
         if !self.condemn(rank, &format!("cannot go on: {words}")) {
             self.condemned = Some((rank, words));

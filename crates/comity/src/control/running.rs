@@ -15,7 +15,7 @@ use super::{
 use crate::{
     Error, Result,
     channel::{Acceptor, Sealing, Stream},
-    rendezvous::{StoreClient, StoreJob},
+    rendezvous::{Store, StoreClient, StoreJob},
     status::{Failure, GroupStatus, Header},
     sys::Waker,
     transport::Kinds,
@@ -109,16 +109,13 @@ impl Running {
         &self.control
     }
 
-    /// Hear what the launcher's store may have to say.
-    pub(crate) fn attend(&self, store: StoreClient) {
-        self.control.lock().store = Some(store);
-        self.control.waker.wake();
-    }
-
-    /// For the store, which may outlive it.
-    pub(crate) fn share(&self) -> Weak<dyn StoreJob> {
+    /// All connections stand: tell the store, and hear what a launcher's may have to say. This process's own, if it runs one.
+    pub(crate) fn attend(&self, meeting: StoreClient) -> Option<Store> {
         let control: Weak<ControlPlane> = Arc::downgrade(&self.control);
-        control
+        let (own, launchers) = meeting.ready(control);
+        self.control.lock().store = launchers;
+        self.control.waker.wake();
+        own
     }
 
     /// Say goodbye and end, within half a second. Words tell why this rank could not join, and who is at fault by them.

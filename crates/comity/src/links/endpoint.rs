@@ -93,11 +93,7 @@ impl Endpoint {
             .inspect_err(|e| meeting.give_up(e))?;
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {
-                let (own, launchers) = meeting.ready(running.share());
-                endpoint._store = own;
-                if let Some(store) = launchers {
-                    running.attend(store);
-                }
+                endpoint._store = running.attend(meeting);
                 endpoint.running = Some(running);
                 Ok(Arc::new(endpoint))
             }

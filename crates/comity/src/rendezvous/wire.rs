@@ -34,7 +34,7 @@ pub(crate) fn facts_of(host: &str, pid: u32, addrs: Vec<SocketAddr>) -> Facts {
         card: Card {
             host_id: u64::from(pid),
             cores: 1,
-            links: Announced::from_iter([(LinkKind::Tcp, Vec::new())]),
+            links: Announced::from_iter(LinkKind::from_name("tcp").map(|kind| (kind, Vec::new()))),
             unix: String::new(),
             addrs,
         },

@@ -123,6 +123,8 @@ pub(crate) struct About {
     pub(crate) shares_memory: bool,
     /// What it carries stays on the host, or is encrypted where the job wants that.
     pub(crate) is_private: bool,
+    /// The name of the backend that takes it before all others, where users know one.
+    pub(crate) first_for: Option<&'static str>,
 }
 
 /// A link, or what this process lacked for it.

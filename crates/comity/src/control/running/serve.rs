@@ -21,8 +21,6 @@ use std::{
 const MAX_PARKED: usize = 4096;
 /// How often to look meanwhile whether everything has arrived.
 const LEAVE_POLL: Duration = Duration::from_millis(2);
-/// How soon to try again to end a job whose groups are just being made.
-const RETRY: Duration = Duration::from_millis(20);
 
 impl ControlPlane {
     // WAIT(stop): the control thread: woken for each event, and when it is to stop
@@ -38,16 +36,14 @@ impl ControlPlane {
                 return;
             }
             let store = state.store.as_ref().map(|s| Arc::clone(s.conn().stream()));
-            let retry = state.condemned.as_ref().map(|_| Instant::now() + RETRY);
-            let parked = state.parked.iter().map(|a| a.until).min();
-            let due = if stop.is_none() && begun { state.membership().next() } else { None };
+            let due = state.due(begun);
             drop(state);
 
             // Whatever has come by now is found below, so nobody is thought silent because this thread was kept waiting.
             let heard_until = Instant::now();
             // The system does not say when the last word has arrived.
             let look = stop.map(|s| s.min(heard_until + LEAVE_POLL));
-            let until = parked.into_iter().chain(look).chain(due).chain(retry).min();
+            let until = look.into_iter().chain(due).min();
             if stop.is_none() && !self.rules.silence.rest.is_zero() {
                 // Beats that come one by one would wake this thread for each.
                 let rested = looked + self.rules.silence.rest;
@@ -63,15 +59,7 @@ impl ControlPlane {
             looked = Instant::now();
             self.waker.drain();
             // Before the handshakes of those who ask: a process that was stopped has many waiting, and others for its word.
-            let mut state = self.lock();
-            if said {
-                state.hear_store();
-            }
-            if state.stop.is_none() && begun {
-                state.beat(Instant::now());
-                state.carry_out_sentence();
-            }
-            drop(state);
+            self.lock().speak(said, begun);
             let accepted = acceptor.step(&mut |hello, stream| self.judge(hello, stream));
             if let Some(why) = acceptor.lacked() {
                 self.lacked.store(why.raw_os_error(), Ordering::Relaxed);

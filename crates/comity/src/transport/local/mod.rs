@@ -26,6 +26,7 @@ impl Transport for Local {
             within_host: true,
             shares_memory: true,
             is_private: true,
+            first_for: None,
         }
     }
 

@@ -25,6 +25,7 @@ impl Transport for Shm {
             within_host: true,
             shares_memory: true,
             is_private: true,
+            first_for: None,
         }
     }
 

@@ -48,6 +48,7 @@ impl Transport for Tcp {
             within_host: false,
             shares_memory: false,
             is_private: true,
+            first_for: None,
         }
     }
 

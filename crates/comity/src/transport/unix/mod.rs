@@ -27,6 +27,7 @@ impl Transport for Unix {
             within_host: true,
             shares_memory: false,
             is_private: true,
+            first_for: None,
         }
     }
 

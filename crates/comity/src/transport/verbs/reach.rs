@@ -39,6 +39,7 @@ impl Transport for Rdma {
             within_host: false,
             shares_memory: false,
             is_private: false,
+            first_for: Some("jaccl"),
         }
     }
 
