@@ -1,11 +1,7 @@
 //! Project tasks: `cargo xtask demo | check | test | chaos | softverbs | rdma-vm`.
 
-mod check;
-mod demo;
-mod softverbs;
-mod test;
-
 use std::process::ExitCode;
+use steps::TaskError;
 
 const HELP: &str = "\
 cargo xtask demo                 build, then train a small network on 1, 2 and 4 ranks of this machine
@@ -39,42 +35,37 @@ fn main() -> ExitCode {
         eprintln!("xtask: cannot catch signals: {e}");
         return ExitCode::FAILURE;
     }
-    let result = match args[..] {
-        ["demo"] => demo::run(demo::Profile::Release).map(drop),
-        ["test", ref rest @ ..] => match test::StepChoice::parse(rest) {
-            Ok(choice) => test::run(&choice),
-            Err(e) => return usage(&e),
-        },
-        ["check", ref rest @ ..] => match check::CheckChoice::parse(rest) {
-            Ok(choice) => check::run(&choice),
-            Err(e) => return usage(&e),
-        },
+    let result: Result<(), TaskError> = match args[..] {
+        ["demo"] => steps::demo(),
+        ["test", ref rest @ ..] => steps::test(rest),
+        ["check", ref rest @ ..] => steps::check(rest),
         // A part of test, which starts it.
-        ["step", ref rest @ ..] => test::step(rest),
+        ["step", ref rest @ ..] => steps::step(rest),
         ["chaos", ref rest @ ..] => match chaos::Choice::parse(rest) {
-            Ok(choice) => chaos::run(&choice).map(|note| println!("{note}")),
-            Err(e) => return usage(&e),
+            Ok(choice) => chaos::run(&choice).map(|note| println!("{note}")).map_err(TaskError::Failed),
+            Err(e) => Err(TaskError::Usage(e)),
         },
-        ["softverbs", folder] => softverbs::lay_out(folder.as_ref()),
+        ["softverbs", folder] => steps::softverbs(folder.as_ref()),
         ["rdma-vm", ref rest @ ..] => match guest::Choice::parse(rest) {
-            Ok(choice) => guest::run(choice),
-            Err(e) => return usage(&e),
+            Ok(choice) => guest::run(choice).map_err(TaskError::Failed),
+            Err(e) => Err(TaskError::Usage(e)),
         },
         // A part of chaos, which starts it.
-        ["chaos-lane", ref rest @ ..] => chaos::lane(rest),
+        ["chaos-lane", ref rest @ ..] => chaos::lane(rest).map_err(TaskError::Failed),
         ["-h" | "--help" | "help"] => {
             print!("{HELP}");
             Ok(())
         }
-        [] => return usage("say which task"),
-        [first, ..] => return usage(&format!("{first:?} and what follows it is no task")),
+        [] => Err(TaskError::Usage("say which task".into())),
+        [first, ..] => Err(TaskError::Usage(format!("{first:?} and what follows it is no task"))),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
+        Err(TaskError::Failed(e)) => {
             eprintln!("xtask: {e}");
             ExitCode::FAILURE
         }
+        Err(TaskError::Usage(e)) => usage(&e),
     }
 }
 

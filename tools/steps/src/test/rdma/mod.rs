@@ -178,7 +178,7 @@ impl Device {
 /// The cases, compiled against the real header and linked with the real library, for whichever is there when it runs.
 pub(super) fn conform(scratch: &Scratch) -> Result<PathBuf, String> {
     let program = scratch.join("conform");
-    let source = root().join("xtask/src/test/rdma/conform.c");
+    let source = root().join("tools/steps/src/test/rdma/conform.c");
     let task = Task::new("cc").args(["-O1", "-Wall", "-Werror", "-o"]).args([&program, &source]);
     task.args(["-libverbs"]).limit(120).run()?;
     Ok(program)

@@ -33,7 +33,7 @@ struct Changed {
 }
 
 /// Folders and the packages in them.
-const PACKAGES: [(&str, &str); 14] = [
+const PACKAGES: [(&str, &str); 15] = [
     ("crates/comity/", "comity"),
     ("crates/comity-plan/", "comity-plan"),
     ("crates/comity-membership/", "comity-membership"),
@@ -47,6 +47,7 @@ const PACKAGES: [(&str, &str); 14] = [
     ("tools/softverbs/", "softverbs"),
     ("tools/scope/", "scope"),
     ("tools/tasks/", "tasks"),
+    ("tools/steps/", "steps"),
     ("xtask/", "xtask"),
 ];
 

@@ -1,0 +1,52 @@
+//! The steps of the gate and of the deep checks, and the other tasks of `cargo xtask` that are no tool of their own: the quick check,
+//! the demo, and laying out the software RDMA device.
+
+mod check;
+mod demo;
+mod softverbs;
+mod test;
+
+use std::path::Path;
+
+/// Why a task did not end well.
+#[derive(Debug)]
+pub enum TaskError {
+    /// The words are no task; what is wrong with them.
+    Usage(String),
+    /// It failed, and how.
+    Failed(String),
+}
+
+impl From<String> for TaskError {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
+/// `cargo xtask check`: formatting, clippy and the tests of what changed.
+pub fn check(args: &[&str]) -> Result<(), TaskError> {
+    let choice = check::CheckChoice::parse(args).map_err(TaskError::Usage)?;
+    Ok(check::run(&choice)?)
+}
+
+/// `cargo xtask test`: the gate, or the deep checks.
+pub fn test(args: &[&str]) -> Result<(), TaskError> {
+    let choice = test::StepChoice::parse(args).map_err(TaskError::Usage)?;
+    Ok(test::run(&choice)?)
+}
+
+/// One step of [`test`], which starts it as a process of its own.
+pub fn step(args: &[&str]) -> Result<(), TaskError> {
+    Ok(test::step(args)?)
+}
+
+/// `cargo xtask demo`: the same training on 1, 2 and 4 ranks.
+pub fn demo() -> Result<(), TaskError> {
+    demo::run(demo::Profile::Release)?;
+    Ok(())
+}
+
+/// `cargo xtask softverbs`: build the software RDMA device and lay it out in `folder`.
+pub fn softverbs(folder: &Path) -> Result<(), TaskError> {
+    Ok(softverbs::lay_out(folder)?)
+}
