@@ -7,7 +7,7 @@ mod text;
 
 use super::ending::Ending;
 use super::handed::raise;
-use comity::Sheet;
+use comity::tools::Sheet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
