@@ -316,7 +316,8 @@ impl Config {
         let read = Matrix::read(matrix);
         self.transports.verbs.devices = Some(read.map_err(|why| {
             let words = format!("the device matrix {} {why}", crate::address::shown(matrix));
-            Error::setting("devices", matrix, words)
+            let e = Error::setting("devices", matrix, words);
+            why.place(e)
         })?);
         Ok(self)
     }

@@ -33,7 +33,7 @@ struct Entry {
     state: AtomicI32,
 }
 
-/// See the module.
+/// The sheets of all ranks, and the thread that answers Prometheus from them.
 #[derive(Debug)]
 pub(super) struct Metrics {
     metrics: Arc<JobMetrics>,
