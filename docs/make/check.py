@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import reference
+import settings
 import speed
 
 ROOT = Path(__file__).parents[2]
@@ -81,25 +82,31 @@ def languages(text: str) -> list[str]:
     return wrong
 
 
-def settings() -> list[str]:
-    """Variables that the code reads and the table of settings lacks, and the other way round."""
+def variables() -> list[str]:
+    """Variables that the code reads and its table lacks, and the other way round."""
     sources = [*(ROOT / "crates").glob("*/src/**/*.rs"), *(ROOT / "python" / "comity").rglob("*.py")]
-    text = "".join(p.read_text() for p in sources if "tests" not in p.parts)
+    text = "".join(p.read_text() for p in sources if "tests" not in p.parts and p != settings.TABLE)
     read = set(re.findall(r'"(COMITY_[A-Z_]+)"', text))
     read = {name for name in read if not name.startswith(("COMITY_TEST_", "COMITY_SIM_", "COMITY_TRIALS"))}
-    listed = set(re.findall(r"^\| `(COMITY_\w+)` \|", (ROOT / "docs" / "settings.md").read_text(), re.M))
-    return [f"docs/settings.md lacks {n}" for n in sorted(read - listed)] + [
-        f"docs/settings.md has {n}, which nothing reads" for n in sorted(listed - read)
+    listed = {row["name"] for row in settings.variables() if row["name"].startswith("COMITY_")}
+    table = settings.TABLE.relative_to(ROOT)
+    return [f"{table} lacks {n}" for n in sorted(read - listed)] + [
+        f"{table} has {n}, which nothing reads" for n in sorted(listed - read)
     ]
 
 
 def names() -> list[str]:
-    wrong = settings()
+    wrong = variables()
     for page in documents():
         text = page.read_text()
         found = links(page, text) + paths(text) + languages(text)
         wrong += [f"{page.relative_to(ROOT)} {what}" for what in found]
-    for made, wanted in [(reference.PAGE, reference.page()), (speed.PICTURE, speed.picture())]:
+    made_by_scripts = [
+        (reference.PAGE, reference.page()),
+        (settings.PAGE, settings.page()),
+        (speed.PICTURE, speed.picture()),
+    ]
+    for made, wanted in made_by_scripts:
         if not made.exists() or made.read_text() != wanted:
             wrong.append(f"{made.relative_to(ROOT)} is not current: see docs/make")
     return wrong

@@ -33,7 +33,32 @@ class Error(RuntimeError):
 
 
 class PeerLost(Error):
-    """A member's process or link is gone: `rank` says whose."""
+    """A member's process or link is gone: `rank` says whose.
+
+    Attributes:
+        because_of: The members on whose account it gave up, where it said so; mostly empty.
+        seen_by: Another member that saw it and told this one; None where this rank saw it itself.
+        left: Whether it closed the group in good order, and a call still needed it.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        rank: int | None = None,
+        call: str | None = None,
+        cause: str | None = None,
+        because_of: Iterable[int] = (),
+        seen_by: int | None = None,
+        left: bool = False,
+    ) -> None:
+        super().__init__(message, rank, call, cause)
+        self.because_of = tuple(because_of)
+        self.seen_by = seen_by
+        self.left = left
+
+    def __reduce__(self) -> tuple:
+        who = (self.because_of, self.seen_by, self.left)
+        return type(self), (str(self), self.rank, self.call, self.cause, *who)
 
 
 class TimeoutError(Error, builtins.TimeoutError):

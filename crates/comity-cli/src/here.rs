@@ -1,7 +1,10 @@
 //! The group that this process belongs to, and how it is told in a line.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{Algorithm, BackendKind, Config, ConfigError, Error, Group, Result, Secure, cuda::Cuda};
+use comity::{
+    Algorithm, BackendKind, Config, ConfigError, Error, Group, Result, Secure,
+    tools::{self, cuda::Cuda},
+};
 use comity_plan::Kind;
 use std::collections::BTreeSet;
 
@@ -91,7 +94,7 @@ pub(crate) fn served_by(algorithm: Algorithm) -> String {
 
 /// Have `group` carry out what it can by `algorithm`.
 pub(crate) fn prefer(group: &Group, algorithm: Algorithm) -> Result<()> {
-    if group.size() > 1 && !group.prefer_algorithm(Some(algorithm)) {
+    if group.size() > 1 && !tools::prefer_algorithm(group, Some(algorithm)) {
         return Err(ConfigError::new(
             "--algorithm goes with Comity's own links: MPI and NCCL choose their own",
         )

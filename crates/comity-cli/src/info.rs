@@ -1,7 +1,12 @@
 //! `comity info`: what this process would do, and why: its place, where it would meet, its host, its links.
 
+mod settings;
+
 use crate::here;
-use comity::{Config, DType, LinkNote};
+use comity::{
+    Config, DType,
+    tools::{self, LinkNote},
+};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -9,9 +14,12 @@ use std::fmt::Write;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Outside a job it tells what a group of one would be; under a launcher, what each rank found.
-Nothing is sent.
+Nothing is sent. With --settings: every variable, its value here, who gave it, its default.
 Exit code: 0; 2 when variables make no sense, which are named.")]
 pub(crate) struct InfoArgs {
+    /// Every variable: what it does, its value and where that comes from
+    #[arg(long)]
+    settings: bool,
     /// One JSON object
     #[arg(long)]
     json: bool,
@@ -19,14 +27,18 @@ pub(crate) struct InfoArgs {
 
 /// `comity info`; the exit code.
 pub(crate) fn info(args: InfoArgs) -> u8 {
-    let config = match Config::from_env() {
-        Ok(config) => config,
-        Err(e) => return here::failed("info", &e),
+    let config = Config::from_env();
+    let var = |name: &str| std::env::var_os(name);
+    let text = match (&config, args.settings, args.json) {
+        (found, true, true) => format!("{}\n", settings::to_json(found.as_ref(), &var)),
+        (found, true, false) => settings::to_text(found.as_ref(), &var),
+        (Ok(config), false, true) => format!("{}\n", to_json(config)),
+        (Ok(config), false, false) => to_text(config),
+        (Err(_), false, _) => String::new(),
     };
-    let text = if args.json { format!("{}\n", to_json(&config)) } else { to_text(&config) };
     // In one piece, since ranks share the output; a reader that went away is no failure.
     let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
-    0
+    config.map_or_else(|e| here::failed("info", &e), |_| 0)
 }
 
 fn to_text(config: &Config) -> String {
@@ -44,10 +56,10 @@ fn to_text(config: &Config) -> String {
     row("found by", &[format!("{}: {}", found.launcher, found.why)]);
     row("variables", if variables.is_empty() { vec!["none set".to_owned()] } else { variables }.as_slice());
     row("meets", &[config.meet().to_string()]);
-    row("key", &[config.trust_in_words().to_owned()]);
+    row("key", &[tools::trust_in_words(config).to_owned()]);
     row("host", &[format!("{}, {} cores, pages of {} bytes", host(), cores(), rustix::param::page_size())]);
     row("system", &[system()]);
-    let links = config.link_notes();
+    let links = tools::link_notes(config);
     let note = |l: &LinkNote| {
         format!("{:<4} {:<4} {}", l.kind.to_string(), if l.used { "yes" } else { "no" }, l.why)
     };
@@ -67,7 +79,7 @@ fn to_json(config: &Config) -> Value {
     let found = config.found();
     let variables: serde_json::Map<String, Value> =
         found.seen.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
-    let notes = config.link_notes();
+    let notes = tools::link_notes(config);
     let links: Vec<_> =
         notes.iter().map(|l| json!({ "kind": l.kind.to_string(), "used": l.used, "why": l.why })).collect();
     let addresses: Vec<_> =
@@ -81,7 +93,7 @@ fn to_json(config: &Config) -> Value {
         "version": here::VERSION, "rank": config.rank(), "size": config.size(),
         "local_rank": config.local().map(|l| l.0), "local_size": config.local().map(|l| l.1),
         "launcher": found.launcher.to_string(), "why": found.why, "variables": variables,
-        "meets": config.meet().to_string(), "key": config.trust_in_words(), "host": host(), "cores": cores(),
+        "meets": config.meet().to_string(), "key": tools::trust_in_words(config), "host": host(), "cores": cores(),
         "page_size": rustix::param::page_size(), "system": system(), "links": links, "devices": devices, "addresses": addresses,
         "types": DType::ALL.map(DType::name),
     })

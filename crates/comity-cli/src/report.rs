@@ -4,7 +4,7 @@
 mod trace;
 mod words;
 
-use comity::Flight;
+use comity::tools::Flight;
 use std::{
     fs::File,
     io::{Read, Write},

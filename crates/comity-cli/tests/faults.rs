@@ -11,7 +11,7 @@ mod patience;
 mod pauses;
 
 use actor::{acted, monotonic};
-use comity::{Config, Key, rendezvous::Store};
+use comity::{Config, Key, tools::Store};
 use crew::{Crew, LAUNCHER};
 use patience::{patient, slowness};
 use rustix::process::Signal;

@@ -9,7 +9,7 @@ mod crowd;
 mod member;
 mod patience;
 
-use comity::{Config, Key, rendezvous::Store};
+use comity::{Config, Key, tools::Store};
 use crowd::{Crowd, Kind, Recorded};
 use member::{KEY, Member, acted};
 use patience::{patient, slowness};

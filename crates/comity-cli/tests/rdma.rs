@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 #![allow(missing_docs)]
 
-use comity::{Key, rendezvous::Store};
+use comity::{Key, tools::Store};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,

@@ -1,7 +1,7 @@
 //! `comity report` on what the ranks of a real job leave when one of them is killed, and on files that no rank wrote.
 #![allow(missing_docs)]
 
-use comity::{Key, ReduceOp, rendezvous::Store};
+use comity::{Key, ReduceOp, tools::Store};
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::Value;
 use std::{

@@ -62,6 +62,15 @@ pub(crate) fn raised(py: Python<'_>, own: Option<usize>, e: &Error) -> PyErr {
             let usual = (e.to_string(), why.ranks.first().copied(), None, cause);
             return with(py, "Join", usual, |own| own.set_item("ranks", &why.ranks));
         }
+        Error::PeerLost { peer, cause, because_of, seen_by, left, call } => {
+            let call = call.as_ref().map(ToString::to_string);
+            let usual = (e.to_string(), Some(peer.rank), call, Some(cause.clone()));
+            return with(py, "PeerLost", usual, |own| {
+                own.set_item("because_of", because_of)?;
+                own.set_item("seen_by", seen_by)?;
+                own.set_item("left", left)
+            });
+        }
         _ => {}
     }
     let call = |c: &Option<CallInfo>| c.as_ref().map(ToString::to_string);
@@ -76,9 +85,6 @@ pub(crate) fn raised(py: Python<'_>, own: Option<usize>, e: &Error) -> PyErr {
         Error::Timeout { call, after, waiting_for, .. } => {
             let cause = format!("not finished within {after:?}");
             ("TimeoutError", waiting_for.first().map(|p| p.rank), Some(call.to_string()), Some(cause))
-        }
-        Error::PeerLost { peer, cause, call: c, .. } => {
-            ("PeerLost", Some(peer.rank), call(c), Some(cause.clone()))
         }
         Error::Aborted { by, reason, call: c } => ("Aborted", Some(by.rank), call(c), Some(reason.clone())),
         Error::Library { message, .. } => ("Library", None, None, Some(message.clone())),

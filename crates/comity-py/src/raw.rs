@@ -1,7 +1,7 @@
 //! Memory that Python vouches for: the one place where an address becomes a buffer.
 
 use crate::errors;
-use comity::{DType, Place, View, ViewMut, cuda};
+use comity::{DType, Place, View, ViewMut, tools::cuda};
 use pyo3::prelude::*;
 use std::ops::Range;
 

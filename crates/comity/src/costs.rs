@@ -1,5 +1,6 @@
-//! What messages cost between each two ranks, and its text. Imports `comity_plan` only.
+//! What messages cost between each two ranks, and its text.
 
+use crate::ConfigError;
 use comity_plan::{Cost, PairCosts};
 use serde_json::{Value, json};
 
@@ -49,17 +50,26 @@ impl LinkCosts {
 
     /// What `comity check --links --json` wrote, or a person: seconds and bytes per second, by sender, then receiver.
     ///
+    /// ```
+    /// let text = r#"{"ranks": 2, "latency_s": [[null, 1e-5], [1e-5, null]], "bytes_per_s": [[null, 1e9], [2e9, null]]}"#;
+    /// let costs = comity::LinkCosts::from_json(text)?;
+    /// assert_eq!((costs.size(), costs.latency(0, 1)), (2, 1e-5));
+    /// # Ok::<(), comity::ConfigError>(())
+    /// ```
+    ///
     /// # Errors
-    /// What is wrong with the text.
-    pub fn from_json(text: &str) -> Result<Self, String> {
-        let value: Value = serde_json::from_str(text).map_err(|e| format!("is not JSON: {e}"))?;
+    /// What is wrong with the text, as the rest of a sentence: "is not JSON: ...", with the line and the column where its form is wrong.
+    pub fn from_json(text: &str) -> Result<Self, ConfigError> {
+        let value: Value = serde_json::from_str(text)
+            .map_err(|e| ConfigError::new(format!("is not JSON: {e}")).at(e.line(), e.column()))?;
         let n = value["ranks"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
         if !(1..=crate::MAX_SIZE).contains(&n) {
-            return Err(format!("has no number of \"ranks\" from 1 to {}", crate::MAX_SIZE));
+            let words = format!("has no number of \"ranks\" from 1 to {}", crate::MAX_SIZE);
+            return Err(ConfigError::new(words));
         }
-        let cell = |name: &str, a: usize, b: usize| -> Result<f64, String> {
+        let cell = |name: &str, a: usize, b: usize| -> Result<f64, ConfigError> {
             let number = value[name][a][b].as_f64().filter(|x| x.is_finite() && *x > 0.0);
-            number.ok_or_else(|| format!("has no number above 0 at {name}[{a}][{b}]"))
+            number.ok_or_else(|| ConfigError::new(format!("has no number above 0 at {name}[{a}][{b}]")))
         };
         let mut pairs = Vec::new();
         for (a, b) in (0..n).flat_map(|a| (0..n).map(move |b| (a, b))) {
@@ -69,7 +79,7 @@ impl LinkCosts {
                 Cost { alpha: cell("latency_s", a, b)?, beta: 1.0 / cell("bytes_per_s", a, b)? }
             });
         }
-        Self::new(n, pairs).ok_or_else(|| "holds numbers that are out of range".into())
+        Self::new(n, pairs).ok_or_else(|| ConfigError::new("holds numbers that are out of range"))
     }
 }
 

@@ -54,14 +54,12 @@ mod channel;
 mod config;
 mod control;
 mod costs;
-#[doc(hidden)]
-pub mod cuda;
+mod cuda;
 mod dtype;
 mod engine;
 mod error;
 mod exchange;
 #[cfg(fuzzing)]
-#[doc(hidden)]
 pub mod fuzz;
 #[cfg(fuzzing)]
 mod fuzz_input;
@@ -70,13 +68,13 @@ mod kernel;
 mod key;
 mod links;
 mod recorder;
-#[doc(hidden)]
-pub mod rendezvous;
+mod rendezvous;
 mod root_cause;
 mod stats;
 mod status;
 mod sync;
 mod sys;
+pub mod tools;
 mod transport;
 mod turn;
 mod view;
@@ -84,8 +82,6 @@ mod view;
 pub use address::HostPort;
 pub use call::{CallInfo, MAX_SIZE, MAX_TAG, Op};
 pub use comity_plan::Algorithm;
-#[doc(hidden)]
-pub use config::LinkNote;
 pub use config::{BackendKind, Config, Detection, Found, Launcher, Meet, Secure};
 pub use costs::LinkCosts;
 pub use dtype::{C64, DType, Element, ReduceOp};
@@ -94,14 +90,7 @@ pub use error::{ConfigError, Crossed, Error, JoinCause, JoinError, Misuse, Peer,
 pub use exchange::Exchange;
 pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;
-#[doc(hidden)]
-pub use recorder::{Flight, FlightCall, FlightState};
 pub use stats::Stats;
-#[doc(hidden)]
-pub use stats::{Sheet, Tally};
-#[cfg(target_os = "linux")]
-#[doc(hidden)]
-pub use sys::refused as refused_call;
 pub use transport::LinkKind;
 pub use view::{Place, View, ViewMut};
 

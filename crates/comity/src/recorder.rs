@@ -244,6 +244,7 @@ mod tests {
             cause: "died".into(),
             because_of: Vec::new(),
             seen_by: None,
+            left: false,
             call: None,
         }
     }

@@ -1,6 +1,6 @@
 //! Closing compares: calls that differ and that no message showed are told when the group is left.
 
-use comity::{Config, Error, Group, Key, LinkKind, Op, ReduceOp, Result, rendezvous::Store};
+use comity::{Config, Error, Group, Key, LinkKind, Op, ReduceOp, Result, tools::Store};
 use std::{
     net::Ipv4Addr,
     thread,

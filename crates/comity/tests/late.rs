@@ -1,6 +1,6 @@
 //! Ranks that live but do not make a call: whoever waits for them names them, all of them, and nobody else.
 
-use comity::{Config, Error, Group, Key, LinkKind, ReduceOp, Result, rendezvous::Store};
+use comity::{Config, Error, Group, Key, LinkKind, ReduceOp, Result, tools::Store};
 use std::{
     net::Ipv4Addr,
     sync::{

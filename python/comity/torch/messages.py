@@ -5,7 +5,6 @@ A message is a frame of `FRAME` bytes with its tag, type and length, and with it
 
 from __future__ import annotations
 
-import re
 import struct
 from typing import Any
 
@@ -72,14 +71,14 @@ def name_of(t: torch.Tensor) -> str:
 
 def left(e: Error) -> bool:
     """Whether this is about a rank that left in good order."""
-    return isinstance(e, Closed) or (isinstance(e, PeerLost) and "left" in str(e.cause))
+    return isinstance(e, Closed) or (isinstance(e, PeerLost) and e.left)
 
 
 def about(e: Error, peer: int, rank: int) -> Error:
     """The error of a direction, which knows two ranks only, as the group's: it names the peer by its rank there, or this rank."""
-    cause = re.sub(r" \(seen by rank \d+\)", "", e.cause or str(e))
+    cause = e.cause or str(e)
     if isinstance(e, PeerLost):
-        return PeerLost(f"rank {peer} {cause}", peer, e.call, cause)
+        return PeerLost(f"rank {peer} {cause}", peer, e.call, cause, left=e.left)
     if isinstance(e, Aborted):
         return Aborted(f"rank {peer} gave up the group: {cause}", peer, e.call, cause)
     if isinstance(e, Misuse):
@@ -93,4 +92,7 @@ def about(e: Error, peer: int, rank: int) -> Error:
 
 def of_call(e: Error, call: str) -> Error:
     """The error that ended a direction as that of a send or receive on it."""
-    return type(e)(f"{call}: {e}", e.rank, call, e.cause)
+    own = {}
+    if isinstance(e, PeerLost):
+        own = {"because_of": e.because_of, "seen_by": e.seen_by, "left": e.left}
+    return type(e)(f"{call}: {e}", e.rank, call, e.cause, **own)

@@ -15,7 +15,7 @@ use crate::{
     size::Sizes,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{Algorithm, BackendKind, ConfigError, DType, Group, ReduceOp, Result, cuda::Cuda};
+use comity::{Algorithm, BackendKind, ConfigError, DType, Group, ReduceOp, Result, tools::cuda::Cuda};
 use comity_plan::Kind;
 use measure::measure;
 use op::{BenchOp, Cell};

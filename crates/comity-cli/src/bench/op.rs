@@ -3,7 +3,7 @@
 use crate::check::value::{Data, Deal, Give, Sample};
 use comity::{
     Error, Group, ReduceOp, Result,
-    cuda::{Buffer, Cuda},
+    tools::cuda::{Buffer, Cuda},
 };
 
 /// What can be measured.

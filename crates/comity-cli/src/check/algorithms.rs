@@ -6,7 +6,7 @@ use super::{
     groups, moves, reduce,
     report::{Line, Report, merge},
 };
-use comity::{Algorithm, DType, Group, Result};
+use comity::{Algorithm, DType, Group, Result, tools};
 use comity_plan::Kind;
 
 /// What checks an operation.
@@ -45,7 +45,7 @@ pub(super) fn run(
     for kind in Kind::ALL.into_iter().filter(|k| options.asks_for(k.name())) {
         for &algorithm in algorithms.iter().filter(|a| a.serves(kind)) {
             // Where somebody else chooses, there is nothing to check.
-            if !group.prefer_algorithm(Some(algorithm)) {
+            if !tools::prefer_algorithm(group, Some(algorithm)) {
                 return Ok(());
             }
             let mut row = CheckRow::new(group, &options, format!("{} by {}", kind.name(), algorithm.name()));
@@ -55,6 +55,6 @@ pub(super) fn run(
             report.lines.push(line);
         }
     }
-    group.prefer_algorithm(None);
+    tools::prefer_algorithm(group, None);
     Ok(())
 }

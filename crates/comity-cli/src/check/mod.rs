@@ -29,7 +29,7 @@ pub use report::{Difference, Line, Report};
 use crate::here;
 use case::CheckRow;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{Algorithm, BackendKind, ConfigError, DType, Group, Result, cuda::Cuda};
+use comity::{Algorithm, BackendKind, ConfigError, DType, Group, Result, tools::cuda::Cuda};
 use comity_plan::Kind;
 use report::merge;
 use std::{io::Write, time::Instant};

@@ -2,7 +2,7 @@
 
 use comity::{
     Element, Group, ReduceOp, Result,
-    cuda::{Buffer, Cuda},
+    tools::cuda::{Buffer, Cuda},
 };
 use std::ops::Deref;
 

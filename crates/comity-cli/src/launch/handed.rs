@@ -65,7 +65,7 @@ impl Handed {
 #[cfg(target_os = "linux")]
 fn nameless(flags: rustix::fs::MemfdFlags) -> io::Result<OwnedFd> {
     rustix::fs::memfd_create("comity", flags)
-        .map_err(|e| comity::refused_call("memfd_create", "to hand ranks the job's key", e))
+        .map_err(|e| comity::tools::refused_call("memfd_create", "to hand ranks the job's key", e))
 }
 
 /// Where an inherited descriptor cannot be opened anew by a path, the file keeps its name until the job ends.

@@ -1,6 +1,6 @@
 //! What the ranks need to find each other: a job key, a store, and addresses for the libraries that bring their own.
 use super::{Setting, handed::Handed};
-use comity::{Key, rendezvous::Store};
+use comity::{Key, tools::Store};
 use socket2::{Domain, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

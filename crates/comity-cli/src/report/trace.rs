@@ -1,6 +1,6 @@
 //! Flight records as a trace in Chrome's format, which Perfetto reads: a process for each rank, a thread for each group.
 
-use comity::Flight;
+use comity::tools::Flight;
 use serde_json::json;
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Flight records in words.
 
-use comity::{Flight, FlightState};
+use comity::tools::{Flight, FlightState};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt::Write,

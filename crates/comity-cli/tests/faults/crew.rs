@@ -3,7 +3,7 @@ use super::{
     actor::{ROLE, SAYS, monotonic},
     patience::patient,
 };
-use comity::{Key, rendezvous::Store};
+use comity::{Key, tools::Store};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{

@@ -1,5 +1,5 @@
 //! The processes of the job: a store as the launcher's, and ranks; each may open 256 files.
-use comity::{Config, Key, LinkKind, ReduceOp, rendezvous::Store};
+use comity::{Config, Key, LinkKind, ReduceOp, tools::Store};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use std::{
     cell::RefCell,

@@ -22,7 +22,7 @@ use std::{
 /// Schedules kept for calls that come again.
 const KEPT: usize = 16;
 
-/// See the module.
+/// Carries out calls by Comity's own plans over links.
 #[derive(Debug)]
 pub(crate) struct NativeBackend {
     engine: Engine,

@@ -4,7 +4,7 @@ use super::{AbortHandle, Backend, Bufs, Call};
 use crate::{CallInfo, Error, LinkKind, Result, view};
 use std::time::Duration;
 
-/// See the module.
+/// The backend of a group of one rank in host memory.
 #[derive(Debug)]
 pub(crate) struct Single;
 

@@ -14,10 +14,10 @@ const LONGEST: Duration = Duration::from_secs(86_400);
 
 /// How long a rank may be silent before the others give it up for dead.
 ///
-/// A rank that is killed is noticed at once, whatever is chosen here. This is for those that say nothing: stopped, cut off from
-/// the network, or on a host that lost its power. All ranks send a beat ten times as often (at least twice a second), whatever
-/// their program does. A pause that ends before the limit, by the time between two beats, is ridden through, also one of a cable:
-/// who is silent is asked over new connections.
+/// A rank that is killed is noticed at once, whatever you choose here. The choice is for ranks that fall silent: a rank that is stopped, or
+/// whose host lost its network or its power. Each rank sends ten beats within the limit, and at least two a second, whatever its program
+/// does. A job survives a pause that is shorter than the limit by the time between two beats. The same holds for a cable that is
+/// unplugged: the others ask a silent rank over new connections.
 ///
 /// The ranks agree on the most patient of their choices when they join.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

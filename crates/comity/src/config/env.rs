@@ -4,7 +4,7 @@ use super::{
     Config, Found, HostPort, Launcher, MAX_SIZE, Matrix, Meet, bad, bad_value, fnv,
     hostfile::Hostfile,
     settings, slurm,
-    vars::{Vars, wrong},
+    vars::{Vars, refusal, wrong},
 };
 use crate::{
     Result,
@@ -175,7 +175,10 @@ fn jaccl(vars: &Vars<'_>) -> Result<Option<Place>> {
     let (Some(rank), Some(text)) = (vars.number(rank_is, MAX_SIZE - 1)?, vars.text(devices_is)?) else {
         return Ok(None);
     };
-    let matrix = Matrix::read(&text).or_else(|why| wrong(devices_is, &text, &why))?;
+    let matrix = Matrix::read(&text).map_err(|why| {
+        let e = refusal(devices_is, &text, &why.to_string());
+        why.place(e)
+    })?;
     let size = matrix.rows.len();
     if rank >= size {
         let why = format!("{rank_is}={rank}, but {devices_is} has {size} rows; allowed is 0 to {}", size - 1);

@@ -14,6 +14,7 @@ mod meet;
 mod notes;
 mod settings;
 mod slurm;
+mod table;
 mod trust;
 mod vars;
 
@@ -37,6 +38,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+pub use table::{Topic, VARIABLES, Variable};
 pub use trust::Secure;
 pub(crate) use trust::{Insecure, Trust};
 
@@ -148,11 +150,17 @@ impl Config {
     /// | Slurm | `SLURM_STEP_ID`, `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS` (inside `srun` only) |
     /// | none | a group of one |
     ///
-    /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_SECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
-    /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_DEVICE`,
-    /// `COMITY_COSTS`, `COMITY_ALGORITHM`, `COMITY_DEVICES` (also as `JACCL_IBV_DEVICES`, `MLX_IBV_DEVICES`), `COMITY_RDMA`, `MLX_JACCL_RING` (also as `JACCL_RING`),
-    /// `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_SEND_THREADS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_ROOT_CAUSE_FD` is for
-    /// `comity launch` alone.
+    /// All other variables hold under every launcher. [`tools::VARIABLES`](crate::tools::VARIABLES) has them, each with a sentence, its default and an
+    /// example; `comity info --settings` prints them.
+    ///
+    /// # Errors
+    /// [`Error::Config`], with the variable as its key, where a value makes no sense or two contradict each other.
+    ///
+    /// ```
+    /// let config = comity::Config::from_env()?;
+    /// println!("rank {} of {}: {}", config.rank(), config.size(), config.found().why);
+    /// # Ok::<(), comity::Error>(())
+    /// ```
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var_os(name))
     }
@@ -308,7 +316,8 @@ impl Config {
         let read = Matrix::read(matrix);
         self.transports.verbs.devices = Some(read.map_err(|why| {
             let words = format!("the device matrix {} {why}", crate::address::shown(matrix));
-            Error::setting("devices", matrix, words)
+            let e = Error::setting("devices", matrix, words);
+            why.place(e)
         })?);
         Ok(self)
     }

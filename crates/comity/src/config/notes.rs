@@ -17,9 +17,8 @@ pub struct LinkNote {
 }
 
 impl Config {
-    /// What this process would use of each kind of link, the preferred ones first. For `comity info`.
-    #[doc(hidden)]
-    pub fn link_notes(&self) -> Vec<LinkNote> {
+    /// [`tools::link_notes`](crate::tools::link_notes).
+    pub(crate) fn link_notes(&self) -> Vec<LinkNote> {
         let value = |name: &str| self.found.seen.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
         let note = |kind: LinkKind| {
             let note = self.transports.note(kind, &value)?;

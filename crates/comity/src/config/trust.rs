@@ -90,9 +90,8 @@ impl Config {
         }
     }
 
-    /// By what this rank would know the others, in words, for `comity info`.
-    #[doc(hidden)]
-    pub fn trust_in_words(&self) -> &'static str {
+    /// [`tools::trust_in_words`](crate::tools::trust_in_words).
+    pub(crate) fn trust_in_words(&self) -> &'static str {
         let sealed = self.secure == Secure::Data;
         match (&self.key, self.insecure, &self.meet) {
             _ if self.size == 1 => "none is needed",

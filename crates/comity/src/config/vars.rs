@@ -172,7 +172,7 @@ pub(super) fn wrong<T>(name: &str, value: &str, why: &str) -> Result<T> {
     Err(refusal(name, value, why))
 }
 
-fn refusal(name: &str, value: &str, why: &str) -> Error {
+pub(super) fn refusal(name: &str, value: &str, why: &str) -> Error {
     Error::setting(name, value, format!("{name}={} {why}", shown(value)))
 }
 

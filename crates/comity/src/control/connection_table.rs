@@ -48,7 +48,7 @@ pub(super) struct WatchedPeer {
     pub(super) process: Option<Arc<OwnedFd>>,
 }
 
-/// See the module.
+/// What this process holds of each other rank: its control connection, its process descriptor, the groups that both are in.
 #[derive(Debug)]
 pub(super) struct ConnectionTable {
     me: usize,

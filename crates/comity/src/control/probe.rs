@@ -31,7 +31,7 @@ const CONNECT: Duration = Duration::from_millis(500);
 /// How long to wait for an answer in all, of a process that may have few turns.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// See the module.
+/// The new connections over which silent ranks are asked whether they live.
 #[derive(Debug)]
 pub(crate) struct Probes {
     secret: Secret,

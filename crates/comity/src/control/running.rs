@@ -46,7 +46,7 @@ pub(crate) struct Rules {
     pub(crate) silence: Pace,
 }
 
-/// See the module.
+/// The control connections of this process, and the thread that serves them.
 #[derive(Debug)]
 pub(crate) struct ControlPlane {
     me: usize,

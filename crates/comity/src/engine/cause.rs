@@ -11,7 +11,7 @@
 use super::{Census, Members, STASH};
 use crate::{
     CallInfo, Error,
-    status::{Differs, Failure, GroupStatus, Header},
+    status::{Differs, Failure, GroupStatus, Header, LEFT},
 };
 use std::{
     thread,
@@ -25,8 +25,6 @@ const LINK_WORD: Duration = Duration::from_millis(500);
 const LIBRARY_WORD: Duration = Duration::from_secs(1);
 /// Between two looks whether word has come.
 const CAUSE_POLL: Duration = Duration::from_millis(1);
-/// What is said of a peer that left in good order while something of it was due.
-const LEFT: &str = "left the group";
 
 /// Why a call stopped.
 pub(crate) enum Stop {
@@ -113,7 +111,8 @@ impl Members {
     /// `peer` is gone, or of no use any more: the error, told to all.
     fn lost(&self, peer: usize, cause: String, call: Option<CallInfo>) -> Error {
         self.abort(Failure::lost(peer, self.rank, cause.clone()));
-        Error::PeerLost { peer: self.peers[peer].clone(), cause, because_of: Vec::new(), seen_by: None, call }
+        let (peer, left) = (self.peers[peer].clone(), cause == LEFT);
+        Error::PeerLost { peer, cause, because_of: Vec::new(), seen_by: None, left, call }
     }
 
     /// The link to `peer` broke. It may have closed because of somebody else: word of that travels on another connection.

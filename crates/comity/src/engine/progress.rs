@@ -18,7 +18,7 @@ use std::{thread, time::Duration};
 const NAP: Duration = Duration::from_millis(500);
 /// Moves between two looks at the time and at what others say, in a call that moves on.
 const MOVES_PER_CHECK: u32 = 32;
-/// After so long without a byte those who are waited for are told what for.
+/// After so long without a byte a rank tells those it waits for which call it is in.
 const ASK: Duration = Duration::from_millis(60);
 
 /// How far a call has come.

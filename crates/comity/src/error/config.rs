@@ -34,6 +34,13 @@ pub struct ConfigError {
 
 impl ConfigError {
     /// An error of these words, about nothing in particular.
+    ///
+    /// ```
+    /// use comity::{ConfigError, Error};
+    ///
+    /// let e: Error = ConfigError::new("no such colour").with_key("colour").with_value("mauve").into();
+    /// assert_eq!(e.to_string(), "no such colour");
+    /// ```
     pub fn new(words: impl Into<String>) -> Self {
         Self { file: None, line: None, column: None, key: None, value: None, words: words.into() }
     }
@@ -66,6 +73,17 @@ impl ConfigError {
         self
     }
 
+    /// `e`, which says more of this in its words, at this one's place in a file.
+    pub(crate) fn place(self, e: super::Error) -> super::Error {
+        match e {
+            super::Error::Config(why) => {
+                let (file, line, column) = (self.file.or(why.file), self.line, self.column);
+                Self { file, line, column, ..why }.into()
+            }
+            e => e,
+        }
+    }
+
     /// The same, from the variable `key`, which its words say first.
     pub(crate) fn named_by(self, key: &str) -> Self {
         Self { words: format!("{key}: {}", self.words), ..self }.with_key(key)
@@ -78,6 +96,8 @@ impl fmt::Display for ConfigError {
         Printable(&self.words).fmt(f)
     }
 }
+
+impl std::error::Error for ConfigError {}
 
 impl From<ConfigError> for super::Error {
     fn from(e: ConfigError) -> Self {

@@ -119,6 +119,8 @@ impl fmt::Display for JoinError {
     }
 }
 
+impl std::error::Error for JoinError {}
+
 impl From<JoinError> for super::Error {
     fn from(e: JoinError) -> Self {
         Self::Join(e)

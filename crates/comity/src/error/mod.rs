@@ -18,7 +18,7 @@ pub(crate) use words::PART;
 
 use crate::CallInfo;
 use std::{fmt, sync::Arc, time::Duration};
-use words::{Calls, Crossings, During, Waited, advice};
+use words::{Calls, Crossings, During, SeenBy, Waited, advice};
 
 /// Result of a collective operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -95,7 +95,7 @@ pub enum Error {
     },
 
     /// A member's process or link is gone.
-    #[error("{peer} {cause}{}; look at that rank's last output, then restart the job", During(.call))]
+    #[error("{peer} {cause}{}{}; look at that rank's last output, then restart the job", SeenBy(.seen_by), During(.call))]
     PeerLost {
         /// The member.
         peer: Peer,
@@ -105,6 +105,8 @@ pub enum Error {
         because_of: Vec<usize>,
         /// Another member that saw it and told this one; None where this rank saw it itself.
         seen_by: Option<usize>,
+        /// Whether it closed the group in good order, and a call still needed it.
+        left: bool,
         /// What this rank was doing.
         call: Option<CallInfo>,
     },

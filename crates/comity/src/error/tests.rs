@@ -13,6 +13,7 @@ fn errors_end_with_what_to_do_next() {
         cause: "died".into(),
         because_of: Vec::new(),
         seen_by: None,
+        left: false,
         call: Some(call),
     };
     assert_eq!(

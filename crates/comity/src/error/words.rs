@@ -19,6 +19,15 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
+/// Who else saw it.
+pub(super) struct SeenBy<'a>(pub(super) &'a Option<usize>);
+
+impl fmt::Display for SeenBy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |rank| write!(f, " (seen by rank {rank})"))
+    }
+}
+
 pub(super) struct During<'a>(pub(super) &'a Option<CallInfo>);
 
 impl fmt::Display for During<'_> {

@@ -5,12 +5,8 @@ use crate::sync::lock;
 use comity_plan::Algorithm;
 
 impl Group {
-    /// From now on carry out operations by `algorithm`, where it can; with `None` again by the cheapest. Every member says the same between
-    /// the same calls, or the next call is [`Error::Mismatch`](crate::Error::Mismatch). Groups split off later follow their configuration.
-    ///
-    /// `false` where the algorithm is not Comity's to choose: over MPI and NCCL, and in a group of one.
-    #[doc(hidden)]
-    pub fn prefer_algorithm(&self, algorithm: Option<Algorithm>) -> bool {
+    /// [`tools::prefer_algorithm`](crate::tools::prefer_algorithm).
+    pub(crate) fn prefer_algorithm(&self, algorithm: Option<Algorithm>) -> bool {
         self.in_turn(|| {
             let mut state = lock(&self.core.state);
             state.backend.as_mut().is_some_and(|b| b.prefer(algorithm))

@@ -185,14 +185,20 @@ const BUDGET: Duration = Duration::from_secs(2);
 fn read(path: &Path) -> Result<String> {
     let bad = |why: String| {
         let words = format!("COMITY_COSTS={} {why}", path.display());
-        Error::from(ConfigError::new(words).with_file(path).with_key("COMITY_COSTS"))
+        let value = path.display().to_string();
+        Error::from(ConfigError::new(words).with_file(path).with_key("COMITY_COSTS").with_value(value))
     };
     let text = std::fs::read_to_string(path).map_err(|e| bad(format!("cannot be read: {e}")))?;
     if text.len() > MOST_TEXT {
         return Err(bad(format!("is longer than {MOST_TEXT} bytes")));
     }
-    LinkCosts::from_json(&text).map_err(bad)?;
-    Ok(text)
+    match LinkCosts::from_json(&text) {
+        Ok(_) => Ok(text),
+        Err(why) => {
+            let e = bad(why.to_string());
+            Err(why.place(e))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -247,7 +253,13 @@ mod tests {
             (r#"{"ranks": 1000000000000}"#, "ranks"),
         ] {
             let e = LinkCosts::from_json(text).unwrap_err();
-            assert!(e.contains(why), "{text}: {e}");
+            assert!(e.to_string().contains(why), "{text}: {e}");
         }
+        let path = std::env::temp_dir().join(format!("comity-costs-{}.json", std::process::id()));
+        std::fs::write(&path, "{\n\"ranks\" 2}").unwrap();
+        let e = read(&path).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        let Error::Config(why) = e else { panic!("{e}") };
+        assert_eq!((why.file.as_ref(), why.line, why.column), (Some(&path), Some(2), Some(9)), "{why}");
     }
 }

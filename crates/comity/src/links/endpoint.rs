@@ -21,7 +21,9 @@ use std::{
 
 /// The longest time that a rank keeps connections for a group that it has not opened itself.
 const PARKING: Duration = Duration::from_secs(300);
-/// See the module. Dropping it says goodbye to the others and ends its threads.
+/// This process as a member of a job of processes: its listener, its control connections, its transports.
+///
+/// Dropping it says goodbye to the others and ends its threads.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     me: usize,

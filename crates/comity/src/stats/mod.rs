@@ -53,7 +53,7 @@ mod at {
     pub(super) const LAST: usize = SILENCE_NS;
 }
 
-/// See the module.
+/// The counters of one group, in its own memory or in a slot of the launcher's sheet.
 #[derive(Debug)]
 pub(crate) struct Counters {
     place: Place,

@@ -31,7 +31,15 @@ const LEN: usize = OWNERS + GROUPS * WORDS;
 
 const _: () = assert!(at::LAST < WORDS && GROUPS <= OWNERS && LEN * 8 == 16 << 10);
 
-/// See the module.
+/// The counters of one rank's groups, in memory that its launcher reads.
+///
+/// The launcher makes one for each rank with [`create`](Self::create), and the rank inherits the descriptor (`COMITY_STATS_FD`).
+///
+/// ```
+/// let (sheet, _fd) = comity::tools::Sheet::create()?;
+/// assert_eq!(sheet.read().groups, 0);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Sheet {
     words: Words,

@@ -42,6 +42,9 @@ pub(crate) struct Late {
     pub(crate) stalled: Option<(usize, usize)>,
 }
 
+/// What is said of a member that left in good order while something of it was due.
+pub(crate) const LEFT: &str = "left the group";
+
 /// How the words of such a failure begin.
 const DISAGREE: &str = "ranks disagree: ";
 
@@ -123,15 +126,12 @@ impl Failure {
             }
             FailureKind::Late(late) => late.error(self.by, mine, &member, Vec::new()),
             FailureKind::Lost { because_of } => {
-                let seen = match (self.by == mine, self.culprit == mine) {
-                    (true, _) => String::new(),
-                    (false, false) => format!(" (seen by rank {})", self.by),
-                    (false, true) => format!(" (seen by rank {}); perhaps it is this host", self.by),
-                };
-                let cause = format!("{}{seen}", self.cause);
                 let seen_by = Some(self.by).filter(|by| *by != mine);
-                let (peer, because_of) = (member(self.culprit), because_of.clone());
-                Error::PeerLost { peer, cause, because_of, seen_by, call }
+                let here =
+                    if seen_by.is_some() && self.culprit == mine { "; perhaps it is this host" } else { "" };
+                let (peer, cause) = (member(self.culprit), format!("{}{here}", self.cause));
+                let (because_of, left) = (because_of.clone(), self.cause == LEFT);
+                Error::PeerLost { peer, cause, because_of, seen_by, left, call }
             }
         }
     }

@@ -36,7 +36,7 @@ pub(crate) struct Differs {
     pub(crate) what: &'static str,
 }
 
-/// See the module.
+/// This rank's last calls, and those that waiting members told of.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     /// Headers, each followed by what all calls up to it come to.

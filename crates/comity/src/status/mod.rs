@@ -20,7 +20,7 @@ mod reached;
 mod world;
 
 pub(crate) use closing::{Ask, conclude, is_untold, untold};
-pub(crate) use failure::{Failure, FailureKind, Late};
+pub(crate) use failure::{Failure, FailureKind, LEFT, Late};
 pub(crate) use group_status::GroupStatus;
 pub(crate) use header::{ANNOUNCE, Header, LEN as HEADER, lead};
 pub(crate) use ledger::Differs;

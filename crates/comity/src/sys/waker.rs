@@ -8,7 +8,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-/// See the module.
+/// Wakes a thread that sleeps in `poll`.
 #[derive(Debug)]
 pub(crate) struct Waker {
     rx: OwnedFd,

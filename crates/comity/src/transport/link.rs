@@ -43,7 +43,7 @@ pub(crate) struct Interest {
     pub(crate) send: bool,
 }
 
-/// One end of a link. See the module's contract.
+/// One end of a link, which keeps the contract above.
 pub(crate) trait Link: Send + fmt::Debug {
     /// The medium.
     fn kind(&self) -> LinkKind;
@@ -65,7 +65,7 @@ pub(crate) trait Link: Send + fmt::Debug {
     }
 
     /// Bytes that lie ready, in place; empty when none are. A link that must read them from the
-    /// system reads about `want`. All of them up to [`SMALL_WANT`]; see the module's contract.
+    /// system reads about `want`. All of them up to [`SMALL_WANT`]: the contract above says so.
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError>;
 
     /// Give back the first `n` bytes that `peek` lent.
@@ -106,7 +106,7 @@ pub(crate) trait Link: Send + fmt::Debug {
         None
     }
 
-    /// Announce sleep. See the module's contract.
+    /// Announce sleep: from now on the peer wakes this end when one of these things can be done.
     fn arm(&mut self, interest: Interest);
 
     /// Take the announcement back, and swallow wake-ups that came of it.

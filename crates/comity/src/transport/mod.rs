@@ -39,7 +39,7 @@ use std::{
     time::Instant,
 };
 
-/// One kind of link: of one process, but for what is known without one. See the module.
+/// One kind of link as one process has it. Functions without `self` say what is known without a process.
 pub(crate) trait Transport: Send + Sync + fmt::Debug {
     /// What a user may choose about it; `()` where there is nothing.
     type Settings: Clone + Default + fmt::Debug

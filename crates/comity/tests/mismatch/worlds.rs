@@ -5,9 +5,7 @@ use crate::{
     call::{Call, next},
     case::{Case, How, judge, patient, play},
 };
-use comity::{
-    Config, Crossed, DType, Detection, Error, Group, Key, LinkKind, Op, ReduceOp, rendezvous::Store,
-};
+use comity::{Config, Crossed, DType, Detection, Error, Group, Key, LinkKind, Op, ReduceOp, tools::Store};
 use std::{collections::BTreeSet, net::Ipv4Addr, thread, time::Duration};
 
 const JOIN: Duration = Duration::from_secs(30);

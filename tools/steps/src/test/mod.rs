@@ -8,6 +8,7 @@ mod cargo;
 mod chaos;
 mod conformance;
 mod deep;
+mod dependencies;
 mod fuzz;
 mod gate;
 mod hosts;

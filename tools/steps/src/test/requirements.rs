@@ -35,6 +35,27 @@ pub(super) fn nextest() -> Result<String, String> {
     Ok(format!("{} {}", words.next().unwrap_or_default(), words.next().unwrap_or_default()))
 }
 
+/// A subcommand of cargo, by name and version. If it is not there: as its authors built it, else from the registry's source.
+pub(super) fn cargo_tool(name: &str, built: &str) -> Result<String, String> {
+    let program = format!("cargo-{name}");
+    let version = || Task::new("cargo").args([name, "--version"]).run();
+    let said = version().or_else(|_| {
+        println!("installing {program}");
+        let bin = cargo_bin().ok_or("there is no folder for cargo's programs")?;
+        let fetch = format!(
+            "curl --fail --silent --show-error --location {built} | tar xz -C \"$0\" --wildcards --transform 's|.*/||' '*{program}'"
+        );
+        let here = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+        let fetched = here && Task::new("sh").args(["-c", &fetch]).args([bin]).limit(120).run().is_ok();
+        if !fetched || version().is_err() {
+            let args = ["install", "--locked", &program];
+            Task::new("cargo").args(args).limit(3600).run()?;
+        }
+        version().map_err(|e| format!("{program} is missing; run cargo install --locked {program}: {e}"))
+    })?;
+    Ok(said.lines().next().unwrap_or_default().to_owned())
+}
+
 /// Where cargo looks for programs of users.
 fn cargo_bin() -> Option<PathBuf> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);

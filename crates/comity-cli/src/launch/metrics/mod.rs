@@ -7,7 +7,7 @@ mod text;
 
 use super::ending::Ending;
 use super::handed::raise;
-use comity::Sheet;
+use comity::tools::Sheet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -33,7 +33,7 @@ struct Entry {
     state: AtomicI32,
 }
 
-/// See the module.
+/// The sheets of all ranks, and the thread that answers Prometheus from them.
 #[derive(Debug)]
 pub(super) struct Metrics {
     metrics: Arc<JobMetrics>,

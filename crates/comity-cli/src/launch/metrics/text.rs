@@ -1,6 +1,6 @@
 //! The text format of Prometheus (version 0.0.4).
 use super::{JobMetrics, RUNNING};
-use comity::Tally;
+use comity::tools::Tally;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
@@ -123,7 +123,7 @@ impl Page {
 mod tests {
     use super::super::{Entry, WAITING};
     use super::*;
-    use comity::Sheet;
+    use comity::tools::Sheet;
     use std::sync::atomic::AtomicI32;
 
     #[test]

@@ -104,8 +104,8 @@ pub(super) fn explain_joining(members: &Members, stop: Stop, library: &str, limi
     match members.explain(stop, CallInfo::new(Op::Split), limit) {
         // On the way there the members make small calls of their own.
         Error::Timeout { waiting_for, .. } => late(&waiting_for),
-        Error::PeerLost { peer, cause, because_of, seen_by, .. } => {
-            Error::PeerLost { peer, cause, because_of, seen_by, call: None }
+        Error::PeerLost { peer, cause, because_of, seen_by, left, .. } => {
+            Error::PeerLost { peer, cause, because_of, seen_by, left, call: None }
         }
         Error::Aborted { by, reason, .. } => Error::Aborted { by, reason, call: None },
         e => e,

@@ -9,7 +9,7 @@ use crate::{
 };
 use std::thread::{self, JoinHandle};
 
-/// See the module. Dropped before it is finished, it stays in MPI, which is not ended cleanly then.
+/// A communicator that a thread of its own makes. If it is dropped before it is finished, it stays in MPI, which then does not end cleanly.
 #[derive(Debug)]
 pub(super) struct Making<H: MpiHandle> {
     mpi: &'static Mpi<H>,

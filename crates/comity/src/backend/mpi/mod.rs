@@ -36,7 +36,7 @@ use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 /// Where the ranks of a group come together in MPI, in errors.
 const LIBRARY: &str = "MPI (MPI_Comm_dup)";
 
-/// See the module.
+/// Carries out calls with MPI, on buffers that Comity owns.
 pub(crate) struct MpiBackend<H: MpiHandle> {
     mpi: &'static Mpi<H>,
     comm: H,

@@ -8,7 +8,7 @@ use crate::{
 };
 use std::time::Duration;
 
-/// See the module.
+/// The backend of a group of one rank with a CUDA device.
 #[derive(Debug)]
 pub(crate) struct NcclAlone(pub(super) CudaContext);
 

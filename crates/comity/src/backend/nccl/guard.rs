@@ -25,7 +25,7 @@ const STREAM_POLL: Duration = Duration::from_millis(5);
 /// Communicators of groups that are over, kept because a peer's device may still write to their memory.
 const MAX_RETIRED: usize = 64;
 
-/// See the module.
+/// Aborts the communicator when work on a stream passes its limit or a member is lost.
 #[derive(Debug)]
 pub(super) struct Guard(Arc<Post>);
 

@@ -46,7 +46,7 @@ const LIBRARY: &str = "NCCL (ncclCommInitRankConfig; NCCL_DEBUG=INFO shows more)
 /// What a rank says of itself before NCCL is asked for anything: whether it can, and its device's UUID.
 const ABLE: usize = 1 + 16;
 
-/// See the module.
+/// Carries out calls on CUDA buffers with NCCL, and the others over links.
 #[derive(Debug)]
 pub(crate) struct NcclBackend {
     native: NativeBackend,

@@ -31,7 +31,7 @@ pub(crate) struct Abilities {
     pub(crate) equal_frames: bool,
 }
 
-/// See the module.
+/// One opened RDMA device, with its memory, its completion queue and its queue pairs.
 pub(crate) struct Device {
     verbs: &'static Verbs,
     name: String,

@@ -44,7 +44,7 @@ const PASS: Duration = Duration::from_secs(10);
 
 const _: () = assert!(2 * size_of::<Shared>() <= HEAD && align_of::<Shared>() <= 4096);
 
-/// One end. See the module.
+/// One end of a link over shared memory.
 #[derive(Debug)]
 pub(crate) struct ShmLink {
     kind: LinkKind,

@@ -11,7 +11,7 @@ use crate::{
 };
 use std::io;
 
-/// See the module.
+/// The transport over shared memory.
 #[derive(Debug)]
 pub(crate) struct Shm;
 

@@ -30,7 +30,7 @@ pub(crate) struct TcpSettings {
     pub(crate) send_threads: Option<usize>,
 }
 
-/// See the module.
+/// The transport over TCP.
 #[derive(Debug)]
 pub(crate) struct Tcp {
     wish: Wish,

@@ -28,7 +28,7 @@ const LAST_LOOKS: usize = 64;
 /// What goes straight to its place, without reading ahead: more would be copied twice.
 const STRAIGHT: usize = 16 << 10;
 
-/// See the module.
+/// One end of a link over a Unix socket.
 #[derive(Debug)]
 pub(super) struct UnixLink {
     stream: UnixStream,

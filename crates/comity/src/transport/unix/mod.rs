@@ -13,7 +13,7 @@ use super::{
 use crate::Result;
 use link::UnixLink;
 
-/// See the module.
+/// The transport over Unix sockets.
 #[derive(Debug)]
 pub(crate) struct Unix;
 

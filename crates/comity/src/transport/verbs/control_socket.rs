@@ -36,7 +36,7 @@ pub(super) struct Offered {
     pub(super) equal_frames: bool,
 }
 
-/// See the module.
+/// A message of the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlMessage {
     /// What this end could use for the pair, or why nothing; and half of the epoch.

@@ -15,7 +15,7 @@ const MAGIC: [u8; 8] = *b"comity\x01\0";
 /// Where the checksum stands, which covers what is before it.
 const SUM: usize = 60;
 
-/// See the module.
+/// The header of a slot, in its 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHeader {
     /// Drawn when the peer connection was made: what an earlier one sent is not taken for this one's.

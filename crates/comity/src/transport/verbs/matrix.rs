@@ -3,7 +3,7 @@
 //! `[[null, "rdma_en5"], ["rdma_en4", null]]`: row `i` is rank `i`'s, cell `j` what leads from it to rank `j`: a name, a list of names
 //! for several cables, or `null` (`""`, `[]`) where the pair goes another way. A file, or the JSON itself.
 
-use crate::{MAX_SIZE, address::shown};
+use crate::{ConfigError, MAX_SIZE, address::shown};
 use serde_json::Value;
 use std::{fs, io::Read};
 
@@ -22,11 +22,12 @@ pub(crate) struct Matrix {
 
 impl Matrix {
     /// From the path of a file, or from the JSON itself.
-    pub(crate) fn read(text: &str) -> Result<Self, String> {
+    pub(crate) fn read(text: &str) -> Result<Self, ConfigError> {
         if text.trim_start().starts_with('[') {
             return Self::parse(text.as_bytes());
         }
-        let cannot = |e: &dyn std::fmt::Display| format!("cannot be read: {e}");
+        let cannot =
+            |e: &dyn std::fmt::Display| ConfigError::new(format!("cannot be read: {e}")).with_file(text);
         let meta = fs::metadata(text).map_err(|e| cannot(&e))?;
         if !meta.is_file() {
             return Err(cannot(&"it is not a regular file"));
@@ -34,14 +35,19 @@ impl Matrix {
         let mut bytes = Vec::new();
         let file = fs::File::open(text).map_err(|e| cannot(&e))?;
         file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(|e| cannot(&e))?;
-        Self::parse(&bytes)
+        Self::parse(&bytes).map_err(|why| why.with_file(text))
     }
 
-    fn parse(bytes: &[u8]) -> Result<Self, String> {
+    fn parse(bytes: &[u8]) -> Result<Self, ConfigError> {
         if bytes.len() as u64 > MOST_BYTES {
-            return Err(format!("is larger than {MOST_BYTES} bytes"));
+            return Err(ConfigError::new(format!("is larger than {MOST_BYTES} bytes")));
         }
-        let json: Value = serde_json::from_slice(bytes).map_err(|e| format!("is not JSON: {e}"))?;
+        let json = serde_json::from_slice(bytes)
+            .map_err(|e| ConfigError::new(format!("is not JSON: {e}")).at(e.line(), e.column()))?;
+        Self::of(&json).map_err(ConfigError::new)
+    }
+
+    fn of(json: &Value) -> Result<Self, String> {
         let form = "is no matrix such as [[null, \"rdma_en5\"], [\"rdma_en4\", null]]";
         let Value::Array(rows) = json else { return Err(form.into()) };
         let n = rows.len();
@@ -134,8 +140,14 @@ mod tests {
             ("/", "regular file"),
         ] {
             let why = Matrix::read(text).unwrap_err();
-            assert!(why.contains(words), "{text}: {why}");
+            assert!(why.to_string().contains(words), "{text}: {why}");
+            // What is wrong with the form has a place.
+            assert_eq!(why.line.is_some(), words == "not JSON", "{text}: {why:?}");
         }
+        let name = "COMITY_DEVICES";
+        let e = Config::from_vars(|n| (n == name).then(|| OsString::from("[[null,\n 7"))).unwrap_err();
+        let crate::Error::Config(why) = e else { panic!("{e}") };
+        assert_eq!((why.key.as_deref(), why.line, why.column), (Some(name), Some(2), Some(2)), "{why}");
     }
 
     fn from(vars: &[(&str, &str)]) -> Config {

@@ -28,7 +28,7 @@ const MOST: usize = 512 << 10;
 /// Slow ticks at which nothing came, after which frames are lost that the peer says have left it.
 const LOSS: u32 = 40;
 
-/// See the module.
+/// The paths between this process and one other, and the groups' streams over them.
 #[derive(Debug)]
 pub(super) struct PeerConnection {
     pub(super) epoch: u64,

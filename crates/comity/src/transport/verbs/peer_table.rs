@@ -51,7 +51,7 @@ impl Devices {
     }
 }
 
-/// See the module.
+/// This process's peer connections, by rank, and the devices that lead to them.
 #[derive(Debug)]
 pub(crate) struct PeerTable {
     me: usize,

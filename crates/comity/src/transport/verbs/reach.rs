@@ -25,7 +25,7 @@ pub(crate) struct VerbsSettings {
     pub(crate) service: Option<QueueService>,
 }
 
-/// See the module.
+/// The transport over RDMA.
 #[derive(Debug)]
 pub(crate) struct Rdma(PeerTable);
 
@@ -49,7 +49,11 @@ impl Transport for Rdma {
             if settings.devices.is_none()
                 && let Some(text) = vars.text(name)?
             {
-                settings.devices = Some(Matrix::read(&text).map_err(|why| vars.refusal(name, &text, &why))?);
+                let read = Matrix::read(&text);
+                settings.devices = Some(read.map_err(|why| {
+                    let e = vars.refusal(name, &text, &why.to_string());
+                    why.place(e)
+                })?);
             }
         }
         if let Some(text) = vars.text("COMITY_RDMA")? {

@@ -5,8 +5,8 @@ mod page;
 mod progress;
 
 use super::{
-    Done, Outcome, Step, cargo, chaos, conformance, fuzz, hosts, launchers, processes, python, rdma, rdma_vm,
-    sanitizers,
+    Done, Outcome, Step, cargo, chaos, conformance, dependencies, fuzz, hosts, launchers, processes, python,
+    rdma, rdma_vm, sanitizers,
     scope::Scope,
     step::{Row, table},
     suites,
@@ -59,6 +59,14 @@ pub(super) const PARTS: &[Part] = &[
     part("fuzz", "decoders on hostile bytes, 10 minutes each", fuzz::PIECES, fuzz::run),
     part("chaos", "jobs broken at random, for an hour", 6, an_hour_of_chaos),
     part("soak", "eight ranks to a core for 2 hours (--hours), nobody given up", 1, soak),
+    part(
+        "licences",
+        "licences, bans and sources of all dependencies, by cargo-deny",
+        1,
+        dependencies::licences,
+    ),
+    part("advisories", "known faults of dependencies, by cargo-deny", 1, dependencies::advisories),
+    part("semver", "what the public API changed, by cargo-semver-checks", 1, dependencies::semver),
     part("macos", "type-check of everything for aarch64-apple-darwin", 1, cargo::macos),
 ];
 

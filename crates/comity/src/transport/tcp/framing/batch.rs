@@ -19,7 +19,7 @@ const CARRIED: usize = 64 << 10;
 /// so many batches between two looks at what has come.
 const PIECES: usize = 2;
 
-/// See the module.
+/// Makes batches of frames for the send thread, over the framing that makes the frames.
 #[derive(Debug)]
 pub(super) struct Batching {
     /// Makes the frames.

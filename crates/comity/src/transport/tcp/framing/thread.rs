@@ -83,7 +83,7 @@ struct Shared {
     waker: Waker,
 }
 
-/// See the module.
+/// The send thread of one link, and the batches that it has.
 #[derive(Debug)]
 pub(in crate::transport::tcp) struct SendThread {
     shared: Arc<Shared>,

@@ -1,0 +1,326 @@
+//! The table of every variable of this project: `comity info --settings` prints it, and `docs/make/settings.py` writes it into
+//! `docs/settings.md`.
+//!
+//! That script reads this file as text: keep one field a line. A variable that the code reads and the table lacks fails the step `book`.
+
+use std::fmt;
+
+/// What a [`Variable`] is about: the parts of the page of settings, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Topic {
+    /// Which rank this process is, and where.
+    Place,
+    /// Where ranks meet, and on which addresses they listen.
+    Meeting,
+    /// Who may join, and what is encrypted.
+    Trust,
+    /// How long something may take.
+    Limits,
+    /// What carries bytes between two ranks.
+    Links,
+    /// What carries out calls, and how.
+    Calls,
+    /// Where libraries are found.
+    Libraries,
+    /// What is written down, and where.
+    Reports,
+    /// What `comity launch` hands to its ranks; nobody else sets these.
+    Launcher,
+}
+
+/// A variable of the environment that Comity reads.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Variable {
+    /// Its name: `COMITY_TIMEOUT`.
+    pub name: &'static str,
+    /// What it is about.
+    pub topic: Topic,
+    /// What it does, in one sentence. Words in backticks are code.
+    pub about: &'static str,
+    /// What holds where it is not set.
+    pub default: &'static str,
+    /// A value that it can have.
+    pub example: &'static str,
+}
+
+impl fmt::Display for Topic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Place => "This rank",
+            Self::Meeting => "How ranks meet",
+            Self::Trust => "Keys",
+            Self::Limits => "Limits of time",
+            Self::Links => "Links",
+            Self::Calls => "How calls are carried out",
+            Self::Libraries => "Libraries",
+            Self::Reports => "What is written down",
+            Self::Launcher => "Set by `comity launch`",
+        })
+    }
+}
+
+/// Every variable, by topic. Those of other launchers are in [`Config::from_env`](super::Config::from_env).
+pub const VARIABLES: &[Variable] = &[
+    Variable {
+        name: "COMITY_RANK",
+        topic: Topic::Place,
+        about: "Says which rank this process is, from 0.",
+        default: "from another launcher's variables, else a group of one",
+        example: "2",
+    },
+    Variable {
+        name: "COMITY_SIZE",
+        topic: Topic::Place,
+        about: "Says how many ranks the job has, at most 65,536.",
+        default: "from another launcher's variables, else a group of one",
+        example: "4",
+    },
+    Variable {
+        name: "COMITY_LOCAL_RANK",
+        topic: Topic::Place,
+        about: "Says which rank of its host this process is.",
+        default: "unknown",
+        example: "0",
+    },
+    Variable {
+        name: "COMITY_LOCAL_SIZE",
+        topic: Topic::Place,
+        about: "Says how many ranks this host has.",
+        default: "unknown",
+        example: "2",
+    },
+    Variable {
+        name: "COMITY_HOST",
+        topic: Topic::Place,
+        about: "Names this host; ranks whose hosts have equal names may share memory.",
+        default: "found",
+        example: "node-a",
+    },
+    Variable {
+        name: "MASTER_ADDR",
+        topic: Topic::Meeting,
+        about: "Names the host of rank 0, which runs the store where ranks meet.",
+        default: "none",
+        example: "10.0.0.1",
+    },
+    Variable {
+        name: "MASTER_PORT",
+        topic: Topic::Meeting,
+        about: "Names a free port of rank 0's host for the store.",
+        default: "none",
+        example: "29500",
+    },
+    Variable {
+        name: "COMITY_STORE",
+        topic: Topic::Meeting,
+        about: "Names a store that runs already, in place of `MASTER_ADDR` and `MASTER_PORT`.",
+        default: "set by `comity launch`",
+        example: "10.0.0.1:4000",
+    },
+    Variable {
+        name: "COMITY_JOB",
+        topic: Topic::Meeting,
+        about: "Names the job, so that jobs never mix.",
+        default: "from the launcher",
+        example: "resnet-7",
+    },
+    Variable {
+        name: "COMITY_ADDRS",
+        topic: Topic::Meeting,
+        about: "Lists the addresses, with or without a port, on which this rank listens.",
+        default: "the address that leads to the store",
+        example: "10.0.0.2:7100,10.1.0.2:7100",
+    },
+    Variable {
+        name: "COMITY_KEY_FILE",
+        topic: Topic::Trust,
+        about: "Names the file with the job's key, which only its owner may read.",
+        default: "none; some launchers bring a key",
+        example: "job.key",
+    },
+    Variable {
+        name: "COMITY_INSECURE",
+        topic: Topic::Trust,
+        about: "`1` joins without a key; `public` listens on public addresses as well.",
+        default: "off",
+        example: "1",
+    },
+    Variable {
+        name: "COMITY_SECURE",
+        topic: Topic::Trust,
+        about: "`handshake` lets the key decide who joins; `data` encrypts TCP too, on all ranks.",
+        default: "`handshake`",
+        example: "data",
+    },
+    Variable {
+        name: "COMITY_TIMEOUT",
+        topic: Topic::Limits,
+        about: "Says how many seconds a call may take.",
+        default: "`300`",
+        example: "30",
+    },
+    Variable {
+        name: "COMITY_JOIN_TIMEOUT",
+        topic: Topic::Limits,
+        about: "Says how many seconds ranks wait for the next one to come.",
+        default: "`60`",
+        example: "600",
+    },
+    Variable {
+        name: "COMITY_DETECTION",
+        topic: Topic::Limits,
+        about: "Says how long a silent rank is waited for: `fast` (1 s), `normal` (5 s), `patient` (30 \
+            s), seconds, or `off`; the most patient rank decides.",
+        default: "`normal`",
+        example: "patient",
+    },
+    Variable {
+        name: "COMITY_LINKS",
+        topic: Topic::Links,
+        about: "Lists the kinds of link that may be used: `shm`, `unix`, `rdma`, `tcp`.",
+        default: "all but `unix`",
+        example: "unix,tcp",
+    },
+    Variable {
+        name: "COMITY_CONNECTIONS",
+        topic: Topic::Links,
+        about: "Says how many TCP connections a pair of ranks opens for each address; the larger wish of \
+            the pair holds.",
+        default: "1, or 2 where send threads are used",
+        example: "4",
+    },
+    Variable {
+        name: "COMITY_SEND_THREADS",
+        topic: Topic::Links,
+        about: "Says how many threads may send long messages over TCP beside the rank's own, from 0 to \
+            64.",
+        default: "one for every four cores of the rank's share of its host",
+        example: "0",
+    },
+    Variable {
+        name: "COMITY_DEVICES",
+        topic: Topic::Links,
+        about: "Gives the RDMA devices from each rank to each other, as JSON or as a file of it.",
+        default: "the device with the address of the pair's connection",
+        example: "devices.json",
+    },
+    Variable {
+        name: "COMITY_RDMA",
+        topic: Topic::Links,
+        about: "`rc` or `uc` allows this service of RDMA devices only; for tests.",
+        default: "RC where both have it, else UC",
+        example: "uc",
+    },
+    Variable {
+        name: "COMITY_BACKEND",
+        topic: Topic::Calls,
+        about: "`any` takes the best there is, `jaccl` prefers RDMA to shared memory, `mpi` and `nccl` \
+            give the data to those libraries.",
+        default: "`any`",
+        example: "nccl",
+    },
+    Variable {
+        name: "COMITY_DEVICE",
+        topic: Topic::Calls,
+        about: "Names this rank's CUDA device, by its number among those that it sees; used with `nccl`.",
+        default: "the rank's number on its host",
+        example: "1",
+    },
+    Variable {
+        name: "COMITY_ALGORITHM",
+        topic: Topic::Calls,
+        about: "Carries out operations by this algorithm where it can, on all ranks.",
+        default: "the cheapest",
+        example: "ring",
+    },
+    Variable {
+        name: "COMITY_COSTS",
+        topic: Topic::Calls,
+        about: "`measure` measures the links before plans are chosen; a file holds what `comity check \
+            --links --json` wrote; rank 0's choice holds, and all ranks or none set it.",
+        default: "what links of each kind usually cost",
+        example: "measure",
+    },
+    Variable {
+        name: "COMITY_TORCH_COMPRESSION",
+        topic: Topic::Calls,
+        about: "Compresses what `all_reduce` of the torch backend sends of float32: `fp16`, `bf16`, \
+            `int8` or `topk`, on every rank.",
+        default: "off",
+        example: "bf16",
+    },
+    Variable {
+        name: "COMITY_NCCL",
+        topic: Topic::Libraries,
+        about: "Names the NCCL library.",
+        default: "`libnccl.so.2`, also of PyPI's wheels",
+        example: "/opt/nccl/lib/libnccl.so.2",
+    },
+    Variable {
+        name: "COMITY_CUDA",
+        topic: Topic::Libraries,
+        about: "Names the CUDA driver's library.",
+        default: "`libcuda.so.1`",
+        example: "/usr/lib/libcuda.so.1",
+    },
+    Variable {
+        name: "COMITY_MPI",
+        topic: Topic::Libraries,
+        about: "Names the MPI library.",
+        default: "found: the launcher's, else `libmpi_abi.so`",
+        example: "/opt/mpi/lib/libmpi.so.40",
+    },
+    Variable {
+        name: "COMITY_MPIRUN",
+        topic: Topic::Libraries,
+        about: "Names the launcher of MPI for `comity launch --backend mpi`.",
+        default: "found",
+        example: "/opt/mpi/bin/mpirun",
+    },
+    Variable {
+        name: "COMITY_VERBS",
+        topic: Topic::Libraries,
+        about: "Names the library with RDMA verbs.",
+        default: "`libibverbs.so.1`, on macOS `librdma.dylib`",
+        example: "/opt/rdma/libibverbs.so.1",
+    },
+    Variable {
+        name: "COMITY_LOG_DIR",
+        topic: Topic::Reports,
+        about: "Names the folder for flight records of groups that fail.",
+        default: "none; `comity launch --log-dir` sets it",
+        example: "/var/log/job",
+    },
+    Variable {
+        name: "COMITY_VERBOSE",
+        topic: Topic::Reports,
+        about: "`1` prints how this rank found its place.",
+        default: "off",
+        example: "1",
+    },
+    Variable {
+        name: "COMITY_KEY_FD",
+        topic: Topic::Launcher,
+        about: "Names an inherited descriptor with the job's key.",
+        default: "set by `comity launch`",
+        example: "5",
+    },
+    Variable {
+        name: "COMITY_ROOT_CAUSE_FD",
+        topic: Topic::Launcher,
+        about: "Names the memory in which ranks tell `comity launch` the root cause of a failure; for \
+            the launcher alone.",
+        default: "set by `comity launch`",
+        example: "7",
+    },
+    Variable {
+        name: "COMITY_STATS_FD",
+        topic: Topic::Launcher,
+        about: "Names the memory in which ranks count for `comity launch --metrics`; for the launcher \
+            alone.",
+        default: "set by `comity launch`",
+        example: "8",
+    },
+];

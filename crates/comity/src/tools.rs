@@ -1,0 +1,51 @@
+//! What the command `comity`, the Python package and the tests of this project need of the library, and programs do not.
+//!
+//! **No promise of stability.** Anything here may change or go in any release, also in one that changes nothing else that is
+//! public. `comity-cli` and `comity-py` are released with `comity` and ask for exactly its version. If you build a launcher or a
+//! reader of flight records on this module, ask for one version too: `comity = "=0.1.0"`.
+//!
+//! | for | items |
+//! |---|---|
+//! | a launcher | [`Store`], at which its ranks meet; [`Sheet`] and [`Tally`], a rank's counters in memory that both see |
+//! | `comity info` | [`VARIABLES`], [`link_notes`], [`trust_in_words`] |
+//! | `comity check`, `comity bench` | [`prefer_algorithm`]; memory of CUDA devices in [`cuda`] |
+//! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
+
+pub use crate::config::{LinkNote, Topic, VARIABLES, Variable};
+pub use crate::recorder::{Flight, FlightCall, FlightState};
+pub use crate::rendezvous::Store;
+pub use crate::stats::{Sheet, Tally};
+#[cfg(target_os = "linux")]
+pub use crate::sys::refused as refused_call;
+use crate::{Algorithm, Config, Group};
+
+/// Memory, streams and events of CUDA devices.
+pub mod cuda {
+    pub use crate::cuda::{Buffer, Cuda, Event, copy};
+}
+
+/// What this process would use of each kind of link, the preferred ones first, and why.
+///
+/// ```
+/// let notes = comity::tools::link_notes(&comity::Config::from_env()?);
+/// assert!(notes.iter().any(|note| note.kind == comity::LinkKind::Tcp));
+/// # Ok::<(), comity::Error>(())
+/// ```
+pub fn link_notes(config: &Config) -> Vec<LinkNote> {
+    config.link_notes()
+}
+
+/// By what this rank would know the others: a few words about the job's key, without the key.
+pub fn trust_in_words(config: &Config) -> &'static str {
+    config.trust_in_words()
+}
+
+/// Carry out the calls of `group` by `algorithm` from now on, where it can; with `None` again by the cheapest.
+///
+/// Every member says the same between the same calls, or the next call is [`Error::Mismatch`](crate::Error::Mismatch). Groups that
+/// are split off later follow their configuration.
+///
+/// The answer is `false` where Comity does not choose the algorithm: over MPI and NCCL, and in a group of one.
+pub fn prefer_algorithm(group: &Group, algorithm: Option<Algorithm>) -> bool {
+    group.prefer_algorithm(algorithm)
+}

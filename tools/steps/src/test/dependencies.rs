@@ -1,0 +1,66 @@
+//! What the workspace depends on, and what its public API changed: `cargo-deny` and `cargo-semver-checks`.
+//!
+//! Licences, bans and sources need no network. Advisories need their database, which is fetched from GitHub.
+
+use super::{Done, Outcome, missing, requirements::cargo_tool, scope::Scope};
+use tasks::child::Task;
+
+const DENY: &str = "https://github.com/EmbarkStudios/cargo-deny/releases/download/0.20.2/cargo-deny-0.20.2-x86_64-unknown-linux-musl.tar.gz";
+const SEMVER: &str = "https://github.com/obi1kenobi/cargo-semver-checks/releases/latest/download/cargo-semver-checks-x86_64-unknown-linux-gnu.tar.gz";
+/// Libraries that a program may depend on.
+const PUBLIC: [&str; 8] =
+    ["-p", "comity", "-p", "comity-plan", "-p", "comity-membership", "-p", "comity-candle"];
+
+/// Licences, bans and sources.
+pub(super) fn licences(_: &Scope) -> Outcome {
+    let deny = match cargo_tool("deny", DENY) {
+        Ok(version) => version,
+        Err(why) => return missing(why),
+    };
+    Task::cargo().args(["deny", "check", "licenses", "bans", "sources"]).limit(300).echo().run()?;
+    Ok(Done::Passed(format!("licences, bans and sources, by {deny}")))
+}
+
+/// Known faults of dependencies.
+pub(super) fn advisories(_: &Scope) -> Outcome {
+    let deny = match cargo_tool("deny", DENY) {
+        Ok(version) => version,
+        Err(why) => return missing(why),
+    };
+    match Task::cargo().args(["deny", "check", "advisories"]).limit(300).echo().run() {
+        Ok(_) => Ok(Done::Passed(format!("none, by {deny}"))),
+        Err(why) if why.contains("failed to fetch advisory database") => {
+            missing("the database of advisories cannot be fetched, so none was looked at".into())
+        }
+        Err(why) => Err(why),
+    }
+}
+
+/// What the public API changed since the last release. Before the first one: since what the origin has, and without a verdict.
+pub(super) fn semver(_: &Scope) -> Outcome {
+    let tool = match cargo_tool("semver-checks", SEMVER) {
+        Ok(version) => version,
+        Err(why) => return missing(why),
+    };
+    let git = |args: &[&str]| Task::new("git").args(args).run().map(|out| out.trim().to_owned());
+    let release = git(&["describe", "--tags", "--abbrev=0", "--match", "v*"]).ok();
+    let baseline = match &release {
+        Some(tag) => tag.clone(),
+        None => git(&["merge-base", "HEAD", "origin/main"])
+            .map_err(|e| format!("there is neither a release nor origin/main to compare with: {e}"))?,
+    };
+    let check = Task::cargo().args(["semver-checks", "--baseline-rev", &baseline]).args(PUBLIC);
+    match (check.limit(3600).echo().run(), release) {
+        (Ok(_), _) => Ok(Done::Passed(format!("nothing breaks users of {baseline}, by {tool}"))),
+        (Err(why), Some(_)) => Err(why),
+        (Err(why), None) => {
+            let broken = why.lines().filter(|l| l.starts_with("--- failure")).count();
+            if broken == 0 {
+                return Err(why);
+            }
+            Ok(Done::Passed(format!(
+                "{broken} kinds of breaking change since {baseline}; nothing is released"
+            )))
+        }
+    }
+}
