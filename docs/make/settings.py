@@ -55,7 +55,13 @@ def tables() -> str:
     for row in variables():
         if row["topic"] != topic:
             topic = row["topic"]
-            out += ["", f"### {titles[topic]}", "", "| variable | what it does | default | example |", "|---|---|---|---|"]
+            out += [
+                "",
+                f"### {titles[topic]}",
+                "",
+                "| variable | what it does | default | example |",
+                "|---|---|---|---|",
+            ]
         more = f" ({SEE[row['name']]})" if row["name"] in SEE else ""
         cells = (f"`{row['name']}`", row["about"], row["default"] + more, f"`{row['example']}`")
         out.append(f"| {' | '.join(c.replace('|', chr(92) + '|') for c in cells)} |")

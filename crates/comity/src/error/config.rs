@@ -39,7 +39,7 @@ impl ConfigError {
     /// use comity::{ConfigError, Error};
     ///
     /// let e: Error = ConfigError::new("no such colour").with_key("colour").with_value("mauve").into();
-    /// assert_eq!(e.to_string(), "no such colour");
+    /// assert_eq!(e.to_string(), "configuration: no such colour");
     /// ```
     pub fn new(words: impl Into<String>) -> Self {
         Self { file: None, line: None, column: None, key: None, value: None, words: words.into() }

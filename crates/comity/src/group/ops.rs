@@ -124,7 +124,7 @@ impl Group {
     /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
     /// // On each rank of a group of two:
     /// let mut buf = [1i32, 2];
-    /// group.reduce_scatter_in_place(&mut buf, ReduceOp::Prod)?;
+    /// group.reduce_scatter_in_place(&mut buf, ReduceOp::Product)?;
     /// assert_eq!(buf, if group.rank() == 0 { [1, 2] } else { [1, 4] });
     /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
     /// # Ok::<(), comity::Error>(())
