@@ -35,6 +35,7 @@ _VARIABLES = {
     "detection": "COMITY_DETECTION",
     "links": "COMITY_LINKS",
     "addrs": "COMITY_ADDRS",
+    "connect_when": "COMITY_CONNECT",
     "connections": "COMITY_CONNECTIONS",
     "send_threads": "COMITY_SEND_THREADS",
     "host": "COMITY_HOST",

@@ -77,6 +77,20 @@ pub enum Action<R: Reason> {
         /// The member, by its rank in the group.
         member: usize,
     },
+    /// A member has opened the group.
+    Entered {
+        /// The group.
+        group_id: u64,
+        /// The member, by its rank in the group.
+        member: usize,
+    },
+    /// A member needs a link to this one, which is to connect.
+    Connect {
+        /// The group.
+        group_id: u64,
+        /// The member, by its rank in the group.
+        member: usize,
+    },
     /// A member has waited for this one in a call. Compare that with this rank's own calls. If they differ, call
     /// [`Membership::abort`](crate::Membership::abort).
     Waits {

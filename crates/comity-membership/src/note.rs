@@ -10,6 +10,16 @@ pub enum Note<R: Reason> {
         /// The group.
         group_id: u64,
     },
+    /// The sender has opened a group.
+    Entered {
+        /// The group.
+        group_id: u64,
+    },
+    /// The sender needs a link to the receiver, which is the one to connect.
+    Connect {
+        /// The group.
+        group_id: u64,
+    },
     /// A group has failed.
     Abort {
         /// The group.
@@ -64,6 +74,8 @@ impl<R: Reason> Note<R> {
     pub fn group_id(&self) -> Option<u64> {
         match self {
             Self::Leave { group_id }
+            | Self::Entered { group_id }
+            | Self::Connect { group_id }
             | Self::Abort { group_id, .. }
             | Self::Waits { group_id, .. }
             | Self::Census { group_id, .. }

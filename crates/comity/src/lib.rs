@@ -82,7 +82,7 @@ mod view;
 pub use address::HostPort;
 pub use call::{CallInfo, MAX_SIZE, MAX_TAG, Op};
 pub use comity_plan::Algorithm;
-pub use config::{BackendKind, Config, Detection, Found, Launcher, Meet, Secure};
+pub use config::{BackendKind, Config, ConnectWhen, Detection, Found, Launcher, Meet, Secure};
 pub use costs::LinkCosts;
 pub use dtype::{C64, DType, Element, ReduceOp};
 pub use engine::{Interrupt, interrupt_with};

@@ -12,6 +12,20 @@ impl<R: Reason> Membership<R> {
         self.tell(to, Note::Waits { group_id, call: *call });
     }
 
+    /// Tell the other members that this rank has opened the group: they wait for that.
+    pub fn announce(&mut self, group_id: u64) {
+        let Some(group) = self.groups.get(&group_id) else { return };
+        let to = self.reachable(group, (0..group.members.len()).filter(|m| *m != group.mine));
+        self.tell(to, Note::Entered { group_id });
+    }
+
+    /// Tell a member that it is to connect to this one.
+    pub fn ask_to_connect(&mut self, group_id: u64, member: usize) {
+        let Some(group) = self.groups.get(&group_id) else { return };
+        let to = self.reachable(group, std::iter::once(member));
+        self.tell(to, Note::Connect { group_id });
+    }
+
     /// Ask all other members how far they have come, and what their calls up to number `at` come to. This rank's come to `digest`.
     pub fn census(&mut self, group_id: u64, at: u64, digest: u64) {
         let Some(group) = self.groups.get(&group_id) else { return };

@@ -69,6 +69,16 @@ impl<R: Reason> Membership<R> {
                     self.actions.push(Action::Left { group_id, member });
                 }
             }
+            Note::Entered { group_id } => {
+                if let Some((_, member)) = self.member(group_id, from) {
+                    self.actions.push(Action::Entered { group_id, member });
+                }
+            }
+            Note::Connect { group_id } => {
+                if let Some((_, member)) = self.member(group_id, from) {
+                    self.actions.push(Action::Connect { group_id, member });
+                }
+            }
             Note::Waits { group_id, call } => {
                 if let Some((group, member)) = self.member(group_id, from) {
                     let mine = group.mine;
@@ -113,12 +123,20 @@ impl<R: Reason> Membership<R> {
             }
             // The group that asked is over.
             Note::Reached { .. } => return,
+            // Of its own, so that other notes do not push it out: whoever opens the group waits for it.
+            Note::Entered { .. } => {
+                if self.entered.len() < MAX_EARLY || self.entered.contains_key(&group_id) {
+                    self.entered.entry(group_id).or_default().insert(from);
+                }
+                return;
+            }
             Note::Waits { .. } => {
                 // Only its last word counts.
                 let old = |(f, n): &(usize, Note<R>)| matches!(n, Note::Waits { group_id: c, .. } if *c == group_id && *f == from);
                 self.early.retain(|e| !old(e));
             }
             Note::Leave { .. }
+            | Note::Connect { .. }
             | Note::Abort { .. }
             | Note::Heartbeat { .. }
             | Note::Goodbye { .. }

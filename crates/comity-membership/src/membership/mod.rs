@@ -10,7 +10,7 @@ mod tests;
 
 use crate::{Action, Note, Pace, Presence, Reason, liveness::Liveness};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -57,6 +57,8 @@ pub struct Membership<R: Reason> {
     groups: BTreeMap<u64, Group<R>>,
     closed: VecDeque<u64>,
     early: VecDeque<(usize, Note<R>)>,
+    /// Who has opened groups that this rank has not opened yet.
+    entered: BTreeMap<u64, BTreeSet<usize>>,
     liveness: Liveness,
     /// This process has said goodbye.
     leaving: bool,
@@ -73,6 +75,7 @@ impl<R: Reason> Membership<R> {
             groups: BTreeMap::new(),
             closed: VecDeque::new(),
             early: VecDeque::new(),
+            entered: BTreeMap::new(),
             liveness: Liveness::new(size, silence),
             leaving: false,
             actions: Vec::new(),
@@ -127,6 +130,9 @@ impl<R: Reason> Membership<R> {
         let (ours, others) =
             std::mem::take(&mut self.early).into_iter().partition(|(_, n)| n.group_id() == Some(group_id));
         self.early = others;
+        for from in self.entered.remove(&group_id).unwrap_or_default() {
+            self.apply(from, Note::Entered { group_id });
+        }
         let ours: VecDeque<(usize, Note<R>)> = ours;
         for (from, note) in ours {
             self.apply(from, note);

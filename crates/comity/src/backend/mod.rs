@@ -99,7 +99,7 @@ pub(crate) trait Backend: Send + fmt::Debug {
         false
     }
 
-    /// The link to each rank; `None` for oneself.
+    /// The link to each rank, as far as is known before it is made; `None` for oneself.
     fn links(&self) -> Vec<Option<LinkKind>>;
 
     /// The CUDA device whose buffers it takes, besides those of host memory.

@@ -8,6 +8,7 @@ use crate::{
     engine::{Direction, Engine, Members, Task},
     stats::Counters,
     status::{GroupStatus, Header, World},
+    transport::Link,
     view::Memory,
 };
 use comity_plan::{
@@ -276,7 +277,13 @@ impl Backend for NativeBackend {
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {
-        self.engine.links().iter().map(|l| l.as_ref().map(|l| l.kind())).collect()
+        let Members { world, ranks, rank, .. } = self.members();
+        let likely = |(r, link): (usize, &Option<Box<dyn Link>>)| match link {
+            Some(link) => Some(link.kind()),
+            None if r == *rank => None,
+            None => world.likely_link(ranks[r]),
+        };
+        self.engine.links().iter().enumerate().map(likely).collect()
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod backend;
 mod check;
+mod connect_when;
 mod detection;
 mod env;
 #[cfg(fuzzing)]
@@ -27,6 +28,7 @@ use crate::{
 };
 pub use backend::BackendKind;
 use comity_plan::Algorithm;
+pub use connect_when::ConnectWhen;
 pub use detection::Detection;
 pub use launcher::{Found, Launcher};
 pub use meet::Meet;
@@ -75,6 +77,7 @@ pub struct Config {
     /// What was chosen about each of them.
     pub(crate) transports: TransportSettings,
     pub(crate) backend: BackendKind,
+    pub(crate) connect_when: ConnectWhen,
     /// Rings before other plans.
     pub(crate) ring: bool,
     /// For [`BackendKind::Nccl`]; `None`: by this rank's number on its host.
@@ -124,6 +127,7 @@ impl Config {
             links: Kinds::usual(),
             transports: TransportSettings::default(),
             backend: BackendKind::Any,
+            connect_when: ConnectWhen::Needed,
             ring: false,
             device: None,
             costs: Costs::Usual,

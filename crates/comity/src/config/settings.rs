@@ -1,7 +1,7 @@
 //! The variables that hold under every launcher.
 
 use super::{
-    BackendKind, Config, Costs, Detection, Insecure, Secure, bad,
+    BackendKind, Config, ConnectWhen, Costs, Detection, Insecure, Secure, bad,
     vars::{Vars, wrong},
 };
 use crate::{Error, Key, LinkKind, Result, address::shown, root_cause::RootCauseReport, transport::Kinds};
@@ -37,6 +37,9 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     }
     if let Some(text) = vars.text("COMITY_BACKEND")? {
         config.backend = backend(&text).or_else(|why| wrong("COMITY_BACKEND", &text, &why))?;
+    }
+    if let Some(when) = ConnectWhen::read(vars)? {
+        config.connect_when = when;
     }
     config.transports.read(vars)?;
     // By presence, as MLX has it.

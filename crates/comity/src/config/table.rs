@@ -184,6 +184,14 @@ pub const VARIABLES: &[Variable] = &[
         example: "unix,tcp",
     },
     Variable {
+        name: "COMITY_CONNECT",
+        topic: Topic::Links,
+        about: "`needed` makes the link of a pair of ranks with the first call that needs it; `all` makes all links \
+            when a group opens.",
+        default: "`needed`",
+        example: "all",
+    },
+    Variable {
         name: "COMITY_CONNECTIONS",
         topic: Topic::Links,
         about: "Says how many TCP connections a pair of ranks opens for each address; the larger wish of \

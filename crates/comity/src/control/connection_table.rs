@@ -62,6 +62,8 @@ pub(super) struct ConnectionTable {
     pub(super) store: Option<StoreClient>,
     /// It did, on account of this rank; until there is a group to end.
     pub(super) condemned: Option<(usize, String)>,
+    /// Members that want this rank to connect to them: group and rank in it.
+    pub(super) wanted: Vec<(u64, usize)>,
     /// What the engines of groups that are over had done.
     progress: u64,
     /// The process leaves; nothing is sent after this.
@@ -79,6 +81,7 @@ impl ConnectionTable {
             parked: Vec::new(),
             store: None,
             condemned: None,
+            wanted: Vec::new(),
             progress: 0,
             stop: None,
         }
@@ -86,11 +89,6 @@ impl ConnectionTable {
 
     pub(super) fn membership(&self) -> &Membership<Failure> {
         &self.membership
-    }
-
-    /// The status of a group that is open here.
-    pub(super) fn status(&self, group_id: u64) -> Option<&Arc<GroupStatus>> {
-        self.statuses.get(&group_id)
     }
 
     /// Where a rank of a group waits for this one: in that group, else in any other. Also in one that has failed: its limit may
@@ -122,6 +120,18 @@ impl ConnectionTable {
             Some((*group_id, Arc::clone(status), mine, size))
         });
         open.collect()
+    }
+
+    /// Tell a group's other members that this rank has opened it.
+    pub(super) fn announce(&mut self, group_id: u64) {
+        self.membership.announce(group_id);
+        self.carry_out();
+    }
+
+    /// Tell a member of a group that it is to connect to this one.
+    pub(super) fn ask_to_connect(&mut self, group_id: u64, member: usize) {
+        self.membership.ask_to_connect(group_id, member);
+        self.carry_out();
     }
 
     /// Ask a group's other members how far they have come.
@@ -181,6 +191,7 @@ impl ConnectionTable {
             self.progress += status.progress();
         }
         self.parked.retain(|a| a.group_id != group_id);
+        self.wanted.retain(|(g, _)| *g != group_id);
         open
     }
 
@@ -251,6 +262,11 @@ impl ConnectionTable {
     pub(super) fn farewell(&mut self, words: &str, because_of: &[usize]) {
         self.membership.end(words, because_of);
         self.carry_out();
+    }
+
+    /// Whether something waits for room.
+    pub(super) fn is_pending(&self) -> bool {
+        self.conns.iter().flatten().any(Conn::is_pending)
     }
 
     /// Who is connected.

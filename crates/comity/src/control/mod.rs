@@ -6,6 +6,7 @@
 //!     Heartbeat, ten times within the limit            silence for a fifth of the limit: suspect; for all of it: dead
 //!     Waits{the call I am in}                          to those waited for, who compare it with theirs
 //!     Census{call} -> Reached{how far I am}            when a limit has passed, and when a group closes
+//!     Entered{group}  Connect{group}                   I have opened it; make a link with me
 //!     Leave{group}    Abort{group, failure}            each is carried to the group's status; aborts are passed on
 //!     Goodbye                                          the process ends in good order
 //!   rank high  -- Hello{Probe} -->  rank low           is one that is silent alive? a connection of its own
@@ -32,4 +33,4 @@ pub(crate) use connection_table::Arrival;
 #[cfg(test)]
 pub(crate) use note::{ControlNote, Encoding};
 pub(crate) use probe::Probes;
-pub(crate) use running::{ControlPlane, Rules, Running};
+pub(crate) use running::{ControlPlane, LinkDesk, Rules, Running};

@@ -62,6 +62,14 @@ impl Encoding for ControlNote {
                 w.u64(*group_id);
                 w.reached(reached);
             }
+            Self::Entered { group_id } => {
+                w.u8(9);
+                w.u64(*group_id);
+            }
+            Self::Connect { group_id } => {
+                w.u8(10);
+                w.u64(*group_id);
+            }
         }
         w.0
     }
@@ -85,6 +93,8 @@ impl Encoding for ControlNote {
             }
             7 => Self::Census { group_id: r.u64()?, at: r.u64()?, digest: r.u64()? },
             8 => Self::Reached { group_id: r.u64()?, reached: r.reached()? },
+            9 => Self::Entered { group_id: r.u64()? },
+            10 => Self::Connect { group_id: r.u64()? },
             _ => return Err(Malformed),
         };
         r.end(m)

@@ -23,8 +23,8 @@ use crate::{
 use comity_membership::{Fault, Pace, Presence};
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicI32, Ordering},
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -65,6 +65,15 @@ pub(crate) struct ControlPlane {
     starved: AtomicBool,
     /// This rank's first group stands: it beats from now on, and judges who is silent.
     begun: AtomicBool,
+    /// How often the control thread has taken in what came.
+    rounds: AtomicU64,
+    desk: OnceLock<Weak<dyn LinkDesk>>,
+}
+
+/// Makes links that other ranks want. Asked by the control thread, so it does not block.
+pub(crate) trait LinkDesk: Send + Sync + std::fmt::Debug {
+    /// A member of a group wants a link, or has made a connection for one.
+    fn attend(&self, group_id: u64);
 }
 
 /// Ends the control thread when dropped, after a goodbye to everyone.
@@ -95,6 +104,8 @@ impl Running {
             lacked: AtomicI32::new(0),
             starved: AtomicBool::new(false),
             begun: AtomicBool::new(false),
+            rounds: AtomicU64::new(0),
+            desk: OnceLock::new(),
         });
         leaving::at_exit(&control);
         let shared = Arc::clone(&control);
@@ -105,7 +116,7 @@ impl Running {
         Ok(Self { control, thread: Some(thread) })
     }
 
-    pub(crate) fn control(&self) -> &ControlPlane {
+    pub(crate) fn control(&self) -> &Arc<ControlPlane> {
         &self.control
     }
 
@@ -228,6 +239,41 @@ impl ControlPlane {
         let (mine, others) = std::mem::take(parked).into_iter().partition(|a| a.group_id == group_id);
         *parked = others;
         mine
+    }
+
+    /// Who of a group's ranks wants this one to connect to it.
+    pub(crate) fn wanted(&self, group_id: u64) -> Vec<usize> {
+        let wanted = &mut self.lock().wanted;
+        let (mine, others): (Vec<_>, _) = std::mem::take(wanted).into_iter().partition(|w| w.0 == group_id);
+        *wanted = others;
+        mine.into_iter().map(|w| w.1).collect()
+    }
+
+    /// From now on `desk` hears who wants links.
+    pub(crate) fn on_links(&self, desk: Weak<dyn LinkDesk>) {
+        let _ = self.desk.set(desk);
+    }
+
+    /// Tell a group's other members that this rank has opened it.
+    pub(crate) fn announce(&self, group_id: u64) {
+        self.lock().announce(group_id);
+        self.waker.wake();
+    }
+
+    /// Tell a rank of a group that it is to connect to this one.
+    pub(crate) fn ask_to_connect(&self, group_id: u64, rank: usize) {
+        self.lock().ask_to_connect(group_id, rank);
+        self.waker.wake();
+    }
+
+    /// How often the control thread has taken in what came.
+    pub(crate) fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::Acquire)
+    }
+
+    /// Have it do so once more.
+    pub(crate) fn nudge(&self) {
+        self.waker.wake();
     }
 
     /// Leave a group, and tell its members unless it never came to be.

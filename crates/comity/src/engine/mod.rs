@@ -7,6 +7,7 @@ mod census;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod interrupt;
+mod linking;
 mod members;
 mod n_way_reduce;
 mod owed;

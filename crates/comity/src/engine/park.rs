@@ -10,8 +10,13 @@ impl Engine {
     /// Whether `peer` left and this rank lacks something of it that cannot be under way. What it sent over a network may arrive
     /// after word that it left; there the end of the connection tells.
     pub(super) fn has_left(&self, peer: usize) -> bool {
-        let lacks = self.rx[peer].starved || self.tx[peer].blocked;
-        lacks && self.members.status.has_left(peer) && self.links[peer].as_ref().is_none_or(|l| !l.may_lag())
+        let (lacks, status) = (self.rx[peer].starved || self.tx[peer].blocked, &self.members.status);
+        let is_all_here = match &self.links[peer] {
+            Some(link) => !link.may_lag(),
+            // What it made may still come.
+            None => status.links().is_ruled_out(peer),
+        };
+        lacks && is_all_here && status.has_left(peer)
     }
 
     /// What each open queue lacks.

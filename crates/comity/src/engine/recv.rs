@@ -66,7 +66,11 @@ impl Run<'_, '_> {
         let header = self.schedule.is_first_recv(q).then(|| (self.task.header)(Direction::In, peer));
         let len = self.schedule.len(want.id);
         let engine = &mut *self.engine;
-        let Some(link) = engine.links[peer].as_deref_mut() else { return Ok(Begin::Nothing) };
+        let Some(link) = engine.links[peer].as_deref_mut() else {
+            // It is being made.
+            engine.rx[peer].starved = true;
+            return Ok(Begin::Nothing);
+        };
         let begin = engine.rx[peer].begin(link, header.as_ref(), len, engine.members.rank)?;
         if matches!(begin, Begin::Body) {
             self.pending_headers -= usize::from(header.is_some() && len > 0);

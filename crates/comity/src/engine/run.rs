@@ -34,6 +34,8 @@ pub(crate) struct Engine {
     patience: Patience,
     /// How long a member may be silent.
     pub(super) silence: Option<Duration>,
+    /// To how many members there is no link yet.
+    pub(super) unlinked: usize,
 }
 
 /// What a call is made of besides its data.
@@ -67,6 +69,8 @@ pub(super) struct Run<'a, 'm> {
     armed: bool,
     /// Who had left at the last look that found nothing.
     leaver: Option<usize>,
+    /// Some links that the call needs are still being made.
+    linking: bool,
 }
 
 /// Who is the root cause, if not the peer whose queue was looked at: an n-way reduce takes from several.
@@ -83,7 +87,8 @@ impl Engine {
         let size = members.size();
         let (tx, rx) = ((0..size).map(|_| Tx::new()).collect(), (0..size).map(|_| Rx::new()).collect());
         let (patience, silence) = (members.patience(), members.world.silence());
-        Self { members, links, tx, rx, patience, silence }
+        let unlinked = links.iter().filter(|l| l.is_none()).count().saturating_sub(1);
+        Self { members, links, tx, rx, patience, silence, unlinked }
     }
 
     /// Run `schedule` to its end over `memory`. An error means that the group has failed, and has been told so.
@@ -96,8 +101,9 @@ impl Engine {
         let mut waiting = Waiting::new(self.patience, task.limit, task.call);
         let pending_headers = schedule.expected_headers();
         self.members.status.advance();
-        let mut run =
-            Run { engine: self, schedule, memory, task, pending_headers, armed: false, leaver: None };
+        let linking = self.want_links(schedule);
+        let (armed, leaver) = (false, None);
+        let mut run = Run { engine: self, schedule, memory, task, pending_headers, armed, leaver, linking };
         let out = complete(&mut run, &mut waiting);
         self.members.status.advance();
         match out {
@@ -203,7 +209,7 @@ impl Progress for Run<'_, '_> {
 
     #[inline]
     fn step(&mut self) -> Stopped<CallProgress> {
-        let mut moved = false;
+        let mut moved = self.linking && self.engine.take_links();
         for q in 0..self.schedule.send_queues() {
             moved |= self.push(q).map_err(|e| self.engine.broken(self.schedule.send_peer(q), e))?;
         }

@@ -12,7 +12,11 @@ impl Run<'_, '_> {
         let peer = schedule.send_peer(q);
         let tx = &mut engine.tx[peer];
         tx.blocked = false;
-        let Some(link) = engine.links[peer].as_deref_mut() else { return Ok(false) };
+        let Some(link) = engine.links[peer].as_deref_mut() else {
+            // It is being made.
+            tx.blocked = schedule.next_send(q).is_some();
+            return Ok(false);
+        };
         let mut moved = false;
         loop {
             let Some(want) = schedule.next_send(q) else { return Ok(moved) };

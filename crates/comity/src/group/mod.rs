@@ -227,9 +227,11 @@ impl Group {
         &self.core.peers
     }
 
-    /// The kind of link to each rank; `None` for this rank.
-    pub fn link_kinds(&self) -> &[Option<LinkKind>] {
-        &self.core.kinds
+    /// The kind of link to each rank; `None` for this rank. Where no call has needed a link yet, the kind that is tried first.
+    pub fn link_kinds(&self) -> Vec<Option<LinkKind>> {
+        let made = self.core.abort_handle.as_ref().map(|a| a.status.links().kinds()).unwrap_or_default();
+        let made = made.into_iter().chain(std::iter::repeat(None));
+        self.core.kinds.iter().zip(made).map(|(likely, made)| made.or(*likely)).collect()
     }
 
     /// The CUDA device whose buffers this group's calls take, besides those in host memory; see [`BackendKind::Nccl`](crate::BackendKind).

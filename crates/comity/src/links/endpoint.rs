@@ -2,9 +2,9 @@
 
 mod connect;
 
-use super::mesh::Mesh;
+use super::{maker::Makers, mesh::Mesh};
 use crate::{
-    Config, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Result, Secure,
+    Config, ConnectWhen, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Result, Secure,
     channel::{Acceptor, Secret},
     control::{Probes, Rules, Running, pace},
     rendezvous::{Facts, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
@@ -15,7 +15,7 @@ use crate::{
 };
 use comity_plan::Algorithm;
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
 
@@ -30,9 +30,9 @@ pub(crate) struct Endpoint {
     peers: Vec<Peer>,
     hosts: Vec<usize>,
     cores: usize,
-    facts: Vec<Facts>,
+    facts: Arc<[Facts]>,
     /// The cards of `facts`.
-    cards: Vec<Card>,
+    cards: Arc<[Card]>,
     world: u64,
     secret: Secret,
     root_cause: Option<RootCauseReport>,
@@ -40,9 +40,14 @@ pub(crate) struct Endpoint {
     costs: OnceLock<LinkCosts>,
     algorithm: Option<Algorithm>,
     /// Ended before the goodbye, so that all that was sent has come when the others hear it.
-    transports: Transports,
+    transports: Arc<Transports>,
     /// The kind of link that goes before all others.
     first: Option<LinkKind>,
+    /// How long the making of a link may take.
+    limit: Duration,
+    /// All links are made when a group opens.
+    all: bool,
+    makers: Arc<Makers>,
     /// None for a world of one.
     running: Option<Running>,
     /// Kept for those that are slower to meet.
@@ -62,7 +67,7 @@ impl Endpoint {
             sealed: config.secure == Secure::Data,
             wanted: config.backend.link().map(|kind| (kind, config.backend.name())),
         };
-        let transports = Transports::find(config.links, &config.transports, &job)?;
+        let mut transports = Transports::find(config.links, &config.transports, &job)?;
         let (mut meeting, secret) = StoreClient::find(config)?;
         let (listeners, facts) = meeting
             .listen(config)
@@ -75,8 +80,8 @@ impl Endpoint {
             listener.listen().map_err(|e| Error::os("listening", e)).inspect_err(|e| meeting.give_up(e))?;
         }
         let mut endpoint = Self::new(config, secret, table);
-        endpoint.transports = transports;
-        endpoint.transports.meet(config.rank, &endpoint.cards);
+        transports.meet(config.rank, &endpoint.cards);
+        endpoint.transports = Arc::new(transports);
         let acceptor = Acceptor::new(listeners, endpoint.secret.clone());
         let rules = Rules {
             links: endpoint.transports.kinds(),
@@ -93,6 +98,8 @@ impl Endpoint {
         );
         let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor, probes)
             .inspect_err(|e| meeting.give_up(e))?;
+        let makers: Weak<Makers> = Arc::downgrade(&endpoint.makers);
+        running.control().on_links(makers);
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {
                 endpoint._store = running.attend(meeting);
@@ -126,17 +133,37 @@ impl Endpoint {
             hosts: here::number_hosts(facts.iter().map(|f| f.card.host_id)),
             cores: facts.iter().map(|f| usize::from(f.card.cores)).min().unwrap_or(1).max(1),
             cards: facts.iter().map(|f| f.card.clone()).collect(),
-            facts,
+            facts: facts.into(),
             world,
             secret,
             root_cause: config.root_cause.clone(),
             costs: OnceLock::new(),
             algorithm: config.algorithm,
             sealed: config.secure == Secure::Data,
-            transports: Transports::default(),
+            transports: Arc::default(),
             first: config.backend.link(),
+            limit: config.join_timeout,
+            all: config.connect_when == ConnectWhen::All,
+            makers: Makers::new(),
             running: None,
             _store: None,
+        }
+    }
+
+    /// What making links takes.
+    fn mesh(&self, running: &Running) -> Mesh {
+        Mesh {
+            me: self.me,
+            world: self.world,
+            facts: Arc::clone(&self.facts),
+            secret: self.secret.clone(),
+            sealed: self.sealed,
+            control: Arc::clone(running.control()),
+            cards: Arc::clone(&self.cards),
+            transports: Arc::clone(&self.transports),
+            first: self.first,
+            limit: self.limit,
+            all: self.all,
         }
     }
 
@@ -147,6 +174,13 @@ impl Endpoint {
         }
         let who = self.peers.get(rank).map_or_else(|| format!("rank {rank}"), ToString::to_string);
         JoinError::new(format!("{who} {words}")).of([rank]).because(cause)
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // They hold transports, which end before the goodbye.
+        self.makers.end();
     }
 }
 
@@ -188,18 +222,15 @@ impl World for Endpoint {
         until: Instant,
     ) -> Result<Links> {
         let Some(running) = &self.running else { return Ok(members.iter().map(|_| None).collect()) };
-        let mesh = Mesh {
-            me: self.me,
-            world: self.world,
-            facts: &self.facts,
-            secret: &self.secret,
-            sealed: self.sealed,
-            control: running.control(),
-            cards: &self.cards,
-            transports: &self.transports,
-            first: self.first,
-        };
-        mesh.open(group_id, members, status, until)
+        self.mesh(running).open(group_id, members, status, until, &self.makers)
+    }
+
+    fn want(&self, group_id: u64, ranks: &[usize]) {
+        self.makers.want(group_id, ranks);
+    }
+
+    fn likely_link(&self, rank: usize) -> Option<LinkKind> {
+        self.mesh(self.running.as_ref()?).likely(rank)
     }
 
     fn costs(&self) -> Option<&LinkCosts> {
@@ -225,6 +256,7 @@ impl World for Endpoint {
     }
 
     fn leave(&self, group_id: u64) {
+        self.makers.forget(group_id);
         if let Some(running) = &self.running {
             running.control().leave(group_id, true);
         }
@@ -274,12 +306,17 @@ impl Endpoint {
 
     /// As if the socket of `rank` could not be reached from here.
     pub(super) fn spoil_unix_of(&mut self, rank: usize) {
-        self.cards[rank].unix.push('x');
+        Arc::make_mut(&mut self.cards)[rank].unix.push('x');
     }
 
     /// As if `rank` listened elsewhere.
     pub(super) fn readdress(&mut self, rank: usize, at: std::net::SocketAddr) {
-        self.cards[rank].addrs = vec![at];
+        Arc::make_mut(&mut self.cards)[rank].addrs = vec![at];
+    }
+
+    /// How many links of a group were made.
+    pub(super) fn links_made_for_test(&self, group_id: u64) -> usize {
+        self.makers.made_for_test(group_id)
     }
 
     pub(super) fn card_of(&self, rank: usize) -> &Card {

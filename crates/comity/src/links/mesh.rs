@@ -1,56 +1,86 @@
-//! Making the links of a group, pair by pair.
-//!
-//! The higher rank of a pair connects and so decides: over the first transport in the table that both ranks have and that leads there.
-//! The lower rank sees from what arrives what was decided.
+//! Opening a group: wait until all members have come. Their links are made by [`Making`], when they are needed.
 
 mod error;
+mod making;
 mod reach;
 
+use super::maker::Makers;
 use crate::{
     Error, JoinCause, JoinError, LinkKind, Peer, Result,
-    channel::{Channel, Secret, Stream, is_own},
-    control::{Arrival, ControlPlane},
+    channel::Secret,
+    control::ControlPlane,
     rendezvous::Facts,
     status::{GroupStatus, Links},
-    sys::poll_until,
-    transport::{Card, Connection, NewLink, Pair, Transports},
+    sys::{Waker, poll_until},
+    transport::{Card, Pair, Transports},
 };
 use error::MeshError;
+pub(super) use making::Making;
 use rustix::event::{PollFd, PollFlags};
 use std::{
-    collections::HashMap,
+    os::fd::BorrowedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-/// How long after a member's word that it leaves what it made may still come. It leaves in good order only when its own links are made, so
-/// the other ends of them are on their way: with the thread that accepts, or unread.
-const BEHIND: Duration = Duration::from_secs(5);
-
 /// What a process knows of all, for making links.
 #[derive(Debug)]
-pub(super) struct Mesh<'a> {
+pub(super) struct Mesh {
     pub(super) me: usize,
     pub(super) world: u64,
-    pub(super) facts: &'a [Facts],
-    pub(super) cards: &'a [Card],
-    pub(super) secret: &'a Secret,
+    pub(super) facts: Arc<[Facts]>,
+    pub(super) cards: Arc<[Card]>,
+    pub(super) secret: Secret,
     pub(super) sealed: bool,
-    pub(super) control: &'a ControlPlane,
+    pub(super) control: Arc<ControlPlane>,
     /// What this process can use.
-    pub(super) transports: &'a Transports,
+    pub(super) transports: Arc<Transports>,
     /// The kind that goes before those that the table prefers.
     pub(super) first: Option<LinkKind>,
+    /// How long the making of a link may take.
+    pub(super) limit: Duration,
+    /// All links are made when a group opens.
+    pub(super) all: bool,
 }
 
-impl Mesh<'_> {
+/// A group, as this process makes links in it.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) mesh: Mesh,
+    pub(super) group_id: u64,
+    /// World ranks.
+    pub(super) members: Vec<usize>,
+    pub(super) mine: usize,
+    pub(super) status: Arc<GroupStatus>,
+}
+
+impl Opened {
+    fn world_rank(&self, rank: usize) -> usize {
+        self.members.get(rank).copied().unwrap_or_default()
+    }
+
+    /// All ranks but this one.
+    fn others(&self) -> impl Iterator<Item = usize> {
+        let mine = self.mine;
+        (0..self.members.len()).filter(move |r| *r != mine)
+    }
+
+    /// A member as errors name it.
+    fn peer(&self, rank: usize) -> Peer {
+        let facts = self.members.get(rank).and_then(|m| self.mesh.facts.get(*m));
+        Peer { rank, host: facts.map(|f| f.host.as_str().into()), pid: facts.map(|f| f.pid) }
+    }
+}
+
+impl Mesh {
     /// See [`World::open`](crate::status::World::open).
     pub(super) fn open(
-        &self,
+        self,
         group_id: u64,
         members: &[usize],
         status: &Arc<GroupStatus>,
         until: Instant,
+        makers: &Makers,
     ) -> Result<Links> {
         let internal =
             |what: &str| Error::config(format!("group {group_id:x}: {what}; this is a bug in Comity"));
@@ -61,30 +91,37 @@ impl Mesh<'_> {
         if members.iter().any(|m| *m >= self.facts.len()) {
             return Err(internal("a member is not in the world"));
         }
-        if !self.control.enter(group_id, members, mine, status) {
+        let control = Arc::clone(&self.control);
+        let all = self.all;
+        let opened =
+            Opened { mesh: self, group_id, members: members.to_vec(), mine, status: Arc::clone(status) };
+        let opened = Arc::new(opened);
+        if !control.enter(group_id, members, mine, status) {
             return Err(internal("it is open already"));
         }
-        let opening = Opening {
-            mesh: self,
-            group_id,
-            members,
-            mine,
-            status,
+        makers.add(&opened);
+        control.announce(group_id);
+        let mut opening = Opening {
+            group: &opened,
             until,
             begun: Instant::now(),
-            renewed: (!self.control.has_begun()).then(|| until.saturating_duration_since(Instant::now())),
-            links: members.iter().map(|_| None).collect(),
-            parts: HashMap::new(),
+            renewed: (!control.has_begun()).then(|| until.saturating_duration_since(Instant::now())),
+            waker: None,
         };
-        let made = opening.run().map_err(|failed| {
+        let made = opening.gather().and_then(|()| match all {
+            true => opening.link_all(makers),
+            false => Ok(members.iter().map(|_| None).collect()),
+        });
+        let made = made.map_err(|failed| {
+            makers.forget(group_id);
             if let Some(failure) = failed.news {
-                self.control.abort(group_id, &failure);
+                control.abort(group_id, &failure);
             }
-            self.control.leave(group_id, false);
+            control.leave(group_id, false);
             failed.error
         });
         if made.is_ok() {
-            self.control.begin();
+            control.begin();
         }
         made
     }
@@ -95,152 +132,113 @@ impl Mesh<'_> {
         self.first.into_iter().chain(rest)
     }
 
-    /// A member as errors name it.
-    fn peer(&self, members: &[usize], rank: usize) -> Peer {
-        let facts = members.get(rank).and_then(|m| self.facts.get(*m));
-        Peer { rank, host: facts.map(|f| f.host.as_str().into()), pid: facts.map(|f| f.pid) }
+    /// The kind of link that is tried first with a rank of the world.
+    pub(super) fn likely(&self, rank: usize) -> Option<LinkKind> {
+        let pair = Pair::new(&self.cards, self.me, rank, 0)?;
+        self.order().find(|kind| {
+            let transport = self.transports.get(*kind).filter(|_| pair.theirs.links.has(*kind));
+            transport.is_some_and(|t| t.leads(&pair).is_ok())
+        })
     }
 }
 
-/// A connection of a higher rank: which of how many that make a link.
-struct Arrived {
-    kind: LinkKind,
-    index: u16,
-    of: u16,
-    connection: Connection,
-}
-
-/// A link with a lower rank that is made when the stream is readable.
-struct Soon {
-    rank: usize,
-    kind: LinkKind,
-    stream: Stream,
-}
-
+/// A wait for other members: what ends it, and what is then said of whom.
 struct Opening<'a> {
-    mesh: &'a Mesh<'a>,
-    group_id: u64,
-    members: &'a [usize],
-    mine: usize,
-    status: &'a Arc<GroupStatus>,
+    group: &'a Opened,
     until: Instant,
     begun: Instant,
-    /// How long from each new connection, while the job's first group is made: on a crowded host hundreds of them take long.
+    /// How long from each member that comes, while the job's first group is opened: on a crowded host hundreds of them take long.
     renewed: Option<Duration>,
-    links: Links,
-    /// What has come of links that want more connections.
-    parts: HashMap<(usize, LinkKind), Vec<Option<Connection>>>,
+    /// Woken with the group's own waker, which the engine drains; `None` where there is no engine yet.
+    waker: Option<&'a Waker>,
 }
 
-impl<'a> Opening<'a> {
-    fn run(mut self) -> Result<Links, MeshError> {
-        let mut offered = Vec::new();
-        for rank in 0..self.members.len() {
-            if self.world_rank(rank) < self.mesh.me
-                && let Some(soon) = self.connect(rank)?
-            {
-                offered.push(soon);
-                self.renew();
+impl Opening<'_> {
+    /// What to poll for.
+    fn waker_fd(&self) -> BorrowedFd<'_> {
+        self.waker.map_or_else(|| self.group.status.waker_fd(), Waker::fd)
+    }
+
+    fn drain(&self) {
+        self.waker.map_or_else(|| self.group.status.drain(), Waker::drain);
+    }
+
+    /// Wait until all members have opened the group.
+    fn gather(&mut self) -> Result<(), MeshError> {
+        let status = &self.group.status;
+        let mut came = 0;
+        self.wait_until(&mut |opening| {
+            let now = status.links().entered();
+            if now > came {
+                came = now;
+                opening.renew();
             }
-        }
-        self.complete(offered)?;
-        Ok(self.links)
-    }
-
-    fn world_rank(&self, rank: usize) -> usize {
-        self.members.get(rank).copied().unwrap_or_default()
-    }
-
-    fn pair(&self, rank: usize) -> Result<Pair<'a>, MeshError> {
-        Pair::new(self.mesh.cards, self.mesh.me, self.world_rank(rank), self.group_id)
-            .ok_or_else(|| self.own(rank, "has no entry in the table".into()))
-    }
-
-    /// Take what the others make: connections of higher ranks, memory of lower ones.
-    fn complete(&mut self, mut offered: Vec<Soon>) -> Result<(), MeshError> {
-        let mut leaver = None;
-        for rank in 0..self.members.len() {
-            // What is there already needs no connection.
-            if self.world_rank(rank) > self.mesh.me {
-                self.stands(rank)?;
+            let missing = || opening.group.others().filter(|r| !status.links().has_entered(*r));
+            // Who has left had come.
+            if let Some(rank) = missing().find(|r| status.has_left(*r)) {
+                return Err(opening.explained(rank, "left before the group was complete".into()));
             }
-        }
+            if now + 1 >= opening.group.members.len() {
+                return Ok(None);
+            }
+            Ok(Some(missing().collect()))
+        })
+    }
+
+    /// Make all links now.
+    fn link_all(&mut self, makers: &Makers) -> Result<Links, MeshError> {
+        let group = self.group;
+        makers.want(group.group_id, &group.others().collect::<Vec<_>>());
+        let mut links: Links = group.members.iter().map(|_| None).collect();
+        self.until = Instant::now() + group.mesh.limit;
+        let limit = group.mesh.limit;
+        self.wait_until(&mut |opening| {
+            for (rank, link) in group.status.links().take() {
+                opening.until = Instant::now() + limit;
+                if let Some(place) = links.get_mut(rank) {
+                    *place = Some(link);
+                }
+            }
+            let missing: Vec<usize> =
+                group.others().filter(|r| matches!(links.get(*r), Some(None))).collect();
+            if let Some(rank) = missing.iter().find(|r| group.status.links().is_ruled_out(**r)) {
+                return Err(opening.explained(*rank, "left before the group was complete".into()));
+            }
+            Ok(Some(missing).filter(|m| !m.is_empty()))
+        })?;
+        Ok(links)
+    }
+
+    /// Until `missing` finds nobody.
+    fn wait_until(
+        &mut self,
+        missing: &mut dyn FnMut(&mut Self) -> Result<Option<Vec<usize>>, MeshError>,
+    ) -> Result<(), MeshError> {
         loop {
-            self.status.drain();
-            self.receive()?;
-            let missing: Vec<usize> = (0..self.members.len())
-                .filter(|r| *r != self.mine && matches!(self.links.get(*r), Some(None)))
-                .collect();
-            if missing.is_empty() {
-                return Ok(());
-            }
-            if let Some(f) = self.status.failure() {
+            self.drain();
+            let missing = missing(self)?;
+            if let Some(f) = self.group.status.failure() {
                 return Err(MeshError { error: self.failed(f), news: None });
             }
             if let Some(error) = self.failed_above() {
                 return Err(self.unable(error));
             }
-            if let Some(rank) = missing.iter().find(|r| self.status.has_left(**r)) {
-                let (who, until) = *leaver.get_or_insert_with(|| (*rank, Instant::now() + BEHIND));
-                // Another one's time begins when this one's things have come.
-                if who != *rank {
-                    leaver = None;
-                    continue;
-                }
-                if Instant::now() >= until {
-                    return Err(self.explained(who, "left before the group was complete".into()));
-                }
-            } else {
-                leaver = None;
-            }
+            let Some(missing) = missing else { return Ok(()) };
             if Instant::now() >= self.until {
                 return Err(self.late(&missing));
             }
-            let until = leaver.map_or(self.until, |(_, until)| until.min(self.until));
-            // WAIT(until): links being made, to the join deadline
-            for rank in self.wait(&offered, until)? {
-                if let Some(i) = offered.iter().position(|o| o.rank == rank) {
-                    let Soon { kind, stream, .. } = offered.swap_remove(i);
-                    if let Some(transport) = self.mesh.transports.get(kind) {
-                        self.keep(rank, kind, transport.attach(stream))?;
-                    }
-                }
-            }
+            let above = self.group.status.above().map(|w| w.waker_fd());
+            let wakers = [self.waker_fd()].into_iter().chain(above);
+            let mut fds: Vec<_> = wakers.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+            // WAIT(until): members that come, to the join deadline
+            poll_until(&mut fds, Some(self.until))
+                .map_err(|e| self.own(self.group.mine, format!("cannot wait: {e}")))?;
         }
-    }
-
-    /// Take what has come.
-    fn receive(&mut self) -> Result<(), MeshError> {
-        // While links are made the waker is drained that told of the next.
-        let (control, group_id) = (self.mesh.control, self.group_id);
-        let arrivals = || Some(control.arrivals(group_id)).filter(|new| !new.is_empty());
-        for Arrival { from, channel, stream, seals, .. } in std::iter::from_fn(arrivals).flatten() {
-            if let Some(rank) = self.members.iter().position(|m| *m == from)
-                && let Channel::Link { transport, index, of } = channel
-                && let Some(kind) = LinkKind::from_wire(transport)
-            {
-                self.take(rank, Arrived { kind, index, of, connection: (stream, seals) })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Sleep until something is new, at most until then; the ranks whose offer has come.
-    fn wait(&self, offered: &[Soon], until: Instant) -> Result<Vec<usize>, MeshError> {
-        let above = self.status.above().map(|w| w.waker_fd());
-        let wakers = [self.status.waker_fd()].into_iter().chain(above);
-        let mut fds: Vec<_> = wakers.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let first = fds.len();
-        fds.extend(offered.iter().map(|o| PollFd::new(&o.stream, PollFlags::IN)));
-        // WAIT(until): links being made, to the join deadline
-        poll_until(&mut fds, Some(until)).map_err(|e| self.own(self.mine, format!("cannot wait: {e}")))?;
-        let ready = fds.iter().skip(first).zip(offered).filter(|(fd, _)| !fd.revents().is_empty());
-        Ok(ready.map(|(_, o)| o.rank).collect())
     }
 
     /// The group that is being split has failed, so some of its members may never come.
     fn failed_above(&self) -> Option<Error> {
-        let above = self.status.above()?;
+        let above = self.group.status.above().filter(|_| self.waker.is_none())?;
         above.drain();
         let f = above.failure()?;
         let words = format!("the group that was being split failed: its rank {} {}", f.culprit, f.cause);
@@ -251,22 +249,6 @@ impl<'a> Opening<'a> {
     fn renew(&mut self) {
         if let Some(limit) = self.renewed {
             self.until = self.until.max(Instant::now() + limit);
-        }
-    }
-
-    fn keep(&mut self, rank: usize, kind: LinkKind, link: NewLink) -> Result<(), MeshError> {
-        self.renew();
-        match link {
-            Ok(link) => {
-                if let Some(place) = self.links.get_mut(rank) {
-                    *place = Some(link);
-                }
-                Ok(())
-            }
-            Err(e) if is_own(&e) => {
-                Err(self.unable(Error::os(format!("making a {} link to rank {rank}", kind.medium()), e)))
-            }
-            Err(e) => Err(self.explained(rank, format!("could not be linked over {}: {e}", kind.medium()))),
         }
     }
 }

@@ -1,12 +1,15 @@
 //! The making of a group's links: who reaches whom over what.
 //!
 //! ```text
-//!   for each pair of a group's members, of ranks low < high:
+//!   a group is open when each member has said so to each other (Entered)
+//!   for each pair of its members that a call needs (or each, with COMITY_CONNECT=all), of ranks low < high:
+//!   either: wants a link            low asks high to connect (Connect), over their control connection
 //!   high: connects          over the first transport that both have and that leads there (Channel::Link{transport, index, of})
-//!   low:  its control thread accepts, keeps what comes for groups not opened yet, and wakes the group's waker;
+//!   low:  its control thread accepts, keeps what comes for groups not opened yet, and has the group's maker look;
 //!         the transport makes the link of the connections
-//!   a group stands when each member has a link to every other
 //! ```
+//! The maker is a thread of the group that lives while there are links to make. Made links go to the group's status, where the engine takes them.
+//!
 //! What can go wrong: no way to a member that both allow (an error that says which were tried), a member does not come within the
 //! limit (named), leaves before the group stands, dies (its control connection says so; waited for up to a quarter of a second, since it
 //! explains a broken link), or lacks descriptors; the group that is being split fails meanwhile. Whoever finds it tells the other members.
@@ -20,6 +23,7 @@ mod endpoint;
 #[cfg(test)]
 mod hooked;
 mod local;
+mod maker;
 mod mesh;
 #[cfg(test)]
 mod tests;

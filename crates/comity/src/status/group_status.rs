@@ -3,8 +3,8 @@
 //! The first failure wins and stays. A member that left in good order is no failure until someone
 //! needs bytes from it: what it sent before it left still counts.
 
-use super::{failure::Failure, header::Header, ledger::Ledger, reached::Reached};
-use crate::{stats::Counters, sync::lock, sys::Waker};
+use super::{failure::Failure, header::Header, ledger::Ledger, made_links::MadeLinks, reached::Reached};
+use crate::{stats::Counters, sync::lock, sys::Waker, transport::Link};
 use std::{
     os::fd::BorrowedFd,
     sync::{
@@ -39,6 +39,7 @@ pub(crate) struct GroupStatus {
     concluded: Mutex<Vec<Option<(u64, u64)>>>,
     /// The group that this one is split from: should it fail meanwhile, not all members come.
     above: OnceLock<Arc<Self>>,
+    links: MadeLinks,
 }
 
 impl GroupStatus {
@@ -59,6 +60,7 @@ impl GroupStatus {
             answers: Mutex::new(vec![None; size]),
             concluded: Mutex::new(vec![None; size]),
             above: OnceLock::new(),
+            links: MadeLinks::new(size),
         })
     }
 
@@ -76,7 +78,7 @@ impl GroupStatus {
     pub(crate) fn fail(&self, failure: Failure) -> bool {
         let first = self.first.set(failure).is_ok();
         self.failed.store(true, Ordering::Release);
-        self.waker.wake();
+        self.wake();
         first
     }
 
@@ -86,14 +88,14 @@ impl GroupStatus {
             && !l.swap(true, Ordering::Release)
         {
             self.left_count.fetch_add(1, Ordering::Release);
-            self.waker.wake();
+            self.wake();
         }
     }
 
     /// This rank leaves: its call under way ends.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
-        self.waker.wake();
+        self.wake();
     }
 
     /// Whether [`close`](Self::close) was called.
@@ -215,13 +217,38 @@ impl GroupStatus {
         let failure = self.ledger.hear(from, *call).map(|d| Failure::differs(from, mine, d));
         if failure.is_none() {
             // For an engine that sleeps in a call it came to just now.
-            self.waker.wake();
+            self.wake();
         }
         failure
     }
 
     /// Wake whoever waits, without a reason of its own.
     pub(crate) fn wake(&self) {
+        self.waker.wake();
+        self.links.wake();
+    }
+
+    /// Links that are made while calls run.
+    #[inline]
+    pub(crate) fn links(&self) -> &MadeLinks {
+        &self.links
+    }
+
+    /// The link to `rank` stands. Wakes whoever waits for it.
+    pub(crate) fn link_is_made(&self, rank: usize, link: Box<dyn Link>) {
+        self.links.put(rank, link);
+        self.waker.wake();
+    }
+
+    /// `rank` has left, and there will be no link to it. Wakes whoever waits for one.
+    pub(crate) fn rule_out_link(&self, rank: usize) {
+        self.links.rule_out(rank);
+        self.waker.wake();
+    }
+
+    /// `rank` has opened the group. Wakes whoever waits for that.
+    pub(crate) fn enter(&self, rank: usize) {
+        self.links.enter(rank);
         self.waker.wake();
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   GroupStatus: the flag and the waker that every wait of a group looks at; set by the engine, by control threads, by the group's handle
+//!     MadeLinks: links on their way from the thread that makes them to the engine
 //!     Ledger: the calls of this rank, and those that others wait in      Reached: how far a member has come
 //!   Failure: who, seen by whom, why -> the same error on every member    Header: one call, in 32 bytes
 //!   World: what a group asks of the processes (or threads) it lives in; it is asked for Links, and told of failures
@@ -16,6 +17,7 @@ mod failure;
 mod group_status;
 mod header;
 mod ledger;
+mod made_links;
 mod reached;
 mod world;
 

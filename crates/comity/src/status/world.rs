@@ -1,7 +1,7 @@
 //! What a group asks of the world it lives in.
 
 use super::{Failure, GroupStatus, Header};
-use crate::{LinkCosts, Peer, Result, transport::Link};
+use crate::{LinkCosts, LinkKind, Peer, Result, transport::Link};
 use comity_plan::Algorithm;
 use std::{
     fmt,
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Links by rank of the group; `None` for oneself.
+/// Links by rank of the group; `None` for oneself, and for those that are not made yet.
 pub(crate) type Links = Vec<Option<Box<dyn Link>>>;
 
 /// What a group asks of the world it lives in: the processes that met, or the threads of [`crate::Group::local`].
@@ -52,8 +52,9 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Make the links of a group and begin to watch its members on behalf of `status`. Every member calls this with the same
-    /// `group_id` (which names the group among all of this world's) and the same `members`.
+    /// Begin to watch the members of a group on behalf of `status`, and wait until all have come. Every member calls this with the same
+    /// `group_id` (which names the group among all of this world's) and the same `members`. Links that are not among those returned are
+    /// made when they are [wanted](Self::want), or when a member wants them.
     fn open(
         &self,
         group_id: u64,
@@ -61,6 +62,14 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
         status: &Arc<GroupStatus>,
         until: Instant,
     ) -> Result<Links>;
+
+    /// Make links to these ranks of a group that is open; they go to its status, which fails if one cannot be made. Does not block.
+    fn want(&self, _group_id: u64, _ranks: &[usize]) {}
+
+    /// The kind of link that this rank would make with another of the world, as far as is known.
+    fn likely_link(&self, _rank: usize) -> Option<LinkKind> {
+        None
+    }
 
     /// Begin to watch the members of a group that has links of its own. As [`open`](Self::open) otherwise.
     fn attend(&self, group_id: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()>;

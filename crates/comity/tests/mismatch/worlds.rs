@@ -108,7 +108,7 @@ fn check(world: &[Group], kinds: &[LinkKind]) {
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
     each(n, |r| world[r].barrier().unwrap());
     let used: BTreeSet<_> =
-        world.iter().flat_map(Group::link_kinds).flatten().map(ToString::to_string).collect();
+        world.iter().flat_map(Group::link_kinds).flatten().map(|k| k.to_string()).collect();
     assert_eq!(used, kinds.iter().map(ToString::to_string).collect());
 }
 

@@ -61,6 +61,8 @@ impl SimulatedWorld<'_> {
                 | Action::News
                 | Action::Log(_)
                 | Action::Waits { .. }
+                | Action::Entered { .. }
+                | Action::Connect { .. }
                 | Action::Census { .. }
                 | Action::Reached { .. } => {}
             }

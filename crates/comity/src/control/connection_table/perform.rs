@@ -20,6 +20,8 @@ pub(crate) struct Rest {
     pub(crate) asks: Vec<(usize, SocketAddr)>,
     /// Who need not be asked any more.
     pub(crate) ended: Vec<usize>,
+    /// Groups that others want links in, or have made connections for.
+    pub(crate) links: Vec<u64>,
 }
 
 impl Rest {
@@ -28,6 +30,7 @@ impl Rest {
         self.words.extend(other.words);
         self.asks.extend(other.asks);
         self.ended.extend(other.ended);
+        self.links.extend(other.links);
     }
 }
 
@@ -93,6 +96,11 @@ impl ConnectionTable {
                 {
                     rest.asks.push((rank, at));
                 }
+            }
+            Action::Entered { group_id, member } => self.with_status(group_id, |w| w.enter(member)),
+            Action::Connect { group_id, member } => {
+                self.wanted.push((group_id, member));
+                rest.links.push(group_id);
             }
             Action::News => rest.news = true,
             Action::Log(word) => rest.words.push(word),

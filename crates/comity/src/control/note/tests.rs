@@ -38,7 +38,7 @@ proptest! {
             ControlNote::Abort { group_id, failure }, ControlNote::Census { group_id, at: nanos, digest: group_id }, ControlNote::Reached { group_id, reached },
             ControlNote::Waits { group_id, call: told },
             ControlNote::Heartbeat { progress: group_id }, ControlNote::Goodbye { words: cause, because_of: vec![what] },
-            ControlNote::GivenUp { silence: group_id },
+            ControlNote::GivenUp { silence: group_id }, ControlNote::Entered { group_id }, ControlNote::Connect { group_id },
         ] {
             let bytes = m.encode();
             prop_assert_eq!(ControlNote::decode(bytes.get(..bytes.len() - 1).unwrap()), Err(Malformed));
@@ -48,7 +48,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..10) {
+    fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..12) {
         let bytes = [&[kind], &bytes[..]].concat();
         if let Ok(m) = ControlNote::decode(&bytes) { prop_assert_eq!(m.encode(), bytes); }
     }

@@ -28,6 +28,9 @@ impl ControlPlane {
         let mut looked = Instant::now();
         loop {
             let begun = self.has_begun();
+            if self.rest(&mut acceptor, &mut probes, looked) {
+                continue;
+            }
             let state = self.lock();
             let lines = state.live();
             let stop = state.stop;
@@ -44,41 +47,76 @@ impl ControlPlane {
             // The system does not say when the last word has arrived.
             let look = stop.map(|s| s.min(heard_until + LEAVE_POLL));
             let until = look.into_iter().chain(due).min();
-            if stop.is_none() && !self.rules.silence.rest.is_zero() {
-                // Beats that come one by one would wake this thread for each.
-                let rested = looked + self.rules.silence.rest;
-                self.wait(
-                    &acceptor,
-                    &probes,
-                    &[],
-                    None,
-                    Some(until.map_or(rested, |until| until.min(rested))),
-                );
-            }
             let (ready, said) = self.wait(&acceptor, &probes, &lines, store.as_deref(), until);
             looked = Instant::now();
             self.waker.drain();
             // Before the handshakes of those who ask: a process that was stopped has many waiting, and others for its word.
             self.lock().speak(said, begun);
-            let accepted = acceptor.step(&mut |hello, stream| self.judge(hello, stream));
-            if let Some(why) = acceptor.lacked() {
-                self.lacked.store(why.raw_os_error(), Ordering::Relaxed);
-                if acceptor.is_starved() && !begun {
-                    self.starved.store(true, Ordering::Relaxed);
-                    self.news.wake();
-                }
-            }
-
+            let accepted = self.accept(&mut acceptor);
             let alive = probes.step();
-
             let rest = self.judge_now(accepted, alive, &ready, heard_until, begun);
-            if rest.news {
+            self.finish(rest, &mut probes);
+        }
+    }
+
+    /// Leave what others say unread for a while after the last look: what comes one by one would wake this thread for each, and it looks at
+    /// all connections then. Whoever wants a place here is served meanwhile. True if it was not long enough.
+    // WAIT(until): a rest of 100 ms at most
+    fn rest(&self, acceptor: &mut Acceptor, probes: &mut Probes, looked: Instant) -> bool {
+        let rested = looked + self.rules.silence.rest;
+        if Instant::now() >= rested {
+            return false;
+        }
+        let state = self.lock();
+        let due = if self.has_begun() { state.membership().next() } else { None };
+        let parked = state.parked.iter().map(|a| a.until).min();
+        // What had no room is to go out as soon as there is some.
+        if state.stop.is_some() || state.is_pending() {
+            return false;
+        }
+        drop(state);
+        let until = due.into_iter().chain(parked).chain([rested]).min();
+        self.wait(acceptor, probes, &[], None, until);
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return false;
+        }
+        self.waker.drain();
+        let accepted = self.accept(acceptor);
+        let alive = probes.step();
+        let mut state = self.lock();
+        let mut rest = Rest::default();
+        accepted.into_iter().for_each(|a| rest.add(self.receive(&mut state, a)));
+        alive.into_iter().for_each(|rank| rest.add(state.lives(rank, Instant::now())));
+        drop(state);
+        self.finish(rest, probes);
+        true
+    }
+
+    /// Let in who has shown the key.
+    fn accept(&self, acceptor: &mut Acceptor) -> Vec<Accepted> {
+        let accepted = acceptor.step(&mut |hello, stream| self.judge(hello, stream));
+        if let Some(why) = acceptor.lacked() {
+            self.lacked.store(why.raw_os_error(), Ordering::Relaxed);
+            if acceptor.is_starved() && !self.has_begun() {
+                self.starved.store(true, Ordering::Relaxed);
                 self.news.wake();
             }
-            rest.words.iter().for_each(log);
-            rest.ended.into_iter().for_each(|rank| probes.forget(rank));
-            rest.asks.into_iter().for_each(|(rank, at)| probes.ask(rank, at));
         }
+        accepted
+    }
+
+    /// Do what is not done under the lock.
+    fn finish(&self, rest: Rest, probes: &mut Probes) {
+        if rest.news {
+            self.news.wake();
+        }
+        rest.words.iter().for_each(log);
+        self.rounds.fetch_add(1, Ordering::AcqRel);
+        if let Some(desk) = self.desk.get().and_then(std::sync::Weak::upgrade) {
+            rest.links.into_iter().for_each(|group_id| desk.attend(group_id));
+        }
+        rest.ended.into_iter().for_each(|rank| probes.forget(rank));
+        rest.asks.into_iter().for_each(|(rank, at)| probes.ask(rank, at));
     }
 
     /// Take in what came, then see who is silent.
@@ -212,10 +250,7 @@ impl ControlPlane {
         let until = Instant::now() + self.rules.patience;
         let (channel, group_id) = (hello.channel, hello.group_id);
         state.parked.push(Arrival { from, channel, stream, seals, group_id, until });
-        if let Some(status) = state.status(group_id) {
-            status.wake();
-        }
-        Rest::default()
+        Rest { links: vec![group_id], ..Rest::default() }
     }
 }
 

@@ -1,8 +1,11 @@
 //! Reaching the other rank of a pair: over the first transport that both have and that leads there.
 
-use super::{Arrived, MeshError, Opening, Soon};
+use super::{
+    MeshError,
+    making::{Arrived, Making, Soon},
+};
 use crate::{
-    LinkKind, Result,
+    Error, LinkKind, Result,
     channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, Target, dial},
     transport::{Connected, Connector, Missed, Pair, Transport},
 };
@@ -11,45 +14,44 @@ use std::{os::fd::BorrowedFd, time::Instant};
 
 /// How a transport connects to a rank of the group, and waits for it.
 struct Path<'a, 'b> {
-    opening: &'a Opening<'b>,
+    making: &'a Making<'b>,
     rank: usize,
     kind: LinkKind,
 }
 
 impl Connector for Path<'_, '_> {
     fn dial(&self, target: Target, index: u16, of: u16) -> Result<(Stream, Sealing), Miss> {
-        let mesh = self.opening.mesh;
+        let group = self.making.opening.group;
+        let mesh = &group.mesh;
         let Some(transport) = self.kind.wire() else {
             return Err(Miss::Nowhere(std::io::ErrorKind::Unsupported.into()));
         };
         let hello = Hello {
             from: mesh.me as u32,
-            to: self.opening.world_rank(self.rank) as u32,
+            to: group.world_rank(self.rank) as u32,
             world: mesh.world,
-            group_id: self.opening.group_id,
+            group_id: group.group_id,
             channel: Channel::Link { transport, index, of },
             sealed: mesh.sealed,
         };
-        self.opening.patiently(|patience| dial(&[target], mesh.secret, &hello, patience))
+        self.making.patiently(self.rank, |patience| dial(&[target], &mesh.secret, &hello, patience))
     }
 
     fn wait(&self, fd: BorrowedFd<'_>, until: Instant) -> Result<bool> {
         // WAIT(until): links being made, to the join deadline
-        self.opening.patiently(|patience| patience.wait(Some((fd, PollFlags::IN)), until))
+        self.making.patiently(self.rank, |patience| patience.wait(Some((fd, PollFlags::IN)), until))
     }
 
     fn until(&self) -> Instant {
-        self.opening.until
+        self.making.opening.until
     }
 }
 
-impl Opening<'_> {
+impl<'a> Making<'a> {
     /// Connect to a lower rank. The link may come later.
     pub(super) fn connect(&mut self, rank: usize) -> Result<Option<Soon>, MeshError> {
-        if self.stands(rank)? {
-            return Ok(None);
-        }
-        let (mesh, pair) = (self.mesh, self.pair(rank)?);
+        let (group, pair) = (self.opening.group, self.pair(rank)?);
+        let mesh = &group.mesh;
         let mut why_not = Vec::new();
         for kind in mesh.order() {
             let transport = match self.is_open(rank, &pair, kind) {
@@ -60,17 +62,19 @@ impl Opening<'_> {
                     continue;
                 }
             };
-            match transport.connect(&pair, &Path { opening: self, rank, kind }) {
+            match transport.connect(&pair, &Path { making: self, rank, kind }) {
                 Ok(Connected::Link(link)) => {
                     self.keep(rank, kind, link)?;
                     return Ok(None);
                 }
-                Ok(Connected::Soon(stream)) => return Ok(Some(Soon { rank, kind, stream })),
+                Ok(Connected::Soon(stream)) => {
+                    return Ok(Some(Soon { rank, kind, stream, until: self.opening.until }));
+                }
                 Ok(Connected::Not(why)) => {
                     tracing::debug!(rank, %kind, why, "no such link, trying the next");
                     why_not.push((kind, why));
                 }
-                Err(Missed { at, miss }) => return Err(self.missed(rank, &at, miss)),
+                Err(Missed { at, miss }) => return Err(self.opening.missed(rank, &at, miss)),
             }
         }
         let tried: Vec<_> =
@@ -80,9 +84,12 @@ impl Opening<'_> {
         } else {
             tried.join(", ")
         };
-        Err(self.explained(
+        Err(self.opening.explained(
             rank,
-            format!("cannot be reached: {words}; allow a kind of link that leads there (COMITY_LINKS) on both ranks"),
+            format!(
+                "cannot be reached from {}: {words}; allow a kind of link that leads there (COMITY_LINKS) on both ranks",
+                group.peer(group.mine)
+            ),
         ))
     }
 
@@ -92,19 +99,19 @@ impl Opening<'_> {
         rank: usize,
         pair: &Pair<'_>,
         kind: LinkKind,
-    ) -> Result<Option<&dyn Transport>, String> {
+    ) -> Result<Option<&'a dyn Transport>, String> {
         let lacking = |rank| Err(format!("rank {rank} does not use it"));
-        match (self.mesh.transports.get(kind), pair.theirs.links.has(kind)) {
+        match (self.opening.group.mesh.transports.get(kind), pair.theirs.links.has(kind)) {
             (Some(transport), true) => transport.leads(pair).map(|()| Some(transport)),
             (Some(_), false) => lacking(rank),
-            (None, true) => lacking(self.mine),
+            (None, true) => lacking(self.opening.group.mine),
             (None, false) => Ok(None),
         }
     }
 
     /// Take what the pair has between it already, if it has.
     pub(super) fn stands(&mut self, rank: usize) -> Result<bool, MeshError> {
-        let (mesh, pair) = (self.mesh, self.pair(rank)?);
+        let (mesh, pair) = (&self.opening.group.mesh, self.pair(rank)?);
         let mut existing = mesh.transports.iter().filter_map(|(kind, t)| Some((kind, t.existing(&pair)?)));
         match existing.next() {
             Some((kind, link)) => self.keep(rank, kind, link).map(|()| true),
@@ -115,34 +122,33 @@ impl Opening<'_> {
     /// Take a connection of a higher rank; with the last one of its link, make that.
     pub(super) fn take(&mut self, rank: usize, arrived: Arrived) -> Result<(), MeshError> {
         let Arrived { kind, index, of, connection } = arrived;
-        let (mesh, pair) = (self.mesh, self.pair(rank)?);
+        let (mesh, pair) = (&self.opening.group.mesh, self.pair(rank)?);
         let Some(transport) = mesh.transports.get(kind) else { return Ok(()) };
         let parts = self.parts.entry((rank, kind)).or_insert_with(|| (0..of).map(|_| None).collect());
         match parts.get_mut(usize::from(index)) {
             Some(place @ None) => *place = Some(connection),
-            _ => return Err(self.own(rank, "made its connections twice".into())),
+            _ => return Err(self.opening.own(rank, "made its connections twice".into())),
         }
         if !parts.iter().all(Option::is_some) {
             return Ok(());
         }
         let all = self.parts.remove(&(rank, kind)).into_iter().flatten().flatten().collect();
-        match transport.accept(&pair, all, &Path { opening: self, rank, kind }) {
+        match transport.accept(&pair, all, &Path { making: self, rank, kind }) {
             Ok(Connected::Link(link)) => self.keep(rank, kind, link),
             // It makes another connection.
             Ok(Connected::Soon(_) | Connected::Not(_)) => Ok(()),
-            Err(Missed { at, miss }) => Err(self.missed(rank, &at, miss)),
+            Err(Missed { at, miss }) => Err(self.opening.missed(rank, &at, miss)),
         }
     }
 
-    /// Do what waits, until the group fails or time is up.
-    fn patiently<T>(&self, run: impl FnOnce(&DialLimits<'_>) -> T) -> T {
+    /// Do what waits for `rank`, until the group fails, that rank or this one leaves, or time is up.
+    fn patiently<T>(&self, rank: usize, run: impl FnOnce(&DialLimits<'_>) -> T) -> T {
+        let (opening, status) = (&self.opening, &self.opening.group.status);
         let check = || {
-            self.status.drain();
-            self.status.failure().map_or(Ok(()), |f| Err(self.failed(f)))?;
-            self.failed_above().map_or(Ok(()), Err)
+            opening.drain();
+            status.failure().map_or(Ok(()), |f| Err(opening.failed(f)))?;
+            if (self.is_over)() || status.has_left(rank) { Err(Error::Closed) } else { Ok(()) }
         };
-        let above = self.status.above().map(|w| w.waker_fd());
-        let wakers = [self.status.waker_fd()].into_iter().chain(above).collect();
-        run(&DialLimits { until: self.until, wakers, check: &check })
+        run(&DialLimits { until: opening.until, wakers: vec![opening.waker_fd()], check: &check })
     }
 }

@@ -41,6 +41,7 @@ fn at_wall(adapt: impl Fn(Config) -> Config + Sync, limit: Duration) -> (Vec<Res
         let c = Config::new(r, 2)
             .exchange(Arc::clone(&exchange))
             .addrs([(LOOPBACK, 0).into()])
+            .connect_when(ConnectWhen::All)
             .join_timeout(limit);
         Endpoint::join(&adapt(c))
     });

@@ -119,9 +119,8 @@ fn rank_0_runs_the_store_and_may_come_late() {
         if r == 0 {
             thread::sleep(Duration::from_millis(150));
         }
-        let c =
-            Config::new(r, 3).rendezvous(&free.to_string()).unwrap().key(Key::from(KEY)).join_timeout(LONG);
-        Endpoint::join(&c).unwrap()
+        let c = Config::new(r, 3).rendezvous(&free.to_string()).unwrap().key(Key::from(KEY));
+        Endpoint::join(&c.join_timeout(LONG).connect_when(ConnectWhen::All)).unwrap()
     });
     each(0..3, |r| talk(r, &mut open(&all[r], 0, &[0, 1, 2]).1));
     // Rank 0 may leave first; the others still have each other.

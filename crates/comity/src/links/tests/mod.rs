@@ -4,6 +4,7 @@ mod claims;
 mod damage;
 mod groups;
 mod jobs;
+mod lazy;
 mod leaving;
 mod meeting;
 #[cfg(target_os = "linux")]
@@ -12,7 +13,7 @@ mod slow;
 
 use super::Endpoint;
 use crate::{
-    CallInfo, Config, Error, Key, LinkKind, Op, Result,
+    CallInfo, Config, ConnectWhen, Error, Key, LinkKind, Op, Result,
     rendezvous::Store,
     status::{Failure, GroupStatus, Header, Links, World},
 };
@@ -35,7 +36,13 @@ fn store(size: usize, join: Duration) -> Store {
 }
 
 fn config(rank: usize, size: usize, at: SocketAddr) -> Config {
-    Config::new(rank, size).store(&at.to_string()).unwrap().job("job").key(Key::from(KEY)).join_timeout(LONG)
+    Config::new(rank, size)
+        .store(&at.to_string())
+        .unwrap()
+        .job("job")
+        .key(Key::from(KEY))
+        .join_timeout(LONG)
+        .connect_when(ConnectWhen::All)
 }
 
 /// A port that stays ours, and that others may listen on who allow its reuse; elsewhere than on Linux they may not, so there it is only free.

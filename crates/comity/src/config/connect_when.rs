@@ -1,0 +1,40 @@
+//! When ranks make the links that carry data.
+
+use super::{
+    Config,
+    vars::{Vars, wrong},
+};
+use crate::Result;
+
+/// When ranks make the links that carry data (`COMITY_CONNECT`).
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConnectWhen {
+    /// The first call that needs a link makes it.
+    #[default]
+    Needed,
+    /// A group makes all its links when it opens: every pair of ranks has one, and no call waits for one.
+    All,
+}
+
+impl ConnectWhen {
+    pub(super) fn read(vars: &Vars<'_>) -> Result<Option<Self>> {
+        Ok(match vars.text("COMITY_CONNECT")? {
+            None => None,
+            Some(text) => Some(match text.as_str() {
+                "needed" => Self::Needed,
+                "all" => Self::All,
+                _ => return wrong("COMITY_CONNECT", &text, "is neither needed nor all"),
+            }),
+        })
+    }
+}
+
+impl Config {
+    /// When links are made: as calls need them, or all when a group opens.
+    #[must_use]
+    pub fn connect_when(mut self, when: ConnectWhen) -> Self {
+        self.connect_when = when;
+        self
+    }
+}

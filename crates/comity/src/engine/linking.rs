@@ -1,0 +1,39 @@
+//! Links that are made while calls run: asked for by the first call that names a peer, taken over when they stand.
+
+use super::Engine;
+use comity_plan::Schedule;
+
+impl Engine {
+    /// Ask for links that `schedule` needs and that are not there; whether some are not.
+    #[inline]
+    pub(super) fn want_links(&mut self, schedule: &Schedule) -> bool {
+        if self.unlinked == 0 {
+            return false;
+        }
+        self.take_links();
+        let senders = (0..schedule.send_queues()).map(|q| schedule.send_peer(q));
+        let peers = senders.chain((0..schedule.recv_queues()).map(|q| schedule.recv_peer(q)));
+        let mut wanted: Vec<usize> = peers.filter(|&p| self.links[p].is_none()).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        if !wanted.is_empty() {
+            let members = &self.members;
+            members.world.want(members.group_id, &wanted);
+        }
+        !wanted.is_empty()
+    }
+
+    /// Take over what was made; whether there was something.
+    #[inline]
+    pub(super) fn take_links(&mut self) -> bool {
+        let made = self.members.status.links().take();
+        let any = !made.is_empty();
+        for (rank, link) in made {
+            if let Some(place @ None) = self.links.get_mut(rank) {
+                *place = Some(link);
+                self.unlinked -= 1;
+            }
+        }
+        any
+    }
+}

@@ -1,0 +1,252 @@
+//! Making links of a group: those that this rank wants, and those that others make with it.
+//!
+//! ```text
+//!   wanted by a rank, with a lower one      it connects
+//!   wanted by a rank, with a higher one     it asks that one to (Connect{group}), which connects
+//!   a connection has come                   the transport makes the link of it; with the last one, where it takes several
+//! ```
+
+use super::{MeshError, Opened, Opening};
+use crate::{
+    LinkKind,
+    channel::{Channel, Stream, is_own},
+    control::Arrival,
+    error::seconds,
+    sys::{Waker, poll_until},
+    transport::{Connection, NewLink, Pair},
+};
+use rustix::event::{PollFd, PollFlags};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+/// How long after a member's word that it left what it made may still come from another host.
+const BEHIND: Duration = Duration::from_secs(5);
+/// The same within a host, where it has come by the time that the control thread has looked once more.
+const ROUNDS: u64 = 2;
+
+/// A connection of a higher rank: which of how many that make a link.
+pub(super) struct Arrived {
+    pub(super) kind: LinkKind,
+    pub(super) index: u16,
+    pub(super) of: u16,
+    pub(super) connection: Connection,
+}
+
+/// A link with a lower rank that is made when the stream is readable.
+pub(super) struct Soon {
+    pub(super) rank: usize,
+    pub(super) kind: LinkKind,
+    pub(super) stream: Stream,
+    pub(super) until: Instant,
+}
+
+/// A higher rank that was asked to connect.
+struct Awaited {
+    rank: usize,
+    until: Instant,
+    /// When it was seen to have left, and which round of the control thread that was.
+    left: Option<(Instant, u64)>,
+}
+
+/// The making of links of one group, while there are some to make.
+pub(in crate::links) struct Making<'a> {
+    pub(super) opening: Opening<'a>,
+    /// By rank; true also for those that will not be.
+    pub(super) made: &'a mut Vec<bool>,
+    offered: Vec<Soon>,
+    awaited: Vec<Awaited>,
+    /// What has come of links that want more connections.
+    pub(super) parts: HashMap<(usize, LinkKind), Vec<Option<Connection>>>,
+    /// Whether this rank leaves the group.
+    pub(super) is_over: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Making<'a> {
+    pub(in crate::links) fn new(
+        group: &'a Opened,
+        waker: &'a Waker,
+        made: &'a mut Vec<bool>,
+        is_over: &'a dyn Fn() -> bool,
+    ) -> Self {
+        let now = Instant::now();
+        let opening =
+            Opening { group, until: now + group.mesh.limit, begun: now, renewed: None, waker: Some(waker) };
+        Self { opening, made, offered: Vec::new(), awaited: Vec::new(), parts: HashMap::new(), is_over }
+    }
+
+    pub(super) fn pair(&self, rank: usize) -> Result<Pair<'a>, MeshError> {
+        let Opened { mesh, group_id, .. } = self.opening.group;
+        Pair::new(&mesh.cards, mesh.me, self.opening.group.world_rank(rank), *group_id)
+            .ok_or_else(|| self.opening.own(rank, "has no entry in the table".into()))
+    }
+
+    /// Make what can be made now of links to `wanted`, and of what others began. True while some are still to come.
+    pub(in crate::links) fn go_on(&mut self, wanted: &[usize]) -> Result<bool, MeshError> {
+        self.opening.drain();
+        if let Some(f) = self.opening.group.status.failure() {
+            return Err(MeshError { error: self.opening.failed(f), news: None });
+        }
+        self.receive()?;
+        let Opened { mesh, group_id, .. } = self.opening.group;
+        for rank in wanted.iter().copied().chain(mesh.control.wanted(*group_id)) {
+            self.begin(rank)?;
+            self.receive()?;
+        }
+        self.miss_leavers();
+        self.keep_time()?;
+        Ok(!self.offered.is_empty() || !self.awaited.is_empty() || !self.parts.is_empty())
+    }
+
+    /// Begin with the link to `rank`, unless it is made or has begun.
+    fn begin(&mut self, rank: usize) -> Result<(), MeshError> {
+        let begun = self.offered.iter().any(|o| o.rank == rank)
+            || self.awaited.iter().any(|a| a.rank == rank)
+            || self.parts.keys().any(|(r, _)| *r == rank);
+        if begun || self.made.get(rank).is_none_or(|m| *m) || self.stands(rank)? {
+            return Ok(());
+        }
+        let group = self.opening.group;
+        let (now, limit) = (Instant::now(), group.mesh.limit);
+        if group.world_rank(rank) > group.mesh.me {
+            group.mesh.control.ask_to_connect(group.group_id, rank);
+            self.awaited.push(Awaited { rank, until: now + limit, left: None });
+            return Ok(());
+        }
+        (self.opening.begun, self.opening.until) = (now, now + limit);
+        let begun = self.connect(rank).map(|soon| self.offered.extend(soon));
+        self.unless_left(rank, begun)
+    }
+
+    /// A link to a rank that has left need not be made any more.
+    fn unless_left(&mut self, rank: usize, made: Result<(), MeshError>) -> Result<(), MeshError> {
+        let status = &self.opening.group.status;
+        if made.is_err() && status.failure().is_none() && status.has_left(rank) {
+            self.rule_out(rank);
+            return Ok(());
+        }
+        made
+    }
+
+    fn rule_out(&mut self, rank: usize) {
+        if let Some(made) = self.made.get_mut(rank) {
+            *made = true;
+        }
+        self.opening.group.status.rule_out_link(rank);
+    }
+
+    /// Whoever was asked and had left makes no link, unless its connection is on its way.
+    fn miss_leavers(&mut self) {
+        let group = self.opening.group;
+        let control = &group.mesh.control;
+        let mut gone = Vec::new();
+        for one in &mut self.awaited {
+            if !group.status.has_left(one.rank) || self.parts.keys().any(|(r, _)| *r == one.rank) {
+                continue;
+            }
+            let here = Pair::new(&group.mesh.cards, group.mesh.me, group.world_rank(one.rank), 0)
+                .is_some_and(|p| p.ours.host_id == p.theirs.host_id);
+            let (since, round) = *one.left.get_or_insert_with(|| (Instant::now(), control.rounds()));
+            let over = if here { control.rounds() >= round + ROUNDS } else { since.elapsed() >= BEHIND };
+            if over {
+                gone.push(one.rank);
+            } else if here {
+                control.nudge();
+            }
+        }
+        self.awaited.retain(|a| !gone.contains(&a.rank));
+        gone.into_iter().for_each(|rank| self.rule_out(rank));
+    }
+
+    /// One that was asked to connect has not.
+    fn keep_time(&self) -> Result<(), MeshError> {
+        let now = Instant::now();
+        if let Some(late) = self.offered.iter().find(|o| now >= o.until) {
+            let words = format!("did not make its end of a link over {}", late.kind.medium());
+            return Err(self.opening.explained(late.rank, words));
+        }
+        let Some(late) = self.awaited.iter().find(|a| now >= a.until) else { return Ok(()) };
+        if let Some(error) = self.opening.group.mesh.control.lacked() {
+            return Err(self.opening.unable(error));
+        }
+        let (group, limit) = (self.opening.group, self.opening.group.mesh.limit);
+        let words = format!(
+            "was asked by {} to connect to it, and did not within {}; can its host reach that one?",
+            group.peer(group.mine),
+            seconds(limit)
+        );
+        Err(self.opening.explained(late.rank, words))
+    }
+
+    /// Take what has come.
+    fn receive(&mut self) -> Result<(), MeshError> {
+        let Opened { mesh, group_id, members, .. } = self.opening.group;
+        for Arrival { from, channel, stream, seals, .. } in mesh.control.arrivals(*group_id) {
+            if let Some(rank) = members.iter().position(|m| *m == from)
+                && let Channel::Link { transport, index, of } = channel
+                && let Some(kind) = LinkKind::from_wire(transport)
+            {
+                let taken = self.take(rank, Arrived { kind, index, of, connection: (stream, seals) });
+                self.unless_left(rank, taken)?;
+            }
+        }
+        let waiting = |o: &Soon| {
+            let mut fds = [PollFd::new(&o.stream, PollFlags::IN)];
+            // WAIT(now): only a look at what is readable
+            poll_until(&mut fds, Some(Instant::now())).is_ok_and(|n| n == 0)
+        };
+        let (offered, ready) = std::mem::take(&mut self.offered).into_iter().partition(waiting);
+        self.offered = offered;
+        for Soon { rank, kind, stream, .. } in ready {
+            if let Some(transport) = mesh.transports.get(kind) {
+                let kept = self.keep(rank, kind, transport.attach(stream));
+                self.unless_left(rank, kept)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleep until something may have come.
+    pub(in crate::links) fn wait(&self) -> Result<(), MeshError> {
+        let mut fds = vec![PollFd::from_borrowed_fd(self.opening.waker_fd(), PollFlags::IN)];
+        fds.extend(self.offered.iter().map(|o| PollFd::new(&o.stream, PollFlags::IN)));
+        let ends = self.awaited.iter().map(|a| match a.left {
+            Some((since, _)) => a.until.min(since + BEHIND),
+            None => a.until,
+        });
+        let ends = ends.chain(self.offered.iter().map(|o| o.until));
+        let long = Instant::now() + self.opening.group.mesh.limit;
+        let until = ends.min().unwrap_or(long);
+        // One that leaves within the host is looked for again when the control thread has looked.
+        let soon = self.awaited.iter().any(|a| a.left.is_some());
+        let until = if soon { until.min(Instant::now() + Duration::from_millis(2)) } else { until };
+        // WAIT(until): links being made, to the join deadline; the waker wakes for a failure
+        let woken = poll_until(&mut fds, Some(until));
+        woken.map_err(|e| self.opening.own(self.opening.group.mine, format!("cannot wait: {e}")))?;
+        Ok(())
+    }
+
+    pub(super) fn keep(&mut self, rank: usize, kind: LinkKind, link: NewLink) -> Result<(), MeshError> {
+        match link {
+            Ok(link) => {
+                if let Some(made) = self.made.get_mut(rank) {
+                    *made = true;
+                }
+                self.awaited.retain(|a| a.rank != rank);
+                // Things go on.
+                let until = Instant::now() + self.opening.group.mesh.limit;
+                self.awaited.iter_mut().for_each(|a| a.until = until);
+                self.opening.group.status.link_is_made(rank, link);
+                Ok(())
+            }
+            Err(e) if is_own(&e) => {
+                let what = format!("making a {} link to rank {rank}", kind.medium());
+                Err(self.opening.unable(crate::Error::os(what, e)))
+            }
+            Err(e) => {
+                Err(self.opening.explained(rank, format!("could not be linked over {}: {e}", kind.medium())))
+            }
+        }
+    }
+}
