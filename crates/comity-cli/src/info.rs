@@ -1,7 +1,7 @@
 //! `comity info`: what this process would do, and why: its place, where it would meet, its host, its links.
 
 use crate::here;
-use comity::{Config, DType, LinkNote};
+use comity::{AddressNote, Config, DType, LinkNote};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -57,8 +57,13 @@ fn to_text(config: &Config) -> String {
         Err(why) => why.clone(),
     });
     row("devices", &devices.collect::<Vec<_>>());
-    let addresses = addresses().into_iter().map(|(name, ip)| format!("{ip:<28} {name}"));
-    row("addresses", &addresses.collect::<Vec<_>>());
+    let address = |a: &AddressNote| {
+        let speed = a.speed.map_or_else(String::new, |s| format!(", {s} Mbit/s"));
+        let unused = if a.used { "" } else { ", not used" };
+        format!("{:<28} {}{speed}{unused}", a.address, a.interface)
+    };
+    row("addresses", &config.address_notes().iter().map(address).collect::<Vec<_>>());
+    row("network", &[config.network_in_words()]);
     row("types", &[DType::ALL.map(DType::name).join(" ")]);
     t
 }
@@ -70,8 +75,8 @@ fn to_json(config: &Config) -> Value {
     let notes = config.link_notes();
     let links: Vec<_> =
         notes.iter().map(|l| json!({ "kind": l.kind.to_string(), "used": l.used, "why": l.why })).collect();
-    let addresses: Vec<_> =
-        addresses().into_iter().map(|(name, ip)| json!({ "interface": name, "address": ip })).collect();
+    let address = |a: AddressNote| json!({ "interface": a.interface, "address": a.address, "speed": a.speed, "used": a.used });
+    let addresses: Vec<_> = config.address_notes().into_iter().map(address).collect();
     let devices: Vec<_> = notes
         .iter()
         .flat_map(|l| &l.devices)
@@ -82,7 +87,7 @@ fn to_json(config: &Config) -> Value {
         "local_rank": config.local().map(|l| l.0), "local_size": config.local().map(|l| l.1),
         "launcher": found.launcher.to_string(), "why": found.why, "variables": variables,
         "meets": config.meet().to_string(), "key": config.trust_in_words(), "host": host(), "cores": cores(),
-        "page_size": rustix::param::page_size(), "system": system(), "links": links, "devices": devices, "addresses": addresses,
+        "page_size": rustix::param::page_size(), "system": system(), "links": links, "devices": devices, "addresses": addresses, "network": config.network_in_words(),
         "types": DType::ALL.map(DType::name),
     })
 }
@@ -99,12 +104,6 @@ fn system() -> String {
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(0, usize::from)
-}
-
-/// Interfaces that are up, and their addresses.
-fn addresses() -> Vec<(String, String)> {
-    let all = if_addrs::get_if_addrs().unwrap_or_default();
-    all.into_iter().map(|i| (i.name.clone(), i.ip().to_string())).collect()
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ pub use address::HostPort;
 pub use call::{CallInfo, MAX_SIZE, MAX_TAG, Op};
 pub use comity_plan::Algorithm;
 #[doc(hidden)]
-pub use config::LinkNote;
+pub use config::{AddressNote, LinkNote};
 pub use config::{BackendKind, Config, Detection, Found, Launcher, Meet, Secure};
 pub use costs::LinkCosts;
 pub use dtype::{C64, DType, Element, ReduceOp};

@@ -11,6 +11,7 @@ pub(crate) mod fuzz;
 mod hostfile;
 mod launcher;
 mod meet;
+mod network;
 mod notes;
 mod settings;
 mod slurm;
@@ -22,13 +23,14 @@ use crate::{
     exchange::Exchange,
     root_cause::RootCauseReport,
     sys::fnv,
-    transport::{Kinds, TransportSettings, verbs::Matrix},
+    transport::{InterfaceRules, Kinds, TransportSettings, verbs::Matrix},
 };
 pub use backend::BackendKind;
 use comity_plan::Algorithm;
 pub use detection::Detection;
 pub use launcher::{Found, Launcher};
 pub use meet::Meet;
+pub use network::AddressNote;
 pub use notes::LinkNote;
 use std::{
     ffi::OsString,
@@ -82,6 +84,12 @@ pub struct Config {
     /// Goes before the cheapest algorithm.
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) addrs: Vec<SocketAddr>,
+    /// The network interfaces that may be used.
+    pub(crate) interfaces: InterfaceRules,
+    /// The ports to listen on, the first and the last, where no address says one.
+    pub(crate) ports: Option<(u16, u16)>,
+    /// Pass on what two others say that have no way to each other, and have others pass on what is said from here.
+    pub(crate) relay: bool,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
     pub(crate) root_cause: Option<RootCauseReport>,
@@ -127,6 +135,9 @@ impl Config {
             costs: Costs::Usual,
             algorithm: None,
             addrs: Vec::new(),
+            interfaces: InterfaceRules::default(),
+            ports: None,
+            relay: true,
             host: None,
             log_dir: None,
             root_cause: None,
@@ -151,7 +162,7 @@ impl Config {
     /// `COMITY_STORE`, `COMITY_JOB`, `COMITY_KEY_FD`, `COMITY_KEY_FILE`, `COMITY_INSECURE`, `COMITY_SECURE`, `COMITY_TIMEOUT`, `COMITY_JOIN_TIMEOUT`,
     /// `COMITY_DETECTION` (`fast`, `normal`, `patient`, `off` or seconds: [`Detection`]), `COMITY_LINKS`, `COMITY_BACKEND`, `COMITY_DEVICE`,
     /// `COMITY_COSTS`, `COMITY_ALGORITHM`, `COMITY_DEVICES` (also as `JACCL_IBV_DEVICES`, `MLX_IBV_DEVICES`), `COMITY_RDMA`, `MLX_JACCL_RING` (also as `JACCL_RING`),
-    /// `COMITY_ADDRS`, `COMITY_CONNECTIONS`, `COMITY_SEND_THREADS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_ROOT_CAUSE_FD` is for
+    /// `COMITY_ADDRS`, `COMITY_INTERFACES`, `COMITY_PORTS`, `COMITY_RELAY`, `COMITY_CONNECTIONS`, `COMITY_SEND_THREADS`, `COMITY_HOST` and `COMITY_LOG_DIR` hold under every launcher. `COMITY_ROOT_CAUSE_FD` is for
     /// `comity launch` alone.
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var_os(name))
@@ -170,15 +181,17 @@ impl Config {
         Ok(self)
     }
 
-    /// Meet at a store that runs elsewhere (`comity launch` runs one): `host:port`.
+    /// Meet at a store that runs elsewhere (`comity launch` runs one): `host:port`, or several addresses of it with a comma between, of
+    /// which each rank takes one that it reaches.
     pub fn store(mut self, at: &str) -> Result<Self> {
-        self.meet = Meet::Store(at.parse()?);
+        self.meet = Meet::Store(HostPort::list(at)?);
         Ok(self)
     }
 
-    /// Meet at a store that rank 0 runs at this `host:port`, which every rank can reach.
+    /// Meet at a store that rank 0 runs at this `host:port`, and at this port of its other addresses; or several with a comma between. Each
+    /// rank may name another address of rank 0, or of a rank that reaches it: that one passes on what comes there.
     pub fn rendezvous(mut self, at: &str) -> Result<Self> {
-        self.meet = Meet::Host(at.parse()?);
+        self.meet = Meet::Host(HostPort::list(at)?);
         Ok(self)
     }
 
@@ -317,12 +330,6 @@ impl Config {
     /// rank's number on its host.
     pub fn device(mut self, device: u32) -> Self {
         self.device = Some(device);
-        self
-    }
-
-    /// This rank's own addresses to listen on; port 0 stands for any. Default: those of the interface that leads to the store.
-    pub fn addrs(mut self, addrs: impl IntoIterator<Item = SocketAddr>) -> Self {
-        self.addrs = addrs.into_iter().collect();
         self
     }
 

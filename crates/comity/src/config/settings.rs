@@ -4,7 +4,12 @@ use super::{
     BackendKind, Config, Costs, Detection, Insecure, Secure, bad,
     vars::{Vars, wrong},
 };
-use crate::{Error, Key, LinkKind, Result, address::shown, root_cause::RootCauseReport, transport::Kinds};
+use crate::{
+    Error, Key, LinkKind, Result,
+    address::{self, shown},
+    root_cause::RootCauseReport,
+    transport::{InterfaceRules, Kinds},
+};
 use comity_plan::Algorithm;
 use std::net::{IpAddr, SocketAddr};
 
@@ -56,6 +61,16 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
             .map(|part| own_addr(part.trim()))
             .collect::<Result<_, _>>()
             .or_else(|why| wrong("COMITY_ADDRS", &text, &why))?;
+    }
+    if let Some(text) = vars.text("COMITY_INTERFACES")? {
+        config.interfaces =
+            InterfaceRules::parse(&text).or_else(|why| wrong("COMITY_INTERFACES", &text, &why))?;
+    }
+    if let Some(text) = vars.text("COMITY_PORTS")? {
+        config.ports = Some(ports(&text).or_else(|why| wrong("COMITY_PORTS", &text, &why))?);
+    }
+    if vars.is_set("COMITY_RELAY") {
+        config.relay = vars.flag("COMITY_RELAY")?;
     }
     config.host = vars.text("COMITY_HOST")?;
     config.log_dir = vars.text("COMITY_LOG_DIR")?.map(Into::into);
@@ -122,6 +137,15 @@ fn links(text: &str) -> Result<Kinds, String> {
         kinds.push(kind);
     }
     Ok(kinds.into_iter().collect())
+}
+
+/// The first and the last of some ports.
+fn ports(text: &str) -> Result<(u16, u16), String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (address::parse_port(first), address::parse_port(last)) {
+        (Ok(first), Ok(last)) if first > 0 && first <= last => Ok((first, last)),
+        _ => Err("is not a range of ports such as 7000-7031".into()),
+    }
 }
 
 /// An address to listen on, with or without a port.

@@ -2,16 +2,16 @@
 
 mod connect;
 
-use super::mesh::Mesh;
+use super::{mesh::Mesh, way::Way};
 use crate::{
     Config, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Result, Secure,
-    channel::{Acceptor, Secret},
+    channel::{Acceptor, Channel, Hello, Relay, STORE, Secret},
     control::{Probes, Rules, Running, pace},
-    rendezvous::{Facts, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
+    rendezvous::{Facts, PassingOn, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
     root_cause::RootCauseReport,
     status::{Failure, GroupStatus, Header, Links, World},
     sys::here,
-    transport::{Announced, Card, JobInfo, Transports},
+    transport::{AddressBook, Announced, Card, JobInfo, Transports},
 };
 use comity_plan::Algorithm;
 use std::{
@@ -41,8 +41,12 @@ pub(crate) struct Endpoint {
     transports: Transports,
     /// The kind of link that goes before all others.
     first: Option<LinkKind>,
+    /// What is known of the ways to the others.
+    book: Arc<AddressBook>,
     /// None for a world of one.
     running: Option<Running>,
+    /// After `running`: what others say to each other through this process goes on for a while when it ends.
+    _relays: Vec<Arc<Relay>>,
     /// Kept for those that are slower to meet.
     _store: Option<Store>,
 }
@@ -66,7 +70,17 @@ impl Endpoint {
             .listen(config)
             .and_then(|listeners| announce(config, transports.announce(), listeners))
             .inspect_err(|e| meeting.give_up(e))?;
+        // Those who have no way to the store find this rank, and it passes on.
+        let (passing, listeners) =
+            match meeting.pass_on(config, &secret, listeners).inspect_err(|e| meeting.give_up(e))? {
+                Ok(passing) => (Some(passing), Vec::new()),
+                Err(listeners) => (None, listeners),
+            };
         let table = meeting.join(facts)?;
+        let (listeners, mut relays) = match passing.map(PassingOn::end) {
+            Some((listeners, relay)) => (listeners, vec![relay]),
+            None => (listeners, Vec::new()),
+        };
         agree_on_secrecy(&table.facts).inspect_err(|e| meeting.give_up(e))?;
         // Nobody has a reason to connect before all have met.
         for listener in &listeners {
@@ -75,7 +89,10 @@ impl Endpoint {
         let mut endpoint = Self::new(config, secret, table);
         endpoint.transports = transports;
         endpoint.transports.meet(config.rank, &endpoint.cards);
-        let acceptor = Acceptor::new(listeners, endpoint.secret.clone());
+        let relay = endpoint.relay(config).inspect_err(|e| meeting.give_up(e))?;
+        relays.extend(relay.clone());
+        endpoint._relays = relays;
+        let acceptor = Acceptor::new(listeners, endpoint.secret.clone()).with_relay(relay);
         let rules = Rules {
             links: endpoint.transports.kinds(),
             sealed: endpoint.sealed,
@@ -133,9 +150,33 @@ impl Endpoint {
             sealed: config.secure == Secure::Data,
             transports: Transports::default(),
             first: config.backend.link(),
+            book: Arc::new(AddressBook::new(config.interfaces.clone())),
             running: None,
+            _relays: Vec::new(),
             _store: None,
         }
+    }
+
+    /// What passes on what two others say that have no way to each other.
+    fn relay(&self, config: &Config) -> Result<Option<Arc<Relay>>> {
+        if !config.relay || self.peers.len() < 3 {
+            return Ok(None);
+        }
+        let (me, world, cards, book) = (self.me, self.world, self.cards.clone(), Arc::clone(&self.book));
+        let find = move |hello: &Hello| {
+            let to = hello.to as usize;
+            // The two encrypt what they say. One who asks for a sign of life says nothing.
+            let is_closed = hello.sealed || hello.channel == Channel::Probe;
+            let is_other = hello.to != STORE && to != me && hello.world == world;
+            let card = cards.get(to).filter(|card| is_closed && is_other && card.relays)?;
+            Some(book.candidates(to, card).all.iter().map(|c| c.at).collect())
+        };
+        Ok(Some(Arc::new(Relay::new(find).map_err(|e| Error::os("passing on between ranks", e))?)))
+    }
+
+    /// How the others are reached.
+    pub(super) fn way(&self) -> Way<'_> {
+        Way { me: self.me, cards: &self.cards, peers: &self.peers, book: &self.book, secret: &self.secret }
     }
 
     /// The ranks do not come together on account of `rank`: the rest of the sentence about it, and what became of it.
@@ -190,7 +231,7 @@ impl World for Endpoint {
             me: self.me,
             world: self.world,
             facts: &self.facts,
-            secret: &self.secret,
+            way: self.way(),
             sealed: self.sealed,
             control: running.control(),
             cards: &self.cards,
@@ -277,7 +318,7 @@ impl Endpoint {
 
     /// As if `rank` listened elsewhere.
     pub(super) fn readdress(&mut self, rank: usize, at: std::net::SocketAddr) {
-        self.cards[rank].addrs = vec![at];
+        self.cards[rank].addrs = vec![crate::transport::OwnAddr::new(at, &[])];
     }
 
     pub(super) fn card_of(&self, rank: usize) -> &Card {

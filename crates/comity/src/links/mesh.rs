@@ -6,9 +6,10 @@
 mod error;
 mod reach;
 
+use super::way::Way;
 use crate::{
     Error, JoinCause, JoinError, LinkKind, Peer, Result,
-    channel::{Channel, Secret, Stream, is_own},
+    channel::{Channel, Stream, is_own},
     control::{Arrival, ControlPlane},
     rendezvous::Facts,
     status::{GroupStatus, Links},
@@ -34,7 +35,8 @@ pub(super) struct Mesh<'a> {
     pub(super) world: u64,
     pub(super) facts: &'a [Facts],
     pub(super) cards: &'a [Card],
-    pub(super) secret: &'a Secret,
+    /// How the others are reached.
+    pub(super) way: Way<'a>,
     pub(super) sealed: bool,
     pub(super) control: &'a ControlPlane,
     /// What this process can use.

@@ -23,6 +23,7 @@ mod local;
 mod mesh;
 #[cfg(test)]
 mod tests;
+mod way;
 
 pub(crate) use endpoint::Endpoint;
 #[cfg(test)]

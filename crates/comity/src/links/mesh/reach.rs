@@ -3,8 +3,8 @@
 use super::{Arrived, MeshError, Opening, Soon};
 use crate::{
     LinkKind, Result,
-    channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, Target, dial},
-    transport::{Connected, Connector, Missed, Pair, Transport},
+    channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, Target, answering, dial},
+    transport::{Candidates, Connected, Connector, Missed, Pair, Transport},
 };
 use rustix::event::PollFlags;
 use std::{os::fd::BorrowedFd, time::Instant};
@@ -16,21 +16,53 @@ struct Path<'a, 'b> {
     kind: LinkKind,
 }
 
-impl Connector for Path<'_, '_> {
-    fn dial(&self, target: Target, index: u16, of: u16) -> Result<(Stream, Sealing), Miss> {
+impl Path<'_, '_> {
+    fn hello(&self, index: u16, of: u16) -> Result<Hello, Miss> {
         let mesh = self.opening.mesh;
         let Some(transport) = self.kind.wire() else {
             return Err(Miss::Nowhere(std::io::ErrorKind::Unsupported.into()));
         };
-        let hello = Hello {
+        let to = self.opening.world_rank(self.rank);
+        Ok(Hello {
             from: mesh.me as u32,
-            to: self.opening.world_rank(self.rank) as u32,
+            to: to as u32,
             world: mesh.world,
             group_id: self.opening.group_id,
             channel: Channel::Link { transport, index, of },
-            sealed: mesh.sealed,
-        };
-        self.opening.patiently(|patience| dial(&[target], mesh.secret, &hello, patience))
+            // What a third rank passes on is between the two.
+            sealed: mesh.sealed || mesh.way.book.relay_of(to).is_some(),
+        })
+    }
+}
+
+impl Connector for Path<'_, '_> {
+    fn dial(&self, target: Target, index: u16, of: u16) -> Result<(Stream, Sealing), Miss> {
+        let (hello, secret) = (self.hello(index, of)?, self.opening.mesh.way.secret);
+        self.opening.patiently(|patience| dial(&[target], secret, &hello, patience))
+    }
+
+    fn candidates(&self) -> Candidates {
+        let (mesh, rank) = (self.opening.mesh, self.opening.world_rank(self.rank));
+        match mesh.cards.get(rank) {
+            Some(card) if mesh.way.book.relay_of(rank).is_none() => mesh.way.book.candidates(rank, card),
+            _ => Candidates::default(),
+        }
+    }
+
+    fn answering(&self, targets: &[Target]) -> Result<Vec<usize>, Miss> {
+        self.opening.patiently(|patience| answering(targets, patience))
+    }
+
+    fn reach(
+        &self,
+        targets: &[Target],
+        vain: &[String],
+        index: u16,
+        of: u16,
+    ) -> Result<(Stream, Sealing), Miss> {
+        let (hello, rank) = (self.hello(index, of)?, self.opening.world_rank(self.rank));
+        let way = self.opening.mesh.way;
+        self.opening.patiently(|patience| way.dial(rank, targets, vain, &hello, patience))
     }
 
     fn wait(&self, fd: BorrowedFd<'_>, until: Instant) -> Result<bool> {
@@ -117,7 +149,11 @@ impl Opening<'_> {
         let Arrived { kind, index, of, connection } = arrived;
         let (mesh, pair) = (self.mesh, self.pair(rank)?);
         let Some(transport) = mesh.transports.get(kind) else { return Ok(()) };
-        let parts = self.parts.entry((rank, kind)).or_insert_with(|| (0..of).map(|_| None).collect());
+        let parts = self.parts.entry((rank, kind)).or_default();
+        if parts.len() != usize::from(of) {
+            // It began again, with other paths: some of the first ones did not hold.
+            *parts = (0..of).map(|_| None).collect();
+        }
         match parts.get_mut(usize::from(index)) {
             Some(place @ None) => *place = Some(connection),
             _ => return Err(self.own(rank, "made its connections twice".into())),
