@@ -5,7 +5,7 @@ mod settings;
 use crate::here;
 use comity::{
     Config, DType,
-    tools::{self, LinkNote},
+    tools::{self, AddressNote, LinkNote},
 };
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -69,8 +69,13 @@ fn to_text(config: &Config) -> String {
         Err(why) => why.clone(),
     });
     row("devices", &devices.collect::<Vec<_>>());
-    let addresses = addresses().into_iter().map(|(name, ip)| format!("{ip:<28} {name}"));
-    row("addresses", &addresses.collect::<Vec<_>>());
+    let address = |a: &AddressNote| {
+        let speed = a.speed.map_or_else(String::new, |s| format!(", {s} Mbit/s"));
+        let unused = if a.used { "" } else { ", not used" };
+        format!("{:<28} {}{speed}{unused}", a.address, a.interface)
+    };
+    row("addresses", &tools::address_notes(config).iter().map(address).collect::<Vec<_>>());
+    row("network", &[tools::network_in_words(config)]);
     row("types", &[DType::ALL.map(DType::name).join(" ")]);
     t
 }
@@ -82,8 +87,8 @@ fn to_json(config: &Config) -> Value {
     let notes = tools::link_notes(config);
     let links: Vec<_> =
         notes.iter().map(|l| json!({ "kind": l.kind.to_string(), "used": l.used, "why": l.why })).collect();
-    let addresses: Vec<_> =
-        addresses().into_iter().map(|(name, ip)| json!({ "interface": name, "address": ip })).collect();
+    let address = |a: AddressNote| json!({ "interface": a.interface, "address": a.address, "speed": a.speed, "used": a.used });
+    let addresses: Vec<_> = tools::address_notes(config).into_iter().map(address).collect();
     let devices: Vec<_> = notes
         .iter()
         .flat_map(|l| &l.devices)
@@ -95,6 +100,7 @@ fn to_json(config: &Config) -> Value {
         "launcher": found.launcher.to_string(), "why": found.why, "variables": variables,
         "meets": config.meet().to_string(), "key": tools::trust_in_words(config), "host": host(), "cores": cores(),
         "page_size": rustix::param::page_size(), "system": system(), "links": links, "devices": devices, "addresses": addresses,
+        "network": tools::network_in_words(config),
         "types": DType::ALL.map(DType::name),
     })
 }
@@ -111,12 +117,6 @@ fn system() -> String {
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(0, usize::from)
-}
-
-/// Interfaces that are up, and their addresses.
-fn addresses() -> Vec<(String, String)> {
-    let all = if_addrs::get_if_addrs().unwrap_or_default();
-    all.into_iter().map(|i| (i.name.clone(), i.ip().to_string())).collect()
 }
 
 #[cfg(test)]

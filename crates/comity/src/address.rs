@@ -1,6 +1,6 @@
 //! `host:port` as people write it, kept as text until it is needed: a name may only resolve on the host that uses it.
 
-use crate::{ConfigError, Error, JoinError, Result};
+use crate::{ConfigError, Error, JoinError, Result, sys::interfaces};
 use std::{
     fmt,
     net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs},
@@ -24,6 +24,17 @@ impl HostPort {
         check_host(host)
             .map_err(|why| ConfigError::new(format!("{host:?} is not a host: {why}")).with_value(host))?;
         Ok(Self { host: host.to_owned(), port })
+    }
+
+    /// One or several, with a comma between.
+    pub(crate) fn list(text: &str) -> Result<Vec<Self>> {
+        let wrong = |why| ConfigError::new(format!("{}: {why}", shown(text))).with_value(text).into();
+        parse_list(text).map_err(wrong)
+    }
+
+    /// Whether the host stands for this one, on every host.
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
 
     /// The host's name or address.
@@ -114,6 +125,11 @@ impl FromStr for HostPort {
     }
 }
 
+/// `text` as one or several of them with a comma between, or why not, as a sentence about it.
+pub(super) fn parse_list(text: &str) -> Result<Vec<HostPort>, String> {
+    text.split(',').map(|part| parse(part.trim(), false)).collect()
+}
+
 /// `text` as host and port, or why not, as a sentence about it.
 pub(super) fn parse(text: &str, port_zero: bool) -> Result<HostPort, String> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
@@ -170,10 +186,15 @@ fn check_host(host: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// `fe80::1%4`: an address that only means something on one interface, by its number.
+/// `fe80::1%4`, `fe80::1%en5`: an address that only means something on one interface, by its number or name; 0 where this host has none of
+/// that name.
 fn scoped(host: &str) -> Option<(Ipv6Addr, u32)> {
     let (ip, scope) = host.split_once('%')?;
-    Some((ip.parse().ok()?, scope.parse().ok()?))
+    let is_name =
+        !scope.is_empty() && scope.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.@".contains(&b));
+    let number = || interfaces().iter().find(|i| i.name == scope).map_or(0, |i| i.index);
+    let scope = scope.parse().ok().or_else(|| is_name.then(number))?;
+    Some((ip.parse().ok()?, scope))
 }
 
 /// A value as an error shows it: quoted, and not longer than a line.

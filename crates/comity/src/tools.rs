@@ -7,11 +7,11 @@
 //! | for | items |
 //! |---|---|
 //! | a launcher | [`Store`], at which its ranks meet; [`Sheet`] and [`Tally`], a rank's counters in memory that both see |
-//! | `comity info` | [`VARIABLES`], [`link_notes`], [`trust_in_words`] |
+//! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`network_in_words`], [`trust_in_words`] |
 //! | `comity check`, `comity bench` | [`prefer_algorithm`]; memory of CUDA devices in [`cuda`] |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
 
-pub use crate::config::{LinkNote, Topic, VARIABLES, Variable};
+pub use crate::config::{AddressNote, LinkNote, Topic, VARIABLES, Variable};
 pub use crate::recorder::{Flight, FlightCall, FlightState};
 pub use crate::rendezvous::Store;
 pub use crate::stats::{Sheet, Tally};
@@ -33,6 +33,16 @@ pub mod cuda {
 /// ```
 pub fn link_notes(config: &Config) -> Vec<LinkNote> {
     config.link_notes()
+}
+
+/// The addresses of this host's interfaces, and which of them this process would use.
+pub fn address_notes(config: &Config) -> Vec<AddressNote> {
+    config.address_notes()
+}
+
+/// Which ports and interfaces this process would use, and whether ranks may pass on what others say.
+pub fn network_in_words(config: &Config) -> String {
+    config.network_in_words()
 }
 
 /// By what this rank would know the others: a few words about the job's key, without the key.

@@ -6,21 +6,19 @@
 
 use super::{
     hello::{HandshakeStep, Hello, HelloVerdict, Responder, Secret},
+    listener::Listener,
+    relay::Relay,
     stream::{Sealing, Stream},
 };
 use rustix::{
     event::{PollFd, PollFlags},
     io::Errno,
 };
-use socket2::{Domain, SockAddr, Socket, Type};
 use std::{
-    io::{self, Write},
-    net::{IpAddr, SocketAddr, TcpListener},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::net::{UnixListener, UnixStream},
-    },
-    path::PathBuf,
+    io::Write,
+    net::{IpAddr, SocketAddr},
+    os::fd::OwnedFd,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -38,133 +36,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 const _: () = assert!(LIMIT.as_millis() + PROOF.as_millis() <= 2000);
 /// Connections taken from one listener before the others have their turn.
 const BATCH: usize = 64;
-const BACKLOG: i32 = 1024;
-
-/// A socket that others can connect to.
-#[derive(Debug)]
-pub(crate) enum Listener {
-    Tcp(TcpListener),
-    #[allow(dead_code, reason = "the second field is kept for its drop")]
-    Unix(UnixListener, Unlink),
-}
-
-impl Listener {
-    /// At exactly this address; port 0 stands for any. Nobody can connect before [`listen`](Self::listen): strangers would queue
-    /// where nobody turns them away.
-    pub(crate) fn tcp(at: SocketAddr) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
-        // Lets a port be used again at once; it does not let two listen on it.
-        socket.set_reuse_address(true)?;
-        if at.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.bind(&at.into())?;
-        socket.set_nonblocking(true)?;
-        Ok(Self::Tcp(socket.into()))
-    }
-
-    /// For this host only. On Linux the name is outside the file system and leaves nothing there.
-    pub(crate) fn unix(name: &str) -> io::Result<Self> {
-        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        socket.bind(&unix_addr(name)?)?;
-        socket.listen(BACKLOG)?;
-        socket.set_nonblocking(true)?;
-        Ok(Self::Unix(socket.into(), Unlink(unix_path(name))))
-    }
-
-    /// Take connections from now on.
-    pub(crate) fn listen(&self) -> io::Result<()> {
-        Ok(rustix::net::listen(self, BACKLOG)?)
-    }
-
-    /// One that listens already.
-    pub(crate) fn from_tcp(listener: TcpListener) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        Ok(Self::Tcp(listener))
-    }
-
-    /// The address of a TCP listener.
-    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        match self {
-            Self::Tcp(l) => l.local_addr(),
-            Self::Unix(..) => Err(io::ErrorKind::Unsupported.into()),
-        }
-    }
-
-    /// The next connection, and where it comes from.
-    fn accept(&self) -> io::Result<(Stream, Option<IpAddr>)> {
-        match self {
-            Self::Tcp(l) => {
-                let (s, from) = l.accept()?;
-                s.set_nonblocking(true)?;
-                s.set_nodelay(true)?;
-                Ok((Stream::Tcp(s), Some(from.ip())))
-            }
-            Self::Unix(l, _) => {
-                let (s, _) = l.accept()?;
-                s.set_nonblocking(true)?;
-                check_user(&s)?;
-                Ok((Stream::Unix(s), None))
-            }
-        }
-    }
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        match self {
-            Self::Tcp(l) => l.as_fd(),
-            Self::Unix(l, _) => l.as_fd(),
-        }
-    }
-}
-
-/// An error if the other end is another user's process, which has no business here, key or not.
-#[cfg(target_os = "linux")]
-pub(crate) fn check_user(stream: &UnixStream) -> io::Result<()> {
-    if rustix::net::sockopt::socket_peercred(stream)?.uid == rustix::process::geteuid() {
-        Ok(())
-    } else {
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, "its process belongs to another user"))
-    }
-}
-
-/// Elsewhere the socket lies in a directory of this user's alone.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn check_user(_: &UnixStream) -> io::Result<()> {
-    Ok(())
-}
-
-/// Removes a socket's name from the file system in the end.
-#[derive(Debug)]
-pub(crate) struct Unlink(Option<PathBuf>);
-
-impl Drop for Unlink {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            // Gone already is as good.
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-/// Where a socket by name lies in the file system, if it does.
-fn unix_path(name: &str) -> Option<PathBuf> {
-    (!cfg!(target_os = "linux")).then(|| std::env::temp_dir().join(name))
-}
-
-/// The address of a socket by name.
-#[cfg(target_os = "linux")]
-pub(crate) fn unix_addr(name: &str) -> io::Result<SockAddr> {
-    SockAddr::unix(format!("\0{name}"))
-}
-
-/// The address of a socket by name: only Linux has names outside the file system. On macOS the temporary directory is this
-/// user's alone.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn unix_addr(name: &str) -> io::Result<SockAddr> {
-    SockAddr::unix(unix_path(name).unwrap_or_default())
-}
 
 /// An authenticated connection.
 #[derive(Debug)]
@@ -197,6 +68,8 @@ pub(crate) struct Acceptor {
     starved: Option<Instant>,
     /// Where those came from that hold another key or look for another job, since this was last asked; `None` from this host.
     foreign: Vec<Option<SocketAddr>>,
+    /// Takes what is for another.
+    relay: Option<Arc<Relay>>,
 }
 
 impl Acceptor {
@@ -210,7 +83,18 @@ impl Acceptor {
             lacked: None,
             starved: None,
             foreign: Vec::new(),
+            relay: None,
         }
+    }
+
+    /// The same, which has `relay` pass on what is for another.
+    pub(crate) fn with_relay(self, relay: Option<Arc<Relay>>) -> Self {
+        Self { relay, ..self }
+    }
+
+    /// What it listened at.
+    pub(crate) fn into_listeners(self) -> Vec<Listener> {
+        self.listeners
     }
 
     /// Why a connection was turned away for want of something here; once.
@@ -305,7 +189,7 @@ impl Acceptor {
         let mut h = self.half_open.remove(self.victim());
         // It was answered, and its proof may lie here since: then it believes that it is in.
         if h.responder.knows_key()
-            && let Fate::Done(hello, seals) = h.advance(&self.secret, judge)
+            && let Fate::Done(hello, seals) = h.advance(&self.secret, None, judge)
         {
             done.push(Accepted { stream: h.stream, hello, seals });
         }
@@ -319,7 +203,7 @@ impl Acceptor {
         judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict,
         done: &mut Vec<Accepted>,
     ) {
-        match h.advance(&self.secret, judge) {
+        match h.advance(&self.secret, self.relay.as_deref(), judge) {
             Fate::Done(hello, seals) => done.push(Accepted { stream: h.stream, hello, seals }),
             Fate::Stay if h.until > now => {
                 if self.half_open.len() >= MAX_HALF_OPEN {
@@ -328,6 +212,11 @@ impl Acceptor {
                 self.half_open.push(h);
             }
             Fate::Foreign if self.foreign.len() < MAX_HALF_OPEN => self.foreign.push(h.stream.peer_addr()),
+            Fate::PassOn(hello, first) => {
+                if let (Some(relay), Stream::Tcp(stream)) = (&self.relay, h.stream) {
+                    relay.pass(stream, first, &hello);
+                }
+            }
             Fate::Stay | Fate::Go | Fate::Foreign => {}
         }
     }
@@ -338,14 +227,29 @@ enum Fate {
     Go,
     Foreign,
     Done(Hello, Sealing),
+    PassOn(Hello, Vec<u8>),
 }
 
 impl HalfOpen {
-    fn advance(&mut self, secret: &Secret, judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict) -> Fate {
+    fn advance(
+        &mut self,
+        secret: &Secret,
+        relay: Option<&Relay>,
+        judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict,
+    ) -> Fate {
         let stream = &self.stream;
+        let mut other = None;
+        let mut judge = |hello: &Hello| match relay {
+            Some(relay) if matches!(stream, Stream::Tcp(_)) && relay.takes(hello) => {
+                other = Some(*hello);
+                HelloVerdict::PassOn
+            }
+            _ => judge(hello, stream),
+        };
         loop {
             // An answer fits an empty socket buffer; if it does not, this is no rank.
-            match self.responder.step(stream, secret, &mut |hello| judge(hello, stream)) {
+            match self.responder.step(stream, secret, &mut judge) {
+                HandshakeStep::PassOn(first) => return other.map_or(Fate::Go, |h| Fate::PassOn(h, first)),
                 HandshakeStep::More => return Fate::Stay,
                 HandshakeStep::Send(bytes) => {
                     if (&*stream).write_all(&bytes).is_err() {

@@ -1,21 +1,23 @@
-//! Connecting: to an address, with patience, up to an authenticated stream.
+//! Connecting: to one of several addresses, with patience, up to an authenticated stream.
+
+mod race;
 
 use super::{
-    accept::PROOF,
-    hello::{Agreed, Hello, Initiator, Refusal, Secret},
+    hello::{Hello, NOT_THE_ONE, Refusal, Secret},
     stream::{Sealing, Stream},
 };
 use crate::{Error, Result, sys::poll_until};
+pub(crate) use race::answering;
+use race::{Race, Tried};
 use rustix::{
     event::{PollFd, PollFlags},
     io::Errno,
 };
-use socket2::{SockAddr, Socket, Type};
 use std::{
     fmt,
-    io::{self, ErrorKind, Write},
+    io::{self, ErrorKind},
     net::SocketAddr,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::BorrowedFd,
     time::{Duration, Instant},
 };
 
@@ -25,8 +27,11 @@ const TRY: Duration = Duration::from_secs(3);
 /// How long to wait for an answer at most. Each try waits twice as long as the one before: a listener that has few turns would do
 /// nothing but answer those who have left.
 const LONGEST_TRY: Duration = Duration::from_secs(24);
-/// How often to look whether there is still no answer.
-const DIAL_CHECK: Duration = Duration::from_millis(250);
+/// When there is no way to a host whose process has met already: after this, in the second round of tries at least. A round in which
+/// nothing answers takes [`TRY`].
+const NO_WAY: Duration = Duration::from_secs(1);
+/// The same where a host answers, and nobody listens: it is another host with this address, or something refuses in its place.
+const NO_LISTENER: Duration = Duration::from_secs(8);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -87,6 +92,8 @@ pub(crate) enum Miss {
     Nobody(io::Error),
     /// Nothing will: not from this host, or not on this system.
     Nowhere(io::Error),
+    /// No address led to a host that lives, for as long as it takes to know.
+    NoWay(io::Error),
     /// It answered and said no.
     Refused(Refusal),
 }
@@ -95,50 +102,99 @@ impl Miss {
     /// Whether another try may do better.
     fn is_passing(&self) -> bool {
         match self {
-            Self::Stop(_) | Self::Nowhere(_) => false,
+            Self::Stop(_) | Self::Nowhere(_) | Self::NoWay(_) => false,
             // An address or a permission does not change by waiting.
             Self::Nobody(e) => !matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::PermissionDenied),
             Self::Refused(r) => r.is_passing(),
         }
     }
+
+    /// Whether no other address needs to be tried.
+    fn is_final(&self) -> bool {
+        match self {
+            Self::Stop(_) => true,
+            // Who says so may be somebody else, who has the same address.
+            Self::Refused(Refusal::No(words)) => words != NOT_THE_ONE,
+            _ => false,
+        }
+    }
+
+    /// What it says of the way there.
+    fn reached(&self) -> Reached {
+        match self {
+            Self::Nobody(e) if e.kind() == ErrorKind::ConnectionRefused => Reached::Host,
+            Self::Refused(Refusal::Ended(_) | Refusal::Busy) => Reached::Listener,
+            _ => Reached::Nothing,
+        }
+    }
+}
+
+/// How far a try came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reached {
+    Nothing,
+    Host,
+    Listener,
 }
 
 impl fmt::Display for Miss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stop(e) => e.fmt(f),
-            Self::Nobody(e) | Self::Nowhere(e) => e.fmt(f),
+            Self::Nobody(e) | Self::Nowhere(e) | Self::NoWay(e) => e.fmt(f),
             Self::Refused(r) => r.fmt(f),
         }
     }
 }
 
-/// Connect to the first of `targets` that answers, again and again until the patience ends.
+/// Connect to one of `targets`, the first preferred, again and again until the patience ends.
 pub(crate) fn dial(
     targets: &[Target],
     secret: &Secret,
     hello: &Hello,
     patience: &DialLimits<'_>,
 ) -> Result<(Stream, Sealing), Miss> {
-    let (mut pause, mut limit) = (FIRST_PAUSE, TRY);
+    dial_any(targets, secret, hello, patience, false).map(|won| won.1)
+}
+
+/// As [`dial`]; also which of them it was. One that `is_elsewhere`, on another host, and has met already is given up
+/// ([`Miss::NoWay`]) when it is known that no address leads there.
+pub(crate) fn dial_any(
+    targets: &[Target],
+    secret: &Secret,
+    hello: &Hello,
+    patience: &DialLimits<'_>,
+    is_elsewhere: bool,
+) -> Result<(usize, (Stream, Sealing)), Miss> {
+    let (mut pause, mut limit, first) = (FIRST_PAUSE, TRY, Instant::now());
+    let (mut best, mut rounds) = (Reached::Nothing, 0);
     loop {
-        let (begun, mut last) = (Instant::now(), None);
-        for target in targets {
-            match dial_once(target, secret, hello, patience, limit) {
-                Ok(done) => return Ok(done),
-                Err(miss @ (Miss::Stop(_) | Miss::Refused(Refusal::No(_)))) => return Err(miss),
-                // What may still change says more than what cannot.
-                Err(miss) => {
-                    if last.as_ref().is_none_or(|l: &Miss| miss.is_passing() || !l.is_passing()) {
-                        last = Some(miss);
-                    }
-                }
-            }
-        }
-        let last = last.unwrap_or_else(|| Miss::Nowhere(ErrorKind::AddrNotAvailable.into()));
-        let next = Instant::now() + pause;
-        if !last.is_passing() || next >= patience.until {
+        let begun = Instant::now();
+        rounds += 1;
+        let missed = match Race::new(targets, secret, hello, patience, limit).run() {
+            Ok(won) => return Ok(won),
+            Err(missed) => missed,
+        };
+        best = missed.iter().map(|(_, miss)| miss.reached()).chain([best]).max().unwrap_or(best);
+        let is_final = missed.iter().any(|(_, miss)| miss.is_final());
+        let last = summary(targets, missed);
+        if is_final || !last.is_passing() {
             return Err(last);
+        }
+        let next = Instant::now() + pause;
+        if next >= patience.until {
+            return Err(last);
+        }
+        let enough = match best {
+            Reached::Nothing => NO_WAY,
+            Reached::Host => NO_LISTENER,
+            Reached::Listener => Duration::MAX,
+        };
+        if is_elsewhere && rounds > 1 && first.elapsed() >= enough {
+            return Err(match last {
+                Miss::Nobody(e) => Miss::NoWay(e),
+                last => last,
+            });
         }
         // WAIT(until): the next attempt: to the join deadline
         patience.wait(None, next).map_err(Miss::Stop)?;
@@ -149,53 +205,35 @@ pub(crate) fn dial(
     }
 }
 
-/// One try. What stays within the host is not encrypted, whatever the hello says.
-pub(crate) fn dial_once(
-    target: &Target,
-    secret: &Secret,
-    hello: &Hello,
-    patience: &DialLimits<'_>,
-    limit: Duration,
-) -> Result<(Stream, Sealing), Miss> {
-    let hello = &Hello { sealed: hello.sealed && matches!(target, Target::Tcp(_)), ..*hello };
-    let ended = |e| Miss::Refused(Refusal::Ended(Some(e)));
-    // Before there is a connection, on which the other side waits for it.
-    let (mut initiator, first) = Initiator::start(secret, hello).ok_or_else(|| {
-        Miss::Stop(Error::Unavailable { backend: "the handshake", reason: "no random numbers".into() })
-    })?;
-    let stream = connect(target, patience.until.min(Instant::now() + TRY), patience)?;
-    // The answer is no older than this.
-    let mut unanswered = Instant::now();
-    let until = patience.until.min(unanswered + limit);
-    // Small enough for an empty socket buffer.
-    (&stream).write_all(&first).map_err(ended)?;
-    loop {
-        match initiator.read(&stream).map_err(Miss::Refused)? {
-            Some(Agreed { proof, seals }) => {
-                // This process was stopped, or had no turn: whoever answered may wait no longer, and nobody would say so.
-                if unanswered.elapsed() > PROOF / 2 {
-                    return Err(ended(io::Error::new(ErrorKind::TimedOut, "its answer was read too late")));
-                }
-                (&stream).write_all(&proof).map_err(ended)?;
-                return Ok((stream, seals));
-            }
-            None => {
-                let looked = Instant::now();
-                let at_most = until.min(looked + DIAL_CHECK);
-                // WAIT(until): the handshake: to the join deadline
-                if !patience.wait(Some((stream.as_fd(), PollFlags::IN)), at_most).map_err(Miss::Stop)? {
-                    if at_most == until {
-                        return Err(ended(silence()));
-                    }
-                    unanswered = looked;
-                }
-            }
-        }
+/// What became of a round of tries: what is final, else what may still change, and what each attempt got.
+fn summary(targets: &[Target], missed: Vec<(usize, Tried)>) -> Miss {
+    let list = || {
+        let each = missed.iter().map(|(i, tried)| {
+            let to = targets.get(*i).map_or_else(String::new, ToString::to_string);
+            let from = tried.from.map_or_else(String::new, |ip| format!("from {ip} "));
+            format!("{from}to {to}: {}", tried.miss)
+        });
+        each.collect::<Vec<_>>().join("; ")
+    };
+    let words = targets.iter().any(|t| matches!(t, Target::Tcp(_))).then(list);
+    let hope = |t: &Tried| (t.is_final(), t.is_passing(), t.reached());
+    let Some((_, tried)) = missed.into_iter().max_by_key(|(i, t)| (hope(t), std::cmp::Reverse(*i))) else {
+        return Miss::Nowhere(io::Error::new(
+            ErrorKind::AddrNotAvailable,
+            "it has no address that leads there",
+        ));
+    };
+    let told = |e: io::Error| match words {
+        // Who asks what this process lacked asks for the system's number.
+        Some(words) if !is_own(&e) => io::Error::new(e.kind(), words),
+        _ => e,
+    };
+    match tried.miss {
+        Miss::Nobody(e) => Miss::Nobody(told(e)),
+        Miss::Nowhere(e) => Miss::Nowhere(told(e)),
+        Miss::Refused(Refusal::Ended(Some(e))) => Miss::Refused(Refusal::Ended(Some(told(e)))),
+        miss => miss,
     }
-}
-
-fn silence() -> io::Error {
-    io::Error::new(ErrorKind::TimedOut, "it does not answer")
 }
 
 /// Whether this process lacks something, which is no fault of a peer, and waiting does not end it.
@@ -204,52 +242,12 @@ pub(crate) fn is_own(e: &io::Error) -> bool {
     Errno::from_io_error(e).is_some_and(|e| own.contains(&e))
 }
 
-fn connect(target: &Target, until: Instant, patience: &DialLimits<'_>) -> Result<Stream, Miss> {
-    let addr = match target {
-        Target::Tcp(a) => SockAddr::from(*a),
-        Target::Unix(name) => super::accept::unix_addr(name).map_err(Miss::Nowhere)?,
-    };
-    let socket = Socket::new(addr.domain(), Type::STREAM, None).map_err(|e| match is_own(&e) {
-        true => Miss::Stop(Error::os("opening a connection", e)),
-        false => Miss::Nobody(e),
-    })?;
-    socket.set_nonblocking(true).map_err(Miss::Nobody)?;
-    match socket.connect(&addr) {
-        Ok(()) => {}
-        Err(e) if Errno::from_io_error(&e) == Some(Errno::INPROGRESS) => {
-            // WAIT(until): the connection: to the join deadline
-            if !patience.wait(Some((socket.as_fd(), PollFlags::OUT)), until).map_err(Miss::Stop)? {
-                return Err(Miss::Nobody(silence()));
-            }
-            if let Some(e) = socket.take_error().map_err(Miss::Nobody)? {
-                return Err(Miss::Nobody(e));
-            }
-        }
-        // A name belongs to a process for all its life.
-        Err(e) if matches!(target, Target::Unix(_)) && e.kind() != ErrorKind::WouldBlock => {
-            return Err(Miss::Nowhere(e));
-        }
-        Err(e) => return Err(Miss::Nobody(e)),
-    }
-    match target {
-        Target::Tcp(_) => {
-            socket.set_tcp_nodelay(true).map_err(Miss::Nobody)?;
-            Ok(Stream::Tcp(socket.into()))
-        }
-        Target::Unix(_) => {
-            let stream = socket.into();
-            super::accept::check_user(&stream).map_err(Miss::Nowhere)?;
-            Ok(Stream::Unix(stream))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
         Key,
-        channel::{Acceptor, Channel, HelloVerdict, Listener, STORE},
+        channel::{Acceptor, Channel, HelloVerdict, Listener, STORE, accept::PROOF},
         sys::Waker,
     };
     use std::{

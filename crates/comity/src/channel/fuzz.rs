@@ -65,6 +65,7 @@ pub fn handshake(bytes: &[u8]) {
             HandshakeStep::More
             | HandshakeStep::Close
             | HandshakeStep::SendAndClose(_)
+            | HandshakeStep::PassOn(_)
             | HandshakeStep::Foreign(_) => break,
         }
     }

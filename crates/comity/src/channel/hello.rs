@@ -32,6 +32,9 @@ pub(crate) const STORE: u32 = u32::MAX;
 static PATTERN: LazyLock<Option<snow::params::NoiseParams>> =
     LazyLock::new(|| "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s".parse().ok());
 
+/// What a process says that was taken for another: who has the address there may be on another host.
+pub(crate) const NOT_THE_ONE: &str = "it is not the rank, or not of the group, that you look for";
+
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Channel {
@@ -208,6 +211,8 @@ pub(crate) enum HelloVerdict {
     Yes,
     No(String),
     Busy,
+    /// It is for another, and goes on to that one as it came.
+    PassOn,
 }
 
 /// The listening side.
@@ -236,6 +241,8 @@ pub(crate) enum HandshakeStep {
     Foreign(Vec<u8>),
     /// Close.
     Close,
+    /// It is for another, to whom these bytes go first.
+    PassOn(Vec<u8>),
     /// The connection is authenticated.
     Done(Hello, Option<Box<Seals>>),
 }
@@ -302,6 +309,10 @@ impl Responder {
         let hello = Hello::decode(payload.get(..n)?).ok()?;
         let verdict = judge(&hello);
         let words = match &verdict {
+            HelloVerdict::PassOn => {
+                let whole = std::mem::take(&mut self.incoming).0;
+                return Some(HandshakeStep::PassOn(whole));
+            }
             HelloVerdict::Yes => vec![0],
             HelloVerdict::No(words) => {
                 let mut w = vec![1];

@@ -5,6 +5,7 @@
 //!   TCP or a Unix socket  ----------------->  accepted; a process of another user is dropped on a Unix socket
 //!   Hello: version, job | encrypted: who, to whom, for what
 //!                         ----------------->  another version, job or key: refused in words, or as far as it may be told
+//!                                             for another, to whom the connector has no way: passed on as it is (Relay)
 //!                                             the owner judges the hello: yes | no, in words | busy
 //!                         <-----------------  Answer, encrypted
 //!   Proof                 ----------------->  the connector lives, so the hello was no recording
@@ -23,15 +24,21 @@ mod fields;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod hello;
+mod listener;
+mod relay;
 mod seal;
 mod stream;
 
-pub(crate) use accept::{Accepted, Acceptor, Listener};
-pub(crate) use dial::{DialLimits, Miss, Target, dial, is_own};
+pub(crate) use accept::{Accepted, Acceptor};
+pub(crate) use dial::{DialLimits, Miss, Target, answering, dial, dial_any, is_own};
 #[cfg(test)]
 pub(crate) use fields::MAX_TEXT;
 pub(crate) use fields::{Malformed, Reader, Writer};
-pub(crate) use hello::{Agreed, Channel, Hello, HelloVerdict, Initiator, Refusal, STORE, Secret};
+pub(crate) use hello::{
+    Agreed, Channel, Hello, HelloVerdict, Initiator, NOT_THE_ONE, Refusal, STORE, Secret,
+};
+pub(crate) use listener::Listener;
+pub(crate) use relay::Relay;
 #[cfg(any(test, fuzzing))]
 pub(crate) use seal::both_ends;
 pub(crate) use seal::{Seal, Seals, TAG, Unsealed};

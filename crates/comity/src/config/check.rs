@@ -39,6 +39,7 @@ impl Config {
         }
         self.detection.check()?;
         self.check_links()?;
+        self.check_ports()?;
         self.transports.check(self.size)?;
         for (i, addr) in self.addrs.iter().enumerate() {
             if let Err(why) = check_own(addr.ip()) {
@@ -72,14 +73,30 @@ impl Config {
                 "{} ranks need a place to meet: call store, rendezvous, hostfile or exchange, or set COMITY_STORE=host:port",
                 self.size
             )),
-            Meet::Store(at) | Meet::Host(at) if at.port == 0 => {
-                bad(format!("ranks cannot meet at {at}: port 0 stands for any port; give a real one"))
-            }
-            Meet::Store(at) | Meet::Host(at) if at.is_unspecified() => bad(format!(
-                "ranks cannot meet at {at}: nobody can connect to it; give an address of that host"
-            )),
+            Meet::Store(all) | Meet::Host(all) => all.iter().try_for_each(|at| match at {
+                at if at.port == 0 => {
+                    bad(format!("ranks cannot meet at {at}: port 0 stands for any port; give a real one"))
+                }
+                at if at.is_unspecified() => bad(format!(
+                    "ranks cannot meet at {at}: nobody can connect to it; give an address of that host"
+                )),
+                _ => Ok(()),
+            }),
             _ => Ok(()),
         }
+    }
+
+    fn check_ports(&self) -> Result<()> {
+        let Some((first, last)) = self.ports.filter(|(first, last)| *first == 0 || first > last) else {
+            return Ok(());
+        };
+        bad_value(
+            "COMITY_PORTS",
+            format_args!("{first}-{last}"),
+            format!(
+                "ports (COMITY_PORTS) {first}-{last} is no range; give the first and the last port, such as 7000-7031"
+            ),
+        )
     }
 
     fn check_links(&self) -> Result<()> {

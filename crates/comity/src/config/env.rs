@@ -1,7 +1,7 @@
 //! A process's place in its job, from the variables of the launcher that started it.
 
 use super::{
-    Config, Found, HostPort, Launcher, MAX_SIZE, Matrix, Meet, bad, bad_value, fnv,
+    Config, Found, HostPort, Launcher, MAX_SIZE, Meet, bad, bad_value, fnv,
     hostfile::Hostfile,
     settings, slurm,
     vars::{Vars, refusal, wrong},
@@ -10,6 +10,7 @@ use crate::{
     Result,
     address::shown,
     exchange::{PmiExchange, TorchExchange, UnixExchange},
+    transport::verbs::Matrix,
 };
 use std::{ffi::OsString, path::Path, sync::Arc};
 
@@ -85,7 +86,7 @@ fn comity(vars: &Vars<'_>) -> Result<Option<Place>> {
     }
     let local = vars.local("COMITY_LOCAL_RANK", "COMITY_LOCAL_SIZE", size)?;
     let mut job = torch_job(vars)?;
-    let meet = if let Some(at) = vars.host_port("COMITY_STORE")? {
+    let meet = if let Some(at) = vars.host_ports("COMITY_STORE")? {
         Meet::Store(at)
     } else if size == 1 {
         Meet::Alone
@@ -113,7 +114,7 @@ fn mlx_nccl(vars: &Vars<'_>) -> Result<Option<Place>> {
         return Ok(None);
     }
     let Some((rank, size)) = vars.rank_and_size("MLX_RANK", "MLX_WORLD_SIZE")? else { return Ok(None) };
-    let meet = if let Some(at) = vars.host_port("COMITY_STORE")? {
+    let meet = if let Some(at) = vars.host_ports("COMITY_STORE")? {
         Meet::Store(at)
     } else if let Some(at) = vars.address("NCCL_HOST_IP", "NCCL_PORT")? {
         Meet::Host(at)
@@ -150,7 +151,7 @@ fn mlx(vars: &Vars<'_>) -> Result<Option<Place>> {
         }
         (Some(rank), Some(path)) => (rank, path),
     };
-    let store = vars.host_port("COMITY_STORE")?;
+    let store = vars.host_ports("COMITY_STORE")?;
     let file = Hostfile::read(Path::new(&path))?;
     file.check("MLX_RANK", rank, None, store.is_none())?;
     let (size, job) = (file.ranks.len(), file.job());
@@ -184,9 +185,9 @@ fn jaccl(vars: &Vars<'_>) -> Result<Option<Place>> {
         let why = format!("{rank_is}={rank}, but {devices_is} has {size} rows; allowed is 0 to {}", size - 1);
         return bad_value(rank_is, rank, why);
     }
-    let at = match vars.host_port("COMITY_STORE")? {
+    let at = match vars.host_ports("COMITY_STORE")? {
         Some(store) => Some(Meet::Store(store)),
-        None => vars.host_port(at_is)?.map(Meet::Host),
+        None => vars.host_ports(at_is)?.map(Meet::Host),
     };
     let Some(meet) = at else { return Ok(None) };
     let launcher = Launcher::Mlx;
@@ -198,7 +199,7 @@ fn torch(vars: &Vars<'_>) -> Result<Option<Place>> {
     let Some((rank, size)) = vars.rank_and_size("RANK", "WORLD_SIZE")? else { return Ok(None) };
     let local = vars.local("LOCAL_RANK", "LOCAL_WORLD_SIZE", size)?;
     let job = torch_job(vars)?;
-    let meet = if let Some(at) = vars.host_port("COMITY_STORE")? {
+    let meet = if let Some(at) = vars.host_ports("COMITY_STORE")? {
         Meet::Store(at)
     } else if let Some(at) = vars.master()? {
         master_meet(vars, at, &job)?
@@ -217,11 +218,11 @@ fn torch(vars: &Vars<'_>) -> Result<Option<Place>> {
 
 /// Under torchrun a store of torch's own listens at the master's port already; an exchange tells the others
 /// through it where rank 0's store is. Without torchrun rank 0 listens there.
-fn master_meet(vars: &Vars<'_>, at: HostPort, job: &str) -> Result<Meet> {
-    Ok(if vars.flag("TORCHELASTIC_USE_AGENT_STORE")? {
-        Meet::Exchange(Arc::new(TorchExchange::new(at, job)))
-    } else {
-        Meet::Host(at)
+fn master_meet(vars: &Vars<'_>, at: Vec<HostPort>, job: &str) -> Result<Meet> {
+    let agents = vars.flag("TORCHELASTIC_USE_AGENT_STORE")?;
+    Ok(match at.first() {
+        Some(first) if agents => Meet::Exchange(Arc::new(TorchExchange::new(first.clone(), job))),
+        _ => Meet::Host(at),
     })
 }
 
@@ -241,7 +242,7 @@ fn open_mpi(vars: &Vars<'_>) -> Result<Option<Place>> {
         None => vars.text("OMPI_MCA_ess_base_jobid")?,
     };
     let named = if vars.is_set("COMITY_JOB") { vars.text("COMITY_JOB")? } else { id.clone() };
-    let meet = if let Some(at) = vars.host_port("COMITY_STORE")? {
+    let meet = if let Some(at) = vars.host_ports("COMITY_STORE")? {
         Meet::Store(at)
     } else if size == 1 {
         Meet::Alone
@@ -269,7 +270,7 @@ fn mpich(vars: &Vars<'_>) -> Result<Option<Place>> {
     let Some((rank, size)) = vars.rank_and_size("PMI_RANK", "PMI_SIZE")? else { return Ok(None) };
     let local = vars.local("MPI_LOCALRANKID", "MPI_LOCALNRANKS", size)?;
     let fd = vars.number("PMI_FD", i32::MAX as usize)?;
-    let meet = if let Some(at) = vars.host_port("COMITY_STORE")? {
+    let meet = if let Some(at) = vars.host_ports("COMITY_STORE")? {
         Meet::Store(at)
     } else if size == 1 {
         Meet::Alone
@@ -310,7 +311,7 @@ fn slurm(vars: &Vars<'_>) -> Result<Option<Place>> {
     };
     let job = format!("{job}.{step}");
     let local = slurm_local(vars, size_is, size)?;
-    let meet = if let Some(at) = vars.host_port("COMITY_STORE")? {
+    let meet = if let Some(at) = vars.host_ports("COMITY_STORE")? {
         Meet::Store(at)
     } else if size == 1 {
         Meet::Alone
@@ -331,7 +332,7 @@ fn slurm(vars: &Vars<'_>) -> Result<Option<Place>> {
                 .map_err(|_| format!("begins with {}, which is not a host name", shown(&host)))
         });
         match first {
-            Ok(at) => Meet::Host(at),
+            Ok(at) => Meet::Host(vec![at]),
             Err(why) => return wrong(list, &nodes, &why),
         }
     };

@@ -10,10 +10,11 @@ use std::{fmt, sync::Arc};
 pub enum Meet {
     /// Nowhere: a group of one.
     Alone,
-    /// At a store that runs elsewhere, such as the launcher's.
-    Store(HostPort),
-    /// At a store that rank 0 runs at this address.
-    Host(HostPort),
+    /// At a store that runs elsewhere, such as the launcher's; its addresses. One that belongs to a rank's host leads to the store too: that
+    /// rank passes on what comes there.
+    Store(Vec<HostPort>),
+    /// At a store that rank 0 runs at these addresses and, at the same port, at all others of its own; as above.
+    Host(Vec<HostPort>),
     /// At a store that rank 0 runs at its first address; each rank's addresses to listen on, by rank.
     ///
     /// A rank whose addresses the file does not tell has an empty list; that is never rank 0. Only this rank's own
@@ -27,8 +28,8 @@ impl fmt::Display for Meet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Alone => f.write_str("nowhere (one rank)"),
-            Self::Store(at) => write!(f, "at the store at {at}"),
-            Self::Host(at) => write!(f, "at rank 0's store at {at}"),
+            Self::Store(at) => write!(f, "at the store at {}", list(at)),
+            Self::Host(at) => write!(f, "at rank 0's store at {}", list(at)),
             Self::Hostfile(ranks) => match ranks.first().and_then(|r| r.first()) {
                 Some(at) => write!(f, "at rank 0's store at {at}, from the hostfile"),
                 None => f.write_str("at rank 0's store"),
@@ -36,4 +37,9 @@ impl fmt::Display for Meet {
             Self::Exchange(exchange) => write!(f, "at rank 0's store, told through {exchange}"),
         }
     }
+}
+
+/// Addresses with a comma between.
+fn list(all: &[HostPort]) -> String {
+    all.iter().map(HostPort::to_string).collect::<Vec<_>>().join(",")
 }

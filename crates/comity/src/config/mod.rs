@@ -11,7 +11,9 @@ mod env;
 pub(crate) mod fuzz;
 mod hostfile;
 mod launcher;
+mod link_choices;
 mod meet;
+mod network;
 mod notes;
 mod settings;
 mod slurm;
@@ -20,11 +22,11 @@ mod trust;
 mod vars;
 
 use crate::{
-    Error, HostPort, Key, LinkKind, MAX_SIZE, Result,
+    Error, HostPort, Key, MAX_SIZE, Result,
     exchange::Exchange,
     root_cause::RootCauseReport,
     sys::fnv,
-    transport::{Kinds, TransportSettings, verbs::Matrix},
+    transport::{InterfaceRules, Kinds, TransportSettings},
 };
 pub use backend::BackendKind;
 use comity_plan::Algorithm;
@@ -32,6 +34,7 @@ pub use connect_when::ConnectWhen;
 pub use detection::Detection;
 pub use launcher::{Found, Launcher};
 pub use meet::Meet;
+pub use network::AddressNote;
 pub use notes::LinkNote;
 use std::{
     ffi::OsString,
@@ -87,6 +90,12 @@ pub struct Config {
     /// Goes before the cheapest algorithm.
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) addrs: Vec<SocketAddr>,
+    /// The network interfaces that may be used.
+    pub(crate) interfaces: InterfaceRules,
+    /// The ports to listen on, the first and the last, where no address says one.
+    pub(crate) ports: Option<(u16, u16)>,
+    /// Pass on what two others say that have no way to each other, and have others pass on what is said from here.
+    pub(crate) relay: bool,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
     pub(crate) root_cause: Option<RootCauseReport>,
@@ -133,6 +142,9 @@ impl Config {
             costs: Costs::Usual,
             algorithm: None,
             addrs: Vec::new(),
+            interfaces: InterfaceRules::default(),
+            ports: None,
+            relay: true,
             host: None,
             log_dir: None,
             root_cause: None,
@@ -182,15 +194,17 @@ impl Config {
         Ok(self)
     }
 
-    /// Meet at a store that runs elsewhere (`comity launch` runs one): `host:port`.
+    /// Meet at a store that runs elsewhere (`comity launch` runs one): `host:port`, or several addresses of it with a comma between, of
+    /// which each rank takes one that it reaches.
     pub fn store(mut self, at: &str) -> Result<Self> {
-        self.meet = Meet::Store(at.parse()?);
+        self.meet = Meet::Store(HostPort::list(at)?);
         Ok(self)
     }
 
-    /// Meet at a store that rank 0 runs at this `host:port`, which every rank can reach.
+    /// Meet at a store that rank 0 runs at this `host:port`, and at this port of its other addresses; or several with a comma between. Each
+    /// rank may name another address of rank 0, or of a rank that reaches it: that one passes on what comes there.
     pub fn rendezvous(mut self, at: &str) -> Result<Self> {
-        self.meet = Meet::Host(at.parse()?);
+        self.meet = Meet::Host(HostPort::list(at)?);
         Ok(self)
     }
 
@@ -293,64 +307,6 @@ impl Config {
     /// choices.
     pub fn detection(mut self, detection: Detection) -> Self {
         self.detection = detection;
-        self
-    }
-
-    /// The kinds of link that may be used; default: shared memory within a host, between hosts RDMA where both have a device for
-    /// the pair, else TCP.
-    pub fn links(mut self, kinds: impl IntoIterator<Item = LinkKind>) -> Self {
-        // Threads of one process are never connected through a Config, and MPI makes its own links.
-        self.links = kinds.into_iter().filter(|kind| LinkKind::choices().any(|k| k == *kind)).collect();
-        self
-    }
-
-    /// What carries out the calls; default [`BackendKind::Any`]. With [`BackendKind::Mpi`] rank and size come from MPI.
-    pub fn backend(mut self, kind: BackendKind) -> Self {
-        self.backend = kind;
-        self
-    }
-
-    /// The RDMA devices that lead from each rank to each other: a file's path or the JSON itself, in the form of MLX's
-    /// `MLX_IBV_DEVICES`: `[[null, "rdma_en5"], ["rdma_en4", null]]`. Default: the device that has the address of the pair's TCP
-    /// connection.
-    ///
-    /// # Errors
-    /// [`Error::Config`] when it cannot be read or is no square matrix.
-    pub fn devices(mut self, matrix: &str) -> Result<Self> {
-        let read = Matrix::read(matrix);
-        self.transports.verbs.devices = Some(read.map_err(|why| {
-            let words = format!("the device matrix {} {why}", crate::address::shown(matrix));
-            let e = Error::setting("devices", matrix, words);
-            why.place(e)
-        })?);
-        Ok(self)
-    }
-
-    /// The CUDA device of this rank for [`BackendKind::Nccl`], by its number among those that this process sees; default: by the
-    /// rank's number on its host.
-    pub fn device(mut self, device: u32) -> Self {
-        self.device = Some(device);
-        self
-    }
-
-    /// This rank's own addresses to listen on; port 0 stands for any. Default: those of the interface that leads to the store.
-    pub fn addrs(mut self, addrs: impl IntoIterator<Item = SocketAddr>) -> Self {
-        self.addrs = addrs.into_iter().collect();
-        self
-    }
-
-    /// TCP connections per pair of addresses; the larger wish of a pair of ranks holds. Of an even number each direction has half for
-    /// its long messages; short ones take the first both ways. Default: 2 where a rank of the pair has
-    /// [threads for sending](Self::send_threads) and the lower one a single address, else 1.
-    pub fn connections(mut self, n: usize) -> Self {
-        self.transports.tcp.connections = Some(n);
-        self
-    }
-
-    /// How many threads may send long messages over TCP beside the rank's own, while others are received: one a link, for links of two
-    /// [connections](Self::connections) in all. Default: one for every four cores of this rank's share of its host.
-    pub fn send_threads(mut self, n: usize) -> Self {
-        self.transports.tcp.send_threads = Some(n);
         self
     }
 

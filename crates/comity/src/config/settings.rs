@@ -4,7 +4,12 @@ use super::{
     BackendKind, Config, ConnectWhen, Costs, Detection, Insecure, Secure, bad,
     vars::{Vars, wrong},
 };
-use crate::{Error, Key, LinkKind, Result, address::shown, root_cause::RootCauseReport, transport::Kinds};
+use crate::{
+    Error, Key, LinkKind, Result,
+    address::{self, shown},
+    root_cause::RootCauseReport,
+    transport::{InterfaceRules, Kinds},
+};
 use comity_plan::Algorithm;
 use std::net::{IpAddr, SocketAddr};
 
@@ -53,13 +58,7 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if let Some(text) = vars.text("COMITY_ALGORITHM")? {
         config.algorithm = Some(algorithm(&text).or_else(|why| wrong("COMITY_ALGORITHM", &text, &why))?);
     }
-    if let Some(text) = vars.text("COMITY_ADDRS")? {
-        config.addrs = text
-            .split(',')
-            .map(|part| own_addr(part.trim()))
-            .collect::<Result<_, _>>()
-            .or_else(|why| wrong("COMITY_ADDRS", &text, &why))?;
-    }
+    read_network(vars, config)?;
     config.host = vars.text("COMITY_HOST")?;
     config.log_dir = vars.text("COMITY_LOG_DIR")?.map(Into::into);
     if let Some(fd) = vars.number("COMITY_ROOT_CAUSE_FD", i32::MAX as usize)? {
@@ -69,6 +68,28 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     }
     config.stats_fd =
         vars.number("COMITY_STATS_FD", i32::MAX as usize)?.and_then(|fd| i32::try_from(fd).ok());
+    Ok(())
+}
+
+/// What concerns the host's networks.
+fn read_network(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
+    if let Some(text) = vars.text("COMITY_ADDRS")? {
+        config.addrs = text
+            .split(',')
+            .map(|part| own_addr(part.trim()))
+            .collect::<Result<_, _>>()
+            .or_else(|why| wrong("COMITY_ADDRS", &text, &why))?;
+    }
+    if let Some(text) = vars.text("COMITY_INTERFACES")? {
+        config.interfaces =
+            InterfaceRules::parse(&text).or_else(|why| wrong("COMITY_INTERFACES", &text, &why))?;
+    }
+    if let Some(text) = vars.text("COMITY_PORTS")? {
+        config.ports = Some(ports(&text).or_else(|why| wrong("COMITY_PORTS", &text, &why))?);
+    }
+    if vars.is_set("COMITY_RELAY") {
+        config.relay = vars.flag("COMITY_RELAY")?;
+    }
     Ok(())
 }
 
@@ -125,6 +146,15 @@ fn links(text: &str) -> Result<Kinds, String> {
         kinds.push(kind);
     }
     Ok(kinds.into_iter().collect())
+}
+
+/// The first and the last of some ports.
+fn ports(text: &str) -> Result<(u16, u16), String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (address::parse_port(first), address::parse_port(last)) {
+        (Ok(first), Ok(last)) if first > 0 && first <= last => Ok((first, last)),
+        _ => Err("is not a range of ports such as 7000-7031".into()),
+    }
 }
 
 /// An address to listen on, with or without a port.

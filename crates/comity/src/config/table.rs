@@ -101,7 +101,8 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "MASTER_ADDR",
         topic: Topic::Meeting,
-        about: "Names the host of rank 0, which runs the store where ranks meet.",
+        about: "Names the host of rank 0, which runs the store where ranks meet: a name or an address, or several \
+            with a comma between. Each rank may name another address of that host.",
         default: "none",
         example: "10.0.0.1",
     },
@@ -115,7 +116,8 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "COMITY_STORE",
         topic: Topic::Meeting,
-        about: "Names a store that runs already, in place of `MASTER_ADDR` and `MASTER_PORT`.",
+        about: "Names a store that runs already, in place of `MASTER_ADDR` and `MASTER_PORT`; several addresses with \
+            a comma between.",
         default: "set by `comity launch`",
         example: "10.0.0.1:4000",
     },
@@ -129,9 +131,32 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "COMITY_ADDRS",
         topic: Topic::Meeting,
-        about: "Lists the addresses, with or without a port, on which this rank listens.",
-        default: "the address that leads to the store",
+        about: "Lists the addresses, with or without a port, on which this rank listens; a pair uses all of them \
+            that work.",
+        default: "those of all interfaces",
         example: "10.0.0.2:7100,10.1.0.2:7100",
+    },
+    Variable {
+        name: "COMITY_INTERFACES",
+        topic: Topic::Meeting,
+        about: "Says which network interfaces may be used: begins of names, whole names (`=en0`), networks; `!` leaves \
+            one out.",
+        default: "all but loopback",
+        example: "en,!en0",
+    },
+    Variable {
+        name: "COMITY_PORTS",
+        topic: Topic::Meeting,
+        about: "Says on which ports this rank listens where no address names one.",
+        default: "any",
+        example: "7000-7031",
+    },
+    Variable {
+        name: "COMITY_RELAY",
+        topic: Topic::Meeting,
+        about: "`0` neither passes on what two ranks say that have no way to each other, nor has it passed on.",
+        default: "`1`",
+        example: "0",
     },
     Variable {
         name: "COMITY_KEY_FILE",

@@ -4,6 +4,7 @@ mod bad;
 mod hostfiles;
 
 use super::*;
+use crate::LinkKind;
 use proptest::prelude::*;
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Instant};
 

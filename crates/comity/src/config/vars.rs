@@ -70,10 +70,11 @@ impl<'a> Vars<'a> {
         }
     }
 
-    pub(super) fn host_port(&self, name: &'static str) -> Result<Option<HostPort>> {
+    /// One `host:port`, or several with a comma between.
+    pub(super) fn host_ports(&self, name: &'static str) -> Result<Option<Vec<HostPort>>> {
         let Some(text) = self.text(name)? else { return Ok(None) };
-        match address::parse(&text, false) {
-            Ok(at) => Ok(Some(at)),
+        match address::parse_list(&text) {
+            Ok(all) => Ok(Some(all)),
             Err(why) => wrong(name, &text, &format!("is not host:port: {why}")),
         }
     }
@@ -136,12 +137,16 @@ impl<'a> Vars<'a> {
     }
 
     /// `MASTER_ADDR` and `MASTER_PORT`.
-    pub(super) fn master(&self) -> Result<Option<HostPort>> {
+    pub(super) fn master(&self) -> Result<Option<Vec<HostPort>>> {
         self.address("MASTER_ADDR", "MASTER_PORT")
     }
 
-    /// An address of rank 0's host and a port of it.
-    pub(super) fn address(&self, addr_is: &'static str, port_is: &'static str) -> Result<Option<HostPort>> {
+    /// An address of rank 0's host, or several with a comma between, and a port of it.
+    pub(super) fn address(
+        &self,
+        addr_is: &'static str,
+        port_is: &'static str,
+    ) -> Result<Option<Vec<HostPort>>> {
         let (addr, port) = (self.text(addr_is)?, self.text(port_is)?);
         match (addr, port) {
             (None, None) => Ok(None),
@@ -159,8 +164,8 @@ impl<'a> Vars<'a> {
                 let Some(port) = address::parse_port(&p).ok().filter(|port| *port != 0) else {
                     return wrong(port_is, &p, "is not a number from 1 to 65535");
                 };
-                match HostPort::new(&a, port) {
-                    Ok(at) => Ok(Some(at)),
+                match a.split(',').map(|part| HostPort::new(part.trim(), port)).collect() {
+                    Ok(all) => Ok(Some(all)),
                     Err(_) => wrong(addr_is, &a, "is neither a host name nor an address"),
                 }
             }

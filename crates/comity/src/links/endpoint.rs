@@ -2,16 +2,16 @@
 
 mod connect;
 
-use super::{maker::Makers, mesh::Mesh};
+use super::{maker::Makers, mesh::Mesh, way::Way};
 use crate::{
     Config, ConnectWhen, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Result, Secure,
-    channel::{Acceptor, Secret},
+    channel::{Acceptor, Channel, Hello, Relay, STORE, Secret},
     control::{Probes, Rules, Running, pace},
-    rendezvous::{Facts, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
+    rendezvous::{Facts, PassingOn, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
     root_cause::RootCauseReport,
     status::{Failure, GroupStatus, Header, Links, World},
     sys::here,
-    transport::{Announced, Card, JobInfo, Transports},
+    transport::{AddressBook, Announced, Card, JobInfo, Transports},
 };
 use comity_plan::Algorithm;
 use std::{
@@ -27,7 +27,7 @@ const PARKING: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     me: usize,
-    peers: Vec<Peer>,
+    peers: Arc<[Peer]>,
     hosts: Vec<usize>,
     cores: usize,
     facts: Arc<[Facts]>,
@@ -48,8 +48,12 @@ pub(crate) struct Endpoint {
     /// All links are made when a group opens.
     all: bool,
     makers: Arc<Makers>,
+    /// What is known of the ways to the others.
+    book: Arc<AddressBook>,
     /// None for a world of one.
     running: Option<Running>,
+    /// After `running`: what others say to each other through this process goes on for a while when it ends.
+    _relays: Vec<Arc<Relay>>,
     /// Kept for those that are slower to meet.
     _store: Option<Store>,
 }
@@ -73,7 +77,17 @@ impl Endpoint {
             .listen(config)
             .and_then(|listeners| announce(config, transports.announce(), listeners))
             .inspect_err(|e| meeting.give_up(e))?;
+        // Those who have no way to the store find this rank, and it passes on.
+        let (passing, listeners) =
+            match meeting.pass_on(config, &secret, listeners).inspect_err(|e| meeting.give_up(e))? {
+                Ok(passing) => (Some(passing), Vec::new()),
+                Err(listeners) => (None, listeners),
+            };
         let table = meeting.join(facts)?;
+        let (listeners, mut relays) = match passing.map(PassingOn::end) {
+            Some((listeners, relay)) => (listeners, vec![relay]),
+            None => (listeners, Vec::new()),
+        };
         agree_on_secrecy(&table.facts).inspect_err(|e| meeting.give_up(e))?;
         // Nobody has a reason to connect before all have met.
         for listener in &listeners {
@@ -82,36 +96,42 @@ impl Endpoint {
         let mut endpoint = Self::new(config, secret, table);
         transports.meet(config.rank, &endpoint.cards);
         endpoint.transports = Arc::new(transports);
-        let acceptor = Acceptor::new(listeners, endpoint.secret.clone());
+        let relay = endpoint.relay(config).inspect_err(|e| meeting.give_up(e))?;
+        relays.extend(relay.clone());
+        endpoint._relays = relays;
+        let acceptor = Acceptor::new(listeners, endpoint.secret.clone()).with_relay(relay);
+        let running = endpoint.start_control(acceptor).inspect_err(|e| meeting.give_up(e))?;
+        endpoint.settle(running, meeting)
+    }
+
+    /// The thread that hears the others, and lets them in.
+    fn start_control(&self, acceptor: Acceptor) -> Result<Running> {
         let rules = Rules {
-            links: endpoint.transports.kinds(),
-            sealed: endpoint.sealed,
+            links: self.transports.kinds(),
+            sealed: self.sealed,
             patience: PARKING,
-            silence: pace::of(&endpoint.facts),
+            silence: pace::of(&self.facts),
         };
-        let probes = Probes::new(
-            endpoint.me,
-            endpoint.world,
-            endpoint.sealed,
-            endpoint.secret.clone(),
-            rules.silence.limit,
-        );
-        let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor, probes)
-            .inspect_err(|e| meeting.give_up(e))?;
-        let makers: Weak<Makers> = Arc::downgrade(&endpoint.makers);
+        let probes = Probes::new(self.me, self.world, self.sealed, self.secret.clone(), rules.silence.limit);
+        let running = Running::start(self.me, self.peers.len(), self.world, rules, acceptor, probes)?;
+        let makers: Weak<Makers> = Arc::downgrade(&self.makers);
         running.control().on_links(makers);
-        match endpoint.connect(running.control(), &mut meeting) {
+        Ok(running)
+    }
+
+    /// Connect to all, and tell the store how it went.
+    fn settle(mut self, mut running: Running, mut meeting: StoreClient) -> Result<Arc<Self>> {
+        match self.connect(running.control(), &mut meeting) {
             Ok(()) => {
-                endpoint._store = running.attend(meeting);
-                endpoint.running = Some(running);
-                Ok(Arc::new(endpoint))
+                self._store = running.attend(meeting);
+                self.running = Some(running);
+                Ok(Arc::new(self))
             }
             Err(e) => {
                 // Others may only have seen that this one turned them away.
-                let own = running.control().lacked().filter(|_| e.ranks().contains(&config.rank));
+                let own = running.control().lacked().filter(|_| e.ranks().contains(&self.me));
                 let e = own.unwrap_or(e);
                 meeting.give_up(&e);
-                let mut running = running;
                 running.end(&e.to_string(), &e.ranks());
                 Err(e)
             }
@@ -145,7 +165,9 @@ impl Endpoint {
             limit: config.join_timeout,
             all: config.connect_when == ConnectWhen::All,
             makers: Makers::new(),
+            book: Arc::new(AddressBook::new(config.interfaces.clone())),
             running: None,
+            _relays: Vec::new(),
             _store: None,
         }
     }
@@ -156,6 +178,8 @@ impl Endpoint {
             me: self.me,
             world: self.world,
             facts: Arc::clone(&self.facts),
+            peers: Arc::clone(&self.peers),
+            book: Arc::clone(&self.book),
             secret: self.secret.clone(),
             sealed: self.sealed,
             control: Arc::clone(running.control()),
@@ -165,6 +189,28 @@ impl Endpoint {
             limit: self.limit,
             all: self.all,
         }
+    }
+
+    /// What passes on what two others say that have no way to each other.
+    fn relay(&self, config: &Config) -> Result<Option<Arc<Relay>>> {
+        if !config.relay || self.peers.len() < 3 {
+            return Ok(None);
+        }
+        let (me, world, cards, book) = (self.me, self.world, Arc::clone(&self.cards), Arc::clone(&self.book));
+        let find = move |hello: &Hello| {
+            let to = hello.to as usize;
+            // The two encrypt what they say. One who asks for a sign of life says nothing.
+            let is_closed = hello.sealed || hello.channel == Channel::Probe;
+            let is_other = hello.to != STORE && to != me && hello.world == world;
+            let card = cards.get(to).filter(|card| is_closed && is_other && card.relays)?;
+            Some(book.candidates(to, card).all.iter().map(|c| c.at).collect())
+        };
+        Ok(Some(Arc::new(Relay::new(find).map_err(|e| Error::os("passing on between ranks", e))?)))
+    }
+
+    /// How the others are reached.
+    pub(super) fn way(&self) -> Way<'_> {
+        Way { me: self.me, cards: &self.cards, peers: &self.peers, book: &self.book, secret: &self.secret }
     }
 
     /// The ranks do not come together on account of `rank`: the rest of the sentence about it, and what became of it.
@@ -311,7 +357,7 @@ impl Endpoint {
 
     /// As if `rank` listened elsewhere.
     pub(super) fn readdress(&mut self, rank: usize, at: std::net::SocketAddr) {
-        Arc::make_mut(&mut self.cards)[rank].addrs = vec![at];
+        Arc::make_mut(&mut self.cards)[rank].addrs = vec![crate::transport::OwnAddr::new(at, &[])];
     }
 
     /// How many links of a group were made.

@@ -3,7 +3,7 @@
 //! The thread is none of those that make calls: a link is made with a rank that computes as well, and a rank that waits in a call goes on
 //! to look at failures, limits and what others say. It ends when nothing is left to make.
 
-use super::mesh::{Making, Opened};
+use super::mesh::{LinkMaking, Opened};
 use crate::{control::LinkDesk, status::Failure, sync::lock, sys::Waker};
 use std::{
     collections::HashMap,
@@ -118,7 +118,7 @@ impl Makers {
         let open = lock(&self.open).take().unwrap_or_default();
         open.values().for_each(Maker::end);
         for thread in std::mem::take(&mut *lock(&self.threads)) {
-            // WAIT(is_over): a thread of ours, which is told to stop
+            // WAIT(end): a thread of ours, which is told to stop
             let _ = thread.join();
         }
     }
@@ -147,7 +147,7 @@ fn serve(group: &Opened, state: &Mutex<MakerState>, waker: &Arc<Waker>) {
     group.status.links().wake_too(Some(Arc::clone(waker)));
     let mut made = std::mem::take(&mut lock(state).made);
     let is_over = || lock(state).is_over;
-    let mut making = Making::new(group, waker, &mut made, &is_over);
+    let mut making = LinkMaking::new(group, waker, &mut made, &is_over);
     let mut failed = None;
     let mut is_open = false;
     loop {

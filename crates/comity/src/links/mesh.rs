@@ -1,10 +1,10 @@
-//! Opening a group: wait until all members have come. Their links are made by [`Making`], when they are needed.
+//! Opening a group: wait until all members have come. Their links are made by [`LinkMaking`], when they are needed.
 
 mod error;
 mod making;
 mod reach;
 
-use super::maker::Makers;
+use super::{maker::Makers, way::Way};
 use crate::{
     Error, JoinCause, JoinError, LinkKind, Peer, Result,
     channel::Secret,
@@ -12,10 +12,10 @@ use crate::{
     rendezvous::Facts,
     status::{GroupStatus, Links},
     sys::{Waker, poll_until},
-    transport::{Card, Pair, Transports},
+    transport::{AddressBook, Card, Pair, Transports},
 };
 use error::MeshError;
-pub(super) use making::Making;
+pub(super) use making::LinkMaking;
 use rustix::event::{PollFd, PollFlags};
 use std::{
     os::fd::BorrowedFd,
@@ -30,6 +30,8 @@ pub(super) struct Mesh {
     pub(super) world: u64,
     pub(super) facts: Arc<[Facts]>,
     pub(super) cards: Arc<[Card]>,
+    pub(super) peers: Arc<[Peer]>,
+    pub(super) book: Arc<AddressBook>,
     pub(super) secret: Secret,
     pub(super) sealed: bool,
     pub(super) control: Arc<ControlPlane>,
@@ -73,6 +75,11 @@ impl Opened {
 }
 
 impl Mesh {
+    /// How the others are reached.
+    pub(super) fn way(&self) -> Way<'_> {
+        Way { me: self.me, cards: &self.cards, peers: &self.peers, book: &self.book, secret: &self.secret }
+    }
+
     /// See [`World::open`](crate::status::World::open).
     pub(super) fn open(
         self,

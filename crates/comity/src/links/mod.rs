@@ -27,6 +27,7 @@ mod maker;
 mod mesh;
 #[cfg(test)]
 mod tests;
+mod way;
 
 pub(crate) use endpoint::Endpoint;
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! What a process tells the others of itself.
 
-use super::wire::Facts;
+use super::{listen::OwnListeners, wire::Facts};
 use crate::{
     Config, Error, Result, Secure,
     channel::{Listener, is_own},
-    sys::here,
-    transport::{Announced, Card},
+    sys::{here, interfaces},
+    transport::{Announced, Card, OwnAddr},
 };
 use std::thread;
 
@@ -22,10 +22,11 @@ pub(crate) fn agree_on_secrecy(facts: &[Facts]) -> Result<()> {
 pub(crate) fn announce(
     config: &Config,
     links: Announced,
-    mut listeners: Vec<Listener>,
+    OwnListeners { mut listeners, are_named }: OwnListeners,
 ) -> Result<(Vec<Listener>, Facts)> {
-    let addrs = listeners.iter().map(Listener::local_addr).collect::<Result<_, _>>();
-    let addrs = addrs.map_err(|e| Error::os("listening", e))?;
+    let addrs = listeners.iter().map(Listener::local_addr).collect::<Result<Vec<_>, _>>();
+    let (addrs, own) = (addrs.map_err(|e| Error::os("listening", e))?, interfaces());
+    let addrs = addrs.into_iter().map(|at| OwnAddr::new(at, &own)).collect();
     let mut name = [0; 16];
     getrandom::fill(&mut name).map_err(|e| Error::os("naming a socket", e))?;
     let name = format!("comity-{:032x}", u128::from_be_bytes(name));
@@ -40,19 +41,24 @@ pub(crate) fn announce(
             String::new()
         }
     };
-    Ok((listeners, facts(config, links, addrs, unix)))
+    let mut facts = facts(config, links, addrs, unix);
+    facts.card.are_named = are_named;
+    Ok((listeners, facts))
 }
 
 /// The same, of what is known.
-pub(crate) fn facts(
-    config: &Config,
-    links: Announced,
-    addrs: Vec<std::net::SocketAddr>,
-    unix: String,
-) -> Facts {
+pub(crate) fn facts(config: &Config, links: Announced, addrs: Vec<OwnAddr>, unix: String) -> Facts {
     let cores = thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX));
     Facts {
-        card: Card { host_id: here::host_id(config.host.as_deref()), cores, links, unix, addrs },
+        card: Card {
+            host_id: here::host_id(config.host.as_deref()),
+            cores,
+            links,
+            unix,
+            addrs,
+            are_named: false,
+            relays: config.relay,
+        },
         host: config.host.clone().unwrap_or_else(here::host_name),
         pid: std::process::id(),
         ring: config.ring,

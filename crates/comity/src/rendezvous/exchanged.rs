@@ -1,9 +1,9 @@
 //! What rank 0 posts on an exchange: where its store is, and by what the ranks know one another.
 //!
-//! `127.0.0.1:5000/key-HEX` where rank 0 has made the job's key; `/held` where it holds one that every rank must have of its
+//! `10.0.0.1:5000,[fd00::1]:5000/key-HEX` where rank 0 has made the job's key; `/held` where it holds one that every rank must have of its
 //! own; `/open` where none is wanted. Nothing here is ever part of an error: it may be the key.
 
-use crate::{Error, Key, Result, config::Trust};
+use crate::{Error, Key, Result, config::Trust, exchange::MAX_EXCHANGE_TEXT};
 use std::{fmt::Write, net::SocketAddr};
 use zeroize::Zeroizing;
 
@@ -12,10 +12,13 @@ const HELD: &str = "held";
 const OPEN: &str = "open";
 
 /// Rank 0's text, and the key that it stands for. Makes a key where rank 0 has none and wants one.
-pub(super) fn compose(at: SocketAddr, trust: Trust<'_>, key: &Key) -> Zeroizing<String> {
-    let mut text = Zeroizing::new(String::with_capacity(192));
-    // Writing to a string cannot fail.
-    let _ = write!(text, "{at}/");
+pub(super) fn compose(at: &[SocketAddr], trust: Trust<'_>, key: &Key) -> Zeroizing<String> {
+    let mut text = Zeroizing::new(String::with_capacity(MAX_EXCHANGE_TEXT));
+    for (i, at) in at.iter().enumerate() {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{}{at}", if i == 0 { "" } else { "," });
+    }
+    text.push('/');
     match trust {
         Trust::Held(_) => text.push_str(HELD),
         Trust::Nobody => text.push_str(OPEN),
@@ -29,11 +32,12 @@ pub(super) fn compose(at: SocketAddr, trust: Trust<'_>, key: &Key) -> Zeroizing<
     text
 }
 
-/// What another rank makes of it: the store's address, and the key.
-pub(super) fn read(text: &str, trust: Trust<'_>, rank: usize) -> Result<(SocketAddr, Key)> {
+/// What another rank makes of it: the store's addresses, and the key.
+pub(super) fn read(text: &str, trust: Trust<'_>, rank: usize) -> Result<(Vec<SocketAddr>, Key)> {
     let nonsense = || Error::join("the exchange holds what no rank 0 of this version of Comity gives");
     let (at, word) = text.rsplit_once('/').ok_or_else(nonsense)?;
-    let at: SocketAddr = at.parse().map_err(|_| nonsense())?;
+    let at: Vec<SocketAddr> =
+        at.split(',').map(str::parse).collect::<Result<_, _>>().map_err(|_| nonsense())?;
     let differ = |zero: &str, other: &str| {
         Error::config(format!(
             "rank 0 {zero}, but rank {rank} {other}; give all ranks the same COMITY_KEY_FILE, or none of them, and COMITY_INSECURE to all or none"
@@ -66,7 +70,8 @@ mod tests {
 
     #[test]
     fn all_ranks_agree_or_are_told_what_differs() {
-        let at: SocketAddr = "[::1]:5000".parse().unwrap();
+        let long = "[fd00:1111:2222:3333:4444:5555:6666:7777]:65535".parse().unwrap();
+        let at: Vec<SocketAddr> = vec!["[::1]:5000".parse().unwrap(), long, long, long, long, long];
         let own = Key::from([7; 32]);
         let trusts = [Trust::Held(&own), Trust::Exchange, Trust::Nobody];
         for (i, zero) in trusts.into_iter().enumerate() {
@@ -75,8 +80,8 @@ mod tests {
                 Trust::Exchange => Key::from([9; 32]),
                 Trust::Nobody => Key::zeros(),
             };
-            let text = compose(at, zero, &key);
-            assert!(text.len() <= 192);
+            let text = compose(&at, zero, &key);
+            assert!(text.len() <= MAX_EXCHANGE_TEXT);
             for (j, other) in trusts.into_iter().enumerate() {
                 match read(&text, other, 3) {
                     Ok((there, got)) => {

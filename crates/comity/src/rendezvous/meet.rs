@@ -1,28 +1,24 @@
 //! How a rank meets the others: finds the store, says what it is, and gets the table of everyone.
 
 use super::{
-    exchanged,
-    store::{NoStore, Store, StoreJob, cannot_listen},
+    locate::{Located, locate},
+    store::{Store, StoreJob},
     wire::{Facts, FromStore, ToStore},
 };
 use crate::{
-    Config, Error, HostPort, JoinCause, JoinError, Key, Meet, Result, Secure,
+    Config, Error, JoinCause, JoinError, Meet, Result, Secure,
     channel::{
-        Channel, Conn, DialLimits, Hello, Listener, Miss, Refusal, STORE, Secret, Stream, Target, dial,
+        Channel, Conn, DialLimits, Hello, Miss, Refusal, STORE, Secret, Stream, Target, dial, dial_any,
     },
-    config::Trust,
     error::seconds,
-    sys::{Waker, here, poll_until},
-    transport::MAX_ADDRS,
+    sys::{Waker, poll_until},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
-    io::Write,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Weak,
     time::{Duration, Instant},
 };
-use zeroize::Zeroizing;
 
 /// How much longer than its own limit a rank waits for the store, which says who is missing.
 const GRACE: Duration = Duration::from_secs(2);
@@ -37,11 +33,13 @@ pub(crate) struct StoreClient {
     /// The store, if this rank runs it.
     pub(crate) store: Option<Store>,
     /// This process's address on the way to the store.
-    local: IpAddr,
+    pub(super) local: IpAddr,
+    /// The store's.
+    pub(super) addrs: Vec<SocketAddr>,
     at: Site,
-    rank: usize,
+    pub(super) rank: usize,
     size: usize,
-    until: Instant,
+    pub(super) until: Instant,
     limit: Duration,
     /// Why rank 0 runs no store, where somebody else listens at its address.
     taken: Option<Error>,
@@ -59,7 +57,7 @@ impl StoreClient {
     pub(crate) fn find(config: &Config) -> Result<(Self, Secret)> {
         let limit = config.join_timeout;
         let until = Instant::now() + limit;
-        let Located { addrs, store, key, taken } = locate(config, until)?;
+        let Located { addrs, relays, store, key, taken } = locate(config, until)?;
         // Whoever holds the port is asked at once, and not waited for.
         let answer = if taken.is_some() { until.min(Instant::now() + CLAIM) } else { until };
         let secret = Secret::new(&key, &config.job, 0);
@@ -74,52 +72,27 @@ impl StoreClient {
         };
         let silent = Waker::new().map_err(|e| Error::os("joining", e))?;
         let patience = DialLimits { until: answer, wakers: vec![silent.fd()], check: &|| Ok(()) };
-        let targets: Vec<Target> = addrs.iter().copied().map(Target::Tcp).collect();
-        let (stream, seals) = dial(&targets, &secret, &hello, &patience)
-            .map_err(|miss| at.missed(config, miss, taken.as_ref()))?;
+        let targets = |addrs: &[SocketAddr]| addrs.iter().copied().map(Target::Tcp).collect::<Vec<_>>();
+        let direct = dial_any(&targets(&addrs), &secret, &hello, &patience, !relays.is_empty());
+        let (stream, seals) = match direct {
+            Err(Miss::NoWay(why)) => {
+                tracing::debug!(%why, "no way to the store, asking ranks that may have one to pass on");
+                let all = [addrs.as_slice(), relays.as_slice()].concat();
+                // What follows is between this rank and the store.
+                dial(&targets(&all), &secret, &Hello { sealed: true, ..hello }, &patience)
+            }
+            other => other.map(|won| won.1),
+        }
+        .map_err(|miss| at.missed(config, miss, taken.as_ref()))?;
         let local = match &stream {
             Stream::Tcp(s) => s.local_addr().map_err(|e| Error::os("joining", e))?.ip(),
             Stream::Unix(_) => Ipv4Addr::LOCALHOST.into(),
         };
         let conn = Conn::new(stream, seals);
         Ok((
-            Self { conn, store, local, at, rank: config.rank, size: config.size, until, limit, taken },
+            Self { conn, store, local, addrs, at, rank: config.rank, size: config.size, until, limit, taken },
             secret,
         ))
-    }
-
-    /// Listen where the configuration says, else on the address that leads to the store.
-    pub(crate) fn listen(&self, config: &Config) -> Result<Vec<Listener>> {
-        let mut addrs = config.addrs.clone();
-        if addrs.is_empty()
-            && let Meet::Hostfile(ranks) = &config.meet
-        {
-            for (i, at) in ranks.get(self.rank).into_iter().flatten().enumerate() {
-                if at.is_unspecified() {
-                    continue;
-                }
-                let mut at = at.resolve(self.until)?.into_iter().take(1);
-                // The store has rank 0's first port.
-                let port_is_taken = self.rank == 0 && i == 0;
-                addrs.extend(at.next().map(|a| if port_is_taken { SocketAddr::new(a.ip(), 0) } else { a }));
-            }
-        }
-        if addrs.is_empty() {
-            addrs.push(SocketAddr::new(self.local, 0));
-        }
-        if addrs.len() > MAX_ADDRS {
-            return Err(Error::config(format!(
-                "rank {} has {} addresses to listen on (COMITY_ADDRS or the hostfile); allowed are {MAX_ADDRS}",
-                self.rank,
-                addrs.len()
-            )));
-        }
-        let who = format!("rank {}", self.rank);
-        let listen = |at| {
-            config.insecure.check_listen(&who, at)?;
-            Listener::tcp(at).map_err(|e| cannot_listen(&who, at, &e))
-        };
-        addrs.into_iter().map(listen).collect()
     }
 
     /// Tell the store who is here, and wait for everyone.
@@ -268,9 +241,10 @@ impl Site {
     fn new(config: &Config, addrs: &[SocketAddr]) -> Self {
         let address = addrs.first().copied();
         let host = (config.rank != 0 && !matches!(config.meet, Meet::Store(_))).then_some(0);
+        let all = addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let name = match (address, host) {
-            (Some(at), None) => format!("the store at {at}"),
-            (Some(at), Some(_)) => format!("rank 0's store at {at}"),
+            (Some(_), None) => format!("the store at {all}"),
+            (Some(_), Some(_)) => format!("rank 0's store at {all}"),
             (None, _) => "the store".into(),
         };
         Self { name, address, host }
@@ -291,7 +265,10 @@ impl Site {
         match (miss, taken) {
             (Miss::Stop(e), _) => e,
             (_, Some(taken)) => taken.clone(),
-            (Miss::Nobody(e) | Miss::Nowhere(e) | Miss::Refused(Refusal::Ended(Some(e))), None) => {
+            (
+                Miss::Nobody(e) | Miss::Nowhere(e) | Miss::NoWay(e) | Miss::Refused(Refusal::Ended(Some(e))),
+                None,
+            ) => {
                 let words = format!(
                     "rank {rank}: {name} did not answer within {} ({e}); is {} running, and is the address right?",
                     seconds(config.join_timeout),
@@ -304,93 +281,4 @@ impl Site {
             }
         }
     }
-}
-
-/// Without a launcher, whoever started the job reads what rank 0 says.
-fn tell(words: &str) {
-    // Nobody may read it.
-    let _ = writeln!(std::io::stderr(), "comity: rank 0: {words}");
-}
-
-/// Where the store is.
-struct Located {
-    addrs: Vec<SocketAddr>,
-    /// The store itself, if this rank runs it.
-    store: Option<Store>,
-    /// Of zeros where none is wanted.
-    key: Key,
-    /// Why this rank runs none, where it should.
-    taken: Option<Error>,
-}
-
-/// Find the store, or start it. A rank 0 whose address is taken claims its place at whoever listens there: if that is a job with
-/// the same key, its other ranks may be joining that one.
-fn locate(config: &Config, until: Instant) -> Result<Located> {
-    let found = |addrs, store, key| Located { addrs, store, key, taken: None };
-    let trust = config.trust()?;
-    let known = match trust {
-        Trust::Held(key) => key.clone(),
-        Trust::Nobody => Key::zeros(),
-        Trust::Exchange if config.rank == 0 => Key::random()?,
-        Trust::Exchange => Key::zeros(),
-    };
-    let serve = |at: SocketAddr| {
-        Store::start_with(at, config.size, &known, &config.job, config.join_timeout, config.insecure)
-    };
-    let serve = |at: SocketAddr| serve(at).inspect(|s| s.on_waiting(tell));
-    let at_rank_0 = |at: &HostPort| {
-        let addrs = at.resolve(until)?;
-        match addrs.first() {
-            Some(first) if config.rank == 0 => match serve(*first) {
-                Ok(store) => Ok(found(vec![store.addr()], Some(store), known.clone())),
-                Err(NoStore::Taken(e)) => {
-                    tell(&e.to_string());
-                    let located = found(vec![*first], None, known.clone());
-                    Ok(Located { taken: Some(e), ..located })
-                }
-                Err(NoStore::Other(e)) => Err(e),
-            },
-            _ => Ok(found(addrs, None, known.clone())),
-        }
-    };
-    match &config.meet {
-        Meet::Alone => Err(Error::config(format!("{} ranks need a place to meet", config.size))),
-        Meet::Store(at) => Ok(found(at.resolve(until)?, None, known)),
-        Meet::Host(at) => at_rank_0(at),
-        Meet::Hostfile(ranks) => match ranks.first().and_then(|r| r.first()) {
-            Some(at) if !at.is_unspecified() => at_rank_0(at),
-            _ => Err(Error::config("the hostfile does not tell an address of rank 0, where the ranks meet")),
-        },
-        Meet::Exchange(exchange) => over_exchange(config, &**exchange, (trust, &known), &serve, until),
-    }
-}
-
-/// The store's address goes from rank 0 to all over a launcher's own channel.
-fn over_exchange(
-    config: &Config,
-    exchange: &dyn crate::exchange::Exchange,
-    (trust, known): (Trust<'_>, &Key),
-    serve: &dyn Fn(SocketAddr) -> Result<Store, NoStore>,
-    until: Instant,
-) -> Result<Located> {
-    let share =
-        |mine: Option<&str>| exchange.share(config.rank, config.size, mine, until).map(Zeroizing::new);
-    if config.rank != 0 {
-        let (at, key) = exchanged::read(&share(None)?, trust, config.rank)?;
-        return Ok(Located { addrs: vec![at], store: None, key, taken: None });
-    }
-    let all_here = config.local.is_some_and(|(_, n)| n == config.size);
-    let ip = match config.addrs.first() {
-        Some(a) => a.ip(),
-        None if all_here => Ipv4Addr::LOCALHOST.into(),
-        None => {
-            let toward = exchange.address().map(|at| at.resolve(until)).transpose()?;
-            here::outward(&toward.unwrap_or_default())
-        }
-    };
-    let store = serve(SocketAddr::new(ip, 0)).map_err(|no| match no {
-        NoStore::Taken(e) | NoStore::Other(e) => e,
-    })?;
-    share(Some(&exchanged::compose(store.addr(), trust, known)))?;
-    Ok(Located { addrs: vec![store.addr()], store: Some(store), key: known.clone(), taken: None })
 }

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //!   rank 0 without a launcher: starts the store, posts its address (and a key where none is held) on the launcher's exchange
-//!   rank r: finds the store   by an address, a hostfile, or the exchange (crate::exchange)
+//!   rank r: finds the store   by an address, a hostfile, or the exchange (crate::exchange); where none of its addresses answers, through a
+//!                             rank that has a way (pass_on)
+//!           listens           at the addresses that its user names, else at those of its interfaces (listen)
 //!           Join{rank, size, what it says of itself}  ------>  store
 //!           <------  Waiting{how many are here}, every half second in which one came
 //!           <------  Welcome{the meeting's number}, Entry of each rank: all have come
@@ -18,12 +20,16 @@
 
 mod announce;
 mod exchanged;
+mod listen;
+mod locate;
 mod meet;
+mod pass_on;
 mod store;
 mod wire;
 
 pub(crate) use announce::{agree_on_secrecy, announce, facts};
 pub(crate) use meet::{StoreClient, Table};
+pub(crate) use pass_on::PassingOn;
 pub use store::Store;
 pub(crate) use store::StoreJob;
 pub(crate) use wire::Facts;

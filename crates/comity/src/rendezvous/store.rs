@@ -28,7 +28,8 @@ use std::{
 /// Where the ranks of one job meet. Runs in a thread of its own, and ends when dropped.
 #[derive(Debug)]
 pub struct Store {
-    addr: SocketAddr,
+    /// Where it listens; never empty.
+    addrs: Vec<SocketAddr>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -40,6 +41,15 @@ pub(crate) trait StoreJob: Send + Sync + fmt::Debug {
 
     /// It cannot go on, on account of `rank`: fail every group that has it, on all its members. False if none is open.
     fn condemn(&self, rank: usize, cause: &str) -> bool;
+}
+
+/// Where a store is to listen.
+#[derive(Debug)]
+pub(crate) struct StoreBind {
+    /// One of these at least.
+    pub(crate) named: Vec<SocketAddr>,
+    /// Here where nothing is in the way.
+    pub(crate) also: Vec<SocketAddr>,
 }
 
 /// Why there is no store.
@@ -112,35 +122,41 @@ impl Store {
     /// at a public address.
     pub fn start(bind: SocketAddr, size: usize, key: &Key, job: &str, join: Duration) -> Result<Self> {
         let insecure = if key.is_zeros() { Insecure::Private } else { Insecure::No };
+        let bind = StoreBind { named: vec![bind], also: Vec::new() };
         Self::start_with(bind, size, key, job, join, insecure).map_err(|no| match no {
             NoStore::Taken(e) | NoStore::Other(e) => e,
         })
     }
 
+    /// At the first of the named addresses that is this host's, and at each of the others where nothing is in the way.
     pub(crate) fn start_with(
-        bind: SocketAddr,
+        StoreBind { named, also }: StoreBind,
         size: usize,
         key: &Key,
         job: &str,
         join: Duration,
         insecure: Insecure,
     ) -> Result<Self, NoStore> {
-        if bind.ip().is_unspecified() {
-            return Err(NoStore::Other(Error::config(format!(
-                "the store cannot listen at {bind}: that stands for every address; name the one that the ranks connect to"
-            ))));
-        }
-        insecure.check_listen("the store", bind).map_err(NoStore::Other)?;
-        let listener = Listener::tcp(bind).and_then(|l| l.listen().map(|()| l));
-        let listener = listener.map_err(|e| {
-            let error = cannot_listen("the store", bind, &e);
-            if e.kind() == std::io::ErrorKind::AddrInUse {
-                NoStore::Taken(error)
-            } else {
-                NoStore::Other(error)
+        let mut listeners = Vec::new();
+        let mut failed = None;
+        for at in named {
+            match listen_at(at, insecure) {
+                Ok(listener) => listeners.push(listener),
+                Err(no) => failed = failed.or(Some(no)),
             }
-        })?;
-        Self::run(listener, size, key, job, join).map_err(NoStore::Other)
+        }
+        if let Some(no) = failed.filter(|_| listeners.is_empty()) {
+            return Err(no);
+        }
+        for at in also {
+            match listen_at(at, insecure) {
+                Ok(listener) => listeners.push(listener),
+                Err(NoStore::Taken(e) | NoStore::Other(e)) => {
+                    tracing::debug!(%at, %e, "the store is not there")
+                }
+            }
+        }
+        Self::run(listeners, size, key, job, join).map_err(NoStore::Other)
     }
 
     /// As [`start`](Self::start), at a socket that listens already.
@@ -152,12 +168,17 @@ impl Store {
         join: Duration,
     ) -> Result<Self> {
         let listener = Listener::from_tcp(listener).map_err(|e| Error::os("starting the store", e))?;
-        Self::run(listener, size, key, job, join)
+        Self::run(vec![listener], size, key, job, join)
+    }
+
+    /// Where it listens; of several addresses the first.
+    pub fn addr(&self) -> SocketAddr {
+        self.addrs.first().copied().unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)))
     }
 
     /// Where it listens.
-    pub fn addr(&self) -> SocketAddr {
-        self.addr
+    pub(crate) fn addrs(&self) -> &[SocketAddr] {
+        &self.addrs
     }
 
     /// Rank `rank` has ended and will not come again, says whoever started it: ranks that wait for it are told at once. `how`
@@ -183,9 +204,9 @@ impl Store {
         self.shared.culprit.load(Ordering::Acquire).checked_sub(1).map(|r| r as usize)
     }
 
-    fn run(listener: Listener, size: usize, key: &Key, job: &str, join: Duration) -> Result<Self> {
+    fn run(listeners: Vec<Listener>, size: usize, key: &Key, job: &str, join: Duration) -> Result<Self> {
         let os_error = |e| Error::os("starting the store", e);
-        let addr = listener.local_addr().map_err(os_error)?;
+        let addrs = listeners.iter().map(Listener::local_addr).collect::<Result<_, _>>().map_err(os_error)?;
         let size = u32::try_from(size).ok().filter(|s| *s > 0 && *s < STORE).ok_or_else(|| {
             Error::config(format!("the store cannot serve {size} ranks; allowed is 1 to {}", crate::MAX_SIZE))
         })?;
@@ -197,12 +218,12 @@ impl Store {
             job: Mutex::default(),
             voice: Mutex::default(),
         });
-        let server = Server::new(Arc::clone(&shared), listener, Secret::new(key, job, 0), size, join);
+        let server = Server::new(Arc::clone(&shared), listeners, Secret::new(key, job, 0), size, join);
         let thread = std::thread::Builder::new()
             .name("comity-store".into())
             .spawn(move || server.serve())
             .map_err(os_error)?;
-        Ok(Self { addr, shared, thread: Some(thread) })
+        Ok(Self { addrs, shared, thread: Some(thread) })
     }
 }
 
@@ -215,6 +236,19 @@ impl Drop for Store {
             let _ = thread.join();
         }
     }
+}
+
+fn listen_at(at: SocketAddr, insecure: Insecure) -> Result<Listener, NoStore> {
+    if at.ip().is_unspecified() {
+        return Err(NoStore::Other(Error::config(format!(
+            "the store cannot listen at {at}: that stands for every address; name the one that the ranks connect to"
+        ))));
+    }
+    insecure.check_listen("the store", at).map_err(NoStore::Other)?;
+    Listener::tcp(at).and_then(|l| l.listen().map(|()| l)).map_err(|e| {
+        let error = cannot_listen("the store", at, &e);
+        if e.kind() == std::io::ErrorKind::AddrInUse { NoStore::Taken(error) } else { NoStore::Other(error) }
+    })
 }
 
 /// The error of a listener, with what to do.

@@ -8,7 +8,10 @@ use crate::{
     transport::Card,
 };
 #[cfg(test)]
-use crate::{LinkKind, transport::Announced};
+use crate::{
+    LinkKind,
+    transport::{Announced, OwnAddr},
+};
 #[cfg(test)]
 use std::net::SocketAddr;
 
@@ -36,7 +39,9 @@ pub(crate) fn facts_of(host: &str, pid: u32, addrs: Vec<SocketAddr>) -> Facts {
             cores: 1,
             links: Announced::from_iter(LinkKind::from_name("tcp").map(|kind| (kind, Vec::new()))),
             unix: String::new(),
-            addrs,
+            addrs: addrs.into_iter().map(|at| OwnAddr::new(at, &[])).collect(),
+            are_named: false,
+            relays: false,
         },
         host: host.into(),
         pid,

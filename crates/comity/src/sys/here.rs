@@ -1,6 +1,5 @@
 //! What this process tells the others about the machine it runs on.
 
-use super::interfaces;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -42,7 +41,8 @@ pub(crate) fn number_hosts(ids: impl Iterator<Item = u64>) -> Vec<usize> {
 /// The address under which other hosts find this one: of the interface that leads to the first of `toward` that is
 /// elsewhere, else out of this host, else of any interface. Loopback only where there is nothing else.
 pub(crate) fn outward(toward: &[SocketAddr]) -> IpAddr {
-    choose(toward, source, interfaces)
+    let all = || super::interfaces().into_iter().filter(|i| !i.is_loopback).map(|i| i.ip).collect();
+    choose(toward, source, all)
 }
 
 /// `source` tells this host's address on the way to another.
@@ -76,8 +76,8 @@ fn is_outside(ip: &IpAddr) -> bool {
     !ip.is_loopback() && !ip.is_unspecified() && !lacks_scope
 }
 
-/// This host's address on the way to another. Connecting UDP sends nothing.
-fn source(to: SocketAddr) -> Option<IpAddr> {
+/// This host's address on the way to another; none without a way. Connecting UDP sends nothing.
+pub(crate) fn source(to: SocketAddr) -> Option<IpAddr> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
     socket.connect(to).ok()?;

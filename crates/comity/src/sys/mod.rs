@@ -27,7 +27,7 @@ pub(crate) use fds::{recv_fd, send_fd};
 pub(crate) use fnv::fnv;
 pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
-pub(crate) use interfaces::interfaces;
+pub(crate) use interfaces::{Interface, interfaces};
 pub(crate) use map::Mapping;
 pub(crate) use poll::poll_until;
 #[cfg(target_os = "linux")]

@@ -1,7 +1,10 @@
 //! What ranks say of themselves to those that they may be linked to.
 
 use super::LinkKind;
-use crate::channel::{Malformed, Reader, Writer};
+use crate::{
+    channel::{Malformed, Reader, Writer},
+    sys::Interface,
+};
 use std::net::SocketAddr;
 
 /// The most addresses one rank can listen on.
@@ -9,6 +12,40 @@ pub(crate) const MAX_ADDRS: usize = 16;
 /// The most transports that a rank can announce, and the most that it can say of one.
 const MAX_ANNOUNCED: usize = 16;
 const MAX_BYTES: usize = 64;
+
+/// An address on which a rank listens, and what is known of the network that leads there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnAddr {
+    /// Of a link-local one the scope means something on its own host only.
+    pub(crate) at: SocketAddr,
+    /// Leading bits that all addresses of its network have in common; 0 where that is unknown.
+    pub(crate) prefix: u8,
+    /// In Mbit/s; 0 where that is unknown.
+    pub(crate) speed: u32,
+    /// It leads to other processes of the host, or through a tunnel: tried last.
+    pub(crate) is_inner: bool,
+}
+
+impl OwnAddr {
+    /// `at`, with what `interfaces` tell of it.
+    pub(crate) fn new(at: SocketAddr, interfaces: &[Interface]) -> Self {
+        let Some(i) = interfaces.iter().find(|i| i.ip == at.ip()) else {
+            return Self { at, prefix: 0, speed: 0, is_inner: false };
+        };
+        Self { at, prefix: i.prefix, speed: i.speed, is_inner: i.is_inner() }
+    }
+
+    fn put(&self, w: &mut Writer) {
+        w.addr(self.at);
+        w.u8(self.prefix);
+        w.u32(self.speed);
+        w.u8(u8::from(self.is_inner));
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { at: r.addr()?, prefix: r.u8()?, speed: r.u32()?, is_inner: r.flag()? })
+    }
+}
 
 /// What a rank says of itself to those that it may be linked to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +58,11 @@ pub(crate) struct Card {
     /// The name of the socket for processes of the same host; empty without one.
     pub(crate) unix: String,
     /// Where it listens.
-    pub(crate) addrs: Vec<SocketAddr>,
+    pub(crate) addrs: Vec<OwnAddr>,
+    /// Its user has named them, so a link uses each that works; else the best.
+    pub(crate) are_named: bool,
+    /// It passes on what two others say that have no way to each other.
+    pub(crate) relays: bool,
 }
 
 impl Card {
@@ -31,9 +72,8 @@ impl Card {
         self.links.put(w);
         w.text(&self.unix);
         w.u8(self.addrs.len().min(MAX_ADDRS) as u8);
-        for a in self.addrs.iter().take(MAX_ADDRS) {
-            w.addr(*a);
-        }
+        self.addrs.iter().take(MAX_ADDRS).for_each(|a| a.put(w));
+        w.u8(u8::from(self.are_named) | u8::from(self.relays) << 1);
     }
 
     pub(crate) fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -42,8 +82,13 @@ impl Card {
         if n > MAX_ADDRS {
             return Err(Malformed);
         }
-        let addrs = (0..n).map(|_| r.addr()).collect::<Result<_, _>>()?;
-        Ok(Self { host_id, cores, links, unix, addrs })
+        let addrs = (0..n).map(|_| OwnAddr::take(r)).collect::<Result<_, _>>()?;
+        let flags = r.u8()?;
+        if flags > 3 {
+            return Err(Malformed);
+        }
+        let (are_named, relays) = (flags & 1 != 0, flags & 2 != 0);
+        Ok(Self { host_id, cores, links, unix, addrs, are_named, relays })
     }
 }
 

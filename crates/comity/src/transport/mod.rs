@@ -17,15 +17,19 @@
 //!
 //! May import: `address`, `call`, `channel`, `fuzz_input`, `error`, `sync`, `sys`.
 
+mod candidates;
 mod card;
 #[cfg(test)]
 pub(crate) mod conformance;
+mod interface_rules;
 mod link;
 mod socket;
 #[macro_use]
 mod table;
 
-pub(crate) use card::{Announced, Card, MAX_ADDRS, Pair};
+pub(crate) use candidates::{AddressBook, Candidates, KnownWay};
+pub(crate) use card::{Announced, Card, MAX_ADDRS, OwnAddr, Pair};
+pub(crate) use interface_rules::InterfaceRules;
 pub(crate) use link::{Interest, Link, LinkError, SMALL_WANT};
 pub(crate) use table::{Kinds, Transports};
 
@@ -182,6 +186,16 @@ pub(crate) fn info_of_host(seen: Seen<'_>) -> TransportInfo {
 pub(crate) trait Connector {
     /// Connect to the lower rank of the pair, for connection `index` of `of` that make the link.
     fn dial(&self, target: Target, index: u16, of: u16) -> Result<Connection, Miss>;
+
+    /// The addresses of the lower rank that lead there, the best first; none where a third rank passes on what the two say.
+    fn candidates(&self) -> Candidates;
+
+    /// Those of `targets` that take a connection now.
+    fn answering(&self, targets: &[Target]) -> Result<Vec<usize>, Miss>;
+
+    /// As [`dial`](Self::dial), to whichever of `targets` answers first, tried side by side; where none does, through another rank. `vain`
+    /// says of other addresses why they lead nowhere.
+    fn reach(&self, targets: &[Target], vain: &[String], index: u16, of: u16) -> Result<Connection, Miss>;
 
     /// Wait until `fd` is readable (true) or a time has come (false); an error ends the whole.
     fn wait(&self, fd: BorrowedFd<'_>, until: Instant) -> Result<bool>;

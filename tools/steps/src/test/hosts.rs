@@ -7,6 +7,8 @@
 //! Which link a pair took shows in the kernel's counters: what two ranks of one host say to each other in shared memory is
 //! not on its loopback, and what ranks of two hosts say is on the cable.
 
+mod shapes;
+
 use super::{
     Done, Outcome,
     launchers::{job_key, together},
@@ -59,7 +61,9 @@ pub(super) fn check(_: &Scope) -> Outcome {
         judge(inside, between).map_err(|e| format!("{family}: {e}"))?;
         notes.push(family);
     }
-    Ok(Done::Passed(format!("2 + 2 ranks over {}", notes.join(" and "))))
+    drop(hosts);
+    let shapes = shapes::check(&comity, &key)?;
+    Ok(Done::Passed(format!("2 + 2 ranks over {}; {}", notes.join(" and "), shapes.join(", "))))
 }
 
 /// Meeting and control connections may use a loopback; tensors may not.

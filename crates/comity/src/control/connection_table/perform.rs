@@ -54,6 +54,15 @@ impl ConnectionTable {
         }
     }
 
+    fn forget(&mut self, rank: usize) {
+        if let Some(place) = self.conns.get_mut(rank) {
+            *place = None;
+        }
+        if let Some(place) = self.processes.get_mut(rank) {
+            *place = None;
+        }
+    }
+
     fn perform(&mut self, action: Action<Failure>, rest: &mut Rest) {
         match action {
             Action::Tell { to, note } => {
@@ -73,12 +82,7 @@ impl ConnectionTable {
             }
             Action::Close { rank } => {
                 rest.ended.push(rank);
-                if let Some(place) = self.conns.get_mut(rank) {
-                    *place = None;
-                }
-                if let Some(place) = self.processes.get_mut(rank) {
-                    *place = None;
-                }
+                self.forget(rank);
             }
             Action::Fail { group_id, failure } => self.with_status(group_id, |w| w.fail(failure)),
             Action::Left { group_id, member } => self.with_status(group_id, |w| w.leave(member)),

@@ -3,7 +3,7 @@
 use super::ControlPlane;
 use crate::{
     LinkKind,
-    channel::{Accepted, Acceptor, Channel, Hello, HelloVerdict, Stream},
+    channel::{Accepted, Acceptor, Channel, Hello, HelloVerdict, NOT_THE_ONE, Stream},
     control::{
         connection_table::{Arrival, ConnectionTable, Rest, WatchedPeer},
         probe::Probes,
@@ -189,9 +189,10 @@ impl ControlPlane {
         let no = |words: &str| HelloVerdict::No(words.into());
         let state = self.lock();
         if hello.to as usize != self.me || hello.world != self.world {
-            return no("it is not the rank, or not of the group, that you look for");
+            return no(NOT_THE_ONE);
         }
-        if hello.sealed != (self.rules.sealed && matches!(stream, Stream::Tcp(_))) {
+        // What a third rank passes on is encrypted in any job.
+        if self.rules.sealed && matches!(stream, Stream::Tcp(_)) && !hello.sealed {
             return no(
                 "one of us was started with COMITY_SECURE=data and the other was not; all ranks need the same",
             );

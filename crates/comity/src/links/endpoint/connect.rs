@@ -3,7 +3,7 @@
 use super::Endpoint;
 use crate::{
     Error, JoinCause, Result,
-    channel::{Channel, DialLimits, Hello, Miss, Stream, Target, dial},
+    channel::{Channel, DialLimits, Hello, Miss, Stream, Target},
     control::ControlPlane,
     error::seconds,
     rendezvous::StoreClient,
@@ -65,7 +65,7 @@ impl Endpoint {
         meeting: &RefCell<&mut StoreClient>,
         patience: &DialLimits<'_>,
     ) -> Result<()> {
-        let limit = meeting.borrow().limit();
+        let (limit, begun) = (meeting.borrow().limit(), Instant::now());
         let Some(card) = self.cards.get(rank) else { return Ok(()) };
         let hello = Hello {
             from: self.me as u32,
@@ -75,19 +75,22 @@ impl Endpoint {
             channel: Channel::Control,
             sealed: self.sealed,
         };
-        let mut targets: Vec<Target> = card.addrs.iter().copied().map(Target::Tcp).collect();
+        let way = self.way();
+        let (mut targets, vain) = way.targets(rank);
         if self.cards.get(self.me).is_some_and(|c| c.host_id == card.host_id) && !card.unix.is_empty() {
             targets.insert(0, Target::Unix(card.unix.clone()));
         }
-        match dial(&targets, &self.secret, &hello, patience) {
+        match way.dial(rank, &targets, &vain, &hello, patience) {
             Ok((stream, seals)) => control.attach(rank, stream, seals),
             Err(Miss::Stop(e)) => return Err(e),
             Err(miss) => {
-                let at: Vec<String> = card.addrs.iter().map(ToString::to_string).collect();
+                let at: Vec<String> = card.addrs.iter().map(|a| a.at.to_string()).collect();
+                let here = self.facts.get(self.me).map_or("", |f| f.host.as_str());
                 let words = format!(
-                    "could not be reached at {} within {} ({miss}); can the hosts connect to each other there? COMITY_ADDRS on rank {rank} chooses other addresses",
+                    "could not be reached at {} from rank {} on host {here} within {} ({miss}); can the hosts connect to each other there? A cable or a network that both have would do, or a rank that reaches both (COMITY_RELAY=1); COMITY_ADDRS on rank {rank} chooses other addresses",
                     at.join(", "),
-                    seconds(limit)
+                    self.me,
+                    seconds(begun.elapsed().min(limit))
                 );
                 let found = Fault { rank, words, because_of: Vec::new() };
                 let unreachable = JoinCause::Unreachable;

@@ -2,39 +2,73 @@
 
 use super::{
     MeshError,
-    making::{Arrived, Making, Soon},
+    making::{Arrived, LinkMaking, Soon},
 };
 use crate::{
     Error, LinkKind, Result,
-    channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, Target, dial},
-    transport::{Connected, Connector, Missed, Pair, Transport},
+    channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, Target, answering, dial},
+    transport::{Candidates, Connected, Connector, Missed, Pair, Transport},
 };
 use rustix::event::PollFlags;
 use std::{os::fd::BorrowedFd, time::Instant};
 
 /// How a transport connects to a rank of the group, and waits for it.
 struct Path<'a, 'b> {
-    making: &'a Making<'b>,
+    making: &'a LinkMaking<'b>,
     rank: usize,
     kind: LinkKind,
 }
 
-impl Connector for Path<'_, '_> {
-    fn dial(&self, target: Target, index: u16, of: u16) -> Result<(Stream, Sealing), Miss> {
+impl Path<'_, '_> {
+    fn hello(&self, index: u16, of: u16) -> Result<Hello, Miss> {
         let group = self.making.opening.group;
         let mesh = &group.mesh;
         let Some(transport) = self.kind.wire() else {
             return Err(Miss::Nowhere(std::io::ErrorKind::Unsupported.into()));
         };
-        let hello = Hello {
+        let to = group.world_rank(self.rank);
+        Ok(Hello {
             from: mesh.me as u32,
-            to: group.world_rank(self.rank) as u32,
+            to: to as u32,
             world: mesh.world,
             group_id: group.group_id,
             channel: Channel::Link { transport, index, of },
-            sealed: mesh.sealed,
-        };
-        self.making.patiently(self.rank, |patience| dial(&[target], &mesh.secret, &hello, patience))
+            // What a third rank passes on is between the two.
+            sealed: mesh.sealed || mesh.book.relay_of(to).is_some(),
+        })
+    }
+}
+
+impl Connector for Path<'_, '_> {
+    fn dial(&self, target: Target, index: u16, of: u16) -> Result<(Stream, Sealing), Miss> {
+        let (hello, secret) = (self.hello(index, of)?, &self.making.opening.group.mesh.secret);
+        self.making.patiently(self.rank, |patience| dial(&[target], secret, &hello, patience))
+    }
+
+    fn candidates(&self) -> Candidates {
+        let group = self.making.opening.group;
+        let (mesh, rank) = (&group.mesh, group.world_rank(self.rank));
+        match mesh.cards.get(rank) {
+            Some(card) if mesh.book.relay_of(rank).is_none() => mesh.book.candidates(rank, card),
+            _ => Candidates::default(),
+        }
+    }
+
+    fn answering(&self, targets: &[Target]) -> Result<Vec<usize>, Miss> {
+        self.making.patiently(self.rank, |patience| answering(targets, patience))
+    }
+
+    fn reach(
+        &self,
+        targets: &[Target],
+        vain: &[String],
+        index: u16,
+        of: u16,
+    ) -> Result<(Stream, Sealing), Miss> {
+        let group = self.making.opening.group;
+        let (hello, rank) = (self.hello(index, of)?, group.world_rank(self.rank));
+        self.making
+            .patiently(self.rank, |patience| group.mesh.way().dial(rank, targets, vain, &hello, patience))
     }
 
     fn wait(&self, fd: BorrowedFd<'_>, until: Instant) -> Result<bool> {
@@ -47,7 +81,7 @@ impl Connector for Path<'_, '_> {
     }
 }
 
-impl<'a> Making<'a> {
+impl<'a> LinkMaking<'a> {
     /// Connect to a lower rank. The link may come later.
     pub(super) fn connect(&mut self, rank: usize) -> Result<Option<Soon>, MeshError> {
         let (group, pair) = (self.opening.group, self.pair(rank)?);
@@ -124,7 +158,11 @@ impl<'a> Making<'a> {
         let Arrived { kind, index, of, connection } = arrived;
         let (mesh, pair) = (&self.opening.group.mesh, self.pair(rank)?);
         let Some(transport) = mesh.transports.get(kind) else { return Ok(()) };
-        let parts = self.parts.entry((rank, kind)).or_insert_with(|| (0..of).map(|_| None).collect());
+        let parts = self.parts.entry((rank, kind)).or_default();
+        if parts.len() != usize::from(of) {
+            // It began again, with other paths: some of the first ones did not hold.
+            *parts = (0..of).map(|_| None).collect();
+        }
         match parts.get_mut(usize::from(index)) {
             Some(place @ None) => *place = Some(connection),
             _ => return Err(self.opening.own(rank, "made its connections twice".into())),

@@ -70,7 +70,7 @@ fn errors(harm: Harm, back: bool, count: usize) -> (Vec<(String, Duration)>, Soc
         // Each pair has something to say both ways; in a ring rank 1 says nothing to rank 0.
         Endpoint::join(&c.detection(detection).algorithm(Algorithm::TwoPhase)).unwrap()
     });
-    let at = between(all[0].card_of(0).addrs[0], harm, back);
+    let at = between(all[0].card_of(0).addrs[0].at, harm, back);
     Arc::get_mut(&mut all[1]).unwrap().readdress(0, at);
     let told = each(0..3, |r| {
         let world: Arc<dyn World> = Arc::clone(&all[r]) as _;
@@ -122,7 +122,7 @@ fn a_slow_connection_is_not_taken_for_a_broken_one() {
         let c = config(r, 2, store.addr()).host_name(["a", "b"][r]).links([LinkKind::Tcp]);
         Endpoint::join(&c.detection(Detection::Fast).secure(crate::Secure::Data)).unwrap()
     });
-    let at = between(all[0].card_of(0).addrs[0], Harm::Slow(1000), true);
+    let at = between(all[0].card_of(0).addrs[0].at, Harm::Slow(1000), true);
     Arc::get_mut(&mut all[1]).unwrap().readdress(0, at);
     each(0..2, |r| {
         let world: Arc<dyn World> = Arc::clone(&all[r]) as _;

@@ -244,7 +244,7 @@ fn strangers_are_borne_while_ranks_meet() {
     let store = store(4, LONG);
     let crowd = strangers(store.addr(), 300);
     let all = each(0..4, |r| Endpoint::join(&config(r, 4, store.addr()).links([LinkKind::Tcp])).unwrap());
-    let more: Vec<_> = all.iter().flat_map(|e| strangers(e.card_of(e.rank()).addrs[0], 100)).collect();
+    let more: Vec<_> = all.iter().flat_map(|e| strangers(e.card_of(e.rank()).addrs[0].at, 100)).collect();
     each(0..4, |r| {
         let (status, mut links) = open(&all[r], 0, &[0, 1, 2, 3]);
         talk(r, &mut links);

@@ -32,7 +32,7 @@ fn nobody_is_silent_while_ranks_connect() {
                 let channel = Channel::Control;
                 let hello =
                     Hello { from: 2, to: to as u32, world: table.world, group_id: 0, channel, sealed: false };
-                dial(&[Target::Tcp(table.facts[to].card.addrs[0])], &secret, &hello, &patience).unwrap()
+                dial(&[Target::Tcp(table.facts[to].card.addrs[0].at)], &secret, &hello, &patience).unwrap()
             })
             .collect();
         thread::sleep(Duration::from_secs(3));
@@ -71,7 +71,7 @@ fn nobody_is_silent_while_the_first_group_is_made() {
                 let channel = Channel::Control;
                 let hello =
                     Hello { from: 2, to: to as u32, world: table.world, group_id: 0, channel, sealed: false };
-                let targets = [Target::Tcp(table.facts[to].card.addrs[0])];
+                let targets = [Target::Tcp(table.facts[to].card.addrs[0].at)];
                 let (stream, seals) = dial(&targets, &secret, &hello, &patience).unwrap();
                 let mut conn = Conn::new(stream, seals);
                 conn.send(&ControlNote::Heartbeat { progress: 0 }.encode()).unwrap();

@@ -102,14 +102,14 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn new(
         shared: Arc<Shared>,
-        listener: Listener,
+        listeners: Vec<Listener>,
         secret: Secret,
         size: u32,
         join: Duration,
     ) -> Self {
         Self {
             shared,
-            acceptor: Acceptor::new(vec![listener], secret),
+            acceptor: Acceptor::new(listeners, secret),
             size,
             join,
             fresh: Vec::new(),

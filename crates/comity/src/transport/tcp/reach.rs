@@ -6,13 +6,14 @@ use super::{
 };
 use crate::{
     Error, Result,
-    channel::{Stream, Target},
+    channel::{Miss, Refusal, Stream, Target},
     transport::{
         About, Connected, Connection, Connector, JobInfo, Link, Missed, NewLink, Pair, Seen, Transport,
         TransportInfo, Variables,
     },
 };
 use std::{
+    io,
     net::{TcpListener, UdpSocket},
     sync::Arc,
 };
@@ -111,17 +112,27 @@ impl Transport for Tcp {
     }
 
     fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
-        let addrs = &pair.theirs.addrs;
+        let (found, options) = (connector.candidates(), self.options(pair));
         let each = threads::connections(pair.all, [pair.me, pair.peer]);
-        let of = u16::try_from(addrs.len() * usize::from(each)).unwrap_or(u16::MAX);
-        let options = self.options(pair);
-        let mut connections = Vec::with_capacity(usize::from(of));
-        // Where directions are kept apart each address serves both.
-        let each = if options.ways == Ways::All { 1 } else { 2 };
-        let turns = addrs.iter().flat_map(|a| std::iter::repeat_n(a, each)).cycle();
-        for (index, addr) in (0..of).zip(turns) {
-            let made = connector.dial(Target::Tcp(*addr), index, of);
-            connections.push(made.map_err(|miss| Missed { at: addr.to_string(), miss })?);
+        let at = |miss| Missed { at: addresses(pair), miss };
+        let targets: Vec<_> = found.all.iter().map(|c| Target::Tcp(c.at)).collect();
+        let together = targets.get(..found.side_by_side(pair.theirs.are_named)).unwrap_or_default();
+        if together.len() > 1 {
+            let works = connector.answering(together).map_err(at)?;
+            let together: Vec<_> = works.iter().filter_map(|i| together.get(*i)).collect();
+            if together.len() > 1
+                && let Some(connections) = over_all(&together, each, &options, connector).map_err(at)?
+            {
+                return Ok(Connected::Link(link(connections, &options)));
+            }
+        }
+        let first = connector.reach(&targets, &found.vain, 0, each).map_err(at)?;
+        // The others take the same way.
+        let way = first.0.peer_addr().map(Target::Tcp);
+        let mut connections = vec![first];
+        for index in 1..each {
+            let way = way.clone().ok_or_else(|| at(Miss::Nobody(io::ErrorKind::NotConnected.into())))?;
+            connections.push(connector.dial(way, index, each).map_err(at)?);
         }
         Ok(Connected::Link(link(connections, &options)))
     }
@@ -148,6 +159,36 @@ impl Tcp {
         };
         TcpOptions { ways, send_threads: Some(Arc::clone(&self.send_threads)), ..TcpOptions::default() }
     }
+}
+
+/// Connections over several addresses; none where one of them does not hold.
+fn over_all(
+    together: &[&Target],
+    each: u16,
+    options: &TcpOptions,
+    connector: &dyn Connector,
+) -> Result<Option<Vec<Connection>>, Miss> {
+    let of = u16::try_from(together.len() * usize::from(each)).unwrap_or(u16::MAX);
+    // Where directions are kept apart each address serves both.
+    let each = if options.ways == Ways::All { 1 } else { 2 };
+    let turns = together.iter().flat_map(|t| std::iter::repeat_n(*t, each)).cycle();
+    let mut connections = Vec::with_capacity(usize::from(of));
+    for (index, target) in (0..of).zip(turns) {
+        match connector.dial(target.clone(), index, of) {
+            Ok(made) => connections.push(made),
+            Err(miss @ (Miss::Stop(_) | Miss::Refused(Refusal::No(_)))) => return Err(miss),
+            Err(miss) => {
+                tracing::warn!(%target, %miss, "an address of a rank does not hold; the others are used");
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some(connections))
+}
+
+/// The addresses of the lower rank, in words.
+fn addresses(pair: &Pair<'_>) -> String {
+    pair.theirs.addrs.iter().map(|a| a.at.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// The link over connections that are listed in the same order on both ends.

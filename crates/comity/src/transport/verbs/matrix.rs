@@ -166,7 +166,7 @@ mod tests {
         ];
         let c = from(&vars);
         assert_eq!((c.rank, c.size, c.found.launcher, c.ring), (1, 2, Launcher::Mlx, true));
-        assert!(matches!(&c.meet, Meet::Host(at) if at.to_string() == "10.0.0.1:7000"));
+        assert!(matches!(&c.meet, Meet::Host(at) if at[0].to_string() == "10.0.0.1:7000"));
         assert_eq!(c.transports.verbs.devices.unwrap().rows[1], [vec!["b".to_owned()], vec![]]);
         // JACCL's own names go before MLX's.
         let own = [("JACCL_RANK", "0"), ("JACCL_COORDINATOR", "10.0.0.9:1")];

@@ -122,8 +122,15 @@ impl Transport for Rdma {
 
     fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
         let mut words = Vec::new();
-        for addr in &pair.theirs.addrs {
-            let stream = match connector.dial(Target::Tcp(*addr), 0, 1) {
+        let targets: Vec<_> = connector.candidates().all.iter().map(|c| Target::Tcp(c.at)).collect();
+        let works = connector
+            .answering(&targets)
+            .map_err(|miss| Missed { at: "its addresses".into(), miss })?;
+        if works.is_empty() {
+            words.push("none of its addresses answers".into());
+        }
+        for addr in works.into_iter().filter_map(|i| targets.get(i)) {
+            let stream = match connector.dial(addr.clone(), 0, 1) {
                 Ok((Stream::Tcp(stream), _)) => stream,
                 Ok((Stream::Unix(_), _)) => continue,
                 Err(Miss::Refused(Refusal::No(why))) => {

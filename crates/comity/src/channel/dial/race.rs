@@ -1,0 +1,326 @@
+//! One round of tries, side by side: each address a moment after the one before it, and the first that has authenticated wins.
+//!
+//! ```text
+//!   0 ms    the best address   connecting ................... an answer: its proof is sent, the others are closed
+//!   200 ms  the next                     connecting ... greeted ........ closed without a proof: the listener forgets it
+//! ```
+//! Only the winner sends the last message of the handshake, so the listener never believes that two came.
+
+use super::{DialLimits, Miss, TRY, Target, is_own};
+use crate::{
+    Error,
+    channel::{
+        accept::PROOF,
+        hello::{Agreed, Hello, Initiator, Refusal, Secret},
+        listener,
+        stream::{Sealing, Stream},
+    },
+    sys::poll_until,
+};
+use rustix::{
+    event::{PollFd, PollFlags},
+    io::Errno,
+};
+use socket2::{SockAddr, Socket, Type};
+use std::{
+    io::{self, ErrorKind, Write},
+    net::IpAddr,
+    ops::Deref,
+    os::fd::{AsFd, BorrowedFd},
+    time::{Duration, Instant},
+};
+
+/// How much later the next address is tried while those before it say nothing.
+const STAGGER: Duration = Duration::from_millis(200);
+/// How often to look whether there is still no answer.
+const DIAL_CHECK: Duration = Duration::from_millis(250);
+
+/// What one try got, and from which address here.
+#[derive(Debug)]
+pub(super) struct Tried {
+    pub(super) from: Option<IpAddr>,
+    pub(super) miss: Miss,
+}
+
+impl Deref for Tried {
+    type Target = Miss;
+
+    fn deref(&self) -> &Miss {
+        &self.miss
+    }
+}
+
+/// A connection in the making.
+struct Runner {
+    index: usize,
+    stage: Stage,
+    /// It is given up then.
+    until: Instant,
+}
+
+enum Stage {
+    Connecting(Socket),
+    Greeted {
+        stream: Stream,
+        initiator: Box<Initiator>,
+        /// The answer is no older than this.
+        unanswered: Instant,
+    },
+}
+
+impl Runner {
+    fn poll_fd(&self) -> (BorrowedFd<'_>, PollFlags) {
+        match &self.stage {
+            Stage::Connecting(socket) => (socket.as_fd(), PollFlags::OUT),
+            Stage::Greeted { stream, .. } => (stream.as_fd(), PollFlags::IN),
+        }
+    }
+
+    fn from(&self) -> Option<IpAddr> {
+        match &self.stage {
+            Stage::Connecting(socket) => source(socket),
+            Stage::Greeted { stream, .. } => match stream {
+                Stream::Tcp(s) => s.local_addr().ok().map(|a| a.ip()),
+                Stream::Unix(_) => None,
+            },
+        }
+    }
+
+    fn is_connecting(&self) -> bool {
+        matches!(self.stage, Stage::Connecting(_))
+    }
+}
+
+fn source(socket: &Socket) -> Option<IpAddr> {
+    socket.local_addr().ok()?.as_socket().map(|a| a.ip()).filter(|ip| !ip.is_unspecified())
+}
+
+/// How a step of a try ended.
+enum Stepped {
+    Goes(Runner),
+    Won(usize, (Stream, Sealing)),
+    Lost(usize, Tried),
+}
+
+/// See the module.
+pub(super) struct Race<'a> {
+    targets: &'a [Target],
+    secret: &'a Secret,
+    hello: &'a Hello,
+    patience: &'a DialLimits<'a>,
+    /// How long to wait for an answer.
+    limit: Duration,
+    runners: Vec<Runner>,
+    lost: Vec<(usize, Tried)>,
+    /// The next target, and when it is tried at the latest.
+    next: (usize, Instant),
+}
+
+impl<'a> Race<'a> {
+    pub(super) fn new(
+        targets: &'a [Target],
+        secret: &'a Secret,
+        hello: &'a Hello,
+        patience: &'a DialLimits<'a>,
+        limit: Duration,
+    ) -> Self {
+        let next = (0, Instant::now());
+        Self { targets, secret, hello, patience, limit, runners: Vec::new(), lost: Vec::new(), next }
+    }
+
+    /// The first that authenticated and which it was, or what each try got.
+    pub(super) fn run(mut self) -> Result<(usize, (Stream, Sealing)), Vec<(usize, Tried)>> {
+        loop {
+            self.start();
+            if self.lost.last().is_some_and(|(_, tried)| tried.is_final()) {
+                return Err(self.lost);
+            }
+            if self.runners.is_empty() && self.next.0 >= self.targets.len() {
+                return Err(self.lost);
+            }
+            // WAIT(until): an answer: to the join deadline
+            let ready = match self.wait() {
+                Ok(ready) => ready,
+                Err(e) => return Err(vec![(0, Tried { from: None, miss: Miss::Stop(e) })]),
+            };
+            for (runner, ready) in std::mem::take(&mut self.runners).into_iter().zip(ready) {
+                match self.step(runner, ready) {
+                    Stepped::Goes(runner) => self.runners.push(runner),
+                    Stepped::Won(index, won) => return Ok((index, won)),
+                    Stepped::Lost(index, tried) if tried.is_final() => return Err(vec![(index, tried)]),
+                    Stepped::Lost(index, tried) => {
+                        self.lost.push((index, tried));
+                        self.next.1 = Instant::now();
+                    }
+                }
+            }
+            // Someone at the end of the patience, with one that may yet answer, has no use for others.
+            if Instant::now() >= self.patience.until {
+                self.next.0 = self.targets.len();
+            }
+        }
+    }
+
+    /// Begin with what is due: at once where nobody is under way.
+    fn start(&mut self) {
+        while let Some(target) = self.targets.get(self.next.0)
+            && (self.runners.is_empty() || Instant::now() >= self.next.1)
+        {
+            let index = self.next.0;
+            self.next = (index + 1, Instant::now() + STAGGER);
+            let until = self.patience.until.min(Instant::now() + TRY);
+            match connect(target) {
+                Ok(socket) => self.runners.push(Runner { index, stage: Stage::Connecting(socket), until }),
+                Err(miss) => self.lost.push((index, Tried { from: None, miss })),
+            }
+        }
+    }
+
+    /// Sleep until something is ready or due; by runner whether it is ready.
+    fn wait(&self) -> Result<Vec<bool>, Error> {
+        let looked = self.runners.iter().filter(|r| !r.is_connecting()).map(|_| Instant::now() + DIAL_CHECK);
+        let next = (self.next.0 < self.targets.len()).then_some(self.next.1);
+        let until = self.runners.iter().map(|r| r.until).chain(looked).chain(next).min();
+        let mut fds: Vec<_> =
+            self.patience.wakers.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
+        let first = fds.len();
+        for runner in &self.runners {
+            let (fd, flags) = runner.poll_fd();
+            fds.push(PollFd::from_borrowed_fd(fd, flags));
+        }
+        // WAIT(until): an answer: to the join deadline
+        poll_until(&mut fds, until).map_err(|e| Error::os("waiting for a connection", e))?;
+        let mut ready = fds.iter().map(|f| !f.revents().is_empty());
+        if ready.by_ref().take(first).fold(false, |any, r| any | r) {
+            (self.patience.check)()?;
+        }
+        Ok(ready.collect())
+    }
+
+    fn step(&self, runner: Runner, ready: bool) -> Stepped {
+        let (index, from, late) = (runner.index, runner.from(), Instant::now() >= runner.until);
+        let lost = |miss| Stepped::Lost(index, Tried { from, miss });
+        let silence = || io::Error::new(ErrorKind::TimedOut, "it does not answer");
+        match runner.stage {
+            Stage::Connecting(_) if !ready && late => lost(Miss::Nobody(silence())),
+            Stage::Connecting(socket) if ready => match self.greet(index, socket) {
+                Ok(runner) => Stepped::Goes(runner),
+                Err(miss) => lost(miss),
+            },
+            Stage::Connecting(_) => Stepped::Goes(runner),
+            Stage::Greeted { stream, mut initiator, mut unanswered } => {
+                let ended = |e| Miss::Refused(Refusal::Ended(Some(e)));
+                match initiator.read(&stream) {
+                    Err(refusal) => lost(Miss::Refused(refusal)),
+                    // This process was stopped, or had no turn: whoever answered may wait no longer, and nobody would say so.
+                    Ok(Some(_)) if unanswered.elapsed() > PROOF / 2 => {
+                        lost(ended(io::Error::new(ErrorKind::TimedOut, "its answer was read too late")))
+                    }
+                    Ok(Some(Agreed { proof, seals })) => match (&stream).write_all(&proof) {
+                        Ok(()) => Stepped::Won(index, (stream, seals)),
+                        Err(e) => lost(ended(e)),
+                    },
+                    Ok(None) if late => lost(ended(silence())),
+                    Ok(None) => {
+                        if !ready {
+                            unanswered = Instant::now();
+                        }
+                        let stage = Stage::Greeted { stream, initiator, unanswered };
+                        Stepped::Goes(Runner { index, stage, until: runner.until })
+                    }
+                }
+            }
+        }
+    }
+
+    /// Say who asks, on a socket that has connected or never will.
+    fn greet(&self, index: usize, socket: Socket) -> Result<Runner, Miss> {
+        if let Some(e) = socket.take_error().map_err(Miss::Nobody)? {
+            return Err(Miss::Nobody(e));
+        }
+        let target = self.targets.get(index);
+        let stream = match target {
+            Some(Target::Unix(_)) => {
+                let stream = socket.into();
+                listener::check_user(&stream).map_err(Miss::Nowhere)?;
+                Stream::Unix(stream)
+            }
+            _ => {
+                socket.set_tcp_nodelay(true).map_err(Miss::Nobody)?;
+                Stream::Tcp(socket.into())
+            }
+        };
+        // What stays within the host is not encrypted, whatever the hello says.
+        let hello = &Hello { sealed: self.hello.sealed && matches!(stream, Stream::Tcp(_)), ..*self.hello };
+        let (initiator, first) = Initiator::start(self.secret, hello).ok_or_else(|| {
+            Miss::Stop(Error::Unavailable { backend: "the handshake", reason: "no random numbers".into() })
+        })?;
+        let unanswered = Instant::now();
+        // Small enough for an empty socket buffer.
+        (&stream).write_all(&first).map_err(|e| Miss::Refused(Refusal::Ended(Some(e))))?;
+        let stage = Stage::Greeted { stream, initiator: Box::new(initiator), unanswered };
+        Ok(Runner { index, stage, until: self.patience.until.min(unanswered + self.limit) })
+    }
+}
+
+/// A socket that connects to `target`.
+fn connect(target: &Target) -> Result<Socket, Miss> {
+    let addr = match target {
+        Target::Tcp(a) => SockAddr::from(*a),
+        Target::Unix(name) => listener::unix_addr(name).map_err(Miss::Nowhere)?,
+    };
+    let socket = Socket::new(addr.domain(), Type::STREAM, None).map_err(|e| match is_own(&e) {
+        true => Miss::Stop(Error::os("opening a connection", e)),
+        false => Miss::Nobody(e),
+    })?;
+    socket.set_nonblocking(true).map_err(Miss::Nobody)?;
+    match socket.connect(&addr) {
+        Ok(()) => Ok(socket),
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::INPROGRESS) => Ok(socket),
+        // A name belongs to a process for all its life.
+        Err(e) if matches!(target, Target::Unix(_)) && e.kind() != ErrorKind::WouldBlock => {
+            Err(Miss::Nowhere(e))
+        }
+        Err(e) => Err(Miss::Nobody(e)),
+    }
+}
+
+/// Those of `targets` that take a connection: all that do so soon after the first.
+pub(crate) fn answering(targets: &[Target], patience: &DialLimits<'_>) -> Result<Vec<usize>, Miss> {
+    let mut until = patience.until.min(Instant::now() + TRY);
+    let mut open = Vec::new();
+    for (i, target) in targets.iter().enumerate() {
+        match connect(target) {
+            Ok(socket) => open.push((i, socket)),
+            Err(miss @ Miss::Stop(_)) => return Err(miss),
+            Err(_) => {}
+        }
+    }
+    let mut found = Vec::new();
+    while !open.is_empty() && Instant::now() < until {
+        let mut fds: Vec<_> =
+            patience.wakers.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
+        let first = fds.len();
+        fds.extend(open.iter().map(|(_, s)| PollFd::from_borrowed_fd(s.as_fd(), PollFlags::OUT)));
+        // WAIT(until): connections: three seconds at most
+        poll_until(&mut fds, Some(until))
+            .map_err(|e| Miss::Stop(Error::os("waiting for a connection", e)))?;
+        let ready: Vec<bool> = fds.iter().map(|f| !f.revents().is_empty()).collect();
+        if ready.iter().take(first).any(|r| *r) {
+            (patience.check)().map_err(Miss::Stop)?;
+        }
+        let mut done = ready.into_iter().skip(first);
+        open.retain(|(i, socket)| {
+            let is_done = done.next() == Some(true);
+            if is_done && matches!(socket.take_error(), Ok(None)) && socket.peer_addr().is_ok() {
+                found.push(*i);
+            }
+            !is_done
+        });
+        if !found.is_empty() {
+            until = until.min(Instant::now() + STAGGER);
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}

@@ -1,0 +1,271 @@
+//! Passing on what two processes say to each other that have no way of their own: bytes as they come, by a thread of its own.
+//!
+//! ```text
+//!   connector           this process                    the other
+//!   Hello to the other  --> (its Acceptor) taken as it is  --> connects, and passes it on
+//!                       <-- answer, proof, all that follows -->  64 KiB each way in memory, no more
+//! ```
+//! The two make their handshake with each other and seal what follows it, so this process reads and changes nothing: it holds the job's
+//! key, but not those of the connection. A slow reader slows its writer down, as it does on a connection of their own.
+
+use super::hello::Hello;
+use crate::sys::{Waker, poll_until};
+use rustix::{
+    event::{PollFd, PollFlags},
+    io::Errno,
+};
+use socket2::{Domain, Socket, Type};
+use std::{
+    fmt,
+    io::{self, ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    os::fd::AsFd,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// Bytes kept of each direction.
+const ROOM: usize = 64 * 1024;
+/// Connections at the same time; with [`ROOM`] this bounds the memory.
+const MAX_PASSED: usize = 256;
+/// How long to try to connect to the other: its connector gives up first.
+const PASS_LIMIT: Duration = Duration::from_secs(3);
+/// How long what two others still say to each other goes on when this process ends.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Where a process is that a hello is for; none for one's own, and for those that nothing is passed on to.
+type Find = Box<dyn Fn(&Hello) -> Option<Vec<SocketAddr>> + Send + Sync>;
+
+/// See the module.
+pub(crate) struct Relay {
+    find: Find,
+    shared: Arc<RelayShared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct RelayShared {
+    waker: Waker,
+    new: Mutex<Vec<Passed>>,
+    stop: AtomicBool,
+}
+
+impl fmt::Debug for Relay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Relay(..)")
+    }
+}
+
+impl RelayShared {
+    fn new(&self) -> MutexGuard<'_, Vec<Passed>> {
+        self.new.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Relay {
+    /// `find` says where the process is that a hello is for.
+    pub(crate) fn new(
+        find: impl Fn(&Hello) -> Option<Vec<SocketAddr>> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let shared =
+            RelayShared { waker: Waker::new()?, new: Mutex::default(), stop: AtomicBool::new(false) };
+        Ok(Self { find: Box::new(find), shared: Arc::new(shared), thread: Mutex::default() })
+    }
+
+    /// Whether a hello is for another, and is passed on.
+    pub(crate) fn takes(&self, hello: &Hello) -> bool {
+        (self.find)(hello).is_some()
+    }
+
+    /// Pass on what comes over `stream`, of which `first` has come. Where that fails the connection ends.
+    pub(crate) fn pass(&self, stream: TcpStream, first: Vec<u8>, hello: &Hello) {
+        let targets = (self.find)(hello).unwrap_or_default();
+        let goals: Vec<_> = targets.into_iter().filter_map(|at| connect(at).ok()).collect();
+        if goals.is_empty() {
+            return;
+        }
+        tracing::info!(
+            from = hello.from,
+            to = hello.to,
+            "passing on what two ranks say that have no way to each other"
+        );
+        let outward = Flow { bytes: first, ..Flow::default() };
+        let until = Instant::now() + PASS_LIMIT;
+        self.shared.new().push(Passed {
+            near: stream,
+            far: Far::Connecting(goals, until),
+            outward,
+            inward: Flow::default(),
+        });
+        self.shared.waker.wake();
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let shared = Arc::clone(&self.shared);
+            let started =
+                std::thread::Builder::new().name("comity-relay".into()).spawn(move || shared.serve());
+            // Without a thread the connections end with the relay.
+            *thread = started.inspect_err(|e| tracing::warn!(%e, "no thread to pass on with")).ok();
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.waker.wake();
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // WAIT(stop): the relay's thread, which goes on for two seconds at most
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Two connections that are one.
+struct Passed {
+    near: TcpStream,
+    far: Far,
+    /// From the near one to the far one.
+    outward: Flow,
+    inward: Flow,
+}
+
+enum Far {
+    /// The first to connect is taken, until then.
+    Connecting(Vec<Socket>, Instant),
+    Connected(TcpStream),
+}
+
+/// What has come and not gone yet, of one direction.
+#[derive(Default)]
+struct Flow {
+    bytes: Vec<u8>,
+    gone: usize,
+    /// No more comes.
+    ended: bool,
+    /// The other end was told so.
+    told: bool,
+}
+
+impl Flow {
+    fn wants(&self) -> bool {
+        !self.ended && self.bytes.len() < ROOM
+    }
+
+    fn has(&self) -> bool {
+        self.gone < self.bytes.len()
+    }
+
+    /// Move what can be moved.
+    fn pump(&mut self, mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+        loop {
+            while self.has() {
+                match to.write(self.bytes.get(self.gone..).unwrap_or_default()) {
+                    Ok(n) => self.gone += n,
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            self.gone = 0;
+            if self.ended {
+                self.bytes.clear();
+                if !self.told {
+                    self.told = true;
+                    to.shutdown(Shutdown::Write)?;
+                }
+                return Ok(());
+            }
+            self.bytes.resize(ROOM, 0);
+            let read = from.read(&mut self.bytes);
+            self.bytes.truncate(*read.as_ref().unwrap_or(&0));
+            match read {
+                Ok(n) => self.ended = n == 0,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+impl Passed {
+    /// What can be done now; false: it is over.
+    fn advance(&mut self) -> bool {
+        if let Far::Connecting(goals, until) = &mut self.far {
+            goals.retain(|s| matches!(s.take_error(), Ok(None)));
+            match goals.iter().position(|s| s.peer_addr().is_ok()) {
+                Some(i) => {
+                    let stream: TcpStream = goals.swap_remove(i).into();
+                    let _ = stream.set_nodelay(true);
+                    self.far = Far::Connected(stream);
+                }
+                None => return !goals.is_empty() && Instant::now() < *until,
+            }
+        }
+        let Far::Connected(far) = &self.far else { return true };
+        let both = self.outward.pump(&self.near, far).and_then(|()| self.inward.pump(far, &self.near));
+        both.is_ok() && !(self.outward.told && self.inward.told)
+    }
+
+    fn interest<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) -> Option<Instant> {
+        let flags = |reads: &Flow, writes: &Flow| {
+            let read = if reads.wants() && !reads.has() { PollFlags::IN } else { PollFlags::empty() };
+            read | if writes.has() { PollFlags::OUT } else { PollFlags::empty() }
+        };
+        match &self.far {
+            Far::Connecting(goals, until) => {
+                fds.extend(goals.iter().map(|s| PollFd::from_borrowed_fd(s.as_fd(), PollFlags::OUT)));
+                Some(*until)
+            }
+            Far::Connected(far) => {
+                for (socket, events) in [
+                    (&self.near, flags(&self.outward, &self.inward)),
+                    (far, flags(&self.inward, &self.outward)),
+                ] {
+                    // A socket of which nothing is wanted would still tell of its end, again and again.
+                    if !events.is_empty() {
+                        fds.push(PollFd::new(socket, events));
+                    }
+                }
+                None
+            }
+        }
+    }
+}
+
+impl RelayShared {
+    // WAIT(stop): the relay's thread: woken for each byte, and when it is to stop
+    fn serve(&self) {
+        let (mut all, mut stopped): (Vec<Passed>, Option<Instant>) = (Vec::new(), None);
+        loop {
+            all.append(&mut self.new());
+            all.truncate(MAX_PASSED);
+            all.retain_mut(Passed::advance);
+            if self.stop.load(Ordering::Acquire) {
+                let until = *stopped.get_or_insert_with(|| Instant::now() + LINGER);
+                if all.is_empty() || Instant::now() >= until {
+                    return;
+                }
+            }
+            let mut fds = vec![PollFd::from_borrowed_fd(self.waker.fd(), PollFlags::IN)];
+            let until = all.iter().filter_map(|p| p.interest(&mut fds)).chain(stopped).min();
+            // The descriptors are ours and open; if the system still refuses, do not spin.
+            if poll_until(&mut fds, until).is_err() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            self.waker.drain();
+        }
+    }
+}
+
+fn connect(at: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&at.into()) {
+        Err(e) if Errno::from_io_error(&e) != Some(Errno::INPROGRESS) => Err(e),
+        _ => Ok(socket),
+    }
+}

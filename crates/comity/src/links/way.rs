@@ -1,0 +1,141 @@
+//! How this process reaches another: at one of its addresses, else through a rank that has a way to both.
+
+use crate::{
+    Peer,
+    channel::{DialLimits, Hello, Miss, Sealing, Secret, Stream, Target, dial_any},
+    transport::{AddressBook, Card, KnownWay},
+};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+/// How long to look for a rank that passes on: with the time in which it is known that there is no way, less than ten seconds.
+const RELAY_LIMIT: Duration = Duration::from_millis(3400);
+/// Addresses of each of them that are tried.
+const RELAY_ADDRS: usize = 2;
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way<'a> {
+    pub(super) me: usize,
+    pub(super) cards: &'a [Card],
+    pub(super) peers: &'a [Peer],
+    pub(super) book: &'a AddressBook,
+    pub(super) secret: &'a Secret,
+}
+
+impl Way<'_> {
+    /// The addresses of another rank, the best first, with those that lead nowhere from here, in words; none where it is known that it is
+    /// reached through a third rank.
+    pub(super) fn targets(&self, rank: usize) -> (Vec<Target>, Vec<String>) {
+        match self.cards.get(rank) {
+            Some(card) if self.book.relay_of(rank).is_none() => {
+                let found = self.book.candidates(rank, card);
+                (found.all.into_iter().map(|c| Target::Tcp(c.at)).collect(), found.vain)
+            }
+            _ => (Vec::new(), Vec::new()),
+        }
+    }
+
+    /// Connect to a rank at one of `targets`, else through another rank. What leads nowhere from here is told in an error.
+    pub(super) fn dial(
+        &self,
+        rank: usize,
+        targets: &[Target],
+        vain: &[String],
+        hello: &Hello,
+        patience: &DialLimits<'_>,
+    ) -> Result<(Stream, Sealing), Miss> {
+        let is_elsewhere = match (self.cards.get(self.me), self.cards.get(rank)) {
+            (Some(ours), Some(theirs)) => ours.host_id != theirs.host_id,
+            _ => false,
+        };
+        let direct = match self.book.relay_of(rank) {
+            None if targets.is_empty() && is_elsewhere => Err(Miss::NoWay(unreachable(vain.join("; ")))),
+            None => dial_any(targets, self.secret, hello, patience, is_elsewhere),
+            Some(_) => Err(Miss::NoWay(unreachable("it was not reached before".into()))),
+        };
+        match direct {
+            Ok((i, connection)) => {
+                if let Some(Target::Tcp(at)) = targets.get(i) {
+                    tracing::debug!(rank, %at, "reached");
+                    self.book.learn(rank, KnownWay::Direct(*at));
+                }
+                Ok(connection)
+            }
+            Err(Miss::NoWay(why)) => {
+                let tried = std::iter::once(why.to_string()).chain(vain.iter().cloned());
+                let tried: Vec<_> = tried.filter(|t| !t.is_empty()).collect();
+                let mut said = tried.clone();
+                said.dedup();
+                self.through(rank, hello, patience, &said.join("; "))
+            }
+            Err(miss) => Err(miss),
+        }
+    }
+
+    /// The same, through a rank that passes on what the two say, encrypted by them.
+    fn through(
+        &self,
+        rank: usize,
+        hello: &Hello,
+        patience: &DialLimits<'_>,
+        tried: &str,
+    ) -> Result<(Stream, Sealing), Miss> {
+        let off = [self.me, rank].into_iter().find(|r| self.cards.get(*r).is_some_and(|c| !c.relays));
+        if let Some(off) = off {
+            return Err(Miss::NoWay(unreachable(format!(
+                "{tried}; no other rank may pass on what they say, for rank {off} was started with COMITY_RELAY=0"
+            ))));
+        }
+        let mut relays = self.book.relays(self.cards, self.me, rank);
+        if let Some(known) = self.book.relay_of(rank) {
+            relays.retain(|r| *r != known);
+            relays.insert(0, known);
+        }
+        let mut targets = Vec::new();
+        for relay in relays {
+            let addrs = self.targets(relay).0.into_iter().take(RELAY_ADDRS);
+            targets.extend(addrs.map(|at| (relay, at)));
+        }
+        let at: Vec<_> = targets.iter().map(|(_, at)| at.clone()).collect();
+        let limits = DialLimits {
+            until: patience.until.min(Instant::now() + RELAY_LIMIT),
+            wakers: patience.wakers.clone(),
+            check: patience.check,
+        };
+        let hello = Hello { sealed: true, ..*hello };
+        match dial_any(&at, self.secret, &hello, &limits, false) {
+            Ok((i, connection)) => {
+                if let Some((relay, at)) = targets.get(i) {
+                    self.note(rank, *relay, at);
+                }
+                Ok(connection)
+            }
+            Err(Miss::Stop(e)) => Err(Miss::Stop(e)),
+            Err(_) if at.is_empty() => Err(Miss::NoWay(unreachable(format!(
+                "{tried}; no other rank is reached that could pass on what they say"
+            )))),
+            Err(miss) => Err(Miss::NoWay(unreachable(format!("{tried}; nor through other ranks ({miss})")))),
+        }
+    }
+
+    fn note(&self, rank: usize, relay: usize, at: &Target) {
+        if self.book.relay_of(rank) == Some(relay) {
+            return;
+        }
+        self.book.learn(rank, KnownWay::Through(relay));
+        let name = |r: usize| self.peers.get(r).map_or_else(|| format!("rank {r}"), ToString::to_string);
+        tracing::warn!(
+            "there is no way from here (rank {}) to {}: {} passes on what they say, at {at}; it is encrypted, and slower than a cable between the two",
+            self.me,
+            name(rank),
+            name(relay)
+        );
+    }
+}
+
+fn unreachable(words: String) -> io::Error {
+    io::Error::new(io::ErrorKind::HostUnreachable, words)
+}

@@ -1,0 +1,141 @@
+//! Where a rank listens: at the addresses that its user names, else at those of its network interfaces.
+
+use super::{meet::StoreClient, store::cannot_listen};
+use crate::{
+    Config, Error, HostPort, Meet, Result,
+    channel::Listener,
+    sys::{Interface, here::host_name, interfaces},
+    transport::MAX_ADDRS,
+};
+use std::{io::ErrorKind, net::SocketAddr};
+
+/// A rank's listeners, and whether the user named their addresses.
+#[derive(Debug)]
+pub(crate) struct OwnListeners {
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) are_named: bool,
+}
+
+impl StoreClient {
+    /// Listen where the configuration says, else at the addresses of all interfaces; of this host alone where the whole job is on it.
+    pub(crate) fn listen(&self, config: &Config) -> Result<OwnListeners> {
+        let named = self.named(config)?;
+        if named.len() > MAX_ADDRS {
+            return Err(Error::config(format!(
+                "rank {} has {} addresses to listen on (COMITY_ADDRS or the hostfile); allowed are {MAX_ADDRS}",
+                self.rank,
+                named.len()
+            )));
+        }
+        if !named.is_empty() {
+            let listeners = named.into_iter().map(|at| self.listen_at(config, at)).collect::<Result<_>>()?;
+            return Ok(OwnListeners { listeners, are_named: true });
+        }
+        let (all, rules) = (interfaces(), config.interfaces.text());
+        let own = match rules {
+            None if self.is_within_host(config) => Vec::new(),
+            _ => config.own_addresses(&all),
+        };
+        if let (Some(rules), true) = (rules, own.is_empty()) {
+            return Err(Error::setting("COMITY_INTERFACES", rules, no_interface(config, rules, &all)));
+        }
+        let (mut listeners, mut failed) = (Vec::new(), None);
+        for at in own {
+            match self.listen_at(config, at) {
+                Ok(listener) => listeners.push(listener),
+                Err(e) => {
+                    tracing::debug!(%at, %e, "not listening there");
+                    failed = failed.or(Some(e));
+                }
+            }
+        }
+        if let Some(e) = failed.filter(|_| listeners.is_empty()) {
+            return Err(e);
+        }
+        if listeners.is_empty() {
+            listeners.push(self.listen_at(config, SocketAddr::new(self.local, 0))?);
+        }
+        Ok(OwnListeners { listeners, are_named: false })
+    }
+
+    /// The addresses that the user has named.
+    fn named(&self, config: &Config) -> Result<Vec<SocketAddr>> {
+        let mut addrs = config.addrs.clone();
+        let Meet::Hostfile(ranks) = &config.meet else { return Ok(addrs) };
+        if !addrs.is_empty() {
+            return Ok(addrs);
+        }
+        for (i, at) in ranks.get(self.rank).into_iter().flatten().enumerate() {
+            if at.is_unspecified() {
+                continue;
+            }
+            let mut at = at.resolve(self.until)?.into_iter().take(1);
+            // The store has rank 0's first port.
+            let port_is_taken = self.rank == 0 && i == 0;
+            addrs.extend(at.next().map(|a| if port_is_taken { SocketAddr::new(a.ip(), 0) } else { a }));
+        }
+        Ok(addrs)
+    }
+
+    /// Whether no rank can be on another host.
+    fn is_within_host(&self, config: &Config) -> bool {
+        let all_here = config.local.is_some_and(|(_, n)| n == config.size);
+        match &config.meet {
+            Meet::Store(at) | Meet::Host(at) => all_here || at.iter().all(HostPort::is_loopback),
+            _ => all_here || self.addrs.iter().all(|at| at.ip().is_loopback()),
+        }
+    }
+
+    /// Listen there; at a free port of those allowed where it names none.
+    fn listen_at(&self, config: &Config, at: SocketAddr) -> Result<Listener> {
+        let who = format!("rank {}", self.rank);
+        config.insecure.check_listen(&who, at)?;
+        let Some((first, last)) = config.ports.filter(|_| at.port() == 0) else {
+            return Listener::tcp(at).map_err(|e| cannot_listen(&who, at, &e));
+        };
+        for port in first..=last {
+            let mut at = at;
+            at.set_port(port);
+            // Two that only hold a port may hold the same one.
+            match Listener::tcp(at).and_then(|l| l.listen().map(|()| l)) {
+                Ok(listener) => return Ok(listener),
+                Err(e) if e.kind() == ErrorKind::AddrInUse => {}
+                Err(e) => return Err(cannot_listen(&who, at, &e)),
+            }
+        }
+        let words = format!(
+            "{who} cannot listen at {}: each port of COMITY_PORTS={first}-{last} is taken there; give a wider range (each rank of a host needs one, rank 0 another for the store), or end what listens there",
+            at.ip()
+        );
+        Err(Error::setting("COMITY_PORTS", format_args!("{first}-{last}"), words))
+    }
+}
+
+/// What is wrong with rules that leave nothing.
+fn no_interface(config: &Config, rules: &str, all: &[Interface]) -> String {
+    let have: Vec<_> = all.iter().map(|i| format!("{} {}/{}", i.name, i.ip, i.prefix)).collect();
+    let have = if have.is_empty() { "none that is up".into() } else { have.join(", ") };
+    let (rank, host) = (config.rank, config.host.clone().unwrap_or_else(host_name));
+    format!(
+        "rank {rank}: COMITY_INTERFACES={rules} leaves host {host} no address to listen at: its interfaces are {have}; name one of these, or the begin of a name, or a network"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, index: u32, ip: &str) -> Interface {
+        let is_loopback = name == "lo";
+        Interface { name: name.into(), index, ip: ip.parse().unwrap(), prefix: 24, speed: 0, is_loopback }
+    }
+
+    #[test]
+    fn rules_that_leave_nothing_are_shown_with_what_is_there() {
+        let all = [interface("lo", 1, "127.0.0.1"), interface("en5", 3, "10.0.1.1")];
+        let e = no_interface(&Config::new(3, 4).host_name("b"), "eth9", &all);
+        for part in ["rank 3", "host b", "COMITY_INTERFACES=eth9", "en5 10.0.1.1/24", "name one of these"] {
+            assert!(e.contains(part), "{part}: {e}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Where the store is, and who runs it.
+
+use super::{
+    exchanged,
+    store::{NoStore, Store, StoreBind},
+};
+use crate::{
+    Config, Error, HostPort, Key, Meet, Result,
+    config::Trust,
+    sys::{here, interfaces},
+};
+use std::{
+    io::Write,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Instant,
+};
+use zeroize::Zeroizing;
+
+/// The most ranks that are asked to pass on what is said to the store, where no address of it answers.
+const MAX_ASKED: usize = 8;
+/// The most addresses of the store that an exchange carries.
+const MAX_POSTED: usize = 6;
+
+/// Without a launcher, whoever started the job reads what rank 0 says.
+fn tell(words: &str) {
+    // Nobody may read it.
+    let _ = writeln!(std::io::stderr(), "comity: rank 0: {words}");
+}
+
+/// Where the store is.
+pub(super) struct Located {
+    pub(super) addrs: Vec<SocketAddr>,
+    /// Where ranks listen that may pass on what is said to it.
+    pub(super) relays: Vec<SocketAddr>,
+    /// The store itself, if this rank runs it.
+    pub(super) store: Option<Store>,
+    /// Of zeros where none is wanted.
+    pub(super) key: Key,
+    /// Why this rank runs none, where it should.
+    pub(super) taken: Option<Error>,
+}
+
+impl Located {
+    fn at(addrs: Vec<SocketAddr>, key: Key) -> Self {
+        Self { addrs, relays: Vec::new(), store: None, key, taken: None }
+    }
+}
+
+/// How rank 0 starts the store: at the first of these that is its own, and at the others where it can.
+type Serve<'a> = &'a dyn Fn(StoreBind) -> Result<Store, NoStore>;
+
+/// Find the store, or start it. A rank 0 whose address is taken claims its place at whoever listens there: if that is a job with
+/// the same key, its other ranks may be joining that one.
+pub(super) fn locate(config: &Config, until: Instant) -> Result<Located> {
+    let trust = config.trust()?;
+    let known = match trust {
+        Trust::Held(key) => key.clone(),
+        Trust::Nobody => Key::zeros(),
+        Trust::Exchange if config.rank == 0 => Key::random()?,
+        Trust::Exchange => Key::zeros(),
+    };
+    let serve = |at: StoreBind| {
+        Store::start_with(at, config.size, &known, &config.job, config.join_timeout, config.insecure)
+            .inspect(|s| s.on_waiting(tell))
+    };
+    match &config.meet {
+        Meet::Alone => Err(Error::config(format!("{} ranks need a place to meet", config.size))),
+        Meet::Store(at) => Ok(Located::at(resolve_all(at, until)?, known)),
+        Meet::Host(at) => {
+            // Rank 0 is found at all its addresses, whichever of them another rank was told.
+            let is_within = at.iter().all(HostPort::is_loopback) || !config.addrs.is_empty();
+            let others = |port| if is_within { Vec::new() } else { own_at(config, port) };
+            at_rank_0(config, resolve_all(at, until)?, others, &known, &serve)
+        }
+        Meet::Hostfile(ranks) => in_hostfile(config, ranks, &known, &serve, until),
+        Meet::Exchange(exchange) => over_exchange(config, &**exchange, (trust, &known), &serve, until),
+    }
+}
+
+fn resolve_all(all: &[HostPort], until: Instant) -> Result<Vec<SocketAddr>> {
+    let mut addrs = Vec::new();
+    let mut failed = None;
+    for at in all {
+        match at.resolve(until) {
+            Ok(found) => addrs.extend(found),
+            // One of several names may mean something elsewhere.
+            Err(e) => failed = failed.or(Some(e)),
+        }
+    }
+    let mut seen = Vec::new();
+    addrs.retain(|at| {
+        !seen.contains(at) && {
+            seen.push(*at);
+            true
+        }
+    });
+    match failed {
+        Some(e) if addrs.is_empty() => Err(e),
+        _ => Ok(addrs),
+    }
+}
+
+fn at_rank_0(
+    config: &Config,
+    addrs: Vec<SocketAddr>,
+    others: impl FnOnce(u16) -> Vec<SocketAddr>,
+    known: &Key,
+    serve: Serve<'_>,
+) -> Result<Located> {
+    let Some(first) = addrs.first().filter(|_| config.rank == 0).copied() else {
+        return Ok(Located::at(addrs, known.clone()));
+    };
+    let also = others(first.port()).into_iter().filter(|at| !addrs.contains(at)).collect();
+    match serve(StoreBind { named: addrs, also }) {
+        Ok(store) => {
+            let own = vec![store.addr()];
+            Ok(Located { store: Some(store), ..Located::at(own, known.clone()) })
+        }
+        Err(NoStore::Taken(e)) => {
+            tell(&e.to_string());
+            Ok(Located { taken: Some(e), ..Located::at(vec![first], known.clone()) })
+        }
+        Err(NoStore::Other(e)) => Err(e),
+    }
+}
+
+/// The addresses that this rank would listen at, with a port.
+fn own_at(config: &Config, port: u16) -> Vec<SocketAddr> {
+    let mut own = config.own_addresses(&interfaces());
+    own.iter_mut().for_each(|at| at.set_port(port));
+    own
+}
+
+/// At rank 0's first port. Who reaches none of its addresses asks the ranks next to it in the file to pass on.
+fn in_hostfile(
+    config: &Config,
+    ranks: &[Vec<HostPort>],
+    known: &Key,
+    serve: Serve<'_>,
+    until: Instant,
+) -> Result<Located> {
+    let none = || Error::config("the hostfile does not tell an address of rank 0, where the ranks meet");
+    let first =
+        ranks.first().filter(|r| r.first().is_some_and(|at| !at.is_unspecified())).ok_or_else(none)?;
+    let port = first.first().map_or(0, |at| at.port);
+    let mut addrs = resolve_all(first, until)?;
+    addrs.iter_mut().for_each(|at| at.set_port(port));
+    addrs.dedup();
+    let mut located = at_rank_0(config, addrs, |_| Vec::new(), known, serve)?;
+    if config.rank != 0 && config.relay {
+        let me = config.rank;
+        let mut others: Vec<usize> = (1..ranks.len()).filter(|r| *r != me).collect();
+        others.sort_by_key(|r| r.abs_diff(me).min(ranks.len() - r.abs_diff(me)));
+        let listed = others.iter().filter_map(|r| ranks.get(*r)).flatten().filter(|at| !at.is_unspecified());
+        // A name that means nothing here is nobody to ask.
+        located.relays =
+            listed.take(MAX_ASKED).flat_map(|at| at.resolve(until).unwrap_or_default()).collect();
+    }
+    Ok(located)
+}
+
+/// The store's addresses go from rank 0 to all over a launcher's own channel.
+fn over_exchange(
+    config: &Config,
+    exchange: &dyn crate::exchange::Exchange,
+    (trust, known): (Trust<'_>, &Key),
+    serve: Serve<'_>,
+    until: Instant,
+) -> Result<Located> {
+    let share =
+        |mine: Option<&str>| exchange.share(config.rank, config.size, mine, until).map(Zeroizing::new);
+    if config.rank != 0 {
+        let (addrs, key) = exchanged::read(&share(None)?, trust, config.rank)?;
+        return Ok(Located::at(addrs, key));
+    }
+    let all_here = config.local.is_some_and(|(_, n)| n == config.size);
+    let (ip, others) = match config.addrs.first() {
+        Some(a) => (a.ip(), Vec::new()),
+        None if all_here => (IpAddr::from(Ipv4Addr::LOCALHOST), Vec::new()),
+        None => {
+            let toward = exchange.address().map(|at| at.resolve(until)).transpose()?;
+            // Of a link-local address the others would have to know the interface.
+            let told = |at: &SocketAddr| matches!(at, SocketAddr::V4(_)) || !is_scoped(at);
+            let own = own_at(config, 0).into_iter().filter(told).collect();
+            (here::outward(&toward.unwrap_or_default()), own)
+        }
+    };
+    let fail = |no| match no {
+        NoStore::Taken(e) | NoStore::Other(e) => e,
+    };
+    let store = serve_in(config, ip, others, serve).map_err(fail)?;
+    let posted: Vec<_> = store.addrs().iter().copied().take(MAX_POSTED).collect();
+    share(Some(&exchanged::compose(&posted, trust, known)))?;
+    let own = vec![store.addr()];
+    Ok(Located { store: Some(store), ..Located::at(own, known.clone()) })
+}
+
+fn is_scoped(at: &SocketAddr) -> bool {
+    matches!(at, SocketAddr::V6(at) if at.ip().is_unicast_link_local())
+}
+
+/// A store at any port, or the first of those allowed that is free; at the others at the same one.
+fn serve_in(
+    config: &Config,
+    ip: IpAddr,
+    others: Vec<SocketAddr>,
+    serve: Serve<'_>,
+) -> Result<Store, NoStore> {
+    let bind = |port| {
+        let also =
+            others.iter().filter(|at| at.ip() != ip).map(|at| SocketAddr::new(at.ip(), port)).collect();
+        serve(StoreBind { named: vec![SocketAddr::new(ip, port)], also })
+    };
+    let Some((first, last)) = config.ports else { return bind(0) };
+    let mut last_no = None;
+    for port in first..=last {
+        match bind(port) {
+            Err(no @ NoStore::Taken(_)) => last_no = Some(no),
+            done => return done,
+        }
+    }
+    Err(last_no.unwrap_or_else(|| NoStore::Other(Error::config("COMITY_PORTS names no port"))))
+}

@@ -1,0 +1,339 @@
+//! Which addresses lead from this process to another rank, the best first.
+//!
+//! ```text
+//!   rank 2 announced                this host has                    tried
+//!   10.0.1.2/30    25000 Mbit/s     cable  10.0.1.1/30   25000  -->  1  a network of both, the faster first
+//!   192.168.1.8/24  1000 Mbit/s     en0  192.168.1.5/24   1000  -->  2  then the one with the default route
+//!   fe80::5 (its scope is its own)  each interface with such one -->  3  after an equal one with a number of its own
+//!   100.90.1.1/32                   by the default route        -->  4  networks of others
+//!   172.17.0.1/16  (a bridge)       docker0, on every host      -->  5  what leads inside a host, or back to this one
+//! ```
+
+use super::{Card, InterfaceRules, OwnAddr};
+use crate::sys::{Interface, here, interfaces};
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// In Mbit/s, where the system does not tell: between an ordinary network and a fast cable.
+const UNKNOWN_SPEED: u32 = 5_000;
+/// Relays tried for a pair.
+const MAX_RELAYS: usize = 8;
+
+/// An address to try.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) at: SocketAddr,
+    /// The interface here, if it is in a network of it.
+    interface: Option<u32>,
+    /// How good it looks; the least is the best.
+    rank: (bool, bool, bool, Reverse<u32>, bool, Reverse<u8>, bool),
+    /// Both ends tell the speed.
+    speed_is_known: bool,
+}
+
+impl Candidate {
+    fn is_own(&self) -> bool {
+        self.rank.0
+    }
+
+    pub(crate) fn is_direct(&self) -> bool {
+        self.interface.is_some()
+    }
+}
+
+/// What a process knows of its own networks, when it asks.
+struct Here<'a> {
+    /// All but those that the user leaves out.
+    own: Vec<Interface>,
+    /// Those.
+    left_out: Vec<Interface>,
+    /// The addresses of the interfaces that lead everywhere.
+    default: Vec<IpAddr>,
+    /// The address here on the way to another.
+    source: &'a dyn Fn(SocketAddr) -> Option<IpAddr>,
+}
+
+impl Here<'_> {
+    /// What is tried for one address that a rank announced, or why nothing is.
+    fn candidates(&self, theirs: &OwnAddr) -> Result<Vec<Candidate>, String> {
+        if let SocketAddr::V6(at) = theirs.at
+            && at.ip().is_unicast_link_local()
+        {
+            let on = self.own.iter().filter(|i| i.is_link_local());
+            let with = |i: &Interface| SocketAddrV6::new(*at.ip(), at.port(), 0, i.index).into();
+            let all: Vec<_> = on.map(|i| self.candidate(theirs, with(i), Some(i))).collect();
+            return if all.is_empty() {
+                Err("no interface here has such an address".into())
+            } else {
+                Ok(all)
+            };
+        }
+        let Some(source) = (self.source)(theirs.at) else {
+            return Err("this host has no route to it".into());
+        };
+        if let Some(i) = self.left_out.iter().find(|i| i.ip == source && !i.is_loopback) {
+            return Err(format!("it leads over {}, which COMITY_INTERFACES leaves out", i.name));
+        }
+        let from = self.own.iter().chain(&self.left_out).find(|i| i.ip == source);
+        Ok(vec![self.candidate(theirs, theirs.at, from)])
+    }
+
+    fn candidate(&self, theirs: &OwnAddr, at: SocketAddr, from: Option<&Interface>) -> Candidate {
+        let ours = self.own.iter().chain(&self.left_out).any(|i| i.ip == at.ip());
+        let shared = from.filter(|i| i.holds(at.ip()));
+        let told = |speed| if speed == 0 { UNKNOWN_SPEED } else { speed };
+        let here = from.map_or(0, |i| i.speed);
+        let is_default = from.is_some_and(|i| self.default.contains(&i.ip));
+        let is_inner = theirs.is_inner || from.is_some_and(Interface::is_inner);
+        let prefix =
+            shared.map_or(0, |i| i.prefix.min(if theirs.prefix == 0 { i.prefix } else { theirs.prefix }));
+        let bits = if at.is_ipv6() { prefix / 4 } else { prefix };
+        let is_link_local = matches!(at.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
+        Candidate {
+            at,
+            interface: shared.map(|i| i.index),
+            rank: (
+                ours || at.ip().is_loopback(),
+                is_inner,
+                shared.is_none(),
+                Reverse(told(here).min(told(theirs.speed))),
+                is_default,
+                Reverse(bits),
+                is_link_local,
+            ),
+            speed_is_known: here > 0 && theirs.speed > 0,
+        }
+    }
+}
+
+/// Where a rank was reached last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KnownWay {
+    /// At this address of its own.
+    Direct(SocketAddr),
+    /// Through this rank.
+    Through(usize),
+}
+
+/// What a process knows of the ways to the others.
+#[derive(Debug, Default)]
+pub(crate) struct AddressBook {
+    rules: InterfaceRules,
+    /// By rank.
+    known: Mutex<BTreeMap<usize, KnownWay>>,
+}
+
+/// What may be tried to reach a rank, and what cannot.
+#[derive(Debug, Default)]
+pub(crate) struct Candidates {
+    /// The best first.
+    pub(crate) all: Vec<Candidate>,
+    /// The others, each with the reason, in words.
+    pub(crate) vain: Vec<String>,
+}
+
+impl Candidates {
+    /// How many of the first ones a link is to use at the same time, where all of them work.
+    pub(crate) fn side_by_side(&self, are_named: bool) -> usize {
+        let Some(first) = self.all.first() else { return 0 };
+        let mut seen = Vec::new();
+        let alike = |c: &&Candidate| {
+            if are_named {
+                return c.is_own() == first.is_own() && c.is_direct() == first.is_direct();
+            }
+            let is_another = !seen.contains(&c.interface);
+            seen.push(c.interface);
+            let (rank, best) = (&c.rank, &first.rank);
+            let equal = (rank.0, rank.1, rank.2, rank.3, rank.4) == (best.0, best.1, best.2, best.3, best.4);
+            equal
+                && is_another
+                && c.is_direct()
+                && !c.rank.4
+                && c.speed_is_known
+                && c.at.is_ipv4() == first.at.is_ipv4()
+        };
+        self.all.iter().take_while(alike).count().max(1)
+    }
+}
+
+impl AddressBook {
+    pub(crate) fn new(rules: InterfaceRules) -> Self {
+        Self { rules, known: Mutex::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<usize, KnownWay>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `rank` was reached there.
+    pub(crate) fn learn(&self, rank: usize, way: KnownWay) {
+        self.known().insert(rank, way);
+    }
+
+    /// The rank through which another was reached last, if it was so.
+    pub(crate) fn relay_of(&self, rank: usize) -> Option<usize> {
+        match self.known().get(&rank) {
+            Some(KnownWay::Through(relay)) => Some(*relay),
+            _ => None,
+        }
+    }
+
+    /// What to try to reach `rank`, which said this of itself.
+    pub(crate) fn candidates(&self, rank: usize, theirs: &Card) -> Candidates {
+        let (own, left_out) = interfaces().into_iter().partition(|i| self.rules.allow(i));
+        // Addresses for documentation: routed like any other.
+        let anywhere: [IpAddr; 2] =
+            [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
+        let default = anywhere.iter().filter_map(|ip| here::source(SocketAddr::new(*ip, 9))).collect();
+        let here = Here { own, left_out, default, source: &here::source };
+        let mut found = sorted(&here, &theirs.addrs);
+        if let Some(KnownWay::Direct(at)) = self.known().get(&rank)
+            && let Some(i) = found.all.iter().position(|c| c.at == *at)
+            && found.all.get(i).map(|c| c.rank.3) >= found.all.first().map(|c| c.rank.3)
+        {
+            let known = found.all.remove(i);
+            found.all.insert(0, known);
+        }
+        found
+    }
+
+    /// The ranks that may pass on what `me` and `peer` say to each other, the likeliest first.
+    pub(crate) fn relays(&self, cards: &[Card], me: usize, peer: usize) -> Vec<usize> {
+        let (Some(ours), Some(theirs)) = (cards.get(me), cards.get(peer)) else { return Vec::new() };
+        // How many of the two share a network with it.
+        let beside = |card: &Card, other: &Card| {
+            let within = |a: &OwnAddr, b: &OwnAddr| {
+                let (ip, prefix) = (a.at.ip(), a.prefix);
+                !a.is_inner && as_interface(ip, prefix).holds(b.at.ip())
+            };
+            card.host_id == other.host_id
+                || card.addrs.iter().any(|a| other.addrs.iter().any(|b| within(a, b)))
+        };
+        let both = |card: &Card| u8::from(beside(card, ours)) + u8::from(beside(card, theirs));
+        let mut all: Vec<_> = (0..cards.len())
+            .filter(|r| *r != me && *r != peer)
+            .filter_map(|r| Some((r, cards.get(r)?)))
+            .filter(|(_, card)| card.relays && card.host_id != theirs.host_id)
+            .map(|(r, card)| (Reverse(both(card)), r))
+            .collect();
+        all.sort();
+        all.into_iter().map(|(_, r)| r).take(MAX_RELAYS).collect()
+    }
+}
+
+fn as_interface(ip: IpAddr, prefix: u8) -> Interface {
+    Interface { name: String::new(), index: 0, ip, prefix, speed: 0, is_loopback: false }
+}
+
+fn sorted(here: &Here<'_>, theirs: &[OwnAddr]) -> Candidates {
+    let mut found = Candidates::default();
+    for addr in theirs {
+        match here.candidates(addr) {
+            Ok(new) => found.all.extend(new),
+            Err(why) => found.vain.push(format!("{}: {why}", addr.at)),
+        }
+    }
+    // Equal ones stay as they were announced.
+    found.all.sort_by_key(|c| c.rank);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, index: u32, ip: &str, prefix: u8, speed: u32) -> Interface {
+        Interface { name: name.into(), index, ip: ip.parse().unwrap(), prefix, speed, is_loopback: false }
+    }
+
+    fn told(ip: &str, prefix: u8, speed: u32) -> OwnAddr {
+        let is_inner = ip.starts_with("172.17.");
+        OwnAddr { at: SocketAddr::new(ip.parse().unwrap(), 7000), prefix, speed, is_inner }
+    }
+
+    /// A host with these interfaces, of which the first has the default route.
+    fn tried(own: &[Interface], theirs: &[OwnAddr]) -> (Vec<String>, usize, Vec<String>) {
+        let source = |to: SocketAddr| {
+            let near = own.iter().find(|i| i.holds(to.ip()));
+            near.or_else(|| own.first().filter(|i| i.ip.is_ipv4() == to.is_ipv4())).map(|i| i.ip)
+        };
+        let default = own.iter().take(1).map(|i| i.ip).collect();
+        let here = Here { own: own.to_vec(), left_out: Vec::new(), default, source: &source };
+        let found = sorted(&here, theirs);
+        let at = found.all.iter().map(|c| HostOnly(c.at).to_string()).collect();
+        (at, found.side_by_side(false), found.vain)
+    }
+
+    struct HostOnly(SocketAddr);
+
+    impl std::fmt::Display for HostOnly {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            match self.0 {
+                SocketAddr::V6(a) if a.scope_id() > 0 => write!(f, "{}%{}", a.ip(), a.scope_id()),
+                a => a.ip().fmt(f),
+            }
+        }
+    }
+
+    #[test]
+    fn a_fast_cable_goes_before_the_network_with_the_default_route() {
+        let own = [interface("wlan0", 2, "192.168.1.5", 24, 300), interface("en7", 3, "10.0.1.1", 30, 0)];
+        let theirs = [told("172.17.0.1", 16, 10_000), told("192.168.1.8", 24, 1000), told("10.0.1.2", 30, 0)];
+        let (at, side_by_side, _) = tried(&own, &theirs);
+        assert_eq!(at, ["10.0.1.2", "192.168.1.8", "172.17.0.1"]);
+        assert_eq!(side_by_side, 1);
+        // Of equal speed as far as is known.
+        let own = [interface("e0", 2, "10.9.0.1", 16, 10_000), interface("e1", 3, "10.0.1.1", 24, 10_000)];
+        let (at, ..) = tried(&own, &[told("10.9.0.2", 16, 10_000), told("10.0.1.2", 24, 10_000)]);
+        assert_eq!(at, ["10.0.1.2", "10.9.0.2"]);
+        // A network that is known to be slower does not.
+        let own = [interface("e0", 2, "10.9.0.1", 16, 100_000), interface("e1", 3, "10.0.1.1", 24, 1000)];
+        let (at, ..) = tried(&own, &[told("10.0.1.2", 24, 1000), told("10.9.0.2", 16, 100_000)]);
+        assert_eq!(at, ["10.9.0.2", "10.0.1.2"]);
+    }
+
+    #[test]
+    fn two_equal_cables_are_used_together() {
+        let own = [
+            interface("lan", 2, "192.168.1.5", 24, 1000),
+            interface("c0", 3, "10.0.1.1", 30, 25_000),
+            interface("c1", 4, "10.0.2.1", 30, 25_000),
+        ];
+        let theirs =
+            [told("10.0.2.2", 30, 25_000), told("192.168.1.6", 24, 1000), told("10.0.1.2", 30, 25_000)];
+        let (at, side_by_side, _) = tried(&own, &theirs);
+        assert_eq!(
+            (at, side_by_side),
+            (["10.0.2.2", "10.0.1.2", "192.168.1.6"].map(String::from).to_vec(), 2)
+        );
+        let slow = [theirs[0], told("10.0.1.2", 30, 10_000)];
+        assert_eq!(tried(&own, &slow).1, 1);
+        assert_eq!(tried(&own, &[told("10.0.2.2", 30, 0), told("10.0.1.2", 30, 0)]).1, 1);
+    }
+
+    #[test]
+    fn link_local_addresses_are_tried_on_each_interface_here() {
+        let own = [interface("c0", 3, "fe80::a", 64, 10_000), interface("c1", 4, "fe80::b", 64, 10_000)];
+        let (at, ..) = tried(&own, &[told("fe80::5", 64, 10_000)]);
+        assert_eq!(at, ["fe80::5%3", "fe80::5%4"]);
+        let (at, _, vain) = tried(&[interface("c0", 3, "10.0.0.1", 24, 0)], &[told("fe80::5", 64, 0)]);
+        assert!(at.is_empty() && vain[0].contains("no interface here"), "{vain:?}");
+        let own = [interface("c0", 3, "fd00::1", 64, 10_000), interface("c0", 3, "fe80::a", 64, 10_000)];
+        let (at, ..) = tried(&own, &[told("fe80::5", 64, 10_000), told("fd00::5", 64, 10_000)]);
+        assert_eq!(at, ["fd00::5", "fe80::5%3"]);
+    }
+
+    #[test]
+    fn an_address_of_this_host_too_comes_last_and_one_without_a_route_not_at_all() {
+        let own = [interface("br7", 2, "10.5.0.1", 16, 0), interface("c0", 3, "10.0.1.1", 30, 0)];
+        let (at, ..) =
+            tried(&own, &[told("10.5.0.1", 16, 0), told("10.0.1.2", 30, 0), told("10.7.0.1", 24, 0)]);
+        assert_eq!(at, ["10.0.1.2", "10.7.0.1", "10.5.0.1"]);
+        let (at, _, vain) = tried(&[interface("c0", 3, "fd00::1", 64, 0)], &[told("10.0.1.2", 30, 0)]);
+        assert!(at.is_empty() && vain[0].contains("10.0.1.2:7000: this host has no route"), "{vain:?}");
+    }
+}
