@@ -55,6 +55,21 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if let Some(text) = vars.text("COMITY_ALGORITHM")? {
         config.algorithm = Some(algorithm(&text).or_else(|why| wrong("COMITY_ALGORITHM", &text, &why))?);
     }
+    network(vars, config)?;
+    config.host = vars.text("COMITY_HOST")?;
+    config.log_dir = vars.text("COMITY_LOG_DIR")?.map(Into::into);
+    if let Some(fd) = vars.number("COMITY_ROOT_CAUSE_FD", i32::MAX as usize)? {
+        // A wrapper may have closed it: the launcher then has to guess, and the job runs all the same.
+        let fd = i32::try_from(fd).unwrap_or(i32::MAX);
+        config.root_cause = RootCauseReport::from_fd(fd, config.rank).ok();
+    }
+    config.stats_fd =
+        vars.number("COMITY_STATS_FD", i32::MAX as usize)?.and_then(|fd| i32::try_from(fd).ok());
+    Ok(())
+}
+
+/// Where it listens, and what goes over which interface.
+fn network(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if let Some(text) = vars.text("COMITY_ADDRS")? {
         config.addrs = text
             .split(',')
@@ -72,15 +87,6 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if vars.is_set("COMITY_RELAY") {
         config.relay = vars.flag("COMITY_RELAY")?;
     }
-    config.host = vars.text("COMITY_HOST")?;
-    config.log_dir = vars.text("COMITY_LOG_DIR")?.map(Into::into);
-    if let Some(fd) = vars.number("COMITY_ROOT_CAUSE_FD", i32::MAX as usize)? {
-        // A wrapper may have closed it: the launcher then has to guess, and the job runs all the same.
-        let fd = i32::try_from(fd).unwrap_or(i32::MAX);
-        config.root_cause = RootCauseReport::from_fd(fd, config.rank).ok();
-    }
-    config.stats_fd =
-        vars.number("COMITY_STATS_FD", i32::MAX as usize)?.and_then(|fd| i32::try_from(fd).ok());
     Ok(())
 }
 
