@@ -43,7 +43,7 @@ const SLURM: &[(&str, &str)] = &[
 /// The variable, the set that it belongs to, and values that it cannot have.
 type Row = (&'static str, &'static [(&'static str, &'static str)], &'static [&'static str]);
 
-const TABLE: [Row; 39] = [
+const TABLE: [Row; 43] = [
     ("COMITY_RANK", COMITY, &NO_NUMBER),
     ("COMITY_RANK", COMITY, &["2", "3", "65536"]),
     ("COMITY_SIZE", COMITY, &NO_NUMBER),
@@ -51,6 +51,7 @@ const TABLE: [Row; 39] = [
     ("COMITY_LOCAL_RANK", COMITY, &["0", "x", ""]),
     ("COMITY_LOCAL_SIZE", COMITY, &["1", "x", ""]),
     ("COMITY_STORE", COMITY, &NO_PLACE),
+    ("COMITY_STORE", COMITY, &["a:1,", "a:1,b", "a:1,,b:1", ",a:1", "fe80::1%en0:1", "a:1;b:1"]),
     ("COMITY_STORE", &[], &["127.0.0.1:9"]),
     ("COMITY_JOB", COMITY, &["", "a\nb"]),
     ("COMITY_TIMEOUT", COMITY, &NO_TIME),
@@ -62,6 +63,17 @@ const TABLE: [Row; 39] = [
         COMITY,
         &["", "a", "0.0.0.0", "::", "224.0.0.1", "10.0.0.1,10.0.0.1", "10.0.0.1:x", "-oX", ","],
     ),
+    (
+        "COMITY_INTERFACES",
+        COMITY,
+        &["", ",", "en,", "^", "=", "!", "a b", "10.0.0.0/33", "fd00::/0", "10.0.0/8"],
+    ),
+    (
+        "COMITY_PORTS",
+        COMITY,
+        &["", "0", "x", "7-6", "1-", "-1", "65536", "1-65536", "0-9", "7000:7010", "+1-2"],
+    ),
+    ("COMITY_RELAY", COMITY, &NO_FLAG),
     ("COMITY_CONNECTIONS", COMITY, &NO_NUMBER),
     ("COMITY_CONNECTIONS", COMITY, &["0", "65"]),
     ("COMITY_SEND_THREADS", COMITY, &NO_NUMBER),
@@ -79,7 +91,7 @@ const TABLE: [Row; 39] = [
     ("WORLD_SIZE", TORCH, &NO_NUMBER),
     ("LOCAL_RANK", TORCH, &["x", "", "-1"]),
     ("MASTER_PORT", TORCH, &["", "0", "x", "-1", "65536"]),
-    ("MASTER_ADDR", TORCH, &["", "-oX", "a b", "1.2.3.256", "a;id"]),
+    ("MASTER_ADDR", TORCH, &["", "-oX", "a b", "1.2.3.256", "a;id", "a,", "a,,b"]),
     ("OMPI_COMM_WORLD_RANK", OPEN_MPI, &NO_NUMBER),
     ("OMPI_COMM_WORLD_SIZE", OPEN_MPI, &NO_NUMBER),
     ("PMI_RANK", MPICH, &NO_NUMBER),

@@ -3,7 +3,7 @@
 mod race;
 
 use super::{
-    hello::{Hello, NOT_THE_ONE, Refusal, Secret},
+    hello::{Channel, Hello, NOT_THE_ONE, Refusal, Secret},
     stream::{Sealing, Stream},
 };
 use crate::{Error, Result, sys::poll_until};
@@ -167,7 +167,7 @@ pub(crate) fn dial_any(
     is_elsewhere: bool,
 ) -> Result<(usize, (Stream, Sealing)), Miss> {
     let (mut pause, mut limit, first) = (FIRST_PAUSE, TRY, Instant::now());
-    let (mut best, mut rounds) = (Reached::Nothing, 0);
+    let (mut best, mut rounds, mut holes) = (Reached::Nothing, 0, 0);
     loop {
         let begun = Instant::now();
         rounds += 1;
@@ -190,6 +190,14 @@ pub(crate) fn dial_any(
             Reached::Host => NO_LISTENER,
             Reached::Listener => Duration::MAX,
         };
+        if best == Reached::Listener && is_elsewhere && drops_full_packets(targets, secret, hello, patience)?
+        {
+            holes += 1;
+            // Once it may only have been slow.
+            if holes > 1 {
+                return Err(Miss::NoWay(io::Error::new(ErrorKind::HostUnreachable, FULL_PACKETS)));
+            }
+        }
         if is_elsewhere && rounds > 1 && first.elapsed() >= enough {
             return Err(match last {
                 Miss::Nobody(e) => Miss::NoWay(e),
@@ -199,9 +207,33 @@ pub(crate) fn dial_any(
         // WAIT(until): the next attempt: to the join deadline
         patience.wait(None, next).map_err(Miss::Stop)?;
         pause = (pause * 2).min(LONGEST_PAUSE);
-        if begun.elapsed() >= limit {
+        // One that answers small packets was not slow.
+        if holes == 0 && begun.elapsed() >= limit {
             limit = (limit * 2).min(LONGEST_TRY);
         }
+    }
+}
+
+/// What is said of a path that drops full packets.
+const FULL_PACKETS: &str = "small packets are answered there and full ones are not: something between the hosts drops them; give the interfaces of both, and what is between them, the same MTU (ip link set dev NAME mtu 1500)";
+
+/// Whether one who did not answer a hello in a full packet answers a small one at once.
+fn drops_full_packets(
+    targets: &[Target],
+    secret: &Secret,
+    hello: &Hello,
+    patience: &DialLimits<'_>,
+) -> Result<bool, Miss> {
+    if !matches!(hello.channel, Channel::Link { .. }) {
+        return Ok(false);
+    }
+    let hello = Hello { channel: Channel::Probe, group_id: 0, ..*hello };
+    match Race::new(targets, secret, &hello, patience, Duration::from_secs(1)).run() {
+        Ok(_) => Ok(true),
+        Err(missed) => match missed.into_iter().find(|(_, t)| matches!(t.miss, Miss::Stop(_))) {
+            Some((_, tried)) => Err(tried.miss),
+            None => Ok(false),
+        },
     }
 }
 

@@ -5,7 +5,8 @@
 //! message proves that the first was not a recording; nobody waits for it but the listener. After it the connection is clear, or
 //! sealed with keys of its own if the hello says so.
 //!
-//! A message is `"cm"`, its kind, a length and at most 1 KiB; nothing larger is ever allocated for a stranger.
+//! A message is `"cm"`, its kind, a length and at most 1 KiB; nothing larger is ever allocated for a stranger. Connections of links are
+//! made with packets as full as the path allows: behind the hello comes padding, and the answer to it has as much.
 
 mod message;
 #[cfg(test)]
@@ -15,7 +16,7 @@ use super::fields::{Malformed, Reader, Writer};
 use super::seal::Seals;
 use crate::{Key, sys::traceless};
 pub(crate) use message::Refusal;
-use message::{Incoming, MAX_BODY, MessageKind, VERSION, message};
+use message::{Incoming, MAX_BODY, MessageKind, VERSION, message, padding};
 use snow::{Builder, HandshakeState, TransportState};
 use std::{
     fmt,
@@ -142,6 +143,10 @@ pub(crate) struct Initiator {
     noise: Option<Box<HandshakeState>>,
     incoming: Incoming,
     sealed: bool,
+    /// The answer is followed by padding.
+    is_padded: bool,
+    /// What the answer brought, until the padding is there.
+    agreed: Option<Agreed>,
 }
 
 /// What is left to do for the connecting side once the answer is there.
@@ -171,15 +176,35 @@ impl Initiator {
             // It has done its work, and this is the only copy outside of the stack.
             noise.set_psk(PSK, &[0; 32]).ok()?;
             let first = message(MessageKind::Hello, body.get(..n)?);
-            let new = Self { noise: Some(noise), incoming: Incoming::default(), sealed: hello.sealed };
+            let new = Self {
+                noise: Some(noise),
+                incoming: Incoming::default(),
+                sealed: hello.sealed,
+                is_padded: false,
+                agreed: None,
+            };
             Some((new, first))
         })
     }
 
+    /// What to send behind the first bytes, so that they fill a packet of `len` bytes; the other side answers in kind. Some paths carry
+    /// small packets only, and say nothing of others: that must show before the connection is used.
+    pub(crate) fn pad(&mut self, len: usize) -> Vec<u8> {
+        self.is_padded = true;
+        padding(len)
+    }
+
     /// Read the answer; once it is there and favourable, what remains to do. `None`: wait for more.
-    pub(crate) fn read(&mut self, stream: impl Read) -> Result<Option<Agreed>, Refusal> {
-        let Some(body) = self.incoming.read(stream, MessageKind::Answer)? else { return Ok(None) };
-        traceless(|| self.agree(&body)).map(Some)
+    pub(crate) fn read(&mut self, mut stream: impl Read) -> Result<Option<Agreed>, Refusal> {
+        if self.agreed.is_none() {
+            let Some(body) = self.incoming.read(&mut stream, MessageKind::Answer)? else { return Ok(None) };
+            self.agreed = Some(traceless(|| self.agree(&body))?);
+            self.incoming = Incoming::default();
+        }
+        if self.is_padded && self.incoming.read(&mut stream, MessageKind::Padding)?.is_none() {
+            return Ok(None);
+        }
+        Ok(self.agreed.take())
     }
 
     fn agree(&mut self, body: &[u8]) -> Result<Agreed, Refusal> {
@@ -276,9 +301,13 @@ impl Responder {
                 traceless(|| self.answer(&body, secret, judge)).unwrap_or(HandshakeStep::Close)
             }
             Stage::Proof(transport, hash, hello, seals) => {
-                match self.incoming.read(stream, MessageKind::Proof) {
+                match self.incoming.read_one(stream, MessageKind::Proof, MessageKind::Padding) {
                     Ok(None) => HandshakeStep::More,
-                    Ok(Some(body)) => {
+                    Ok(Some((MessageKind::Padding, body))) => {
+                        self.incoming = Incoming::default();
+                        HandshakeStep::Send(padding(body.len()))
+                    }
+                    Ok(Some((_, body))) => {
                         let mut proof = [0; MAX_BODY];
                         match transport.read_message(&body, &mut proof) {
                             Ok(n) if proof.get(..n) == Some(hash.as_slice()) => {

@@ -43,8 +43,8 @@ type Find = Box<dyn Fn(&Hello) -> Option<Vec<SocketAddr>> + Send + Sync>;
 /// See the module.
 pub(crate) struct Relay {
     find: Find,
-    shared: Arc<RelayShared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// From the first connection on.
+    thread: Mutex<Option<(Arc<RelayShared>, JoinHandle<()>)>>,
 }
 
 struct RelayShared {
@@ -60,19 +60,15 @@ impl fmt::Debug for Relay {
 }
 
 impl RelayShared {
-    fn new(&self) -> MutexGuard<'_, Vec<Passed>> {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Passed>> {
         self.new.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Relay {
     /// `find` says where the process is that a hello is for.
-    pub(crate) fn new(
-        find: impl Fn(&Hello) -> Option<Vec<SocketAddr>> + Send + Sync + 'static,
-    ) -> io::Result<Self> {
-        let shared =
-            RelayShared { waker: Waker::new()?, new: Mutex::default(), stop: AtomicBool::new(false) };
-        Ok(Self { find: Box::new(find), shared: Arc::new(shared), thread: Mutex::default() })
+    pub(crate) fn new(find: impl Fn(&Hello) -> Option<Vec<SocketAddr>> + Send + Sync + 'static) -> Self {
+        Self { find: Box::new(find), thread: Mutex::default() }
     }
 
     /// Whether a hello is for another, and is passed on.
@@ -94,29 +90,28 @@ impl Relay {
         );
         let outward = Flow { bytes: first, ..Flow::default() };
         let until = Instant::now() + PASS_LIMIT;
-        self.shared.new().push(Passed {
-            near: stream,
-            far: Far::Connecting(goals, until),
-            outward,
-            inward: Flow::default(),
-        });
-        self.shared.waker.wake();
+        let inward = Flow::default();
+        let passed = Passed { near: stream, far: Far::Connecting(goals, until), outward, inward };
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
-            let shared = Arc::clone(&self.shared);
-            let started =
-                std::thread::Builder::new().name("comity-relay".into()).spawn(move || shared.serve());
-            // Without a thread the connections end with the relay.
-            *thread = started.inspect_err(|e| tracing::warn!(%e, "no thread to pass on with")).ok();
+            match RelayShared::start() {
+                Ok(started) => *thread = Some(started),
+                Err(e) => tracing::warn!(%e, "no thread to pass on with"),
+            }
+        }
+        if let Some((shared, _)) = &*thread {
+            shared.waiting().push(passed);
+            shared.waker.wake();
         }
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
-        self.shared.waker.wake();
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((shared, thread)) = thread {
+            shared.stop.store(true, Ordering::Release);
+            shared.waker.wake();
             // WAIT(stop): the relay's thread, which goes on for two seconds at most
             let _ = thread.join();
         }
@@ -237,11 +232,19 @@ impl Passed {
 }
 
 impl RelayShared {
+    fn start() -> io::Result<(Arc<Self>, JoinHandle<()>)> {
+        let new = Self { waker: Waker::new()?, new: Mutex::default(), stop: AtomicBool::new(false) };
+        let shared = Arc::new(new);
+        let own = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("comity-relay".into()).spawn(move || own.serve())?;
+        Ok((shared, thread))
+    }
+
     // WAIT(stop): the relay's thread: woken for each byte, and when it is to stop
     fn serve(&self) {
         let (mut all, mut stopped): (Vec<Passed>, Option<Instant>) = (Vec::new(), None);
         loop {
-            all.append(&mut self.new());
+            all.append(&mut self.waiting());
             all.truncate(MAX_PASSED);
             all.retain_mut(Passed::advance);
             if self.stop.load(Ordering::Acquire) {

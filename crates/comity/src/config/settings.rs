@@ -58,7 +58,7 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if let Some(text) = vars.text("COMITY_ALGORITHM")? {
         config.algorithm = Some(algorithm(&text).or_else(|why| wrong("COMITY_ALGORITHM", &text, &why))?);
     }
-    read_network(vars, config)?;
+    network(vars, config)?;
     config.host = vars.text("COMITY_HOST")?;
     config.log_dir = vars.text("COMITY_LOG_DIR")?.map(Into::into);
     if let Some(fd) = vars.number("COMITY_ROOT_CAUSE_FD", i32::MAX as usize)? {
@@ -71,8 +71,8 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     Ok(())
 }
 
-/// What concerns the host's networks.
-fn read_network(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
+/// Where it listens, and what goes over which interface.
+fn network(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if let Some(text) = vars.text("COMITY_ADDRS")? {
         config.addrs = text
             .split(',')

@@ -5,7 +5,7 @@ mod connect;
 use super::{maker::Makers, mesh::Mesh, way::Way};
 use crate::{
     Config, ConnectWhen, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Result, Secure,
-    channel::{Acceptor, Channel, Hello, Relay, STORE, Secret},
+    channel::{Acceptor, Channel, Hello, Listener, Relay, STORE, Secret},
     control::{Probes, Rules, Running, pace},
     rendezvous::{Facts, PassingOn, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
     root_cause::RootCauseReport,
@@ -58,6 +58,39 @@ pub(crate) struct Endpoint {
     _store: Option<Store>,
 }
 
+/// A process that has met the others, and is connected to none yet.
+struct MetAll {
+    meeting: StoreClient,
+    secret: Secret,
+    table: Table,
+    listeners: Vec<Listener>,
+    /// What passes on for those who reach the store through this process.
+    relays: Vec<Arc<Relay>>,
+}
+
+impl MetAll {
+    fn all(config: &Config, transports: &Transports) -> Result<Self> {
+        let (mut meeting, secret) = StoreClient::find(config)?;
+        let (listeners, facts) = meeting
+            .listen(config)
+            .and_then(|listeners| announce(config, transports.announce(), listeners))
+            .inspect_err(|e| meeting.give_up(e))?;
+        // Those who have no way to the store find this rank, and it passes on.
+        let (passing, listeners) =
+            match meeting.pass_on(config, &secret, listeners).inspect_err(|e| meeting.give_up(e))? {
+                Ok(passing) => (Some(passing), Vec::new()),
+                Err(listeners) => (None, listeners),
+            };
+        let table = meeting.join(facts)?;
+        let (listeners, relays) = match passing.map(PassingOn::end) {
+            Some((listeners, relay)) => (listeners, vec![relay]),
+            None => (listeners, Vec::new()),
+        };
+        agree_on_secrecy(&table.facts).inspect_err(|e| meeting.give_up(e))?;
+        Ok(Self { meeting, secret, table, listeners, relays })
+    }
+}
+
 impl Endpoint {
     /// Meet the others, and connect to each of them.
     pub(crate) fn join(config: &Config) -> Result<Arc<Self>> {
@@ -72,23 +105,7 @@ impl Endpoint {
             wanted: config.backend.link().map(|kind| (kind, config.backend.name())),
         };
         let mut transports = Transports::find(config.links, &config.transports, &job)?;
-        let (mut meeting, secret) = StoreClient::find(config)?;
-        let (listeners, facts) = meeting
-            .listen(config)
-            .and_then(|listeners| announce(config, transports.announce(), listeners))
-            .inspect_err(|e| meeting.give_up(e))?;
-        // Those who have no way to the store find this rank, and it passes on.
-        let (passing, listeners) =
-            match meeting.pass_on(config, &secret, listeners).inspect_err(|e| meeting.give_up(e))? {
-                Ok(passing) => (Some(passing), Vec::new()),
-                Err(listeners) => (None, listeners),
-            };
-        let table = meeting.join(facts)?;
-        let (listeners, mut relays) = match passing.map(PassingOn::end) {
-            Some((listeners, relay)) => (listeners, vec![relay]),
-            None => (listeners, Vec::new()),
-        };
-        agree_on_secrecy(&table.facts).inspect_err(|e| meeting.give_up(e))?;
+        let MetAll { mut meeting, secret, table, listeners, mut relays } = MetAll::all(config, &transports)?;
         // Nobody has a reason to connect before all have met.
         for listener in &listeners {
             listener.listen().map_err(|e| Error::os("listening", e)).inspect_err(|e| meeting.give_up(e))?;
@@ -96,7 +113,7 @@ impl Endpoint {
         let mut endpoint = Self::new(config, secret, table);
         transports.meet(config.rank, &endpoint.cards);
         endpoint.transports = Arc::new(transports);
-        let relay = endpoint.relay(config).inspect_err(|e| meeting.give_up(e))?;
+        let relay = endpoint.relay(config);
         relays.extend(relay.clone());
         endpoint._relays = relays;
         let acceptor = Acceptor::new(listeners, endpoint.secret.clone()).with_relay(relay);
@@ -192,9 +209,9 @@ impl Endpoint {
     }
 
     /// What passes on what two others say that have no way to each other.
-    fn relay(&self, config: &Config) -> Result<Option<Arc<Relay>>> {
+    fn relay(&self, config: &Config) -> Option<Arc<Relay>> {
         if !config.relay || self.peers.len() < 3 {
-            return Ok(None);
+            return None;
         }
         let (me, world, cards, book) = (self.me, self.world, Arc::clone(&self.cards), Arc::clone(&self.book));
         let find = move |hello: &Hello| {
@@ -205,7 +222,7 @@ impl Endpoint {
             let card = cards.get(to).filter(|card| is_closed && is_other && card.relays)?;
             Some(book.candidates(to, card).all.iter().map(|c| c.at).collect())
         };
-        Ok(Some(Arc::new(Relay::new(find).map_err(|e| Error::os("passing on between ranks", e))?)))
+        Some(Arc::new(Relay::new(find)))
     }
 
     /// How the others are reached.

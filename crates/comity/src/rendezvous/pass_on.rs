@@ -51,7 +51,7 @@ impl StoreClient {
         let relay = Relay::new(move |hello| {
             (hello.to == STORE && hello.channel == Channel::Join).then(|| store.clone())
         });
-        let relay = Arc::new(relay.map_err(os_error)?);
+        let relay = Arc::new(relay);
         for listener in &listeners {
             listener.listen().map_err(os_error)?;
         }
@@ -101,9 +101,9 @@ impl Drop for PassingOn {
     }
 }
 
-// WAIT(ended): the thread that passes on: woken for each event, and when it is to stop
-fn listen(mut acceptor: Acceptor, (ended, waker): &(AtomicBool, Waker)) -> Acceptor {
-    while !ended.load(Ordering::Acquire) {
+// WAIT(stop): the thread that passes on: woken for each event, and when it is to stop
+fn listen(mut acceptor: Acceptor, (stop, waker): &(AtomicBool, Waker)) -> Acceptor {
+    while !stop.load(Ordering::Acquire) {
         let mut fds = vec![PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
         let until = acceptor.interest(&mut fds);
         // The descriptors are ours and open; if the system still refuses, do not spin.

@@ -122,7 +122,7 @@ unsafe fn address(at: *const libc::sockaddr, family: Option<i32>) -> Option<(IpA
         return None;
     }
     // SAFETY: every address begins with its family.
-    let family = family.unwrap_or(i32::from(unsafe { (*at).sa_family }));
+    let family = family.unwrap_or_else(|| i32::from(unsafe { (*at).sa_family }));
     let ip = match family {
         libc::AF_INET => {
             // SAFETY: an address of this family is a `sockaddr_in`; nothing is said of its alignment.

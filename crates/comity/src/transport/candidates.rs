@@ -51,8 +51,8 @@ struct Here<'a> {
     own: Vec<Interface>,
     /// Those.
     left_out: Vec<Interface>,
-    /// The addresses of the interfaces that lead everywhere.
-    default: Vec<IpAddr>,
+    /// The interfaces that lead everywhere.
+    default: Vec<u32>,
     /// The address here on the way to another.
     source: &'a dyn Fn(SocketAddr) -> Option<IpAddr>,
 }
@@ -87,7 +87,7 @@ impl Here<'_> {
         let shared = from.filter(|i| i.holds(at.ip()));
         let told = |speed| if speed == 0 { UNKNOWN_SPEED } else { speed };
         let here = from.map_or(0, |i| i.speed);
-        let is_default = from.is_some_and(|i| self.default.contains(&i.ip));
+        let is_default = from.is_some_and(|i| self.default.contains(&i.index));
         let is_inner = theirs.is_inner || from.is_some_and(Interface::is_inner);
         let prefix =
             shared.map_or(0, |i| i.prefix.min(if theirs.prefix == 0 { i.prefix } else { theirs.prefix }));
@@ -184,16 +184,18 @@ impl AddressBook {
 
     /// What to try to reach `rank`, which said this of itself.
     pub(crate) fn candidates(&self, rank: usize, theirs: &Card) -> Candidates {
-        let (own, left_out) = interfaces().into_iter().partition(|i| self.rules.allow(i));
+        let all = interfaces();
         // Addresses for documentation: routed like any other.
         let anywhere: [IpAddr; 2] =
             [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
-        let default = anywhere.iter().filter_map(|ip| here::source(SocketAddr::new(*ip, 9))).collect();
+        let out: Vec<_> = anywhere.iter().filter_map(|ip| here::source(SocketAddr::new(*ip, 9))).collect();
+        let default = all.iter().filter(|i| out.contains(&i.ip)).map(|i| i.index).collect();
+        let (own, left_out) = all.into_iter().partition(|i| self.rules.allow(i));
         let here = Here { own, left_out, default, source: &here::source };
         let mut found = sorted(&here, &theirs.addrs);
         if let Some(KnownWay::Direct(at)) = self.known().get(&rank)
             && let Some(i) = found.all.iter().position(|c| c.at == *at)
-            && found.all.get(i).map(|c| c.rank.3) >= found.all.first().map(|c| c.rank.3)
+            && found.all.get(i).map(|c| c.rank.3) <= found.all.first().map(|c| c.rank.3)
         {
             let known = found.all.remove(i);
             found.all.insert(0, known);
@@ -261,7 +263,7 @@ mod tests {
             let near = own.iter().find(|i| i.holds(to.ip()));
             near.or_else(|| own.first().filter(|i| i.ip.is_ipv4() == to.is_ipv4())).map(|i| i.ip)
         };
-        let default = own.iter().take(1).map(|i| i.ip).collect();
+        let default = own.iter().take(1).map(|i| i.index).collect();
         let here = Here { own: own.to_vec(), left_out: Vec::new(), default, source: &source };
         let found = sorted(&here, theirs);
         let at = found.all.iter().map(|c| HostOnly(c.at).to_string()).collect();
@@ -317,12 +319,15 @@ mod tests {
 
     #[test]
     fn link_local_addresses_are_tried_on_each_interface_here() {
-        let own = [interface("c0", 3, "fe80::a", 64, 10_000), interface("c1", 4, "fe80::b", 64, 10_000)];
+        let lan = || interface("lan", 2, "192.168.1.5", 24, 1000);
+        let own =
+            [lan(), interface("c0", 3, "fe80::a", 64, 10_000), interface("c1", 4, "fe80::b", 64, 10_000)];
         let (at, ..) = tried(&own, &[told("fe80::5", 64, 10_000)]);
         assert_eq!(at, ["fe80::5%3", "fe80::5%4"]);
         let (at, _, vain) = tried(&[interface("c0", 3, "10.0.0.1", 24, 0)], &[told("fe80::5", 64, 0)]);
         assert!(at.is_empty() && vain[0].contains("no interface here"), "{vain:?}");
-        let own = [interface("c0", 3, "fd00::1", 64, 10_000), interface("c0", 3, "fe80::a", 64, 10_000)];
+        let own =
+            [lan(), interface("c0", 3, "fd00::1", 64, 10_000), interface("c0", 3, "fe80::a", 64, 10_000)];
         let (at, ..) = tried(&own, &[told("fe80::5", 64, 10_000), told("fd00::5", 64, 10_000)]);
         assert_eq!(at, ["fd00::5", "fe80::5%3"]);
     }

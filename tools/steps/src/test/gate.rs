@@ -68,8 +68,8 @@ const EVERY: &[Step] = &[
     },
     Step {
         name: "hosts",
-        about: "two hosts, as network namespaces, IPv4 and IPv6",
-        limit: 120,
+        about: "two and three hosts as network namespaces: IPv4 and IPv6, cables without a switch, a relay",
+        limit: 180,
         run: hosts::check,
     },
     Step {

@@ -1,4 +1,5 @@
-//! Two "hosts" on one kernel: network namespaces with a cable between them, two ranks in each.
+//! "Hosts" on one kernel: network namespaces with cables between them. First clusters as people cable them ([`shapes`]), then two hosts with two
+//! ranks in each.
 //!
 //! ```text
 //! namespace a: ranks 0, 1  10.77.0.1  fd77::1 --- veth --- fd77::2  10.77.0.2  ranks 2, 3 :namespace b
@@ -32,6 +33,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
     };
     let comity = comity()?;
     let (_scratch, key) = job_key()?;
+    let shapes = shapes::check(&comity, &key)?;
     let mut notes = Vec::new();
     for (family, addrs, port) in
         [("IPv4", ["10.77.0.1", "10.77.0.2"], "7400"), ("IPv6", ["fd77::1", "fd77::2"], "7401")]
@@ -61,8 +63,6 @@ pub(super) fn check(_: &Scope) -> Outcome {
         judge(inside, between).map_err(|e| format!("{family}: {e}"))?;
         notes.push(family);
     }
-    drop(hosts);
-    let shapes = shapes::check(&comity, &key)?;
     Ok(Done::Passed(format!("2 + 2 ranks over {}; {}", notes.join(" and "), shapes.join(", "))))
 }
 

@@ -11,7 +11,7 @@ use crate::{
     Error,
     channel::{
         accept::PROOF,
-        hello::{Agreed, Hello, Initiator, Refusal, Secret},
+        hello::{Agreed, Channel, Hello, Initiator, Refusal, Secret},
         listener,
         stream::{Sealing, Stream},
     },
@@ -21,7 +21,7 @@ use rustix::{
     event::{PollFd, PollFlags},
     io::Errno,
 };
-use socket2::{SockAddr, Socket, Type};
+use socket2::{SockAddr, SockRef, Socket, Type};
 use std::{
     io::{self, ErrorKind, Write},
     net::IpAddr,
@@ -95,6 +95,9 @@ fn source(socket: &Socket) -> Option<IpAddr> {
     socket.local_addr().ok()?.as_socket().map(|a| a.ip()).filter(|ip| !ip.is_unspecified())
 }
 
+/// Which target it was, and the connection.
+pub(super) type Winner = (usize, (Stream, Sealing));
+
 /// How a step of a try ended.
 enum Stepped {
     Goes(Runner),
@@ -129,7 +132,7 @@ impl<'a> Race<'a> {
     }
 
     /// The first that authenticated and which it was, or what each try got.
-    pub(super) fn run(mut self) -> Result<(usize, (Stream, Sealing)), Vec<(usize, Tried)>> {
+    pub(super) fn run(mut self) -> Result<Winner, Vec<(usize, Tried)>> {
         loop {
             self.start();
             if self.lost.last().is_some_and(|(_, tried)| tried.is_final()) {
@@ -164,7 +167,7 @@ impl<'a> Race<'a> {
     /// Begin with what is due: at once where nobody is under way.
     fn start(&mut self) {
         while let Some(target) = self.targets.get(self.next.0)
-            && (self.runners.is_empty() || Instant::now() >= self.next.1)
+            && (self.runners.is_empty() || Instant::now() >= self.next.1 && !self.is_within_host())
         {
             let index = self.next.0;
             self.next = (index + 1, Instant::now() + STAGGER);
@@ -176,10 +179,16 @@ impl<'a> Race<'a> {
         }
     }
 
+    /// Whether the socket of this host is being tried: it answers or never will, and who lacks descriptors needs no second connection.
+    fn is_within_host(&self) -> bool {
+        self.runners.iter().any(|r| matches!(self.targets.get(r.index), Some(Target::Unix(_))))
+    }
+
     /// Sleep until something is ready or due; by runner whether it is ready.
     fn wait(&self) -> Result<Vec<bool>, Error> {
         let looked = self.runners.iter().filter(|r| !r.is_connecting()).map(|_| Instant::now() + DIAL_CHECK);
-        let next = (self.next.0 < self.targets.len()).then_some(self.next.1);
+        let waits = self.next.0 < self.targets.len() && !self.is_within_host();
+        let next = waits.then_some(self.next.1);
         let until = self.runners.iter().map(|r| r.until).chain(looked).chain(next).min();
         let mut fds: Vec<_> =
             self.patience.wakers.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
@@ -255,11 +264,29 @@ impl<'a> Race<'a> {
         let (initiator, first) = Initiator::start(self.secret, hello).ok_or_else(|| {
             Miss::Stop(Error::Unavailable { backend: "the handshake", reason: "no random numbers".into() })
         })?;
+        let (mut initiator, mut first) = (initiator, first);
+        if let Some(len) = self.packet(&stream) {
+            first.extend(initiator.pad(len));
+        }
         let unanswered = Instant::now();
         // Small enough for an empty socket buffer.
         (&stream).write_all(&first).map_err(|e| Miss::Refused(Refusal::Ended(Some(e))))?;
         let stage = Stage::Greeted { stream, initiator: Box::new(initiator), unanswered };
         Ok(Runner { index, stage, until: self.patience.until.min(unanswered + self.limit) })
+    }
+}
+
+impl Race<'_> {
+    /// How many bytes fill a packet of a connection that will carry many.
+    fn packet(&self, stream: &Stream) -> Option<usize> {
+        let Stream::Tcp(stream) = stream else { return None };
+        let is_link = matches!(self.hello.channel, Channel::Link { .. });
+        let (here, there) = (stream.local_addr().ok()?.ip(), stream.peer_addr().ok()?.ip());
+        if !is_link || here == there || there.is_loopback() {
+            return None;
+        }
+        // What the system does not tell is as on most networks.
+        Some(SockRef::from(stream).tcp_mss().map_or(1460, |n| n as usize))
     }
 }
 

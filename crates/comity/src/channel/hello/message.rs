@@ -12,6 +12,9 @@ pub(super) const HEADER: usize = 5;
 /// The longest body of a message.
 pub(super) const MAX_BODY: usize = 1024;
 
+/// The longest padding: more than a packet of any network that hosts share.
+pub(super) const MAX_PADDING: usize = 16 * 1024;
+
 /// Kinds of message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageKind {
@@ -20,6 +23,8 @@ pub(super) enum MessageKind {
     Proof = 3,
     /// In the clear, to one who lacks the key: "I cannot read you".
     Unreadable = 4,
+    /// Nothing: it fills a packet. See [`Initiator::pad`](super::Initiator::pad).
+    Padding = 5,
 }
 
 pub(super) fn message(kind: MessageKind, body: &[u8]) -> Vec<u8> {
@@ -31,17 +36,28 @@ pub(super) fn message(kind: MessageKind, body: &[u8]) -> Vec<u8> {
     w.0
 }
 
+/// A message of so many bytes that say nothing.
+pub(super) fn padding(len: usize) -> Vec<u8> {
+    message(MessageKind::Padding, &vec![0; len.min(MAX_PADDING)])
+}
+
 /// A message as it arrives; takes no byte beyond its end.
 #[derive(Debug, Default)]
 pub(super) struct Incoming(pub(super) Vec<u8>);
 
 impl Incoming {
     /// Read on; the body once it is whole, `None` when the stream has no more for now.
-    pub(super) fn read(
+    pub(super) fn read(&mut self, stream: impl Read, want: MessageKind) -> Result<Option<Vec<u8>>, Refusal> {
+        Ok(self.read_one(stream, want, want)?.map(|(_, body)| body))
+    }
+
+    /// The same of a message of either kind, and which it is.
+    pub(super) fn read_one(
         &mut self,
         mut stream: impl Read,
         want: MessageKind,
-    ) -> Result<Option<Vec<u8>>, Refusal> {
+        or: MessageKind,
+    ) -> Result<Option<(MessageKind, Vec<u8>)>, Refusal> {
         loop {
             let missing = match self.0.as_slice() {
                 [b'c', b'm', kind, high, low, body @ ..] => {
@@ -52,11 +68,11 @@ impl Incoming {
                         return Err(Refusal::Key);
                     }
                     let n = usize::from(u16::from_be_bytes([*high, *low]));
-                    if *kind != VERSION << 4 | want as u8 || n > MAX_BODY {
-                        return Err(Refusal::Stranger);
-                    }
+                    let found = [want, or].into_iter().find(|k| *kind == VERSION << 4 | *k as u8);
+                    let most = if found == Some(MessageKind::Padding) { MAX_PADDING } else { MAX_BODY };
+                    let Some(found) = found.filter(|_| n <= most) else { return Err(Refusal::Stranger) };
                     if body.len() == n {
-                        return Ok(Some(body.to_vec()));
+                        return Ok(Some((found, body.to_vec())));
                     }
                     n - body.len()
                 }
@@ -65,7 +81,7 @@ impl Incoming {
                 _ => return Err(Refusal::Stranger),
             };
             let mut chunk = [0; MAX_BODY];
-            let Some(chunk) = chunk.get_mut(..missing) else { return Err(Refusal::Stranger) };
+            let Some(chunk) = chunk.get_mut(..missing.min(MAX_BODY)) else { return Err(Refusal::Stranger) };
             match stream.read(chunk) {
                 Ok(0) => return Err(Refusal::Ended(None)),
                 Ok(n) => self.0.extend(chunk.get(..n).unwrap_or_default()),

@@ -46,6 +46,26 @@ fn respond(secret: &Secret, first: &[u8], verdict: HelloVerdict) -> (Responder, 
 }
 
 #[test]
+fn padding_is_answered_in_kind_and_waited_for() {
+    let s = secret(1, "job", 0);
+    let (mut i, first) = Initiator::start(&s, &HELLO).unwrap();
+    let first = [first, i.pad(8948)].concat();
+    let (mut r, mut stream) = (Responder::new(), Drip(&first));
+    let HandshakeStep::Send(answer) = r.step(&mut stream, &s, &mut yes) else { panic!("no answer") };
+    let HandshakeStep::Send(pad) = r.step(&mut stream, &s, &mut yes) else { panic!("no padding") };
+    assert!(pad.len() > 8948 && pad.len() < 9000);
+    // The answer alone is not enough.
+    assert!(i.read(Drip(&answer)).unwrap().is_none());
+    assert!(i.read(Drip(&pad[..pad.len() - 1])).unwrap().is_none());
+    let Agreed { proof, .. } = i.read(Drip(&pad[pad.len() - 1..])).unwrap().unwrap();
+    assert!(matches!(r.step(Drip(&proof), &s, &mut yes), HandshakeStep::Done(HELLO, Some(_))));
+    // Whoever has not shown the key pads nothing.
+    let mut stranger = Responder::new();
+    let (mut i, _) = Initiator::start(&s, &HELLO).unwrap();
+    assert!(matches!(stranger.step(Drip(&i.pad(100)), &s, &mut yes), HandshakeStep::Close));
+}
+
+#[test]
 fn both_sides_agree() {
     let s = secret(1, "job", 0);
     let (mut i, first) = Initiator::start(&s, &HELLO).unwrap();
