@@ -35,7 +35,7 @@ _VARIABLES = {
     "detection": "COMITY_DETECTION",
     "links": "COMITY_LINKS",
     "addrs": "COMITY_ADDRS",
-    "connect_when": "COMITY_CONNECT",
+    "connect": "COMITY_CONNECT",
     "interfaces": "COMITY_INTERFACES",
     "ports": "COMITY_PORTS",
     "relay": "COMITY_RELAY",
@@ -84,8 +84,8 @@ def init(
         timeout: Seconds that a call may take; 300.
         key: The job's secret, as 32 bytes or 64 hexadecimal digits.
         settings: In place of the variable ``COMITY_...`` of that name: join_timeout, rank, size, store, job, key_file, insecure, detection,
-            links, addrs, interfaces, ports, relay, connect_when, connections, send_threads, host, log_dir, device, secure ("handshake";
-            "data" or True encrypts all that is sent). Any of them makes a new group.
+            links, addrs, interfaces, ports, relay, connect ("all" makes all links at start), connections, send_threads, host, log_dir,
+            device, secure ("handshake"; "data" or True encrypts all that is sent). Any of them makes a new group.
     """
     if backend not in _BACKENDS:
         raise Config(

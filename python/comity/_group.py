@@ -78,7 +78,7 @@ class Group(Collectives):
 
     @property
     def links(self) -> list[str | None]:
-        """The kind of link to each rank ("shm", "tcp"); None for this rank."""
+        """The kind of link to each rank ("shm", "tcp"), until a call has needed it the one tried first; None for this rank."""
         return self._raw.link_kinds()
 
     def stats(self) -> dict[str, float]:

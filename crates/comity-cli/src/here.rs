@@ -2,7 +2,7 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{
-    Algorithm, BackendKind, Config, ConfigError, Error, Group, Result, Secure,
+    Algorithm, BackendKind, Config, ConfigError, ConnectWhen, Error, Group, Result, Secure,
     tools::{self, cuda::Cuda},
 };
 use comity_plan::Kind;
@@ -29,9 +29,13 @@ pub(crate) fn secure_parser() -> impl TypedValueParser<Value = Secure> {
         .map(|s| if s == "data" { Secure::Data } else { Secure::Handshake })
 }
 
-/// The group of the job that the environment tells of; of one where it tells of none.
+/// The group of the job that the environment tells of; of one where it tells of none. All links are made, unless a user has said when:
+/// what is printed first is their kinds.
 pub(crate) fn join(backend: Option<BackendKind>, trust: &JobTrust) -> Result<Group> {
     let mut config = Config::from_env()?;
+    if std::env::var_os("COMITY_CONNECT").is_none() {
+        config = config.connect_when(ConnectWhen::All);
+    }
     if trust.insecure {
         config = config.insecure();
     }

@@ -33,6 +33,11 @@ pub(crate) fn partners(mine: usize, size: usize, there: impl Fn(usize) -> bool) 
     partners
 }
 
+/// The processes of a job of `size` that process `me` watches most closely: all others up to [`DIRECT`], above its partners.
+pub fn neighbours(me: usize, size: usize) -> Vec<usize> {
+    if size <= DIRECT { (0..size).filter(|r| *r != me).collect() } else { partners(me, size, |_| true) }
+}
+
 /// The most partners that a member of a group of `size` has.
 #[cfg(test)]
 pub(crate) fn most(size: usize) -> usize {

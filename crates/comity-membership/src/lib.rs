@@ -101,6 +101,7 @@ mod reason;
 mod simulate;
 
 pub use events::{Action, DIED, Fault, Heard, Presence, Word};
+pub use flood::neighbours;
 pub use liveness::Verdict;
 pub use membership::Membership;
 pub use note::Note;

@@ -158,7 +158,7 @@ impl PyGroup {
         Ok(members.iter().map(|p| (p.rank, p.host.as_deref().map(str::to_owned), p.pid)).collect())
     }
 
-    /// The kind of link to each rank; `None` for this one.
+    /// The kind of link to each rank, before a call has needed it the one tried first; `None` for this one.
     fn link_kinds(&self, py: Python<'_>) -> PyResult<Vec<Option<String>>> {
         let kinds = self.open(py)?.link_kinds();
         Ok(kinds.iter().map(|k| k.map(|k| k.to_string())).collect())

@@ -26,10 +26,10 @@ impl<R: Reason> Membership<R> {
         self.tell(to, Note::Connect { group_id });
     }
 
-    /// Ask all other members how far they have come, and what their calls up to number `at` come to. This rank's come to `digest`.
-    pub fn census(&mut self, group_id: u64, at: u64, digest: u64) {
+    /// Ask members how far they have come, and what their calls up to number `at` come to. This rank's come to `digest`.
+    pub fn census(&mut self, group_id: u64, members: &[usize], at: u64, digest: u64) {
         let Some(group) = self.groups.get(&group_id) else { return };
-        let to = self.reachable(group, (0..group.members.len()).filter(|m| *m != group.mine));
+        let to = self.reachable(group, members.iter().copied().filter(|m| *m != group.mine));
         self.tell(to, Note::Census { group_id, at, digest });
     }
 

@@ -213,7 +213,7 @@ pub const VARIABLES: &[Variable] = &[
         topic: Topic::Links,
         about: "`needed` makes the link of a pair of ranks with the first call that needs it; `all` makes all links \
             when a group opens.",
-        default: "`needed`",
+        default: "`needed`; `all` in `comity check` and `comity bench`",
         example: "all",
     },
     Variable {

@@ -12,7 +12,7 @@ use crate::{
     rendezvous::StoreClient,
     status::{Failure, GroupStatus, Header},
 };
-use comity_membership::{DIED, Heard, Membership, Pace, Presence};
+use comity_membership::{DIED, Heard, Membership, Pace, Presence, neighbours};
 pub(super) use perform::Rest;
 use socket2::{SockRef, TcpKeepalive};
 use std::{
@@ -56,6 +56,8 @@ pub(super) struct ConnectionTable {
     conns: Vec<Option<Conn>>,
     /// Readable when the process has ended; where the system can tell.
     processes: Vec<Option<Arc<OwnedFd>>>,
+    /// Whose ends are seen by such a descriptor as well.
+    watched: Vec<usize>,
     statuses: HashMap<u64, Arc<GroupStatus>>,
     pub(super) parked: Vec<Arrival>,
     /// The launcher's store, which may say that the job cannot go on.
@@ -77,6 +79,7 @@ impl ConnectionTable {
             membership: Membership::new(me, size, silence),
             conns: (0..size).map(|_| None).collect(),
             processes: (0..size).map(|_| None).collect(),
+            watched: neighbours(me, size),
             statuses: HashMap::new(),
             parked: Vec::new(),
             store: None,
@@ -134,10 +137,10 @@ impl ConnectionTable {
         self.carry_out();
     }
 
-    /// Ask a group's other members how far they have come.
-    pub(super) fn census(&mut self, group_id: u64, at: u64) {
+    /// Ask ranks of a group how far they have come.
+    pub(super) fn census(&mut self, group_id: u64, at: u64, ranks: &[usize]) {
         let digest = self.statuses.get(&group_id).and_then(|w| w.ledger().digest(at).1);
-        self.membership.census(group_id, at, digest.unwrap_or_default());
+        self.membership.census(group_id, ranks, at, digest.unwrap_or_default());
         self.carry_out();
     }
 
@@ -157,7 +160,8 @@ impl ConnectionTable {
             // The beats find what this would have found.
             tracing::debug!(rank, %e, "no keepalive on a control connection");
         }
-        if let Some(place) = self.processes.get_mut(rank) {
+        // A descriptor each would be as many as there are connections. Who hears of an end tells the others.
+        if let Some(place) = self.processes.get_mut(rank).filter(|_| self.watched.contains(&rank)) {
             *place = process_of(&stream).map(Arc::new);
         }
         if let Some(place) = self.conns.get_mut(rank) {

@@ -72,9 +72,9 @@ struct Open<'a> {
 }
 
 impl Ask for Open<'_> {
-    fn census(&self, at: u64) {
+    fn census(&self, at: u64, ranks: &[usize]) {
         if let Some(mut state) = lock_soon(&self.control.state) {
-            state.census(self.group_id, at);
+            state.census(self.group_id, at, ranks);
         }
         self.control.waker.wake();
     }

@@ -290,9 +290,9 @@ impl ControlPlane {
         self.waker.wake();
     }
 
-    /// Ask a group's other members how far they have come.
-    pub(crate) fn census(&self, group_id: u64, at: u64) {
-        self.lock().census(group_id, at);
+    /// Ask ranks of a group how far they have come.
+    pub(crate) fn census(&self, group_id: u64, at: u64, ranks: &[usize]) {
+        self.lock().census(group_id, at, ranks);
         self.waker.wake();
     }
 

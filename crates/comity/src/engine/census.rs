@@ -110,7 +110,8 @@ impl Census<'_> {
     /// What the others say of their calls up to number `at`, as far as it comes in time.
     fn ask(&self, at: u64) -> Result<Vec<Option<Reached>>, Failure> {
         self.status.forget_answers();
-        self.world.census(self.group_id, at);
+        let others: Vec<usize> = (0..self.size).filter(|r| *r != self.rank).collect();
+        self.world.census(self.group_id, at, &others);
         let until = Instant::now() + ANSWERS;
         loop {
             if let Some(f) = self.status.failure() {

@@ -13,14 +13,14 @@ impl Engine {
         self.take_links();
         let senders = (0..schedule.send_queues()).map(|q| schedule.send_peer(q));
         let peers = senders.chain((0..schedule.recv_queues()).map(|q| schedule.recv_peer(q)));
-        let mut wanted: Vec<usize> = peers.filter(|&p| self.links[p].is_none()).collect();
+        let mut lacking = peers.filter(|&p| self.links[p].is_none());
+        let Some(first) = lacking.next() else { return false };
+        let mut wanted: Vec<usize> = std::iter::once(first).chain(lacking).collect();
         wanted.sort_unstable();
         wanted.dedup();
-        if !wanted.is_empty() {
-            let members = &self.members;
-            members.world.want(members.group_id, &wanted);
-        }
-        !wanted.is_empty()
+        let members = &self.members;
+        members.world.want(members.group_id, &wanted);
+        true
     }
 
     /// Take over what was made; whether there was something.

@@ -124,8 +124,8 @@ impl Members {
 }
 
 impl Ask for Members {
-    fn census(&self, at: u64) {
-        self.world.census(self.group_id, at);
+    fn census(&self, at: u64, ranks: &[usize]) {
+        self.world.census(self.group_id, at, ranks);
     }
 
     fn tell(&self, rank: usize, call: &Header) {

@@ -331,9 +331,9 @@ impl World for Endpoint {
         }
     }
 
-    fn census(&self, group_id: u64, at: u64) {
+    fn census(&self, group_id: u64, at: u64, ranks: &[usize]) {
         if let Some(running) = &self.running {
-            running.control().census(group_id, at);
+            running.control().census(group_id, at, ranks);
         }
     }
 

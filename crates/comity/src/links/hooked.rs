@@ -69,8 +69,8 @@ impl World for HookedWorld {
         self.inner.ask(group_id, ranks, call);
     }
 
-    fn census(&self, group_id: u64, at: u64) {
-        self.inner.census(group_id, at);
+    fn census(&self, group_id: u64, at: u64, ranks: &[usize]) {
+        self.inner.census(group_id, at, ranks);
     }
 
     fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {

@@ -149,12 +149,12 @@ impl World for LocalWorld {
         }
     }
 
-    fn census(&self, group_id: u64, at: u64) {
+    fn census(&self, group_id: u64, at: u64, ranks: &[usize]) {
         let groups = lock(&self.hub.groups);
         let Some(open) = groups.get(&(group_id, self.rank)) else { return };
         let Some(mine) = open.status.upgrade() else { return };
         let me = open.members.iter().position(|&m| m == self.rank).unwrap_or_default();
-        for (r, member) in open.members.iter().enumerate() {
+        for (r, member) in open.members.iter().enumerate().filter(|(r, _)| ranks.contains(r)) {
             let other = groups.get(&(group_id, *member)).and_then(|o| o.status.upgrade());
             if let Some(other) = &other
                 && let Some(digest) = mine.ledger().digest(at).1

@@ -86,6 +86,7 @@ impl Makers {
             let (waker, group, shared) =
                 (Arc::new(waker), Arc::clone(&maker.group), Arc::clone(&maker.state));
             state.running = Some(Arc::clone(&waker));
+            maker.group.status.links().wake_too(Some(Arc::clone(&waker)));
             let named = thread::Builder::new().name("comity-links".into());
             named.spawn(move || serve(&group, &shared, &waker))
         });
@@ -144,7 +145,6 @@ impl Maker {
 
 /// The thread of one group.
 fn serve(group: &Opened, state: &Mutex<MakerState>, waker: &Arc<Waker>) {
-    group.status.links().wake_too(Some(Arc::clone(waker)));
     let mut made = std::mem::take(&mut lock(state).made);
     let is_over = || lock(state).is_over;
     let mut making = LinkMaking::new(group, waker, &mut made, &is_over);
@@ -156,6 +156,7 @@ fn serve(group: &Opened, state: &Mutex<MakerState>, waker: &Arc<Waker>) {
             drop(making);
             now.is_over |= failed.is_some();
             (now.made, now.running) = (made, None);
+            group.status.links().wake_too(None);
             break;
         }
         now.is_asked = false;
@@ -173,7 +174,6 @@ fn serve(group: &Opened, state: &Mutex<MakerState>, waker: &Arc<Waker>) {
             failed = Some(e);
         }
     }
-    group.status.links().wake_too(None);
     if let Some(failure) = failed.and_then(|e| e.news) {
         // Who is told first could leave at once.
         group.mesh.control.abort(group.group_id, &failure);

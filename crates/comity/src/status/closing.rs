@@ -34,7 +34,7 @@ static UNTOLD: AtomicBool = AtomicBool::new(false);
 /// What closing needs of the world.
 pub(crate) trait Ask {
     /// See [`World::census`](super::World::census).
-    fn census(&self, at: u64);
+    fn census(&self, at: u64, ranks: &[usize]);
     /// See [`World::ask`](super::World::ask).
     fn tell(&self, rank: usize, call: &Header);
     /// See [`World::abort`](super::World::abort).
@@ -54,10 +54,14 @@ pub(crate) fn conclude(
         return Ok(());
     }
     status.forget_answers();
-    let asked: Vec<usize> = if size <= ALL {
-        (0..size).filter(|r| *r != mine).collect()
+    let all = || (0..size).filter(|r| *r != mine).collect::<Vec<_>>();
+    let distances = || (0..).map(|i| 1usize << i).take_while(|d| *d < size);
+    let asked = if size <= ALL { all() } else { distances().map(|d| (mine + d) % size).collect() };
+    // Also those that ask this one: should it leave first they know what it has made.
+    let told = if size <= ALL {
+        all()
     } else {
-        (0..).map(|i| 1 << i).take_while(|d| *d < size).map(|d| (mine + d) % size).collect()
+        asked.iter().copied().chain(distances().map(|d| (mine + size - d) % size)).collect()
     };
     let start = Instant::now();
     let mut ask_at = start;
@@ -85,7 +89,7 @@ pub(crate) fn conclude(
             return Ok(());
         }
         if Instant::now() >= ask_at {
-            world.census(made);
+            world.census(made, &told);
             ask_at = Instant::now() + AGAIN;
         }
         // WAIT(BEHIND): a rank that has made fewer calls when this one leaves: two seconds at most

@@ -80,9 +80,9 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
     /// Tell `ranks` of the group that this one has waited for them for long in `call`. Does not block.
     fn ask(&self, group_id: u64, ranks: &[usize], call: &Header);
 
-    /// Ask the other members of the group how far they have come, and what their calls up to number `at` come to; the answers go to its status.
+    /// Ask `ranks` of the group how far they have come, and what their calls up to number `at` come to; the answers go to its status.
     /// Does not block.
-    fn census(&self, group_id: u64, at: u64);
+    fn census(&self, group_id: u64, at: u64, ranks: &[usize]);
 
     /// The call in which `rank` of the group waits for this rank, as far as it has told, and whether that is in another group.
     fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)>;

@@ -66,7 +66,7 @@ fn what_membership_tells_can_be_read() {
     m.hear((1..size).map(beat).collect(), now);
     let info = CallInfo { seq: 1, count: 1, dtype: Some(DType::F32), ..CallInfo::new(Op::AllGather) };
     m.ask(1, &[1], &Header { info, shape: 1, epoch: 1, group_id: 1 });
-    m.census(1, 1, 2);
+    m.census(1, &(1..size).collect::<Vec<_>>(), 1, 2);
     m.answer(1, 1, Reached { made: 1, digest: Some(2), lacks: Some((3, 4)) });
     m.hear(vec![(1, Heard::Note(ControlNote::Census { group_id: 9, at: 1, digest: 2 }))], now);
     let late = Late { call: info, after: limit, missing: vec![1, 2], stalled: None };

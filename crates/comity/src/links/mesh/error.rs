@@ -39,7 +39,10 @@ impl Opening<'_> {
         match miss {
             Miss::Stop(error) if self.group.status.failure().is_some() => MeshError { error, news: None },
             Miss::Stop(error) => self.unable(error),
-            miss => self.explained(rank, format!("could not be reached at {at}: {miss}")),
+            miss => {
+                let me = self.group.peer(self.group.mine);
+                self.explained(rank, format!("could not be reached from {me} at {at}: {miss}"))
+            }
         }
     }
 

@@ -26,6 +26,9 @@ const BEHIND: Duration = Duration::from_secs(5);
 /// The same within a host, where it has come by the time that the control thread has looked once more.
 const ROUNDS: u64 = 2;
 
+/// How much longer a rank waits for one that is to connect than that one tries, which says at its limit why it could not.
+const WORD: Duration = Duration::from_secs(1);
+
 /// A connection of a higher rank: which of how many that make a link.
 pub(super) struct Arrived {
     pub(super) kind: LinkKind,
@@ -111,7 +114,7 @@ impl<'a> LinkMaking<'a> {
         let (now, limit) = (Instant::now(), group.mesh.limit);
         if group.world_rank(rank) > group.mesh.me {
             group.mesh.control.ask_to_connect(group.group_id, rank);
-            self.awaited.push(Awaited { rank, until: now + limit, left: None });
+            self.awaited.push(Awaited { rank, until: now + limit + WORD, left: None });
             return Ok(());
         }
         (self.opening.begun, self.opening.until) = (now, now + limit);
@@ -235,7 +238,7 @@ impl<'a> LinkMaking<'a> {
                 }
                 self.awaited.retain(|a| a.rank != rank);
                 // Things go on.
-                let until = Instant::now() + self.opening.group.mesh.limit;
+                let until = Instant::now() + self.opening.group.mesh.limit + WORD;
                 self.awaited.iter_mut().for_each(|a| a.until = until);
                 self.opening.group.status.link_is_made(rank, link);
                 Ok(())
