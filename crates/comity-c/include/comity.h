@@ -9,7 +9,7 @@
  *     float x[4] = {1, 2, 3, 4};
  *     if (comity_init(&group) != COMITY_OK ||
  *         comity_all_reduce(group, x, x, 4, COMITY_F32, COMITY_SUM) != COMITY_OK) {
- *         fprintf(stderr, "%s\\n", comity_last_error());
+ *         fprintf(stderr, "%s\n", comity_last_error());
  *         return 1;
  *     }
  *     comity_group_free(group);
@@ -44,7 +44,7 @@
  *
  * After an error comity_last_error() has a sentence for it, and comity_error_take() an object with all that is known of it.
  */
-typedef enum comity_status {
+typedef enum {
     /**
      * It went well.
      */
@@ -114,7 +114,7 @@ typedef enum comity_status {
 /**
  * The type of one element of a buffer. Buffers need no alignment.
  */
-typedef enum comity_dtype {
+typedef enum {
     /**
      * One byte, 0 or 1 and nothing else.
      */
@@ -154,7 +154,7 @@ typedef enum comity_dtype {
  *
  * COMITY_AVG is not defined on COMITY_BOOL; the last three are defined on integers and COMITY_BOOL only. Integers wrap.
  */
-typedef enum comity_reduce_op {
+typedef enum {
     COMITY_SUM = 0,
     COMITY_PRODUCT = 1,
     COMITY_MIN = 2,
@@ -171,7 +171,7 @@ typedef enum comity_reduce_op {
 /**
  * The operations, for comity_call.
  */
-typedef enum comity_op {
+typedef enum {
     COMITY_ALL_REDUCE = 1,
     COMITY_REDUCE = 2,
     COMITY_BROADCAST = 3,
@@ -189,7 +189,7 @@ typedef enum comity_op {
 /**
  * Where the bytes of a call's buffers are.
  */
-typedef enum comity_place {
+typedef enum {
     /**
      * Host memory.
      */
@@ -203,7 +203,7 @@ typedef enum comity_place {
 /**
  * What carries out the calls of a group.
  */
-typedef enum comity_backend {
+typedef enum {
     /**
      * Comity's own plans over its own links.
      */
@@ -225,7 +225,7 @@ typedef enum comity_backend {
 /**
  * What the job's key protects.
  */
-typedef enum comity_secure {
+typedef enum {
     /**
      * Who may connect.
      */
@@ -262,12 +262,12 @@ typedef struct comity_request comity_request;
 /**
  * What is known of an error. The pointers are valid until comity_error_free() of that error.
  */
-typedef struct comity_error_info {
+typedef struct {
     /**
      * sizeof(comity_error_info); set it before the call.
      */
     size_t size;
-    enum comity_status status;
+    comity_status status;
     /**
      * 1: the group had failed before, and this is that failure.
      */
@@ -321,7 +321,7 @@ typedef struct comity_error_info {
 /**
  * A member of a group. `host` is valid until comity_group_free() of that group.
  */
-typedef struct comity_member {
+typedef struct {
     /**
      * sizeof(comity_member); set it before the call.
      */
@@ -351,7 +351,7 @@ typedef struct comity_member {
 /**
  * What a group has done on this rank so far.
  */
-typedef struct comity_stats {
+typedef struct {
     /**
      * sizeof(comity_stats); set it before the call.
      */
@@ -387,7 +387,7 @@ typedef struct comity_stats {
  *
  * A later version may add fields at the end; 0 in them will mean what this version does.
  */
-typedef struct comity_call {
+typedef struct {
     /**
      * sizeof(comity_call), which says which fields there are.
      */
@@ -504,7 +504,7 @@ const char *comity_last_error(void);
  *
  * @param out Gets the error, yours to free with comity_error_free(); NULL where there is none.
  */
-enum comity_status comity_error_take(struct comity_error **out);
+comity_status comity_error_take(comity_error **out);
 
 /**
  * What is known of an error.
@@ -512,13 +512,13 @@ enum comity_status comity_error_take(struct comity_error **out);
  * @param error From comity_error_take().
  * @param out Its `size` must be set to sizeof(comity_error_info). What it points to is valid until comity_error_free().
  */
-enum comity_status comity_error_get(struct comity_error *error,
-                                    struct comity_error_info *out);
+comity_status comity_error_get(comity_error *error,
+                               comity_error_info *out);
 
 /**
  * Free an error. NULL is allowed.
  */
-enum comity_status comity_error_free(struct comity_error *error);
+comity_status comity_error_free(comity_error *error);
 
 /**
  * A word for a status: "peer lost". The text lives as long as the library.
@@ -544,12 +544,12 @@ const char *comity_reduce_op_name(comity_reduce_op op);
 /**
  * Bytes of one element; 0 where there is no such type.
  */
-size_t comity_dtype_size(comity_dtype dtype_);
+size_t comity_dtype_size(comity_dtype dtype);
 
 /**
  * Whether a reduction is defined on a type: 1 or 0.
  */
-int32_t comity_dtype_supports(comity_dtype dtype_,
+int32_t comity_dtype_supports(comity_dtype dtype,
                               comity_reduce_op op);
 
 /**
@@ -569,12 +569,12 @@ const char *comity_version_text(void);
  * @param out Gets the group, yours to free with comity_group_free().
  * @return Also COMITY_ERR_CONFIG for broken variables, COMITY_ERR_JOIN when the ranks do not come together within the join limit.
  */
-enum comity_status comity_init(struct comity_group **out);
+comity_status comity_init(comity_group **out);
 
 /**
  * As comity_init(), but COMITY_ERR_CONFIG where no launcher's variables are set.
  */
-enum comity_status comity_init_strict(struct comity_group **out);
+comity_status comity_init_strict(comity_group **out);
 
 /**
  * Groups for `size` threads of this process, which talk through memory: for tests, and for programs without processes.
@@ -582,23 +582,23 @@ enum comity_status comity_init_strict(struct comity_group **out);
  * @param size How many ranks; 1 is a group of this process alone.
  * @param out Gets `size` groups by rank, each yours to free with comity_group_free().
  */
-enum comity_status comity_local(int32_t size,
-                                struct comity_group **out);
+comity_status comity_local(int32_t size,
+                           comity_group **out);
 
 /**
  * This process's place in the group, from 0; -1 if there is no such group.
  */
-int32_t comity_group_rank(struct comity_group *group);
+int32_t comity_group_rank(comity_group *group);
 
 /**
  * How many ranks the group has; -1 if there is no such group.
  */
-int32_t comity_group_size(struct comity_group *group);
+int32_t comity_group_size(comity_group *group);
 
 /**
  * The CUDA device whose memory calls take, besides that of the host; -1 if none.
  */
-int32_t comity_group_device(struct comity_group *group);
+int32_t comity_group_device(comity_group *group);
 
 /**
  * A member of the group.
@@ -606,30 +606,30 @@ int32_t comity_group_device(struct comity_group *group);
  * @param member Its rank.
  * @param out Its `size` must be set to sizeof(comity_member). Its texts are valid until comity_group_free().
  */
-enum comity_status comity_group_member(struct comity_group *group,
-                                       int32_t member,
-                                       struct comity_member *out);
+comity_status comity_group_member(comity_group *group,
+                                  int32_t member,
+                                  comity_member *out);
 
 /**
  * What the group has done on this rank so far.
  *
  * @param out Its `size` must be set to sizeof(comity_stats).
  */
-enum comity_status comity_group_stats(struct comity_group *group,
-                                      struct comity_stats *out);
+comity_status comity_group_stats(comity_group *group,
+                                 comity_stats *out);
 
 /**
  * How long a call may take, in seconds; a negative number if there is no such group.
  */
-double comity_group_timeout(struct comity_group *group);
+double comity_group_timeout(comity_group *group);
 
 /**
  * Let calls that are made from now on take so long (at first 300, or COMITY_TIMEOUT). A call that runs out of time ends the group.
  *
  * @param timeout Seconds, more than 0. comity_call has a limit for one call.
  */
-enum comity_status comity_group_set_timeout(struct comity_group *group,
-                                            double timeout);
+comity_status comity_group_set_timeout(comity_group *group,
+                                       double timeout);
 
 /**
  * Split into groups of equal color: every rank calls this. Ranks of one color form a group, by key and then by rank.
@@ -637,10 +637,10 @@ enum comity_status comity_group_set_timeout(struct comity_group *group,
  * @param color 0 or more; -1 to be in none of the groups.
  * @param out Gets the group, yours to free with comity_group_free(); NULL where the color is -1.
  */
-enum comity_status comity_group_split(struct comity_group *group,
-                                      int32_t color,
-                                      int32_t key,
-                                      struct comity_group **out);
+comity_status comity_group_split(comity_group *group,
+                                 int32_t color,
+                                 int32_t key,
+                                 comity_group **out);
 
 /**
  * The group of some members; only they call this, all with the same list and label. Calls of `group` may run meanwhile.
@@ -650,11 +650,11 @@ enum comity_status comity_group_split(struct comity_group *group,
  * @param label Tells apart groups of the same members.
  * @param out Gets the group, yours to free with comity_group_free().
  */
-enum comity_status comity_group_subgroup(struct comity_group *group,
-                                         const int32_t *members,
-                                         int32_t count,
-                                         uint64_t label,
-                                         struct comity_group **out);
+comity_status comity_group_subgroup(comity_group *group,
+                                    const int32_t *members,
+                                    int32_t count,
+                                    uint64_t label,
+                                    comity_group **out);
 
 /**
  * Give the group up on every rank: calls under way and later ones fail with COMITY_ERR_ABORTED, which carries `why`. This is also how
@@ -662,8 +662,8 @@ enum comity_status comity_group_subgroup(struct comity_group *group,
  *
  * @param why A sentence for the other ranks, in UTF-8.
  */
-enum comity_status comity_group_abort(struct comity_group *group,
-                                      const char *why);
+comity_status comity_group_abort(comity_group *group,
+                                 const char *why);
 
 /**
  * Leave the group in good order: calls under way on other threads and later ones are COMITY_ERR_CLOSED, and peers that still need this
@@ -671,7 +671,7 @@ enum comity_status comity_group_abort(struct comity_group *group,
  *
  * @return COMITY_ERR_MISMATCH if the ranks made different calls and no call has shown it. The group is closed all the same.
  */
-enum comity_status comity_group_close(struct comity_group *group);
+comity_status comity_group_close(comity_group *group);
 
 /**
  * Close the group if it is not closed yet, and free the handle. Requests under way end as with comity_group_close(). NULL is allowed.
@@ -680,7 +680,7 @@ enum comity_status comity_group_close(struct comity_group *group);
  *
  * @return As comity_group_close(); the handle is freed in any case.
  */
-enum comity_status comity_group_free(struct comity_group *group);
+comity_status comity_group_free(comity_group *group);
 
 /**
  * Make any call, with all that can be said of one: CUDA memory, unequal parts, a limit of its own. Returns when it has ended; on a
@@ -688,8 +688,8 @@ enum comity_status comity_group_free(struct comity_group *group);
  *
  * @param call Read before the function returns, as are the counts that it points to.
  */
-enum comity_status comity_run(struct comity_group *group,
-                              const struct comity_call *call);
+comity_status comity_run(comity_group *group,
+                         const comity_call *call);
 
 /**
  * Combine `src` of all ranks, element by element; every rank gets the result in `dst`.
@@ -699,12 +699,12 @@ enum comity_status comity_run(struct comity_group *group,
  * @return COMITY_ERR_MISUSE for what the caller could have checked, and then the group is unharmed. Any other error is final: the group
  * has failed on every rank, and what `dst` holds is undefined. So it is with all operations.
  */
-enum comity_status comity_all_reduce(struct comity_group *group,
-                                     const void *src,
-                                     void *dst,
-                                     int64_t count_,
-                                     comity_dtype dtype,
-                                     comity_reduce_op op);
+comity_status comity_all_reduce(comity_group *group,
+                                const void *src,
+                                void *dst,
+                                int64_t count,
+                                comity_dtype dtype,
+                                comity_reduce_op op);
 
 /**
  * Combine `src` of all ranks, element by element; the root gets the result in `dst`.
@@ -713,24 +713,24 @@ enum comity_status comity_all_reduce(struct comity_group *group,
  * @param dst At the root `count` elements; may be `src`. Elsewhere not used, and may be NULL.
  * @param root The rank that gets the result.
  */
-enum comity_status comity_reduce(struct comity_group *group,
-                                 const void *src,
-                                 void *dst,
-                                 int64_t count,
-                                 comity_dtype dtype,
-                                 comity_reduce_op op,
-                                 int32_t root);
+comity_status comity_reduce(comity_group *group,
+                            const void *src,
+                            void *dst,
+                            int64_t count,
+                            comity_dtype dtype,
+                            comity_reduce_op op,
+                            int32_t root);
 
 /**
  * Copy the root's `buffer` to every rank.
  *
  * @param buffer `count` elements, which the root's is read from and the others' are written to.
  */
-enum comity_status comity_broadcast(struct comity_group *group,
-                                    void *buffer,
-                                    int64_t count,
-                                    comity_dtype dtype,
-                                    int32_t root);
+comity_status comity_broadcast(comity_group *group,
+                               void *buffer,
+                               int64_t count,
+                               comity_dtype dtype,
+                               int32_t root);
 
 /**
  * Send `src` to a rank, which calls comity_recv() with the same tag, type and count. Returns when `src` may be used again, which may
@@ -738,24 +738,24 @@ enum comity_status comity_broadcast(struct comity_group *group,
  *
  * @param tag 0 to 0x7fffffff.
  */
-enum comity_status comity_send(struct comity_group *group,
-                               const void *src,
-                               int64_t count,
-                               comity_dtype dtype,
-                               int32_t to,
-                               uint32_t tag);
+comity_status comity_send(comity_group *group,
+                          const void *src,
+                          int64_t count,
+                          comity_dtype dtype,
+                          int32_t to,
+                          uint32_t tag);
 
 /**
  * Receive into `dst` what a rank sends with comity_send() and this tag.
  *
  * @return COMITY_ERR_MISMATCH when what was sent has another type or count.
  */
-enum comity_status comity_recv(struct comity_group *group,
-                               void *dst,
-                               int64_t count,
-                               comity_dtype dtype,
-                               int32_t from,
-                               uint32_t tag);
+comity_status comity_recv(comity_group *group,
+                          void *dst,
+                          int64_t count,
+                          comity_dtype dtype,
+                          int32_t from,
+                          uint32_t tag);
 
 /**
  * Send `src` to one rank and receive `dst` from one, which may be the same, at once.
@@ -763,20 +763,20 @@ enum comity_status comity_recv(struct comity_group *group,
  * @param src `count` elements. It must not overlap `dst`.
  * @param dst `recv_count` elements.
  */
-enum comity_status comity_sendrecv(struct comity_group *group,
-                                   const void *src,
-                                   int64_t count,
-                                   int32_t to,
-                                   void *dst,
-                                   int64_t recv_count,
-                                   int32_t from,
-                                   comity_dtype dtype,
-                                   uint32_t tag);
+comity_status comity_sendrecv(comity_group *group,
+                              const void *src,
+                              int64_t count,
+                              int32_t to,
+                              void *dst,
+                              int64_t recv_count,
+                              int32_t from,
+                              comity_dtype dtype,
+                              uint32_t tag);
 
 /**
  * Return once every rank has called this.
  */
-enum comity_status comity_barrier(struct comity_group *group);
+comity_status comity_barrier(comity_group *group);
 
 /**
  * Join every rank's `src` in every rank's `dst`, by rank.
@@ -784,22 +784,22 @@ enum comity_status comity_barrier(struct comity_group *group);
  * @param src `count` elements. In place it is this rank's part of `dst`, at dst + rank * count elements.
  * @param dst `count` elements for each rank.
  */
-enum comity_status comity_all_gather(struct comity_group *group,
-                                     const void *src,
-                                     void *dst,
-                                     int64_t count,
-                                     comity_dtype dtype);
+comity_status comity_all_gather(comity_group *group,
+                                const void *src,
+                                void *dst,
+                                int64_t count,
+                                comity_dtype dtype);
 
 /**
  * As comity_all_gather(), where rank r gives counts[r] elements. It has no form in place.
  *
  * @param counts One number for each rank, the same on every rank.
  */
-enum comity_status comity_all_gather_v(struct comity_group *group,
-                                       const void *src,
-                                       void *dst,
-                                       const int64_t *counts,
-                                       comity_dtype dtype);
+comity_status comity_all_gather_v(comity_group *group,
+                                  const void *src,
+                                  void *dst,
+                                  const int64_t *counts,
+                                  comity_dtype dtype);
 
 /**
  * Combine `src` of all ranks, element by element; rank r gets part r of the result in `dst`.
@@ -807,24 +807,24 @@ enum comity_status comity_all_gather_v(struct comity_group *group,
  * @param src `count` elements for each rank.
  * @param dst `count` elements. In place it is this rank's part of `src`, at src + rank * count elements; the rest of `src` stays.
  */
-enum comity_status comity_reduce_scatter(struct comity_group *group,
-                                         const void *src,
-                                         void *dst,
-                                         int64_t count,
-                                         comity_dtype dtype,
-                                         comity_reduce_op op);
+comity_status comity_reduce_scatter(comity_group *group,
+                                    const void *src,
+                                    void *dst,
+                                    int64_t count,
+                                    comity_dtype dtype,
+                                    comity_reduce_op op);
 
 /**
  * As comity_reduce_scatter(), where part r has counts[r] elements. It has no form in place.
  *
  * @param counts One number for each rank, the same on every rank.
  */
-enum comity_status comity_reduce_scatter_v(struct comity_group *group,
-                                           const void *src,
-                                           void *dst,
-                                           const int64_t *counts,
-                                           comity_dtype dtype,
-                                           comity_reduce_op op);
+comity_status comity_reduce_scatter_v(comity_group *group,
+                                      const void *src,
+                                      void *dst,
+                                      const int64_t *counts,
+                                      comity_dtype dtype,
+                                      comity_reduce_op op);
 
 /**
  * Join every rank's `src` in the root's `dst`, by rank.
@@ -832,12 +832,12 @@ enum comity_status comity_reduce_scatter_v(struct comity_group *group,
  * @param src `count` elements. It must not overlap `dst`.
  * @param dst At the root `count` elements for each rank; elsewhere not used, and may be NULL.
  */
-enum comity_status comity_gather(struct comity_group *group,
-                                 const void *src,
-                                 void *dst,
-                                 int64_t count,
-                                 comity_dtype dtype,
-                                 int32_t root);
+comity_status comity_gather(comity_group *group,
+                            const void *src,
+                            void *dst,
+                            int64_t count,
+                            comity_dtype dtype,
+                            int32_t root);
 
 /**
  * Give part r of the root's `src` to rank r, in `dst`.
@@ -845,12 +845,12 @@ enum comity_status comity_gather(struct comity_group *group,
  * @param src At the root `count` elements for each rank; elsewhere not used, and may be NULL. It must not overlap `dst`.
  * @param dst `count` elements.
  */
-enum comity_status comity_scatter(struct comity_group *group,
-                                  const void *src,
-                                  void *dst,
-                                  int64_t count,
-                                  comity_dtype dtype,
-                                  int32_t root);
+comity_status comity_scatter(comity_group *group,
+                             const void *src,
+                             void *dst,
+                             int64_t count,
+                             comity_dtype dtype,
+                             int32_t root);
 
 /**
  * Give part r of `src` to rank r; `dst` gets one part from each rank, by rank.
@@ -858,11 +858,11 @@ enum comity_status comity_scatter(struct comity_group *group,
  * @param src `count` elements for each rank.
  * @param dst As many; may be `src`.
  */
-enum comity_status comity_all_to_all(struct comity_group *group,
-                                     const void *src,
-                                     void *dst,
-                                     int64_t count,
-                                     comity_dtype dtype);
+comity_status comity_all_to_all(comity_group *group,
+                                const void *src,
+                                void *dst,
+                                int64_t count,
+                                comity_dtype dtype);
 
 /**
  * As comity_all_to_all(), where this rank gives send_counts[r] elements to rank r and gets recv_counts[r] from it, each side's parts
@@ -871,12 +871,12 @@ enum comity_status comity_all_to_all(struct comity_group *group,
  * @param send_counts One number for each rank.
  * @param recv_counts One number for each rank.
  */
-enum comity_status comity_all_to_all_v(struct comity_group *group,
-                                       const void *src,
-                                       const int64_t *send_counts,
-                                       void *dst,
-                                       const int64_t *recv_counts,
-                                       comity_dtype dtype);
+comity_status comity_all_to_all_v(comity_group *group,
+                                  const void *src,
+                                  const int64_t *send_counts,
+                                  void *dst,
+                                  const int64_t *recv_counts,
+                                  comity_dtype dtype);
 
 /**
  * Make a call in the background, in its turn among the group's calls: the turn is taken now.
@@ -885,16 +885,16 @@ enum comity_status comity_all_to_all_v(struct comity_group *group,
  * them, until the request has ended, also when its handle is freed before.
  * @param out Gets the request, yours to free with comity_request_free().
  */
-enum comity_status comity_start(struct comity_group *group,
-                                const struct comity_call *call,
-                                struct comity_request **out);
+comity_status comity_start(comity_group *group,
+                           const comity_call *call,
+                           comity_request **out);
 
 /**
  * How a request stands.
  *
  * @return COMITY_PENDING while it is under way; then what the call came to, each time that it is asked.
  */
-enum comity_status comity_request_test(struct comity_request *request);
+comity_status comity_request_test(comity_request *request);
 
 /**
  * Wait until a request has ended. It always does: at the latest at the limit of its call.
@@ -903,8 +903,8 @@ enum comity_status comity_request_test(struct comity_request *request);
  * @return What the call came to; COMITY_PENDING where it is still under way after `seconds`, which harms nothing.
  * COMITY_ERR_ORDER in a callback.
  */
-enum comity_status comity_request_wait(struct comity_request *request,
-                                       double seconds);
+comity_status comity_request_wait(comity_request *request,
+                                  double seconds);
 
 /**
  * Wait until one of several requests has ended.
@@ -914,10 +914,10 @@ enum comity_status comity_request_wait(struct comity_request *request,
  * @param index Gets the place in `requests` of one that has ended; -1 where none has, or all are NULL.
  * @return What that call came to; COMITY_PENDING where none has ended after `seconds`; COMITY_OK where all are NULL.
  */
-enum comity_status comity_request_wait_any(struct comity_request *const *requests,
-                                           int32_t count,
-                                           double seconds,
-                                           int32_t *index);
+comity_status comity_request_wait_any(comity_request *const *requests,
+                                      int32_t count,
+                                      double seconds,
+                                      int32_t *index);
 
 /**
  * Have a function called when a request has ended: once, on a thread of Comity's, or at once on this thread where it has ended already.
@@ -925,15 +925,15 @@ enum comity_status comity_request_wait_any(struct comity_request *const *request
  * @param done Must be short. It must not wait for requests and must not free or close groups; comity_request_test() may be asked.
  * @param context Given to it. It must stay until then, also when the request's handle is freed before.
  */
-enum comity_status comity_request_on_done(struct comity_request *request,
-                                          comity_done_fn done,
-                                          void *context);
+comity_status comity_request_on_done(comity_request *request,
+                                     comity_done_fn done,
+                                     void *context);
 
 /**
  * Free a request. Its call, if it is under way, goes on, since other ranks count on it; its buffers must stay until it has ended.
  * NULL is allowed.
  */
-enum comity_status comity_request_free(struct comity_request *request);
+comity_status comity_request_free(comity_request *request);
 
 /**
  * Rank `rank` of `size`, with every other setting at its default. More than one rank needs a place to meet (one of
@@ -941,21 +941,21 @@ enum comity_status comity_request_free(struct comity_request *request);
  *
  * @param out Gets the configuration, yours to free with comity_config_free().
  */
-enum comity_status comity_config_new(int32_t rank,
-                                     int32_t size,
-                                     struct comity_config **out);
+comity_status comity_config_new(int32_t rank,
+                                int32_t size,
+                                comity_config **out);
 
 /**
  * What the environment says; see comity_init().
  *
  * @param out Gets the configuration, yours to free with comity_config_free().
  */
-enum comity_status comity_config_from_env(struct comity_config **out);
+comity_status comity_config_from_env(comity_config **out);
 
 /**
  * Free a configuration. Groups that were made by it stay. NULL is allowed.
  */
-enum comity_status comity_config_free(struct comity_config *config);
+comity_status comity_config_free(comity_config *config);
 
 /**
  * Meet the other ranks and make the group of all of them. Every rank of the job calls this. It returns when all have come, or fails at
@@ -964,26 +964,26 @@ enum comity_status comity_config_free(struct comity_config *config);
  * @param config Stays as it is, and yours.
  * @param out Gets the group, yours to free with comity_group_free().
  */
-enum comity_status comity_connect(struct comity_config *config,
-                                  struct comity_group **out);
+comity_status comity_connect(comity_config *config,
+                             comity_group **out);
 
 /**
  * Meet at a store that runs elsewhere, such as that of `comity launch`: "host:port".
  */
-enum comity_status comity_config_store(struct comity_config *config,
-                                       const char *at);
+comity_status comity_config_store(comity_config *config,
+                                  const char *at);
 
 /**
  * Meet at a store that rank 0 runs at this "host:port", which every rank can reach.
  */
-enum comity_status comity_config_rendezvous(struct comity_config *config,
-                                            const char *at);
+comity_status comity_config_rendezvous(comity_config *config,
+                                       const char *at);
 
 /**
  * Meet at rank 0's first address in a hostfile of MLX's form, and listen on this rank's own.
  */
-enum comity_status comity_config_hostfile(struct comity_config *config,
-                                          const char *path);
+comity_status comity_config_hostfile(comity_config *config,
+                                     const char *path);
 
 /**
  * Meet at a store that rank 0 runs at a free port, which it tells the others through a function of yours, over whatever channel the
@@ -992,15 +992,15 @@ enum comity_status comity_config_hostfile(struct comity_config *config,
  * @param share Called on a thread of Comity's or on that of comity_connect(), and never after that has returned.
  * @param context Given to it.
  */
-enum comity_status comity_config_exchange(struct comity_config *config,
-                                          comity_share_fn share,
-                                          void *context);
+comity_status comity_config_exchange(comity_config *config,
+                                     comity_share_fn share,
+                                     void *context);
 
 /**
  * The name of the job, the same on all ranks. Ranks of different jobs refuse one another.
  */
-enum comity_status comity_config_job(struct comity_config *config,
-                                     const char *job);
+comity_status comity_config_job(comity_config *config,
+                                const char *job);
 
 /**
  * The secret that every rank of the job holds.
@@ -1008,118 +1008,118 @@ enum comity_status comity_config_job(struct comity_config *config,
  * @param key 32 bytes, which are copied.
  * @param length Must be 32.
  */
-enum comity_status comity_config_key(struct comity_config *config,
-                                     const uint8_t *key,
-                                     size_t length);
+comity_status comity_config_key(comity_config *config,
+                                const uint8_t *key,
+                                size_t length);
 
 /**
  * As comity_config_key(), from a file that only its owner can read.
  */
-enum comity_status comity_config_key_file(struct comity_config *config,
-                                          const char *path);
+comity_status comity_config_key_file(comity_config *config,
+                                     const char *path);
 
 /**
  * Meet without a secret: whoever reaches a port and knows the job's name can join.
  *
  * @param public_addresses 0: addresses that the internet may reach are refused. 1: they are not.
  */
-enum comity_status comity_config_insecure(struct comity_config *config,
-                                          int32_t public_addresses);
+comity_status comity_config_insecure(comity_config *config,
+                                     int32_t public_addresses);
 
 /**
  * What the key protects; at first COMITY_SECURE_HANDSHAKE. All ranks must say the same.
  */
-enum comity_status comity_config_secure(struct comity_config *config,
-                                        comity_secure secure);
+comity_status comity_config_secure(comity_config *config,
+                                   comity_secure secure);
 
 /**
  * How long a call may take, in seconds; at first 300.
  */
-enum comity_status comity_config_timeout(struct comity_config *config,
-                                         double timeout);
+comity_status comity_config_timeout(comity_config *config,
+                                    double timeout);
 
 /**
  * How long to wait until all ranks have met, in seconds; at first 60.
  */
-enum comity_status comity_config_join_timeout(struct comity_config *config,
-                                              double timeout);
+comity_status comity_config_join_timeout(comity_config *config,
+                                         double timeout);
 
 /**
  * How long a rank may be silent before the others give it up, in seconds: 0.1 to 86400, or 0 for ever; at first 5.
  */
-enum comity_status comity_config_detection(struct comity_config *config,
-                                           double limit);
+comity_status comity_config_detection(comity_config *config,
+                                      double limit);
 
 /**
  * The kinds of link that may be used: "shm,tcp".
  */
-enum comity_status comity_config_links(struct comity_config *config,
-                                       const char *kinds);
+comity_status comity_config_links(comity_config *config,
+                                  const char *kinds);
 
 /**
  * What carries out the calls; at first COMITY_BACKEND_ANY.
  */
-enum comity_status comity_config_backend(struct comity_config *config,
-                                         comity_backend backend);
+comity_status comity_config_backend(comity_config *config,
+                                    comity_backend backend);
 
 /**
  * The CUDA device of this rank for COMITY_BACKEND_NCCL; at first by the rank's number on its host.
  */
-enum comity_status comity_config_device(struct comity_config *config,
-                                        uint32_t device);
+comity_status comity_config_device(comity_config *config,
+                                   uint32_t device);
 
 /**
  * The RDMA devices that lead from each rank to each other: JSON in MLX's form, or a path to such a file.
  */
-enum comity_status comity_config_devices(struct comity_config *config,
-                                         const char *matrix);
+comity_status comity_config_devices(comity_config *config,
+                                    const char *matrix);
 
 /**
  * This rank's own addresses to listen on, with a comma between: "10.0.0.1,[fe80::1]:7000".
  */
-enum comity_status comity_config_addrs(struct comity_config *config,
-                                       const char *addrs);
+comity_status comity_config_addrs(comity_config *config,
+                                  const char *addrs);
 
 /**
  * TCP connections for each pair of addresses.
  */
-enum comity_status comity_config_connections(struct comity_config *config,
-                                             int32_t connections);
+comity_status comity_config_connections(comity_config *config,
+                                        int32_t connections);
 
 /**
  * How many threads may send long messages over TCP beside the rank's own.
  */
-enum comity_status comity_config_send_threads(struct comity_config *config,
-                                              int32_t threads);
+comity_status comity_config_send_threads(comity_config *config,
+                                         int32_t threads);
 
 /**
  * The name of this host. Ranks whose hosts have equal names use shared memory.
  */
-enum comity_status comity_config_host_name(struct comity_config *config,
-                                           const char *name);
+comity_status comity_config_host_name(comity_config *config,
+                                      const char *name);
 
 /**
  * When a group fails, write its last calls to a file in this directory, for `comity report`.
  */
-enum comity_status comity_config_log_dir(struct comity_config *config,
-                                         const char *path);
+comity_status comity_config_log_dir(comity_config *config,
+                                    const char *path);
 
 /**
  * Measure every link when the ranks have met, and choose plans by that. On all ranks or none.
  */
-enum comity_status comity_config_measure_costs(struct comity_config *config);
+comity_status comity_config_measure_costs(comity_config *config);
 
 /**
  * Choose plans by what `comity check --links --json` wrote into a file. On all ranks or none.
  */
-enum comity_status comity_config_costs_file(struct comity_config *config,
-                                            const char *path);
+comity_status comity_config_costs_file(comity_config *config,
+                                       const char *path);
 
 /**
  * Carry out every operation by this algorithm, where it can: "ring". On all ranks or none. For tests and measurements.
  */
-enum comity_status comity_config_algorithm(struct comity_config *config,
-                                           const char *name);
+comity_status comity_config_algorithm(comity_config *config,
+                                      const char *name);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -73,8 +73,9 @@ fn declared(header: &str) -> String {
     let plain: String = header.split("/**").map(|p| p.split_once("*/").map_or(p, |(_, rest)| rest)).collect();
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut out = String::new();
-    for body in parts(&plain, "typedef enum ", "} ") {
-        writeln!(out, "enum {}", words(body).replace(" {", ":").trim_end_matches(',')).unwrap();
+    for body in parts(&plain, "typedef enum {", ";") {
+        let (numbers, name) = body.split_once('}').unwrap();
+        writeln!(out, "enum {}: {}", name.trim(), words(numbers).trim_end_matches(',')).unwrap();
     }
     for body in parts(&plain, "\ntypedef ", ";").filter(|b| b.contains("(*")) {
         writeln!(out, "callback {}", words(body)).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::{
     boundary::answer,
-    errors::Fault,
+    errors::CFault,
     exchange::{CallbackExchange, comity_share_fn},
     group::hand_out,
     handles::{self, comity_config, comity_group},
@@ -21,7 +21,7 @@ pub(crate) struct ConfigHandle(Mutex<Config>);
 /// Change a configuration; one that cannot be changed so stays as it is.
 pub(crate) fn change(
     config: *mut comity_config,
-    f: impl FnOnce(Config) -> Result<Config, Fault>,
+    f: impl FnOnce(Config) -> Result<Config, CFault>,
 ) -> comity_status {
     answer(|| {
         let config = handles::find(config)?;
@@ -31,7 +31,7 @@ pub(crate) fn change(
     })
 }
 
-fn give(out: *mut *mut comity_config, config: Config) -> Result<(), Fault> {
+fn give(out: *mut *mut comity_config, config: Config) -> Result<(), CFault> {
     raw::put(out, handles::add::<comity_config>(ConfigHandle(Mutex::new(config)))?)
 }
 
@@ -47,7 +47,7 @@ pub extern "C" fn comity_config_new(rank: i32, size: i32, out: *mut *mut comity_
         match (usize::try_from(rank), usize::try_from(size)) {
             (Ok(r), Ok(n)) if r < n => give(out, Config::new(r, n)),
             _ => {
-                Err(Fault::misuse(format!("rank {rank} of {size}: the rank must be from 0 to the size - 1")))
+                Err(CFault::misuse(format!("rank {rank} of {size}: the rank must be from 0 to the size - 1")))
             }
         }
     })
@@ -123,7 +123,7 @@ pub extern "C" fn comity_config_exchange(
     context: *mut c_void,
 ) -> comity_status {
     change(config, |c| {
-        let share = share.ok_or_else(|| Fault::misuse("share is NULL"))?;
+        let share = share.ok_or_else(|| CFault::misuse("share is NULL"))?;
         Ok(c.exchange(Arc::new(CallbackExchange::new(share, Context(context)))))
     })
 }
@@ -147,7 +147,7 @@ pub extern "C" fn comity_config_key(
     length: usize,
 ) -> comity_status {
     change(config, |c| {
-        let wrong = |_| Fault::misuse(format!("the key has {length} bytes, and must have 32"));
+        let wrong = |_| CFault::misuse(format!("the key has {length} bytes, and must have 32"));
         let bytes: [u8; 32] = raw::list("the key", key, length.min(33))?.try_into().map_err(wrong)?;
         Ok(c.key(Key::from(bytes)))
     })

@@ -2,7 +2,7 @@
 
 use crate::{
     config::change,
-    errors::Fault,
+    errors::CFault,
     group::seconds,
     handles::comity_config,
     job::count,
@@ -56,7 +56,7 @@ pub extern "C" fn comity_config_links(config: *mut comity_config, kinds: *const 
         let one = |name: &str| {
             let known = LinkKind::from_name(name.trim());
             known.ok_or_else(|| {
-                Fault::misuse(format!("there is no kind of link {name:?}; docs/transports.md lists them"))
+                CFault::misuse(format!("there is no kind of link {name:?}; docs/transports.md lists them"))
             })
         };
         let kinds = raw::text("the kinds of link", kinds)?.split(',').map(one);
@@ -95,7 +95,7 @@ pub extern "C" fn comity_config_addrs(config: *mut comity_config, addrs: *const 
             let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
             let ip = || bare.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 0));
             let addr = text.parse::<SocketAddr>().or_else(|_| ip());
-            addr.map_err(|_| Fault::misuse(format!("{text:?} is no address such as 10.0.0.1 or [::1]:7000")))
+            addr.map_err(|_| CFault::misuse(format!("{text:?} is no address such as 10.0.0.1 or [::1]:7000")))
         };
         let addrs = raw::text("the addresses", addrs)?.split(',').map(one);
         Ok(c.addrs(addrs.collect::<Result<Vec<_>, _>>()?))
@@ -151,6 +151,6 @@ pub extern "C" fn comity_config_algorithm(config: *mut comity_config, name: *con
     change(config, |c| {
         let name = raw::text("the name", name)?;
         let known = Algorithm::from_name(name);
-        Ok(c.algorithm(known.ok_or_else(|| Fault::misuse(format!("there is no algorithm {name:?}")))?))
+        Ok(c.algorithm(known.ok_or_else(|| CFault::misuse(format!("there is no algorithm {name:?}")))?))
     })
 }

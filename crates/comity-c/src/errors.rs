@@ -34,14 +34,14 @@ pub(crate) struct ErrorRecord {
 
 /// An error on its way to C.
 #[derive(Clone, Debug)]
-pub(crate) struct Fault(Arc<ErrorRecord>);
+pub(crate) struct CFault(Arc<ErrorRecord>);
 
 thread_local! {
     /// The last one of this thread.
     static LAST: RefCell<Option<Arc<ErrorRecord>>> = const { RefCell::new(None) };
 }
 
-impl Fault {
+impl CFault {
     /// Of this kind, with this sentence.
     #[cold]
     fn new(status: comity_status, text: String, fatal: bool) -> Self {
@@ -111,14 +111,14 @@ impl Fault {
     }
 }
 
-impl From<Error> for Fault {
+impl From<Error> for CFault {
     #[cold]
     fn from(e: Error) -> Self {
         (&e).into()
     }
 }
 
-impl From<&Error> for Fault {
+impl From<&Error> for CFault {
     #[cold]
     fn from(e: &Error) -> Self {
         let root = e.root();

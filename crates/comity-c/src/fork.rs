@@ -3,7 +3,7 @@
 //! The system's number of this process costs a system call, so it is not asked for at each call. A child counts how often there was a
 //! fork before it.
 
-use crate::errors::Fault;
+use crate::errors::CFault;
 use std::sync::{
     Once,
     atomic::{AtomicU32, Ordering},
@@ -17,9 +17,9 @@ extern "C" fn in_the_child() {
 
 /// The process in which something was made.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Home(u32);
+pub(crate) struct HomeProcess(u32);
 
-impl Home {
+impl HomeProcess {
     /// This one. Forks that come later are noticed.
     pub(crate) fn here() -> Self {
         static WATCHED: Once = Once::new();
@@ -37,7 +37,7 @@ impl Home {
 
     /// An error in any other process.
     #[inline]
-    pub(crate) fn check(self) -> Result<(), Fault> {
-        if self.is_here() { Ok(()) } else { Err(Fault::forked()) }
+    pub(crate) fn check(self) -> Result<(), CFault> {
+        if self.is_here() { Ok(()) } else { Err(CFault::forked()) }
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::{
     boundary::{answer, value},
-    errors::{self, Fault},
-    fork::Home,
+    errors::{self, CFault},
+    fork::HomeProcess,
     handles::{self, Used, comity_group},
     raw,
     types::{comity_member, comity_stats, comity_status},
@@ -26,7 +26,7 @@ pub(crate) struct GroupHandle {
     group: ManuallyDrop<Group>,
     /// The limit that this handle was given since, as the bits of seconds; 0: that of the group.
     limit: AtomicU64,
-    home: Home,
+    home: HomeProcess,
     /// Host and link of each member, once somebody asked.
     members: OnceLock<Vec<[Option<CString>; 2]>>,
 }
@@ -44,7 +44,7 @@ impl Drop for GroupHandle {
 impl GroupHandle {
     /// The group, in the process that made it.
     #[inline]
-    pub(crate) fn open(&self) -> Result<&Group, Fault> {
+    pub(crate) fn open(&self) -> Result<&Group, CFault> {
         self.home.check()?;
         Ok(&self.group)
     }
@@ -56,7 +56,7 @@ impl GroupHandle {
     }
 
     /// The group with this handle's limit, or with one call's in seconds if that is more than 0.
-    pub(crate) fn limited(&self, timeout: f64) -> Result<Group, Fault> {
+    pub(crate) fn limited(&self, timeout: f64) -> Result<Group, CFault> {
         let group = self.open()?;
         if timeout != 0.0 {
             return Ok(group.with_timeout(seconds("the timeout", timeout)?));
@@ -65,7 +65,7 @@ impl GroupHandle {
         if own == 0.0 { Ok(group.clone()) } else { Ok(group.with_timeout(seconds("the timeout", own)?)) }
     }
 
-    pub(crate) fn home(&self) -> Home {
+    pub(crate) fn home(&self) -> HomeProcess {
         self.home
     }
 
@@ -80,25 +80,25 @@ impl GroupHandle {
 }
 
 /// A time of more than 0 seconds.
-pub(crate) fn seconds(what: &str, t: f64) -> Result<Duration, Fault> {
+pub(crate) fn seconds(what: &str, t: f64) -> Result<Duration, CFault> {
     if t.is_nan() || t <= 0.0 {
-        return Err(Fault::misuse(format!("{what} is {t} s, and must be more than 0")));
+        return Err(CFault::misuse(format!("{what} is {t} s, and must be more than 0")));
     }
     Ok(Duration::try_from_secs_f64(t).unwrap_or(Duration::MAX))
 }
 
 /// A number that must be a rank. Whether it is one of the group is seen later.
 #[inline]
-pub(crate) fn rank(what: &str, rank: i32) -> Result<usize, Fault> {
-    usize::try_from(rank).map_err(|_| Fault::misuse(format!("{what} is {rank}, and must be a rank, from 0")))
+pub(crate) fn rank(what: &str, rank: i32) -> Result<usize, CFault> {
+    usize::try_from(rank).map_err(|_| CFault::misuse(format!("{what} is {rank}, and must be a rank, from 0")))
 }
 
 /// A handle for a group of this process.
-pub(crate) fn hand_out(out: *mut *mut comity_group, group: Group) -> Result<(), Fault> {
+pub(crate) fn hand_out(out: *mut *mut comity_group, group: Group) -> Result<(), CFault> {
     let handle = GroupHandle {
         group: ManuallyDrop::new(group),
         limit: AtomicU64::new(0),
-        home: Home::here(),
+        home: HomeProcess::here(),
         members: OnceLock::new(),
     };
     raw::put(out, handles::add::<comity_group>(handle)?)
@@ -114,7 +114,7 @@ pub(crate) fn hand_out(out: *mut *mut comity_group, group: Group) -> Result<(), 
 pub extern "C" fn comity_init(out: *mut *mut comity_group) -> comity_status {
     answer(|| {
         raw::check_out("out", out)?;
-        let home = Home::here();
+        let home = HomeProcess::here();
         let group = comity::init()?;
         home.check()?;
         hand_out(out, group)
@@ -141,7 +141,7 @@ pub extern "C" fn comity_local(size: i32, out: *mut *mut comity_group) -> comity
     answer(|| {
         raw::check_out("out", out)?;
         if size < 1 {
-            return Err(Fault::misuse(format!("the size is {size}, and must be 1 or more")));
+            return Err(CFault::misuse(format!("the size is {size}, and must be 1 or more")));
         }
         for (rank, group) in Group::local(rank("the size", size)?)?.into_iter().enumerate() {
             let mut handle = ptr::null_mut();
@@ -191,7 +191,7 @@ pub extern "C" fn comity_group_member(
             usize::try_from(member).ok().and_then(|r| inner.members().get(r).zip(group.named().get(r)));
         let Some((peer, names)) = known else {
             let words = format!("rank {member} is not in a group of {}", inner.size());
-            return Err(Fault::misuse(words));
+            return Err(CFault::misuse(words));
         };
         let [host, link] = names.each_ref().map(|t| t.as_ref().map_or(ptr::null(), |t| t.as_ptr()));
         let pid = peer.pid.map_or(0, i64::from);
@@ -286,7 +286,7 @@ pub extern "C" fn comity_group_subgroup(
 ) -> comity_status {
     answer(|| {
         raw::check_out("out", out)?;
-        let count = usize::try_from(count).map_err(|_| Fault::misuse(format!("the count is {count}")))?;
+        let count = usize::try_from(count).map_err(|_| CFault::misuse(format!("the count is {count}")))?;
         let members = raw::list("members", members, count)?;
         let members = members.iter().map(|r| rank("a member", *r)).collect::<Result<Vec<_>, _>>()?;
         let made = handles::find(group)?.limited(0.0)?.subgroup(&members, label)?;

@@ -11,7 +11,7 @@
 //! Who uses an object counts as its user, with one addition and one subtraction. Freeing a handle ends its life at once; the object
 //! goes with its last user. There are no locks, so a forked child finds the table usable.
 
-use crate::errors::Fault;
+use crate::errors::CFault;
 use std::{
     cell::UnsafeCell,
     ops::Deref,
@@ -33,7 +33,7 @@ const LAST_GENERATION: u64 = (1 << 24) - 1;
 const _: () = assert!(usize::BITS == 64, "a token needs 47 bits");
 
 /// A type of handle in C, and what is behind it.
-pub(crate) trait Handle: Sized {
+pub(crate) trait HandleKind: Sized {
     /// Behind it.
     type Inside: Send + Sync + 'static;
     /// 1 to 4.
@@ -52,7 +52,7 @@ macro_rules! handles {
             $($variant(Box<$inside>),)*
         }
 
-        $(impl Handle for $name {
+        $(impl HandleKind for $name {
             type Inside = $inside;
             const KIND: usize = $kind;
             const NAME: &'static str = stringify!($name);
@@ -112,7 +112,7 @@ struct Slot {
 }
 
 // SAFETY: `object` is written only by the one thread that took the slot from the free list, or that turned the state of a slot without
-// users from LEAVING to free. It is read only by users of a LIVE slot. `Object` itself is `Send + Sync`, as `Handle::Inside` is.
+// users from LEAVING to free. It is read only by users of a LIVE slot. `Object` itself is `Send + Sync`, as `HandleKind::Inside` is.
 unsafe impl Sync for Slot {}
 
 type Chunk = [Slot; SLOTS_OF_CHUNK];
@@ -180,9 +180,9 @@ fn give_back(index: u32, slot: &Slot) {
 }
 
 /// A new handle.
-pub(crate) fn add<H: Handle>(inside: H::Inside) -> Result<*mut H, Fault> {
+pub(crate) fn add<H: HandleKind>(inside: H::Inside) -> Result<*mut H, CFault> {
     let (index, slot) = take_free().ok_or_else(|| {
-        Fault::os("making a handle", "this process holds a million of them; free those that are not needed")
+        CFault::os("making a handle", "this process holds a million of them; free those that are not needed")
     })?;
     // SAFETY: the slot is not live and was on no list but ours, so nobody else reads or writes its object.
     unsafe { *slot.object.get() = Some(H::wrap(inside)) };
@@ -192,13 +192,13 @@ pub(crate) fn add<H: Handle>(inside: H::Inside) -> Result<*mut H, Fault> {
 }
 
 /// An object that stays while this does.
-pub(crate) struct Used<H: Handle> {
+pub(crate) struct Used<H: HandleKind> {
     slot: &'static Slot,
     index: u32,
     inside: *const H::Inside,
 }
 
-impl<H: Handle> Deref for Used<H> {
+impl<H: HandleKind> Deref for Used<H> {
     type Target = H::Inside;
 
     #[inline]
@@ -209,7 +209,7 @@ impl<H: Handle> Deref for Used<H> {
     }
 }
 
-impl<H: Handle> Drop for Used<H> {
+impl<H: HandleKind> Drop for Used<H> {
     #[inline]
     fn drop(&mut self) {
         leave(self.slot, self.index);
@@ -243,7 +243,7 @@ fn clear(slot: &'static Slot, index: u32, state: u64) {
 
 /// What is behind a handle.
 #[inline]
-pub(crate) fn find<H: Handle>(handle: *const H) -> Result<Used<H>, Fault> {
+pub(crate) fn find<H: HandleKind>(handle: *const H) -> Result<Used<H>, CFault> {
     let token = handle.addr();
     let index = (token >> KIND_BITS) as u32 & ((1 << SLOT_BITS) - 1);
     let generation = (token >> (KIND_BITS + SLOT_BITS)) as u64;
@@ -269,20 +269,20 @@ pub(crate) fn find<H: Handle>(handle: *const H) -> Result<Used<H>, Fault> {
 }
 
 #[cold]
-fn no_handle<H: Handle>(token: usize) -> Fault {
+fn no_handle<H: HandleKind>(token: usize) -> CFault {
     let name = H::NAME;
     if token == 0 {
-        return Fault::misuse(format!("the {name} is NULL"));
+        return CFault::misuse(format!("the {name} is NULL"));
     }
     match token & ((1 << KIND_BITS) - 1) {
-        kind if kind == H::KIND => Fault::misuse(format!("this {name} was freed, or never was one")),
-        1..=4 => Fault::misuse(format!("this is a handle of another kind, or none; a {name} was expected")),
-        _ => Fault::misuse(format!("this is no handle; a {name} was expected")),
+        kind if kind == H::KIND => CFault::misuse(format!("this {name} was freed, or never was one")),
+        1..=4 => CFault::misuse(format!("this is a handle of another kind, or none; a {name} was expected")),
+        _ => CFault::misuse(format!("this is no handle; a {name} was expected")),
     }
 }
 
 /// End a handle's life. What is behind it goes when its last user has.
-pub(crate) fn free<H: Handle>(handle: *mut H) -> Result<(), Fault> {
+pub(crate) fn free<H: HandleKind>(handle: *mut H) -> Result<(), CFault> {
     let used = find(handle)?;
     let generation = (handle.addr() >> (KIND_BITS + SLOT_BITS)) as u64;
     let ended = used.slot.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |s| {

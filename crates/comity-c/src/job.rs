@@ -1,27 +1,30 @@
 //! One call as C asks for it, and the method of [`Group`] that makes it.
 
 use crate::{
-    errors::Fault,
+    errors::CFault,
     group::rank,
-    raw::{self, Memory},
+    raw::{self, CMemory},
     types::{self, comity_call},
 };
 use comity::{DType, Group, Op, Place, ReduceOp};
 
 /// A call whose arguments are complete.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct CheckedCall {
     op: Op,
-    src: Memory,
-    dst: Memory,
+    src: CMemory,
+    dst: CMemory,
     shape: Shape,
     reduce: ReduceOp,
     rank: usize,
     source: usize,
     tag: u32,
     /// Elements of each rank's part where they differ.
-    counts: Option<(Vec<usize>, Vec<usize>)>,
+    counts: Option<Parts>,
 }
+
+/// Elements that go to each rank, and come from each where that is another number.
+type Parts = (Vec<usize>, Vec<usize>);
 
 /// How the two buffers lie.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,9 +36,9 @@ enum Shape {
     Own,
 }
 
-impl Job {
+impl CheckedCall {
     /// The call, if it can be one of this group.
-    pub(crate) fn new(group: &Group, call: &comity_call) -> Result<Self, Fault> {
+    pub(crate) fn new(group: &Group, call: &comity_call) -> Result<Self, CFault> {
         let op = types::op(call.op)?;
         let dtype = if op == Op::Barrier { DType::U8 } else { types::dtype(call.dtype)? };
         let reduces = matches!(op, Op::AllReduce | Op::Reduce | Op::ReduceScatter);
@@ -52,8 +55,8 @@ impl Job {
         // A reduce writes the root's only; elsewhere its buffer is the one that was given.
         let lone = op == Op::Reduce && call.dst.is_null() && root != group.rank();
         let (to, from) = (if lone { call.src.cast_mut() } else { call.dst }, call.src);
-        let src = Memory::new("src", from.expose_provenance(), inp, dtype, place)?;
-        let dst = Memory::new("dst", to.expose_provenance(), out, dtype, place)?;
+        let src = CMemory::new("src", from.expose_provenance(), inp, dtype, place)?;
+        let dst = CMemory::new("dst", to.expose_provenance(), out, dtype, place)?;
         let shape = shape(op, group.rank(), src, dst, counts.is_some())?;
         Ok(Self { op, src, dst, shape, reduce, rank: root, source, tag: call.tag, counts })
     }
@@ -101,12 +104,12 @@ impl Job {
 
 /// A count of elements.
 #[inline]
-pub(crate) fn count(what: &str, n: i64) -> Result<usize, Fault> {
-    usize::try_from(n).map_err(|_| Fault::misuse(format!("{what} is {n}, and must be 0 or more")))
+pub(crate) fn count(what: &str, n: i64) -> Result<usize, CFault> {
+    usize::try_from(n).map_err(|_| CFault::misuse(format!("{what} is {n}, and must be 0 or more")))
 }
 
 /// Counts of each rank's part, where the call has such.
-fn parts(group: &Group, op: Op, call: &comity_call) -> Result<Option<(Vec<usize>, Vec<usize>)>, Fault> {
+fn parts(group: &Group, op: Op, call: &comity_call) -> Result<Option<Parts>, CFault> {
     if call.counts.is_null() && call.recv_counts.is_null() {
         return Ok(None);
     }
@@ -117,7 +120,7 @@ fn parts(group: &Group, op: Op, call: &comity_call) -> Result<Option<(Vec<usize>
     match op {
         Op::AllGather | Op::ReduceScatter => Ok(Some((read("counts", call.counts)?, Vec::new()))),
         Op::AllToAll => Ok(Some((read("counts", call.counts)?, read("recv_counts", call.recv_counts)?))),
-        _ => Err(Fault::misuse(format!("{op} takes no counts; set counts and recv_counts to NULL"))),
+        _ => Err(CFault::misuse(format!("{op} takes no counts; set counts and recv_counts to NULL"))),
     }
 }
 
@@ -127,10 +130,10 @@ fn lengths(
     op: Op,
     call: &comity_call,
     root: usize,
-    counts: Option<&(Vec<usize>, Vec<usize>)>,
-) -> Result<(usize, usize), Fault> {
+    counts: Option<&Parts>,
+) -> Result<(usize, usize), CFault> {
     let n = count("the count", call.count)?;
-    let (me, all) = (group.rank(), n.checked_mul(group.size()).unwrap_or(usize::MAX));
+    let (me, all) = (group.rank(), n.saturating_mul(group.size()));
     let sum = |counts: &[usize]| counts.iter().fold(0usize, |a, b| a.saturating_add(*b));
     if let Some((counts, recv)) = counts {
         return Ok(match op {
@@ -154,20 +157,20 @@ fn lengths(
 }
 
 /// Where the buffers are, or why the group has nothing to do with that.
-fn place(group: &Group, call: &comity_call) -> Result<Place, Fault> {
+fn place(group: &Group, call: &comity_call) -> Result<Place, CFault> {
     if !types::on_device(call.place)? {
         return Ok(Place::Host);
     }
     match group.device() {
         Some(device) => Ok(Place::Cuda { device, stream: call.stream.addr() }),
-        None => Err(Fault::misuse(
+        None => Err(CFault::misuse(
             "the memory is on a CUDA device, and this group moves host memory; make the group with COMITY_BACKEND_NCCL",
         )),
     }
 }
 
 /// How the buffers lie; an error for those that share bytes in a way that no operation has.
-fn shape(op: Op, rank: usize, src: Memory, dst: Memory, uneven: bool) -> Result<Shape, Fault> {
+fn shape(op: Op, rank: usize, src: CMemory, dst: CMemory, uneven: bool) -> Result<Shape, CFault> {
     let (s, d) = (src.range(), dst.range());
     let overlap = s.start < d.end && d.start < s.end;
     if !overlap {
@@ -182,7 +185,7 @@ fn shape(op: Op, rank: usize, src: Memory, dst: Memory, uneven: bool) -> Result<
         Op::AllToAll if s == d && !uneven => Ok(Shape::Same),
         Op::AllGather if part_at(&d, &s) => Ok(Shape::Own),
         Op::ReduceScatter if part_at(&s, &d) => Ok(Shape::Own),
-        _ => Err(Fault::misuse(format!(
+        _ => Err(CFault::misuse(format!(
             "src and dst of {op} overlap; use two buffers, or where the operation has a form in place, exactly that"
         ))),
     }

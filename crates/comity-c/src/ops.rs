@@ -2,11 +2,11 @@
 
 use crate::{
     boundary::answer,
-    errors::Fault,
+    errors::CFault,
     group::GroupHandle,
     handles::{self, comity_group},
-    job::{self, Job},
-    raw::{self, Memory},
+    job::{self, CheckedCall},
+    raw::{self, CMemory},
     types::{self, DTypeNumber, ReduceNumber, comity_call, comity_op, comity_status},
 };
 use comity::Place;
@@ -38,9 +38,9 @@ impl comity_call {
 }
 
 /// Make a call with the limits that hold for it.
-pub(crate) fn run(group: &GroupHandle, call: &comity_call) -> Result<(), Fault> {
+pub(crate) fn run(group: &GroupHandle, call: &comity_call) -> Result<(), CFault> {
     let open = group.open()?;
-    let job = Job::new(open, call)?;
+    let job = CheckedCall::new(open, call)?;
     if call.timeout == 0.0 && group.usual_limit() {
         return Ok(job.run(open)?);
     }
@@ -81,13 +81,13 @@ pub extern "C" fn comity_all_reduce(
     dtype: DTypeNumber,
     op: ReduceNumber,
 ) -> comity_status {
-    // The shortest way, since small calls are made often. The others go by `Job`.
+    // The shortest way, since small calls are made often. The others go by `CheckedCall`.
     answer(|| {
         let group = handles::find(group)?;
         let open = group.open()?;
         let (dtype, op, n) = (types::dtype(dtype)?, types::reduce_op(op)?, job::count("the count", count)?);
         if ptr::eq(src, dst) && group.usual_limit() {
-            let dst = Memory::new("dst", dst.expose_provenance(), n, dtype, Place::Host)?;
+            let dst = CMemory::new("dst", dst.expose_provenance(), n, dtype, Place::Host)?;
             return Ok(open.all_reduce(dst.view_mut(), op)?);
         }
         let call = comity_call {

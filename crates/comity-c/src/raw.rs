@@ -1,9 +1,9 @@
-//! Memory that C vouches for: the one place where what C passed as a pointer is read or written.
+//! CMemory that C vouches for: the one place where what C passed as a pointer is read or written.
 //!
 //! The functions here are not `unsafe`, because there is nobody in Rust to make their promise: the header makes it of each pointer,
 //! and a C program that breaks it breaks itself. What can be seen to be wrong (NULL, sizes, overlaps) is refused.
 
-use crate::errors::Fault;
+use crate::errors::CFault;
 use comity::{DType, Place, View, ViewMut};
 use std::{
     ffi::{CStr, c_char},
@@ -35,12 +35,12 @@ impl Growing for crate::types::comity_stats {
 }
 
 /// That something can be written there.
-pub(crate) fn check_out<T>(what: &str, at: *mut T) -> Result<(), Fault> {
-    if at.is_null() { Err(Fault::misuse(format!("{what} is NULL"))) } else { Ok(()) }
+pub(crate) fn check_out<T>(what: &str, at: *mut T) -> Result<(), CFault> {
+    if at.is_null() { Err(CFault::misuse(format!("{what} is NULL"))) } else { Ok(()) }
 }
 
 /// Write a result.
-pub(crate) fn put<T>(at: *mut T, value: T) -> Result<(), Fault> {
+pub(crate) fn put<T>(at: *mut T, value: T) -> Result<(), CFault> {
     check_out("the place for the result", at)?;
     // SAFETY: not NULL, and by the header's promise a place for one value.
     unsafe { at.write_unaligned(value) };
@@ -54,14 +54,14 @@ pub(crate) fn put_at<T>(at: *mut T, index: usize, value: T) {
 }
 
 /// The size that C wrote into its struct, if it can be one.
-fn size_of_theirs<T: Growing>(what: &str, at: *const T) -> Result<usize, Fault> {
+fn size_of_theirs<T: Growing>(what: &str, at: *const T) -> Result<usize, CFault> {
     if at.is_null() {
-        return Err(Fault::misuse(format!("the {what} is NULL")));
+        return Err(CFault::misuse(format!("the {what} is NULL")));
     }
     // SAFETY: not NULL, and by the header's promise such a struct, which begins with its size.
     let size = unsafe { at.cast::<usize>().read_unaligned() };
     if size < T::FIRST || size > 4096 {
-        return Err(Fault::misuse(format!(
+        return Err(CFault::misuse(format!(
             "the size in the {what} is {size}; set it to sizeof({what}), which is {} here",
             size_of::<T>()
         )));
@@ -70,7 +70,7 @@ fn size_of_theirs<T: Growing>(what: &str, at: *const T) -> Result<usize, Fault> 
 }
 
 /// Write a struct, as much of it as the caller's version has.
-pub(crate) fn put_struct<T: Growing>(what: &str, at: *mut T, value: T) -> Result<(), Fault> {
+pub(crate) fn put_struct<T: Growing>(what: &str, at: *mut T, value: T) -> Result<(), CFault> {
     let size = size_of_theirs(what, at)?.min(size_of::<T>());
     let own = size_of::<usize>();
     // SAFETY: their struct has so many bytes, and so has ours; their size, which comes first, stays.
@@ -82,7 +82,7 @@ pub(crate) fn put_struct<T: Growing>(what: &str, at: *mut T, value: T) -> Result
 }
 
 /// A struct of the caller's, with 0 in what its version lacks.
-pub(crate) fn take_struct<T: Growing>(what: &str, at: *const T) -> Result<T, Fault> {
+pub(crate) fn take_struct<T: Growing>(what: &str, at: *const T) -> Result<T, CFault> {
     let size = size_of_theirs(what, at)?;
     let own = size_of::<T>();
     let mut value = MaybeUninit::<T>::zeroed();
@@ -94,50 +94,50 @@ pub(crate) fn take_struct<T: Growing>(what: &str, at: *const T) -> Result<T, Fau
     if beyond.iter().any(|b| *b != 0) {
         let words =
             format!("the {what} uses fields that this library ({}) does not know", env!("CARGO_PKG_VERSION"));
-        return Err(Fault::misuse(words));
+        return Err(CFault::misuse(words));
     }
     // SAFETY: integers, floats and pointers, for which all bytes are good.
     Ok(unsafe { value.assume_init() })
 }
 
 /// A list of the caller's.
-pub(crate) fn list<'a, T: Copy>(what: &str, at: *const T, count: usize) -> Result<&'a [T], Fault> {
+pub(crate) fn list<'a, T: Copy>(what: &str, at: *const T, count: usize) -> Result<&'a [T], CFault> {
     if count == 0 {
         return Ok(&[]);
     }
     if at.is_null() || !at.is_aligned() {
-        return Err(Fault::misuse(format!(
+        return Err(CFault::misuse(format!(
             "{what} is {}",
             if at.is_null() { "NULL" } else { "not aligned" }
         )));
     }
     if count > isize::MAX as usize / size_of::<T>().max(1) {
-        return Err(Fault::misuse(format!("{what} cannot have {count} entries")));
+        return Err(CFault::misuse(format!("{what} cannot have {count} entries")));
     }
     // SAFETY: aligned, and by the header's promise so many values that stay during the call.
     Ok(unsafe { slice::from_raw_parts(at, count) })
 }
 
 /// A text of the caller's.
-pub(crate) fn text<'a>(what: &str, at: *const c_char) -> Result<&'a str, Fault> {
+pub(crate) fn text<'a>(what: &str, at: *const c_char) -> Result<&'a str, CFault> {
     if at.is_null() {
-        return Err(Fault::misuse(format!("{what} is NULL")));
+        return Err(CFault::misuse(format!("{what} is NULL")));
     }
     // SAFETY: not NULL, and by the header's promise a text with a NUL at its end that stays during the call.
     let text = unsafe { CStr::from_ptr(at) };
-    text.to_str().map_err(|_| Fault::misuse(format!("{what} is not UTF-8")))
+    text.to_str().map_err(|_| CFault::misuse(format!("{what} is not UTF-8")))
 }
 
 /// Memory of a call: an address, a type and a count of elements.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Memory {
+pub(crate) struct CMemory {
     ptr: usize,
     count: usize,
     dtype: DType,
     place: Place,
 }
 
-impl Memory {
+impl CMemory {
     /// What was given, if it can be memory at all. `what` is its name in the header.
     #[inline]
     pub(crate) fn new(
@@ -146,7 +146,7 @@ impl Memory {
         count: usize,
         dtype: DType,
         place: Place,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, CFault> {
         let end = count.checked_mul(dtype.size()).and_then(|n| ptr.checked_add(n));
         if end.is_none_or(|e| e > isize::MAX as usize) || (ptr == 0 && count > 0) {
             return Err(no_memory(what, ptr, count, dtype));
@@ -172,7 +172,7 @@ impl Memory {
     #[inline]
     pub(crate) fn view_mut<'a>(self) -> ViewMut<'a> {
         let at = ptr::with_exposed_provenance_mut(self.ptr);
-        // SAFETY: as above; `Job::new` has checked that no other buffer of the call overlaps this one.
+        // SAFETY: as above; `CheckedCall::new` has checked that no other buffer of the call overlaps this one.
         unsafe { ViewMut::from_raw(at, self.count, self.dtype, self.place) }
     }
 
@@ -196,11 +196,11 @@ impl Memory {
 }
 
 #[cold]
-fn no_memory(what: &str, ptr: usize, count: usize, dtype: DType) -> Fault {
+fn no_memory(what: &str, ptr: usize, count: usize, dtype: DType) -> CFault {
     if ptr == 0 {
-        return Fault::misuse(format!("{what} is NULL, and should hold {count} elements of {dtype}"));
+        return CFault::misuse(format!("{what} is NULL, and should hold {count} elements of {dtype}"));
     }
-    Fault::misuse(format!("{what}: {count} elements of {dtype} at address {ptr:#x} are no memory"))
+    CFault::misuse(format!("{what}: {count} elements of {dtype} at address {ptr:#x} are no memory"))
 }
 
 /// A pointer of the caller's that a callback gets back, on whatever thread.

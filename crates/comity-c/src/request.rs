@@ -1,10 +1,10 @@
 //! Calls in the background: what waits for them, and what is told of their end.
 
 use crate::{
-    errors::Fault,
-    fork::Home,
+    errors::CFault,
+    fork::HomeProcess,
     group::GroupHandle,
-    job::Job,
+    job::CheckedCall,
     raw::Context,
     types::{comity_call, comity_status},
 };
@@ -22,19 +22,19 @@ pub type comity_done_fn = Option<extern "C" fn(context: *mut c_void)>;
 
 /// What is behind a `comity_request`.
 pub(crate) struct RequestHandle {
-    pub(crate) state: Arc<RequestState>,
-    pub(crate) home: Home,
+    pub(crate) state: Arc<RequestCell>,
+    pub(crate) home: HomeProcess,
 }
 
 /// Shared by those who wait and the thread that works.
 #[derive(Default)]
-pub(crate) struct RequestState {
+pub(crate) struct RequestCell {
     inner: Mutex<Inner>,
 }
 
 #[derive(Default)]
 struct Inner {
-    out: Option<Result<(), Fault>>,
+    out: Option<Result<(), CFault>>,
     waiting: Vec<Arc<Bell>>,
     callbacks: Vec<(extern "C" fn(*mut c_void), Context)>,
 }
@@ -55,13 +55,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl RequestState {
+impl RequestCell {
     /// What it came to, if it has ended.
-    pub(crate) fn out(&self) -> Option<Result<(), Fault>> {
+    pub(crate) fn out(&self) -> Option<Result<(), CFault>> {
         lock(&self.inner).out.clone()
     }
 
-    fn set(&self, out: Result<(), Fault>) {
+    fn set(&self, out: Result<(), CFault>) {
         let mut inner = lock(&self.inner);
         if inner.out.is_some() {
             return;
@@ -95,23 +95,23 @@ fn tell((callback, context): (extern "C" fn(*mut c_void), Context)) {
 }
 
 /// Ends a request, also where its work never runs.
-struct Ending(Arc<RequestState>);
+struct Ending(Arc<RequestCell>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.set(Err(Fault::os("background work", "it could not be run: no thread, or a panic")));
+        self.0.set(Err(CFault::os("background work", "it could not be run: no thread, or a panic")));
     }
 }
 
 /// Queue a call on its group's thread.
-pub(crate) fn start(group: &GroupHandle, call: &comity_call) -> Result<RequestHandle, Fault> {
+pub(crate) fn start(group: &GroupHandle, call: &comity_call) -> Result<RequestHandle, CFault> {
     let inner = group.limited(call.timeout)?;
-    let job = Job::new(&inner, call)?;
-    let state = Arc::<RequestState>::default();
+    let job = CheckedCall::new(&inner, call)?;
+    let state = Arc::<RequestCell>::default();
     let ending = Ending(state.clone());
     inner
         .spawn(move |g| {
-            ending.0.set(job.run(g).map_err(Fault::from));
+            ending.0.set(job.run(g).map_err(CFault::from));
             Ok(())
         })
         .detach();
@@ -119,13 +119,13 @@ pub(crate) fn start(group: &GroupHandle, call: &comity_call) -> Result<RequestHa
 }
 
 /// Wait until one of these has ended; which, or none by `until`. `None` waits as long as the calls take.
-pub(crate) fn wait_any(all: &[&RequestState], until: Option<Instant>) -> Result<Option<usize>, Fault> {
+pub(crate) fn wait_any(all: &[&RequestCell], until: Option<Instant>) -> Result<Option<usize>, CFault> {
     let ended = || all.iter().position(|s| lock(&s.inner).out.is_some());
     if let Some(index) = ended() {
         return Ok(Some(index));
     }
     if TOLD.get() {
-        return Err(Fault::order());
+        return Err(CFault::order());
     }
     let bell = Arc::<Bell>::default();
     for state in all {
@@ -158,7 +158,7 @@ pub(crate) fn wait_any(all: &[&RequestState], until: Option<Instant>) -> Result<
 }
 
 /// What a request that may have ended is for C.
-pub(crate) fn status_of(state: &RequestState) -> Result<comity_status, Fault> {
+pub(crate) fn status_of(state: &RequestCell) -> Result<comity_status, CFault> {
     match state.out() {
         None => Ok(comity_status::COMITY_PENDING),
         Some(out) => out.map(|()| comity_status::COMITY_OK),

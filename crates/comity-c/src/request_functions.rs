@@ -2,10 +2,10 @@
 
 use crate::{
     boundary::{answer, status},
-    errors::Fault,
+    errors::CFault,
     handles::{self, Used, comity_group, comity_request},
     raw::{self, Context},
-    request::{self, RequestState, comity_done_fn},
+    request::{self, RequestCell, comity_done_fn},
     types::{comity_call, comity_status},
 };
 use std::{
@@ -47,9 +47,9 @@ pub extern "C" fn comity_request_test(request: *mut comity_request) -> comity_st
 }
 
 /// When a wait of so many seconds ends; `None` for one without an end of its own.
-fn until(seconds: f64) -> Result<Option<Instant>, Fault> {
+fn until(seconds: f64) -> Result<Option<Instant>, CFault> {
     if seconds.is_nan() {
-        return Err(Fault::misuse("the seconds to wait are not a number"));
+        return Err(CFault::misuse("the seconds to wait are not a number"));
     }
     if seconds < 0.0 {
         return Ok(None);
@@ -90,7 +90,7 @@ pub extern "C" fn comity_request_wait_any(
 ) -> comity_status {
     status(|| {
         raw::put(index, -1)?;
-        let n = usize::try_from(count).map_err(|_| Fault::misuse(format!("the count is {count}")))?;
+        let n = usize::try_from(count).map_err(|_| CFault::misuse(format!("the count is {count}")))?;
         let all = raw::list("requests", requests, n)?.iter().enumerate().filter(|(_, r)| !r.is_null());
         let mut found: Vec<(usize, Used<comity_request>)> = Vec::new();
         for (at, request) in all {
@@ -101,7 +101,7 @@ pub extern "C" fn comity_request_wait_any(
         if found.is_empty() {
             return Ok(comity_status::COMITY_OK);
         }
-        let states: Vec<&RequestState> = found.iter().map(|(_, r)| &*r.state).collect();
+        let states: Vec<&RequestCell> = found.iter().map(|(_, r)| &*r.state).collect();
         let Some(ended) = request::wait_any(&states, until(seconds)?)? else {
             return Ok(comity_status::COMITY_PENDING);
         };
@@ -124,7 +124,7 @@ pub extern "C" fn comity_request_on_done(
     answer(|| {
         let request = handles::find(request)?;
         request.home.check()?;
-        let done = done.ok_or_else(|| Fault::misuse("done is NULL"))?;
+        let done = done.ok_or_else(|| CFault::misuse("done is NULL"))?;
         request.state.then(done, Context(context));
         Ok(())
     })

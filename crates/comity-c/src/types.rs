@@ -2,7 +2,7 @@
 //!
 //! What C passes for an enum arrives as a `u32`, since C may pass any number; [`known`] turns it into Rust's.
 
-use crate::errors::Fault;
+use crate::errors::CFault;
 use comity::{BackendKind, DType, Op, ReduceOp, Secure};
 use std::ffi::{c_char, c_void};
 
@@ -276,34 +276,34 @@ pub type SecureNumber = u32;
 pub type StatusNumber = u32;
 
 /// What stands at place `n` of `all`, or words that say which numbers there are.
-fn known<T: Copy>(what: &str, all: &[T], first: usize, n: u32) -> Result<T, Fault> {
+fn known<T: Copy>(what: &str, all: &[T], first: usize, n: u32) -> Result<T, CFault> {
     let at = (n as usize).checked_sub(first).and_then(|n| all.get(n));
     at.copied().ok_or_else(|| {
-        Fault::misuse(format!("{n} is no {what}; they are {first} to {}", first + all.len() - 1))
+        CFault::misuse(format!("{n} is no {what}; they are {first} to {}", first + all.len() - 1))
     })
 }
 
-pub(crate) fn dtype(n: DTypeNumber) -> Result<DType, Fault> {
+pub(crate) fn dtype(n: DTypeNumber) -> Result<DType, CFault> {
     known("comity_dtype", &DType::ALL, 0, n)
 }
 
-pub(crate) fn reduce_op(n: ReduceNumber) -> Result<ReduceOp, Fault> {
+pub(crate) fn reduce_op(n: ReduceNumber) -> Result<ReduceOp, CFault> {
     known("comity_reduce_op", &ReduceOp::ALL, 0, n)
 }
 
-pub(crate) fn op(n: OpNumber) -> Result<Op, Fault> {
+pub(crate) fn op(n: OpNumber) -> Result<Op, CFault> {
     // A split makes a group and so is a function of its own.
     known("comity_op", &Op::ALL[..Op::Split as usize - 1], 1, n)
 }
 
-pub(crate) fn on_device(n: PlaceNumber) -> Result<bool, Fault> {
+pub(crate) fn on_device(n: PlaceNumber) -> Result<bool, CFault> {
     known("comity_place", &[false, true], 0, n)
 }
 
-pub(crate) fn backend(n: BackendNumber) -> Result<BackendKind, Fault> {
+pub(crate) fn backend(n: BackendNumber) -> Result<BackendKind, CFault> {
     known("comity_backend", &BackendKind::ALL, 0, n)
 }
 
-pub(crate) fn secure(n: SecureNumber) -> Result<Secure, Fault> {
+pub(crate) fn secure(n: SecureNumber) -> Result<Secure, CFault> {
     known("comity_secure", &[Secure::Handshake, Secure::Data], 0, n)
 }

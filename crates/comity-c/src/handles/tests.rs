@@ -6,10 +6,10 @@ use std::{
 };
 
 fn error(text: &str) -> Arc<ErrorRecord> {
-    Fault::misuse(text.to_owned()).record()
+    CFault::misuse(text.to_owned()).record()
 }
 
-fn refusal<H: Handle>(handle: *const H) -> String {
+fn refusal<H: HandleKind>(handle: *const H) -> String {
     match find(handle) {
         Ok(_) => panic!("a handle"),
         Err(fault) => fault.record().text.to_string_lossy().into_owned(),
@@ -55,7 +55,7 @@ fn threads_that_free_and_look_agree() {
                 }
             });
         }
-        for _ in 0..20_000 {
+        for _ in 0..3_000 {
             let new = add::<comity_error>(weak.clone()).unwrap();
             let old = shared.swap(new, Ordering::Relaxed);
             free(old).unwrap();
