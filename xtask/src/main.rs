@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask demo | check | test | chaos | softverbs | rdma-vm`.
+//! Project tasks: `cargo xtask demo | check | test | c-install | chaos | softverbs | rdma-vm`.
 
 use std::process::ExitCode;
 use steps::TaskError;
@@ -14,6 +14,8 @@ cargo xtask test                 the gate: install what the tests need and run t
 cargo xtask test --deep [PART...]   everything at full size, written to bench/record/deep.md; goes on where it was cut off
     --hours H                    of the soak (2)
     --again                      also what has passed at this state of the code
+cargo xtask c-install --prefix DIR  build and install libcomity for C: library, headers, pkg-config, CMake, Swift's module map
+    --debug                      of the build that the tests use
 cargo xtask chaos                break running jobs at random and check what every rank is told
     --minutes M  --seed S        how long (5), and which faults (a new seed)
     --release                    what is built with optimisation
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         ["demo"] => steps::demo(),
         ["test", ref rest @ ..] => steps::test(rest),
         ["check", ref rest @ ..] => steps::check(rest),
+        ["c-install", ref rest @ ..] => steps::c_install(rest),
         // A part of test, which starts it.
         ["step", ref rest @ ..] => steps::step(rest),
         ["chaos", ref rest @ ..] => match chaos::Choice::parse(rest) {

@@ -24,6 +24,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/comity/src/cuda.rs", "the same, for memory of this project's own tools"),
     ("crates/comity/src/dtype.rs", "the trait that says which types are plain data"),
     ("crates/comity/src/turn.rs", "a cell in its loom test"),
+    ("crates/comity-c/src/", "a C interface: names for its functions, and memory that C vouches for"),
     ("crates/comity-py/src/raw.rs", "memory that Python vouches for"),
     ("tools/softnccl/src/", "a C interface and memory that its callers vouch for, for tests"),
     ("crates/comity-cli/src/launch/sys.rs", "fork, and signals to process groups"),

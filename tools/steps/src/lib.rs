@@ -1,6 +1,7 @@
 //! The steps of the gate and of the deep checks, and the other tasks of `cargo xtask` that are no tool of their own: the quick check,
 //! the demo, and laying out the software RDMA device.
 
+mod c;
 mod check;
 mod demo;
 mod softverbs;
@@ -44,6 +45,11 @@ pub fn step(args: &[&str]) -> Result<(), TaskError> {
 pub fn demo() -> Result<(), TaskError> {
     demo::run(demo::Profile::Release)?;
     Ok(())
+}
+
+/// `cargo xtask c-install`: build libcomity and install it with its header.
+pub fn c_install(args: &[&str]) -> Result<(), TaskError> {
+    Ok(c::run(args)?)
 }
 
 /// `cargo xtask softverbs`: build the software RDMA device and lay it out in `folder`.

@@ -23,6 +23,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Who is missing still; none when all are there.
+type StillMissing = Result<Option<Vec<usize>>, MeshError>;
+
 /// What a process knows of all, for making links.
 #[derive(Debug)]
 pub(super) struct Mesh {
@@ -219,7 +222,7 @@ impl Opening<'_> {
     /// Until `missing` finds nobody.
     fn wait_until(
         &mut self,
-        missing: &mut dyn FnMut(&mut Self) -> Result<Option<Vec<usize>>, MeshError>,
+        missing: &mut dyn FnMut(&mut Self) -> StillMissing,
     ) -> Result<(), MeshError> {
         loop {
             self.drain();

@@ -9,7 +9,7 @@
 //! takes turns is in [`TURNS`], two at a time, which the commit chooses.
 
 use super::{
-    Done, Outcome, Step, book, cargo, chaos, conformance, fuzz, hosts, launchers, python, rdma, rdma_vm,
+    Done, Outcome, Step, book, c, cargo, chaos, conformance, fuzz, hosts, launchers, python, rdma, rdma_vm,
     requirements, sanitizers,
     scope::Scope,
     step::{Row, table},
@@ -59,6 +59,12 @@ const EVERY: &[Step] = &[
         about: "every operation over each link and backend: shared memory, TCP, MPI, NCCL's stand-in",
         limit: 480,
         run: conformance::run,
+    },
+    Step {
+        name: "c",
+        about: "libcomity installed: its symbols, C programs as jobs, examples by pkg-config and CMake",
+        limit: 180,
+        run: c::run,
     },
     Step {
         name: "rdma",

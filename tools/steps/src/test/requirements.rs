@@ -10,11 +10,15 @@ pub(super) type Program = (&'static str, &'static str);
 /// The newest build for Linux.
 const NEXTEST: &str = "https://get.nexte.st/latest/linux";
 
-const PROGRAMS: [Program; 6] = [
+const PROGRAMS: [Program; 10] = [
     ("ip", "iproute2"),
     ("mpirun.openmpi", "openmpi-bin"),
     ("mpiexec.mpich", "mpich"),
     ("c++", "g++"),
+    ("cmake", "cmake"),
+    ("make", "make"),
+    ("pkg-config", "pkg-config"),
+    ("valgrind", "valgrind"),
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
     ("ibv_rc_pingpong", "ibverbs-utils"),
 ];

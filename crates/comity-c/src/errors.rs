@@ -1,0 +1,218 @@
+//! Errors as C sees them: a status, a sentence of this thread's last one, and an object with the rest.
+
+use crate::{
+    boundary::{answer, status},
+    handles::{self, comity_error},
+    raw,
+    types::{comity_error_info, comity_status},
+    words,
+};
+use comity::{Error, Peer};
+use std::{
+    any::Any,
+    cell::RefCell,
+    ffi::{CString, c_char},
+    ptr,
+    sync::Arc,
+};
+
+/// All that is known of one error.
+#[derive(Debug)]
+pub(crate) struct ErrorRecord {
+    pub(crate) status: comity_status,
+    pub(crate) earlier: bool,
+    pub(crate) fatal: bool,
+    pub(crate) ranks: Vec<i32>,
+    pub(crate) pid: i64,
+    pub(crate) host: Option<CString>,
+    pub(crate) text: CString,
+    pub(crate) call: Option<CString>,
+    pub(crate) peer_call: Option<CString>,
+    pub(crate) differs: Option<CString>,
+    pub(crate) after: f64,
+}
+
+/// An error on its way to C.
+#[derive(Clone, Debug)]
+pub(crate) struct CFault(Arc<ErrorRecord>);
+
+thread_local! {
+    /// The last one of this thread.
+    static LAST: RefCell<Option<Arc<ErrorRecord>>> = const { RefCell::new(None) };
+}
+
+impl CFault {
+    /// Of this kind, with this sentence.
+    #[cold]
+    fn new(status: comity_status, text: String, fatal: bool) -> Self {
+        Self(Arc::new(ErrorRecord {
+            status,
+            earlier: false,
+            fatal,
+            ranks: Vec::new(),
+            pid: 0,
+            host: None,
+            text: words::text(text),
+            call: None,
+            peer_call: None,
+            differs: None,
+            after: 0.0,
+        }))
+    }
+
+    /// The caller broke a rule.
+    #[cold]
+    pub(crate) fn misuse(text: impl Into<String>) -> Self {
+        Self::new(comity_status::COMITY_ERR_MISUSE, text.into(), false)
+    }
+
+    pub(crate) fn order() -> Self {
+        (&Error::Order).into()
+    }
+
+    #[cold]
+    pub(crate) fn os(what: &str, message: &str) -> Self {
+        (&Error::Os { what: what.into(), message: message.into() }).into()
+    }
+
+    #[cold]
+    pub(crate) fn forked() -> Self {
+        let text = format!(
+            "this handle belongs to the process from which process {} was forked: a forked child cannot use its parent's connections; make the group after the fork",
+            std::process::id()
+        );
+        Self::new(comity_status::COMITY_ERR_FORKED, text, false)
+    }
+
+    #[cold]
+    pub(crate) fn internal(text: &str) -> Self {
+        Self::new(comity_status::COMITY_ERR_INTERNAL, text.to_owned(), true)
+    }
+
+    #[cold]
+    pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
+        let said = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+        let said = said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Self::internal(&format!("a mistake in Comity: {said}; please report it"))
+    }
+
+    /// As this thread's last error.
+    #[cold]
+    pub(crate) fn keep(self) -> comity_status {
+        let status = self.0.status;
+        // Where the thread is ending there is no place for it any more.
+        let _ = LAST.try_with(|last| last.replace(Some(self.0)));
+        status
+    }
+
+    #[cfg(test)]
+    pub(crate) fn record(&self) -> Arc<ErrorRecord> {
+        self.0.clone()
+    }
+}
+
+impl From<Error> for CFault {
+    #[cold]
+    fn from(e: Error) -> Self {
+        (&e).into()
+    }
+}
+
+impl From<&Error> for CFault {
+    #[cold]
+    fn from(e: &Error) -> Self {
+        let root = e.root();
+        let ranks = root.ranks().into_iter().map(|r| i32::try_from(r).unwrap_or(i32::MAX)).collect();
+        let peer = words::peer(root);
+        let [call, peer_call] = words::calls(root);
+        Self(Arc::new(ErrorRecord {
+            status: words::kind(root),
+            earlier: !ptr::eq(e, root),
+            fatal: e.is_fatal(),
+            ranks,
+            pid: peer.and_then(|p| p.pid).map_or(0, i64::from),
+            host: peer.and_then(host),
+            text: words::text(e.to_string()),
+            call,
+            peer_call,
+            differs: words::differs(root),
+            after: words::after(root),
+        }))
+    }
+}
+
+/// The name of a member's host.
+pub(crate) fn host(peer: &Peer) -> Option<CString> {
+    peer.host.as_deref().map(|h| words::text(h.to_owned()))
+}
+
+/// The sentence of the last error of this thread: what happened, to whom, and what to do next. "" where there was none.
+///
+/// A function that goes well leaves it as it is.
+///
+/// @return Text that is valid until the next function of Comity fails on this thread, or comity_error_take() is called on it.
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_last_error() -> *const c_char {
+    let text = LAST.try_with(|last| last.borrow().as_ref().map(|e| e.text.as_ptr()));
+    text.ok().flatten().unwrap_or(c"".as_ptr())
+}
+
+/// Take the last error of this thread, so that any thread can ask it for more than its sentence.
+///
+/// Call this on the thread on which the function failed, before another one fails there: a runtime that moves its tasks between
+/// threads must keep this one on its thread for the two calls.
+///
+/// @param out Gets the error, yours to free with comity_error_free(); NULL where there is none.
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_error_take(out: *mut *mut comity_error) -> comity_status {
+    answer(|| {
+        raw::check_out("out", out)?;
+        let last = LAST.try_with(|last| last.take()).ok().flatten();
+        let handle = last.map(handles::add::<comity_error>).transpose()?;
+        raw::put(out, handle.unwrap_or(ptr::null_mut()))
+    })
+}
+
+/// What is known of an error.
+///
+/// @param error From comity_error_take().
+/// @param out Its `size` must be set to sizeof(comity_error_info). What it points to is valid until comity_error_free().
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_error_get(error: *mut comity_error, out: *mut comity_error_info) -> comity_status {
+    let text = |t: &Option<CString>| t.as_ref().map_or(ptr::null(), |t| t.as_ptr());
+    answer(|| {
+        let e = handles::find(error)?;
+        let info = comity_error_info {
+            size: size_of::<comity_error_info>(),
+            status: e.status,
+            earlier: e.earlier.into(),
+            fatal: e.fatal.into(),
+            rank: e.ranks.first().copied().unwrap_or(-1),
+            pid: e.pid,
+            host: text(&e.host),
+            text: e.text.as_ptr(),
+            call: text(&e.call),
+            peer_call: text(&e.peer_call),
+            differs: text(&e.differs),
+            ranks: e.ranks.as_ptr(),
+            rank_count: e.ranks.len(),
+            after: e.after,
+        };
+        raw::put_struct("comity_error_info", out, info)
+    })
+}
+
+/// Free an error. NULL is allowed.
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_error_free(error: *mut comity_error) -> comity_status {
+    status(|| {
+        if !error.is_null() {
+            handles::free(error)?;
+        }
+        Ok(comity_status::COMITY_OK)
+    })
+}

@@ -1,0 +1,228 @@
+//! The operations as functions, on host memory.
+
+use crate::{
+    boundary::answer,
+    errors::CFault,
+    group::GroupHandle,
+    handles::{self, comity_group},
+    job::{self, CheckedCall},
+    raw::{self, CMemory},
+    types::{self, DTypeNumber, ReduceNumber, comity_call, comity_op, comity_status},
+};
+use comity::Place;
+use std::{ffi::c_void, ptr};
+
+impl comity_call {
+    /// One on host memory.
+    pub(crate) fn of(op: comity_op) -> Self {
+        Self {
+            size: size_of::<Self>(),
+            op: op as u32,
+            dtype: 0,
+            reduce: 0,
+            rank: 0,
+            source: 0,
+            tag: 0,
+            src: ptr::null(),
+            dst: ptr::null_mut(),
+            count: 0,
+            recv_count: 0,
+            counts: ptr::null(),
+            recv_counts: ptr::null(),
+            place: 0,
+            reserved: 0,
+            stream: ptr::null_mut(),
+            timeout: 0.0,
+        }
+    }
+}
+
+/// Make a call with the limits that hold for it.
+pub(crate) fn run(group: &GroupHandle, call: &comity_call) -> Result<(), CFault> {
+    let open = group.open()?;
+    let job = CheckedCall::new(open, call)?;
+    if call.timeout == 0.0 && group.usual_limit() {
+        return Ok(job.run(open)?);
+    }
+    Ok(job.run(&group.limited(call.timeout)?)?)
+}
+
+/// The same for a function of the interface.
+pub(crate) fn run_on(group: *mut comity_group, call: &comity_call) -> comity_status {
+    answer(|| run(&*handles::find(group)?, call))
+}
+
+/// Make any call, with all that can be said of one: CUDA memory, unequal parts, a limit of its own. Returns when it has ended; on a
+/// device, when its work is on the stream.
+///
+/// @param call Read before the function returns, as are the counts that it points to.
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_run(group: *mut comity_group, call: *const comity_call) -> comity_status {
+    answer(|| {
+        let group = handles::find(group)?;
+        run(&group, &raw::take_struct("comity_call", call)?)
+    })
+}
+
+/// Combine `src` of all ranks, element by element; every rank gets the result in `dst`.
+///
+/// @param src `count` elements.
+/// @param dst `count` elements; may be `src`.
+/// @return COMITY_ERR_MISUSE for what the caller could have checked, and then the group is unharmed. Any other error is final: the group
+/// has failed on every rank, and what `dst` holds is undefined. So it is with all operations.
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_all_reduce(
+    group: *mut comity_group,
+    src: *const c_void,
+    dst: *mut c_void,
+    count: i64,
+    dtype: DTypeNumber,
+    op: ReduceNumber,
+) -> comity_status {
+    // The shortest way, since small calls are made often. The others go by `CheckedCall`.
+    answer(|| {
+        let group = handles::find(group)?;
+        let open = group.open()?;
+        let (dtype, op, n) = (types::dtype(dtype)?, types::reduce_op(op)?, job::count("the count", count)?);
+        if ptr::eq(src, dst) && group.usual_limit() {
+            let dst = CMemory::new("dst", dst.expose_provenance(), n, dtype, Place::Host)?;
+            return Ok(open.all_reduce(dst.view_mut(), op)?);
+        }
+        let call = comity_call {
+            src,
+            dst,
+            count,
+            dtype: dtype as u32,
+            ..comity_call::of(comity_op::COMITY_ALL_REDUCE)
+        };
+        run(&group, &comity_call { reduce: op as u32, ..call })
+    })
+}
+
+/// Combine `src` of all ranks, element by element; the root gets the result in `dst`.
+///
+/// @param src `count` elements.
+/// @param dst At the root `count` elements; may be `src`. Elsewhere not used, and may be NULL.
+/// @param root The rank that gets the result.
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_reduce(
+    group: *mut comity_group,
+    src: *const c_void,
+    dst: *mut c_void,
+    count: i64,
+    dtype: DTypeNumber,
+    op: ReduceNumber,
+    root: i32,
+) -> comity_status {
+    let call = comity_call {
+        src,
+        dst,
+        count,
+        dtype,
+        reduce: op,
+        rank: root,
+        ..comity_call::of(comity_op::COMITY_REDUCE)
+    };
+    run_on(group, &call)
+}
+
+/// Copy the root's `buffer` to every rank.
+///
+/// @param buffer `count` elements, which the root's is read from and the others' are written to.
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_broadcast(
+    group: *mut comity_group,
+    buffer: *mut c_void,
+    count: i64,
+    dtype: DTypeNumber,
+    root: i32,
+) -> comity_status {
+    let call =
+        comity_call { dst: buffer, count, dtype, rank: root, ..comity_call::of(comity_op::COMITY_BROADCAST) };
+    run_on(group, &call)
+}
+
+/// Send `src` to a rank, which calls comity_recv() with the same tag, type and count. Returns when `src` may be used again, which may
+/// be before it is received. Two ranks that both send long buffers before they receive wait for each other: use comity_sendrecv().
+///
+/// @param tag 0 to 0x7fffffff.
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_send(
+    group: *mut comity_group,
+    src: *const c_void,
+    count: i64,
+    dtype: DTypeNumber,
+    to: i32,
+    tag: u32,
+) -> comity_status {
+    run_on(
+        group,
+        &comity_call { src, count, dtype, rank: to, tag, ..comity_call::of(comity_op::COMITY_SEND) },
+    )
+}
+
+/// Receive into `dst` what a rank sends with comity_send() and this tag.
+///
+/// @return COMITY_ERR_MISMATCH when what was sent has another type or count.
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_recv(
+    group: *mut comity_group,
+    dst: *mut c_void,
+    count: i64,
+    dtype: DTypeNumber,
+    from: i32,
+    tag: u32,
+) -> comity_status {
+    run_on(
+        group,
+        &comity_call { dst, count, dtype, rank: from, tag, ..comity_call::of(comity_op::COMITY_RECV) },
+    )
+}
+
+/// Send `src` to one rank and receive `dst` from one, which may be the same, at once.
+///
+/// @param src `count` elements. It must not overlap `dst`.
+/// @param dst `recv_count` elements.
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_sendrecv(
+    group: *mut comity_group,
+    src: *const c_void,
+    count: i64,
+    to: i32,
+    dst: *mut c_void,
+    recv_count: i64,
+    from: i32,
+    dtype: DTypeNumber,
+    tag: u32,
+) -> comity_status {
+    let call = comity_call {
+        src,
+        count,
+        dst,
+        recv_count,
+        rank: to,
+        source: from,
+        ..comity_call::of(comity_op::COMITY_SENDRECV)
+    };
+    run_on(group, &comity_call { dtype, tag, ..call })
+}
+
+/// Return once every rank has called this.
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_barrier(group: *mut comity_group) -> comity_status {
+    answer(|| {
+        let group = handles::find(group)?;
+        if group.usual_limit() {
+            return Ok(group.open()?.barrier()?);
+        }
+        Ok(group.limited(0.0)?.barrier()?)
+    })
+}

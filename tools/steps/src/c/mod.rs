@@ -1,0 +1,105 @@
+//! Installs libcomity, as `cargo-c` would: the shared library with a name and symbol versions of its own, the archive, headers, and what
+//! pkg-config, CMake and Swift need to find them.
+//!
+//! cargo makes an archive of all that Comity is. The shared library is linked from it here, with a version script: the one that rustc
+//! makes exports what it likes, and a linker takes one script only.
+
+mod files;
+
+use std::{fs, path::Path};
+use tasks::{
+    child::Task,
+    place::{built, root},
+};
+
+/// The version node of symbols, and the number in the shared library's name: they change when a line of the table does.
+pub(crate) const NODE: &str = "COMITY_0";
+const SONAME: &str = if cfg!(target_os = "macos") { "libcomity.0.dylib" } else { "libcomity.so.0" };
+const LINK_NAME: &str = if cfg!(target_os = "macos") { "libcomity.dylib" } else { "libcomity.so" };
+/// The table of symbols and layouts.
+pub(crate) const TABLE: &str = "crates/comity-c/abi.txt";
+const HEADERS: [&str; 2] = ["comity.h", "comity.hpp"];
+/// What rustc says that a program with the archive must be linked with.
+pub(crate) const SYSTEM: &[&str] = if cfg!(target_os = "macos") {
+    &["-lSystem", "-lc", "-lm"]
+} else {
+    &["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"]
+};
+
+/// `cargo xtask c-install --prefix DIR [--debug]`.
+pub(crate) fn run(args: &[&str]) -> Result<(), String> {
+    let (prefix, debug) = match args {
+        ["--prefix", prefix] => (prefix, false),
+        ["--prefix", prefix, "--debug"] | ["--debug", "--prefix", prefix] => (prefix, true),
+        _ => return Err("c-install takes --prefix DIR, and --debug for the build of the tests".into()),
+    };
+    let profile = if debug {
+        tasks::build_tests()?;
+        "debug"
+    } else {
+        Task::cargo().args(["build", "--release", "-p", "comity-c"]).limit(1800).echo().run()?;
+        "release"
+    };
+    let prefix = std::path::absolute(prefix).map_err(|e| format!("{prefix}: {e}"))?;
+    install(&prefix, profile)?;
+    println!("installed into {}", prefix.display());
+    Ok(())
+}
+
+/// The functions of the table.
+pub(crate) fn symbols() -> Result<Vec<String>, String> {
+    let text = fs::read_to_string(root().join(TABLE)).map_err(|e| format!("{TABLE}: {e}"))?;
+    let name = |line: &str| {
+        let (before, _) = line.strip_prefix("function ")?.split_once('(')?;
+        Some(before.rsplit([' ', '*']).next()?.to_owned())
+    };
+    let all: Vec<_> = text.lines().filter_map(name).collect();
+    if all.is_empty() { Err(format!("{TABLE} has no functions")) } else { Ok(all) }
+}
+
+/// Put what cargo has built in this profile's folder where programs find it.
+pub(crate) fn install(prefix: &Path, profile: &str) -> Result<(), String> {
+    let (lib, include) = (prefix.join("lib"), prefix.join("include"));
+    let failed = |what: &Path, e: std::io::Error| format!("{}: {e}", what.display());
+    for folder in [&lib.join("pkgconfig"), &lib.join("cmake/comity"), &include] {
+        fs::create_dir_all(folder).map_err(|e| failed(folder, e))?;
+    }
+    let archive = lib.join("libcomity.a");
+    fs::copy(built(profile, "libcomity_c.a"), &archive).map_err(|e| failed(&archive, e))?;
+    for name in HEADERS {
+        let from = root().join("crates/comity-c/include").join(name);
+        fs::copy(&from, include.join(name)).map_err(|e| failed(&from, e))?;
+    }
+    let write = |path: &Path, text: String| fs::write(path, text).map_err(|e| failed(path, e));
+    write(&include.join("module.modulemap"), files::MODULE_MAP.into())?;
+    write(&lib.join("pkgconfig/comity.pc"), files::pkg_config(prefix))?;
+    write(&lib.join("cmake/comity/comity-config.cmake"), files::cmake(SONAME))?;
+    write(&lib.join("cmake/comity/comity-config-version.cmake"), files::cmake_version())?;
+    link(&lib, &archive, profile)?;
+    let short = lib.join(LINK_NAME);
+    let _ = fs::remove_file(&short);
+    std::os::unix::fs::symlink(SONAME, &short).map_err(|e| failed(&short, e))
+}
+
+/// The shared library, of what the functions of the table need.
+fn link(lib: &Path, archive: &Path, profile: &str) -> Result<(), String> {
+    let out = lib.join(SONAME);
+    let task = Task::new("cc");
+    let task = if cfg!(target_os = "macos") {
+        let name = format!("-Wl,-install_name,@rpath/{SONAME}");
+        let wanted = symbols()?.into_iter().map(|s| format!("-Wl,-u,_{s},-exported_symbol,_{s}"));
+        task.args(["-dynamiclib", &name, "-Wl,-dead_strip"]).args(wanted)
+    } else {
+        let script = lib.join("libcomity.map");
+        let text = format!("{NODE} {{ global: comity_*; local: *; }};\n");
+        fs::write(&script, text).map_err(|e| format!("{}: {e}", script.display()))?;
+        let wanted = symbols()?.into_iter().map(|s| format!("-Wl,-u,{s}"));
+        let script = format!("-Wl,--version-script={}", script.display());
+        let flags = ["-Wl,--gc-sections", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,relro,-z,now"];
+        let strip = if profile == "release" { &["-Wl,--strip-debug"][..] } else { &[] };
+        task.args(["-shared", &format!("-Wl,-soname,{SONAME}"), &script]).args(flags).args(strip).args(wanted)
+    };
+    task.args([archive]).args(SYSTEM).args(["-o"]).args([&out]).limit(300).run()?;
+    let _ = fs::remove_file(lib.join("libcomity.map"));
+    Ok(())
+}
