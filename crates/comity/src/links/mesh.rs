@@ -220,10 +220,7 @@ impl Opening<'_> {
     }
 
     /// Until `missing` finds nobody.
-    fn wait_until(
-        &mut self,
-        missing: &mut dyn FnMut(&mut Self) -> StillMissing,
-    ) -> Result<(), MeshError> {
+    fn wait_until(&mut self, missing: &mut dyn FnMut(&mut Self) -> StillMissing) -> Result<(), MeshError> {
         loop {
             self.drain();
             let missing = missing(self)?;

@@ -158,10 +158,14 @@ fn different_calls_are_told_before_there_are_links() {
     let (_all, groups) = groups(4, |c| c);
     let differ = AtomicUsize::new(0);
     each(0..4, |r| {
-        let e = if r == 3 { groups[3].barrier() } else { groups[r].broadcast(&mut [0u8; 4], 1) };
-        differ.fetch_add(usize::from(matches!(e, Err(Error::Mismatch { .. }))), Ordering::Relaxed);
+        let made = if r == 3 { groups[3].barrier() } else { groups[r].broadcast(&mut [0u8; 4], 1) };
+        // A rank that has what the root sent, and owes nobody, has made its call before it hears.
+        if let Err(e) = made {
+            assert!(matches!(e, Error::Mismatch { .. }), "rank {r}: {e}");
+            differ.fetch_add(1, Ordering::Relaxed);
+        }
     });
-    assert!(differ.into_inner() >= 3);
+    assert!(differ.into_inner() >= 2, "rank 3 and whoever waits for it");
 }
 
 #[test]
