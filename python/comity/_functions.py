@@ -82,8 +82,7 @@ def init(
         key: The job's secret, as 32 bytes or 64 hexadecimal digits.
         settings: In place of the variable ``COMITY_...`` of that name: join_timeout, rank, size, store, job, key_file, insecure, detection,
             links, connect ("all" makes all links at start), addrs, connections, send_threads, host, log_dir, device, secure
-            ("handshake"; "data" or True encrypts all that is sent).
-            Any of them makes a new group.
+            ("handshake"; "data" or True encrypts all that is sent). Any of them makes a new group.
     """
     if backend not in _BACKENDS:
         raise Config(

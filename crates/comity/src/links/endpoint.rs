@@ -6,7 +6,7 @@ use super::{maker::Makers, mesh::Mesh};
 use crate::{
     Config, ConnectWhen, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Result, Secure,
     channel::{Acceptor, Secret},
-    control::{Probes, Rules, Running, pace},
+    control::{LinkDesk, Probes, Rules, Running, pace},
     rendezvous::{Facts, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
     root_cause::RootCauseReport,
     status::{Failure, GroupStatus, Header, Links, World},
@@ -96,8 +96,7 @@ impl Endpoint {
         );
         let running = Running::start(endpoint.me, config.size, endpoint.world, rules, acceptor, probes)
             .inspect_err(|e| meeting.give_up(e))?;
-        let makers: Weak<Makers> = Arc::downgrade(&endpoint.makers);
-        running.control().on_links(makers);
+        running.control().on_links(endpoint.desk());
         match endpoint.connect(running.control(), &mut meeting) {
             Ok(()) => {
                 endpoint._store = meeting.ready(running.share());
@@ -146,6 +145,12 @@ impl Endpoint {
             running: None,
             _store: None,
         }
+    }
+
+    /// Whom the control thread tells who wants links.
+    fn desk(&self) -> Weak<dyn LinkDesk> {
+        let makers: Weak<Makers> = Arc::downgrade(&self.makers);
+        makers
     }
 
     /// What making links takes.
