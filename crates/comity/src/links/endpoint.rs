@@ -6,7 +6,7 @@ use super::{maker::Makers, mesh::Mesh, way::Way};
 use crate::{
     Config, ConnectWhen, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Result, Secure,
     channel::{Acceptor, Channel, Hello, Listener, Relay, STORE, Secret},
-    control::{Probes, Rules, Running, pace},
+    control::{LinkDesk, Probes, Rules, Running, pace},
     rendezvous::{Facts, PassingOn, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
     root_cause::RootCauseReport,
     status::{Failure, GroupStatus, Header, Links, World},
@@ -131,8 +131,7 @@ impl Endpoint {
         };
         let probes = Probes::new(self.me, self.world, self.sealed, self.secret.clone(), rules.silence.limit);
         let running = Running::start(self.me, self.peers.len(), self.world, rules, acceptor, probes)?;
-        let makers: Weak<Makers> = Arc::downgrade(&self.makers);
-        running.control().on_links(makers);
+        running.control().on_links(self.desk());
         Ok(running)
     }
 
@@ -187,6 +186,12 @@ impl Endpoint {
             _relays: Vec::new(),
             _store: None,
         }
+    }
+
+    /// Whom the control thread tells who wants links.
+    fn desk(&self) -> Weak<dyn LinkDesk> {
+        let makers: Weak<Makers> = Arc::downgrade(&self.makers);
+        makers
     }
 
     /// What making links takes.

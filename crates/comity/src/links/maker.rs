@@ -3,7 +3,7 @@
 //! The thread is none of those that make calls: a link is made with a rank that computes as well, and a rank that waits in a call goes on
 //! to look at failures, limits and what others say. It ends when nothing is left to make.
 
-use super::mesh::{LinkMaking, Opened};
+use super::mesh::{Linking, Opened};
 use crate::{control::LinkDesk, status::Failure, sync::lock, sys::Waker};
 use std::{
     collections::HashMap,
@@ -147,7 +147,7 @@ impl Maker {
 fn serve(group: &Opened, state: &Mutex<MakerState>, waker: &Arc<Waker>) {
     let mut made = std::mem::take(&mut lock(state).made);
     let is_over = || lock(state).is_over;
-    let mut making = LinkMaking::new(group, waker, &mut made, &is_over);
+    let mut making = Linking::new(group, waker, &mut made, &is_over);
     let mut failed = None;
     let mut is_open = false;
     loop {

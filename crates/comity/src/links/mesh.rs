@@ -1,4 +1,4 @@
-//! Opening a group: wait until all members have come. Their links are made by [`LinkMaking`], when they are needed.
+//! Opening a group: wait until all members have come. Their links are made by [`Linking`], when they are needed.
 
 mod error;
 mod making;
@@ -15,7 +15,7 @@ use crate::{
     transport::{AddressBook, Card, Pair, Transports},
 };
 use error::MeshError;
-pub(super) use making::LinkMaking;
+pub(super) use making::Linking;
 use rustix::event::{PollFd, PollFlags};
 use std::{
     os::fd::BorrowedFd,

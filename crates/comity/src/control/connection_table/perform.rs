@@ -91,16 +91,7 @@ impl ConnectionTable {
             Action::Reached { group_id, member, reached } => {
                 self.with_status(group_id, |w| w.answered(member, reached));
             }
-            Action::Ask { rank } => {
-                // What stays within the host is not lost, and the lower rank of a pair is asked, not asking.
-                if rank < self.me
-                    && let Some(Some(conn)) = self.conns.get(rank)
-                    && let Stream::Tcp(stream) = &**conn.stream()
-                    && let Ok(at) = stream.peer_addr()
-                {
-                    rest.asks.push((rank, at));
-                }
-            }
+            Action::Ask { rank } => self.ask_anew(rank, rest),
             Action::Entered { group_id, member } => self.with_status(group_id, |w| w.enter(member)),
             Action::Connect { group_id, member } => {
                 self.wanted.push((group_id, member));
@@ -115,12 +106,22 @@ impl ConnectionTable {
                 }
             }
             Action::Waits { group_id, mine, member, call } => {
-                if let Some(status) = self.statuses.get(&group_id)
-                    && let Some(failure) = status.hear(mine, member, &call)
-                {
+                let heard = self.statuses.get(&group_id).and_then(|status| status.hear(mine, member, &call));
+                if let Some(failure) = heard {
                     self.membership.abort(group_id, failure);
                 }
             }
+        }
+    }
+
+    /// Ask a silent process over a new connection. What stays within the host is not lost, and the lower rank of a pair is asked, not asking.
+    fn ask_anew(&self, rank: usize, rest: &mut Rest) {
+        if rank < self.me
+            && let Some(Some(conn)) = self.conns.get(rank)
+            && let Stream::Tcp(stream) = &**conn.stream()
+            && let Ok(at) = stream.peer_addr()
+        {
+            rest.asks.push((rank, at));
         }
     }
 }

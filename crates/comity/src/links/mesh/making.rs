@@ -1,4 +1,4 @@
-//! LinkMaking links of a group: those that this rank wants, and those that others make with it.
+//! Making links of a group: those that this rank wants, and those that others make with it.
 //!
 //! ```text
 //!   wanted by a rank, with a lower one      it connects
@@ -54,7 +54,7 @@ struct Awaited {
 }
 
 /// The making of links of one group, while there are some to make.
-pub(in crate::links) struct LinkMaking<'a> {
+pub(in crate::links) struct Linking<'a> {
     pub(super) opening: Opening<'a>,
     /// By rank; true also for those that will not be.
     pub(super) made: &'a mut Vec<bool>,
@@ -66,7 +66,7 @@ pub(in crate::links) struct LinkMaking<'a> {
     pub(super) is_over: &'a dyn Fn() -> bool,
 }
 
-impl<'a> LinkMaking<'a> {
+impl<'a> Linking<'a> {
     pub(in crate::links) fn new(
         group: &'a Opened,
         waker: &'a Waker,

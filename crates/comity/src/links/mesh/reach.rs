@@ -2,7 +2,7 @@
 
 use super::{
     MeshError,
-    making::{Arrived, LinkMaking, Soon},
+    making::{Arrived, Linking, Soon},
 };
 use crate::{
     Error, LinkKind, Result,
@@ -14,7 +14,7 @@ use std::{os::fd::BorrowedFd, time::Instant};
 
 /// How a transport connects to a rank of the group, and waits for it.
 struct Path<'a, 'b> {
-    making: &'a LinkMaking<'b>,
+    making: &'a Linking<'b>,
     rank: usize,
     kind: LinkKind,
 }
@@ -81,7 +81,7 @@ impl Connector for Path<'_, '_> {
     }
 }
 
-impl<'a> LinkMaking<'a> {
+impl<'a> Linking<'a> {
     /// Connect to a lower rank. The link may come later.
     pub(super) fn connect(&mut self, rank: usize) -> Result<Option<Soon>, MeshError> {
         let (group, pair) = (self.opening.group, self.pair(rank)?);
