@@ -1,4 +1,4 @@
-"""psum, all_gather, ppermute and all_to_all of JAX over processes, one CPU device each: `psum.py COORDINATOR [gloo|mpi]` under `comity launch`."""
+"""psum, all_gather, ppermute and all_to_all of JAX, one CPU device a process: `comity launch -- psum.py COORDINATOR [gloo|mpi]`."""
 
 import os
 import sys
@@ -23,7 +23,11 @@ def over_ranks(f, own):
     """What `f` makes on this rank of `own`, one block of the array."""
     sharding = NamedSharding(mesh, PartitionSpec("x"))
     whole = jax.make_array_from_process_local_data(sharding, own, (size * own.shape[0], *own.shape[1:]))
-    out = jax.jit(jax.shard_map(f, mesh=mesh, in_specs=PartitionSpec("x"), out_specs=PartitionSpec("x"), check_vma=False))(whole)
+    out = jax.jit(
+        jax.shard_map(
+            f, mesh=mesh, in_specs=PartitionSpec("x"), out_specs=PartitionSpec("x"), check_vma=False
+        )
+    )(whole)
     return np.asarray(out.addressable_shards[0].data)
 
 
@@ -31,7 +35,9 @@ own = np.arange(size * 4, dtype=np.float32).reshape(size, 4) + 100 * rank
 each = [np.arange(size * 4, dtype=np.float32).reshape(size, 4) + 100 * r for r in range(size)]
 np.testing.assert_array_equal(over_ranks(lambda x: jax.lax.psum(x, "x"), own), sum(each))
 np.testing.assert_array_equal(over_ranks(lambda x: jax.lax.pmax(x, "x"), own), each[-1])
-np.testing.assert_array_equal(over_ranks(lambda x: jax.lax.all_gather(x, "x", tiled=True), own), np.concatenate(each))
+np.testing.assert_array_equal(
+    over_ranks(lambda x: jax.lax.all_gather(x, "x", tiled=True), own), np.concatenate(each)
+)
 np.testing.assert_array_equal(over_ranks(lambda x: jax.lax.ppermute(x, "x", ring), own), each[rank - 1])
 got = over_ranks(lambda x: jax.lax.all_to_all(x, "x", 0, 0, tiled=True), own)
 np.testing.assert_array_equal(got, np.stack([e[rank] for e in each]))
