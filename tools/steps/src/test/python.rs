@@ -66,9 +66,14 @@ fn install(python: &Path) -> Result<(), String> {
     })
 }
 
+/// The program of that environment.
+pub(super) fn interpreter() -> PathBuf {
+    built("python", "bin/python")
+}
+
 /// The interpreter of that place, which is kept between runs. Modules are compiled once, also where the environment says otherwise.
 pub(super) fn own() -> Task {
-    Task::new(built("python", "bin/python")).env("PYTHONDONTWRITEBYTECODE", "")
+    Task::new(interpreter()).env("PYTHONDONTWRITEBYTECODE", "")
 }
 
 fn uv<const N: usize>(args: [&str; N]) -> Task {

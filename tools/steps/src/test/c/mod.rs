@@ -4,9 +4,11 @@
 //!   install ── table.rs     what it exports, and how structs lie, against crates/comity-c/abi.txt
 //!           ── programs.rs  the programs of crates/comity-c/tests/c, as jobs
 //!           ── examples.rs  examples/c, by pkg-config and by CMake
+//!           ── jax.rs       deep: examples/jax, with JAX from PyPI
 //! ```
 
 mod examples;
+mod jax;
 mod programs;
 mod table;
 
@@ -99,7 +101,11 @@ pub(super) fn run(scope: &Scope) -> Outcome {
     let installed = Installed::new()?;
     let symbols = table::check(&installed)?;
     let ran = programs::run(&installed, scope)?;
-    let examples = examples::run(&installed)?;
+    let mut examples = examples::run(&installed)?;
+    if scope.deep {
+        jax::run(&installed)?;
+        examples += "; JAX on 2 and 4 ranks";
+    }
     Ok(Done::Passed(format!("{symbols} symbols; {ran}; {examples}")))
 }
 
