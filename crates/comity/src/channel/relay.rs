@@ -153,8 +153,10 @@ impl Flow {
         self.gone < self.bytes.len()
     }
 
-    /// Move what can be moved.
+    /// Move what can be moved, but not for ever: others wait for their turn.
     fn pump(&mut self, mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+        const ROUNDS: usize = 4;
+        let mut rounds = 0;
         loop {
             while self.has() {
                 match to.write(self.bytes.get(self.gone..).unwrap_or_default()) {
@@ -173,6 +175,11 @@ impl Flow {
                 }
                 return Ok(());
             }
+            if rounds == ROUNDS {
+                self.bytes.clear();
+                return Ok(());
+            }
+            rounds += 1;
             self.bytes.resize(ROOM, 0);
             let read = from.read(&mut self.bytes);
             self.bytes.truncate(*read.as_ref().unwrap_or(&0));
