@@ -1,7 +1,7 @@
 /**
  * Comity: collective communication for machine learning, on the computers people own.
  *
- * cbindgen makes this file of crates/comity-c. Write to it with `COMITY_TEST_C_WRITE=1 cargo test -p comity-c`.
+ * cbindgen makes this file of crates/comity-c. Write to it with `WRITE_C_HEADER=1 cargo test -p comity-c`.
  *
  * A program:
  *

@@ -2,10 +2,10 @@
 
 use std::{env, fs, path::Path};
 
-/// Compare a committed file with what it should be; with `COMITY_TEST_C_WRITE=1`, write it.
+/// Compare a committed file with what it should be; with `WRITE_C_HEADER=1`, write it.
 pub(crate) fn compare(name: &str, new: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
-    if env::var_os("COMITY_TEST_C_WRITE").is_some() {
+    if env::var_os("WRITE_C_HEADER").is_some() {
         fs::write(&path, new).unwrap();
         return;
     }
@@ -13,7 +13,7 @@ pub(crate) fn compare(name: &str, new: &str) {
     let differs = old.lines().zip(new.lines()).find(|(a, b)| a != b);
     assert!(
         old == new,
-        "{name} is not current (first: {differs:?}); write it with COMITY_TEST_C_WRITE=1 cargo test -p comity-c, and see abi.txt for what a change asks"
+        "{name} is not current (first: {differs:?}); write it with WRITE_C_HEADER=1 cargo test -p comity-c, and see abi.txt for what a change asks"
     );
 }
 

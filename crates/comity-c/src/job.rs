@@ -40,6 +40,11 @@ impl CheckedCall {
     /// The call, if it can be one of this group.
     pub(crate) fn new(group: &Group, call: &comity_call) -> Result<Self, CFault> {
         let op = types::op(call.op)?;
+        if call.reserved != 0 {
+            return Err(CFault::misuse(
+                "what is reserved in the comity_call is not 0; set all that is not used to 0",
+            ));
+        }
         let dtype = if op == Op::Barrier { DType::U8 } else { types::dtype(call.dtype)? };
         let reduces = matches!(op, Op::AllReduce | Op::Reduce | Op::ReduceScatter);
         let reduce = if reduces { types::reduce_op(call.reduce)? } else { ReduceOp::Sum };

@@ -76,6 +76,9 @@ static void calls(comity_group *g) {
     WRONG(comity_run(g, &call));
     call.place = COMITY_HOST, call.timeout = -1;
     WRONG(comity_run(g, &call));
+    call.timeout = 0, call.reserved = 1;
+    WRONG(comity_run(g, &call));
+    call.reserved = 0;
     /* A newer program's field, in use. */
     struct { comity_call call; int64_t more; } newer;
     memset(&newer, 0, sizeof newer);

@@ -10,7 +10,7 @@ pub(super) type Program = (&'static str, &'static str);
 /// The newest build for Linux.
 const NEXTEST: &str = "https://get.nexte.st/latest/linux";
 
-const PROGRAMS: [Program; 10] = [
+const PROGRAMS: [Program; 9] = [
     ("ip", "iproute2"),
     ("mpirun.openmpi", "openmpi-bin"),
     ("mpiexec.mpich", "mpich"),
@@ -18,7 +18,6 @@ const PROGRAMS: [Program; 10] = [
     ("cmake", "cmake"),
     ("make", "make"),
     ("pkg-config", "pkg-config"),
-    ("valgrind", "valgrind"),
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
     ("ibv_rc_pingpong", "ibverbs-utils"),
 ];

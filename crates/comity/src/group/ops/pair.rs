@@ -29,7 +29,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// Those of every call ([`Group`]); [`Misuse::Rank`] for a rank outside the group, [`Misuse::Oneself`] for this rank, [`Misuse::Tag`] for a tag
+    /// Those of every call ([`Group`]); [`Misuse::Rank`](crate::Misuse::Rank) for a rank outside the group, [`Misuse::Oneself`](crate::Misuse::Oneself) for this rank, [`Misuse::Tag`](crate::Misuse::Tag) for a tag
     /// above [`MAX_TAG`](crate::MAX_TAG).
     pub fn send<'a>(&self, src: impl Into<View<'a>>, to: usize, tag: u32) -> Result<()> {
         let src = src.into();

@@ -17,9 +17,9 @@ pub(super) fn run(installed: &Installed) -> Result<String, String> {
     ];
     for (name, says) in words {
         let program = if name == "wrapper" {
-            installed.compile("c++", "-std=c++11", &folder.join("wrapper.cpp"), name)?
+            installed.compile("c++", &["-std=c++11"], &folder.join("wrapper.cpp"), name)?
         } else {
-            installed.compile("cc", "-std=c99", &folder.join(format!("{name}.c")), name)?
+            installed.compile("cc", &["-std=c99"], &folder.join(format!("{name}.c")), name)?
         };
         said(&format!("{name}, by pkg-config"), installed.job(2).args([program]), says)?;
     }

@@ -66,11 +66,11 @@ impl Installed {
     }
 
     /// Compile one file to a program.
-    fn compile(&self, compiler: &str, standard: &str, file: &Path, name: &str) -> Result<PathBuf, String> {
+    fn compile(&self, compiler: &str, flags: &[&str], file: &Path, name: &str) -> Result<PathBuf, String> {
         let out = self.scratch.join(name);
         let rpath = format!("-Wl,-rpath,{}", self.library().display());
         let task =
-            Task::new(compiler).args([standard, "-g"]).args(STRICT).args([file, Path::new("-o"), &out]);
+            Task::new(compiler).args(flags).args(["-g"]).args(STRICT).args([file, Path::new("-o"), &out]);
         task.args(self.flags()?).args(["-pthread", "-ldl", &rpath]).run()?;
         Ok(out)
     }
@@ -91,8 +91,7 @@ pub(super) fn run(scope: &Scope) -> Outcome {
     if !cfg!(target_os = "linux") {
         return Ok(Done::NotRun("the tests know Linux's linker and tools only".into()));
     }
-    let valgrind = scope.deep.then_some(("valgrind", "valgrind"));
-    let lacking = PROGRAMS.into_iter().chain(valgrind).filter(|(name, _)| program(name).is_none());
+    let lacking = PROGRAMS.into_iter().filter(|(name, _)| program(name).is_none());
     let lacking: Vec<_> =
         lacking.map(|(name, package)| format!("{name} (Debian's package {package})")).collect();
     if !lacking.is_empty() {

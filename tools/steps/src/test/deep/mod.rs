@@ -45,7 +45,7 @@ pub(super) const PARTS: &[Part] = &[
     part("conformance", "every operation over each link and backend, all rank counts", 1, conformance::run),
     part("full", "every operation, type and size, 4 processes, as released", 1, processes::full),
     part("load", "64 ranks, 1,000 calls in flight; nothing grows", 1, processes::load),
-    part("c", "the C interface: every rank count, link and fault, leaks under valgrind", 1, c::run),
+    part("c", "the C interface: every rank count, link and fault; leaks; JAX", 1, c::run),
     part("rdma", "rdma-core's programs on a software device; Comity's links over it", 1, rdma::run),
     part("guest", "the kernel's Soft-RoCE in a QEMU guest, every case", 1, rdma_vm::run),
     part("hosts", "two hosts, as network namespaces, IPv4 and IPv6", 1, hosts::check),
