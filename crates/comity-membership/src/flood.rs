@@ -33,7 +33,7 @@ pub(crate) fn partners(mine: usize, size: usize, there: impl Fn(usize) -> bool) 
     partners
 }
 
-/// The processes of a job of `size` that process `me` watches most closely: all others up to [`DIRECT`], above its partners.
+/// The processes of a job of `size` that process `me` watches most closely: all others up to 64 ranks, above its partners.
 pub fn neighbours(me: usize, size: usize) -> Vec<usize> {
     if size <= DIRECT { (0..size).filter(|r| *r != me).collect() } else { partners(me, size, |_| true) }
 }
