@@ -32,6 +32,8 @@ const LONGEST_TRY: Duration = Duration::from_secs(24);
 const NO_WAY: Duration = Duration::from_secs(1);
 /// The same where a host answers, and nobody listens: it is another host with this address, or something refuses in its place.
 const NO_LISTENER: Duration = Duration::from_secs(8);
+/// A listener drops a connection over which no hello comes after a second.
+const UNANSWERED: Duration = Duration::from_millis(900);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -190,8 +192,9 @@ pub(crate) fn dial_any(
             Reached::Host => NO_LISTENER,
             Reached::Listener => Duration::MAX,
         };
-        if best == Reached::Listener && is_elsewhere && drops_full_packets(targets, secret, hello, patience)?
-        {
+        // Who was only busy, or has no room, says so sooner.
+        let may_drop = best == Reached::Listener && is_elsewhere && begun.elapsed() >= UNANSWERED;
+        if may_drop && drops_full_packets(targets, secret, hello, patience)? {
             holes += 1;
             // Once it may only have been slow.
             if holes > 1 {
