@@ -33,11 +33,12 @@ struct Changed {
 }
 
 /// Folders and the packages in them.
-const PACKAGES: [(&str, &str); 14] = [
+const PACKAGES: [(&str, &str); 15] = [
     ("crates/comity/", "comity"),
     ("crates/comity-plan/", "comity-plan"),
     ("crates/comity-membership/", "comity-membership"),
     ("crates/comity-cli/", "comity-cli"),
+    ("crates/comity-c/", "comity-c"),
     ("crates/comity-candle/", "comity-candle"),
     ("crates/comity-py/", "comity-py"),
     ("tools/chaos/", "chaos"),
