@@ -142,6 +142,9 @@ impl Mesh {
     }
 }
 
+/// Who is still waited for; `None`: nobody.
+type StillMissing = Result<Option<Vec<usize>>, MeshError>;
+
 /// A wait for other members: what ends it, and what is then said of whom.
 struct Opening<'a> {
     group: &'a Opened,
@@ -210,10 +213,7 @@ impl Opening<'_> {
     }
 
     /// Until `missing` finds nobody.
-    fn wait_until(
-        &mut self,
-        missing: &mut dyn FnMut(&mut Self) -> Result<Option<Vec<usize>>, MeshError>,
-    ) -> Result<(), MeshError> {
+    fn wait_until(&mut self, missing: &mut dyn FnMut(&mut Self) -> StillMissing) -> Result<(), MeshError> {
         loop {
             self.drain();
             let missing = missing(self)?;
