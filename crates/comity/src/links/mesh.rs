@@ -152,6 +152,9 @@ impl Mesh {
     }
 }
 
+/// Who is still waited for; `None`: nobody.
+type StillMissing = Result<Option<Vec<usize>>, MeshError>;
+
 /// A wait for other members: what ends it, and what is then said of whom.
 struct Opening<'a> {
     group: &'a Opened,

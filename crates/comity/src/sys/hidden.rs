@@ -95,8 +95,9 @@ pub(crate) fn traceless<T>(f: impl FnOnce() -> T) -> T {
     }
     #[inline(never)]
     fn wipe() {
-        // More than a handshake takes, without optimisation too; threads have 2 MiB.
-        let mut stack = [0u8; 64 << 10];
+        // 64 KiB: more than a handshake takes, without optimisation too; threads have 2 MiB. By words: each is a write of its own, and by bytes
+        // they were half of what a start took in debug builds.
+        let mut stack = [0u64; 8 << 10];
         stack.zeroize();
         black_box(&stack);
     }
