@@ -24,6 +24,9 @@ struct Cli {
 enum Command {
     /// Start N copies of a command on this machine as the ranks of one group
     Launch(launch::LaunchArgs),
+    /// A host's part of a job that a launcher elsewhere started: it talks over standard input and output
+    #[command(hide = true)]
+    Guard,
     /// Check every operation, type and awkward size against a scalar reference
     Check(check::CheckArgs),
     /// Measure how long operations take, and their bandwidth
@@ -50,6 +53,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     };
     match cli.command {
         Command::Launch(args) => launch::launch(args),
+        Command::Guard => launch::guard(),
         Command::Check(args) => check::check(args),
         Command::Bench(args) => bench::bench(args),
         Command::Info(args) => info::info(args),

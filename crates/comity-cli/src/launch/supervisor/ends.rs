@@ -49,7 +49,13 @@ impl Supervisor {
         if let Some(metrics) = &self.metrics {
             metrics.ended(number, ending);
         }
-        self.shutdown.ended(number, ending, Instant::now());
+        if self.output.is_framed() {
+            self.tell_end(number, ending);
+            // The launcher judges it, and sends the order to end the others.
+            self.shutdown.ended(number, Ending::Exit(0), Instant::now());
+        } else {
+            self.shutdown.ended(number, ending, Instant::now());
+        }
         self.meeting.lost(number, &ending.to_string());
         if ending.is_failure() {
             // The number is free for a new process from now on, but not taken within microseconds.
