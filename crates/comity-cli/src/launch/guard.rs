@@ -10,7 +10,7 @@ use super::output::Outputs;
 use super::shutdown::{StopOrder, StopReason};
 use super::supervisor::{self, Supervisor};
 use super::wire::{
-    BEAT, FleetOrder, FrameReader, GREETING, Go, GuardEvent, Hello, PROTOCOL, Part, Ready, SILENCE,
+    BEAT, FleetOrder, FrameReader, GREETING, Go, GuardEvent, GuardHello, HostPart, PROTOCOL, Ready, SILENCE,
 };
 use super::wish::FrontLine;
 use super::{REFUSED, Setting};
@@ -142,7 +142,7 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
     let output = Outputs::framed()?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let version = crate::here::VERSION.to_owned();
-    output.event(&GuardEvent::Hello(Box::new(Hello { protocol: PROTOCOL, version, host })));
+    output.event(&GuardEvent::Hello(Box::new(GuardHello { protocol: PROTOCOL, version, host })));
     let Some(FleetOrder::Prepare(part)) = orders.wait(&output) else { return Ok(REFUSED) };
     let made = prepare(&part).and_then(|job| Ok((job, keep(&part)?)));
     let (job, (ready, kept)) = match made {
@@ -163,7 +163,7 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
 }
 
 /// Checks this host's part against this host.
-fn prepare(part: &Part) -> Result<Job, LaunchRefusal> {
+fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
     let usage = LaunchRefusal::usage;
     let mut cwd = part.cwd.as_ref().map(PathBuf::from);
     if let Some(dir) = &cwd
@@ -218,7 +218,7 @@ fn script(name: &str, args: &[String], cwd: Option<&Path>) -> Result<(), String>
 }
 
 /// Keeps ports free for those who are told of them.
-fn keep(part: &Part) -> Result<(Ready, Vec<Reserved>), LaunchRefusal> {
+fn keep(part: &HostPart) -> Result<(Ready, Vec<Reserved>), LaunchRefusal> {
     let at = part.at.or_else(called_at).unwrap_or_else(loopback);
     let reserve = |_| Reserved::at(at).or_else(|_| Reserved::at(any(at)));
     let kept: Vec<Reserved> = (0..part.ports)

@@ -30,6 +30,7 @@ mod verdict;
 mod wire;
 mod wish;
 
+pub(crate) use fleet::check_host_name;
 pub(crate) use guard::guard;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -115,7 +116,7 @@ pub(crate) struct LaunchArgs {
     fleet: fleet::FleetArgs,
 
     /// The command that every rank runs, with its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(required_unless_present = "print_python", trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -154,6 +155,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Runs the job to its end and returns the exit code.
 pub(crate) fn launch(args: LaunchArgs) -> u8 {
+    if args.fleet.print_python {
+        println!("{}", args.fleet.interpreter());
+        return 0;
+    }
     if args.fleet.is_given() {
         return fleet::launch(args);
     }

@@ -14,9 +14,8 @@ use super::rank::{Rank, environment};
 use super::shutdown::{Shutdown, StopOrder, StopReason};
 use super::signals::Signals;
 use super::stdin::StdinFeed;
-use super::verdict::Findings;
 use super::wire::GuardEvent;
-use super::wish::{FrontLine, Wish};
+use super::wish::{FrontLine, UserWish};
 use super::{REFUSED, USAGE, meet, tree};
 use crate::report;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -307,12 +306,12 @@ impl Supervisor {
     fn listen(&mut self) {
         for wish in self.front_end.listen() {
             match wish {
-                Wish::Stop => {
+                UserWish::Stop => {
                     self.signal_all(Signal::STOP);
                     self.front_end.all_stopped();
                 }
-                Wish::Continue => self.signal_all(Signal::CONT),
-                Wish::End(reason) => self.stop(reason),
+                UserWish::Continue => self.signal_all(Signal::CONT),
+                UserWish::End(reason) => self.stop(reason),
             }
         }
     }
@@ -363,27 +362,6 @@ impl Supervisor {
                 self.output.say(&format!("left behind, for they do not die of SIGKILL: rank {}", list()));
             }
         }
-    }
-
-    /// "rank 3 (pid 77, host c)"
-    fn name(&self, number: usize) -> String {
-        let pid = self.ranks.get(number).map_or(0, |r| r.pid.as_raw_pid());
-        format!("rank {number} (pid {pid}, host {})", rustix::system::uname().nodename().to_string_lossy())
-    }
-
-    /// The last line and the exit code.
-    fn verdict(&self) -> (Option<String>, u8) {
-        Findings {
-            cause: self.shutdown.cause(),
-            name: &|rank| self.name(rank),
-            was_stopped: &|rank| self.stopped.contains(&rank),
-            memory: self.memory,
-            timeout: self.job.timeout,
-            unstarted: self.unstarted.as_ref(),
-            unread: self.unread,
-            lost_host: &|_| String::new(),
-        }
-        .verdict()
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) const SILENCE: std::time::Duration = std::time::Duration::from_millis
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FleetOrder {
     /// Look whether this can be run.
-    Prepare(Box<Part>),
+    Prepare(Box<HostPart>),
     /// Run it.
     Go(Box<Go>),
     Term,
@@ -40,7 +40,7 @@ pub(super) enum FleetOrder {
 /// What the guard says.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum GuardEvent {
-    Hello(Box<Hello>),
+    Hello(Box<GuardHello>),
     Ready(Box<Ready>),
     /// It cannot be run, and the exit code.
     Refused {
@@ -77,7 +77,7 @@ pub(super) enum GuardEvent {
 
 /// A guard introduces itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Hello {
+pub(super) struct GuardHello {
     pub(super) protocol: u32,
     pub(super) version: String,
     pub(super) host: String,
@@ -85,7 +85,7 @@ pub(super) struct Hello {
 
 /// A host's part of the job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Part {
+pub(super) struct HostPart {
     /// The first rank here, and how many.
     pub(super) first: usize,
     pub(super) size: usize,
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn orders_come_through_in_any_pieces() {
-        let part = Part { command: vec!["a b".into(), "ü".into()], world: 3, ..Part::default() };
+        let part = HostPart { command: vec!["a b".into(), "ü".into()], world: 3, ..HostPart::default() };
         let all = [
             FleetOrder::Prepare(Box::new(part)),
             FleetOrder::Go(Box::new(go())),

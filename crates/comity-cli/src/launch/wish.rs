@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 /// What the user wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum UserWish {
     /// Ctrl-Z; to be answered by [`FrontLine::all_stopped`].
     Stop,
     Continue,
@@ -29,7 +29,7 @@ impl FrontLine {
     }
 
     /// Takes the signals that the front end passes on, or notices its end.
-    pub(super) fn listen(&mut self) -> Vec<Wish> {
+    pub(super) fn listen(&mut self) -> Vec<UserWish> {
         let Some(mut line) = self.0.as_ref() else { return Vec::new() };
         let mut bytes = [0; 64];
         match line.read(&mut bytes) {
@@ -39,7 +39,7 @@ impl FrontLine {
             }
             _ => {
                 self.0 = None;
-                vec![Wish::End(StopReason::Orphaned)]
+                vec![UserWish::End(StopReason::Orphaned)]
             }
         }
     }
@@ -56,10 +56,10 @@ impl FrontLine {
     }
 }
 
-fn wish(signal: i32) -> Wish {
+fn wish(signal: i32) -> UserWish {
     match signal {
-        libc::SIGTSTP => Wish::Stop,
-        libc::SIGCONT => Wish::Continue,
-        signal => Wish::End(StopReason::Interrupted { signal }),
+        libc::SIGTSTP => UserWish::Stop,
+        libc::SIGCONT => UserWish::Continue,
+        signal => UserWish::End(StopReason::Interrupted { signal }),
     }
 }

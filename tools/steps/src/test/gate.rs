@@ -12,6 +12,7 @@ use super::{
     Done, Outcome, Step, book, cargo, chaos, conformance, fuzz, hosts, launchers, python, rdma, rdma_vm,
     requirements, sanitizers,
     scope::Scope,
+    ssh,
     step::{Row, table},
 };
 use std::{
@@ -71,6 +72,12 @@ const EVERY: &[Step] = &[
         about: "two hosts, as network namespaces, IPv4 and IPv6",
         limit: 120,
         run: hosts::check,
+    },
+    Step {
+        name: "ssh",
+        about: "comity launch over ssh: three hosts with their own sshd, and what can happen to them",
+        limit: 180,
+        run: ssh::check,
     },
     Step {
         name: "launchers",

@@ -30,6 +30,18 @@ pub(in crate::launch) struct FleetArgs {
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub(super) ssh_arg: Vec<OsString>,
 
+    /// When the job fails, start it again, so many times, with a pause that doubles from 1 s to 30 s
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) max_restarts: u32,
+
+    /// More arguments for MPI's launcher, with --backend mpi (repeatable)
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub(in crate::launch) mpi_arg: Vec<String>,
+
+    /// Print the interpreter that --python names, or python3, and do nothing else
+    #[arg(long)]
+    pub(in crate::launch) print_python: bool,
+
     /// The program that is run as ssh
     #[arg(long, value_name = "PROGRAM", default_value = "ssh")]
     pub(super) ssh: OsString,
@@ -56,8 +68,16 @@ pub(in crate::launch) struct FleetArgs {
 }
 
 impl FleetArgs {
-    /// Whether the job is for hosts that were named.
+    /// Whether something was asked for that the launcher of several hosts does; without a host it means this one.
     pub(in crate::launch) fn is_given(&self) -> bool {
-        self.hosts.is_some() || self.hostfile.is_some()
+        let hosts = self.hosts.is_some() || self.hostfile.is_some() || self.total.is_some();
+        let ports = self.starting_port.is_some() || self.nccl_port.is_some();
+        let command = self.python.is_some() || !self.env_file.is_empty();
+        hosts || ports || command || self.dry_run || self.bind.is_some() || self.max_restarts > 0
+    }
+
+    /// `--print-python`
+    pub(in crate::launch) fn interpreter(&self) -> &str {
+        self.python.as_deref().unwrap_or("python3")
     }
 }

@@ -3,7 +3,7 @@ use super::plan::FleetPlan;
 use super::ssh;
 use crate::launch::ending::Ending;
 use crate::launch::sys;
-use crate::launch::wire::{FleetOrder, FrameReader, GuardEvent, Hello, Ready, SILENCE};
+use crate::launch::wire::{FleetOrder, FrameReader, GuardEvent, GuardHello, Ready, SILENCE};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::Rlimit;
@@ -34,7 +34,7 @@ pub(super) enum HostPhase {
 
 /// A host's `ssh` and the guard behind it.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct HostConnection {
     child: Child,
     to: Option<OwnedFd>,
     queue: Vec<u8>,
@@ -46,11 +46,11 @@ pub(super) struct Connection {
     greeted: bool,
     pub(super) phase: HostPhase,
     pub(super) heard: Instant,
-    pub(super) hello: Option<Hello>,
+    pub(super) hello: Option<GuardHello>,
     pub(super) ready: Option<Ready>,
 }
 
-impl Connection {
+impl HostConnection {
     pub(super) fn start(plan: &FleetPlan, index: usize, open_files: Rlimit) -> Result<Self, String> {
         let Some(host) = plan.hosts.get(index) else { return Err("no such host".into()) };
         let words = ssh::words(plan, &host.host);

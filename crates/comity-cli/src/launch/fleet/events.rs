@@ -2,12 +2,12 @@
 use super::connection::HostPhase;
 use super::plan::FleetPlan;
 use super::supervise::Fleet;
-use crate::launch::REFUSED;
 use crate::launch::ending::Ending;
 use crate::launch::lines::Lines;
 use crate::launch::output::{OutputStream, Outputs};
 use crate::launch::shutdown::StopReason;
-use crate::launch::wire::{FleetOrder, GuardEvent, Hello, PROTOCOL};
+use crate::launch::wire::{FleetOrder, GuardEvent, GuardHello, PROTOCOL};
+use crate::launch::{REFUSED, USAGE};
 use std::fs::File;
 use std::io::Write;
 use std::time::Instant;
@@ -31,7 +31,8 @@ pub(super) struct FarRank {
 impl FarRank {
     pub(super) fn new(plan: &FleetPlan, (host, name): (usize, &str), rank: usize) -> Result<Self, String> {
         let lines = || match plan.tag {
-            true => Lines::tagged(&rank.to_string(), &format!("@{name}")),
+            true if plan.hosts.len() > 1 => Lines::tagged(&rank.to_string(), &format!("@{name}")),
+            true => Lines::new(rank, plan.world, true),
             false => Lines::new(rank, plan.world, false),
         };
         let log = |kind: &str| match &plan.log_dir {
@@ -99,7 +100,7 @@ impl Fleet {
             HostPhase::Done | HostPhase::Lost => connection.phase = before,
             HostPhase::Connecting if why.is_empty() => {
                 let why = connection.why_not(&name);
-                self.problems.push((why, REFUSED));
+                self.problems.push((why, USAGE));
             }
             HostPhase::Connecting | HostPhase::Preparing | HostPhase::Ready => {
                 let why = if why.is_empty() { "the connection ended" } else { why };
@@ -201,7 +202,7 @@ impl Fleet {
     }
 
     /// A guard has answered: it is told its part.
-    fn meet(&mut self, host: usize, hello: Hello) {
+    fn meet(&mut self, host: usize, hello: GuardHello) {
         let Some(planned) = self.plan.hosts.get(host) else { return };
         let name = planned.name().to_owned();
         if (hello.protocol, hello.version.as_str()) != (PROTOCOL, crate::here::VERSION) {
@@ -210,7 +211,7 @@ impl Fleet {
                 "host {name}: has comity {theirs}, and this is {}: install the same version on both",
                 crate::here::VERSION
             );
-            self.problems.push((why, crate::launch::USAGE));
+            self.problems.push((why, USAGE));
             self.connections[host].phase = HostPhase::Lost;
             self.connections[host].close();
             return;

@@ -33,7 +33,7 @@ impl FleetHost {
 }
 
 /// A name that can only mean a host, to `ssh` and to any command of its configuration.
-pub(super) fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let why = if name.is_empty() {
         "the name is empty"
     } else if name.split('@').any(|part| part.starts_with('-')) {

@@ -11,15 +11,26 @@
 mod args;
 mod connection;
 mod events;
+mod farewell;
 mod hostfile;
 mod hosts;
+mod meeting;
 mod plan;
 mod ssh;
 mod supervise;
 
 pub(super) use args::FleetArgs;
+pub(crate) use hosts::check_name as check_host_name;
 
+use super::ending::Ending;
+use super::signals::Signals;
 use super::{LaunchArgs, USAGE};
+use rustix::event::Timespec;
+use std::time::{Duration, Instant};
+
+/// Exit codes of a job that is not started again: bad input, --timeout, a signal, nobody who reads.
+const ENDED_FROM_OUTSIDE: [u8; 6] = [USAGE, 124, 129, 130, 141, 143];
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Runs the job to its end and returns the exit code.
 pub(super) fn launch(args: LaunchArgs) -> u8 {
@@ -34,5 +45,40 @@ pub(super) fn launch(args: LaunchArgs) -> u8 {
         plan.hosts.iter().for_each(|host| println!("{}", plan.shown(host)));
         return 0;
     }
-    super::guarded(|front_end, input| supervise::supervise(plan, front_end, input))
+    let run = || super::guarded(|front_end, input| supervise::supervise(plan.clone(), front_end, input));
+    let mut code = run();
+    // These signals do no longer end this process by themselves.
+    let Ok(signals) = Signals::open(&[]) else { return code };
+    for restart in 1..=plan.max_restarts {
+        if code == 0 || ENDED_FROM_OUTSIDE.contains(&code) {
+            break;
+        }
+        let pause = Duration::from_secs(1 << (restart - 1).min(5)).min(LONGEST_PAUSE);
+        eprintln!(
+            "comity launch: restart {restart} of {} in {} s, because the job ended with code {code}",
+            plan.max_restarts,
+            pause.as_secs()
+        );
+        if let Some(signal) = interrupted(&signals, Instant::now() + pause) {
+            return Ending::Signal(signal).code();
+        }
+        code = run();
+    }
+    code
+}
+
+/// A signal by which the user ends the pause.
+fn interrupted(signals: &Signals, until: Instant) -> Option<i32> {
+    signals.take();
+    loop {
+        let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+        let mut fds: Vec<_> = signals.wants().collect();
+        let _ = rustix::event::poll(&mut fds, left.as_ref());
+        if let Some(signal) = signals.take().into_iter().find(|s| *s != libc::SIGCHLD) {
+            return Some(signal);
+        }
+        if Instant::now() >= until {
+            return None;
+        }
+    }
 }

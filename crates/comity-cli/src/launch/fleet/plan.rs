@@ -2,7 +2,7 @@
 use super::hosts::FleetHost;
 use super::{hostfile, hosts, ssh};
 use crate::launch::job::OURS;
-use crate::launch::wire::Part;
+use crate::launch::wire::HostPart;
 use crate::launch::{LaunchArgs, Setting};
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A job on several hosts.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct FleetPlan {
     pub(super) hosts: Vec<PlannedHost>,
     /// Ranks in all.
@@ -20,6 +20,7 @@ pub(super) struct FleetPlan {
     pub(super) tag: bool,
     pub(super) dry_run: bool,
     pub(super) timeout: Option<Duration>,
+    pub(super) max_restarts: u32,
     pub(super) join: Duration,
     pub(super) log_dir: Option<PathBuf>,
     pub(super) ssh: OsString,
@@ -34,10 +35,10 @@ pub(super) struct FleetPlan {
 }
 
 /// A host and its part.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PlannedHost {
     pub(super) host: FleetHost,
-    pub(super) part: Part,
+    pub(super) part: HostPart,
 }
 
 impl PlannedHost {
@@ -52,7 +53,7 @@ impl FleetPlan {
         let file = match (&args.fleet.hostfile, &args.fleet.hosts) {
             (Some(path), _) => hostfile::read(path)?,
             (None, given) => hostfile::FleetFile {
-                hosts: hosts::list(given.as_deref().unwrap_or_default())?,
+                hosts: hosts::list(given.as_deref().unwrap_or("localhost"))?,
                 ..hostfile::FleetFile::default()
             },
         };
@@ -99,6 +100,7 @@ impl FleetPlan {
             tag: args.tag_output || (world > 1 && !args.no_tag_output),
             dry_run: fleet.dry_run,
             timeout: args.timeout,
+            max_restarts: fleet.max_restarts,
             join,
             log_dir: args.log_dir,
             ssh: fleet.ssh,
@@ -127,7 +129,7 @@ impl FleetPlan {
     }
 }
 
-fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)], &str)) -> Part {
+fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)], &str)) -> HostPart {
     let (command, env, backend) = job;
     let python = host.python.as_deref().or(args.fleet.python.as_deref());
     let mut env: Vec<_> = env.iter().chain(&host.env).cloned().collect();
@@ -141,7 +143,7 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
     let asked = host.cwd.clone().or_else(|| args.cwd.as_ref()?.to_str().map(Into::into));
     let here = || std::env::current_dir().ok()?.to_str().map(Into::into);
     let ours = if backend.starts_with("jaccl") { "jaccl" } else { backend };
-    Part {
+    HostPart {
         command: python.map(Into::into).into_iter().chain(command.iter().cloned()).collect(),
         env,
         cwd_asked: asked.is_some(),
@@ -149,7 +151,7 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
         insecure: args.insecure,
         secure: args.secure.map(|s| if s == comity::Secure::Data { "data" } else { "handshake" }.into()),
         backend: Some(ours.to_owned()).filter(|b| b != "any" && b != "ring"),
-        ..Part::default()
+        ..HostPart::default()
     }
 }
 

@@ -1,5 +1,5 @@
 //! The process that holds the connections to all hosts: it brings the job up, and ends it.
-use super::connection::{Connection, HostPhase};
+use super::connection::{HostConnection, HostPhase};
 use super::events::FarRank;
 use super::plan::FleetPlan;
 use super::ssh;
@@ -8,15 +8,14 @@ use crate::launch::output::{OutputStream, Outputs};
 use crate::launch::shutdown::{Shutdown, StopOrder, StopReason};
 use crate::launch::signals::Signals;
 use crate::launch::supervisor::stand_alone;
-use crate::launch::verdict::Findings;
-use crate::launch::wire::{BEAT, FleetOrder, Go};
-use crate::launch::wish::{FrontLine, Wish};
+use crate::launch::wire::{BEAT, FleetOrder};
+use crate::launch::wish::{FrontLine, UserWish};
 use crate::launch::{REFUSED, USAGE};
 use comity::{Key, rendezvous::Store};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -25,8 +24,6 @@ use std::time::{Duration, Instant};
 const CONNECT: Duration = Duration::from_secs(30);
 /// When it is said for the first time which hosts are waited for, and how often after that.
 const PATIENCE_SHOWN: Duration = Duration::from_secs(2);
-/// How long hosts may take to end what ranks left running, and `ssh` to end after that.
-const FAREWELL: Duration = Duration::from_secs(4);
 
 /// Runs the job and returns the exit code.
 pub(super) fn supervise(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) -> u8 {
@@ -41,7 +38,7 @@ pub(super) fn supervise(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) 
 
 pub(super) struct Fleet {
     pub(super) plan: FleetPlan,
-    pub(super) connections: Vec<Connection>,
+    pub(super) connections: Vec<HostConnection>,
     pub(super) ranks: Vec<FarRank>,
     pub(super) shutdown: Shutdown,
     pub(super) store: Store,
@@ -53,14 +50,14 @@ pub(super) struct Fleet {
     pub(super) losses: Vec<(usize, String)>,
     /// Hosts that still have the last piece of input in hand.
     pub(super) fed: usize,
-    key: Key,
-    job: String,
+    pub(super) key: Key,
+    pub(super) job: String,
     at: IpAddr,
     signals: Signals,
     front_end: FrontLine,
     input: Option<OwnedFd>,
-    unread: Option<(OutputStream, Errno)>,
-    running: bool,
+    pub(super) unread: Option<(OutputStream, Errno)>,
+    pub(super) running: bool,
     beat_due: Instant,
     buffer: Vec<u8>,
 }
@@ -121,7 +118,7 @@ impl Fleet {
             plan,
         };
         for index in 0..fleet.plan.hosts.len() {
-            fleet.connections.push(Connection::start(&fleet.plan, index, open_files)?);
+            fleet.connections.push(HostConnection::start(&fleet.plan, index, open_files)?);
         }
         Ok(fleet)
     }
@@ -166,7 +163,7 @@ impl Fleet {
         let since = Instant::now();
         let mut say = since + PATIENCE_SHOWN;
         loop {
-            let open = |c: &Connection| matches!(c.phase, HostPhase::Connecting | HostPhase::Preparing);
+            let open = |c: &HostConnection| matches!(c.phase, HostPhase::Connecting | HostPhase::Preparing);
             let waiting: Vec<usize> =
                 (0..self.connections.len()).filter(|i| open(&self.connections[*i])).collect();
             if waiting.is_empty() || self.shutdown.cause().is_some() {
@@ -179,7 +176,7 @@ impl Fleet {
                         "host {name}: did not answer within {} s: is it up, and can ssh reach it?",
                         CONNECT.as_secs()
                     );
-                    self.problems.push((why, REFUSED));
+                    self.problems.push((why, USAGE));
                 }
                 return false;
             }
@@ -207,59 +204,6 @@ impl Fleet {
             connection.phase = HostPhase::Running;
         }
         self.running = true;
-    }
-
-    fn meeting(&self) -> Go {
-        let mut next = self.plan.starting_port;
-        let (mut ring, mut master) = (Vec::new(), None);
-        for (connection, host) in self.connections.iter().zip(&self.plan.hosts) {
-            let Some(ready) = &connection.ready else { continue };
-            let mut ports = ready.ports.iter().copied();
-            let ips = if host.host.ips.is_empty() { vec![ready.at] } else { host.host.ips.clone() };
-            let first = ports.next().unwrap_or_default();
-            master = master.or_else(|| Some(SocketAddr::new(*ips.first()?, first)));
-            for _ in 0..host.part.size {
-                let mut own = Vec::new();
-                for ip in &ips {
-                    for _ in 0..self.plan.connections_per_ip {
-                        let port = next.or_else(|| ports.next()).unwrap_or_default();
-                        next = next.map(|p| p.saturating_add(1));
-                        own.push(SocketAddr::new(*ip, port).to_string());
-                    }
-                }
-                ring.push(own);
-            }
-        }
-        let master = master.unwrap_or_else(|| self.store.addr());
-        let (files, vars) = self.for_mlx(&ring, master);
-        let key = (!self.plan.insecure).then(|| *self.key.bytes());
-        Go { job: self.job.clone(), store: self.store.addr(), master, vars, files, key }
-    }
-
-    /// What MLX's backends read: files that variables lead to, and variables.
-    fn for_mlx(&self, ring: &[Vec<String>], master: SocketAddr) -> (Named, Named) {
-        let (mut files, mut vars) = (Vec::new(), Vec::new());
-        let mut var = |name: &str, value: String| vars.push((name.to_owned(), value));
-        let backend = self.plan.backend.as_str();
-        let rows: Vec<&str> = self.plan.hosts.iter().filter_map(|h| h.host.rdma.as_deref()).collect();
-        let matrix = !rows.is_empty() && rows.len() == self.plan.world;
-        if matrix {
-            files.push(("MLX_IBV_DEVICES".into(), format!("[{}]", rows.join(","))));
-        }
-        match backend {
-            "nccl" => {
-                let port = self.plan.nccl_port.unwrap_or(master.port());
-                var("NCCL_HOST_IP", master.ip().to_string());
-                var("NCCL_PORT", port.to_string());
-                var("MLX_WORLD_SIZE", self.plan.world.to_string());
-            }
-            _ if backend.starts_with("jaccl") => var("MLX_JACCL_COORDINATOR", master.to_string()),
-            _ if self.plan.world > 1 => {
-                files.push(("MLX_HOSTFILE".into(), serde_json::json!(ring).to_string()));
-            }
-            _ => {}
-        }
-        (files, vars)
     }
 
     /// Waits until something happens, or `until`, and deals with all that has happened.
@@ -337,12 +281,12 @@ impl Fleet {
     fn listen(&mut self) {
         for wish in self.front_end.listen() {
             match wish {
-                Wish::Stop => {
+                UserWish::Stop => {
                     self.send_all(&FleetOrder::Stop);
                     self.front_end.all_stopped();
                 }
-                Wish::Continue => self.send_all(&FleetOrder::Continue),
-                Wish::End(reason) => self.stop(reason),
+                UserWish::Continue => self.send_all(&FleetOrder::Continue),
+                UserWish::End(reason) => self.stop(reason),
             }
         }
     }
@@ -397,64 +341,6 @@ impl Fleet {
         self.connections.iter_mut().for_each(|c| c.send(order));
     }
 
-    /// Waits for the hosts to end what ranks left running, then for `ssh` to end.
-    fn farewell(&mut self) {
-        let until = Instant::now() + FAREWELL;
-        if !self.running {
-            self.connections.iter_mut().for_each(Connection::close);
-        }
-        let soon = || Some(Instant::now() + Duration::from_millis(20));
-        while self.connections.iter().any(|c| c.phase == HostPhase::Running) && Instant::now() < until {
-            self.turn(soon());
-        }
-        self.connections.iter_mut().for_each(Connection::close);
-        let until = Instant::now() + FAREWELL / 2;
-        while Instant::now() < until && self.connections.iter_mut().any(|c| c.ended().is_none()) {
-            self.turn(soon());
-        }
-        for connection in &mut self.connections {
-            if connection.ended().is_none() {
-                connection.kill();
-            }
-        }
-        self.ranks.iter_mut().for_each(|rank| rank.finish(&self.output));
-    }
-
-    /// The last line and the exit code.
-    fn verdict(&mut self) -> (Option<String>, u8) {
-        let (ranks, store) = (&self.ranks, &self.store);
-        let told = |rank: usize| ranks.get(rank).and_then(|r| r.root_cause);
-        self.shutdown.find_root_cause(|by| told(by).or_else(|| store.culprit().filter(|r| *r != by)));
-        let lost = |rank: usize| {
-            self.losses.iter().find(|(h, _)| self.ranks.get(rank).is_some_and(|r| r.host == *h))
-        };
-        let cause = match self.shutdown.cause() {
-            // Those who missed it were right, and the host is why.
-            Some(StopReason::Missed { rank, .. }) if lost(*rank).is_some() => {
-                lost(*rank).map(|(host, _)| StopReason::HostLost { host: *host })
-            }
-            cause => cause.cloned(),
-        };
-        let failed = match &cause {
-            Some(StopReason::Failed { rank, .. }) => self.ranks.get(*rank).map(|r| r.memory.as_str()),
-            _ => None,
-        };
-        Findings {
-            cause: cause.as_ref(),
-            name: &|rank| self.name(rank),
-            was_stopped: &|rank| self.ranks.get(rank).is_some_and(|r| r.stopped),
-            memory: failed.filter(|m| !m.is_empty()),
-            timeout: self.plan.timeout,
-            unstarted: self.unstarted.as_ref(),
-            unread: self.unread,
-            lost_host: &|host| {
-                let why = self.losses.iter().find(|(h, _)| *h == host).map(|(_, why)| why.clone());
-                why.unwrap_or_default()
-            },
-        }
-        .verdict()
-    }
-
     /// Where the ranks meet.
     pub(super) fn address(&self) -> IpAddr {
         self.at
@@ -464,6 +350,3 @@ impl Fleet {
         &mut self.buffer
     }
 }
-
-/// Names and what they stand for.
-type Named = Vec<(String, String)>;
