@@ -65,7 +65,7 @@ for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX
 #[command(after_help = AFTER)]
 pub(crate) struct LaunchArgs {
     /// How many ranks to start; with --hosts or --hostfile, on each host that does not say how many
-    #[arg(short, long = "repeat-hosts", value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(short, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
     n: u32,
 
     /// Set a variable for every rank (repeatable)

@@ -27,6 +27,9 @@ const CLEAN: Duration = Duration::from_secs(5);
 /// Packages that are unpacked where they are not installed.
 const PACKAGES: [&str; 2] = ["openssh-server", "libwrap0"];
 
+/// Runs jobs of this program on these hosts; what went wrong.
+type Case = fn(&Net, &str) -> Result<(), String>;
+
 pub(super) fn check(_: &Scope) -> Outcome {
     if !cfg!(target_os = "linux") {
         return Ok(Done::NotRun("network namespaces are Linux's".into()));
@@ -44,7 +47,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
         Err(e) => return missing(format!("hosts cannot be made here: {e}")),
     };
     let comity = comity()?;
-    let cases: [(&str, fn(&Net, &str) -> Result<(), String>); 6] = [
+    let cases: [(&str, Case); 6] = [
         ("a job on three hosts", runs),
         ("a failing program", fails),
         ("a missing program", lacks),

@@ -14,6 +14,10 @@ pub(in crate::launch) struct FleetArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) hostfile: Option<PathBuf>,
 
+    /// The same as -n, as mlx.launch calls it
+    #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(super) repeat_hosts: Option<u32>,
+
     /// So many ranks in all, filling the hosts in their order
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) total: Option<u32>,
@@ -70,7 +74,10 @@ pub(in crate::launch) struct FleetArgs {
 impl FleetArgs {
     /// Whether something was asked for that the launcher of several hosts does; without a host it means this one.
     pub(in crate::launch) fn is_given(&self) -> bool {
-        let hosts = self.hosts.is_some() || self.hostfile.is_some() || self.total.is_some();
+        let hosts = self.hosts.is_some()
+            || self.repeat_hosts.is_some()
+            || self.hostfile.is_some()
+            || self.total.is_some();
         let ports = self.starting_port.is_some() || self.nccl_port.is_some();
         let command = self.python.is_some() || !self.env_file.is_empty();
         hosts || ports || command || self.dry_run || self.bind.is_some() || self.max_restarts > 0

@@ -64,18 +64,13 @@ impl FleetPlan {
                 wrong.push(format!("{flag} is for one host: start the ranks of each host with it there"));
             }
         }
-        let mut env = file.env;
-        for path in &args.fleet.env_file {
-            match env_file(path) {
-                Ok(more) => env.extend(more),
-                Err(more) => wrong.extend(more),
-            }
-        }
-        let given = texts(&args.env).map_err(|e| wrong.push(e)).unwrap_or_default();
-        env.extend(given);
-        wrong.extend(env.iter().chain(file.hosts.iter().flat_map(|h| &h.env)).filter_map(ours));
+        let env = settings(&args, file.env, &file.hosts, &mut wrong);
         let command = words(&args).map_err(|e| wrong.push(e)).unwrap_or_default();
-        let counts = spread(&file.hosts, args.n as usize, args.fleet.total.map(|n| n as usize));
+        let counts = spread(
+            &file.hosts,
+            args.fleet.repeat_hosts.unwrap_or(args.n) as usize,
+            args.fleet.total.map(|n| n as usize),
+        );
         let counts = counts.map_err(|e| wrong.push(e)).unwrap_or_default();
         if !wrong.is_empty() {
             return Err(wrong);
@@ -153,6 +148,26 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
         backend: Some(ours.to_owned()).filter(|b| b != "any" && b != "ring"),
         ..HostPart::default()
     }
+}
+
+/// The variables of every rank: of the hostfile, then of files, then of `--env`.
+fn settings(
+    args: &LaunchArgs,
+    file: Vec<(String, String)>,
+    hosts: &[FleetHost],
+    wrong: &mut Vec<String>,
+) -> Vec<(String, String)> {
+    let mut env = file;
+    for path in &args.fleet.env_file {
+        match env_file(path) {
+            Ok(more) => env.extend(more),
+            Err(more) => wrong.extend(more),
+        }
+    }
+    let given = texts(&args.env).map_err(|e| wrong.push(e)).unwrap_or_default();
+    env.extend(given);
+    wrong.extend(env.iter().chain(hosts.iter().flat_map(|h| &h.env)).filter_map(ours));
+    env
 }
 
 /// The name of what carries the calls.
