@@ -4,6 +4,7 @@ mod bench;
 pub mod check;
 mod here;
 mod info;
+mod key;
 mod launch;
 mod plan;
 mod report;
@@ -24,6 +25,12 @@ struct Cli {
 enum Command {
     /// Start N copies of a command on this machine as the ranks of one group
     Launch(launch::LaunchArgs),
+    /// A host's part of a job that a launcher elsewhere started: it talks over standard input and output
+    #[command(hide = true)]
+    Guard,
+    /// Make a job key, or copy one to other hosts
+    #[command(subcommand)]
+    Key(key::KeyCommand),
     /// Check every operation, type and awkward size against a scalar reference
     Check(check::CheckArgs),
     /// Measure how long operations take, and their bandwidth
@@ -50,6 +57,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     };
     match cli.command {
         Command::Launch(args) => launch::launch(args),
+        Command::Guard => launch::guard(),
+        Command::Key(command) => key::key(command),
         Command::Check(args) => check::check(args),
         Command::Bench(args) => bench::bench(args),
         Command::Info(args) => info::info(args),

@@ -13,7 +13,12 @@ use std::time::Duration;
 /// A job that can be started as far as can be known now.
 #[derive(Debug)]
 pub(super) struct Job {
+    /// Ranks on this host.
     pub(super) size: usize,
+    /// The first of them.
+    pub(super) first: usize,
+    /// Ranks on all hosts.
+    pub(super) world: usize,
     /// As typed: what a rank sees as its name.
     pub(super) name: OsString,
     /// What is run.
@@ -54,7 +59,7 @@ impl LaunchRefusal {
 }
 
 /// Variables that say who a rank is: a job in which they are set by hand cannot meet.
-const OURS: [&str; 16] = [
+pub(super) const OURS: [&str; 16] = [
     "COMITY_RANK",
     "COMITY_SIZE",
     "COMITY_LOCAL_RANK",
@@ -95,6 +100,8 @@ impl Job {
         let flights = args.log_dir.as_deref().map(clear_flights).transpose()?;
         Ok(Self {
             size,
+            first: 0,
+            world: size,
             name,
             program,
             args: command.collect(),
@@ -118,7 +125,7 @@ fn listen(at: SocketAddr) -> Result<TcpListener, LaunchRefusal> {
         .map_err(|e| LaunchRefusal::usage(format!("--metrics {at}: cannot listen there: {e}")))
 }
 
-fn directory(dir: &Path) -> Result<(), String> {
+pub(super) fn directory(dir: &Path) -> Result<(), String> {
     match std::fs::metadata(dir) {
         Ok(meta) if !meta.is_dir() => Err("is not a directory".into()),
         Ok(_) => rustix::fs::access(dir, Access::EXEC_OK)
@@ -129,7 +136,7 @@ fn directory(dir: &Path) -> Result<(), String> {
 }
 
 /// The file that a command's name means, by the rules of a shell.
-fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, String> {
+pub(super) fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, String> {
     let from = cwd.unwrap_or_else(|| Path::new(""));
     let shown = name.display();
     if name.is_empty() {

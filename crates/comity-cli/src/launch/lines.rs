@@ -22,8 +22,15 @@ impl Lines {
         if size == 1 && !tag {
             return Self::Straight;
         }
-        let (tag, more) =
-            if tag { (format!("[{rank}] "), format!("[{rank}+] ")) } else { (String::new(), String::new()) };
+        if tag {
+            return Self::tagged(&rank.to_string(), "");
+        }
+        Self::Whole { tag: String::new(), more: String::new(), part: Vec::new(), begun: false }
+    }
+
+    /// Each line begins with "[3@host] ", or "[3] " where there is no `place`.
+    pub(super) fn tagged(rank: &str, place: &str) -> Self {
+        let (tag, more) = (format!("[{rank}{place}] "), format!("[{rank}+{place}] "));
         Self::Whole { tag, more, part: Vec::new(), begun: false }
     }
 

@@ -1,5 +1,5 @@
 //! What the ranks need to find each other: a job key, a store, and addresses for the libraries that bring their own.
-use super::{Setting, handed::Handed};
+use super::{Setting, handed::Handed, wire::Go};
 use comity::{Key, tools::Store};
 use socket2::{Domain, Socket, Type};
 use std::io;
@@ -28,21 +28,32 @@ pub(super) fn join_limit(env: &[Setting]) -> Duration {
 #[derive(Debug)]
 pub(super) struct Meeting {
     pub(super) job: String,
-    store: Store,
-    master: Reserved,
-    ring: Vec<Reserved>,
+    /// None where it is on another host.
+    store: Option<Store>,
+    store_at: SocketAddr,
+    master_at: SocketAddr,
+    /// Addresses kept free for those who are told of them.
+    kept: Vec<Reserved>,
     /// None in a job without a key.
     key_file: Option<Handed>,
     /// See [`root_cause_of`](Self::root_cause_of).
     root_causes: Handed,
     host_file: Option<Handed>,
+    /// Files that variables of these names lead to.
+    files: Vec<(String, Handed)>,
+    vars: Vec<(String, String)>,
+}
+
+/// A key and a name for a job; the key is of zeros where none is wanted.
+pub(super) fn identity(insecure: bool) -> io::Result<(Key, String)> {
+    let key = if insecure { Ok(Key::from([0; 32])) } else { Key::random() };
+    let job = random::<8>()?.iter().map(|b| format!("{b:02x}")).collect();
+    Ok((key.map_err(io::Error::other)?, job))
 }
 
 impl Meeting {
     pub(super) fn open(size: usize, join: Duration, insecure: bool) -> io::Result<Self> {
-        let key = if insecure { Ok(Key::from([0; 32])) } else { Key::random() };
-        let key = key.map_err(io::Error::other)?;
-        let job: String = random::<8>()?.iter().map(|b| format!("{b:02x}")).collect();
+        let (key, job) = identity(insecure)?;
         let store = Store::start((loopback(), 0).into(), size, &key, &job, join).map_err(io::Error::other)?;
         let key_file = if insecure { None } else { Some(Handed::secret(key.bytes())?) };
         // MLX's ring dies of a group of one; without its variables it runs alone, as it should.
@@ -52,21 +63,52 @@ impl Meeting {
             false => Some(Handed::readable(host_list(&ring).as_bytes())?),
         };
         let root_causes = Handed::writable(size as u64 * WORD)?;
-        Ok(Self { job, store, master: Reserved::new()?, ring, key_file, root_causes, host_file })
+        let (store_at, master) = (store.addr(), Reserved::new()?);
+        let (store, master_at, mut kept) = (Some(store), master.addr, ring);
+        kept.push(master);
+        let (files, vars) = (Vec::new(), Vec::new());
+        Ok(Self { job, store, store_at, master_at, kept, key_file, root_causes, host_file, files, vars })
+    }
+
+    /// A meeting of `world` ranks whose store runs elsewhere.
+    pub(super) fn elsewhere(go: &Go, world: usize, kept: Vec<Reserved>) -> io::Result<Self> {
+        let key_file = go.key.as_ref().map(|key| Handed::secret(key)).transpose()?;
+        let files =
+            go.files.iter().map(|(name, text)| Ok((name.clone(), Handed::readable(text.as_bytes())?)));
+        Ok(Self {
+            job: go.job.clone(),
+            store: None,
+            store_at: go.store,
+            master_at: go.master,
+            kept,
+            key_file,
+            root_causes: Handed::writable(world as u64 * WORD)?,
+            host_file: None,
+            files: files.collect::<io::Result<_>>()?,
+            vars: go.vars.clone(),
+        })
+    }
+
+    /// Variables that tell libraries of the job.
+    pub(super) fn vars(&self) -> impl Iterator<Item = (&str, String)> {
+        let files = self.files.iter().map(|(name, file)| (name.as_str(), file.path()));
+        files.chain(self.vars.iter().map(|(name, value)| (name.as_str(), value.clone())))
     }
 
     /// While ranks are missing, have it said which.
     pub(super) fn on_waiting(&self, tell: impl Fn(&str) + Send + 'static) {
-        self.store.on_waiting(tell);
+        if let Some(store) = &self.store {
+            store.on_waiting(tell);
+        }
     }
 
     pub(super) fn store(&self) -> SocketAddr {
-        self.store.addr()
+        self.store_at
     }
 
     /// For torch's `env://`.
     pub(super) fn master(&self) -> SocketAddr {
-        self.master.addr
+        self.master_at
     }
 
     pub(super) fn key_fd(&self) -> Option<RawFd> {
@@ -83,12 +125,15 @@ impl Meeting {
         let mut word = [0; WORD as usize];
         let read = self.root_causes.read(&mut word, by as u64 * WORD).ok()?;
         let told = u32::from_ne_bytes(word).checked_sub(1).filter(|_| read == word.len());
-        told.map(|rank| rank as usize).or_else(|| self.store.culprit().filter(|rank| *rank != by))
+        let met = || self.store.as_ref()?.culprit().filter(|rank| *rank != by);
+        told.map(|rank| rank as usize).or_else(met)
     }
 
     /// Rank `rank` has failed: those that still wait for it need not.
     pub(super) fn lost(&self, rank: usize, how: &str) {
-        self.store.lost(rank, how);
+        if let Some(store) = &self.store {
+            store.lost(rank, how);
+        }
     }
 
     /// The path of MLX's host file.
@@ -99,13 +144,13 @@ impl Meeting {
     /// The descriptors that a rank inherits.
     pub(super) fn handed(&self) -> Vec<RawFd> {
         let own = self.key_file.iter().chain([&self.root_causes]);
-        own.chain(&self.host_file).map(Handed::fd).collect()
+        own.chain(&self.host_file).chain(self.files.iter().map(|f| &f.1)).map(Handed::fd).collect()
     }
 
     /// Frees the addresses where holding them would keep the ranks from taking them.
     pub(super) fn release(&mut self) {
         if !cfg!(target_os = "linux") {
-            self.ring.iter_mut().chain([&mut self.master]).for_each(|r| r.socket = None);
+            self.kept.iter_mut().for_each(|r| r.socket = None);
         }
     }
 }
@@ -117,7 +162,7 @@ fn host_list(ring: &[Reserved]) -> String {
 }
 
 /// This host's own address: of IPv6 only where there is none of IPv4, since not every library that is given one knows both.
-fn loopback() -> IpAddr {
+pub(super) fn loopback() -> IpAddr {
     let has = |ip: IpAddr| std::net::TcpListener::bind((ip, 0)).is_ok();
     let (four, six) = (IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST));
     if !has(four) && has(six) { six } else { four }
@@ -128,14 +173,18 @@ fn loopback() -> IpAddr {
 /// The socket is bound but does not listen. On Linux such a socket keeps the kernel from handing the port to
 /// others, and still lets a listener take it that sets SO_REUSEADDR, as servers do.
 #[derive(Debug)]
-struct Reserved {
-    addr: SocketAddr,
+pub(super) struct Reserved {
+    pub(super) addr: SocketAddr,
     socket: Option<Socket>,
 }
 
 impl Reserved {
     fn new() -> io::Result<Self> {
-        let at = SocketAddr::from((loopback(), 0));
+        Self::at(loopback())
+    }
+
+    pub(super) fn at(ip: IpAddr) -> io::Result<Self> {
+        let at = SocketAddr::from((ip, 0));
         let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
         socket.set_reuse_address(true)?;
         socket.bind(&at.into())?;
@@ -155,12 +204,14 @@ mod tests {
     fn reserved_addresses_differ_and_can_be_taken_by_a_server() {
         let mut meeting = Meeting::open(3, JOIN, false).unwrap();
         meeting.release();
-        let mut addrs: Vec<_> = meeting.ring.iter().map(|r| r.addr).collect();
-        addrs.extend([meeting.master(), meeting.store()]);
+        let mut addrs: Vec<_> = meeting.kept.iter().map(|r| r.addr).collect();
+        assert!(addrs.contains(&meeting.master()));
+        addrs.push(meeting.store());
         addrs.sort();
         addrs.dedup();
         assert_eq!(addrs.len(), 5);
-        let servers: Vec<_> = meeting.ring.iter().map(|r| TcpListener::bind(r.addr).unwrap()).collect();
+        let ring = meeting.kept.iter().take(3);
+        let servers: Vec<_> = ring.map(|r| TcpListener::bind(r.addr).unwrap()).collect();
         std::net::TcpStream::connect(servers[1].local_addr().unwrap()).unwrap();
         // torch listens on every address of the machine.
         TcpListener::bind((Ipv4Addr::UNSPECIFIED, meeting.master().port())).unwrap();

@@ -8,7 +8,9 @@
 //! that left their process group, and ends them.
 mod deaths;
 mod ending;
+mod fleet;
 mod front_end;
+mod guard;
 mod handed;
 mod job;
 mod lines;
@@ -24,10 +26,17 @@ mod stdin;
 mod supervisor;
 mod sys;
 mod tree;
+mod verdict;
+mod wire;
+mod wish;
+
+pub(crate) use fleet::check_host_name;
+pub(crate) use guard::guard;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -55,7 +64,7 @@ for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct LaunchArgs {
-    /// How many ranks to start
+    /// How many ranks to start; with --hosts or --hostfile, on each host that does not say how many
     #[arg(short, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
     n: u32,
 
@@ -103,8 +112,11 @@ pub(crate) struct LaunchArgs {
     #[arg(long, short)]
     verbose: bool,
 
+    #[command(flatten)]
+    fleet: fleet::FleetArgs,
+
     /// The command that every rank runs, with its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(required_unless_present = "print_python", trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -143,6 +155,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Runs the job to its end and returns the exit code.
 pub(crate) fn launch(args: LaunchArgs) -> u8 {
+    if args.fleet.print_python {
+        println!("{}", args.fleet.interpreter());
+        return 0;
+    }
+    if args.fleet.is_given() {
+        return fleet::launch(args);
+    }
     if args.backend == comity::BackendKind::Mpi {
         return mpi::launch(&args);
     }
@@ -150,6 +169,11 @@ pub(crate) fn launch(args: LaunchArgs) -> u8 {
         Ok(job) => job,
         Err(refusal) => return refuse(&refusal),
     };
+    guarded(|to_front, input| supervisor::supervise(job, to_front, input))
+}
+
+/// Runs `supervise` in a process of its own, which the front end watches.
+fn guarded(supervise: impl FnOnce(UnixStream, OwnedFd) -> u8) -> u8 {
     let pair = UnixStream::pair().and_then(|sockets| Ok((sockets, std::io::pipe()?)));
     let ((to_keeper, to_front), (input, relay)) = match pair {
         Ok(pair) => pair,
@@ -158,12 +182,12 @@ pub(crate) fn launch(args: LaunchArgs) -> u8 {
     match sys::fork() {
         Ok(sys::Fork::Child) => {
             drop((to_keeper, relay));
-            let code = supervisor::supervise(job, to_front, input.into());
+            let code = supervise(to_front, input.into());
             // The front end's part of the program must not run a second time here.
             std::process::exit(code.into())
         }
         Ok(sys::Fork::Parent(supervisor)) => {
-            drop((job, to_front, input));
+            drop((to_front, input));
             front_end::watch(supervisor, to_keeper, relay.into())
         }
         Err(e) => refuse(&job::LaunchRefusal::machine(format!("cannot start a second process: {e}"))),

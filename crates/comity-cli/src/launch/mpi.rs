@@ -111,6 +111,8 @@ fn flags(family: Family, args: &LaunchArgs, root: bool) -> Vec<OsString> {
             Family::Hydra => {}
         }
     }
+    let more = args.fleet.mpi_arg.iter().flat_map(|words| words.split_whitespace());
+    flags.extend(more.map(OsString::from));
     if let Some(dir) = &args.cwd {
         flags.extend(["-wdir".into(), dir.clone().into_os_string()]);
     }

@@ -1,5 +1,6 @@
 //! The launcher's own standard output and error: written by threads, so that a terminal that does not take
 //! its output stops neither signals nor deadlines, with bounded memory in between.
+use super::wire::{self, GuardEvent};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::io::{self, Write};
@@ -42,6 +43,8 @@ pub(super) struct Outputs {
     err: Arc<OutputWriter>,
     /// Readable when something was written or has failed.
     waker: UnixStream,
+    /// To a launcher on another host, as frames on standard output.
+    framed: bool,
 }
 
 impl Outputs {
@@ -51,7 +54,39 @@ impl Outputs {
         ring.set_nonblocking(true)?;
         let out = OutputWriter::start(ring.try_clone()?)?;
         let err = if one_place() { out.clone() } else { OutputWriter::start(ring)? };
-        Ok(Self { out, err, waker })
+        Ok(Self { out, err, waker, framed: false })
+    }
+
+    /// Everything goes to the launcher as frames.
+    pub(super) fn framed() -> io::Result<Self> {
+        let (waker, ring) = UnixStream::pair()?;
+        waker.set_nonblocking(true)?;
+        ring.set_nonblocking(true)?;
+        let out = OutputWriter::start(ring)?;
+        Ok(Self { err: out.clone(), out, waker, framed: true })
+    }
+
+    /// Queues what rank `rank` has written: whole lines (or, from a rank that is alone, any bytes).
+    pub(super) fn put_of(&self, rank: usize, stream: OutputStream, bytes: &[u8]) {
+        if !self.framed {
+            return self.put(stream, bytes);
+        }
+        let rank = u32::try_from(rank).unwrap_or(u32::MAX);
+        for piece in bytes.chunks(wire::LARGEST / 2) {
+            self.event(&GuardEvent::Output { rank, stream, bytes: piece.to_vec() });
+        }
+    }
+
+    /// Tells the launcher on the other host; nobody where there is none.
+    pub(super) fn event(&self, event: &GuardEvent) {
+        if self.framed {
+            self.put(OutputStream::Out, &event.encode());
+        }
+    }
+
+    /// Whether there is a launcher on another host.
+    pub(super) fn is_framed(&self) -> bool {
+        self.framed
     }
 
     /// Queues whole lines (or, from a rank that is alone, any bytes).
@@ -61,7 +96,10 @@ impl Outputs {
 
     /// Queues a line of the launcher itself.
     pub(super) fn say(&self, text: &str) {
-        self.err.say(text);
+        match self.framed {
+            true => self.event(&GuardEvent::Say(text.into())),
+            false => self.err.say(text),
+        }
     }
 
     /// The same, for another thread.

@@ -64,7 +64,7 @@ impl Rank {
             Some(files) => [Some(files[0].try_clone()?), Some(files[1].try_clone()?)],
             None => [None, None],
         };
-        let lines = || Lines::new(rank, job.size, job.tag);
+        let lines = || Lines::new(rank, job.world, job.tag);
         let pipes = [
             Pipe { stream: OutputStream::Out, fd: Some(out), lines: lines(), log: log_out },
             Pipe { stream: OutputStream::Err, fd: Some(err), lines: lines(), log: log_err },
@@ -117,7 +117,8 @@ pub(super) fn environment(
     rank: usize,
 ) -> Vec<(OsString, Option<OsString>)> {
     let stats = metrics.and_then(|m| m.fd(rank)).map(|fd| fd.to_string());
-    let (rank, size) = (rank.to_string(), job.size.to_string());
+    let (local, local_size) = (rank.to_string(), job.size.to_string());
+    let (rank, size) = ((job.first + rank).to_string(), job.world.to_string());
     let master = meeting.master();
     let mut all: Vec<(OsString, Option<OsString>)> = Vec::new();
     let mut set = |name: &str, value: Option<String>| all.push((name.into(), value.map(Into::into)));
@@ -125,6 +126,9 @@ pub(super) fn environment(
     set("MASTER_ADDR", Some(master.ip().to_string()));
     set("MASTER_PORT", Some(master.port().to_string()));
     set("MLX_HOSTFILE", meeting.host_file());
+    for (name, value) in meeting.vars() {
+        set(name, Some(value));
+    }
     // Another job's, if this one is started from inside it.
     set("COMITY_KEY_FILE", None);
     // The launcher makes a key, unless it is told not to; what the shell says was said to another job.
@@ -141,13 +145,19 @@ pub(super) fn environment(
     }
     all.extend(job.env.iter().map(|s| (s.name.clone(), Some(s.value.clone()))));
     let mut set = |name: &str, value: Option<&str>| all.push((name.into(), value.map(Into::into)));
-    for name in ["COMITY_RANK", "COMITY_LOCAL_RANK", "RANK", "LOCAL_RANK"] {
-        set(name, Some(&rank));
+    for (name, value) in [
+        ("COMITY_RANK", &rank),
+        ("RANK", &rank),
+        ("COMITY_LOCAL_RANK", &local),
+        ("LOCAL_RANK", &local),
+        ("COMITY_SIZE", &size),
+        ("WORLD_SIZE", &size),
+        ("COMITY_LOCAL_SIZE", &local_size),
+        ("LOCAL_WORLD_SIZE", &local_size),
+    ] {
+        set(name, Some(value));
     }
-    for name in ["COMITY_SIZE", "COMITY_LOCAL_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE"] {
-        set(name, Some(&size));
-    }
-    set("MLX_RANK", (job.size > 1).then_some(&rank));
+    set("MLX_RANK", (job.world > 1).then_some(&rank));
     set("COMITY_STORE", Some(&meeting.store().to_string()));
     set("COMITY_JOB", Some(&meeting.job));
     set("COMITY_KEY_FD", meeting.key_fd().map(|fd| fd.to_string()).as_deref());

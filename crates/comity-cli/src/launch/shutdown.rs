@@ -34,6 +34,10 @@ pub(super) enum StopReason {
         by: usize,
         ending: Ending,
     },
+    /// The connection to a host ended while ranks ran there.
+    HostLost {
+        host: usize,
+    },
     Interrupted {
         signal: i32,
     },
@@ -157,6 +161,26 @@ impl Shutdown {
             }
             // From SIGTERM on, an end says nothing about its rank.
             _ => {}
+        }
+    }
+
+    /// The connection to host `host` ended, where `ranks` were still running: as if they had ended.
+    pub(super) fn host_lost(&mut self, host: usize, ranks: usize, now: Instant) {
+        self.alive = self.alive.saturating_sub(ranks);
+        let first = match self.phase {
+            Phase::Running => true,
+            // Those who missed the host may have been quicker.
+            Phase::Grace { .. } => {
+                matches!(&self.cause, Some(StopReason::Failed { ending, .. }) if ending.may_be_a_consequence())
+            }
+            _ => false,
+        };
+        if first {
+            self.cause = Some(StopReason::HostLost { host });
+        }
+        if self.phase == Phase::Running {
+            self.failed_at = Some(now);
+            self.phase = Phase::Grace { until: now + GRACE };
         }
     }
 

@@ -11,6 +11,8 @@ const PIECE: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct StdinFeed {
     source: Option<OwnedFd>,
+    /// Pieces are given, not read; false after the last.
+    given: bool,
     piece: Vec<u8>,
     sinks: Vec<Option<Sink>>,
 }
@@ -24,7 +26,25 @@ struct Sink {
 
 impl StdinFeed {
     pub(super) fn new(source: OwnedFd) -> Self {
-        Self { source: Some(source), piece: Vec::new(), sinks: Vec::new() }
+        Self { source: Some(source), given: false, piece: Vec::new(), sinks: Vec::new() }
+    }
+
+    /// One whose pieces are given.
+    pub(super) fn given() -> Self {
+        Self { source: None, given: true, piece: Vec::new(), sinks: Vec::new() }
+    }
+
+    /// The next piece; none is the end. Only when all have taken the one before.
+    pub(super) fn give(&mut self, piece: Option<Vec<u8>>) {
+        self.given = piece.is_some();
+        self.piece = piece.unwrap_or_default();
+        self.sinks.iter_mut().flatten().for_each(|s| s.taken = 0);
+        self.pump(false);
+    }
+
+    /// Whether every rank has taken the piece.
+    pub(super) fn is_taken(&self) -> bool {
+        self.sinks.iter().flatten().all(|s| s.taken == self.piece.len())
     }
 
     /// Adds the next rank's end; it must not block.
@@ -49,10 +69,10 @@ impl StdinFeed {
 
     /// Moves what can be moved now; `readable` says that the source has something (or has ended).
     pub(super) fn pump(&mut self, readable: bool) {
-        if readable && self.sinks.iter().flatten().all(|s| s.taken == self.piece.len()) {
+        if readable && self.source.is_some() && self.is_taken() {
             self.read();
         }
-        let ended = self.source.is_none();
+        let ended = self.source.is_none() && !self.given;
         for slot in &mut self.sinks {
             let Some(sink) = slot else { continue };
             let open = sink.push(&self.piece);

@@ -1,10 +1,10 @@
 //! The process that starts the ranks, carries their input and output, and ends them.
 mod ends;
 mod forward;
-mod verdict;
 
 use super::deaths::Deaths;
 use super::ending::Ending;
+use super::guard::Orders;
 use super::job::Job;
 use super::meet::Meeting;
 use super::memory::Kills;
@@ -14,12 +14,14 @@ use super::rank::{Rank, environment};
 use super::shutdown::{Shutdown, StopOrder, StopReason};
 use super::signals::Signals;
 use super::stdin::StdinFeed;
-use super::{ALL_STOPPED, REFUSED, USAGE, meet, tree};
+use super::wire::GuardEvent;
+use super::wish::{FrontLine, UserWish};
+use super::{REFUSED, USAGE, meet, tree};
 use crate::report;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, Signal};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -42,18 +44,20 @@ pub(super) fn supervise(job: Job, front_end: UnixStream, input: OwnedFd) -> u8 {
     }
 }
 
-struct Supervisor {
-    job: Job,
-    meeting: Meeting,
+pub(super) struct Supervisor {
+    pub(super) job: Job,
+    pub(super) meeting: Meeting,
     ranks: Vec<Rank>,
     shutdown: Shutdown,
     deaths: Deaths,
-    feed: StdinFeed,
-    output: Outputs,
+    pub(super) feed: StdinFeed,
+    pub(super) output: Outputs,
     signals: Signals,
-    /// The process that the user started; None when it is gone.
-    front_end: Option<UnixStream>,
-    kills: Kills,
+    /// To the process that the user started.
+    front_end: FrontLine,
+    /// Those of a launcher on another host.
+    pub(super) orders: Option<Orders>,
+    pub(super) kills: Kills,
     metrics: Option<Metrics>,
     /// The limit of open files with which the job was started, and which the ranks get.
     open_files: Rlimit,
@@ -72,6 +76,7 @@ struct Supervisor {
 #[derive(Clone, Copy)]
 enum Source {
     FrontEnd,
+    Orders,
     Signals,
     Waker,
     StdinFeed,
@@ -80,23 +85,10 @@ enum Source {
 
 impl Supervisor {
     fn open(mut job: Job, front_end: UnixStream, input: OwnedFd) -> io::Result<Self> {
-        // Out of reach of what is sent to the terminal's processes, SIGKILL of a process group above all.
-        rustix::process::setsid()?;
-        #[cfg(target_os = "linux")]
-        {
-            rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-            // `killall -9 comity` must not take both guards at once.
-            rustix::thread::set_name(c"rank-supervisor")?;
-        }
-        // Each rank needs a handful of descriptors here.
-        let open_files = rustix::process::getrlimit(Resource::Nofile);
-        let all = Rlimit { current: open_files.maximum, ..open_files };
-        // When that is refused, what there is may still be enough.
-        let _ = rustix::process::setrlimit(Resource::Nofile, all);
+        let open_files = stand_alone()?;
         // The terminal is read by the front end.
         rustix::stdio::dup2_stdin(&input)?;
-        front_end.set_nonblocking(true)?;
-        let timeout = job.timeout.and_then(|t| Instant::now().checked_add(t));
+        let front_end = FrontLine::new(front_end)?;
         let meeting = Meeting::open(job.size, meet::join_limit(&job.env), job.insecure)?;
         let listener = job.metrics.take();
         let at = listener.as_ref().map(TcpListener::local_addr).transpose()?;
@@ -106,16 +98,42 @@ impl Supervisor {
         if let Some(at) = at {
             output.say(&format!("metrics at http://{at}/metrics"));
         }
+        let mut supervisor = Self::with(job, meeting, (front_end, output), open_files)?;
+        supervisor.metrics = metrics;
+        supervisor.feed = StdinFeed::new(input);
+        Ok(supervisor)
+    }
+
+    /// The supervisor of a host's part, which obeys a launcher on another host.
+    pub(super) fn guard(
+        job: Job,
+        meeting: Meeting,
+        (front_end, output, orders): (FrontLine, Outputs, Orders),
+        open_files: Rlimit,
+    ) -> io::Result<Self> {
+        let mut supervisor = Self::with(job, meeting, (front_end, output), open_files)?;
+        supervisor.orders = Some(orders);
+        Ok(supervisor)
+    }
+
+    fn with(
+        job: Job,
+        meeting: Meeting,
+        (front_end, output): (FrontLine, Outputs),
+        open_files: Rlimit,
+    ) -> io::Result<Self> {
+        let timeout = job.timeout.and_then(|t| Instant::now().checked_add(t));
         Ok(Self {
             meeting,
-            metrics,
+            metrics: None,
             ranks: Vec::with_capacity(job.size),
             shutdown: Shutdown::new(job.size, timeout),
             deaths: Deaths::new()?,
-            feed: StdinFeed::new(input),
+            feed: StdinFeed::given(),
             output,
             signals: Signals::open(&[])?,
-            front_end: Some(front_end),
+            front_end,
+            orders: None,
             kills: Kills::watch(),
             open_files,
             memory: None,
@@ -127,7 +145,7 @@ impl Supervisor {
         })
     }
 
-    fn run(mut self) -> u8 {
+    pub(super) fn run(mut self) -> u8 {
         self.start();
         while !self.shutdown.over() {
             self.turn(self.shutdown.next());
@@ -140,6 +158,11 @@ impl Supervisor {
         self.drain();
         if let (Some(dir), Some(StopReason::Failed { .. })) = (&self.job.flights, self.shutdown.cause()) {
             report::first_lines(dir, REPORTED).iter().for_each(|line| self.output.say(line));
+        }
+        if self.output.is_framed() {
+            self.output.event(&GuardEvent::Bye);
+            self.flush(|supervisor| supervisor.output.is_pending());
+            return 0;
         }
         let (text, code) = self.verdict();
         if let Some(text) = text {
@@ -174,9 +197,9 @@ impl Supervisor {
             match Rank::start(&mut self.job, (&self.meeting, self.metrics.as_ref()), &self.open_files, number)
             {
                 Ok((rank, stdin)) => {
-                    if let Some(mut front_end) = self.front_end.as_ref() {
-                        let _ = front_end.write(&rank.pid.as_raw_pid().to_ne_bytes());
-                    }
+                    self.front_end.tell(rank.pid.as_raw_pid());
+                    let global = u32::try_from(self.job.first + number).unwrap_or(u32::MAX);
+                    self.output.event(&GuardEvent::Started { rank: global, pid: rank.pid.as_raw_pid() });
                     self.deaths.add(rank.pid);
                     self.feed.add(stdin);
                     self.ranks.push(rank);
@@ -195,7 +218,10 @@ impl Supervisor {
                         }
                         _ => REFUSED,
                     };
-                    self.unstarted = Some((format!("rank {number}: cannot start '{program}': {e}"), code));
+                    let number = self.job.first + number;
+                    let text = format!("rank {number}: cannot start '{program}': {e}");
+                    self.output.event(&GuardEvent::Refused { text: text.clone(), code });
+                    self.unstarted = Some((text, code));
                     self.shutdown = Shutdown::new(self.ranks.len(), None);
                     if let Some(order) = self.shutdown.stop(StopReason::Unstarted, Instant::now()) {
                         self.carry_out(order);
@@ -224,9 +250,11 @@ impl Supervisor {
 
     /// Waits until something happens, or `until`, and deals with all that has happened.
     fn turn(&mut self, until: Option<Instant>) {
+        let until = self.orders.as_ref().map_or(until, |o| Some(o.until(until)));
         for source in self.wait(until) {
             match source {
                 Source::FrontEnd => self.listen(),
+                Source::Orders => self.obey(),
                 Source::Waker => self.check_outputs(),
                 Source::StdinFeed => self.feed.pump(true),
                 Source::Pipe(rank, pipe) => self.read(rank, pipe),
@@ -240,6 +268,7 @@ impl Supervisor {
             }
         }
         self.reap();
+        self.keep_in_touch();
     }
 
     fn wait(&self, until: Option<Instant>) -> Vec<Source> {
@@ -249,8 +278,11 @@ impl Supervisor {
             fds.push(fd);
             sources.push(source);
         };
-        if let Some(front_end) = &self.front_end {
+        if let Some(front_end) = self.front_end.socket() {
             add(PollFd::new(front_end, PollFlags::IN), Source::FrontEnd);
+        }
+        if let Some(fd) = self.orders.as_ref().and_then(Orders::want) {
+            add(fd, Source::Orders);
         }
         self.signals.wants().for_each(|fd| add(fd, Source::Signals));
         self.feed.wants().for_each(|fd| add(fd, Source::StdinFeed));
@@ -270,60 +302,50 @@ impl Supervisor {
         fds.iter().zip(sources).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, s)| s).collect()
     }
 
-    /// Takes the signals that the front end passes on, or notices its end.
+    /// Does what the user wants.
     fn listen(&mut self) {
-        let Some(mut front_end) = self.front_end.as_ref() else { return };
-        let mut bytes = [0; 64];
-        match front_end.read(&mut bytes) {
-            Ok(0) => {
-                self.front_end = None;
-                self.stop(StopReason::Orphaned);
-            }
-            Ok(n) => {
-                for &signal in &bytes[..n] {
-                    match signal.into() {
-                        libc::SIGTSTP => {
-                            self.signal_all(Signal::STOP);
-                            if let Some(mut front_end) = self.front_end.as_ref() {
-                                let _ = front_end.write(&ALL_STOPPED.to_ne_bytes());
-                            }
-                        }
-                        libc::SIGCONT => self.signal_all(Signal::CONT),
-                        signal => self.stop(StopReason::Interrupted { signal }),
-                    }
+        for wish in self.front_end.listen() {
+            match wish {
+                UserWish::Stop => {
+                    self.signal_all(Signal::STOP);
+                    self.front_end.all_stopped();
                 }
-            }
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(_) => {
-                self.front_end = None;
-                self.stop(StopReason::Orphaned);
+                UserWish::Continue => self.signal_all(Signal::CONT),
+                UserWish::End(reason) => self.stop(reason),
             }
         }
     }
 
     /// To every process of the job. Not SIGTSTP, which a rank may ignore: then it would miss the others.
-    fn signal_all(&self, signal: Signal) {
+    pub(super) fn signal_all(&self, signal: Signal) {
         self.ranks.iter().for_each(|rank| rank.signal(signal));
         // Those that left the ranks' groups.
         tree::signal(&tree::descendants(), signal);
     }
 
-    fn stop(&mut self, cause: StopReason) {
+    pub(super) fn stop(&mut self, cause: StopReason) {
         if let Some(order) = self.shutdown.stop(cause, Instant::now()) {
             self.carry_out(order);
         }
     }
 
-    fn carry_out(&mut self, order: StopOrder) {
+    pub(super) fn carry_out(&mut self, order: StopOrder) {
         if order == StopOrder::Term {
             // From then on none is stopped any more.
             let stopped = tree::stopped();
             let alive = self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
             self.stopped = alive.filter(|(_, r)| stopped.contains(&r.pid)).map(|(n, _)| n).collect();
+            for rank in self.stopped.iter().filter_map(|n| u32::try_from(self.job.first + n).ok()) {
+                self.output.event(&GuardEvent::Stopped { rank });
+            }
         }
+        let first = self.job.first;
         let alive = || self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
         let list = || {
-            alive().map(|(n, r)| format!("{n} (pid {})", r.pid.as_raw_pid())).collect::<Vec<_>>().join(", ")
+            alive()
+                .map(|(n, r)| format!("{} (pid {})", first + n, r.pid.as_raw_pid()))
+                .collect::<Vec<_>>()
+                .join(", ")
         };
         match order {
             StopOrder::Term => alive().for_each(|(_, rank)| {
@@ -341,4 +363,23 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// Makes this process one that nothing reaches which is meant for the terminal's processes, and that inherits what ranks leave
+/// behind; the limit of open files for ranks.
+pub(super) fn stand_alone() -> io::Result<Rlimit> {
+    // Out of reach of what is sent to the terminal's processes, SIGKILL of a process group above all.
+    rustix::process::setsid()?;
+    #[cfg(target_os = "linux")]
+    {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        // `killall -9 comity` must not take both guards at once.
+        rustix::thread::set_name(c"rank-supervisor")?;
+    }
+    // Each rank needs a handful of descriptors here.
+    let open_files = rustix::process::getrlimit(Resource::Nofile);
+    let all = Rlimit { current: open_files.maximum, ..open_files };
+    // When that is refused, what there is may still be enough.
+    let _ = rustix::process::setrlimit(Resource::Nofile, all);
+    Ok(open_files)
 }

@@ -23,9 +23,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Who is missing still; none when all are there.
-type StillMissing = Result<Option<Vec<usize>>, MeshError>;
-
 /// What a process knows of all, for making links.
 #[derive(Debug)]
 pub(super) struct Mesh {

@@ -12,6 +12,7 @@ use super::{
     Done, Outcome, Step, book, c, cargo, chaos, conformance, fuzz, hosts, launchers, python, rdma, rdma_vm,
     requirements, sanitizers,
     scope::Scope,
+    ssh,
     step::{Row, table},
 };
 use std::{
@@ -77,6 +78,12 @@ const EVERY: &[Step] = &[
         about: "two and three hosts as network namespaces: IPv4 and IPv6, cables without a switch, a relay",
         limit: 180,
         run: hosts::check,
+    },
+    Step {
+        name: "ssh",
+        about: "comity launch over ssh: three hosts with their own sshd, and what can happen to them",
+        limit: 180,
+        run: ssh::check,
     },
     Step {
         name: "launchers",

@@ -23,6 +23,7 @@ mod rdma_vm;
 mod requirements;
 mod sanitizers;
 mod scope;
+mod ssh;
 mod step;
 mod suites;
 

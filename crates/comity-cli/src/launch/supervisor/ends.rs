@@ -3,6 +3,7 @@ use super::{LEFT_OPEN, Supervisor};
 use crate::launch::ending::Ending;
 use crate::launch::shutdown::StopReason;
 use crate::launch::tree;
+use crate::launch::verdict::Findings;
 use rustix::process::{Signal, WaitOptions};
 use std::time::{Duration, Instant};
 
@@ -49,7 +50,13 @@ impl Supervisor {
         if let Some(metrics) = &self.metrics {
             metrics.ended(number, ending);
         }
-        self.shutdown.ended(number, ending, Instant::now());
+        if self.output.is_framed() {
+            self.tell_end(number, ending);
+            // The launcher judges it, and sends the order to end the others.
+            self.shutdown.ended(number, Ending::Exit(0), Instant::now());
+        } else {
+            self.shutdown.ended(number, ending, Instant::now());
+        }
         self.meeting.lost(number, &ending.to_string());
         if ending.is_failure() {
             // The number is free for a new process from now on, but not taken within microseconds.
@@ -82,5 +89,26 @@ impl Supervisor {
             }
             self.turn(Some(Instant::now() + Duration::from_millis(20)));
         }
+    }
+
+    /// "rank 3 (pid 77, host c)"
+    pub(super) fn name(&self, number: usize) -> String {
+        let pid = self.ranks.get(number).map_or(0, |r| r.pid.as_raw_pid());
+        format!("rank {number} (pid {pid}, host {})", rustix::system::uname().nodename().to_string_lossy())
+    }
+
+    /// The last line and the exit code.
+    pub(super) fn verdict(&self) -> (Option<String>, u8) {
+        Findings {
+            cause: self.shutdown.cause(),
+            name: &|rank| self.name(rank),
+            was_stopped: &|rank| self.stopped.contains(&rank),
+            memory: self.memory,
+            timeout: self.job.timeout,
+            unstarted: self.unstarted.as_ref(),
+            unread: self.unread,
+            lost_host: &|_| String::new(),
+        }
+        .verdict()
     }
 }

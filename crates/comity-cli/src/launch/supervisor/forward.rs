@@ -19,10 +19,11 @@ impl Supervisor {
     }
 
     pub(super) fn read(&mut self, rank: usize, pipe: usize) {
+        let number = self.job.first + rank;
         let Some(pipe) = self.ranks.get_mut(rank).and_then(|r| r.pipes.get_mut(pipe)) else { return };
         let mut show = Vec::new();
         let logged = pipe.read(&mut self.buffer, &mut show);
-        self.output.put(pipe.stream, &show);
+        self.output.put_of(number, pipe.stream, &show);
         if let Err(e) = logged {
             let name = pipe.stream.name();
             self.output.say(&format!("rank {rank}: its {name} is no longer written to --log-dir: {e}"));
@@ -37,10 +38,12 @@ impl Supervisor {
             // Some other process may have been handed a pipe; then it never ends.
             open && (supervisor.output.is_pending() || since.elapsed() < LEFT_OPEN)
         });
-        for pipe in self.ranks.iter_mut().flat_map(|r| &mut r.pipes) {
-            let mut show = Vec::new();
-            pipe.close(&mut show);
-            self.output.put(pipe.stream, &show);
+        for (rank, number) in self.ranks.iter_mut().zip(self.job.first..) {
+            for pipe in &mut rank.pipes {
+                let mut show = Vec::new();
+                pipe.close(&mut show);
+                self.output.put_of(number, pipe.stream, &show);
+            }
         }
     }
 

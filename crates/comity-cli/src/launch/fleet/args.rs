@@ -1,0 +1,90 @@
+//! What `comity launch` takes for jobs on several hosts.
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// The hosts, and how they are reached.
+#[derive(Debug, Default, clap::Args)]
+pub(in crate::launch) struct FleetArgs {
+    /// Start ranks on these hosts over ssh: a,b:4,user@c (:4 for four ranks there)
+    #[arg(long, value_name = "LIST", conflicts_with = "hostfile", allow_hyphen_values = true)]
+    pub(super) hosts: Option<String>,
+
+    /// The same from a file: MLX's JSON, Open MPI's lines (a slots=4), or ours (docs/hosts.md)
+    #[arg(long, value_name = "FILE")]
+    pub(super) hostfile: Option<PathBuf>,
+
+    /// The same as -n, as mlx.launch calls it
+    #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(super) repeat_hosts: Option<u32>,
+
+    /// So many ranks in all, filling the hosts in their order
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(super) total: Option<u32>,
+
+    /// Read variables for every rank from a file with a line NAME=VALUE for each
+    #[arg(long, value_name = "FILE")]
+    pub(super) env_file: Vec<PathBuf>,
+
+    /// Put this interpreter before the command, and look for comity in it where a host has no command of that name
+    #[arg(long, value_name = "PROGRAM")]
+    pub(super) python: Option<String>,
+
+    /// Hand this to ssh, before its other arguments (repeatable)
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub(super) ssh_arg: Vec<OsString>,
+
+    /// When the job fails, start it again, so many times, with a pause that doubles from 1 s to 30 s
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) max_restarts: u32,
+
+    /// More arguments for MPI's launcher, with --backend mpi (repeatable)
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub(in crate::launch) mpi_arg: Vec<String>,
+
+    /// Print the interpreter that --python names, or python3, and do nothing else
+    #[arg(long)]
+    pub(in crate::launch) print_python: bool,
+
+    /// The program that is run as ssh
+    #[arg(long, value_name = "PROGRAM", default_value = "ssh")]
+    pub(super) ssh: OsString,
+
+    /// The address of this machine at which the hosts' ranks meet; default: the one towards the first host
+    #[arg(long, value_name = "ADDR")]
+    pub(super) bind: Option<IpAddr>,
+
+    /// Say what each host would run, and run nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+
+    /// Addresses for MLX's ring: so many for each IP of a host
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(super) connections_per_ip: u32,
+
+    /// The first port of MLX's ring; default: ports that are free
+    #[arg(long, short = 'p', value_name = "PORT", value_parser = clap::value_parser!(u16).range(1024..))]
+    pub(super) starting_port: Option<u16>,
+
+    /// The port at which MLX's NCCL ranks meet; default: one that is free
+    #[arg(long, value_name = "PORT")]
+    pub(super) nccl_port: Option<u16>,
+}
+
+impl FleetArgs {
+    /// Whether something was asked for that the launcher of several hosts does; without a host it means this one.
+    pub(in crate::launch) fn is_given(&self) -> bool {
+        let hosts = self.hosts.is_some()
+            || self.repeat_hosts.is_some()
+            || self.hostfile.is_some()
+            || self.total.is_some();
+        let ports = self.starting_port.is_some() || self.nccl_port.is_some();
+        let command = self.python.is_some() || !self.env_file.is_empty();
+        hosts || ports || command || self.dry_run || self.bind.is_some() || self.max_restarts > 0
+    }
+
+    /// `--print-python`
+    pub(in crate::launch) fn interpreter(&self) -> &str {
+        self.python.as_deref().unwrap_or("python3")
+    }
+}

@@ -1,0 +1,207 @@
+//! The connection to a host: its `ssh`, what is to be sent, what has come.
+use super::plan::FleetPlan;
+use super::ssh;
+use crate::launch::ending::Ending;
+use crate::launch::sys;
+use crate::launch::wire::{FleetOrder, FrameReader, GuardEvent, GuardHello, Ready, SILENCE};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::Rlimit;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How much is kept of what `ssh` itself says.
+const NOISE: usize = 16 << 10;
+
+/// How far a host is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HostPhase {
+    /// No guard has answered yet.
+    Connecting,
+    /// It looks whether it can run its part.
+    Preparing,
+    /// It can.
+    Ready,
+    Running,
+    /// It has ended as it should.
+    Done,
+    /// It will not run, or is gone.
+    Lost,
+}
+
+/// A host's `ssh` and the guard behind it.
+#[derive(Debug)]
+pub(super) struct HostConnection {
+    child: Child,
+    to: Option<OwnedFd>,
+    queue: Vec<u8>,
+    pub(super) from: Option<OwnedFd>,
+    pub(super) err: Option<OwnedFd>,
+    /// What `ssh` and the login said.
+    noise: Vec<u8>,
+    reader: FrameReader,
+    greeted: bool,
+    pub(super) phase: HostPhase,
+    pub(super) heard: Instant,
+    pub(super) hello: Option<GuardHello>,
+    pub(super) ready: Option<Ready>,
+}
+
+impl HostConnection {
+    pub(super) fn start(plan: &FleetPlan, index: usize, open_files: Rlimit) -> Result<Self, String> {
+        let Some(host) = plan.hosts.get(index) else { return Err("no such host".into()) };
+        let words = ssh::words(plan, &host.host);
+        let (program, args) = words.split_first().ok_or("no ssh")?;
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        sys::prepare(&mut command, Vec::new(), open_files);
+        let fail = |e: io::Error| format!("host {}: cannot start '{}': {e}", host.name(), program.display());
+        let mut child = command.spawn().map_err(fail)?;
+        let gone = || fail(io::Error::other("no pipe"));
+        let to: OwnedFd = child.stdin.take().ok_or_else(gone)?.into();
+        let from: OwnedFd = child.stdout.take().ok_or_else(gone)?.into();
+        let err: OwnedFd = child.stderr.take().ok_or_else(gone)?.into();
+        for fd in [&to, &from, &err] {
+            let flags = rustix::fs::fcntl_getfl(fd).map_err(|e| fail(e.into()))?;
+            rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK).map_err(|e| fail(e.into()))?;
+        }
+        Ok(Self {
+            child,
+            to: Some(to),
+            queue: Vec::new(),
+            from: Some(from),
+            err: Some(err),
+            noise: Vec::new(),
+            reader: FrameReader::default(),
+            greeted: false,
+            phase: HostPhase::Connecting,
+            heard: Instant::now(),
+            hello: None,
+            ready: None,
+        })
+    }
+
+    /// Where there is something to send.
+    pub(super) fn wants_out(&self) -> Option<&OwnedFd> {
+        self.to.as_ref().filter(|_| !self.queue.is_empty())
+    }
+
+    pub(super) fn send(&mut self, order: &FleetOrder) {
+        // Who takes nothing is about to be missed; beats for it need no memory.
+        if *order == FleetOrder::Beat && !self.queue.is_empty() {
+            return;
+        }
+        if self.to.is_some() && !matches!(self.phase, HostPhase::Done | HostPhase::Lost) {
+            self.queue.extend_from_slice(&order.encode());
+            self.flush();
+        }
+    }
+
+    pub(super) fn flush(&mut self) {
+        while let (Some(to), false) = (&self.to, self.queue.is_empty()) {
+            match rustix::io::write(to, &self.queue) {
+                Ok(n) => drop(self.queue.drain(..n)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => self.close(),
+            }
+        }
+    }
+
+    /// Ends what is on the other side, if it still is.
+    pub(super) fn close(&mut self) {
+        self.to = None;
+        self.queue.clear();
+    }
+
+    pub(super) fn read_noise(&mut self, buffer: &mut [u8]) {
+        let Some(err) = &self.err else { return };
+        match rustix::io::read(err, &mut *buffer) {
+            Ok(n) if n > 0 => {
+                self.noise.extend_from_slice(&buffer[..n]);
+                let over = self.noise.len().saturating_sub(NOISE);
+                self.noise.drain(..over);
+            }
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            _ => self.err = None,
+        }
+    }
+
+    /// Reads once; what the guard said, or why it says no more.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<Vec<GuardEvent>, String> {
+        let Some(from) = &self.from else { return Ok(Vec::new()) };
+        match rustix::io::read(from, &mut *buffer) {
+            Ok(n) if n > 0 => {
+                self.heard = Instant::now();
+                self.reader.push(&buffer[..n]);
+            }
+            Err(Errno::INTR | Errno::AGAIN) => return Ok(Vec::new()),
+            _ => {
+                self.from = None;
+                return Err(String::new());
+            }
+        }
+        if !self.greeted {
+            match self.reader.greeting() {
+                Some(_) => self.greeted = true,
+                None if self.reader.rest().len() > NOISE => {
+                    return Err("what it prints at login is too long: let ~/.profile and ~/.bashrc print nothing where there is no terminal".into());
+                }
+                None => return Ok(Vec::new()),
+            }
+        }
+        let mut events = Vec::new();
+        while let Some((kind, body)) = self.reader.next()? {
+            events.push(GuardEvent::decode(kind, body)?);
+        }
+        Ok(events)
+    }
+
+    /// Whether a guard that has answered has fallen silent.
+    pub(super) fn is_silent(&self) -> bool {
+        self.greeted && self.from.is_some() && self.heard.elapsed() > SILENCE
+    }
+
+    /// What `ssh` said and how it ended, as a sentence for a host that did not come to run.
+    pub(super) fn why_not(&mut self, host: &str) -> String {
+        let mut buffer = [0; 4096];
+        // It says its last words and ends right after its output does.
+        for _ in 0..20 {
+            self.read_noise(&mut buffer);
+            if self.err.is_none() && self.ended().is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let said = String::from_utf8_lossy(&self.noise).into_owned();
+        let code = match self.ended() {
+            Some(ending) => format!("ssh {ending}"),
+            None => "ssh still runs".into(),
+        };
+        ssh::explained(host, &said, &code)
+    }
+
+    /// The last line that `ssh` said of a connection that broke.
+    pub(super) fn last_words(&self) -> Option<String> {
+        let said = String::from_utf8_lossy(&self.noise).into_owned();
+        let last = said.lines().rfind(|l| !l.trim().is_empty())?.trim().to_owned();
+        Some(last.chars().filter(|c| !c.is_control()).take(300).collect())
+    }
+
+    pub(super) fn ended(&mut self) -> Option<Ending> {
+        self.child.try_wait().ok().flatten().map(of)
+    }
+
+    /// Ends `ssh` itself.
+    pub(super) fn kill(&mut self) {
+        self.close();
+        let _ = self.child.kill();
+    }
+}
+
+fn of(status: ExitStatus) -> Ending {
+    status.signal().map_or_else(|| Ending::Exit(status.code().unwrap_or(-1)), Ending::Signal)
+}

@@ -1,0 +1,246 @@
+//! What the hosts say of themselves and their ranks.
+use super::connection::HostPhase;
+use super::plan::FleetPlan;
+use super::supervise::Fleet;
+use crate::launch::ending::Ending;
+use crate::launch::lines::Lines;
+use crate::launch::output::{OutputStream, Outputs};
+use crate::launch::shutdown::StopReason;
+use crate::launch::wire::{FleetOrder, GuardEvent, GuardHello, PROTOCOL};
+use crate::launch::{REFUSED, USAGE};
+use std::fs::File;
+use std::io::Write;
+use std::time::Instant;
+
+/// A rank on some host.
+#[derive(Debug)]
+pub(super) struct FarRank {
+    pub(super) host: usize,
+    pub(super) pid: i32,
+    pub(super) alive: bool,
+    /// When it was told to end.
+    pub(super) stopped: bool,
+    /// The rank that it says was the root cause.
+    pub(super) root_cause: Option<usize>,
+    /// What speaks for lack of memory as its end.
+    pub(super) memory: String,
+    lines: [Lines; 2],
+    logs: [Option<File>; 2],
+}
+
+impl FarRank {
+    pub(super) fn new(plan: &FleetPlan, (host, name): (usize, &str), rank: usize) -> Result<Self, String> {
+        let lines = || match plan.tag {
+            true if plan.hosts.len() > 1 => Lines::tagged(&rank.to_string(), &format!("@{name}")),
+            true => Lines::new(rank, plan.world, true),
+            false => Lines::new(rank, plan.world, false),
+        };
+        let log = |kind: &str| match &plan.log_dir {
+            None => Ok(None),
+            Some(dir) => {
+                let path = dir.join(format!("rank-{rank}.{kind}"));
+                let made = std::fs::create_dir_all(dir).and_then(|()| File::create(&path));
+                made.map(Some).map_err(|e| format!("--log-dir: {}: {e}", path.display()))
+            }
+        };
+        let logs = [log("out")?, log("err")?];
+        let (lines, memory) = ([lines(), lines()], String::new());
+        Ok(Self { host, pid: 0, alive: true, stopped: false, root_cause: None, memory, lines, logs })
+    }
+
+    fn wrote(&mut self, stream: OutputStream, bytes: &[u8], output: &Outputs) {
+        let at = usize::from(stream == OutputStream::Err);
+        let mut show = Vec::new();
+        self.lines[at].take(bytes, &mut show);
+        output.put(stream, &show);
+        if let Some(file) = &mut self.logs[at]
+            && let Err(e) = file.write_all(bytes)
+        {
+            self.logs[at] = None;
+            output.say(&format!("{} is no longer written to --log-dir: {e}", stream.name()));
+        }
+    }
+
+    /// Shows what is left of its last lines.
+    pub(super) fn finish(&mut self, output: &Outputs) {
+        for (lines, stream) in self.lines.iter_mut().zip(OutputStream::BOTH) {
+            let mut show = Vec::new();
+            lines.finish(&mut show);
+            output.put(stream, &show);
+        }
+    }
+}
+
+impl Fleet {
+    /// "rank 3 (pid 77, host c)"
+    pub(super) fn name(&self, rank: usize) -> String {
+        let known = self.ranks.get(rank).and_then(|r| Some((r.pid, self.plan.hosts.get(r.host)?.name())));
+        let (pid, host) = known.unwrap_or_default();
+        format!("rank {rank} (pid {pid}, host {host})")
+    }
+
+    /// Reads what a host has said.
+    pub(super) fn hear(&mut self, host: usize) {
+        let mut buffer = std::mem::take(self.buffer());
+        let heard = self.connections[host].read(&mut buffer);
+        *self.buffer() = buffer;
+        match heard {
+            Ok(events) => events.into_iter().for_each(|event| self.on(host, event)),
+            Err(why) => self.lose(host, &why),
+        }
+    }
+
+    /// The connection to a host is gone: nothing more is known of its ranks than that they are ended there.
+    pub(super) fn lose(&mut self, host: usize, why: &str) {
+        let connection = &mut self.connections[host];
+        connection.from = None;
+        let before = std::mem::replace(&mut connection.phase, HostPhase::Lost);
+        let name = self.plan.hosts[host].name().to_owned();
+        match before {
+            HostPhase::Done | HostPhase::Lost => connection.phase = before,
+            HostPhase::Connecting if why.is_empty() => {
+                let why = connection.why_not(&name);
+                self.problems.push((why, USAGE));
+            }
+            HostPhase::Connecting | HostPhase::Preparing | HostPhase::Ready => {
+                let why = if why.is_empty() { "the connection ended" } else { why };
+                self.problems.push((format!("host {name}: {why}"), REFUSED));
+                connection.kill();
+            }
+            HostPhase::Running => {
+                let said = connection.last_words().map(|w| format!(" ({w})")).unwrap_or_default();
+                connection.kill();
+                let why = if why.is_empty() { "the connection to it ended" } else { why };
+                self.lost_with_ranks(host, &format!("host {name} was lost: {why}{said}"));
+            }
+        }
+    }
+
+    fn lost_with_ranks(&mut self, host: usize, why: &str) {
+        let alive: Vec<usize> =
+            (0..self.ranks.len()).filter(|r| self.ranks[*r].host == host && self.ranks[*r].alive).collect();
+        if alive.is_empty() {
+            return;
+        }
+        let names: Vec<_> = alive.iter().map(ToString::to_string).collect();
+        let (s, is) = if alive.len() == 1 { ("", "is") } else { ("s", "are") };
+        let text = format!("{why}; its rank{s} {} {is} ended there", names.join(", "));
+        for rank in &alive {
+            self.ranks[*rank].alive = false;
+            self.store.lost(*rank, "its host was lost");
+        }
+        self.losses.push((host, text));
+        self.shutdown.host_lost(host, alive.len(), Instant::now());
+        self.taken();
+    }
+
+    fn on(&mut self, host: usize, event: GuardEvent) {
+        let index = |rank: u32| rank as usize;
+        match event {
+            GuardEvent::Hello(hello) => self.meet(host, *hello),
+            GuardEvent::Ready(ready) => {
+                self.connections[host].ready = Some(*ready);
+                self.connections[host].phase = HostPhase::Ready;
+            }
+            GuardEvent::Refused { text, code } => self.refused(host, &text, code),
+            GuardEvent::Started { rank, pid } => {
+                if let Some(known) = self.own(host, rank) {
+                    known.pid = pid;
+                }
+                if self.plan.verbose {
+                    self.output.say(&format!("{} runs", self.name(index(rank))));
+                }
+            }
+            GuardEvent::Output { rank, stream, bytes } => {
+                if let Some(known) = self.ranks.get_mut(index(rank)).filter(|r| r.host == host) {
+                    known.wrote(stream, &bytes, &self.output);
+                }
+            }
+            GuardEvent::Ended { rank, ending, root_cause, memory } => {
+                let world = self.ranks.len();
+                let Some(known) = self.own(host, rank).filter(|r| r.alive) else { return };
+                known.alive = false;
+                known.root_cause = root_cause.map(index).filter(|r| *r < world);
+                known.memory = memory.chars().filter(|c| !c.is_control()).take(200).collect();
+                self.shutdown.ended(index(rank), ending, Instant::now());
+                self.store.lost(index(rank), &ending.to_string());
+                if self.plan.verbose {
+                    self.output.say(&format!("{} {ending}", self.name(index(rank))));
+                }
+            }
+            GuardEvent::Stopped { rank } => {
+                if let Some(known) = self.own(host, rank) {
+                    known.stopped = true;
+                }
+            }
+            GuardEvent::Say(words) => {
+                let name = self.plan.hosts[host].name();
+                self.output.say(&format!("host {name}: {words}"));
+            }
+            GuardEvent::Taken => self.taken(),
+            GuardEvent::Beat => {}
+            GuardEvent::Bye => {
+                self.connections[host].phase = HostPhase::Done;
+                self.connections[host].close();
+                self.taken();
+                // Those that were never started.
+                for rank in self.ranks.iter_mut().filter(|r| r.host == host && r.alive) {
+                    rank.alive = false;
+                    self.shutdown.ended(0, Ending::Exit(0), Instant::now());
+                }
+            }
+        }
+    }
+
+    fn own(&mut self, host: usize, rank: u32) -> Option<&mut FarRank> {
+        self.ranks.get_mut(rank as usize).filter(|r| r.host == host)
+    }
+
+    /// A host has given its ranks the piece of input, or has none any more.
+    fn taken(&mut self) {
+        self.fed = self.fed.saturating_sub(1);
+    }
+
+    /// A guard has answered: it is told its part.
+    fn meet(&mut self, host: usize, hello: GuardHello) {
+        let Some(planned) = self.plan.hosts.get(host) else { return };
+        let name = planned.name().to_owned();
+        if (hello.protocol, hello.version.as_str()) != (PROTOCOL, crate::here::VERSION) {
+            let theirs: String = hello.version.chars().filter(|c| !c.is_control()).take(40).collect();
+            let why = format!(
+                "host {name}: has comity {theirs}, and this is {}: install the same version on both",
+                crate::here::VERSION
+            );
+            self.problems.push((why, USAGE));
+            self.connections[host].phase = HostPhase::Lost;
+            self.connections[host].close();
+            return;
+        }
+        let mut part = planned.part.clone();
+        let ips = planned.host.ips.len().max(1);
+        part.at =
+            planned.host.ips.first().copied().or_else(|| planned.host.is_here().then(|| self.address()));
+        part.ports = 1 + match self.plan.starting_port {
+            None => part.size * ips * self.plan.connections_per_ip,
+            Some(_) => 0,
+        };
+        let connection = &mut self.connections[host];
+        connection.hello = Some(hello);
+        connection.phase = HostPhase::Preparing;
+        connection.send(&FleetOrder::Prepare(Box::new(part)));
+    }
+
+    fn refused(&mut self, host: usize, text: &str, code: u8) {
+        let name = self.plan.hosts[host].name();
+        let text: String = text.chars().filter(|c| !c.is_control()).take(2000).collect();
+        let why = format!("host {name}: {text}");
+        if self.connections[host].phase == HostPhase::Running {
+            self.unstarted = Some((why, code));
+            self.stop(StopReason::Unstarted);
+            return;
+        }
+        self.problems.push((why, code));
+        self.connections[host].phase = HostPhase::Lost;
+        self.connections[host].close();
+    }
+}

@@ -1,0 +1,361 @@
+//! `--hostfile`: MLX's forms (a list, or an object with `hosts`), Open MPI's lines, and ours, which adds keys to either.
+//!
+//! The file is read whole, and every problem is told with its line and key.
+use super::hosts::{FleetHost, ranks, twice};
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+
+/// More than any cluster's.
+const LARGEST_FILE: u64 = 1 << 20;
+
+/// What a hostfile says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::launch) struct FleetFile {
+    pub(in crate::launch) hosts: Vec<FleetHost>,
+    pub(in crate::launch) backend: Option<String>,
+    pub(in crate::launch) env: Vec<(String, String)>,
+}
+
+/// Reads a file; or everything that is wrong with it.
+pub(in crate::launch) fn read(path: &Path) -> Result<FleetFile, Vec<String>> {
+    let shown = path.display();
+    let fail = |why: String| vec![format!("--hostfile {shown}: {why}")];
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path).map_err(|e| fail(e.to_string()))?;
+    file.take(LARGEST_FILE + 1).read_to_end(&mut text).map_err(|e| fail(e.to_string()))?;
+    if text.len() as u64 > LARGEST_FILE {
+        return Err(fail(format!("is larger than {LARGEST_FILE} bytes, which no list of hosts is")));
+    }
+    let text = String::from_utf8(text).map_err(|e| {
+        let line = 1 + e.as_bytes()[..e.utf8_error().valid_up_to()].iter().filter(|&&b| b == b'\n').count();
+        fail(format!("line {line}: is not UTF-8 text"))
+    })?;
+    parse(&text).map_err(|all| all.into_iter().flat_map(fail).collect())
+}
+
+/// The same of a text.
+pub(super) fn parse(text: &str) -> Result<FleetFile, Vec<String>> {
+    let mut reading = Reading { text, wrong: Vec::new(), file: FleetFile::default() };
+    match text.trim_start().as_bytes().first() {
+        None => reading.wrong.push("names no host".into()),
+        Some(b'[' | b'{') => reading.json(),
+        Some(_) => reading.lines(),
+    }
+    let Reading { mut wrong, file, .. } = reading;
+    if file.hosts.is_empty() && wrong.is_empty() {
+        wrong.push("names no host".into());
+    }
+    wrong.extend(twice(&file.hosts));
+    if wrong.is_empty() { Ok(file) } else { Err(wrong) }
+}
+
+type Object<'a> = BTreeMap<String, &'a RawValue>;
+
+struct Reading<'a> {
+    text: &'a str,
+    wrong: Vec<String>,
+    file: FleetFile,
+}
+
+impl<'a> Reading<'a> {
+    /// The line in which this piece of the text begins.
+    fn line(&self, piece: &RawValue) -> usize {
+        let at = (piece.get().as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize);
+        1 + self.text.as_bytes().iter().take(at).filter(|&&b| b == b'\n').count()
+    }
+
+    fn problem(&mut self, at: &RawValue, key: &str, why: &str) {
+        self.wrong.push(format!("line {}: {key}: {why}", self.line(at)));
+    }
+
+    fn json(&mut self) {
+        if let Err(e) = serde_json::from_str::<serde::de::IgnoredAny>(self.text) {
+            self.wrong.push(format!("is no JSON: {e}"));
+            return;
+        }
+        if let Ok(list) = serde_json::from_str::<Vec<&RawValue>>(self.text) {
+            return self.hosts(&list);
+        }
+        let Ok(object) = serde_json::from_str::<Object<'a>>(self.text) else { return };
+        for (key, value) in &object {
+            match key.as_str() {
+                "hosts" => match serde_json::from_str::<Vec<&RawValue>>(value.get()) {
+                    Ok(list) => self.hosts(&list),
+                    Err(_) => self.problem(value, "hosts", "is no list"),
+                },
+                "backend" => match self.string(value, "backend") {
+                    Some(name) if name.is_empty() => {}
+                    name => self.file.backend = name,
+                },
+                "envs" | "env" => self.file.env = self.settings(value, key),
+                key if is_comment(key) => {}
+                key => self.problem(value, key, "is not known; known are hosts, backend, envs"),
+            }
+        }
+        if !object.contains_key("hosts") {
+            self.wrong.push("has no key hosts".into());
+        }
+    }
+
+    fn hosts(&mut self, list: &[&RawValue]) {
+        for (at, item) in list.iter().enumerate() {
+            let host = match item.get().as_bytes().first() {
+                Some(b'"') => self.string(item, "hosts").and_then(|name| self.named(item, &name)),
+                Some(b'{') => self.host(item, list.len()),
+                Some(b'[') => {
+                    let why = format!(
+                        "entry {at} is a list: this is a file for MLX_HOSTFILE, of addresses; a hostfile names hosts, as in {{\"ssh\": \"a\"}}"
+                    );
+                    self.problem(item, "hosts", &why);
+                    return;
+                }
+                _ => {
+                    self.problem(item, "hosts", &format!("entry {at} is neither an object nor a name"));
+                    None
+                }
+            };
+            self.file.hosts.extend(host);
+        }
+    }
+
+    fn named(&mut self, at: &RawValue, name: &str) -> Option<FleetHost> {
+        FleetHost::named(name).map_err(|why| self.problem(at, "ssh", &why)).ok()
+    }
+
+    fn host(&mut self, item: &RawValue, count: usize) -> Option<FleetHost> {
+        let object: Object<'_> = serde_json::from_str(item.get()).ok()?;
+        let Some(ssh) = object.get("ssh").or_else(|| object.get("host")) else {
+            self.problem(item, "ssh", "is missing: the host's name as ssh takes it");
+            return None;
+        };
+        let name = self.string(ssh, "ssh")?;
+        let mut host = self.named(ssh, &name)?;
+        for (key, value) in &object {
+            match key.as_str() {
+                "ssh" | "host" => {}
+                "ips" => {
+                    let given = self.addresses(value);
+                    if !given.is_empty() {
+                        host.ips = given;
+                    }
+                }
+                "rdma" => self.rdma(value, count, &mut host),
+                "slots" => match ranks(value.get()) {
+                    Ok(n) => host.slots = Some(n),
+                    Err(why) => self.problem(value, key, &why),
+                },
+                "port" => match value.get().parse() {
+                    Ok(port) if port > 0 => host.port = Some(port),
+                    _ => self.problem(value, key, "is no port; allowed is 1 to 65535"),
+                },
+                "user" => {
+                    if let Some(user) = self.string(value, key) {
+                        let whole = format!("{user}@{name}");
+                        host.name = self.named(value, &whole).map_or(host.name, |h| h.name);
+                    }
+                }
+                "identity" => host.identity = self.string(value, key),
+                "cwd" => host.cwd = self.string(value, key),
+                "python" => host.python = self.string(value, key),
+                "env" | "envs" => host.env.extend(self.settings(value, key)),
+                "devices" => {
+                    let list = value.get().trim_matches(['[', ']', '"']).replace(['"', ' '], "");
+                    host.env.push(("CUDA_VISIBLE_DEVICES".into(), list));
+                }
+                key if is_comment(key) => {}
+                key => self.problem(
+                    value,
+                    key,
+                    "is not known; known are ssh, ips, rdma, slots, user, port, identity, env, cwd, python, devices",
+                ),
+            }
+        }
+        Some(host)
+    }
+
+    fn rdma(&mut self, value: &RawValue, count: usize, host: &mut FleetHost) {
+        let cells = serde_json::from_str::<Vec<serde_json::Value>>(value.get());
+        let known = |v: &serde_json::Value| {
+            v.is_null() || v.is_string() || v.as_array().is_some_and(|a| a.iter().all(|d| d.is_string()))
+        };
+        match cells {
+            Ok(cells) if cells.is_empty() => {}
+            Ok(cells) if cells.len() == count && cells.iter().all(known) => {
+                host.rdma = Some(value.get().into())
+            }
+            Ok(cells) if cells.len() != count => {
+                let why = format!("has {} entries, but there are {count} hosts", cells.len());
+                self.problem(value, "rdma", &why);
+            }
+            _ => self.problem(value, "rdma", "is no list of null, a device, or a list of devices"),
+        }
+    }
+
+    fn string(&mut self, value: &RawValue, key: &str) -> Option<String> {
+        serde_json::from_str(value.get()).map_err(|_| self.problem(value, key, "is no text")).ok()
+    }
+
+    fn addresses(&mut self, value: &RawValue) -> Vec<std::net::IpAddr> {
+        let Ok(list) = serde_json::from_str::<Vec<&RawValue>>(value.get()) else {
+            self.problem(value, "ips", "is no list of addresses");
+            return Vec::new();
+        };
+        let mut all = Vec::new();
+        for item in list {
+            match serde_json::from_str::<std::net::IpAddr>(item.get()) {
+                Ok(ip) => all.push(ip),
+                Err(_) => self.problem(item, "ips", &format!("{} is no IP address", item.get())),
+            }
+        }
+        all
+    }
+
+    /// `["K=V"]` or `{"K": "V"}`.
+    fn settings(&mut self, value: &RawValue, key: &str) -> Vec<(String, String)> {
+        if let Ok(map) = serde_json::from_str::<BTreeMap<String, String>>(value.get()) {
+            return map.into_iter().collect();
+        }
+        let Ok(list) = serde_json::from_str::<Vec<&RawValue>>(value.get()) else {
+            self.problem(value, key, "is no list of \"KEY=VALUE\"");
+            return Vec::new();
+        };
+        let mut all = Vec::new();
+        for item in list {
+            let text = serde_json::from_str::<String>(item.get()).unwrap_or_default();
+            match text.split_once('=') {
+                Some((name, value)) if !name.is_empty() => all.push((name.into(), value.into())),
+                _ => self.problem(item, key, &format!("{} is not \"KEY=VALUE\"", item.get())),
+            }
+        }
+        all
+    }
+
+    /// `a slots=4`, `b:2`, `c user=me port=2222`: a host a line.
+    fn lines(&mut self) {
+        for (at, line) in self.text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default();
+            let mut words = line.split_whitespace();
+            let Some(first) = words.next() else { continue };
+            let mut host = match super::hosts::list(first) {
+                Ok(hosts) if hosts.len() == 1 => hosts.into_iter().next().unwrap_or_default(),
+                Ok(_) => {
+                    self.wrong.push(format!("line {}: one host a line", at + 1));
+                    continue;
+                }
+                Err(why) => {
+                    let plain = why.iter().map(|w| w.trim_start_matches("--hosts: "));
+                    self.wrong.extend(plain.map(|w| format!("line {}: {w}", at + 1)));
+                    continue;
+                }
+            };
+            for word in words {
+                if let Err(why) = word_of_line(&mut host, word) {
+                    self.wrong.push(format!("line {}: {why}", at + 1));
+                }
+            }
+            self.file.hosts.push(host);
+        }
+    }
+}
+
+fn is_comment(key: &str) -> bool {
+    key.starts_with(['_', '#']) || key == "comment"
+}
+
+fn word_of_line(host: &mut FleetHost, word: &str) -> Result<(), String> {
+    let (key, value) = word.split_once('=').ok_or_else(|| format!("{word:?} is not KEY=VALUE"))?;
+    match key.replace('-', "_").as_str() {
+        "slots" | "cpu" => host.slots = Some(ranks(value).map_err(|e| format!("slots: {e}"))?),
+        // An upper limit for others' schedulers.
+        "max_slots" => {}
+        "port" => {
+            let port = value.parse().ok().filter(|p| *p > 0);
+            host.port = Some(port.ok_or_else(|| format!("port: {value:?} is no port"))?);
+        }
+        "user" => host.name = FleetHost::named(&format!("{value}@{}", host.name))?.name,
+        "identity" => host.identity = Some(value.into()),
+        "cwd" => host.cwd = Some(value.into()),
+        "python" => host.python = Some(value.into()),
+        "ip" => host.ips = vec![value.parse().map_err(|_| format!("ip: {value:?} is no IP address"))?],
+        _ => {
+            return Err(format!(
+                "{key} is not known; known are slots, max_slots, user, port, identity, cwd, python, ip"
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mlx_files_in_both_forms() {
+        let object = parse(
+            r#"{"backend": "jaccl", "envs": ["A=b=c"], "hosts": [
+                {"ssh": "h1", "ips": ["10.0.0.1"], "rdma": [null, "rdma_en2"]},
+                {"ssh": "u@h2", "ips": [], "rdma": [["x", "y"], null], "slots": 2, "port": 2222, "env": {"B": "1"}}]}"#,
+        )
+        .unwrap();
+        assert_eq!((object.backend.as_deref(), object.env.len(), object.hosts.len()), (Some("jaccl"), 1, 2));
+        assert_eq!(object.hosts[0].ips.len() + object.hosts[1].ips.len(), 1);
+        assert_eq!((object.hosts[1].slots, object.hosts[1].port), (Some(2), Some(2222)));
+        assert_eq!(object.hosts[1].env, [("B".into(), "1".into())]);
+        let list = parse(r#"[{"ssh": "h1", "ips": []}, "h2"]"#).unwrap();
+        assert_eq!(list.hosts.iter().map(|h| h.name.as_str()).collect::<Vec<_>>(), ["h1", "h2"]);
+    }
+
+    #[test]
+    fn open_mpi_and_mpich_files() {
+        let file = parse("# all\na slots=4 max_slots=8\nb:2\n\nc user=me port=22 # last\n").unwrap();
+        let short: Vec<_> = file.hosts.iter().map(|h| (h.name.as_str(), h.slots, h.port)).collect();
+        assert_eq!(short, [("a", Some(4), None), ("b", Some(2), None), ("me@c", None, Some(22))]);
+    }
+
+    #[test]
+    fn every_problem_is_told_with_line_and_key() {
+        let wrong = parse(
+            "{\"hosts\": [\n{\"ssh\": \"-oProxyCommand=x\"},\n{\"ips\": []},\n{\"ssh\": \"a\", \"slots\": 0, \"ips\": [\"x\"],\n\"rdma\": [null]},\n7], \"envs\": [\"A\"],\n\"backends\": \"ring\"}",
+        )
+        .unwrap_err();
+        let all = wrong.join("\n");
+        for part in [
+            "line 2: ssh: host \"-oProxyCommand=x\": a host's name does not begin with '-'",
+            "line 3: ssh: is missing",
+            "line 4: slots: \"0\" is no number of ranks",
+            "line 4: ips: \"x\" is no IP address",
+            "line 5: rdma: has 1 entries, but there are 4 hosts",
+            "line 6: hosts: entry 3 is neither",
+            "line 6: envs: \"A\" is not \"KEY=VALUE\"",
+            "line 7: backends: is not known",
+        ] {
+            assert!(all.contains(part), "{part} in\n{all}");
+        }
+        let all = parse("a slots=none\na slots=2\nb,c\n-x\nd what\n").unwrap_err().join("\n");
+        for part in
+            ["line 1: slots", "line 3: one host", "line 4: host \"-x\"", "line 5: \"what\"", "named twice"]
+        {
+            assert!(all.contains(part), "{part} in\n{all}");
+        }
+        for (text, part) in [
+            ("", "names no host"),
+            ("{}", "has no key hosts"),
+            ("[", "is no JSON"),
+            (r#"[["10.0.0.1:5000"]]"#, "MLX_HOSTFILE"),
+            ("[]", "names no host"),
+        ] {
+            assert!(parse(text).unwrap_err().join("\n").contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_large_file_is_refused_unread() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![b'a'; 10 << 20]).unwrap();
+        assert!(read(file.path()).unwrap_err()[0].contains("larger than 1048576 bytes"));
+        assert!(read(Path::new("/nowhere/hosts")).unwrap_err()[0].contains("/nowhere/hosts"));
+    }
+}

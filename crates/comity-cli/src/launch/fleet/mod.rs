@@ -1,0 +1,84 @@
+//! `comity launch --hosts` and `--hostfile`: a job on several hosts.
+//!
+//! ```text
+//! front end -- supervisor -+- ssh a -- comity guard (front end -- supervisor -- ranks 0, 1)
+//!              store       +- ssh b -- comity guard (front end -- supervisor -- ranks 2, 3)
+//! ```
+//!
+//! One `ssh` runs for each host, all at once. The supervisor here holds the store and the rules of ending a job, over the ranks
+//! of all hosts. The [guard](super::guard) on each host holds its ranks. First every host says whether it could run its part;
+//! then all are told to run it, or all problems are told at once and nothing runs.
+mod args;
+mod connection;
+mod events;
+mod farewell;
+mod hostfile;
+mod hosts;
+mod meeting;
+mod plan;
+mod ssh;
+mod supervise;
+
+pub(super) use args::FleetArgs;
+pub(crate) use hosts::check_name as check_host_name;
+
+use super::ending::Ending;
+use super::signals::Signals;
+use super::{LaunchArgs, USAGE};
+use rustix::event::Timespec;
+use std::time::{Duration, Instant};
+
+/// Exit codes of a job that is not started again: bad input, --timeout, a signal, nobody who reads.
+const ENDED_FROM_OUTSIDE: [u8; 6] = [USAGE, 124, 129, 130, 141, 143];
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Runs the job to its end and returns the exit code.
+pub(super) fn launch(args: LaunchArgs) -> u8 {
+    let plan = match plan::FleetPlan::check(args) {
+        Ok(plan) => plan,
+        Err(problems) => {
+            problems.iter().for_each(|problem| eprintln!("comity launch: {problem}"));
+            return USAGE;
+        }
+    };
+    if plan.dry_run {
+        plan.hosts.iter().for_each(|host| println!("{}", plan.shown(host)));
+        return 0;
+    }
+    let run = || super::guarded(|front_end, input| supervise::supervise(plan.clone(), front_end, input));
+    let mut code = run();
+    // These signals do no longer end this process by themselves.
+    let Ok(signals) = Signals::open(&[]) else { return code };
+    for restart in 1..=plan.max_restarts {
+        if code == 0 || ENDED_FROM_OUTSIDE.contains(&code) {
+            break;
+        }
+        let pause = Duration::from_secs(1 << (restart - 1).min(5)).min(LONGEST_PAUSE);
+        eprintln!(
+            "comity launch: restart {restart} of {} in {} s, because the job ended with code {code}",
+            plan.max_restarts,
+            pause.as_secs()
+        );
+        if let Some(signal) = interrupted(&signals, Instant::now() + pause) {
+            return Ending::Signal(signal).code();
+        }
+        code = run();
+    }
+    code
+}
+
+/// A signal by which the user ends the pause.
+fn interrupted(signals: &Signals, until: Instant) -> Option<i32> {
+    signals.take();
+    loop {
+        let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+        let mut fds: Vec<_> = signals.wants().collect();
+        let _ = rustix::event::poll(&mut fds, left.as_ref());
+        if let Some(signal) = signals.take().into_iter().find(|s| *s != libc::SIGCHLD) {
+            return Some(signal);
+        }
+        if Instant::now() >= until {
+            return None;
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The command line of `ssh` for a host.
+use super::hosts::FleetHost;
+use super::plan::FleetPlan;
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::process::{Command, Stdio};
+
+/// What runs on the other host, where `$1` is the path of this program and `$2` an interpreter: the same program, else the
+/// command, else the Python package.
+const FIND: &str = "for c in \"$1\" comity; do command -v \"$c\" >/dev/null 2>&1 && exec \"$c\" guard; done; \
+    command -v \"$2\" >/dev/null 2>&1 && \"$2\" -c \"import comity\" 2>/dev/null && exec \"$2\" -m comity guard; \
+    echo comity-is-not-here >&2; exit 127";
+
+/// What [`FIND`] says last.
+pub(super) const NOT_THERE: &str = "comity-is-not-here";
+
+/// The program and its arguments that start a guard on this host.
+pub(super) fn words(plan: &FleetPlan, host: &FleetHost) -> Vec<OsString> {
+    let own = std::env::current_exe().unwrap_or_default();
+    if host.is_here() {
+        return vec![own.into_os_string(), "guard".into()];
+    }
+    let mut words = reach(plan, host);
+    words.insert(1, "-T".into());
+    let own = own.to_str().filter(|p| p.ends_with("/comity")).unwrap_or("comity");
+    let python = host.python.as_deref().or(plan.python.as_deref()).unwrap_or("python3");
+    let quoted = |word: &str| format!("'{}'", word.replace('\'', "'\\''"));
+    let command = format!("exec sh -c {} sh {} {}", quoted(FIND), quoted(own), quoted(python));
+    words.extend(["--".into(), host.name.clone().into(), command.into()]);
+    words
+}
+
+/// `ssh` and its options for a host, without the host.
+fn reach(plan: &FleetPlan, host: &FleetHost) -> Vec<OsString> {
+    let mut words = vec![plan.ssh.clone()];
+    // The first value that ssh is given for an option holds.
+    words.extend(plan.ssh_args.iter().cloned());
+    for option in ["BatchMode=yes", "ConnectTimeout=10", "LogLevel=ERROR"] {
+        words.extend(["-o".into(), option.into()]);
+    }
+    if let Some(port) = host.port {
+        words.extend(["-p".into(), port.to_string().into()]);
+    }
+    if let Some(identity) = &host.identity {
+        words.extend(["-i".into(), identity.into()]);
+    }
+    words
+}
+
+/// The address of this machine from which packets to that host leave.
+pub(super) fn towards(plan: &FleetPlan, host: &FleetHost) -> Result<IpAddr, String> {
+    let mut words = reach(plan, host);
+    words.extend(["-G".into(), "--".into(), host.name.clone().into()]);
+    let (program, args) = words.split_first().ok_or("no ssh")?;
+    // The user's configuration may have another name for it.
+    let said = Command::new(program).args(args).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let said = said.map(|s| String::from_utf8_lossy(&s.stdout).into_owned()).unwrap_or_default();
+    let plain = host.name.rsplit('@').next().unwrap_or_default();
+    let named = said.lines().find_map(|l| l.strip_prefix("hostname ")).unwrap_or(plain).trim();
+    let fail = |e: std::io::Error| {
+        format!(
+            "host {}: the address of this machine towards it is not known ({e}); say --bind ADDRESS, one of this machine's that the hosts can reach",
+            host.name
+        )
+    };
+    let to: Vec<SocketAddr> = (named, 9).to_socket_addrs().map_err(fail)?.collect();
+    let mut last = std::io::Error::other("the name has no address");
+    for to in to {
+        let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+        // No packet is sent: connecting only looks up the way.
+        match UdpSocket::bind(any).and_then(|s| s.connect(to).and_then(|()| s.local_addr())) {
+            Ok(own) => return Ok(own.ip()),
+            Err(e) => last = e,
+        }
+    }
+    Err(fail(last))
+}
+
+/// Why `ssh` came to nothing, and what mends it.
+pub(super) fn explained(host: &str, said: &str, code: &str) -> String {
+    let has = |part: &str| said.contains(part);
+    let mend = if has(NOT_THERE) {
+        "comity is not installed there: run `pip install comity` on it, or put the program `comity` on its PATH"
+    } else if has("Could not resolve hostname") || has("Name or service not known") {
+        "no host has this name; check the spelling, or give it a HostName in ~/.ssh/config"
+    } else if has("REMOTE HOST IDENTIFICATION HAS CHANGED") {
+        "its host key has changed: if that was expected, `ssh-keygen -R` its name and connect once by hand"
+    } else if has("Host key verification failed") {
+        "its host key is not known here: connect once by hand (`ssh` and its name) and accept the key"
+    } else if has("Permission denied") {
+        "it does not let this user in without a password: `ssh-copy-id` to it, or name the user (user@host)"
+    } else if has("HostConnection refused") {
+        "nothing answers at ssh's port: is sshd running there, and on which port (port in the hostfile)?"
+    } else if has("timed out") || has("No route to host") || has("unreachable") {
+        "it cannot be reached: is it up, and does no firewall stand before ssh's port?"
+    } else {
+        "try by hand: ssh, the host's name and `true`"
+    };
+    let last = said.lines().map(str::trim).rfind(|l| !l.is_empty() && !l.contains(NOT_THERE));
+    let last =
+        last.map(|l| format!(" ({})", l.chars().filter(|c| !c.is_control()).take(300).collect::<String>()));
+    format!("host {host}: {mend}{}; {code}", last.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failure_names_the_host_and_the_mend() {
+        for (said, part) in [
+            ("ssh: Could not resolve hostname c: Name or service not known", "check the spelling"),
+            (
+                "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
+                "ssh-keygen -R",
+            ),
+            ("Host key verification failed.", "accept the key"),
+            ("me@c: Permission denied (publickey).", "ssh-copy-id"),
+            ("ssh: connect to host c port 22: HostConnection refused", "is sshd running"),
+            ("ssh: connect to host c port 22: HostConnection timed out", "firewall"),
+            ("sh: 1: python3: not found\ncomity-is-not-here", "pip install comity"),
+            ("", "by hand"),
+        ] {
+            let text = explained("c", said, "ssh exited with code 255");
+            assert!(text.starts_with("host c: ") && text.contains(part), "{text}");
+        }
+    }
+}

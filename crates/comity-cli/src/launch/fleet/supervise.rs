@@ -1,0 +1,352 @@
+//! The process that holds the connections to all hosts: it brings the job up, and ends it.
+use super::connection::{HostConnection, HostPhase};
+use super::events::FarRank;
+use super::plan::FleetPlan;
+use super::ssh;
+use crate::launch::meet;
+use crate::launch::output::{OutputStream, Outputs};
+use crate::launch::shutdown::{Shutdown, StopOrder, StopReason};
+use crate::launch::signals::Signals;
+use crate::launch::supervisor::stand_alone;
+use crate::launch::wire::{BEAT, FleetOrder};
+use crate::launch::wish::{FrontLine, UserWish};
+use crate::launch::{REFUSED, USAGE};
+use comity::{Key, tools::Store};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// How long a host may take to answer.
+const CONNECT: Duration = Duration::from_secs(30);
+/// When it is said for the first time which hosts are waited for, and how often after that.
+const PATIENCE_SHOWN: Duration = Duration::from_secs(2);
+
+/// Runs the job and returns the exit code.
+pub(super) fn supervise(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) -> u8 {
+    match Fleet::open(plan, front_end, input) {
+        Ok(fleet) => fleet.run(),
+        Err(why) => {
+            let _ = writeln!(io::stderr(), "comity launch: {why}");
+            REFUSED
+        }
+    }
+}
+
+pub(super) struct Fleet {
+    pub(super) plan: FleetPlan,
+    pub(super) connections: Vec<HostConnection>,
+    pub(super) ranks: Vec<FarRank>,
+    pub(super) shutdown: Shutdown,
+    pub(super) store: Store,
+    pub(super) output: Outputs,
+    pub(super) unstarted: Option<(String, u8)>,
+    /// What cannot be run, one sentence a host, and the exit code.
+    pub(super) problems: Vec<(String, u8)>,
+    /// Why a host was lost.
+    pub(super) losses: Vec<(usize, String)>,
+    /// Hosts that still have the last piece of input in hand.
+    pub(super) fed: usize,
+    pub(super) key: Key,
+    pub(super) job: String,
+    at: IpAddr,
+    signals: Signals,
+    front_end: FrontLine,
+    input: Option<OwnedFd>,
+    pub(super) unread: Option<(OutputStream, Errno)>,
+    pub(super) running: bool,
+    beat_due: Instant,
+    buffer: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+enum FleetSource {
+    FrontEnd,
+    Signals,
+    Waker,
+    Input,
+    From(usize),
+    To(usize),
+    Noise(usize),
+}
+
+impl Fleet {
+    fn open(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) -> Result<Self, String> {
+        let fail = |e: io::Error| format!("cannot prepare the job: {e}");
+        let open_files = stand_alone().map_err(fail)?;
+        let at = match (plan.bind, plan.hosts.iter().find(|h| !h.host.is_here())) {
+            (Some(at), _) => at,
+            (None, Some(far)) => ssh::towards(&plan, &far.host)?,
+            (None, None) => meet::loopback(),
+        };
+        let (key, job) = meet::identity(plan.insecure).map_err(fail)?;
+        let store = Store::start((at, 0).into(), plan.world, &key, &job, plan.join).map_err(|e| {
+            format!("the ranks cannot meet at {at}: {e}; --bind chooses another address of this machine")
+        })?;
+        let output = Outputs::open().map_err(fail)?;
+        store.on_waiting(output.voice());
+        let mut ranks = Vec::with_capacity(plan.world);
+        for (index, host) in plan.hosts.iter().enumerate() {
+            for rank in host.part.first..host.part.first + host.part.size {
+                ranks.push(FarRank::new(&plan, (index, host.name()), rank)?);
+            }
+        }
+        let timeout = plan.timeout.and_then(|t| Instant::now().checked_add(t));
+        let mut fleet = Self {
+            shutdown: Shutdown::new(plan.world, timeout),
+            connections: Vec::with_capacity(plan.hosts.len()),
+            ranks,
+            store,
+            output,
+            unstarted: None,
+            problems: Vec::new(),
+            losses: Vec::new(),
+            fed: 0,
+            key,
+            job,
+            at,
+            signals: Signals::open(&[]).map_err(fail)?,
+            front_end: FrontLine::new(front_end).map_err(fail)?,
+            input: Some(input),
+            unread: None,
+            running: false,
+            beat_due: Instant::now(),
+            buffer: vec![0; 64 << 10],
+            plan,
+        };
+        for index in 0..fleet.plan.hosts.len() {
+            fleet.connections.push(HostConnection::start(&fleet.plan, index, open_files)?);
+        }
+        Ok(fleet)
+    }
+
+    fn run(mut self) -> u8 {
+        if self.plan.insecure {
+            self.output.say("--insecure: the job has no key; whoever can connect to a rank can join it");
+        }
+        let (text, code) = if self.connect() {
+            self.go();
+            while !self.shutdown.over() {
+                self.turn(self.shutdown.next());
+                if let Some(order) = self.shutdown.tick(Instant::now()) {
+                    self.carry_out(order);
+                }
+            }
+            self.farewell();
+            self.verdict()
+        } else if self.shutdown.cause().is_some() {
+            self.farewell();
+            self.verdict()
+        } else {
+            let code = self.problems.iter().map(|(_, code)| *code).find(|c| *c != USAGE).unwrap_or(USAGE);
+            self.problems.iter().for_each(|(why, _)| self.output.say(why));
+            self.output.say("nothing was run");
+            self.farewell();
+            (None, code)
+        };
+        if let Some(text) = text {
+            self.output.say(&text);
+        }
+        let since = Instant::now();
+        let patience = |f: &Self| !matches!(f.shutdown.cause(), None | Some(StopReason::Failed { .. }));
+        while self.output.is_pending() && !(patience(&self) && since.elapsed() > Duration::from_secs(2)) {
+            self.turn(Some(Instant::now() + Duration::from_millis(100)));
+        }
+        code
+    }
+
+    /// Until every host is ready; false if one is not, or the job is to end.
+    fn connect(&mut self) -> bool {
+        let since = Instant::now();
+        let mut say = since + PATIENCE_SHOWN;
+        loop {
+            let open = |c: &HostConnection| matches!(c.phase, HostPhase::Connecting | HostPhase::Preparing);
+            let waiting: Vec<usize> =
+                (0..self.connections.len()).filter(|i| open(&self.connections[*i])).collect();
+            if waiting.is_empty() || self.shutdown.cause().is_some() {
+                return self.problems.is_empty() && self.shutdown.cause().is_none();
+            }
+            if since.elapsed() > CONNECT {
+                for index in waiting {
+                    let name = self.plan.hosts[index].name();
+                    let why = format!(
+                        "host {name}: did not answer within {} s: is it up, and can ssh reach it?",
+                        CONNECT.as_secs()
+                    );
+                    self.problems.push((why, USAGE));
+                }
+                return false;
+            }
+            if Instant::now() >= say {
+                let names: Vec<_> = waiting.iter().map(|i| self.plan.hosts[*i].name()).collect();
+                self.output.say(&format!("waiting for {}", names.join(", ")));
+                say = Instant::now() + PATIENCE_SHOWN * 3;
+            }
+            self.turn(Some(say));
+            if let Some(order) = self.shutdown.tick(Instant::now()) {
+                self.carry_out(order);
+            }
+        }
+    }
+
+    /// Every host is ready: tells them where to meet, and to run.
+    fn go(&mut self) {
+        let go = FleetOrder::Go(Box::new(self.meeting()));
+        if self.plan.verbose {
+            let at = self.store.addr();
+            self.output.say(&format!("job {}: {} ranks meet at {at}", self.job, self.plan.world));
+        }
+        for connection in &mut self.connections {
+            connection.send(&go);
+            connection.phase = HostPhase::Running;
+        }
+        self.running = true;
+    }
+
+    /// Waits until something happens, or `until`, and deals with all that has happened.
+    pub(super) fn turn(&mut self, until: Option<Instant>) {
+        let until = until.map_or(self.beat_due, |t| t.min(self.beat_due));
+        for source in self.wait(until) {
+            match source {
+                FleetSource::FrontEnd => self.listen(),
+                FleetSource::Waker => self.check_outputs(),
+                FleetSource::Input => self.feed(),
+                FleetSource::From(host) => self.hear(host),
+                FleetSource::To(host) => self.connections[host].flush(),
+                FleetSource::Noise(host) => {
+                    let mut buffer = std::mem::take(&mut self.buffer);
+                    self.connections[host].read_noise(&mut buffer);
+                    self.buffer = buffer;
+                }
+                FleetSource::Signals => {
+                    for signal in self.signals.take() {
+                        if signal != libc::SIGCHLD {
+                            self.stop(StopReason::Interrupted { signal });
+                        }
+                    }
+                }
+            }
+        }
+        let now = Instant::now();
+        if now >= self.beat_due {
+            self.beat_due = now + BEAT;
+            self.connections.iter_mut().for_each(|c| c.send(&FleetOrder::Beat));
+            // While nobody takes the output, hosts are not read, and cannot be missed.
+            if OutputStream::BOTH.iter().all(|s| self.output.has_room(*s)) {
+                for host in 0..self.connections.len() {
+                    if self.connections[host].is_silent() {
+                        self.lose(host, "it has fallen silent");
+                    }
+                }
+            }
+        }
+    }
+
+    fn wait(&self, until: Instant) -> Vec<FleetSource> {
+        let mut fds = vec![PollFd::new(self.output.waker(), PollFlags::IN)];
+        let mut sources = vec![FleetSource::Waker];
+        let mut add = |fd, source| {
+            fds.push(fd);
+            sources.push(source);
+        };
+        if let Some(front_end) = self.front_end.socket() {
+            add(PollFd::new(front_end, PollFlags::IN), FleetSource::FrontEnd);
+        }
+        self.signals.wants().for_each(|fd| add(fd, FleetSource::Signals));
+        if let (Some(input), true, 0) = (&self.input, self.running, self.fed) {
+            add(PollFd::new(input, PollFlags::IN), FleetSource::Input);
+        }
+        let room = OutputStream::BOTH.iter().all(|s| self.output.has_room(*s));
+        for (index, connection) in self.connections.iter().enumerate() {
+            if let (Some(fd), true) = (&connection.from, room) {
+                add(PollFd::new(fd, PollFlags::IN), FleetSource::From(index));
+            }
+            if let Some(fd) = &connection.err {
+                add(PollFd::new(fd, PollFlags::IN), FleetSource::Noise(index));
+            }
+            if let Some(fd) = connection.wants_out() {
+                add(PollFd::new(fd, PollFlags::OUT), FleetSource::To(index));
+            }
+        }
+        let pause = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+        if rustix::event::poll(&mut fds, pause.as_ref()).is_err() {
+            return Vec::new();
+        }
+        fds.iter().zip(sources).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, s)| s).collect()
+    }
+
+    fn listen(&mut self) {
+        for wish in self.front_end.listen() {
+            match wish {
+                UserWish::Stop => {
+                    self.send_all(&FleetOrder::Stop);
+                    self.front_end.all_stopped();
+                }
+                UserWish::Continue => self.send_all(&FleetOrder::Continue),
+                UserWish::End(reason) => self.stop(reason),
+            }
+        }
+    }
+
+    /// Hands the next piece of standard input to every host, which give it to every rank.
+    fn feed(&mut self) {
+        let Some(input) = &self.input else { return };
+        let order = match rustix::io::read(input, &mut self.buffer[..16 << 10]) {
+            Ok(n) if n > 0 => FleetOrder::Input(self.buffer[..n].to_vec()),
+            Err(Errno::INTR | Errno::AGAIN) => return,
+            _ => {
+                self.input = None;
+                FleetOrder::InputEnd
+            }
+        };
+        self.send_all(&order);
+        if self.input.is_some() {
+            self.fed = self.connections.iter().filter(|c| c.phase == HostPhase::Running).count();
+        }
+    }
+
+    fn check_outputs(&mut self) {
+        self.output.drain();
+        while let Some((stream, error)) = self.output.failure() {
+            if self.plan.log_dir.is_none() && self.unread.is_none() {
+                self.unread = Some((stream, error));
+                self.stop(StopReason::Unread);
+            }
+        }
+    }
+
+    pub(super) fn stop(&mut self, cause: StopReason) {
+        if let Some(order) = self.shutdown.stop(cause, Instant::now()) {
+            self.carry_out(order);
+        }
+    }
+
+    fn carry_out(&mut self, order: StopOrder) {
+        match order {
+            StopOrder::Term => self.send_all(&FleetOrder::Term),
+            StopOrder::Kill => self.send_all(&FleetOrder::Kill),
+            StopOrder::Abandon => {
+                let left = self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
+                let names: Vec<_> = left.map(|(n, _)| self.name(n)).collect();
+                self.output
+                    .say(&format!("left behind, for they do not die of SIGKILL: {}", names.join(", ")));
+            }
+        }
+    }
+
+    fn send_all(&mut self, order: &FleetOrder) {
+        self.connections.iter_mut().for_each(|c| c.send(order));
+    }
+
+    /// Where the ranks meet.
+    pub(super) fn address(&self) -> IpAddr {
+        self.at
+    }
+
+    pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.buffer
+    }
+}

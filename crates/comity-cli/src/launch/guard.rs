@@ -1,0 +1,297 @@
+//! `comity guard`: a host's part of a job that a launcher on another host started through `ssh`.
+//!
+//! The two processes of `comity launch` run here as well: the front end relays standard input, which carries the launcher's
+//! orders, and the supervisor starts the ranks. When the input ends, or is silent for [`SILENCE`], the launcher or the way to
+//! it is gone: then the ranks end, and with them whatever they started. Standard output carries the guard's events.
+use super::ending::Ending;
+use super::job::{self, Job, LaunchRefusal};
+use super::meet::{Meeting, Reserved, loopback};
+use super::output::Outputs;
+use super::shutdown::{StopOrder, StopReason};
+use super::supervisor::{self, Supervisor};
+use super::wire::{
+    BEAT, FleetOrder, FrameReader, GREETING, Go, GuardEvent, GuardHello, HostPart, PROTOCOL, Ready, SILENCE,
+};
+use super::wish::FrontLine;
+use super::{REFUSED, Setting};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::Signal;
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Runs this host's part to its end.
+pub(crate) fn guard() -> u8 {
+    super::guarded(|front_end, input| match serve(front_end, input) {
+        Ok(code) => code,
+        Err(e) => {
+            let _ = writeln!(io::stderr(), "comity guard: {e}");
+            REFUSED
+        }
+    })
+}
+
+/// The launcher's orders as they arrive.
+#[derive(Debug)]
+pub(super) struct Orders {
+    input: OwnedFd,
+    reader: FrameReader,
+    ready: VecDeque<FleetOrder>,
+    heard: Instant,
+    beat_due: Instant,
+    /// Input was given to the ranks, and the launcher waits for the word that they took it.
+    feeding: bool,
+    /// Why no more will come.
+    closed: bool,
+}
+
+impl Orders {
+    fn new(input: OwnedFd) -> io::Result<Self> {
+        rustix::fs::fcntl_setfl(&input, rustix::fs::fcntl_getfl(&input)? | OFlags::NONBLOCK)?;
+        let now = Instant::now();
+        let (reader, ready) = (FrameReader::default(), VecDeque::new());
+        Ok(Self { input, reader, ready, heard: now, beat_due: now, feeding: false, closed: false })
+    }
+
+    pub(super) fn want(&self) -> Option<PollFd<'_>> {
+        (!self.closed).then(|| PollFd::new(&self.input, PollFlags::IN))
+    }
+
+    /// When the next beat is due, if that is before `until`.
+    pub(super) fn until(&self, until: Option<Instant>) -> Instant {
+        until.map_or(self.beat_due, |t| t.min(self.beat_due))
+    }
+
+    fn read(&mut self) {
+        let mut buffer = [0; 16 << 10];
+        match rustix::io::read(&self.input, &mut buffer) {
+            Ok(n) if n > 0 => {
+                self.heard = Instant::now();
+                self.reader.push(&buffer[..n]);
+            }
+            Err(Errno::INTR | Errno::AGAIN) => return,
+            _ => self.closed = true,
+        }
+        loop {
+            match self.reader.next() {
+                Ok(Some((kind, body))) => match FleetOrder::decode(kind, body) {
+                    Ok(order) => self.ready.push_back(order),
+                    Err(_) => self.closed = true,
+                },
+                Ok(None) => return,
+                Err(_) => {
+                    self.closed = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether the launcher is to be told that this guard is there.
+    fn beat(&mut self) -> bool {
+        let now = Instant::now();
+        let due = now >= self.beat_due;
+        if due {
+            self.beat_due = now + BEAT;
+        }
+        due
+    }
+
+    fn is_lost(&self) -> bool {
+        self.closed || self.heard.elapsed() > SILENCE
+    }
+
+    /// The next order but beats; None when the launcher is gone.
+    fn wait(&mut self, output: &Outputs) -> Option<FleetOrder> {
+        loop {
+            if let Some(order) = self.ready.pop_front() {
+                if order == FleetOrder::Beat {
+                    continue;
+                }
+                return Some(order);
+            }
+            if self.is_lost() {
+                return None;
+            }
+            if self.beat() {
+                output.event(&GuardEvent::Beat);
+            }
+            let pause = Timespec::try_from(self.beat_due.saturating_duration_since(Instant::now())).ok();
+            let heard = match self.want() {
+                Some(fd) => rustix::event::poll(&mut [fd], pause.as_ref()).is_ok_and(|n| n > 0),
+                None => false,
+            };
+            if heard {
+                self.read();
+            }
+        }
+    }
+}
+
+fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
+    let open_files = supervisor::stand_alone()?;
+    let mut orders = Orders::new(input)?;
+    io::stdout().write_all(GREETING)?;
+    io::stdout().flush()?;
+    let output = Outputs::framed()?;
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let version = crate::here::VERSION.to_owned();
+    output.event(&GuardEvent::Hello(Box::new(GuardHello { protocol: PROTOCOL, version, host })));
+    let Some(FleetOrder::Prepare(part)) = orders.wait(&output) else { return Ok(REFUSED) };
+    let made = prepare(&part).and_then(|job| Ok((job, keep(&part)?)));
+    let (job, (ready, kept)) = match made {
+        Ok(made) => made,
+        Err(LaunchRefusal { text, code }) => {
+            output.event(&GuardEvent::Refused { text, code });
+            // The launcher closes the line when it has read that.
+            while orders.wait(&output).is_some() {}
+            return Ok(code);
+        }
+    };
+    output.event(&GuardEvent::Ready(Box::new(ready)));
+    let Some(FleetOrder::Go(go)) = orders.wait(&output) else { return Ok(REFUSED) };
+    let meeting = Meeting::elsewhere(&go, part.world, kept)?;
+    drop::<Box<Go>>(go);
+    let front_end = FrontLine::new(front_end)?;
+    Ok(Supervisor::guard(job, meeting, (front_end, output, orders), open_files)?.run())
+}
+
+/// Checks this host's part against this host.
+fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
+    let usage = LaunchRefusal::usage;
+    let mut cwd = part.cwd.as_ref().map(PathBuf::from);
+    if let Some(dir) = &cwd
+        && let Err(e) = job::directory(dir)
+    {
+        if part.cwd_asked {
+            return Err(usage(format!("--cwd '{}': {e}", dir.display())));
+        }
+        cwd = None;
+    }
+    let given = part.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, v)| v.clone().into());
+    let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+    let (name, args) = part.command.split_first().ok_or_else(|| usage("there is no command".into()))?;
+    let program = job::find(name.as_ref(), cwd.as_deref(), &path).map_err(usage)?;
+    script(name, args, cwd.as_deref()).map_err(usage)?;
+    Ok(Job {
+        size: part.size,
+        first: part.first,
+        world: part.world,
+        name: name.into(),
+        program,
+        args: args.iter().map(Into::into).collect(),
+        env: part.env.iter().map(|(n, v)| Setting { name: n.into(), value: v.into() }).collect(),
+        cwd,
+        timeout: None,
+        logs: None,
+        flights: None,
+        insecure: part.insecure,
+        secure: part.secure.as_deref().map(|s| match s {
+            "data" => comity::Secure::Data,
+            _ => comity::Secure::Handshake,
+        }),
+        backend: part.backend.as_deref().and_then(comity::BackendKind::from_name),
+        metrics: None,
+        tag: false,
+        verbose: false,
+    })
+}
+
+/// An interpreter is there, but is what it is to run? Only where its first word is plainly a file of Python's.
+fn script(name: &str, args: &[String], cwd: Option<&Path>) -> Result<(), String> {
+    let python = Path::new(name).file_name().is_some_and(|n| n.to_string_lossy().starts_with("python"));
+    let Some(file) = args.first().filter(|f| python && f.ends_with(".py")) else { return Ok(()) };
+    let path = cwd.unwrap_or_else(|| Path::new("")).join(file);
+    match path.is_file() {
+        true => Ok(()),
+        false => Err(format!(
+            "the script '{}' is not there; copy it to this host, or add --stage {file}",
+            path.display()
+        )),
+    }
+}
+
+/// Keeps ports free for those who are told of them.
+fn keep(part: &HostPart) -> Result<(Ready, Vec<Reserved>), LaunchRefusal> {
+    let at = part.at.or_else(called_at).unwrap_or_else(loopback);
+    let reserve = |_| Reserved::at(at).or_else(|_| Reserved::at(any(at)));
+    let kept: Vec<Reserved> = (0..part.ports)
+        .map(reserve)
+        .collect::<io::Result<_>>()
+        .map_err(|e| LaunchRefusal::machine(format!("cannot take a port at {at}: {e}")))?;
+    Ok((Ready { at, ports: kept.iter().map(|r| r.addr.port()).collect() }, kept))
+}
+
+/// Every address of this host, where the one by which others know it is not its own.
+fn any(of: IpAddr) -> IpAddr {
+    match of {
+        IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// The address at which `ssh` came to this host.
+fn called_at() -> Option<IpAddr> {
+    let words = std::env::var("SSH_CONNECTION").ok()?;
+    let at = words.split_whitespace().nth(2)?;
+    at.parse().ok().or_else(|| at.parse::<SocketAddr>().ok().map(|a| a.ip()))
+}
+
+impl Supervisor {
+    /// Carries out what has arrived from the launcher.
+    pub(super) fn obey(&mut self) {
+        let Some(orders) = &mut self.orders else { return };
+        orders.read();
+        let ready = std::mem::take(&mut orders.ready);
+        for order in ready {
+            match order {
+                FleetOrder::Term => self.carry_out(StopOrder::Term),
+                FleetOrder::Kill => self.carry_out(StopOrder::Kill),
+                FleetOrder::Stop => self.signal_all(Signal::STOP),
+                FleetOrder::Continue => self.signal_all(Signal::CONT),
+                FleetOrder::Input(bytes) => self.give(Some(bytes)),
+                FleetOrder::InputEnd => self.give(None),
+                FleetOrder::Beat | FleetOrder::Prepare(_) | FleetOrder::Go(_) => {}
+            }
+        }
+    }
+
+    fn give(&mut self, piece: Option<Vec<u8>>) {
+        if let Some(orders) = &mut self.orders {
+            orders.feeding = piece.is_some();
+        }
+        self.feed.give(piece);
+    }
+
+    /// Says that this guard is there, and notices that the launcher is not.
+    pub(super) fn keep_in_touch(&mut self) {
+        let Some(orders) = &mut self.orders else { return };
+        // Where the output waits, the launcher knows by it.
+        if orders.beat() && !self.output.is_pending() {
+            self.output.event(&GuardEvent::Beat);
+        }
+        if orders.feeding && self.feed.is_taken() {
+            orders.feeding = false;
+            self.output.event(&GuardEvent::Taken);
+        }
+        if orders.is_lost() {
+            self.stop(StopReason::Orphaned);
+        }
+    }
+
+    /// Tells the launcher how a rank ended.
+    pub(super) fn tell_end(&mut self, index: usize, ending: Ending) {
+        let number = self.job.first + index;
+        let killed = ending == Ending::Signal(libc::SIGKILL);
+        let memory = if killed { self.kills.evidence() } else { None }.unwrap_or_default().to_owned();
+        let cause = self.meeting.root_cause_of(number).and_then(|r| u32::try_from(r).ok());
+        let rank = u32::try_from(number).unwrap_or(u32::MAX);
+        self.output.event(&GuardEvent::Ended { rank, ending, root_cause: cause, memory });
+    }
+}

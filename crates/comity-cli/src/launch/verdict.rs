@@ -1,0 +1,75 @@
+//! What the launcher says of a job that has ended: one line, and the exit code.
+use super::REFUSED;
+use super::ending::Ending;
+use super::output::OutputStream;
+use super::shutdown::StopReason;
+use rustix::io::Errno;
+use std::io;
+use std::time::Duration;
+
+/// What is known of a job that has ended.
+pub(super) struct Findings<'a> {
+    pub(super) cause: Option<&'a StopReason>,
+    /// "rank 3 (pid 77, host c)"
+    pub(super) name: &'a dyn Fn(usize) -> String,
+    /// Whether the rank was stopped when it was told to end.
+    pub(super) was_stopped: &'a dyn Fn(usize) -> bool,
+    /// What speaks for lack of memory as the end of the rank at fault.
+    pub(super) memory: Option<&'a str>,
+    pub(super) timeout: Option<Duration>,
+    /// Why not all ranks could be started.
+    pub(super) unstarted: Option<&'a (String, u8)>,
+    /// Why the output cannot be written.
+    pub(super) unread: Option<(OutputStream, Errno)>,
+    /// What is said of a host that was lost.
+    pub(super) lost_host: &'a dyn Fn(usize) -> String,
+}
+
+impl Findings<'_> {
+    /// The last line and the exit code.
+    pub(super) fn verdict(&self) -> (Option<String>, u8) {
+        let Some(cause) = self.cause else { return (None, 0) };
+        let (text, code) = match cause {
+            StopReason::Failed { rank, ending } => {
+                let why = self.memory.map(|m| format!(": {m}")).unwrap_or_default();
+                (format!("{} {ending}{why}", (self.name)(*rank)), ending.code())
+            }
+            StopReason::Missed { rank, ended, by, ending } => {
+                (self.missed(*rank, *ended, *by, *ending), ending.code())
+            }
+            StopReason::HostLost { host } => ((self.lost_host)(*host), REFUSED),
+            StopReason::Interrupted { signal } => {
+                let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a signal");
+                (format!("ended by {name}"), Ending::Signal(*signal).code())
+            }
+            StopReason::TimedOut => {
+                let seconds = self.timeout.unwrap_or_default().as_secs_f64();
+                (format!("ended because the job took longer than --timeout {seconds} s"), 124)
+            }
+            StopReason::Unread => match self.unread {
+                Some((stream, Errno::PIPE)) => {
+                    (format!("ended because nobody reads {} any more", stream.name()), 141)
+                }
+                Some((stream, error)) => {
+                    let error = io::Error::from(error);
+                    (format!("ended because {} cannot be written: {error}", stream.name()), REFUSED)
+                }
+                None => ("ended because its output cannot be written".into(), REFUSED),
+            },
+            StopReason::Orphaned => ("ended because the process that started it is gone".into(), 137),
+            StopReason::Unstarted => {
+                self.unstarted.cloned().unwrap_or_else(|| ("not all ranks could be started".into(), REFUSED))
+            }
+        };
+        (Some(text), code)
+    }
+
+    fn missed(&self, rank: usize, ended: bool, by: usize, ending: Ending) -> String {
+        let name = (self.name)(rank);
+        match (ended, (self.was_stopped)(rank)) {
+            (true, _) => format!("{name} ended with code 0 while others still needed it; rank {by} {ending}"),
+            (_, true) => format!("{name} fell silent: it was stopped; rank {by} gave it up and {ending}"),
+            _ => format!("{name} was still running when rank {by} gave it up and {ending}"),
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! What the launcher and the guard on another host say to each other: frames over the two pipes of `ssh`.
+//!
+//! ```text
+//! kind u8 | length u32, little-endian | so many bytes
+//! ```
+//!
+//! The launcher's orders go to the guard's standard input, the guard's events come from its standard output. No length is
+//! believed above [`LARGEST`], and no memory is taken before the bytes have come.
+use super::ending::Ending;
+use super::output::OutputStream;
+use serde::{Deserialize, Serialize};
+
+/// Both sides must speak the same one; the guard says its own first.
+pub(super) const PROTOCOL: u32 = 1;
+/// The longest frame.
+pub(super) const LARGEST: usize = 4 << 20;
+/// What a guard says before its first frame: a login script may print before that.
+pub(super) const GREETING: &[u8] = b"\0comity-guard\0";
+/// How often each side says that it is there.
+pub(super) const BEAT: std::time::Duration = std::time::Duration::from_millis(500);
+/// A side that was silent for so long is gone.
+pub(super) const SILENCE: std::time::Duration = std::time::Duration::from_millis(3000);
+
+/// What the launcher says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum FleetOrder {
+    /// Look whether this can be run.
+    Prepare(Box<HostPart>),
+    /// Run it.
+    Go(Box<Go>),
+    Term,
+    Kill,
+    Stop,
+    Continue,
+    Input(Vec<u8>),
+    InputEnd,
+    Beat,
+}
+
+/// What the guard says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum GuardEvent {
+    Hello(Box<GuardHello>),
+    Ready(Box<Ready>),
+    /// It cannot be run, and the exit code.
+    Refused {
+        text: String,
+        code: u8,
+    },
+    Started {
+        rank: u32,
+        pid: i32,
+    },
+    Output {
+        rank: u32,
+        stream: OutputStream,
+        bytes: Vec<u8>,
+    },
+    Ended {
+        rank: u32,
+        ending: Ending,
+        /// Which rank it says was the root cause.
+        root_cause: Option<u32>,
+        memory: String,
+    },
+    /// It was stopped when it was told to end.
+    Stopped {
+        rank: u32,
+    },
+    Say(String),
+    /// The ranks have taken the input.
+    Taken,
+    Beat,
+    /// All has ended, and nothing is left.
+    Bye,
+}
+
+/// A guard introduces itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct GuardHello {
+    pub(super) protocol: u32,
+    pub(super) version: String,
+    pub(super) host: String,
+}
+
+/// A host's part of the job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct HostPart {
+    /// The first rank here, and how many.
+    pub(super) first: usize,
+    pub(super) size: usize,
+    /// Ranks in all.
+    pub(super) world: usize,
+    pub(super) command: Vec<String>,
+    pub(super) env: Vec<(String, String)>,
+    pub(super) cwd: Option<String>,
+    /// It was asked for, so it must be there.
+    pub(super) cwd_asked: bool,
+    pub(super) insecure: bool,
+    pub(super) secure: Option<String>,
+    pub(super) backend: Option<String>,
+    /// The address that others reach this host at, where the launcher knows it.
+    pub(super) at: Option<std::net::IpAddr>,
+    /// So many ports are wanted.
+    pub(super) ports: usize,
+}
+
+/// A host can run its part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ready {
+    pub(super) at: std::net::IpAddr,
+    pub(super) ports: Vec<u16>,
+}
+
+/// Where the ranks meet.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Go {
+    pub(super) job: String,
+    pub(super) store: std::net::SocketAddr,
+    pub(super) master: std::net::SocketAddr,
+    /// Variables that name addresses of the job.
+    pub(super) vars: Vec<(String, String)>,
+    /// MLX's host file, and other files whose path a variable is to name.
+    pub(super) files: Vec<(String, String)>,
+    /// The job key; none in a job without one.
+    pub(super) key: Option<[u8; 32]>,
+}
+
+impl std::fmt::Debug for Go {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Go").field("job", &self.job).field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+fn frame(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let length: usize = parts.iter().map(|p| p.len()).sum();
+    let mut all = Vec::with_capacity(5 + length);
+    all.push(kind);
+    all.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+    parts.iter().for_each(|p| all.extend_from_slice(p));
+    all
+}
+
+/// Text of a structure; these have no part that cannot be written.
+fn text(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+impl FleetOrder {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Prepare(part) => frame(b'P', &[&text(part)]),
+            Self::Go(go) => frame(b'G', &[&text(go)]),
+            Self::Term => frame(b'T', &[]),
+            Self::Kill => frame(b'K', &[]),
+            Self::Stop => frame(b'Z', &[]),
+            Self::Continue => frame(b'C', &[]),
+            Self::Input(bytes) => frame(b'I', &[bytes]),
+            Self::InputEnd => frame(b'E', &[]),
+            Self::Beat => frame(b'B', &[]),
+        }
+    }
+
+    pub(super) fn decode(kind: u8, body: &[u8]) -> Result<Self, String> {
+        Ok(match (kind, body) {
+            (b'P', _) => Self::Prepare(Box::new(parse(body)?)),
+            (b'G', _) => Self::Go(Box::new(parse(body)?)),
+            (b'T', []) => Self::Term,
+            (b'K', []) => Self::Kill,
+            (b'Z', []) => Self::Stop,
+            (b'C', []) => Self::Continue,
+            (b'I', _) => Self::Input(body.to_vec()),
+            (b'E', []) => Self::InputEnd,
+            (b'B', []) => Self::Beat,
+            _ => return Err(unknown(kind, body)),
+        })
+    }
+}
+
+impl GuardEvent {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Hello(hello) => frame(b'h', &[&text(hello)]),
+            Self::Ready(ready) => frame(b'r', &[&text(ready)]),
+            Self::Refused { text, code } => frame(b'x', &[&[*code], text.as_bytes()]),
+            Self::Started { rank, pid } => frame(b's', &[&rank.to_le_bytes(), &pid.to_le_bytes()]),
+            Self::Output { rank, stream: OutputStream::Out, bytes } => {
+                frame(b'o', &[&rank.to_le_bytes(), bytes])
+            }
+            Self::Output { rank, stream: OutputStream::Err, bytes } => {
+                frame(b'e', &[&rank.to_le_bytes(), bytes])
+            }
+            Self::Ended { rank, ending, root_cause, memory } => {
+                let (kind, number) = match ending {
+                    Ending::Exit(code) => (0, *code),
+                    Ending::Signal(signal) => (1, *signal),
+                };
+                let cause = root_cause.map_or(0, |r| r.saturating_add(1));
+                let head = [rank.to_le_bytes(), number.to_le_bytes(), cause.to_le_bytes()].concat();
+                frame(b'd', &[&[kind], &head, memory.as_bytes()])
+            }
+            Self::Stopped { rank } => frame(b'z', &[&rank.to_le_bytes()]),
+            Self::Say(words) => frame(b'y', &[words.as_bytes()]),
+            Self::Taken => frame(b't', &[]),
+            Self::Beat => frame(b'b', &[]),
+            Self::Bye => frame(b'q', &[]),
+        }
+    }
+
+    pub(super) fn decode(kind: u8, body: &[u8]) -> Result<Self, String> {
+        let bad = || unknown(kind, body);
+        let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let number = |at: usize| -> Result<[u8; 4], String> {
+            body.get(at..at + 4).and_then(|b| b.try_into().ok()).ok_or_else(bad)
+        };
+        let rank = |at| number(at).map(u32::from_le_bytes);
+        let output = |stream| -> Result<Self, String> {
+            Ok(Self::Output { rank: rank(0)?, stream, bytes: body.get(4..).unwrap_or_default().to_vec() })
+        };
+        Ok(match kind {
+            b'h' => Self::Hello(Box::new(parse(body)?)),
+            b'r' => Self::Ready(Box::new(parse(body)?)),
+            b'x' => {
+                let (&code, text) = body.split_first().ok_or_else(bad)?;
+                Self::Refused { text: words(text), code }
+            }
+            b's' => Self::Started { rank: rank(0)?, pid: i32::from_le_bytes(number(4)?) },
+            b'o' => output(OutputStream::Out)?,
+            b'e' => output(OutputStream::Err)?,
+            b'd' => {
+                let code = i32::from_le_bytes(number(5)?);
+                let ending = match body.first() {
+                    Some(0) => Ending::Exit(code),
+                    Some(1) => Ending::Signal(code),
+                    _ => return Err(bad()),
+                };
+                let (root_cause, memory) =
+                    (rank(9)?.checked_sub(1), words(body.get(13..).unwrap_or_default()));
+                Self::Ended { rank: rank(1)?, ending, root_cause, memory }
+            }
+            b'z' => Self::Stopped { rank: rank(0)? },
+            b'y' => Self::Say(words(body)),
+            b't' => Self::Taken,
+            b'b' => Self::Beat,
+            b'q' => Self::Bye,
+            _ => return Err(bad()),
+        })
+    }
+}
+
+fn parse<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(body).map_err(|e| format!("a message that cannot be read: {e}"))
+}
+
+fn unknown(kind: u8, body: &[u8]) -> String {
+    format!("a message of the unknown kind {kind} with {} bytes", body.len())
+}
+
+/// Cuts what was read into frames.
+#[derive(Debug, Default)]
+pub(super) struct FrameReader {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl FrameReader {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        if self.at > 0 {
+            self.bytes.drain(..self.at);
+            self.at = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Drops everything up to and with the greeting; what stood before it, once it has come.
+    pub(super) fn greeting(&mut self) -> Option<Vec<u8>> {
+        let at = self.bytes.windows(GREETING.len()).position(|w| w == GREETING)?;
+        let before = self.bytes[..at].to_vec();
+        self.at = at + GREETING.len();
+        Some(before)
+    }
+
+    /// Bytes that were not taken yet.
+    pub(super) fn rest(&self) -> &[u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    /// The next whole frame.
+    pub(super) fn next(&mut self) -> Result<Option<(u8, &[u8])>, String> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let Some((&[kind, a, b, c, d], body)) = rest.split_first_chunk() else { return Ok(None) };
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        if length > LARGEST {
+            return Err(format!("a message of {length} bytes; allowed are {LARGEST}"));
+        }
+        let Some(body) = body.get(..length) else { return Ok(None) };
+        self.at += 5 + length;
+        Ok(Some((kind, body)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn go() -> Go {
+        let at = "10.0.0.1:5".parse().unwrap();
+        let vars = vec![("A".into(), "b".into())];
+        Go {
+            job: "j".into(),
+            store: at,
+            master: at,
+            vars,
+            files: vec![("A".into(), "[]".into())],
+            key: Some([7; 32]),
+        }
+    }
+
+    #[test]
+    fn orders_come_through_in_any_pieces() {
+        let part = HostPart { command: vec!["a b".into(), "ü".into()], world: 3, ..HostPart::default() };
+        let all = [
+            FleetOrder::Prepare(Box::new(part)),
+            FleetOrder::Go(Box::new(go())),
+            FleetOrder::Input(vec![0, 255, 10]),
+            FleetOrder::InputEnd,
+            FleetOrder::Term,
+            FleetOrder::Kill,
+            FleetOrder::Stop,
+            FleetOrder::Continue,
+            FleetOrder::Beat,
+        ];
+        let bytes: Vec<u8> = all.iter().flat_map(FleetOrder::encode).collect();
+        for step in [1, 7, bytes.len()] {
+            let (mut reader, mut found) = (FrameReader::default(), Vec::new());
+            for piece in bytes.chunks(step) {
+                reader.push(piece);
+                while let Some((kind, body)) = reader.next().unwrap() {
+                    found.push(FleetOrder::decode(kind, body).unwrap());
+                }
+            }
+            assert_eq!(found, all);
+        }
+        assert!(!format!("{:?}", go()).contains("7, 7"), "the key shows");
+    }
+
+    #[test]
+    fn events_come_through_behind_a_login_banner() {
+        let ended =
+            |ending, root_cause| GuardEvent::Ended { rank: 3, ending, root_cause, memory: "m".into() };
+        let all = [
+            GuardEvent::Started { rank: 2, pid: 77 },
+            GuardEvent::Output { rank: 2, stream: OutputStream::Err, bytes: vec![1, 2] },
+            ended(Ending::Signal(9), Some(0)),
+            ended(Ending::Exit(-1), None),
+            GuardEvent::Refused { text: "no".into(), code: 2 },
+            GuardEvent::Stopped { rank: 1 },
+            GuardEvent::Say("words".into()),
+            GuardEvent::Taken,
+            GuardEvent::Beat,
+            GuardEvent::Bye,
+        ];
+        let mut reader = FrameReader::default();
+        reader.push(b"Welcome to c\n");
+        assert!(reader.greeting().is_none());
+        reader.push(GREETING);
+        all.iter().for_each(|e| reader.push(&e.encode()));
+        assert_eq!(reader.greeting().unwrap(), b"Welcome to c\n");
+        let mut found = Vec::new();
+        while let Some((kind, body)) = reader.next().unwrap() {
+            found.push(GuardEvent::decode(kind, body).unwrap());
+        }
+        assert_eq!((found.as_slice(), reader.rest()), (&all[..], &b""[..]));
+    }
+
+    #[test]
+    fn hostile_frames_are_errors() {
+        let mut reader = FrameReader::default();
+        reader.push(&[b'P', 255, 255, 255, 255]);
+        assert!(reader.next().unwrap_err().contains("4294967295 bytes"));
+        for (kind, body) in
+            [(b'?', &b""[..]), (b's', b"123"), (b'd', &[9; 13]), (b'd', b"\0"), (b'h', b"{}"), (b'x', b"")]
+        {
+            assert!(GuardEvent::decode(kind, body).is_err(), "{kind}");
+        }
+        assert!(FleetOrder::decode(b'T', b"x").is_err() && FleetOrder::decode(b'P', b"[").is_err());
+    }
+}
