@@ -24,7 +24,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Start N copies of a command on this machine as the ranks of one group
-    Launch(launch::LaunchArgs),
+    Launch(Box<launch::LaunchArgs>),
     /// A host's part of a job that a launcher elsewhere started: it talks over standard input and output
     #[command(hide = true)]
     Guard,
@@ -56,7 +56,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     match cli.command {
-        Command::Launch(args) => launch::launch(args),
+        Command::Launch(args) => launch::launch(*args),
         Command::Guard => launch::guard(),
         Command::Key(command) => key::key(command),
         Command::Check(args) => check::check(args),

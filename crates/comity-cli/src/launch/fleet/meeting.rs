@@ -46,7 +46,7 @@ impl Fleet {
         }
         match backend {
             "nccl" => {
-                let port = self.plan.nccl_port.unwrap_or(master.port());
+                let port = self.plan.nccl_port.unwrap_or_else(|| master.port());
                 var("NCCL_HOST_IP", master.ip().to_string());
                 var("NCCL_PORT", port.to_string());
                 var("MLX_WORLD_SIZE", self.plan.world.to_string());
