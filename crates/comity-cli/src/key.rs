@@ -61,8 +61,10 @@ fn new(path: &Path) -> Result<(), String> {
 fn copy(hosts: &[String], file: &Path, ssh_args: &[String]) -> Result<(), Vec<String>> {
     let mut wrong: Vec<String> = hosts.iter().filter_map(|h| check_host_name(h).err()).collect();
     let key = Key::from_file(file).map_err(|e| wrong.push(e.to_string())).ok();
-    let name =
-        file.to_str().filter(|n| !n.contains('\'')).ok_or_else(|| "the file's name is no plain text".to_owned());
+    let name = file
+        .to_str()
+        .filter(|n| !n.contains('\''))
+        .ok_or_else(|| "the file's name is no plain text".to_owned());
     let name = name.map_err(|e| wrong.push(e)).unwrap_or_default();
     let (Some(key), true) = (key, wrong.is_empty()) else { return Err(wrong) };
     // In a new file, so that nobody has opened it before.

@@ -210,10 +210,7 @@ fn script(name: &str, args: &[String], cwd: Option<&Path>) -> Result<(), String>
     let path = cwd.unwrap_or_else(|| Path::new("")).join(file);
     match path.is_file() {
         true => Ok(()),
-        false => Err(format!(
-            "the script '{}' is not there; copy it to this host, or add --stage {file}",
-            path.display()
-        )),
+        false => Err(format!("the script '{}' is not there; copy it to this host", path.display())),
     }
 }
 
