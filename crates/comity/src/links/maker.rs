@@ -169,6 +169,8 @@ fn serve(group: &Opened, state: &Mutex<MakerState>, waker: &Arc<Waker>) {
         // WAIT(wait): links being made, to the join deadline
         if is_open
             && failed.is_none()
+            // What came while a link was made may have been woken for then.
+            && !lock(state).is_asked
             && let Err(e) = making.wait()
         {
             failed = Some(e);

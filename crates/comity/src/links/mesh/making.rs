@@ -29,6 +29,11 @@ const ROUNDS: u64 = 2;
 /// How much longer a rank waits for one that is to connect than that one tries, which says at its limit why it could not.
 const WORD: Duration = Duration::from_secs(1);
 
+/// Until the control thread has looked again, for one that leaves within the host.
+const ROUND: Duration = Duration::from_millis(2);
+/// The longest sleep: making a link can swallow a wake that was for another one.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// A connection of a higher rank: which of how many that make a link.
 pub(super) struct Arrived {
     pub(super) kind: LinkKind,
@@ -223,7 +228,7 @@ impl<'a> Linking<'a> {
         let until = ends.min().unwrap_or(long);
         // One that leaves within the host is looked for again when the control thread has looked.
         let soon = self.awaited.iter().any(|a| a.left.is_some());
-        let until = if soon { until.min(Instant::now() + Duration::from_millis(2)) } else { until };
+        let until = until.min(Instant::now() + if soon { ROUND } else { LOOK });
         // WAIT(until): links being made, to the join deadline; the waker wakes for a failure
         let woken = poll_until(&mut fds, Some(until));
         woken.map_err(|e| self.opening.own(self.opening.group.mine, format!("cannot wait: {e}")))?;
