@@ -253,8 +253,8 @@ impl Group {
     /// Dropping the last handle leaves, too. What it finds then goes to standard error, and the process ends with code 1 when it exits.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if the ranks made different calls and no call has shown it; the same on the other ranks. The group is closed all
-    /// the same. A group that has failed, or was closed before, closes without an error.
+    /// [`Error::Mismatch`] if the ranks made different calls and no call here has shown it; the same on the other ranks. The group is closed all
+    /// the same. A group that has failed otherwise, or was closed before, closes without an error.
     pub fn close(&self) -> Result<()> {
         if let Some(a) = &self.core.abort_handle {
             a.close();

@@ -86,6 +86,11 @@ impl CallState {
         let told = self.broken.as_deref().is_some_and(|e| *e != Error::Closed);
         if !told && let Some(e) = backend.failure(None) {
             self.recorder.write(self.group_id, &e);
+            // Another rank found it first, between this one's last call and now.
+            if self.broken.is_none() && matches!(e, Error::Mismatch { .. }) {
+                self.fail(e.clone());
+                return Err(e);
+            }
         } else if self.broken.is_none()
             && let Err(e) = backend.conclude()
         {
