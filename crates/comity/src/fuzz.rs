@@ -3,5 +3,5 @@
 
 pub use crate::{
     channel::fuzz::handshake, config::fuzz::config, control::fuzz::messages, engine::fuzz::stream,
-    recorder::fuzz::flight, transport::tcp::fuzz::frame,
+    recorder::fuzz::flight, transport::frame,
 };

@@ -12,7 +12,11 @@ pub(crate) fn named(name: &str, text: &str, table: &str) -> Vec<String> {
     if !name.starts_with(LIBRARY) || is_test || is_free {
         return Vec::new();
     }
-    let words: Vec<_> = kinds(table).into_iter().map(|kind| format!("LinkKind::{kind}")).collect();
+    let words: Vec<_> = lines(table)
+        .flat_map(|(folder, kind)| {
+            [format!("LinkKind::{kind}"), format!("transport::{folder}"), format!("transports.{folder}")]
+        })
+        .collect();
     let code = blank(text);
     without_tests(&code)
         .into_iter()
@@ -24,10 +28,13 @@ pub(crate) fn named(name: &str, text: &str, table: &str) -> Vec<String> {
         .collect()
 }
 
-/// The kinds of the table's lines: `tcp => Tcp = 2, "tcp", ...`.
-fn kinds(table: &str) -> Vec<&str> {
+/// Folder and kind of the table's lines: `tcp => Tcp = 2, "tcp", ...`.
+fn lines(table: &str) -> impl Iterator<Item = (&str, &str)> {
     let lines = table.lines().skip_while(|l| !l.starts_with("transports! {"));
-    lines.filter_map(|l| Some(l.split_once(" => ")?.1.split_once(" = ")?.0)).collect()
+    lines.filter_map(|l| {
+        let (folder, rest) = l.split_once(" => ")?;
+        Some((folder.trim(), rest.split_once(" = ")?.0))
+    })
 }
 
 #[cfg(test)]
@@ -38,11 +45,14 @@ mod tests {
 
     #[test]
     fn a_kind_outside_is_found() {
-        assert_eq!(kinds(TABLE), ["Tcp"]);
+        assert_eq!(lines(TABLE).collect::<Vec<_>>(), [("tcp", "Tcp")]);
         let text = "fn f() {\n    g(LinkKind::Tcp, \"LinkKind::Tcp\")\n}\n";
         let of = |name| named(name, text, TABLE).len();
         assert_eq!(of("crates/comity/src/engine/park.rs"), 1);
         assert_eq!(of("crates/comity/src/transport/tcp/mod.rs"), 0);
+        for reach in ["use crate::transport::tcp::Matrix;", "self.transports.tcp.connections = 2;"] {
+            assert_eq!(named("crates/comity/src/config/mod.rs", reach, TABLE).len(), 1, "{reach}");
+        }
         assert!(
             named("crates/comity/src/engine/park.rs", "LinkKind::Mpi, LinkKind::LISTED", TABLE).is_empty()
         );

@@ -10,7 +10,7 @@ use crate::{
     Result,
     address::shown,
     exchange::{PmiExchange, TorchExchange, UnixExchange},
-    transport::verbs::Matrix,
+    transport::TransportSettings,
 };
 use std::{ffi::OsString, path::Path, sync::Arc};
 
@@ -176,11 +176,10 @@ fn jaccl(vars: &Vars<'_>) -> Result<Option<Place>> {
     let (Some(rank), Some(text)) = (vars.number(rank_is, MAX_SIZE - 1)?, vars.text(devices_is)?) else {
         return Ok(None);
     };
-    let matrix = Matrix::read(&text).map_err(|why| {
+    let size = TransportSettings::ranks_of_devices(&text).map_err(|why| {
         let e = refusal(devices_is, &text, &why.to_string());
         why.place(e)
     })?;
-    let size = matrix.rows.len();
     if rank >= size {
         let why = format!("{rank_is}={rank}, but {devices_is} has {size} rows; allowed is 0 to {}", size - 1);
         return bad_value(rank_is, rank, why);

@@ -1,7 +1,7 @@
 //! Which links a process uses, and how: setters.
 
 use super::{BackendKind, Config};
-use crate::{Error, LinkKind, Result, transport::verbs::Matrix};
+use crate::{Error, LinkKind, Result};
 
 impl Config {
     /// The kinds of link that may be used; default: shared memory within a host, between hosts RDMA where both have a device for
@@ -25,12 +25,11 @@ impl Config {
     /// # Errors
     /// [`Error::Config`] when it cannot be read or is no square matrix.
     pub fn devices(mut self, matrix: &str) -> Result<Self> {
-        let read = Matrix::read(matrix);
-        self.transports.verbs.devices = Some(read.map_err(|why| {
+        self.transports.set_devices(matrix).map_err(|why| {
             let words = format!("the device matrix {} {why}", crate::address::shown(matrix));
             let e = Error::setting("devices", matrix, words);
             why.place(e)
-        })?);
+        })?;
         Ok(self)
     }
 
@@ -45,14 +44,14 @@ impl Config {
     /// its long messages; short ones take the first both ways. Default: 2 where a rank of the pair has
     /// [threads for sending](Self::send_threads) and the lower one a single address, else 1.
     pub fn connections(mut self, n: usize) -> Self {
-        self.transports.tcp.connections = Some(n);
+        self.transports.set_connections(n);
         self
     }
 
     /// How many threads may send long messages over TCP beside the rank's own, while others are received: one a link, for links of two
     /// [connections](Self::connections) in all. Default: one for every four cores of this rank's share of its host.
     pub fn send_threads(mut self, n: usize) -> Self {
-        self.transports.tcp.send_threads = Some(n);
+        self.transports.set_send_threads(n);
         self
     }
 }

@@ -32,6 +32,8 @@ pub(crate) use card::{Announced, Card, MAX_ADDRS, OwnAddr, Pair};
 pub(crate) use interface_rules::InterfaceRules;
 pub(crate) use link::{Interest, Link, LinkError, SMALL_WANT};
 pub(crate) use table::{Kinds, Transports};
+#[cfg(fuzzing)]
+pub use tcp::fuzz::frame;
 
 use crate::{
     Error, Result,

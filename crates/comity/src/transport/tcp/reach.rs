@@ -9,7 +9,7 @@ use crate::{
     channel::{Miss, Refusal, Stream, Target},
     transport::{
         About, Connected, Connection, Connector, JobInfo, Link, Missed, NewLink, Pair, Seen, Transport,
-        TransportInfo, Variables,
+        TransportInfo, TransportSettings, Variables,
     },
 };
 use std::{
@@ -29,6 +29,18 @@ pub(crate) struct TcpSettings {
     /// Per pair of addresses.
     pub(crate) connections: Option<usize>,
     pub(crate) send_threads: Option<usize>,
+}
+
+impl TransportSettings {
+    /// TCP connections per pair of addresses.
+    pub(crate) fn set_connections(&mut self, n: usize) {
+        self.tcp.connections = Some(n);
+    }
+
+    /// Threads that may send beside the rank's own.
+    pub(crate) fn set_send_threads(&mut self, n: usize) {
+        self.tcp.send_threads = Some(n);
+    }
 }
 
 /// The transport over TCP.

@@ -8,7 +8,7 @@ use crate::{
     sys::verbs::{QueueService, Verbs},
     transport::{
         About, Connected, Connection, Connector, JobInfo, LinkKind, Missed, NewLink, Pair, Seen, Transport,
-        TransportInfo, Variables,
+        TransportInfo, TransportSettings, Variables,
     },
 };
 use std::net::TcpStream;
@@ -23,6 +23,19 @@ pub(crate) struct VerbsSettings {
     pub(crate) devices: Option<Matrix>,
     /// Nothing but this service of devices.
     pub(crate) service: Option<QueueService>,
+}
+
+impl TransportSettings {
+    /// What leads from each rank to each other: a file's path or the JSON itself.
+    pub(crate) fn set_devices(&mut self, matrix: &str) -> std::result::Result<(), ConfigError> {
+        self.verbs.devices = Some(Matrix::read(matrix)?);
+        Ok(())
+    }
+
+    /// How many ranks such a matrix is for.
+    pub(crate) fn ranks_of_devices(matrix: &str) -> std::result::Result<usize, ConfigError> {
+        Ok(Matrix::read(matrix)?.rows.len())
+    }
 }
 
 /// The transport over RDMA.
