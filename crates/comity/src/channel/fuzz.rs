@@ -53,14 +53,15 @@ pub fn handshake(bytes: &[u8]) {
     };
     let incoming = [&true_hello, input.0].concat();
     let mut incoming = Drip { bytes: &incoming, piece };
-    let mut answered = false;
+    let mut answers = 0;
     loop {
         match responder.step(&mut incoming, &secret, &mut |_| HelloVerdict::Yes) {
             HandshakeStep::Done(hello, _) => panic!("a stranger got through as {hello:?}"),
             HandshakeStep::Send(_) => {
-                assert!(mode % 3 == 2 && !answered, "an answer to a stranger");
+                // To a hello that was recorded, then to padding, which proves nothing and costs no more than it brings.
+                assert!(mode % 3 == 2 && answers < 2, "an answer to a stranger");
                 assert!(responder.knows_key());
-                answered = true;
+                answers += 1;
             }
             HandshakeStep::More
             | HandshakeStep::Close

@@ -250,7 +250,14 @@ pub(crate) struct Responder {
 #[derive(Debug)]
 enum Stage {
     Hello,
-    Proof(Box<TransportState>, Vec<u8>, Hello, Option<Box<Seals>>),
+    Proof {
+        transport: Box<TransportState>,
+        hash: Vec<u8>,
+        hello: Hello,
+        seals: Option<Box<Seals>>,
+        /// Padding has come. It comes once: who repeats a recorded hello shall not be answered for ever.
+        padded: bool,
+    },
 }
 
 /// How far a [`Responder`] came.
@@ -279,7 +286,7 @@ impl Responder {
 
     /// Whether the other side has shown that it holds the key (or a recording of one who did).
     pub(crate) fn knows_key(&self) -> bool {
-        matches!(self.stage, Stage::Proof(..))
+        matches!(self.stage, Stage::Proof { .. })
     }
 
     pub(crate) fn step(
@@ -300,10 +307,12 @@ impl Responder {
                 };
                 traceless(|| self.answer(&body, secret, judge)).unwrap_or(HandshakeStep::Close)
             }
-            Stage::Proof(transport, hash, hello, seals) => {
+            Stage::Proof { transport, hash, hello, seals, padded } => {
                 match self.incoming.read_one(stream, MessageKind::Proof, MessageKind::Padding) {
                     Ok(None) => HandshakeStep::More,
+                    Ok(Some((MessageKind::Padding, _))) if *padded => HandshakeStep::Close,
                     Ok(Some((MessageKind::Padding, body))) => {
+                        *padded = true;
                         self.incoming = Incoming::default();
                         HandshakeStep::Send(padding(body.len()))
                     }
@@ -358,7 +367,8 @@ impl Responder {
         }
         let hash = noise.get_handshake_hash().to_vec();
         let seals = if hello.sealed { Some(seals(&mut noise, false)?) } else { None };
-        self.stage = Stage::Proof(Box::new(noise.into_transport_mode().ok()?), hash, hello, seals);
+        let transport = Box::new(noise.into_transport_mode().ok()?);
+        self.stage = Stage::Proof { transport, hash, hello, seals, padded: false };
         self.incoming = Incoming::default();
         Some(HandshakeStep::Send(answer))
     }

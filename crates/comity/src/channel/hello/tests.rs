@@ -59,6 +59,14 @@ fn padding_is_answered_in_kind_and_waited_for() {
     assert!(i.read(Drip(&pad[..pad.len() - 1])).unwrap().is_none());
     let Agreed { proof, .. } = i.read(Drip(&pad[pad.len() - 1..])).unwrap().unwrap();
     assert!(matches!(r.step(Drip(&proof), &s, &mut yes), HandshakeStep::Done(HELLO, Some(_))));
+    // Whoever repeats a recorded hello is not answered for ever.
+    let more = [&first[..], &i.pad(100)].concat();
+    let (mut r, mut stream) = (Responder::new(), Drip(&more));
+    let steps: Vec<_> = (0..3).map(|_| r.step(&mut stream, &s, &mut yes)).collect();
+    assert!(
+        matches!(steps[..], [HandshakeStep::Send(_), HandshakeStep::Send(_), HandshakeStep::Close]),
+        "{steps:?}"
+    );
     // Whoever has not shown the key pads nothing.
     let mut stranger = Responder::new();
     let (mut i, _) = Initiator::start(&s, &HELLO).unwrap();
