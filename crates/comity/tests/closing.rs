@@ -67,6 +67,21 @@ fn a_wrong_call_that_is_the_last_is_told_on_every_rank() {
 }
 
 #[test]
+fn a_rank_that_closes_later_is_told_what_an_earlier_one_found() {
+    for groups in kinds(2) {
+        let errors = each(groups, |g| {
+            after_some(&g, |g| g.broadcast(&mut [1f32; 8], g.rank())).unwrap();
+            // Meanwhile rank 0 compares, and the group fails on this rank between its last call and its close.
+            thread::sleep(Duration::from_millis(400 * g.rank() as u64));
+            g.close().unwrap_err()
+        });
+        for e in errors {
+            assert!(matches!(e.root(), Error::Mismatch { differs: "root", .. }), "{e}");
+        }
+    }
+}
+
+#[test]
 fn the_same_calls_close_without_an_error() {
     for groups in kinds(3) {
         let out = each(groups, |g| {
