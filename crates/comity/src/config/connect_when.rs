@@ -32,6 +32,12 @@ impl ConnectWhen {
 
 impl Config {
     /// When links are made: as calls need them, or all when a group opens.
+    ///
+    /// ```
+    /// use comity::{Config, ConnectWhen};
+    ///
+    /// let config = Config::new(0, 1).connect_when(ConnectWhen::All);
+    /// ```
     #[must_use]
     pub fn connect_when(mut self, when: ConnectWhen) -> Self {
         self.connect_when = when;

@@ -15,6 +15,7 @@ mod link_choices;
 mod meet;
 mod network;
 mod notes;
+mod setters;
 mod settings;
 mod slurm;
 mod table;
@@ -23,7 +24,6 @@ mod vars;
 
 use crate::{
     Error, HostPort, Key, MAX_SIZE, Result,
-    exchange::Exchange,
     root_cause::RootCauseReport,
     sys::fnv,
     transport::{InterfaceRules, Kinds, TransportSettings},
@@ -36,13 +36,7 @@ pub use launcher::{Found, Launcher};
 pub use meet::Meet;
 pub use network::AddressNote;
 pub use notes::LinkNote;
-use std::{
-    ffi::OsString,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 pub use table::{Topic, VARIABLES, Variable};
 pub use trust::Secure;
 pub(crate) use trust::{Insecure, Trust};
@@ -183,137 +177,21 @@ impl Config {
 
     /// As [`from_env`](Self::from_env), with the variables from a function: for tests, and for launchers that show what a rank would do.
     /// Reads the files and descriptors that the variables name and nothing else.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    ///
+    /// ```
+    /// let config = comity::Config::from_vars(|name| match name {
+    ///     "COMITY_RANK" => Some("0".into()),
+    ///     "COMITY_SIZE" => Some("1".into()),
+    ///     _ => None,
+    /// })?;
+    /// assert_eq!(config.size(), 1);
+    /// # Ok::<(), comity::Error>(())
+    /// ```
     pub fn from_vars(var: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
         env::read(&var)
-    }
-
-    /// The settings that hold under every launcher (`COMITY_TIMEOUT`, `COMITY_LINKS`, ...; see [`from_env`](Self::from_env)), from a
-    /// function, in place of those made so far; where to meet, rank and size stay as they are.
-    pub fn settings_from_vars(mut self, var: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
-        settings::read(&vars::Vars::new(&var), &mut self)?;
-        Ok(self)
-    }
-
-    /// Meet at a store that runs elsewhere (`comity launch` runs one): `host:port`, or several addresses of it with a comma between, of
-    /// which each rank takes one that it reaches.
-    pub fn store(mut self, at: &str) -> Result<Self> {
-        self.meet = Meet::Store(HostPort::list(at)?);
-        Ok(self)
-    }
-
-    /// Meet at a store that rank 0 runs at this `host:port`, and at this port of its other addresses; or several with a comma between. Each
-    /// rank may name another address of rank 0, or of a rank that reaches it: that one passes on what comes there.
-    pub fn rendezvous(mut self, at: &str) -> Result<Self> {
-        self.meet = Meet::Host(HostPort::list(at)?);
-        Ok(self)
-    }
-
-    /// Meet at rank 0's first address in a hostfile of MLX's form, and listen on this rank's own:
-    /// `[["10.0.0.1:5000"], ["10.0.0.2:5000"]]`, one entry per rank.
-    pub fn hostfile(mut self, path: impl AsRef<Path>) -> Result<Self> {
-        let file = hostfile::Hostfile::read(path.as_ref())?;
-        file.check("rank", self.rank, Some(self.size), true)?;
-        if self.job == "-" {
-            self.job = file.job();
-        }
-        self.meet = Meet::Hostfile(file.ranks);
-        Ok(self)
-    }
-
-    /// Meet at a store that rank 0 runs at a free port, which it tells the others through `exchange`. Without a key rank 0 makes
-    /// one and tells that too: whoever can read the exchange can join.
-    pub fn exchange(mut self, exchange: Arc<dyn Exchange>) -> Self {
-        self.meet = Meet::Exchange(exchange);
-        self
-    }
-
-    /// Measure every link when the ranks have met, in some 2 s, and choose plans by that: [`Group::measure_links`](crate::Group::measure_links). On all
-    /// ranks or none. Without it the cost model knows shared memory within a host and a fast network between hosts.
-    pub fn measure_costs(mut self) -> Self {
-        self.costs = Costs::Measure;
-        self
-    }
-
-    /// Carry out every operation by this algorithm, where it can, instead of by the cheapest. On all ranks, or calls fail with
-    /// [`Error::Mismatch`]. For tests and measurements.
-    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.algorithm = Some(algorithm);
-        self
-    }
-
-    /// Choose plans by what `comity check --links --json` wrote into a file. On all ranks or none; the numbers of rank 0's file hold.
-    pub fn costs_file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.costs = Costs::File(path.into());
-        self
-    }
-
-    /// The name of the job, the same on all ranks; default `-`. Ranks of different jobs refuse one another.
-    pub fn job(mut self, job: impl Into<String>) -> Self {
-        self.job = job.into();
-        self
-    }
-
-    /// The secret that every rank of the job holds. More than one rank needs one, unless they meet at a
-    /// [`exchange`](Self::exchange), over which rank 0 then shares one of its own making, or say [`insecure`](Self::insecure).
-    pub fn key(mut self, key: Key) -> Self {
-        self.key = Some(key);
-        self
-    }
-
-    /// As [`key`](Self::key), from a file that only its owner can read.
-    pub fn key_file(self, path: impl AsRef<Path>) -> Result<Self> {
-        Ok(self.key(Key::from_file(path)?))
-    }
-
-    /// Meet without a secret: whoever reaches a port and knows the job's name can join. Addresses that the internet may
-    /// reach are refused.
-    pub fn insecure(mut self) -> Self {
-        self.insecure = Insecure::Private;
-        self
-    }
-
-    /// As [`insecure`](Self::insecure), at public addresses too.
-    pub fn insecure_in_public(mut self) -> Self {
-        self.insecure = Insecure::Public;
-        self
-    }
-
-    /// What the key protects; default [`Secure::Handshake`]. All ranks must say the same.
-    pub fn secure(mut self, secure: Secure) -> Self {
-        self.secure = secure;
-        self
-    }
-
-    /// When a group fails, write its last 4,096 calls to a file in this directory, for `comity report`; default: nowhere.
-    pub fn log_dir(mut self, dir: impl Into<PathBuf>) -> Self {
-        self.log_dir = Some(dir.into());
-        self
-    }
-
-    /// How long a call may take; default 5 minutes, longer than a slow checkpoint on another rank and shorter than a night.
-    pub fn timeout(mut self, limit: Duration) -> Self {
-        self.timeout = limit;
-        self
-    }
-
-    /// How long to wait until all ranks have met; default one minute, the time in which a launcher starts the last
-    /// process of a large job on a cold file system.
-    pub fn join_timeout(mut self, limit: Duration) -> Self {
-        self.join_timeout = limit;
-        self
-    }
-
-    /// How long a rank may be silent before the others give it up; default 5 s. The ranks agree on the most patient of their
-    /// choices.
-    pub fn detection(mut self, detection: Detection) -> Self {
-        self.detection = detection;
-        self
-    }
-
-    /// The name of this host. Ranks whose hosts have equal names use shared memory; default: the system's, made unique.
-    pub fn host_name(mut self, name: impl Into<String>) -> Self {
-        self.host = Some(name.into());
-        self
     }
 
     /// This process's rank.

@@ -27,6 +27,10 @@ pub struct AddressNote {
 impl Config {
     /// This rank's own addresses to listen on; port 0 stands for any. Default: those of all network interfaces but loopback; loopback where
     /// the store is there. Each pair uses what works: of named addresses all, else the best, or several equal cables.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).addrs(["10.0.0.1:0".parse().unwrap()]);
+    /// ```
     pub fn addrs(mut self, addrs: impl IntoIterator<Item = SocketAddr>) -> Self {
         self.addrs = addrs.into_iter().collect();
         self
@@ -36,6 +40,11 @@ impl Config {
     ///
     /// # Errors
     /// [`Error::Config`] when an entry is none of these.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).interfaces("en,!en0")?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
     pub fn interfaces(mut self, rules: &str) -> Result<Self> {
         let wrong = |why| Error::setting("interfaces", rules, format!("interfaces {rules:?} {why}"));
         self.interfaces = InterfaceRules::parse(rules).map_err(wrong)?;
@@ -43,12 +52,20 @@ impl Config {
     }
 
     /// The ports to listen on, where no address names one; default: any. A rank takes a free one on each of its addresses.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).ports(7100..=7199);
+    /// ```
     pub fn ports(mut self, range: std::ops::RangeInclusive<u16>) -> Self {
         self.ports = Some((*range.start(), *range.end()));
         self
     }
 
     /// Whether ranks pass on what two others say that have no way to each other; default: they do. The two encrypt it.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).relay(false);
+    /// ```
     pub fn relay(mut self, relay: bool) -> Self {
         self.relay = relay;
         self
