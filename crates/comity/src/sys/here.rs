@@ -1,6 +1,7 @@
 //! What this process tells the others about the machine it runs on.
 
 use std::hash::{BuildHasherDefault, Hasher};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// The system's name of this host.
@@ -42,7 +43,7 @@ pub(crate) fn number_hosts(ids: impl Iterator<Item = u64>) -> Vec<usize> {
 /// elsewhere, else out of this host, else of any interface. Loopback only where there is nothing else.
 pub(crate) fn outward(toward: &[SocketAddr]) -> IpAddr {
     let all = || super::interfaces().into_iter().filter(|i| !i.is_loopback).map(|i| i.ip).collect();
-    choose(toward, source, all)
+    choose(toward, |to| source(to).ok(), all)
 }
 
 /// `source` tells this host's address on the way to another.
@@ -76,12 +77,13 @@ fn is_outside(ip: &IpAddr) -> bool {
     !ip.is_loopback() && !ip.is_unspecified() && !lacks_scope
 }
 
-/// This host's address on the way to another; none without a way. Connecting UDP sends nothing.
-pub(crate) fn source(to: SocketAddr) -> Option<IpAddr> {
+/// This host's address on the way to another; an error without a way, or where this process lacks what asking takes. Connecting UDP
+/// sends nothing.
+pub(crate) fn source(to: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
-    socket.connect(to).ok()?;
-    Some(socket.local_addr().ok()?.ip())
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    socket.connect(to)?;
+    Ok(socket.local_addr()?.ip())
 }
 
 /// FNV-1a: the same in every build, which the standard library's hasher does not promise.

@@ -10,10 +10,14 @@
 //! ```
 
 use super::{Card, InterfaceRules, OwnAddr};
-use crate::sys::{Interface, here, interfaces};
+use crate::{
+    channel::is_own,
+    sys::{Interface, here, interfaces},
+};
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
+    io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -54,7 +58,7 @@ struct Here<'a> {
     /// The interfaces that lead everywhere.
     default: Vec<u32>,
     /// The address here on the way to another.
-    source: &'a dyn Fn(SocketAddr) -> Option<IpAddr>,
+    source: &'a dyn Fn(SocketAddr) -> io::Result<IpAddr>,
 }
 
 impl Here<'_> {
@@ -72,8 +76,11 @@ impl Here<'_> {
                 Ok(all)
             };
         }
-        let Some(source) = (self.source)(theirs.at) else {
-            return Err("this host has no route to it".into());
+        let source = match (self.source)(theirs.at) {
+            Ok(ip) => ip,
+            // What this process lacks says nothing of the network: who connects meets it again, and says so.
+            Err(e) if is_own(&e) => return Ok(vec![self.candidate(theirs, theirs.at, None)]),
+            Err(_) => return Err("this host has no route to it".into()),
         };
         if let Some(i) = self.left_out.iter().find(|i| i.ip == source && !i.is_loopback) {
             return Err(format!("it leads over {}, which COMITY_INTERFACES leaves out", i.name));
@@ -188,7 +195,8 @@ impl AddressBook {
         // Addresses for documentation: routed like any other.
         let anywhere: [IpAddr; 2] =
             [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
-        let out: Vec<_> = anywhere.iter().filter_map(|ip| here::source(SocketAddr::new(*ip, 9))).collect();
+        let out: Vec<_> =
+            anywhere.iter().filter_map(|ip| here::source(SocketAddr::new(*ip, 9)).ok()).collect();
         let default = all.iter().filter(|i| out.contains(&i.ip)).map(|i| i.index).collect();
         let (own, left_out) = all.into_iter().partition(|i| self.rules.allow(i));
         let here = Here { own, left_out, default, source: &here::source };
@@ -261,7 +269,8 @@ mod tests {
     fn tried(own: &[Interface], theirs: &[OwnAddr]) -> (Vec<String>, usize, Vec<String>) {
         let source = |to: SocketAddr| {
             let near = own.iter().find(|i| i.holds(to.ip()));
-            near.or_else(|| own.first().filter(|i| i.ip.is_ipv4() == to.is_ipv4())).map(|i| i.ip)
+            let near = near.or_else(|| own.first().filter(|i| i.ip.is_ipv4() == to.is_ipv4()));
+            near.map(|i| i.ip).ok_or_else(|| io::ErrorKind::NetworkUnreachable.into())
         };
         let default = own.iter().take(1).map(|i| i.index).collect();
         let here = Here { own: own.to_vec(), left_out: Vec::new(), default, source: &source };
@@ -279,6 +288,20 @@ mod tests {
                 a => a.ip().fmt(f),
             }
         }
+    }
+
+    #[test]
+    fn what_this_process_lacks_is_no_missing_route() {
+        let own = [interface("e0", 2, "10.9.0.1", 16, 10_000)];
+        let with = |e: rustix::io::Errno| {
+            let source = move |_| Err(e.into());
+            let here = Here { own: own.to_vec(), left_out: Vec::new(), default: vec![2], source: &source };
+            let found = sorted(&here, &[told("10.9.0.2", 16, 10_000)]);
+            (found.all.len(), found.vain)
+        };
+        assert_eq!(with(rustix::io::Errno::MFILE), (1, Vec::new()));
+        let (all, vain) = with(rustix::io::Errno::NETUNREACH);
+        assert!(all == 0 && vain[0].contains("no route"), "{vain:?}");
     }
 
     #[test]
