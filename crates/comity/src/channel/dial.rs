@@ -4,6 +4,7 @@ mod race;
 
 use super::{
     hello::{Channel, Hello, NOT_THE_ONE, Refusal, Secret},
+    relay::RELAY_FULL,
     stream::{Sealing, Stream},
 };
 use crate::{Error, Result, sys::poll_until};
@@ -116,7 +117,7 @@ impl Miss {
         match self {
             Self::Stop(_) => true,
             // Who says so may be somebody else, who has the same address.
-            Self::Refused(Refusal::No(words)) => words != NOT_THE_ONE,
+            Self::Refused(Refusal::No(words)) => words != NOT_THE_ONE && words != RELAY_FULL,
             _ => false,
         }
     }
