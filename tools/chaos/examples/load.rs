@@ -115,7 +115,7 @@ fn steady(group: &Group, n: usize) -> Result<bool, Error> {
     let (mut rounds, mut longest, mut right) = (0usize, Duration::ZERO, true);
     loop {
         let round = Instant::now();
-        let len = [1, 300, 70_000, 900_000][rounds % 4];
+        let len = [1, 300, 70_000, 300_000][rounds % 4];
         let mut x: Vec<u64> = (0..len).map(|i| (i * 7 + rank + rounds) as u64).collect();
         group.all_reduce(&mut x, ReduceOp::Sum)?;
         let ranks = size * (size - 1) / 2;

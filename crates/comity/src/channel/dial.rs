@@ -103,7 +103,7 @@ pub(crate) enum Miss {
 
 impl Miss {
     /// Whether another try may do better.
-    fn is_passing(&self) -> bool {
+    pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Stop(_) | Self::Nowhere(_) | Self::NoWay(_) => false,
             // An address or a permission does not change by waiting.

@@ -35,7 +35,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
     let comity = comity()?;
     let (_scratch, key) = job_key()?;
     let mut shapes = shapes::check(&comity, &key)?;
-    shapes.push(cut::check(&comity, &key)?);
+    shapes.extend(cut::check(&key)?);
     let mut notes = Vec::new();
     for (family, addrs, port) in
         [("IPv4", ["10.77.0.1", "10.77.0.2"], "7400"), ("IPv6", ["fd77::1", "fd77::2"], "7401")]

@@ -1,4 +1,4 @@
-//! Two hosts with two cables, of which one is cut while a job runs: it goes on over the other.
+//! Two hosts with two cables, of which one is cut while a job runs: it goes on over the other. And a chain whose middle dies.
 //!
 //! ```text
 //!   a === b    one cable is out, comes back, the other is out     each host sees it
@@ -15,10 +15,17 @@ const CABLES: &[super::shapes::Cable] =
 const TWO: Shape =
     Shape { name: "two cables, one cut", hosts: 2, cables: CABLES, master: &["10.71.1.1"], ..PLAIN };
 
+const MIDDLE: Shape = Shape {
+    name: "chain whose middle dies",
+    cables: super::shapes::CHAIN,
+    master: &["10.71.1.1,10.71.2.1"],
+    ..PLAIN
+};
+
 /// Seconds of each job.
 const SECONDS: &str = "5";
 /// A round takes no longer, in milliseconds, than the pause that is promised and this for its own.
-const OWN: u64 = 1500;
+const OWN: u64 = 2500;
 
 /// How a cable is cut.
 #[derive(Clone, Copy, PartialEq)]
@@ -30,27 +37,47 @@ enum How {
 }
 
 /// What is cut, how; in a job that is encrypted or not.
-pub(super) fn check(comity: &Path, key: &Path) -> Result<&'static str, String> {
+pub(super) fn check(key: &Path) -> Result<[&'static str; 2], String> {
     for (how, secure) in [(How::Out, "handshake"), (How::Silent, "data")] {
-        run(comity, key, how, secure)?;
+        run(key, how, secure)?;
     }
-    Ok(TWO.name)
+    dead_relay(key)?;
+    Ok([TWO.name, MIDDLE.name])
 }
 
-fn run(_: &Path, key: &Path, how: How, secure: &str) -> Result<(), String> {
+/// A rank of a job that goes on for so long.
+fn rank(lan: &Lan<'_>, shape: &Shape, rank: usize, seconds: &str, key: &Path) -> Task {
+    let task = lan.within(rank).args([built("debug", "examples/load")]).args(["steady", seconds]).limit(60);
+    task.env("COMITY_RANK", rank.to_string())
+        .env("COMITY_SIZE", shape.hosts.to_string())
+        .env("COMITY_HOST", ["a", "b", "c"][rank])
+        .env("MASTER_ADDR", shape.master[0])
+        .env("MASTER_PORT", "7403")
+        .env("COMITY_KEY_FILE", key)
+}
+
+/// The rank that passes on what the two others say dies: it is named, and neither of the two.
+fn dead_relay(key: &Path) -> Result<(), String> {
+    let lan = Lan::new(&MIDDLE)?;
+    let start = |r| rank(&lan, &MIDDLE, r, "30", key).start();
+    let (first, middle, last) = (start(0)?, start(1)?, start(2)?);
+    thread::sleep(Duration::from_secs(3));
+    // Ended by a signal, without a goodbye.
+    drop(middle);
+    for end in [first, last] {
+        match end.wait() {
+            Err(e) if e.contains("load: rank 1 (host b") => {}
+            Err(e) | Ok(e) => return Err(format!("{}: rank 1 is not named:\n{e}", MIDDLE.name)),
+        }
+    }
+    println!("{}: it is named", MIDDLE.name);
+    Ok(())
+}
+
+fn run(key: &Path, how: How, secure: &str) -> Result<(), String> {
     let lan = Lan::new(&TWO)?;
-    let load = built("debug", "examples/load");
-    let rank = |rank: usize| -> Task {
-        let task = lan.within(rank).args([&load]).args(["steady", SECONDS]).limit(60);
-        task.env("COMITY_RANK", rank.to_string())
-            .env("COMITY_SIZE", "2")
-            .env("COMITY_HOST", ["a", "b"][rank])
-            .env("COMITY_SECURE", secure)
-            .env("MASTER_ADDR", TWO.master[0])
-            .env("MASTER_PORT", "7403")
-            .env("COMITY_KEY_FILE", key)
-    };
-    let running = (0..2).map(|r| rank(r).start()).collect::<Result<Vec<_>, _>>()?;
+    let one = |r| rank(&lan, &TWO, r, SECONDS, key).env("COMITY_SECURE", secure).start();
+    let running = (0..2).map(one).collect::<Result<Vec<_>, _>>()?;
     for (pause, cable, is_cut) in [(1500, "c0", true), (1800, "c0", false), (300, "c1", true)] {
         thread::sleep(Duration::from_millis(pause));
         turn(&lan, how, cable, is_cut)?;

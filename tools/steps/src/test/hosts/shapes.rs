@@ -32,7 +32,7 @@ pub(super) struct Shape {
 pub(super) const PLAIN: Shape =
     Shape { name: "", hosts: 3, cables: &[], also: &[], master: &[], vars: &[], busy: &[], refused: None };
 
-const CHAIN: &[Cable] =
+pub(super) const CHAIN: &[Cable] =
     &[(0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"), (1, 2, "bc", "10.71.2.1/30", "10.71.2.2/30")];
 
 const SHAPES: &[Shape] = &[
