@@ -74,8 +74,8 @@ pub(crate) fn interfaces() -> Vec<Interface> {
 
 /// The addresses of the interfaces that are up and whose cable is in; none where the system does not tell.
 pub(crate) fn addresses_in_use() -> Vec<IpAddr> {
-    // SAFETY: null, or an address of the family that it names, which lives as long as its entry.
     with_flags(libc::IFF_UP | libc::IFF_RUNNING, |entry| {
+        // SAFETY: null, or an address of the family that it names, which lives as long as its entry.
         unsafe { address(entry.ifa_addr, None) }.map(|a| a.0)
     })
 }

@@ -133,7 +133,8 @@ fn another_version_is_named() {
     let (mut i, mut first) = Initiator::start(&s, &HELLO).unwrap();
     first[2] = (VERSION + 1) << 4 | MessageKind::Hello as u8;
     assert!(matches!(respond(&s, &first, HelloVerdict::Yes).1, HandshakeStep::SendAndClose(_)));
-    let e = i.read(Drip(&[b'c', b'm', (VERSION + 1) << 4 | MessageKind::Unreadable as u8, 0, 0])).unwrap_err();
+    let e =
+        i.read(Drip(&[b'c', b'm', (VERSION + 1) << 4 | MessageKind::Unreadable as u8, 0, 0])).unwrap_err();
     assert!(matches!(e, Refusal::Version(8)) && e.to_string().contains("version 8"));
 }
 

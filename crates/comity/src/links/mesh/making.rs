@@ -43,6 +43,9 @@ pub(super) struct Arrived {
     pub(super) connection: Connection,
 }
 
+/// The connections of a link of which some are still to come, and which making of it that is.
+pub(super) type LinkParts = (u16, Vec<Option<Connection>>);
+
 /// A link with a lower rank that is made when the stream is readable.
 pub(super) struct Soon {
     pub(super) rank: usize,
@@ -67,7 +70,7 @@ pub(in crate::links) struct Linking<'a> {
     offered: Vec<Soon>,
     awaited: Vec<Awaited>,
     /// What has come of links that want more connections.
-    pub(super) parts: HashMap<(usize, LinkKind), (u16, Vec<Option<Connection>>)>,
+    pub(super) parts: HashMap<(usize, LinkKind), LinkParts>,
     /// Whether this rank leaves the group.
     pub(super) is_over: &'a dyn Fn() -> bool,
 }

@@ -87,7 +87,8 @@ fn run(key: &Path, how: How, secure: &str) -> Result<(), String> {
     // Detection is 5 s: a job that sees nothing may take that and a second more.
     let promised = if how == How::Out { 2000 } else { 6000 };
     for out in &said {
-        let longest = out.split("the longest of ").nth(1).and_then(|t| t.split(' ').next()?.parse().ok());
+        let longest: Option<u64> =
+            out.split("the longest of ").nth(1).and_then(|t| t.split(' ').next()?.parse().ok());
         match longest {
             Some(ms) if ms <= promised + OWN => {}
             _ => return Err(format!("{} ({}): {}", TWO.name, words(how), said.concat())),

@@ -2,13 +2,14 @@
 
 use super::{Lasting, make};
 use crate::{
-    channel::{Conn, Stream},
+    channel::{Conn, Seal, Stream},
     sync::lock,
     sys::addresses_in_use,
     transport::{Connection, NewLink, Pair, tcp::TcpOptions},
 };
 use std::{
     io,
+    net::TcpStream,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicU16, Ordering},
@@ -92,11 +93,14 @@ impl LastingLinks {
     }
 }
 
+/// What seals each connection, out and in; nothing in the clear.
+pub(super) type BothWays = (Vec<Seal>, Vec<Seal>);
+
 /// The streams and what seals each way; and the last of them apart, if it is for telling.
 fn apart(
     mut connections: Vec<Connection>,
     has_desk: bool,
-) -> (Vec<std::net::TcpStream>, (Vec<crate::channel::Seal>, Vec<crate::channel::Seal>), Option<Conn>) {
+) -> (Vec<TcpStream>, BothWays, Option<Conn>) {
     let desk = if has_desk { connections.pop() } else { None };
     let (mut streams, mut seals) = (Vec::with_capacity(connections.len()), (Vec::new(), Vec::new()));
     for (stream, sealing) in connections {
