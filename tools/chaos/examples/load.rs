@@ -5,14 +5,19 @@
 //! target/release/comity launch -n 64 -- target/release/examples/load flight 1000
 //! target/release/comity launch -n 4 -- target/release/examples/load groups 1000
 //! target/release/comity launch -n 4 -- target/release/examples/load grow 600     # seconds
+//! target/release/comity launch -n 2 -- target/release/examples/load steady 10   # seconds
 //! ```
 //!
-//! Every result is checked. `groups` and `grow` say how many descriptors, threads and KiB of memory a rank holds after a
+//! Every result is checked. `steady` sums and passes messages there and back between ranks 0 and 1, with pauses, and says how long the
+//! longest round took. `groups` and `grow` say how many descriptors, threads and KiB of memory a rank holds after a
 //! warm-up and at its end, and end with code 1 when descriptors or threads have grown at all, or memory by more than 1 % and
 //! 256 KiB.
 
 use comity::{ConfigError, Error, Group, ReduceOp};
-use std::{fs, time::Instant};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 /// What this process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,14 +58,15 @@ fn main() {
         _ => ("", 0),
     };
     if n == 0 {
-        eprintln!("load: say flight, groups or grow, and how many");
+        eprintln!("load: say flight, groups, grow or steady, and how many");
         std::process::exit(2);
     }
     let done = comity::init().and_then(|group| match what {
         "flight" => flight(&group, n),
         "groups" => groups(&group, n),
         "grow" => grow(&group, n),
-        other => Err(ConfigError::new(format!("{other:?} is none of flight, groups, grow")).into()),
+        "steady" => steady(&group, n),
+        other => Err(ConfigError::new(format!("{other:?} is none of flight, groups, grow, steady")).into()),
     });
     match done {
         Ok(true) => {}
@@ -99,6 +105,52 @@ fn flight(group: &Group, n: usize) -> Result<bool, Error> {
     }
     if !right {
         eprintln!("load: rank {rank}: a sum is wrong");
+    }
+    Ok(right)
+}
+
+/// For `n` seconds: sums of few and many elements, and messages there and back.
+fn steady(group: &Group, n: usize) -> Result<bool, Error> {
+    let (rank, size, start) = (group.rank(), group.size(), Instant::now());
+    let (mut rounds, mut longest, mut right) = (0usize, Duration::ZERO, true);
+    loop {
+        let round = Instant::now();
+        let len = [1, 300, 70_000, 300_000][rounds % 4];
+        let mut x: Vec<u64> = (0..len).map(|i| (i * 7 + rank + rounds) as u64).collect();
+        group.all_reduce(&mut x, ReduceOp::Sum)?;
+        let ranks = size * (size - 1) / 2;
+        right &= x.iter().enumerate().all(|(i, x)| *x == ((i * 7 + rounds) * size + ranks) as u64);
+        let (ping, pong): (Vec<_>, Vec<_>) =
+            (0..len).map(|i| ((i + rounds) as u32, (i * 3 + rounds) as u32)).unzip();
+        let mut came = vec![0u32; len];
+        match rank {
+            0 => {
+                group.send(&ping[..], 1, 7)?;
+                group.recv(&mut came[..], 1, 7)?;
+                right &= came == pong;
+            }
+            1 => {
+                group.recv(&mut came[..], 0, 7)?;
+                group.send(&pong[..], 0, 7)?;
+                right &= came == ping;
+            }
+            _ => {}
+        }
+        longest = longest.max(round.elapsed());
+        rounds += 1;
+        // The others wait meanwhile for what this one has sent, or send to it.
+        if rounds % (7 + rank) == 0 {
+            std::thread::sleep(Duration::from_millis(40));
+        }
+        let mut is_over = [u8::from(rank == 0 && start.elapsed().as_secs() >= n as u64)];
+        group.all_reduce(&mut is_over, ReduceOp::Max)?;
+        if is_over[0] > 0 {
+            break;
+        }
+    }
+    println!("rank {rank}: {rounds} rounds, the longest of {} ms", longest.as_millis());
+    if !right {
+        eprintln!("load: rank {rank}: a sum or a message is wrong");
     }
     Ok(right)
 }

@@ -65,6 +65,7 @@ impl Lane {
                 (CableBlip, 6),
                 // Ten seconds each; a run of five minutes makes some.
                 (LongCableBlip, 2),
+                (SecondCable, 3),
                 (Delay, 3),
                 (Absent, 4),
             ],
@@ -142,6 +143,8 @@ pub(super) enum Fault {
     CableBlip,
     /// No packet passes for most of the time that a rank may be silent.
     LongCableBlip,
+    /// Each host has two cables: one is cut and put back, then the other.
+    SecondCable,
     /// Packets of a host wait in a long queue before a slow cable, and are lost where it is full.
     Delay,
     /// A rank never joins.
@@ -151,7 +154,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 31] = [
+    const ALL: [Self; 32] = [
         Self::Kill(Phase::Join),
         Self::Kill(Phase::Idle),
         Self::Kill(Phase::Call),
@@ -180,6 +183,7 @@ impl Fault {
         Self::CutPair,
         Self::CableBlip,
         Self::LongCableBlip,
+        Self::SecondCable,
         Self::Delay,
         Self::Absent,
         Self::PortTaken,
@@ -216,6 +220,7 @@ impl Fault {
             Self::CutPair => "cut-pair",
             Self::CableBlip => "cable-blip",
             Self::LongCableBlip => "long-cable-blip",
+            Self::SecondCable => "second-cable",
             Self::Delay => "delay",
             Self::Absent => "absent",
             Self::PortTaken => "port-taken",
@@ -298,6 +303,7 @@ impl Plan {
             Fault::CutPair => "one host's packets to one other lost",
             Fault::CableBlip => "host cut off shortly",
             Fault::LongCableBlip => "host cut off for 4 s of 5",
+            Fault::SecondCable => "one of two cables cut, then the other",
             Fault::Delay => "slow cable, packets wait",
             Fault::Absent => "a rank never joins",
             Fault::PortTaken => "port taken",

@@ -7,7 +7,7 @@
 use super::{
     hello::{HandshakeStep, Hello, HelloVerdict, Responder, Secret},
     listener::Listener,
-    relay::Relay,
+    relay::{RELAY_FULL, Relay},
     stream::{Sealing, Stream},
 };
 use rustix::{
@@ -241,6 +241,10 @@ impl HalfOpen {
         let mut other = None;
         let mut judge = |hello: &Hello| match relay {
             Some(relay) if matches!(stream, Stream::Tcp(_)) && relay.takes(hello) => {
+                if relay.is_full() {
+                    tracing::warn!(from = hello.from, to = hello.to, "not passed on: {RELAY_FULL}");
+                    return HelloVerdict::No(RELAY_FULL.into());
+                }
                 other = Some(*hello);
                 HelloVerdict::PassOn
             }

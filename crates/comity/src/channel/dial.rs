@@ -4,6 +4,7 @@ mod race;
 
 use super::{
     hello::{Channel, Hello, NOT_THE_ONE, Refusal, Secret},
+    relay::RELAY_FULL,
     stream::{Sealing, Stream},
 };
 use crate::{Error, Result, sys::poll_until};
@@ -102,7 +103,7 @@ pub(crate) enum Miss {
 
 impl Miss {
     /// Whether another try may do better.
-    fn is_passing(&self) -> bool {
+    pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Stop(_) | Self::Nowhere(_) | Self::NoWay(_) => false,
             // An address or a permission does not change by waiting.
@@ -116,7 +117,7 @@ impl Miss {
         match self {
             Self::Stop(_) => true,
             // Who says so may be somebody else, who has the same address.
-            Self::Refused(Refusal::No(words)) => words != NOT_THE_ONE,
+            Self::Refused(Refusal::No(words)) => words != NOT_THE_ONE && words != RELAY_FULL,
             _ => false,
         }
     }

@@ -22,7 +22,7 @@ use std::{
     os::fd::AsFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -32,6 +32,8 @@ use std::{
 const ROOM: usize = 64 * 1024;
 /// Connections at the same time; with [`ROOM`] this bounds the memory.
 const MAX_PASSED: usize = 256;
+/// What one hears who is one too many.
+pub(super) const RELAY_FULL: &str = "it passes on what others say over 256 connections already, and takes no more; a cable or a network that the two hosts share needs none of them";
 /// How long to try to connect to the other: its connector gives up first.
 const PASS_LIMIT: Duration = Duration::from_secs(3);
 /// How long what two others still say to each other goes on when this process ends.
@@ -50,6 +52,8 @@ pub(crate) struct Relay {
 struct RelayShared {
     waker: Waker,
     new: Mutex<Vec<Passed>>,
+    /// Connections that are passed on.
+    passed: AtomicUsize,
     stop: AtomicBool,
 }
 
@@ -74,6 +78,14 @@ impl Relay {
     /// Whether a hello is for another, and is passed on.
     pub(crate) fn takes(&self, hello: &Hello) -> bool {
         (self.find)(hello).is_some()
+    }
+
+    /// Whether no more is passed on for now.
+    pub(crate) fn is_full(&self) -> bool {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().is_some_and(|(shared, _)| {
+            shared.passed.load(Ordering::Acquire) + shared.waiting().len() >= MAX_PASSED
+        })
     }
 
     /// Pass on what comes over `stream`, of which `first` has come. Where that fails the connection ends.
@@ -240,7 +252,8 @@ impl Passed {
 
 impl RelayShared {
     fn start() -> io::Result<(Arc<Self>, JoinHandle<()>)> {
-        let new = Self { waker: Waker::new()?, new: Mutex::default(), stop: AtomicBool::new(false) };
+        let (new, passed, stop) = (Mutex::default(), AtomicUsize::new(0), AtomicBool::new(false));
+        let new = Self { waker: Waker::new()?, new, passed, stop };
         let shared = Arc::new(new);
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("comity-relay".into()).spawn(move || own.serve())?;
@@ -251,9 +264,12 @@ impl RelayShared {
     fn serve(&self) {
         let (mut all, mut stopped): (Vec<Passed>, Option<Instant>) = (Vec::new(), None);
         loop {
-            all.append(&mut self.waiting());
-            all.truncate(MAX_PASSED);
+            let mut waiting = self.waiting();
+            all.append(&mut waiting);
+            self.passed.store(all.len(), Ordering::Release);
+            drop(waiting);
             all.retain_mut(Passed::advance);
+            self.passed.store(all.len(), Ordering::Release);
             if self.stop.load(Ordering::Acquire) {
                 let until = *stopped.get_or_insert_with(|| Instant::now() + LINGER);
                 if all.is_empty() || Instant::now() >= until {
@@ -277,5 +293,38 @@ fn connect(at: SocketAddr) -> io::Result<Socket> {
     match socket.connect(&at.into()) {
         Err(e) if Errno::from_io_error(&e) != Some(Errno::INPROGRESS) => Err(e),
         _ => Ok(socket),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::hello::Channel;
+    use std::net::TcpListener;
+
+    #[test]
+    fn one_too_many_is_seen_and_there_is_room_again_when_others_end() {
+        let far = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (at, here) = (far.local_addr().unwrap(), near.local_addr().unwrap());
+        let relay = Relay::new(move |_| Some(vec![at]));
+        let (channel, group_id) = (Channel::Control, 0);
+        let hello = Hello { from: 2, to: 0, world: 1, group_id, channel, sealed: true };
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut held = Vec::new();
+        for i in 0..MAX_PASSED {
+            assert!(!relay.is_full(), "{i}");
+            let one = TcpStream::connect(here).unwrap();
+            let stream = near.accept().unwrap().0;
+            stream.set_nonblocking(true).unwrap();
+            relay.pass(stream, vec![7], &hello);
+            held.push((one, far.accept().unwrap().0));
+        }
+        assert!(relay.is_full());
+        held.truncate(MAX_PASSED - 3);
+        while relay.is_full() {
+            assert!(Instant::now() < until);
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

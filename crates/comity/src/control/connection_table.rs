@@ -5,19 +5,20 @@
 
 mod perform;
 
-use super::note::{ControlNote, Encoding};
+use super::{
+    kept_conn::{KeptConn, keep_alive, process_of},
+    note::{ControlNote, Encoding},
+};
 use crate::{
     Error, JoinCause,
-    channel::{Channel, Conn, Sealing, Stream},
+    channel::{Channel, Sealing, Stream},
     rendezvous::StoreClient,
     status::{Failure, GroupStatus, Header},
 };
 use comity_membership::{DIED, Heard, Membership, Pace, Presence, neighbours};
 pub(super) use perform::Rest;
-use socket2::{SockRef, TcpKeepalive};
 use std::{
     collections::HashMap,
-    io,
     os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -53,7 +54,7 @@ pub(super) struct WatchedPeer {
 pub(super) struct ConnectionTable {
     me: usize,
     membership: Membership<Failure>,
-    conns: Vec<Option<Conn>>,
+    conns: Vec<Option<KeptConn>>,
     /// Readable when the process has ended; where the system can tell.
     processes: Vec<Option<Arc<OwnedFd>>>,
     /// Whose ends are seen by such a descriptor as well.
@@ -152,7 +153,13 @@ impl ConnectionTable {
         self.parked.clear();
     }
 
-    pub(super) fn attach(&mut self, rank: usize, stream: Stream, seals: Sealing, now: Instant) {
+    pub(super) fn attach(
+        &mut self,
+        rank: usize,
+        (stream, seals): (Stream, Sealing),
+        is_passed_on: bool,
+        now: Instant,
+    ) {
         if !self.membership.attach(rank, now) {
             return;
         }
@@ -165,9 +172,27 @@ impl ConnectionTable {
             *place = process_of(&stream).map(Arc::new);
         }
         if let Some(place) = self.conns.get_mut(rank) {
-            *place = Some(Conn::new(stream, seals));
+            *place = Some(KeptConn::new(stream, seals, is_passed_on));
         }
         self.carry_out();
+    }
+
+    /// Whether new connection `number` may take the place of the one with `rank`.
+    pub(super) fn may_resume(&self, rank: usize, number: u64) -> bool {
+        matches!(self.conns.get(rank), Some(Some(conn)) if conn.number() < number)
+    }
+
+    /// The connection with `rank` goes on over another one.
+    pub(super) fn resume(&mut self, rank: usize, number: u64, stream: Stream, seals: Sealing) {
+        if let Some(Some(conn)) = self.conns.get_mut(rank)
+            && conn.number() < number
+        {
+            if let Err(e) = keep_alive(&stream, self.membership.limit()) {
+                tracing::debug!(rank, %e, "no keepalive on a control connection");
+            }
+            tracing::info!(rank, "the control connection with a rank goes on over another path");
+            conn.renew(number, stream, seals);
+        }
     }
 
     /// Begin to watch the members of a group. False if it is open already.
@@ -226,7 +251,8 @@ impl ConnectionTable {
         let parked = self.parked.iter().map(|a| a.until).min();
         let silence = if self.stop.is_none() && begun { self.membership.next() } else { None };
         let retry = self.condemned.as_ref().map(|_| Instant::now() + RETRY);
-        parked.into_iter().chain(silence).chain(retry).min()
+        let ends = self.conns.iter().flatten().filter_map(KeptConn::ends);
+        parked.into_iter().chain(silence).chain(retry).chain(ends).min()
     }
 
     /// Beat, and end what the launcher's store says has to end, if it said something.
@@ -270,7 +296,7 @@ impl ConnectionTable {
 
     /// Whether something waits for room.
     pub(super) fn is_pending(&self) -> bool {
-        self.conns.iter().flatten().any(Conn::is_pending)
+        self.conns.iter().flatten().any(KeptConn::is_pending)
     }
 
     /// Who is connected.
@@ -278,7 +304,8 @@ impl ConnectionTable {
         let conns = self.conns.iter().zip(&self.processes).enumerate();
         conns
             .filter_map(|(rank, (conn, process))| {
-                let conn = conn.as_ref()?;
+                // One that has ended would be readable for ever.
+                let conn = conn.as_ref().filter(|c| c.ends().is_none())?;
                 let (stream, pending) = (Arc::clone(conn.stream()), conn.is_pending());
                 Some(WatchedPeer { rank, stream, pending, process: process.clone() })
             })
@@ -288,7 +315,10 @@ impl ConnectionTable {
     /// Read what `ranks` say; those with a true have ended.
     pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) -> Rest {
         let mut heard = Vec::new();
-        for &(rank, ended) in ranks {
+        let ends = |c: &KeptConn| c.ends().is_some_and(|at| now >= at);
+        let due = self.conns.iter().enumerate().filter(|(_, c)| c.as_ref().is_some_and(ends));
+        let due: Vec<_> = due.map(|(rank, _)| (rank, false)).collect();
+        for &(rank, ended) in ranks.iter().chain(&due) {
             let Some(place) = self.conns.get_mut(rank) else { continue };
             let Some(conn) = place else { continue };
             if self.stop.is_some() {
@@ -304,7 +334,7 @@ impl ConnectionTable {
                 match conn.next().map(|m| m.map(|m| ControlNote::decode(&m))) {
                     Ok(Some(Ok(note))) => heard.push((rank, Heard::Note(note))),
                     Ok(None) => {
-                        if !open {
+                        if !open && conn.end(now) {
                             heard.push((rank, Heard::End(DIED)));
                         }
                         break;
@@ -363,34 +393,4 @@ impl ConnectionTable {
     pub(super) fn presence(&self, rank: usize) -> Option<&Presence> {
         self.membership.presence(rank)
     }
-}
-
-/// What tells the end of the process at the other end of a connection within this host. A child that it forked keeps its sockets
-/// open, and would hide its death.
-#[cfg(target_os = "linux")]
-fn process_of(stream: &Stream) -> Option<OwnedFd> {
-    use rustix::{net::sockopt::socket_peercred, process::PidfdFlags, process::pidfd_open};
-    let Stream::Unix(stream) = stream else { return None };
-    // One of another namespace of processes cannot be named; an older system cannot tell.
-    pidfd_open(socket_peercred(stream).ok()?.pid, PidfdFlags::empty()).ok()
-}
-
-#[cfg(not(target_os = "linux"))]
-fn process_of(_: &Stream) -> Option<OwnedFd> {
-    None
-}
-
-/// Let the system end a connection whose other host is gone, should the beats not have found it before. Where silence is allowed
-/// this is all that finds it.
-fn keep_alive(stream: &Stream, limit: Option<Duration>) -> io::Result<()> {
-    let Stream::Tcp(stream) = stream else { return Ok(()) };
-    let second = Duration::from_secs(1);
-    let idle = limit.map_or(Duration::from_secs(30), |l| l.max(second));
-    let alive = TcpKeepalive::new().with_time(idle).with_interval((idle / 5).max(second)).with_retries(5);
-    let socket = SockRef::from(stream);
-    socket.set_tcp_keepalive(&alive)?;
-    // Above twice the limit, so as not to decide before the beats do, nor before new connections have shown that only this one is lost.
-    #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(limit.map(|l| l.saturating_mul(3)))?;
-    Ok(())
 }

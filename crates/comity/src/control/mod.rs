@@ -10,6 +10,7 @@
 //!     Leave{group}    Abort{group, failure}            each is carried to the group's status; aborts are passed on
 //!     Goodbye                                          the process ends in good order
 //!   rank high  -- Hello{Probe} -->  rank low           is one that is silent alive? a connection of its own
+//!   rank high  -- Hello{Resume} -->  rank low          the same, where the two hosts have another path: the notes go on over it
 //! ```
 //! The control thread reads them all, asks `comity-membership` what follows, and does it. It also accepts the connections of links and
 //! keeps them until their group asks.
@@ -23,6 +24,7 @@
 mod connection_table;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
+mod kept_conn;
 mod leaving;
 mod note;
 pub(crate) mod pace;

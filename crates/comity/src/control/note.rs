@@ -13,6 +13,13 @@ const NONE: u32 = u32::MAX;
 /// Between two ranks, on their control connection.
 pub(crate) type ControlNote = comity_membership::Note<Failure>;
 
+/// Whether it is a beat, of which each says what the one before did.
+pub(super) fn is_beat(note: &[u8]) -> bool {
+    note.first() == Some(&BEAT)
+}
+
+const BEAT: u8 = 3;
+
 /// What another crate defines, as bytes.
 pub(crate) trait Encoding: Sized {
     fn encode(&self) -> Vec<u8>;
@@ -34,7 +41,7 @@ impl Encoding for ControlNote {
                 w.failure(failure);
             }
             Self::Heartbeat { progress } => {
-                w.u8(3);
+                w.u8(BEAT);
                 w.u64(*progress);
             }
             Self::Goodbye { words, because_of } => {
@@ -79,7 +86,7 @@ impl Encoding for ControlNote {
         let m = match r.u8()? {
             1 => Self::Leave { group_id: r.u64()? },
             2 => Self::Abort { group_id: r.u64()?, failure: r.failure()? },
-            3 => Self::Heartbeat { progress: r.u64()? },
+            BEAT => Self::Heartbeat { progress: r.u64()? },
             4 => Self::Goodbye { words: r.text()?, because_of: r.ranks()? },
             5 => Self::GivenUp { silence: r.u64()? },
             6 => {

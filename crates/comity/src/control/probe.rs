@@ -11,7 +11,7 @@
 //! Cost: a packet a try and a socket for up to two seconds, at most 64 for all ranks together; the handshake's arithmetic only once there
 //! is a connection.
 
-use crate::channel::{Agreed, Channel, Hello, Initiator, Secret};
+use crate::channel::{Agreed, Channel, Hello, Initiator, Sealing, Secret, Stream};
 use rustix::{
     event::{PollFd, PollFlags},
     io::Errno,
@@ -39,7 +39,7 @@ pub(crate) struct Probes {
     hello: Hello,
     open: Vec<Probe>,
     /// Who is asked next, and where, as soon as there is room.
-    next: VecDeque<(usize, SocketAddr)>,
+    next: VecDeque<(usize, SocketAddr, Option<u64>)>,
     /// [`CONNECT`] and [`ANSWER`], or less where the limit on silence is short.
     patience: [Duration; 2],
 }
@@ -47,10 +47,19 @@ pub(crate) struct Probes {
 #[derive(Debug)]
 struct Probe {
     rank: usize,
+    /// Its control connection is to go on over this one, which has this number.
+    resume: Option<u64>,
     socket: TcpStream,
     begun: Instant,
     /// None until there is a connection.
     initiator: Option<Initiator>,
+}
+
+/// A rank that lives; and what its control connection goes on over, and the number of that.
+#[derive(Debug)]
+pub(crate) struct Alive {
+    pub(crate) rank: usize,
+    pub(crate) over: Option<(u64, Stream, Sealing)>,
 }
 
 impl Probes {
@@ -62,13 +71,13 @@ impl Probes {
         Self { secret, hello, open: Vec::new(), next: VecDeque::new(), patience }
     }
 
-    /// Ask `rank`, which listens at `at`.
-    pub(crate) fn ask(&mut self, rank: usize, at: SocketAddr) {
+    /// Ask `rank`, which listens at `at`; whether its control connection is to go on over the answer's, with this number.
+    pub(crate) fn ask(&mut self, rank: usize, at: SocketAddr, resume: Option<u64>) {
         // One whose system has taken a connection is reached: its process answers when it has a turn.
         let reached = self.open.iter().any(|p| p.rank == rank && p.initiator.is_some());
-        if !reached && self.next.iter().all(|(r, _)| *r != rank) {
+        if !reached && self.next.iter().all(|(r, ..)| *r != rank) {
             self.open.retain(|p| p.rank != rank);
-            self.next.push_back((rank, at));
+            self.next.push_back((rank, at, resume));
             self.start();
         }
     }
@@ -76,16 +85,17 @@ impl Probes {
     /// `rank` has ended.
     pub(crate) fn forget(&mut self, rank: usize) {
         self.open.retain(|p| p.rank != rank);
-        self.next.retain(|(r, _)| *r != rank);
+        self.next.retain(|(r, ..)| *r != rank);
     }
 
     fn start(&mut self) {
         while self.open.len() < MOST
-            && let Some((rank, at)) = self.next.pop_front()
+            && let Some((rank, at, resume)) = self.next.pop_front()
         {
             match connect(at) {
                 Ok(socket) => {
-                    self.open.push(Probe { rank, socket, begun: Instant::now(), initiator: None });
+                    let begun = Instant::now();
+                    self.open.push(Probe { rank, resume, socket, begun, initiator: None });
                 }
                 // The next try may do better; without any, the limit decides as it always does.
                 Err(e) => tracing::debug!(rank, %at, %e, "cannot ask a silent rank"),
@@ -101,20 +111,23 @@ impl Probes {
     }
 
     /// Go on with whatever is ready; the ranks that live.
-    pub(crate) fn step(&mut self) -> Vec<usize> {
+    pub(crate) fn step(&mut self) -> Vec<Alive> {
         let (secret, hello, patience, now) = (&self.secret, self.hello, self.patience, Instant::now());
-        let mut alive = Vec::new();
-        self.open.retain_mut(|probe| match probe.advance(secret, hello) {
-            Some(true) => {
-                alive.push(probe.rank);
-                false
+        let mut alive: Vec<Alive> = Vec::new();
+        for mut probe in std::mem::take(&mut self.open) {
+            match probe.advance(secret, hello) {
+                Some(Some(seals)) => {
+                    let over = probe.resume.map(|number| (number, Stream::Tcp(probe.socket), seals));
+                    alive.push(Alive { rank: probe.rank, over });
+                }
+                Some(None) if now < probe.until(patience) => self.open.push(probe),
+                _ => {}
             }
-            Some(false) => now < probe.until(patience),
-            None => false,
-        });
+        }
         // Older questions to one that has answered are moot.
-        self.open.retain(|p| !alive.contains(&p.rank));
-        self.next.retain(|(rank, _)| !alive.contains(rank));
+        let answered = |rank| alive.iter().any(|a| a.rank == rank);
+        self.open.retain(|p| !answered(p.rank));
+        self.next.retain(|(rank, ..)| !answered(*rank));
         self.start();
         alive
     }
@@ -126,25 +139,29 @@ impl Probe {
         self.begun + if self.initiator.is_some() { answer } else { connect }
     }
 
-    /// Whether the rank lives, as far as is known; `None`: this try ends without an answer.
-    fn advance(&mut self, secret: &Secret, hello: Hello) -> Option<bool> {
+    /// The answer of a rank that lives, if it has come; `None`: this try ends without one.
+    fn advance(&mut self, secret: &Secret, hello: Hello) -> Option<Option<Sealing>> {
         if self.initiator.is_none() {
             match self.socket.peer_addr() {
                 Ok(_) => {}
                 // Not yet, or never.
-                Err(_) => return matches!(self.socket.take_error(), Ok(None)).then_some(false),
+                Err(_) => return matches!(self.socket.take_error(), Ok(None)).then_some(None),
             }
-            let (initiator, first) = Initiator::start(secret, &Hello { to: self.rank as u32, ..hello })?;
+            let mut hello = Hello { to: self.rank as u32, ..hello };
+            if let Some(number) = self.resume {
+                (hello.channel, hello.group_id) = (Channel::Resume, number);
+            }
+            let (initiator, first) = Initiator::start(secret, &hello)?;
             // Small enough for an empty socket buffer.
             (&self.socket).write_all(&first).ok()?;
             self.initiator = Some(initiator);
         }
-        let Some(Agreed { proof, .. }) = self.initiator.as_mut()?.read(&self.socket).ok()? else {
-            return Some(false);
+        let Some(Agreed { proof, seals }) = self.initiator.as_mut()?.read(&self.socket).ok()? else {
+            return Some(None);
         };
         // With it the other side knows as well. That this one cannot say so does not undo what it has read.
         let _ = (&self.socket).write_all(&proof);
-        Some(true)
+        Some(Some(seals))
     }
 }
 
@@ -190,7 +207,7 @@ mod tests {
         let until = Instant::now() + LONG;
         let (mut alive, mut heard) = (Vec::new(), Vec::new());
         while !probes.open.is_empty() || alive.len() > heard.len() {
-            alive.extend(probes.step());
+            alive.extend(probes.step().into_iter().map(|a| a.rank));
             let accepted = acceptor.step(&mut |_, _| verdict.clone());
             heard.extend(accepted.iter().map(|a| a.hello));
             assert!(Instant::now() < until, "{alive:?} {heard:?}");
@@ -207,7 +224,7 @@ mod tests {
         for sealed in [false, true] {
             let (mut acceptor, at) = listening();
             let mut probes = Probes::new(3, 5, sealed, secret(), None);
-            probes.ask(1, at);
+            probes.ask(1, at, None);
             let (alive, heard) = talk(&mut probes, &mut acceptor, &HelloVerdict::Yes);
             let channel = Channel::Probe;
             let expected = Hello { from: 3, to: 1, world: 5, group_id: 0, channel, sealed };
@@ -219,12 +236,12 @@ mod tests {
     fn a_no_is_no_sign_of_life_nor_is_nobody() {
         let (mut acceptor, at) = listening();
         let mut probes = Probes::new(3, 5, false, secret(), None);
-        probes.ask(1, at);
+        probes.ask(1, at, None);
         let (alive, heard) =
             talk(&mut probes, &mut acceptor, &HelloVerdict::No("you are not a member".into()));
         assert_eq!((alive, heard), (vec![], vec![]));
         drop(acceptor);
-        probes.ask(1, at);
+        probes.ask(1, at, None);
         let until = Instant::now() + LONG;
         while !probes.open.is_empty() {
             assert!(probes.step().is_empty() && Instant::now() < until);
@@ -236,7 +253,7 @@ mod tests {
         let (mut acceptor, at) = listening();
         let mut probes = Probes::new(300, 5, false, secret(), None);
         for _ in 0..3 {
-            (0..MOST + 9).for_each(|rank| probes.ask(rank, at));
+            (0..MOST + 9).for_each(|rank| probes.ask(rank, at, None));
             assert!(probes.step().is_empty());
             assert!(probes.open.len() <= MOST && probes.next.len() <= MOST + 9);
         }
@@ -244,7 +261,7 @@ mod tests {
         assert!(probes.open.is_empty() && probes.next.is_empty());
         let begun = Instant::now();
         for _ in 0..5 {
-            probes.ask(1, at);
+            probes.ask(1, at, None);
             assert!(probes.step().is_empty());
         }
         assert_eq!(probes.open.len(), 1);
@@ -258,7 +275,7 @@ mod tests {
         assert!(probes.next.is_empty() && begun.elapsed() > ANSWER);
         // It runs again, and drops those that are gone.
         (0..4).for_each(|_| drop(acceptor.step(&mut |_, _| HelloVerdict::Yes)));
-        probes.ask(1, at);
+        probes.ask(1, at, None);
         let (alive, _) = talk(&mut probes, &mut acceptor, &HelloVerdict::Yes);
         assert_eq!((alive, probes.open.len()), (vec![1], 0));
     }

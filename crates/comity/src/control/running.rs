@@ -22,6 +22,7 @@ use crate::{
 };
 use comity_membership::{Fault, Pace, Presence};
 use std::{
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
@@ -68,12 +69,20 @@ pub(crate) struct ControlPlane {
     /// How often the control thread has taken in what came.
     rounds: AtomicU64,
     desk: OnceLock<Weak<dyn LinkDesk>>,
+    /// How often a silent rank was asked.
+    asked: AtomicU64,
 }
 
 /// Makes links that other ranks want. Asked by the control thread, so it does not block.
 pub(crate) trait LinkDesk: Send + Sync + std::fmt::Debug {
     /// A member of a group wants a link, or has made a connection for one.
     fn attend(&self, group_id: u64);
+
+    /// Where another rank listens in the networks that both hosts are in, if they are several.
+    fn paths(&self, rank: usize) -> Vec<SocketAddr>;
+
+    /// Whether another host than that of `rank` has this address.
+    fn is_elsewhere(&self, rank: usize, ip: IpAddr) -> bool;
 }
 
 /// Ends the control thread when dropped, after a goodbye to everyone.
@@ -106,6 +115,7 @@ impl Running {
             begun: AtomicBool::new(false),
             rounds: AtomicU64::new(0),
             desk: OnceLock::new(),
+            asked: AtomicU64::new(0),
         });
         leaving::at_exit(&control);
         let shared = Arc::clone(&control);
@@ -188,8 +198,15 @@ impl ControlPlane {
 
     /// Take over a control connection that this rank has made.
     pub(crate) fn attach(&self, rank: usize, stream: Stream, seals: Sealing) {
-        self.lock().attach(rank, stream, seals, Instant::now());
+        let is_passed_on = self.is_passed_on(rank, &stream);
+        self.lock().attach(rank, (stream, seals), is_passed_on, Instant::now());
         self.waker.wake();
+    }
+
+    /// Whether a third rank passes on what is said to `rank` over this.
+    fn is_passed_on(&self, rank: usize, stream: &Stream) -> bool {
+        let desk = self.desk.get().and_then(Weak::upgrade);
+        stream.peer_addr().zip(desk).is_some_and(|(at, desk)| desk.is_elsewhere(rank, at.ip()))
     }
 
     /// Who has not connected yet, or what became of one who never will.
@@ -264,6 +281,11 @@ impl ControlPlane {
     pub(crate) fn ask_to_connect(&self, group_id: u64, rank: usize) {
         self.lock().ask_to_connect(group_id, rank);
         self.waker.wake();
+    }
+
+    /// How long a rank may be silent.
+    pub(crate) fn silence(&self) -> Option<Duration> {
+        self.rules.silence.limit
     }
 
     /// How often the control thread has taken in what came.

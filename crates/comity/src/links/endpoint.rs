@@ -161,6 +161,8 @@ impl Endpoint {
     }
 
     fn new(config: &Config, secret: Secret, Table { world, facts }: Table) -> Self {
+        let book = Arc::new(AddressBook::new(config.interfaces.clone()));
+        let cards: Arc<[Card]> = facts.iter().map(|f| f.card.clone()).collect();
         let peer =
             |(rank, f): (usize, &Facts)| Peer { rank, host: Some(f.host.as_str().into()), pid: Some(f.pid) };
         Self {
@@ -168,7 +170,7 @@ impl Endpoint {
             peers: facts.iter().enumerate().map(peer).collect(),
             hosts: here::number_hosts(facts.iter().map(|f| f.card.host_id)),
             cores: facts.iter().map(|f| usize::from(f.card.cores)).min().unwrap_or(1).max(1),
-            cards: facts.iter().map(|f| f.card.clone()).collect(),
+            cards: Arc::clone(&cards),
             facts: facts.into(),
             world,
             secret,
@@ -180,8 +182,8 @@ impl Endpoint {
             first: config.backend.link(),
             limit: config.join_timeout,
             all: config.connect_when == ConnectWhen::All,
-            makers: Makers::new(),
-            book: Arc::new(AddressBook::new(config.interfaces.clone())),
+            makers: Makers::new(Arc::clone(&book), cards),
+            book,
             running: None,
             _relays: Vec::new(),
             _store: None,

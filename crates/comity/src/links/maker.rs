@@ -3,20 +3,34 @@
 //! The thread is none of those that make calls: a link is made with a rank that computes as well, and a rank that waits in a call goes on
 //! to look at failures, limits and what others say. It ends when nothing is left to make.
 
-use super::mesh::{Linking, Opened};
-use crate::{control::LinkDesk, status::Failure, sync::lock, sys::Waker};
+use super::{
+    mesh::{Linking, Opened},
+    paths::Paths,
+};
+use crate::{
+    control::LinkDesk,
+    status::Failure,
+    sync::lock,
+    sys::Waker,
+    transport::{AddressBook, Candidate, Card},
+};
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, Weak},
     thread::{self, JoinHandle},
 };
 
 /// The groups of a process whose links can be made.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Makers {
     /// None when the process leaves.
     open: Mutex<Option<HashMap<u64, Maker>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Looks after links that last.
+    paths: Arc<Paths>,
+    book: Arc<AddressBook>,
+    cards: Arc<[Card]>,
 }
 
 /// One group.
@@ -30,6 +44,8 @@ struct Maker {
 struct MakerState {
     /// What this rank wants and the thread has not seen.
     wanted: Vec<usize>,
+    /// Those whose links want other connections.
+    mending: Vec<usize>,
     /// By rank, as the thread left it; the thread has it while it runs.
     made: Vec<bool>,
     /// Wakes the thread, while there is one.
@@ -41,8 +57,14 @@ struct MakerState {
 }
 
 impl Makers {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { open: Mutex::new(Some(HashMap::new())), threads: Mutex::default() })
+    pub(super) fn new(book: Arc<AddressBook>, cards: Arc<[Card]>) -> Arc<Self> {
+        Arc::new_cyclic(|makers| Self {
+            open: Mutex::new(Some(HashMap::new())),
+            threads: Mutex::default(),
+            paths: Paths::new(Weak::clone(makers)),
+            book,
+            cards,
+        })
     }
 
     /// Links of this group may be made from now on.
@@ -67,17 +89,27 @@ impl Makers {
         if let Some(open) = &*lock(&self.open)
             && let Some(maker) = open.get(&group_id)
         {
-            self.start(maker, ranks);
+            self.start(maker, ranks, None);
+        }
+    }
+
+    /// Make other connections for the link to this rank of the world.
+    pub(super) fn mend(&self, group_id: u64, rank: usize) {
+        if let Some(open) = &*lock(&self.open)
+            && let Some(maker) = open.get(&group_id)
+        {
+            self.start(maker, &[], maker.group.members.iter().position(|m| *m == rank));
         }
     }
 
     /// Have the thread of a group look, with one that starts if there is none.
-    fn start(&self, maker: &Maker, ranks: &[usize]) {
+    fn start(&self, maker: &Maker, ranks: &[usize], mending: Option<usize>) {
         let mut state = lock(&maker.state);
         if state.is_over {
             return;
         }
         state.wanted.extend(ranks);
+        state.mending.extend(mending);
         state.is_asked = true;
         if let Some(waker) = &state.running {
             return waker.wake();
@@ -88,7 +120,8 @@ impl Makers {
             state.running = Some(Arc::clone(&waker));
             maker.group.status.links().wake_too(Some(Arc::clone(&waker)));
             let named = thread::Builder::new().name("comity-links".into());
-            named.spawn(move || serve(&group, &shared, &waker))
+            let paths = Arc::clone(&self.paths);
+            named.spawn(move || serve(&group, &shared, &waker, &paths))
         });
         match started {
             Ok(thread) => {
@@ -116,6 +149,7 @@ impl Makers {
 
     /// End all of it.
     pub(super) fn end(&self) {
+        self.paths.end();
         let open = lock(&self.open).take().unwrap_or_default();
         open.values().for_each(Maker::end);
         for thread in std::mem::take(&mut *lock(&self.threads)) {
@@ -128,6 +162,18 @@ impl Makers {
 impl LinkDesk for Makers {
     fn attend(&self, group_id: u64) {
         self.want(group_id, &[]);
+    }
+
+    fn paths(&self, rank: usize) -> Vec<SocketAddr> {
+        let found = self.cards.get(rank).map(|card| self.book.candidates(rank, card)).unwrap_or_default();
+        let all = if found.paths() > 1 { found.all } else { Vec::new() };
+        all.into_iter().filter(Candidate::is_direct).map(|c| c.at).collect()
+    }
+
+    fn is_elsewhere(&self, rank: usize, ip: IpAddr) -> bool {
+        let Some(card) = self.cards.get(rank) else { return false };
+        let has = |card: &Card| card.addrs.iter().any(|a| a.at.ip() == ip);
+        !has(card) && self.cards.iter().any(|other| other.host_id != card.host_id && has(other))
     }
 }
 
@@ -144,7 +190,7 @@ impl Maker {
 }
 
 /// The thread of one group.
-fn serve(group: &Opened, state: &Mutex<MakerState>, waker: &Arc<Waker>) {
+fn serve(group: &Opened, state: &Mutex<MakerState>, waker: &Arc<Waker>, paths: &Arc<Paths>) {
     let mut made = std::mem::take(&mut lock(state).made);
     let is_over = || lock(state).is_over;
     let mut making = Linking::new(group, waker, &mut made, &is_over);
@@ -160,9 +206,11 @@ fn serve(group: &Opened, state: &Mutex<MakerState>, waker: &Arc<Waker>) {
             break;
         }
         now.is_asked = false;
-        let wanted = std::mem::take(&mut now.wanted);
+        let (wanted, mending) = (std::mem::take(&mut now.wanted), std::mem::take(&mut now.mending));
         drop(now);
-        match making.go_on(&wanted) {
+        let gone_on = making.go_on(&wanted, &mending);
+        paths.attend(&group.mesh.transports);
+        match gone_on {
             Ok(open) => is_open = open,
             Err(e) => failed = Some(e),
         }

@@ -22,9 +22,9 @@ const MAX_ASKED: usize = 8;
 const MAX_POSTED: usize = 6;
 
 /// Without a launcher, whoever started the job reads what rank 0 says.
-fn tell(words: &str) {
+pub(super) fn tell(rank: usize, words: &str) {
     // Nobody may read it.
-    let _ = writeln!(std::io::stderr(), "comity: rank 0: {words}");
+    let _ = writeln!(std::io::stderr(), "comity: rank {rank}: {words}");
 }
 
 /// Where the store is.
@@ -61,7 +61,7 @@ pub(super) fn locate(config: &Config, until: Instant) -> Result<Located> {
     };
     let serve = |at: StoreBind| {
         Store::start_with(at, config.size, &known, &config.job, config.join_timeout, config.insecure)
-            .inspect(|s| s.on_waiting(tell))
+            .inspect(|s| s.on_waiting(|words| tell(0, words)))
     };
     match &config.meet {
         Meet::Alone => Err(Error::config(format!("{} ranks need a place to meet", config.size))),
@@ -117,7 +117,7 @@ fn at_rank_0(
             Ok(Located { store: Some(store), ..Located::at(own, known.clone()) })
         }
         Err(NoStore::Taken(e)) => {
-            tell(&e.to_string());
+            tell(0, &e.to_string());
             Ok(Located { taken: Some(e), ..Located::at(vec![first], known.clone()) })
         }
         Err(NoStore::Other(e)) => Err(e),

@@ -1,14 +1,15 @@
 //! How a rank meets the others: finds the store, says what it is, and gets the table of everyone.
 
 use super::{
-    locate::{Located, locate},
+    locate::{Located, locate, tell},
     store::{Store, StoreJob},
     wire::{Facts, FromStore, ToStore},
 };
 use crate::{
     Config, Error, JoinCause, JoinError, Meet, Result, Secure,
     channel::{
-        Channel, Conn, DialLimits, Hello, Miss, Refusal, STORE, Secret, Stream, Target, dial, dial_any,
+        Channel, Conn, DialLimits, Hello, Miss, Refusal, STORE, Sealing, Secret, Stream, Target, dial,
+        dial_any,
     },
     error::seconds,
     sys::{Waker, poll_until},
@@ -25,6 +26,9 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// How long rank 0 waits for an answer of whoever holds its address.
 const CLAIM: Duration = Duration::from_secs(2);
+
+/// How long a store that does not answer is not spoken of: ranks rarely start at the same time.
+const UNTOLD: Duration = Duration::from_secs(8);
 
 /// A rank that speaks with the store.
 #[derive(Debug)]
@@ -70,20 +74,9 @@ impl StoreClient {
             channel: Channel::Join,
             sealed: config.secure == Secure::Data,
         };
-        let silent = Waker::new().map_err(|e| Error::os("joining", e))?;
-        let patience = DialLimits { until: answer, wakers: vec![silent.fd()], check: &|| Ok(()) };
-        let targets = |addrs: &[SocketAddr]| addrs.iter().copied().map(Target::Tcp).collect::<Vec<_>>();
-        let direct = dial_any(&targets(&addrs), &secret, &hello, &patience, !relays.is_empty());
-        let (stream, seals) = match direct {
-            Err(Miss::NoWay(why)) => {
-                tracing::debug!(%why, "no way to the store, asking ranks that may have one to pass on");
-                let all = [addrs.as_slice(), relays.as_slice()].concat();
-                // What follows is between this rank and the store.
-                dial(&targets(&all), &secret, &Hello { sealed: true, ..hello }, &patience)
-            }
-            other => other.map(|won| won.1),
-        }
-        .map_err(|miss| at.missed(config, miss, taken.as_ref()))?;
+        let (stream, seals) = at
+            .dial(config, (&addrs, &relays), &secret, &hello, answer)
+            .map_err(|miss| at.missed(config, miss, taken.as_ref()))?;
         let local = match &stream {
             Stream::Tcp(s) => s.local_addr().map_err(|e| Error::os("joining", e))?.ip(),
             Stream::Unix(_) => Ipv4Addr::LOCALHOST.into(),
@@ -257,6 +250,49 @@ impl Site {
             Some(at) => why.at(at),
             None => why,
         }
+    }
+
+    /// Connect to it, at one of its own addresses or through one of `relays`.
+    fn dial(
+        &self,
+        config: &Config,
+        (addrs, relays): (&[SocketAddr], &[SocketAddr]),
+        secret: &Secret,
+        hello: &Hello,
+        answer: Instant,
+    ) -> Result<(Stream, Sealing), Miss> {
+        let silent = Waker::new().map_err(|e| Miss::Stop(Error::os("joining", e)))?;
+        let patience = |until| DialLimits { until, wakers: vec![silent.fd()], check: &|| Ok(()) };
+        let targets = |addrs: &[SocketAddr]| addrs.iter().copied().map(Target::Tcp).collect::<Vec<_>>();
+        let own = targets(addrs);
+        let direct = |until| dial_any(&own, secret, hello, &patience(until), !relays.is_empty());
+        let mut dialed = direct(answer.min(Instant::now() + UNTOLD));
+        if let Err(miss) = &dialed
+            && miss.is_passing()
+            && Instant::now() < answer
+        {
+            self.tell_silence(config, miss, answer);
+            dialed = direct(answer);
+        }
+        match dialed {
+            Err(Miss::NoWay(why)) => {
+                tracing::debug!(%why, "no way to the store, asking ranks that may have one to pass on");
+                let all = [addrs, relays].concat();
+                // What follows is between this rank and the store.
+                dial(&targets(&all), secret, &Hello { sealed: true, ..*hello }, &patience(answer))
+            }
+            other => other.map(|won| won.1),
+        }
+    }
+
+    /// It may be at another address, or come later: whoever started the job can see that now.
+    fn tell_silence(&self, config: &Config, miss: &Miss, until: Instant) {
+        let left = seconds(until.saturating_duration_since(Instant::now()));
+        let words = format!(
+            "{} has not answered yet ({miss}); is it running, and is the address right? This rank tries for {left} more",
+            self.name
+        );
+        tell(config.rank, &words);
     }
 
     /// Why this rank has no connection to it; `taken` is why rank 0 runs no store itself.

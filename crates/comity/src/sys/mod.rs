@@ -3,6 +3,7 @@
 //! May import: `dtype`, `error`, `kernel`, `sync`.
 
 pub(crate) mod cuda;
+mod delivery;
 mod exit;
 mod fds;
 mod fnv;
@@ -22,12 +23,13 @@ pub(crate) mod verbs;
 mod waker;
 mod words;
 
+pub(crate) use delivery::delivery;
 pub(crate) use exit::{at_exit, end_with};
 pub(crate) use fds::{recv_fd, send_fd};
 pub(crate) use fnv::fnv;
 pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
-pub(crate) use interfaces::{Interface, interfaces};
+pub(crate) use interfaces::{Interface, addresses_in_use, interfaces};
 pub(crate) use map::Mapping;
 pub(crate) use poll::poll_until;
 #[cfg(target_os = "linux")]

@@ -8,9 +8,11 @@ use std::{
 /// `struct tcp_info` of `linux/tcp.h`, up to the field that is read; kernels append to it and change nothing.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct TcpInfo {
+pub(super) struct TcpInfo {
+    /// The state, that of congestion, repeats and probes that were not answered, ...
     states: [u8; 8],
     until_retransmissions: [u32; 24],
+    /// Two rates, and bytes acknowledged and received.
     rates_and_bytes: [u64; 4],
     segments_and_unsent: [u32; 3],
     /// Microseconds; all ones before the first sample.
@@ -19,8 +21,34 @@ struct TcpInfo {
 
 const _: () = assert!(std::mem::offset_of!(TcpInfo, least_round_trip) == 148);
 
+impl TcpInfo {
+    /// Bytes that the other system has, over the connection's life; up to a constant.
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.rates_and_bytes[2]
+    }
+
+    /// Whether something was sent again more than once, or a full window asked about, and nothing came back.
+    pub(super) fn is_repeating(&self) -> bool {
+        const UNACKNOWLEDGED: usize = 4;
+        let [_, _, repeats, probes, ..] = self.states;
+        probes > 2 || repeats > 1 && self.until_retransmissions[UNACKNOWLEDGED] > 0
+    }
+
+    /// Since the last word of the other system.
+    pub(super) fn silence(&self) -> Duration {
+        const LAST_ACK_RECEIVED: usize = 12;
+        Duration::from_millis(self.until_retransmissions[LAST_ACK_RECEIVED].into())
+    }
+}
+
 /// The shortest round trip that the system has seen on `socket`; the handshake is one.
 pub(crate) fn least_round_trip(socket: BorrowedFd<'_>) -> Option<Duration> {
+    let trip = tcp_info(socket)?.least_round_trip;
+    (trip != u32::MAX).then(|| Duration::from_micros(trip.into()))
+}
+
+/// What the system says of a TCP connection.
+pub(super) fn tcp_info(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
     let mut info = std::mem::MaybeUninit::<TcpInfo>::zeroed();
     // Below 2^32 on every system.
     let mut len = size_of::<TcpInfo>() as libc::socklen_t;
@@ -38,7 +66,7 @@ pub(crate) fn least_round_trip(socket: BorrowedFd<'_>) -> Option<Duration> {
     let info = unsafe { info.assume_init() };
     // Linux before 4.6 has a shorter one.
     let whole = out == 0 && len as usize == size_of::<TcpInfo>();
-    (whole && info.least_round_trip != u32::MAX).then(|| Duration::from_micros(info.least_round_trip.into()))
+    whole.then_some(info)
 }
 
 #[cfg(test)]

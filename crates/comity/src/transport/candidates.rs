@@ -144,6 +144,15 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
+    /// How many networks that both hosts are in lead there.
+    pub(crate) fn paths(&self) -> usize {
+        let mut over: Vec<_> =
+            self.all.iter().filter(|c| !c.is_own() && !c.rank.1).filter_map(|c| c.interface).collect();
+        over.sort_unstable();
+        over.dedup();
+        over.len()
+    }
+
     /// How many of the first ones a link is to use at the same time, where all of them work.
     pub(crate) fn side_by_side(&self, are_named: bool) -> usize {
         let Some(first) = self.all.first() else { return 0 };

@@ -153,13 +153,15 @@ pub(crate) struct Pair<'a> {
     pub(crate) theirs: &'a Card,
     /// Of all ranks of the job.
     pub(crate) all: &'a [Card],
+    /// Which making of the link the connections that came are for; see [`Channel::Link`](crate::channel::Channel::Link).
+    pub(crate) making: u16,
 }
 
 impl<'a> Pair<'a> {
     /// None where a rank has no card.
     pub(crate) fn new(all: &'a [Card], me: usize, peer: usize, group_id: u64) -> Option<Self> {
         let (ours, theirs) = (all.get(me)?, all.get(peer)?);
-        Some(Self { me, peer, group_id, ours, theirs, all })
+        Some(Self { me, peer, group_id, ours, theirs, all, making: 0 })
     }
 
     /// Whether processes of one host can reach each other over its own socket; why not.

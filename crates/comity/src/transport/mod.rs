@@ -27,7 +27,7 @@ mod socket;
 #[macro_use]
 mod table;
 
-pub(crate) use candidates::{AddressBook, Candidates, KnownWay};
+pub(crate) use candidates::{AddressBook, Candidate, Candidates, KnownWay};
 pub(crate) use card::{Announced, Card, MAX_ADDRS, OwnAddr, Pair};
 pub(crate) use interface_rules::InterfaceRules;
 pub(crate) use link::{Interest, Link, LinkError, SMALL_WANT};
@@ -42,7 +42,7 @@ use crate::{
 use std::{
     fmt, io,
     os::{fd::BorrowedFd, unix::net::UnixStream},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// One kind of link as one process has it. Functions without `self` say what is known without a process.
@@ -114,6 +114,21 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
         connections: Vec<Connection>,
         connector: &dyn Connector,
     ) -> Result<Connected, Missed>;
+
+    /// Whether the link of this pair goes on over other connections when its path is cut.
+    fn lasts(&self, _: &Pair<'_>) -> bool {
+        false
+    }
+
+    /// Make other connections for the link of this pair, with the lower rank.
+    fn mend(&self, _: &Pair<'_>, _: &dyn Connector) -> Result<(), Missed> {
+        Ok(())
+    }
+
+    /// Look at the links that last: the groups and world ranks of those that need other connections. None: there are no such links.
+    fn tend(&self) -> Option<Vec<(u64, usize)>> {
+        None
+    }
 }
 
 /// What holds of a transport everywhere.
@@ -198,6 +213,15 @@ pub(crate) trait Connector {
     /// As [`dial`](Self::dial), to whichever of `targets` answers first, tried side by side; where none does, through another rank. `vain`
     /// says of other addresses why they lead nowhere.
     fn reach(&self, targets: &[Target], vain: &[String], index: u16, of: u16) -> Result<Connection, Miss>;
+
+    /// What is dialed from now on is for this making of the link.
+    fn name(&self, making: u16);
+
+    /// As [`dial`](Self::dial), to whichever of `targets` answers first, soon or not at all.
+    fn reach_soon(&self, targets: &[Target], index: u16, of: u16) -> Result<Connection, Miss>;
+
+    /// How long a rank may be silent.
+    fn silence(&self) -> Option<Duration>;
 
     /// Wait until `fd` is readable (true) or a time has come (false); an error ends the whole.
     fn wait(&self, fd: BorrowedFd<'_>, until: Instant) -> Result<bool>;

@@ -8,6 +8,7 @@
 //! Which link a pair took shows in the kernel's counters: what two ranks of one host say to each other in shared memory is
 //! not on its loopback, and what ranks of two hosts say is on the cable.
 
+mod cut;
 mod shapes;
 
 use super::{
@@ -33,7 +34,8 @@ pub(super) fn check(_: &Scope) -> Outcome {
     };
     let comity = comity()?;
     let (_scratch, key) = job_key()?;
-    let shapes = shapes::check(&comity, &key)?;
+    let mut shapes = shapes::check(&comity, &key)?;
+    shapes.extend(cut::check(&key)?);
     let mut notes = Vec::new();
     for (family, addrs, port) in
         [("IPv4", ["10.77.0.1", "10.77.0.2"], "7400"), ("IPv6", ["fd77::1", "fd77::2"], "7401")]

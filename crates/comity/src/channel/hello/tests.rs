@@ -9,7 +9,7 @@ const HELLO: Hello = Hello {
     to: 1,
     world: 9,
     group_id: 4,
-    channel: Channel::Link { transport: 2, index: 1, of: 2 },
+    channel: Channel::Link { transport: 2, index: 1, of: 2, making: 0 },
     sealed: true,
 };
 
@@ -141,8 +141,9 @@ fn another_version_is_named() {
     let (mut i, mut first) = Initiator::start(&s, &HELLO).unwrap();
     first[2] = (VERSION + 1) << 4 | MessageKind::Hello as u8;
     assert!(matches!(respond(&s, &first, HelloVerdict::Yes).1, HandshakeStep::SendAndClose(_)));
-    let e = i.read(Drip(&[b'c', b'm', 7 << 4 | MessageKind::Unreadable as u8, 0, 0])).unwrap_err();
-    assert!(matches!(e, Refusal::Version(7)) && e.to_string().contains("version 7"));
+    let e =
+        i.read(Drip(&[b'c', b'm', (VERSION + 1) << 4 | MessageKind::Unreadable as u8, 0, 0])).unwrap_err();
+    assert!(matches!(e, Refusal::Version(8)) && e.to_string().contains("version 8"));
 }
 
 #[test]
@@ -187,7 +188,7 @@ proptest! {
             0 => Channel::Join,
             1 => Channel::Control,
             2 => Channel::Probe,
-            _ => Channel::Link { transport, index: of - 1, of },
+            _ => Channel::Link { transport, index: of - 1, of, making: of },
         };
         let hello = Hello { from, to, world, group_id, channel, sealed };
         prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));

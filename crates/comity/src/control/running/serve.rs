@@ -6,13 +6,14 @@ use crate::{
     channel::{Accepted, Acceptor, Channel, Hello, HelloVerdict, NOT_THE_ONE, Stream},
     control::{
         connection_table::{Arrival, ConnectionTable, Rest, WatchedPeer},
-        probe::Probes,
+        probe::{Alive, Probes},
     },
     sys::poll_until,
 };
 use comity_membership::{Presence, Word};
 use rustix::event::{PollFd, PollFlags};
 use std::{
+    net::SocketAddr,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -86,7 +87,7 @@ impl ControlPlane {
         let mut state = self.lock();
         let mut rest = Rest::default();
         accepted.into_iter().for_each(|a| rest.add(self.receive(&mut state, a)));
-        alive.into_iter().for_each(|rank| rest.add(state.lives(rank, Instant::now())));
+        alive.into_iter().for_each(|one| rest.add(answered(&mut state, one)));
         drop(state);
         self.finish(rest, probes);
         true
@@ -116,14 +117,30 @@ impl ControlPlane {
             rest.links.into_iter().for_each(|group_id| desk.attend(group_id));
         }
         rest.ended.into_iter().for_each(|rank| probes.forget(rank));
-        rest.asks.into_iter().for_each(|(rank, at)| probes.ask(rank, at));
+        for (rank, at) in rest.asks {
+            let asked = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+            match self.elsewhere(rank, at, asked) {
+                Some(elsewhere) => probes.ask(rank, elsewhere, Some(asked)),
+                None => probes.ask(rank, at, None),
+            }
+        }
+    }
+
+    /// Where to ask a silent rank that listens at `at`, if there is another path to its host; there and here in turn.
+    fn elsewhere(&self, rank: usize, at: SocketAddr, asked: u64) -> Option<SocketAddr> {
+        let desk = self.desk.get().and_then(std::sync::Weak::upgrade)?;
+        let mut all = desk.paths(rank);
+        all.sort_by_key(|other| *other == at);
+        // Not in step with others that are asked.
+        let turn = asked.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        all.get(turn as usize % all.len().max(1)).copied()
     }
 
     /// Take in what came, then see who is silent.
     fn judge_now(
         &self,
         accepted: Vec<Accepted>,
-        alive: Vec<usize>,
+        alive: Vec<Alive>,
         ready: &[(usize, bool)],
         heard_until: Instant,
         begun: bool,
@@ -133,8 +150,8 @@ impl ControlPlane {
         for a in accepted {
             rest.add(self.receive(&mut state, a));
         }
-        for rank in alive {
-            rest.add(state.lives(rank, Instant::now()));
+        for one in alive {
+            rest.add(answered(&mut state, one));
         }
         rest.add(state.hear(ready, Instant::now()));
         let now = Instant::now();
@@ -211,10 +228,15 @@ impl ControlPlane {
                 no("this rank is connected already; every process needs a rank of its own")
             }
             // Its control connection stands for it, but the end of that handshake is not read here yet.
-            (Channel::Link { .. } | Channel::Probe, Presence::Absent) => HelloVerdict::Busy,
-            (Channel::Link { .. } | Channel::Probe, Presence::Dead(_) | Presence::Shut(_)) => {
-                no("you are not a member any more")
+            (Channel::Link { .. } | Channel::Probe | Channel::Resume, Presence::Absent) => HelloVerdict::Busy,
+            (
+                Channel::Link { .. } | Channel::Probe | Channel::Resume,
+                Presence::Dead(_) | Presence::Shut(_),
+            ) => no("you are not a member any more"),
+            (Channel::Resume, _) if !state.may_resume(hello.from as usize, hello.group_id) => {
+                no("the control connection goes on over another one")
             }
+            (Channel::Resume, _) => HelloVerdict::Yes,
             (Channel::Probe, _) => HelloVerdict::Yes,
             (Channel::Link { transport, .. }, _) => match self.refused(transport, stream) {
                 Some(words) => HelloVerdict::No(words),
@@ -242,10 +264,15 @@ impl ControlPlane {
         let from = hello.from as usize;
         match hello.channel {
             Channel::Control => {
-                state.attach(from, stream, seals, Instant::now());
+                let is_passed_on = self.is_passed_on(from, &stream);
+                state.attach(from, (stream, seals), is_passed_on, Instant::now());
                 return Rest { news: true, ..Rest::default() };
             }
             Channel::Probe => return state.lives(from, Instant::now()),
+            Channel::Resume => {
+                state.resume(from, hello.group_id, stream, seals);
+                return state.lives(from, Instant::now());
+            }
             Channel::Join | Channel::Link { .. } => {}
         }
         let until = Instant::now() + self.rules.patience;
@@ -253,6 +280,14 @@ impl ControlPlane {
         state.parked.push(Arrival { from, channel, stream, seals, group_id, until });
         Rest { links: vec![group_id], ..Rest::default() }
     }
+}
+
+/// One that was asked has answered.
+fn answered(state: &mut ConnectionTable, Alive { rank, over }: Alive) -> Rest {
+    if let Some((number, stream, seals)) = over {
+        state.resume(rank, number, stream, seals);
+    }
+    state.lives(rank, Instant::now())
 }
 
 /// Not under the lock.

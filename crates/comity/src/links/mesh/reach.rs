@@ -6,17 +6,32 @@ use super::{
 };
 use crate::{
     Error, LinkKind, Result,
-    channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, Target, answering, dial},
+    channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, Target, answering, dial, dial_any},
     transport::{Candidates, Connected, Connector, Missed, Pair, Transport},
 };
 use rustix::event::PollFlags;
-use std::{os::fd::BorrowedFd, time::Instant};
+use std::{
+    cell::Cell,
+    os::fd::BorrowedFd,
+    time::{Duration, Instant},
+};
+
+/// How long to look for another path at a time.
+const MENDING: Duration = Duration::from_secs(2);
 
 /// How a transport connects to a rank of the group, and waits for it.
 struct Path<'a, 'b> {
     making: &'a Linking<'b>,
     rank: usize,
     kind: LinkKind,
+    /// Of the link.
+    making_number: Cell<u16>,
+}
+
+impl<'a, 'b> Path<'a, 'b> {
+    fn new(making: &'a Linking<'b>, rank: usize, kind: LinkKind) -> Self {
+        Self { making, rank, kind, making_number: Cell::new(0) }
+    }
 }
 
 impl Path<'_, '_> {
@@ -32,7 +47,7 @@ impl Path<'_, '_> {
             to: to as u32,
             world: mesh.world,
             group_id: group.group_id,
-            channel: Channel::Link { transport, index, of },
+            channel: Channel::Link { transport, index, of, making: self.making_number.get() },
             // What a third rank passes on is between the two.
             sealed: mesh.sealed || mesh.book.relay_of(to).is_some(),
         })
@@ -71,6 +86,23 @@ impl Connector for Path<'_, '_> {
             .patiently(self.rank, |patience| group.mesh.way().dial(rank, targets, vain, &hello, patience))
     }
 
+    fn name(&self, making: u16) {
+        self.making_number.set(making);
+    }
+
+    fn reach_soon(&self, targets: &[Target], index: u16, of: u16) -> Result<(Stream, Sealing), Miss> {
+        let mesh = &self.making.opening.group.mesh;
+        let hello = self.hello(index, of)?;
+        let won = self
+            .making
+            .patiently(self.rank, |patience| dial_any(targets, &mesh.secret, &hello, patience, false));
+        won.map(|(_, connection)| connection)
+    }
+
+    fn silence(&self) -> Option<Duration> {
+        self.making.opening.group.mesh.control.silence()
+    }
+
     fn wait(&self, fd: BorrowedFd<'_>, until: Instant) -> Result<bool> {
         // WAIT(until): links being made, to the join deadline
         self.making.patiently(self.rank, |patience| patience.wait(Some((fd, PollFlags::IN)), until))
@@ -96,7 +128,7 @@ impl<'a> Linking<'a> {
                     continue;
                 }
             };
-            match transport.connect(&pair, &Path { making: self, rank, kind }) {
+            match transport.connect(&pair, &Path::new(self, rank, kind)) {
                 Ok(Connected::Link(link)) => {
                     self.keep(rank, kind, link)?;
                     return Ok(None);
@@ -155,13 +187,14 @@ impl<'a> Linking<'a> {
 
     /// Take a connection of a higher rank; with the last one of its link, make that.
     pub(super) fn take(&mut self, rank: usize, arrived: Arrived) -> Result<(), MeshError> {
-        let Arrived { kind, index, of, connection } = arrived;
+        let Arrived { kind, index, of, making, connection } = arrived;
         let (mesh, pair) = (&self.opening.group.mesh, self.pair(rank)?);
+        let pair = Pair { making, ..pair };
         let Some(transport) = mesh.transports.get(kind) else { return Ok(()) };
-        let parts = self.parts.entry((rank, kind)).or_default();
-        if parts.len() != usize::from(of) {
+        let (begun, parts) = self.parts.entry((rank, kind)).or_default();
+        if parts.len() != usize::from(of) || *begun != making {
             // It began again, with other paths: some of the first ones did not hold.
-            *parts = (0..of).map(|_| None).collect();
+            (*begun, *parts) = (making, (0..of).map(|_| None).collect());
         }
         match parts.get_mut(usize::from(index)) {
             Some(place @ None) => *place = Some(connection),
@@ -170,13 +203,31 @@ impl<'a> Linking<'a> {
         if !parts.iter().all(Option::is_some) {
             return Ok(());
         }
-        let all = self.parts.remove(&(rank, kind)).into_iter().flatten().flatten().collect();
-        match transport.accept(&pair, all, &Path { making: self, rank, kind }) {
+        let all =
+            self.parts.remove(&(rank, kind)).into_iter().flat_map(|(_, parts)| parts).flatten().collect();
+        match transport.accept(&pair, all, &Path::new(self, rank, kind)) {
             Ok(Connected::Link(link)) => self.keep(rank, kind, link),
             // It makes another connection.
             Ok(Connected::Soon(_) | Connected::Not(_)) => Ok(()),
             Err(Missed { at, miss }) => Err(self.opening.missed(rank, &at, miss)),
         }
+    }
+
+    /// Make other connections for a link whose path was cut. Where that fails it is tried again, or the rank is given up.
+    pub(super) fn mend(&mut self, rank: usize) -> Result<(), MeshError> {
+        let (group, pair) = (self.opening.group, self.pair(rank)?);
+        if group.world_rank(rank) > group.mesh.me {
+            group.mesh.control.ask_to_connect(group.group_id, rank);
+            return Ok(());
+        }
+        let until = std::mem::replace(&mut self.opening.until, Instant::now() + MENDING);
+        for (kind, transport) in group.mesh.transports.iter().filter(|(_, t)| t.lasts(&pair)) {
+            if let Err(Missed { at, miss }) = transport.mend(&pair, &Path::new(self, rank, kind)) {
+                tracing::debug!(rank, at, %miss, "no other connections for a link yet");
+            }
+        }
+        self.opening.until = until;
+        Ok(())
     }
 
     /// Do what waits for `rank`, until the group fails, that rank or this one leaves, or time is up.

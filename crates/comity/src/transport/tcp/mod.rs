@@ -22,6 +22,7 @@ mod framing;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod inbound;
+mod lasting;
 mod outbound;
 mod reach;
 mod recv;
@@ -175,7 +176,7 @@ impl TcpLink {
         let ends = sockets.iter().map(|s| s.local_addr().ok().zip(s.peer_addr().ok())).collect();
         let (send, recv) = seals.into_iter().map(|s| (s.send, s.recv)).unzip();
         let (n, ways) = (sockets.len(), options.ways);
-        let receiver = Receiver::new(Route::new(n, ways.back()), recv);
+        let receiver = Receiver::new(Route::new(n, ways.back()), recv, false);
         let sender = Sender::new(Route::new(n, ways), send, options.send_threads.clone());
         Self { sockets, sender, receiver, error: None, ends, at: 0 }
     }

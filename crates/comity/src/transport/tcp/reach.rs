@@ -2,6 +2,7 @@
 
 use super::{
     SendThreads, TcpLink, TcpOptions, Ways,
+    lasting::LastingLinks,
     threads::{self, Wish},
 };
 use crate::{
@@ -49,6 +50,8 @@ pub(crate) struct Tcp {
     wish: Wish,
     /// Threads that may send for this process.
     send_threads: Arc<SendThreads>,
+    /// Those that go on when a path is cut.
+    lasting: LastingLinks,
 }
 
 impl Transport for Tcp {
@@ -108,7 +111,7 @@ impl Transport for Tcp {
             senders: settings.send_threads.map(short),
             connections: settings.connections.map_or(0, short),
         };
-        Ok(Some(Self { wish, send_threads: SendThreads::new(0) }))
+        Ok(Some(Self { wish, send_threads: SendThreads::new(0), lasting: LastingLinks::default() }))
     }
 
     fn announce(&self) -> Vec<u8> {
@@ -128,6 +131,10 @@ impl Transport for Tcp {
         let each = threads::connections(pair.all, [pair.me, pair.peer]);
         let at = |miss| Missed { at: addresses(pair), miss };
         let targets: Vec<_> = found.all.iter().map(|c| Target::Tcp(c.at)).collect();
+        // One that can go on elsewhere does; all others pay nothing for it.
+        let lasts = cfg!(target_os = "linux") && found.paths() > 1;
+        let pair = &Pair { making: u16::from(lasts), ..*pair };
+        connector.name(pair.making);
         let together = targets.get(..found.side_by_side(pair.theirs.are_named)).unwrap_or_default();
         if together.len() > 1 {
             let works = connector.answering(together).map_err(at)?;
@@ -135,31 +142,66 @@ impl Transport for Tcp {
             if together.len() > 1
                 && let Some(connections) = over_all(&together, each, &options, connector).map_err(at)?
             {
-                return Ok(Connected::Link(link(connections, &options)));
+                return Ok(Connected::Link(self.link(pair, connections, connector)));
             }
         }
         let first = connector.reach(&targets, &found.vain, 0, each).map_err(at)?;
-        // The others take the same way.
-        let way = first.0.peer_addr().map(Target::Tcp);
-        let mut connections = vec![first];
-        for index in 1..each {
-            let way = way.clone().ok_or_else(|| at(Miss::Nobody(io::ErrorKind::NotConnected.into())))?;
-            connections.push(connector.dial(way, index, each).map_err(at)?);
-        }
-        Ok(Connected::Link(link(connections, &options)))
+        let connections = alongside(first, each, connector).map_err(at)?;
+        Ok(Connected::Link(self.link(pair, connections, connector)))
     }
 
     fn accept(
         &self,
         pair: &Pair<'_>,
         connections: Vec<Connection>,
-        _: &dyn Connector,
+        connector: &dyn Connector,
     ) -> Result<Connected, Missed> {
-        Ok(Connected::Link(link(connections, &self.options(pair))))
+        if pair.making > 1 {
+            self.renew(pair, connections);
+            return Ok(Connected::Not("it is there, and goes on over these".into()));
+        }
+        Ok(Connected::Link(self.link(pair, connections, connector)))
+    }
+
+    fn lasts(&self, pair: &Pair<'_>) -> bool {
+        self.lasting.has(pair)
+    }
+
+    fn mend(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<(), Missed> {
+        let Some(making) = self.lasting.next_making(pair) else { return Ok(()) };
+        connector.name(making);
+        let at = |miss| Missed { at: addresses(pair), miss };
+        let targets: Vec<_> = connector.candidates().all.iter().map(|c| Target::Tcp(c.at)).collect();
+        // And one over which the ends tell each other how far they came.
+        let of = threads::connections(pair.all, [pair.me, pair.peer]) + 1;
+        let first = connector.reach_soon(&targets, 0, of).map_err(at)?;
+        let connections = alongside(first, of, connector).map_err(at)?;
+        self.renew(&Pair { making, ..*pair }, connections);
+        Ok(())
+    }
+
+    fn tend(&self) -> Option<Vec<(u64, usize)>> {
+        self.lasting.tend()
     }
 }
 
 impl Tcp {
+    /// The link over connections that are listed in the same order on both ends.
+    fn link(&self, pair: &Pair<'_>, connections: Vec<Connection>, connector: &dyn Connector) -> NewLink {
+        let options = self.options(pair);
+        match pair.making {
+            0 => link(connections, &options),
+            _ => self.lasting.make(pair, connections, &options, connector.silence()),
+        }
+    }
+
+    /// The link of the pair goes on over these.
+    fn renew(&self, pair: &Pair<'_>, connections: Vec<Connection>) {
+        if let Err(e) = self.lasting.renew(pair, pair.making, connections) {
+            tracing::warn!(rank = pair.peer, %e, "new connections of a link cannot be used");
+        }
+    }
+
     /// How the connections of a pair are used by this end of it.
     fn options(&self, pair: &Pair<'_>) -> TcpOptions {
         let each = threads::connections(pair.all, [pair.me, pair.peer]);
@@ -171,6 +213,17 @@ impl Tcp {
         };
         TcpOptions { ways, send_threads: Some(Arc::clone(&self.send_threads)), ..TcpOptions::default() }
     }
+}
+
+/// The other connections of a link, the way that the first one took.
+fn alongside(first: Connection, of: u16, connector: &dyn Connector) -> Result<Vec<Connection>, Miss> {
+    let way = first.0.peer_addr().map(Target::Tcp);
+    let mut connections = vec![first];
+    for index in 1..of {
+        let way = way.clone().ok_or_else(|| Miss::Nobody(io::ErrorKind::NotConnected.into()))?;
+        connections.push(connector.dial(way, index, of)?);
+    }
+    Ok(connections)
 }
 
 /// Connections over several addresses; none where one of them does not hold.

@@ -11,28 +11,28 @@ use std::{path::Path, time::Instant};
 use tasks::child::Task;
 
 /// A cable: its two hosts, its name, and the address at each end.
-type Cable = (usize, usize, &'static str, &'static str, &'static str);
+pub(super) type Cable = (usize, usize, &'static str, &'static str, &'static str);
 
 /// Some hosts with one rank each.
-struct Shape {
-    name: &'static str,
-    hosts: usize,
-    cables: &'static [Cable],
+pub(super) struct Shape {
+    pub(super) name: &'static str,
+    pub(super) hosts: usize,
+    pub(super) cables: &'static [Cable],
     /// Lines for `ip -n HOST`.
-    also: &'static [(usize, &'static str)],
+    pub(super) also: &'static [(usize, &'static str)],
     /// What each rank was told of rank 0's address.
-    master: &'static [&'static str],
-    vars: &'static [(&'static str, &'static str)],
+    pub(super) master: &'static [&'static str],
+    pub(super) vars: &'static [(&'static str, &'static str)],
     /// The cables that carry the job's bytes; the others carry few.
-    busy: &'static [&'static str],
+    pub(super) busy: &'static [&'static str],
     /// What a rank says, where the job cannot run.
-    refused: Option<&'static [&'static str]>,
+    pub(super) refused: Option<&'static [&'static str]>,
 }
 
-const PLAIN: Shape =
+pub(super) const PLAIN: Shape =
     Shape { name: "", hosts: 3, cables: &[], also: &[], master: &[], vars: &[], busy: &[], refused: None };
 
-const CHAIN: &[Cable] =
+pub(super) const CHAIN: &[Cable] =
     &[(0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"), (1, 2, "bc", "10.71.2.1/30", "10.71.2.2/30")];
 
 const SHAPES: &[Shape] = &[
@@ -149,17 +149,17 @@ fn judge(shape: &Shape, before: &[u64], after: &[u64]) -> Result<(), String> {
 }
 
 /// The namespaces of a shape; dropping them removes them, and the cables with them.
-struct Lan<'a> {
+pub(super) struct Lan<'a> {
     shape: &'a Shape,
-    names: Vec<String>,
+    pub(super) names: Vec<String>,
 }
 
-fn ip(line: &str) -> Result<(), String> {
+pub(super) fn ip(line: &str) -> Result<(), String> {
     Task::new("ip").args(line.split_whitespace()).limit(20).run().map(drop)
 }
 
 impl<'a> Lan<'a> {
-    fn new(shape: &'a Shape) -> Result<Self, String> {
+    pub(super) fn new(shape: &'a Shape) -> Result<Self, String> {
         let names = (0..shape.hosts).map(|i| format!("comity-{}-s{i}", std::process::id())).collect();
         let lan = Self { shape, names };
         for name in &lan.names {
@@ -183,7 +183,7 @@ impl<'a> Lan<'a> {
         Ok(lan)
     }
 
-    fn within(&self, host: usize) -> Task {
+    pub(super) fn within(&self, host: usize) -> Task {
         Task::new("ip").args(["netns", "exec", &self.names[host]])
     }
 

@@ -1,0 +1,122 @@
+//! Two hosts with two cables, of which one is cut while a job runs: it goes on over the other. And a chain whose middle dies.
+//!
+//! ```text
+//!   a === b    one cable is out, comes back, the other is out     each host sees it
+//!              the same where packets vanish and no host sees it  (each end of the cable hangs on a switch that is taken away)
+//! ```
+
+use super::shapes::{Lan, PLAIN, Shape, ip};
+use std::{path::Path, thread, time::Duration};
+use tasks::{child::Task, place::built};
+
+const CABLES: &[super::shapes::Cable] =
+    &[(0, 1, "c0", "10.71.1.1/30", "10.71.1.2/30"), (0, 1, "c1", "10.71.2.1/30", "10.71.2.2/30")];
+
+const TWO: Shape =
+    Shape { name: "two cables, one cut", hosts: 2, cables: CABLES, master: &["10.71.1.1"], ..PLAIN };
+
+const MIDDLE: Shape = Shape {
+    name: "chain whose middle dies",
+    cables: super::shapes::CHAIN,
+    master: &["10.71.1.1,10.71.2.1"],
+    ..PLAIN
+};
+
+/// Seconds of each job.
+const SECONDS: &str = "5";
+/// A round takes no longer, in milliseconds, than the pause that is promised and this for its own.
+const OWN: u64 = 2500;
+
+/// How a cable is cut.
+#[derive(Clone, Copy, PartialEq)]
+enum How {
+    /// The end at the first host is set down, which the other sees.
+    Out,
+    /// Packets of that cable vanish both ways.
+    Silent,
+}
+
+/// What is cut, how; in a job that is encrypted or not.
+pub(super) fn check(key: &Path) -> Result<[&'static str; 2], String> {
+    for (how, secure) in [(How::Out, "handshake"), (How::Silent, "data")] {
+        run(key, how, secure)?;
+    }
+    dead_relay(key)?;
+    Ok([TWO.name, MIDDLE.name])
+}
+
+/// A rank of a job that goes on for so long.
+fn rank(lan: &Lan<'_>, shape: &Shape, rank: usize, seconds: &str, key: &Path) -> Task {
+    let task = lan.within(rank).args([built("debug", "examples/load")]).args(["steady", seconds]).limit(60);
+    task.env("COMITY_RANK", rank.to_string())
+        .env("COMITY_SIZE", shape.hosts.to_string())
+        .env("COMITY_HOST", ["a", "b", "c"][rank])
+        .env("MASTER_ADDR", shape.master[0])
+        .env("MASTER_PORT", "7403")
+        .env("COMITY_KEY_FILE", key)
+}
+
+/// The rank that passes on what the two others say dies: it is named, and neither of the two.
+fn dead_relay(key: &Path) -> Result<(), String> {
+    let lan = Lan::new(&MIDDLE)?;
+    let start = |r| rank(&lan, &MIDDLE, r, "30", key).start();
+    let (first, middle, last) = (start(0)?, start(1)?, start(2)?);
+    thread::sleep(Duration::from_secs(3));
+    // Ended by a signal, without a goodbye.
+    drop(middle);
+    for end in [first, last] {
+        match end.wait() {
+            Err(e) if e.contains("load: rank 1 (host b") => {}
+            Err(e) | Ok(e) => return Err(format!("{}: rank 1 is not named:\n{e}", MIDDLE.name)),
+        }
+    }
+    println!("{}: it is named", MIDDLE.name);
+    Ok(())
+}
+
+fn run(key: &Path, how: How, secure: &str) -> Result<(), String> {
+    let lan = Lan::new(&TWO)?;
+    let one = |r| rank(&lan, &TWO, r, SECONDS, key).env("COMITY_SECURE", secure).start();
+    let running = (0..2).map(one).collect::<Result<Vec<_>, _>>()?;
+    for (pause, cable, is_cut) in [(1500, "c0", true), (1800, "c0", false), (300, "c1", true)] {
+        thread::sleep(Duration::from_millis(pause));
+        turn(&lan, how, cable, is_cut)?;
+    }
+    let said = running.into_iter().map(|r| r.wait()).collect::<Result<Vec<_>, _>>();
+    let said = said.map_err(|e| format!("{} ({}): {e}", TWO.name, words(how)))?;
+    // Detection is 5 s: a job that sees nothing may take that and a second more.
+    let promised = if how == How::Out { 2000 } else { 6000 };
+    for out in &said {
+        let longest: Option<u64> =
+            out.split("the longest of ").nth(1).and_then(|t| t.split(' ').next()?.parse().ok());
+        match longest {
+            Some(ms) if ms <= promised + OWN => {}
+            _ => return Err(format!("{} ({}): {}", TWO.name, words(how), said.concat())),
+        }
+    }
+    print!("{} ({}, {secure}): {}", TWO.name, words(how), said.concat());
+    Ok(())
+}
+
+fn words(how: How) -> &'static str {
+    if how == How::Out { "both hosts see it" } else { "packets vanish" }
+}
+
+/// Cut a cable, or put it back.
+fn turn(lan: &Lan<'_>, how: How, cable: &str, is_cut: bool) -> Result<(), String> {
+    match how {
+        How::Out => {
+            ip(&format!("-n {} link set {cable} {}", lan.names[0], if is_cut { "down" } else { "up" }))
+        }
+        How::Silent => {
+            // To an adapter that is not there.
+            let (network, what) =
+                (if cable == "c0" { "10.71.1" } else { "10.71.2" }, if is_cut { "replace" } else { "del" });
+            let nobody = if is_cut { "lladdr 02:00:00:00:66:66 nud permanent" } else { "" };
+            for (host, last) in [(0, 2), (1, 1)] {
+                ip(&format!("-n {} neigh {what} {network}.{last} {nobody} dev {cable}", lan.names[host]))?;
+            }
+            Ok(())
+        }
+    }
+}
