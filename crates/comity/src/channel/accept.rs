@@ -1,11 +1,14 @@
 //! Listening: takes connections, lets in who holds the key, and lets nobody else cost much.
 //!
 //! A stranger holds a descriptor and about a kilobyte, for two seconds at most, and only with a recording of who knew the key for more
-//! than one; 64 strangers at a time. For a new one goes the oldest of the address that holds most places, so that neither a crowd nor recordings
+//! than one (of a link, for 15 s: a true proof can be late when a cable was cut meanwhile); 64 strangers at a time. For a new one goes the oldest of the address that holds most places, so that neither a crowd nor recordings
 //! keep a rank out. When descriptors run out, one that was kept in reserve serves to turn connections away.
 
+#[cfg(test)]
+mod tests;
+
 use super::{
-    hello::{HandshakeStep, Hello, HelloVerdict, Responder, Secret},
+    hello::{Channel, HandshakeStep, Hello, HelloVerdict, Responder, Secret},
     listener::Listener,
     relay::{RELAY_FULL, Relay},
     stream::{Sealing, Stream},
@@ -28,6 +31,9 @@ const MAX_HALF_OPEN: usize = 64;
 const LIMIT: Duration = Duration::from_secs(1);
 /// The time they have for the proof once they were answered; in all it is the two seconds that SECURITY.md names.
 pub(crate) const PROOF: Duration = Duration::from_secs(1);
+/// The same for a link of a running job: the other side believes that it is made as soon as the proof is on its way, and a cable that is
+/// cut for some seconds keeps it there as long and half as long again.
+const PROOF_OF_LINK: Duration = Duration::from_secs(15);
 /// For how long connections must have been turned away before that is taken for a lack of one's own: strangers who hold descriptors
 /// are gone by then.
 const LACK: Duration = Duration::from_millis(2500);
@@ -259,7 +265,9 @@ impl HalfOpen {
                     if (&*stream).write_all(&bytes).is_err() {
                         return Fate::Go;
                     }
-                    self.until = Instant::now() + PROOF;
+                    let is_link =
+                        self.responder.admitted().is_some_and(|h| matches!(h.channel, Channel::Link { .. }));
+                    self.until = Instant::now() + if is_link { PROOF_OF_LINK } else { PROOF };
                 }
                 HandshakeStep::SendAndClose(bytes) => {
                     let _ = (&*stream).write_all(&bytes);

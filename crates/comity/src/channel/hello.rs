@@ -296,6 +296,14 @@ impl Responder {
         matches!(self.stage, Stage::Proof { .. })
     }
 
+    /// What it wants that was answered, and has to prove now that it is no recording.
+    pub(crate) fn admitted(&self) -> Option<&Hello> {
+        match &self.stage {
+            Stage::Hello => None,
+            Stage::Proof { hello, .. } => Some(hello),
+        }
+    }
+
     pub(crate) fn step(
         &mut self,
         stream: impl Read,
