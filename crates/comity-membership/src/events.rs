@@ -140,6 +140,12 @@ pub enum Action<R: Reason> {
         /// For how long.
         silence: Duration,
     },
+    /// In a large job: make a control connection to a process. Then call [`Membership::attach`](crate::Membership::attach) or
+    /// [`Membership::missed`](crate::Membership::missed).
+    Dial {
+        /// The process.
+        rank: usize,
+    },
     /// Wake whoever waits for the processes to meet.
     News,
     /// Log this.

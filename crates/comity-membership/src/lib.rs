@@ -95,6 +95,7 @@ mod flood;
 mod liveness;
 mod membership;
 mod note;
+mod overlay;
 mod pace;
 mod reason;
 #[cfg(test)]
@@ -105,5 +106,6 @@ pub use flood::neighbours;
 pub use liveness::Verdict;
 pub use membership::Membership;
 pub use note::Note;
+pub use overlay::overlay_neighbours;
 pub use pace::Pace;
 pub use reason::Reason;

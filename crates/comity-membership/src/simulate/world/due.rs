@@ -12,6 +12,10 @@ pub(super) enum Item {
     Asked(u64),
     /// It does.
     Answer,
+    /// A control connection is made.
+    Connected,
+    /// One was not: nobody listens there, or nothing answers.
+    Missed(bool),
 }
 
 /// Ordered by its time and number.

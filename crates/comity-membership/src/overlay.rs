@@ -1,0 +1,240 @@
+//! The graph in which the ranks of a large job watch each other, and what goes over it.
+//!
+//! Up to 64 ranks every pair has a control connection. Above, a rank connects only to its neighbours: those at distance 1, 2, 4, 8, ...
+//! on both sides of it, around the ring of the ranks that are there ([`flood`](crate::flood) has the same distances).
+//!
+//! ```text
+//!   256 ranks, as seen by 0:   1 2 4 8 16 32 64 128 and 255 254 252 248 240 224 192
+//!
+//!   news of all (a rank opens a group, leaves it, has failed it, ends; "I lost 3")     news of one (Waits, Census, Reached, Connect)
+//!        0 --> its neighbours --> theirs, each once                                        0 --> 64 --> 96 --> 100: each step to the
+//!        a number for each rank's news, so that each is taken once                         neighbour that is nearest to the target
+//! ```
+//!
+//! | ranks | neighbours | steps of news to all | steps of news to one | connections of the job, before |
+//! |---|---|---|---|---|
+//! | 65 to 128 | 13 | 4 at most | 5 at most | 832, 8,128 |
+//! | 256 | 15 | 5 | 6 | 1,920, 32,640 |
+//! | 4,096 | 23 | 7 | 8 | 47,104, 8,386,560 |
+//!
+//! News of all cost each rank one note to each neighbour; the caller sends those of one turn together. Connections keep their order
+//! and everyone passes news on before it acts on them, so what a rank said before it ended is known everywhere before its end.
+//!
+//! # Who is dead
+//! Only neighbours judge. A rank that loses a neighbour (its connection ends, it is silent) fails the groups that both are in, tells all, and
+//! says that this edge is gone. Everybody keeps the edges that are gone, by whose word. **A rank that no edge leads to any more is lost.**
+//! One whose connection to a single neighbour broke is not: the others still watch it. In a job that is cut in two, each half finds that no
+//! edge leads to the other.
+//!
+//! # When ranks end
+//! The graph closes over them: each rank finds its neighbours anew among those that are there, a beat later, and connects to those that it
+//! lacks; the higher rank of a pair first. One where nobody listens has ended in good order, for a death would have been told.
+//!
+//! Imports nothing but the distances.
+
+use crate::flood::partners;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+/// More steps than news of one rank take on any graph that is whole.
+pub(crate) const MOST_HOPS: u8 = 40;
+/// The most targets of one note.
+pub(crate) const MOST_TARGETS: usize = 512;
+/// Failed groups remembered, so that each failure is passed on once.
+const MAX_TOLD: usize = 4096;
+/// Numbers kept beyond a gap in what a rank says.
+const MAX_AHEAD: usize = 256;
+/// What is said of one whose process does not listen any more.
+pub(crate) const NOT_THERE: &str = "has ended";
+
+/// The neighbours of `mine` among the ranks that are `there`: its partners, and those whose partner it is.
+pub(crate) fn around(mine: usize, size: usize, there: impl Fn(usize) -> bool) -> Vec<usize> {
+    let mut all = partners(mine, size, &there);
+    let mut distance = 1;
+    while distance < size {
+        for back in [false, true] {
+            let at = |d: usize| (mine + if back { size - d } else { d }) % size;
+            for gap in 0..size - distance {
+                // Whoever is there in between is that one's partner.
+                if gap > 0 && there(at(gap)) {
+                    break;
+                }
+                let one = at(distance + gap);
+                if one != mine && there(one) && !all.contains(&one) {
+                    all.push(one);
+                }
+            }
+        }
+        distance *= 2;
+    }
+    all
+}
+
+/// The ranks of a large job of `size` to which `me` has control connections.
+pub fn overlay_neighbours(me: usize, size: usize) -> Vec<usize> {
+    around(me, size, |_| true)
+}
+
+/// What one rank knows of the graph.
+#[derive(Debug)]
+pub(crate) struct Overlay {
+    pub(crate) me: usize,
+    pub(crate) size: usize,
+    /// Those that this rank has a connection to.
+    pub(crate) connected: BTreeSet<usize>,
+    /// How many news this rank has told.
+    pub(crate) number: u64,
+    /// What has been heard of each rank's news.
+    seen: BTreeMap<usize, Seen>,
+    /// Groups whose failure was told or passed on.
+    told: VecDeque<u64>,
+    /// Groups that others have opened and this rank has not, as they came.
+    pub(crate) opened: VecDeque<u64>,
+    /// Edges that are gone: who says so, and of whom.
+    pub(crate) lost: BTreeMap<(usize, usize), Loss>,
+    /// `lost`, or who is there, has changed since the last look.
+    pub(crate) stirred: bool,
+    /// For how many milliseconds nothing was heard from the one that is being given up.
+    pub(crate) silence: Option<u64>,
+    /// When to look whether neighbours are missing.
+    pub(crate) rewire: Option<Instant>,
+    /// Lower ranks wait so long for the higher one: those were to be connected to at the last look.
+    pub(crate) waiting: BTreeSet<usize>,
+    /// Being connected to, since when.
+    pub(crate) dialing: BTreeMap<usize, Instant>,
+    /// Those that did not answer when they were to be connected to, since when.
+    pub(crate) tried: BTreeMap<usize, Instant>,
+}
+
+/// Why an edge is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Loss {
+    pub(crate) cause: String,
+    /// For how many milliseconds nothing was heard, if that is why.
+    pub(crate) silence: Option<u64>,
+}
+
+/// Which of a rank's news have come.
+#[derive(Debug, Default)]
+struct Seen {
+    upto: u64,
+    /// Beyond a gap: a new connection may carry later ones first.
+    ahead: BTreeSet<u64>,
+}
+
+impl Seen {
+    /// False if it has come before.
+    fn take(&mut self, number: u64) -> bool {
+        if number <= self.upto || !self.ahead.insert(number) {
+            return false;
+        }
+        while self.ahead.first() == Some(&(self.upto + 1)) || self.ahead.len() > MAX_AHEAD {
+            self.upto = self.ahead.pop_first().unwrap_or(self.upto);
+        }
+        true
+    }
+}
+
+impl Overlay {
+    pub(crate) fn new(me: usize, size: usize) -> Self {
+        Self {
+            me,
+            size,
+            connected: BTreeSet::new(),
+            number: 0,
+            seen: BTreeMap::new(),
+            told: VecDeque::new(),
+            opened: VecDeque::new(),
+            lost: BTreeMap::new(),
+            stirred: false,
+            silence: None,
+            rewire: None,
+            waiting: BTreeSet::new(),
+            dialing: BTreeMap::new(),
+            tried: BTreeMap::new(),
+        }
+    }
+
+    /// Whether news number so of `origin` have not come before.
+    pub(crate) fn is_new(&mut self, origin: usize, number: u64) -> bool {
+        origin < self.size && origin != self.me && self.seen.entry(origin).or_default().take(number)
+    }
+
+    /// Whether the failure of a group is to be told: each rank does so once.
+    pub(crate) fn tells(&mut self, group_id: u64) -> bool {
+        if self.told.contains(&group_id) {
+            return false;
+        }
+        if self.told.len() >= MAX_TOLD {
+            self.told.pop_front();
+        }
+        self.told.push_back(group_id);
+        true
+    }
+
+    /// The neighbour that leads to `target`; not back to `from`, unless it is the target.
+    pub(crate) fn next_to(&self, target: usize, from: Option<usize>) -> Option<usize> {
+        if self.connected.contains(&target) {
+            return Some(target);
+        }
+        let apart = |a: usize| {
+            let forth = (a + self.size - target) % self.size;
+            forth.min(self.size - forth)
+        };
+        self.connected.iter().copied().filter(|k| Some(*k) != from).min_by_key(|k| (apart(*k), *k))
+    }
+
+    fn is_gone(&self, a: usize, b: usize) -> bool {
+        self.lost.contains_key(&(a, b)) || self.lost.contains_key(&(b, a))
+    }
+
+    /// The neighbours of `rank` to which its edge is not gone.
+    pub(crate) fn edges(&self, rank: usize, there: &impl Fn(usize) -> bool) -> Vec<usize> {
+        let mut all = around(rank, self.size, there);
+        if rank == self.me {
+            all.extend(self.connected.iter().copied().filter(|c| there(*c)));
+        } else if self.connected.contains(&rank) {
+            all.push(self.me);
+        }
+        all.retain(|one| !self.is_gone(rank, *one));
+        all
+    }
+
+    /// The ranks to which no edge leads from here any more, of those that are `there`, and who is on this side.
+    pub(crate) fn unreachable(&mut self, there: impl Fn(usize) -> bool) -> Option<(Vec<usize>, Vec<bool>)> {
+        if !std::mem::take(&mut self.stirred) {
+            return None;
+        }
+        let of = |(by, rank): &&(usize, usize)| there(*by) && there(*rank);
+        let live = self.lost.keys().filter(of).count();
+        let whole = (0..self.size).all(&there);
+        // Cutting a whole graph takes as many edges as a rank has.
+        let least = if whole { partners(self.me, self.size, &there).len() } else { 1 };
+        if live < least {
+            return None;
+        }
+        let mut here = vec![false; self.size];
+        let alone = |rank: usize| self.edges(rank, &there).is_empty();
+        let ends = self.lost.keys().filter(of).flat_map(|(a, b)| [*a, *b]).filter(|r| *r != self.me);
+        let single: BTreeSet<usize> = ends.collect();
+        let single: Vec<usize> = single.into_iter().filter(|r| alone(*r)).collect();
+        if !single.is_empty() && !alone(self.me) {
+            (0..self.size).for_each(|r| here[r] = there(r) && !single.contains(&r));
+            return Some((single, here));
+        }
+        let mut next = vec![self.me];
+        here[self.me] = true;
+        while let Some(rank) = next.pop() {
+            for one in self.edges(rank, &there) {
+                if !std::mem::replace(&mut here[one], true) {
+                    next.push(one);
+                }
+            }
+        }
+        let gone: Vec<usize> = (0..self.size).filter(|r| there(*r) && !here[*r]).collect();
+        (!gone.is_empty()).then_some((gone, here))
+    }
+}
+
+#[cfg(test)]
+mod tests;
