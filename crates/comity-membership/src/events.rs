@@ -152,6 +152,17 @@ pub enum Action<R: Reason> {
     Log(Word),
 }
 
+/// Why a control connection that was to be [made](Action::Dial) was not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoConnection {
+    /// Nobody listens there: the process has ended.
+    NobodyListens,
+    /// The other has given this process up.
+    GivenUp,
+    /// Nothing answers, or not now.
+    NoAnswer,
+}
+
 /// What is to be logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {

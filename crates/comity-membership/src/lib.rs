@@ -101,7 +101,7 @@ mod reason;
 #[cfg(test)]
 mod simulate;
 
-pub use events::{Action, DIED, Fault, Heard, Presence, Word};
+pub use events::{Action, DIED, Fault, Heard, NoConnection, Presence, Word};
 pub use flood::neighbours;
 pub use liveness::Verdict;
 pub use membership::Membership;

@@ -44,6 +44,8 @@ pub(crate) const MOST_TARGETS: usize = 512;
 const MAX_TOLD: usize = 4096;
 /// Numbers kept beyond a gap in what a rank says.
 const MAX_AHEAD: usize = 256;
+/// Up to twice so many edges that are gone, ranks that lack all of theirs are looked for first.
+const NEAR: usize = 16;
 /// What is said of one whose process does not listen any more.
 pub(crate) const NOT_THERE: &str = "has ended";
 
@@ -92,6 +94,12 @@ pub(crate) struct Overlay {
     pub(crate) opened: VecDeque<u64>,
     /// Edges that are gone: who says so, and of whom.
     pub(crate) lost: BTreeMap<(usize, usize), Loss>,
+    /// Those that the graph has closed over: they ended in good order, or no edge leads to them. One that is only dead to this rank is in it.
+    out: Vec<bool>,
+    /// How many those are.
+    outs: usize,
+    /// The neighbours of each rank, once that was needed.
+    graph: Option<Vec<Vec<usize>>>,
     /// `lost`, or who is there, has changed since the last look.
     pub(crate) stirred: bool,
     /// For how many milliseconds nothing was heard from the one that is being given up.
@@ -102,6 +110,8 @@ pub(crate) struct Overlay {
     pub(crate) waiting: BTreeSet<usize>,
     /// Being connected to, since when.
     pub(crate) dialing: BTreeMap<usize, Instant>,
+    /// Connected to later than at the start, and not heard yet on that connection: the other may be about to end.
+    pub(crate) fresh: BTreeSet<usize>,
     /// Those that did not answer when they were to be connected to, since when.
     pub(crate) tried: BTreeMap<usize, Instant>,
 }
@@ -146,11 +156,15 @@ impl Overlay {
             told: VecDeque::new(),
             opened: VecDeque::new(),
             lost: BTreeMap::new(),
+            out: vec![false; size],
+            outs: 0,
+            graph: None,
             stirred: false,
             silence: None,
             rewire: None,
             waiting: BTreeSet::new(),
             dialing: BTreeMap::new(),
+            fresh: BTreeSet::new(),
             tried: BTreeMap::new(),
         }
     }
@@ -189,10 +203,10 @@ impl Overlay {
     }
 
     /// The neighbours of `rank` to which its edge is not gone.
-    pub(crate) fn edges(&self, rank: usize, there: &impl Fn(usize) -> bool) -> Vec<usize> {
-        let mut all = around(rank, self.size, there);
+    pub(crate) fn edges(&self, rank: usize) -> Vec<usize> {
+        let mut all = self.around(rank);
         if rank == self.me {
-            all.extend(self.connected.iter().copied().filter(|c| there(*c)));
+            all.extend(self.connected.iter().copied().filter(|c| self.is_in(*c)));
         } else if self.connected.contains(&rank) {
             all.push(self.me);
         }
@@ -200,38 +214,73 @@ impl Overlay {
         all
     }
 
-    /// The ranks to which no edge leads from here any more, of those that are `there`, and who is on this side.
-    pub(crate) fn unreachable(&mut self, there: impl Fn(usize) -> bool) -> Option<(Vec<usize>, Vec<bool>)> {
+    /// The neighbours of a rank, whether their edges are gone or not.
+    pub(crate) fn around(&self, rank: usize) -> Vec<usize> {
+        around(rank, self.size, |r| self.is_in(r))
+    }
+
+    pub(crate) fn is_in(&self, rank: usize) -> bool {
+        self.out.get(rank) == Some(&false)
+    }
+
+    /// The graph closes over a rank.
+    pub(crate) fn close_over(&mut self, rank: usize) {
+        if let Some(out) = self.out.get_mut(rank)
+            && !std::mem::replace(out, true)
+        {
+            (self.stirred, self.graph) = (true, None);
+            self.outs += 1;
+        }
+    }
+
+    /// The ranks of the graph to which no edge leads from here any more, and who is on this side.
+    pub(crate) fn unreachable(&mut self) -> Option<(Vec<usize>, Vec<bool>)> {
         if !std::mem::take(&mut self.stirred) {
             return None;
         }
-        let of = |(by, rank): &&(usize, usize)| there(*by) && there(*rank);
+        let of = |(by, rank): &&(usize, usize)| self.is_in(*by) && self.is_in(*rank);
         let live = self.lost.keys().filter(of).count();
-        let whole = (0..self.size).all(&there);
         // Cutting a whole graph takes as many edges as a rank has.
-        let least = if whole { partners(self.me, self.size, &there).len() } else { 1 };
+        let least = if self.outs == 0 { self.around(self.me).len() } else { 1 };
         if live < least {
             return None;
         }
         let mut here = vec![false; self.size];
-        let alone = |rank: usize| self.edges(rank, &there).is_empty();
+        if live > 2 * least.max(NEAR) {
+            return self.across_the_graph(here);
+        }
+        let alone = |rank: usize| self.edges(rank).is_empty();
         let ends = self.lost.keys().filter(of).flat_map(|(a, b)| [*a, *b]).filter(|r| *r != self.me);
         let single: BTreeSet<usize> = ends.collect();
         let single: Vec<usize> = single.into_iter().filter(|r| alone(*r)).collect();
         if !single.is_empty() && !alone(self.me) {
-            (0..self.size).for_each(|r| here[r] = there(r) && !single.contains(&r));
+            (0..self.size).for_each(|r| here[r] = self.is_in(r) && !single.contains(&r));
             return Some((single, here));
         }
+        self.across_the_graph(here)
+    }
+
+    /// The same, by a walk over the whole graph. It is kept for the next time, unless ranks end meanwhile.
+    fn across_the_graph(&mut self, mut here: Vec<bool>) -> Option<(Vec<usize>, Vec<bool>)> {
+        if self.graph.is_none() {
+            let all = (0..self.size).map(|r| if self.is_in(r) { self.around(r) } else { Vec::new() });
+            self.graph = Some(all.collect());
+        }
+        let graph = self.graph.as_deref().unwrap_or_default();
+        let mut hurt = vec![false; self.size];
+        self.lost.keys().flat_map(|(a, b)| [*a, *b]).for_each(|r| hurt[r] = true);
         let mut next = vec![self.me];
         here[self.me] = true;
         while let Some(rank) = next.pop() {
-            for one in self.edges(rank, &there) {
-                if !std::mem::replace(&mut here[one], true) {
+            let own = self.connected.iter().filter(|_| rank == self.me);
+            for one in graph[rank].iter().chain(own).copied().filter(|one| self.is_in(*one)) {
+                if !here[one] && !(hurt[rank] && hurt[one] && self.is_gone(rank, one)) {
+                    here[one] = true;
                     next.push(one);
                 }
             }
         }
-        let gone: Vec<usize> = (0..self.size).filter(|r| there(*r) && !here[*r]).collect();
+        let gone: Vec<usize> = (0..self.size).filter(|r| self.is_in(*r) && !here[*r]).collect();
         (!gone.is_empty()).then_some((gone, here))
     }
 }

@@ -2,8 +2,8 @@
 
 use super::Membership;
 use crate::{
-    Action, Note, Presence, Reason,
-    overlay::{Loss, NOT_THERE, around},
+    Action, NoConnection, Note, Presence, Reason,
+    overlay::{Loss, NOT_THERE},
 };
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,6 @@ use std::time::{Duration, Instant};
 const LOOK_AROUND: Duration = Duration::from_millis(500);
 /// What a rank is lost for that nobody on this side watched.
 const OUT_OF_REACH: &str = "cannot be heard of any more: nothing is heard from any rank that watches it";
-
-/// Whether a rank takes part in the graph. One that has not connected yet may have to others.
-pub(super) fn is_there(presence: Option<&Presence>) -> bool {
-    matches!(presence, Some(Presence::Live | Presence::Oneself | Presence::Absent))
-}
 
 impl<R: Reason> Membership<R> {
     /// Between two looks for neighbours.
@@ -54,13 +49,16 @@ impl<R: Reason> Membership<R> {
 
     /// A process has ended for this one. Where the connection between the two is gone, tell all.
     pub(super) fn say_lost(&mut self, rank: usize, connected: bool) {
-        let Some(overlay) = self.overlay.as_mut().filter(|_| connected) else { return };
+        let Some(overlay) = self.overlay.as_mut() else { return };
+        if let Some(Presence::Gone(..)) = self.presences.get(rank) {
+            return overlay.close_over(rank);
+        }
         let me = overlay.me;
         let (by, lost, loss) = match self.presences.get(rank) {
             Some(Presence::Dead(cause)) => {
                 (me, rank, Loss { cause: cause.clone(), silence: overlay.silence.take() })
             }
-            Some(Presence::Shut(silence)) => {
+            Some(Presence::Shut(silence)) if connected || overlay.is_in(rank) => {
                 let cause = format!("fell silent: nothing heard for {silence:.1} s");
                 (rank, me, Loss { cause, silence: Some((silence * 1e3) as u64) })
             }
@@ -95,6 +93,9 @@ impl<R: Reason> Membership<R> {
         overlay.rewire.get_or_insert(now + every);
         while let Some(lost) = self.out_of_reach() {
             for (rank, how) in lost {
+                if let Some(overlay) = &mut self.overlay {
+                    overlay.close_over(rank);
+                }
                 self.ended(rank, how);
             }
         }
@@ -102,17 +103,14 @@ impl<R: Reason> Membership<R> {
 
     /// The processes to which no edge leads any more, and what is to be said of each.
     fn out_of_reach(&mut self) -> Option<Vec<(usize, Presence)>> {
-        let presences = &self.presences;
-        let there = |r: usize| is_there(presences.get(r));
         let overlay = self.overlay.as_mut()?;
-        let (lost, here) = overlay.unreachable(there)?;
+        let (lost, here) = overlay.unreachable()?;
         let on_this_side = |r: usize| here.get(r) == Some(&true);
-        // Those that ended before say nothing of what lies between the two sides.
-        let is_beyond = |r: usize| overlay.edges(r, &there).iter().any(|one| !on_this_side(*one));
-        let across = || {
-            let between = overlay.lost.iter().filter(|((a, b), _)| on_this_side(*a) != on_this_side(*b));
-            between.filter(|((a, b), _)| is_beyond(if on_this_side(*a) { *b } else { *a }))
+        // Those that the graph has closed over say nothing of what lies between the two sides.
+        let is_one = |(a, b): &(usize, usize)| {
+            on_this_side(*a) != on_this_side(*b) && overlay.is_in(*a) && overlay.is_in(*b)
         };
+        let across = || overlay.lost.iter().filter(|(edge, _)| is_one(edge));
         // What this side says of the other, and the other of this one.
         let ours = across().any(|((by, _), loss)| on_this_side(*by) && loss.cause != NOT_THERE);
         let theirs = across().filter_map(|((by, _), l)| l.silence.filter(|_| !on_this_side(*by))).max();
@@ -135,13 +133,12 @@ impl<R: Reason> Membership<R> {
     pub(super) fn rewire(&mut self, now: Instant) {
         let every = self.every();
         let presences = &self.presences;
-        let there = |r: usize| is_there(presences.get(r));
         let Some(overlay) = &mut self.overlay else { return };
         if overlay.rewire.is_none_or(|at| at > now) {
             return;
         }
         overlay.rewire = None;
-        let mut lacking = around(overlay.me, overlay.size, there);
+        let mut lacking = overlay.around(overlay.me);
         // One that has not connected yet, while the ranks meet, does so of itself.
         lacking.retain(|r| presences.get(*r) == Some(&Presence::Live));
         lacking.retain(|r| {
@@ -167,15 +164,37 @@ impl<R: Reason> Membership<R> {
             return false;
         }
         overlay.dialing.remove(&rank);
-        overlay.tried.remove(&rank);
+        overlay.fresh.insert(rank);
         self.liveness.meet(rank, now);
         self.liveness.begin(rank, now);
         self.actions.push(Action::News);
         true
     }
 
-    /// A connection that was to be [made](Action::Dial) was not: nobody listens there, or nothing answers.
-    pub fn missed(&mut self, rank: usize, nobody_listens: bool, now: Instant) {
+    /// A note has come from a neighbour.
+    pub(super) fn is_heard(&mut self, rank: usize) {
+        if let Some(overlay) = &mut self.overlay
+            && overlay.fresh.remove(&rank)
+        {
+            overlay.tried.remove(&rank);
+        }
+    }
+
+    /// A connection has ended before anything came over it: the other took it, and was about to end. True if so.
+    pub(super) fn never_stood(&mut self, rank: usize, now: Instant) -> bool {
+        let every = self.every();
+        let Some(overlay) = self.overlay.as_mut().filter(|o| o.fresh.contains(&rank)) else { return false };
+        overlay.fresh.remove(&rank);
+        overlay.connected.remove(&rank);
+        overlay.tried.entry(rank).or_insert(now);
+        overlay.rewire.get_or_insert(now + every);
+        self.liveness.forget(rank);
+        self.actions.push(Action::Close { rank });
+        true
+    }
+
+    /// A connection that was to be [made](Action::Dial) was not.
+    pub fn missed(&mut self, rank: usize, why: NoConnection, now: Instant) {
         let (limit, every) = (self.limit(), self.every());
         let Some(overlay) = &mut self.overlay else { return };
         let (me, since) = (overlay.me, overlay.dialing.remove(&rank));
@@ -185,15 +204,20 @@ impl<R: Reason> Membership<R> {
         let since = *overlay.tried.entry(rank).or_insert(since.unwrap_or(now));
         let tried = now.saturating_duration_since(since);
         let given_up = limit.is_some_and(|limit| tried >= limit);
-        if !nobody_listens && !given_up {
-            overlay.rewire = Some(now + every);
-            return;
-        }
-        let (cause, silence) = if nobody_listens {
-            (NOT_THERE.to_owned(), None)
-        } else {
-            let cause = format!("cannot be reached: nothing answers for {:.1} s", tried.as_secs_f64());
-            (cause, Some(tried.as_millis() as u64))
+        let (cause, silence) = match why {
+            NoConnection::NobodyListens => (NOT_THERE.to_owned(), None),
+            NoConnection::GivenUp => {
+                let silence = limit.unwrap_or_default();
+                return self.apply(rank, Note::GivenUp { silence: silence.as_millis() as u64 });
+            }
+            NoConnection::NoAnswer if given_up => {
+                let cause = format!("cannot be reached: nothing answers for {:.1} s", tried.as_secs_f64());
+                (cause, Some(tried.as_millis() as u64))
+            }
+            NoConnection::NoAnswer => {
+                overlay.rewire = Some(now + every);
+                return;
+            }
         };
         overlay.lost.insert((me, rank), Loss { cause: cause.clone(), silence });
         overlay.stirred = true;

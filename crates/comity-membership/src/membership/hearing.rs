@@ -15,6 +15,9 @@ impl<R: Reason> Membership<R> {
             if self.presence(rank) != Some(&Presence::Live) || !self.is_connected(rank) {
                 continue;
             }
+            if !matches!(heard, Heard::End(_)) {
+                self.is_heard(rank);
+            }
             let progress = match heard {
                 Heard::End(cause) => {
                     ends.push((rank, cause));
@@ -40,7 +43,9 @@ impl<R: Reason> Membership<R> {
             self.apply(from, note);
         }
         for (rank, cause) in ends {
-            self.lose(rank, cause);
+            if !self.never_stood(rank, now) {
+                self.lose(rank, cause);
+            }
         }
         self.look_around(now);
     }

@@ -88,13 +88,13 @@ proptest! {
         web.connected.extend(overlay_neighbours(0, size));
         let edges = overlay_neighbours(rank, size);
         for (i, one) in edges.iter().enumerate() {
-            prop_assert_eq!(web.unreachable(|_| true), None);
+            prop_assert_eq!(web.unreachable(), None);
             let loss = Loss { cause: "died".into(), silence: None };
             web.lost.insert(if i % 2 == 0 { (*one, rank) } else { (rank, *one) }, loss);
             web.connected.retain(|c| *c != rank || *one != 0);
             web.stirred = true;
         }
-        let (lost, here) = web.unreachable(|_| true).unwrap();
+        let (lost, here) = web.unreachable().unwrap();
         prop_assert_eq!(lost, vec![rank]);
         prop_assert!(!here[rank] && here[0]);
     }

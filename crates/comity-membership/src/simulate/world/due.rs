@@ -1,6 +1,6 @@
 //! What is still to happen in a simulated world, ordered by time.
 
-use crate::{Note, simulate::SimulatedFailure};
+use crate::{NoConnection, Note, simulate::SimulatedFailure};
 use std::rc::Rc;
 
 #[derive(Clone, Debug)]
@@ -14,8 +14,8 @@ pub(super) enum Item {
     Answer,
     /// A control connection is made.
     Connected,
-    /// One was not: nobody listens there, or nothing answers.
-    Missed(bool),
+    /// One was not.
+    Missed(NoConnection),
 }
 
 /// Ordered by its time and number.

@@ -1,7 +1,7 @@
 //! What processes send each other: how long it is on its way, and what a cut or a host that stands still does to it.
 
 use super::{Due, Item, SimulatedWorld};
-use crate::{Presence, simulate::scenario::PlantedFault};
+use crate::{NoConnection, Presence, simulate::scenario::PlantedFault};
 use std::cmp::Reverse;
 
 impl SimulatedWorld<'_> {
@@ -9,6 +9,7 @@ impl SimulatedWorld<'_> {
     pub(super) fn shut(&mut self, from: usize, to: usize) {
         self.send(from, to, Item::End);
         self.broken[from * self.scenario.size + to] = true;
+        self.processes[from].linked.remove(&to);
     }
 
     /// Over a new connection: at once or not at all.
@@ -34,19 +35,24 @@ impl SimulatedWorld<'_> {
         let at = now + 2 * self.rng.between(low, high);
         let target = &self.processes[to];
         let (is_lost, is_stopped) = (cut || self.scenario.runs(to, now) != Some(now), target.stopped > now);
-        let is_refused = !target.running || target.membership.presence(from) != Some(&Presence::Live);
-        let is_new = !target.linked.contains(&from);
-        if is_lost || is_stopped || !is_refused && !is_new {
+        let refused = match target.membership.presence(from) {
+            _ if !target.running => Some(NoConnection::NobodyListens),
+            Some(Presence::Live) => None,
+            _ => Some(NoConnection::GivenUp),
+        };
+        let is_new = !target.linked.contains(&from) && !self.processes[from].linked.contains(&to);
+        if is_lost || is_stopped || refused.is_none() && !is_new {
             self.note(|| format!("rank {from} connects to rank {to} in vain"));
-            self.arrive(from, now + self.scenario.limit / 10, (to, Item::Missed(false)));
-        } else if is_refused {
-            self.note(|| format!("nobody listens for rank {from} at rank {to}"));
-            self.arrive(from, at, (to, Item::Missed(!self.processes[to].running)));
+            self.arrive(from, now + self.scenario.limit / 10, (to, Item::Missed(NoConnection::NoAnswer)));
+        } else if let Some(why) = refused {
+            self.note(|| format!("rank {from} connects to rank {to}: {why:?}"));
+            self.arrive(from, at, (to, Item::Missed(why)));
         } else {
             self.note(|| format!("rank {from} connects to rank {to}"));
             for (one, other) in [(from, to), (to, from)] {
                 self.processes[one].linked.insert(other);
-                self.arrivals[other * self.scenario.size + one] = at;
+                let stream = other * self.scenario.size + one;
+                (self.arrivals[stream], self.broken[stream]) = (at, false);
                 self.arrive(one, at, (other, Item::Connected));
             }
         }

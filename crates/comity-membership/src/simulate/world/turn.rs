@@ -2,7 +2,7 @@
 
 use super::{Due, DueEvent, Item, Occasion, SimulatedWorld};
 use crate::{
-    DIED, Heard, Note, Presence,
+    DIED, Heard, NoConnection, Note, Presence,
     simulate::{SimulatedFailure, mutant::Mutant, scenario::PlantedFault},
 };
 use std::cmp::Reverse;
@@ -17,8 +17,8 @@ struct Inbox {
     heard: Vec<(usize, Heard<SimulatedFailure>)>,
     /// Who asked or answered that it lives, with whether it asked.
     alive: Vec<(usize, bool)>,
-    /// New connections; those that were missed, and whether nobody listens there.
-    connected: Vec<(usize, Option<bool>)>,
+    /// New connections; those that were missed, and why.
+    connected: Vec<(usize, Option<NoConnection>)>,
 }
 
 impl SimulatedWorld<'_> {
@@ -49,7 +49,7 @@ impl SimulatedWorld<'_> {
         for (other, missed) in connected {
             let membership = &mut self.processes[rank].membership;
             match missed {
-                Some(nobody) => membership.missed(other, nobody, now),
+                Some(why) => membership.missed(other, why, now),
                 None if membership.attach(other, now) => {}
                 None => self.shut(rank, other),
             }
@@ -95,7 +95,7 @@ impl SimulatedWorld<'_> {
                     continue;
                 }
                 Item::Connected | Item::Missed(_) => {
-                    let missed = if let Item::Missed(nobody) = item { Some(nobody) } else { None };
+                    let missed = if let Item::Missed(why) = item { Some(why) } else { None };
                     all.connected.push((from, missed));
                     continue;
                 }
