@@ -105,6 +105,16 @@ impl<R: Reason> Membership<R> {
         one
     }
 
+    /// Whether the processes are not all connected to each other.
+    pub fn is_sparse(&self) -> bool {
+        self.overlay.is_some()
+    }
+
+    /// Whether this process was told to [make](Action::Dial) a connection to `rank`, and has not said how that went.
+    pub fn is_dialing(&self, rank: usize) -> bool {
+        self.overlay.as_ref().is_some_and(|o| o.dialing.contains_key(&rank))
+    }
+
     /// Whether this process has a control connection to `rank`.
     pub fn is_connected(&self, rank: usize) -> bool {
         match &self.overlay {

@@ -12,11 +12,11 @@ use crate::{
     rendezvous::StoreClient,
     status::{Failure, GroupStatus, Header},
 };
-use comity_membership::{DIED, Heard, Membership, Pace, Presence, neighbours};
+use comity_membership::{DIED, Heard, Membership, NoConnection, Pace, Presence, neighbours, overlay_neighbours};
 pub(super) use perform::Rest;
 use socket2::{SockRef, TcpKeepalive};
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     io,
     os::fd::OwnedFd,
     sync::Arc,
@@ -66,6 +66,8 @@ pub(super) struct ConnectionTable {
     pub(super) condemned: Option<(usize, String)>,
     /// Members that want this rank to connect to them: group and rank in it.
     pub(super) wanted: Vec<(u64, usize)>,
+    /// In a large job: what goes out to each at the end of this turn.
+    outgoing: BTreeMap<usize, Vec<u8>>,
     /// What the engines of groups that are over had done.
     progress: u64,
     /// The process leaves; nothing is sent after this.
@@ -73,21 +75,33 @@ pub(super) struct ConnectionTable {
 }
 
 impl ConnectionTable {
-    pub(super) fn new(me: usize, size: usize, silence: Pace) -> Self {
+    pub(super) fn new(me: usize, size: usize, silence: Pace, sparse: bool) -> Self {
+        let membership = if sparse { Membership::sparse } else { Membership::new };
         Self {
             me,
-            membership: Membership::new(me, size, silence),
+            membership: membership(me, size, silence),
             conns: (0..size).map(|_| None).collect(),
             processes: (0..size).map(|_| None).collect(),
-            watched: neighbours(me, size),
+            // Those that come later in a sparse job are watched by their connections.
+            watched: if sparse { overlay_neighbours(me, size) } else { neighbours(me, size) },
             statuses: HashMap::new(),
             parked: Vec::new(),
             store: None,
             condemned: None,
             wanted: Vec::new(),
+            outgoing: BTreeMap::new(),
             progress: 0,
             stop: None,
         }
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.me
+    }
+
+    /// Whether not all ranks are connected to each other.
+    pub(super) fn is_sparse(&self) -> bool {
+        self.membership.is_sparse()
     }
 
     pub(super) fn membership(&self) -> &Membership<Failure> {
@@ -152,9 +166,9 @@ impl ConnectionTable {
         self.parked.clear();
     }
 
-    pub(super) fn attach(&mut self, rank: usize, stream: Stream, seals: Sealing, now: Instant) {
+    pub(super) fn attach(&mut self, rank: usize, stream: Stream, seals: Sealing, now: Instant) -> Rest {
         if !self.membership.attach(rank, now) {
-            return;
+            return Rest::default();
         }
         if let Err(e) = keep_alive(&stream, self.membership.limit()) {
             // The beats find what this would have found.
@@ -167,7 +181,7 @@ impl ConnectionTable {
         if let Some(place) = self.conns.get_mut(rank) {
             *place = Some(Conn::new(stream, seals));
         }
-        self.carry_out();
+        self.carry_out()
     }
 
     /// Begin to watch the members of a group. False if it is open already.
@@ -322,6 +336,12 @@ impl ConnectionTable {
             }
         }
         self.membership.hear(heard, now);
+        self.carry_out()
+    }
+
+    /// See [`Membership::missed`].
+    pub(super) fn missed(&mut self, rank: usize, why: NoConnection, now: Instant) -> Rest {
+        self.membership.missed(rank, why, now);
         self.carry_out()
     }
 

@@ -25,6 +25,7 @@ mod hooked;
 mod local;
 mod maker;
 mod mesh;
+mod redial;
 #[cfg(test)]
 mod tests;
 mod way;

@@ -9,7 +9,6 @@ impl SimulatedWorld<'_> {
     pub(super) fn shut(&mut self, from: usize, to: usize) {
         self.send(from, to, Item::End);
         self.broken[from * self.scenario.size + to] = true;
-        self.processes[from].linked.remove(&to);
     }
 
     /// Over a new connection: at once or not at all.

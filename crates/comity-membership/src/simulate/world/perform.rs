@@ -53,7 +53,10 @@ impl SimulatedWorld<'_> {
                     }
                 }
                 Action::Dial { rank: other } => self.dial(rank, other),
-                Action::Close { rank: other } => self.shut(rank, other),
+                Action::Close { rank: other } => {
+                    self.shut(rank, other);
+                    self.processes[rank].linked.remove(&other);
+                }
                 Action::Fail { group_id, failure } => self.fail(rank, group_id, failure),
                 Action::Left { group_id, member } => {
                     let group = self.scenario.groups.iter().position(|g| g.group_id == group_id);

@@ -19,6 +19,8 @@ use std::{
 
 /// Connections kept for groups that this rank has not opened yet.
 const MAX_PARKED: usize = 4096;
+/// What one is told that was given up.
+pub(crate) const NOT_A_MEMBER: &str = "you are not a member any more";
 /// How often to look meanwhile whether everything has arrived.
 const LEAVE_POLL: Duration = Duration::from_millis(2);
 
@@ -115,6 +117,9 @@ impl ControlPlane {
         if let Some(desk) = self.desk.get().and_then(std::sync::Weak::upgrade) {
             rest.links.into_iter().for_each(|group_id| desk.attend(group_id));
         }
+        if let Some(dialer) = self.dialer.get().and_then(std::sync::Weak::upgrade) {
+            rest.dials.into_iter().for_each(|rank| dialer.connect(rank));
+        }
         rest.ended.into_iter().for_each(|rank| probes.forget(rank));
         rest.asks.into_iter().for_each(|(rank, at)| probes.ask(rank, at));
     }
@@ -197,8 +202,9 @@ impl ControlPlane {
                 "one of us was started with COMITY_SECURE=data and the other was not; all ranks need the same",
             );
         }
-        // The higher rank connects.
-        if hello.from as usize <= self.me {
+        // The higher rank connects; where one is missing since others have ended, whichever finds out.
+        let either = self.rules.sparse && hello.channel == Channel::Control && hello.from as usize != self.me;
+        if hello.from as usize <= self.me && !either {
             return no("this rank connects to you, not you to it");
         }
         let from = match state.presence(hello.from as usize) {
@@ -207,13 +213,16 @@ impl ControlPlane {
         };
         match (hello.channel, from) {
             (Channel::Control, Presence::Absent) => HelloVerdict::Yes,
+            (Channel::Control, presence) if self.rules.sparse => {
+                judge_later(&state, hello.from as usize, presence)
+            }
             (Channel::Control, _) => {
                 no("this rank is connected already; every process needs a rank of its own")
             }
             // Its control connection stands for it, but the end of that handshake is not read here yet.
             (Channel::Link { .. } | Channel::Probe, Presence::Absent) => HelloVerdict::Busy,
             (Channel::Link { .. } | Channel::Probe, Presence::Dead(_) | Presence::Shut(_)) => {
-                no("you are not a member any more")
+                no(NOT_A_MEMBER)
             }
             (Channel::Probe, _) => HelloVerdict::Yes,
             (Channel::Link { transport, .. }, _) => match self.refused(transport, stream) {
@@ -242,8 +251,8 @@ impl ControlPlane {
         let from = hello.from as usize;
         match hello.channel {
             Channel::Control => {
-                state.attach(from, stream, seals, Instant::now());
-                return Rest { news: true, ..Rest::default() };
+                let rest = state.attach(from, stream, seals, Instant::now());
+                return Rest { news: true, ..rest };
             }
             Channel::Probe => return state.lives(from, Instant::now()),
             Channel::Join | Channel::Link { .. } => {}
@@ -252,6 +261,19 @@ impl ControlPlane {
         let (channel, group_id) = (hello.channel, hello.group_id);
         state.parked.push(Arrival { from, channel, stream, seals, group_id, until });
         Rest { links: vec![group_id], ..Rest::default() }
+    }
+}
+
+/// Whether one may connect that is no neighbour of this rank, or was none.
+fn judge_later(state: &ConnectionTable, from: usize, presence: &Presence) -> HelloVerdict {
+    match presence {
+        Presence::Live if state.membership().is_connected(from) => {
+            HelloVerdict::No("this rank is connected already; every process needs a rank of its own".into())
+        }
+        // Of two that connect to each other the higher one goes on.
+        Presence::Live if state.membership().is_dialing(from) && from < state.rank() => HelloVerdict::Busy,
+        Presence::Live => HelloVerdict::Yes,
+        _ => HelloVerdict::No(NOT_A_MEMBER.into()),
     }
 }
 
