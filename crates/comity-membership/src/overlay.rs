@@ -32,7 +32,7 @@
 //!
 //! Imports nothing but the distances.
 
-use crate::flood::partners;
+use crate::{Note, Reason, flood::partners};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
@@ -79,9 +79,13 @@ pub fn overlay_neighbours(me: usize, size: usize) -> Vec<usize> {
 
 /// What one rank knows of the graph.
 #[derive(Debug)]
-pub(crate) struct Overlay {
+pub(crate) struct Overlay<R: Reason> {
     pub(crate) me: usize,
     pub(crate) size: usize,
+    /// How many neighbours have not connected yet, while the ranks meet.
+    missing: usize,
+    /// All news until then: those that connect later are told them.
+    news: Vec<Note<R>>,
     /// Those that this rank has a connection to.
     pub(crate) connected: BTreeSet<usize>,
     /// How many news this rank has told.
@@ -145,11 +149,14 @@ impl Seen {
     }
 }
 
-impl Overlay {
+impl<R: Reason> Overlay<R> {
     pub(crate) fn new(me: usize, size: usize) -> Self {
+        let missing = overlay_neighbours(me, size).len();
         Self {
             me,
             size,
+            missing,
+            news: Vec::new(),
             connected: BTreeSet::new(),
             number: 0,
             seen: BTreeMap::new(),
@@ -184,6 +191,19 @@ impl Overlay {
         }
         self.told.push_back(group_id);
         true
+    }
+
+    /// News go out to those that are connected; keep them for the others.
+    pub(crate) fn keep(&mut self, news: &Note<R>) {
+        if self.missing > 0 {
+            self.news.push(news.clone());
+        }
+    }
+
+    /// A neighbour has connected for the first time, or never will: what it has to be told.
+    pub(crate) fn meets(&mut self) -> Vec<Note<R>> {
+        self.missing = self.missing.saturating_sub(1);
+        if self.missing > 0 { self.news.clone() } else { std::mem::take(&mut self.news) }
     }
 
     /// The neighbour that leads to `target`; not back to `from`, unless it is the target.

@@ -27,7 +27,9 @@ impl<R: Reason> Membership<R> {
             return;
         }
         let Some(place) = self.presences.get_mut(rank) else { return };
-        *place = how;
+        if let (Presence::Absent, Some(overlay)) = (std::mem::replace(place, how), &mut self.overlay) {
+            overlay.meets();
+        }
         self.liveness.forget(rank);
         let connected = self.close(rank);
         for group_id in self.contexts_with(rank) {

@@ -12,11 +12,14 @@ impl<R: Reason> Membership<R> {
         }
         let Some(place @ Presence::Absent) = self.presences.get_mut(rank) else { return false };
         *place = Presence::Live;
+        let mut news = Vec::new();
         if let Some(overlay) = &mut self.overlay {
             overlay.connected.insert(rank);
+            news = overlay.meets();
         }
         self.liveness.meet(rank, now);
         self.actions.push(Action::News);
+        news.into_iter().for_each(|note| self.hand(vec![rank], note));
         true
     }
 

@@ -67,7 +67,7 @@ pub struct Membership<R: Reason> {
     entered: BTreeMap<u64, BTreeSet<usize>>,
     liveness: Liveness,
     /// Of a job whose processes are not all connected to each other.
-    overlay: Option<Overlay>,
+    overlay: Option<Overlay<R>>,
     /// This process has said goodbye.
     leaving: bool,
     actions: Vec<Action<R>>,

@@ -33,7 +33,9 @@ impl<R: Reason> Membership<R> {
         overlay.number += 1;
         let (origin, number) = (overlay.me, overlay.number);
         let to = overlay.connected.iter().copied().collect();
-        self.hand(to, Note::Spread { origin, number, note: Box::new(note) });
+        let news = Note::Spread { origin, number, note: Box::new(note) };
+        overlay.keep(&news);
+        self.hand(to, news);
     }
 
     /// Take what came from a neighbour: what it says to this process, and from whom. News are passed on.
@@ -65,7 +67,9 @@ impl<R: Reason> Membership<R> {
         }
         let others = overlay.connected.iter().copied().filter(|r| *r != rank && *r != origin);
         let to = others.collect();
-        self.hand(to, Note::Spread { origin, number, note: note.clone() });
+        let news = Note::Spread { origin, number, note: note.clone() };
+        overlay.keep(&news);
+        self.hand(to, news);
         Some(*note)
     }
 
@@ -120,7 +124,7 @@ impl<R: Reason> Membership<R> {
     }
 
     /// Send to neighbours.
-    fn hand(&mut self, to: Vec<usize>, note: Note<R>) {
+    pub(super) fn hand(&mut self, to: Vec<usize>, note: Note<R>) {
         if !to.is_empty() {
             self.actions.push(Action::Tell { to, note });
         }

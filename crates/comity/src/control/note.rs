@@ -76,7 +76,7 @@ impl Encoding for ControlNote {
                 w.u32(*rank as u32);
                 w.text(cause);
                 w.u8(u8::from(silence.is_some()));
-                w.u64(silence.unwrap_or_default());
+                silence.iter().for_each(|ms| w.u64(*ms));
             }
             Self::Spread { origin, number, note } => {
                 w.u8(12);
@@ -118,8 +118,8 @@ impl Encoding for ControlNote {
             10 => Self::Connect { group_id: r.u64()? },
             11 => {
                 let (by, rank, cause) = (r.u32()? as usize, r.u32()? as usize, r.text()?);
-                let (silent, silence) = (r.flag()?, r.u64()?);
-                Self::Lost { by, rank, cause, silence: silent.then_some(silence) }
+                let silence = if r.flag()? { Some(r.u64()?) } else { None };
+                Self::Lost { by, rank, cause, silence }
             }
             12 => {
                 let (origin, number) = (r.u32()? as usize, r.u64()?);
