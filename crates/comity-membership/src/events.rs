@@ -140,10 +140,27 @@ pub enum Action<R: Reason> {
         /// For how long.
         silence: Duration,
     },
+    /// In a large job: make a control connection to a process. Then call [`Membership::attach`](crate::Membership::attach) or
+    /// [`Membership::missed`](crate::Membership::missed).
+    Dial {
+        /// The process.
+        rank: usize,
+    },
     /// Wake whoever waits for the processes to meet.
     News,
     /// Log this.
     Log(Word),
+}
+
+/// Why a control connection that was to be [made](Action::Dial) was not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoConnection {
+    /// Nobody listens there: the process has ended.
+    NobodyListens,
+    /// The other has given this process up.
+    GivenUp,
+    /// Nothing answers, or not now.
+    NoAnswer,
 }
 
 /// What is to be logged.

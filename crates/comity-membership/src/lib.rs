@@ -95,15 +95,17 @@ mod flood;
 mod liveness;
 mod membership;
 mod note;
+mod overlay;
 mod pace;
 mod reason;
 #[cfg(test)]
 mod simulate;
 
-pub use events::{Action, DIED, Fault, Heard, Presence, Word};
+pub use events::{Action, DIED, Fault, Heard, NoConnection, Presence, Word};
 pub use flood::neighbours;
 pub use liveness::Verdict;
 pub use membership::Membership;
 pub use note::Note;
+pub use overlay::overlay_neighbours;
 pub use pace::Pace;
 pub use reason::Reason;

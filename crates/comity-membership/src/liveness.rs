@@ -60,7 +60,8 @@ pub(crate) struct Liveness {
     limit: Option<Duration>,
     /// Between two beats.
     interval: Duration,
-    peers: Vec<Option<Pulse>>,
+    /// Boxed: a rank of a large job judges few of all.
+    peers: Vec<Option<Box<Pulse>>>,
     /// Those that have connected and sent no beat yet.
     met: HashSet<usize>,
     /// When a rank last connected or began to beat; time in which this process slept is not counted.
@@ -125,7 +126,7 @@ impl Liveness {
         }
         self.stirred = Some(now);
         if let Some(place) = self.peers.get_mut(rank) {
-            *place = Some(Pulse {
+            *place = Some(Box::new(Pulse {
                 heard: now,
                 carried: now,
                 asked: None,
@@ -133,7 +134,7 @@ impl Liveness {
                 progress: None,
                 suspect: false,
                 extended: false,
-            });
+            }));
             self.bring_forward(rank);
         }
     }

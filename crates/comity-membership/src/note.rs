@@ -67,9 +67,57 @@ pub enum Note<R: Reason> {
         /// For how many milliseconds it has heard nothing.
         silence: u64,
     },
+    /// In a large job: an edge of the graph is gone. Only within [`Spread`](Self::Spread).
+    Lost {
+        /// The process that gave the other up.
+        by: usize,
+        /// The process that it gave up.
+        rank: usize,
+        /// Why, as the rest of the sentence "rank 3 ...".
+        cause: String,
+        /// For how many milliseconds nothing was heard, if that is why.
+        silence: Option<u64>,
+    },
+    /// In a large job: news of one process for all, which everyone passes on once.
+    Spread {
+        /// Whose news they are.
+        origin: usize,
+        /// Its how many-th news, from 1.
+        number: u64,
+        /// What it says.
+        note: Box<Self>,
+    },
+    /// In a large job: news of one process for some, passed on from neighbour to neighbour.
+    Passed {
+        /// Whose news they are.
+        from: usize,
+        /// The processes that they are for.
+        to: Vec<usize>,
+        /// How often they were passed on.
+        hops: u8,
+        /// What it says.
+        note: Box<Self>,
+    },
 }
 
 impl<R: Reason> Note<R> {
+    /// Whether all processes of a large job are told this.
+    pub(crate) fn is_for_all(&self) -> bool {
+        matches!(
+            self,
+            Self::Leave { .. }
+                | Self::Entered { .. }
+                | Self::Abort { .. }
+                | Self::Goodbye { .. }
+                | Self::Lost { .. }
+        )
+    }
+
+    /// Whether a large job's processes tell each other this through neighbours.
+    pub(crate) fn is_for_one(&self) -> bool {
+        matches!(self, Self::Waits { .. } | Self::Connect { .. } | Self::Census { .. } | Self::Reached { .. })
+    }
+
     /// The group that the note is about, if it is about one.
     pub fn group_id(&self) -> Option<u64> {
         match self {
@@ -80,7 +128,12 @@ impl<R: Reason> Note<R> {
             | Self::Waits { group_id, .. }
             | Self::Census { group_id, .. }
             | Self::Reached { group_id, .. } => Some(*group_id),
-            Self::Heartbeat { .. } | Self::Goodbye { .. } | Self::GivenUp { .. } => None,
+            Self::Heartbeat { .. }
+            | Self::Goodbye { .. }
+            | Self::GivenUp { .. }
+            | Self::Lost { .. }
+            | Self::Spread { .. }
+            | Self::Passed { .. } => None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! How long a rank may be silent, and how often each says that it lives.
 //!
-//! Every rank beats to every other, so beats grow with the square of their number: 256 ranks that beat twice a second on two cores did
+//! Up to 64 ranks every rank beats to every other, above to its neighbours in a graph. Where all beat to all, beats grow with the square of their number: 256 ranks that beat twice a second on two cores did
 //! nothing else, and some fell silent for want of a turn. A host's cores get at most [`BUDGET`] beats each; where that needs longer pauses
 //! the limit grows with them. There control threads also read several beats at a time, for each wake looks at all connections. All ranks
 //! compute it alike, from the table that all have. Imports nothing.
@@ -37,10 +37,10 @@ impl From<Option<Duration>> for Pace {
 }
 
 impl Pace {
-    /// Of a job whose ranks may be silent for `limit`: `hosts` has the ranks and the cores of each.
-    pub fn of(limit: Option<Duration>, hosts: &[(usize, u16)]) -> Self {
+    /// Of a job whose ranks may be silent for `limit` and beat to so many others each: `hosts` has the ranks and the cores of each.
+    pub fn of(limit: Option<Duration>, hosts: &[(usize, u16)], others: usize) -> Self {
         let asked = Self::from(limit);
-        let least = least(hosts);
+        let least = least(hosts, others);
         let (part, most, few) = REST;
         let rest = (least / part).min(most);
         let rest = if rest < few || asked.limit.is_none() { Duration::ZERO } else { rest };
@@ -49,8 +49,7 @@ impl Pace {
 }
 
 /// The shortest time between two beats that the most crowded host has cores for.
-fn least(hosts: &[(usize, u16)]) -> Duration {
-    let others = hosts.iter().map(|h| h.0).sum::<usize>().saturating_sub(1);
+fn least(hosts: &[(usize, u16)], others: usize) -> Duration {
     let load = hosts.iter().map(|(ranks, cores)| (ranks * others) as f64 / f64::from((*cores).max(1)));
     Duration::from_secs_f64(load.fold(0.0, f64::max) / BUDGET)
 }

@@ -23,15 +23,20 @@ impl<R: Reason> Membership<R> {
     }
 
     pub(super) fn ended(&mut self, rank: usize, how: Presence) {
-        match self.presences.get_mut(rank) {
-            Some(place @ Presence::Live) => *place = how,
-            _ => return,
+        if !self.is_known(rank) {
+            return;
+        }
+        let Some(place) = self.presences.get_mut(rank) else { return };
+        if let (Presence::Absent, Some(overlay)) = (std::mem::replace(place, how), &mut self.overlay) {
+            overlay.meets();
         }
         self.liveness.forget(rank);
-        self.actions.push(Action::Close { rank });
+        let connected = self.close(rank);
         for group_id in self.contexts_with(rank) {
             self.member_is_gone(group_id, rank);
         }
+        // After the failures of the groups that both are in: their witness is known by name then.
+        self.say_lost(rank, connected);
         self.actions.push(Action::News);
     }
 
@@ -76,9 +81,14 @@ impl<R: Reason> Membership<R> {
             return;
         }
         group.failed = Some(failure.clone());
-        group.unsure = from.is_none();
+        group.unsure = from.is_none() && self.overlay.is_none();
         // Told before this process can act on it and exit. Without beats nobody would make sure, so there is no flood.
-        if size > flood::DIRECT && beats {
+        if self.overlay.is_some() {
+            // Whoever hears of it has passed it on already.
+            if from.is_none() {
+                self.spread(Note::Abort { group_id, failure: failure.clone() });
+            }
+        } else if size > flood::DIRECT && beats {
             let presences = &self.presences;
             let partners = flood::partners(group.mine, size, |m| group.has(presences, m));
             self.tell_of(group_id, partners);
@@ -99,6 +109,10 @@ impl<R: Reason> Membership<R> {
 
     /// Tell these members of a failed group, if they do not know.
     fn tell_of(&mut self, group_id: u64, members: Vec<usize>) {
+        // In a large job all were told when it failed.
+        if self.overlay.is_some() {
+            return;
+        }
         let Some(group) = self.groups.get(&group_id) else { return };
         let Some(failure) = &group.failed else { return };
         let note = Note::Abort { group_id, failure: failure.clone() };

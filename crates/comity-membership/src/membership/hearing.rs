@@ -12,8 +12,11 @@ impl<R: Reason> Membership<R> {
         }
         let (mut notes, mut ends) = (Vec::new(), Vec::new());
         for (rank, heard) in heard {
-            if self.presence(rank) != Some(&Presence::Live) {
+            if self.presence(rank) != Some(&Presence::Live) || !self.is_connected(rank) {
                 continue;
+            }
+            if !matches!(heard, Heard::End(_)) {
+                self.is_heard(rank);
             }
             let progress = match heard {
                 Heard::End(cause) => {
@@ -25,7 +28,7 @@ impl<R: Reason> Membership<R> {
                     Some(progress)
                 }
                 Heard::Note(note) => {
-                    notes.push((rank, note));
+                    notes.extend(self.take_over(rank, note));
                     None
                 }
             };
@@ -40,8 +43,11 @@ impl<R: Reason> Membership<R> {
             self.apply(from, note);
         }
         for (rank, cause) in ends {
-            self.lose(rank, cause);
+            if !self.never_stood(rank, now) {
+                self.lose(rank, cause);
+            }
         }
+        self.look_around(now);
     }
 
     /// A process has shown on a new connection that it lives.
@@ -106,6 +112,9 @@ impl<R: Reason> Membership<R> {
             Note::GivenUp { silence } => {
                 self.ended(from, Presence::Shut(Duration::from_millis(silence).as_secs_f64()));
             }
+            Note::Lost { by, rank, cause, silence } => self.edge_is_gone(by, rank, cause, silence),
+            // Taken apart when they came.
+            Note::Spread { .. } | Note::Passed { .. } => {}
         }
     }
 
@@ -125,9 +134,7 @@ impl<R: Reason> Membership<R> {
             Note::Reached { .. } => return,
             // Of its own, so that other notes do not push it out: whoever opens the group waits for it.
             Note::Entered { .. } => {
-                if self.entered.len() < MAX_EARLY || self.entered.contains_key(&group_id) {
-                    self.entered.entry(group_id).or_default().insert(from);
-                }
+                self.entered_early(group_id, from);
                 return;
             }
             Note::Waits { .. } => {
@@ -140,9 +147,28 @@ impl<R: Reason> Membership<R> {
             | Note::Abort { .. }
             | Note::Heartbeat { .. }
             | Note::Goodbye { .. }
-            | Note::GivenUp { .. } => {}
+            | Note::GivenUp { .. }
+            | Note::Lost { .. }
+            | Note::Spread { .. }
+            | Note::Passed { .. } => {}
         }
         self.early.keep_last(MAX_EARLY - 1);
         self.early.push_back((from, note));
+    }
+
+    /// A member has opened a group that this process has not. In a large job all hear of all groups, so the oldest make room.
+    fn entered_early(&mut self, group_id: u64, from: usize) {
+        if self.entered.len() >= MAX_EARLY && !self.entered.contains_key(&group_id) {
+            let Some(overlay) = &mut self.overlay else { return };
+            if let Some(oldest) = overlay.opened.pop_front() {
+                self.entered.remove(&oldest);
+            }
+        }
+        if let Some(overlay) = &mut self.overlay
+            && !self.entered.contains_key(&group_id)
+        {
+            overlay.opened.push_back(group_id);
+        }
+        self.entered.entry(group_id).or_default().insert(from);
     }
 }

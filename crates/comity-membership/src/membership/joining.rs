@@ -7,10 +7,19 @@ use std::time::Instant;
 impl<R: Reason> Membership<R> {
     /// A process has connected. False if it had before.
     pub fn attach(&mut self, rank: usize, now: Instant) -> bool {
+        if self.overlay.is_some() && self.presence(rank) == Some(&Presence::Live) {
+            return self.attach_later(rank, now);
+        }
         let Some(place @ Presence::Absent) = self.presences.get_mut(rank) else { return false };
         *place = Presence::Live;
+        let mut news = Vec::new();
+        if let Some(overlay) = &mut self.overlay {
+            overlay.connected.insert(rank);
+            news = overlay.meets();
+        }
         self.liveness.meet(rank, now);
         self.actions.push(Action::News);
+        news.into_iter().for_each(|note| self.hand(vec![rank], note));
         true
     }
 

@@ -1,14 +1,20 @@
 //! [`Membership`]: who is there, who belongs to which group, and what follows from what is heard.
 
 mod asks;
+mod edges;
 mod failing;
 mod hearing;
 mod joining;
 mod silence;
+mod spreading;
 #[cfg(test)]
 mod tests;
 
-use crate::{Action, Note, Pace, Presence, Reason, liveness::Liveness};
+use crate::{
+    Action, Note, Pace, Presence, Reason,
+    liveness::Liveness,
+    overlay::{Overlay, overlay_neighbours},
+};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant},
@@ -60,6 +66,8 @@ pub struct Membership<R: Reason> {
     /// Who has opened groups that this rank has not opened yet.
     entered: BTreeMap<u64, BTreeSet<usize>>,
     liveness: Liveness,
+    /// Of a job whose processes are not all connected to each other.
+    overlay: Option<Overlay<R>>,
     /// This process has said goodbye.
     leaving: bool,
     actions: Vec<Action<R>>,
@@ -77,8 +85,41 @@ impl<R: Reason> Membership<R> {
             early: VecDeque::new(),
             entered: BTreeMap::new(),
             liveness: Liveness::new(size, silence),
+            overlay: None,
             leaving: false,
             actions: Vec::new(),
+        }
+    }
+
+    /// The same in a large job, where each process is connected to its [neighbours](overlay_neighbours) only. See [`crate::overlay`].
+    pub fn sparse(me: usize, size: usize, silence: impl Into<Pace>) -> Self {
+        let mut one = Self::new(me, size, silence);
+        let near = overlay_neighbours(me, size);
+        for (rank, presence) in one.presences.iter_mut().enumerate() {
+            // All have met; whoever is no neighbour is there until somebody says otherwise.
+            if rank != me && !near.contains(&rank) {
+                *presence = Presence::Live;
+            }
+        }
+        one.overlay = Some(Overlay::new(me, size));
+        one
+    }
+
+    /// Whether the processes are not all connected to each other.
+    pub fn is_sparse(&self) -> bool {
+        self.overlay.is_some()
+    }
+
+    /// Whether this process was told to [make](Action::Dial) a connection to `rank`, and has not said how that went.
+    pub fn is_dialing(&self, rank: usize) -> bool {
+        self.overlay.as_ref().is_some_and(|o| o.dialing.contains_key(&rank))
+    }
+
+    /// Whether this process has a control connection to `rank`.
+    pub fn is_connected(&self, rank: usize) -> bool {
+        match &self.overlay {
+            Some(overlay) => overlay.connected.contains(&rank),
+            None => self.presences.get(rank) == Some(&Presence::Live),
         }
     }
 
@@ -99,7 +140,8 @@ impl<R: Reason> Membership<R> {
 
     /// When to call [`tick`](Self::tick) at the latest.
     pub fn next(&self) -> Option<Instant> {
-        if self.leaving { None } else { self.liveness.next() }
+        let rewire = self.overlay.as_ref().and_then(|o| o.rewire);
+        if self.leaving { None } else { self.liveness.next().into_iter().chain(rewire).min() }
     }
 
     /// The processes of a group in its order, if it is open here.
@@ -176,8 +218,7 @@ impl<R: Reason> Membership<R> {
         for group_id in failed {
             self.tell_all(group_id);
         }
-        let live = |(_, p): &(usize, &Presence)| **p == Presence::Live;
-        let to = self.presences.iter().enumerate().filter(live).map(|(rank, _)| rank).collect();
+        let to = (0..self.presences.len()).filter(|rank| self.is_known(*rank)).collect();
         self.tell(to, Note::Goodbye { words: words.into(), because_of: because_of.into() });
         self.leaving = true;
     }
@@ -196,11 +237,14 @@ impl<R: Reason> Membership<R> {
     /// The processes of those members that are connected.
     fn reachable(&self, group: &Group<R>, members: impl Iterator<Item = usize>) -> Vec<usize> {
         let ranks = members.filter_map(|m| group.members.get(m).copied());
-        ranks.filter(|rank| self.presences.get(*rank) == Some(&Presence::Live)).collect()
+        ranks.filter(|rank| self.is_known(*rank)).collect()
     }
 
     fn tell(&mut self, to: Vec<usize>, note: Note<R>) {
-        if !to.is_empty() {
+        if to.is_empty() {
+        } else if self.overlay.is_some() {
+            self.tell_over(to, note);
+        } else {
             self.actions.push(Action::Tell { to, note });
         }
     }

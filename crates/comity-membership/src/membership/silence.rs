@@ -28,6 +28,7 @@ impl<R: Reason> Membership<R> {
                     self.tell(vec![rank], Note::GivenUp { silence: silence.as_millis() as u64 });
                     let alone = if self.hears_nobody(rank, heard_until) { ALONE } else { "" };
                     let seconds = silence.as_secs_f64();
+                    self.is_silent_for(silence);
                     self.lose(rank, &format!("fell silent: nothing heard for {seconds:.1} s{alone}"));
                 }
                 Verdict::Stuck { rank, silence } => {
@@ -36,6 +37,7 @@ impl<R: Reason> Membership<R> {
                         silence.as_secs_f64()
                     );
                     self.tell(vec![rank], Note::GivenUp { silence: silence.as_millis() as u64 });
+                    self.is_silent_for(silence);
                     self.lose(rank, &cause);
                 }
             }
@@ -43,6 +45,8 @@ impl<R: Reason> Membership<R> {
         }
         let asks = self.liveness.asks(now);
         self.actions.extend(asks.into_iter().map(|rank| Action::Ask { rank }));
+        self.look_around(now);
+        self.rewire(now);
         self.beat(now, progress);
     }
 
@@ -66,7 +70,8 @@ impl<R: Reason> Membership<R> {
 
     /// Whether nothing is heard of any other rank either, `rank` being given up.
     fn hears_nobody(&self, rank: usize, now: Instant) -> bool {
-        let others = self.presences.iter().enumerate().filter(|(r, p)| *r != rank && **p == Presence::Live);
+        let others = self.presences.iter().enumerate();
+        let others = others.filter(|(r, p)| *r != rank && **p == Presence::Live && self.is_connected(*r));
         // Those given up a moment before were silent, too.
         let gone =
             self.presences.iter().filter(|p| matches!(p, Presence::Dead(c) if c.ends_with(ALONE))).count();

@@ -1,5 +1,7 @@
 //! Single decisions; the simulator has what follows from them.
 
+mod sparse;
+
 use super::*;
 use crate::{
     DIED, Fault, Heard,

@@ -84,7 +84,7 @@ impl Judge {
         self.found
     }
 
-    fn accuse(&mut self, words: impl FnOnce() -> String) {
+    pub(super) fn accuse(&mut self, words: impl FnOnce() -> String) {
         if self.broken.is_none() {
             self.broken = Some(words());
         }
@@ -144,7 +144,10 @@ impl Judge {
                 let spared = self.left_well(*rank, group).is_some_and(|left| left < *since) && !unclean;
                 *rank == culprit && *since <= at && !spared
             }
-            Cause::Cut { side, both, .. } => side[culprit] != side[by] && (*both || side[culprit]),
+            Cause::Cut { side, both, .. } => {
+                side[culprit] != side[by] && (*both || side[culprit])
+                    || s.sparse && apart(s, side, culprit, by)
+            }
             Cause::Reset { a, b, .. } => [(*a, *b), (*b, *a)].contains(&(culprit, by)),
             Cause::Aborted { group: g, failure: f, .. } => *g == group && f == failure,
         });
@@ -180,6 +183,9 @@ impl Judge {
         occasion: Occasion,
         actions: &[Action<SimulatedFailure>],
     ) {
+        if s.sparse {
+            return self.count_sparse(s, rank, actions);
+        }
         let beats = matches!(actions.last(), Some(Action::Beat { .. }));
         for (i, action) in actions.iter().enumerate() {
             let Action::Tell {
@@ -218,6 +224,21 @@ impl Judge {
         }
     }
 
+    /// In a large job a failure is told once to each neighbour.
+    fn count_sparse(&mut self, s: &Scenario, rank: usize, actions: &[Action<SimulatedFailure>]) {
+        for action in actions {
+            let Action::Tell { to, note: Note::Spread { note, .. } } = action else { continue };
+            let Note::Abort { group_id, .. } = &**note else { continue };
+            let Some(group) = s.groups.iter().position(|g| g.group_id == *group_id) else { continue };
+            let told = self.told.entry((rank, group)).or_default();
+            *told += 1;
+            if *told > 1 || to.len() >= s.size {
+                let all = *told;
+                self.accuse(|| format!("rank {rank} tells that group {group_id} has failed {all} times"));
+            }
+        }
+    }
+
     /// At `end`: did everyone who should have learn of a failure in time? Until when to go on, if silence counted so late that this is open.
     pub(super) fn judge(
         &mut self,
@@ -227,6 +248,7 @@ impl Judge {
         end: u64,
     ) -> Result<Option<u64>, String> {
         let bound = s.limit + SECOND + 2 * s.slowness();
+        self.beginnings.running = running.to_vec();
         let mut open = None;
         for (g, plan) in s.groups.iter().enumerate() {
             let due = |c, begun: &dyn Fn(usize) -> u64| self.due(s, c, g, processes, running, begun);
@@ -359,7 +381,29 @@ impl Judge {
             return None;
         };
         let size = s.groups[g].members.len();
-        let hops = if size > flood::DIRECT { u64::from(size.ilog2()) / 2 + 2 } else { 1 };
+        let hops = if s.sparse {
+            // The edges that are gone, then what follows.
+            u64::from(s.size.ilog2()) / 2 + 4
+        } else if size > flood::DIRECT {
+            u64::from(size.ilog2()) / 2 + 2
+        } else {
+            1
+        };
         whole(at).then_some(hops * s.slack() + 1)
     }
+}
+
+/// Whether no edge of a large job's graph leads from one rank to the other once those between the two sides are gone.
+fn apart(s: &Scenario, side: &[bool], one: usize, other: usize) -> bool {
+    let mut here = vec![false; s.size];
+    here[one] = true;
+    let mut next = vec![one];
+    while let Some(rank) = next.pop() {
+        for near in s.neighbours(rank).into_iter().filter(|n| side[*n] == side[rank]) {
+            if !std::mem::replace(&mut here[near], true) {
+                next.push(near);
+            }
+        }
+    }
+    !here[other]
 }

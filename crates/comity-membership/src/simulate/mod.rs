@@ -23,6 +23,7 @@ mod judge;
 mod mutant;
 mod rng;
 mod scenario;
+mod sparse;
 mod world;
 
 use beginnings::UNBORN;

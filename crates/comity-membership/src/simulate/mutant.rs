@@ -27,9 +27,18 @@ pub(super) enum Mutant {
     WrongWitness,
     /// Nobody is asked whether it lives.
     AsksNobody,
+    /// In a large job: that an edge is gone is not passed on.
+    KeepsLosses,
+    /// Nobody takes note of edges that are gone.
+    DeafToLosses,
+    /// Neighbours that end are not replaced.
+    NoNewNeighbours,
 }
 
 impl Mutant {
+    /// Of the graph of large jobs.
+    pub(super) const SPARSE: [Self; 3] = [Self::KeepsLosses, Self::DeafToLosses, Self::NoNewNeighbours];
+
     pub(super) const ALL: [Self; 11] = [
         Self::NoForward,
         Self::TellsAll,
@@ -57,14 +66,17 @@ impl Mutant {
         opened: impl Fn(u64) -> bool,
     ) {
         match self {
-            Self::DeafToLeave => heard.retain(|(_, h)| !matches!(h, Heard::Note(Note::Leave { .. }))),
-            Self::ForgetsEarly => heard.retain(|(_, h)| match h {
-                Heard::Note(Note::Leave { group_id } | Note::Abort { group_id, .. }) => opened(*group_id),
+            Self::DeafToLeave => heard.retain(|(_, h)| !matches!(told(h), Some(Note::Leave { .. }))),
+            Self::ForgetsEarly => heard.retain(|(_, h)| match told(h) {
+                Some(Note::Leave { group_id } | Note::Abort { group_id, .. }) => opened(*group_id),
                 _ => true,
             }),
+            Self::DeafToLosses => heard.retain(|(_, h)| !matches!(told(h), Some(Note::Lost { .. }))),
             Self::WrongWitness if rank % 2 == 1 => {
                 for (_, h) in heard {
-                    if let Heard::Note(Note::Abort { failure: SimulatedFailure { by, .. }, .. }) = h {
+                    if let Heard::Note(note) = h
+                        && let Note::Abort { failure: SimulatedFailure { by, .. }, .. } = said_mut(note)
+                    {
                         *by = 0;
                     }
                 }
@@ -81,11 +93,13 @@ impl Mutant {
         actions: &mut Vec<Action<SimulatedFailure>>,
         s: &Scenario,
     ) {
-        let aborts =
-            |a: &Action<SimulatedFailure>| matches!(a, Action::Tell { note: Note::Abort { .. }, .. });
+        let aborts = |a: &Action<SimulatedFailure>| matches!(a, Action::Tell { note, .. } if matches!(said(note), Note::Abort { .. }));
+        let losses = |a: &Action<SimulatedFailure>| matches!(a, Action::Tell { note, .. } if matches!(said(note), Note::Lost { by, .. } if *by != rank));
         let failing = actions.iter().any(|a| matches!(a, Action::Fail { .. }));
         match self {
             Self::AsksNobody => actions.retain(|a| !matches!(a, Action::Ask { .. })),
+            Self::KeepsLosses if occasion == Occasion::Hear => actions.retain(|a| !losses(a)),
+            Self::NoNewNeighbours => actions.retain(|a| !matches!(a, Action::Dial { .. })),
             Self::NoForward if occasion == Occasion::Hear => actions.retain(|a| !aborts(a)),
             Self::NotSure if occasion == Occasion::Tick && !failing => actions.retain(|a| !aborts(a)),
             Self::TellsAll => {
@@ -110,6 +124,7 @@ impl Mutant {
             Self::LeavesFailed if occasion == Occasion::Leave => {
                 for action in actions.iter_mut() {
                     if let Action::Tell { note, .. } = action
+                        && let note = said_mut(note)
                         && let Note::Abort { group_id, .. } = note
                     {
                         *note = Note::Leave { group_id: *group_id };
@@ -119,4 +134,17 @@ impl Mutant {
             _ => {}
         }
     }
+}
+
+/// What a note says, also where it is passed on.
+fn said(note: &Note<SimulatedFailure>) -> &Note<SimulatedFailure> {
+    if let Note::Spread { note, .. } = note { note } else { note }
+}
+
+fn said_mut(note: &mut Note<SimulatedFailure>) -> &mut Note<SimulatedFailure> {
+    if let Note::Spread { note, .. } = note { note } else { note }
+}
+
+fn told(heard: &Heard<SimulatedFailure>) -> Option<&Note<SimulatedFailure>> {
+    if let Heard::Note(note) = heard { Some(said(note)) } else { None }
 }

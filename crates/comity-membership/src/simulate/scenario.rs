@@ -1,6 +1,7 @@
 //! What is to happen in a run: made from its seed alone. Times are microseconds.
 
 use super::rng::Rng;
+use crate::overlay_neighbours;
 use std::ops::RangeInclusive;
 
 pub(super) const MS: u64 = 1000;
@@ -24,6 +25,8 @@ pub(super) struct Scenario {
     /// How long ranks keep a group that has failed; `None`: to the end.
     pub(super) linger: Option<(u64, u64)>,
     pub(super) end: u64,
+    /// Ranks are connected to their neighbours in the graph only.
+    pub(super) sparse: bool,
 }
 
 /// A group.
@@ -89,6 +92,7 @@ impl Scenario {
             faults: Vec::new(),
             linger: [None, Some((0, 3 * MS)), Some((0, limit / 4))][rng.below(3)],
             end: 0,
+            sparse: false,
         };
         let calm = rng.chance(25);
         s.gather(&mut rng, calm);
@@ -116,6 +120,43 @@ impl Scenario {
         let by = Rng::new(seed).below(7) * 9;
         s.faults = vec![PlantedFault::Abort { group: 0, by, culprit: by, at: 100 * MS }];
         s.end = s.limit + 2 * SECOND;
+        s
+    }
+
+    /// A large job of which three in four ranks leave and end, and then one that is left is killed.
+    pub(super) fn thinned(seed: u64) -> Self {
+        let mut s = Self::new(seed, Some(65..=80));
+        let (n, mut rng) = (s.size, Rng::new(seed ^ 3));
+        (s.limit, s.sparse, s.linger) = (SECOND, true, None);
+        let order = rng.some(n, n);
+        let (stay, go) = order.split_at(n / 4);
+        let mut members = stay.to_vec();
+        members.sort_unstable();
+        let size = members.len();
+        s.groups =
+            vec![SimulatedGroup { group_id: 1, members, enter: vec![MS; size], leave: vec![None; size] }];
+        s.goodbyes = go.iter().map(|r| (*r, 200 * MS + rng.between(0, 2 * SECOND))).collect();
+        s.faults = vec![PlantedFault::Kill { rank: stay[0], at: 4 * SECOND, sends: None }];
+        s.end = 4 * SECOND + s.limit + SECOND + 2 * s.slack();
+        s
+    }
+
+    /// A job of thousands, of which one rank is killed, or stopped.
+    pub(super) fn vast(seed: u64, size: usize) -> Self {
+        let mut s = Self::new(seed, Some(65..=80));
+        (s.size, s.sparse, s.linger, s.goodbyes) = (size, true, None, Vec::new());
+        (s.limit, s.delay, s.lag) = (5 * SECOND, (100, 5 * MS), (2 * MS, 8 * MS));
+        s.groups = vec![SimulatedGroup {
+            group_id: 1,
+            members: (0..size).collect(),
+            enter: vec![MS; size],
+            leave: vec![None; size],
+        }];
+        let (rank, at) = (Rng::new(seed).below(size), 700 * MS);
+        let kill = PlantedFault::Kill { rank, at, sends: None };
+        let stop = PlantedFault::Stop { rank, at, to: None, host: false };
+        s.faults = vec![if seed % 2 == 0 { kill } else { stop }];
+        s.end = if seed % 2 == 0 { at + SECOND } else { at + s.limit + SECOND };
         s
     }
 
@@ -277,6 +318,15 @@ impl Scenario {
             side[one] = false;
         }
         side
+    }
+
+    /// Whom a rank has control connections to at first.
+    pub(super) fn neighbours(&self, rank: usize) -> Vec<usize> {
+        if self.sparse {
+            overlay_neighbours(rank, self.size)
+        } else {
+            (0..self.size).filter(|r| *r != rank).collect()
+        }
     }
 
     /// How much later than at once a note that is sent is acted on where nothing is wrong.

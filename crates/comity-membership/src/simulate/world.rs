@@ -17,7 +17,7 @@ use crate::Membership;
 use due::{Due, DueEvent, Item};
 use std::{
     cmp::Reverse,
-    collections::BinaryHeap,
+    collections::{BTreeSet, BinaryHeap},
     time::{Duration, Instant},
 };
 
@@ -37,6 +37,17 @@ struct Process {
     turn: u64,
     /// By group.
     members: Vec<SimulatedMember>,
+    /// Those that it has a connection to, or had.
+    linked: BTreeSet<usize>,
+}
+
+fn membership(scenario: &Scenario, rank: usize) -> Membership<SimulatedFailure> {
+    let limit = Some(Duration::from_micros(scenario.limit));
+    if scenario.sparse {
+        Membership::sparse(rank, scenario.size, limit)
+    } else {
+        Membership::new(rank, scenario.size, limit)
+    }
 }
 
 /// What a process has of one group.
@@ -80,7 +91,7 @@ impl<'a> SimulatedWorld<'a> {
     pub(super) fn new(scenario: &'a Scenario, mutant: Option<Mutant>, trace: bool) -> Self {
         let (size, groups) = (scenario.size, scenario.groups.len());
         let process = |rank| Process {
-            membership: Membership::new(rank, size, Some(Duration::from_micros(scenario.limit))),
+            membership: membership(scenario, rank),
             running: true,
             stopped: 0,
             sends: None,
@@ -88,6 +99,7 @@ impl<'a> SimulatedWorld<'a> {
             waits: 0,
             turn: u64::MAX,
             members: vec![SimulatedMember::default(); groups],
+            linked: scenario.neighbours(rank).into_iter().collect(),
         };
         let mut world = Self {
             scenario,
@@ -125,7 +137,7 @@ impl<'a> SimulatedWorld<'a> {
         }
         for rank in 0..size {
             let now = world.instant(0);
-            for other in (0..size).filter(|o| *o != rank) {
+            for other in scenario.neighbours(rank) {
                 world.processes[rank].membership.attach(other, now);
             }
             world.perform(rank, Occasion::Call);
@@ -254,7 +266,7 @@ impl<'a> SimulatedWorld<'a> {
     /// The process is no more, and its connections end.
     fn vanish(&mut self, rank: usize) {
         self.processes[rank].running = false;
-        for other in (0..self.scenario.size).filter(|o| *o != rank) {
+        for other in self.processes[rank].linked.clone() {
             self.shut(rank, other);
         }
     }

@@ -77,6 +77,8 @@ pub struct Config {
     pub(crate) connect_when: ConnectWhen,
     /// Rings before other plans.
     pub(crate) ring: bool,
+    /// Jobs of more ranks do not connect all pairs. For tests: all ranks need the same.
+    pub(crate) sparse_above: usize,
     /// For [`BackendKind::Nccl`]; `None`: by this rank's number on its host.
     pub(crate) device: Option<u32>,
     /// Own addresses to listen on; port 0 stands for any. Empty: the one that leads to the store.
@@ -97,6 +99,9 @@ pub struct Config {
     pub(crate) stats_fd: Option<i32>,
     pub(crate) found: Found,
 }
+
+/// In a larger job each rank has control connections to its neighbours in a graph only; up to here all pairs have one.
+const SPARSE_ABOVE: usize = 64;
 
 /// By what the cost model of a group's plans goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -132,6 +137,7 @@ impl Config {
             backend: BackendKind::Any,
             connect_when: ConnectWhen::Needed,
             ring: false,
+            sparse_above: SPARSE_ABOVE,
             device: None,
             costs: Costs::Usual,
             algorithm: None,

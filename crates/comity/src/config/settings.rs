@@ -49,6 +49,9 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     config.transports.read(vars)?;
     // By presence, as MLX has it.
     config.ring = vars.is_set("JACCL_RING") || vars.is_set("MLX_JACCL_RING");
+    if let Some(n) = vars.number("COMITY_TEST_SPARSE_ABOVE", crate::MAX_SIZE)? {
+        config.sparse_above = n;
+    }
     if let Some(n) = vars.number("COMITY_DEVICE", MAX_DEVICE)? {
         config.device = u32::try_from(n).ok();
     }

@@ -15,10 +15,12 @@ use crate::{
     rendezvous::StoreClient,
     status::{Failure, GroupStatus, Header},
 };
-use comity_membership::{DIED, Heard, Membership, Pace, Presence, neighbours};
+use comity_membership::{
+    DIED, Heard, Membership, NoConnection, Pace, Presence, neighbours, overlay_neighbours,
+};
 pub(super) use perform::Rest;
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -67,6 +69,8 @@ pub(super) struct ConnectionTable {
     pub(super) condemned: Option<(usize, String)>,
     /// Members that want this rank to connect to them: group and rank in it.
     pub(super) wanted: Vec<(u64, usize)>,
+    /// In a large job: what goes out to each at the end of this turn.
+    outgoing: BTreeMap<usize, Vec<Vec<u8>>>,
     /// What the engines of groups that are over had done.
     progress: u64,
     /// The process leaves; nothing is sent after this.
@@ -74,21 +78,33 @@ pub(super) struct ConnectionTable {
 }
 
 impl ConnectionTable {
-    pub(super) fn new(me: usize, size: usize, silence: Pace) -> Self {
+    pub(super) fn new(me: usize, size: usize, silence: Pace, sparse: bool) -> Self {
+        let membership = if sparse { Membership::sparse } else { Membership::new };
         Self {
             me,
-            membership: Membership::new(me, size, silence),
+            membership: membership(me, size, silence),
             conns: (0..size).map(|_| None).collect(),
             processes: (0..size).map(|_| None).collect(),
-            watched: neighbours(me, size),
+            // Those that come later in a sparse job are watched by their connections.
+            watched: if sparse { overlay_neighbours(me, size) } else { neighbours(me, size) },
             statuses: HashMap::new(),
             parked: Vec::new(),
             store: None,
             condemned: None,
             wanted: Vec::new(),
+            outgoing: BTreeMap::new(),
             progress: 0,
             stop: None,
         }
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.me
+    }
+
+    /// Whether not all ranks are connected to each other.
+    pub(super) fn is_sparse(&self) -> bool {
+        self.membership.is_sparse()
     }
 
     pub(super) fn membership(&self) -> &Membership<Failure> {
@@ -159,9 +175,9 @@ impl ConnectionTable {
         (stream, seals): (Stream, Sealing),
         is_passed_on: bool,
         now: Instant,
-    ) {
+    ) -> Rest {
         if !self.membership.attach(rank, now) {
-            return;
+            return Rest::default();
         }
         if let Err(e) = keep_alive(&stream, self.membership.limit()) {
             // The beats find what this would have found.
@@ -174,7 +190,7 @@ impl ConnectionTable {
         if let Some(place) = self.conns.get_mut(rank) {
             *place = Some(KeptConn::new(stream, seals, is_passed_on));
         }
-        self.carry_out();
+        self.carry_out()
     }
 
     /// Whether new connection `number` may take the place of the one with `rank`.
@@ -352,6 +368,12 @@ impl ConnectionTable {
             }
         }
         self.membership.hear(heard, now);
+        self.carry_out()
+    }
+
+    /// See [`Membership::missed`].
+    pub(super) fn missed(&mut self, rank: usize, why: NoConnection, now: Instant) -> Rest {
+        self.membership.missed(rank, why, now);
         self.carry_out()
     }
 

@@ -4,7 +4,7 @@
 //! heard any more. Both ends take what lies in the old one, tell each other how many notes came, and send the others again.
 
 use crate::{
-    channel::{Conn, Malformed, Sealing, Stream},
+    channel::{Conn, Malformed, Sealing, Stream, frame},
     control::note::is_beat,
 };
 use socket2::{SockRef, TcpKeepalive};
@@ -98,18 +98,41 @@ impl KeptConn {
     }
 
     pub(super) fn send(&mut self, note: &[u8]) -> io::Result<()> {
-        if is_beat(note) || !matches!(**self.conn.stream(), Stream::Tcp(_)) {
-            return if self.is_resuming() { Ok(()) } else { self.conn.send(note) };
+        self.send_all(&[note])
+    }
+
+    /// Several notes, which go out at once.
+    pub(super) fn send_all<N: AsRef<[u8]>>(&mut self, notes: &[N]) -> io::Result<()> {
+        self.let_go();
+        for note in notes {
+            self.keep(note.as_ref())?;
         }
+        // The others of an earlier connection go first, when it is known which.
+        if self.is_resuming() {
+            return Ok(());
+        }
+        let frames: Vec<u8> = notes.iter().flat_map(|note| frame(note.as_ref())).collect();
+        self.conn.send_frames(frames.into())
+    }
+
+    /// What has come to the other system need not be kept.
+    fn let_go(&mut self) {
         if !self.is_resuming() && !self.conn.is_pending() && self.conn.stream().has_arrived() {
             self.first += self.kept.len() as u64;
             self.kept.clear();
+        }
+    }
+
+    /// Keep a note until the other system has it, where it could be lost.
+    fn keep(&mut self, note: &[u8]) -> io::Result<()> {
+        if is_beat(note) || !matches!(**self.conn.stream(), Stream::Tcp(_)) {
+            return Ok(());
         }
         if self.kept.len() >= MOST_NOTES {
             return Err(io::Error::other("the peer does not read"));
         }
         self.kept.push_back(note.to_vec());
-        if self.is_resuming() { Ok(()) } else { self.conn.send(note) }
+        Ok(())
     }
 
     /// Go on over another connection.

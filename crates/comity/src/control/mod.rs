@@ -35,4 +35,4 @@ pub(crate) use connection_table::Arrival;
 #[cfg(test)]
 pub(crate) use note::{ControlNote, Encoding};
 pub(crate) use probe::Probes;
-pub(crate) use running::{ControlPlane, LinkDesk, Rules, Running};
+pub(crate) use running::{ControlDialer, ControlPlane, LinkDesk, NOT_A_MEMBER, Rules, Running};

@@ -77,6 +77,27 @@ impl Encoding for ControlNote {
                 w.u8(10);
                 w.u64(*group_id);
             }
+            Self::Lost { by, rank, cause, silence } => {
+                w.u8(11);
+                w.u32(*by as u32);
+                w.u32(*rank as u32);
+                w.text(cause);
+                w.u8(u8::from(silence.is_some()));
+                silence.iter().for_each(|ms| w.u64(*ms));
+            }
+            Self::Spread { origin, number, note } => {
+                w.u8(12);
+                w.u32(*origin as u32);
+                w.u64(*number);
+                w.0.extend(note.encode());
+            }
+            Self::Passed { from, to, hops, note } => {
+                w.u8(13);
+                w.u32(*from as u32);
+                w.ranks(to);
+                w.u8(*hops);
+                w.0.extend(note.encode());
+            }
         }
         w.0
     }
@@ -102,10 +123,31 @@ impl Encoding for ControlNote {
             8 => Self::Reached { group_id: r.u64()?, reached: r.reached()? },
             9 => Self::Entered { group_id: r.u64()? },
             10 => Self::Connect { group_id: r.u64()? },
+            11 => {
+                let (by, rank, cause) = (r.u32()? as usize, r.u32()? as usize, r.text()?);
+                let silence = if r.flag()? { Some(r.u64()?) } else { None };
+                Self::Lost { by, rank, cause, silence }
+            }
+            12 => {
+                let (origin, number) = (r.u32()? as usize, r.u64()?);
+                return Ok(Self::Spread { origin, number, note: plain(r.0)? });
+            }
+            13 => {
+                let (from, to, hops) = (r.u32()? as usize, r.ranks()?, r.u8()?);
+                return Ok(Self::Passed { from, to, hops, note: plain(r.0)? });
+            }
             _ => return Err(Malformed),
         };
         r.end(m)
     }
+}
+
+/// What a neighbour passes on; not what it passes on of what was passed on.
+fn plain(bytes: &[u8]) -> Result<Box<ControlNote>, Malformed> {
+    if matches!(bytes.first(), Some(12 | 13)) {
+        return Err(Malformed);
+    }
+    ControlNote::decode(bytes).map(Box::new)
 }
 
 impl Writer {

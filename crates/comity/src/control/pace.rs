@@ -1,18 +1,23 @@
 //! How long a rank of this job may be silent, from the table that all have.
 
 use crate::rendezvous::Facts;
-use comity_membership::Pace;
+use comity_membership::{Pace, overlay_neighbours};
 use std::{collections::HashMap, time::Duration};
 
 /// Of a job. The most patient of its ranks decides, since it knows why it asked.
-pub(crate) fn of(facts: &[Facts]) -> Pace {
+pub(crate) fn of(facts: &[Facts], sparse: bool) -> Pace {
     let most = facts.iter().map(|f| f.silence.wrapping_sub(1)).max().and_then(|ms| ms.checked_add(1));
     let mut hosts = HashMap::<u64, (usize, u16)>::new();
     for f in facts {
         let (ranks, cores) = hosts.entry(f.card.host_id).or_insert((0, f.card.cores));
         (*ranks, *cores) = (*ranks + 1, f.card.cores.min(*cores));
     }
-    Pace::of(most.map(|ms| Duration::from_millis(ms.into())), &hosts.into_values().collect::<Vec<_>>())
+    let hosts: Vec<_> = hosts.into_values().collect();
+    let others = match facts.len() {
+        n if sparse => overlay_neighbours(0, n).len(),
+        n => n.saturating_sub(1),
+    };
+    Pace::of(most.map(|ms| Duration::from_millis(ms.into())), &hosts, others)
 }
 
 #[cfg(test)]
@@ -27,7 +32,7 @@ mod tests {
             one.card.cores = *cores;
             std::iter::repeat_n(one, *n)
         };
-        of(&hosts.iter().enumerate().flat_map(fact).collect::<Vec<_>>())
+        of(&hosts.iter().enumerate().flat_map(fact).collect::<Vec<_>>(), false)
     }
 
     const fn ms(n: u64) -> Duration {
@@ -59,8 +64,8 @@ mod tests {
     #[test]
     fn the_most_patient_decides() {
         let fact = |silence| Facts { silence, ..facts_of("h", 1, Vec::new()) };
-        assert_eq!(of(&[fact(1000), fact(5000)]).limit, Some(ms(5000)));
-        assert_eq!(of(&[fact(1000), fact(0)]).limit, None);
-        assert_eq!(of(&[]).limit, None);
+        assert_eq!(of(&[fact(1000), fact(5000)], false).limit, Some(ms(5000)));
+        assert_eq!(of(&[fact(1000), fact(0)], false).limit, None);
+        assert_eq!(of(&[], false).limit, None);
     }
 }

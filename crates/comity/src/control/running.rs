@@ -7,6 +7,8 @@
 
 mod serve;
 
+pub(crate) use serve::NOT_A_MEMBER;
+
 use super::{
     connection_table::{Arrival, ConnectionTable},
     leaving,
@@ -20,7 +22,7 @@ use crate::{
     sys::Waker,
     transport::Kinds,
 };
-use comity_membership::{Fault, Pace, Presence};
+use comity_membership::{Fault, NoConnection, Pace, Presence};
 use std::{
     net::{IpAddr, SocketAddr},
     sync::{
@@ -45,6 +47,8 @@ pub(crate) struct Rules {
     pub(crate) patience: Duration,
     /// Others are given up after so much silence.
     pub(crate) silence: Pace,
+    /// Not all pairs have a control connection.
+    pub(crate) sparse: bool,
 }
 
 /// The control connections of this process, and the thread that serves them.
@@ -71,6 +75,13 @@ pub(crate) struct ControlPlane {
     desk: OnceLock<Weak<dyn LinkDesk>>,
     /// How often a silent rank was asked.
     asked: AtomicU64,
+    dialer: OnceLock<Weak<dyn ControlDialer>>,
+}
+
+/// Makes control connections that are missing since others have ended. Asked by the control thread, so it does not block.
+pub(crate) trait ControlDialer: Send + Sync + std::fmt::Debug {
+    /// Connect to a rank, then say how it went.
+    fn connect(&self, rank: usize);
 }
 
 /// Makes links that other ranks want. Asked by the control thread, so it does not block.
@@ -107,7 +118,7 @@ impl Running {
             pid: std::process::id(),
             world,
             rules,
-            state: Mutex::new(ConnectionTable::new(me, size, rules.silence)),
+            state: Mutex::new(ConnectionTable::new(me, size, rules.silence, rules.sparse)),
             waker: Waker::new().map_err(os_error)?,
             news: Waker::new().map_err(os_error)?,
             lacked: AtomicI32::new(0),
@@ -116,6 +127,7 @@ impl Running {
             rounds: AtomicU64::new(0),
             desk: OnceLock::new(),
             asked: AtomicU64::new(0),
+            dialer: OnceLock::new(),
         });
         leaving::at_exit(&control);
         let shared = Arc::clone(&control);
@@ -269,6 +281,20 @@ impl ControlPlane {
     /// From now on `desk` hears who wants links.
     pub(crate) fn on_links(&self, desk: Weak<dyn LinkDesk>) {
         let _ = self.desk.set(desk);
+    }
+
+    /// From now on `dialer` makes control connections that are missing.
+    pub(crate) fn on_missing(&self, dialer: Weak<dyn ControlDialer>) {
+        let _ = self.dialer.set(dialer);
+    }
+
+    /// A control connection that was missing could not be made.
+    pub(crate) fn missed(&self, rank: usize, why: NoConnection) {
+        let rest = self.lock().missed(rank, why, Instant::now());
+        if rest.news {
+            self.news.wake();
+        }
+        self.waker.wake();
     }
 
     /// Tell a group's other members that this rank has opened it.

@@ -2,7 +2,12 @@
 
 mod connect;
 
-use super::{maker::Makers, mesh::Mesh, way::Way};
+use super::{
+    maker::Makers,
+    mesh::Mesh,
+    redial::{OwnWay, Redial},
+    way::Way,
+};
 use crate::{
     Config, ConnectWhen, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Result, Secure,
     channel::{Acceptor, Channel, Hello, Listener, Relay, STORE, Secret},
@@ -50,6 +55,10 @@ pub(crate) struct Endpoint {
     makers: Arc<Makers>,
     /// What is known of the ways to the others.
     book: Arc<AddressBook>,
+    /// Control connections to neighbours in the graph only.
+    sparse: bool,
+    /// Makes those anew that are missing since others have ended.
+    redial: Option<Arc<Redial>>,
     /// None for a world of one.
     running: Option<Running>,
     /// After `running`: what others say to each other through this process goes on for a while when it ends.
@@ -118,6 +127,7 @@ impl Endpoint {
         endpoint._relays = relays;
         let acceptor = Acceptor::new(listeners, endpoint.secret.clone()).with_relay(relay);
         let running = endpoint.start_control(acceptor).inspect_err(|e| meeting.give_up(e))?;
+        endpoint.redial_with(&running).inspect_err(|e| meeting.give_up(e))?;
         endpoint.settle(running, meeting)
     }
 
@@ -127,12 +137,33 @@ impl Endpoint {
             links: self.transports.kinds(),
             sealed: self.sealed,
             patience: PARKING,
-            silence: pace::of(&self.facts),
+            silence: pace::of(&self.facts, self.sparse),
+            sparse: self.sparse,
         };
         let probes = Probes::new(self.me, self.world, self.sealed, self.secret.clone(), rules.silence.limit);
         let running = Running::start(self.me, self.peers.len(), self.world, rules, acceptor, probes)?;
         running.control().on_links(self.desk());
         Ok(running)
+    }
+
+    /// In a large job: what makes control connections that are missing.
+    fn redial_with(&mut self, running: &Running) -> Result<()> {
+        if self.sparse {
+            let way = OwnWay {
+                me: self.me,
+                world: self.world,
+                sealed: self.sealed,
+                cards: Arc::clone(&self.cards),
+                peers: Arc::clone(&self.peers),
+                book: Arc::clone(&self.book),
+                secret: self.secret.clone(),
+            };
+            let redial = Redial::new(way, Arc::downgrade(running.control()))?;
+            let dialer: Weak<Redial> = Arc::downgrade(&redial);
+            running.control().on_missing(dialer);
+            self.redial = Some(redial);
+        }
+        Ok(())
     }
 
     /// Connect to all, and tell the store how it went.
@@ -184,6 +215,8 @@ impl Endpoint {
             all: config.connect_when == ConnectWhen::All,
             makers: Makers::new(Arc::clone(&book), cards),
             book,
+            sparse: config.size > config.sparse_above,
+            redial: None,
             running: None,
             _relays: Vec::new(),
             _store: None,
@@ -249,6 +282,9 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
+        if let Some(redial) = &self.redial {
+            redial.end();
+        }
         // They hold transports, which end before the goodbye.
         self.makers.end();
     }
@@ -276,7 +312,7 @@ impl World for Endpoint {
     }
 
     fn silence(&self) -> Option<Duration> {
-        pace::of(&self.facts).limit
+        pace::of(&self.facts, self.sparse).limit
     }
 
     fn prefers(&self) -> Option<Algorithm> {

@@ -26,6 +26,7 @@ mod local;
 mod maker;
 mod mesh;
 mod paths;
+mod redial;
 #[cfg(test)]
 mod tests;
 mod way;

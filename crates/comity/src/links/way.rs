@@ -38,6 +38,18 @@ impl Way<'_> {
         }
     }
 
+    /// The same for a control connection, which stays within the host where it can.
+    pub(super) fn control_targets(&self, rank: usize) -> (Vec<Target>, Vec<String>) {
+        let (mut targets, vain) = self.targets(rank);
+        let host = |rank: usize| self.cards.get(rank).map(|c| c.host_id);
+        if let Some(card) =
+            self.cards.get(rank).filter(|c| !c.unix.is_empty() && host(self.me) == Some(c.host_id))
+        {
+            targets.insert(0, Target::Unix(card.unix.clone()));
+        }
+        (targets, vain)
+    }
+
     /// Connect to a rank at one of `targets`, else through another rank. What leads nowhere from here is told in an error.
     pub(super) fn dial(
         &self,

@@ -1,6 +1,6 @@
 //! What is still to happen in a simulated world, ordered by time.
 
-use crate::{Note, simulate::SimulatedFailure};
+use crate::{NoConnection, Note, simulate::SimulatedFailure};
 use std::rc::Rc;
 
 #[derive(Clone, Debug)]
@@ -12,6 +12,10 @@ pub(super) enum Item {
     Asked(u64),
     /// It does.
     Answer,
+    /// A control connection is made.
+    Connected,
+    /// One was not.
+    Missed(NoConnection),
 }
 
 /// Ordered by its time and number.

@@ -1,7 +1,7 @@
 //! What processes send each other: how long it is on its way, and what a cut or a host that stands still does to it.
 
 use super::{Due, Item, SimulatedWorld};
-use crate::simulate::scenario::PlantedFault;
+use crate::{NoConnection, Presence, simulate::scenario::PlantedFault};
 use std::cmp::Reverse;
 
 impl SimulatedWorld<'_> {
@@ -23,9 +23,44 @@ impl SimulatedWorld<'_> {
         }
         let (low, high) = self.scenario.delay;
         let at = now + 2 * self.rng.between(low, high);
+        self.arrive(to, at, (from, item));
+    }
+
+    /// A rank makes a control connection to another: what becomes of it.
+    pub(super) fn dial(&mut self, from: usize, to: usize) {
+        let now = self.now;
+        let cut = [(from, to), (to, from)].iter().any(|(a, b)| self.scenario.cut(*a, *b, now).is_some());
+        let (low, high) = self.scenario.delay;
+        let at = now + 2 * self.rng.between(low, high);
+        let target = &self.processes[to];
+        let (is_lost, is_stopped) = (cut || self.scenario.runs(to, now) != Some(now), target.stopped > now);
+        let refused = match target.membership.presence(from) {
+            _ if !target.running => Some(NoConnection::NobodyListens),
+            Some(Presence::Live) => None,
+            _ => Some(NoConnection::GivenUp),
+        };
+        let is_new = !target.linked.contains(&from) && !self.processes[from].linked.contains(&to);
+        if is_lost || is_stopped || refused.is_none() && !is_new {
+            self.note(|| format!("rank {from} connects to rank {to} in vain"));
+            self.arrive(from, now + self.scenario.limit / 10, (to, Item::Missed(NoConnection::NoAnswer)));
+        } else if let Some(why) = refused {
+            self.note(|| format!("rank {from} connects to rank {to}: {why:?}"));
+            self.arrive(from, at, (to, Item::Missed(why)));
+        } else {
+            self.note(|| format!("rank {from} connects to rank {to}"));
+            for (one, other) in [(from, to), (to, from)] {
+                self.processes[one].linked.insert(other);
+                let stream = other * self.scenario.size + one;
+                (self.arrivals[stream], self.broken[stream]) = (at, false);
+                self.arrive(one, at, (other, Item::Connected));
+            }
+        }
+    }
+
+    fn arrive(&mut self, to: usize, at: u64, what: (usize, Item)) {
         self.number += 1;
-        self.processes[to].inbox.push(Reverse(Due { at, number: self.number, what: (from, item) }));
-        if self.processes[to].stopped <= now {
+        self.processes[to].inbox.push(Reverse(Due { at, number: self.number, what }));
+        if self.processes[to].stopped <= self.now {
             self.wake(to, at);
         }
     }
@@ -68,10 +103,6 @@ impl SimulatedWorld<'_> {
         }
         let at = at.max(self.arrivals[stream]);
         self.arrivals[stream] = at;
-        self.number += 1;
-        self.processes[to].inbox.push(Reverse(Due { at, number: self.number, what: (from, item) }));
-        if self.processes[to].stopped <= self.now {
-            self.wake(to, at);
-        }
+        self.arrive(to, at, (from, item));
     }
 }

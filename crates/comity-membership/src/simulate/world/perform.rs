@@ -25,6 +25,9 @@ impl SimulatedWorld<'_> {
                     let note = Rc::new(note);
                     for to in to {
                         self.notes += 1;
+                        if !self.processes[rank].linked.contains(&to) {
+                            self.judge.accuse(|| format!("rank {rank} tells rank {to} without a connection"));
+                        }
                         self.send(rank, to, Item::Note(Rc::clone(&note)));
                         if let Some(sends) = &mut self.processes[rank].sends {
                             *sends -= 1;
@@ -35,8 +38,10 @@ impl SimulatedWorld<'_> {
                     }
                 }
                 Action::Beat { progress } => {
-                    for to in 0..self.scenario.size {
-                        if self.processes[rank].membership.presence(to) == Some(&Presence::Live) {
+                    for to in self.processes[rank].linked.clone() {
+                        let membership = &self.processes[rank].membership;
+                        let is_live = membership.presence(to) == Some(&Presence::Live);
+                        if is_live && membership.is_connected(to) {
                             self.send(rank, to, Item::Beat(progress));
                         }
                     }
@@ -47,7 +52,11 @@ impl SimulatedWorld<'_> {
                         self.pass(rank, to, Item::Asked(self.now));
                     }
                 }
-                Action::Close { rank: other } => self.shut(rank, other),
+                Action::Dial { rank: other } => self.dial(rank, other),
+                Action::Close { rank: other } => {
+                    self.shut(rank, other);
+                    self.processes[rank].linked.remove(&other);
+                }
                 Action::Fail { group_id, failure } => self.fail(rank, group_id, failure),
                 Action::Left { group_id, member } => {
                     let group = self.scenario.groups.iter().position(|g| g.group_id == group_id);

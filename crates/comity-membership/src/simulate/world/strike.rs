@@ -39,7 +39,11 @@ impl SimulatedWorld<'_> {
             PlantedFault::Cut { side, both, to: None, .. } => {
                 self.judge.cause(Cause::Cut { side, both, at: now });
             }
-            PlantedFault::Reset { a, b, .. } if self.processes[a].running && self.processes[b].running => {
+            PlantedFault::Reset { a, b, .. }
+                if self.processes[a].running
+                    && self.processes[b].running
+                    && self.processes[a].linked.contains(&b) =>
+            {
                 self.judge.cause(Cause::Reset { a, b, at: now });
                 self.shut(a, b);
                 self.shut(b, a);

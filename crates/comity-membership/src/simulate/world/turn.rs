@@ -2,7 +2,7 @@
 
 use super::{Due, DueEvent, Item, Occasion, SimulatedWorld};
 use crate::{
-    DIED, Heard, Note, Presence,
+    DIED, Heard, NoConnection, Note, Presence,
     simulate::{SimulatedFailure, mutant::Mutant, scenario::PlantedFault},
 };
 use std::cmp::Reverse;
@@ -10,8 +10,16 @@ use std::cmp::Reverse;
 /// For how long a question may lie before a process that does not run, in microseconds: `comity` drops it then.
 const ANSWER: u64 = 2_000_000;
 
-/// Notes and ends of connections; who asked or answered that it lives, with whether it asked.
-type Inbox = (Vec<(usize, Heard<SimulatedFailure>)>, Vec<(usize, bool)>);
+/// What has come.
+#[derive(Default)]
+struct Inbox {
+    /// Notes and ends of connections.
+    heard: Vec<(usize, Heard<SimulatedFailure>)>,
+    /// Who asked or answered that it lives, with whether it asked.
+    alive: Vec<(usize, bool)>,
+    /// New connections; those that were missed, and why.
+    connected: Vec<(usize, Option<NoConnection>)>,
+}
 
 impl SimulatedWorld<'_> {
     /// The turn of the control thread, as in `comity`: hear, then judge.
@@ -21,7 +29,7 @@ impl SimulatedWorld<'_> {
             return;
         }
         process.turn = u64::MAX;
-        let (mut heard, alive) = self.take_inbox(rank);
+        let Inbox { mut heard, alive, connected } = self.take_inbox(rank);
         let heard_until = self.processes[rank].waits;
         if let Some(mutant) = self.mutant {
             mutant.hear(rank, &mut heard, |group_id| {
@@ -38,6 +46,14 @@ impl SimulatedWorld<'_> {
         }
         let now = self.instant(self.now);
         let last = (self.mutant == Some(Mutant::LastReason)).then(|| heard.clone());
+        for (other, missed) in connected {
+            let membership = &mut self.processes[rank].membership;
+            match missed {
+                Some(why) => membership.missed(other, why, now),
+                None if membership.attach(other, now) => {}
+                None => self.shut(rank, other),
+            }
+        }
         for (from, asks) in alive {
             if self.processes[rank].membership.presence(from) == Some(&Presence::Live) {
                 self.processes[rank].membership.lives(from, now);
@@ -67,7 +83,7 @@ impl SimulatedWorld<'_> {
     /// What has come by now.
     fn take_inbox(&mut self, rank: usize) -> Inbox {
         let process = &mut self.processes[rank];
-        let (mut heard, mut alive) = (Vec::new(), Vec::new());
+        let mut all = Inbox::default();
         while let Some(Reverse(due)) = process.inbox.peek()
             && due.at <= self.now
         {
@@ -75,16 +91,21 @@ impl SimulatedWorld<'_> {
             let what = match item {
                 Item::Asked(at) if self.now - at > ANSWER => continue,
                 Item::Asked(_) | Item::Answer => {
-                    alive.push((from, matches!(item, Item::Asked(_))));
+                    all.alive.push((from, matches!(item, Item::Asked(_))));
+                    continue;
+                }
+                Item::Connected | Item::Missed(_) => {
+                    let missed = if let Item::Missed(why) = item { Some(why) } else { None };
+                    all.connected.push((from, missed));
                     continue;
                 }
                 Item::Beat(progress) => Heard::Note(Note::Heartbeat { progress }),
                 Item::Note(note) => Heard::Note((*note).clone()),
                 Item::End => Heard::End(DIED),
             };
-            heard.push((from, what));
+            all.heard.push((from, what));
         }
-        (heard, alive)
+        all
     }
 
     /// The control thread begins to wait.

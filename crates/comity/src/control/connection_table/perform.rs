@@ -22,6 +22,8 @@ pub(crate) struct Rest {
     pub(crate) ended: Vec<usize>,
     /// Groups that others want links in, or have made connections for.
     pub(crate) links: Vec<u64>,
+    /// To whom control connections are to be made.
+    pub(crate) dials: Vec<usize>,
 }
 
 impl Rest {
@@ -31,6 +33,7 @@ impl Rest {
         self.asks.extend(other.asks);
         self.ended.extend(other.ended);
         self.links.extend(other.links);
+        self.dials.extend(other.dials);
     }
 }
 
@@ -41,9 +44,24 @@ impl ConnectionTable {
         loop {
             let actions = self.membership.actions();
             if actions.is_empty() {
+                self.send_outgoing();
                 return rest;
             }
             actions.into_iter().for_each(|action| self.perform(action, &mut rest));
+        }
+    }
+
+    /// What is said to a neighbour in one turn goes out at once: news of many ranks come together.
+    fn send_outgoing(&mut self) {
+        for (rank, notes) in std::mem::take(&mut self.outgoing) {
+            self.send_to(rank, &notes);
+        }
+    }
+
+    fn send_to(&mut self, rank: usize, notes: &[Vec<u8>]) {
+        if let Some(Some(conn)) = self.conns.get_mut(rank) {
+            // One that cannot be reached is found when it is next read.
+            let _ = conn.send_all(notes);
         }
     }
 
@@ -66,11 +84,12 @@ impl ConnectionTable {
     fn perform(&mut self, action: Action<Failure>, rest: &mut Rest) {
         match action {
             Action::Tell { to, note } => {
-                let bytes = note.encode();
+                let note = note.encode();
                 for rank in to {
-                    if let Some(Some(conn)) = self.conns.get_mut(rank) {
-                        // One that cannot be reached is found when it is next read.
-                        let _ = conn.send(&bytes);
+                    if self.is_sparse() {
+                        self.outgoing.entry(rank).or_default().push(note.clone());
+                    } else {
+                        self.send_to(rank, std::slice::from_ref(&note));
                     }
                 }
             }
@@ -80,7 +99,11 @@ impl ConnectionTable {
                     let _ = conn.send(&note);
                 }
             }
+            Action::Dial { rank } => rest.dials.push(rank),
             Action::Close { rank } => {
+                if let Some(notes) = self.outgoing.remove(&rank) {
+                    self.send_to(rank, &notes);
+                }
                 rest.ended.push(rank);
                 self.forget(rank);
             }

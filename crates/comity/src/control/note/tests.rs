@@ -33,12 +33,15 @@ proptest! {
         let reached = Reached { made: nanos, digest: seen.then_some(group_id), lacks: stalled.map(|_| (7, nanos)) };
         let told = CallInfo { op: Op::Gather, tag: None, seq: 7, ..ours };
         let told = Header { info: told, shape: group_id, epoch: 1, group_id: 2 };
+        let lost = ControlNote::Lost { by: what, rank: 7, cause: cause.clone(), silence: seen.then_some(nanos) };
         for m in [
             ControlNote::Leave { group_id },
             ControlNote::Abort { group_id, failure }, ControlNote::Census { group_id, at: nanos, digest: group_id }, ControlNote::Reached { group_id, reached },
             ControlNote::Waits { group_id, call: told },
             ControlNote::Heartbeat { progress: group_id }, ControlNote::Goodbye { words: cause, because_of: vec![what] },
             ControlNote::GivenUp { silence: group_id }, ControlNote::Entered { group_id }, ControlNote::Connect { group_id },
+            ControlNote::Spread { origin: what, number: nanos, note: Box::new(lost.clone()) }, lost,
+            ControlNote::Passed { from: what, to: vec![what, 70_000], hops: 3, note: Box::new(ControlNote::Connect { group_id }) },
         ] {
             let bytes = m.encode();
             prop_assert_eq!(ControlNote::decode(bytes.get(..bytes.len() - 1).unwrap()), Err(Malformed));
@@ -48,7 +51,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..12) {
+    fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..15) {
         let bytes = [&[kind], &bytes[..]].concat();
         if let Ok(m) = ControlNote::decode(&bytes) { prop_assert_eq!(m.encode(), bytes); }
     }

@@ -20,6 +20,8 @@ use std::{
 
 /// Connections kept for groups that this rank has not opened yet.
 const MAX_PARKED: usize = 4096;
+/// What one is told that was given up.
+pub(crate) const NOT_A_MEMBER: &str = "you are not a member any more";
 /// How often to look meanwhile whether everything has arrived.
 const LEAVE_POLL: Duration = Duration::from_millis(2);
 
@@ -115,6 +117,9 @@ impl ControlPlane {
         self.rounds.fetch_add(1, Ordering::AcqRel);
         if let Some(desk) = self.desk.get().and_then(std::sync::Weak::upgrade) {
             rest.links.into_iter().for_each(|group_id| desk.attend(group_id));
+        }
+        if let Some(dialer) = self.dialer.get().and_then(std::sync::Weak::upgrade) {
+            rest.dials.into_iter().for_each(|rank| dialer.connect(rank));
         }
         rest.ended.into_iter().for_each(|rank| probes.forget(rank));
         for (rank, at) in rest.asks {
@@ -214,8 +219,9 @@ impl ControlPlane {
                 "one of us was started with COMITY_SECURE=data and the other was not; all ranks need the same",
             );
         }
-        // The higher rank connects.
-        if hello.from as usize <= self.me {
+        // The higher rank connects; where one is missing since others have ended, whichever finds out.
+        let either = self.rules.sparse && hello.channel == Channel::Control && hello.from as usize != self.me;
+        if hello.from as usize <= self.me && !either {
             return no("this rank connects to you, not you to it");
         }
         let from = match state.presence(hello.from as usize) {
@@ -224,6 +230,9 @@ impl ControlPlane {
         };
         match (hello.channel, from) {
             (Channel::Control, Presence::Absent) => HelloVerdict::Yes,
+            (Channel::Control, presence) if self.rules.sparse => {
+                judge_later(&state, hello.from as usize, presence)
+            }
             (Channel::Control, _) => {
                 no("this rank is connected already; every process needs a rank of its own")
             }
@@ -232,7 +241,7 @@ impl ControlPlane {
             (
                 Channel::Link { .. } | Channel::Probe | Channel::Resume,
                 Presence::Dead(_) | Presence::Shut(_),
-            ) => no("you are not a member any more"),
+            ) => no(NOT_A_MEMBER),
             (Channel::Resume, _) if !state.may_resume(hello.from as usize, hello.group_id) => {
                 no("the control connection goes on over another one")
             }
@@ -265,8 +274,8 @@ impl ControlPlane {
         match hello.channel {
             Channel::Control => {
                 let is_passed_on = self.is_passed_on(from, &stream);
-                state.attach(from, (stream, seals), is_passed_on, Instant::now());
-                return Rest { news: true, ..Rest::default() };
+                let rest = state.attach(from, (stream, seals), is_passed_on, Instant::now());
+                return Rest { news: true, ..rest };
             }
             Channel::Probe => return state.lives(from, Instant::now()),
             Channel::Resume => {
@@ -288,6 +297,19 @@ fn answered(state: &mut ConnectionTable, Alive { rank, over }: Alive) -> Rest {
         state.resume(rank, number, stream, seals);
     }
     state.lives(rank, Instant::now())
+}
+
+/// Whether one may connect that is no neighbour of this rank, or was none.
+fn judge_later(state: &ConnectionTable, from: usize, presence: &Presence) -> HelloVerdict {
+    match presence {
+        Presence::Live if state.membership().is_connected(from) => {
+            HelloVerdict::No("this rank is connected already; every process needs a rank of its own".into())
+        }
+        // Of two that connect to each other the higher one goes on.
+        Presence::Live if state.membership().is_dialing(from) && from < state.rank() => HelloVerdict::Busy,
+        Presence::Live => HelloVerdict::Yes,
+        _ => HelloVerdict::No(NOT_A_MEMBER.into()),
+    }
 }
 
 /// Not under the lock.

@@ -3,13 +3,13 @@
 use super::Endpoint;
 use crate::{
     Error, JoinCause, Result,
-    channel::{Channel, DialLimits, Hello, Miss, Stream, Target},
+    channel::{Channel, DialLimits, Hello, Miss, Stream},
     control::ControlPlane,
     error::seconds,
     rendezvous::StoreClient,
     sys::poll_until,
 };
-use comity_membership::Fault;
+use comity_membership::{Fault, overlay_neighbours};
 use rustix::event::{PollFd, PollFlags};
 use std::{
     cell::RefCell,
@@ -51,7 +51,11 @@ impl Endpoint {
             wakers: vec![control.news().fd(), store.as_fd()],
             check: &check,
         };
-        for rank in 0..self.me {
+        let lower: Vec<usize> = match self.sparse {
+            true => overlay_neighbours(self.me, self.peers.len()),
+            false => (0..self.me).collect(),
+        };
+        for rank in lower.into_iter().filter(|rank| *rank < self.me) {
             self.dial_one(rank, control, &meeting, &patience())?;
         }
         self.await_higher(control, &meeting, &store, &check)
@@ -76,10 +80,7 @@ impl Endpoint {
             sealed: self.sealed,
         };
         let way = self.way();
-        let (mut targets, vain) = way.targets(rank);
-        if self.cards.get(self.me).is_some_and(|c| c.host_id == card.host_id) && !card.unix.is_empty() {
-            targets.insert(0, Target::Unix(card.unix.clone()));
-        }
+        let (targets, vain) = way.control_targets(rank);
         match way.dial(rank, &targets, &vain, &hello, patience) {
             Ok((stream, seals)) => control.attach(rank, stream, seals),
             Err(Miss::Stop(e)) => return Err(e),

@@ -1,0 +1,227 @@
+//! In a large job: which edges of the graph are gone, who is lost with them, and which are made anew. See [`crate::overlay`].
+
+use super::Membership;
+use crate::{
+    Action, NoConnection, Note, Presence, Reason,
+    overlay::{Loss, NOT_THERE},
+};
+use std::time::{Duration, Instant};
+
+/// Between two looks for neighbours, where nothing limits silence.
+const LOOK_AROUND: Duration = Duration::from_millis(500);
+/// What a rank is lost for that nobody on this side watched.
+const OUT_OF_REACH: &str = "cannot be heard of any more: nothing is heard from any rank that watches it";
+
+impl<R: Reason> Membership<R> {
+    /// Between two looks for neighbours.
+    fn every(&self) -> Duration {
+        self.limit().map_or(LOOK_AROUND, |limit| (limit / 10).min(LOOK_AROUND))
+    }
+
+    /// Whether a process is there, as far as this one knows: connected or, in a large job, not heard to have ended.
+    pub(super) fn is_known(&self, rank: usize) -> bool {
+        match self.presences.get(rank) {
+            Some(Presence::Live) => true,
+            Some(Presence::Absent) => self.overlay.is_some(),
+            _ => false,
+        }
+    }
+
+    /// Close the connection to a process, if there is one; whether there was.
+    pub(super) fn close(&mut self, rank: usize) -> bool {
+        let connected = self.overlay.as_mut().is_none_or(|overlay| {
+            overlay.stirred = true;
+            overlay.dialing.remove(&rank);
+            overlay.connected.remove(&rank)
+        });
+        if connected {
+            self.actions.push(Action::Close { rank });
+        }
+        connected
+    }
+
+    /// The process that is given up next was silent for so long.
+    pub(super) fn is_silent_for(&mut self, silence: Duration) {
+        if let Some(overlay) = &mut self.overlay {
+            overlay.silence = Some(silence.as_millis() as u64);
+        }
+    }
+
+    /// A process has ended for this one. Where the connection between the two is gone, tell all.
+    pub(super) fn say_lost(&mut self, rank: usize, connected: bool) {
+        let Some(overlay) = self.overlay.as_mut() else { return };
+        if let Some(Presence::Gone(..)) = self.presences.get(rank) {
+            return overlay.close_over(rank);
+        }
+        let me = overlay.me;
+        let (by, lost, loss) = match self.presences.get(rank) {
+            Some(Presence::Dead(cause)) => {
+                (me, rank, Loss { cause: cause.clone(), silence: overlay.silence.take() })
+            }
+            Some(Presence::Shut(silence)) if connected || overlay.is_in(rank) => {
+                let cause = format!("fell silent: nothing heard for {silence:.1} s");
+                (rank, me, Loss { cause, silence: Some((silence * 1e3) as u64) })
+            }
+            _ => return,
+        };
+        let Loss { cause, silence } = loss.clone();
+        overlay.lost.insert((by, lost), loss);
+        self.spread(Note::Lost { by, rank: lost, cause, silence });
+    }
+
+    /// Somebody says that an edge is gone.
+    pub(super) fn edge_is_gone(&mut self, by: usize, rank: usize, cause: String, silence: Option<u64>) {
+        let Some(overlay) = &mut self.overlay else { return };
+        if by >= overlay.size || rank >= overlay.size {
+            return;
+        }
+        let gave_up_this = rank == overlay.me && overlay.connected.contains(&by);
+        overlay.lost.insert((by, rank), Loss { cause, silence });
+        overlay.stirred = true;
+        if let Some(silence) = silence.filter(|_| gave_up_this) {
+            self.ended(by, Presence::Shut(Duration::from_millis(silence).as_secs_f64()));
+        }
+    }
+
+    /// Find who is lost, now that edges are gone or somebody is.
+    pub(super) fn look_around(&mut self, now: Instant) {
+        let every = self.every();
+        let Some(overlay) = &mut self.overlay else { return };
+        if !overlay.stirred {
+            return;
+        }
+        overlay.rewire.get_or_insert(now + every);
+        while let Some(lost) = self.out_of_reach() {
+            for (rank, how) in lost {
+                if let Some(overlay) = &mut self.overlay {
+                    overlay.close_over(rank);
+                }
+                self.ended(rank, how);
+            }
+        }
+    }
+
+    /// The processes to which no edge leads any more, and what is to be said of each.
+    fn out_of_reach(&mut self) -> Option<Vec<(usize, Presence)>> {
+        let overlay = self.overlay.as_mut()?;
+        let (lost, here) = overlay.unreachable()?;
+        let on_this_side = |r: usize| here.get(r) == Some(&true);
+        // Those that the graph has closed over say nothing of what lies between the two sides.
+        let is_one = |(a, b): &(usize, usize)| {
+            on_this_side(*a) != on_this_side(*b) && overlay.is_in(*a) && overlay.is_in(*b)
+        };
+        let across = || overlay.lost.iter().filter(|(edge, _)| is_one(edge));
+        // What this side says of the other, and the other of this one.
+        let ours = across().any(|((by, _), loss)| on_this_side(*by) && loss.cause != NOT_THERE);
+        let theirs = across().filter_map(|((by, _), l)| l.silence.filter(|_| !on_this_side(*by))).max();
+        let how = |rank: usize| {
+            let mut said = overlay.lost.iter().filter(|((_, of), _)| *of == rank).map(|(_, loss)| loss);
+            let first = said.clone().find(|l| l.cause != NOT_THERE);
+            match (first, theirs) {
+                (Some(loss), _) => Presence::Dead(loss.cause.clone()),
+                (None, _) if said.any(|l| l.cause == NOT_THERE) => Presence::Gone(String::new(), Vec::new()),
+                (None, Some(silence)) if !ours => {
+                    Presence::Shut(Duration::from_millis(silence).as_secs_f64())
+                }
+                (None, _) => Presence::Dead(OUT_OF_REACH.into()),
+            }
+        };
+        Some(lost.into_iter().map(|rank| (rank, how(rank))).collect())
+    }
+
+    /// Connect to neighbours that this process lacks since others have ended.
+    pub(super) fn rewire(&mut self, now: Instant) {
+        let every = self.every();
+        let presences = &self.presences;
+        let Some(overlay) = &mut self.overlay else { return };
+        if overlay.rewire.is_none_or(|at| at > now) {
+            return;
+        }
+        overlay.rewire = None;
+        let mut lacking = overlay.around(overlay.me);
+        // One that has not connected yet, while the ranks meet, does so of itself.
+        lacking.retain(|r| presences.get(*r) == Some(&Presence::Live));
+        lacking.retain(|r| {
+            let gone = [(overlay.me, *r), (*r, overlay.me)].iter().any(|e| overlay.lost.contains_key(e));
+            !gone && !overlay.connected.contains(r) && !overlay.dialing.contains_key(r)
+        });
+        let before = std::mem::take(&mut overlay.waiting);
+        for rank in lacking {
+            if overlay.me > rank || before.contains(&rank) {
+                overlay.dialing.insert(rank, now);
+                self.actions.push(Action::Dial { rank });
+            } else {
+                overlay.waiting.insert(rank);
+                overlay.rewire = Some(now + every);
+            }
+        }
+    }
+
+    /// A neighbour is connected that was not one before: it has sent its first beat to others already.
+    pub(super) fn attach_later(&mut self, rank: usize, now: Instant) -> bool {
+        let Some(overlay) = &mut self.overlay else { return false };
+        if self.leaving || !overlay.connected.insert(rank) {
+            return false;
+        }
+        overlay.dialing.remove(&rank);
+        overlay.fresh.insert(rank);
+        self.liveness.meet(rank, now);
+        self.liveness.begin(rank, now);
+        self.actions.push(Action::News);
+        true
+    }
+
+    /// A note has come from a neighbour.
+    pub(super) fn is_heard(&mut self, rank: usize) {
+        if let Some(overlay) = &mut self.overlay
+            && overlay.fresh.remove(&rank)
+        {
+            overlay.tried.remove(&rank);
+        }
+    }
+
+    /// A connection has ended before anything came over it: the other took it, and was about to end. True if so.
+    pub(super) fn never_stood(&mut self, rank: usize, now: Instant) -> bool {
+        let every = self.every();
+        let Some(overlay) = self.overlay.as_mut().filter(|o| o.fresh.contains(&rank)) else { return false };
+        overlay.fresh.remove(&rank);
+        overlay.connected.remove(&rank);
+        overlay.tried.entry(rank).or_insert(now);
+        overlay.rewire.get_or_insert(now + every);
+        self.liveness.forget(rank);
+        self.actions.push(Action::Close { rank });
+        true
+    }
+
+    /// A connection that was to be [made](Action::Dial) was not.
+    pub fn missed(&mut self, rank: usize, why: NoConnection, now: Instant) {
+        let (limit, every) = (self.limit(), self.every());
+        let Some(overlay) = &mut self.overlay else { return };
+        let (me, since) = (overlay.me, overlay.dialing.remove(&rank));
+        if self.leaving || overlay.connected.contains(&rank) || since.is_none() {
+            return;
+        }
+        let since = *overlay.tried.entry(rank).or_insert(since.unwrap_or(now));
+        let tried = now.saturating_duration_since(since);
+        let given_up = limit.is_some_and(|limit| tried >= limit);
+        let (cause, silence) = match why {
+            NoConnection::NobodyListens => (NOT_THERE.to_owned(), None),
+            NoConnection::GivenUp => {
+                let silence = limit.unwrap_or_default();
+                return self.apply(rank, Note::GivenUp { silence: silence.as_millis() as u64 });
+            }
+            NoConnection::NoAnswer if given_up => {
+                let cause = format!("cannot be reached: nothing answers for {:.1} s", tried.as_secs_f64());
+                (cause, Some(tried.as_millis() as u64))
+            }
+            NoConnection::NoAnswer => {
+                overlay.rewire = Some(now + every);
+                return;
+            }
+        };
+        overlay.lost.insert((me, rank), Loss { cause: cause.clone(), silence });
+        overlay.stirred = true;
+        self.spread(Note::Lost { by: me, rank, cause, silence });
+        self.look_around(now);
+    }
+}

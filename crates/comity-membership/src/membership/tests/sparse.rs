@@ -1,0 +1,190 @@
+//! A large job whose ranks exchange notes in one thread: what reaches whom, while they meet and afterwards.
+
+use super::*;
+use crate::{Heard, overlay_neighbours};
+use std::collections::{BTreeSet, VecDeque};
+
+type SparseRank = Membership<SimulatedFailure>;
+
+/// Ranks, and what is on its way between them: from, to, and what.
+struct SparseJob {
+    ranks: Vec<SparseRank>,
+    wire: VecDeque<(usize, usize, Note<SimulatedFailure>)>,
+    /// What each is to do besides telling others.
+    done: Vec<Vec<Action<SimulatedFailure>>>,
+    now: Instant,
+}
+
+impl SparseJob {
+    fn new(size: usize) -> Self {
+        let ranks = (0..size).map(|r| Membership::sparse(r, size, Some(LIMIT))).collect();
+        Self { ranks, wire: VecDeque::new(), done: vec![Vec::new(); size], now: Instant::now() }
+    }
+
+    /// One whose ranks have all met.
+    fn met(size: usize) -> Self {
+        let mut job = Self::new(size);
+        for a in 0..size {
+            overlay_neighbours(a, size).into_iter().filter(|b| *b < a).for_each(|b| job.connect(a, b));
+        }
+        job.run();
+        job
+    }
+
+    fn connect(&mut self, a: usize, b: usize) {
+        let now = self.now;
+        assert!(self.ranks[a].attach(b, now) && self.ranks[b].attach(a, now));
+        self.perform(a);
+        self.perform(b);
+    }
+
+    fn perform(&mut self, rank: usize) {
+        for action in self.ranks[rank].actions() {
+            match action {
+                Action::Tell { to, note } => {
+                    for to in to {
+                        assert!(self.ranks[rank].is_connected(to), "{rank} tells {to}");
+                        self.wire.push_back((rank, to, note.clone()));
+                    }
+                }
+                action => self.done[rank].push(action),
+            }
+        }
+    }
+
+    /// Until nothing is on its way.
+    fn run(&mut self) {
+        while let Some((from, to, note)) = self.wire.pop_front() {
+            self.ranks[to].hear(vec![(from, Heard::Note(note))], self.now);
+            self.perform(to);
+        }
+    }
+
+    fn enter_all(&mut self) {
+        let size = self.ranks.len();
+        let all: Vec<usize> = (0..size).collect();
+        for rank in 0..size {
+            assert!(self.ranks[rank].enter(1, &all, rank));
+            self.perform(rank);
+        }
+    }
+
+    /// The members for which a rank is to do something.
+    fn members(&self, rank: usize, of: impl Fn(&Action<SimulatedFailure>) -> Option<usize>) -> Vec<usize> {
+        let mut all: Vec<usize> = self.done[rank].iter().filter_map(of).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+/// A rank opens the group as soon as its own neighbours are connected; others are not yet.
+#[test]
+fn all_hear_that_all_have_opened_a_group_while_some_still_connect() {
+    for (size, seed) in [(9, 1), (40, 2), (70, 3), (100, 4)] {
+        let mut job = SparseJob::new(size);
+        let everyone: Vec<usize> = (0..size).collect();
+        let mut pairs: Vec<(usize, usize)> = everyone
+            .iter()
+            .flat_map(|a| overlay_neighbours(*a, size).into_iter().filter(|b| b < a).map(|b| (*a, b)))
+            .collect();
+        let mut state: u64 = seed;
+        for i in (1..pairs.len()).rev() {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            pairs.swap(i, (state >> 33) as usize % (i + 1));
+        }
+        let mut opened = BTreeSet::new();
+        for (a, b) in pairs {
+            job.connect(a, b);
+            for rank in [a, b] {
+                if job.ranks[rank].absent() == Ok(Vec::new()) && opened.insert(rank) {
+                    job.ranks[rank].enter(1, &everyone, rank);
+                    job.ranks[rank].announce(1);
+                    job.perform(rank);
+                }
+            }
+            job.run();
+        }
+        for rank in 0..size {
+            let entered = job.members(rank, |a| match a {
+                Action::Entered { member, .. } => Some(*member),
+                _ => None,
+            });
+            let others: Vec<usize> = everyone.iter().copied().filter(|r| *r != rank).collect();
+            assert_eq!(entered, others, "{size} ranks, rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn what_is_for_some_reaches_them_and_nobody_else() {
+    let size = 100;
+    let mut job = SparseJob::met(size);
+    job.enter_all();
+    let others: Vec<usize> = (1..size).collect();
+    job.ranks[0].census(1, &others, 7, 8);
+    job.ranks[0].ask_to_connect(1, 43);
+    job.ranks[0].ask(1, &[3, 50], &9);
+    job.perform(0);
+    job.run();
+    for rank in 1..size {
+        let is = |n: Vec<usize>, yes: bool| assert_eq!(n, if yes { vec![0] } else { vec![] }, "{rank}");
+        is(
+            job.members(rank, |a| {
+                if let Action::Census { member, at: 7, .. } = a { Some(*member) } else { None }
+            }),
+            true,
+        );
+        is(
+            job.members(rank, |a| if let Action::Connect { member, .. } = a { Some(*member) } else { None }),
+            rank == 43,
+        );
+        is(
+            job.members(rank, |a| if let Action::Waits { member, .. } = a { Some(*member) } else { None }),
+            [3, 50].contains(&rank),
+        );
+        job.ranks[rank].answer(1, 0, rank as u64);
+        job.perform(rank);
+    }
+    job.run();
+    let answers = job.members(0, |a| match a {
+        Action::Reached { member, reached, .. } if *reached == *member as u64 => Some(*member),
+        _ => None,
+    });
+    assert_eq!(answers, others);
+}
+
+#[test]
+fn a_broken_connection_is_no_death_for_those_that_did_not_share_it() {
+    let size = 70;
+    let mut job = SparseJob::met(size);
+    job.enter_all();
+    for (rank, mine) in [(5, 0), (20, 1)] {
+        job.ranks[rank].enter(2, &[5, 20], mine);
+        job.perform(rank);
+    }
+    let failed = |job: &SparseJob, rank: usize, id: u64| {
+        let one = |a: &Action<_>| match a {
+            Action::Fail { group_id, failure: SimulatedFailure { culprit, by, .. } } if *group_id == id => {
+                Some((*culprit, *by))
+            }
+            _ => None,
+        };
+        job.done[rank].iter().find_map(one)
+    };
+    // Rank 5 and its neighbour 6 lose each other: the group that has both fails, on all. That of 5 and 20 does not.
+    for (a, b) in [(5, 6), (6, 5)] {
+        job.ranks[a].hear(vec![(b, Heard::End(DIED))], job.now);
+        job.perform(a);
+    }
+    job.run();
+    assert!((0..size).all(|r| [Some((5, 6)), Some((6, 5))].contains(&failed(&job, r, 1))));
+    assert_eq!((failed(&job, 5, 2), failed(&job, 20, 2)), (None, None));
+    // All neighbours of 5 lose it: so has it died, also for 20, which is none.
+    for one in overlay_neighbours(5, size).into_iter().filter(|r| *r != 6) {
+        job.ranks[one].hear(vec![(5, Heard::End(DIED))], job.now);
+        job.perform(one);
+    }
+    job.wire.retain(|(_, to, _)| *to != 5);
+    job.run();
+    assert_eq!(failed(&job, 20, 2), Some((0, 1)));
+}

@@ -1,0 +1,102 @@
+//! The graph itself.
+
+use super::*;
+use crate::simulate::SimulatedFailure;
+use proptest::prelude::*;
+
+/// How many steps the farthest rank is away from `origin`.
+fn depth(origin: usize, size: usize, there: &dyn Fn(usize) -> bool) -> Option<usize> {
+    let mut knows = vec![false; size];
+    knows[origin] = true;
+    let (mut news, mut steps) = (vec![origin], 0);
+    loop {
+        let mut next = Vec::new();
+        for one in news.iter().flat_map(|r| around(*r, size, there)) {
+            if !std::mem::replace(&mut knows[one], true) {
+                next.push(one);
+            }
+        }
+        if next.is_empty() {
+            return (0..size).all(|r| knows[r] || !there(r)).then_some(steps);
+        }
+        (news, steps) = (next, steps + 1);
+    }
+}
+
+#[test]
+fn neighbours_are_few_and_news_get_around_in_few_steps() {
+    for (size, few, most) in [(65, 14, 4), (128, 13, 4), (256, 15, 5), (1024, 19, 6), (4096, 23, 7)] {
+        assert!(overlay_neighbours(size / 3, size).len() <= few, "{size}");
+        let steps = depth(size / 3, size, &|_| true).unwrap();
+        assert!(steps <= most, "{size}: {steps} steps");
+    }
+}
+
+#[test]
+fn what_is_for_one_rank_comes_in_few_steps() {
+    for size in [65, 100, 256, 1000, 4096] {
+        let webs: Vec<Overlay<SimulatedFailure>> = (0..size)
+            .map(|r| {
+                let mut web = Overlay::new(r, size);
+                web.connected.extend(overlay_neighbours(r, size));
+                web
+            })
+            .collect();
+        let most = size.next_power_of_two().ilog2() as usize / 2 + 2;
+        for target in 0..size {
+            let (mut at, mut from, mut steps) = (size / 5, None, 0);
+            while at != target {
+                let next = webs[at].next_to(target, from).unwrap();
+                (from, at, steps) = (Some(at), next, steps + 1);
+                assert!(steps <= most, "{size}: to {target}");
+            }
+        }
+    }
+}
+
+#[test]
+fn news_are_taken_once_in_any_order() {
+    let mut web = Overlay::<SimulatedFailure>::new(0, 8);
+    let new: Vec<bool> = [1, 3, 2, 3, 1, 4, 2].map(|n| web.is_new(5, n)).into();
+    assert_eq!(new, [true, true, true, false, false, true, false]);
+    assert!(!web.is_new(0, 9) && !web.is_new(8, 1));
+}
+
+proptest! {
+    /// Whoever has left, the graph of the others is one, and neighbours agree that they are.
+    #[test]
+    fn it_closes_over_those_that_end(size in 3usize..200, gone in 0usize..200, seed: u64) {
+        let mut state = seed;
+        let mut order: Vec<usize> = (0..size).collect();
+        for i in (1..size).rev() {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            order.swap(i, (state >> 33) as usize % (i + 1));
+        }
+        let gone = &order[..gone % (size - 1)];
+        let there = |r: usize| !gone.contains(&r);
+        prop_assert!(depth(order[size - 1], size, &there).is_some());
+        for a in (0..size).filter(|r| there(*r)) {
+            for b in around(a, size, there) {
+                prop_assert!(there(b) && around(b, size, there).contains(&a), "{a} {b}");
+            }
+        }
+    }
+
+    /// Fewer edges than a rank has cut nobody off; all those of one rank cut off that one.
+    #[test]
+    fn an_edge_that_is_gone_cuts_nobody_off(size in 65usize..200, rank in 1usize..65) {
+        let mut web = Overlay::<SimulatedFailure>::new(0, size);
+        web.connected.extend(overlay_neighbours(0, size));
+        let edges = overlay_neighbours(rank, size);
+        for (i, one) in edges.iter().enumerate() {
+            prop_assert_eq!(web.unreachable(), None);
+            let loss = Loss { cause: "died".into(), silence: None };
+            web.lost.insert(if i % 2 == 0 { (*one, rank) } else { (rank, *one) }, loss);
+            web.connected.retain(|c| *c != rank || *one != 0);
+            web.stirred = true;
+        }
+        let (lost, here) = web.unreachable().unwrap();
+        prop_assert_eq!(lost, vec![rank]);
+        prop_assert!(!here[rank] && here[0]);
+    }
+}

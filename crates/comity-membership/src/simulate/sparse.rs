@@ -1,0 +1,97 @@
+//! Large jobs, whose ranks are connected to their neighbours in the graph only: the same promises, the same mistakes found.
+//!
+//! `COMITY_SIM_SPARSE=500000` runs so many seeds, `COMITY_SIM_SPARSE_SEED=12345` repeats one and prints what happened.
+
+use super::{mutant::Mutant, number, run, scenario::Scenario, world::SimulatedWorld};
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Instant,
+};
+
+/// Seeds of an ordinary run.
+const SPARSE_SEEDS: u64 = 600;
+
+fn scenario(seed: u64) -> Scenario {
+    // Small graphs too: they are what tests with real processes have.
+    let sizes = [4..=12, 5..=24, 16..=64, 65..=80][seed as usize % 4].clone();
+    Scenario { sparse: true, ..Scenario::new(seed, Some(sizes)) }
+}
+
+/// Run one seed and print what happens.
+fn replay(seed: u64) {
+    let scenario = scenario(seed);
+    println!("{scenario:?}");
+    let mut world = SimulatedWorld::new(&scenario, None, true);
+    let verdict = world.run();
+    world.trace.iter().flatten().for_each(|line| println!("{line}"));
+    assert_eq!(verdict, Ok(()), "seed {seed}");
+}
+
+#[test]
+fn the_promise_is_kept_where_few_watch_each() {
+    if let Some(seed) = number("COMITY_SIM_SPARSE_SEED") {
+        return replay(seed);
+    }
+    let seeds = number("COMITY_SIM_SPARSE").unwrap_or(SPARSE_SEEDS);
+    let (next, failures, begun) = (AtomicU64::new(0), AtomicU64::new(0), Instant::now());
+    let broken = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds || broken.lock().unwrap().len() >= 5 {
+                return;
+            }
+            match run(&scenario(seed), None) {
+                Ok((found, _)) => drop(failures.fetch_add(found as u64, Ordering::Relaxed)),
+                Err(verdict) => broken.lock().unwrap().push(format!("seed {seed}: {verdict}")),
+            }
+        }
+    };
+    thread::scope(|s| (0..2).for_each(|_| drop(s.spawn(work))));
+    let broken = broken.into_inner().unwrap();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    println!("{seeds} seeds, {} failures learned of, in {:.1?}", failures.into_inner(), begun.elapsed());
+}
+
+#[test]
+fn the_same_mistakes_are_found_where_few_watch_each() {
+    // Floods within a group are not used there.
+    let of_groups = [Mutant::TellsAll, Mutant::NotSure];
+    let all = Mutant::ALL.into_iter().chain(Mutant::SPARSE).filter(|m| !of_groups.contains(m));
+    for mutant in all {
+        let most = 600;
+        let one = |seed| match mutant {
+            Mutant::NoNewNeighbours => Scenario::thinned(seed),
+            _ => scenario(seed),
+        };
+        let found = (0..most).find(|seed| run(&one(*seed), Some(mutant)).is_err());
+        println!("{mutant:?}: found by seed {found:?}");
+        assert!(found.is_some(), "{mutant:?} was not found in {most} seeds");
+    }
+}
+
+/// Most ranks end in good order, and then one of the others is killed.
+#[test]
+fn the_graph_closes_over_those_that_have_ended() {
+    for seed in 0..30 {
+        let found = run(&Scenario::thinned(seed), None).map(|(found, _)| found > 0);
+        assert_eq!(found, Ok(true), "seed {seed}");
+    }
+}
+
+/// `COMITY_SIM_VAST=4096` takes that many ranks, which needs some 2 GB.
+#[test]
+fn the_promise_is_kept_in_vast_jobs() {
+    let deep = scope::Scope::from_env().deep;
+    let most = number("COMITY_SIM_VAST").unwrap_or(if deep { 4096 } else { 512 }) as usize;
+    for (seed, size) in [(1, most), (2, most / 2 + 7)] {
+        let begun = Instant::now();
+        let verdict = run(&Scenario::vast(seed, size), None);
+        println!("seed {seed}, {size} ranks, {verdict:?}, in {:.1?}", begun.elapsed());
+        assert!(verdict.as_ref().is_ok_and(|v| v.0 >= size - 1), "seed {seed}, {size} ranks: {verdict:?}");
+    }
+}

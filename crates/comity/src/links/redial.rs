@@ -1,0 +1,137 @@
+//! Control connections that are made anew in a large job: to ranks that become neighbours when those between have ended.
+//!
+//! Each is made by a thread that lives for a second at most: the control thread hears the others meanwhile. A try that fails is told
+//! to the control thread, which tries again, or concludes that the other has ended.
+
+use super::way::Way;
+use crate::{
+    Error, Peer, Result,
+    channel::{Channel, DialLimits, Hello, Miss, Refusal, Secret},
+    control::{ControlDialer, ControlPlane, NOT_A_MEMBER},
+    sync::lock,
+    sys::Waker,
+    transport::{AddressBook, Card},
+};
+use comity_membership::NoConnection;
+use std::{
+    io::ErrorKind,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+/// How long one try takes at most.
+const TRIES: Duration = Duration::from_secs(1);
+
+/// How this process reaches others, of its own.
+#[derive(Debug)]
+pub(super) struct OwnWay {
+    pub(super) me: usize,
+    pub(super) world: u64,
+    pub(super) sealed: bool,
+    pub(super) cards: Arc<[Card]>,
+    pub(super) peers: Arc<[Peer]>,
+    pub(super) book: Arc<AddressBook>,
+    pub(super) secret: Secret,
+}
+
+/// Makes control connections that are missing.
+#[derive(Debug)]
+pub(super) struct Redial {
+    inner: Arc<RedialState>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct RedialState {
+    way: OwnWay,
+    control: Weak<ControlPlane>,
+    stop: AtomicBool,
+    waker: Waker,
+}
+
+impl Redial {
+    pub(super) fn new(way: OwnWay, control: Weak<ControlPlane>) -> Result<Arc<Self>> {
+        let waker = Waker::new().map_err(|e| Error::os("watching the ranks of a large job", e))?;
+        let inner = RedialState { way, control, stop: AtomicBool::new(false), waker };
+        Ok(Arc::new(Self { inner: Arc::new(inner), threads: Mutex::default() }))
+    }
+
+    /// End all tries.
+    pub(super) fn end(&self) {
+        self.inner.stop.store(true, Ordering::Release);
+        self.inner.waker.wake();
+        for thread in std::mem::take(&mut *lock(&self.threads)) {
+            // WAIT(end): a thread of ours, which is told to stop
+            let _ = thread.join();
+        }
+    }
+}
+
+impl ControlDialer for Redial {
+    fn connect(&self, rank: usize) {
+        let inner = Arc::clone(&self.inner);
+        let named = thread::Builder::new().name("comity-redial".into());
+        match named.spawn(move || inner.make(rank)) {
+            Ok(thread) => {
+                let mut threads = lock(&self.threads);
+                threads.retain(|t| !t.is_finished());
+                threads.push(thread);
+            }
+            Err(e) => {
+                tracing::warn!(rank, %e, "no thread to make a control connection with");
+                self.inner.tell(rank, NoConnection::NoAnswer);
+            }
+        }
+    }
+}
+
+impl RedialState {
+    /// Make one connection.
+    fn make(&self, rank: usize) {
+        let OwnWay { me, world, sealed, .. } = self.way;
+        let hello =
+            Hello { from: me as u32, to: rank as u32, world, group_id: 0, channel: Channel::Control, sealed };
+        let own = &self.way;
+        let way = Way { me, cards: &own.cards, peers: &own.peers, book: &own.book, secret: &own.secret };
+        let (targets, vain) = way.control_targets(rank);
+        // Not drained: it ends all tries.
+        let check = || if self.stop.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) };
+        let limits =
+            DialLimits { until: Instant::now() + TRIES, wakers: vec![self.waker.fd()], check: &check };
+        match way.dial(rank, &targets, &vain, &hello, &limits) {
+            Ok((stream, seals)) => {
+                if let Some(control) = self.control.upgrade() {
+                    control.attach(rank, stream, seals);
+                }
+            }
+            Err(Miss::Stop(_)) => {}
+            Err(miss) => {
+                tracing::debug!(rank, %miss, "no control connection");
+                self.tell(rank, why(&miss));
+            }
+        }
+    }
+
+    fn tell(&self, rank: usize, why: NoConnection) {
+        if let Some(control) = self.control.upgrade() {
+            control.missed(rank, why);
+        }
+    }
+}
+
+/// What a try that failed says of the other rank.
+fn why(miss: &Miss) -> NoConnection {
+    match miss {
+        Miss::Nobody(e) | Miss::NoWay(e)
+            if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) =>
+        {
+            NoConnection::NobodyListens
+        }
+        Miss::Refused(Refusal::No(words)) if words == NOT_A_MEMBER => NoConnection::GivenUp,
+        _ => NoConnection::NoAnswer,
+    }
+}
