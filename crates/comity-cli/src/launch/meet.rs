@@ -89,6 +89,11 @@ impl Meeting {
         })
     }
 
+    /// The store runs in this process after all.
+    pub(super) fn hold(&mut self, store: Store) {
+        self.store = Some(store);
+    }
+
     /// Variables that tell libraries of the job.
     pub(super) fn vars(&self) -> impl Iterator<Item = (&str, String)> {
         let files = self.files.iter().map(|(name, file)| (name.as_str(), file.path()));

@@ -1,12 +1,16 @@
 //! What is to run on which host, checked as far as this machine can know it.
 use super::hosts::FleetHost;
+use super::vars::settings;
 use super::{hostfile, hosts, ssh};
-use crate::launch::job::OURS;
+use crate::launch::LaunchArgs;
+use crate::launch::job;
+use crate::launch::stage::{self, StagedFile};
 use crate::launch::wire::HostPart;
-use crate::launch::{LaunchArgs, Setting};
 use std::ffi::OsString;
+use std::fs::File;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A job on several hosts.
@@ -23,6 +27,10 @@ pub(super) struct FleetPlan {
     pub(super) max_restarts: u32,
     pub(super) join: Duration,
     pub(super) log_dir: Option<PathBuf>,
+    pub(super) events: Option<Arc<File>>,
+    pub(super) stdin_rank: Option<usize>,
+    pub(super) stage: Vec<StagedFile>,
+    pub(super) mixed_programs: bool,
     pub(super) ssh: OsString,
     pub(super) ssh_args: Vec<OsString>,
     pub(super) python: Option<String>,
@@ -72,6 +80,13 @@ impl FleetPlan {
             args.fleet.total.map(|n| n as usize),
         );
         let counts = counts.map_err(|e| wrong.push(e)).unwrap_or_default();
+        let stage = stage::files(&args.fleet.stage).map_err(|all| wrong.extend(all)).unwrap_or_default();
+        let all: usize = counts.iter().sum();
+        if let Some(rank) = args.stdin_rank.filter(|r| *r >= all && all > 0) {
+            wrong.push(format!("--stdin-rank {rank}: there are {all} ranks, from 0"));
+        }
+        let events = args.json_events.as_deref().map(job::events).transpose();
+        let events = events.map_err(|e| wrong.push(e.text)).ok().flatten();
         if !wrong.is_empty() {
             return Err(wrong);
         }
@@ -82,9 +97,11 @@ impl FleetPlan {
         for (host, size) in file.hosts.into_iter().zip(counts).filter(|(_, n)| *n > 0) {
             let mut part = part(&args, &host, (&command, &env, &backend));
             (part.first, part.size, part.world) = (first, size, world);
+            (part.stdin_rank, part.stage) = (args.stdin_rank, stage.clone());
             first += size;
             hosts.push(PlannedHost { host, part });
         }
+        number_locally(&mut hosts);
         let join = crate::launch::meet::join_limit(&args.env);
         let fleet = args.fleet;
         Ok(Self {
@@ -98,6 +115,10 @@ impl FleetPlan {
             max_restarts: fleet.max_restarts,
             join,
             log_dir: args.log_dir,
+            events,
+            stdin_rank: args.stdin_rank,
+            stage,
+            mixed_programs: fleet.mixed_programs,
             ssh: fleet.ssh,
             ssh_args: fleet.ssh_arg,
             python: fleet.python,
@@ -121,6 +142,17 @@ impl FleetPlan {
         let by: Vec<_> = ssh::words(self, &host.host).iter().map(|w| format!("{w:?}")).collect();
         let with = if names.is_empty() { String::new() } else { format!(" with{}", names.concat()) };
         format!("{}: {ranks}: {}{dir}{with}\n    by {}", host.name(), command.join(" "), by.join(" "))
+    }
+}
+
+/// A host that is named again further on has its ranks numbered on.
+fn number_locally(hosts: &mut [PlannedHost]) {
+    for at in 0..hosts.len() {
+        let name = hosts[at].host.name.clone();
+        let same = |h: &&PlannedHost| h.host.name == name;
+        let before = hosts[..at].iter().filter(same).map(|h| h.part.size).sum();
+        let all = hosts.iter().filter(same).map(|h| h.part.size).sum();
+        (hosts[at].part.local_first, hosts[at].part.local_size) = (before, all);
     }
 }
 
@@ -148,26 +180,6 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
         backend: Some(ours.to_owned()).filter(|b| b != "any" && b != "ring"),
         ..HostPart::default()
     }
-}
-
-/// The variables of every rank: of the hostfile, then of files, then of `--env`.
-fn settings(
-    args: &LaunchArgs,
-    file: Vec<(String, String)>,
-    hosts: &[FleetHost],
-    wrong: &mut Vec<String>,
-) -> Vec<(String, String)> {
-    let mut env = file;
-    for path in &args.fleet.env_file {
-        match env_file(path) {
-            Ok(more) => env.extend(more),
-            Err(more) => wrong.extend(more),
-        }
-    }
-    let given = texts(&args.env).map_err(|e| wrong.push(e)).unwrap_or_default();
-    env.extend(given);
-    wrong.extend(env.iter().chain(hosts.iter().flat_map(|h| &h.env)).filter_map(ours));
-    env
 }
 
 /// The name of what carries the calls.
@@ -210,38 +222,6 @@ fn words(args: &LaunchArgs) -> Result<Vec<String>, String> {
     all.ok_or_else(|| "a word of the command is not UTF-8, which other hosts may not read as this one".into())
 }
 
-fn texts(env: &[Setting]) -> Result<Vec<(String, String)>, String> {
-    let text = |s: &Setting| Some((s.name.to_str()?.to_owned(), s.value.to_str()?.to_owned()));
-    let all: Option<Vec<_>> = env.iter().map(text).collect();
-    all.ok_or_else(|| "a value of --env is not UTF-8, which other hosts may not read as this one".into())
-}
-
-fn ours((name, _): &(String, String)) -> Option<String> {
-    OURS.contains(&name.as_str())
-        .then(|| format!("variable {name}: comity launch sets it itself for each rank; leave it out"))
-}
-
-/// `NAME=VALUE` lines, with comments and empty lines between them.
-fn env_file(path: &Path) -> Result<Vec<(String, String)>, Vec<String>> {
-    let shown = path.display();
-    let text = std::fs::read_to_string(path).map_err(|e| vec![format!("--env-file {shown}: {e}")])?;
-    let (mut all, mut wrong) = (Vec::new(), Vec::new());
-    for (at, line) in text.lines().enumerate().map(|(i, l)| (i + 1, l.trim())) {
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        match line.trim_start_matches("export ").split_once('=') {
-            Some((name, value)) if !name.trim().is_empty() => {
-                let value = value.trim();
-                let bare = ['"', '\''].iter().find_map(|q| value.strip_prefix(*q)?.strip_suffix(*q));
-                all.push((name.trim().to_owned(), bare.unwrap_or(value).to_owned()));
-            }
-            _ => wrong.push(format!("--env-file {shown}: line {at}: is not NAME=VALUE")),
-        }
-    }
-    if wrong.is_empty() { Ok(all) } else { Err(wrong) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,16 +233,5 @@ mod tests {
         assert_eq!(spread(&hosts, 2, None), Ok(vec![2, 4, 2]));
         assert_eq!(spread(&hosts, 1, Some(3)), Ok(vec![1, 2, 0]));
         assert!(spread(&hosts, 1, Some(7)).unwrap_err().contains("7 ranks are more than the hosts have (6"));
-    }
-
-    #[test]
-    fn files_of_variables_are_read_whole() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "# x\nA=1\nexport B=\"two words\"\n\nC=\n").unwrap();
-        let all = env_file(file.path()).unwrap();
-        assert_eq!(all, [("A", "1"), ("B", "two words"), ("C", "")].map(|(n, v)| (n.into(), v.into())));
-        std::fs::write(file.path(), "A\n=b\n").unwrap();
-        let wrong = env_file(file.path()).unwrap_err();
-        assert!(wrong[0].contains("line 1") && wrong[1].contains("line 2"), "{wrong:?}");
     }
 }
