@@ -116,10 +116,7 @@ fn receive(
     let mut at = 0;
     loop {
         output.event(&GuardEvent::Wants { file: index as u32, at });
-        let bytes = match orders.wait(output) {
-            Some(FleetOrder::Piece(bytes)) => bytes,
-            _ => return Ok(None),
-        };
+        let Some(FleetOrder::Piece(bytes)) = orders.wait(output) else { return Ok(None) };
         if bytes.is_empty() {
             break;
         }

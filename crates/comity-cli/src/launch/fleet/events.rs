@@ -6,7 +6,7 @@ use crate::launch::ending::Ending;
 use crate::launch::lines::Lines;
 use crate::launch::output::{OutputStream, Outputs};
 use crate::launch::shutdown::StopReason;
-use crate::launch::wire::{FleetOrder, GuardEvent, GuardHello, PROTOCOL};
+use crate::launch::wire::{FleetOrder, GuardEvent, GuardHello, PROTOCOL, Ready};
 use crate::launch::{REFUSED, USAGE};
 use std::fs::File;
 use std::io::Write;
@@ -146,12 +146,7 @@ impl Fleet {
         let index = |rank: u32| rank as usize;
         match event {
             GuardEvent::Hello(hello) => self.meet(host, *hello),
-            GuardEvent::Ready(ready) => {
-                self.connections[host].ready = Some(*ready);
-                self.connections[host].phase = HostPhase::Ready;
-                let part = &self.plan.hosts[host].part;
-                self.journal.host(self.plan.hosts[host].name(), "ready", part.first..part.first + part.size);
-            }
+            GuardEvent::Ready(ready) => self.is_ready(host, *ready),
             GuardEvent::Wants { file, at } => self.give(host, file, at),
             GuardEvent::Refused { text, code } => self.refused(host, &text, code),
             GuardEvent::Started { rank, pid } => {
@@ -170,17 +165,7 @@ impl Fleet {
                 }
             }
             GuardEvent::Ended { rank, ending, root_cause, memory } => {
-                let world = self.ranks.len();
-                let Some(known) = self.own(host, rank).filter(|r| r.alive) else { return };
-                (known.alive, known.ending) = (false, Some(ending));
-                known.root_cause = root_cause.map(index).filter(|r| *r < world);
-                known.memory = memory.chars().filter(|c| !c.is_control()).take(200).collect();
-                self.journal.ended(index(rank), ending, self.plan.hosts[host].name());
-                self.shutdown.ended(index(rank), ending, Instant::now());
-                self.store.lost(index(rank), &ending.to_string());
-                if self.plan.verbose {
-                    self.output.say(&format!("{} {ending}", self.name(index(rank))));
-                }
+                self.rank_ended(host, rank, (ending, root_cause, &memory));
             }
             GuardEvent::Stopped { rank } => {
                 if let Some(known) = self.own(host, rank) {
@@ -203,6 +188,27 @@ impl Fleet {
                     self.shutdown.ended(0, Ending::Exit(0), Instant::now());
                 }
             }
+        }
+    }
+
+    fn is_ready(&mut self, host: usize, ready: Ready) {
+        self.connections[host].ready = Some(ready);
+        self.connections[host].phase = HostPhase::Ready;
+        let part = &self.plan.hosts[host].part;
+        self.journal.host(self.plan.hosts[host].name(), "ready", part.first..part.first + part.size);
+    }
+
+    fn rank_ended(&mut self, host: usize, rank: u32, told: (Ending, Option<u32>, &str)) {
+        let (world, index, (ending, root_cause, memory)) = (self.ranks.len(), rank as usize, told);
+        let Some(known) = self.own(host, rank).filter(|r| r.alive) else { return };
+        (known.alive, known.ending) = (false, Some(ending));
+        known.root_cause = root_cause.map(|r| r as usize).filter(|r| *r < world);
+        known.memory = memory.chars().filter(|c| !c.is_control()).take(200).collect();
+        self.journal.ended(index, ending, self.plan.hosts[host].name());
+        self.shutdown.ended(index, ending, Instant::now());
+        self.store.lost(index, &ending.to_string());
+        if self.plan.verbose {
+            self.output.say(&format!("{} {ending}", self.name(index)));
         }
     }
 

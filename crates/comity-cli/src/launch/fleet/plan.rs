@@ -58,19 +58,11 @@ impl PlannedHost {
 
 impl FleetPlan {
     pub(super) fn check(args: LaunchArgs) -> Result<Self, Vec<String>> {
-        let file = match (&args.fleet.hostfile, &args.fleet.hosts) {
-            (Some(path), _) => hostfile::read(path)?,
-            (None, given) => hostfile::FleetFile {
-                hosts: hosts::list(given.as_deref().unwrap_or("localhost"))?,
-                ..hostfile::FleetFile::default()
-            },
-        };
+        let file = named(&args)?;
         let mut wrong = Vec::new();
         let backend = backend(&args, file.backend.as_deref()).map_err(|e| wrong.push(e)).ok();
-        for (given, flag) in [(args.metrics.is_some(), "--metrics")] {
-            if given {
-                wrong.push(format!("{flag} is for one host: start the ranks of each host with it there"));
-            }
+        if args.metrics.is_some() {
+            wrong.push("--metrics is for one host: start the ranks of each host with it there".into());
         }
         let env = settings(&args, file.env, &file.hosts, &mut wrong);
         let command = words(&args).map_err(|e| wrong.push(e)).unwrap_or_default();
@@ -92,16 +84,12 @@ impl FleetPlan {
         }
         let world = counts.iter().sum();
         let backend = backend.unwrap_or_default();
-        let mut hosts = Vec::new();
-        let mut first = 0;
-        for (host, size) in file.hosts.into_iter().zip(counts).filter(|(_, n)| *n > 0) {
-            let mut part = part(&args, &host, (&command, &env, &backend));
-            (part.first, part.size, part.world) = (first, size, world);
-            (part.stdin_rank, part.stage) = (args.stdin_rank, stage.clone());
-            first += size;
-            hosts.push(PlannedHost { host, part });
-        }
-        number_locally(&mut hosts);
+        let part = |host: &FleetHost| HostPart {
+            world,
+            stage: stage.clone(),
+            ..part(&args, host, (&command, &env, &backend))
+        };
+        let hosts = numbered(file.hosts.into_iter().zip(counts), part);
         let join = crate::launch::meet::join_limit(&args.env);
         let fleet = args.fleet;
         Ok(Self {
@@ -145,8 +133,29 @@ impl FleetPlan {
     }
 }
 
-/// A host that is named again further on has its ranks numbered on.
-fn number_locally(hosts: &mut [PlannedHost]) {
+/// The hosts of `--hostfile` or `--hosts`.
+fn named(args: &LaunchArgs) -> Result<hostfile::FleetFile, Vec<String>> {
+    match (&args.fleet.hostfile, &args.fleet.hosts) {
+        (Some(path), _) => hostfile::read(path),
+        (None, given) => Ok(hostfile::FleetFile {
+            hosts: hosts::list(given.as_deref().unwrap_or("localhost"))?,
+            ..hostfile::FleetFile::default()
+        }),
+    }
+}
+
+/// Each host that has ranks, with its part; one that is named again further on has its ranks numbered on.
+fn numbered(
+    counts: impl Iterator<Item = (FleetHost, usize)>,
+    part: impl Fn(&FleetHost) -> HostPart,
+) -> Vec<PlannedHost> {
+    let (mut hosts, mut first): (Vec<PlannedHost>, _) = (Vec::new(), 0);
+    for (host, size) in counts.filter(|(_, n)| *n > 0) {
+        let mut part = part(&host);
+        (part.first, part.size) = (first, size);
+        first += size;
+        hosts.push(PlannedHost { host, part });
+    }
     for at in 0..hosts.len() {
         let name = hosts[at].host.name.clone();
         let same = |h: &&PlannedHost| h.host.name == name;
@@ -154,6 +163,7 @@ fn number_locally(hosts: &mut [PlannedHost]) {
         let all = hosts.iter().filter(same).map(|h| h.part.size).sum();
         (hosts[at].part.local_first, hosts[at].part.local_size) = (before, all);
     }
+    hosts
 }
 
 fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)], &str)) -> HostPart {
@@ -171,6 +181,7 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
     let here = || std::env::current_dir().ok()?.to_str().map(Into::into);
     let ours = if backend.starts_with("jaccl") { "jaccl" } else { backend };
     HostPart {
+        stdin_rank: args.stdin_rank,
         command: python.map(Into::into).into_iter().chain(command.iter().cloned()).collect(),
         env,
         cwd_asked: asked.is_some(),

@@ -28,13 +28,13 @@ pub(in crate::launch) struct Nodes {
     pub(super) words: Vec<NodeWord>,
     /// When the nodes had agreed: the same moment on all, but for the way there.
     pub(super) since: Instant,
-    pub(super) heard: Arc<Heard>,
+    pub(super) heard: Arc<Overheard>,
     waker: UnixStream,
 }
 
 /// What the thread and the supervisor tell each other.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct Overheard {
     /// This node's.
     state: AtomicU8,
     news: Mutex<News>,
@@ -51,7 +51,7 @@ pub(super) struct News {
     told: bool,
 }
 
-impl Heard {
+impl Overheard {
     pub(super) fn news(&self) -> MutexGuard<'_, News> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,7 +61,7 @@ impl Nodes {
     pub(super) fn watch(group: Group, words: Vec<NodeWord>) -> io::Result<Self> {
         let (waker, ring) = UnixStream::pair()?;
         waker.set_nonblocking(true)?;
-        let heard = Arc::<Heard>::default();
+        let heard = Arc::<Overheard>::default();
         let theirs = Arc::clone(&heard);
         std::thread::Builder::new().name("nodes".into()).spawn(move || {
             let node = |e: &comity::Error| match e {
@@ -85,7 +85,7 @@ impl Nodes {
 type Broken = (Option<comity::Error>, String);
 
 /// Until all ranks of all nodes have ended.
-fn follow(group: &Group, heard: &Heard, mut ring: &UnixStream) -> Result<(), Broken> {
+fn follow(group: &Group, heard: &Overheard, mut ring: &UnixStream) -> Result<(), Broken> {
     let mut states = vec![RUNNING; group.size()];
     loop {
         let own = heard.state.load(Ordering::Acquire);
