@@ -43,9 +43,7 @@ struct Place {
 
 impl Place {
     fn find(vars: &Vars<'_>) -> Result<Self> {
-        for launcher in
-            [comity, mlx_nccl, mlx, torch, open_mpi, mpich, slurm, cloud::dstack, cloud::sky_pilot]
-        {
+        for launcher in [comity, mlx_nccl, mlx, torch, open_mpi, mpich, slurm, cloud::find] {
             if let Some(place) = launcher(vars)? {
                 return Ok(place);
             }

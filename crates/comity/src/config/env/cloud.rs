@@ -12,7 +12,15 @@ use crate::{
 /// Where rank 0's store is, unless `MASTER_PORT` says it: torch's usual port.
 const PORT: u16 = 29_500;
 
-pub(super) fn dstack(vars: &Vars<'_>) -> Result<Option<Place>> {
+/// The place that one of them gave.
+pub(super) fn find(vars: &Vars<'_>) -> Result<Option<Place>> {
+    match dstack(vars)? {
+        None => sky_pilot(vars),
+        place => Ok(place),
+    }
+}
+
+fn dstack(vars: &Vars<'_>) -> Result<Option<Place>> {
     let (rank_is, size_is) = ("DSTACK_NODE_RANK", "DSTACK_NODES_NUM");
     let first = vars.text("DSTACK_MASTER_NODE_IP")?.map(|ip| ("DSTACK_MASTER_NODE_IP", ip));
     let Some((rank, size)) = vars.rank_and_size(rank_is, size_is)? else { return Ok(None) };
@@ -23,7 +31,7 @@ pub(super) fn dstack(vars: &Vars<'_>) -> Result<Option<Place>> {
     place(vars, (rank_is, rank), (size_is, size), first, Launcher::Dstack).map(Some)
 }
 
-pub(super) fn sky_pilot(vars: &Vars<'_>) -> Result<Option<Place>> {
+fn sky_pilot(vars: &Vars<'_>) -> Result<Option<Place>> {
     let (rank_is, size_is) = ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES");
     let Some((rank, size)) = vars.rank_and_size(rank_is, size_is)? else { return Ok(None) };
     let first = first_line(vars, "SKYPILOT_NODE_IPS")?;
