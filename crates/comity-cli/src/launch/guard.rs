@@ -252,14 +252,15 @@ fn script(name: &str, args: &[String], cwd: Option<&Path>) -> Result<(), String>
 
 /// Keeps ports free for those who are told of them.
 fn keep(part: &HostPart, digests: Vec<(String, String)>) -> Result<(Ready, Vec<Reserved>), LaunchRefusal> {
-    let at = part.at.or_else(called_at).unwrap_or_else(loopback);
+    let at = part.at.or_else(|| called(2)).unwrap_or_else(loopback);
     let reserve = |_| Reserved::at(at).or_else(|_| Reserved::at(any(at)));
     let kept: Vec<Reserved> = (0..part.ports)
         .map(reserve)
         .collect::<io::Result<_>>()
         .map_err(|e| LaunchRefusal::machine(format!("cannot take a port at {at}: {e}")))?;
     let system = format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH);
-    Ok((Ready { at, ports: kept.iter().map(|r| r.addr.port()).collect(), system, digests }, kept))
+    let ports = kept.iter().map(|r| r.addr.port()).collect();
+    Ok((Ready { at, ports, from: called(0), system, digests }, kept))
 }
 
 /// Every address of this host, where the one by which others know it is not its own.
@@ -270,10 +271,10 @@ fn any(of: IpAddr) -> IpAddr {
     }
 }
 
-/// The address at which `ssh` came to this host.
-fn called_at() -> Option<IpAddr> {
+/// Of the connection by which `ssh` came to this host the address with this number: 0 is where it came from, 2 where to.
+fn called(number: usize) -> Option<IpAddr> {
     let words = std::env::var("SSH_CONNECTION").ok()?;
-    let at = words.split_whitespace().nth(2)?;
+    let at = words.split_whitespace().nth(number)?;
     at.parse().ok().or_else(|| at.parse::<SocketAddr>().ok().map(|a| a.ip()))
 }
 

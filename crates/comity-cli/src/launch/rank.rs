@@ -168,7 +168,7 @@ pub(super) fn environment(
         set(name, Some(value));
     }
     set("MLX_RANK", (job.world > 1).then_some(&rank));
-    set("COMITY_STORE", Some(&meeting.store().to_string()));
+    set("COMITY_STORE", Some(&meeting.store()));
     set("COMITY_JOB", Some(&meeting.job));
     set("COMITY_KEY_FD", meeting.key_fd().map(|fd| fd.to_string()).as_deref());
     set("COMITY_STATS_FD", stats.as_deref());

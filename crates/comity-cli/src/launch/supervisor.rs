@@ -195,7 +195,9 @@ impl Supervisor {
         if let Some(text) = &text {
             if self.nodes.is_none() && self.unstarted.is_none() {
                 let logs = self.job.log_dir.as_deref();
-                verdict::summary(&endings, logs).iter().for_each(|s| self.output.say(s));
+                verdict::summary(self.shutdown.cause(), &endings, logs)
+                    .iter()
+                    .for_each(|s| self.output.say(s));
             }
             self.output.say(text);
         }

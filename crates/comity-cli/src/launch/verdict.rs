@@ -27,8 +27,19 @@ pub(super) struct Findings<'a> {
 }
 
 /// How all ranks ended and where their output is, for a job that failed: "how they ended: 1: exited with code 7; 0, 2-5: ...".
-pub(super) fn summary(endings: &[Option<Ending>], logs: Option<&Path>) -> Option<String> {
-    if endings.len() < 2 {
+pub(super) fn summary(
+    cause: Option<&StopReason>,
+    endings: &[Option<Ending>],
+    logs: Option<&Path>,
+) -> Option<String> {
+    let told = matches!(
+        cause?,
+        StopReason::Failed { .. }
+            | StopReason::Missed { .. }
+            | StopReason::HostLost { .. }
+            | StopReason::TimedOut
+    );
+    if endings.len() < 2 || !told {
         return None;
     }
     let mut kinds: Vec<(Option<Ending>, Vec<usize>)> = Vec::new();
@@ -41,6 +52,9 @@ pub(super) fn summary(endings: &[Option<Ending>], logs: Option<&Path>) -> Option
     let parts: Vec<_> = kinds
         .iter()
         .map(|(kind, ranks)| match kind {
+            Some(ending) if ranks.len() > 1 => {
+                format!("{} {}", ranges(ranks), ending.to_string().replacen("was ", "were ", 1))
+            }
             Some(ending) => format!("{} {ending}", ranges(ranks)),
             None => format!("{} not known", ranges(ranks)),
         })
@@ -120,9 +134,10 @@ mod tests {
         let (seven, killed) = (Some(Ending::Exit(7)), Some(Ending::Signal(15)));
         let all = [killed, seven, killed, killed, None];
         assert_eq!(
-            summary(&all, Some(Path::new("/logs"))).unwrap(),
-            "how the ranks ended: 0, 2-3 was killed by signal 15 (SIGTERM); 1 exited with code 7; 4 not known; their output is in /logs/rank-*.out and .err"
+            summary(Some(&StopReason::TimedOut), &all, Some(Path::new("/logs"))).unwrap(),
+            "how the ranks ended: 0, 2-3 were killed by signal 15 (SIGTERM); 1 exited with code 7; 4 not known; their output is in /logs/rank-*.out and .err"
         );
-        assert_eq!(summary(&all[..1], None), None);
+        assert_eq!(summary(Some(&StopReason::TimedOut), &all[..1], None), None);
+        assert_eq!(summary(Some(&StopReason::Interrupted { signal: 2 }), &all, None), None);
     }
 }

@@ -125,6 +125,8 @@ pub(super) struct HostPart {
 pub(super) struct Ready {
     pub(super) at: std::net::IpAddr,
     pub(super) ports: Vec<u16>,
+    /// Where `ssh` came from: the launcher, or a host between.
+    pub(super) from: Option<std::net::IpAddr>,
     /// What kind of machine it is, as in "linux-x86_64".
     pub(super) system: String,
     /// What it would run that ought to be the same everywhere: the name, and the digest of the content.
@@ -135,7 +137,8 @@ pub(super) struct Ready {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Go {
     pub(super) job: String,
-    pub(super) store: std::net::SocketAddr,
+    /// Of several addresses each rank takes one that it reaches.
+    pub(super) store: Vec<std::net::SocketAddr>,
     pub(super) master: std::net::SocketAddr,
     /// Variables that name addresses of the job.
     pub(super) vars: Vec<(String, String)>,

@@ -19,6 +19,7 @@ impl Fleet {
     /// Until every host is ready; false if one is not, or the job is to end.
     pub(super) fn connect(&mut self) -> bool {
         let since = Instant::now();
+        let mut shown = String::new();
         let mut say = since + PATIENCE_SHOWN;
         loop {
             let open = |c: &HostConnection| matches!(c.phase, HostPhase::Connecting | HostPhase::Preparing);
@@ -50,7 +51,10 @@ impl Fleet {
             }
             if live && since.elapsed() > UNSEEN {
                 let line = format!("comity launch: {line} ({} s)", since.elapsed().as_secs());
-                self.output.progress(OutputStream::Err, line.as_bytes());
+                if line != shown {
+                    self.output.progress(OutputStream::Err, line.as_bytes());
+                    shown = line;
+                }
             }
             self.turn(Some(if live { Instant::now() + UNSEEN } else { say }));
             if let Some(order) = self.shutdown.tick(Instant::now()) {

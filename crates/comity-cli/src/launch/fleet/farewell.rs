@@ -36,8 +36,9 @@ impl Fleet {
     /// How all ranks ended, for a job that failed.
     pub(super) fn summary(&self) -> Option<String> {
         let endings: Vec<_> = self.ranks.iter().map(|r| r.ending).collect();
-        let ran = self.running && self.unstarted.is_none() && self.shutdown.cause().is_some();
-        ran.then(|| summary(&endings, self.plan.log_dir.as_deref())).flatten()
+        let ran = self.running && self.unstarted.is_none();
+        let logs = self.plan.log_dir.as_deref();
+        ran.then(|| summary(self.shutdown.cause(), &endings, logs)).flatten()
     }
 
     /// The last line and the exit code.

@@ -161,6 +161,7 @@ impl Fleet {
 
     /// Every host is ready: tells them where to meet, and to run.
     fn go(&mut self) {
+        self.listen_everywhere();
         let go = FleetOrder::Go(Box::new(self.meeting()));
         if self.plan.verbose {
             let at = self.store.addr();

@@ -204,7 +204,7 @@ fn start(call: &NodeCall, words: &[NodeWord], world: usize) -> Result<(Store, Go
     };
     let master = SocketAddr::new(at, words[0].ports.first().copied().unwrap_or_default());
     let key = (!call.insecure).then(|| *key.bytes());
-    let go = Go { job, store: store.addr(), master, vars: Vec::new(), files, key };
+    let go = Go { job, store: vec![store.addr()], master, vars: Vec::new(), files, key };
     Ok((store, go))
 }
 

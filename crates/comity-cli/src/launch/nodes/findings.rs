@@ -135,7 +135,7 @@ fn judge(all: &[NodeFindings]) -> (Option<String>, u8, Option<String>) {
         let other = all.iter().enumerate().find_map(|(n, found)| Some((n, found, found.cause.as_ref()?)));
         return match other {
             Some((n, found, (text, code))) => {
-                (Some(format!("node {n} (host {}): {text}", found.host)), *code, summary(&endings, None))
+                (Some(format!("node {n} (host {}): {text}", found.host)), *code, None)
             }
             None => (None, RUNNING, None),
         };
@@ -161,7 +161,7 @@ fn judge(all: &[NodeFindings]) -> (Option<String>, u8, Option<String>) {
         lost_host: &|_| String::new(),
     }
     .verdict();
-    (text, code, summary(&endings, None))
+    (text, code, summary(Some(cause), &endings, None))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ fn go() -> Go {
     let vars = vec![("A".into(), "b".into())];
     Go {
         job: "j".into(),
-        store: at,
+        store: vec![at],
         master: at,
         vars,
         files: vec![("A".into(), "[]".into())],
