@@ -18,7 +18,7 @@ pub(crate) enum KeyCommand {
     /// Copy a key to other hosts over ssh, under the same name, where only you can read it
     Copy {
         /// The hosts, as ssh takes them
-        #[arg(required = true, value_name = "HOST", allow_hyphen_values = true)]
+        #[arg(required = true, value_name = "HOST")]
         hosts: Vec<String>,
         /// The key's file; relative to your home directory there
         #[arg(long, default_value = "job.key")]

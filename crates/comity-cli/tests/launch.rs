@@ -12,10 +12,14 @@ mod claims;
 mod endings;
 #[path = "launch/environment.rs"]
 mod environment;
+#[path = "launch/hosts.rs"]
+mod hosts;
 #[path = "launch/memory.rs"]
 mod memory;
 #[path = "launch/metrics.rs"]
 mod metrics;
+#[path = "launch/nodes.rs"]
+mod nodes;
 #[path = "launch/orphans.rs"]
 mod orphans;
 #[path = "launch/output.rs"]
@@ -27,5 +31,7 @@ mod stdin;
 
 #[path = "launch/suspend.rs"]
 mod suspend;
+#[path = "launch/terminal.rs"]
+mod terminal;
 
 mod patience;

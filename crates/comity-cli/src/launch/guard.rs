@@ -13,7 +13,7 @@ use super::wire::{
     BEAT, FleetOrder, FrameReader, GREETING, Go, GuardEvent, GuardHello, HostPart, PROTOCOL, Ready, SILENCE,
 };
 use super::wish::FrontLine;
-use super::{REFUSED, Setting};
+use super::{REFUSED, Setting, stage};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -108,7 +108,7 @@ impl Orders {
     }
 
     /// The next order but beats; None when the launcher is gone.
-    fn wait(&mut self, output: &Outputs) -> Option<FleetOrder> {
+    pub(super) fn wait(&mut self, output: &Outputs) -> Option<FleetOrder> {
         loop {
             if let Some(order) = self.ready.pop_front() {
                 if order == FleetOrder::Beat {
@@ -144,7 +144,16 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
     let version = crate::here::VERSION.to_owned();
     output.event(&GuardEvent::Hello(Box::new(GuardHello { protocol: PROTOCOL, version, host })));
     let Some(FleetOrder::Prepare(part)) = orders.wait(&output) else { return Ok(REFUSED) };
-    let made = prepare(&part).and_then(|job| Ok((job, keep(&part)?)));
+    let dir = directory(&part).unwrap_or_default().unwrap_or_default();
+    let staged = match stage::fetch(&part, &dir, &mut orders, &output) {
+        Ok(None) => return Ok(REFUSED),
+        Ok(Some(())) => Ok(()),
+        Err(refusal) => Err(refusal),
+    };
+    let made = staged.and_then(|()| prepare(&part)).and_then(|job| {
+        let digests = digests(&part, &job);
+        Ok((job, keep(&part, digests)?))
+    });
     let (job, (ready, kept)) = match made {
         Ok(made) => made,
         Err(LaunchRefusal { text, code }) => {
@@ -162,18 +171,39 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
     Ok(Supervisor::guard(job, meeting, (front_end, output, orders), open_files)?.run())
 }
 
+/// Where the ranks start; none is the home directory.
+fn directory(part: &HostPart) -> Result<Option<PathBuf>, LaunchRefusal> {
+    let Some(dir) = part.cwd.as_ref().map(PathBuf::from) else { return Ok(None) };
+    match job::directory(&dir) {
+        Ok(()) => Ok(Some(dir)),
+        Err(e) if part.cwd_asked => Err(LaunchRefusal::usage(format!("--cwd '{}': {e}", dir.display()))),
+        Err(_) => Ok(None),
+    }
+}
+
+/// What ought to have the same content on every host: the user's own program and script, not what a system brings.
+fn digests(part: &HostPart, job: &Job) -> Vec<(String, String)> {
+    let dir = job.cwd.clone().unwrap_or_default();
+    let Some((name, args)) = part.command.split_first() else { return Vec::new() };
+    let own = name.contains('/') && is_own(&dir.join(&job.program)) || name == "comity";
+    let program = own.then(|| (name.clone(), dir.join(&job.program)));
+    let script = args.iter().find(|a| !a.starts_with('-')).filter(|a| a.ends_with(".py"));
+    let script = script.map(|s| (s.clone(), dir.join(s)));
+    let known = |(name, path): (String, PathBuf)| Some((name, stage::digest(&path).ok()?));
+    program.into_iter().chain(script).filter_map(known).collect()
+}
+
+/// Not an interpreter, and not of the system: those differ between hosts, and may.
+fn is_own(program: &Path) -> bool {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    let system = ["/bin", "/sbin", "/usr", "/opt"].iter().any(|dir| program.starts_with(dir));
+    !system && !name.starts_with("python")
+}
+
 /// Checks this host's part against this host.
 fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
     let usage = LaunchRefusal::usage;
-    let mut cwd = part.cwd.as_ref().map(PathBuf::from);
-    if let Some(dir) = &cwd
-        && let Err(e) = job::directory(dir)
-    {
-        if part.cwd_asked {
-            return Err(usage(format!("--cwd '{}': {e}", dir.display())));
-        }
-        cwd = None;
-    }
+    let cwd = directory(part)?;
     let given = part.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, v)| v.clone().into());
     let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
     let (name, args) = part.command.split_first().ok_or_else(|| usage("there is no command".into()))?;
@@ -190,6 +220,11 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
         cwd,
         timeout: None,
         logs: None,
+        log_dir: None,
+        events: None,
+        stdin_rank: part.stdin_rank,
+        straight: true,
+        local: (part.local_first, part.local_size.max(part.size)),
         flights: None,
         insecure: part.insecure,
         secure: part.secure.as_deref().map(|s| match s {
@@ -199,6 +234,7 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
         backend: part.backend.as_deref().and_then(comity::BackendKind::from_name),
         metrics: None,
         tag: false,
+        untagged: true,
         verbose: false,
     })
 }
@@ -215,14 +251,16 @@ fn script(name: &str, args: &[String], cwd: Option<&Path>) -> Result<(), String>
 }
 
 /// Keeps ports free for those who are told of them.
-fn keep(part: &HostPart) -> Result<(Ready, Vec<Reserved>), LaunchRefusal> {
-    let at = part.at.or_else(called_at).unwrap_or_else(loopback);
+fn keep(part: &HostPart, digests: Vec<(String, String)>) -> Result<(Ready, Vec<Reserved>), LaunchRefusal> {
+    let at = part.at.or_else(|| called(2)).unwrap_or_else(loopback);
     let reserve = |_| Reserved::at(at).or_else(|_| Reserved::at(any(at)));
     let kept: Vec<Reserved> = (0..part.ports)
         .map(reserve)
         .collect::<io::Result<_>>()
         .map_err(|e| LaunchRefusal::machine(format!("cannot take a port at {at}: {e}")))?;
-    Ok((Ready { at, ports: kept.iter().map(|r| r.addr.port()).collect() }, kept))
+    let system = format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH);
+    let ports = kept.iter().map(|r| r.addr.port()).collect();
+    Ok((Ready { at, ports, from: called(0), system, digests }, kept))
 }
 
 /// Every address of this host, where the one by which others know it is not its own.
@@ -233,10 +271,10 @@ fn any(of: IpAddr) -> IpAddr {
     }
 }
 
-/// The address at which `ssh` came to this host.
-fn called_at() -> Option<IpAddr> {
+/// Of the connection by which `ssh` came to this host the address with this number: 0 is where it came from, 2 where to.
+fn called(number: usize) -> Option<IpAddr> {
     let words = std::env::var("SSH_CONNECTION").ok()?;
-    let at = words.split_whitespace().nth(2)?;
+    let at = words.split_whitespace().nth(number)?;
     at.parse().ok().or_else(|| at.parse::<SocketAddr>().ok().map(|a| a.ip()))
 }
 
@@ -254,7 +292,7 @@ impl Supervisor {
                 FleetOrder::Continue => self.signal_all(Signal::CONT),
                 FleetOrder::Input(bytes) => self.give(Some(bytes)),
                 FleetOrder::InputEnd => self.give(None),
-                FleetOrder::Beat | FleetOrder::Prepare(_) | FleetOrder::Go(_) => {}
+                FleetOrder::Beat | FleetOrder::Prepare(_) | FleetOrder::Go(_) | FleetOrder::Piece(_) => {}
             }
         }
     }

@@ -1,13 +1,15 @@
 //! What was asked for, checked against this machine before anything is started.
-use super::{LaunchArgs, REFUSED, Setting, USAGE};
+use super::{LaunchArgs, REFUSED, Setting, USAGE, journal};
 use crate::report;
 use rustix::fs::{Access, CWD};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A job that can be started as far as can be known now.
@@ -29,6 +31,16 @@ pub(super) struct Job {
     pub(super) timeout: Option<Duration>,
     /// Per rank, for its output and its errors.
     pub(super) logs: Option<Vec<[File; 2]>>,
+    /// The directory of these.
+    pub(super) log_dir: Option<PathBuf>,
+    /// For programs: what happens.
+    pub(super) events: Option<Arc<File>>,
+    /// The only rank that gets standard input; its output passes as it comes.
+    pub(super) stdin_rank: Option<usize>,
+    /// The output of all passes as it comes: a launcher elsewhere cuts it into lines.
+    pub(super) straight: bool,
+    /// The first rank's number among those of this host, and how many those are.
+    pub(super) local: (usize, usize),
     /// Where ranks leave their flight records.
     pub(super) flights: Option<PathBuf>,
     pub(super) insecure: bool,
@@ -38,6 +50,8 @@ pub(super) struct Job {
     /// Who asks for the ranks' counters comes here.
     pub(super) metrics: Option<TcpListener>,
     pub(super) tag: bool,
+    /// Tags are not wanted, however many ranks there are.
+    pub(super) untagged: bool,
     pub(super) verbose: bool,
 }
 
@@ -96,7 +110,11 @@ impl Job {
         let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
         let program = find(&name, args.cwd.as_deref(), &path).map_err(LaunchRefusal::usage)?;
         let metrics = args.metrics.map(listen).transpose()?;
-        let logs = args.log_dir.as_deref().map(|dir| open_logs(dir, size)).transpose()?;
+        let logs = args.log_dir.as_deref().map(|dir| open_logs(dir, 0..size)).transpose()?;
+        if let Some(rank) = args.stdin_rank.filter(|r| *r >= size && !args.node.is_given()) {
+            return Err(LaunchRefusal::usage(format!("--stdin-rank {rank}: there are {size} ranks, from 0")));
+        }
+        let events = args.json_events.as_deref().map(events).transpose()?;
         let flights = args.log_dir.as_deref().map(clear_flights).transpose()?;
         Ok(Self {
             size,
@@ -109,12 +127,18 @@ impl Job {
             cwd: args.cwd,
             timeout: args.timeout,
             logs,
+            log_dir: args.log_dir,
+            events,
+            stdin_rank: args.stdin_rank,
+            straight: false,
+            local: (0, size),
             flights,
             insecure: args.insecure,
             secure: args.secure,
             backend: Some(args.backend).filter(|b| *b != comity::BackendKind::Any),
             metrics,
             tag: args.tag_output || (size > 1 && !args.no_tag_output),
+            untagged: args.no_tag_output,
             verbose: args.verbose,
         })
     }
@@ -201,7 +225,15 @@ fn runnable(file: &Path) -> Result<(), Unfit> {
         .map_err(|_| Unfit::NotExecutable)
 }
 
-fn open_logs(dir: &Path, size: usize) -> Result<Vec<[File; 2]>, LaunchRefusal> {
+/// `--json-events`
+pub(super) fn events(at: &OsStr) -> Result<Arc<File>, LaunchRefusal> {
+    let fail = |e: io::Error| {
+        format!("--json-events {}: {e}; give a file, or the number of an open descriptor", at.display())
+    };
+    journal::open(at).map_err(|e| LaunchRefusal::usage(fail(e)))
+}
+
+pub(super) fn open_logs(dir: &Path, ranks: Range<usize>) -> Result<Vec<[File; 2]>, LaunchRefusal> {
     let bad =
         |place: &Path, e: io::Error| LaunchRefusal::usage(format!("--log-dir '{}': {e}", place.display()));
     std::fs::create_dir_all(dir).map_err(|e| bad(dir, e))?;
@@ -209,11 +241,11 @@ fn open_logs(dir: &Path, size: usize) -> Result<Vec<[File; 2]>, LaunchRefusal> {
         let file = dir.join(name);
         File::create(&file).map_err(|e| bad(&file, e))
     };
-    (0..size).map(|rank| Ok([open(format!("rank-{rank}.out"))?, open(format!("rank-{rank}.err"))?])).collect()
+    ranks.map(|rank| Ok([open(format!("rank-{rank}.out"))?, open(format!("rank-{rank}.err"))?])).collect()
 }
 
 /// The directory as ranks that start elsewhere find it, without the records of an earlier job.
-fn clear_flights(dir: &Path) -> Result<PathBuf, LaunchRefusal> {
+pub(super) fn clear_flights(dir: &Path) -> Result<PathBuf, LaunchRefusal> {
     let bad = |e: io::Error| LaunchRefusal::usage(format!("--log-dir '{}': {e}", dir.display()));
     report::clear(dir).map_err(bad)?;
     std::path::absolute(dir).map_err(bad)

@@ -5,75 +5,125 @@ pub(super) const LONGEST: usize = 64 << 10;
 /// One output stream of one rank.
 #[derive(Debug)]
 pub(super) enum Lines {
-    /// The only rank, untagged: its bytes pass at once, also a prompt that waits for an answer.
+    /// Its bytes pass at once, also a prompt that waits for an answer: the only rank, untagged; the one that a user talks to.
     Straight,
-    Whole {
-        tag: String,
-        /// The tag of a further part of a line that was too long.
-        more: String,
-        part: Vec<u8>,
-        /// The line has begun in an earlier part.
-        begun: bool,
-    },
+    Whole(WholeLines),
 }
 
+/// A stream whose lines are shown when they are whole.
+#[derive(Debug, Default)]
+pub(super) struct WholeLines {
+    tag: String,
+    /// The tag of a further part of a line that was too long.
+    more: String,
+    part: Vec<u8>,
+    /// The line has begun in an earlier part.
+    begun: bool,
+    /// Of a line that is written over (by `\r`) only what it says last is shown.
+    updates: bool,
+    /// What it said before the last `\r`, unless that was nothing.
+    before: Vec<u8>,
+    /// There was a `\r` in this line, and what it says was not asked for since.
+    updated: Option<bool>,
+}
+
+/// The colours of tags: of all that terminals have, those that mean neither an error nor success.
+const COLOURS: [u8; 6] = [36, 33, 35, 34, 96, 95];
+
 impl Lines {
-    pub(super) fn new(rank: usize, size: usize, tag: bool) -> Self {
+    pub(super) fn new(rank: usize, size: usize, tag: bool, colour: bool) -> Self {
         if size == 1 && !tag {
             return Self::Straight;
         }
         if tag {
-            return Self::tagged(&rank.to_string(), "");
+            return Self::tagged(rank, "", colour);
         }
-        Self::Whole { tag: String::new(), more: String::new(), part: Vec::new(), begun: false }
+        Self::Whole(WholeLines::default())
     }
 
     /// Each line begins with "[3@host] ", or "[3] " where there is no `place`.
-    pub(super) fn tagged(rank: &str, place: &str) -> Self {
-        let (tag, more) = (format!("[{rank}{place}] "), format!("[{rank}+{place}] "));
-        Self::Whole { tag, more, part: Vec::new(), begun: false }
+    pub(super) fn tagged(rank: usize, place: &str, colour: bool) -> Self {
+        let paint = |tag: String| match colour {
+            true => format!("\x1b[{}m{tag}\x1b[0m ", COLOURS[rank % COLOURS.len()]),
+            false => format!("{tag} "),
+        };
+        let (tag, more) = (paint(format!("[{rank}{place}]")), paint(format!("[{rank}+{place}]")));
+        Self::Whole(WholeLines { tag, more, updates: true, ..WholeLines::default() })
+    }
+
+    /// Whole lines without a tag, of each what it says last.
+    pub(super) fn plain() -> Self {
+        Self::Whole(WholeLines { updates: true, ..WholeLines::default() })
     }
 
     /// Takes what was read and appends to `out` what can be written now: whole lines, or parts that end as one.
-    pub(super) fn take(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
-        let Self::Whole { tag, more, part, begun } = self else {
-            out.extend_from_slice(bytes);
-            return;
-        };
-        while let Some(end) = bytes.iter().position(|&b| b == b'\n') {
-            part.extend_from_slice(&bytes[..end]);
-            cut_long(part, begun, tag, more, out);
-            out.extend_from_slice(if *begun { more.as_bytes() } else { tag.as_bytes() });
-            out.append(part);
-            out.push(b'\n');
-            *begun = false;
-            bytes = &bytes[end + 1..];
+    pub(super) fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        match self {
+            Self::Straight => out.extend_from_slice(bytes),
+            Self::Whole(lines) => lines.take(bytes, out),
         }
-        part.extend_from_slice(bytes);
-        cut_long(part, begun, tag, more, out);
+    }
+
+    /// What a line that is written over says now, with its tag, if that is news.
+    pub(super) fn progress(&mut self) -> Option<Vec<u8>> {
+        let Self::Whole(lines) = self else { return None };
+        let updated = lines.updated.as_mut()?;
+        let text = if lines.part.is_empty() { &lines.before } else { &lines.part };
+        let news = std::mem::take(updated) && !text.is_empty();
+        news.then(|| [lines.tag.as_bytes(), text].concat())
     }
 
     /// The stream has ended: appends what is left of its last line.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
-        if let Self::Whole { tag, more, part, begun } = self
-            && !part.is_empty()
+        if let Self::Whole(lines) = self
+            && !(lines.part.is_empty() && lines.before.is_empty())
         {
-            out.extend_from_slice(if *begun { more.as_bytes() } else { tag.as_bytes() });
-            out.append(part);
-            out.push(b'\n');
-            *begun = false;
+            lines.end_line(out);
         }
     }
 }
 
-/// Moves the front of a line that is too long to `out`, never splitting a character.
-fn cut_long(part: &mut Vec<u8>, begun: &mut bool, tag: &str, more: &str, out: &mut Vec<u8>) {
-    while part.len() > LONGEST {
-        let at = boundary(part, LONGEST);
-        out.extend_from_slice(if *begun { more.as_bytes() } else { tag.as_bytes() });
-        out.extend(part.drain(..at));
+impl WholeLines {
+    fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        let updates = self.updates;
+        for piece in bytes.split_inclusive(|&b| b == b'\n' || (updates && b == b'\r')) {
+            let text = piece.strip_suffix(b"\n").unwrap_or(piece);
+            let over = text.len() == piece.len() && self.updates && piece.ends_with(b"\r");
+            self.part.extend_from_slice(text.strip_suffix(b"\r").filter(|_| over).unwrap_or(text));
+            self.cut_long(out);
+            if over {
+                self.updated = Some(true);
+                if !self.part.is_empty() {
+                    self.before = std::mem::take(&mut self.part);
+                }
+            } else if text.len() < piece.len() {
+                self.end_line(out);
+            } else if let Some(updated) = &mut self.updated {
+                *updated = true;
+            }
+        }
+    }
+
+    fn end_line(&mut self, out: &mut Vec<u8>) {
+        if self.part.is_empty() {
+            self.part.append(&mut self.before);
+        }
+        out.extend_from_slice(if self.begun { self.more.as_bytes() } else { self.tag.as_bytes() });
+        out.append(&mut self.part);
         out.push(b'\n');
-        *begun = true;
+        self.before.clear();
+        (self.begun, self.updated) = (false, None);
+    }
+
+    /// Moves the front of a line that is too long to `out`, never splitting a character.
+    fn cut_long(&mut self, out: &mut Vec<u8>) {
+        while self.part.len() > LONGEST {
+            let at = boundary(&self.part, LONGEST);
+            out.extend_from_slice(if self.begun { self.more.as_bytes() } else { self.tag.as_bytes() });
+            out.extend(self.part.drain(..at));
+            out.push(b'\n');
+            self.begun = true;
+        }
     }
 }
 
@@ -100,17 +150,37 @@ mod tests {
 
     #[test]
     fn lines_wait_until_they_are_whole() {
-        let mut lines = Lines::new(3, 4, true);
+        let mut lines = Lines::new(3, 4, true, false);
         assert_eq!(feed(&mut lines, &[b"a", b"b\nc\n\nd", b"", b"e"]), b"[3] ab\n[3] c\n[3] \n[3] de\n");
-        assert_eq!(feed(&mut Lines::new(3, 4, false), &[b"a", b"b\nc"]), b"ab\nc\n");
-        assert_eq!(feed(&mut Lines::new(0, 1, false), &[b"a", b"b\nc"]), b"ab\nc");
-        assert_eq!(feed(&mut Lines::new(0, 1, true), &[b"x\n"]), b"[0] x\n");
+        assert_eq!(feed(&mut Lines::new(3, 4, false, false), &[b"a", b"b\nc"]), b"ab\nc\n");
+        assert_eq!(feed(&mut Lines::new(0, 1, false, false), &[b"a", b"b\nc"]), b"ab\nc");
+        assert_eq!(feed(&mut Lines::new(0, 1, true, false), &[b"x\n"]), b"[0] x\n");
     }
 
     #[test]
     fn bytes_that_are_no_text_pass() {
         let all: Vec<u8> = (0..=255).filter(|&b| b != b'\n').collect();
-        assert_eq!(feed(&mut Lines::new(0, 2, false), &[&all, b"\n"]), [&all[..], b"\n"].concat());
+        assert_eq!(feed(&mut Lines::new(0, 2, false, false), &[&all, b"\n"]), [&all[..], b"\n"].concat());
+    }
+
+    #[test]
+    fn of_a_line_that_is_written_over_the_last_state_is_shown_and_each_can_be_asked_for() {
+        let mut lines = Lines::tagged(2, "@b", false);
+        let mut out = Vec::new();
+        let mut after = |bytes: &[u8]| {
+            lines.take(bytes, &mut out);
+            lines.progress().map(|p| String::from_utf8(p).unwrap())
+        };
+        assert_eq!(after(b"\r 10%").as_deref(), Some("[2@b]  10%"));
+        assert_eq!(after(b""), None);
+        assert_eq!(after(b"\r 20%\r 30%\r").as_deref(), Some("[2@b]  30%"));
+        assert_eq!(after(b"\r100%\nplain\r\nnext"), None);
+        assert_eq!(out, b"[2@b] 100%\n[2@b] plain\n");
+        lines.finish(&mut out);
+        assert!(out.ends_with(b"[2@b] next\n"));
+        // Without tags all bytes are as they were written.
+        assert_eq!(feed(&mut Lines::new(0, 2, false, false), &[b"\ra\rb\n"]), b"\ra\rb\n");
+        assert_eq!(feed(&mut Lines::tagged(1, "", true), &[b"x\n"]), b"\x1b[33m[1]\x1b[0m x\n");
     }
 
     #[test]
@@ -121,7 +191,7 @@ mod tests {
         }
         write!(text, "\nshort\n").unwrap();
         for step in [1000, 4096, LONGEST + 7, text.len()] {
-            let mut lines = Lines::new(7, 8, true);
+            let mut lines = Lines::new(7, 8, true, false);
             let chunks: Vec<&[u8]> = text.as_bytes().chunks(step).collect();
             let out = String::from_utf8(feed(&mut lines, &chunks)).unwrap();
             let parts: Vec<&str> = out.lines().collect();

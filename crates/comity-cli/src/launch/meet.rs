@@ -30,7 +30,7 @@ pub(super) struct Meeting {
     pub(super) job: String,
     /// None where it is on another host.
     store: Option<Store>,
-    store_at: SocketAddr,
+    store_at: Vec<SocketAddr>,
     master_at: SocketAddr,
     /// Addresses kept free for those who are told of them.
     kept: Vec<Reserved>,
@@ -63,7 +63,7 @@ impl Meeting {
             false => Some(Handed::readable(host_list(&ring).as_bytes())?),
         };
         let root_causes = Handed::writable(size as u64 * WORD)?;
-        let (store_at, master) = (store.addr(), Reserved::new()?);
+        let (store_at, master) = (vec![store.addr()], Reserved::new()?);
         let (store, master_at, mut kept) = (Some(store), master.addr, ring);
         kept.push(master);
         let (files, vars) = (Vec::new(), Vec::new());
@@ -78,7 +78,7 @@ impl Meeting {
         Ok(Self {
             job: go.job.clone(),
             store: None,
-            store_at: go.store,
+            store_at: go.store.clone(),
             master_at: go.master,
             kept,
             key_file,
@@ -87,6 +87,11 @@ impl Meeting {
             files: files.collect::<io::Result<_>>()?,
             vars: go.vars.clone(),
         })
+    }
+
+    /// The store runs in this process after all.
+    pub(super) fn hold(&mut self, store: Store) {
+        self.store = Some(store);
     }
 
     /// Variables that tell libraries of the job.
@@ -102,8 +107,9 @@ impl Meeting {
         }
     }
 
-    pub(super) fn store(&self) -> SocketAddr {
-        self.store_at
+    /// Where the ranks meet, with a comma between several addresses.
+    pub(super) fn store(&self) -> String {
+        self.store_at.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
     }
 
     /// For torch's `env://`.
@@ -206,7 +212,7 @@ mod tests {
         meeting.release();
         let mut addrs: Vec<_> = meeting.kept.iter().map(|r| r.addr).collect();
         assert!(addrs.contains(&meeting.master()));
-        addrs.push(meeting.store());
+        addrs.push(meeting.store().parse().unwrap());
         addrs.sort();
         addrs.dedup();
         assert_eq!(addrs.len(), 5);

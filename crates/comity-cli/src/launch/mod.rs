@@ -13,15 +13,18 @@ mod front_end;
 mod guard;
 mod handed;
 mod job;
+mod journal;
 mod lines;
 mod meet;
 mod memory;
 mod metrics;
 mod mpi;
+mod nodes;
 mod output;
 mod rank;
 mod shutdown;
 mod signals;
+mod stage;
 mod stdin;
 mod supervisor;
 mod sys;
@@ -112,8 +115,19 @@ pub(crate) struct LaunchArgs {
     #[arg(long, short)]
     verbose: bool,
 
+    /// Give standard input to this rank alone, and show what it writes as it comes: for a debugger in one rank
+    #[arg(long, value_name = "RANK")]
+    stdin_rank: Option<usize>,
+
+    /// Also write what happens to FILE, or to the open descriptor of this number: one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    json_events: Option<OsString>,
+
     #[command(flatten)]
     fleet: fleet::FleetArgs,
+
+    #[command(flatten)]
+    node: nodes::NodeArgs,
 
     /// The command that every rank runs, with its arguments
     #[arg(required_unless_present = "print_python", trailing_var_arg = true, value_name = "COMMAND")]
@@ -158,6 +172,9 @@ pub(crate) fn launch(args: LaunchArgs) -> u8 {
     if args.fleet.print_python {
         println!("{}", args.fleet.interpreter());
         return 0;
+    }
+    if args.node.is_given() {
+        return nodes::launch(args);
     }
     if args.fleet.is_given() {
         return fleet::launch(args);

@@ -10,6 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Past this many bytes that nobody took, the ranks' pipes are left alone until it has become less.
 const ROOM: usize = 1 << 20;
+/// To the line's beginning, and nothing in it.
+const WIPE: &[u8] = b"\r\x1b[K";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputStream {
@@ -25,6 +27,16 @@ impl OutputStream {
             Self::Out => "standard output",
             Self::Err => "standard error",
         }
+    }
+
+    /// Whether it leads to a terminal on which lines can be written over.
+    pub(super) fn is_live(self) -> bool {
+        rustix::termios::isatty(self.fd()) && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+    }
+
+    /// Whether what is written there may have colours.
+    pub(super) fn has_colour(self) -> bool {
+        self.is_live() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
     }
 
     fn fd(self) -> BorrowedFd<'static> {
@@ -92,6 +104,13 @@ impl Outputs {
     /// Queues whole lines (or, from a rank that is alone, any bytes).
     pub(super) fn put(&self, stream: OutputStream, bytes: &[u8]) {
         self.of(stream).put(stream, bytes);
+    }
+
+    /// Shows a line that the next one is written over; only on a terminal.
+    pub(super) fn progress(&self, stream: OutputStream, line: &[u8]) {
+        if !self.framed && stream.is_live() {
+            self.of(stream).progress(stream, line);
+        }
     }
 
     /// Queues a line of the launcher itself.
@@ -173,6 +192,8 @@ struct Queue {
     /// How often the writer got something written.
     written: u64,
     inside_line: bool,
+    /// The cursor stands behind a line that is to be written over.
+    over: bool,
     failed: Vec<Failure>,
 }
 
@@ -184,6 +205,14 @@ struct Failure {
 }
 
 impl Queue {
+    fn push(&mut self, stream: OutputStream, bytes: &[u8]) {
+        self.size += bytes.len();
+        match self.pieces.last_mut() {
+            Some((to, piece)) if *to == stream => piece.extend_from_slice(bytes),
+            _ => self.pieces.push((stream, bytes.to_vec())),
+        }
+    }
+
     fn failed(&self, stream: OutputStream) -> Option<Errno> {
         self.failed.iter().find(|f| f.stream == stream).map(|f| f.error)
     }
@@ -209,16 +238,35 @@ impl OutputWriter {
             return;
         }
         queue.inside_line = *last != b'\n';
-        queue.size += bytes.len();
-        match queue.pieces.last_mut() {
-            Some((to, piece)) if *to == stream => piece.extend_from_slice(bytes),
-            _ => queue.pieces.push((stream, bytes.to_vec())),
+        if std::mem::take(&mut queue.over) {
+            queue.push(stream, WIPE);
         }
+        queue.push(stream, bytes);
+        self.changed.notify_one();
+    }
+
+    fn progress(&self, stream: OutputStream, line: &[u8]) {
+        let mut queue = self.lock();
+        if queue.failed(stream).is_some() || (queue.inside_line && !queue.over) {
+            return;
+        }
+        let columns =
+            rustix::termios::tcgetwinsize(stream.fd()).map_or(80, |w| usize::from(w.ws_col.max(20)));
+        // One that wraps could not be written over.
+        let line: String = String::from_utf8_lossy(line).chars().take(columns - 1).collect();
+        queue.push(stream, WIPE);
+        queue.push(stream, line.as_bytes());
+        // In case a colour was cut off.
+        queue.push(stream, if line.contains('\x1b') { b"\x1b[0m" } else { b"" });
+        queue.over = true;
         self.changed.notify_one();
     }
 
     fn say(&self, text: &str) {
-        let start = if self.lock().inside_line { "\n" } else { "" };
+        let start = match &*self.lock() {
+            queue if queue.inside_line && !queue.over => "\n",
+            _ => "",
+        };
         self.put(OutputStream::Err, format!("{start}comity launch: {text}\n").as_bytes());
     }
 

@@ -64,10 +64,14 @@ impl Rank {
             Some(files) => [Some(files[0].try_clone()?), Some(files[1].try_clone()?)],
             None => [None, None],
         };
-        let lines = || Lines::new(rank, job.world, job.tag);
+        let global = job.first + rank;
+        let lines = |stream: OutputStream| match job.straight || job.stdin_rank == Some(global) {
+            true => Lines::Straight,
+            false => Lines::new(global, job.world, job.tag, stream.has_colour()),
+        };
         let pipes = [
-            Pipe { stream: OutputStream::Out, fd: Some(out), lines: lines(), log: log_out },
-            Pipe { stream: OutputStream::Err, fd: Some(err), lines: lines(), log: log_err },
+            Pipe { stream: OutputStream::Out, fd: Some(out), lines: lines(OutputStream::Out), log: log_out },
+            Pipe { stream: OutputStream::Err, fd: Some(err), lines: lines(OutputStream::Err), log: log_err },
         ];
         Ok((Self { pid: Pid::from_child(&child), alive: true, pipes }, stdin))
     }
@@ -82,9 +86,9 @@ impl Rank {
 
 impl Pipe {
     /// Reads once, which does not block when the pipe is readable; appends what can be shown to `show`.
-    /// The error is that of the log file, told once.
-    pub(super) fn read(&mut self, buffer: &mut [u8], show: &mut Vec<u8>) -> Result<(), io::Error> {
-        let Some(fd) = &self.fd else { return Ok(()) };
+    /// The error is that of the log file, told once; the number, that of the bytes read.
+    pub(super) fn read(&mut self, buffer: &mut [u8], show: &mut Vec<u8>) -> (Result<(), io::Error>, usize) {
+        let Some(fd) = &self.fd else { return (Ok(()), 0) };
         match rustix::io::read(fd, &mut *buffer) {
             Ok(n) if n > 0 => {
                 let bytes = &buffer[..n];
@@ -93,13 +97,19 @@ impl Pipe {
                     && let Err(e) = file.write_all(bytes)
                 {
                     self.log = None;
-                    return Err(e);
+                    return (Err(e), n);
                 }
+                return (Ok(()), n);
             }
             Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
             _ => self.close(show),
         }
-        Ok(())
+        (Ok(()), 0)
+    }
+
+    /// What a line that is written over says now.
+    pub(super) fn progress(&mut self) -> Option<Vec<u8>> {
+        self.lines.progress()
     }
 
     /// Gives up on the pipe; what it had of a last line is shown.
@@ -117,7 +127,7 @@ pub(super) fn environment(
     rank: usize,
 ) -> Vec<(OsString, Option<OsString>)> {
     let stats = metrics.and_then(|m| m.fd(rank)).map(|fd| fd.to_string());
-    let (local, local_size) = (rank.to_string(), job.size.to_string());
+    let (local, local_size) = ((job.local.0 + rank).to_string(), job.local.1.to_string());
     let (rank, size) = ((job.first + rank).to_string(), job.world.to_string());
     let master = meeting.master();
     let mut all: Vec<(OsString, Option<OsString>)> = Vec::new();
@@ -158,7 +168,7 @@ pub(super) fn environment(
         set(name, Some(value));
     }
     set("MLX_RANK", (job.world > 1).then_some(&rank));
-    set("COMITY_STORE", Some(&meeting.store().to_string()));
+    set("COMITY_STORE", Some(&meeting.store()));
     set("COMITY_JOB", Some(&meeting.job));
     set("COMITY_KEY_FD", meeting.key_fd().map(|fd| fd.to_string()).as_deref());
     set("COMITY_STATS_FD", stats.as_deref());

@@ -130,6 +130,11 @@ impl Shutdown {
         self.cause = Some(StopReason::Failed { rank, ending });
     }
 
+    /// Whether the end of a rank still says something about it.
+    pub(super) fn judges(&self) -> bool {
+        matches!(self.phase, Phase::Running | Phase::Grace { .. })
+    }
+
     /// No rank is left, or none is waited for.
     pub(super) fn over(&self) -> bool {
         self.alive == 0 || self.phase == Phase::Abandoned
@@ -137,7 +142,7 @@ impl Shutdown {
 
     pub(super) fn ended(&mut self, rank: usize, ending: Ending, now: Instant) {
         self.alive = self.alive.saturating_sub(1);
-        if matches!(self.phase, Phase::Running | Phase::Grace { .. }) {
+        if self.judges() {
             match ending.is_failure() {
                 true => self.failures.push((rank, ending)),
                 false => self.well.push(rank),

@@ -52,6 +52,11 @@ impl StdinFeed {
         self.sinks.push(Some(Sink { fd: sink, taken: self.piece.len() }));
     }
 
+    /// The next rank gets nothing: its end is closed.
+    pub(super) fn skip(&mut self) {
+        self.sinks.push(None);
+    }
+
     /// The rank has ended.
     pub(super) fn remove(&mut self, rank: usize) {
         if let Some(sink) = self.sinks.get_mut(rank) {

@@ -1,26 +1,29 @@
 //! The process that starts the ranks, carries their input and output, and ends them.
 mod ends;
 mod forward;
+mod stopping;
 
 use super::deaths::Deaths;
 use super::ending::Ending;
 use super::guard::Orders;
 use super::job::Job;
+use super::journal::Journal;
 use super::meet::Meeting;
 use super::memory::Kills;
 use super::metrics::Metrics;
+use super::nodes::Nodes;
 use super::output::{OutputStream, Outputs};
 use super::rank::{Rank, environment};
-use super::shutdown::{Shutdown, StopOrder, StopReason};
+use super::shutdown::{Shutdown, StopReason};
 use super::signals::Signals;
 use super::stdin::StdinFeed;
 use super::wire::GuardEvent;
-use super::wish::{FrontLine, UserWish};
-use super::{REFUSED, USAGE, meet, tree};
+use super::wish::FrontLine;
+use super::{REFUSED, USAGE, meet, verdict};
 use crate::report;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, Signal};
+use rustix::process::{Resource, Rlimit};
 use std::io::{self, Write};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -57,6 +60,11 @@ pub(super) struct Supervisor {
     front_end: FrontLine,
     /// Those of a launcher on another host.
     pub(super) orders: Option<Orders>,
+    /// The launchers on other hosts that this one agreed with.
+    pub(super) nodes: Option<Nodes>,
+    pub(super) journal: Journal,
+    /// How the ranks that have ended did.
+    pub(super) ends: Vec<Option<RankEnd>>,
     pub(super) kills: Kills,
     metrics: Option<Metrics>,
     /// The limit of open files with which the job was started, and which the ranks get.
@@ -72,11 +80,21 @@ pub(super) struct Supervisor {
     buffer: Vec<u8>,
 }
 
+/// How a rank ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RankEnd {
+    pub(super) ending: Ending,
+    pub(super) at: Instant,
+    /// Before the others were ended: it says something about the rank.
+    pub(super) early: bool,
+}
+
 /// What a descriptor in the poll set belongs to.
 #[derive(Clone, Copy)]
 enum Source {
     FrontEnd,
     Orders,
+    Nodes,
     Signals,
     Waker,
     StdinFeed,
@@ -116,8 +134,9 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    fn with(
-        job: Job,
+    /// The supervisor of a job that has its own ranks here, and agrees with others.
+    pub(super) fn with(
+        mut job: Job,
         meeting: Meeting,
         (front_end, output): (FrontLine, Outputs),
         open_files: Rlimit,
@@ -130,6 +149,9 @@ impl Supervisor {
             shutdown: Shutdown::new(job.size, timeout),
             deaths: Deaths::new()?,
             feed: StdinFeed::given(),
+            nodes: None,
+            journal: Journal::to(job.events.take())?,
+            ends: vec![None; job.size],
             output,
             signals: Signals::open(&[])?,
             front_end,
@@ -156,6 +178,7 @@ impl Supervisor {
         self.find_root_cause();
         self.end_strays();
         self.drain();
+        self.wait_for_nodes();
         if let (Some(dir), Some(StopReason::Failed { .. })) = (&self.job.flights, self.shutdown.cause()) {
             report::first_lines(dir, REPORTED).iter().for_each(|line| self.output.say(line));
         }
@@ -164,10 +187,21 @@ impl Supervisor {
             self.flush(|supervisor| supervisor.output.is_pending());
             return 0;
         }
-        let (text, code) = self.verdict();
-        if let Some(text) = text {
-            self.output.say(&text);
+        let (text, code) = match self.nodes.is_some() {
+            true => self.verdict_of_all(),
+            false => self.verdict(),
+        };
+        let endings: Vec<_> = self.ends.iter().map(|e| e.map(|e| e.ending)).collect();
+        if let Some(text) = &text {
+            if self.nodes.is_none() && self.unstarted.is_none() {
+                let logs = self.job.log_dir.as_deref();
+                verdict::summary(self.shutdown.cause(), &endings, logs)
+                    .iter()
+                    .for_each(|s| self.output.say(s));
+            }
+            self.output.say(text);
         }
+        self.journal.over(text.as_deref(), code);
         self.flush(|supervisor| supervisor.output.is_pending());
         code
     }
@@ -200,8 +234,12 @@ impl Supervisor {
                     self.front_end.tell(rank.pid.as_raw_pid());
                     let global = u32::try_from(self.job.first + number).unwrap_or(u32::MAX);
                     self.output.event(&GuardEvent::Started { rank: global, pid: rank.pid.as_raw_pid() });
+                    self.journal.started(self.job.first + number, rank.pid.as_raw_pid(), &host());
                     self.deaths.add(rank.pid);
-                    self.feed.add(stdin);
+                    match self.job.stdin_rank {
+                        Some(only) if only != self.job.first + number => self.feed.skip(),
+                        _ => self.feed.add(stdin),
+                    }
                     self.ranks.push(rank);
                     if let Some(metrics) = &self.metrics {
                         metrics.started(number);
@@ -234,8 +272,8 @@ impl Supervisor {
 
     fn say_started(&self, number: usize) {
         let Some(rank) = self.ranks.get(number) else { return };
-        let mut text =
-            format!("rank {number} (pid {}): {}", rank.pid.as_raw_pid(), self.job.program.display());
+        let (global, pid) = (self.job.first + number, rank.pid.as_raw_pid());
+        let mut text = format!("rank {global} (pid {pid}): {}", self.job.program.display());
         for arg in &self.job.args {
             text.push_str(&format!(" {arg:?}"));
         }
@@ -255,6 +293,7 @@ impl Supervisor {
             match source {
                 Source::FrontEnd => self.listen(),
                 Source::Orders => self.obey(),
+                Source::Nodes => self.hear_nodes(),
                 Source::Waker => self.check_outputs(),
                 Source::StdinFeed => self.feed.pump(true),
                 Source::Pipe(rank, pipe) => self.read(rank, pipe),
@@ -269,6 +308,7 @@ impl Supervisor {
         }
         self.reap();
         self.keep_in_touch();
+        self.tell_nodes();
     }
 
     fn wait(&self, until: Option<Instant>) -> Vec<Source> {
@@ -283,6 +323,9 @@ impl Supervisor {
         }
         if let Some(fd) = self.orders.as_ref().and_then(Orders::want) {
             add(fd, Source::Orders);
+        }
+        if let Some(fd) = self.nodes.as_ref().map(Nodes::want) {
+            add(fd, Source::Nodes);
         }
         self.signals.wants().for_each(|fd| add(fd, Source::Signals));
         self.feed.wants().for_each(|fd| add(fd, Source::StdinFeed));
@@ -300,68 +343,6 @@ impl Supervisor {
             return Vec::new();
         }
         fds.iter().zip(sources).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, s)| s).collect()
-    }
-
-    /// Does what the user wants.
-    fn listen(&mut self) {
-        for wish in self.front_end.listen() {
-            match wish {
-                UserWish::Stop => {
-                    self.signal_all(Signal::STOP);
-                    self.front_end.all_stopped();
-                }
-                UserWish::Continue => self.signal_all(Signal::CONT),
-                UserWish::End(reason) => self.stop(reason),
-            }
-        }
-    }
-
-    /// To every process of the job. Not SIGTSTP, which a rank may ignore: then it would miss the others.
-    pub(super) fn signal_all(&self, signal: Signal) {
-        self.ranks.iter().for_each(|rank| rank.signal(signal));
-        // Those that left the ranks' groups.
-        tree::signal(&tree::descendants(), signal);
-    }
-
-    pub(super) fn stop(&mut self, cause: StopReason) {
-        if let Some(order) = self.shutdown.stop(cause, Instant::now()) {
-            self.carry_out(order);
-        }
-    }
-
-    pub(super) fn carry_out(&mut self, order: StopOrder) {
-        if order == StopOrder::Term {
-            // From then on none is stopped any more.
-            let stopped = tree::stopped();
-            let alive = self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
-            self.stopped = alive.filter(|(_, r)| stopped.contains(&r.pid)).map(|(n, _)| n).collect();
-            for rank in self.stopped.iter().filter_map(|n| u32::try_from(self.job.first + n).ok()) {
-                self.output.event(&GuardEvent::Stopped { rank });
-            }
-        }
-        let first = self.job.first;
-        let alive = || self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
-        let list = || {
-            alive()
-                .map(|(n, r)| format!("{} (pid {})", first + n, r.pid.as_raw_pid()))
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
-        match order {
-            StopOrder::Term => alive().for_each(|(_, rank)| {
-                rank.signal(Signal::TERM);
-                // A stopped process gets it only when it goes on.
-                rank.signal(Signal::CONT);
-            }),
-            StopOrder::Kill => {
-                self.output.say(&format!("still running after SIGTERM, now killed: rank {}", list()));
-                alive().for_each(|(_, rank)| rank.signal(Signal::KILL));
-                tree::signal(&tree::descendants(), Signal::KILL);
-            }
-            StopOrder::Abandon => {
-                self.output.say(&format!("left behind, for they do not die of SIGKILL: rank {}", list()));
-            }
-        }
     }
 }
 
@@ -382,4 +363,9 @@ pub(super) fn stand_alone() -> io::Result<Rlimit> {
     // When that is refused, what there is may still be enough.
     let _ = rustix::process::setrlimit(Resource::Nofile, all);
     Ok(open_files)
+}
+
+/// This host's name.
+pub(super) fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -5,6 +5,7 @@ use super::output::OutputStream;
 use super::shutdown::StopReason;
 use rustix::io::Errno;
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 /// What is known of a job that has ended.
@@ -23,6 +24,56 @@ pub(super) struct Findings<'a> {
     pub(super) unread: Option<(OutputStream, Errno)>,
     /// What is said of a host that was lost.
     pub(super) lost_host: &'a dyn Fn(usize) -> String,
+}
+
+/// How all ranks ended and where their output is, for a job that failed: "how they ended: 1: exited with code 7; 0, 2-5: ...".
+pub(super) fn summary(
+    cause: Option<&StopReason>,
+    endings: &[Option<Ending>],
+    logs: Option<&Path>,
+) -> Option<String> {
+    let told = matches!(
+        cause?,
+        StopReason::Failed { .. }
+            | StopReason::Missed { .. }
+            | StopReason::HostLost { .. }
+            | StopReason::TimedOut
+    );
+    if endings.len() < 2 || !told {
+        return None;
+    }
+    let mut kinds: Vec<(Option<Ending>, Vec<usize>)> = Vec::new();
+    for (rank, ending) in endings.iter().enumerate() {
+        match kinds.iter_mut().find(|(kind, _)| kind == ending) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => kinds.push((*ending, vec![rank])),
+        }
+    }
+    let parts: Vec<_> = kinds
+        .iter()
+        .map(|(kind, ranks)| match kind {
+            Some(ending) if ranks.len() > 1 => {
+                format!("{} {}", ranges(ranks), ending.to_string().replacen("was ", "were ", 1))
+            }
+            Some(ending) => format!("{} {ending}", ranges(ranks)),
+            None => format!("{} not known", ranges(ranks)),
+        })
+        .collect();
+    let logs = logs.map(|dir| format!("; their output is in {}/rank-*.out and .err", dir.display()));
+    Some(format!("how the ranks ended: {}{}", parts.join("; "), logs.unwrap_or_default()))
+}
+
+/// "0, 2-5"
+fn ranges(ranks: &[usize]) -> String {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for &rank in ranks {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == rank => *last = rank,
+            _ => parts.push((rank, rank)),
+        }
+    }
+    let word = |(a, b): &(usize, usize)| if a == b { a.to_string() } else { format!("{a}-{b}") };
+    parts.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
 impl Findings<'_> {
@@ -71,5 +122,22 @@ impl Findings<'_> {
             (_, true) => format!("{name} fell silent: it was stopped; rank {by} gave it up and {ending}"),
             _ => format!("{name} was still running when rank {by} gave it up and {ending}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_names_each_kind_of_end_once() {
+        let (seven, killed) = (Some(Ending::Exit(7)), Some(Ending::Signal(15)));
+        let all = [killed, seven, killed, killed, None];
+        assert_eq!(
+            summary(Some(&StopReason::TimedOut), &all, Some(Path::new("/logs"))).unwrap(),
+            "how the ranks ended: 0, 2-3 were killed by signal 15 (SIGTERM); 1 exited with code 7; 4 not known; their output is in /logs/rank-*.out and .err"
+        );
+        assert_eq!(summary(Some(&StopReason::TimedOut), &all[..1], None), None);
+        assert_eq!(summary(Some(&StopReason::Interrupted { signal: 2 }), &all, None), None);
     }
 }

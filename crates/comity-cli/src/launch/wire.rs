@@ -8,6 +8,7 @@
 //! believed above [`LARGEST`], and no memory is taken before the bytes have come.
 use super::ending::Ending;
 use super::output::OutputStream;
+use super::stage::StagedFile;
 use serde::{Deserialize, Serialize};
 
 /// Both sides must speak the same one; the guard says its own first.
@@ -34,6 +35,8 @@ pub(super) enum FleetOrder {
     Continue,
     Input(Vec<u8>),
     InputEnd,
+    /// Of the file that was asked for; nothing at its end.
+    Piece(Vec<u8>),
     Beat,
 }
 
@@ -42,6 +45,11 @@ pub(super) enum FleetOrder {
 pub(super) enum GuardEvent {
     Hello(Box<GuardHello>),
     Ready(Box<Ready>),
+    /// It lacks this file of `--stage`, from there on.
+    Wants {
+        file: u32,
+        at: u64,
+    },
     /// It cannot be run, and the exit code.
     Refused {
         text: String,
@@ -91,6 +99,11 @@ pub(super) struct HostPart {
     pub(super) size: usize,
     /// Ranks in all.
     pub(super) world: usize,
+    /// The number of the first one among the ranks of this host, which may have several parts, and how many those are.
+    pub(super) local_first: usize,
+    pub(super) local_size: usize,
+    /// The only one that gets standard input.
+    pub(super) stdin_rank: Option<usize>,
     pub(super) command: Vec<String>,
     pub(super) env: Vec<(String, String)>,
     pub(super) cwd: Option<String>,
@@ -103,6 +116,8 @@ pub(super) struct HostPart {
     pub(super) at: Option<std::net::IpAddr>,
     /// So many ports are wanted.
     pub(super) ports: usize,
+    /// What it is to have before it runs.
+    pub(super) stage: Vec<StagedFile>,
 }
 
 /// A host can run its part.
@@ -110,13 +125,20 @@ pub(super) struct HostPart {
 pub(super) struct Ready {
     pub(super) at: std::net::IpAddr,
     pub(super) ports: Vec<u16>,
+    /// Where `ssh` came from: the launcher, or a host between.
+    pub(super) from: Option<std::net::IpAddr>,
+    /// What kind of machine it is, as in "linux-x86_64".
+    pub(super) system: String,
+    /// What it would run that ought to be the same everywhere: the name, and the digest of the content.
+    pub(super) digests: Vec<(String, String)>,
 }
 
 /// Where the ranks meet.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Go {
     pub(super) job: String,
-    pub(super) store: std::net::SocketAddr,
+    /// Of several addresses each rank takes one that it reaches.
+    pub(super) store: Vec<std::net::SocketAddr>,
     pub(super) master: std::net::SocketAddr,
     /// Variables that name addresses of the job.
     pub(super) vars: Vec<(String, String)>,
@@ -157,6 +179,7 @@ impl FleetOrder {
             Self::Continue => frame(b'C', &[]),
             Self::Input(bytes) => frame(b'I', &[bytes]),
             Self::InputEnd => frame(b'E', &[]),
+            Self::Piece(bytes) => frame(b'F', &[bytes]),
             Self::Beat => frame(b'B', &[]),
         }
     }
@@ -171,6 +194,7 @@ impl FleetOrder {
             (b'C', []) => Self::Continue,
             (b'I', _) => Self::Input(body.to_vec()),
             (b'E', []) => Self::InputEnd,
+            (b'F', _) => Self::Piece(body.to_vec()),
             (b'B', []) => Self::Beat,
             _ => return Err(unknown(kind, body)),
         })
@@ -182,6 +206,7 @@ impl GuardEvent {
         match self {
             Self::Hello(hello) => frame(b'h', &[&text(hello)]),
             Self::Ready(ready) => frame(b'r', &[&text(ready)]),
+            Self::Wants { file, at } => frame(b'w', &[&file.to_le_bytes(), &at.to_le_bytes()]),
             Self::Refused { text, code } => frame(b'x', &[&[*code], text.as_bytes()]),
             Self::Started { rank, pid } => frame(b's', &[&rank.to_le_bytes(), &pid.to_le_bytes()]),
             Self::Output { rank, stream: OutputStream::Out, bytes } => {
@@ -220,6 +245,10 @@ impl GuardEvent {
         Ok(match kind {
             b'h' => Self::Hello(Box::new(parse(body)?)),
             b'r' => Self::Ready(Box::new(parse(body)?)),
+            b'w' => {
+                let at = body.get(4..12).and_then(|b| b.try_into().ok()).ok_or_else(bad)?;
+                Self::Wants { file: rank(0)?, at: u64::from_le_bytes(at) }
+            }
             b'x' => {
                 let (&code, text) = body.split_first().ok_or_else(bad)?;
                 Self::Refused { text: words(text), code }
@@ -300,89 +329,4 @@ impl FrameReader {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn go() -> Go {
-        let at = "10.0.0.1:5".parse().unwrap();
-        let vars = vec![("A".into(), "b".into())];
-        Go {
-            job: "j".into(),
-            store: at,
-            master: at,
-            vars,
-            files: vec![("A".into(), "[]".into())],
-            key: Some([7; 32]),
-        }
-    }
-
-    #[test]
-    fn orders_come_through_in_any_pieces() {
-        let part = HostPart { command: vec!["a b".into(), "ü".into()], world: 3, ..HostPart::default() };
-        let all = [
-            FleetOrder::Prepare(Box::new(part)),
-            FleetOrder::Go(Box::new(go())),
-            FleetOrder::Input(vec![0, 255, 10]),
-            FleetOrder::InputEnd,
-            FleetOrder::Term,
-            FleetOrder::Kill,
-            FleetOrder::Stop,
-            FleetOrder::Continue,
-            FleetOrder::Beat,
-        ];
-        let bytes: Vec<u8> = all.iter().flat_map(FleetOrder::encode).collect();
-        for step in [1, 7, bytes.len()] {
-            let (mut reader, mut found) = (FrameReader::default(), Vec::new());
-            for piece in bytes.chunks(step) {
-                reader.push(piece);
-                while let Some((kind, body)) = reader.next().unwrap() {
-                    found.push(FleetOrder::decode(kind, body).unwrap());
-                }
-            }
-            assert_eq!(found, all);
-        }
-        assert!(!format!("{:?}", go()).contains("7, 7"), "the key shows");
-    }
-
-    #[test]
-    fn events_come_through_behind_a_login_banner() {
-        let ended =
-            |ending, root_cause| GuardEvent::Ended { rank: 3, ending, root_cause, memory: "m".into() };
-        let all = [
-            GuardEvent::Started { rank: 2, pid: 77 },
-            GuardEvent::Output { rank: 2, stream: OutputStream::Err, bytes: vec![1, 2] },
-            ended(Ending::Signal(9), Some(0)),
-            ended(Ending::Exit(-1), None),
-            GuardEvent::Refused { text: "no".into(), code: 2 },
-            GuardEvent::Stopped { rank: 1 },
-            GuardEvent::Say("words".into()),
-            GuardEvent::Taken,
-            GuardEvent::Beat,
-            GuardEvent::Bye,
-        ];
-        let mut reader = FrameReader::default();
-        reader.push(b"Welcome to c\n");
-        assert!(reader.greeting().is_none());
-        reader.push(GREETING);
-        all.iter().for_each(|e| reader.push(&e.encode()));
-        assert_eq!(reader.greeting().unwrap(), b"Welcome to c\n");
-        let mut found = Vec::new();
-        while let Some((kind, body)) = reader.next().unwrap() {
-            found.push(GuardEvent::decode(kind, body).unwrap());
-        }
-        assert_eq!((found.as_slice(), reader.rest()), (&all[..], &b""[..]));
-    }
-
-    #[test]
-    fn hostile_frames_are_errors() {
-        let mut reader = FrameReader::default();
-        reader.push(&[b'P', 255, 255, 255, 255]);
-        assert!(reader.next().unwrap_err().contains("4294967295 bytes"));
-        for (kind, body) in
-            [(b'?', &b""[..]), (b's', b"123"), (b'd', &[9; 13]), (b'd', b"\0"), (b'h', b"{}"), (b'x', b"")]
-        {
-            assert!(GuardEvent::decode(kind, body).is_err(), "{kind}");
-        }
-        assert!(FleetOrder::decode(b'T', b"x").is_err() && FleetOrder::decode(b'P', b"[").is_err());
-    }
-}
+mod tests;

@@ -1,5 +1,7 @@
 //! A process's place in its job, from the variables of the launcher that started it.
 
+mod cloud;
+
 use super::{
     Config, Found, HostPort, Launcher, MAX_SIZE, Meet, bad, bad_value, fnv,
     hostfile::Hostfile,
@@ -41,7 +43,7 @@ struct Place {
 
 impl Place {
     fn find(vars: &Vars<'_>) -> Result<Self> {
-        for launcher in [comity, mlx_nccl, mlx, torch, open_mpi, mpich, slurm] {
+        for launcher in [comity, mlx_nccl, mlx, torch, open_mpi, mpich, slurm, cloud::find] {
             if let Some(place) = launcher(vars)? {
                 return Ok(place);
             }

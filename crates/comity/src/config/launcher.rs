@@ -20,6 +20,10 @@ pub enum Launcher {
     Mpich,
     /// Slurm's `srun`.
     Slurm,
+    /// dstack, a process for each node.
+    Dstack,
+    /// SkyPilot, a process for each node.
+    SkyPilot,
     /// None was found: a group of one.
     Alone,
 }
@@ -34,6 +38,8 @@ impl fmt::Display for Launcher {
             Self::OpenMpi => "Open MPI",
             Self::Mpich => "MPICH",
             Self::Slurm => "Slurm",
+            Self::Dstack => "dstack",
+            Self::SkyPilot => "SkyPilot",
             Self::Alone => "no launcher",
         })
     }

@@ -121,8 +121,20 @@ impl Store {
     /// `join` has passed, all are told who is missing. A key of zeros lets in whoever knows the job's name, and is refused
     /// at a public address.
     pub fn start(bind: SocketAddr, size: usize, key: &Key, job: &str, join: Duration) -> Result<Self> {
+        Self::start_at(bind, &[], size, key, job, join)
+    }
+
+    /// The same, and at each of the other addresses where nothing is in the way.
+    pub fn start_at(
+        bind: SocketAddr,
+        also: &[SocketAddr],
+        size: usize,
+        key: &Key,
+        job: &str,
+        join: Duration,
+    ) -> Result<Self> {
         let insecure = if key.is_zeros() { Insecure::Private } else { Insecure::No };
-        let bind = StoreBind { named: vec![bind], also: Vec::new() };
+        let bind = StoreBind { named: vec![bind], also: also.to_vec() };
         Self::start_with(bind, size, key, job, join, insecure).map_err(|no| match no {
             NoStore::Taken(e) | NoStore::Other(e) => e,
         })
@@ -177,7 +189,7 @@ impl Store {
     }
 
     /// Where it listens.
-    pub(crate) fn addrs(&self) -> &[SocketAddr] {
+    pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
 

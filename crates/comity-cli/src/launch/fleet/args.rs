@@ -54,6 +54,14 @@ pub(in crate::launch) struct FleetArgs {
     #[arg(long, value_name = "ADDR")]
     pub(super) bind: Option<IpAddr>,
 
+    /// Copy these files to every host that lacks them or has other content, into the directory of the ranks (repeatable)
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub(super) stage: Vec<PathBuf>,
+
+    /// Let hosts run programs and scripts of the same name whose content differs
+    #[arg(long)]
+    pub(super) mixed_programs: bool,
+
     /// Say what each host would run, and run nothing
     #[arg(long)]
     pub(super) dry_run: bool,
@@ -80,7 +88,8 @@ impl FleetArgs {
             || self.total.is_some();
         let ports = self.starting_port.is_some() || self.nccl_port.is_some();
         let command = self.python.is_some() || !self.env_file.is_empty();
-        hosts || ports || command || self.dry_run || self.bind.is_some() || self.max_restarts > 0
+        let other = self.dry_run || self.bind.is_some() || !self.stage.is_empty();
+        hosts || ports || command || other || self.max_restarts > 0
     }
 
     /// `--print-python`

@@ -48,6 +48,8 @@ pub(super) struct HostConnection {
     pub(super) heard: Instant,
     pub(super) hello: Option<GuardHello>,
     pub(super) ready: Option<Ready>,
+    /// It gets files.
+    pub(super) staging: bool,
 }
 
 impl HostConnection {
@@ -81,6 +83,7 @@ impl HostConnection {
             heard: Instant::now(),
             hello: None,
             ready: None,
+            staging: false,
         })
     }
 

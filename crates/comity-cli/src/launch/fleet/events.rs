@@ -6,7 +6,7 @@ use crate::launch::ending::Ending;
 use crate::launch::lines::Lines;
 use crate::launch::output::{OutputStream, Outputs};
 use crate::launch::shutdown::StopReason;
-use crate::launch::wire::{FleetOrder, GuardEvent, GuardHello, PROTOCOL};
+use crate::launch::wire::{FleetOrder, GuardEvent, GuardHello, PROTOCOL, Ready};
 use crate::launch::{REFUSED, USAGE};
 use std::fs::File;
 use std::io::Write;
@@ -24,16 +24,18 @@ pub(super) struct FarRank {
     pub(super) root_cause: Option<usize>,
     /// What speaks for lack of memory as its end.
     pub(super) memory: String,
+    /// How it ended.
+    pub(super) ending: Option<Ending>,
     lines: [Lines; 2],
     logs: [Option<File>; 2],
 }
 
 impl FarRank {
     pub(super) fn new(plan: &FleetPlan, (host, name): (usize, &str), rank: usize) -> Result<Self, String> {
-        let lines = || match plan.tag {
-            true if plan.hosts.len() > 1 => Lines::tagged(&rank.to_string(), &format!("@{name}")),
-            true => Lines::new(rank, plan.world, true),
-            false => Lines::new(rank, plan.world, false),
+        let lines = |stream: OutputStream| match plan.tag {
+            _ if plan.stdin_rank == Some(rank) => Lines::Straight,
+            true if plan.hosts.len() > 1 => Lines::tagged(rank, &format!("@{name}"), stream.has_colour()),
+            tag => Lines::new(rank, plan.world, tag, stream.has_colour()),
         };
         let log = |kind: &str| match &plan.log_dir {
             None => Ok(None),
@@ -44,8 +46,9 @@ impl FarRank {
             }
         };
         let logs = [log("out")?, log("err")?];
-        let (lines, memory) = ([lines(), lines()], String::new());
-        Ok(Self { host, pid: 0, alive: true, stopped: false, root_cause: None, memory, lines, logs })
+        let (lines, memory) = (OutputStream::BOTH.map(lines), String::new());
+        let (root_cause, ending) = (None, None);
+        Ok(Self { host, pid: 0, alive: true, stopped: false, root_cause, memory, ending, lines, logs })
     }
 
     fn wrote(&mut self, stream: OutputStream, bytes: &[u8], output: &Outputs) {
@@ -53,6 +56,9 @@ impl FarRank {
         let mut show = Vec::new();
         self.lines[at].take(bytes, &mut show);
         output.put(stream, &show);
+        if let Some(line) = self.lines[at].progress() {
+            output.progress(stream, &line);
+        }
         if let Some(file) = &mut self.logs[at]
             && let Err(e) = file.write_all(bytes)
         {
@@ -129,6 +135,8 @@ impl Fleet {
             self.ranks[*rank].alive = false;
             self.store.lost(*rank, "its host was lost");
         }
+        let part = &self.plan.hosts[host].part;
+        self.journal.host(self.plan.hosts[host].name(), "lost", part.first..part.first + part.size);
         self.losses.push((host, text));
         self.shutdown.host_lost(host, alive.len(), Instant::now());
         self.taken();
@@ -138,15 +146,14 @@ impl Fleet {
         let index = |rank: u32| rank as usize;
         match event {
             GuardEvent::Hello(hello) => self.meet(host, *hello),
-            GuardEvent::Ready(ready) => {
-                self.connections[host].ready = Some(*ready);
-                self.connections[host].phase = HostPhase::Ready;
-            }
+            GuardEvent::Ready(ready) => self.is_ready(host, *ready),
+            GuardEvent::Wants { file, at } => self.give(host, file, at),
             GuardEvent::Refused { text, code } => self.refused(host, &text, code),
             GuardEvent::Started { rank, pid } => {
                 if let Some(known) = self.own(host, rank) {
                     known.pid = pid;
                 }
+                self.journal.started(index(rank), pid, self.plan.hosts[host].name());
                 if self.plan.verbose {
                     self.output.say(&format!("{} runs", self.name(index(rank))));
                 }
@@ -154,19 +161,11 @@ impl Fleet {
             GuardEvent::Output { rank, stream, bytes } => {
                 if let Some(known) = self.ranks.get_mut(index(rank)).filter(|r| r.host == host) {
                     known.wrote(stream, &bytes, &self.output);
+                    self.journal.wrote(index(rank), stream, &bytes);
                 }
             }
             GuardEvent::Ended { rank, ending, root_cause, memory } => {
-                let world = self.ranks.len();
-                let Some(known) = self.own(host, rank).filter(|r| r.alive) else { return };
-                known.alive = false;
-                known.root_cause = root_cause.map(index).filter(|r| *r < world);
-                known.memory = memory.chars().filter(|c| !c.is_control()).take(200).collect();
-                self.shutdown.ended(index(rank), ending, Instant::now());
-                self.store.lost(index(rank), &ending.to_string());
-                if self.plan.verbose {
-                    self.output.say(&format!("{} {ending}", self.name(index(rank))));
-                }
+                self.rank_ended(host, rank, (ending, root_cause, &memory));
             }
             GuardEvent::Stopped { rank } => {
                 if let Some(known) = self.own(host, rank) {
@@ -189,6 +188,27 @@ impl Fleet {
                     self.shutdown.ended(0, Ending::Exit(0), Instant::now());
                 }
             }
+        }
+    }
+
+    fn is_ready(&mut self, host: usize, ready: Ready) {
+        self.connections[host].ready = Some(ready);
+        self.connections[host].phase = HostPhase::Ready;
+        let part = &self.plan.hosts[host].part;
+        self.journal.host(self.plan.hosts[host].name(), "ready", part.first..part.first + part.size);
+    }
+
+    fn rank_ended(&mut self, host: usize, rank: u32, told: (Ending, Option<u32>, &str)) {
+        let (world, index, (ending, root_cause, memory)) = (self.ranks.len(), rank as usize, told);
+        let Some(known) = self.own(host, rank).filter(|r| r.alive) else { return };
+        (known.alive, known.ending) = (false, Some(ending));
+        known.root_cause = root_cause.map(|r| r as usize).filter(|r| *r < world);
+        known.memory = memory.chars().filter(|c| !c.is_control()).take(200).collect();
+        self.journal.ended(index, ending, self.plan.hosts[host].name());
+        self.shutdown.ended(index, ending, Instant::now());
+        self.store.lost(index, &ending.to_string());
+        if self.plan.verbose {
+            self.output.say(&format!("{} {ending}", self.name(index)));
         }
     }
 

@@ -2,7 +2,7 @@
 use super::connection::{HostConnection, HostPhase};
 use super::supervise::Fleet;
 use crate::launch::shutdown::StopReason;
-use crate::launch::verdict::Findings;
+use crate::launch::verdict::{Findings, summary};
 use crate::launch::wire::SILENCE;
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,14 @@ impl Fleet {
             }
         }
         self.ranks.iter_mut().for_each(|rank| rank.finish(&self.output));
+    }
+
+    /// How all ranks ended, for a job that failed.
+    pub(super) fn summary(&self) -> Option<String> {
+        let endings: Vec<_> = self.ranks.iter().map(|r| r.ending).collect();
+        let ran = self.running && self.unstarted.is_none();
+        let logs = self.plan.log_dir.as_deref();
+        ran.then(|| summary(self.shutdown.cause(), &endings, logs)).flatten()
     }
 
     /// The last line and the exit code.

@@ -1,7 +1,7 @@
 //! `--hostfile`: MLX's forms (a list, or an object with `hosts`), Open MPI's lines, and ours, which adds keys to either.
 //!
 //! The file is read whole, and every problem is told with its line and key.
-use super::hosts::{FleetHost, ranks, twice};
+use super::hosts::{FleetHost, merged, ranks};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -43,11 +43,11 @@ pub(super) fn parse(text: &str) -> Result<FleetFile, Vec<String>> {
         Some(b'[' | b'{') => reading.json(),
         Some(_) => reading.lines(),
     }
-    let Reading { mut wrong, file, .. } = reading;
+    let Reading { mut wrong, mut file, .. } = reading;
     if file.hosts.is_empty() && wrong.is_empty() {
         wrong.push("names no host".into());
     }
-    wrong.extend(twice(&file.hosts));
+    file.hosts = merged(file.hosts);
     if wrong.is_empty() { Ok(file) } else { Err(wrong) }
 }
 
@@ -335,9 +335,7 @@ mod tests {
             assert!(all.contains(part), "{part} in\n{all}");
         }
         let all = parse("a slots=none\na slots=2\nb,c\n-x\nd what\n").unwrap_err().join("\n");
-        for part in
-            ["line 1: slots", "line 3: one host", "line 4: host \"-x\"", "line 5: \"what\"", "named twice"]
-        {
+        for part in ["line 1: slots", "line 3: one host", "line 4: host \"-x\"", "line 5: \"what\""] {
             assert!(all.contains(part), "{part} in\n{all}");
         }
         for (text, part) in [

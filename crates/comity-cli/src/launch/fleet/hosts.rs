@@ -69,6 +69,31 @@ pub(super) fn twice(hosts: &[FleetHost]) -> impl Iterator<Item = String> {
     again.map(|(_, h)| format!("host {:?} is named twice; write {}:2 for two ranks there", h.name, h.name))
 }
 
+/// Files name a host once for each rank, as mlx.launch and Open MPI read them: neighbours of one name that are alike but for their
+/// slots are one host with so many ranks.
+pub(super) fn merged(hosts: Vec<FleetHost>) -> Vec<FleetHost> {
+    let mut all: Vec<FleetHost> = Vec::with_capacity(hosts.len());
+    for host in hosts {
+        let alike = |last: &FleetHost| {
+            let same = FleetHost { slots: last.slots, ..host.clone() };
+            *last == same && host.rdma.is_none()
+        };
+        match all.last_mut().filter(|last| alike(last)) {
+            Some(last) => last.slots = Some(last.slots.unwrap_or(1) + host.slots.unwrap_or(1)),
+            None => all.push(host),
+        }
+    }
+    // One that comes again later has as many ranks each time as it says there, or one.
+    let again = |name: &str, all: &[FleetHost]| all.iter().filter(|h| h.name == name).count() > 1;
+    let names: Vec<bool> = all.iter().map(|h| again(&h.name, &all)).collect();
+    for (host, again) in all.iter_mut().zip(names) {
+        if again {
+            host.slots = host.slots.or(Some(1));
+        }
+    }
+    all
+}
+
 fn one(entry: &str) -> Result<FleetHost, String> {
     let (name, count) = match entry.strip_prefix('[').and_then(|e| e.split_once(']')) {
         Some((name, rest)) => (name, rest.strip_prefix(':')),
@@ -101,6 +126,20 @@ mod tests {
         assert_eq!(short[..3], wanted);
         assert_eq!(short[3..], [("10.0.0.7", Some(2), 1), ("fd00::1", None, 1), ("fd00::2", Some(3), 1)]);
         assert!(list("localhost").unwrap()[0].is_here() && !hosts[0].is_here());
+    }
+
+    #[test]
+    fn a_file_may_name_a_host_for_each_rank() {
+        let named = |names: &[&str]| names.iter().map(|n| FleetHost::named(n).unwrap()).collect::<Vec<_>>();
+        let short = |hosts: Vec<FleetHost>| -> Vec<_> {
+            merged(hosts).into_iter().map(|h| (h.name, h.slots)).collect()
+        };
+        let (a, b) = (|n| ("a".to_owned(), n), |n| ("b".to_owned(), n));
+        assert_eq!(short(named(&["a", "a", "b"])), [a(Some(2)), b(None)]);
+        assert_eq!(short(named(&["a", "b", "a"])), [a(Some(1)), b(None), a(Some(1))]);
+        let mut other = named(&["a", "a"]);
+        other[1].env = vec![("A".into(), "1".into())];
+        assert_eq!(short(other), [a(Some(1)), a(Some(1))]);
     }
 
     #[test]

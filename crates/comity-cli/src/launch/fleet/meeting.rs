@@ -1,7 +1,11 @@
 //! Where the ranks of all hosts meet, as the hosts are told it, and what other libraries read of that.
 use super::supervise::Fleet;
 use crate::launch::wire::Go;
-use std::net::SocketAddr;
+use comity::tools::Store;
+use std::net::{IpAddr, SocketAddr};
+
+/// More networks than a machine has.
+const WAYS: usize = 16;
 
 /// Names and what they stand for.
 type Named = Vec<(String, String)>;
@@ -30,8 +34,50 @@ impl Fleet {
         }
         let master = master.unwrap_or_else(|| self.store.addr());
         let (files, vars) = self.for_mlx(&ring, master);
+        let store = self.ways();
         let key = (!self.plan.insecure).then(|| *self.key.bytes());
-        Go { job: self.job.clone(), store: self.store.addr(), master, vars, files, key }
+        Go { job: self.job.clone(), store, master, vars, files, key }
+    }
+
+    /// The addresses of the store: those by which hosts know this machine, and those of hosts between, where a rank passes on what comes.
+    fn ways(&self) -> Vec<SocketAddr> {
+        let mut all = self.store.addrs().to_vec();
+        if self.plan.bind.is_none() {
+            for ip in self.seen_from() {
+                if !all.iter().any(|a| a.ip() == ip) {
+                    all.push(SocketAddr::new(ip, self.store.addr().port()));
+                }
+            }
+        }
+        all
+    }
+
+    /// From where hosts say that they were called.
+    fn seen_from(&self) -> Vec<IpAddr> {
+        let mut all: Vec<IpAddr> = Vec::new();
+        for ip in self.connections.iter().filter_map(|c| c.ready.as_ref()?.from) {
+            if !all.contains(&ip) && all.len() < WAYS {
+                all.push(ip);
+            }
+        }
+        all
+    }
+
+    /// Hosts may know this machine by different addresses, as in a triangle of cables: the store listens at all of them.
+    pub(super) fn listen_everywhere(&mut self) {
+        let first = self.store.addr();
+        let also: Vec<SocketAddr> =
+            self.seen_from().into_iter().filter(|ip| *ip != first.ip()).map(|ip| (ip, 0).into()).collect();
+        if also.is_empty() || self.plan.bind.is_some() {
+            return;
+        }
+        let (key, job, join) = (&self.key, &self.job, self.plan.join);
+        let bind = SocketAddr::new(first.ip(), 0);
+        // Where that fails, the first address is there.
+        if let Ok(store) = Store::start_at(bind, &also, self.plan.world, key, job, join) {
+            store.on_waiting(self.output.voice());
+            self.store = store;
+        }
     }
 
     /// What MLX's backends read: files that variables lead to, and variables.

@@ -10,6 +10,7 @@
 //! then all are told to run it, or all problems are told at once and nothing runs.
 mod args;
 mod connection;
+mod content;
 mod events;
 mod farewell;
 mod hostfile;
@@ -18,6 +19,7 @@ mod meeting;
 mod plan;
 mod ssh;
 mod supervise;
+mod vars;
 
 pub(super) use args::FleetArgs;
 pub(crate) use hosts::check_name as check_host_name;

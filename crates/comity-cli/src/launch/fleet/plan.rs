@@ -1,12 +1,16 @@
 //! What is to run on which host, checked as far as this machine can know it.
 use super::hosts::FleetHost;
+use super::vars::settings;
 use super::{hostfile, hosts, ssh};
-use crate::launch::job::OURS;
+use crate::launch::LaunchArgs;
+use crate::launch::job;
+use crate::launch::stage::{self, StagedFile};
 use crate::launch::wire::HostPart;
-use crate::launch::{LaunchArgs, Setting};
 use std::ffi::OsString;
+use std::fs::File;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A job on several hosts.
@@ -23,6 +27,10 @@ pub(super) struct FleetPlan {
     pub(super) max_restarts: u32,
     pub(super) join: Duration,
     pub(super) log_dir: Option<PathBuf>,
+    pub(super) events: Option<Arc<File>>,
+    pub(super) stdin_rank: Option<usize>,
+    pub(super) stage: Vec<StagedFile>,
+    pub(super) mixed_programs: bool,
     pub(super) ssh: OsString,
     pub(super) ssh_args: Vec<OsString>,
     pub(super) python: Option<String>,
@@ -50,19 +58,11 @@ impl PlannedHost {
 
 impl FleetPlan {
     pub(super) fn check(args: LaunchArgs) -> Result<Self, Vec<String>> {
-        let file = match (&args.fleet.hostfile, &args.fleet.hosts) {
-            (Some(path), _) => hostfile::read(path)?,
-            (None, given) => hostfile::FleetFile {
-                hosts: hosts::list(given.as_deref().unwrap_or("localhost"))?,
-                ..hostfile::FleetFile::default()
-            },
-        };
+        let file = named(&args)?;
         let mut wrong = Vec::new();
         let backend = backend(&args, file.backend.as_deref()).map_err(|e| wrong.push(e)).ok();
-        for (given, flag) in [(args.metrics.is_some(), "--metrics")] {
-            if given {
-                wrong.push(format!("{flag} is for one host: start the ranks of each host with it there"));
-            }
+        if args.metrics.is_some() {
+            wrong.push("--metrics is for one host: start the ranks of each host with it there".into());
         }
         let env = settings(&args, file.env, &file.hosts, &mut wrong);
         let command = words(&args).map_err(|e| wrong.push(e)).unwrap_or_default();
@@ -72,19 +72,24 @@ impl FleetPlan {
             args.fleet.total.map(|n| n as usize),
         );
         let counts = counts.map_err(|e| wrong.push(e)).unwrap_or_default();
+        let stage = stage::files(&args.fleet.stage).map_err(|all| wrong.extend(all)).unwrap_or_default();
+        let all: usize = counts.iter().sum();
+        if let Some(rank) = args.stdin_rank.filter(|r| *r >= all && all > 0) {
+            wrong.push(format!("--stdin-rank {rank}: there are {all} ranks, from 0"));
+        }
+        let events = args.json_events.as_deref().map(job::events).transpose();
+        let events = events.map_err(|e| wrong.push(e.text)).ok().flatten();
         if !wrong.is_empty() {
             return Err(wrong);
         }
         let world = counts.iter().sum();
         let backend = backend.unwrap_or_default();
-        let mut hosts = Vec::new();
-        let mut first = 0;
-        for (host, size) in file.hosts.into_iter().zip(counts).filter(|(_, n)| *n > 0) {
-            let mut part = part(&args, &host, (&command, &env, &backend));
-            (part.first, part.size, part.world) = (first, size, world);
-            first += size;
-            hosts.push(PlannedHost { host, part });
-        }
+        let part = |host: &FleetHost| HostPart {
+            world,
+            stage: stage.clone(),
+            ..part(&args, host, (&command, &env, &backend))
+        };
+        let hosts = numbered(file.hosts.into_iter().zip(counts), part);
         let join = crate::launch::meet::join_limit(&args.env);
         let fleet = args.fleet;
         Ok(Self {
@@ -98,6 +103,10 @@ impl FleetPlan {
             max_restarts: fleet.max_restarts,
             join,
             log_dir: args.log_dir,
+            events,
+            stdin_rank: args.stdin_rank,
+            stage,
+            mixed_programs: fleet.mixed_programs,
             ssh: fleet.ssh,
             ssh_args: fleet.ssh_arg,
             python: fleet.python,
@@ -124,6 +133,39 @@ impl FleetPlan {
     }
 }
 
+/// The hosts of `--hostfile` or `--hosts`.
+fn named(args: &LaunchArgs) -> Result<hostfile::FleetFile, Vec<String>> {
+    match (&args.fleet.hostfile, &args.fleet.hosts) {
+        (Some(path), _) => hostfile::read(path),
+        (None, given) => Ok(hostfile::FleetFile {
+            hosts: hosts::list(given.as_deref().unwrap_or("localhost"))?,
+            ..hostfile::FleetFile::default()
+        }),
+    }
+}
+
+/// Each host that has ranks, with its part; one that is named again further on has its ranks numbered on.
+fn numbered(
+    counts: impl Iterator<Item = (FleetHost, usize)>,
+    part: impl Fn(&FleetHost) -> HostPart,
+) -> Vec<PlannedHost> {
+    let (mut hosts, mut first): (Vec<PlannedHost>, _) = (Vec::new(), 0);
+    for (host, size) in counts.filter(|(_, n)| *n > 0) {
+        let mut part = part(&host);
+        (part.first, part.size) = (first, size);
+        first += size;
+        hosts.push(PlannedHost { host, part });
+    }
+    for at in 0..hosts.len() {
+        let name = hosts[at].host.name.clone();
+        let same = |h: &&PlannedHost| h.host.name == name;
+        let before = hosts[..at].iter().filter(same).map(|h| h.part.size).sum();
+        let all = hosts.iter().filter(same).map(|h| h.part.size).sum();
+        (hosts[at].part.local_first, hosts[at].part.local_size) = (before, all);
+    }
+    hosts
+}
+
 fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)], &str)) -> HostPart {
     let (command, env, backend) = job;
     let python = host.python.as_deref().or(args.fleet.python.as_deref());
@@ -139,6 +181,7 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
     let here = || std::env::current_dir().ok()?.to_str().map(Into::into);
     let ours = if backend.starts_with("jaccl") { "jaccl" } else { backend };
     HostPart {
+        stdin_rank: args.stdin_rank,
         command: python.map(Into::into).into_iter().chain(command.iter().cloned()).collect(),
         env,
         cwd_asked: asked.is_some(),
@@ -148,26 +191,6 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
         backend: Some(ours.to_owned()).filter(|b| b != "any" && b != "ring"),
         ..HostPart::default()
     }
-}
-
-/// The variables of every rank: of the hostfile, then of files, then of `--env`.
-fn settings(
-    args: &LaunchArgs,
-    file: Vec<(String, String)>,
-    hosts: &[FleetHost],
-    wrong: &mut Vec<String>,
-) -> Vec<(String, String)> {
-    let mut env = file;
-    for path in &args.fleet.env_file {
-        match env_file(path) {
-            Ok(more) => env.extend(more),
-            Err(more) => wrong.extend(more),
-        }
-    }
-    let given = texts(&args.env).map_err(|e| wrong.push(e)).unwrap_or_default();
-    env.extend(given);
-    wrong.extend(env.iter().chain(hosts.iter().flat_map(|h| &h.env)).filter_map(ours));
-    env
 }
 
 /// The name of what carries the calls.
@@ -210,38 +233,6 @@ fn words(args: &LaunchArgs) -> Result<Vec<String>, String> {
     all.ok_or_else(|| "a word of the command is not UTF-8, which other hosts may not read as this one".into())
 }
 
-fn texts(env: &[Setting]) -> Result<Vec<(String, String)>, String> {
-    let text = |s: &Setting| Some((s.name.to_str()?.to_owned(), s.value.to_str()?.to_owned()));
-    let all: Option<Vec<_>> = env.iter().map(text).collect();
-    all.ok_or_else(|| "a value of --env is not UTF-8, which other hosts may not read as this one".into())
-}
-
-fn ours((name, _): &(String, String)) -> Option<String> {
-    OURS.contains(&name.as_str())
-        .then(|| format!("variable {name}: comity launch sets it itself for each rank; leave it out"))
-}
-
-/// `NAME=VALUE` lines, with comments and empty lines between them.
-fn env_file(path: &Path) -> Result<Vec<(String, String)>, Vec<String>> {
-    let shown = path.display();
-    let text = std::fs::read_to_string(path).map_err(|e| vec![format!("--env-file {shown}: {e}")])?;
-    let (mut all, mut wrong) = (Vec::new(), Vec::new());
-    for (at, line) in text.lines().enumerate().map(|(i, l)| (i + 1, l.trim())) {
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        match line.trim_start_matches("export ").split_once('=') {
-            Some((name, value)) if !name.trim().is_empty() => {
-                let value = value.trim();
-                let bare = ['"', '\''].iter().find_map(|q| value.strip_prefix(*q)?.strip_suffix(*q));
-                all.push((name.trim().to_owned(), bare.unwrap_or(value).to_owned()));
-            }
-            _ => wrong.push(format!("--env-file {shown}: line {at}: is not NAME=VALUE")),
-        }
-    }
-    if wrong.is_empty() { Ok(all) } else { Err(wrong) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,16 +244,5 @@ mod tests {
         assert_eq!(spread(&hosts, 2, None), Ok(vec![2, 4, 2]));
         assert_eq!(spread(&hosts, 1, Some(3)), Ok(vec![1, 2, 0]));
         assert!(spread(&hosts, 1, Some(7)).unwrap_err().contains("7 ranks are more than the hosts have (6"));
-    }
-
-    #[test]
-    fn files_of_variables_are_read_whole() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "# x\nA=1\nexport B=\"two words\"\n\nC=\n").unwrap();
-        let all = env_file(file.path()).unwrap();
-        assert_eq!(all, [("A", "1"), ("B", "two words"), ("C", "")].map(|(n, v)| (n.into(), v.into())));
-        std::fs::write(file.path(), "A\n=b\n").unwrap();
-        let wrong = env_file(file.path()).unwrap_err();
-        assert!(wrong[0].contains("line 1") && wrong[1].contains("line 2"), "{wrong:?}");
     }
 }

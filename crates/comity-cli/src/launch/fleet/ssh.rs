@@ -89,7 +89,7 @@ pub(super) fn explained(host: &str, said: &str, code: &str) -> String {
         "its host key is not known here: connect once by hand (`ssh` and its name) and accept the key"
     } else if has("Permission denied") {
         "it does not let this user in without a password: `ssh-copy-id` to it, or name the user (user@host)"
-    } else if has("HostConnection refused") {
+    } else if has("Connection refused") {
         "nothing answers at ssh's port: is sshd running there, and on which port (port in the hostfile)?"
     } else if has("timed out") || has("No route to host") || has("unreachable") {
         "it cannot be reached: is it up, and does no firewall stand before ssh's port?"
@@ -116,8 +116,8 @@ mod tests {
             ),
             ("Host key verification failed.", "accept the key"),
             ("me@c: Permission denied (publickey).", "ssh-copy-id"),
-            ("ssh: connect to host c port 22: HostConnection refused", "is sshd running"),
-            ("ssh: connect to host c port 22: HostConnection timed out", "firewall"),
+            ("ssh: connect to host c port 22: Connection refused", "is sshd running"),
+            ("ssh: connect to host c port 22: Connection timed out", "firewall"),
             ("sh: 1: python3: not found\ncomity-is-not-here", "pip install comity"),
             ("", "by hand"),
         ] {

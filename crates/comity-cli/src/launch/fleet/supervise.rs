@@ -3,6 +3,7 @@ use super::connection::{HostConnection, HostPhase};
 use super::events::FarRank;
 use super::plan::FleetPlan;
 use super::ssh;
+use crate::launch::journal::Journal;
 use crate::launch::meet;
 use crate::launch::output::{OutputStream, Outputs};
 use crate::launch::shutdown::{Shutdown, StopOrder, StopReason};
@@ -19,11 +20,6 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
-
-/// How long a host may take to answer.
-const CONNECT: Duration = Duration::from_secs(30);
-/// When it is said for the first time which hosts are waited for, and how often after that.
-const PATIENCE_SHOWN: Duration = Duration::from_secs(2);
 
 /// Runs the job and returns the exit code.
 pub(super) fn supervise(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) -> u8 {
@@ -56,6 +52,7 @@ pub(super) struct Fleet {
     signals: Signals,
     front_end: FrontLine,
     input: Option<OwnedFd>,
+    pub(super) journal: Journal,
     pub(super) unread: Option<(OutputStream, Errno)>,
     pub(super) running: bool,
     beat_due: Instant,
@@ -111,6 +108,7 @@ impl Fleet {
             signals: Signals::open(&[]).map_err(fail)?,
             front_end: FrontLine::new(front_end).map_err(fail)?,
             input: Some(input),
+            journal: Journal::to(plan.events.clone()).map_err(fail)?,
             unread: None,
             running: false,
             beat_due: Instant::now(),
@@ -147,9 +145,12 @@ impl Fleet {
             self.farewell();
             (None, code)
         };
-        if let Some(text) = text {
-            self.output.say(&text);
+        self.summary().iter().for_each(|s| self.output.say(s));
+        if let Some(text) = &text {
+            self.output.say(text);
         }
+        let first = self.problems.first().map(|(why, _)| why.as_str());
+        self.journal.over(text.as_deref().or(first), code);
         let since = Instant::now();
         let patience = |f: &Self| !matches!(f.shutdown.cause(), None | Some(StopReason::Failed { .. }));
         while self.output.is_pending() && !(patience(&self) && since.elapsed() > Duration::from_secs(2)) {
@@ -158,42 +159,9 @@ impl Fleet {
         code
     }
 
-    /// Until every host is ready; false if one is not, or the job is to end.
-    fn connect(&mut self) -> bool {
-        let since = Instant::now();
-        let mut say = since + PATIENCE_SHOWN;
-        loop {
-            let open = |c: &HostConnection| matches!(c.phase, HostPhase::Connecting | HostPhase::Preparing);
-            let waiting: Vec<usize> =
-                (0..self.connections.len()).filter(|i| open(&self.connections[*i])).collect();
-            if waiting.is_empty() || self.shutdown.cause().is_some() {
-                return self.problems.is_empty() && self.shutdown.cause().is_none();
-            }
-            if since.elapsed() > CONNECT {
-                for index in waiting {
-                    let name = self.plan.hosts[index].name();
-                    let why = format!(
-                        "host {name}: did not answer within {} s: is it up, and can ssh reach it?",
-                        CONNECT.as_secs()
-                    );
-                    self.problems.push((why, USAGE));
-                }
-                return false;
-            }
-            if Instant::now() >= say {
-                let names: Vec<_> = waiting.iter().map(|i| self.plan.hosts[*i].name()).collect();
-                self.output.say(&format!("waiting for {}", names.join(", ")));
-                say = Instant::now() + PATIENCE_SHOWN * 3;
-            }
-            self.turn(Some(say));
-            if let Some(order) = self.shutdown.tick(Instant::now()) {
-                self.carry_out(order);
-            }
-        }
-    }
-
     /// Every host is ready: tells them where to meet, and to run.
     fn go(&mut self) {
+        self.listen_everywhere();
         let go = FleetOrder::Go(Box::new(self.meeting()));
         if self.plan.verbose {
             let at = self.store.addr();
@@ -302,9 +270,16 @@ impl Fleet {
                 FleetOrder::InputEnd
             }
         };
-        self.send_all(&order);
+        let only = self.plan.stdin_rank.and_then(|r| self.ranks.get(r)).map(|r| r.host);
+        let to = |host: usize| only.is_none_or(|o| o == host);
+        let running = |(host, c): &(usize, &HostConnection)| to(*host) && c.phase == HostPhase::Running;
         if self.input.is_some() {
-            self.fed = self.connections.iter().filter(|c| c.phase == HostPhase::Running).count();
+            self.fed = self.connections.iter().enumerate().filter(running).count();
+        }
+        for (host, connection) in self.connections.iter_mut().enumerate() {
+            if to(host) || order == FleetOrder::InputEnd {
+                connection.send(&order);
+            }
         }
     }
 
@@ -324,7 +299,7 @@ impl Fleet {
         }
     }
 
-    fn carry_out(&mut self, order: StopOrder) {
+    pub(super) fn carry_out(&mut self, order: StopOrder) {
         match order {
             StopOrder::Term => self.send_all(&FleetOrder::Term),
             StopOrder::Kill => self.send_all(&FleetOrder::Kill),

@@ -1,5 +1,5 @@
 //! Processes that end: ranks, and what they have left running.
-use super::{LEFT_OPEN, Supervisor};
+use super::{LEFT_OPEN, RankEnd, Supervisor, host};
 use crate::launch::ending::Ending;
 use crate::launch::shutdown::StopReason;
 use crate::launch::tree;
@@ -47,6 +47,11 @@ impl Supervisor {
         rank.alive = false;
         let pid = rank.pid;
         self.feed.remove(number);
+        let early = self.shutdown.judges();
+        if let Some(end) = self.ends.get_mut(number) {
+            *end = Some(RankEnd { ending, at: Instant::now(), early });
+        }
+        self.journal.ended(self.job.first + number, ending, &host());
         if let Some(metrics) = &self.metrics {
             metrics.ended(number, ending);
         }
@@ -94,11 +99,11 @@ impl Supervisor {
     /// "rank 3 (pid 77, host c)"
     pub(super) fn name(&self, number: usize) -> String {
         let pid = self.ranks.get(number).map_or(0, |r| r.pid.as_raw_pid());
-        format!("rank {number} (pid {pid}, host {})", rustix::system::uname().nodename().to_string_lossy())
+        format!("rank {} (pid {pid}, host {})", self.job.first + number, host())
     }
 
     /// The last line and the exit code.
-    pub(super) fn verdict(&self) -> (Option<String>, u8) {
+    pub(in crate::launch) fn verdict(&self) -> (Option<String>, u8) {
         Findings {
             cause: self.shutdown.cause(),
             name: &|rank| self.name(rank),

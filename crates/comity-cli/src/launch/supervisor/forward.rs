@@ -22,11 +22,15 @@ impl Supervisor {
         let number = self.job.first + rank;
         let Some(pipe) = self.ranks.get_mut(rank).and_then(|r| r.pipes.get_mut(pipe)) else { return };
         let mut show = Vec::new();
-        let logged = pipe.read(&mut self.buffer, &mut show);
+        let (logged, raw) = pipe.read(&mut self.buffer, &mut show);
         self.output.put_of(number, pipe.stream, &show);
+        if let Some(line) = pipe.progress() {
+            self.output.progress(pipe.stream, &line);
+        }
+        self.journal.wrote(number, pipe.stream, &self.buffer[..raw]);
         if let Err(e) = logged {
             let name = pipe.stream.name();
-            self.output.say(&format!("rank {rank}: its {name} is no longer written to --log-dir: {e}"));
+            self.output.say(&format!("rank {number}: its {name} is no longer written to --log-dir: {e}"));
         }
     }
 

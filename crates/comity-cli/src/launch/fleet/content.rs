@@ -1,0 +1,113 @@
+//! Before anything runs: every host is waited for, gets the files that it is to have, and has the same programs as the others.
+use super::connection::{HostConnection, HostPhase};
+use super::supervise::Fleet;
+use crate::launch::USAGE;
+use crate::launch::output::OutputStream;
+use crate::launch::stage;
+use crate::launch::wire::FleetOrder;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How long a host may take to answer.
+const CONNECT: Duration = Duration::from_secs(30);
+/// When it is said for the first time which hosts are waited for, and how often after that.
+const PATIENCE_SHOWN: Duration = Duration::from_secs(2);
+/// On a terminal, where the line is written over.
+const UNSEEN: Duration = Duration::from_millis(300);
+
+impl Fleet {
+    /// Until every host is ready; false if one is not, or the job is to end.
+    pub(super) fn connect(&mut self) -> bool {
+        let since = Instant::now();
+        let mut shown = String::new();
+        let mut say = since + PATIENCE_SHOWN;
+        loop {
+            let open = |c: &HostConnection| matches!(c.phase, HostPhase::Connecting | HostPhase::Preparing);
+            let waiting: Vec<usize> =
+                (0..self.connections.len()).filter(|i| open(&self.connections[*i])).collect();
+            if waiting.is_empty() || self.shutdown.cause().is_some() {
+                self.compare();
+                return self.problems.is_empty() && self.shutdown.cause().is_none();
+            }
+            // One that gets files is heard, and missed when it is silent.
+            let late: Vec<_> = waiting.iter().copied().filter(|i| !self.connections[*i].staging).collect();
+            if since.elapsed() > CONNECT && !late.is_empty() {
+                for index in late {
+                    let name = self.plan.hosts[index].name();
+                    let why = format!(
+                        "host {name}: did not answer within {} s: is it up, and can ssh reach it?",
+                        CONNECT.as_secs()
+                    );
+                    self.problems.push((why, USAGE));
+                }
+                return false;
+            }
+            let names: Vec<_> = waiting.iter().map(|i| self.plan.hosts[*i].name()).collect();
+            let line = format!("waiting for {}", names.join(", "));
+            let live = OutputStream::Err.is_live();
+            if Instant::now() >= say && !live {
+                self.output.say(&line);
+                say = Instant::now() + PATIENCE_SHOWN * 3;
+            }
+            if live && since.elapsed() > UNSEEN {
+                let line = format!("comity launch: {line} ({} s)", since.elapsed().as_secs());
+                if line != shown {
+                    self.output.progress(OutputStream::Err, line.as_bytes());
+                    shown = line;
+                }
+            }
+            self.turn(Some(if live { Instant::now() + UNSEEN } else { say }));
+            if let Some(order) = self.shutdown.tick(Instant::now()) {
+                self.carry_out(order);
+            }
+        }
+    }
+
+    /// A host lacks this file, from there on.
+    pub(super) fn give(&mut self, host: usize, file: u32, at: u64) {
+        let Some(file) = self.plan.stage.get(file as usize) else { return };
+        match stage::piece(file, at) {
+            Ok(bytes) => {
+                if at == 0 && self.plan.verbose {
+                    self.output.say(&format!("host {}: gets {}", self.plan.hosts[host].name(), file.name));
+                }
+                self.connections[host].staging = true;
+                self.connections[host].send(&FleetOrder::Piece(bytes));
+            }
+            Err(e) => {
+                self.problems.push((format!("--stage {}: {e}", file.name), USAGE));
+                self.connections[host].phase = HostPhase::Lost;
+                self.connections[host].close();
+            }
+        }
+    }
+
+    /// Programs and scripts of one name that are not the same everywhere.
+    fn compare(&mut self) {
+        if self.plan.mixed_programs {
+            return;
+        }
+        let mut found: BTreeMap<(&str, &str), BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
+        for (connection, host) in self.connections.iter().zip(&self.plan.hosts) {
+            let Some(ready) = &connection.ready else { continue };
+            for (name, digest) in &ready.digests {
+                // Machines of another kind have programs of their own.
+                let kind = if name.ends_with(".py") { "" } else { &ready.system };
+                found.entry((name, kind)).or_default().entry(digest).or_default().push(host.name());
+            }
+        }
+        let differ = found.iter().filter(|(_, contents)| contents.len() > 1);
+        let said = differ.map(|((name, _), contents)| {
+            let short = |digest: &str| digest.chars().take(8).collect::<String>();
+            let who: Vec<_> =
+                contents.iter().map(|(digest, hosts)| format!("{} on {}", short(digest), hosts.join(", "))).collect();
+            let why = format!(
+                "'{name}' is not the same on all hosts: {}; copy one to all (--stage {name}), or say --mixed-programs",
+                who.join("; ")
+            );
+            (why, USAGE)
+        });
+        let said: Vec<_> = said.collect();
+        self.problems.extend(said);
+    }
+}

@@ -1,0 +1,73 @@
+//! The variables of the ranks, from the hostfile, from files and from `--env`.
+use super::hosts::FleetHost;
+use crate::launch::job::OURS;
+use crate::launch::{LaunchArgs, Setting};
+use std::path::Path;
+
+/// The variables of every rank: of the hostfile, then of files, then of `--env`.
+pub(super) fn settings(
+    args: &LaunchArgs,
+    file: Vec<(String, String)>,
+    hosts: &[FleetHost],
+    wrong: &mut Vec<String>,
+) -> Vec<(String, String)> {
+    let mut env = file;
+    for path in &args.fleet.env_file {
+        match env_file(path) {
+            Ok(more) => env.extend(more),
+            Err(more) => wrong.extend(more),
+        }
+    }
+    let given = texts(&args.env).map_err(|e| wrong.push(e)).unwrap_or_default();
+    env.extend(given);
+    wrong.extend(env.iter().chain(hosts.iter().flat_map(|h| &h.env)).filter_map(ours));
+    env
+}
+
+fn texts(env: &[Setting]) -> Result<Vec<(String, String)>, String> {
+    let text = |s: &Setting| Some((s.name.to_str()?.to_owned(), s.value.to_str()?.to_owned()));
+    let all: Option<Vec<_>> = env.iter().map(text).collect();
+    all.ok_or_else(|| "a value of --env is not UTF-8, which other hosts may not read as this one".into())
+}
+
+fn ours((name, _): &(String, String)) -> Option<String> {
+    OURS.contains(&name.as_str())
+        .then(|| format!("variable {name}: comity launch sets it itself for each rank; leave it out"))
+}
+
+/// `NAME=VALUE` lines, with comments and empty lines between them.
+fn env_file(path: &Path) -> Result<Vec<(String, String)>, Vec<String>> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|e| vec![format!("--env-file {shown}: {e}")])?;
+    let (mut all, mut wrong) = (Vec::new(), Vec::new());
+    for (at, line) in text.lines().enumerate().map(|(i, l)| (i + 1, l.trim())) {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        match line.trim_start_matches("export ").split_once('=') {
+            Some((name, value)) if !name.trim().is_empty() => {
+                let value = value.trim();
+                let bare = ['"', '\''].iter().find_map(|q| value.strip_prefix(*q)?.strip_suffix(*q));
+                all.push((name.trim().to_owned(), bare.unwrap_or(value).to_owned()));
+            }
+            _ => wrong.push(format!("--env-file {shown}: line {at}: is not NAME=VALUE")),
+        }
+    }
+    if wrong.is_empty() { Ok(all) } else { Err(wrong) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_variables_are_read_whole() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "# x\nA=1\nexport B=\"two words\"\n\nC=\n").unwrap();
+        let all = env_file(file.path()).unwrap();
+        assert_eq!(all, [("A", "1"), ("B", "two words"), ("C", "")].map(|(n, v)| (n.into(), v.into())));
+        std::fs::write(file.path(), "A\n=b\n").unwrap();
+        let wrong = env_file(file.path()).unwrap_err();
+        assert!(wrong[0].contains("line 1") && wrong[1].contains("line 2"), "{wrong:?}");
+    }
+}

@@ -1,0 +1,86 @@
+//! Frames come through in any pieces, and hostile ones are errors.
+use super::*;
+
+fn go() -> Go {
+    let at = "10.0.0.1:5".parse().unwrap();
+    let vars = vec![("A".into(), "b".into())];
+    Go {
+        job: "j".into(),
+        store: vec![at],
+        master: at,
+        vars,
+        files: vec![("A".into(), "[]".into())],
+        key: Some([7; 32]),
+    }
+}
+
+#[test]
+fn orders_come_through_in_any_pieces() {
+    let part = HostPart { command: vec!["a b".into(), "ü".into()], world: 3, ..HostPart::default() };
+    let all = [
+        FleetOrder::Prepare(Box::new(part)),
+        FleetOrder::Go(Box::new(go())),
+        FleetOrder::Input(vec![0, 255, 10]),
+        FleetOrder::InputEnd,
+        FleetOrder::Piece(vec![1, 2]),
+        FleetOrder::Term,
+        FleetOrder::Kill,
+        FleetOrder::Stop,
+        FleetOrder::Continue,
+        FleetOrder::Beat,
+    ];
+    let bytes: Vec<u8> = all.iter().flat_map(FleetOrder::encode).collect();
+    for step in [1, 7, bytes.len()] {
+        let (mut reader, mut found) = (FrameReader::default(), Vec::new());
+        for piece in bytes.chunks(step) {
+            reader.push(piece);
+            while let Some((kind, body)) = reader.next().unwrap() {
+                found.push(FleetOrder::decode(kind, body).unwrap());
+            }
+        }
+        assert_eq!(found, all);
+    }
+    assert!(!format!("{:?}", go()).contains("7, 7"), "the key shows");
+}
+
+#[test]
+fn events_come_through_behind_a_login_banner() {
+    let ended = |ending, root_cause| GuardEvent::Ended { rank: 3, ending, root_cause, memory: "m".into() };
+    let all = [
+        GuardEvent::Started { rank: 2, pid: 77 },
+        GuardEvent::Output { rank: 2, stream: OutputStream::Err, bytes: vec![1, 2] },
+        ended(Ending::Signal(9), Some(0)),
+        ended(Ending::Exit(-1), None),
+        GuardEvent::Refused { text: "no".into(), code: 2 },
+        GuardEvent::Stopped { rank: 1 },
+        GuardEvent::Say("words".into()),
+        GuardEvent::Taken,
+        GuardEvent::Wants { file: 1, at: 1 << 40 },
+        GuardEvent::Beat,
+        GuardEvent::Bye,
+    ];
+    let mut reader = FrameReader::default();
+    reader.push(b"Welcome to c\n");
+    assert!(reader.greeting().is_none());
+    reader.push(GREETING);
+    all.iter().for_each(|e| reader.push(&e.encode()));
+    assert_eq!(reader.greeting().unwrap(), b"Welcome to c\n");
+    let mut found = Vec::new();
+    while let Some((kind, body)) = reader.next().unwrap() {
+        found.push(GuardEvent::decode(kind, body).unwrap());
+    }
+    assert_eq!((found.as_slice(), reader.rest()), (&all[..], &b""[..]));
+}
+
+#[test]
+fn hostile_frames_are_errors() {
+    let mut reader = FrameReader::default();
+    reader.push(&[b'P', 255, 255, 255, 255]);
+    assert!(reader.next().unwrap_err().contains("4294967295 bytes"));
+    for (kind, body) in
+        [(b'?', &b""[..]), (b's', b"123"), (b'd', &[9; 13]), (b'd', b"\0"), (b'h', b"{}"), (b'x', b"")]
+    {
+        assert!(GuardEvent::decode(kind, body).is_err(), "{kind}");
+    }
+    assert!(FleetOrder::decode(b'T', b"x").is_err() && FleetOrder::decode(b'P', b"[").is_err());
+}

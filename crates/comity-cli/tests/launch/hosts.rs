@@ -1,0 +1,143 @@
+//! `--hosts` and `--hostfile` with a stand-in for ssh, which runs here what it is to run there; the step `ssh` has the real one.
+use super::harness::*;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// A stand-in for ssh: `-G` says where a host is; else the words behind the host's name run, in a home of the host's own.
+fn stand_in(dir: &Path) -> PathBuf {
+    let path = dir.join("ssh");
+    let script = format!(
+        "#!/bin/sh\nfor w in \"$@\"; do [ \"$w\" = -G ] && {{ echo hostname 127.0.0.1; exit 0; }}; done\n\
+         while [ \"$1\" != -- ]; do shift; done\nmkdir -p {0}/home/$2; cd {0}/home/$2\n\
+         export HOME=$PWD SSH_CONNECTION=\"127.0.0.1 1 127.0.0.1 22\" NAMED=$2\nexec sh -c \"$3\"\n",
+        dir.display()
+    );
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    path
+}
+
+fn fleet(dir: &Path, words: &[&str]) -> Done {
+    let ssh = stand_in(dir).display().to_string();
+    run(&[&["--ssh", &ssh], words].concat())
+}
+
+fn file(dir: &Path, name: &str, text: &str) -> String {
+    let path = dir.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+const SAY: [&str; 4] = ["--", "sh", "-c", "echo $NAMED $LOCAL_RANK $LOCAL_WORLD_SIZE"];
+
+#[test]
+fn a_hostfile_may_name_a_host_for_each_rank_as_mlx_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let hosts = file(dir.path(), "mlx.json", r#"[{"ssh": "a"}, {"ssh": "b"}, {"ssh": "a"}, {"ssh": "a"}]"#);
+    let done = fleet(dir.path(), &[&["--hostfile", &hosts][..], &SAY].concat());
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert_eq!(done.sorted(), ["[0@a] a 0 3", "[1@b] b 0 1", "[2@a] a 1 3", "[3@a] a 2 3"]);
+    let lines = file(dir.path(), "lines", "a\na\nb slots=1\n");
+    let done = fleet(dir.path(), &[&["--hostfile", &lines][..], &SAY].concat());
+    assert_eq!(done.sorted(), ["[0@a] a 0 2", "[1@a] a 1 2", "[2@b] b 0 1"], "{}", done.err);
+    // On the command line it is a slip.
+    let done = fleet(dir.path(), &[&["--hosts", "a,a"][..], &SAY].concat());
+    assert!(done.code == 2 && done.err.contains("named twice"), "{}", done.err);
+}
+
+#[test]
+fn files_are_staged_and_what_differs_is_found_by_content() {
+    let dir = tempfile::tempdir().unwrap();
+    for (host, text) in [("a", "print(1)"), ("b", "print(2)")] {
+        let home = dir.path().join("home").join(host);
+        std::fs::create_dir_all(&home).unwrap();
+        std::fs::write(home.join("train.py"), text).unwrap();
+        // Plays the interpreter.
+        std::fs::write(home.join("python"), "#!/bin/sh\ncat \"$1\"\n").unwrap();
+        std::fs::set_permissions(home.join("python"), PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let here = tempfile::tempdir().unwrap();
+    std::fs::write(here.path().join("train.py"), "print(3)").unwrap();
+    std::fs::create_dir(here.path().join("gone")).unwrap();
+    let ssh = stand_in(dir.path()).display().to_string();
+    // From a directory that the hosts do not have, so the ranks start at home.
+    let launch = |words: &[&str]| {
+        let job = start_with(&[&["--ssh", &ssh, "--hosts", "a,b"], words].concat(), |command| {
+            command.current_dir(here.path());
+        });
+        let hidden = here.path().with_extension("hidden");
+        let _ = hidden;
+        job.finish()
+    };
+    let at = ["--cwd", "."];
+    let done = launch(&[&at[..], &["--", "./python", "train.py"]].concat());
+    assert!(done.code == 2 && done.out.is_empty(), "{}", done.err);
+    assert!(
+        done.err.contains("'train.py' is not the same on all hosts: ") && done.err.contains(" on a; "),
+        "{}",
+        done.err
+    );
+    assert!(done.err.contains("--stage train.py"), "{}", done.err);
+    let done = launch(&[&at[..], &["--mixed-programs", "--", "./python", "train.py"]].concat());
+    assert_eq!((done.code, done.sorted()), (0, vec!["[0@a] print(1)", "[1@b] print(2)"]), "{}", done.err);
+    let done = launch(&[&at[..], &["--stage", "train.py", "--", "./python", "train.py"]].concat());
+    assert_eq!((done.code, done.sorted()), (0, vec!["[0@a] print(3)", "[1@b] print(3)"]), "{}", done.err);
+    let left = std::fs::read_dir(dir.path().join("home/a")).unwrap().count();
+    assert_eq!(left, 2, "no other file is left");
+    let done = launch(&["--stage", "gone", "--stage", "nowhere", "--", "true"]);
+    assert!(
+        done.code == 2 && done.err.contains("--stage gone: is no file") && done.err.contains("nowhere"),
+        "{}",
+        done.err
+    );
+}
+
+#[test]
+fn a_large_file_is_staged_piece_by_piece() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = tempfile::tempdir().unwrap();
+    let bytes: Vec<u8> = (0..5_000_001u32).map(|i| (i * 7) as u8).collect();
+    std::fs::write(here.path().join("tool"), &bytes).unwrap();
+    std::fs::set_permissions(here.path().join("tool"), PermissionsExt::from_mode(0o755)).unwrap();
+    let ssh = stand_in(dir.path()).display().to_string();
+    let words =
+        ["--ssh", &ssh, "--hosts", "a,b", "--cwd", ".", "--stage", "tool", "--", "sh", "-c", "test -x tool"];
+    let done = start_with(&words, |command| {
+        command.current_dir(here.path());
+    })
+    .finish();
+    assert_eq!(done.code, 0, "{}", done.err);
+    for host in ["a", "b"] {
+        assert!(std::fs::read(dir.path().join("home").join(host).join("tool")).unwrap() == bytes, "{host}");
+    }
+}
+
+#[test]
+fn one_rank_gets_standard_input_and_programs_read_events() {
+    let dir = tempfile::tempdir().unwrap();
+    let ssh = stand_in(dir.path()).display().to_string();
+    let events = dir.path().join("events").display().to_string();
+    let line = format!(
+        "printf 'word\\n' | \"$COMITY\" launch --ssh {ssh} --hosts a,b --stdin-rank 1 --json-events {events} -- sh -c \
+         'printf \"$RANK? \"; read x; echo \"$x.\"; [ $RANK = 0 ] || exit 3'"
+    );
+    let done = start_line(&line, "sh").finish();
+    assert_eq!(done.code, 3, "{}", done.err);
+    // What rank 1 writes passes as it comes, without a tag.
+    assert!(done.out.contains("1? word.\n") && done.out.contains("[0@a] 0? .\n"), "{}", done.out);
+    let text = std::fs::read_to_string(&events).unwrap();
+    let all: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let count = |event: &str| all.iter().filter(|e| e["event"] == event).count();
+    assert_eq!(
+        ["host", "started", "line", "exit", "failure", "end"].map(count),
+        [2, 2, 2, 2, 1, 1],
+        "{text}"
+    );
+    let end = all.iter().find(|e| e["event"] == "exit" && e["rank"] == 1).unwrap();
+    assert_eq!((&end["code"], &end["host"]), (&3.into(), &"b".into()));
+    assert!(
+        done.err.contains("how the ranks ended: 0 exited with code 0; 1 exited with code 3"),
+        "{}",
+        done.err
+    );
+}
