@@ -1,0 +1,101 @@
+//! Verdicts over what was measured: the rows of `comity doctor`.
+mod hosts;
+mod links;
+
+pub use hosts::{clock, hosts, rdma};
+pub use links::{LinkMeasure, cables, links};
+
+use serde::Serialize;
+use std::fmt::Write;
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It is as it should be.
+    Passed,
+    /// It is not; what mends it is said.
+    Failed,
+    /// It could not be tried; why is said.
+    NotTried,
+}
+
+/// A row of the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What is checked: ssh, version, port, ...
+    pub check: &'static str,
+    /// Where: a host, or two.
+    pub at: String,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// What was found, and what mends it.
+    pub said: String,
+}
+
+impl Check {
+    /// As it should be.
+    pub fn passed(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
+        Self { check, at: at.into(), verdict: Verdict::Passed, said: said.into() }
+    }
+
+    /// Not as it should be.
+    pub fn failed(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
+        Self { check, at: at.into(), verdict: Verdict::Failed, said: said.into() }
+    }
+
+    /// Not tried.
+    pub fn not_tried(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
+        Self { check, at: at.into(), verdict: Verdict::NotTried, said: said.into() }
+    }
+
+    /// Passed, unless there is something to say.
+    pub fn unless(check: &'static str, at: impl Into<String>, problem: Option<String>) -> Self {
+        match problem {
+            None => Self::passed(check, at, ""),
+            Some(said) => Self::failed(check, at, said),
+        }
+    }
+}
+
+/// The order of the rows.
+const ORDER: [&str; 16] = [
+    "ssh", "version", "name", "address", "clock", "limits", "memlock", "ptrace", "shm", "rdma", "key",
+    "cable", "route", "port", "mtu", "speed",
+];
+
+/// The table for people: what passed in a row for each check, what did not in a row of its own.
+pub fn table(checks: &[Check]) -> String {
+    let mut t = String::new();
+    for name in ORDER {
+        let of = |verdict| checks.iter().filter(move |c| c.check == name && c.verdict == verdict);
+        let passed: Vec<_> = of(Verdict::Passed).collect();
+        let said: Vec<_> =
+            passed.iter().filter(|c| !c.said.is_empty()).map(|c| format!("{} {}", c.at, c.said)).collect();
+        // Writing to a string cannot fail.
+        if !passed.is_empty() {
+            let places: Vec<_> = passed.iter().filter(|c| c.said.is_empty()).map(|c| c.at.clone()).collect();
+            let many = format!("{} of them", places.len());
+            let _ = writeln!(
+                t,
+                "passed     {name:<8} {}",
+                if places.len() > 12 { many } else { places.join(", ") }
+            );
+            said.iter().for_each(|line| t += &format!("{:20}{line}\n", ""));
+        }
+        for (word, verdict) in [("FAILED   ", Verdict::Failed), ("not tried", Verdict::NotTried)] {
+            for check in of(verdict) {
+                let _ = writeln!(t, "{word}  {name:<8} {}: {}", check.at, check.said);
+            }
+        }
+    }
+    let count = |v| checks.iter().filter(|c| c.verdict == v).count();
+    let failed = count(Verdict::Failed);
+    let _ = writeln!(
+        t,
+        "\n{} passed, {failed} failed, {} not tried",
+        count(Verdict::Passed),
+        count(Verdict::NotTried)
+    );
+    t
+}
