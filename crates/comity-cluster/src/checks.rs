@@ -83,10 +83,18 @@ pub fn table(checks: &[Check]) -> String {
             );
             said.iter().for_each(|line| t += &format!("{:20}{line}\n", ""));
         }
-        for (word, verdict) in [("FAILED   ", Verdict::Failed), ("not tried", Verdict::NotTried)] {
-            for check in of(verdict) {
-                let _ = writeln!(t, "{word}  {name:<8} {}: {}", check.at, check.said);
+        for check in of(Verdict::Failed) {
+            let _ = writeln!(t, "FAILED     {name:<8} {}: {}", check.at, check.said);
+        }
+        let mut not_tried: Vec<(&str, Vec<&str>)> = Vec::new();
+        for check in of(Verdict::NotTried) {
+            match not_tried.iter_mut().find(|(said, _)| *said == check.said) {
+                Some((_, places)) => places.push(&check.at),
+                None => not_tried.push((&check.said, vec![&check.at])),
             }
+        }
+        for (said, places) in not_tried {
+            let _ = writeln!(t, "not tried  {name:<8} {}: {said}", places.join(", "));
         }
     }
     let count = |v| checks.iter().filter(|c| c.verdict == v).count();

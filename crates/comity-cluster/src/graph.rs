@@ -79,7 +79,7 @@ impl Cluster {
         cluster.by_thunderbolt();
         let heard: Vec<_> =
             heard.iter().filter(|h| cluster.is_known(&h.at) && cluster.is_known(&h.from)).collect();
-        cluster.join(heard.iter().map(|h| (h.at.clone(), h.from.clone())).collect());
+        cluster.join(heard.iter().map(|h| (h.at.clone(), h.from.clone())).collect(), true);
         cluster.by_subnets();
         cluster.cables.sort_by(|x, y| (&x.a, &x.b).cmp(&(&y.a, &y.b)));
         cluster.notes.extend(cluster.names());
@@ -150,8 +150,8 @@ impl Cluster {
         cables.chain(self.networks.iter().flat_map(|n| &n.ends)).any(|e| e == end)
     }
 
-    /// Ends that reach each other, in any number of steps, are a cable or a network.
-    fn join(&mut self, pairs: Vec<(End, End)>) {
+    /// Ends that reach each other, in any number of steps, are a cable or a network. Of those that `heard` each other that is sure.
+    fn join(&mut self, pairs: Vec<(End, End)>, heard: bool) {
         let mut groups: Vec<BTreeSet<End>> = Vec::new();
         for (x, y) in pairs {
             if self.is_taken(&x) || self.is_taken(&y) || x.host == y.host {
@@ -167,12 +167,16 @@ impl Cluster {
         groups.sort();
         for group in groups {
             let ends: Vec<_> = group.into_iter().collect();
+            let subnet = self.shared_subnet(&ends);
+            // Two in a larger network may have a switch, and others, between them.
+            let is_cable = heard || subnet.is_some_and(|s| s.prefix >= 30 && s.ip.is_ipv4());
             match ends.as_slice() {
-                [a, b] => self.add(a.clone(), b.clone(), CableKind::Ethernet),
-                _ => {
-                    let subnet = self.shared_subnet(&ends);
-                    self.networks.push(Network { ends, subnet });
+                [a, b] if is_cable => {
+                    let thunderbolt = [a, b].iter().all(|e| e.nic.starts_with("thunderbolt"));
+                    let kind = if thunderbolt { CableKind::Thunderbolt } else { CableKind::Ethernet };
+                    self.add(a.clone(), b.clone(), kind);
                 }
+                _ => self.networks.push(Network { ends, subnet }),
             }
         }
     }
@@ -213,7 +217,7 @@ impl Cluster {
         }
         let pairs =
             |ends: Vec<End>| ends.windows(2).map(|w| (w[0].clone(), w[1].clone())).collect::<Vec<_>>();
-        self.join(nets.into_values().flat_map(pairs).collect());
+        self.join(nets.into_values().flat_map(pairs).collect(), false);
     }
 
     /// Two hosts with one name, and one host with two.

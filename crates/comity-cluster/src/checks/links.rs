@@ -1,7 +1,7 @@
 //! What is checked between two hosts: cables, ways, ports, sizes of packets, speed.
 use super::Check;
 use crate::facts::{HostFacts, bits_in_words};
-use crate::graph::{Cluster, End};
+use crate::graph::{Cable, Cluster, End};
 use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -227,10 +227,27 @@ pub fn links(cluster: &Cluster, all: &[LinkMeasure]) -> Vec<Check> {
             ));
             continue;
         }
+        if let Some(elsewhere) = elsewhere(cluster, way.m) {
+            rows.push(Check::not_tried(
+                "route",
+                &way.at,
+                format!("no cable joins these two: {elsewhere}, see cable"),
+            ));
+            continue;
+        }
         let median = median(cluster, all, way.nominal()).filter(|_| way.m.shares_network);
         rows.extend([way.route(), way.port(), way.mtu(), way.speed(median)]);
     }
     rows
+}
+
+/// Where the cable of an end leads, if that is not the other end.
+fn elsewhere(cluster: &Cluster, m: &LinkMeasure) -> Option<String> {
+    let (from, to) = (m.from.as_ref()?, m.to.as_ref()?);
+    let has = |c: &&Cable, e: &End| c.a == *e || c.b == *e;
+    let of = |e: &End| cluster.cables.iter().find(|c| has(c, e));
+    let cable = of(from).filter(|c| !has(c, to)).or_else(|| of(to).filter(|c| !has(c, from)))?;
+    Some(format!("a cable is {}", cluster.cable_in_words(cable)))
 }
 
 /// Whether some third host reaches both.

@@ -132,7 +132,7 @@ fn lines(
             put('●', own.and_then(|(j, _)| colour(j)));
             continue;
         }
-        let track = (place >= 2 && place % 2 == 0).then_some((place as usize - 2) / 2);
+        let track = (place >= 2 && place % 2 == 0).then(|| (place as usize - 2) / 2);
         let mut there = tracks.iter().enumerate().filter_map(|(j, t)| Some((j, t.as_ref()?)));
         let passing = there.rfind(|(_, t)| Some(t.track) == track && t.first <= at && at <= t.last);
         let reaches = own.filter(|(_, t)| place > 0 && place < 2 * t.track as isize + 2);

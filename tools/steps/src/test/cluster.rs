@@ -1,0 +1,167 @@
+//! `comity cluster` and `comity doctor` on three hosts with an sshd each: a switch with the names, and a triangle of cables.
+//!
+//! ```text
+//!   desk --+-- a eth0        a ab --- ba b      the cables have no addresses of IPv4
+//!          +-- b eth0        b bc --- cb c
+//!          +-- c eth0        c ca --- ac a
+//! ```
+//!
+//! `comity cluster config` gives the cables addresses and writes a hostfile, which `comity doctor` passes and `comity launch` runs. Then
+//! faults are planted, and each is found; the setup is undone. The gate takes a share of the faults, the deep checks all.
+
+mod faults;
+
+use super::{
+    Done, Outcome, missing,
+    processes::comity,
+    scope::Scope,
+    sshd::{SshNet, ip, sshd},
+};
+use std::{fs, time::Instant};
+use tasks::{
+    child::Task,
+    place::{Scratch, program},
+};
+
+/// Seconds for one command, with room for a busy machine.
+const LIMIT: u64 = 90;
+const PORTS: &str = "7100-7107";
+
+/// The hosts, and the command that is run at the desk.
+struct Desk<'a, 'b> {
+    net: &'a mut SshNet<'b>,
+    comity: String,
+}
+
+pub(super) fn check(scope: &Scope) -> Outcome {
+    if !cfg!(target_os = "linux") {
+        return Ok(Done::NotRun("network namespaces are Linux's".into()));
+    }
+    let lacking: Vec<_> =
+        ["ip", "tc", "ssh", "perl", "setpriv"].into_iter().filter(|p| program(p).is_none()).collect();
+    if !lacking.is_empty() || !rustix::process::geteuid().is_root() {
+        return missing(format!(
+            "this needs root and the programs ip, tc, ssh, perl, setpriv; missing: {lacking:?}"
+        ));
+    }
+    let sshd = match sshd() {
+        Ok(sshd) => sshd,
+        Err(e) => return missing(format!("there is no sshd (package openssh-server): {e}")),
+    };
+    let comity = comity()?.to_str().ok_or("the program's path is no text")?.to_owned();
+    let scratch = Scratch::new("cluster").map_err(|e| e.to_string())?;
+    let mut net = match SshNet::new("cluster", &scratch, &sshd).and_then(|net| cables(&net).map(|()| net)) {
+        Ok(net) => net,
+        Err(e) => return missing(format!("hosts cannot be made here: {e}")),
+    };
+    let mut desk = Desk { net: &mut net, comity };
+    let timed =
+        |what: &str, begun: Instant| println!("{what}: right, {:.1} s", begun.elapsed().as_secs_f64());
+    let begun = Instant::now();
+    configures(&desk).map_err(|e| format!("config: {e}"))?;
+    timed("config, doctor and a job", begun);
+    let groups = scope.share(faults::GROUPS.to_vec(), 2);
+    let mut found = 0;
+    for group in groups {
+        let begun = Instant::now();
+        let names = (group.run)(&mut desk).map_err(|e| format!("{}: {e}", group.name))?;
+        timed(&names.join(", "), begun);
+        found += names.len();
+    }
+    let begun = Instant::now();
+    undoes(&desk).map_err(|e| format!("undo: {e}"))?;
+    timed("undo", begun);
+    Ok(Done::Passed(format!("found, set up, ran and undid 3 hosts; {found} planted faults found")))
+}
+
+fn cables(net: &SshNet<'_>) -> Result<(), String> {
+    for (one, at, other, there) in [("a", "ab", "b", "ba"), ("b", "bc", "c", "cb"), ("c", "ca", "a", "ac")] {
+        let (one, other) = (net.name(one), net.name(other));
+        ip(&format!("link add {at} netns {one} type veth peer name {there} netns {other}"))?;
+        ip(&format!("-n {one} link set {at} up"))?;
+        ip(&format!("-n {other} link set {there} up"))?;
+    }
+    Ok(())
+}
+
+impl Desk<'_, '_> {
+    fn path(&self, file: &str) -> String {
+        self.net.folder.join(file).display().to_string()
+    }
+
+    /// A command of comity at the desk.
+    fn task(&self, words: &[&str], args: &[&str]) -> Task {
+        let config = format!("--ssh-arg={}", self.path("config"));
+        let all = [&[self.comity.as_str()], words, &["--ssh-arg=-F", &config], args].concat();
+        self.net.desk(&all).limit(LIMIT)
+    }
+
+    fn run(&self, words: &[&str], args: &[&str]) -> Result<String, String> {
+        self.task(words, args).run()
+    }
+
+    /// `comity doctor`, which is to find something; what it says.
+    fn finds(&self, args: &[&str]) -> Result<String, String> {
+        match self.run(&["doctor"], args) {
+            Ok(said) => Err(format!("the doctor found nothing:\n{said}")),
+            Err(said) if said.contains("exit status: 1") => Ok(said),
+            Err(said) => Err(said),
+        }
+    }
+}
+
+/// The text has all of these.
+fn has(said: &str, parts: &[&str]) -> Result<(), String> {
+    match parts.iter().find(|p| !said.contains(**p)) {
+        None => Ok(()),
+        Some(part) => Err(format!("{part:?} is not in\n{said}")),
+    }
+}
+
+fn configures(desk: &Desk<'_, '_>) -> Result<(), String> {
+    let (out, undo, svg) = (desk.path("cluster.json"), desk.path("undo.json"), desk.path("cluster.svg"));
+    // Without --auto-setup the commands are told, and nothing changes.
+    let told = desk.run(&["cluster", "config"], &["--hosts", "a,b,c", "--over", "ethernet"])?;
+    has(
+        &told,
+        &["3 of 3 cables have no addresses", "sudo ip addr add 10.93.0.1/30 dev ab", "\"ssh\": \"c\""],
+    )?;
+    let before = desk.run(&["cluster", "config"], &["--hosts", "a,b,c", "--dot"])?;
+    has(&before, &["graph G {", "ab/ba", "network 10.78.0.0/24"])?;
+    let all = ["--hosts", "a,b,c", "--auto-setup", "--undo", &undo, "--output", &out, "--svg", &svg];
+    let said = desk.run(&["cluster", "config"], &all)?;
+    has(&said, &["●", "b ba", "3 hosts, a mesh, backend ring", "6 commands were run"])?;
+    has(&fs::read_to_string(&svg).map_err(|e| e.to_string())?, &["<svg", "</svg>"])?;
+    has(
+        &fs::read_to_string(&out).map_err(|e| e.to_string())?,
+        &["\"COMITY_INTERFACES\": \"ab,ac\"", "10.93.0."],
+    )?;
+    let again = desk
+        .run(&["cluster", "config"], &all)
+        .err()
+        .ok_or("a second undo file was written over the first")?;
+    has(&again, &["exit status: 2", "is there already", "comity cluster undo"])?;
+    let said = desk.run(&["doctor"], &[&out, "--ports", PORTS])?;
+    has(&said, &["passed     cable    a ab - b ba", " 0 failed", "there and back"])?;
+    let job = ["--hostfile", &out, "--", &desk.comity, "check", "--quick", "--ops", "all_reduce"];
+    has(&desk.run(&["launch"], &job)?, &["cases on each rank", "[0@"])?;
+    let found = desk.run(&["cluster", "find"], &["--hosts", "a,b,c"])?;
+    has(&found, &["comity ", "10.93.0.1/30", "cores"])
+}
+
+fn undoes(desk: &Desk<'_, '_>) -> Result<(), String> {
+    let undo = desk.path("undo.json");
+    let b = desk.net.name("b");
+    ip(&format!("-n {b} addr del 10.93.0.2/30 dev ba"))?;
+    let said = desk.run(&["cluster", "undo"], &[&undo]).err().ok_or("it undid what no longer fits")?;
+    has(&said, &["exit status: 2", "ba has the address 10.93.0.2/30 no longer", "nothing was undone"])?;
+    ip(&format!("-n {b} addr add 10.93.0.2/30 dev ba"))?;
+    desk.run(&["cluster", "undo"], &[&undo])?;
+    for host in ["a", "b", "c"] {
+        let left = Task::new("ip").args(["-n", &desk.net.name(host), "addr"]).run()?;
+        if left.contains("10.93.") {
+            return Err(format!("addresses are left on {host}:\n{left}"));
+        }
+    }
+    Ok(())
+}
