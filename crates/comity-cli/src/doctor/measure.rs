@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 const FILL_MS: u64 = 120;
 /// The same of one that seemed slow: something else may have used it.
 const FILL_AGAIN_MS: u64 = 500;
-const TRIES: usize = 3;
+const TRIES: usize = 5;
 /// What a datagram has beside its content: the headers of IP and UDP.
 const HEADERS_V4: usize = 28;
 const HEADERS_V6: usize = 48;

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 /// Of its speed a cable carries at least this part, over TCP.
 const LEAST_PART: f64 = 0.1;
 /// And of what the median of cables of its speed carries.
-const LEAST_OF_MEDIAN: f64 = 0.25;
+const LEAST_OF_MEDIAN: f64 = 0.1;
 /// A message there and back within a network takes less.
 const SLOW_ROUND_US: f64 = 20_000.0;
 

@@ -5,7 +5,7 @@ use std::f64::consts::{PI, TAU};
 use std::fmt::Write;
 
 /// Least room for an interface's label on the circle.
-const SLOT: f64 = 17.0;
+const SLOT: f64 = 20.0;
 /// Room for a host's name, around the circle of labels.
 const MARGIN: f64 = 190.0;
 /// Between the circle on which cables end and the arc of a host.
@@ -48,7 +48,7 @@ pub fn svg(cluster: &Cluster) -> String {
             if slot.angle.sin() < -1e-9 { (degrees + 180.0, "end") } else { (degrees, "start") };
         let _ = writeln!(
             t,
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" {FONT} font-size=\"12\" fill=\"#333\" text-anchor=\"{anchor}\" dominant-baseline=\"central\" transform=\"rotate({turn:.1} {x:.1} {y:.1})\">{}</text>",
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" {FONT} font-size=\"12\" fill=\"#333\" text-anchor=\"{anchor}\" dy=\"0.35em\" transform=\"rotate({turn:.1} {x:.1} {y:.1})\">{}</text>",
             escaped(slot.nic)
         );
     }
@@ -78,7 +78,7 @@ fn slots<'a>(cluster: &Cluster, joints: &'a [Joint]) -> (Vec<Slot<'a>>, Vec<(f64
         own.sort_by_key(|(at, nic)| {
             let other = joints[*at].ends.iter().map(|e| e.host).find(|h| *h != host).unwrap_or(host);
             let ahead = (other + n - host) % n;
-            (if joints[*at].network.is_some() { n / 2 } else { n - ahead }, *nic)
+            (if joints[*at].network.is_some() { n } else { 2 * (n - ahead) }, *nic)
         });
     }
     let parts: usize = plugs.iter().map(|p| p.len().max(3) + 2).sum();
@@ -143,7 +143,7 @@ fn curves(
         let wide = 16.0 + 7.0 * words.chars().count() as f64;
         let _ = writeln!(
             t,
-            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{wide:.1}\" height=\"26\" rx=\"13\" fill=\"white\" stroke=\"{colour}\" stroke-width=\"2\"/>\n<text x=\"{x:.1}\" y=\"{y:.1}\" {FONT} font-size=\"12\" text-anchor=\"middle\" dominant-baseline=\"central\">{words}</text>",
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{wide:.1}\" height=\"26\" rx=\"13\" fill=\"white\" stroke=\"{colour}\" stroke-width=\"2\"/>\n<text x=\"{x:.1}\" y=\"{y:.1}\" {FONT} font-size=\"12\" text-anchor=\"middle\" dy=\"0.35em\">{words}</text>",
             x - wide / 2.0,
             y - 13.0
         );
@@ -207,7 +207,7 @@ fn legend(t: &mut String, cluster: &Cluster, classes: &[String], top: f64) {
         let y = top + 22.0 * i as f64;
         let _ = writeln!(
             t,
-            "<line x1=\"30\" y1=\"{y}\" x2=\"70\" y2=\"{y}\" stroke=\"{}\" stroke-width=\"4\"/>\n<text x=\"80\" y=\"{y}\" {FONT} font-size=\"13\" dominant-baseline=\"central\">{}</text>",
+            "<line x1=\"30\" y1=\"{y}\" x2=\"70\" y2=\"{y}\" stroke=\"{}\" stroke-width=\"4\"/>\n<text x=\"80\" y=\"{y}\" {FONT} font-size=\"13\" dy=\"0.35em\">{}</text>",
             COLOURS[i % COLOURS.len()],
             escaped(class)
         );
@@ -216,7 +216,7 @@ fn legend(t: &mut String, cluster: &Cluster, classes: &[String], top: f64) {
         let y = top + 22.0 * (classes.len() + i) as f64;
         let _ = writeln!(
             t,
-            "<text x=\"30\" y=\"{y}\" {FONT} font-size=\"12\" fill=\"#a00\" dominant-baseline=\"central\">{}</text>",
+            "<text x=\"30\" y=\"{y}\" {FONT} font-size=\"12\" fill=\"#a00\" dy=\"0.35em\">{}</text>",
             escaped(note)
         );
     }

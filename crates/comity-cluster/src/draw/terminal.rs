@@ -1,10 +1,10 @@
 //! For the terminal: hosts below each other, a cable a line at their right.
 //!
 //! ```text
-//! ╭─ a ── 8 cores, 32 GiB
-//! │   en3 ●──╮     b en5   Thunderbolt, 80 Gb/s
-//! │   en4 ●──┼─╮   c en3   Thunderbolt, 80 Gb/s
-//! ├─ b    ...
+//! ╭─ a ─────────────   8 cores, 32 GiB
+//! │   en3 ●─╮          b en5  Thunderbolt, 80 Gb/s
+//! │   en4 ●─┼─╮        c en3  Thunderbolt, 80 Gb/s
+//! ├─ b      │ │        ...
 //! ```
 use super::{Joint, classes, joints};
 use crate::graph::Cluster;
@@ -23,6 +23,8 @@ struct Row {
     text: String,
     /// The joint's number.
     joint: Option<usize>,
+    /// What stands behind the lines.
+    behind: String,
 }
 
 /// The colours of classes: blue, yellow, green, magenta, cyan, white.
@@ -32,22 +34,32 @@ const ANSI: [u8; 6] = [34, 33, 32, 35, 36, 37];
 pub fn terminal(cluster: &Cluster, paint: Paint) -> String {
     let joints = joints(cluster);
     let classes = classes(&joints);
-    let width =
-        cluster.hosts.iter().flat_map(|h| &h.nics).map(|n| n.name.chars().count()).max().unwrap_or(4).max(4);
+    let nics = joints.iter().flat_map(|j| &j.ends).map(|e| e.nic.chars().count()).max().unwrap_or(4);
+    let names = cluster.hosts.iter().map(|h| h.ssh.chars().count()).max().unwrap_or(1);
+    let width = nics.max(names).max(4);
     let mut rows = Vec::new();
     for (host, facts) in cluster.hosts.iter().enumerate() {
         let corner = if host == 0 { '╭' } else { '├' };
-        rows.push(Row { text: format!("{corner}─ {}  {}", facts.ssh, facts.summary()), joint: None });
+        rows.push(Row {
+            text: format!("{corner}─ {:<width$} ", facts.ssh),
+            joint: None,
+            behind: facts.summary(),
+        });
         let mut plugs: Vec<(usize, &str)> = Vec::new();
         for (at, joint) in joints.iter().enumerate() {
             plugs.extend(joint.ends.iter().filter(|e| e.host == host).map(|e| (at, e.nic.as_str())));
         }
         plugs.sort_by_key(|(at, nic)| (joints[*at].network.is_some(), *nic, *at));
         if plugs.is_empty() {
-            rows.push(Row { text: "│  (nothing found that joins it to the others)".into(), joint: None });
+            rows.push(Row {
+                text: format!("│  {:width$} ", ""),
+                joint: None,
+                behind: "(nothing found that joins it to the others)".into(),
+            });
         }
         for (at, nic) in plugs {
-            rows.push(Row { text: format!("│  {nic:>width$} "), joint: Some(at) });
+            let behind = far_ends(cluster, &joints[at], host);
+            rows.push(Row { text: format!("│  {nic:>width$} "), joint: Some(at), behind });
         }
     }
     let tracks = tracks(&joints, &rows);
@@ -59,19 +71,11 @@ pub fn terminal(cluster: &Cluster, paint: Paint) -> String {
             let class = classes.iter().position(|c| *c == joints[joint].class).unwrap_or(0);
             (paint == Paint::Colours).then(|| ANSI[class % ANSI.len()])
         };
-        let begin = if row.joint.is_some() { width + 4 } else { row.text.chars().count() };
-        text += &lines(at, row, &tracks, (begin, width + 4, wide), &colour);
-        if let Some(joint) = row.joint {
-            text += &format!("  {}", far_ends(cluster, &joints[joint], host_of(&rows, at)));
-        }
+        text += &lines(at, row, &tracks, wide, &colour);
+        text += &format!("  {}", row.behind);
         text = text.trim_end().to_owned() + "\n";
     }
     text
-}
-
-/// How many hosts' headings stand above, less one: the row's host.
-fn host_of(rows: &[Row], at: usize) -> usize {
-    rows[..at].iter().filter(|r| r.text.starts_with(['╭', '├'])).count().saturating_sub(1)
 }
 
 /// "b en5   Thunderbolt, 80 Gb/s"
@@ -116,7 +120,7 @@ fn lines(
     at: usize,
     row: &Row,
     tracks: &[Option<Track>],
-    (begin, left, wide): (usize, usize, usize),
+    wide: usize,
     colour: &dyn Fn(usize) -> Option<u8>,
 ) -> String {
     let own = row.joint.and_then(|j| tracks[j].as_ref().map(|t| (j, t)));
@@ -125,17 +129,15 @@ fn lines(
         Some(by) if c != ' ' => text += &format!("\x1b[{by}m{c}\x1b[0m"),
         _ => text.push(c),
     };
-    // A heading may be long; then the lines behind it are hidden.
-    for column in begin..left + 3 + 2 * wide {
-        let place = column as isize - left as isize;
+    for place in 0..2 * wide + 2 {
         if place == 0 && own.is_some() {
             put('●', own.and_then(|(j, _)| colour(j)));
             continue;
         }
-        let track = (place >= 2 && place % 2 == 0).then(|| (place as usize - 2) / 2);
+        let track = (place >= 2 && place % 2 == 0).then(|| (place - 2) / 2);
         let mut there = tracks.iter().enumerate().filter_map(|(j, t)| Some((j, t.as_ref()?)));
         let passing = there.rfind(|(_, t)| Some(t.track) == track && t.first <= at && at <= t.last);
-        let reaches = own.filter(|(_, t)| place > 0 && place < 2 * t.track as isize + 2);
+        let reaches = own.filter(|(_, t)| place > 0 && place < 2 * t.track + 2);
         match (own, passing, reaches) {
             (Some((j, t)), Some((k, _)), _) if j == k => {
                 put(

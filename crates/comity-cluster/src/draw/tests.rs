@@ -9,8 +9,11 @@ fn every_cable_is_in_every_drawing_and_every_host_too() {
         let text = terminal(&cluster, Paint::Plain);
         let plugs = text.lines().filter(|l| l.contains('●') && l.contains("Thunderbolt")).count();
         assert_eq!(plugs, 2 * pairs.len(), "{text}");
-        assert!((0..n).all(|i| text.contains(&format!("─ m{i}  16 cores"))), "{text}");
-        assert!(text.lines().all(|l| l.chars().count() <= 130), "{text}");
+        assert!(
+            (0..n).all(|i| text.contains(&format!("─ m{i} ")) && text.contains("16 cores, 128 GiB")),
+            "{text}"
+        );
+        assert!(text.lines().all(|l| l.chars().count() <= 140), "{text}");
         let picture = svg(&cluster);
         assert_eq!(picture.matches("<title>").count(), pairs.len());
         let graph = dot(&cluster);

@@ -110,7 +110,7 @@ pub(crate) fn explained(host: &str, said: &str, code: &str) -> String {
         "its host key has changed: if that was expected, `ssh-keygen -R` its name and connect once by hand"
     } else if has("Host key verification failed") {
         "its host key is not known here: connect once by hand (`ssh` and its name) and accept the key"
-    } else if has("Permission denied") {
+    } else if has("Permission denied (") {
         "it does not let this user in without a password: `ssh-copy-id` to it, or name the user (user@host)"
     } else if has("Connection refused") {
         "nothing answers at ssh's port: is sshd running there, and on which port (port in the hostfile)?"
