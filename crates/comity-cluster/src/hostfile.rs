@@ -172,7 +172,9 @@ fn devices(cluster: &Cluster, layout: &Layout, host: usize, other: usize) -> Res
     let all: Vec<_> = cluster.between(host, other).filter(|c| c.rdma).map(own).collect();
     let names: Vec<_> = all.iter().filter_map(|nic| facts.rdma_of(nic)).map(|d| d.name.clone()).collect();
     match names.as_slice() {
-        [] => lacking("their cable has no RDMA device at both ends that is active, and is no Thunderbolt 5"),
+        [] => lacking(
+            "no cable between them has an active RDMA device at both ends (on Macs that takes Thunderbolt 5)",
+        ),
         [one] => Ok(json!(one)),
         _ if layout.lanes < 2 => Ok(json!(names[0])),
         many => Ok(json!(many[..many.len().min(layout.lanes)])),

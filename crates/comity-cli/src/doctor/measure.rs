@@ -138,7 +138,7 @@ fn dial(
     port: u16,
     millis: u64,
 ) -> Option<LinkMeasure> {
-    let (_, member) = team.there().find(|(i, _)| *i == from.end.host)?;
+    let (_, member) = team.there().find(|(i, m)| *i == from.end.host && m.agent.is_ok())?;
     let headers = if to.address.ip.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
     let large = usize::try_from(from.mtu).unwrap_or(0).saturating_sub(headers).clamp(SMALL, LARGEST);
     let sizes = if large > SMALL { vec![SMALL, large] } else { vec![SMALL] };

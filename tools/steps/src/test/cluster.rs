@@ -15,7 +15,7 @@ use super::{
     Done, Outcome, missing,
     processes::comity,
     scope::Scope,
-    sshd::{SshNet, ip, sshd},
+    sshd::{SshHost, SshNet, ip, sshd},
 };
 use std::{fs, time::Instant};
 use tasks::{
@@ -58,7 +58,7 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     let timed =
         |what: &str, begun: Instant| println!("{what}: right, {:.1} s", begun.elapsed().as_secs_f64());
     let begun = Instant::now();
-    configures(&desk).map_err(|e| format!("config: {e}"))?;
+    configures(&mut desk).map_err(|e| format!("config: {e}"))?;
     timed("config, doctor and a job", begun);
     if scope.deep {
         looks(&desk).map_err(|e| format!("find: {e}"))?;
@@ -124,7 +124,7 @@ fn has(said: &str, parts: &[&str]) -> Result<(), String> {
     }
 }
 
-fn configures(desk: &Desk<'_, '_>) -> Result<(), String> {
+fn configures(desk: &mut Desk<'_, '_>) -> Result<(), String> {
     let (out, undo, svg) = (desk.path("cluster.json"), desk.path("undo.json"), desk.path("cluster.svg"));
     // Without --auto-setup the commands are told, and nothing changes.
     let told = desk.run(&["cluster", "config"], &["--hosts", "a,b,c", "--over", "ethernet"])?;
@@ -132,6 +132,7 @@ fn configures(desk: &Desk<'_, '_>) -> Result<(), String> {
         &told,
         &["3 of 3 cables have no addresses", "sudo ip addr add 10.93.0.1/30 dev ab", "\"ssh\": \"c\""],
     )?;
+    fails_halfway(desk, &undo)?;
     let all = ["--hosts", "a,b,c", "--auto-setup", "--undo", &undo, "--output", &out, "--svg", &svg];
     let said = desk.run(&["cluster", "config"], &all)?;
     has(&said, &["●", "b ba", "3 hosts, a mesh, backend ring", "6 commands were run"])?;
@@ -147,8 +148,46 @@ fn configures(desk: &Desk<'_, '_>) -> Result<(), String> {
     has(&again, &["exit status: 2", "is there already", "comity cluster undo"])?;
     let said = desk.run(&["doctor"], &[&out, "--ports", PORTS])?;
     has(&said, &["passed     cable    a ab - b ba", " 0 failed", "there and back"])?;
-    let job = ["--hostfile", &out, "--", &desk.comity, "check", "--quick", "--ops", "all_reduce"];
-    has(&desk.run(&["launch"], &job)?, &["cases on each rank", "[0@"])?;
+    let job =
+        ["--hostfile", &out, "--", &desk.comity, "bench", "all_reduce", "--sizes", "64K", "--budget", "0.3"];
+    has(&desk.run(&["launch"], &job)?, &["3 ranks on 3 hosts (a, b, c), links tcp", "[0@"])?;
+    Ok(())
+}
+
+/// A command that fails on the last host: those before it are undone, on all hosts.
+fn fails_halfway(desk: &mut Desk<'_, '_>, undo: &str) -> Result<(), String> {
+    let real = program("ip").ok_or("there is no ip")?;
+    let copy = desk.net.folder.join("real-ip");
+    fs::copy(&real, &copy).map_err(|e| e.to_string())?;
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *'dev cb') echo 'not today' >&2; exit 2;; esac\nexec {} \"$@\"\n",
+        copy.display()
+    );
+    let script = desk.net.write("failing-ip", &script)?;
+    Task::new("chmod").args(["755"]).args([&script]).run()?;
+    let before = format!("mount --bind {} {}", script.display(), real.display());
+    desk.net.serve_as(&SshHost { name: "c9", host: "c", port: 2209, before: &before, users: "id.pub" })?;
+    desk.net.answer(&["c9"])?;
+    let said = desk.run(&["cluster", "config"], &["--hosts", "a,b,c9", "--auto-setup", "--undo", undo]);
+    let said = said.err().ok_or("a command failed, and config did not say so")?;
+    has(
+        &said,
+        &["exit status: 1", "not today", "the 5 commands before it were undone: all hosts are as they were"],
+    )?;
+    if std::path::Path::new(undo).exists() {
+        return Err("an undo file of nothing is left".into());
+    }
+    bare(desk)
+}
+
+/// The cables have no addresses.
+fn bare(desk: &Desk<'_, '_>) -> Result<(), String> {
+    for host in ["a", "b", "c"] {
+        let left = Task::new("ip").args(["-n", &desk.net.name(host), "addr"]).run()?;
+        if left.contains("10.93.") {
+            return Err(format!("addresses are left on {host}:\n{left}"));
+        }
+    }
     Ok(())
 }
 
@@ -168,11 +207,5 @@ fn undoes(desk: &Desk<'_, '_>) -> Result<(), String> {
     has(&said, &["exit status: 2", "ba has the address 10.93.0.2/30 no longer", "nothing was undone"])?;
     ip(&format!("-n {b} addr add 10.93.0.2/30 dev ba"))?;
     desk.run(&["cluster", "undo"], &[&undo])?;
-    for host in ["a", "b", "c"] {
-        let left = Task::new("ip").args(["-n", &desk.net.name(host), "addr"]).run()?;
-        if left.contains("10.93.") {
-            return Err(format!("addresses are left on {host}:\n{left}"));
-        }
-    }
-    Ok(())
+    bare(desk)
 }
