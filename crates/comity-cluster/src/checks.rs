@@ -11,7 +11,7 @@ use std::fmt::Write;
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum CheckVerdict {
     /// It is as it should be.
     Passed,
     /// It is not; what mends it is said.
@@ -28,7 +28,7 @@ pub struct Check {
     /// Where: a host, or two.
     pub at: String,
     /// How it ended.
-    pub verdict: Verdict,
+    pub verdict: CheckVerdict,
     /// What was found, and what mends it.
     pub said: String,
 }
@@ -36,17 +36,17 @@ pub struct Check {
 impl Check {
     /// As it should be.
     pub fn passed(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
-        Self { check, at: at.into(), verdict: Verdict::Passed, said: said.into() }
+        Self { check, at: at.into(), verdict: CheckVerdict::Passed, said: said.into() }
     }
 
     /// Not as it should be.
     pub fn failed(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
-        Self { check, at: at.into(), verdict: Verdict::Failed, said: said.into() }
+        Self { check, at: at.into(), verdict: CheckVerdict::Failed, said: said.into() }
     }
 
     /// Not tried.
     pub fn not_tried(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
-        Self { check, at: at.into(), verdict: Verdict::NotTried, said: said.into() }
+        Self { check, at: at.into(), verdict: CheckVerdict::NotTried, said: said.into() }
     }
 
     /// Passed, unless there is something to say.
@@ -69,7 +69,7 @@ pub fn table(checks: &[Check]) -> String {
     let mut t = String::new();
     for name in ORDER {
         let of = |verdict| checks.iter().filter(move |c| c.check == name && c.verdict == verdict);
-        let passed: Vec<_> = of(Verdict::Passed).collect();
+        let passed: Vec<_> = of(CheckVerdict::Passed).collect();
         let said: Vec<_> =
             passed.iter().filter(|c| !c.said.is_empty()).map(|c| format!("{} {}", c.at, c.said)).collect();
         // Writing to a string cannot fail.
@@ -83,11 +83,11 @@ pub fn table(checks: &[Check]) -> String {
             );
             said.iter().for_each(|line| t += &format!("{:20}{line}\n", ""));
         }
-        for check in of(Verdict::Failed) {
+        for check in of(CheckVerdict::Failed) {
             let _ = writeln!(t, "FAILED     {name:<8} {}: {}", check.at, check.said);
         }
         let mut not_tried: Vec<(&str, Vec<&str>)> = Vec::new();
-        for check in of(Verdict::NotTried) {
+        for check in of(CheckVerdict::NotTried) {
             match not_tried.iter_mut().find(|(said, _)| *said == check.said) {
                 Some((_, places)) => places.push(&check.at),
                 None => not_tried.push((&check.said, vec![&check.at])),
@@ -98,12 +98,12 @@ pub fn table(checks: &[Check]) -> String {
         }
     }
     let count = |v| checks.iter().filter(|c| c.verdict == v).count();
-    let failed = count(Verdict::Failed);
+    let failed = count(CheckVerdict::Failed);
     let _ = writeln!(
         t,
         "\n{} passed, {failed} failed, {} not tried",
-        count(Verdict::Passed),
-        count(Verdict::NotTried)
+        count(CheckVerdict::Passed),
+        count(CheckVerdict::NotTried)
     );
     t
 }

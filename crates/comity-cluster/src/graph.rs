@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// An interface of a host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct End {
+pub struct Plug {
     /// The host's place in [`Cluster::hosts`].
     pub host: usize,
     /// The interface's name.
@@ -18,11 +18,11 @@ pub struct End {
 
 /// One interface heard another's beacon.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Heard {
+pub struct HeardBeacon {
     /// Who heard.
-    pub at: End,
+    pub at: Plug,
     /// Whom.
-    pub from: End,
+    pub from: Plug,
 }
 
 /// What a cable is.
@@ -39,9 +39,9 @@ pub enum CableKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cable {
     /// Its end at the host that comes first.
-    pub a: End,
+    pub a: Plug,
     /// Its other end.
-    pub b: End,
+    pub b: Plug,
     /// What it is.
     pub kind: CableKind,
     /// Bits a second: the slower end's.
@@ -54,7 +54,7 @@ pub struct Cable {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Network {
     /// Who is in it.
-    pub ends: Vec<End>,
+    pub ends: Vec<Plug>,
     /// The subnet that its interfaces share, where they do.
     pub subnet: Option<Subnet>,
 }
@@ -74,7 +74,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// The picture of these hosts, of which some interfaces heard each other.
-    pub fn of(hosts: Vec<HostFacts>, heard: &[Heard]) -> Self {
+    pub fn of(hosts: Vec<HostFacts>, heard: &[HeardBeacon]) -> Self {
         let mut cluster = Self { hosts, ..Self::default() };
         cluster.by_thunderbolt();
         let heard: Vec<_> =
@@ -88,7 +88,7 @@ impl Cluster {
         cluster
     }
 
-    fn is_known(&self, end: &End) -> bool {
+    fn is_known(&self, end: &Plug) -> bool {
         self.hosts.get(end.host).is_some_and(|h| h.nic(&end.nic).is_some())
     }
 
@@ -115,7 +115,7 @@ impl Cluster {
         let mut owners = BTreeMap::new();
         for (host, facts) in self.hosts.iter().enumerate() {
             for port in &facts.thunderbolt {
-                owners.insert(port.domain.clone(), End { host, nic: port.nic.clone() });
+                owners.insert(port.domain.clone(), Plug { host, nic: port.nic.clone() });
             }
         }
         let mut pairs = Vec::new();
@@ -123,7 +123,7 @@ impl Cluster {
             for port in &facts.thunderbolt {
                 // The nearest that is a host of ours; displays and docks have domains of their own.
                 let peer = port.peers.iter().find_map(|p| owners.get(p)).filter(|e| e.host != host);
-                pairs.extend(peer.map(|peer| (End { host, nic: port.nic.clone() }, peer.clone())));
+                pairs.extend(peer.map(|peer| (Plug { host, nic: port.nic.clone() }, peer.clone())));
             }
         }
         for (x, y) in pairs {
@@ -134,10 +134,10 @@ impl Cluster {
         }
     }
 
-    fn add(&mut self, a: End, b: End, kind: CableKind) {
-        let nic = |e: &End| self.hosts.get(e.host).and_then(|h| h.nic(&e.nic));
-        let port = |e: &End| self.hosts.get(e.host)?.thunderbolt.iter().find(|p| p.nic == e.nic)?.speed;
-        let speed = |e: &End| port(e).or_else(|| nic(e)?.speed);
+    fn add(&mut self, a: Plug, b: Plug, kind: CableKind) {
+        let nic = |e: &Plug| self.hosts.get(e.host).and_then(|h| h.nic(&e.nic));
+        let port = |e: &Plug| self.hosts.get(e.host)?.thunderbolt.iter().find(|p| p.nic == e.nic)?.speed;
+        let speed = |e: &Plug| port(e).or_else(|| nic(e)?.speed);
         let both = [speed(&a), speed(&b)];
         let rdma =
             [&a, &b].iter().all(|e| self.hosts.get(e.host).is_some_and(|h| h.rdma_of(&e.nic).is_some()));
@@ -145,21 +145,21 @@ impl Cluster {
         self.cables.push(Cable { a, b, kind, speed, rdma });
     }
 
-    fn is_taken(&self, end: &End) -> bool {
+    fn is_taken(&self, end: &Plug) -> bool {
         let cables = self.cables.iter().flat_map(|c| [&c.a, &c.b]);
         cables.chain(self.networks.iter().flat_map(|n| &n.ends)).any(|e| e == end)
     }
 
     /// Ends that reach each other, in any number of steps, are a cable or a network. Of those that `heard` each other that is sure.
-    fn join(&mut self, pairs: Vec<(End, End)>, heard: bool) {
-        let mut groups: Vec<BTreeSet<End>> = Vec::new();
+    fn join(&mut self, pairs: Vec<(Plug, Plug)>, heard: bool) {
+        let mut groups: Vec<BTreeSet<Plug>> = Vec::new();
         for (x, y) in pairs {
             if self.is_taken(&x) || self.is_taken(&y) || x.host == y.host {
                 continue;
             }
             let (with, without): (Vec<_>, Vec<_>) =
                 groups.into_iter().partition(|g| g.contains(&x) || g.contains(&y));
-            let mut joined: BTreeSet<End> = with.into_iter().flatten().collect();
+            let mut joined: BTreeSet<Plug> = with.into_iter().flatten().collect();
             joined.extend([x, y]);
             groups = without;
             groups.push(joined);
@@ -182,8 +182,8 @@ impl Cluster {
     }
 
     /// A network that has an address of each of these.
-    fn shared_subnet(&self, ends: &[End]) -> Option<Subnet> {
-        let nets = |e: &End| -> BTreeSet<Subnet> {
+    fn shared_subnet(&self, ends: &[Plug]) -> Option<Subnet> {
+        let nets = |e: &Plug| -> BTreeSet<Subnet> {
             let nic = self.hosts.get(e.host).and_then(|h| h.nic(&e.nic));
             nic.into_iter()
                 .flat_map(|n| &n.addresses)
@@ -199,10 +199,10 @@ impl Cluster {
 
     /// Interfaces that nothing else is known of: by the subnets that they share.
     fn by_subnets(&mut self) {
-        let mut nets = BTreeMap::<Subnet, Vec<End>>::new();
+        let mut nets = BTreeMap::<Subnet, Vec<Plug>>::new();
         for (host, facts) in self.hosts.iter().enumerate() {
             for nic in facts.nics.iter().filter(|n| n.is_up && !n.is_inner) {
-                let end = End { host, nic: nic.name.clone() };
+                let end = Plug { host, nic: nic.name.clone() };
                 if self.is_taken(&end) {
                     continue;
                 }
@@ -216,7 +216,7 @@ impl Cluster {
             }
         }
         let pairs =
-            |ends: Vec<End>| ends.windows(2).map(|w| (w[0].clone(), w[1].clone())).collect::<Vec<_>>();
+            |ends: Vec<Plug>| ends.windows(2).map(|w| (w[0].clone(), w[1].clone())).collect::<Vec<_>>();
         self.join(nets.into_values().flat_map(pairs).collect(), false);
     }
 

@@ -4,7 +4,7 @@
 //! need beside is in `env`, which `mlx.launch` does not read: the interfaces that they may use.
 use crate::addresses::AddressPlan;
 use crate::graph::Cluster;
-use crate::layout::{Layout, LayoutKind};
+use crate::layout::{CableLayout, LayoutKind};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,19 +22,24 @@ pub enum Over {
 
 /// A hostfile, and the backend that it names.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Hostfile {
+pub struct ClusterFile {
     /// ring, jaccl or jaccl-ring.
     pub backend: &'static str,
     /// The whole file.
     pub json: Value,
 }
 
-impl Hostfile {
+impl ClusterFile {
     /// The file for these hosts in this layout.
     ///
     /// # Errors
     /// RDMA was asked for, and cannot be had on every link that it needs; or a host has no address.
-    pub fn of(cluster: &Cluster, plan: &AddressPlan, layout: &Layout, over: Over) -> Result<Self, String> {
+    pub fn of(
+        cluster: &Cluster,
+        plan: &AddressPlan,
+        layout: &CableLayout,
+        over: Over,
+    ) -> Result<Self, String> {
         let backend = match (over, layout.kind) {
             (Over::Rdma, LayoutKind::Mesh | LayoutKind::Switch) => "jaccl",
             (Over::Rdma, LayoutKind::Ring) => "jaccl-ring",
@@ -60,7 +65,8 @@ impl Hostfile {
             let mut entry = json!({ "ssh": cluster.name(host), "ips": ips, "rdma": rdma });
             let nics = interfaces(cluster, layout, host, over);
             if !nics.is_empty() {
-                entry["env"] = json!({ "COMITY_INTERFACES": nics.join(",") });
+                // With the equals sign names are exact; `en1` alone would take `en10`, too.
+                entry["env"] = json!({ "COMITY_INTERFACES": format!("={}", nics.join(",")) });
             }
             hosts.push(entry);
         }
@@ -73,7 +79,7 @@ impl Hostfile {
     }
 }
 
-fn sparse_rdma(cluster: &Cluster, layout: &Layout) -> String {
+fn sparse_rdma(cluster: &Cluster, layout: &CableLayout) -> String {
     let (i, j) = layout.missing.first().copied().unwrap_or_default();
     format!(
         "RDMA needs a cable between each two hosts, or a ring through all: there is none between {} and {}; cable them, or use --over thunderbolt",
@@ -86,7 +92,7 @@ fn sparse_rdma(cluster: &Cluster, layout: &Layout) -> String {
 fn ips(
     cluster: &Cluster,
     plan: &AddressPlan,
-    layout: &Layout,
+    layout: &CableLayout,
     (host, before): (usize, usize),
     over: Over,
 ) -> Result<Vec<IpAddr>, String> {
@@ -131,7 +137,7 @@ fn ends(cluster: &Cluster, host: usize) -> impl Iterator<Item = &str> {
 }
 
 /// The interfaces that Comity's ranks may use: those of cables, and where some pairs have none, that of the network of all.
-fn interfaces(cluster: &Cluster, layout: &Layout, host: usize, over: Over) -> Vec<String> {
+fn interfaces(cluster: &Cluster, layout: &CableLayout, host: usize, over: Over) -> Vec<String> {
     let wanted = |c: &&crate::graph::Cable| {
         over != Over::Thunderbolt || c.kind == crate::graph::CableKind::Thunderbolt
     };
@@ -146,12 +152,11 @@ fn interfaces(cluster: &Cluster, layout: &Layout, host: usize, over: Over) -> Ve
         found.extend(common.ends.iter().filter(|e| e.host == host).map(|e| e.nic.clone()));
     }
     let mut seen = BTreeSet::new();
-    // An equals sign takes a name exactly; `en1` alone would take `en10`, too.
     found.into_iter().filter(|f| seen.insert(f.clone())).collect::<Vec<_>>()
 }
 
 /// The devices of `host` that reach `other`: one, or a list.
-fn devices(cluster: &Cluster, layout: &Layout, host: usize, other: usize) -> Result<Value, String> {
+fn devices(cluster: &Cluster, layout: &CableLayout, host: usize, other: usize) -> Result<Value, String> {
     let facts = &cluster.hosts[host];
     let lacking = |why: &str| {
         Err(format!(

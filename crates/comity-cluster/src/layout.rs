@@ -19,7 +19,7 @@ pub enum LayoutKind {
 
 /// The hosts in an order, and what joins them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Layout {
+pub struct CableLayout {
     /// What it is.
     pub kind: LayoutKind,
     /// Places in [`Cluster::hosts`], in the order of ranks; neighbours in a ring.
@@ -37,11 +37,11 @@ const STEPS: usize = 200_000;
 ///
 /// # Errors
 /// Hosts that no cable joins to the others are named.
-pub fn layout(cluster: &Cluster, switch: bool) -> Result<Layout, String> {
+pub fn layout(cluster: &Cluster, switch: bool) -> Result<CableLayout, String> {
     let n = cluster.hosts.len();
     let order: Vec<usize> = (0..n).collect();
     if switch && (n == 1 || cluster.common_network().is_some()) {
-        return Ok(Layout { kind: LayoutKind::Switch, order, lanes: 1, missing: Vec::new() });
+        return Ok(CableLayout { kind: LayoutKind::Switch, order, lanes: 1, missing: Vec::new() });
     }
     let count = |i: usize, j: usize| cluster.between(i, j).count();
     let pairs = || (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
@@ -49,12 +49,12 @@ pub fn layout(cluster: &Cluster, switch: bool) -> Result<Layout, String> {
     if missing.is_empty() {
         let lanes = pairs().map(|(i, j)| count(i, j)).min().unwrap_or(1);
         let order = ring(n, &count).map_or(order, |(order, _)| order);
-        return Ok(Layout { kind: LayoutKind::Mesh, order, lanes, missing });
+        return Ok(CableLayout { kind: LayoutKind::Mesh, order, lanes, missing });
     }
     apart(cluster, n, switch)?;
     Ok(match ring(n, &count) {
-        Some((order, lanes)) => Layout { kind: LayoutKind::Ring, order, lanes, missing },
-        None => Layout { kind: LayoutKind::Sparse, order, lanes: 0, missing },
+        Some((order, lanes)) => CableLayout { kind: LayoutKind::Ring, order, lanes, missing },
+        None => CableLayout { kind: LayoutKind::Sparse, order, lanes: 0, missing },
     })
 }
 

@@ -6,7 +6,7 @@
 //! ```text
 //!  text of each host          facts                what is cabled how         what to do
 //!  ip -json, sysfs       ---> HostFacts ---+
-//!  system_profiler,                        +----> Cluster ---> Layout ---+--> hostfile, commands, undo file
+//!  system_profiler,                        +----> Cluster ---> CableLayout ---+--> hostfile, commands, undo file
 //!  networksetup, ...          heard -------+      (cables,    AddressPlan +--> drawings: terminal, SVG, DOT
 //!                             (who hears whom)    networks)               +--> Check: a row of `comity doctor`
 //! ```

@@ -2,16 +2,16 @@
 //! Apple hardware.
 use crate::addresses::AddressPlan;
 use crate::commands::{UndoFile, in_words, setup};
-use crate::graph::{Cluster, End, Heard};
-use crate::hostfile::{Hostfile, Over};
+use crate::graph::{Cluster, HeardBeacon, Plug};
+use crate::hostfile::{ClusterFile, Over};
 use crate::layout::{LayoutKind, layout};
 use crate::read::facts_of;
 use crate::samples::{FOUR, cluster, domain, facts, linux, macs, mesh, ring};
 use std::collections::BTreeSet;
 
-fn hostfile(cluster: &Cluster, over: Over) -> Result<Hostfile, String> {
+fn hostfile(cluster: &Cluster, over: Over) -> Result<ClusterFile, String> {
     let layout = layout(cluster, over == Over::Ethernet)?;
-    Hostfile::of(cluster, &AddressPlan::of(cluster).unwrap(), &layout, over)
+    ClusterFile::of(cluster, &AddressPlan::of(cluster).unwrap(), &layout, over)
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_cable_at_a_tenth_of_its_speed_stands_out() {
     let cluster = cluster(&all);
     let note = cluster.notes.iter().find(|n| n.contains("negotiated")).unwrap();
     assert!(note.contains("m0 en2 - m1 en2 negotiated 8 Gb/s, others 80 Gb/s: plug it in anew"), "{note}");
-    assert!(crate::checks::cables(&cluster).iter().any(|c| c.verdict == crate::checks::Verdict::Failed));
+    assert!(crate::checks::cables(&cluster).iter().any(|c| c.verdict == crate::checks::CheckVerdict::Failed));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn triangle(addresses: [&str; 6]) -> Cluster {
         host("b", "10.78.0.3/24", ("ba", ba), ("bc", bc)),
         host("c", "10.78.0.4/24", ("cb", cb), ("ca", ca)),
     ];
-    let end = |host: usize, nic: &str| End { host, nic: nic.into() };
+    let end = |host: usize, nic: &str| Plug { host, nic: nic.into() };
     let mut heard = Vec::new();
     let pairs = [
         (end(0, "ab"), end(1, "ba")),
@@ -193,7 +193,7 @@ fn triangle(addresses: [&str; 6]) -> Cluster {
         (end(0, "eth0"), end(2, "eth0")),
     ];
     for (x, y) in pairs {
-        heard.extend([Heard { at: x.clone(), from: y.clone() }, Heard { at: y, from: x }]);
+        heard.extend([HeardBeacon { at: x.clone(), from: y.clone() }, HeardBeacon { at: y, from: x }]);
     }
     Cluster::of(hosts, &heard)
 }
@@ -219,8 +219,8 @@ fn a_triangle_of_linux_hosts_beside_a_switch() {
     let plan = AddressPlan::of(&kept).unwrap();
     assert_eq!((plan.new_ones(), setup(&kept, &plan).len()), (0, 0));
     let found = layout(&kept, false).unwrap();
-    let file = Hostfile::of(&kept, &plan, &found, Over::Ethernet).unwrap();
-    assert_eq!(file.json["hosts"][0]["env"]["COMITY_INTERFACES"], "ab,ac");
+    let file = ClusterFile::of(&kept, &plan, &found, Over::Ethernet).unwrap();
+    assert_eq!(file.json["hosts"][0]["env"]["COMITY_INTERFACES"], "=ab,ac");
     assert_eq!(layout(&kept, true).unwrap().kind, LayoutKind::Switch);
 }
 
@@ -230,7 +230,7 @@ fn crossed_cables_are_told_with_the_address_that_is_missed() {
     let cluster =
         triangle(["10.1.0.1/30", "10.2.0.1/30", "10.1.0.2/30", "10.2.0.2/30", "10.3.0.1/30", "10.3.0.2/30"]);
     let rows = crate::checks::cables(&cluster);
-    let failed: Vec<_> = rows.iter().filter(|c| c.verdict == crate::checks::Verdict::Failed).collect();
+    let failed: Vec<_> = rows.iter().filter(|c| c.verdict == crate::checks::CheckVerdict::Failed).collect();
     assert_eq!(failed.len(), 2, "{rows:?}");
     let said = &failed[0].said;
     assert!(

@@ -1,13 +1,13 @@
 //! `comity cluster config`: cables, addresses, a hostfile.
 use super::setup::apply;
-use super::team::{ReachArgs, Team};
+use super::team::{HostTeam, ReachArgs};
 use super::{BAD_INPUT, FAULTY, Trouble, find, usage, whole};
 use comity_cluster::addresses::AddressPlan;
 use comity_cluster::commands::{HostSetup, in_words, setup};
 use comity_cluster::draw;
 use comity_cluster::graph::{CableKind, Cluster};
-use comity_cluster::hostfile::{Hostfile, Over};
-use comity_cluster::layout::{Layout, LayoutKind, layout};
+use comity_cluster::hostfile::{ClusterFile, Over};
+use comity_cluster::layout::{CableLayout, LayoutKind, layout};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -70,9 +70,9 @@ enum OverChoice {
 /// What was chosen.
 struct Chosen {
     cluster: Cluster,
-    layout: Layout,
+    layout: CableLayout,
     plan: AddressPlan,
-    file: Hostfile,
+    file: ClusterFile,
 }
 
 pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
@@ -90,7 +90,7 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
         )));
     }
     let way = args.reach.way.way();
-    let mut team = Team::gather(&hosts, &way);
+    let mut team = HostTeam::gather(&hosts, &way);
     let absent = team.absent();
     if !absent.is_empty() && !args.ignore_unreachable {
         return Err((FAULTY, absent));
@@ -135,7 +135,12 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
 }
 
 /// Addresses that are missing: the commands are told, or run.
-fn prepare(args: &ConfigArgs, team: &mut Team, chosen: &Chosen, steps: &[HostSetup]) -> Result<(), Trouble> {
+fn prepare(
+    args: &ConfigArgs,
+    team: &mut HostTeam,
+    chosen: &Chosen,
+    steps: &[HostSetup],
+) -> Result<(), Trouble> {
     if steps.is_empty() {
         return Ok(());
     }
@@ -201,7 +206,7 @@ fn with(mut cluster: Cluster, over: Over) -> Result<Chosen, String> {
         cluster.cables.retain(|c| c.rdma);
     }
     let cabled = layout(&cluster, false);
-    let whole = |l: &Layout| matches!(l.kind, LayoutKind::Mesh | LayoutKind::Ring);
+    let whole = |l: &CableLayout| matches!(l.kind, LayoutKind::Mesh | LayoutKind::Ring);
     let layout = match (cabled, over) {
         (Ok(cabled), _) if whole(&cabled) || over == Over::Thunderbolt => cabled,
         (Err(e), Over::Thunderbolt) => return Err(format!("--over thunderbolt: {e}")),
@@ -215,6 +220,6 @@ fn with(mut cluster: Cluster, over: Over) -> Result<Chosen, String> {
         cluster.cables.clear();
     }
     let plan = AddressPlan::of(&cluster)?;
-    let file = Hostfile::of(&cluster, &plan, &layout, over)?;
+    let file = ClusterFile::of(&cluster, &plan, &layout, over)?;
     Ok(Chosen { cluster, layout, plan, file })
 }

@@ -1,5 +1,5 @@
 //! `comity cluster find`: what the hosts are, and how they are cabled.
-use super::team::{ReachArgs, Team};
+use super::team::{HostTeam, ReachArgs};
 use super::{FAULTY, Trouble, usage, whole};
 use crate::launch::FleetHost;
 use comity_cluster::draw::{Paint, terminal};
@@ -31,7 +31,7 @@ pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
     if hosts.is_empty() {
         return Err(usage("no hosts: name them with --hosts a,b or --hostfile FILE, or in ~/.ssh/config"));
     }
-    let mut team = Team::gather(&hosts, &args.reach.way.way());
+    let mut team = HostTeam::gather(&hosts, &args.reach.way.way());
     let cluster = whole::cluster(&mut team);
     let text = match args.json {
         true => format!("{:#}\n", serde_json::json!({ "cluster": cluster, "unreachable": team.absent() })),

@@ -5,7 +5,7 @@ mod setup;
 mod team;
 mod whole;
 
-pub(crate) use team::{Member, ReachArgs, Team};
+pub(crate) use team::{HostTeam, Member, ReachArgs};
 pub(crate) use whole::{answer_limit, beacons, token};
 
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
 //! Running the steps of a setup on all hosts or on none, and undoing them.
-use super::team::{Team, WayArgs};
+use super::team::{HostTeam, WayArgs};
 use super::whole::ANSWER;
 use super::{BAD_INPUT, FAULTY, Trouble, usage};
 use crate::agent::{AgentOrder, PairAnswer};
@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Runs all steps; how many. When one fails, those before it are undone.
-pub(super) fn apply(team: &mut Team, setups: &[HostSetup], undo: &Path) -> Result<usize, Vec<String>> {
+pub(super) fn apply(team: &mut HostTeam, setups: &[HostSetup], undo: &Path) -> Result<usize, Vec<String>> {
     let wrong = refused(team, setups);
     if !wrong.is_empty() {
         return Err(wrong);
@@ -30,7 +30,7 @@ pub(super) fn apply(team: &mut Team, setups: &[HostSetup], undo: &Path) -> Resul
 }
 
 /// Who cannot run commands as root.
-fn refused(team: &mut Team, setups: &[HostSetup]) -> Vec<String> {
+fn refused(team: &mut HostTeam, setups: &[HostSetup]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (_, member) in team.there() {
         if !setups.iter().any(|s| s.ssh == member.host.name) {
@@ -49,7 +49,7 @@ fn refused(team: &mut Team, setups: &[HostSetup]) -> Vec<String> {
 }
 
 /// Undoes what was done; the sentences for it.
-fn take_back(team: &mut Team, done: &[(&HostSetup, usize)], file: &Path, why: String) -> Vec<String> {
+fn take_back(team: &mut HostTeam, done: &[(&HostSetup, usize)], file: &Path, why: String) -> Vec<String> {
     let mut said = vec![why];
     let mut left = 0;
     for (setup, at) in done.iter().rev() {
@@ -70,7 +70,7 @@ fn take_back(team: &mut Team, done: &[(&HostSetup, usize)], file: &Path, why: St
     said
 }
 
-fn run(team: &mut Team, ssh: &str, words: &[String]) -> Result<String, String> {
+fn run(team: &mut HostTeam, ssh: &str, words: &[String]) -> Result<String, String> {
     let Some((_, member)) = team.there().find(|(_, m)| m.host.name == ssh) else {
         return Err("it is not there".into());
     };
@@ -91,7 +91,7 @@ pub(super) fn undo(path: &Path, dry_run: bool, way: WayArgs) -> Result<(), Troub
     let file = UndoFile::parse(&text).map_err(|e| usage(format!("{}: {e}", path.display())))?;
     let hosts: Result<Vec<_>, _> = file.hosts.iter().map(|h| FleetHost::named(&h.ssh)).collect();
     let hosts = hosts.map_err(|e| usage(format!("{}: {e}", path.display())))?;
-    let mut team = Team::gather(&hosts, &way.way());
+    let mut team = HostTeam::gather(&hosts, &way.way());
     let absent = team.absent();
     if !absent.is_empty() {
         return Err((FAULTY, absent));

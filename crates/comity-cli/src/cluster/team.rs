@@ -84,9 +84,9 @@ pub(crate) struct Member {
 
 /// All hosts, in the order in which they were named.
 #[derive(Debug)]
-pub(crate) struct Team(pub(crate) Vec<Result<Member, String>>);
+pub(crate) struct HostTeam(pub(crate) Vec<Result<Member, String>>);
 
-impl Team {
+impl HostTeam {
     /// Reaches all hosts at once.
     pub(crate) fn gather(hosts: &[FleetHost], way: &SshWay) -> Self {
         Self(std::thread::scope(|s| {

@@ -1,8 +1,8 @@
 //! The picture of all hosts together.
-use super::team::Team;
+use super::team::HostTeam;
 use crate::agent::AgentOrder;
 use comity_cluster::facts::{HostFacts, Nic};
-use comity_cluster::graph::{Cluster, End, Heard};
+use comity_cluster::graph::{Cluster, HeardBeacon, Plug};
 use std::time::Duration;
 
 /// How long beacons are told. An address that an interface has just given itself is ready after some 2 s.
@@ -16,7 +16,7 @@ pub(crate) const fn answer_limit() -> Duration {
 }
 
 /// Whom the interfaces of the hosts hear. Problems are added to the notes.
-pub(crate) fn beacons(team: &mut Team, notes: &mut Vec<String>) -> Vec<Heard> {
+pub(crate) fn beacons(team: &mut HostTeam, notes: &mut Vec<String>) -> Vec<HeardBeacon> {
     let (token, port) = (token(), 20_000 + (std::process::id() % 20_000) as u16);
     let carries = |n: &&Nic| n.is_up && !n.is_inner && n.bridge.is_none();
     let answers = team.ask_all(BEACONS + ANSWER, |host, member| {
@@ -32,12 +32,10 @@ pub(crate) fn beacons(team: &mut Team, notes: &mut Vec<String>) -> Vec<Heard> {
             })
         });
         match told {
-            Some(Ok(all)) => {
-                heard.extend(all.into_iter().map(|(own, from, nic)| Heard {
-                    at: End { host, nic: own },
-                    from: End { host: from, nic },
-                }))
-            }
+            Some(Ok(all)) => heard.extend(all.into_iter().map(|(own, from, nic)| HeardBeacon {
+                at: Plug { host, nic: own },
+                from: Plug { host: from, nic },
+            })),
             Some(Err(e)) => notes.push(e),
             None => {}
         }
@@ -46,14 +44,14 @@ pub(crate) fn beacons(team: &mut Team, notes: &mut Vec<String>) -> Vec<Heard> {
 }
 
 /// The hosts that answered, as a cluster; the places in it are those among them.
-pub(super) fn cluster(team: &mut Team) -> Cluster {
+pub(super) fn cluster(team: &mut HostTeam) -> Cluster {
     let mut notes = Vec::new();
     let heard = beacons(team, &mut notes);
     let places: Vec<usize> = team.there().map(|(i, _)| i).collect();
     let facts: Vec<HostFacts> = team.there().map(|(_, m)| m.facts.clone()).collect();
-    let place = |e: &End| Some(End { host: places.iter().position(|p| *p == e.host)?, nic: e.nic.clone() });
+    let place = |e: &Plug| Some(Plug { host: places.iter().position(|p| *p == e.host)?, nic: e.nic.clone() });
     let known: Vec<_> =
-        heard.iter().filter_map(|h| Some(Heard { at: place(&h.at)?, from: place(&h.from)? })).collect();
+        heard.iter().filter_map(|h| Some(HeardBeacon { at: place(&h.at)?, from: place(&h.from)? })).collect();
     for (_, member) in team.there() {
         if let Err(why) = &member.agent {
             notes.push(format!(

@@ -1,9 +1,9 @@
 //! The ways between hosts, measured: each agent listens, each other connects, one after another.
 use crate::agent::{AgentOrder, DialResult};
-use crate::cluster::{Team, answer_limit, token};
+use crate::cluster::{HostTeam, answer_limit, token};
 use comity_cluster::checks::{Check, LinkMeasure};
 use comity_cluster::facts::Nic;
-use comity_cluster::graph::{Cluster, End};
+use comity_cluster::graph::{Cluster, Plug};
 use comity_cluster::subnet::Subnet;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -23,14 +23,14 @@ const LARGEST: usize = 65_507;
 /// An end and its address.
 #[derive(Clone, Debug)]
 struct Place {
-    end: End,
+    end: Plug,
     address: Subnet,
     mtu: u64,
 }
 
 /// Measures every way. Ports that could not be opened are told in `checks`.
 pub(super) fn links_of(
-    team: &mut Team,
+    team: &mut HostTeam,
     cluster: &Cluster,
     range: Option<(u16, u16)>,
     checks: &mut Vec<Check>,
@@ -63,7 +63,7 @@ pub(super) fn links_of(
 
 /// What seemed slow is measured again, and the best counts.
 fn again(
-    team: &mut Team,
+    team: &mut HostTeam,
     cluster: &Cluster,
     token: &str,
     pairs: &[(Place, Place, bool)],
@@ -73,7 +73,7 @@ fn again(
         let doubtful: Vec<usize> = (0..all.len()).filter(|i| all[*i].is_doubtful(cluster, all)).collect();
         for i in doubtful {
             let is =
-                |p: &Place, end: &Option<End>, ip| Some(&p.end) == end.as_ref() && Some(p.address.ip) == ip;
+                |p: &Place, end: &Option<Plug>, ip| Some(&p.end) == end.as_ref() && Some(p.address.ip) == ip;
             let m = &all[i];
             let both = pairs.iter().flat_map(|(x, y, _)| [(x, y), (y, x)]);
             let found = { both }.find(|(f, t)| is(f, &m.from, m.from_ip) && is(t, &m.to, m.to_ip));
@@ -88,7 +88,7 @@ fn again(
 
 /// Has every agent listen at its addresses.
 fn serve(
-    team: &mut Team,
+    team: &mut HostTeam,
     cluster: &Cluster,
     token: &str,
     range: Option<(u16, u16)>,
@@ -132,7 +132,7 @@ fn serve(
 }
 
 fn dial(
-    team: &mut Team,
+    team: &mut HostTeam,
     token: &str,
     (from, to): (&Place, &Place),
     port: u16,
@@ -177,7 +177,7 @@ fn places(cluster: &Cluster, host: usize) -> impl Iterator<Item = Place> + '_ {
         cluster.hosts.get(host).into_iter().flat_map(|h| &h.nics).filter(|n: &&Nic| n.is_up && !n.is_inner);
     nics.flat_map(move |nic| {
         let own = nic.addresses.iter().filter(|a| !a.is_link_local());
-        let end = End { host, nic: nic.name.clone() };
+        let end = Plug { host, nic: nic.name.clone() };
         own.map(move |a| Place { end: end.clone(), address: *a, mtu: nic.mtu })
     })
 }

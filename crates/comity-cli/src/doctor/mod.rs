@@ -2,9 +2,9 @@
 mod measure;
 
 use crate::agent::{AgentOrder, PairAnswer, now};
-use crate::cluster::{BAD_INPUT, FAULTY, Member, ReachArgs, Team, answer_limit, beacons, token};
+use crate::cluster::{BAD_INPUT, FAULTY, HostTeam, Member, ReachArgs, answer_limit, beacons, token};
 use crate::launch::{FleetHost, SshWay};
-use comity_cluster::checks::{Check, Verdict, cables, clock, hosts, links, table};
+use comity_cluster::checks::{Check, CheckVerdict, cables, clock, hosts, links, table};
 use comity_cluster::graph::Cluster;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -61,7 +61,7 @@ pub(crate) fn doctor(mut args: DoctorArgs) -> u8 {
     };
     let hosts = if named.is_empty() { FleetHost::named("localhost").into_iter().collect() } else { named };
     let checks = examine(&hosts, &args.reach.way.way(), &args);
-    let failed = checks.iter().filter(|c| c.verdict == Verdict::Failed).count();
+    let failed = checks.iter().filter(|c| c.verdict == CheckVerdict::Failed).count();
     let text = match args.json {
         true => format!("{:#}\n", json!({ "checks": checks, "failed": failed })),
         false => table(&checks),
@@ -72,7 +72,7 @@ pub(crate) fn doctor(mut args: DoctorArgs) -> u8 {
 }
 
 fn examine(named: &[FleetHost], way: &SshWay, args: &DoctorArgs) -> Vec<Check> {
-    let mut team = Team::gather(named, way);
+    let mut team = HostTeam::gather(named, way);
     let mut checks = Vec::new();
     for (host, member) in named.iter().zip(&team.0) {
         let problem = member.as_ref().err().map(|e| {
@@ -106,7 +106,7 @@ fn examine(named: &[FleetHost], way: &SshWay, args: &DoctorArgs) -> Vec<Check> {
 }
 
 /// What is known of each host that answered.
-fn of_hosts(team: &mut Team, cluster: &Cluster, named: &[FleetHost]) -> Vec<Check> {
+fn of_hosts(team: &mut HostTeam, cluster: &Cluster, named: &[FleetHost]) -> Vec<Check> {
     let listed = |ssh: &str| -> Vec<IpAddr> {
         named.iter().find(|h| h.name == ssh).map(|h| h.ips.clone()).unwrap_or_default()
     };
@@ -121,7 +121,7 @@ fn of_hosts(team: &mut Team, cluster: &Cluster, named: &[FleetHost]) -> Vec<Chec
     hosts(&present, crate::here::VERSION, &listed)
 }
 
-fn clocks(team: &mut Team) -> Vec<Check> {
+fn clocks(team: &mut HostTeam) -> Vec<Check> {
     let one = |(_, member): (usize, &mut Member)| {
         let at = member.host.name.clone();
         let mut best: Option<(f64, f64)> = None;
@@ -144,7 +144,7 @@ fn clocks(team: &mut Team) -> Vec<Check> {
 }
 
 /// Whether memory can be read, and which job key there is.
-fn pairs_of_answers(team: &mut Team, args: &DoctorArgs) -> Vec<Check> {
+fn pairs_of_answers(team: &mut HostTeam, args: &DoctorArgs) -> Vec<Check> {
     let mut checks = Vec::new();
     for (_, member) in team.there() {
         let at = member.host.name.clone();

@@ -1,7 +1,7 @@
 //! What is checked between two hosts: cables, ways, ports, sizes of packets, speed.
 use super::Check;
 use crate::facts::{HostFacts, bits_in_words};
-use crate::graph::{Cable, Cluster, End};
+use crate::graph::{Cable, Cluster, Plug};
 use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -17,9 +17,9 @@ const SLOW_ROUND_US: f64 = 20_000.0;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkMeasure {
     /// The host that connected, and its interface.
-    pub from: Option<End>,
+    pub from: Option<Plug>,
     /// The host that was connected to.
-    pub to: Option<End>,
+    pub to: Option<Plug>,
     /// The address that connected.
     pub from_ip: Option<IpAddr>,
     /// The address and port to which it did.
@@ -201,7 +201,7 @@ impl LinkMeasure {
     pub fn is_doubtful(&self, cluster: &Cluster, all: &[Self]) -> bool {
         let Some(way) = Way::of(cluster, self) else { return false };
         self.bits.is_some()
-            && way.speed(median(cluster, all, way.nominal())).verdict == super::Verdict::Failed
+            && way.speed(median(cluster, all, way.nominal())).verdict == super::CheckVerdict::Failed
     }
 }
 
@@ -244,15 +244,15 @@ pub fn links(cluster: &Cluster, all: &[LinkMeasure]) -> Vec<Check> {
 /// Where the cable of an end leads, if that is not the other end.
 fn elsewhere(cluster: &Cluster, m: &LinkMeasure) -> Option<String> {
     let (from, to) = (m.from.as_ref()?, m.to.as_ref()?);
-    let has = |c: &&Cable, e: &End| c.a == *e || c.b == *e;
-    let of = |e: &End| cluster.cables.iter().find(|c| has(c, e));
+    let has = |c: &&Cable, e: &Plug| c.a == *e || c.b == *e;
+    let of = |e: &Plug| cluster.cables.iter().find(|c| has(c, e));
     let cable = of(from).filter(|c| !has(c, to)).or_else(|| of(to).filter(|c| !has(c, from)))?;
     Some(format!("a cable is {}", cluster.cable_in_words(cable)))
 }
 
 /// Whether some third host reaches both.
 fn has_between(all: &[LinkMeasure], m: &LinkMeasure) -> bool {
-    let host = |e: &Option<End>| e.as_ref().map(|e| e.host);
+    let host = |e: &Option<Plug>| e.as_ref().map(|e| e.host);
     let near = |h: Option<usize>| {
         let own = all.iter().filter(move |o| host(&o.from) == h && o.failed.is_none() && o.shares_network);
         own.map(|o| host(&o.to)).collect::<Vec<_>>()
@@ -263,7 +263,7 @@ fn has_between(all: &[LinkMeasure], m: &LinkMeasure) -> bool {
 
 /// Whether each cable joins the two ends whose addresses belong together.
 pub fn cables(cluster: &Cluster) -> Vec<Check> {
-    let of = |end: &End| -> Vec<Subnet> {
+    let of = |end: &Plug| -> Vec<Subnet> {
         let nic = cluster.hosts.get(end.host).and_then(|h| h.nic(&end.nic));
         nic.into_iter().flat_map(|n| &n.addresses).copied().filter(|a| !a.is_link_local()).collect()
     };
@@ -290,7 +290,7 @@ pub fn cables(cluster: &Cluster) -> Vec<Check> {
     rows
 }
 
-fn crossed(cluster: &Cluster, a: &End, b: &End, own: &Subnet, far: &Subnet) -> String {
+fn crossed(cluster: &Cluster, a: &Plug, b: &Plug, own: &Subnet, far: &Subnet) -> String {
     let mut partner = None;
     for host in &cluster.hosts {
         for nic in &host.nics {

@@ -8,12 +8,12 @@ pub use svg::svg;
 pub use terminal::{Paint, terminal};
 
 use crate::facts::{THUNDERBOLT_4, bits_in_words};
-use crate::graph::{Cable, CableKind, Cluster, End};
+use crate::graph::{Cable, CableKind, Cluster, Plug};
 
 /// A cable or a network: what a drawing joins.
 #[derive(Clone, Debug)]
 struct Joint {
-    ends: Vec<End>,
+    ends: Vec<Plug>,
     /// "Thunderbolt, 80 Gb/s, RDMA".
     words: String,
     /// Which of the colours it has: by kind and speed.

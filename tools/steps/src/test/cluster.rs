@@ -139,7 +139,7 @@ fn configures(desk: &mut Desk<'_, '_>) -> Result<(), String> {
     has(&fs::read_to_string(&svg).map_err(|e| e.to_string())?, &["<svg", "</svg>"])?;
     has(
         &fs::read_to_string(&out).map_err(|e| e.to_string())?,
-        &["\"COMITY_INTERFACES\": \"ab,ac\"", "10.93.0."],
+        &["\"COMITY_INTERFACES\": \"=ab,ac\"", "10.93.0."],
     )?;
     let again = desk
         .run(&["cluster", "config"], &all)
