@@ -2,12 +2,14 @@
 use super::setup::apply;
 use super::team::{HostTeam, ReachArgs};
 use super::{BAD_INPUT, FAULTY, Trouble, find, usage, whole};
+use crate::launch::FleetHost;
 use comity_cluster::addresses::AddressPlan;
 use comity_cluster::commands::{HostSetup, in_words, setup};
 use comity_cluster::draw;
 use comity_cluster::graph::{CableKind, Cluster};
 use comity_cluster::hostfile::{ClusterFile, Over};
 use comity_cluster::layout::{CableLayout, LayoutKind, layout};
+use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -119,6 +121,7 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
     }
     let mut chosen = choose(cluster, args.over).map_err(|e| (BAD_INPUT, vec![e]))?;
     chosen.file.json["envs"] = args.env.clone().into();
+    keep(&mut chosen.file.json, &hosts);
     let steps = setup(&chosen.cluster, &chosen.plan);
     prepare(&args, &mut team, &chosen, &steps)?;
     match &args.output {
@@ -132,6 +135,26 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
         }
     }
     Ok(())
+}
+
+/// What the user's own hostfile says of hosts beside their addresses.
+fn keep(file: &mut Value, hosts: &[FleetHost]) {
+    for entry in file["hosts"].as_array_mut().into_iter().flatten() {
+        let Some(host) = hosts.iter().find(|h| entry["ssh"] == h.name.as_str()) else { continue };
+        let mut put = |key: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                entry[key] = value;
+            }
+        };
+        put("slots", host.slots.map(Into::into));
+        put("port", host.port.map(Into::into));
+        put("identity", host.identity.clone().map(Into::into));
+        put("cwd", host.cwd.clone().map(Into::into));
+        put("python", host.python.clone().map(Into::into));
+        for (name, value) in host.env.iter().filter(|(name, _)| name != "COMITY_INTERFACES") {
+            entry["env"][name] = value.clone().into();
+        }
+    }
 }
 
 /// Addresses that are missing: the commands are told, or run.
@@ -222,4 +245,23 @@ fn with(mut cluster: Cluster, over: Over) -> Result<Chosen, String> {
     let plan = AddressPlan::of(&cluster)?;
     let file = ClusterFile::of(&cluster, &plan, &layout, over)?;
     Ok(Chosen { cluster, layout, plan, file })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_hostfile_says_beside_addresses_is_kept() {
+        let mut host = FleetHost::named("me@a").unwrap();
+        (host.port, host.slots) = (Some(2222), Some(4));
+        host.env = vec![("A".into(), "1".into()), ("COMITY_INTERFACES".into(), "old".into())];
+        let mut file = serde_json::json!({ "hosts": [
+            { "ssh": "me@a", "ips": [], "env": { "COMITY_INTERFACES": "=en2" } }, { "ssh": "b" }] });
+        keep(&mut file, &[host]);
+        let kept = serde_json::json!({ "hosts": [
+            { "ssh": "me@a", "ips": [], "env": { "COMITY_INTERFACES": "=en2", "A": "1" }, "port": 2222, "slots": 4 },
+            { "ssh": "b" }] });
+        assert_eq!(file, kept);
+    }
 }

@@ -25,7 +25,7 @@ pub(crate) enum ClusterCommand {
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
-        way: team::WayArgs,
+        reach: ReachArgs,
     },
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn cluster(command: ClusterCommand) -> u8 {
     let done = match command {
         ClusterCommand::Find(args) => find::find(args),
         ClusterCommand::Config(args) => config::config(args),
-        ClusterCommand::Undo { file, dry_run, way } => setup::undo(&file, dry_run, way),
+        ClusterCommand::Undo { file, dry_run, reach } => setup::undo(&file, dry_run, &reach),
     };
     match done {
         Ok(()) => 0,

@@ -1,5 +1,5 @@
 //! Running the steps of a setup on all hosts or on none, and undoing them.
-use super::team::{HostTeam, WayArgs};
+use super::team::{HostTeam, ReachArgs};
 use super::whole::ANSWER;
 use super::{BAD_INPUT, FAULTY, Trouble, usage};
 use crate::agent::{AgentOrder, PairAnswer};
@@ -86,12 +86,16 @@ fn write_new(path: &Path, file: &UndoFile) -> std::io::Result<()> {
 }
 
 /// Undoes what a file says, if it still fits every host.
-pub(super) fn undo(path: &Path, dry_run: bool, way: WayArgs) -> Result<(), Trouble> {
+pub(super) fn undo(path: &Path, dry_run: bool, reach: &ReachArgs) -> Result<(), Trouble> {
     let text = std::fs::read_to_string(path).map_err(|e| usage(format!("{}: {e}", path.display())))?;
     let file = UndoFile::parse(&text).map_err(|e| usage(format!("{}: {e}", path.display())))?;
-    let hosts: Result<Vec<_>, _> = file.hosts.iter().map(|h| FleetHost::named(&h.ssh)).collect();
+    // A hostfile may know more than a name: a port.
+    let named = reach.named().map_err(|all| (BAD_INPUT, all))?;
+    let known = |ssh: &str| named.iter().find(|h| h.name == ssh).cloned();
+    let host = |ssh: &str| known(ssh).map_or_else(|| FleetHost::named(ssh), Ok);
+    let hosts: Result<Vec<_>, _> = file.hosts.iter().map(|h| host(&h.ssh)).collect();
     let hosts = hosts.map_err(|e| usage(format!("{}: {e}", path.display())))?;
-    let mut team = HostTeam::gather(&hosts, &way.way());
+    let mut team = HostTeam::gather(&hosts, &reach.way.way());
     let absent = team.absent();
     if !absent.is_empty() {
         return Err((FAULTY, absent));
