@@ -34,19 +34,24 @@ pub struct Check {
 }
 
 impl Check {
+    fn of(check: &'static str, at: String, verdict: CheckVerdict, said: &str) -> Self {
+        // Words of a host must not move the cursor of a terminal.
+        Self { check, at, verdict, said: said.chars().filter(|c| !c.is_control()).collect() }
+    }
+
     /// As it should be.
     pub fn passed(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
-        Self { check, at: at.into(), verdict: CheckVerdict::Passed, said: said.into() }
+        Self::of(check, at.into(), CheckVerdict::Passed, &said.into())
     }
 
     /// Not as it should be.
     pub fn failed(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
-        Self { check, at: at.into(), verdict: CheckVerdict::Failed, said: said.into() }
+        Self::of(check, at.into(), CheckVerdict::Failed, &said.into())
     }
 
     /// Not tried.
     pub fn not_tried(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
-        Self { check, at: at.into(), verdict: CheckVerdict::NotTried, said: said.into() }
+        Self::of(check, at.into(), CheckVerdict::NotTried, &said.into())
     }
 
     /// Passed, unless there is something to say.

@@ -252,6 +252,7 @@ fn an_undo_file_that_no_longer_fits_is_refused() {
     let text = serde_json::to_string(&UndoFile::new(steps)).unwrap();
     for (bad, part) in [
         (text.replacen("\"ip\"", "\"rm\"", 1), "does not write"),
+        (text.replacen("\"addr\",\"add\"", "\"netns\",\"exec\"", 1), "does not write"),
         (text.replace("\"comity_undo\":1", "\"comity_undo\":9"), "form 9"),
         ("{}".into(), "no undo file"),
     ] {
@@ -266,4 +267,24 @@ fn an_unknown_peer_is_no_cable() {
     all[0].ports[0].peer = Some(domain(7, 7));
     all[1].ports[0].peer = None;
     assert!(Cluster::of(facts(&all), &[]).cables.is_empty());
+}
+
+#[test]
+fn a_host_cannot_move_the_cursor() {
+    let mut all = macs(2, &[(0, 1)]);
+    all[1].hostname = "evil\u{1b}[2J".into();
+    assert_eq!(facts(&all)[1].hostname, "evil[2J");
+    assert_eq!(crate::checks::Check::failed("port", "a", "x\u{1b}[2J\ny").said, "x[2Jy");
+}
+
+#[test]
+fn every_step_of_a_setup_is_one_that_is_run() {
+    let mut all = macs(2, &[(0, 1)]);
+    all[0].bridge = true;
+    for cluster in [cluster(&all), triangle([""; 6])] {
+        for setup in setup(&cluster, &AddressPlan::of(&cluster).unwrap()) {
+            let words = setup.steps.iter().flat_map(|s| [&s.run, &s.undo]);
+            words.for_each(|w| assert!(crate::commands::is_step(w), "{w:?}"));
+        }
+    }
 }

@@ -1,14 +1,15 @@
 //! What changes this host, or looks into a file of it.
 use aws_lc_rs::hmac;
 use comity::Key;
-use comity_cluster::commands::PROGRAMS;
+use comity_cluster::commands::is_step;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Runs one of the few programs that steps are made of.
 pub(super) fn run(words: &[String], root: bool) -> Result<String, String> {
-    let program = words.first().filter(|p| PROGRAMS.contains(&p.as_str()));
-    program.ok_or_else(|| format!("{words:?} is nothing that a step of comity runs"))?;
+    if !is_step(words) {
+        return Err(format!("{words:?} is nothing that a step of comity runs"));
+    }
     let sudo: &[&str] = if root { &[] } else { &["sudo", "-n", "--"] };
     let all: Vec<&str> = sudo.iter().copied().chain(words.iter().map(String::as_str)).collect();
     let (program, args) = all.split_first().ok_or("no command")?;

@@ -1,6 +1,6 @@
 //! What is checked between two hosts: cables, ways, ports, sizes of packets, speed.
 use super::Check;
-use crate::facts::{HostFacts, bits_in_words};
+use crate::facts::{HostFacts, HostSystem, bits_in_words};
 use crate::graph::{Cable, Cluster, Plug};
 use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
@@ -139,9 +139,12 @@ impl<'a> Way<'a> {
         if self.m.shares_network && own != far && own > 0 && far > 0 {
             let (small, nic) = if own < far { (self.from, self.from_nic) } else { (self.to, self.to_nic) };
             let said = format!(
-                "packets of {own} bytes at one end, of {far} at the other: large ones are lost; on {} run: sudo ip link set dev {nic} mtu {}",
+                "packets of {own} bytes at one end, of {far} at the other: large ones are lost; on {} run: {}",
                 small.ssh,
-                own.max(far)
+                match small.system {
+                    HostSystem::Macos => format!("sudo networksetup -setMTU {nic} {}", own.max(far)),
+                    _ => format!("sudo ip link set dev {nic} mtu {}", own.max(far)),
+                }
             );
             return Check::failed("mtu", &self.at, said);
         }

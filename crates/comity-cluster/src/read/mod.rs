@@ -16,6 +16,9 @@ pub const SURVEY_ENDS: &str = "@@ end";
 
 /// Reads what [`SURVEY`] printed on the host that ssh calls `ssh`.
 pub fn facts_of(ssh: &str, printed: &str) -> HostFacts {
+    // What is shown later must not move the cursor of a terminal.
+    let plain = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
+    let printed = &printed.chars().filter(plain).collect::<String>();
     let sections = Sections::of(printed);
     let mut facts = HostFacts { ssh: ssh.into(), ..HostFacts::default() };
     facts.release = sections.line("system").unwrap_or_default().into();

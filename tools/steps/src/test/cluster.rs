@@ -57,6 +57,9 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     let mut desk = Desk { net: &mut net, comity };
     let timed =
         |what: &str, begun: Instant| println!("{what}: right, {:.1} s", begun.elapsed().as_secs_f64());
+    if scope.deep {
+        lacks_sudo(&mut desk).map_err(|e| format!("without sudo: {e}"))?;
+    }
     let begun = Instant::now();
     configures(&mut desk).map_err(|e| format!("config: {e}"))?;
     timed("config, doctor and a job", begun);
@@ -152,6 +155,23 @@ fn configures(desk: &mut Desk<'_, '_>) -> Result<(), String> {
         ["--hostfile", &out, "--", &desk.comity, "bench", "all_reduce", "--sizes", "64K", "--budget", "0.3"];
     has(&desk.run(&["launch"], &job)?, &["3 ranks on 3 hosts (a, b, c), links tcp", "[0@"])?;
     Ok(())
+}
+
+/// One host's user cannot become root: nothing is done on any.
+fn lacks_sudo(desk: &mut Desk<'_, '_>) -> Result<(), String> {
+    let script = desk.net.write("user-id", "#!/bin/sh\necho 501\n")?;
+    Task::new("chmod").args(["755"]).args([&script]).run()?;
+    let before = format!(
+        "mount --bind {} $(command -v id)\nfor s in $(command -v sudo || true); do mount --bind $(command -v false) $s; done",
+        script.display()
+    );
+    desk.net.serve_as(&SshHost { name: "c8", host: "c", port: 2208, before: &before, users: "id.pub" })?;
+    desk.net.answer(&["c8"])?;
+    let undo = desk.path("undo.json");
+    let said = desk.run(&["cluster", "config"], &["--hosts", "a,b,c8", "--auto-setup", "--undo", &undo]);
+    let said = said.err().ok_or("it went on without sudo")?;
+    has(&said, &["exit status: 1", "host c8: its user cannot run sudo without a password", "NOPASSWD"])?;
+    bare(desk)
 }
 
 /// A command that fails on the last host: those before it are undone, on all hosts.
