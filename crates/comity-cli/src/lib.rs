@@ -1,7 +1,10 @@
 //! The `comity` command as a library: [`run`] takes the arguments and returns the exit code, so that
 //! other front ends (a Python entry point, a test) can offer the same command.
+mod agent;
 mod bench;
 pub mod check;
+mod cluster;
+mod doctor;
 mod here;
 mod info;
 mod key;
@@ -28,6 +31,14 @@ enum Command {
     /// A host's part of a job that a launcher elsewhere started: it talks over standard input and output
     #[command(hide = true)]
     Guard,
+    /// A host's part of `comity cluster` and `comity doctor`: it talks over standard input and output
+    #[command(hide = true)]
+    Agent(agent::AgentArgs),
+    /// Find hosts and cables, give them addresses, write a hostfile
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
+    /// Say what is wrong with hosts and the cables between them
+    Doctor(doctor::DoctorArgs),
     /// Make a job key, or copy one to other hosts
     #[command(subcommand)]
     Key(key::KeyCommand),
@@ -58,6 +69,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     match cli.command {
         Command::Launch(args) => launch::launch(*args),
         Command::Guard => launch::guard(),
+        Command::Agent(args) => agent::agent(args),
+        Command::Cluster(command) => cluster::cluster(command),
+        Command::Doctor(args) => doctor::doctor(args),
         Command::Key(command) => key::key(command),
         Command::Check(args) => check::check(args),
         Command::Bench(args) => bench::bench(args),

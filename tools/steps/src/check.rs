@@ -33,10 +33,11 @@ struct Changed {
 }
 
 /// Folders and the packages in them.
-const PACKAGES: [(&str, &str); 16] = [
+const PACKAGES: [(&str, &str); 17] = [
     ("crates/comity/", "comity"),
     ("crates/comity-plan/", "comity-plan"),
     ("crates/comity-membership/", "comity-membership"),
+    ("crates/comity-cluster/", "comity-cluster"),
     ("crates/comity-cli/", "comity-cli"),
     ("crates/comity-c/", "comity-c"),
     ("crates/comity-candle/", "comity-candle"),

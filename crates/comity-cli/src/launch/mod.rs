@@ -33,7 +33,9 @@ mod verdict;
 mod wire;
 mod wish;
 
-pub(crate) use fleet::check_host_name;
+pub(crate) use fleet::{
+    FarCommand, FleetHost, SshWay, check_host_name, explain_ssh, list_hosts, read_hostfile, ssh_words,
+};
 pub(crate) use guard::guard;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};

@@ -9,8 +9,8 @@
 //! takes turns is in [`TURNS`], two at a time, which the commit chooses.
 
 use super::{
-    Done, Outcome, Step, book, c, cargo, chaos, conformance, fuzz, hosts, launchers, python, rdma, rdma_vm,
-    requirements, sanitizers,
+    Done, Outcome, Step, book, c, cargo, chaos, cluster, conformance, fuzz, hosts, launchers, python, rdma,
+    rdma_vm, requirements, sanitizers,
     scope::Scope,
     ssh,
     step::{Row, table},
@@ -84,6 +84,12 @@ const EVERY: &[Step] = &[
         about: "comity launch over ssh: three hosts with their own sshd, and what can happen to them",
         limit: 180,
         run: ssh::check,
+    },
+    Step {
+        name: "cluster",
+        about: "comity cluster and doctor on three hosts: cables found, set up, undone; planted faults found",
+        limit: 180,
+        run: cluster::check,
     },
     Step {
         name: "launchers",

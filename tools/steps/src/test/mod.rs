@@ -7,6 +7,7 @@ mod book;
 mod c;
 mod cargo;
 mod chaos;
+mod cluster;
 mod conformance;
 mod deep;
 mod dependencies;
@@ -24,6 +25,7 @@ mod requirements;
 mod sanitizers;
 mod scope;
 mod ssh;
+mod sshd;
 mod step;
 mod suites;
 

@@ -55,7 +55,7 @@ pub(super) struct HostConnection {
 impl HostConnection {
     pub(super) fn start(plan: &FleetPlan, index: usize, open_files: Rlimit) -> Result<Self, String> {
         let Some(host) = plan.hosts.get(index) else { return Err("no such host".into()) };
-        let words = ssh::words(plan, &host.host);
+        let words = ssh::words(&plan.way, &host.host, &ssh::GUARD);
         let (program, args) = words.split_first().ok_or("no ssh")?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -12,14 +12,14 @@ const LARGEST_FILE: u64 = 1 << 20;
 
 /// What a hostfile says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::launch) struct FleetFile {
-    pub(in crate::launch) hosts: Vec<FleetHost>,
-    pub(in crate::launch) backend: Option<String>,
-    pub(in crate::launch) env: Vec<(String, String)>,
+pub(crate) struct FleetFile {
+    pub(crate) hosts: Vec<FleetHost>,
+    pub(crate) backend: Option<String>,
+    pub(crate) env: Vec<(String, String)>,
 }
 
 /// Reads a file; or everything that is wrong with it.
-pub(in crate::launch) fn read(path: &Path) -> Result<FleetFile, Vec<String>> {
+pub(crate) fn read(path: &Path) -> Result<FleetFile, Vec<String>> {
     let shown = path.display();
     let fail = |why: String| vec![format!("--hostfile {shown}: {why}")];
     let mut text = Vec::new();

@@ -3,31 +3,31 @@ use std::net::IpAddr;
 
 /// A host, and what is particular to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::launch) struct FleetHost {
+pub(crate) struct FleetHost {
     /// As `ssh` takes it, with the user before it if one was given.
-    pub(in crate::launch) name: String,
+    pub(crate) name: String,
     /// How many ranks, where it says so.
-    pub(in crate::launch) slots: Option<usize>,
-    pub(in crate::launch) port: Option<u16>,
-    pub(in crate::launch) identity: Option<String>,
-    pub(in crate::launch) env: Vec<(String, String)>,
-    pub(in crate::launch) cwd: Option<String>,
-    pub(in crate::launch) python: Option<String>,
+    pub(crate) slots: Option<usize>,
+    pub(crate) port: Option<u16>,
+    pub(crate) identity: Option<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) cwd: Option<String>,
+    pub(crate) python: Option<String>,
     /// The addresses on which its ranks listen.
-    pub(in crate::launch) ips: Vec<IpAddr>,
+    pub(crate) ips: Vec<IpAddr>,
     /// MLX's row of RDMA devices, as JSON.
-    pub(in crate::launch) rdma: Option<String>,
+    pub(crate) rdma: Option<String>,
 }
 
 impl FleetHost {
-    pub(super) fn named(name: &str) -> Result<Self, String> {
+    pub(crate) fn named(name: &str) -> Result<Self, String> {
         check_name(name)?;
         let ips = name.rsplit('@').next().and_then(|n| n.parse().ok()).into_iter().collect();
         Ok(Self { name: name.into(), ips, ..Self::default() })
     }
 
     /// This machine itself, which needs no `ssh`.
-    pub(super) fn is_here(&self) -> bool {
+    pub(crate) fn is_here(&self) -> bool {
         matches!(self.name.as_str(), "localhost" | "127.0.0.1" | "::1")
     }
 }
@@ -51,7 +51,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
 }
 
 /// `--hosts`: the hosts, or everything that is wrong with them.
-pub(in crate::launch) fn list(text: &str) -> Result<Vec<FleetHost>, Vec<String>> {
+pub(crate) fn list(text: &str) -> Result<Vec<FleetHost>, Vec<String>> {
     let (mut hosts, mut wrong): (Vec<FleetHost>, Vec<String>) = (Vec::new(), Vec::new());
     for entry in text.split(',').map(str::trim) {
         match one(entry) {

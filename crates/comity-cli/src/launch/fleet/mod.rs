@@ -22,7 +22,9 @@ mod supervise;
 mod vars;
 
 pub(super) use args::FleetArgs;
-pub(crate) use hosts::check_name as check_host_name;
+pub(crate) use hostfile::read as read_hostfile;
+pub(crate) use hosts::{FleetHost, check_name as check_host_name, list as list_hosts};
+pub(crate) use ssh::{FarCommand, SshWay, explained as explain_ssh, words as ssh_words};
 
 use super::ending::Ending;
 use super::signals::Signals;

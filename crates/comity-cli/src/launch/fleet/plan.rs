@@ -31,9 +31,7 @@ pub(super) struct FleetPlan {
     pub(super) stdin_rank: Option<usize>,
     pub(super) stage: Vec<StagedFile>,
     pub(super) mixed_programs: bool,
-    pub(super) ssh: OsString,
-    pub(super) ssh_args: Vec<OsString>,
-    pub(super) python: Option<String>,
+    pub(super) way: ssh::SshWay,
     pub(super) bind: Option<IpAddr>,
     pub(super) connections_per_ip: usize,
     pub(super) starting_port: Option<u16>,
@@ -107,9 +105,7 @@ impl FleetPlan {
             stdin_rank: args.stdin_rank,
             stage,
             mixed_programs: fleet.mixed_programs,
-            ssh: fleet.ssh,
-            ssh_args: fleet.ssh_arg,
-            python: fleet.python,
+            way: ssh::SshWay { ssh: fleet.ssh, args: fleet.ssh_arg, python: fleet.python },
             bind: fleet.bind,
             connections_per_ip: fleet.connections_per_ip as usize,
             starting_port: fleet.starting_port,
@@ -127,7 +123,8 @@ impl FleetPlan {
         let command: Vec<_> = part.command.iter().map(|w| format!("{w:?}")).collect();
         let names: Vec<_> = part.env.iter().map(|(name, value)| format!(" {name}={value:?}")).collect();
         let dir = part.cwd.as_deref().map(|d| format!(" in {d:?}")).unwrap_or_default();
-        let by: Vec<_> = ssh::words(self, &host.host).iter().map(|w| format!("{w:?}")).collect();
+        let by: Vec<_> =
+            ssh::words(&self.way, &host.host, &ssh::GUARD).iter().map(|w| format!("{w:?}")).collect();
         let with = if names.is_empty() { String::new() } else { format!(" with{}", names.concat()) };
         format!("{}: {ranks}: {}{dir}{with}\n    by {}", host.name(), command.join(" "), by.join(" "))
     }
@@ -170,7 +167,8 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
     let (command, env, backend) = job;
     let python = host.python.as_deref().or(args.fleet.python.as_deref());
     let mut env: Vec<_> = env.iter().chain(&host.env).cloned().collect();
-    if !host.ips.is_empty() && !env.iter().any(|(name, _)| name == "COMITY_ADDRS") {
+    let chosen = |(name, _): &(String, String)| name == "COMITY_ADDRS" || name == "COMITY_INTERFACES";
+    if !host.ips.is_empty() && !env.iter().any(chosen) {
         let list: Vec<_> = host.ips.iter().map(ToString::to_string).collect();
         env.push(("COMITY_ADDRS".into(), list.join(",")));
     }

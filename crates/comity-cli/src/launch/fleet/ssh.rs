@@ -1,40 +1,63 @@
 //! The command line of `ssh` for a host.
 use super::hosts::FleetHost;
-use super::plan::FleetPlan;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::process::{Command, Stdio};
 
-/// What runs on the other host, where `$1` is the path of this program and `$2` an interpreter: the same program, else the
-/// command, else the Python package.
-const FIND: &str = "for c in \"$1\" comity; do command -v \"$c\" >/dev/null 2>&1 && exec \"$c\" guard; done; \
-    command -v \"$2\" >/dev/null 2>&1 && \"$2\" -c \"import comity\" 2>/dev/null && exec \"$2\" -m comity guard; \
-    echo comity-is-not-here >&2; exit 127";
+/// How hosts are reached.
+#[derive(Clone, Debug)]
+pub(crate) struct SshWay {
+    /// The program that is run as `ssh`.
+    pub(crate) ssh: OsString,
+    /// What it is handed before all else.
+    pub(crate) args: Vec<OsString>,
+    /// An interpreter that may have the Python package.
+    pub(crate) python: Option<String>,
+}
+
+/// What is run on the other host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FarCommand {
+    /// The word after `comity`.
+    pub(crate) word: &'static str,
+    /// A script for `sh` where there is no `comity`.
+    pub(crate) otherwise: &'static str,
+}
+
+/// A host's part of a job.
+pub(super) const GUARD: FarCommand = FarCommand { word: "guard", otherwise: "" };
+
+/// What runs on the other host, where `$1` is the path of this program, `$2` an interpreter, `$3` the word and `$4` a script: the same
+/// program, else the command, else the Python package, else the script.
+const FIND: &str = "for c in \"$1\" comity; do command -v \"$c\" >/dev/null 2>&1 && exec \"$c\" \"$3\"; done; \
+    command -v \"$2\" >/dev/null 2>&1 && \"$2\" -c \"import comity\" 2>/dev/null && exec \"$2\" -m comity \"$3\"; \
+    echo comity-is-not-here >&2; [ -z \"$4\" ] || exec sh -c \"$4\"; exit 127";
 
 /// What [`FIND`] says last.
 pub(super) const NOT_THERE: &str = "comity-is-not-here";
 
-/// The program and its arguments that start a guard on this host.
-pub(super) fn words(plan: &FleetPlan, host: &FleetHost) -> Vec<OsString> {
+/// The program and its arguments that start this command on this host.
+pub(crate) fn words(way: &SshWay, host: &FleetHost, command: &FarCommand) -> Vec<OsString> {
     let own = std::env::current_exe().unwrap_or_default();
     if host.is_here() {
-        return vec![own.into_os_string(), "guard".into()];
+        return vec![own.into_os_string(), command.word.into()];
     }
-    let mut words = reach(plan, host);
+    let mut words = reach(way, host);
     words.insert(1, "-T".into());
     let own = own.to_str().filter(|p| p.ends_with("/comity")).unwrap_or("comity");
-    let python = host.python.as_deref().or(plan.python.as_deref()).unwrap_or("python3");
+    let python = host.python.as_deref().or(way.python.as_deref()).unwrap_or("python3");
     let quoted = |word: &str| format!("'{}'", word.replace('\'', "'\\''"));
-    let command = format!("exec sh -c {} sh {} {}", quoted(FIND), quoted(own), quoted(python));
-    words.extend(["--".into(), host.name.clone().into(), command.into()]);
+    let given: Vec<_> = [own, python, command.word, command.otherwise].map(quoted).into();
+    let far = format!("exec sh -c {} sh {}", quoted(FIND), given.join(" "));
+    words.extend(["--".into(), host.name.clone().into(), far.into()]);
     words
 }
 
 /// `ssh` and its options for a host, without the host.
-fn reach(plan: &FleetPlan, host: &FleetHost) -> Vec<OsString> {
-    let mut words = vec![plan.ssh.clone()];
+fn reach(way: &SshWay, host: &FleetHost) -> Vec<OsString> {
+    let mut words = vec![way.ssh.clone()];
     // The first value that ssh is given for an option holds.
-    words.extend(plan.ssh_args.iter().cloned());
+    words.extend(way.args.iter().cloned());
     for option in ["BatchMode=yes", "ConnectTimeout=10", "LogLevel=ERROR"] {
         words.extend(["-o".into(), option.into()]);
     }
@@ -48,8 +71,8 @@ fn reach(plan: &FleetPlan, host: &FleetHost) -> Vec<OsString> {
 }
 
 /// The address of this machine from which packets to that host leave.
-pub(super) fn towards(plan: &FleetPlan, host: &FleetHost) -> Result<IpAddr, String> {
-    let mut words = reach(plan, host);
+pub(super) fn towards(way: &SshWay, host: &FleetHost) -> Result<IpAddr, String> {
+    let mut words = reach(way, host);
     words.extend(["-G".into(), "--".into(), host.name.clone().into()]);
     let (program, args) = words.split_first().ok_or("no ssh")?;
     // The user's configuration may have another name for it.
@@ -77,7 +100,7 @@ pub(super) fn towards(plan: &FleetPlan, host: &FleetHost) -> Result<IpAddr, Stri
 }
 
 /// Why `ssh` came to nothing, and what mends it.
-pub(super) fn explained(host: &str, said: &str, code: &str) -> String {
+pub(crate) fn explained(host: &str, said: &str, code: &str) -> String {
     let has = |part: &str| said.contains(part);
     let mend = if has(NOT_THERE) {
         "comity is not installed there: run `pip install comity` on it, or put the program `comity` on its PATH"
@@ -87,7 +110,7 @@ pub(super) fn explained(host: &str, said: &str, code: &str) -> String {
         "its host key has changed: if that was expected, `ssh-keygen -R` its name and connect once by hand"
     } else if has("Host key verification failed") {
         "its host key is not known here: connect once by hand (`ssh` and its name) and accept the key"
-    } else if has("Permission denied") {
+    } else if has("Permission denied (") {
         "it does not let this user in without a password: `ssh-copy-id` to it, or name the user (user@host)"
     } else if has("Connection refused") {
         "nothing answers at ssh's port: is sshd running there, and on which port (port in the hostfile)?"

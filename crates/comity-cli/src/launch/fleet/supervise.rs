@@ -76,7 +76,7 @@ impl Fleet {
         let open_files = stand_alone().map_err(fail)?;
         let at = match (plan.bind, plan.hosts.iter().find(|h| !h.host.is_here())) {
             (Some(at), _) => at,
-            (None, Some(far)) => ssh::towards(&plan, &far.host)?,
+            (None, Some(far)) => ssh::towards(&plan.way, &far.host)?,
             (None, None) => meet::loopback(),
         };
         let (key, job) = meet::identity(plan.insecure).map_err(fail)?;

@@ -1,0 +1,62 @@
+//! The lines that go to an agent and come from it: JSON, one a line.
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
+
+/// The first line of an agent; what a login says before it is noise.
+pub(crate) const GREETING_LINE: &str = "comity agent 1";
+/// The number of this protocol; it grows when a line changes its meaning.
+pub(super) const PROTOCOL_OF_AGENT: u32 = 1;
+
+/// The second line.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct HelloLine {
+    pub(crate) protocol: u32,
+    pub(crate) version: String,
+    /// What the survey's script printed.
+    pub(crate) survey: String,
+}
+
+impl HelloLine {
+    /// Whether this program understands the agent.
+    pub(crate) fn is_understood(&self) -> bool {
+        self.protocol == PROTOCOL_OF_AGENT
+    }
+}
+
+/// What an agent is told to do.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum AgentOrder {
+    /// What time is it?
+    Clock,
+    /// Tell who you are on each interface, and listen who else does.
+    Beacon { token: String, host: usize, port: u16, nics: Vec<String>, millis: u64 },
+    /// Listen at these addresses, each at a port of this range or at any.
+    Serve { token: String, ips: Vec<IpAddr>, range: Option<(u16, u16)> },
+    /// Connect, measure the way, and what comes from there for so long; send datagrams of these sizes.
+    Dial { token: String, to: SocketAddr, from: Option<IpAddr>, sizes: Vec<usize>, millis: u64 },
+    /// Which datagrams came?
+    Arrived,
+    /// A proof of which job key is in this file.
+    Key { file: Option<String>, nonce: String },
+    /// May a process read the memory of another of the same user?
+    Peek,
+    /// Run a step of `comity cluster config`, as root.
+    Run { words: Vec<String>, root: bool },
+}
+
+/// Something that is as it should be, or is not.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct PairAnswer {
+    pub(crate) is_ok: bool,
+    pub(crate) said: String,
+}
+
+impl PairAnswer {
+    pub(super) fn of(result: Result<String, String>) -> Self {
+        match result {
+            Ok(said) => Self { is_ok: true, said },
+            Err(said) => Self { is_ok: false, said },
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The ports at which an agent listens, and connections to those of another: whether there is a way, how long it takes, how much it
+//! carries.
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A connection that is not made in this time will not be.
+const CONNECT: Duration = Duration::from_secs(2);
+/// Silence of a connection that was made.
+const QUIET: Duration = Duration::from_secs(3);
+/// Until the answer to a datagram.
+const ECHO: Duration = Duration::from_millis(400);
+/// Messages of the measurement of latency.
+const ROUNDS: usize = 40;
+const MESSAGE: usize = 64;
+const BLOCK: usize = 128 << 10;
+/// The largest datagram, with room.
+const DATAGRAM: usize = 70_000;
+
+/// A datagram that came: from where, and its size.
+type Arrival = (IpAddr, usize);
+
+/// An address and its port, or why it has none.
+type PortOf = (IpAddr, Result<u16, String>);
+
+/// What came of a connection.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct DialResult {
+    /// Why there is none: refused, timeout, no route, or the system's words.
+    pub(crate) failed: Option<String>,
+    /// Microseconds there and back, the shortest of some.
+    pub(crate) round_us: Option<f64>,
+    /// Bits a second that came from there.
+    pub(crate) bits: Option<f64>,
+    /// Sizes of datagrams that were answered.
+    pub(crate) echoed: Vec<usize>,
+    /// Why datagrams could not be sent.
+    pub(crate) datagrams: Option<String>,
+}
+
+/// What is listened at.
+#[derive(Debug, Default)]
+pub(super) struct Ports {
+    arrived: Arc<Mutex<BTreeSet<Arrival>>>,
+}
+
+impl Ports {
+    /// Listens; for each address its port, or why not.
+    pub(super) fn open(
+        &self,
+        token: &str,
+        ips: &[IpAddr],
+        range: Option<(u16, u16)>,
+    ) -> Result<Vec<PortOf>, String> {
+        Ok(ips.iter().map(|ip| (*ip, self.one(token, *ip, range))).collect())
+    }
+
+    fn one(&self, token: &str, ip: IpAddr, range: Option<(u16, u16)>) -> Result<u16, String> {
+        let mut last = String::from("the range has no port");
+        let (first, end) = range.unwrap_or((0, 0));
+        for port in first..=end {
+            let pair = TcpListener::bind((ip, port)).and_then(|tcp| {
+                let port = tcp.local_addr()?.port();
+                Ok((UdpSocket::bind((ip, port)).ok(), tcp, port))
+            });
+            match pair {
+                Ok((udp, tcp, port)) => {
+                    let (own, arrived) = (token.to_owned(), Arc::clone(&self.arrived));
+                    // These threads end with the process.
+                    std::thread::spawn(move || accept(&tcp, &own));
+                    if let Some(udp) = udp {
+                        let own = token.to_owned();
+                        std::thread::spawn(move || echo(&udp, &own, &arrived));
+                    }
+                    return Ok(port);
+                }
+                Err(e) => last = e.to_string(),
+            }
+        }
+        Err(last)
+    }
+
+    /// The datagrams that came.
+    pub(super) fn arrived(&self) -> Vec<Arrival> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+    }
+}
+
+fn accept(listener: &TcpListener, token: &str) {
+    for stream in listener.incoming() {
+        let (Ok(stream), token) = (stream, token.to_owned()) else { continue };
+        std::thread::spawn(move || {
+            // Who went away has seen enough.
+            let _ = answer(stream, &token);
+        });
+    }
+}
+
+/// The token, then what is wanted: `p` for echoes of messages, `r` and milliseconds for data.
+fn answer(mut stream: TcpStream, token: &str) -> io::Result<()> {
+    stream.set_read_timeout(Some(QUIET))?;
+    stream.set_write_timeout(Some(QUIET))?;
+    stream.set_nodelay(true)?;
+    let mut head = vec![0; token.len() + 5];
+    stream.read_exact(&mut head)?;
+    if &head[..token.len()] != token.as_bytes() {
+        return Ok(());
+    }
+    let millis = u32::from_be_bytes([
+        head[token.len() + 1],
+        head[token.len() + 2],
+        head[token.len() + 3],
+        head[token.len() + 4],
+    ]);
+    match head[token.len()] {
+        b'p' => {
+            let mut message = [0; MESSAGE];
+            loop {
+                stream.read_exact(&mut message)?;
+                stream.write_all(&message)?;
+            }
+        }
+        _ => {
+            let (block, until) =
+                (vec![7; BLOCK], Instant::now() + Duration::from_millis(millis.min(10_000).into()));
+            while Instant::now() < until {
+                stream.write_all(&block)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn echo(socket: &UdpSocket, token: &str, arrived: &Mutex<BTreeSet<Arrival>>) {
+    let mut buffer = vec![0; DATAGRAM];
+    loop {
+        let Ok((n, from)) = socket.recv_from(&mut buffer) else { continue };
+        if !buffer[..n].starts_with(token.as_bytes()) {
+            continue;
+        }
+        let mut all = arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() < 10_000 {
+            all.insert((from.ip(), n));
+        }
+        drop(all);
+        // As short as can be: the way back is another question.
+        let _ = socket.send_to(format!("{token} {n}").as_bytes(), from);
+    }
+}
+
+/// Connects from one address to another; everything that can be learned of the way.
+pub(super) fn dial(
+    token: &str,
+    to: SocketAddr,
+    from: Option<IpAddr>,
+    sizes: &[usize],
+    millis: u64,
+) -> DialResult {
+    let mut result = DialResult::default();
+    match connect(to, from).and_then(|s| ping(s, token)) {
+        Ok(round) => result.round_us = Some(round.as_secs_f64() * 1e6),
+        Err(e) => result.failed = Some(why(&e)),
+    }
+    if millis > 0 && result.failed.is_none() {
+        match connect(to, from).and_then(|s| take(s, token, millis)) {
+            Ok(bits) => result.bits = Some(bits),
+            Err(e) => result.failed = Some(why(&e)),
+        }
+    }
+    match datagrams(token, to, from, sizes) {
+        Ok(echoed) => result.echoed = echoed,
+        Err(e) => result.datagrams = Some(why(&e)),
+    }
+    result
+}
+
+fn why(e: &io::Error) -> String {
+    match e.kind() {
+        ErrorKind::ConnectionRefused => "refused".into(),
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => "timeout".into(),
+        ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => "no route".into(),
+        _ => e.to_string(),
+    }
+}
+
+fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    if let Some(from) = from {
+        socket.bind(&SockAddr::from(SocketAddr::new(from, 0)))?;
+    }
+    socket.connect_timeout(&to.into(), CONNECT)?;
+    let stream = TcpStream::from(socket);
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(QUIET))?;
+    stream.set_write_timeout(Some(QUIET))?;
+    Ok(stream)
+}
+
+fn ping(mut stream: TcpStream, token: &str) -> io::Result<Duration> {
+    stream.write_all(format!("{token}p\0\0\0\0").as_bytes())?;
+    let (mut best, mut message) = (Duration::MAX, [1; MESSAGE]);
+    for _ in 0..ROUNDS {
+        let begun = Instant::now();
+        stream.write_all(&message)?;
+        stream.read_exact(&mut message)?;
+        best = best.min(begun.elapsed());
+    }
+    Ok(best)
+}
+
+/// Bits a second that come within so many milliseconds, the first tenth aside.
+fn take(mut stream: TcpStream, token: &str, millis: u64) -> io::Result<f64> {
+    let mut head = format!("{token}r").into_bytes();
+    head.extend(u32::try_from(millis).unwrap_or(0).to_be_bytes());
+    stream.write_all(&head)?;
+    let mut buffer = vec![0; BLOCK];
+    let whole = Duration::from_millis(millis);
+    let begun = Instant::now();
+    let (mut since, mut bytes) = (None, 0u64);
+    loop {
+        let n = stream.read(&mut buffer)?;
+        let now = begun.elapsed();
+        if n == 0 || now > whole {
+            let time = since.map_or(Duration::ZERO, |s: Duration| now.saturating_sub(s));
+            return Ok(bytes as f64 * 8.0 / time.as_secs_f64().max(1e-3));
+        }
+        match since {
+            None if now > whole / 10 => since = Some(now),
+            None => {}
+            Some(_) => bytes += n as u64,
+        }
+    }
+}
+
+fn datagrams(token: &str, to: SocketAddr, from: Option<IpAddr>, sizes: &[usize]) -> io::Result<Vec<usize>> {
+    if sizes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let any: IpAddr = if to.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
+    let socket = UdpSocket::bind((from.unwrap_or(any), 0))?;
+    socket.connect(to)?;
+    let mut echoed = BTreeSet::new();
+    for _ in 0..2 {
+        for &size in sizes.iter().filter(|s| **s <= DATAGRAM) {
+            let mut text = token.as_bytes().to_vec();
+            text.resize(size.max(token.len()), 0);
+            // One that is too large for the interface is refused here; it is not echoed, then.
+            let _ = socket.send(&text);
+        }
+        let until = Instant::now() + ECHO;
+        while echoed.len() < sizes.len() && Instant::now() < until {
+            socket.set_read_timeout(Some(
+                until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)),
+            ))?;
+            let mut buffer = [0; 256];
+            match socket.recv(&mut buffer) {
+                Ok(n) => {
+                    let said = String::from_utf8_lossy(&buffer[..n]).into_owned();
+                    echoed.extend(said.strip_prefix(token).and_then(|s| s.trim().parse::<usize>().ok()));
+                }
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
+                // Nobody listens there, which the other measurement says as well.
+                Err(_) => break,
+            }
+        }
+        if echoed.len() == sizes.len() {
+            break;
+        }
+    }
+    Ok(echoed.into_iter().collect())
+}

@@ -1,0 +1,267 @@
+//! `comity cluster config`: cables, addresses, a hostfile.
+use super::setup::apply;
+use super::team::{HostTeam, ReachArgs};
+use super::{BAD_INPUT, FAULTY, Trouble, find, usage, whole};
+use crate::launch::FleetHost;
+use comity_cluster::addresses::AddressPlan;
+use comity_cluster::commands::{HostSetup, in_words, setup};
+use comity_cluster::draw;
+use comity_cluster::graph::{CableKind, Cluster};
+use comity_cluster::hostfile::{ClusterFile, Over};
+use comity_cluster::layout::{CableLayout, LayoutKind, layout};
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// What `comity cluster config` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+It prints the commands that give cables addresses; with --auto-setup it runs them, as root or by sudo without a
+password, on all hosts or on none, and writes what undoes them. Nothing lasts over a restart of a host.
+Exit code: 0; 1 when a host cannot be reached or set up, 2 for bad arguments or cables that are not enough.")]
+pub(crate) struct ConfigArgs {
+    #[command(flatten)]
+    reach: ReachArgs,
+
+    /// What is to carry the data
+    #[arg(long, value_enum, default_value = "auto")]
+    over: OverChoice,
+
+    /// Run the commands, on all hosts or on none
+    #[arg(long, overrides_with = "no_auto_setup")]
+    auto_setup: bool,
+
+    /// Print the commands (the default)
+    #[arg(long)]
+    no_auto_setup: bool,
+
+    /// Where --auto-setup writes what undoes it
+    #[arg(long, value_name = "FILE", default_value = "comity-undo.json")]
+    undo: PathBuf,
+
+    /// Write the hostfile there, not to standard output
+    #[arg(long, alias = "output-hostfile", value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Write a drawing there
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    /// Print the cables for Graphviz, and do nothing else
+    #[arg(long)]
+    dot: bool,
+
+    /// Go on without hosts that do not answer
+    #[arg(long)]
+    ignore_unreachable: bool,
+
+    /// A variable for every rank: K=V (repeatable)
+    #[arg(long, value_name = "K=V")]
+    env: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum OverChoice {
+    /// RDMA where all hosts have it, else Thunderbolt, else Ethernet
+    Auto,
+    Thunderbolt,
+    Ethernet,
+    Rdma,
+}
+
+/// What was chosen.
+struct Chosen {
+    cluster: Cluster,
+    layout: CableLayout,
+    plan: AddressPlan,
+    file: ClusterFile,
+}
+
+pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
+    let hosts = args.reach.named().map_err(|all| (BAD_INPUT, all))?;
+    if hosts.is_empty() {
+        return Err(usage("no hosts: name them with --hosts a,b or --hostfile FILE"));
+    }
+    if let Some(bad) = args.env.iter().find(|e| !e.contains('=') || e.starts_with('=')) {
+        return Err(usage(format!("--env {bad:?} is not K=V")));
+    }
+    if args.auto_setup && args.undo.exists() {
+        return Err(usage(format!(
+            "{} is there already: undo it first (comity cluster undo {0}), or name another file with --undo",
+            args.undo.display()
+        )));
+    }
+    let way = args.reach.way.way();
+    let mut team = HostTeam::gather(&hosts, &way);
+    let absent = team.absent();
+    if !absent.is_empty() && !args.ignore_unreachable {
+        return Err((FAULTY, absent));
+    }
+    absent.iter().for_each(|a| eprintln!("comity cluster: left out: {a}"));
+    let cluster = whole::cluster(&mut team);
+    if cluster.hosts.is_empty() {
+        return Err((FAULTY, vec!["no host is left".into()]));
+    }
+    if args.dot {
+        let _ = std::io::stdout().write_all(draw::dot(&cluster).as_bytes());
+        return Ok(());
+    }
+    if let Some(path) = &args.svg {
+        write(path, &draw::svg(&cluster))?;
+    }
+    // Where the hostfile goes to standard output, nothing else does.
+    let picture = draw::terminal(&cluster, find::paint());
+    match args.output {
+        Some(_) => println!("{picture}"),
+        None => eprintln!("{picture}"),
+    }
+    cluster.notes.iter().for_each(|note| eprintln!("! {note}"));
+    if let Some(twice) = cluster.notes.iter().find(|n| n.ends_with("name it once")) {
+        return Err((BAD_INPUT, vec![twice.clone()]));
+    }
+    let mut chosen = choose(cluster, args.over).map_err(|e| (BAD_INPUT, vec![e]))?;
+    chosen.file.json["envs"] = args.env.clone().into();
+    keep(&mut chosen.file.json, &hosts);
+    let steps = setup(&chosen.cluster, &chosen.plan);
+    prepare(&args, &mut team, &chosen, &steps)?;
+    match &args.output {
+        Some(path) => {
+            write(path, &chosen.file.text())?;
+            println!("{}: {}; try it: comity doctor {0}", path.display(), summary(&chosen));
+        }
+        None => {
+            let _ = std::io::stdout().write_all(chosen.file.text().as_bytes());
+            eprintln!("{}", summary(&chosen));
+        }
+    }
+    Ok(())
+}
+
+/// What the user's own hostfile says of hosts beside their addresses.
+fn keep(file: &mut Value, hosts: &[FleetHost]) {
+    for entry in file["hosts"].as_array_mut().into_iter().flatten() {
+        let Some(host) = hosts.iter().find(|h| entry["ssh"] == h.name.as_str()) else { continue };
+        let mut put = |key: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                entry[key] = value;
+            }
+        };
+        put("slots", host.slots.map(Into::into));
+        put("port", host.port.map(Into::into));
+        put("identity", host.identity.clone().map(Into::into));
+        put("cwd", host.cwd.clone().map(Into::into));
+        put("python", host.python.clone().map(Into::into));
+        for (name, value) in host.env.iter().filter(|(name, _)| name != "COMITY_INTERFACES") {
+            entry["env"][name] = value.clone().into();
+        }
+    }
+}
+
+/// Addresses that are missing: the commands are told, or run.
+fn prepare(
+    args: &ConfigArgs,
+    team: &mut HostTeam,
+    chosen: &Chosen,
+    steps: &[HostSetup],
+) -> Result<(), Trouble> {
+    if steps.is_empty() {
+        return Ok(());
+    }
+    if args.auto_setup {
+        let done = apply(team, steps, &args.undo).map_err(|all| (FAULTY, all))?;
+        eprintln!("{done} commands were run; to undo them: comity cluster undo {}", args.undo.display());
+        return Ok(());
+    }
+    eprintln!(
+        "{} of {} cables have no addresses. Run on each host, or use --auto-setup:\n{}",
+        chosen.plan.new_ones(),
+        chosen.cluster.cables.len(),
+        in_words(steps)
+    );
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Trouble> {
+    std::fs::write(path, text).map_err(|e| usage(format!("{}: {e}", path.display())))
+}
+
+fn summary(chosen: &Chosen) -> String {
+    let what = match chosen.layout.kind {
+        LayoutKind::Switch => "one network",
+        LayoutKind::Mesh => "a mesh",
+        LayoutKind::Ring => "a ring",
+        LayoutKind::Sparse => "cables between some, others through these",
+    };
+    let lanes = match chosen.layout.lanes {
+        0 | 1 => String::new(),
+        n => format!(" with {n} cables each"),
+    };
+    format!("{} hosts, {what}{lanes}, backend {}", chosen.layout.order.len(), chosen.file.backend)
+}
+
+fn choose(cluster: Cluster, over: OverChoice) -> Result<Chosen, String> {
+    let has = |kind| cluster.cables.iter().any(|c| c.kind == kind);
+    match over {
+        OverChoice::Thunderbolt => with(cluster, Over::Thunderbolt),
+        OverChoice::Ethernet => with(cluster, Over::Ethernet),
+        OverChoice::Rdma => with(cluster, Over::Rdma),
+        OverChoice::Auto => {
+            let any_rdma = cluster.hosts.iter().all(|h| !h.rdma.devices.is_empty());
+            if any_rdma && let Ok(chosen) = with(cluster.clone(), Over::Rdma) {
+                return Ok(chosen);
+            }
+            if has(CableKind::Thunderbolt)
+                && let Ok(chosen) = with(cluster.clone(), Over::Thunderbolt)
+            {
+                return Ok(chosen);
+            }
+            with(cluster, Over::Ethernet)
+        }
+    }
+}
+
+/// With the cables that carry this kind of data.
+fn with(mut cluster: Cluster, over: Over) -> Result<Chosen, String> {
+    if over == Over::Thunderbolt {
+        cluster.cables.retain(|c| c.kind == CableKind::Thunderbolt);
+    }
+    if over == Over::Rdma && cluster.common_network().is_none() {
+        cluster.cables.retain(|c| c.rdma);
+    }
+    let cabled = layout(&cluster, false);
+    let whole = |l: &CableLayout| matches!(l.kind, LayoutKind::Mesh | LayoutKind::Ring);
+    let layout = match (cabled, over) {
+        (Ok(cabled), _) if whole(&cabled) || over == Over::Thunderbolt => cabled,
+        (Err(e), Over::Thunderbolt) => return Err(format!("--over thunderbolt: {e}")),
+        _ => layout(&cluster, true).map_err(|e| match over {
+            Over::Rdma => format!("--over rdma: with the cables that can carry RDMA {e}"),
+            _ => e,
+        })?,
+    };
+    if layout.kind == LayoutKind::Switch {
+        // Cables beside the network of all stay as they are.
+        cluster.cables.clear();
+    }
+    let plan = AddressPlan::of(&cluster)?;
+    let file = ClusterFile::of(&cluster, &plan, &layout, over)?;
+    Ok(Chosen { cluster, layout, plan, file })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_hostfile_says_beside_addresses_is_kept() {
+        let mut host = FleetHost::named("me@a").unwrap();
+        (host.port, host.slots) = (Some(2222), Some(4));
+        host.env = vec![("A".into(), "1".into()), ("COMITY_INTERFACES".into(), "old".into())];
+        let mut file = serde_json::json!({ "hosts": [
+            { "ssh": "me@a", "ips": [], "env": { "COMITY_INTERFACES": "=en2" } }, { "ssh": "b" }] });
+        keep(&mut file, &[host]);
+        let kept = serde_json::json!({ "hosts": [
+            { "ssh": "me@a", "ips": [], "env": { "COMITY_INTERFACES": "=en2", "A": "1" }, "port": 2222, "slots": 4 },
+            { "ssh": "b" }] });
+        assert_eq!(file, kept);
+    }
+}

@@ -1,0 +1,87 @@
+//! `comity cluster find`: what the hosts are, and how they are cabled.
+use super::team::{HostTeam, ReachArgs};
+use super::{FAULTY, Trouble, usage, whole};
+use crate::launch::FleetHost;
+use comity_cluster::draw::{Paint, terminal};
+use comity_cluster::facts::{HostFacts, bits_in_words};
+use comity_cluster::graph::Cluster;
+use comity_cluster::read::hosts_of_ssh_config;
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+
+/// What `comity cluster find` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Without hosts: those that ~/.ssh/config names. It changes nothing on them.
+Exit code: 0; 1 when a host cannot be reached, 2 for bad arguments.")]
+pub(crate) struct FindArgs {
+    #[command(flatten)]
+    reach: ReachArgs,
+
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
+    let mut hosts = args.reach.named().map_err(|all| (super::BAD_INPUT, all))?;
+    if hosts.is_empty() {
+        hosts = configured();
+    }
+    if hosts.is_empty() {
+        return Err(usage("no hosts: name them with --hosts a,b or --hostfile FILE, or in ~/.ssh/config"));
+    }
+    let mut team = HostTeam::gather(&hosts, &args.reach.way.way());
+    let cluster = whole::cluster(&mut team);
+    let text = match args.json {
+        true => format!("{:#}\n", serde_json::json!({ "cluster": cluster, "unreachable": team.absent() })),
+        false => in_words(&cluster, paint()),
+    };
+    // A reader that went away has seen enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    let absent = team.absent();
+    if absent.is_empty() { Ok(()) } else { Err((FAULTY, absent)) }
+}
+
+/// Whether standard output shows colours.
+pub(super) fn paint() -> Paint {
+    let plain =
+        std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) || !std::io::stdout().is_terminal();
+    if plain { Paint::Plain } else { Paint::Colours }
+}
+
+fn configured() -> Vec<FleetHost> {
+    let home = std::env::var_os("HOME").unwrap_or_default();
+    let file = std::path::Path::new(&home).join(".ssh/config");
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let names = hosts_of_ssh_config(&text);
+    names.iter().filter_map(|name| FleetHost::named(name).ok()).collect()
+}
+
+fn in_words(cluster: &Cluster, paint: Paint) -> String {
+    let mut t = String::new();
+    for host in &cluster.hosts {
+        about(&mut t, host);
+    }
+    let _ = writeln!(t, "\n{}", terminal(cluster, paint));
+    cluster.notes.iter().for_each(|note| t += &format!("! {note}\n"));
+    t
+}
+
+// Writing to a string cannot fail.
+fn about(t: &mut String, host: &HostFacts) {
+    let version = host.version.as_ref().map_or_else(|| "no comity".to_owned(), |v| format!("comity {v}"));
+    let _ = writeln!(t, "{} ({}): {}, {version}", host.ssh, host.hostname, host.summary());
+    for nic in host.nics.iter().filter(|n| !n.is_inner) {
+        let speed = nic.speed.map_or_else(|| "speed not known".into(), bits_in_words);
+        let all: Vec<_> =
+            nic.addresses.iter().filter(|a| !a.is_link_local()).map(ToString::to_string).collect();
+        let up = if nic.is_up { "" } else { "down, " };
+        let _ = writeln!(t, "  {:<12} {up}{speed}, MTU {}  {}", nic.name, nic.mtu, all.join(" "));
+    }
+    for device in &host.rdma.devices {
+        let state = device.state.as_deref().unwrap_or("state not known");
+        let _ =
+            writeln!(t, "  {:<12} RDMA, {state}  {}", device.name, device.nic.as_deref().unwrap_or_default());
+    }
+}

@@ -1,0 +1,58 @@
+//! `comity cluster`: finds hosts and the cables between them, draws them, gives them addresses, writes the hostfile.
+mod config;
+mod find;
+mod setup;
+mod team;
+mod whole;
+
+pub(crate) use team::{HostTeam, Member, ReachArgs};
+pub(crate) use whole::{answer_limit, beacons, token};
+
+use std::path::PathBuf;
+
+/// What `comity cluster` takes.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Say what the hosts are, and how they are cabled
+    Find(find::FindArgs),
+    /// Find the cables, give them addresses, write a hostfile for `comity launch` and `mlx.launch`
+    Config(config::ConfigArgs),
+    /// Undo what `comity cluster config --auto-setup` did
+    Undo {
+        /// The file that it wrote
+        file: PathBuf,
+        /// Say what would be run, and run nothing
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        reach: ReachArgs,
+    },
+}
+
+/// The exit code for input that a user can correct.
+pub(crate) const BAD_INPUT: u8 = 2;
+/// The exit code where something is not as it should be.
+pub(crate) const FAULTY: u8 = 1;
+
+/// Runs the command and returns the exit code.
+pub(crate) fn cluster(command: ClusterCommand) -> u8 {
+    let done = match command {
+        ClusterCommand::Find(args) => find::find(args),
+        ClusterCommand::Config(args) => config::config(args),
+        ClusterCommand::Undo { file, dry_run, reach } => setup::undo(&file, dry_run, &reach),
+    };
+    match done {
+        Ok(()) => 0,
+        Err((code, problems)) => {
+            problems.iter().for_each(|p| eprintln!("comity cluster: {p}"));
+            code
+        }
+    }
+}
+
+/// What went wrong: the exit code and its sentences.
+type Trouble = (u8, Vec<String>);
+
+fn usage(problem: impl Into<String>) -> Trouble {
+    (BAD_INPUT, vec![problem.into()])
+}

@@ -1,0 +1,285 @@
+//! The hosts and the agents on them: one `ssh` each, all at once.
+use crate::agent::{AgentOrder, GREETING_LINE, HelloLine};
+use crate::launch::{FarCommand, FleetHost, SshWay, explain_ssh, list_hosts, read_hostfile, ssh_words};
+use comity_cluster::facts::HostFacts;
+use comity_cluster::read::{SURVEY, SURVEY_BEGINS, SURVEY_ENDS, facts_of};
+use serde_json::Value;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// Until a host has said what it is: `system_profiler` takes seconds.
+const HELLO: Duration = Duration::from_secs(40);
+/// The longest line.
+const LONGEST_LINE: u64 = 4 << 20;
+/// How much is kept of what ssh says.
+const NOISE_KEPT: u64 = 16 << 10;
+/// Until an agent that is not needed any more has ended.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How hosts are reached.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct WayArgs {
+    /// Hand this to ssh, before its other arguments (repeatable)
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    ssh_arg: Vec<OsString>,
+
+    /// The program that is run as ssh
+    #[arg(long, value_name = "PROGRAM", default_value = "ssh")]
+    ssh: OsString,
+
+    /// Look for comity in this interpreter where a host has no command of that name
+    #[arg(long, value_name = "PROGRAM")]
+    python: Option<String>,
+}
+
+impl WayArgs {
+    pub(crate) fn way(&self) -> SshWay {
+        SshWay { ssh: self.ssh.clone(), args: self.ssh_arg.clone(), python: self.python.clone() }
+    }
+}
+
+/// Which hosts, and how they are reached.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct ReachArgs {
+    /// The hosts: a,b,user@c
+    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
+    pub(crate) hosts: Option<String>,
+
+    /// The same from a file, as `comity launch` takes it
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    pub(crate) hostfile: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) way: WayArgs,
+}
+
+impl ReachArgs {
+    /// The hosts that were named; none where none were.
+    pub(crate) fn named(&self) -> Result<Vec<FleetHost>, Vec<String>> {
+        match (&self.hostfile, &self.hosts) {
+            (Some(path), _) => Ok(read_hostfile(path)?.hosts),
+            (None, Some(list)) => list_hosts(list),
+            (None, None) => Ok(Vec::new()),
+        }
+    }
+}
+
+const AGENT: FarCommand = FarCommand { word: "agent", otherwise: SURVEY };
+
+/// A host that has answered.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) host: FleetHost,
+    pub(crate) facts: HostFacts,
+    /// Whether there is an agent that takes orders, or why not.
+    pub(crate) agent: Result<(), String>,
+    child: Child,
+    to: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+/// All hosts, in the order in which they were named.
+#[derive(Debug)]
+pub(crate) struct HostTeam(pub(crate) Vec<Result<Member, String>>);
+
+impl HostTeam {
+    /// Reaches all hosts at once.
+    pub(crate) fn gather(hosts: &[FleetHost], way: &SshWay) -> Self {
+        Self(std::thread::scope(|s| {
+            let all: Vec<_> = hosts.iter().map(|h| s.spawn(|| Member::reach(h, way))).collect();
+            let gone = |_| Err("the thread that reaches this host panicked".to_owned());
+            all.into_iter().map(|t| t.join().unwrap_or_else(gone)).collect()
+        }))
+    }
+
+    /// The hosts that have answered, with their places.
+    pub(crate) fn there(&mut self) -> impl Iterator<Item = (usize, &mut Member)> {
+        self.0.iter_mut().enumerate().filter_map(|(i, m)| Some((i, m.as_mut().ok()?)))
+    }
+
+    /// What became of those that have not.
+    pub(crate) fn absent(&self) -> Vec<String> {
+        self.0.iter().filter_map(|m| m.as_ref().err().cloned()).collect()
+    }
+
+    /// Gives every agent its order at once; the answers by place.
+    pub(crate) fn ask_all(
+        &mut self,
+        limit: Duration,
+        order: impl Fn(usize, &Member) -> Option<AgentOrder> + Sync,
+    ) -> Vec<Option<Result<Value, String>>> {
+        let ask = |(i, m): (usize, &mut Result<Member, String>)| {
+            let member = m.as_mut().ok()?;
+            let order = order(i, member)?;
+            Some(member.ask(&order, limit))
+        };
+        std::thread::scope(|s| {
+            let ask = &ask;
+            let all: Vec<_> = self.0.iter_mut().enumerate().map(|m| s.spawn(move || ask(m))).collect();
+            all.into_iter().map(|t| t.join().unwrap_or(None)).collect()
+        })
+    }
+}
+
+impl Member {
+    fn reach(host: &FleetHost, way: &SshWay) -> Result<Self, String> {
+        let words = ssh_words(way, host, &AGENT);
+        let (program, args) = words.split_first().ok_or("no ssh")?;
+        let fail =
+            |e: std::io::Error| format!("host {}: cannot start '{}': {e}", host.name, program.display());
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(fail)?;
+        let to = child.stdin.take();
+        let (send, lines) = mpsc::channel();
+        if let Some(out) = child.stdout.take() {
+            std::thread::spawn(move || {
+                let mut out = BufReader::new(out);
+                loop {
+                    let mut line = Vec::new();
+                    match out.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
+                        Ok(n) if n > 0 && send.send(String::from_utf8_lossy(&line).into_owned()).is_ok() => {}
+                        _ => return,
+                    }
+                }
+            });
+        }
+        let err = child.stderr.take();
+        let noise = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            if let Some(mut err) = err {
+                let _ = err.by_ref().take(NOISE_KEPT).read_to_end(&mut text);
+                // So that nobody waits to say more.
+                let _ = std::io::copy(&mut err, &mut std::io::sink());
+            }
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        let facts = HostFacts { ssh: host.name.clone(), ..HostFacts::default() };
+        let mut member = Self { host: host.clone(), facts, agent: Ok(()), child, to, lines };
+        match member.hello() {
+            Ok(()) => Ok(member),
+            Err(said) => {
+                let code = member.end();
+                let noise = noise.join().unwrap_or_default();
+                Err(member.explained(&said, &noise, &code))
+            }
+        }
+    }
+
+    /// Takes what the host says first; else what it said instead.
+    fn hello(&mut self) -> Result<(), String> {
+        let until = Instant::now() + HELLO;
+        let mut said = String::new();
+        loop {
+            let line = self.line(until).map_err(|why| format!("{said}{why}"))?;
+            match line.trim_end() {
+                GREETING_LINE => {
+                    let line = self.line(until)?;
+                    let hello: HelloLine =
+                        serde_json::from_str(&line).map_err(|e| format!("its hello: {e}"))?;
+                    self.facts = facts_of(&self.host.name, &hello.survey);
+                    if !hello.is_understood() {
+                        self.agent =
+                            Err(format!("it runs comity {}, with another kind of agent", hello.version));
+                    }
+                    self.facts.version = Some(hello.version);
+                    return Ok(());
+                }
+                SURVEY_BEGINS => {
+                    let mut survey = line;
+                    while !survey.ends_with(&format!("{SURVEY_ENDS}\n"))
+                        && survey.len() < LONGEST_LINE as usize
+                    {
+                        survey += &self.line(until)?;
+                    }
+                    self.facts = facts_of(&self.host.name, &survey);
+                    self.agent =
+                        Err("comity is not installed there: run `pip install comity` on it, or put the program on its PATH".into());
+                    return Ok(());
+                }
+                other if said.len() < NOISE_KEPT as usize => said += &format!("{other}\n"),
+                _ => {}
+            }
+        }
+    }
+
+    fn line(&mut self, until: Instant) -> Result<String, String> {
+        match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(line) => Ok(line),
+            Err(RecvTimeoutError::Timeout) => Err("it did not answer in time".into()),
+            Err(RecvTimeoutError::Disconnected) => Err(String::new()),
+        }
+    }
+
+    fn explained(&self, said: &str, noise: &str, code: &str) -> String {
+        let name = &self.host.name;
+        if noise.contains("unrecognized subcommand") {
+            return format!(
+                "host {name}: its comity is older than {} and has no agent: install the same version there",
+                crate::here::VERSION
+            );
+        }
+        let all = format!("{said}\n{noise}");
+        match said.contains("in time") && noise.trim().is_empty() {
+            true => format!("host {name}: it did not answer within {} s; is it overloaded?", HELLO.as_secs()),
+            false => explain_ssh(name, all.trim(), code),
+        }
+    }
+
+    /// Orders something and waits for the answer.
+    pub(crate) fn ask(&mut self, order: &AgentOrder, limit: Duration) -> Result<Value, String> {
+        self.agent.clone()?;
+        let name = self.host.name.clone();
+        let fail = |why: String| format!("host {name}: {why}");
+        let text = serde_json::to_string(order).map_err(|e| fail(e.to_string()))?;
+        let to = self.to.as_mut().ok_or_else(|| fail("the connection is closed".into()))?;
+        let lost = "the connection to it was lost";
+        writeln!(to, "{text}").and_then(|()| to.flush()).map_err(|e| fail(format!("{lost}: {e}")))?;
+        let answer = self.line(Instant::now() + limit).map_err(|why| {
+            let why = if why.is_empty() { lost.to_owned() } else { why };
+            // An answer that comes later would be taken for another's.
+            self.agent = Err(why.clone());
+            fail(why)
+        })?;
+        let answer: Value = serde_json::from_str(&answer).map_err(|e| fail(format!("its answer: {e}")))?;
+        match answer.get("error").and_then(Value::as_str) {
+            Some(why) => Err(fail(why.into())),
+            None => Ok(answer),
+        }
+    }
+
+    /// The same, as a value of a type.
+    pub(crate) fn told<T: serde::de::DeserializeOwned>(
+        &mut self,
+        order: &AgentOrder,
+        limit: Duration,
+    ) -> Result<T, String> {
+        let answer = self.ask(order, limit)?;
+        serde_json::from_value(answer).map_err(|e| format!("host {}: its answer: {e}", self.host.name))
+    }
+
+    /// Ends the agent; how ssh ended.
+    fn end(&mut self) -> String {
+        drop(self.to.take());
+        let until = Instant::now() + FAREWELL;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return format!("ssh ended with {status}"),
+                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+                _ => break,
+            }
+        }
+        let _ = self.child.kill();
+        self.child.wait().map_or_else(|e| e.to_string(), |status| format!("ssh ended with {status}"))
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,76 @@
+//! The picture of all hosts together.
+use super::team::HostTeam;
+use crate::agent::AgentOrder;
+use comity_cluster::facts::{HostFacts, Nic};
+use comity_cluster::graph::{Cluster, HeardBeacon, Plug};
+use std::time::Duration;
+
+/// How long beacons are told. An address that an interface has just given itself is ready after some 2 s.
+const BEACONS: Duration = Duration::from_millis(1500);
+/// For an answer, beside the time that the order takes.
+pub(super) const ANSWER: Duration = Duration::from_secs(20);
+
+/// The same, for others.
+pub(crate) const fn answer_limit() -> Duration {
+    ANSWER
+}
+
+/// Whom the interfaces of the hosts hear. Problems are added to the notes.
+pub(crate) fn beacons(team: &mut HostTeam, notes: &mut Vec<String>) -> Vec<HeardBeacon> {
+    let (token, port) = (token(), 20_000 + (std::process::id() % 20_000) as u16);
+    let carries = |n: &&Nic| n.is_up && !n.is_inner && n.bridge.is_none();
+    let answers = team.ask_all(BEACONS + ANSWER, |host, member| {
+        let nics = member.facts.nics.iter().filter(carries).map(|n| n.name.clone()).collect();
+        let millis = BEACONS.as_millis() as u64;
+        member.agent.is_ok().then(|| AgentOrder::Beacon { token: token.clone(), host, port, nics, millis })
+    });
+    let mut heard = Vec::new();
+    for (host, answer) in answers.into_iter().enumerate() {
+        let told = answer.map(|a| {
+            a.and_then(|v| {
+                serde_json::from_value::<Vec<(String, usize, String)>>(v).map_err(|e| e.to_string())
+            })
+        });
+        match told {
+            Some(Ok(all)) => heard.extend(all.into_iter().map(|(own, from, nic)| HeardBeacon {
+                at: Plug { host, nic: own },
+                from: Plug { host: from, nic },
+            })),
+            Some(Err(e)) => notes.push(e),
+            None => {}
+        }
+    }
+    heard
+}
+
+/// The hosts that answered, as a cluster; the places in it are those among them.
+pub(super) fn cluster(team: &mut HostTeam) -> Cluster {
+    let mut notes = Vec::new();
+    let heard = beacons(team, &mut notes);
+    let places: Vec<usize> = team.there().map(|(i, _)| i).collect();
+    let facts: Vec<HostFacts> = team.there().map(|(_, m)| m.facts.clone()).collect();
+    let place = |e: &Plug| Some(Plug { host: places.iter().position(|p| *p == e.host)?, nic: e.nic.clone() });
+    let known: Vec<_> =
+        heard.iter().filter_map(|h| Some(HeardBeacon { at: place(&h.at)?, from: place(&h.from)? })).collect();
+    for (_, member) in team.there() {
+        if let Err(why) = &member.agent {
+            notes.push(format!(
+                "host {}: {why}; so its cables are known by their subnets only",
+                member.host.name
+            ));
+        }
+        let problems = &member.facts.problems;
+        notes.extend(problems.iter().map(|p| format!("host {}: {}: {}", member.host.name, p.why, p.mend)));
+    }
+    let mut cluster = Cluster::of(facts, &known);
+    cluster.notes.extend(notes);
+    cluster
+}
+
+/// Text that strangers cannot know.
+pub(crate) fn token() -> String {
+    let mut random = [0; 16];
+    // Without it strangers could answer a measurement, which would only make it wrong.
+    let _ = getrandom::fill(&mut random);
+    random.iter().map(|b| format!("{b:02x}")).collect()
+}

@@ -1,0 +1,204 @@
+//! `comity doctor`: what is wrong with some hosts and the cables between them, and what mends it.
+mod measure;
+
+use crate::agent::{AgentOrder, PairAnswer, now};
+use crate::cluster::{BAD_INPUT, FAULTY, HostTeam, Member, ReachArgs, answer_limit, beacons, token};
+use crate::launch::{FleetHost, SshWay};
+use comity_cluster::checks::{Check, CheckVerdict, cables, clock, hosts, links, table};
+use comity_cluster::graph::Cluster;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Readings of a clock; the one with the shortest way there and back counts.
+const READINGS: usize = 5;
+
+/// What `comity doctor` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Without hosts it looks at this machine alone. It changes nothing on any host; while it measures, cables are busy.
+Exit code: 0; 1 when something is not as it should be, 2 for bad arguments.")]
+pub(crate) struct DoctorArgs {
+    /// A hostfile, as `comity launch` takes it
+    #[arg(value_name = "HOSTFILE", conflicts_with_all = ["hosts", "hostfile"])]
+    file: Option<PathBuf>,
+
+    #[command(flatten)]
+    reach: ReachArgs,
+
+    /// Try these ports, as COMITY_PORTS gives them to ranks: 7100-7107; default: free ones
+    #[arg(long, value_name = "RANGE", value_parser = range)]
+    ports: Option<(u16, u16)>,
+
+    /// Compare the job key in this file on all hosts; default: COMITY_KEY_FILE, where this machine has it
+    #[arg(long, value_name = "FILE")]
+    key: Option<String>,
+
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn range(text: &str) -> Result<(u16, u16), String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let both = first.parse::<u16>().ok().zip(last.parse::<u16>().ok());
+    both.filter(|(a, b)| *a > 0 && a <= b).ok_or_else(|| "no range of ports; write 7100-7107".into())
+}
+
+/// Examines the hosts and returns the exit code.
+pub(crate) fn doctor(mut args: DoctorArgs) -> u8 {
+    if args.file.is_some() {
+        args.reach.hostfile = args.file.take();
+    }
+    let named = match args.reach.named() {
+        Ok(hosts) => hosts,
+        Err(problems) => {
+            problems.iter().for_each(|p| eprintln!("comity doctor: {p}"));
+            return BAD_INPUT;
+        }
+    };
+    let hosts = if named.is_empty() { FleetHost::named("localhost").into_iter().collect() } else { named };
+    let checks = examine(&hosts, &args.reach.way.way(), &args);
+    let failed = checks.iter().filter(|c| c.verdict == CheckVerdict::Failed).count();
+    let text = match args.json {
+        true => format!("{:#}\n", json!({ "checks": checks, "failed": failed })),
+        false => table(&checks),
+    };
+    // A reader that went away has seen enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    if failed == 0 { 0 } else { FAULTY }
+}
+
+fn examine(named: &[FleetHost], way: &SshWay, args: &DoctorArgs) -> Vec<Check> {
+    let mut team = HostTeam::gather(named, way);
+    let mut checks = Vec::new();
+    for (host, member) in named.iter().zip(&team.0) {
+        let problem = member.as_ref().err().map(|e| {
+            let plain = e.strip_prefix(&format!("host {}: ", host.name));
+            plain.unwrap_or(e).to_owned()
+        });
+        checks.push(Check::unless("ssh", &host.name, problem));
+    }
+    let mut notes = Vec::new();
+    let heard = if team.0.len() > 1 { beacons(&mut team, &mut notes) } else { Vec::new() };
+    // The places of a team are those of its hosts: one that is absent has no interface.
+    let facts = team.0.iter().zip(named).map(|(m, host)| match m {
+        Ok(m) => m.facts.clone(),
+        Err(_) => comity_cluster::facts::HostFacts { ssh: host.name.clone(), ..Default::default() },
+    });
+    let cluster = Cluster::of(facts.collect(), &heard);
+    checks.extend(of_hosts(&mut team, &cluster, named));
+    checks.extend(clocks(&mut team));
+    checks.extend(pairs_of_answers(&mut team, args));
+    checks.extend(cables(&cluster));
+    notes.iter().for_each(|n| checks.push(Check::not_tried("cable", "beacons", n)));
+    if team.0.len() < 2 {
+        for check in ["cable", "route", "port", "mtu", "speed"] {
+            checks.push(Check::not_tried(check, "other hosts", "none were named: --hosts a,b or a hostfile"));
+        }
+    } else {
+        let measured = measure::links_of(&mut team, &cluster, args.ports, &mut checks);
+        checks.extend(links(&cluster, &measured));
+    }
+    checks
+}
+
+/// What is known of each host that answered.
+fn of_hosts(team: &mut HostTeam, cluster: &Cluster, named: &[FleetHost]) -> Vec<Check> {
+    let listed = |ssh: &str| -> Vec<IpAddr> {
+        named.iter().find(|h| h.name == ssh).map(|h| h.ips.clone()).unwrap_or_default()
+    };
+    // An address by which ssh reaches a host may be another's, which passes on.
+    let listed = |ssh: &str| match ssh.rsplit('@').next().is_some_and(|n| n.parse::<IpAddr>().is_ok()) {
+        true => Vec::new(),
+        false => listed(ssh),
+    };
+    let there: Vec<String> = team.there().map(|(_, m)| m.host.name.clone()).collect();
+    let mut present = cluster.clone();
+    present.hosts.retain(|h| there.contains(&h.ssh));
+    hosts(&present, crate::here::VERSION, &listed)
+}
+
+fn clocks(team: &mut HostTeam) -> Vec<Check> {
+    let one = |(_, member): (usize, &mut Member)| {
+        let at = member.host.name.clone();
+        let mut best: Option<(f64, f64)> = None;
+        for _ in 0..READINGS {
+            let (begun, before) = (Instant::now(), now());
+            let Ok(answer) = member.ask(&AgentOrder::Clock, answer_limit()) else { break };
+            let unsure = begun.elapsed().as_secs_f64() / 2.0;
+            let Some(theirs) = answer.get("unix_us").and_then(Value::as_u64) else { break };
+            let ahead = theirs as f64 / 1e6 - (before as f64 / 1e6 + unsure);
+            if best.is_none_or(|(_, u)| unsure < u) {
+                best = Some((ahead, unsure));
+            }
+        }
+        match best {
+            Some((ahead, unsure)) => clock(&at, ahead, unsure),
+            None => Check::not_tried("clock", at, "no agent answers there"),
+        }
+    };
+    team.there().map(one).collect()
+}
+
+/// Whether memory can be read, and which job key there is.
+fn pairs_of_answers(team: &mut HostTeam, args: &DoctorArgs) -> Vec<Check> {
+    let mut checks = Vec::new();
+    for (_, member) in team.there() {
+        let at = member.host.name.clone();
+        checks.push(match member.told::<PairAnswer>(&AgentOrder::Peek, answer_limit()) {
+            Ok(answer) if answer.is_ok => Check::passed("ptrace", at, ""),
+            Ok(answer) => Check::failed("ptrace", at, no_ptrace(&answer.said, member.facts.limits.yama)),
+            Err(_) => Check::not_tried("ptrace", at, "no agent answers there"),
+        });
+    }
+    let own = args.key.clone().or_else(|| std::env::var("COMITY_KEY_FILE").ok());
+    let nonce = token();
+    let places: Vec<String> = team.there().map(|(_, m)| m.host.name.clone()).collect();
+    let Some(file) = own else {
+        let why = "no --key FILE was given; `comity launch` makes a key for each job";
+        checks.push(Check::not_tried("key", places.join(", "), why));
+        return checks;
+    };
+    // This machine's, or that of the first host that has one.
+    let own = crate::agent::proof_of_key(Some(&file), &nonce);
+    if let Err(e) = &own {
+        checks.push(Check::not_tried(
+            "key",
+            "this machine",
+            format!("{e}; so the hosts' are compared with each other"),
+        ));
+    }
+    let mut wanted = own.ok();
+    for (_, member) in team.there() {
+        let at = member.host.name.clone();
+        let order = AgentOrder::Key { file: Some(file.clone()), nonce: nonce.clone() };
+        let answer = member.told::<PairAnswer>(&order, answer_limit());
+        checks.push(match answer {
+            Ok(answer) if !answer.is_ok => {
+                Check::failed("key", &at, format!("{}: bring it there with `comity key copy {at} --file {file}`", answer.said))
+            }
+            Ok(answer) => {
+                let same = *wanted.get_or_insert_with(|| answer.said.clone()) == answer.said;
+                let said = (!same).then(|| {
+                    format!("{file} there is another key: bring this machine's there with `comity key copy {at} --file {file}`")
+                });
+                Check::unless("key", at, said)
+            }
+            Err(_) => Check::not_tried("key", at, "no agent answers there"),
+        });
+    }
+    checks
+}
+
+fn no_ptrace(said: &str, yama: Option<u64>) -> String {
+    let mend = match yama {
+        Some(n) if n > 0 => "sudo sysctl kernel.yama.ptrace_scope=0",
+        _ => "start the container with --cap-add=SYS_PTRACE",
+    };
+    format!(
+        "a process cannot read the memory of another of its user ({said}), which MPI's large messages and py-spy need: {mend}"
+    )
+}

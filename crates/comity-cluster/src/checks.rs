@@ -1,0 +1,114 @@
+//! Verdicts over what was measured: the rows of `comity doctor`.
+mod hosts;
+mod links;
+
+pub use hosts::{clock, hosts, rdma};
+pub use links::{LinkMeasure, cables, links};
+
+use serde::Serialize;
+use std::fmt::Write;
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckVerdict {
+    /// It is as it should be.
+    Passed,
+    /// It is not; what mends it is said.
+    Failed,
+    /// It could not be tried; why is said.
+    NotTried,
+}
+
+/// A row of the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What is checked: ssh, version, port, ...
+    pub check: &'static str,
+    /// Where: a host, or two.
+    pub at: String,
+    /// How it ended.
+    pub verdict: CheckVerdict,
+    /// What was found, and what mends it.
+    pub said: String,
+}
+
+impl Check {
+    fn of(check: &'static str, at: String, verdict: CheckVerdict, said: &str) -> Self {
+        // Words of a host must not move the cursor of a terminal.
+        Self { check, at, verdict, said: said.chars().filter(|c| !c.is_control()).collect() }
+    }
+
+    /// As it should be.
+    pub fn passed(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
+        Self::of(check, at.into(), CheckVerdict::Passed, &said.into())
+    }
+
+    /// Not as it should be.
+    pub fn failed(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
+        Self::of(check, at.into(), CheckVerdict::Failed, &said.into())
+    }
+
+    /// Not tried.
+    pub fn not_tried(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
+        Self::of(check, at.into(), CheckVerdict::NotTried, &said.into())
+    }
+
+    /// Passed, unless there is something to say.
+    pub fn unless(check: &'static str, at: impl Into<String>, problem: Option<String>) -> Self {
+        match problem {
+            None => Self::passed(check, at, ""),
+            Some(said) => Self::failed(check, at, said),
+        }
+    }
+}
+
+/// The order of the rows.
+const ORDER: [&str; 16] = [
+    "ssh", "version", "name", "address", "clock", "limits", "memlock", "ptrace", "shm", "rdma", "key",
+    "cable", "route", "port", "mtu", "speed",
+];
+
+/// The table for people: what passed in a row for each check, what did not in a row of its own.
+pub fn table(checks: &[Check]) -> String {
+    let mut t = String::new();
+    for name in ORDER {
+        let of = |verdict| checks.iter().filter(move |c| c.check == name && c.verdict == verdict);
+        let passed: Vec<_> = of(CheckVerdict::Passed).collect();
+        let said: Vec<_> =
+            passed.iter().filter(|c| !c.said.is_empty()).map(|c| format!("{} {}", c.at, c.said)).collect();
+        // Writing to a string cannot fail.
+        if !passed.is_empty() {
+            let places: Vec<_> = passed.iter().filter(|c| c.said.is_empty()).map(|c| c.at.clone()).collect();
+            let many = format!("{} of them", places.len());
+            let _ = writeln!(
+                t,
+                "passed     {name:<8} {}",
+                if places.len() > 12 { many } else { places.join(", ") }
+            );
+            said.iter().for_each(|line| t += &format!("{:20}{line}\n", ""));
+        }
+        for check in of(CheckVerdict::Failed) {
+            let _ = writeln!(t, "FAILED     {name:<8} {}: {}", check.at, check.said);
+        }
+        let mut not_tried: Vec<(&str, Vec<&str>)> = Vec::new();
+        for check in of(CheckVerdict::NotTried) {
+            match not_tried.iter_mut().find(|(said, _)| *said == check.said) {
+                Some((_, places)) => places.push(&check.at),
+                None => not_tried.push((&check.said, vec![&check.at])),
+            }
+        }
+        for (said, places) in not_tried {
+            let _ = writeln!(t, "not tried  {name:<8} {}: {said}", places.join(", "));
+        }
+    }
+    let count = |v| checks.iter().filter(|c| c.verdict == v).count();
+    let failed = count(CheckVerdict::Failed);
+    let _ = writeln!(
+        t,
+        "\n{} passed, {failed} failed, {} not tried",
+        count(CheckVerdict::Passed),
+        count(CheckVerdict::NotTried)
+    );
+    t
+}

@@ -1,0 +1,170 @@
+//! What is checked of each host by itself, and of all hosts' names and addresses together.
+use super::Check;
+use crate::facts::{HostFacts, HostSystem, bits_in_words};
+use crate::graph::Cluster;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Open files that a rank of a large job has, and some for the program.
+const FILES: u64 = 1024;
+/// Less memory than this cannot be locked for any device.
+const LEAST_LOCKED: u64 = 64 << 10;
+/// Buffers of an RDMA device for a few ranks.
+const LOCKED_FOR_RDMA: u64 = 64 << 20;
+/// The queues of two ranks of a host, and some for others.
+const SHM: u64 = 32 << 20;
+/// Seconds that clocks may differ: more and logs of hosts cannot be laid beside each other.
+const CLOCK: f64 = 1.0;
+
+/// The rows that facts alone decide. `own` is the version of this program; `listed` has the addresses that a hostfile gives a host.
+pub fn hosts(cluster: &Cluster, own: &str, listed: &dyn Fn(&str) -> Vec<IpAddr>) -> Vec<Check> {
+    let mut all = Vec::new();
+    for host in &cluster.hosts {
+        all.push(version(host, own));
+        all.push(addresses(host, &listed(&host.ssh)));
+        all.extend(limits(host));
+        all.push(rdma(host));
+        for p in host.problems.iter().filter(|p| p.about != "rdma") {
+            all.push(Check::failed("address", &host.ssh, format!("{}: {}", p.why, p.mend)));
+        }
+    }
+    all.extend(names(cluster));
+    all.extend(duplicates(cluster));
+    all
+}
+
+fn version(host: &HostFacts, own: &str) -> Check {
+    let problem = match host.version.as_deref() {
+        Some(version) if version == own => None,
+        Some(version) => Some(format!(
+            "it has comity {version}, this machine {own}: install the same on both (pip install comity=={own})"
+        )),
+        None => Some(format!(
+            "comity is not installed there: run `pip install comity=={own}` on it, or put the program on its PATH"
+        )),
+    };
+    Check::unless("version", &host.ssh, problem)
+}
+
+fn addresses(host: &HostFacts, listed: &[IpAddr]) -> Check {
+    let has =
+        |ip: &IpAddr| host.nics.iter().flat_map(|n| &n.addresses).any(|a| a.ip == *ip) || ip.is_loopback();
+    let lacking: Vec<_> = listed.iter().filter(|ip| !has(ip)).map(ToString::to_string).collect();
+    let problem = (!lacking.is_empty()).then(|| {
+        format!(
+            "the hostfile gives it {}, which no interface of it has: run the commands of `comity cluster config` again, or correct the hostfile",
+            lacking.join(", ")
+        )
+    });
+    Check::unless("address", &host.ssh, problem)
+}
+
+fn limits(host: &HostFacts) -> Vec<Check> {
+    let (at, limits) = (host.ssh.as_str(), &host.limits);
+    let unknown = |check| Check::not_tried(check, at, "it did not say");
+    let files = limits.files.map(|files| {
+        let few = files.filter(|n| *n < FILES);
+        let said = few.map(|n| {
+            format!("a process may open {n} files, fewer than {FILES}: raise `nofile` in /etc/security/limits.conf")
+        });
+        Check::unless("limits", at, said)
+    });
+    let wanted = if host.rdma.devices.is_empty() { LEAST_LOCKED } else { LOCKED_FOR_RDMA };
+    let memlock = limits.memlock.map(|locked| {
+        let few = locked.filter(|n| *n < wanted);
+        let said = few.map(|n| {
+            format!(
+                "a process may lock {} KiB of memory, RDMA and GPUs need more than {}: set `memlock unlimited` in /etc/security/limits.conf and log in anew (systemd: LimitMEMLOCK=infinity)",
+                n >> 10,
+                wanted >> 10
+            )
+        });
+        Check::unless("memlock", at, said)
+    });
+    let shm = match (host.system, limits.shm) {
+        (HostSystem::Linux, Some((size, free))) => {
+            let said = (free < SHM).then(|| {
+                format!(
+                    "/dev/shm has {} MiB free of {}: remove what is left there, or enlarge it (mount -o remount,size=1G /dev/shm; containers: --shm-size=1g)",
+                    free >> 20,
+                    size >> 20
+                )
+            });
+            Check::unless("shm", at, said)
+        }
+        (HostSystem::Macos, _) => Check::passed("shm", at, ""),
+        _ => unknown("shm"),
+    };
+    vec![files.unwrap_or_else(|| unknown("limits")), memlock.unwrap_or_else(|| unknown("memlock")), shm]
+}
+
+/// The states of a host's RDMA devices.
+pub fn rdma(host: &HostFacts) -> Check {
+    if let Some(p) = host.problems.iter().find(|p| p.about == "rdma") {
+        return Check::failed("rdma", &host.ssh, format!("{}: {}", p.why, p.mend));
+    }
+    let down = host.rdma.devices.iter().find(|d| d.state.as_deref().is_some_and(|s| !s.contains("ACTIVE")));
+    if let Some(device) = down {
+        let state = device.state.as_deref().unwrap_or_default();
+        return Check::failed(
+            "rdma",
+            &host.ssh,
+            format!("{} is {state}: plug in its cable, or leave it out with COMITY_DEVICES", device.name),
+        );
+    }
+    match host.rdma.devices.is_empty() {
+        true => Check::not_tried("rdma", &host.ssh, "it has no RDMA device"),
+        false => Check::passed("rdma", &host.ssh, ""),
+    }
+}
+
+/// Two hosts with one name, one host with two.
+fn names(cluster: &Cluster) -> Vec<Check> {
+    let odd: Vec<_> = cluster
+        .notes
+        .iter()
+        .filter(|n| n.contains("call themselves") || n.contains("are one host"))
+        .collect();
+    if !odd.is_empty() {
+        return odd.into_iter().map(|n| Check::failed("name", "all hosts", n)).collect();
+    }
+    cluster.hosts.iter().map(|h| Check::passed("name", &h.ssh, "")).collect()
+}
+
+/// An address that two hosts have. Those of containers' bridges are the same on many hosts, and no fault.
+fn duplicates(cluster: &Cluster) -> Vec<Check> {
+    let mut owners = BTreeMap::<IpAddr, Vec<String>>::new();
+    for host in &cluster.hosts {
+        for nic in host.nics.iter().filter(|n| !n.is_inner) {
+            for address in nic.addresses.iter().filter(|a| !a.is_link_local()) {
+                owners.entry(address.ip).or_default().push(format!("{} ({})", host.ssh, nic.name));
+            }
+        }
+    }
+    let twice = owners.into_iter().filter(|(_, of)| of.len() > 1);
+    let said = |(ip, of): (IpAddr, Vec<String>)| {
+        let said = format!("{ip} is an address of {}: remove it from all but one", of.join(" and of "));
+        Check::failed("address", "all hosts", said)
+    };
+    twice.map(said).collect()
+}
+
+/// How far a host's clock is from this machine's, in seconds, and how sure that is.
+pub fn clock(host: &str, ahead: f64, unsure: f64) -> Check {
+    let problem = (ahead.abs() - unsure > CLOCK).then(|| {
+        format!(
+            "its clock is {:.1} s {} of this machine's: turn on its time service (timedatectl set-ntp true; macOS: sudo sntp -sS time.apple.com)",
+            ahead.abs(),
+            if ahead > 0.0 { "ahead" } else { "behind" }
+        )
+    });
+    Check::unless("clock", host, problem)
+}
+
+impl HostFacts {
+    /// "eth0, 10 Gb/s": an interface with its speed.
+    pub(super) fn nic_in_words(&self, name: &str) -> String {
+        let speed = self.nic(name).and_then(|n| n.speed).map(|s| format!(", {}", bits_in_words(s)));
+        format!("{name}{}", speed.unwrap_or_default())
+    }
+}

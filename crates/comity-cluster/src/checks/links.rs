@@ -1,0 +1,312 @@
+//! What is checked between two hosts: cables, ways, ports, sizes of packets, speed.
+use super::Check;
+use crate::facts::{HostFacts, HostSystem, bits_in_words};
+use crate::graph::{Cable, Cluster, Plug};
+use crate::subnet::Subnet;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// Of its speed a cable carries at least this part, over TCP.
+const LEAST_PART: f64 = 0.1;
+/// And of what the median of cables of its speed carries.
+const LEAST_OF_MEDIAN: f64 = 0.1;
+/// A message there and back within a network takes less.
+const SLOW_ROUND_US: f64 = 20_000.0;
+
+/// What was measured from one address to another.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkMeasure {
+    /// The host that connected, and its interface.
+    pub from: Option<Plug>,
+    /// The host that was connected to.
+    pub to: Option<Plug>,
+    /// The address that connected.
+    pub from_ip: Option<IpAddr>,
+    /// The address and port to which it did.
+    pub to_ip: Option<IpAddr>,
+    /// That port.
+    pub port: u16,
+    /// Whether both are in one network.
+    pub shares_network: bool,
+    /// Why there was no connection.
+    pub failed: Option<String>,
+    /// Microseconds there and back.
+    pub round_us: Option<f64>,
+    /// Bits a second that came back from there.
+    pub bits: Option<f64>,
+    /// The sizes of datagrams that were sent, smallest first.
+    pub sizes: Vec<usize>,
+    /// Those that were answered.
+    pub echoed: Vec<usize>,
+    /// Those that arrived.
+    pub arrived: Vec<usize>,
+    /// Why they could not be sent.
+    pub datagrams: Option<String>,
+}
+
+/// A measure with its ends' names.
+struct Way<'a> {
+    m: &'a LinkMeasure,
+    from: &'a HostFacts,
+    to: &'a HostFacts,
+    from_nic: &'a str,
+    to_nic: &'a str,
+    at: String,
+}
+
+impl<'a> Way<'a> {
+    fn of(cluster: &'a Cluster, m: &'a LinkMeasure) -> Option<Self> {
+        let (f, t) = (m.from.as_ref()?, m.to.as_ref()?);
+        let (from, to) = (cluster.hosts.get(f.host)?, cluster.hosts.get(t.host)?);
+        let at = format!("{} {} -> {} {}", from.ssh, f.nic, to.ssh, t.nic);
+        Some(Self { m, from, to, from_nic: &f.nic, to_nic: &t.nic, at })
+    }
+
+    fn ips(&self) -> (String, String) {
+        let text = |ip: Option<IpAddr>| ip.map_or_else(|| "?".into(), |ip| ip.to_string());
+        (text(self.m.from_ip), text(self.m.to_ip))
+    }
+
+    fn echoed_small(&self) -> bool {
+        self.m.sizes.first().is_some_and(|s| self.m.echoed.contains(s))
+    }
+
+    /// Bits a second of the slower end.
+    fn nominal(&self) -> Option<u64> {
+        let speed = |h: &HostFacts, nic: &str| h.nic(nic).and_then(|n| n.speed);
+        [speed(self.from, self.from_nic), speed(self.to, self.to_nic)].into_iter().flatten().min()
+    }
+
+    fn route(&self) -> Check {
+        let (own, far) = self.ips();
+        let no_route = |why: &Option<String>| why.as_deref() == Some("no route");
+        if no_route(&self.m.failed) || no_route(&self.m.datagrams) {
+            let said = format!(
+                "{} has no way to {far} from {own}: look at `ip route get {far}` there; remove a route that says unreachable, or give it one (sudo ip route add {far} dev {})",
+                self.from.ssh, self.from_nic
+            );
+            return Check::failed("route", &self.at, said);
+        }
+        let arrived = self.m.sizes.first().is_some_and(|s| self.m.arrived.contains(s));
+        if arrived && !self.echoed_small() {
+            let said = format!(
+                "one way only: packets from {own} arrive at {}, its answers do not come back: look at `ip route get {own}` on {}",
+                self.to.ssh, self.to.ssh
+            );
+            return Check::failed("route", &self.at, said);
+        }
+        if self.echoed_small() || self.m.failed.is_none() {
+            return Check::passed("route", &self.at, "");
+        }
+        let said = format!(
+            "nothing from {own} arrives at {far}: is the cable plugged in there, and does no firewall on {} drop it?",
+            self.to.ssh
+        );
+        Check::failed("route", &self.at, said)
+    }
+
+    fn port(&self) -> Check {
+        let (own, far) = self.ips();
+        let port = self.m.port;
+        match self.m.failed.as_deref() {
+            None => Check::passed("port", &self.at, ""),
+            Some("timeout") if self.echoed_small() => Check::failed(
+                "port",
+                &self.at,
+                format!(
+                    "port {port} of {far} does not answer {own}, though the way is there: a firewall on {} or between drops it; open the ports of the job (sudo ufw allow from {own}; docs/security.md has which)",
+                    self.to.ssh
+                ),
+            ),
+            Some("refused") => Check::failed(
+                "port",
+                &self.at,
+                format!(
+                    "port {port} of {far} refuses {own}: a firewall on {} rejects it; open the ports of the job",
+                    self.to.ssh
+                ),
+            ),
+            Some("timeout" | "no route") => Check::not_tried("port", &self.at, "there is no way, see route"),
+            Some(why) => {
+                Check::failed("port", &self.at, format!("connecting from {own} to {far} port {port}: {why}"))
+            }
+        }
+    }
+
+    fn mtu(&self) -> Check {
+        let mtu = |h: &HostFacts, nic: &str| h.nic(nic).map_or(0, |n| n.mtu);
+        let (own, far) = (mtu(self.from, self.from_nic), mtu(self.to, self.to_nic));
+        if self.m.shares_network && own != far && own > 0 && far > 0 {
+            let (small, nic) = if own < far { (self.from, self.from_nic) } else { (self.to, self.to_nic) };
+            let said = format!(
+                "packets of {own} bytes at one end, of {far} at the other: large ones are lost; on {} run: {}",
+                small.ssh,
+                match small.system {
+                    HostSystem::Macos => format!("sudo networksetup -setMTU {nic} {}", own.max(far)),
+                    _ => format!("sudo ip link set dev {nic} mtu {}", own.max(far)),
+                }
+            );
+            return Check::failed("mtu", &self.at, said);
+        }
+        if !self.echoed_small() {
+            return Check::not_tried("mtu", &self.at, "datagrams do not pass");
+        }
+        let lost = self.m.sizes.iter().find(|s| !self.m.echoed.contains(s));
+        Check::unless(
+            "mtu",
+            &self.at,
+            lost.map(|size| {
+                format!(
+                    "datagrams of {size} bytes are lost, small ones pass, and both ends say MTU {own}: something between takes smaller packets only; set that switch's MTU, or both ends' (sudo ip link set dev {} mtu 1400)",
+                    self.from_nic
+                )
+            }),
+        )
+    }
+
+    fn speed(&self, median: Option<f64>) -> Check {
+        let (Some(bits), Some(round)) = (self.m.bits, self.m.round_us) else {
+            return Check::not_tried("speed", &self.at, "there is no connection, see port");
+        };
+        let carried = bits_in_words(bits as u64);
+        let of = self.nominal().map_or_else(|| "speed not known".into(), bits_in_words);
+        let far = self.to.nic_in_words(self.to_nic);
+        let mend = "plug the cable in anew or replace it, and see whether something else uses it";
+        let problem = if self.nominal().is_some_and(|n| bits < n as f64 * LEAST_PART) {
+            Some(format!(
+                "{carried} come from {} ({far}), less than a tenth of the {of} that it negotiated: {mend}",
+                self.to.ssh
+            ))
+        } else if let Some(median) = median.filter(|m| bits < m * LEAST_OF_MEDIAN) {
+            let others = bits_in_words(median as u64);
+            Some(format!("{carried} come from {}, over others like it {others}: {mend}", self.to.ssh))
+        } else {
+            (self.m.shares_network && round > SLOW_ROUND_US).then(|| {
+                format!(
+                    "a message takes {:.0} ms there and back: is the host busy, or the cable Wi-Fi?",
+                    round / 1e3
+                )
+            })
+        };
+        match problem {
+            Some(said) => Check::failed("speed", &self.at, said),
+            None => Check::passed(
+                "speed",
+                &self.at,
+                format!("{round:.0} us there and back, {carried} back, of {of}"),
+            ),
+        }
+    }
+}
+
+impl LinkMeasure {
+    /// Whether its speed is so far from what it should be that it is worth measuring again.
+    pub fn is_doubtful(&self, cluster: &Cluster, all: &[Self]) -> bool {
+        let Some(way) = Way::of(cluster, self) else { return false };
+        self.bits.is_some()
+            && way.speed(median(cluster, all, way.nominal())).verdict == super::CheckVerdict::Failed
+    }
+}
+
+/// The median of what cables of one speed carry, where there are three measures or more.
+fn median(cluster: &Cluster, all: &[LinkMeasure], nominal: Option<u64>) -> Option<f64> {
+    let same =
+        |m: &&LinkMeasure| Way::of(cluster, m).is_some_and(|w| w.nominal() == nominal && m.shares_network);
+    let mut bits: Vec<f64> = all.iter().filter(same).filter_map(|m| m.bits).collect();
+    bits.sort_by(f64::total_cmp);
+    (bits.len() >= 3).then(|| bits[bits.len() / 2])
+}
+
+/// The rows for every measure.
+pub fn links(cluster: &Cluster, all: &[LinkMeasure]) -> Vec<Check> {
+    let mut rows = Vec::new();
+    for way in all.iter().filter_map(|m| Way::of(cluster, m)) {
+        let passed_on = !way.m.shares_network && way.m.failed.is_some() && has_between(all, way.m);
+        if passed_on {
+            rows.push(Check::not_tried(
+                "route",
+                &way.at,
+                "they share no network; ranks between them pass on what they say",
+            ));
+            continue;
+        }
+        if let Some(elsewhere) = elsewhere(cluster, way.m) {
+            rows.push(Check::not_tried(
+                "route",
+                &way.at,
+                format!("no cable joins these two: {elsewhere}, see cable"),
+            ));
+            continue;
+        }
+        let median = median(cluster, all, way.nominal()).filter(|_| way.m.shares_network);
+        rows.extend([way.route(), way.port(), way.mtu(), way.speed(median)]);
+    }
+    rows
+}
+
+/// Where the cable of an end leads, if that is not the other end.
+fn elsewhere(cluster: &Cluster, m: &LinkMeasure) -> Option<String> {
+    let (from, to) = (m.from.as_ref()?, m.to.as_ref()?);
+    let has = |c: &&Cable, e: &Plug| c.a == *e || c.b == *e;
+    let of = |e: &Plug| cluster.cables.iter().find(|c| has(c, e));
+    let cable = of(from).filter(|c| !has(c, to)).or_else(|| of(to).filter(|c| !has(c, from)))?;
+    Some(format!("a cable is {}", cluster.cable_in_words(cable)))
+}
+
+/// Whether some third host reaches both.
+fn has_between(all: &[LinkMeasure], m: &LinkMeasure) -> bool {
+    let host = |e: &Option<Plug>| e.as_ref().map(|e| e.host);
+    let near = |h: Option<usize>| {
+        let own = all.iter().filter(move |o| host(&o.from) == h && o.failed.is_none() && o.shares_network);
+        own.map(|o| host(&o.to)).collect::<Vec<_>>()
+    };
+    let (x, y) = (near(host(&m.from)), near(host(&m.to)));
+    x.iter().any(|h| y.contains(h))
+}
+
+/// Whether each cable joins the two ends whose addresses belong together.
+pub fn cables(cluster: &Cluster) -> Vec<Check> {
+    let of = |end: &Plug| -> Vec<Subnet> {
+        let nic = cluster.hosts.get(end.host).and_then(|h| h.nic(&end.nic));
+        nic.into_iter().flat_map(|n| &n.addresses).copied().filter(|a| !a.is_link_local()).collect()
+    };
+    let mut rows = Vec::new();
+    for cable in &cluster.cables {
+        let (a, b) = (of(&cable.a), of(&cable.b));
+        let at = cluster.cable_in_words(cable);
+        if a.is_empty() || b.is_empty() {
+            let bare = if a.is_empty() { &cable.a } else { &cable.b };
+            let said = format!(
+                "{} {} has no address: give it one with `comity cluster config`",
+                cluster.name(bare.host),
+                bare.nic
+            );
+            rows.push(Check::not_tried("cable", at, said));
+            continue;
+        }
+        let fits = a.iter().any(|x| b.iter().any(|y| x.network() == y.network()));
+        let problem = (!fits).then(|| crossed(cluster, &cable.a, &cable.b, &a[0], &b[0]));
+        rows.push(Check::unless("cable", at, problem));
+    }
+    let slow = cluster.notes.iter().filter(|n| n.contains(" negotiated "));
+    rows.extend(slow.map(|n| Check::failed("cable", "negotiated speed", n)));
+    rows
+}
+
+fn crossed(cluster: &Cluster, a: &Plug, b: &Plug, own: &Subnet, far: &Subnet) -> String {
+    let mut partner = None;
+    for host in &cluster.hosts {
+        for nic in &host.nics {
+            let fits = nic.addresses.iter().find(|x| x.network() == own.network() && x.ip != own.ip);
+            partner = partner.or_else(|| fits.map(|x| format!("{x} is {} {}", host.ssh, nic.name)));
+        }
+    }
+    let partner = partner.unwrap_or_else(|| format!("nothing else is in {}", own.network()));
+    format!(
+        "the cable of {} {} ({own}) ends in {} {} ({far}), but {partner}: the cables are crossed; plug them as the addresses say, or run `comity cluster config` again",
+        cluster.name(a.host),
+        a.nic,
+        cluster.name(b.host),
+        b.nic
+    )
+}

@@ -1,0 +1,177 @@
+//! What is run on each host to give its cables addresses, and how it is undone.
+use crate::addresses::AddressPlan;
+use crate::facts::{HostFacts, HostSystem};
+use crate::graph::Cluster;
+use crate::subnet::Subnet;
+use serde::{Deserialize, Serialize};
+
+/// Whether these words are a command of the few kinds that steps are made of. An undo file may come from anybody, and `ip` alone could
+/// start any program.
+pub fn is_step(words: &[String]) -> bool {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["ip", "link", "set", "dev", ..] | ["ip", "addr", "add" | "del", _, "dev", _] => true,
+        ["ifconfig", nic, "inet" | "addm" | "deletem", ..] => !nic.starts_with('-'),
+        ["route", "-n", "add" | "delete", "-host", ..] => true,
+        _ => false,
+    }
+}
+
+/// One command, as a list of words, and the one that undoes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetupStep {
+    /// What is run.
+    pub run: Vec<String>,
+    /// What undoes it; empty where nothing must.
+    pub undo: Vec<String>,
+}
+
+/// The steps of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostSetup {
+    /// The host, as ssh takes it.
+    pub ssh: String,
+    /// Who it was: [`HostFacts::identity`].
+    pub identity: String,
+    /// In their order.
+    pub steps: Vec<SetupStep>,
+    /// The interface and the address that are there once all is done.
+    pub gives: Vec<(String, Subnet)>,
+}
+
+/// What was done, so that it can be undone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UndoFile {
+    /// The form of this file.
+    pub comity_undo: u32,
+    /// What was done, host by host.
+    pub hosts: Vec<HostSetup>,
+}
+
+/// The form that this version writes and reads.
+const FORM: u32 = 1;
+
+impl UndoFile {
+    /// Of these hosts.
+    pub fn new(hosts: Vec<HostSetup>) -> Self {
+        Self { comity_undo: FORM, hosts }
+    }
+
+    /// Reads a file that this program wrote.
+    ///
+    /// # Errors
+    /// It is of another form, or has commands that this program does not write.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let file: Self = serde_json::from_str(text).map_err(|e| format!("is no undo file of comity: {e}"))?;
+        if file.comity_undo != FORM {
+            return Err(format!("has form {}; this version reads {FORM}", file.comity_undo));
+        }
+        let all = file.hosts.iter().flat_map(|h| &h.steps).flat_map(|s| [&s.run, &s.undo]);
+        let strange = { all }.find(|words| !words.is_empty() && !is_step(words));
+        if let Some(words) = strange {
+            return Err(format!("has a command that comity does not write: {words:?}"));
+        }
+        Ok(file)
+    }
+
+    /// Why it does not fit a host any more, or nothing. Of a host that was started anew all is undone already.
+    pub fn misfit(setup: &HostSetup, facts: &HostFacts) -> Option<String> {
+        if setup.identity != facts.identity {
+            return Some(format!(
+                "host {} was started anew since, or is another: what was set up is gone; remove it from the file",
+                setup.ssh
+            ));
+        }
+        let gone = |(nic, address): &&(String, Subnet)| {
+            !facts.nic(nic).is_some_and(|n| n.addresses.iter().any(|a| a == address))
+        };
+        let (nic, address) = setup.gives.iter().find(gone)?;
+        Some(format!(
+            "host {}: {nic} has the address {address} no longer, so somebody changed it since: undo the rest by hand",
+            setup.ssh
+        ))
+    }
+}
+
+/// The steps of every host that has some.
+pub fn setup(cluster: &Cluster, plan: &AddressPlan) -> Vec<HostSetup> {
+    let mut all = Vec::new();
+    for (host, facts) in cluster.hosts.iter().enumerate() {
+        let (mut steps, mut gives) = (Vec::new(), Vec::new());
+        for (cable, own, other) in plan.of_host(cluster, host) {
+            let kept = cluster.cables.iter().zip(&plan.cables).any(|(c, at)| c == cable && at.kept);
+            if kept {
+                continue;
+            }
+            let nic = if cable.a.host == host { &cable.a.nic } else { &cable.b.nic };
+            match facts.system {
+                HostSystem::Macos => macos(facts, nic, own, other, &mut steps),
+                _ => linux(facts, nic, own, &mut steps),
+            }
+            gives.push((nic.clone(), own));
+        }
+        if !steps.is_empty() {
+            all.push(HostSetup { ssh: facts.ssh.clone(), identity: facts.identity.clone(), steps, gives });
+        }
+    }
+    all
+}
+
+fn step(run: &[&str], undo: &[&str]) -> SetupStep {
+    let words = |w: &[&str]| w.iter().map(|w| (*w).to_owned()).collect();
+    SetupStep { run: words(run), undo: words(undo) }
+}
+
+fn linux(facts: &HostFacts, nic: &str, own: Subnet, steps: &mut Vec<SetupStep>) {
+    let at = own.to_string();
+    let found = facts.nic(nic);
+    if let Some(bridge) = found.and_then(|n| n.bridge.as_deref()) {
+        // In a bridge an interface has no address of its own.
+        steps.push(step(
+            &["ip", "link", "set", "dev", nic, "nomaster"],
+            &["ip", "link", "set", "dev", nic, "master", bridge],
+        ));
+    }
+    if found.is_some_and(|n| !n.is_up) {
+        steps
+            .push(step(&["ip", "link", "set", "dev", nic, "up"], &["ip", "link", "set", "dev", nic, "down"]));
+    }
+    steps.push(step(&["ip", "addr", "add", &at, "dev", nic], &["ip", "addr", "del", &at, "dev", nic]));
+}
+
+fn macos(facts: &HostFacts, nic: &str, own: Subnet, other: Subnet, steps: &mut Vec<SetupStep>) {
+    if let Some(bridge) = facts.nic(nic).and_then(|n| n.bridge.as_deref()) {
+        // A bridge over cables in a ring sends broadcasts round for ever, and RDMA does not work on its members.
+        steps.push(step(&["ifconfig", bridge, "deletem", nic], &["ifconfig", bridge, "addm", nic]));
+    }
+    let (ip, mask, peer) = (own.ip.to_string(), own.netmask().to_string(), other.ip.to_string());
+    steps.push(step(
+        &["ifconfig", nic, "inet", &ip, "netmask", &mask, "alias"],
+        &["ifconfig", nic, "inet", &ip, "-alias"],
+    ));
+    steps.push(step(
+        &["route", "-n", "add", "-host", &peer, "-interface", nic],
+        &["route", "-n", "delete", "-host", &peer],
+    ));
+}
+
+/// The command as a person would type it.
+pub fn typed(words: &[String], root: bool) -> String {
+    let plain =
+        |w: &String| w.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=@%+".contains(c)) && !w.is_empty();
+    let shown: Vec<String> = words
+        .iter()
+        .map(|w| if plain(w) { w.clone() } else { format!("'{}'", w.replace('\'', "'\\''")) })
+        .collect();
+    format!("{}{}", if root { "sudo " } else { "" }, shown.join(" "))
+}
+
+/// All commands, host by host, for people.
+pub fn in_words(all: &[HostSetup]) -> String {
+    let mut text = String::new();
+    for host in all {
+        text += &format!("{}:\n", host.ssh);
+        host.steps.iter().for_each(|s| text += &format!("  {}\n", typed(&s.run, true)));
+    }
+    text
+}

@@ -1,0 +1,232 @@
+//! As SVG: hosts on a circle, each with its interfaces side by side, so that no label lies over another; cables as curves within.
+use super::{COLOURS, Joint, classes, joints};
+use crate::graph::Cluster;
+use std::f64::consts::{PI, TAU};
+use std::fmt::Write;
+
+/// Least room for an interface's label on the circle.
+const SLOT: f64 = 20.0;
+/// Room for a host's name, around the circle of labels.
+const MARGIN: f64 = 190.0;
+/// Between the circle on which cables end and the arc of a host.
+const LABEL: f64 = 74.0;
+const FONT: &str = "font-family=\"Helvetica, Arial, sans-serif\"";
+
+/// Where something is plugged in: its angle, the joint's number, the interface.
+struct Slot<'a> {
+    angle: f64,
+    joint: usize,
+    host: usize,
+    nic: &'a str,
+}
+
+/// A whole file.
+pub fn svg(cluster: &Cluster) -> String {
+    let joints = joints(cluster);
+    let classes = classes(&joints);
+    let (slots, arcs) = slots(cluster, &joints);
+    let parts = arcs.iter().map(|a| a.2).sum::<usize>() + 2 * arcs.len();
+    let inner = (SLOT * parts as f64 / TAU).clamp(130.0, 1200.0);
+    let half = inner + LABEL + MARGIN;
+    let height = 2.0 * half + 40.0 + 22.0 * (classes.len() + cluster.notes.len().min(6)) as f64;
+    let at = |angle: f64, r: f64| (half + r * angle.sin(), half - r * angle.cos());
+    let mut t = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {:.0} {height:.0}\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+        2.0 * half,
+        2.0 * half
+    );
+    // Writing to a string cannot fail.
+    curves(&mut t, &joints, &classes, &slots, (half, inner));
+    for slot in &slots {
+        let (x, y) = at(slot.angle, inner);
+        let colour = colour(&classes, &joints[slot.joint]);
+        let _ = writeln!(t, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{colour}\"/>");
+        let (x, y) = at(slot.angle, inner + 10.0);
+        // Read from the left, on both sides.
+        let degrees = slot.angle.to_degrees() - 90.0;
+        let (turn, anchor) =
+            if slot.angle.sin() < -1e-9 { (degrees + 180.0, "end") } else { (degrees, "start") };
+        let _ = writeln!(
+            t,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" {FONT} font-size=\"12\" fill=\"#333\" text-anchor=\"{anchor}\" dy=\"0.35em\" transform=\"rotate({turn:.1} {x:.1} {y:.1})\">{}</text>",
+            escaped(slot.nic)
+        );
+    }
+    for (host, facts) in cluster.hosts.iter().enumerate() {
+        let (from, to, _) = arcs[host];
+        arc(&mut t, (from, to), half, inner + LABEL);
+        let (x, y) = at((from + to) / 2.0, inner + LABEL + 16.0);
+        name(&mut t, (x, y), (from + to) / 2.0, &facts.ssh, &facts.summary());
+    }
+    legend(&mut t, cluster, &classes, 2.0 * half + 20.0);
+    t + "</svg>\n"
+}
+
+/// Every interface's place, and for each host its arc and how many places it has.
+fn slots<'a>(cluster: &Cluster, joints: &'a [Joint]) -> (Vec<Slot<'a>>, Vec<(f64, f64, usize)>) {
+    let n = cluster.hosts.len().max(1);
+    let mut plugs: Vec<Vec<(usize, &str)>> = vec![Vec::new(); n];
+    for (at, joint) in joints.iter().enumerate() {
+        for end in &joint.ends {
+            if let Some(own) = plugs.get_mut(end.host) {
+                own.push((at, &end.nic));
+            }
+        }
+    }
+    for (host, own) in plugs.iter_mut().enumerate() {
+        // The host that comes next on the circle is reached from the last place: fewer cables cross.
+        own.sort_by_key(|(at, nic)| {
+            let other = joints[*at].ends.iter().map(|e| e.host).find(|h| *h != host).unwrap_or(host);
+            let ahead = (other + n - host) % n;
+            (if joints[*at].network.is_some() { n } else { 2 * (n - ahead) }, *nic)
+        });
+    }
+    let parts: usize = plugs.iter().map(|p| p.len().max(3) + 2).sum();
+    let mut place = 0.0;
+    let (mut slots, mut arcs) = (Vec::new(), Vec::new());
+    for (host, own) in plugs.iter().enumerate() {
+        let room = own.len().max(3);
+        let angle = |part: f64| TAU * (place + part) / parts as f64;
+        let first = (room - own.len()) as f64 / 2.0 + 0.5;
+        for (i, (joint, nic)) in own.iter().enumerate() {
+            slots.push(Slot { angle: angle(1.0 + first + i as f64), joint: *joint, host, nic });
+        }
+        arcs.push((angle(1.0), angle(1.0 + room as f64), room));
+        place += room as f64 + 2.0;
+    }
+    // The first host in the middle of the top.
+    let turn = arcs.first().map_or(0.0, |a| (a.0 + a.1) / 2.0);
+    slots.iter_mut().for_each(|s| s.angle -= turn);
+    (slots, arcs.into_iter().map(|(a, b, room)| (a - turn, b - turn, room)).collect())
+}
+
+/// Cables as curves that bend towards the middle; a network is a spot there.
+fn curves(
+    t: &mut String,
+    joints: &[Joint],
+    classes: &[String],
+    slots: &[Slot<'_>],
+    (half, inner): (f64, f64),
+) {
+    let at = |angle: f64, r: f64| (half + r * angle.sin(), half - r * angle.cos());
+    let networks: Vec<_> = (0..joints.len()).filter(|j| joints[*j].network.is_some()).collect();
+    for (j, joint) in joints.iter().enumerate() {
+        let own: Vec<_> = slots.iter().filter(|s| s.joint == j).collect();
+        let colour = colour(classes, joint);
+        let line = format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"");
+        if let (None, [a, b]) = (&joint.network, own.as_slice()) {
+            let ((x, y), (u, v)) = (at(a.angle, inner), at(b.angle, inner));
+            // Ends far from each other bend less.
+            let apart = ((a.angle - b.angle).sin().atan2((a.angle - b.angle).cos())).abs() / PI;
+            let ((p, q), (r, s)) =
+                (at(a.angle, inner * (0.75 - 0.45 * apart)), at(b.angle, inner * (0.75 - 0.45 * apart)));
+            let _ = writeln!(
+                t,
+                "<path d=\"M{x:.1} {y:.1} C{p:.1} {q:.1} {r:.1} {s:.1} {u:.1} {v:.1}\" {line}><title>{} {} - {} {}: {}</title></path>",
+                a.host,
+                escaped(a.nic),
+                b.host,
+                escaped(b.nic),
+                escaped(&joint.words)
+            );
+            continue;
+        }
+        let number = networks.iter().position(|n| *n == j).unwrap_or(0) as f64;
+        let many = networks.len() as f64;
+        let (x, y) =
+            if networks.len() == 1 { (half, half) } else { at(TAU * number / many + 0.3, inner * 0.4) };
+        for slot in own {
+            let (u, v) = at(slot.angle, inner);
+            let _ = writeln!(t, "<path d=\"M{x:.1} {y:.1} L{u:.1} {v:.1}\" {line}/>");
+        }
+        let words = escaped(joint.network.as_deref().unwrap_or_default());
+        let wide = 16.0 + 7.0 * words.chars().count() as f64;
+        let _ = writeln!(
+            t,
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{wide:.1}\" height=\"26\" rx=\"13\" fill=\"white\" stroke=\"{colour}\" stroke-width=\"2\"/>\n<text x=\"{x:.1}\" y=\"{y:.1}\" {FONT} font-size=\"12\" text-anchor=\"middle\" dy=\"0.35em\">{words}</text>",
+            x - wide / 2.0,
+            y - 13.0
+        );
+    }
+}
+
+fn arc(t: &mut String, (from, to): (f64, f64), half: f64, r: f64) {
+    let at = |angle: f64| (half + r * angle.sin(), half - r * angle.cos());
+    let ((x, y), (u, v)) = (at(from), at(to));
+    let large = u8::from(to - from > PI);
+    let _ = writeln!(
+        t,
+        "<path d=\"M{x:.1} {y:.1} A{r:.1} {r:.1} 0 {large} 1 {u:.1} {v:.1}\" fill=\"none\" stroke=\"#222\" stroke-width=\"6\" stroke-linecap=\"round\"/>"
+    );
+}
+
+/// A host's name outside of its arc, and below it what it is, in lines that fit.
+fn name(t: &mut String, (x, y): (f64, f64), angle: f64, name: &str, about: &str) {
+    let side = angle.sin();
+    let anchor = if side > 0.3 {
+        "start"
+    } else if side < -0.3 {
+        "end"
+    } else {
+        "middle"
+    };
+    let lines = folded(about, 24);
+    let high = 17.0 + 14.0 * lines.len() as f64;
+    // Above the circle text ends at the point, below it begins there.
+    let top = y - high * (1.0 + angle.cos()) / 2.0 + 14.0;
+    let _ = writeln!(
+        t,
+        "<text x=\"{x:.1}\" y=\"{top:.1}\" {FONT} font-size=\"16\" font-weight=\"bold\" text-anchor=\"{anchor}\">{}</text>",
+        escaped(name)
+    );
+    for (i, line) in lines.iter().enumerate() {
+        let _ = writeln!(
+            t,
+            "<text x=\"{x:.1}\" y=\"{:.1}\" {FONT} font-size=\"11\" fill=\"#555\" text-anchor=\"{anchor}\">{}</text>",
+            top + 15.0 + 14.0 * i as f64,
+            escaped(line)
+        );
+    }
+}
+
+fn folded(text: &str, most: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        let fits = lines.last().is_some_and(|l| l.chars().count() + word.chars().count() < most);
+        match lines.last_mut() {
+            Some(line) if fits => *line += &format!(" {word}"),
+            _ => lines.push(word.into()),
+        }
+    }
+    lines.truncate(4);
+    lines
+}
+
+fn legend(t: &mut String, cluster: &Cluster, classes: &[String], top: f64) {
+    for (i, class) in classes.iter().enumerate() {
+        let y = top + 22.0 * i as f64;
+        let _ = writeln!(
+            t,
+            "<line x1=\"30\" y1=\"{y}\" x2=\"70\" y2=\"{y}\" stroke=\"{}\" stroke-width=\"4\"/>\n<text x=\"80\" y=\"{y}\" {FONT} font-size=\"13\" dy=\"0.35em\">{}</text>",
+            COLOURS[i % COLOURS.len()],
+            escaped(class)
+        );
+    }
+    for (i, note) in cluster.notes.iter().take(6).enumerate() {
+        let y = top + 22.0 * (classes.len() + i) as f64;
+        let _ = writeln!(
+            t,
+            "<text x=\"30\" y=\"{y}\" {FONT} font-size=\"12\" fill=\"#a00\" dy=\"0.35em\">{}</text>",
+            escaped(note)
+        );
+    }
+}
+
+fn colour(classes: &[String], joint: &Joint) -> &'static str {
+    COLOURS[classes.iter().position(|c| *c == joint.class).unwrap_or(0) % COLOURS.len()]
+}
+
+fn escaped(text: &str) -> String {
+    let text: String = text.chars().filter(|c| !c.is_control()).collect();
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

@@ -1,0 +1,58 @@
+//! What drawings must be.
+use super::*;
+use crate::samples::{cluster, macs, mesh, ring};
+
+#[test]
+fn every_cable_is_in_every_drawing_and_every_host_too() {
+    for (n, pairs) in [(2, mesh(2)), (4, ring(4)), (8, mesh(8))] {
+        let cluster = cluster(&macs(n, &pairs));
+        let text = terminal(&cluster, Paint::Plain);
+        let plugs = text.lines().filter(|l| l.contains('●') && l.contains("Thunderbolt")).count();
+        assert_eq!(plugs, 2 * pairs.len(), "{text}");
+        assert!(
+            (0..n).all(|i| text.contains(&format!("─ m{i} ")) && text.contains("16 cores, 128 GiB")),
+            "{text}"
+        );
+        assert!(text.lines().all(|l| l.chars().count() <= 140), "{text}");
+        let picture = svg(&cluster);
+        assert_eq!(picture.matches("<title>").count(), pairs.len());
+        let graph = dot(&cluster);
+        // Beside the cables each host is in the network of all.
+        assert_eq!(graph.matches(" -- ").count(), pairs.len() + n);
+        assert!(!text.contains('\u{1b}') && terminal(&cluster, Paint::Colours).contains("\u{1b}["));
+    }
+}
+
+#[test]
+fn lines_of_the_terminal_drawing_end_where_they_began() {
+    let text = terminal(&cluster(&macs(8, &mesh(8))), Paint::Plain);
+    let count = |c| text.matches(c).count();
+    assert_eq!((count('╮'), count('╯')), (29, 29), "{text}");
+}
+
+#[test]
+fn names_cannot_break_a_drawing() {
+    let mut all = macs(2, &mesh(2));
+    all[0].name = "a\"<b>&\\".into();
+    let cluster = cluster(&all);
+    assert!(svg(&cluster).contains("a&quot;&lt;b&gt;&amp;\\"));
+    assert!(dot(&cluster).contains(r#""a\"<b>&\\\n16 cores"#), "{}", dot(&cluster));
+}
+
+/// Writes drawings for people to look at: `COMITY_DRAWINGS=FOLDER cargo test -p comity-cluster drawings_to_look_at`.
+#[test]
+fn drawings_to_look_at() {
+    let folder = std::env::var_os("COMITY_DRAWINGS").map(std::path::PathBuf::from);
+    for (name, n, pairs) in
+        [("mesh8", 8, mesh(8)), ("ring8", 8, ring(8)), ("mesh3", 3, mesh(3)), ("two", 2, mesh(2))]
+    {
+        let cluster = cluster(&macs(n, &pairs));
+        let all = [("svg", svg(&cluster)), ("txt", terminal(&cluster, Paint::Plain)), ("dot", dot(&cluster))];
+        for (kind, text) in all {
+            assert!(text.contains("m1"), "{name}.{kind}");
+            if let Some(folder) = &folder {
+                std::fs::write(folder.join(format!("{name}.{kind}")), text).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What is known of a host.
+use crate::subnet::Subnet;
+use serde::{Deserialize, Serialize};
+
+/// The system that a host runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HostSystem {
+    /// Linux.
+    Linux,
+    /// macOS.
+    Macos,
+    /// Another, or not known.
+    #[default]
+    Other,
+}
+
+/// What is known of a host; what it did not say is absent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostFacts {
+    /// The name by which ssh reaches it.
+    pub ssh: String,
+    /// What it calls itself.
+    pub hostname: String,
+    /// Which system it runs.
+    pub system: HostSystem,
+    /// The system, its release and the machine, for people.
+    pub release: String,
+    /// The same for two names of one host, and for no others.
+    pub identity: String,
+    /// Comity's version there, where it is installed.
+    pub version: Option<String>,
+    /// Processor cores.
+    pub cores: Option<u64>,
+    /// Bytes of memory.
+    pub memory: Option<u64>,
+    /// Graphics processors, by name.
+    pub gpus: Vec<String>,
+    /// Network interfaces but the loopback.
+    pub nics: Vec<Nic>,
+    /// Every network that something on this host leads to: of addresses and of routes.
+    pub in_use: Vec<Subnet>,
+    /// Its RDMA devices.
+    pub rdma: RdmaFacts,
+    /// A Mac's Thunderbolt ports.
+    pub thunderbolt: Vec<ThunderboltPort>,
+    /// Whether commands can be run as root: by root, or by sudo without a password.
+    pub root: Option<bool>,
+    /// Whether that is because ssh logs in as root.
+    pub is_root: bool,
+    /// What its processes may use.
+    pub limits: Limits,
+    /// What could not be asked.
+    pub problems: Vec<Problem>,
+}
+
+/// A network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nic {
+    /// As the system calls it.
+    pub name: String,
+    /// Its hardware address.
+    pub mac: String,
+    /// Whether it is of containers or virtual machines, a tunnel, or a bridge: no cable leads to another host of ours.
+    pub is_inner: bool,
+    /// Whether it carries packets.
+    pub is_up: bool,
+    /// The largest packet.
+    pub mtu: u64,
+    /// Bits a second that it negotiated.
+    pub speed: Option<u64>,
+    /// Its addresses.
+    pub addresses: Vec<Subnet>,
+    /// The bridge that it is part of.
+    pub bridge: Option<String>,
+}
+
+impl Nic {
+    /// Its addresses of IPv4, but those of the link alone.
+    pub fn v4(&self) -> impl Iterator<Item = Subnet> + '_ {
+        self.addresses.iter().copied().filter(|a| a.ip.is_ipv4() && !a.is_link_local())
+    }
+}
+
+/// RDMA on a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RdmaFacts {
+    /// What `rdma_ctl status` says on a Mac.
+    pub enabled: Option<bool>,
+    /// Its devices.
+    pub devices: Vec<RdmaDevice>,
+}
+
+/// A device, with its first port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RdmaDevice {
+    /// As verbs call it.
+    pub name: String,
+    /// The network interface of the same hardware.
+    pub nic: Option<String>,
+    /// `ACTIVE` when it carries data.
+    pub state: Option<String>,
+}
+
+/// A Thunderbolt port of a Mac.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThunderboltPort {
+    /// Its network interface.
+    pub nic: String,
+    /// The number in its name.
+    pub receptacle: String,
+    /// Its domain's identity.
+    pub domain: String,
+    /// Those of the domains behind it, the nearest first.
+    pub peers: Vec<String>,
+    /// Bits a second.
+    pub speed: Option<u64>,
+}
+
+/// What processes of a login there may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Open files, the limit that cannot be raised; None where it is unlimited.
+    pub files: Option<Option<u64>>,
+    /// Bytes of memory that may be locked; None where it is unlimited.
+    pub memlock: Option<Option<u64>>,
+    /// Bytes of /dev/shm, and those that are free.
+    pub shm: Option<(u64, u64)>,
+    /// `kernel.yama.ptrace_scope`, where there is one.
+    pub yama: Option<u64>,
+}
+
+/// Something that could not be asked or done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What it is about.
+    pub about: String,
+    /// What happened.
+    pub why: String,
+    /// What mends it.
+    pub mend: String,
+}
+
+impl HostFacts {
+    /// The interface of this name.
+    pub fn nic(&self, name: &str) -> Option<&Nic> {
+        self.nics.iter().find(|n| n.name == name)
+    }
+
+    /// The RDMA device of this interface that can be used: it is active, and on a Mac the port is one of Thunderbolt 5.
+    pub fn rdma_of(&self, nic: &str) -> Option<&RdmaDevice> {
+        let device = self.rdma.devices.iter().find(|d| d.nic.as_deref() == Some(nic))?;
+        let active = device.state.as_deref().is_none_or(|s| s.contains("ACTIVE"));
+        let fast = match self.system {
+            HostSystem::Macos => self.is_thunderbolt5(nic) && self.rdma.enabled != Some(false),
+            _ => true,
+        };
+        (active && fast).then_some(device)
+    }
+
+    /// Whether the port of this interface runs faster than Thunderbolt 4 can: RDMA needs that.
+    pub fn is_thunderbolt5(&self, nic: &str) -> bool {
+        let port = self.thunderbolt.iter().find(|p| p.nic == nic);
+        port.and_then(|p| p.speed).is_some_and(|s| s > THUNDERBOLT_4)
+    }
+
+    /// "8 cores, 32 GiB, Linux 6.1 x86_64".
+    pub fn summary(&self) -> String {
+        let mut parts = Vec::new();
+        parts.extend(self.cores.map(|n| format!("{n} cores")));
+        parts.extend(self.memory.map(|b| format!("{} GiB", (b as f64 / (1u64 << 30) as f64).round())));
+        parts.extend(self.gpus.iter().cloned());
+        if !self.release.is_empty() {
+            parts.push(self.release.clone());
+        }
+        parts.join(", ")
+    }
+}
+
+/// Bits a second of Thunderbolt 3 and 4.
+pub const THUNDERBOLT_4: u64 = 40_000_000_000;
+
+/// "80 Gb/s", "100 Mb/s".
+pub fn bits_in_words(bits: u64) -> String {
+    let (unit, name) = match bits {
+        b if b >= 1_000_000_000 => (1e9, "Gb/s"),
+        b if b >= 1_000_000 => (1e6, "Mb/s"),
+        _ => (1e3, "kb/s"),
+    };
+    let x = bits as f64 / unit;
+    if x >= 10.0 || x.fract() < 0.05 { format!("{x:.0} {name}") } else { format!("{x:.1} {name}") }
+}

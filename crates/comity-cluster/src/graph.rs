@@ -1,0 +1,286 @@
+//! Hosts, the cables between two of them, and the networks of several.
+//!
+//! Three sources, the surest first: what Thunderbolt says is plugged into a Mac's port; beacons, by which the interfaces of the hosts
+//! hear each other; subnets, where a host can do neither.
+use crate::facts::{HostFacts, THUNDERBOLT_4, bits_in_words};
+use crate::subnet::Subnet;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// An interface of a host.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Plug {
+    /// The host's place in [`Cluster::hosts`].
+    pub host: usize,
+    /// The interface's name.
+    pub nic: String,
+}
+
+/// One interface heard another's beacon.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct HeardBeacon {
+    /// Who heard.
+    pub at: Plug,
+    /// Whom.
+    pub from: Plug,
+}
+
+/// What a cable is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CableKind {
+    /// Between Thunderbolt ports.
+    Thunderbolt,
+    /// Between other network interfaces.
+    Ethernet,
+}
+
+/// A cable between two hosts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cable {
+    /// Its end at the host that comes first.
+    pub a: Plug,
+    /// Its other end.
+    pub b: Plug,
+    /// What it is.
+    pub kind: CableKind,
+    /// Bits a second: the slower end's.
+    pub speed: Option<u64>,
+    /// Whether RDMA devices at both ends can use it.
+    pub rdma: bool,
+}
+
+/// Interfaces of three hosts or more that reach each other: a switch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Network {
+    /// Who is in it.
+    pub ends: Vec<Plug>,
+    /// The subnet that its interfaces share, where they do.
+    pub subnet: Option<Subnet>,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// The hosts, in the order that the user gave them.
+    pub hosts: Vec<HostFacts>,
+    /// Every cable once.
+    pub cables: Vec<Cable>,
+    /// The networks of several.
+    pub networks: Vec<Network>,
+    /// What is odd, with what mends it: about hosts and cables together.
+    pub notes: Vec<String>,
+}
+
+impl Cluster {
+    /// The picture of these hosts, of which some interfaces heard each other.
+    pub fn of(hosts: Vec<HostFacts>, heard: &[HeardBeacon]) -> Self {
+        let mut cluster = Self { hosts, ..Self::default() };
+        cluster.by_thunderbolt();
+        let heard: Vec<_> =
+            heard.iter().filter(|h| cluster.is_known(&h.at) && cluster.is_known(&h.from)).collect();
+        cluster.join(heard.iter().map(|h| (h.at.clone(), h.from.clone())).collect(), true);
+        cluster.by_subnets();
+        cluster.cables.sort_by(|x, y| (&x.a, &x.b).cmp(&(&y.a, &y.b)));
+        cluster.notes.extend(cluster.names());
+        cluster.notes.extend(cluster.slow());
+        cluster.notes.extend(cluster.fours());
+        cluster
+    }
+
+    fn is_known(&self, end: &Plug) -> bool {
+        self.hosts.get(end.host).is_some_and(|h| h.nic(&end.nic).is_some())
+    }
+
+    /// How a host is called in words.
+    pub fn name(&self, host: usize) -> &str {
+        self.hosts.get(host).map_or("?", |h| h.ssh.as_str())
+    }
+
+    /// The cables between two hosts.
+    pub fn between(&self, i: usize, j: usize) -> impl Iterator<Item = &Cable> {
+        self.cables.iter().filter(move |c| (c.a.host, c.b.host) == (i.min(j), i.max(j)))
+    }
+
+    /// The network that has all hosts in it, with a subnet that all share.
+    pub fn common_network(&self) -> Option<&Network> {
+        let all = |n: &&Network| {
+            let hosts: BTreeSet<_> = n.ends.iter().map(|e| e.host).collect();
+            hosts.len() == self.hosts.len() && n.subnet.is_some()
+        };
+        self.networks.iter().find(all)
+    }
+
+    fn by_thunderbolt(&mut self) {
+        let mut owners = BTreeMap::new();
+        for (host, facts) in self.hosts.iter().enumerate() {
+            for port in &facts.thunderbolt {
+                owners.insert(port.domain.clone(), Plug { host, nic: port.nic.clone() });
+            }
+        }
+        let mut pairs = Vec::new();
+        for (host, facts) in self.hosts.iter().enumerate() {
+            for port in &facts.thunderbolt {
+                // The nearest that is a host of ours; displays and docks have domains of their own.
+                let peer = port.peers.iter().find_map(|p| owners.get(p)).filter(|e| e.host != host);
+                pairs.extend(peer.map(|peer| (Plug { host, nic: port.nic.clone() }, peer.clone())));
+            }
+        }
+        for (x, y) in pairs {
+            let (a, b) = if x < y { (x, y) } else { (y, x) };
+            if !self.cables.iter().any(|c| c.a == a && c.b == b) {
+                self.add(a, b, CableKind::Thunderbolt);
+            }
+        }
+    }
+
+    fn add(&mut self, a: Plug, b: Plug, kind: CableKind) {
+        let nic = |e: &Plug| self.hosts.get(e.host).and_then(|h| h.nic(&e.nic));
+        let port = |e: &Plug| self.hosts.get(e.host)?.thunderbolt.iter().find(|p| p.nic == e.nic)?.speed;
+        let speed = |e: &Plug| port(e).or_else(|| nic(e)?.speed);
+        let both = [speed(&a), speed(&b)];
+        let rdma =
+            [&a, &b].iter().all(|e| self.hosts.get(e.host).is_some_and(|h| h.rdma_of(&e.nic).is_some()));
+        let speed = both.iter().flatten().min().copied();
+        self.cables.push(Cable { a, b, kind, speed, rdma });
+    }
+
+    fn is_taken(&self, end: &Plug) -> bool {
+        let cables = self.cables.iter().flat_map(|c| [&c.a, &c.b]);
+        cables.chain(self.networks.iter().flat_map(|n| &n.ends)).any(|e| e == end)
+    }
+
+    /// Ends that reach each other, in any number of steps, are a cable or a network. Of those that `heard` each other that is sure.
+    fn join(&mut self, pairs: Vec<(Plug, Plug)>, heard: bool) {
+        let mut groups: Vec<BTreeSet<Plug>> = Vec::new();
+        for (x, y) in pairs {
+            if self.is_taken(&x) || self.is_taken(&y) || x.host == y.host {
+                continue;
+            }
+            let (with, without): (Vec<_>, Vec<_>) =
+                groups.into_iter().partition(|g| g.contains(&x) || g.contains(&y));
+            let mut joined: BTreeSet<Plug> = with.into_iter().flatten().collect();
+            joined.extend([x, y]);
+            groups = without;
+            groups.push(joined);
+        }
+        groups.sort();
+        for group in groups {
+            let ends: Vec<_> = group.into_iter().collect();
+            let subnet = self.shared_subnet(&ends);
+            // Two in a larger network may have a switch, and others, between them.
+            let is_cable = heard || subnet.is_some_and(|s| s.prefix >= 30 && s.ip.is_ipv4());
+            match ends.as_slice() {
+                [a, b] if is_cable => {
+                    let thunderbolt = [a, b].iter().all(|e| e.nic.starts_with("thunderbolt"));
+                    let kind = if thunderbolt { CableKind::Thunderbolt } else { CableKind::Ethernet };
+                    self.add(a.clone(), b.clone(), kind);
+                }
+                _ => self.networks.push(Network { ends, subnet }),
+            }
+        }
+    }
+
+    /// A network that has an address of each of these.
+    fn shared_subnet(&self, ends: &[Plug]) -> Option<Subnet> {
+        let nets = |e: &Plug| -> BTreeSet<Subnet> {
+            let nic = self.hosts.get(e.host).and_then(|h| h.nic(&e.nic));
+            nic.into_iter()
+                .flat_map(|n| &n.addresses)
+                .filter(|a| !a.is_link_local())
+                .map(Subnet::network)
+                .collect()
+        };
+        let mut all = ends.iter().map(nets);
+        let first = all.next()?;
+        let common = all.fold(first, |x, y| x.intersection(&y).copied().collect());
+        common.into_iter().min_by_key(|s| (s.ip.is_ipv6(), *s))
+    }
+
+    /// Interfaces that nothing else is known of: by the subnets that they share.
+    fn by_subnets(&mut self) {
+        let mut nets = BTreeMap::<Subnet, Vec<Plug>>::new();
+        for (host, facts) in self.hosts.iter().enumerate() {
+            for nic in facts.nics.iter().filter(|n| n.is_up && !n.is_inner) {
+                let end = Plug { host, nic: nic.name.clone() };
+                if self.is_taken(&end) {
+                    continue;
+                }
+                let shared = nic
+                    .addresses
+                    .iter()
+                    .filter(|a| !a.is_link_local() && a.prefix < 31 + 96 * u8::from(a.ip.is_ipv6()));
+                for subnet in shared.map(Subnet::network) {
+                    nets.entry(subnet).or_default().push(end.clone());
+                }
+            }
+        }
+        let pairs =
+            |ends: Vec<Plug>| ends.windows(2).map(|w| (w[0].clone(), w[1].clone())).collect::<Vec<_>>();
+        self.join(nets.into_values().flat_map(pairs).collect(), false);
+    }
+
+    /// Two hosts with one name, and one host with two.
+    fn names(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        for (j, y) in self.hosts.iter().enumerate() {
+            for x in &self.hosts[..j] {
+                if x.identity == y.identity && !x.identity.trim().is_empty() {
+                    notes.push(format!("{} and {} are one host: name it once", x.ssh, y.ssh));
+                } else if x.hostname == y.hostname && !x.hostname.is_empty() {
+                    notes.push(format!(
+                        "{} and {} both call themselves {:?}: give one another name ({}), else ranks and logs cannot tell them apart",
+                        x.ssh,
+                        y.ssh,
+                        x.hostname,
+                        match y.system {
+                            crate::facts::HostSystem::Macos => "sudo scutil --set HostName NAME",
+                            _ => "sudo hostnamectl hostname NAME",
+                        }
+                    ));
+                }
+            }
+        }
+        notes
+    }
+
+    /// Cables that negotiated far less than others of their kind.
+    fn slow(&self) -> Vec<String> {
+        let best = |kind| self.cables.iter().filter(|c| c.kind == kind).filter_map(|c| c.speed).max();
+        let of = |c: &Cable| {
+            let (speed, best) = (c.speed?, best(c.kind)?);
+            // Thunderbolt 4 among 5 is half as fast, and no fault.
+            (speed.saturating_mul(4) < best).then(|| {
+                format!(
+                    "the cable {} negotiated {}, others {}: plug it in anew, or replace it",
+                    self.cable_in_words(c),
+                    bits_in_words(speed),
+                    bits_in_words(best)
+                )
+            })
+        };
+        self.cables.iter().filter_map(of).collect()
+    }
+
+    /// Thunderbolt 4 among 5: said once for each host, since RDMA can never work there.
+    fn fours(&self) -> Vec<String> {
+        let has_five =
+            self.cables.iter().any(|c| c.kind == CableKind::Thunderbolt && c.speed > Some(THUNDERBOLT_4));
+        let of = |c: &Cable| {
+            let four = c.kind == CableKind::Thunderbolt && c.speed.is_some_and(|s| s <= THUNDERBOLT_4);
+            (has_five && four).then(|| {
+                format!(
+                    "the cable {} runs at {}, as Thunderbolt 4 does: it carries TCP, and RDMA never",
+                    self.cable_in_words(c),
+                    bits_in_words(c.speed.unwrap_or_default())
+                )
+            })
+        };
+        self.cables.iter().filter_map(of).collect()
+    }
+
+    /// "a en3 - b en5".
+    pub fn cable_in_words(&self, c: &Cable) -> String {
+        format!("{} {} - {} {}", self.name(c.a.host), c.a.nic, self.name(c.b.host), c.b.nic)
+    }
+}

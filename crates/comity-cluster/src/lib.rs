@@ -1,0 +1,41 @@
+//! A picture of a cluster: its machines, the cables between them, and what is wrong with them.
+//!
+//! This crate reads no file, runs no program and sends nothing. Text that programs of the hosts printed comes in; decisions, drawings
+//! and lists of commands go out. So clusters that nobody here owns are tested from texts.
+//!
+//! ```text
+//!  text of each host          facts                what is cabled how         what to do
+//!  ip -json, sysfs       ---> HostFacts ---+
+//!  system_profiler,                        +----> Cluster ---> CableLayout ---+--> hostfile, commands, undo file
+//!  networksetup, ...          heard -------+      (cables,    AddressPlan +--> drawings: terminal, SVG, DOT
+//!                             (who hears whom)    networks)               +--> Check: a row of `comity doctor`
+//! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | [`read`] | the script that a host runs, and readers of what it prints |
+//! | [`facts`] | what is known of a host |
+//! | [`graph`] | hosts, cables and networks |
+//! | [`layout`] | whether they make a mesh, a ring, or less |
+//! | [`addresses`] | an address for each end of a cable, beside every network in use |
+//! | [`commands`] | what is run on each host, and how it is undone |
+//! | [`hostfile`] | the file for `comity launch` and `mlx.launch` |
+//! | [`draw`] | drawings |
+//! | [`checks`] | verdicts over what was measured |
+//!
+//! What is read of Macs is written from the documented formats; it was not run on Apple hardware.
+pub mod addresses;
+pub mod checks;
+pub mod commands;
+pub mod draw;
+pub mod facts;
+pub mod graph;
+pub mod hostfile;
+pub mod layout;
+pub mod read;
+pub mod subnet;
+
+#[cfg(test)]
+mod samples;
+#[cfg(test)]
+mod tests;

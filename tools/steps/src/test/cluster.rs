@@ -1,0 +1,231 @@
+//! `comity cluster` and `comity doctor` on three hosts with an sshd each: a switch with the names, and a triangle of cables.
+//!
+//! ```text
+//!   desk --+-- a eth0        a ab --- ba b      the cables have no addresses of IPv4
+//!          +-- b eth0        b bc --- cb c
+//!          +-- c eth0        c ca --- ac a
+//! ```
+//!
+//! `comity cluster config` gives the cables addresses and writes a hostfile, which `comity doctor` passes and `comity launch` runs. Then
+//! faults are planted, and each is found; the setup is undone. The gate takes a share of the faults, the deep checks all.
+
+mod faults;
+
+use super::{
+    Done, Outcome, missing,
+    processes::comity,
+    scope::Scope,
+    sshd::{SshHost, SshNet, ip, sshd},
+};
+use std::{fs, time::Instant};
+use tasks::{
+    child::Task,
+    place::{Scratch, program},
+};
+
+/// Seconds for one command, with room for a busy machine.
+const LIMIT: u64 = 90;
+const PORTS: &str = "7100-7107";
+
+/// The hosts, and the command that is run at the desk.
+struct Desk<'a, 'b> {
+    net: &'a mut SshNet<'b>,
+    comity: String,
+}
+
+pub(super) fn check(scope: &Scope) -> Outcome {
+    if !cfg!(target_os = "linux") {
+        return Ok(Done::NotRun("network namespaces are Linux's".into()));
+    }
+    let lacking: Vec<_> =
+        ["ip", "tc", "ssh", "perl", "setpriv"].into_iter().filter(|p| program(p).is_none()).collect();
+    if !lacking.is_empty() || !rustix::process::geteuid().is_root() {
+        return missing(format!(
+            "this needs root and the programs ip, tc, ssh, perl, setpriv; missing: {lacking:?}"
+        ));
+    }
+    let sshd = match sshd() {
+        Ok(sshd) => sshd,
+        Err(e) => return missing(format!("there is no sshd (package openssh-server): {e}")),
+    };
+    let comity = comity()?.to_str().ok_or("the program's path is no text")?.to_owned();
+    let scratch = Scratch::new("cluster").map_err(|e| e.to_string())?;
+    let mut net = match SshNet::new("cluster", &scratch, &sshd).and_then(|net| cables(&net).map(|()| net)) {
+        Ok(net) => net,
+        Err(e) => return missing(format!("hosts cannot be made here: {e}")),
+    };
+    let mut desk = Desk { net: &mut net, comity };
+    let timed =
+        |what: &str, begun: Instant| println!("{what}: right, {:.1} s", begun.elapsed().as_secs_f64());
+    if scope.deep {
+        lacks_sudo(&mut desk).map_err(|e| format!("without sudo: {e}"))?;
+    }
+    let begun = Instant::now();
+    configures(&mut desk).map_err(|e| format!("config: {e}"))?;
+    timed("config, doctor and a job", begun);
+    if scope.deep {
+        looks(&desk).map_err(|e| format!("find: {e}"))?;
+    }
+    let groups = scope.share(faults::GROUPS.to_vec(), 4);
+    let mut found = 0;
+    for group in groups {
+        let begun = Instant::now();
+        let names = (group.run)(&mut desk).map_err(|e| format!("{}: {e}", group.name))?;
+        timed(&names.join(", "), begun);
+        found += names.len();
+    }
+    let begun = Instant::now();
+    undoes(&desk).map_err(|e| format!("undo: {e}"))?;
+    timed("undo", begun);
+    Ok(Done::Passed(format!("found, set up, ran and undid 3 hosts; {found} planted faults found")))
+}
+
+fn cables(net: &SshNet<'_>) -> Result<(), String> {
+    for (one, at, other, there) in [("a", "ab", "b", "ba"), ("b", "bc", "c", "cb"), ("c", "ca", "a", "ac")] {
+        let (one, other) = (net.name(one), net.name(other));
+        ip(&format!("link add {at} netns {one} type veth peer name {there} netns {other}"))?;
+        ip(&format!("-n {one} link set {at} up"))?;
+        ip(&format!("-n {other} link set {there} up"))?;
+    }
+    Ok(())
+}
+
+impl Desk<'_, '_> {
+    fn path(&self, file: &str) -> String {
+        self.net.folder.join(file).display().to_string()
+    }
+
+    /// A command of comity at the desk.
+    fn task(&self, words: &[&str], args: &[&str]) -> Task {
+        let config = format!("--ssh-arg={}", self.path("config"));
+        let all = [&[self.comity.as_str()], words, &["--ssh-arg=-F", &config], args].concat();
+        self.net.desk(&all).limit(LIMIT)
+    }
+
+    fn run(&self, words: &[&str], args: &[&str]) -> Result<String, String> {
+        let begun = Instant::now();
+        let said = self.task(words, args).run();
+        println!("  comity {}: {:.1} s", words.join(" "), begun.elapsed().as_secs_f64());
+        said
+    }
+
+    /// `comity doctor`, which is to find something; what it says.
+    fn finds(&self, args: &[&str]) -> Result<String, String> {
+        match self.run(&["doctor"], args) {
+            Ok(said) => Err(format!("the doctor found nothing:\n{said}")),
+            Err(said) if said.contains("exit status: 1") => Ok(said),
+            Err(said) => Err(said),
+        }
+    }
+}
+
+/// The text has all of these.
+fn has(said: &str, parts: &[&str]) -> Result<(), String> {
+    match parts.iter().find(|p| !said.contains(**p)) {
+        None => Ok(()),
+        Some(part) => Err(format!("{part:?} is not in\n{said}")),
+    }
+}
+
+fn configures(desk: &mut Desk<'_, '_>) -> Result<(), String> {
+    let (out, undo, svg) = (desk.path("cluster.json"), desk.path("undo.json"), desk.path("cluster.svg"));
+    // Without --auto-setup the commands are told, and nothing changes.
+    let told = desk.run(&["cluster", "config"], &["--hosts", "a,b,c", "--over", "ethernet"])?;
+    has(
+        &told,
+        &["3 of 3 cables have no addresses", "sudo ip addr add 10.93.0.1/30 dev ab", "\"ssh\": \"c\""],
+    )?;
+    fails_halfway(desk, &undo)?;
+    let all = ["--hosts", "a,b,c", "--auto-setup", "--undo", &undo, "--output", &out, "--svg", &svg];
+    let said = desk.run(&["cluster", "config"], &all)?;
+    has(&said, &["●", "b ba", "3 hosts, a mesh, backend ring", "6 commands were run"])?;
+    has(&fs::read_to_string(&svg).map_err(|e| e.to_string())?, &["<svg", "</svg>"])?;
+    has(
+        &fs::read_to_string(&out).map_err(|e| e.to_string())?,
+        &["\"COMITY_INTERFACES\": \"=ab,ac\"", "10.93.0."],
+    )?;
+    let again = desk
+        .run(&["cluster", "config"], &all)
+        .err()
+        .ok_or("a second undo file was written over the first")?;
+    has(&again, &["exit status: 2", "is there already", "comity cluster undo"])?;
+    let said = desk.run(&["doctor"], &[&out, "--ports", PORTS])?;
+    has(&said, &["passed     cable    a ab - b ba", " 0 failed", "there and back"])?;
+    let job =
+        ["--hostfile", &out, "--", &desk.comity, "bench", "all_reduce", "--sizes", "64K", "--budget", "0.3"];
+    has(&desk.run(&["launch"], &job)?, &["3 ranks on 3 hosts (a, b, c), links tcp", "[0@"])?;
+    Ok(())
+}
+
+/// One host's user cannot become root: nothing is done on any.
+fn lacks_sudo(desk: &mut Desk<'_, '_>) -> Result<(), String> {
+    let script = desk.net.write("user-id", "#!/bin/sh\necho 501\n")?;
+    Task::new("chmod").args(["755"]).args([&script]).run()?;
+    let before = format!(
+        "mount --bind {} $(command -v id)\nfor s in $(command -v sudo || true); do mount --bind $(command -v false) $s; done",
+        script.display()
+    );
+    desk.net.serve_as(&SshHost { name: "c8", host: "c", port: 2208, before: &before, users: "id.pub" })?;
+    desk.net.answer(&["c8"])?;
+    let undo = desk.path("undo.json");
+    let said = desk.run(&["cluster", "config"], &["--hosts", "a,b,c8", "--auto-setup", "--undo", &undo]);
+    let said = said.err().ok_or("it went on without sudo")?;
+    has(&said, &["exit status: 1", "host c8: its user cannot run sudo without a password", "NOPASSWD"])?;
+    bare(desk)
+}
+
+/// A command that fails on the last host: those before it are undone, on all hosts.
+fn fails_halfway(desk: &mut Desk<'_, '_>, undo: &str) -> Result<(), String> {
+    let real = program("ip").ok_or("there is no ip")?;
+    let copy = desk.net.folder.join("real-ip");
+    fs::copy(&real, &copy).map_err(|e| e.to_string())?;
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *'dev cb') echo 'not today' >&2; exit 2;; esac\nexec {} \"$@\"\n",
+        copy.display()
+    );
+    let script = desk.net.write("failing-ip", &script)?;
+    Task::new("chmod").args(["755"]).args([&script]).run()?;
+    let before = format!("mount --bind {} {}", script.display(), real.display());
+    desk.net.serve_as(&SshHost { name: "c9", host: "c", port: 2209, before: &before, users: "id.pub" })?;
+    desk.net.answer(&["c9"])?;
+    let said = desk.run(&["cluster", "config"], &["--hosts", "a,b,c9", "--auto-setup", "--undo", undo]);
+    let said = said.err().ok_or("a command failed, and config did not say so")?;
+    has(
+        &said,
+        &["exit status: 1", "not today", "the 5 commands before it were undone: all hosts are as they were"],
+    )?;
+    if std::path::Path::new(undo).exists() {
+        return Err("an undo file of nothing is left".into());
+    }
+    bare(desk)
+}
+
+/// The cables have no addresses.
+fn bare(desk: &Desk<'_, '_>) -> Result<(), String> {
+    for host in ["a", "b", "c"] {
+        let left = Task::new("ip").args(["-n", &desk.net.name(host), "addr"]).run()?;
+        if left.contains("10.93.") {
+            return Err(format!("addresses are left on {host}:\n{left}"));
+        }
+    }
+    Ok(())
+}
+
+/// What changes nothing: `find` and the drawing for Graphviz.
+fn looks(desk: &Desk<'_, '_>) -> Result<(), String> {
+    let found = desk.run(&["cluster", "find"], &["--hosts", "a,b,c"])?;
+    has(&found, &["comity ", "10.93.0.1/30", "cores"])?;
+    let graph = desk.run(&["cluster", "config"], &["--hosts", "a,b,c", "--dot"])?;
+    has(&graph, &["graph G {", "ab/ba", "network 10.78.0.0/24"])
+}
+
+fn undoes(desk: &Desk<'_, '_>) -> Result<(), String> {
+    let undo = desk.path("undo.json");
+    let b = desk.net.name("b");
+    ip(&format!("-n {b} addr del 10.93.0.2/30 dev ba"))?;
+    let said = desk.run(&["cluster", "undo"], &[&undo]).err().ok_or("it undid what no longer fits")?;
+    has(&said, &["exit status: 2", "ba has the address 10.93.0.2/30 no longer", "nothing was undone"])?;
+    ip(&format!("-n {b} addr add 10.93.0.2/30 dev ba"))?;
+    desk.run(&["cluster", "undo"], &[&undo])?;
+    bare(desk)
+}
