@@ -3,12 +3,15 @@
 mod bench;
 pub mod check;
 mod here;
+mod http;
 mod info;
 mod key;
 mod launch;
+mod live;
 mod plan;
 mod report;
 mod size;
+mod top;
 
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
@@ -41,6 +44,10 @@ enum Command {
     Plan(plan::PlanArgs),
     /// Say who was where when a job failed, from the records that its ranks left
     Report(report::ReportArgs),
+    /// Show a live job: ranks, calls, links, who waits for whom; also one that hangs
+    Top(top::TopArgs),
+    /// Print where each rank of a live job is: its last calls, and for whom it waits
+    Stacks(top::StacksArgs),
 }
 
 /// Runs `comity` with these arguments (the first is the program's name) and returns the exit code.
@@ -64,5 +71,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Info(args) => info::info(args),
         Command::Plan(args) => plan::plan(args),
         Command::Report(args) => report::report(args),
+        Command::Top(args) => top::top(args),
+        Command::Stacks(args) => top::stacks(args),
     }
 }

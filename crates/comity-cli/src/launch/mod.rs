@@ -7,6 +7,7 @@
 //! whichever of the two is killed, the other one is an ancestor of every process of the job, also of those
 //! that left their process group, and ends them.
 mod deaths;
+mod door;
 mod ending;
 mod fleet;
 mod front_end;
@@ -30,7 +31,7 @@ mod verdict;
 mod wire;
 mod wish;
 
-pub(crate) use fleet::check_host_name;
+pub(crate) use fleet::{JobHosts, check_host_name, job_hosts};
 pub(crate) use guard::guard;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};

@@ -11,7 +11,7 @@ use super::output::OutputStream;
 use serde::{Deserialize, Serialize};
 
 /// Both sides must speak the same one; the guard says its own first.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 /// The longest frame.
 pub(super) const LARGEST: usize = 4 << 20;
 /// What a guard says before its first frame: a login script may print before that.
@@ -34,6 +34,8 @@ pub(super) enum FleetOrder {
     Continue,
     Input(Vec<u8>),
     InputEnd,
+    /// Say what the ranks do.
+    Look,
     Beat,
 }
 
@@ -68,6 +70,8 @@ pub(super) enum GuardEvent {
         rank: u32,
     },
     Say(String),
+    /// What the ranks here do, as JSON.
+    View(Vec<u8>),
     /// The ranks have taken the input.
     Taken,
     Beat,
@@ -157,6 +161,7 @@ impl FleetOrder {
             Self::Continue => frame(b'C', &[]),
             Self::Input(bytes) => frame(b'I', &[bytes]),
             Self::InputEnd => frame(b'E', &[]),
+            Self::Look => frame(b'L', &[]),
             Self::Beat => frame(b'B', &[]),
         }
     }
@@ -171,6 +176,7 @@ impl FleetOrder {
             (b'C', []) => Self::Continue,
             (b'I', _) => Self::Input(body.to_vec()),
             (b'E', []) => Self::InputEnd,
+            (b'L', []) => Self::Look,
             (b'B', []) => Self::Beat,
             _ => return Err(unknown(kind, body)),
         })
@@ -201,6 +207,7 @@ impl GuardEvent {
             }
             Self::Stopped { rank } => frame(b'z', &[&rank.to_le_bytes()]),
             Self::Say(words) => frame(b'y', &[words.as_bytes()]),
+            Self::View(text) => frame(b'v', &[text]),
             Self::Taken => frame(b't', &[]),
             Self::Beat => frame(b'b', &[]),
             Self::Bye => frame(b'q', &[]),
@@ -240,6 +247,7 @@ impl GuardEvent {
             }
             b'z' => Self::Stopped { rank: rank(0)? },
             b'y' => Self::Say(words(body)),
+            b'v' => Self::View(body.to_vec()),
             b't' => Self::Taken,
             b'b' => Self::Beat,
             b'q' => Self::Bye,
@@ -324,6 +332,7 @@ mod tests {
             FleetOrder::Go(Box::new(go())),
             FleetOrder::Input(vec![0, 255, 10]),
             FleetOrder::InputEnd,
+            FleetOrder::Look,
             FleetOrder::Term,
             FleetOrder::Kill,
             FleetOrder::Stop,
@@ -356,6 +365,7 @@ mod tests {
             GuardEvent::Refused { text: "no".into(), code: 2 },
             GuardEvent::Stopped { rank: 1 },
             GuardEvent::Say("words".into()),
+            GuardEvent::View(b"[]".to_vec()),
             GuardEvent::Taken,
             GuardEvent::Beat,
             GuardEvent::Bye,

@@ -162,6 +162,7 @@ impl Fleet {
                 known.alive = false;
                 known.root_cause = root_cause.map(index).filter(|r| *r < world);
                 known.memory = memory.chars().filter(|c| !c.is_control()).take(200).collect();
+                self.show.ended(index(rank), ending.code());
                 self.shutdown.ended(index(rank), ending, Instant::now());
                 self.store.lost(index(rank), &ending.to_string());
                 if self.plan.verbose {
@@ -177,6 +178,7 @@ impl Fleet {
                 let name = self.plan.hosts[host].name();
                 self.output.say(&format!("host {name}: {words}"));
             }
+            GuardEvent::View(text) => self.show.answered(host, &text),
             GuardEvent::Taken => self.taken(),
             GuardEvent::Beat => {}
             GuardEvent::Bye => {

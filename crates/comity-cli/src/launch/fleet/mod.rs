@@ -10,16 +10,19 @@
 //! then all are told to run it, or all problems are told at once and nothing runs.
 mod args;
 mod connection;
+mod elsewhere;
 mod events;
 mod farewell;
 mod hostfile;
 mod hosts;
 mod meeting;
 mod plan;
+mod show;
 mod ssh;
 mod supervise;
 
 pub(super) use args::FleetArgs;
+pub(crate) use elsewhere::{JobHosts, of_word as job_hosts};
 pub(crate) use hosts::check_name as check_host_name;
 
 use super::ending::Ending;

@@ -1,14 +1,15 @@
 //! The command line of `ssh` for a host.
 use super::hosts::FleetHost;
 use super::plan::FleetPlan;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::process::{Command, Stdio};
 
-/// What runs on the other host, where `$1` is the path of this program and `$2` an interpreter: the same program, else the
-/// command, else the Python package.
-const FIND: &str = "for c in \"$1\" comity; do command -v \"$c\" >/dev/null 2>&1 && exec \"$c\" guard; done; \
-    command -v \"$2\" >/dev/null 2>&1 && \"$2\" -c \"import comity\" 2>/dev/null && exec \"$2\" -m comity guard; \
+/// What runs on the other host, where `$1` is the path of this program, `$2` an interpreter and the rest arguments: the same program,
+/// else the command, else the Python package.
+const FIND: &str = "own=$1; python=$2; shift 2; \
+    for c in \"$own\" comity; do command -v \"$c\" >/dev/null 2>&1 && exec \"$c\" \"$@\"; done; \
+    command -v \"$python\" >/dev/null 2>&1 && \"$python\" -c \"import comity\" 2>/dev/null && exec \"$python\" -m comity \"$@\"; \
     echo comity-is-not-here >&2; exit 127";
 
 /// What [`FIND`] says last.
@@ -16,25 +17,38 @@ pub(super) const NOT_THERE: &str = "comity-is-not-here";
 
 /// The program and its arguments that start a guard on this host.
 pub(super) fn words(plan: &FleetPlan, host: &FleetHost) -> Vec<OsString> {
+    command(&plan.ssh, &plan.ssh_args, plan.python.as_deref(), host, &["guard"])
+}
+
+/// The program and its arguments that run this command with these words on a host.
+pub(super) fn command(
+    ssh: &OsStr,
+    ssh_args: &[OsString],
+    python: Option<&str>,
+    host: &FleetHost,
+    words_there: &[&str],
+) -> Vec<OsString> {
     let own = std::env::current_exe().unwrap_or_default();
     if host.is_here() {
-        return vec![own.into_os_string(), "guard".into()];
+        let there = words_there.iter().map(Into::into);
+        return std::iter::once(own.into_os_string()).chain(there).collect();
     }
-    let mut words = reach(plan, host);
+    let mut words = reach(ssh, ssh_args, host);
     words.insert(1, "-T".into());
     let own = own.to_str().filter(|p| p.ends_with("/comity")).unwrap_or("comity");
-    let python = host.python.as_deref().or(plan.python.as_deref()).unwrap_or("python3");
+    let python = host.python.as_deref().or(python).unwrap_or("python3");
     let quoted = |word: &str| format!("'{}'", word.replace('\'', "'\\''"));
-    let command = format!("exec sh -c {} sh {} {}", quoted(FIND), quoted(own), quoted(python));
+    let there: String = words_there.iter().map(|w| format!(" {}", quoted(w))).collect();
+    let command = format!("exec sh -c {} sh {} {}{there}", quoted(FIND), quoted(own), quoted(python));
     words.extend(["--".into(), host.name.clone().into(), command.into()]);
     words
 }
 
 /// `ssh` and its options for a host, without the host.
-fn reach(plan: &FleetPlan, host: &FleetHost) -> Vec<OsString> {
-    let mut words = vec![plan.ssh.clone()];
+fn reach(ssh: &OsStr, ssh_args: &[OsString], host: &FleetHost) -> Vec<OsString> {
+    let mut words = vec![ssh.to_owned()];
     // The first value that ssh is given for an option holds.
-    words.extend(plan.ssh_args.iter().cloned());
+    words.extend(ssh_args.iter().cloned());
     for option in ["BatchMode=yes", "ConnectTimeout=10", "LogLevel=ERROR"] {
         words.extend(["-o".into(), option.into()]);
     }
@@ -49,7 +63,7 @@ fn reach(plan: &FleetPlan, host: &FleetHost) -> Vec<OsString> {
 
 /// The address of this machine from which packets to that host leave.
 pub(super) fn towards(plan: &FleetPlan, host: &FleetHost) -> Result<IpAddr, String> {
-    let mut words = reach(plan, host);
+    let mut words = reach(&plan.ssh, &plan.ssh_args, host);
     words.extend(["-G".into(), "--".into(), host.name.clone().into()]);
     let (program, args) = words.split_first().ok_or("no ssh")?;
     // The user's configuration may have another name for it.
@@ -89,7 +103,7 @@ pub(super) fn explained(host: &str, said: &str, code: &str) -> String {
         "its host key is not known here: connect once by hand (`ssh` and its name) and accept the key"
     } else if has("Permission denied") {
         "it does not let this user in without a password: `ssh-copy-id` to it, or name the user (user@host)"
-    } else if has("HostConnection refused") {
+    } else if has("Connection refused") {
         "nothing answers at ssh's port: is sshd running there, and on which port (port in the hostfile)?"
     } else if has("timed out") || has("No route to host") || has("unreachable") {
         "it cannot be reached: is it up, and does no firewall stand before ssh's port?"
@@ -116,8 +130,8 @@ mod tests {
             ),
             ("Host key verification failed.", "accept the key"),
             ("me@c: Permission denied (publickey).", "ssh-copy-id"),
-            ("ssh: connect to host c port 22: HostConnection refused", "is sshd running"),
-            ("ssh: connect to host c port 22: HostConnection timed out", "firewall"),
+            ("ssh: connect to host c port 22: Connection refused", "is sshd running"),
+            ("ssh: connect to host c port 22: Connection timed out", "firewall"),
             ("sh: 1: python3: not found\ncomity-is-not-here", "pip install comity"),
             ("", "by hand"),
         ] {
