@@ -160,6 +160,10 @@ pub(crate) fn launch(args: LaunchArgs) -> u8 {
         println!("{}", args.fleet.interpreter());
         return 0;
     }
+    let words: Vec<String> = args.command.iter().map(|w| w.to_string_lossy().into_owned()).collect();
+    if let Some(hint) = crate::manual::misplaced(&words, args.fleet.is_given()) {
+        eprintln!("comity launch: {hint}");
+    }
     if args.fleet.is_given() {
         return fleet::launch(args);
     }
