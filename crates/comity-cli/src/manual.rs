@@ -95,8 +95,12 @@ pub(crate) fn misplaced(command: &[String], has_hosts: bool) -> Option<String> {
         word == flag || word.strip_prefix(flag).is_some_and(|r| r.starts_with('='))
     };
     let flag = ["--hosts", "--hostfile"].into_iter().find(|f| command.iter().any(|w| is(w, f)))?;
+    let program: String = command.first()?.chars().filter(|c| !c.is_control()).take(80).collect();
     (!has_hosts).then(|| {
-        format!("hint: {flag} stands after the command and goes to the command, so the ranks run on this host; for the launcher write it first: comity launch {flag} ... -- {}", command[0])
+        format!(
+            "hint: {flag} stands after the command and goes to the command, so the ranks run on this host; \
+             for the launcher write it first: comity launch {flag} ... -- {program}"
+        )
     })
 }
 

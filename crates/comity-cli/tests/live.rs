@@ -2,6 +2,8 @@
 #![cfg(target_os = "linux")]
 #![allow(missing_docs)]
 
+#[path = "live/browser.rs"]
+mod browser;
 mod patience;
 
 use comity::ReduceOp;
@@ -50,7 +52,12 @@ impl Job {
         let folder = tempfile::tempdir().unwrap();
         let own = std::env::current_exe().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
-        command.arg("launch").args(flags).arg("--").arg(own).args([test, "--exact", "--nocapture"]);
+        command.arg("launch").args(flags).arg("--").arg(own).args([
+            test,
+            "--exact",
+            "--include-ignored",
+            "--nocapture",
+        ]);
         command.env(ROLE, role).env("XDG_RUNTIME_DIR", folder.path());
         // The machine may be crowded: no rank is to be missed for that.
         command.env("COMITY_DETECTION", "100");
@@ -183,7 +190,7 @@ fn a_job_that_hangs_says_for_whom_all_wait() {
     }
     let job = Job::start("a_job_that_hangs_says_for_whom_all_wait", "hang", &["-n", "3"]);
     let text = job.until(&["nothing has moved for", "for rank 1, which is in no call", "HUNG"]);
-    assert!(text.contains("ranks 0, 2 wait") && text.contains("last done all_reduce"), "{text}");
+    assert!(text.contains("ranks 0, 2 wait") && text.contains("(after all_reduce #"), "{text}");
     let stacks = job.text(&["stacks"]);
     let (odd, rest) = (stacks.find("rank 1: in no call"), stacks.find("ranks 0, 2: in all_reduce"));
     assert!(odd.zip(rest).is_some_and(|(a, b)| a < b), "{stacks}");

@@ -70,12 +70,13 @@ fn column(rank: usize) -> usize {
 /// Title, legend, hosts, ranks and their lines down to `end`.
 fn head(t: &mut String, report: &PlanReport, shape: &Shape, end: usize) {
     let hosts = shape.hosts.last().map_or(1, |h| h + 1);
+    let s = if report.rounds == 1 { "" } else { "s" };
     let segment =
         if report.segment > 0 { format!(", one segment of {}", size(report.segment)) } else { String::new() };
     let _ = writeln!(
         t,
         r##"<text x="16" y="24" font-size="15" font-weight="bold">{} of {}, {} ranks: {}</text>
-<text x="16" y="44" fill="#555">{} rounds{segment}, {} messages in all. Time runs downwards; a colour is a round.</text>"##,
+<text x="16" y="44" fill="#555">{} round{s}{segment}, {} messages in all. Time runs downwards; a colour is a round.</text>"##,
         report.op,
         size(report.bytes),
         report.ranks,

@@ -65,7 +65,7 @@ impl Record {
     /// As the launcher's sheet has it.
     #[inline]
     fn words(&self) -> [u64; CALL] {
-        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let pair = |low: u32, high: u32| u64::from(low) | (u64::from(high) << 32);
         let place = pair(self.root, self.tag);
         [self.seq, self.count, self.begin, self.end, self.waited, place, 0, self.last()]
     }
@@ -73,7 +73,7 @@ impl Record {
     #[inline]
     fn last(&self) -> u64 {
         let bytes = u32::from_le_bytes([self.op, self.dtype, self.reduce, self.state as u8]);
-        u64::from(self.peer) | u64::from(bytes) << 32
+        u64::from(self.peer) | (u64::from(bytes) << 32)
     }
 
     /// What [`words`](Self::words) say; `None` for what no rank writes.

@@ -100,7 +100,7 @@ fn is_secret(name: &str) -> bool {
         && ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL"].iter().any(|w| name.contains(w))
 }
 
-/// What must not be told, the longest first.
+/// What must not be told, the longest first: of a key its bytes and their digits.
 fn secrets(vars: &[(OsString, OsString)]) -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = Vec::new();
     for (name, value) in vars {
@@ -110,8 +110,9 @@ fn secrets(vars: &[(OsString, OsString)]) -> Vec<Vec<u8>> {
         if name == "COMITY_KEY_FILE"
             && let Ok(text) = std::fs::read(value)
         {
-            all.push(text.trim_ascii().to_vec());
-            all.push(text);
+            let hex: String = text.iter().map(|b| format!("{b:02x}")).collect();
+            all.extend([hex.to_ascii_uppercase().into_bytes(), hex.into_bytes()]);
+            all.extend([text.trim_ascii().to_vec(), text]);
         }
     }
     all.retain(|s| s.len() >= SHORTEST);

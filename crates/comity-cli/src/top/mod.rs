@@ -119,7 +119,7 @@ impl Watched {
         let mut picture = picture(self.before.as_ref(), &self.last);
         if let Some(gone) = &self.gone {
             let text = format!("{gone}; this is what was seen last");
-            picture.findings.insert(0, picture::Finding { mark: picture::Mark::Failed, text });
+            picture.findings.insert(0, picture::Finding { mark: picture::RankMark::Failed, text });
         }
         picture
     }

@@ -15,7 +15,7 @@ pub(crate) struct Picture {
     pub(crate) command: String,
     pub(crate) up: f64,
     pub(crate) rows: Vec<Row>,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<LinkLine>,
     /// Links that are not shown.
     pub(crate) more_lines: usize,
     pub(crate) findings: Vec<Finding>,
@@ -27,10 +27,11 @@ pub(crate) struct Row {
     pub(crate) rank: usize,
     pub(crate) host: String,
     pub(crate) pid: i32,
-    pub(crate) mark: Mark,
+    pub(crate) mark: RankMark,
     pub(crate) state: String,
     /// The call under way, or the last one.
     pub(crate) call: String,
+    pub(crate) in_call: bool,
     /// Seconds since it began, or since the last one ended.
     pub(crate) age: Option<f64>,
     pub(crate) waits_for: Option<usize>,
@@ -45,7 +46,7 @@ pub(crate) struct Row {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Mark {
+pub(crate) enum RankMark {
     #[default]
     Fine,
     Waits,
@@ -56,7 +57,7 @@ pub(crate) enum Mark {
 
 /// A link between two ranks; `a` is the lower one.
 #[derive(Debug, Serialize)]
-pub(crate) struct Line {
+pub(crate) struct LinkLine {
     pub(crate) a: usize,
     pub(crate) b: usize,
     pub(crate) kind: String,
@@ -70,7 +71,7 @@ pub(crate) struct Line {
 /// A sentence, and how bad it is.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    pub(crate) mark: Mark,
+    pub(crate) mark: RankMark,
     pub(crate) text: String,
 }
 
@@ -92,7 +93,7 @@ pub(crate) fn picture(before: Option<&JobView>, now: &JobView) -> Picture {
     }
     for host in &now.silent {
         findings.push(Finding {
-            mark: Mark::Failed,
+            mark: RankMark::Failed,
             text: format!("host {host} does not answer; its ranks are missing here"),
         });
     }
@@ -102,7 +103,7 @@ pub(crate) fn picture(before: Option<&JobView>, now: &JobView) -> Picture {
             now.ranks.len(),
             now.size
         );
-        findings.push(Finding { mark: Mark::Fine, text });
+        findings.push(Finding { mark: RankMark::Fine, text });
     }
     let mut lines = lines(before, now);
     let more_lines = lines.len().saturating_sub(LINES);
@@ -139,20 +140,21 @@ fn row(old: Option<&RankView>, rank: &RankView) -> Row {
     let (call, age) = match (current, busy) {
         (Some((group, call)), _) => (named(group, call), Some(call.began_ns)),
         (None, Some((group, call))) => {
-            (format!("none; last {} {}", call.state, named(group, call)), Some(call.ended_ns))
+            let how = if call.state == "failed" { ", which failed" } else { "" };
+            (format!("after {}{how}", named(group, call)), Some(call.ended_ns))
         }
-        (None, None) if rank.calls + rank.errors > 0 => ("none; its groups are closed".into(), None),
+        (None, None) if rank.calls + rank.errors > 0 => ("its groups are closed".into(), None),
         (None, None) => ("none yet".into(), None),
     };
     let runs = matches!(rank.state, RankState::Running | RankState::Stopped);
     let moved = old.is_none_or(|o| bytes(o) != bytes(rank) || o.calls != rank.calls);
     let age = age.map(|ns| ns as f64 / 1e9);
     let mark = match rank.state {
-        RankState::Ended(code) if code != 0 => Mark::Failed,
-        RankState::Stopped => Mark::Hung,
-        _ if rank.errors > 0 => Mark::Failed,
-        _ if runs && current.is_some() && !moved && age.is_some_and(|a| a > HANGS) => Mark::Waits,
-        _ => Mark::Fine,
+        RankState::Ended(code) if code != 0 => RankMark::Failed,
+        RankState::Stopped => RankMark::Hung,
+        _ if rank.errors > 0 => RankMark::Failed,
+        _ if runs && current.is_some() && !moved && age.is_some_and(|a| a > HANGS) => RankMark::Waits,
+        _ => RankMark::Fine,
     };
     Row {
         rank: rank.rank,
@@ -167,6 +169,7 @@ fn row(old: Option<&RankView>, rank: &RankView) -> Row {
             RankState::Ended(code) => format!("failed ({code})"),
         },
         call,
+        in_call: current.is_some(),
         age: age.filter(|_| runs),
         // One that is stopped says what was before, and waits for nobody but who continues it.
         waits_for: current.filter(|_| rank.state == RankState::Running).and_then(|(g, _)| g.waits_for),
@@ -213,13 +216,13 @@ fn culprit(rows: &[Row]) -> Option<(usize, Vec<usize>)> {
 
 /// Who holds the others up, and how that is said.
 fn slowest(rows: &[Row], culprit: Option<(usize, Vec<usize>)>) -> Option<(usize, Finding)> {
-    let stuck = rows.iter().filter(|r| r.mark == Mark::Waits).filter_map(|r| r.age).fold(0.0, f64::max);
+    let stuck = rows.iter().filter(|r| r.mark == RankMark::Waits).filter_map(|r| r.age).fold(0.0, f64::max);
     if let (Some((rank, from)), true) = (&culprit, stuck > HANGS) {
         let row = rows.iter().find(|r| r.rank == *rank);
         let does = match row {
             Some(r) if r.state != "runs" => r.state.clone(),
             Some(r) => match r.age {
-                Some(age) if r.call.starts_with("none") => format!("in no call for {age:.0} s ({})", r.call),
+                Some(age) if !r.in_call => format!("in no call for {age:.0} s ({})", r.call),
                 Some(age) => format!("in {} for {age:.0} s", r.call),
                 None => r.call.clone(),
             },
@@ -230,12 +233,12 @@ fn slowest(rows: &[Row], culprit: Option<(usize, Vec<usize>)>) -> Option<(usize,
             s(from),
             waits(from)
         );
-        return Some((*rank, Finding { mark: Mark::Hung, text }));
+        return Some((*rank, Finding { mark: RankMark::Hung, text }));
     }
     if stuck > HANGS {
-        let in_it: Vec<usize> = rows.iter().filter(|r| r.mark == Mark::Waits).map(|r| r.rank).collect();
+        let in_it: Vec<usize> = rows.iter().filter(|r| r.mark == RankMark::Waits).map(|r| r.rank).collect();
         let text = format!("nothing has moved for {stuck:.0} s: rank{} {}", s(&in_it), waits(&in_it));
-        return Some((*in_it.first()?, Finding { mark: Mark::Hung, text }));
+        return Some((*in_it.first()?, Finding { mark: RankMark::Hung, text }));
     }
     let mut shares: Vec<(f64, usize)> = rows.iter().filter_map(|r| Some((r.waiting?, r.rank))).collect();
     shares.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -248,7 +251,7 @@ fn slowest(rows: &[Row], culprit: Option<(usize, Vec<usize>)>) -> Option<(usize,
         least * 100.0,
         next * 100.0
     );
-    Some((rank, Finding { mark: Mark::Slow, text }))
+    Some((rank, Finding { mark: RankMark::Slow, text }))
 }
 
 fn s(ranks: &[usize]) -> &'static str {
@@ -280,14 +283,17 @@ fn failures(now: &JobView, rows: &[Row], findings: &mut Vec<Finding>) {
             _ if rank.errors > 0 => format!("rank {}: {} calls failed", rank.rank, rank.errors),
             _ => continue,
         };
-        findings.push(Finding { mark: Mark::Failed, text });
+        findings.push(Finding { mark: RankMark::Failed, text });
     }
 }
 
-/// A link by its ranks, with what each end has counted: bytes before and now.
-type Ends = BTreeMap<(usize, usize, String), [Option<(u64, Option<f64>)>; 2]>;
+/// What one end has counted: bytes so far, bits a second.
+type LinkEnd = Option<(u64, Option<f64>)>;
 
-fn lines(before: Option<&JobView>, now: &JobView) -> Vec<Line> {
+/// A link by its ranks, with what went there and back.
+type Ends = BTreeMap<(usize, usize, String), [LinkEnd; 2]>;
+
+fn lines(before: Option<&JobView>, now: &JobView) -> Vec<LinkLine> {
     let mut ends = Ends::new();
     for rank in &now.ranks {
         let old = before.and_then(|v| v.ranks.iter().find(|r| r.rank == rank.rank));
@@ -308,7 +314,7 @@ fn lines(before: Option<&JobView>, now: &JobView) -> Vec<Line> {
             entry[theirs].get_or_insert(received);
         }
     }
-    let line = |((a, b, kind), [there, back]): (_, [Option<(u64, Option<f64>)>; 2])| Line {
+    let line = |((a, b, kind), [there, back]): (_, [LinkEnd; 2])| LinkLine {
         a,
         b,
         kind,

@@ -55,7 +55,10 @@ fn a_rank_that_is_in_no_call_holds_up_those_who_wait_for_each_other() {
         "{}",
         said(&p)
     );
-    assert_eq!(p.rows.iter().map(|r| r.mark).collect::<Vec<_>>(), [Mark::Waits, Mark::Waits, Mark::Hung]);
+    assert_eq!(
+        p.rows.iter().map(|r| r.mark).collect::<Vec<_>>(),
+        [RankMark::Waits, RankMark::Waits, RankMark::Hung]
+    );
     // A circle has no end.
     let mut circle = all(2 * SECOND);
     circle.ranks[2] = at(rank(2, begun(), Some(0)), 2 * SECOND);
@@ -77,7 +80,7 @@ fn who_waits_least_is_the_slowest() {
         (all(SECOND, [0; 3]), all(2 * SECOND, [SECOND * 9 / 10, SECOND / 10, SECOND * 8 / 10]));
     let p = picture(Some(&before), &now);
     assert_eq!(said(&p), "slowest: rank 1 waits 10 % of the time, all others 80 % and more");
-    assert_eq!(p.rows[1].mark, Mark::Slow);
+    assert_eq!(p.rows[1].mark, RankMark::Slow);
     assert_eq!(p.rows[0].waiting, Some(0.9));
     assert_eq!(p.rows[0].out, Some(1e9));
     let [one, two, three] = &p.lines[..] else { panic!("{:?}", p.lines) };

@@ -1,5 +1,5 @@
 //! A picture of a job on a terminal, again and again.
-use super::picture::{Mark, Picture};
+use super::picture::{Picture, RankMark};
 use super::{Watched, has_colour, text};
 use ratatui::{
     Frame,
@@ -67,16 +67,16 @@ fn heed(event: &Event, chosen: &mut Chosen) -> bool {
     true
 }
 
-fn style(mark: Mark) -> Style {
+fn style(mark: RankMark) -> Style {
     let plain = Style::default();
     if !has_colour() {
-        return if mark >= Mark::Slow { plain.add_modifier(Modifier::BOLD) } else { plain };
+        return if mark >= RankMark::Slow { plain.add_modifier(Modifier::BOLD) } else { plain };
     }
     match mark {
-        Mark::Fine => plain,
-        Mark::Waits => plain.fg(Color::DarkGray),
-        Mark::Slow => plain.fg(Color::Yellow),
-        Mark::Hung | Mark::Failed => plain.fg(Color::Red).add_modifier(Modifier::BOLD),
+        RankMark::Fine => plain,
+        RankMark::Waits => plain.fg(Color::DarkGray),
+        RankMark::Slow => plain.fg(Color::Yellow),
+        RankMark::Hung | RankMark::Failed => plain.fg(Color::Red).add_modifier(Modifier::BOLD),
     }
 }
 
@@ -86,11 +86,12 @@ fn draw(frame: &mut Frame<'_>, picture: &Picture, chosen: &mut Chosen) {
     let area = frame.area();
     let room = area.height.saturating_sub(5 + findings);
     let below = if links == 0 { 0 } else { (links + 2).min(room / 2) };
-    let [head, told, ranks, lines, foot] = Layout::vertical([
+    let [head, told, ranks, lines, _, foot] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(findings + u16::from(findings > 0)),
-        Constraint::Min(3),
+        Constraint::Length((picture.rows.len() + 1).min(usize::from(room.saturating_sub(below))) as u16),
         Constraint::Length(below),
+        Constraint::Min(0),
         Constraint::Length(1),
     ])
     .areas(area);
@@ -106,7 +107,9 @@ fn draw(frame: &mut Frame<'_>, picture: &Picture, chosen: &mut Chosen) {
         frame.render_widget(link_table(picture), lines);
     }
     let paused = if chosen.paused { "   PAUSED" } else { "" };
-    frame.render_widget(Line::raw(format!("q ends   p pauses   arrows scroll{paused}")), foot);
+    let hidden = usize::from(links.saturating_sub(below.saturating_sub(2))) + picture.more_lines;
+    let more = if hidden > 0 { format!("   {hidden} links are not shown") } else { String::new() };
+    frame.render_widget(Line::raw(format!("q ends   p pauses   arrows scroll{more}{paused}")), foot);
 }
 
 fn table(picture: &Picture, first: usize) -> Table<'static> {
@@ -156,7 +159,7 @@ fn link_table(picture: &Picture) -> Table<'static> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::picture::{Finding, Line as Link, Row as Rank};
+    use super::super::picture::{Finding, LinkLine as Link, Row as Rank};
     use super::*;
     use ratatui::{Terminal, backend::TestBackend};
 
@@ -166,7 +169,7 @@ mod tests {
             rank,
             host: "h".into(),
             call: "all_reduce #7".into(),
-            mark: Mark::Hung,
+            mark: RankMark::Hung,
             ..Rank::default()
         };
         let picture = Picture {
@@ -180,7 +183,7 @@ mod tests {
                 back: Some(5e8),
                 total: 10,
             }],
-            findings: vec![Finding { mark: Mark::Hung, text: "nothing has moved for 5 s".into() }],
+            findings: vec![Finding { mark: RankMark::Hung, text: "nothing has moved for 5 s".into() }],
             ..Picture::default()
         };
         let mut chosen = Chosen::default();

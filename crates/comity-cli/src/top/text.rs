@@ -1,5 +1,5 @@
 //! A picture of a job as text: for `--once`, pipes and logs.
-use super::picture::{Mark, Picture};
+use super::picture::{Picture, RankMark};
 use std::fmt::Write;
 
 /// Bits a second, as networks are sold.
@@ -54,28 +54,28 @@ pub(crate) fn cells(picture: &Picture) -> Vec<[String; 11]> {
 }
 
 /// The mark as a word of one length, for those who see no colours.
-pub(crate) fn word(mark: Mark) -> &'static str {
+pub(crate) fn word(mark: RankMark) -> &'static str {
     match mark {
-        Mark::Fine => "",
-        Mark::Waits => "waits",
-        Mark::Slow => "SLOW",
-        Mark::Hung => "HUNG",
-        Mark::Failed => "FAILED",
+        RankMark::Fine => "",
+        RankMark::Waits => "waits",
+        RankMark::Slow => "SLOW",
+        RankMark::Hung => "HUNG",
+        RankMark::Failed => "FAILED",
     }
 }
 
-fn colour(mark: Mark) -> &'static str {
+fn colour(mark: RankMark) -> &'static str {
     match mark {
-        Mark::Fine => "",
-        Mark::Waits => "\x1b[2m",
-        Mark::Slow => "\x1b[33m",
-        Mark::Hung | Mark::Failed => "\x1b[1;31m",
+        RankMark::Fine => "",
+        RankMark::Waits => "\x1b[2m",
+        RankMark::Slow => "\x1b[33m",
+        RankMark::Hung | RankMark::Failed => "\x1b[1;31m",
     }
 }
 
 /// The whole picture.
 pub(crate) fn text(picture: &Picture, colours: bool) -> String {
-    let paint = |mark: Mark, line: &str| match colours && !colour(mark).is_empty() {
+    let paint = |mark: RankMark, line: &str| match colours && !colour(mark).is_empty() {
         true => format!("{}{line}\x1b[0m\n", colour(mark)),
         false => format!("{line}\n"),
     };
@@ -124,7 +124,7 @@ pub(crate) fn text(picture: &Picture, colours: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::picture::{Finding, Line, Row};
+    use super::super::picture::{Finding, LinkLine, Row};
     use super::*;
 
     #[test]
@@ -139,9 +139,16 @@ mod tests {
     fn columns_stand_below_their_heads_and_colours_are_asked_for() {
         let row = |rank, mark| Row { rank, mark, call: "all_reduce #7".into(), ..Row::default() };
         let p = Picture {
-            rows: vec![row(0, Mark::Fine), row(11, Mark::Hung)],
-            lines: vec![Line { a: 0, b: 11, kind: "tcp".into(), there: Some(1e9), back: None, total: 2048 }],
-            findings: vec![Finding { mark: Mark::Hung, text: "it hangs".into() }],
+            rows: vec![row(0, RankMark::Fine), row(11, RankMark::Hung)],
+            lines: vec![LinkLine {
+                a: 0,
+                b: 11,
+                kind: "tcp".into(),
+                there: Some(1e9),
+                back: None,
+                total: 2048,
+            }],
+            findings: vec![Finding { mark: RankMark::Hung, text: "it hangs".into() }],
             ..Picture::default()
         };
         let plain = text(&p, false);

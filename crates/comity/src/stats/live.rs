@@ -61,7 +61,7 @@ impl LiveSlot {
 
     pub(super) fn is(&self, id: u64, rank: usize, size: usize) {
         self.word(ID).store(id, Relaxed);
-        self.word(PLACE).store(rank as u64 | (size as u64) << 32, Relaxed);
+        self.word(PLACE).store(rank as u64 | ((size as u64) << 32), Relaxed);
     }
 
     /// Call number `made` begins.
@@ -106,7 +106,7 @@ pub(crate) struct LiveLink {
 impl LiveLink {
     /// To `peer` of the job, of the kind with this number. `None` where there is no room.
     pub(super) fn take(sheet: &Arc<Sheet>, peer: usize, kind: u8) -> Option<Self> {
-        let who = peer as u64 + 1 | u64::from(kind) << 32;
+        let who = (peer as u64 + 1) | (u64::from(kind) << 32);
         let first = sheet.links().find(|&first| {
             let held = sheet.word(first + WHO).load(Relaxed);
             let fits = held == who || held == 0;

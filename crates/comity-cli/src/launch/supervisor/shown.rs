@@ -11,7 +11,10 @@ impl Supervisor {
         let metrics = match Metrics::new(&self.job, &self.meeting.job) {
             Ok(metrics) => metrics,
             Err(e) if listener.is_some() => return Err(e),
-            Err(e) => return Ok(self.cannot_show(&e)),
+            Err(e) => {
+                self.cannot_show(&e);
+                return Ok(());
+            }
         };
         if let Some(listener) = listener {
             let at = listener.local_addr()?;
