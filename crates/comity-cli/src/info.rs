@@ -41,6 +41,11 @@ pub(crate) fn info(args: InfoArgs) -> u8 {
     config.map_or_else(|e| here::failed("info", &e), |_| 0)
 }
 
+/// What `--settings` says.
+pub(crate) fn all_settings() -> String {
+    settings::to_text(Config::from_env().as_ref(), &|name| std::env::var_os(name))
+}
+
 fn to_text(config: &Config) -> String {
     let found = config.found();
     let local = config.local().map_or_else(String::new, |(r, n)| format!(", local rank {r} of {n}"));

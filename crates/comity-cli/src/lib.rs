@@ -6,15 +6,19 @@ pub mod check;
 mod cluster;
 mod doctor;
 mod here;
+mod http;
 mod info;
 mod key;
 mod launch;
+mod live;
+mod manual;
 mod plan;
 mod report;
 mod size;
+mod top;
 
-use clap::{Parser, Subcommand};
-use std::ffi::OsString;
+use clap::{CommandFactory, Parser, Subcommand};
+use std::{ffi::OsString, io::Write};
 
 #[derive(Debug, Parser)]
 #[command(name = "comity", version, about = "Collective communication for machine learning")]
@@ -52,17 +56,30 @@ enum Command {
     Plan(plan::PlanArgs),
     /// Say who was where when a job failed, from the records that its ranks left
     Report(report::ReportArgs),
+    /// Show a live job: ranks, calls, links, who waits for whom; also one that hangs
+    Top(top::TopArgs),
+    /// Print where each rank of a live job is: its last calls, and for whom it waits
+    Stacks(top::StacksArgs),
+    /// Print completions for a shell
+    Completions(manual::CompletionsArgs),
+    /// Write man pages
+    Man(manual::ManArgs),
 }
 
 /// Runs `comity` with these arguments (the first is the program's name) and returns the exit code.
 ///
 /// Call it from the main thread before other threads are started: `comity launch` forks.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
-    let cli = match Cli::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(e) => {
             // A closed terminal is no reason to change the exit code.
             let _ = e.print();
+            let words: Vec<String> = args.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+            if let Some(hint) = manual::hint(&e, &Cli::command(), &words) {
+                let _ = writeln!(std::io::stderr(), "\n{hint}");
+            }
             return u8::try_from(e.exit_code()).unwrap_or(2);
         }
     };
@@ -78,5 +95,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Info(args) => info::info(args),
         Command::Plan(args) => plan::plan(args),
         Command::Report(args) => report::report(args),
+        Command::Top(args) => top::top(args),
+        Command::Stacks(args) => top::stacks(args),
+        Command::Completions(args) => manual::completions(args, Cli::command()),
+        Command::Man(args) => manual::man(args, Cli::command()),
     }
 }

@@ -31,8 +31,9 @@ barrier. SIZE counts the whole buffer, as comity bench does.
 The cost model knows shared memory within a host and TCP between hosts, and as many cores as ranks,
 or what --links, --cores and --costs say; a group chooses by the same model. * marks its choice; the
 last three columns say what its time is made of: messages, bytes that move, bytes that are added.
-To draw a graph:
-  comity plan all_reduce --ranks 12 --bytes 64M --hosts 3 --dot | dot -Tsvg > plan.svg")]
+To draw a picture, or a graph:
+  comity plan all_reduce --ranks 12 --bytes 64M --hosts 3 --svg > plan.svg
+  comity plan all_reduce --ranks 12 --bytes 64M --hosts 3 --dot | dot -Tsvg > graph.svg")]
 pub(crate) struct PlanArgs {
     /// The operation
     #[arg(value_name = "OP", value_parser = PossibleValuesParser::new(OPS), hide_possible_values = true)]
@@ -73,6 +74,10 @@ pub(crate) struct PlanArgs {
     /// Only the graph, in the language of Graphviz
     #[arg(long)]
     dot: bool,
+
+    /// Only a picture, as SVG: rounds in colours, a column for each rank (up to 64)
+    #[arg(long, conflicts_with = "dot")]
+    svg: bool,
 }
 
 /// `comity plan`; the exit code.
@@ -113,6 +118,10 @@ fn report(args: &PlanArgs) -> Result<String, String> {
     };
     if args.dot {
         return Ok(shown.dot);
+    }
+    if args.svg {
+        let many = format!("--svg shows up to 64 ranks, and there are {}; --dot draws more", args.ranks);
+        return Some(shown.svg).filter(|s| !s.is_empty()).ok_or(many);
     }
     // An algorithm that cannot carry out the operation is none to compare.
     let all: Vec<_> = Algorithm::ALL.iter().filter_map(|a| of(Some(*a)).ok()).collect();

@@ -1,6 +1,7 @@
 //! `comity report`: what the flight records in a directory say together: who was where when a group failed, and for whom the
 //! others waited.
 
+mod bundle;
 mod trace;
 mod words;
 
@@ -23,12 +24,16 @@ A rank writes a flight record, rank-N.group-ID.flight.json, when one of its grou
 has --log-dir (or COMITY_LOG_DIR is set). Exit code: 0 when there were records and all could be read.")]
 pub(crate) struct ReportArgs {
     /// The directory with the flight records
-    #[arg(value_name = "DIR")]
-    dir: PathBuf,
+    #[arg(value_name = "DIR", required_unless_present = "bundle")]
+    dir: Option<PathBuf>,
 
     /// Write the calls as a trace for Perfetto or chrome://tracing to this file
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+
+    /// Write an archive for those who are to help: logs and records of DIR, versions, settings, no secrets
+    #[arg(long, value_name = "FILE.tar.gz", conflicts_with = "trace")]
+    bundle: Option<PathBuf>,
 }
 
 /// `comity report`; the exit code.
@@ -37,7 +42,17 @@ pub(crate) fn report(args: ReportArgs) -> u8 {
         eprintln!("comity report: {why}");
         USAGE
     };
-    let (flights, bad) = match read(&args.dir) {
+    if let Some(file) = &args.bundle {
+        return match bundle::bundle(file, args.dir.as_deref()) {
+            Ok(names) => {
+                println!("{} has {}; look at it before you pass it on", file.display(), names.join(", "));
+                0
+            }
+            Err(why) => refuse(&why),
+        };
+    }
+    let dir = args.dir.unwrap_or_default();
+    let (flights, bad) = match read(&dir) {
         Ok(read) => read,
         Err(why) => return refuse(&why),
     };
@@ -49,7 +64,7 @@ pub(crate) fn report(args: ReportArgs) -> u8 {
             return refuse(&format!(
                 "'{}' holds no flight records (rank-N.group-ID.flight.json); they are written when a group \
                  fails under comity launch --log-dir",
-                args.dir.display()
+                dir.display()
             ));
         }
         return USAGE;

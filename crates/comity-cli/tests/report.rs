@@ -238,3 +238,46 @@ fn ranks_that_make_no_further_call_leave_a_record_as_they_leave() {
         );
     }
 }
+
+#[test]
+fn a_bundle_has_logs_and_settings_and_no_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let (key, logs, file) = (dir.path().join("key"), dir.path().join("logs"), dir.path().join("out.tar.gz"));
+    assert_eq!(comity(&["key", "new", key.to_str().unwrap()], false).code, Some(0));
+    let key_bytes = fs::read(&key).unwrap();
+    let secret: String = key_bytes.iter().map(|b| format!("{b:02x}")).collect();
+    fs::create_dir(&logs).unwrap();
+    let mut log = format!("step 1\nkey {secret}\ntoken hush-hush-hush\nraw ").into_bytes();
+    log.extend_from_slice(&key_bytes);
+    fs::write(logs.join("rank-0.out"), log).unwrap();
+    fs::write(logs.join("rank-0.err"), "words\n").unwrap();
+    fs::write(logs.join("private.txt"), "nobody's business").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
+    command.args(["report", logs.to_str().unwrap(), "--bundle", file.to_str().unwrap()]);
+    command.env("COMITY_KEY_FILE", &key).env("HUB_TOKEN", "hush-hush-hush").env("COMITY_DETECTION", "7");
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(fs::File::open(&file).unwrap()));
+    let (mut names, mut bytes) = (Vec::new(), Vec::new());
+    for entry in archive.entries().unwrap() {
+        let mut entry = entry.unwrap();
+        names.push(entry.path().unwrap().to_str().unwrap().to_owned());
+        std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
+    }
+    assert!(!bytes.windows(key_bytes.len()).any(|w| w == key_bytes), "the key is in it");
+    let all = String::from_utf8(bytes).unwrap();
+    for name in ["environment.txt", "logs/rank-0.err", "logs/rank-0.out", "settings.txt", "versions.txt"] {
+        assert!(names.contains(&format!("comity-report/{name}")), "{names:?}");
+    }
+    for part in [
+        "step 1\nkey [removed]\ntoken [removed]\nraw [removed]",
+        "words\n",
+        "COMITY_DETECTION=7",
+        "comity 0.",
+    ] {
+        assert!(all.contains(part), "{part}: {all}");
+    }
+    for part in [secret.as_str(), "hush", "nobody's business"] {
+        assert!(!all.contains(part), "{part}: {all}");
+    }
+}

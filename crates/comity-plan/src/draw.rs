@@ -13,7 +13,7 @@ pub(crate) const RANKS: usize = 12;
 const ROUNDS: usize = 16;
 
 /// `64 MiB`, `1.5 KiB`, `12 B`.
-fn size(bytes: usize) -> String {
+pub(crate) fn size(bytes: usize) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     match units.into_iter().find(|&(_, shift)| bytes >= 1 << shift) {
         None => format!("{bytes} B"),
@@ -162,7 +162,10 @@ pub(crate) fn dot(
     shape: &Shape,
     edges: &BTreeMap<(usize, usize), Vec<(u32, usize)>>,
 ) -> String {
-    let mut t = format!("digraph {} {{\n  node [shape=box];\n", report.op);
+    let mut t = format!(
+        "digraph {} {{\n  node [shape=box];\n  edge [fontsize=10];\n  label=\"{}, {} ranks, by {}: a label says round and bytes\";\n",
+        report.op, report.op, report.ranks, report.algorithm
+    );
     for host in 0..=shape.hosts.last().copied().unwrap_or(0) {
         let _ = writeln!(t, "  subgraph cluster_{host} {{\n    label=\"host {host}\";");
         for r in (0..shape.size).filter(|&r| shape.hosts[r] == host) {

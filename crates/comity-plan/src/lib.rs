@@ -31,6 +31,7 @@ mod schedule;
 mod shape;
 #[cfg(test)]
 mod simulate;
+mod svg;
 
 pub use algorithms::Algorithm;
 pub use choose::{Choice, choose, price};

@@ -9,8 +9,8 @@ use crate::{
     pairs::{Cost, LinkClass, PairCosts},
     pipeline::build,
     shape::{Kind, Shape},
+    svg,
 };
-use std::collections::BTreeMap;
 
 /// Ranks beyond this are not laid out.
 const MOST_RANKS: usize = 4096;
@@ -83,6 +83,8 @@ pub struct PlanReport {
     pub text: String,
     /// The messages as a graph in the language of Graphviz.
     pub dot: String,
+    /// The messages as a picture; empty for more ranks than a picture can show.
+    pub svg: String,
 }
 
 /// What an operation would do.
@@ -142,6 +144,7 @@ pub fn plan_report(ask: &PlanRequest<'_>) -> Result<PlanReport, String> {
         adding_s: only(|c| *c = Cost { alpha: 0.0, beta: 0.0 }, world.gamma, 0.0),
         text: String::new(),
         dot: String::new(),
+        svg: String::new(),
     };
     // One segment stands for all.
     lay_out(&mut report, &Shape { count: of_one, ..shape }, choice.algorithm);
@@ -209,7 +212,7 @@ fn sends(plan: &Plan) -> impl Iterator<Item = (u32, usize, Slice)> {
 fn lay_out(report: &mut PlanReport, shape: &Shape, algorithm: Algorithm) {
     let plans = (0..shape.size).map(|rank| build(&Shape { rank, ..*shape }, algorithm, 0));
     let mut grid: Vec<Plan> = Vec::new();
-    let mut edges: BTreeMap<(usize, usize), Vec<(u32, usize)>> = BTreeMap::new();
+    let mut edges = svg::Edges::new();
     for (rank, plan) in plans.enumerate() {
         let rounds = plan.steps.iter().filter(|s| !matches!(s.op, StepOp::Copy { .. })).map(|s| s.round + 1);
         report.rounds = report.rounds.max(rounds.max().unwrap_or(0) as usize);
@@ -222,6 +225,9 @@ fn lay_out(report: &mut PlanReport, shape: &Shape, algorithm: Algorithm) {
     }
     report.text = draw::text(report, shape, &grid);
     report.dot = draw::dot(report, shape, &edges);
+    if shape.size <= svg::MOST_RANKS {
+        report.svg = svg::svg(report, shape, &edges);
+    }
 }
 
 #[cfg(test)]

@@ -5,15 +5,22 @@
 //! and more, and at the end of a call that slept. The times of other calls are as exact as the kernel's tick (1 to 4 ms), and
 //! they seem to end when they begin. Spinning and yielding before a sleep (some 300 us) do not count as waiting.
 //!
-//! May import: `root_cause`, `call`, `dtype`, `error`, `stats`.
+//! May import: `root_cause`, `call`, `dtype`, `error`, `stats`, `sys`, `transport`.
 
 mod file;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
+mod live;
 
 pub use file::{Flight, FlightCall, FlightState};
+pub use live::{LiveGroup, LivePath, LiveRank};
 
-use crate::{CallInfo, DType, Error, Op, Peer, ReduceOp, root_cause::RootCauseReport, stats::Counters};
+use crate::{
+    CallInfo, DType, Error, Op, Peer, ReduceOp,
+    root_cause::RootCauseReport,
+    stats::{CALL, Counters},
+    sys::clock,
+};
 use std::{
     path::Path,
     sync::{Arc, atomic::Ordering},
@@ -49,7 +56,35 @@ struct Record {
 
 const _: () = assert!(size_of::<Record>() == 64);
 
+/// Where a call's end, its time asleep and its last bytes stand among its [`words`](Record::words).
+const END: usize = 3;
+const WAITED: usize = 4;
+const LAST: usize = 7;
+
 impl Record {
+    /// As the launcher's sheet has it.
+    #[inline]
+    fn words(&self) -> [u64; CALL] {
+        let pair = |low: u32, high: u32| u64::from(low) | (u64::from(high) << 32);
+        let place = pair(self.root, self.tag);
+        [self.seq, self.count, self.begin, self.end, self.waited, place, 0, self.last()]
+    }
+
+    #[inline]
+    fn last(&self) -> u64 {
+        let bytes = u32::from_le_bytes([self.op, self.dtype, self.reduce, self.state as u8]);
+        u64::from(self.peer) | (u64::from(bytes) << 32)
+    }
+
+    /// What [`words`](Self::words) say; `None` for what no rank writes.
+    fn of(words: [u64; CALL]) -> Option<Self> {
+        let [seq, count, begin, end, waited, place, _, last] = words;
+        let [op, dtype, reduce, state] = ((last >> 32) as u32).to_le_bytes();
+        let state = FlightState::of(state)?;
+        let (root, tag, peer) = (place as u32, (place >> 32) as u32, last as u32);
+        Some(Self { seq, count, begin, end, waited, root, tag, peer, op, dtype, reduce, state })
+    }
+
     fn info(&self) -> Option<CallInfo> {
         let some = |x: u32| (x != NOBODY).then_some(x);
         Some(CallInfo {
@@ -143,6 +178,9 @@ impl Recorder {
             Some(r) => *r = record,
             None => self.ring.push(record),
         }
+        if let Some(live) = counters.live() {
+            live.begin(self.made, record.words());
+        }
         self.made += 1;
     }
 
@@ -165,6 +203,9 @@ impl Recorder {
         }
         if slept > 0 || out.is_err() || is_long(info) {
             record.end = clock::exact();
+        }
+        if let Some(live) = counters.live() {
+            live.end(last, [(END, record.end), (WAITED, record.waited), (LAST, record.last())]);
         }
     }
 
@@ -199,28 +240,6 @@ pub(crate) fn culprit(e: &Error) -> Option<usize> {
         Error::Aborted { by, .. } => Some(by.rank),
         Error::Timeout { waiting_for, .. } => waiting_for.first().map(|p| p.rank),
         _ => None,
-    }
-}
-
-/// Nanoseconds that all processes of a host agree on.
-mod clock {
-    use rustix::time::{ClockId, Timespec, clock_gettime};
-
-    fn ns(t: Timespec) -> u64 {
-        (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64)
-    }
-
-    pub(super) fn exact() -> u64 {
-        ns(clock_gettime(ClockId::Monotonic))
-    }
-
-    /// As it was at the kernel's last tick.
-    #[inline]
-    pub(super) fn coarse() -> u64 {
-        #[cfg(target_os = "linux")]
-        return ns(clock_gettime(ClockId::MonotonicCoarse));
-        #[cfg(not(target_os = "linux"))]
-        exact()
     }
 }
 
@@ -289,11 +308,5 @@ mod tests {
         r.end(&call(3), &Ok(()), &c);
         let last = *r.records().last().unwrap();
         assert_eq!((last.state, last.peer, last.waited), (FlightState::Done, NOBODY, 0));
-    }
-
-    #[test]
-    fn clocks_agree() {
-        let (a, b, c) = (clock::exact(), clock::coarse(), clock::exact());
-        assert!(a <= c && b <= c && c - b < 1_000_000_000, "{a} {b} {c}");
     }
 }

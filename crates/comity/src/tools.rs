@@ -6,13 +6,13 @@
 //!
 //! | for | items |
 //! |---|---|
-//! | a launcher | [`Store`], at which its ranks meet; [`Sheet`] and [`Tally`], a rank's counters in memory that both see |
+//! | a launcher | [`Store`], at which its ranks meet; [`Sheet`], [`Tally`] and [`LiveRank`], what a rank did and does in memory that both see |
 //! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`network_in_words`], [`trust_in_words`] |
 //! | `comity check`, `comity bench` | [`prefer_algorithm`]; memory of CUDA devices in [`cuda`] |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
 
 pub use crate::config::{AddressNote, LinkNote, Topic, VARIABLES, Variable};
-pub use crate::recorder::{Flight, FlightCall, FlightState};
+pub use crate::recorder::{Flight, FlightCall, FlightState, LiveGroup, LivePath, LiveRank};
 pub use crate::rendezvous::Store;
 pub use crate::stats::{Sheet, Tally};
 #[cfg(target_os = "linux")]

@@ -3,9 +3,12 @@
 //! ```text
 //!   mod.rs      arguments, and which cells there are    op.rs   one call of each operation, checked
 //!   measure.rs  how a cell is timed                     row.rs  the table    raw.rs  samples, for other tools
+//!   compare.rs  beside an earlier run                   output.rs  as CSV, as a page
 //! ```
+mod compare;
 mod measure;
 mod op;
+mod output;
 mod raw;
 mod row;
 
@@ -17,12 +20,18 @@ use crate::{
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{Algorithm, BackendKind, ConfigError, DType, Group, ReduceOp, Result, tools::cuda::Cuda};
 use comity_plan::Kind;
+use compare::Earlier;
 use measure::measure;
 use op::{BenchOp, Cell};
 use raw::RawFile;
 use row::BenchRow;
-use serde_json::json;
-use std::{collections::BTreeSet, io::Write, path::PathBuf, time::SystemTime};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeSet,
+    io::{IsTerminal, Write},
+    path::PathBuf,
+    time::SystemTime,
+};
 
 const AFTER: &str = "\
 Run it under a launcher: comity launch -n 4 -- comity bench
@@ -90,6 +99,18 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     json: bool,
 
+    /// A line of comma-separated values for each row
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+
+    /// Beside each row, how often as fast it is as in this file that --json printed
+    #[arg(long, value_name = "OLD.json", conflicts_with_all = ["json", "csv"])]
+    compare: Option<PathBuf>,
+
+    /// Also write a page with curves to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
     /// Write each rank's samples to DIR/TAG.rN.jsonl
     #[arg(long, value_name = "DIR/TAG", hide = true)]
     raw: Option<PathBuf>,
@@ -145,6 +166,14 @@ pub(crate) fn bench(args: BenchArgs) -> u8 {
             return 2;
         }
     };
+    let colours = has_colour();
+    let earlier = match args.compare.as_deref().map(|path| Earlier::read(path, colours)).transpose() {
+        Ok(earlier) => earlier.unwrap_or_default(),
+        Err(why) => {
+            eprintln!("comity bench: {why}");
+            return 2;
+        }
+    };
     let mut out = std::io::stdout();
     let speaks = group.rank() == 0;
     let say = |line: String| {
@@ -154,23 +183,41 @@ pub(crate) fn bench(args: BenchArgs) -> u8 {
             let _ = out.flush();
         }
     };
-    match table(&group, device.as_ref(), &args, raw, say) {
+    let mut rows = Vec::new();
+    let wrong = match table(&group, device.as_ref(), (&args, &earlier), (raw, &mut rows), say) {
         Ok(wrong) => u8::from(wrong > 0),
-        Err(e) => here::failed("bench", &e),
+        Err(e) => return here::failed("bench", &e),
+    };
+    if let (Some(file), true) = (&args.html, speaks)
+        && let Err(e) = std::fs::write(file, output::html(&rows, &here::world(&group)))
+    {
+        eprintln!("comity bench: --html {}: {e}", file.display());
+        return 2;
     }
+    wrong
+}
+
+/// A launcher's pipe is no terminal: there CLICOLOR_FORCE asks for colours.
+fn has_colour() -> bool {
+    let forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|v| v != "0" && !v.is_empty());
+    crate::top::has_colour() && (forced || std::io::stdout().is_terminal())
 }
 
 /// The whole table; how many elements were wrong.
 fn table(
     group: &Group,
     device: Option<&Cuda>,
-    args: &BenchArgs,
-    mut raw: Option<RawFile>,
+    (args, earlier): (&BenchArgs, &Earlier),
+    (mut raw, rows): (Option<RawFile>, &mut Vec<Value>),
     mut say: impl FnMut(String),
 ) -> Result<u64> {
     let n = group.size();
     let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    if !args.json {
+    let is_table = !args.json && !args.csv;
+    if args.csv {
+        say(output::COLUMNS.join(","));
+    }
+    if is_table {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         say(format!("# comity {} bench: {}", here::VERSION, here::world(group)));
         let by = args.algorithm.map_or_else(String::new, |a| format!(", by {}", a.name()));
@@ -185,7 +232,7 @@ fn table(
         here::prefer(group, algorithm)?;
     }
     for op in ops(&args.ops, args.algorithm)? {
-        if !args.json {
+        if is_table {
             say(BenchRow::head(op, args.dtype, args.op));
         }
         let mut seen = BTreeSet::new();
@@ -203,7 +250,14 @@ fn table(
             let merged = samples.merge(group)?;
             let row = BenchRow { op, bytes, count, dtype: args.dtype, reduce: args.op, ranks: n, merged };
             wrong += row.merged.wrong;
-            say(if args.json { row.to_json(&world).to_string() } else { row.to_string() });
+            let value = row.to_json(&world);
+            say(match (args.json, args.csv, &args.compare) {
+                (true, ..) => value.to_string(),
+                (_, true, _) => output::csv(&value),
+                (.., Some(_)) => row.to_string() + &earlier.words(&value),
+                _ => row.to_string(),
+            });
+            rows.push(value);
         }
     }
     Ok(wrong)
@@ -268,7 +322,12 @@ mod tests {
                     let args = &args;
                     s.spawn(move || {
                         let mut lines = Vec::new();
-                        assert_eq!(table(&g, None, args, None, |line| lines.push(line)), Ok(0));
+                        assert_eq!(
+                            table(&g, None, (args, &Earlier::default()), (None, &mut Vec::new()), |line| {
+                                lines.push(line)
+                            }),
+                            Ok(0)
+                        );
                         lines
                     })
                 })
@@ -285,7 +344,7 @@ mod tests {
             let lines = lines(n, &flags);
             assert_eq!(lines.len(), 3 * 10 + 1, "{lines:#?}");
             for line in lines {
-                let row: serde_json::Value = serde_json::from_str(&line).unwrap();
+                let row: Value = serde_json::from_str(&line).unwrap();
                 assert_eq!(row["wrong"], 0, "{line}");
                 let us = |k: &str| row[k].as_f64().unwrap();
                 assert!(us("min_us") <= us("median_us") && us("median_us") <= us("p99_us"), "{line}");
@@ -303,6 +362,14 @@ mod tests {
         assert_eq!(rows.len(), 5);
         assert!(rows.iter().all(|l| l.len() == rows[0].len()), "{lines:#?}");
         assert!(lines[0].contains("2 ranks") && lines.iter().any(|l| l.starts_with("# all_reduce f32 sum")));
+    }
+
+    #[test]
+    fn rows_come_as_values_with_commas() {
+        let lines = lines(2, &["all_reduce", "--csv", "--iters", "5", "--sizes", "8:32"]);
+        assert_eq!((lines.len(), lines[0].as_str()), (4, output::COLUMNS.join(",").as_str()));
+        assert!(lines[1].starts_with("all_reduce,8,2,f32,sum,2,") && lines[1].ends_with(",0"), "{lines:?}");
+        assert!(lines.iter().all(|l| l.split(',').count() == output::COLUMNS.len()), "{lines:?}");
     }
 
     #[test]

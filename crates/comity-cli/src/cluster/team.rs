@@ -68,7 +68,7 @@ impl ReachArgs {
     }
 }
 
-const AGENT: FarCommand = FarCommand { word: "agent", otherwise: SURVEY };
+const AGENT: FarCommand<'static> = FarCommand { words: &["agent"], otherwise: SURVEY };
 
 /// A host that has answered.
 #[derive(Debug)]

@@ -173,6 +173,7 @@ impl FrontEnd {
     /// The supervisor has ended: by itself, or so that its ranks are left to this process.
     fn finish(mut self, ending: Ending) -> u8 {
         self.listen();
+        super::door::clear(rustix::process::getpid());
         let Ending::Signal(_) = ending else { return ending.code() };
         let since = Instant::now();
         for &rank in &self.ranks {

@@ -10,7 +10,8 @@ use super::output::Outputs;
 use super::shutdown::{StopOrder, StopReason};
 use super::supervisor::{self, Supervisor};
 use super::wire::{
-    BEAT, FleetOrder, FrameReader, GREETING, Go, GuardEvent, GuardHello, HostPart, PROTOCOL, Ready, SILENCE,
+    self, BEAT, FleetOrder, FrameReader, GREETING, Go, GuardEvent, GuardHello, HostPart, PROTOCOL, Ready,
+    SILENCE,
 };
 use super::wish::FrontLine;
 use super::{REFUSED, Setting, stage};
@@ -292,8 +293,17 @@ impl Supervisor {
                 FleetOrder::Continue => self.signal_all(Signal::CONT),
                 FleetOrder::Input(bytes) => self.give(Some(bytes)),
                 FleetOrder::InputEnd => self.give(None),
+                FleetOrder::Look => self.tell_what_ranks_do(),
                 FleetOrder::Beat | FleetOrder::Prepare(_) | FleetOrder::Go(_) | FleetOrder::Piece(_) => {}
             }
+        }
+    }
+
+    /// Somebody asks at the launcher.
+    fn tell_what_ranks_do(&self) {
+        let text = self.metrics.as_ref().and_then(|m| serde_json::to_vec(&m.look()).ok());
+        if let Some(text) = text.filter(|t| t.len() < wire::LARGEST) {
+            self.output.event(&GuardEvent::View(text));
         }
     }
 

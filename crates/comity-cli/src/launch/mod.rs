@@ -7,6 +7,7 @@
 //! whichever of the two is killed, the other one is an ancestor of every process of the job, also of those
 //! that left their process group, and ends them.
 mod deaths;
+mod door;
 mod ending;
 mod fleet;
 mod front_end;
@@ -34,7 +35,8 @@ mod wire;
 mod wish;
 
 pub(crate) use fleet::{
-    FarCommand, FleetHost, SshWay, check_host_name, explain_ssh, list_hosts, read_hostfile, ssh_words,
+    FarCommand, FleetHost, JobHosts, SshWay, check_host_name, explain_ssh, job_hosts, list_hosts,
+    read_hostfile, ssh_words,
 };
 pub(crate) use guard::guard;
 
@@ -174,6 +176,10 @@ pub(crate) fn launch(args: LaunchArgs) -> u8 {
     if args.fleet.print_python {
         println!("{}", args.fleet.interpreter());
         return 0;
+    }
+    let words: Vec<String> = args.command.iter().map(|w| w.to_string_lossy().into_owned()).collect();
+    if let Some(hint) = crate::manual::misplaced(&words, args.fleet.is_given()) {
+        eprintln!("comity launch: {hint}");
     }
     if args.node.is_given() {
         return nodes::launch(args);

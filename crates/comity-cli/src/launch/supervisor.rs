@@ -1,9 +1,11 @@
 //! The process that starts the ranks, carries their input and output, and ends them.
 mod ends;
 mod forward;
+mod shown;
 mod stopping;
 
 use super::deaths::Deaths;
+use super::door::Door;
 use super::ending::Ending;
 use super::guard::Orders;
 use super::job::Job;
@@ -25,7 +27,6 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 use std::io::{self, Write};
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -66,7 +67,9 @@ pub(super) struct Supervisor {
     /// How the ranks that have ended did.
     pub(super) ends: Vec<Option<RankEnd>>,
     pub(super) kills: Kills,
-    metrics: Option<Metrics>,
+    pub(super) metrics: Option<Metrics>,
+    /// Where it can be asked what the job does.
+    door: Option<Door>,
     /// The limit of open files with which the job was started, and which the ranks get.
     open_files: Rlimit,
     /// What speaks for lack of memory as the end of the rank at fault.
@@ -109,15 +112,10 @@ impl Supervisor {
         let front_end = FrontLine::new(front_end)?;
         let meeting = Meeting::open(job.size, meet::join_limit(&job.env), job.insecure)?;
         let listener = job.metrics.take();
-        let at = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-        let metrics = listener.map(|l| Metrics::serve(l, &meeting.job, job.size)).transpose()?;
         let output = Outputs::open()?;
         meeting.on_waiting(output.voice());
-        if let Some(at) = at {
-            output.say(&format!("metrics at http://{at}/metrics"));
-        }
         let mut supervisor = Self::with(job, meeting, (front_end, output), open_files)?;
-        supervisor.metrics = metrics;
+        supervisor.show(listener)?;
         supervisor.feed = StdinFeed::new(input);
         Ok(supervisor)
     }
@@ -131,6 +129,7 @@ impl Supervisor {
     ) -> io::Result<Self> {
         let mut supervisor = Self::with(job, meeting, (front_end, output), open_files)?;
         supervisor.orders = Some(orders);
+        supervisor.show(None)?;
         Ok(supervisor)
     }
 
@@ -145,6 +144,7 @@ impl Supervisor {
         Ok(Self {
             meeting,
             metrics: None,
+            door: None,
             ranks: Vec::with_capacity(job.size),
             shutdown: Shutdown::new(job.size, timeout),
             deaths: Deaths::new()?,
@@ -240,10 +240,10 @@ impl Supervisor {
                         Some(only) if only != self.job.first + number => self.feed.skip(),
                         _ => self.feed.add(stdin),
                     }
-                    self.ranks.push(rank);
                     if let Some(metrics) = &self.metrics {
-                        metrics.started(number);
+                        metrics.started(number, rank.pid);
                     }
+                    self.ranks.push(rank);
                     if self.job.verbose {
                         self.say_started(number);
                     }

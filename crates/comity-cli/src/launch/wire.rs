@@ -12,7 +12,7 @@ use super::stage::StagedFile;
 use serde::{Deserialize, Serialize};
 
 /// Both sides must speak the same one; the guard says its own first.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 /// The longest frame.
 pub(super) const LARGEST: usize = 4 << 20;
 /// What a guard says before its first frame: a login script may print before that.
@@ -37,6 +37,8 @@ pub(super) enum FleetOrder {
     InputEnd,
     /// Of the file that was asked for; nothing at its end.
     Piece(Vec<u8>),
+    /// Say what the ranks do.
+    Look,
     Beat,
 }
 
@@ -76,6 +78,8 @@ pub(super) enum GuardEvent {
         rank: u32,
     },
     Say(String),
+    /// What the ranks here do, as JSON.
+    View(Vec<u8>),
     /// The ranks have taken the input.
     Taken,
     Beat,
@@ -180,6 +184,7 @@ impl FleetOrder {
             Self::Input(bytes) => frame(b'I', &[bytes]),
             Self::InputEnd => frame(b'E', &[]),
             Self::Piece(bytes) => frame(b'F', &[bytes]),
+            Self::Look => frame(b'L', &[]),
             Self::Beat => frame(b'B', &[]),
         }
     }
@@ -195,6 +200,7 @@ impl FleetOrder {
             (b'I', _) => Self::Input(body.to_vec()),
             (b'E', []) => Self::InputEnd,
             (b'F', _) => Self::Piece(body.to_vec()),
+            (b'L', []) => Self::Look,
             (b'B', []) => Self::Beat,
             _ => return Err(unknown(kind, body)),
         })
@@ -226,6 +232,7 @@ impl GuardEvent {
             }
             Self::Stopped { rank } => frame(b'z', &[&rank.to_le_bytes()]),
             Self::Say(words) => frame(b'y', &[words.as_bytes()]),
+            Self::View(text) => frame(b'v', &[text]),
             Self::Taken => frame(b't', &[]),
             Self::Beat => frame(b'b', &[]),
             Self::Bye => frame(b'q', &[]),
@@ -269,6 +276,7 @@ impl GuardEvent {
             }
             b'z' => Self::Stopped { rank: rank(0)? },
             b'y' => Self::Say(words(body)),
+            b'v' => Self::View(body.to_vec()),
             b't' => Self::Taken,
             b'b' => Self::Beat,
             b'q' => Self::Bye,

@@ -179,8 +179,8 @@ fn nothing_of_the_launcher_is_open_in_the_ranks() {
             handed += 1;
         }
     }
-    // The key, the file of root causes and the host file of each.
-    assert_eq!(handed, 6, "{}", done.out);
+    // The key, the file of root causes, the host file and the counters of each.
+    assert_eq!(handed, 8, "{}", done.out);
 }
 
 #[test]

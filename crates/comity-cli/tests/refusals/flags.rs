@@ -13,7 +13,7 @@ const NO_NAME: &[&str] = &["", " ", "x", "F32", "sum ", "--", "../x", "a\nb"];
 /// A command with what it needs, the flag, and values that it cannot have.
 type Row = (&'static [&'static str], &'static str, &'static [&'static str]);
 
-const TABLE: [Row; 28] = [
+const TABLE: [Row; 31] = [
     (&["launch", "true"], "-n", NO_NUMBER),
     (&["launch", "true"], "-n", &["0", "4097"]),
     (
@@ -49,6 +49,9 @@ const TABLE: [Row; 28] = [
     (&["plan", "all_reduce"], "--hosts", &["0"]),
     (&["plan", "all_reduce"], "--dtype", NO_NAME),
     (&["plan", "all_reduce"], "--algorithm", NO_NAME),
+    (&["bench"], "--compare", &["", "missing", "/dev/null", "file"]),
+    (&["top"], "--http", &["", "x", "80", "0.0.0.0:0", "localhost:0", "127.0.0.1:65536"]),
+    (&["top"], "--every", NO_TIME),
     (&["report", "records"], "--trace", &["", "missing/trace", "/proc/none"]),
 ];
 

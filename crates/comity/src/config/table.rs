@@ -351,8 +351,8 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "COMITY_STATS_FD",
         topic: Topic::Launcher,
-        about: "Names the memory in which ranks count for `comity launch --metrics`; for the launcher \
-            alone.",
+        about: "Names the memory in which ranks count and say what they do, for `comity top`, `comity \
+            stacks` and `--metrics`; for the launcher alone.",
         default: "set by `comity launch`",
         example: "8",
     },

@@ -23,6 +23,14 @@ impl Engine {
         true
     }
 
+    /// Let the bytes over the link to `rank` be seen from outside, where somebody can look.
+    pub(super) fn watch(&mut self, rank: usize) {
+        let Some(kind) = self.links[rank].as_ref().and_then(|l| l.kind().wire()) else { return };
+        let live = self.members.counters.link(self.members.ranks[rank], kind);
+        self.tx[rank].live.clone_from(&live);
+        self.rx[rank].live = live;
+    }
+
     /// Take over what was made; whether there was something.
     #[inline]
     pub(super) fn take_links(&mut self) -> bool {
@@ -32,6 +40,7 @@ impl Engine {
             if let Some(place @ None) = self.links.get_mut(rank) {
                 *place = Some(link);
                 self.unlinked -= 1;
+                self.watch(rank);
             }
         }
         any

@@ -116,6 +116,7 @@ impl Members {
         polls.push(PollFd::from_borrowed_fd(self.status.waker_fd(), PollFlags::IN));
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
         let slept = Instant::now();
+        self.counters.sleeps();
         // A signal ends the sleep early, which is no harm.
         // WAIT(waker_fd): to the limit of who calls; the waker wakes for a failure
         let _ = poll(&mut polls, Some(&limit));

@@ -75,6 +75,7 @@ impl Engine {
             if counters.parked_on.load(Ordering::Relaxed) == NOBODY {
                 counters.parked_on.store(p as u32, Ordering::Relaxed);
             }
+            counters.sleeps_for(self.members.ranks[p]);
             status.sleeps_for(p, idle);
         }
         // WAIT(limit): what a link lacks, to the limit of who calls; the waker wakes for a failure

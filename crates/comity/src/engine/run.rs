@@ -88,7 +88,9 @@ impl Engine {
         let (tx, rx) = ((0..size).map(|_| Tx::new()).collect(), (0..size).map(|_| Rx::new()).collect());
         let (patience, silence) = (members.patience(), members.world.silence());
         let unlinked = links.iter().filter(|l| l.is_none()).count().saturating_sub(1);
-        Self { members, links, tx, rx, patience, silence, unlinked }
+        let mut engine = Self { members, links, tx, rx, patience, silence, unlinked };
+        (0..size).for_each(|rank| engine.watch(rank));
+        engine
     }
 
     /// Run `schedule` to its end over `memory`. An error means that the group has failed, and has been told so.

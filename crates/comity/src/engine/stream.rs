@@ -1,11 +1,13 @@
 //! One direction between two ranks as messages: where the stream stands, and what came too early.
 
 use crate::{
+    stats::LiveLink,
     status::{HEADER as LEN, Header, lead},
     transport::{Link, LinkError},
 };
 use std::{
     collections::VecDeque,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -25,11 +27,13 @@ pub(super) struct Tx {
     open: bool,
     /// The link had no room at the last look.
     pub(super) blocked: bool,
+    /// Where the bytes are seen from outside.
+    pub(super) live: Option<Arc<LiveLink>>,
 }
 
 impl Tx {
     pub(super) fn new() -> Self {
-        Self { pos: 0, lead: [0; LEAD], lead_at: 0, lead_len: 0, open: false, blocked: false }
+        Self { pos: 0, lead: [0; LEAD], lead_at: 0, lead_len: 0, open: false, blocked: false, live: None }
     }
 
     /// Whether the current message has begun.
@@ -56,6 +60,9 @@ impl Tx {
         self.lead_at += of_lead;
         self.pos += n as u64;
         self.blocked = n < lead.len() + body.len();
+        if let Some(live) = &self.live {
+            live.sent(self.pos);
+        }
         Ok(n - of_lead)
     }
 
@@ -107,6 +114,8 @@ pub(super) struct Rx {
     pub(super) left: Option<Instant>,
     /// Payload bytes that are in their place but that the schedule does not know of: the link has not checked them yet.
     pub(super) pending: usize,
+    /// Where the bytes are seen from outside.
+    pub(super) live: Option<Arc<LiveLink>>,
 }
 
 /// What stands at the beginning of a message.
@@ -141,7 +150,8 @@ impl Rx {
     pub(super) fn new() -> Self {
         let (stash, stashed) = (VecDeque::new(), 0);
         let (starved, arrived, left, pending) = (false, (0, None), None, 0);
-        Self { pos: 0, at: At::Start, head: [0; LEAD], stash, stashed, starved, arrived, left, pending }
+        let (at, head, live) = (At::Start, [0; LEAD], None);
+        Self { pos: 0, at, head, stash, stashed, starved, arrived, left, pending, live }
     }
 
     /// Whether no byte has come for so long.
@@ -282,6 +292,9 @@ impl Rx {
     /// known to be right.
     pub(super) fn took(&mut self, n: usize, unproven: usize) -> usize {
         self.pos += n as u64;
+        if let Some(live) = &self.live {
+            live.received(self.pos);
+        }
         self.pending += n;
         let proven = self.pending.saturating_sub(unproven);
         self.pending -= proven;

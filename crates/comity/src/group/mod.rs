@@ -174,6 +174,7 @@ impl Group {
         let (abort_handle, subgroup_factory, kinds) =
             (backend.abort_handle(), backend.subgroup_factory(), backend.links());
         let device = backend.device();
+        counters.is(group_id, rank, peers.len());
         let state = CallState { backend: Some(backend), seq: 0, splits: 0, group_id, broken: None, recorder };
         let core = Core {
             rank,

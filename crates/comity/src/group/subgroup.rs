@@ -4,7 +4,6 @@ use super::{Core, Group, Recorder, misuse, split};
 use crate::{
     Error, Misuse, Op, Peer, Result,
     backend::{Backend, Single},
-    stats::Counters,
 };
 use std::sync::Arc;
 
@@ -35,8 +34,8 @@ impl Group {
         let once = members.iter().all(|&m| seen.get_mut(m).is_some_and(|s| !std::mem::replace(s, true)));
         let rank = members.iter().position(|&m| m == me).filter(|_| once);
         let rank = rank.ok_or_else(|| misuse(Op::Split, Misuse::Members { rank: me, size: self.size() }))?;
-        let Core { peers, subgroup_factory, .. } = &*self.core;
-        let counters = Arc::<Counters>::default();
+        let Core { peers, subgroup_factory, counters, .. } = &*self.core;
+        let counters = Arc::new(counters.sibling());
         let group_id = subgroup_factory.as_ref().map_or(1, |d| split::name_of(d.group_id, label, members));
         let backend: Box<dyn Backend> = match subgroup_factory {
             _ if members.len() == 1 => Box::new(Single),

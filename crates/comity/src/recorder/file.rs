@@ -3,8 +3,8 @@
 //! `rank-N.group-ID.flight.json` is one object. `calls` has a row for each call, oldest first: operation, type, count,
 //! reduction, root, tag, number, begin, end (nanoseconds of `clock_ns`), rank waited for, nanoseconds asleep, state.
 
-use super::{NOBODY, Place, Recorder, clock, culprit};
-use crate::{CallInfo, DType, Error, MAX_SIZE, Op, ReduceOp};
+use super::{NOBODY, Place, Recorder, culprit};
+use crate::{CallInfo, DType, Error, MAX_SIZE, Op, ReduceOp, sys::clock};
 use serde_json::{Value, json};
 use std::{
     fmt::Write,
@@ -73,7 +73,13 @@ impl FlightState {
     const ALL: [(Self, &'static str); 3] =
         [(Self::Begun, "begun"), (Self::Done, "done"), (Self::Failed, "failed")];
 
-    fn name(self) -> &'static str {
+    /// The state of this number.
+    pub(super) fn of(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().map(|(s, _)| s).find(|s| *s as u8 == number)
+    }
+
+    /// One word.
+    pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(s, _)| *s == self).map_or("", |(_, n)| n)
     }
 }

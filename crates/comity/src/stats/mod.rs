@@ -2,8 +2,10 @@
 //!
 //! May import: `call`, `sys`.
 
+mod live;
 mod sheet;
 
+pub(crate) use live::{CALL, LiveLink, LiveSlot};
 pub use sheet::{Sheet, Tally};
 
 use crate::Op;
@@ -135,6 +137,44 @@ impl Counters {
         }
     }
 
+    /// Where this group says what it does, if somebody can look there.
+    #[inline]
+    pub(crate) fn live(&self) -> Option<&LiveSlot> {
+        match &self.place {
+            Place::Own(_) => None,
+            Place::Sheet(slot) => Some(&slot.live),
+        }
+    }
+
+    /// The group has this name, rank and size.
+    pub(crate) fn is(&self, id: u64, rank: usize, size: usize) {
+        if let Some(live) = self.live() {
+            live.is(id, rank, size);
+        }
+    }
+
+    /// Where its link to rank `peer` of the job counts, if somebody can look there.
+    pub(crate) fn link(&self, peer: usize, kind: u8) -> Option<Arc<LiveLink>> {
+        match &self.place {
+            Place::Own(_) => None,
+            Place::Sheet(slot) => LiveLink::take(slot.sheet(), peer, kind).map(Arc::new),
+        }
+    }
+
+    /// The call under way goes to sleep.
+    pub(crate) fn sleeps(&self) {
+        if let Some(live) = self.live() {
+            live.sleeps();
+        }
+    }
+
+    /// It does so for this rank of the job.
+    pub(crate) fn sleeps_for(&self, rank: usize) {
+        if let Some(live) = self.live() {
+            live.sleeps_for(rank);
+        }
+    }
+
     /// Nanoseconds asleep so far; on a sheet, those of earlier groups in the same place included.
     #[inline]
     pub(crate) fn parked_ns(&self) -> u64 {
@@ -144,6 +184,9 @@ impl Counters {
     /// The call under way has slept for so long.
     pub(crate) fn slept(&self, time: Duration) {
         self.add(at::PARKED_NS, time.as_nanos() as u64);
+        if let Some(live) = self.live() {
+            live.woke();
+        }
     }
 
     /// The control thread noted a member's silence.

@@ -1,13 +1,13 @@
 //! The counters of all groups of one rank, in memory that the launcher reads at any time, also when the rank was killed.
 //!
 //! ```text
-//!   word 0 ... 63   64 ... 127   128 ...
-//!   owners          slot 0 (32 words), slot 1, ...
+//!   word 0 ... 63   64 ...                        2048 ...                  4528 ...
+//!   owners          slot 0 (32 words), slot 1...  what each group does      bytes of each link
 //! ```
 //! A group takes a free slot, adds to what it finds there, and leaves the numbers when it closes: the sum over all slots (of the
 //! longest silence, the maximum) is what the rank has done, whoever holds them. Writing costs what it costs in own memory.
 
-use super::at;
+use super::{at, live, live::LiveSlot};
 use crate::{Op, sys::Words};
 use rustix::process::{Pid, test_kill_process};
 use std::{
@@ -26,10 +26,16 @@ pub(super) const GROUPS: usize = 62;
 pub(super) const WORDS: usize = 32;
 /// Who holds each slot, before the slots.
 const OWNERS: usize = 64;
+/// Where the slots end.
+const SLOTS: usize = OWNERS + GROUPS * WORDS;
+/// Where each group says what it does.
+pub(super) const LIVE: usize = SLOTS;
+/// Where links count.
+const LINKS: usize = LIVE + GROUPS * live::GROUP;
 /// Whole pages, also of 16 KiB.
-const LEN: usize = OWNERS + GROUPS * WORDS;
+const LEN: usize = 3 * (16 << 10) / 8;
 
-const _: () = assert!(at::LAST < WORDS && GROUPS <= OWNERS && LEN * 8 == 16 << 10);
+const _: () = assert!(at::LAST < WORDS && GROUPS <= OWNERS && LINKS + 400 * live::LINK <= LEN);
 
 /// The counters of one rank's groups, in memory that its launcher reads.
 ///
@@ -80,8 +86,9 @@ impl Sheet {
 
     /// What the rank has done so far.
     pub fn read(&self) -> Tally {
-        let all =
-            |i: usize| self.words[OWNERS..].chunks_exact(WORDS).map(move |s| s[i].load(Ordering::Relaxed));
+        let all = |i: usize| {
+            self.words[OWNERS..SLOTS].chunks_exact(WORDS).map(move |s| s[i].load(Ordering::Relaxed))
+        };
         let sum = |i: usize| all(i).fold(0, u64::wrapping_add);
         let max = |i: usize| all(i).max().unwrap_or(0);
         let ops = Op::ALL.into_iter().enumerate();
@@ -97,16 +104,33 @@ impl Sheet {
 
     /// A slot that nobody holds, or whose process has ended.
     pub(super) fn take(self: &Arc<Self>) -> Option<Slot> {
-        let me = u64::from(std::process::id());
-        let index = self.words[..GROUPS].iter().position(|word| {
-            let owner = word.load(Ordering::Relaxed);
-            let free = owner == 0 || owner != me && has_ended(owner);
-            free && word.compare_exchange(owner, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        })?;
+        let index = self.words[..GROUPS].iter().position(take_free)?;
         let first = OWNERS + index * WORDS;
         let before = Box::new(std::array::from_fn(|i| self.words[first + i].load(Ordering::Relaxed)));
-        Some(Slot { sheet: self.clone(), index, first, before })
+        Some(Slot { live: LiveSlot::new(self, index), sheet: self.clone(), index, first, before })
     }
+
+    #[inline]
+    pub(super) fn word(&self, i: usize) -> &AtomicU64 {
+        &self.words[i]
+    }
+
+    /// Where the words of each link begin.
+    pub(super) fn links(&self) -> impl Iterator<Item = usize> + use<> {
+        (LINKS..=LEN - live::LINK).step_by(live::LINK)
+    }
+}
+
+/// What stands for this process as an owner.
+pub(super) fn owner() -> u64 {
+    u64::from(std::process::id())
+}
+
+/// Make this process the owner where nobody is, or one that has ended.
+pub(super) fn take_free(word: &AtomicU64) -> bool {
+    let (me, held) = (owner(), word.load(Ordering::Relaxed));
+    let free = held == 0 || held != me && has_ended(held);
+    free && word.compare_exchange(held, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 fn has_ended(pid: u64) -> bool {
@@ -122,6 +146,7 @@ pub(super) struct Slot {
     first: usize,
     /// What it held when the group took it.
     before: Box<[u64; WORDS]>,
+    pub(super) live: LiveSlot,
 }
 
 impl Slot {
@@ -142,7 +167,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         // A forked child drops what its parent still holds.
-        let me = u64::from(std::process::id());
+        let me = owner();
         let _ = self.sheet.words[self.index].compare_exchange(me, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! May import: `dtype`, `error`, `kernel`, `sync`.
 
+pub(crate) mod clock;
 pub(crate) mod cuda;
 mod delivery;
 mod exit;

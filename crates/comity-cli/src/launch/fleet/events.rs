@@ -176,6 +176,7 @@ impl Fleet {
                 let name = self.plan.hosts[host].name();
                 self.output.say(&format!("host {name}: {words}"));
             }
+            GuardEvent::View(text) => self.show.answered(host, &text),
             GuardEvent::Taken => self.taken(),
             GuardEvent::Beat => {}
             GuardEvent::Bye => {
@@ -204,6 +205,7 @@ impl Fleet {
         (known.alive, known.ending) = (false, Some(ending));
         known.root_cause = root_cause.map(|r| r as usize).filter(|r| *r < world);
         known.memory = memory.chars().filter(|c| !c.is_control()).take(200).collect();
+        self.show.ended(index, ending.code());
         self.journal.ended(index, ending, self.plan.hosts[host].name());
         self.shutdown.ended(index, ending, Instant::now());
         self.store.lost(index, &ending.to_string());

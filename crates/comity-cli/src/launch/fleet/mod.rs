@@ -11,17 +11,20 @@
 mod args;
 mod connection;
 mod content;
+mod elsewhere;
 mod events;
 mod farewell;
 mod hostfile;
 mod hosts;
 mod meeting;
 mod plan;
+mod show;
 mod ssh;
 mod supervise;
 mod vars;
 
 pub(super) use args::FleetArgs;
+pub(crate) use elsewhere::{JobHosts, of_word as job_hosts};
 pub(crate) use hostfile::read as read_hostfile;
 pub(crate) use hosts::{FleetHost, check_name as check_host_name, list as list_hosts};
 pub(crate) use ssh::{FarCommand, SshWay, explained as explain_ssh, words as ssh_words};

@@ -17,37 +17,40 @@ pub(crate) struct SshWay {
 
 /// What is run on the other host.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FarCommand {
-    /// The word after `comity`.
-    pub(crate) word: &'static str,
+pub(crate) struct FarCommand<'a> {
+    /// The words after `comity`.
+    pub(crate) words: &'a [&'a str],
     /// A script for `sh` where there is no `comity`.
-    pub(crate) otherwise: &'static str,
+    pub(crate) otherwise: &'a str,
 }
 
 /// A host's part of a job.
-pub(super) const GUARD: FarCommand = FarCommand { word: "guard", otherwise: "" };
+pub(super) const GUARD: FarCommand<'static> = FarCommand { words: &["guard"], otherwise: "" };
 
-/// What runs on the other host, where `$1` is the path of this program, `$2` an interpreter, `$3` the word and `$4` a script: the same
-/// program, else the command, else the Python package, else the script.
-const FIND: &str = "for c in \"$1\" comity; do command -v \"$c\" >/dev/null 2>&1 && exec \"$c\" \"$3\"; done; \
-    command -v \"$2\" >/dev/null 2>&1 && \"$2\" -c \"import comity\" 2>/dev/null && exec \"$2\" -m comity \"$3\"; \
-    echo comity-is-not-here >&2; [ -z \"$4\" ] || exec sh -c \"$4\"; exit 127";
+/// What runs on the other host, where `$1` is the path of this program, `$2` an interpreter, `$3` a script and the rest arguments: the
+/// same program, else the command, else the Python package, else the script.
+const FIND: &str = "own=$1; python=$2; otherwise=$3; shift 3; \
+    for c in \"$own\" comity; do command -v \"$c\" >/dev/null 2>&1 && exec \"$c\" \"$@\"; done; \
+    command -v \"$python\" >/dev/null 2>&1 && \"$python\" -c \"import comity\" 2>/dev/null && exec \"$python\" -m comity \"$@\"; \
+    echo comity-is-not-here >&2; [ -z \"$otherwise\" ] || exec sh -c \"$otherwise\"; exit 127";
 
 /// What [`FIND`] says last.
 pub(super) const NOT_THERE: &str = "comity-is-not-here";
 
 /// The program and its arguments that start this command on this host.
-pub(crate) fn words(way: &SshWay, host: &FleetHost, command: &FarCommand) -> Vec<OsString> {
+pub(crate) fn words(way: &SshWay, host: &FleetHost, command: &FarCommand<'_>) -> Vec<OsString> {
     let own = std::env::current_exe().unwrap_or_default();
     if host.is_here() {
-        return vec![own.into_os_string(), command.word.into()];
+        let there = command.words.iter().map(Into::into);
+        return std::iter::once(own.into_os_string()).chain(there).collect();
     }
     let mut words = reach(way, host);
     words.insert(1, "-T".into());
     let own = own.to_str().filter(|p| p.ends_with("/comity")).unwrap_or("comity");
     let python = host.python.as_deref().or(way.python.as_deref()).unwrap_or("python3");
     let quoted = |word: &str| format!("'{}'", word.replace('\'', "'\\''"));
-    let given: Vec<_> = [own, python, command.word, command.otherwise].map(quoted).into();
+    let given = [own, python, command.otherwise].into_iter().chain(command.words.iter().copied());
+    let given: Vec<_> = given.map(quoted).collect();
     let far = format!("exec sh -c {} sh {}", quoted(FIND), given.join(" "));
     words.extend(["--".into(), host.name.clone().into(), far.into()]);
     words

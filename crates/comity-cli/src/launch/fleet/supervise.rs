@@ -2,6 +2,7 @@
 use super::connection::{HostConnection, HostPhase};
 use super::events::FarRank;
 use super::plan::FleetPlan;
+use super::show::FleetShow;
 use super::ssh;
 use crate::launch::journal::Journal;
 use crate::launch::meet;
@@ -56,6 +57,7 @@ pub(super) struct Fleet {
     pub(super) unread: Option<(OutputStream, Errno)>,
     pub(super) running: bool,
     beat_due: Instant,
+    pub(super) show: FleetShow,
     buffer: Vec<u8>,
 }
 
@@ -65,6 +67,7 @@ enum FleetSource {
     Signals,
     Waker,
     Input,
+    Asked,
     From(usize),
     To(usize),
     Noise(usize),
@@ -92,6 +95,7 @@ impl Fleet {
             }
         }
         let timeout = plan.timeout.and_then(|t| Instant::now().checked_add(t));
+        let show = FleetShow::open(&plan, &job).map_err(fail)?;
         let mut fleet = Self {
             shutdown: Shutdown::new(plan.world, timeout),
             connections: Vec::with_capacity(plan.hosts.len()),
@@ -112,6 +116,7 @@ impl Fleet {
             unread: None,
             running: false,
             beat_due: Instant::now(),
+            show,
             buffer: vec![0; 64 << 10],
             plan,
         };
@@ -182,6 +187,7 @@ impl Fleet {
                 FleetSource::FrontEnd => self.listen(),
                 FleetSource::Waker => self.check_outputs(),
                 FleetSource::Input => self.feed(),
+                FleetSource::Asked => self.asked(),
                 FleetSource::From(host) => self.hear(host),
                 FleetSource::To(host) => self.connections[host].flush(),
                 FleetSource::Noise(host) => {
@@ -224,6 +230,7 @@ impl Fleet {
             add(PollFd::new(front_end, PollFlags::IN), FleetSource::FrontEnd);
         }
         self.signals.wants().for_each(|fd| add(fd, FleetSource::Signals));
+        self.show.want().into_iter().for_each(|fd| add(fd, FleetSource::Asked));
         if let (Some(input), true, 0) = (&self.input, self.running, self.fed) {
             add(PollFd::new(input, PollFlags::IN), FleetSource::Input);
         }

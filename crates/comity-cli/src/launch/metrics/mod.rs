@@ -1,18 +1,22 @@
-//! `--metrics`: what the ranks have done so far, for Prometheus.
+//! What the ranks have done so far and do just now: for Prometheus (`--metrics`), and for `comity top` and `comity stacks`.
 //!
 //! Each rank inherits a sheet of memory and counts there; a thread of the supervisor reads the sheets when somebody asks. No
 //! rank waits for it or notices it, and what a rank did stands there also after it was killed.
-mod server;
 mod text;
 
 use super::ending::Ending;
 use super::handed::raise;
+use super::{job::Job, tree};
+use crate::http::{self, Reply};
+use crate::live::view::{self, JobView, RankState, RankView};
 use comity::tools::Sheet;
+use rustix::process::Pid;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Instant;
 use text::Host;
 
 /// Not started yet.
@@ -23,6 +27,8 @@ const RUNNING: i32 = -1;
 #[derive(Debug)]
 struct JobMetrics {
     host: Host,
+    /// The first rank here.
+    first: usize,
     ranks: Vec<Entry>,
 }
 
@@ -31,9 +37,10 @@ struct Entry {
     sheet: Sheet,
     /// The exit code, or one of the above.
     state: AtomicI32,
+    pid: AtomicI32,
 }
 
-/// The sheets of all ranks, and the thread that answers Prometheus from them.
+/// The sheets of all ranks here.
 #[derive(Debug)]
 pub(super) struct Metrics {
     metrics: Arc<JobMetrics>,
@@ -42,22 +49,55 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// Answers on this listener from now on.
-    pub(super) fn serve(listener: TcpListener, job: &str, size: usize) -> io::Result<Self> {
-        let (mut fds, mut ranks) = (Vec::with_capacity(size), Vec::with_capacity(size));
-        for _ in 0..size {
+    /// Sheets for the ranks of `job`, whose name is `name`.
+    pub(super) fn new(job: &Job, name: &str) -> io::Result<Self> {
+        let (mut fds, mut ranks) = (Vec::with_capacity(job.size), Vec::with_capacity(job.size));
+        for _ in 0..job.size {
             let (sheet, fd) = Sheet::create()?;
             fds.push(raise(fd.into())?);
-            ranks.push(Entry { sheet, state: AtomicI32::new(WAITING) });
+            ranks.push(Entry { sheet, state: AtomicI32::new(WAITING), pid: AtomicI32::new(0) });
         }
+        let id = job_id(name);
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let metrics = Arc::new(JobMetrics { host: Host { name, job: job_id(job) }, ranks });
-        let shown = metrics.clone();
+        let metrics = Arc::new(JobMetrics { host: Host { name, job: id }, first: job.first, ranks });
+        Ok(Self { metrics, fds })
+    }
+
+    /// Answers Prometheus on this listener from now on.
+    pub(super) fn serve(&self, listener: TcpListener) -> io::Result<()> {
+        let shown = self.metrics.clone();
         // It ends with the process: nothing in it is worth waiting for.
         std::thread::Builder::new()
             .name("metrics".into())
-            .spawn(move || server::serve(&listener, || text::write(&shown)))?;
-        Ok(Self { metrics, fds })
+            .spawn(move || http::serve(&listener, |target| page(&shown, target)))?;
+        Ok(())
+    }
+
+    /// What answers `comity top` about the ranks here.
+    pub(super) fn view(
+        &self,
+        job: &Job,
+        launcher: Pid,
+        is_part: bool,
+    ) -> impl Fn() -> JobView + Send + 'static {
+        let (metrics, begun) = (self.metrics.clone(), Instant::now());
+        let words = std::iter::once(&job.name).chain(&job.args).map(|w| w.to_string_lossy());
+        let words: String =
+            words.collect::<Vec<_>>().join(" ").chars().filter(|c| !c.is_control()).take(200).collect();
+        let size = job.world;
+        move || JobView {
+            launcher: launcher.as_raw_pid(),
+            command: words.clone(),
+            is_part,
+            up_ns: begun.elapsed().as_nanos() as u64,
+            ranks: metrics.look(),
+            ..view::job(&metrics.host.job, &metrics.host.name, size)
+        }
+    }
+
+    /// What the ranks do just now.
+    pub(super) fn look(&self) -> Vec<RankView> {
+        self.metrics.look()
     }
 
     /// The descriptor that this rank inherits.
@@ -65,7 +105,10 @@ impl Metrics {
         self.fds.get(rank).map(AsRawFd::as_raw_fd)
     }
 
-    pub(super) fn started(&self, rank: usize) {
+    pub(super) fn started(&self, rank: usize, pid: Pid) {
+        if let Some(entry) = self.metrics.ranks.get(rank) {
+            entry.pid.store(pid.as_raw_pid(), Ordering::Relaxed);
+        }
         self.note(rank, RUNNING);
     }
 
@@ -80,9 +123,34 @@ impl Metrics {
     }
 }
 
+fn page(metrics: &JobMetrics, target: &str) -> Reply {
+    if target.split('?').next() != Some("/metrics") {
+        return Reply::refusal("404 Not Found", "the counters are at /metrics");
+    }
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    Reply { status: "200 OK", kind, body: text::write(metrics), ..Reply::default() }
+}
+
+impl JobMetrics {
+    fn look(&self) -> Vec<RankView> {
+        let stopped = tree::stopped();
+        let rank = |(entry, rank): (&Entry, usize)| {
+            let pid = entry.pid.load(Ordering::Relaxed);
+            let state = match entry.state.load(Ordering::Relaxed) {
+                WAITING => RankState::Waiting,
+                RUNNING if stopped.iter().any(|p| p.as_raw_pid() == pid) => RankState::Stopped,
+                RUNNING => RankState::Running,
+                code => RankState::Ended(code as u8),
+            };
+            RankView { pid, state, ..view::rank(&entry.sheet, rank, &self.host.name) }
+        };
+        self.ranks.iter().zip(self.first..).map(rank).collect()
+    }
+}
+
 /// What stands for a job's name where anybody may read it: in a job without a key, whoever knows the name can join. 64 bits of
 /// its SHA-256, which tell the jobs of a site apart and do not lead back to the name.
-fn job_id(name: &str) -> String {
+pub(super) fn job_id(name: &str) -> String {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, name.as_bytes());
     hash.as_ref().iter().take(8).map(|b| format!("{b:02x}")).collect()
 }

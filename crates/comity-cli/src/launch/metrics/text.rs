@@ -128,9 +128,14 @@ mod tests {
 
     #[test]
     fn states_and_names_are_written_by_the_rules() {
-        let entry = |state| Entry { sheet: Sheet::create().unwrap().0, state: AtomicI32::new(state) };
+        let entry = |state| Entry {
+            sheet: Sheet::create().unwrap().0,
+            state: AtomicI32::new(state),
+            pid: AtomicI32::new(0),
+        };
         let metrics = JobMetrics {
             host: Host { name: "a\"b\\c\nd".into(), job: "7f".into() },
+            first: 0,
             ranks: vec![entry(RUNNING), entry(137), entry(WAITING)],
         };
         let text = write(&metrics);

@@ -5,8 +5,8 @@ mod page;
 mod progress;
 
 use super::{
-    Done, Outcome, Step, c, cargo, chaos, cluster, conformance, dependencies, fuzz, hosts, launchers,
-    processes, python, rdma, rdma_vm, sanitizers,
+    Done, Outcome, Step, browser, c, cargo, chaos, cluster, conformance, dependencies, fuzz, hosts,
+    launchers, processes, python, rdma, rdma_vm, sanitizers,
     scope::Scope,
     step::{Row, table},
     suites,
@@ -50,6 +50,7 @@ pub(super) const PARTS: &[Part] = &[
     part("guest", "the kernel's Soft-RoCE in a QEMU guest, every case", 1, rdma_vm::run),
     part("hosts", "two hosts, as network namespaces, IPv4 and IPv6", 1, hosts::check),
     part("cluster", "comity cluster and doctor on three hosts, all twelve planted faults", 1, cluster::check),
+    part("browser", "the page of comity top in headless Chromium", 1, browser::check),
     part("launchers", "under torch's variables, Open MPI and MPICH", 1, launchers::run),
     part("python", "the Python package as released, every framework", 1, python::check),
     part("torch-suite", "torch's own tests of a backend, beside gloo", 1, suites::torch),

@@ -1,4 +1,4 @@
-//! As much of HTTP as a scrape needs: GET of one page, an answer, the end. One thread, and a bound on everything that
+//! As much of HTTP as a scrape or a page needs: GET, an answer, the end. One thread, and a bound on everything that
 //! a stranger could make large: connections, bytes of a request, time.
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::VecDeque;
@@ -12,6 +12,25 @@ const MOST: usize = 32;
 const LONGEST: usize = 8 << 10;
 /// How long a request may take to come, and an answer to go.
 const LIMIT: Duration = Duration::from_secs(5);
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// An answer.
+#[derive(Debug, Default)]
+pub(crate) struct Reply {
+    /// "200 OK"
+    pub(crate) status: &'static str,
+    pub(crate) kind: &'static str,
+    /// More headers, each with its end of line.
+    pub(crate) headers: &'static str,
+    pub(crate) body: String,
+}
+
+impl Reply {
+    /// That a page is not there, or may not be seen.
+    pub(crate) fn refusal(status: &'static str, why: &str) -> Self {
+        Self { status, kind: TEXT, headers: "", body: format!("{why}\n") }
+    }
+}
 
 /// One visitor.
 struct Visit {
@@ -22,8 +41,8 @@ struct Visit {
     until: Instant,
 }
 
-/// Answers until the process ends.
-pub(super) fn serve(listener: &TcpListener, page: impl Fn() -> String) {
+/// Answers until the process ends: `page` is given what stands after GET.
+pub(crate) fn serve(listener: &TcpListener, page: impl Fn(&str) -> Reply) {
     if listener.set_nonblocking(true).is_err() {
         return;
     }
@@ -78,7 +97,7 @@ impl Visit {
     }
 
     /// Goes as far as it can; false when the visit is over.
-    fn step(&mut self, page: &impl Fn() -> String) -> bool {
+    fn step(&mut self, page: &impl Fn(&str) -> Reply) -> bool {
         loop {
             let moved = match &self.answer {
                 Some(answer) if self.sent < answer.len() => {
@@ -102,7 +121,7 @@ impl Visit {
         }
     }
 
-    fn listen(&mut self, page: &impl Fn() -> String) -> std::io::Result<usize> {
+    fn listen(&mut self, page: &impl Fn(&str) -> Reply) -> std::io::Result<usize> {
         let mut piece = [0; 1024];
         let n = self.stream.read(&mut piece)?;
         self.request.extend_from_slice(&piece[..n]);
@@ -115,7 +134,7 @@ impl Visit {
 }
 
 /// The answer to what has come of a request; `None` while more is to come.
-fn answer(request: &[u8], page: &impl Fn() -> String) -> Option<Vec<u8>> {
+fn answer(request: &[u8], page: &impl Fn(&str) -> Reply) -> Option<Vec<u8>> {
     if request.len() > LONGEST {
         return Some(refusal("431 Request Header Fields Too Large", "", "the request is too long"));
     }
@@ -133,19 +152,16 @@ fn answer(request: &[u8], page: &impl Fn() -> String) -> Option<Vec<u8>> {
     if method != "GET" {
         return Some(refusal("405 Method Not Allowed", "Allow: GET\r\n", "only GET is answered"));
     }
-    if target.split('?').next() != Some("/metrics") {
-        return Some(refusal("404 Not Found", "", "the counters are at /metrics"));
-    }
-    Some(reply("200 OK", "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n", &page()))
+    Some(reply(&page(target)))
 }
 
-fn refusal(status: &str, headers: &str, why: &str) -> Vec<u8> {
-    reply(status, &format!("Content-Type: text/plain; charset=utf-8\r\n{headers}"), &format!("{why}\n"))
+fn refusal(status: &'static str, headers: &'static str, why: &str) -> Vec<u8> {
+    reply(&Reply { headers, ..Reply::refusal(status, why) })
 }
 
-fn reply(status: &str, headers: &str, body: &str) -> Vec<u8> {
+fn reply(Reply { status, kind, headers, body }: &Reply) -> Vec<u8> {
     let length = body.len();
-    format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}")
+    format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}")
         .into()
 }
 
@@ -157,7 +173,14 @@ mod tests {
     fn start(page: &'static str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
-        std::thread::spawn(move || serve(&listener, || page.repeat(100_000)));
+        std::thread::spawn(move || {
+            serve(&listener, |target| match target {
+                "/a" | "/a?x=1" => {
+                    Reply { status: "200 OK", kind: TEXT, body: page.repeat(100_000), ..Reply::default() }
+                }
+                _ => Reply::refusal("404 Not Found", "no"),
+            })
+        });
         addr
     }
 
@@ -178,19 +201,19 @@ mod tests {
     #[test]
     fn one_page_is_served_and_nothing_else() {
         let addr = start("a 1\n");
-        let text = ask(addr, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        let text = ask(addr, b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n");
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("version=0.0.4"), "{head}");
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
         assert!(head.contains("Content-Length: 400000") && body == "a 1\n".repeat(100_000), "{head}");
-        assert!(ask(addr, b"GET /metrics?x=1 HTTP/1.0\n\n").starts_with("HTTP/1.1 200"));
+        assert!(ask(addr, b"GET /a?x=1 HTTP/1.0\n\n").starts_with("HTTP/1.1 200"));
         for (request, status) in [
             (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
-            (b"GET /metrics/ HTTP/1.1\r\n\r\n", "404"),
-            (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),
-            (b"GET /metrics\r\n\r\n", "400"),
+            (b"GET /a/ HTTP/1.1\r\n\r\n", "404"),
+            (b"POST /a HTTP/1.1\r\n\r\n", "405"),
+            (b"GET /a\r\n\r\n", "400"),
             (b"\r\n\r\n", "400"),
             (b"\xff\xfe\r\n\r\n", "400"),
-            (b"GET /metrics HTTP/2 x\r\n\r\n", "400"),
+            (b"GET /a HTTP/2 x\r\n\r\n", "400"),
             (&[b'a'; LONGEST + 1], "431"),
         ] {
             let text = ask(addr, request);
@@ -203,9 +226,9 @@ mod tests {
         let addr = start("a 1\n");
         let mut idle: Vec<_> = (0..3 * MOST).map(|_| connect(addr)).collect();
         for stranger in &mut idle {
-            let _ = stranger.write_all(b"GET /met");
+            let _ = stranger.write_all(b"GET /");
         }
-        assert!(ask(addr, b"GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
+        assert!(ask(addr, b"GET /a HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
         // Each of them is let go after its time.
         for mut stranger in idle {
             let end = stranger.read(&mut [0; 64]);

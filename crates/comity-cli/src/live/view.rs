@@ -1,0 +1,203 @@
+//! What a launcher answers about its job, as JSON. Times are ages, since hosts' clocks differ.
+use comity::tools::{FlightCall, FlightState, LiveGroup, Sheet};
+use serde::{Deserialize, Serialize};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const VERSION: u32 = 1;
+
+/// A job at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct JobView {
+    pub(crate) comity_live: u32,
+    pub(crate) version: String,
+    /// A hash of the job's name.
+    pub(crate) job_id: String,
+    /// Process id.
+    pub(crate) launcher: i32,
+    pub(crate) host: String,
+    pub(crate) command: String,
+    /// Ranks in all.
+    pub(crate) size: usize,
+    /// Only the ranks of this host are told of.
+    pub(crate) is_part: bool,
+    /// Hosts that did not answer.
+    pub(crate) silent: Vec<String>,
+    pub(crate) up_ns: u64,
+    pub(crate) ranks: Vec<RankView>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RankView {
+    pub(crate) rank: usize,
+    pub(crate) host: String,
+    pub(crate) pid: i32,
+    pub(crate) state: RankState,
+    /// When this was seen, by its host's clock, in nanoseconds since 1970.
+    pub(crate) at_ns: u64,
+    pub(crate) groups: Vec<GroupView>,
+    pub(crate) links: Vec<LinkView>,
+    /// Calls that succeeded.
+    pub(crate) calls: u64,
+    pub(crate) errors: u64,
+    /// Payload bytes sent.
+    pub(crate) sent: u64,
+    /// Time asleep in calls.
+    pub(crate) waited_ns: u64,
+    pub(crate) silence_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum RankState {
+    /// Not started yet.
+    #[default]
+    Waiting,
+    Running,
+    /// By a signal or a debugger.
+    Stopped,
+    /// With this code, 128 + N after signal N.
+    Ended(u8),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct GroupView {
+    /// Hexadecimal; 0 is the group of the whole job.
+    pub(crate) id: String,
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) made: u64,
+    /// A rank of the job.
+    pub(crate) waits_for: Option<usize>,
+    pub(crate) asleep_ns: u64,
+    /// The last ones, oldest first.
+    pub(crate) calls: Vec<CallView>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CallView {
+    /// As errors name it.
+    pub(crate) text: String,
+    pub(crate) op: String,
+    pub(crate) seq: u64,
+    /// Payload of one rank.
+    pub(crate) bytes: u64,
+    /// "begun", "done" or "failed".
+    pub(crate) state: String,
+    /// How long ago it began and ended.
+    pub(crate) began_ns: u64,
+    pub(crate) ended_ns: u64,
+    pub(crate) waited_ns: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LinkView {
+    pub(crate) peer: usize,
+    pub(crate) kind: String,
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+}
+
+impl GroupView {
+    /// The call under way.
+    pub(crate) fn current(&self) -> Option<&CallView> {
+        self.calls.last().filter(|c| c.state == FlightState::Begun.name())
+    }
+}
+
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+}
+
+/// What a rank's sheet says.
+pub(crate) fn rank(sheet: &Sheet, rank: usize, host: &str) -> RankView {
+    let (live, tally, at_ns) = (sheet.live(), sheet.read(), now());
+    RankView {
+        rank,
+        host: host.into(),
+        pid: 0,
+        state: RankState::Waiting,
+        at_ns,
+        groups: live.groups.iter().map(|g| group(g, at_ns)).collect(),
+        links: live
+            .links
+            .iter()
+            .map(|l| LinkView {
+                peer: l.peer,
+                kind: l.kind.map_or_else(String::new, |k| k.to_string()),
+                sent: l.sent,
+                received: l.received,
+            })
+            .collect(),
+        calls: tally.ops.iter().map(|o| o.1).sum(),
+        errors: tally.errors,
+        sent: tally.ops.iter().map(|o| o.2).sum(),
+        waited_ns: tally.parked.as_nanos() as u64,
+        silence_ns: tally.longest_silence.as_nanos() as u64,
+    }
+}
+
+fn group(g: &LiveGroup, now: u64) -> GroupView {
+    let call = |c: &FlightCall| CallView {
+        text: c.info.to_string(),
+        op: c.info.op.name().into(),
+        seq: c.info.seq,
+        bytes: c.info.count as u64 * c.info.dtype.map_or(1, |d| d.size() as u64),
+        state: c.state.name().into(),
+        began_ns: now.saturating_sub(c.begin),
+        ended_ns: now.saturating_sub(c.end),
+        waited_ns: c.waited,
+    };
+    GroupView {
+        id: format!("{:x}", g.id),
+        rank: g.rank,
+        size: g.size,
+        made: g.made,
+        waits_for: g.waits_for,
+        asleep_ns: g.asleep.as_nanos() as u64,
+        calls: g.calls.iter().map(call).collect(),
+    }
+}
+
+/// For a job of `size` ranks.
+pub(crate) fn job(job_id: &str, host: &str, size: usize) -> JobView {
+    JobView {
+        comity_live: VERSION,
+        version: crate::here::VERSION.into(),
+        job_id: job_id.into(),
+        host: host.into(),
+        size,
+        ..JobView::default()
+    }
+}
+
+/// Reads an answer.
+pub(crate) fn parse(text: &[u8]) -> Result<JobView, String> {
+    let all: serde_json::Value =
+        serde_json::from_slice(text).map_err(|e| format!("the launcher's answer is no JSON: {e}"))?;
+    match all["comity_live"].as_u64() {
+        Some(n) if n == u64::from(VERSION) => {
+            serde_json::from_value(all).map_err(|e| format!("the launcher's answer cannot be read: {e}"))
+        }
+        Some(n) => Err(format!("the launcher answers in version {n}; this comity reads version {VERSION}")),
+        None => Err("what listens there is no launcher of Comity".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_comes_back_as_it_was() {
+        let mut view = job("7f", "h", 2);
+        let mut one = rank(&Sheet::create().unwrap().0, 1, "h");
+        one.state = RankState::Ended(137);
+        one.groups.push(GroupView { calls: vec![CallView::default()], ..GroupView::default() });
+        view.ranks.push(one);
+        assert_eq!(parse(&serde_json::to_vec(&view).unwrap()).unwrap(), view);
+        assert!(parse(b"x").unwrap_err().contains("no JSON"));
+        assert!(parse(b"{}").unwrap_err().contains("no launcher"));
+        assert!(parse(br#"{"comity_live":9}"#).unwrap_err().contains("version 9"));
+        assert!(parse(br#"{"comity_live":1}"#).unwrap_err().contains("cannot be read"));
+    }
+}

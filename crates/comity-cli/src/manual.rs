@@ -1,0 +1,158 @@
+//! What shells and `man` want to know of this command, and hints for flags in the wrong place; all made from its definition.
+use clap::{
+    Command,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+/// The exit code for input that a user can correct.
+const USAGE: u8 = 2;
+
+/// What `comity completions` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+bash: comity completions bash > ~/.local/share/bash-completion/completions/comity
+zsh:  comity completions zsh > a file _comity in a folder of $fpath
+fish: comity completions fish > ~/.config/fish/completions/comity.fish")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// What `comity man` takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ManArgs {
+    /// The folder to write comity.1, comity-launch.1 and the others to
+    #[arg(long, value_name = "DIR")]
+    output: PathBuf,
+}
+
+/// `comity completions`; the exit code.
+pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> u8 {
+    use clap_complete::{Shell as Known, generate};
+    let shell = match args.shell {
+        Shell::Bash => Known::Bash,
+        Shell::Zsh => Known::Zsh,
+        Shell::Fish => Known::Fish,
+    };
+    let mut text = Vec::new();
+    generate(shell, &mut command, "comity", &mut text);
+    // A reader that went away has seen enough.
+    let _ = std::io::stdout().write_all(&text);
+    0
+}
+
+/// `comity man`; the exit code.
+pub(crate) fn man(args: ManArgs, command: Command) -> u8 {
+    match pages(&args.output, command) {
+        Ok(()) => 0,
+        Err(e) => {
+            eprintln!("comity man: --output {}: {e}", args.output.display());
+            USAGE
+        }
+    }
+}
+
+fn pages(dir: &Path, command: Command) -> std::io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    clap_mangen::generate_to(command.disable_help_subcommand(true), dir)
+}
+
+/// What is said after an error about a flag that another part of the command has.
+pub(crate) fn hint(error: &clap::Error, command: &Command, words: &[String]) -> Option<String> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
+    let name = flag.strip_prefix("--")?.split('=').next()?;
+    let has = |c: &&Command| c.get_arguments().any(|a| a.get_long() == Some(name) && !a.is_hide_set());
+    let owners: Vec<&Command> = command.get_subcommands().filter(|c| !c.is_hide_set()).filter(has).collect();
+    let given = words.get(1).map(String::as_str).unwrap_or_default();
+    let is_sub = command.get_subcommands().any(|c| c.get_name() == given);
+    if owners.iter().any(|c| c.get_name() == "launch") {
+        let rest = if is_sub && given != "launch" { format!("comity {given} ...") } else { "CMD ...".into() };
+        return Some(format!(
+            "hint: --{name} is for the launcher, and stands before the command that it starts:\n  comity launch --{name} ... -- {rest}"
+        ));
+    }
+    let owners: Vec<String> = owners.iter().map(|c| format!("`comity {}`", c.get_name())).collect();
+    (!owners.is_empty()).then(|| format!("hint: --{name} is a flag of {}", owners.join(" and ")))
+}
+
+/// What is said of the words of a command that look as if they were meant for the launcher.
+pub(crate) fn misplaced(command: &[String], has_hosts: bool) -> Option<String> {
+    let is = |word: &String, flag: &str| {
+        word == flag || word.strip_prefix(flag).is_some_and(|r| r.starts_with('='))
+    };
+    let flag = ["--hosts", "--hostfile"].into_iter().find(|f| command.iter().any(|w| is(w, f)))?;
+    let program: String = command.first()?.chars().filter(|c| !c.is_control()).take(80).collect();
+    (!has_hosts).then(|| {
+        format!(
+            "hint: {flag} stands after the command and goes to the command, so the ranks run on this host; \
+             for the launcher write it first: comity launch {flag} ... -- {program}"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cli;
+    use clap::{CommandFactory, Parser};
+
+    fn hinted(words: &[&str]) -> Option<String> {
+        let words: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
+        hint(&Cli::try_parse_from(&words).unwrap_err(), &Cli::command(), &words)
+    }
+
+    #[test]
+    fn a_flag_of_another_part_is_told_where_it_belongs() {
+        let said = hinted(&["comity", "bench", "--hosts", "a,b"]).unwrap();
+        assert!(said.contains("comity launch --hosts ... -- comity bench ..."), "{said}");
+        let said = hinted(&["comity", "--hostfile=x", "launch", "true"]).unwrap();
+        assert!(said.contains("comity launch --hostfile ... -- CMD ..."), "{said}");
+        let said = hinted(&["comity", "launch", "--svg", "true"]).unwrap();
+        assert!(said.contains("`comity plan`"), "{said}");
+        assert_eq!(hinted(&["comity", "bench", "--nonsense"]), None);
+        assert_eq!(hinted(&["comity", "bench", "--sizes", "x"]), None);
+    }
+
+    #[test]
+    fn hosts_behind_the_command_are_noticed() {
+        let words = |w: &[&str]| w.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        let said = misplaced(&words(&["python", "train.py", "--hosts", "a,b"]), false).unwrap();
+        assert!(said.contains("comity launch --hosts ... -- python"), "{said}");
+        assert_eq!(misplaced(&words(&["python", "--hosts=a"]), true), None);
+        assert_eq!(misplaced(&words(&["python", "--hostsx"]), false), None);
+    }
+
+    #[test]
+    fn every_subcommand_has_a_page_and_completions_name_it() {
+        let dir = tempfile::tempdir().unwrap();
+        pages(dir.path(), Cli::command()).unwrap();
+        for name in ["", "-launch", "-top", "-stacks", "-key", "-bench"] {
+            assert!(dir.path().join(format!("comity{name}.1")).exists(), "{name}");
+        }
+        let page = std::fs::read_to_string(dir.path().join("comity-launch.1")).unwrap();
+        assert!(page.contains("hostfile") && page.contains(".TH"), "{page}");
+        assert!(!dir.path().join("comity-guard.1").exists());
+        for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "comity", &mut text);
+            let text = String::from_utf8(text).unwrap();
+            for word in ["launch", "hostfile", "stacks", "completions"] {
+                assert!(text.contains(word), "{shell}: {word}");
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! `comity top` and `comity stacks`: a live job, seen through its launcher.
+mod page;
+mod picture;
+mod screen;
+mod stacks;
+mod text;
+
+use crate::{
+    launch::{JobHosts, job_hosts},
+    live::{self, view::JobView},
+};
+use picture::{Picture, picture};
+use std::{
+    io::{ErrorKind, IsTerminal, Write},
+    net::SocketAddr,
+    path::PathBuf,
+    time::Duration,
+};
+
+/// The exit code for input that a user can correct.
+const USAGE: u8 = 2;
+/// Between the two looks of `--once`: longer than a rank sleeps at a time.
+const ONCE: Duration = Duration::from_millis(600);
+
+/// What `comity top` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Shown are jobs that `comity launch` started by this user on this host. Keys: q ends, p pauses, arrows scroll.
+Rates of links are in bits a second, payloads in bytes. Exit code: 0; 1 when there is no such job.")]
+pub(crate) struct TopArgs {
+    /// The launcher's process id, the begin of the job's id, or hosts to ask over ssh: a hostfile, or a,b
+    #[arg(value_name = "JOB|HOSTFILE")]
+    job: Option<String>,
+
+    /// Print one picture as text, and end; so it is without a terminal
+    #[arg(long)]
+    once: bool,
+
+    /// Print what the launcher answers, as JSON, and end
+    #[arg(long, conflicts_with = "once")]
+    json: bool,
+
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    every: Duration,
+
+    /// Show it in a browser: listen at this address of this host, such as 127.0.0.1:0 for a free port
+    #[arg(long, value_name = "ADDR", value_parser = page::address, conflicts_with_all = ["once", "json"])]
+    http: Option<SocketAddr>,
+}
+
+/// What `comity stacks` takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StacksArgs {
+    /// As of `comity top`
+    #[arg(value_name = "JOB|HOSTFILE")]
+    job: Option<String>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let allowed = "allowed are 0.1 to 3600 seconds";
+    let n: f64 = text.parse().map_err(|_| format!("not a number; {allowed}"))?;
+    if (0.1..=3600.0).contains(&n) {
+        Ok(Duration::from_secs_f64(n))
+    } else {
+        Err(format!("out of range; {allowed}"))
+    }
+}
+
+/// A job that is looked at again and again.
+struct Watched {
+    from: Source,
+    last: JobView,
+    /// The one before, for rates.
+    before: Option<JobView>,
+    /// It has ended, or does not answer any more.
+    gone: Option<String>,
+}
+
+/// Who is asked.
+enum Source {
+    Socket(PathBuf),
+    Hosts(JobHosts),
+}
+
+impl Source {
+    fn ask(&mut self) -> Result<JobView, String> {
+        match self {
+            Self::Socket(path) => live::ask(path).map_err(|e| match e.kind() {
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused => "the job has ended".into(),
+                _ => format!("the launcher does not answer: {e}"),
+            }),
+            Self::Hosts(hosts) => hosts.ask(),
+        }
+    }
+}
+
+impl Watched {
+    fn open(job: Option<&str>) -> Result<Self, String> {
+        let mut from = match job.and_then(job_hosts) {
+            Some(hosts) => Source::Hosts(hosts?),
+            None => Source::Socket(live::find(job)?),
+        };
+        let last = from.ask()?;
+        Ok(Self { from, last, before: None, gone: None })
+    }
+
+    fn look(&mut self) {
+        match self.from.ask() {
+            Ok(view) => {
+                self.before = Some(std::mem::replace(&mut self.last, view));
+                self.gone = None;
+            }
+            Err(why) => self.gone = Some(why),
+        }
+    }
+
+    fn picture(&self) -> Picture {
+        let mut picture = picture(self.before.as_ref(), &self.last);
+        if let Some(gone) = &self.gone {
+            let text = format!("{gone}; this is what was seen last");
+            picture.findings.insert(0, picture::Finding { mark: picture::RankMark::Failed, text });
+        }
+        picture
+    }
+}
+
+/// `comity top`; the exit code.
+pub(crate) fn top(args: TopArgs) -> u8 {
+    let mut job = match Watched::open(args.job.as_deref()) {
+        Ok(job) => job,
+        Err(why) => {
+            eprintln!("comity top: {why}");
+            return 1;
+        }
+    };
+    if let Some(at) = args.http {
+        return page::serve(at, job);
+    }
+    let out = std::io::stdout();
+    let text = if args.json {
+        serde_json::to_string_pretty(&job.last).unwrap_or_default() + "\n"
+    } else if args.once || !out.is_terminal() || !std::io::stdin().is_terminal() {
+        std::thread::sleep(ONCE);
+        job.look();
+        text::text(&job.picture(), out.is_terminal() && has_colour())
+    } else {
+        return match screen::watch(job, args.every) {
+            Ok(()) => 0,
+            Err(e) => {
+                eprintln!("comity top: the terminal cannot be used: {e}; --once prints text");
+                1
+            }
+        };
+    };
+    // A reader that went away has seen enough.
+    let _ = out.lock().write_all(text.as_bytes());
+    0
+}
+
+/// `comity stacks`; the exit code.
+pub(crate) fn stacks(args: StacksArgs) -> u8 {
+    let job = match Watched::open(args.job.as_deref()) {
+        Ok(job) => job,
+        Err(why) => {
+            eprintln!("comity stacks: {why}");
+            return 1;
+        }
+    };
+    let _ = std::io::stdout().write_all(stacks::stacks(&job.last).as_bytes());
+    0
+}
+
+/// Whether the user allows colours: see <https://no-color.org>.
+pub(crate) fn has_colour() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+}

@@ -1,0 +1,162 @@
+//! A picture of a job as text: for `--once`, pipes and logs.
+use super::picture::{Picture, RankMark};
+use std::fmt::Write;
+
+/// Bits a second, as networks are sold.
+pub(crate) fn rate(bits: Option<f64>) -> String {
+    let Some(bits) = bits else { return "-".into() };
+    for (unit, size) in [("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)] {
+        if bits >= size {
+            return format!("{:.*} {unit}", usize::from(bits < 100.0 * size), bits / size);
+        }
+    }
+    format!("{bits:.0} bit/s")
+}
+
+/// A short time.
+pub(crate) fn age(seconds: Option<f64>) -> String {
+    match seconds {
+        None => "-".into(),
+        Some(s) if s < 0.001 => format!("{:.0} us", s * 1e6),
+        Some(s) if s < 1.0 => format!("{:.0} ms", s * 1e3),
+        Some(s) if s < 100.0 => format!("{s:.1} s"),
+        Some(s) if s < 6000.0 => format!("{:.0} min", s / 60.0),
+        Some(s) => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+pub(crate) fn share(of: Option<f64>) -> String {
+    of.map_or_else(|| "-".into(), |s| format!("{:.0} %", s * 100.0))
+}
+
+/// The heads of the table of ranks.
+pub(crate) const HEADS: [&str; 11] =
+    ["rank", "host", "pid", "state", "call", "age", "waits for", "waiting", "out", "in", "calls"];
+
+/// The cells of a rank.
+pub(crate) fn cells(picture: &Picture) -> Vec<[String; 11]> {
+    let row = |r: &super::picture::Row| {
+        [
+            r.rank.to_string(),
+            r.host.clone(),
+            r.pid.to_string(),
+            r.state.clone(),
+            r.call.clone(),
+            age(r.age),
+            r.waits_for.map_or_else(|| "-".into(), |w| w.to_string()),
+            share(r.waiting),
+            rate(r.out),
+            rate(r.inward),
+            if r.errors > 0 { format!("{} + {} failed", r.calls, r.errors) } else { r.calls.to_string() },
+        ]
+    };
+    picture.rows.iter().map(row).collect()
+}
+
+/// The mark as a word of one length, for those who see no colours.
+pub(crate) fn word(mark: RankMark) -> &'static str {
+    match mark {
+        RankMark::Fine => "",
+        RankMark::Waits => "waits",
+        RankMark::Slow => "SLOW",
+        RankMark::Hung => "HUNG",
+        RankMark::Failed => "FAILED",
+    }
+}
+
+fn colour(mark: RankMark) -> &'static str {
+    match mark {
+        RankMark::Fine => "",
+        RankMark::Waits => "\x1b[2m",
+        RankMark::Slow => "\x1b[33m",
+        RankMark::Hung | RankMark::Failed => "\x1b[1;31m",
+    }
+}
+
+/// The whole picture.
+pub(crate) fn text(picture: &Picture, colours: bool) -> String {
+    let paint = |mark: RankMark, line: &str| match colours && !colour(mark).is_empty() {
+        true => format!("{}{line}\x1b[0m\n", colour(mark)),
+        false => format!("{line}\n"),
+    };
+    let mut out = format!("{}, up {}\n{}\n\n", picture.title, age(Some(picture.up)), picture.command);
+    for finding in &picture.findings {
+        out += &paint(finding.mark, &format!("! {}", finding.text));
+    }
+    if !picture.findings.is_empty() {
+        out.push('\n');
+    }
+    let rows = cells(picture);
+    let width =
+        |i: usize| rows.iter().map(|r| r[i].chars().count()).chain([HEADS[i].len()]).max().unwrap_or(0);
+    let widths: [usize; 11] = std::array::from_fn(width);
+    let is_left = |i: usize| matches!(i, 1 | 3 | 4);
+    let line = |cells: &[String; 11]| {
+        let mut line = String::new();
+        for (i, cell) in cells.iter().enumerate() {
+            // Writing to a string does not fail.
+            let _ = match is_left(i) {
+                true => write!(line, "{cell:<w$}  ", w = widths[i]),
+                false => write!(line, "{cell:>w$}  ", w = widths[i]),
+            };
+        }
+        line
+    };
+    out += line(&HEADS.map(String::from)).trim_end();
+    out.push('\n');
+    for (row, cells) in picture.rows.iter().zip(&rows) {
+        out += &paint(row.mark, format!("{}{}", line(cells), word(row.mark)).trim_end());
+    }
+    if !picture.lines.is_empty() {
+        let _ = writeln!(out, "\n{:<9}{:<7}{:>14}{:>14}{:>10}", "link", "over", "there", "back", "bytes");
+        for l in &picture.lines {
+            let name = format!("{}-{}", l.a, l.b);
+            let total = crate::size::bytes(l.total);
+            let _ =
+                writeln!(out, "{name:<9}{:<7}{:>14}{:>14}{total:>10}", l.kind, rate(l.there), rate(l.back));
+        }
+        if picture.more_lines > 0 {
+            let _ = writeln!(out, "and {} more links", picture.more_lines);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::picture::{Finding, LinkLine, Row};
+    use super::*;
+
+    #[test]
+    fn numbers_have_units() {
+        let rates = [None, Some(0.0), Some(1500.0), Some(25.04e9), Some(250e9)].map(rate);
+        assert_eq!(rates, ["-", "0 bit/s", "1.5 kbit/s", "25.0 Gbit/s", "250 Gbit/s"]);
+        let ages = [Some(0.0000105), Some(0.25), Some(12.34), Some(300.0), Some(7200.0)].map(age);
+        assert_eq!(ages, ["10 us", "250 ms", "12.3 s", "5 min", "2.0 h"]);
+    }
+
+    #[test]
+    fn columns_stand_below_their_heads_and_colours_are_asked_for() {
+        let row = |rank, mark| Row { rank, mark, call: "all_reduce #7".into(), ..Row::default() };
+        let p = Picture {
+            rows: vec![row(0, RankMark::Fine), row(11, RankMark::Hung)],
+            lines: vec![LinkLine {
+                a: 0,
+                b: 11,
+                kind: "tcp".into(),
+                there: Some(1e9),
+                back: None,
+                total: 2048,
+            }],
+            findings: vec![Finding { mark: RankMark::Hung, text: "it hangs".into() }],
+            ..Picture::default()
+        };
+        let plain = text(&p, false);
+        assert!(plain.contains("! it hangs\n") && !plain.contains('\x1b'), "{plain}");
+        let at =
+            |line: &str, word: &str| plain.lines().find(|l| l.contains(line)).unwrap().find(word).unwrap();
+        assert_eq!(at("rank  host", "call"), at("HUNG", "all_reduce"));
+        assert!(plain.contains("0-11     tcp        1.0 Gbit/s             -        2K"), "{plain}");
+        assert!(text(&p, true).contains("\x1b[1;31m! it hangs\x1b[0m"));
+    }
+}

@@ -1,0 +1,81 @@
+//! The page of `comity top` as Chromium shows it. Run by the deep check `browser`, which finds a Chromium.
+use super::{Job, acted, patient, wait_for};
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+/// The page after its first pictures, as Chromium has it then.
+fn shown(url: &str) -> String {
+    let chromium = std::env::var("COMITY_TEST_CHROMIUM").expect("COMITY_TEST_CHROMIUM names a Chromium");
+    let profile = tempfile::tempdir().unwrap();
+    let mut command = Command::new(chromium);
+    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000", "--dump-dom"]);
+    command.arg(format!("--user-data-dir={}", profile.path().display())).arg(url);
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let out = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || std::io::read_to_string(out).unwrap_or_default());
+    let until = std::time::Instant::now() + patient(Duration::from_secs(60));
+    while child.try_wait().unwrap().is_none() {
+        if std::time::Instant::now() > until {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    reader.join().unwrap()
+}
+
+/// Until the page of a job of four that plays `role` has all of this.
+fn page_has(test: &str, role: &str, parts: &[&str]) -> String {
+    let job = Job::start(test, role, &["-n", "4"]);
+    wait_for("the job", || job.view());
+    let mut top = job.command(&["top", "--http", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(top.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let page = wait_for(&parts.join(", "), || {
+        let page = shown(line.trim());
+        parts.iter().all(|p| page.contains(p)).then_some(page)
+    });
+    top.kill().unwrap();
+    top.wait().unwrap();
+    job.end(143);
+    // Four ranks, each with its number, and every pair's link.
+    assert_eq!((page.matches("<circle").count(), page.matches("class=\"inside\"").count()), (4, 4), "{page}");
+    assert!(page.matches(" over shm: ").count() == 6, "{page}");
+    page
+}
+
+#[test]
+#[ignore = "needs COMITY_TEST_CHROMIUM"]
+fn chromium_shows_a_healthy_job() {
+    if acted() {
+        return;
+    }
+    let page = page_has("browser::chromium_shows_a_healthy_job", "go", &["nothing to report", "bit/s"]);
+    assert!(!page.contains("stroke-dasharray"), "{page}");
+}
+
+#[test]
+#[ignore = "needs COMITY_TEST_CHROMIUM"]
+fn chromium_shows_a_slow_rank() {
+    if acted() {
+        return;
+    }
+    let parts =
+        ["slowest: rank 2 waits", "<tr class=\"slow\"><td class=\"n\">2</td>", "fill=\"var(--slow)\""];
+    page_has("browser::chromium_shows_a_slow_rank", "slow", &parts);
+}
+
+#[test]
+#[ignore = "needs COMITY_TEST_CHROMIUM"]
+fn chromium_shows_a_job_that_hangs() {
+    if acted() {
+        return;
+    }
+    let parts = ["ranks 0, 2, 3 wait for rank 1", "<tr class=\"hung\"><td class=\"n\">1</td>"];
+    let page = page_has("browser::chromium_shows_a_job_that_hangs", "hang", &parts);
+    // An arrow from each of those who wait.
+    assert_eq!(page.matches("stroke-dasharray").count(), 3, "{page}");
+}

@@ -1,0 +1,121 @@
+//! The flight recorder of a live job, read from outside: what the groups of a rank do just now.
+
+use super::{FlightCall, NOBODY, Record};
+use crate::{LinkKind, stats::Sheet, sys::clock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What one rank does just now, as its launcher sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LiveRank {
+    /// Its open groups that have made calls or may.
+    pub groups: Vec<LiveGroup>,
+    /// Its links, by rank.
+    pub links: Vec<LivePath>,
+}
+
+/// One open group of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LiveGroup {
+    /// The group's name; 0 is that of the whole job.
+    pub id: u64,
+    /// This rank, in the group.
+    pub rank: usize,
+    /// Its number of ranks.
+    pub size: usize,
+    /// How many calls there were.
+    pub made: u64,
+    /// The rank of the job that the call under way last slept for.
+    pub waits_for: Option<usize>,
+    /// How long the call under way has slept, if it sleeps.
+    pub asleep: Duration,
+    /// The last calls, oldest first; the last of them may be under way.
+    pub calls: Vec<FlightCall>,
+}
+
+/// What went over the links to one rank, in bytes with headers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LivePath {
+    /// The rank of the job at the other end.
+    pub peer: usize,
+    /// Over what.
+    pub kind: Option<LinkKind>,
+    /// From this rank.
+    pub sent: u64,
+    /// To this rank.
+    pub received: u64,
+}
+
+impl Sheet {
+    /// What the rank does just now. It need not help, so it may hang, be stopped or have been killed.
+    pub fn live(&self) -> LiveRank {
+        let now = clock::exact();
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+        let shift = |t: u64| unix.saturating_sub(now.saturating_sub(t));
+        let call = |words| {
+            let record = Record::of(words)?;
+            let (begin, end) = (shift(record.begin), shift(record.end.max(record.begin)));
+            let peer = (record.peer != NOBODY).then_some(record.peer as usize);
+            Some(FlightCall {
+                info: record.info()?,
+                begin,
+                end,
+                peer,
+                waited: record.waited,
+                state: record.state,
+            })
+        };
+        let groups = self.groups().into_iter().map(|g| LiveGroup {
+            id: g.id,
+            rank: g.rank,
+            size: g.size,
+            made: g.made,
+            waits_for: g.waits_for,
+            asleep: Duration::from_nanos(g.asleep_since.map_or(0, |t| now.saturating_sub(t))),
+            calls: g.calls.into_iter().filter_map(call).collect(),
+        });
+        let links = self.link_bytes().into_iter().map(|(peer, kind, sent, received)| LivePath {
+            peer,
+            kind: LinkKind::from_wire(kind),
+            sent,
+            received,
+        });
+        LiveRank { groups: groups.collect(), links: links.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{FlightState, Recorder, tests::call};
+    use super::*;
+    use crate::stats::Counters;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_call_under_way_is_seen_from_outside() {
+        let (sheet, fd) = Sheet::create().unwrap();
+        let theirs = Arc::new(Sheet::attach(&fd).unwrap());
+        let (mut r, c) = (Recorder::new(), Counters::new(Some(&theirs)));
+        c.is(0, 1, 2);
+        for seq in 1..=6 {
+            r.begin(&call(seq), &c);
+            r.end(&call(seq), &Ok(()), &c);
+        }
+        r.begin(&call(7), &c);
+        c.sleeps_for(0);
+        c.sleeps();
+        std::thread::sleep(Duration::from_millis(2));
+        let live = sheet.live();
+        let [group] = &live.groups[..] else { panic!("{live:?}") };
+        assert_eq!((group.rank, group.size, group.made, group.waits_for), (1, 2, 7, Some(0)));
+        assert!(group.asleep >= Duration::from_millis(2), "{group:?}");
+        let states: Vec<_> = group.calls.iter().map(|c| (c.info.seq, c.state)).collect();
+        let done = |seq| (seq, FlightState::Done);
+        assert_eq!(states, [done(4), done(5), done(6), (7, FlightState::Begun)]);
+        assert_eq!(group.calls[3].info, call(7));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+        assert!((2_000_000..60_000_000_000).contains(&(now - group.calls[3].begin)));
+    }
+}
