@@ -115,10 +115,7 @@ impl<R: Reason> Note<R> {
 
     /// Whether a large job's processes tell each other this through neighbours.
     pub(crate) fn is_for_one(&self) -> bool {
-        matches!(
-            self,
-            Self::Waits { .. } | Self::Connect { .. } | Self::Census { .. } | Self::Reached { .. }
-        )
+        matches!(self, Self::Waits { .. } | Self::Connect { .. } | Self::Census { .. } | Self::Reached { .. })
     }
 
     /// The group that the note is about, if it is about one.

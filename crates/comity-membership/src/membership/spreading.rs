@@ -49,13 +49,7 @@ impl<R: Reason> Membership<R> {
         self.is_known(from).then_some((from, note))
     }
 
-    fn take_news(
-        &mut self,
-        rank: usize,
-        origin: usize,
-        number: u64,
-        note: Box<Note<R>>,
-    ) -> Option<Note<R>> {
+    fn take_news(&mut self, rank: usize, origin: usize, number: u64, note: Box<Note<R>>) -> Option<Note<R>> {
         let overlay = self.overlay.as_mut()?;
         if !note.is_for_all() || !overlay.is_new(origin, number) {
             return None;

@@ -36,7 +36,9 @@ impl Beginnings {
             size: s.size,
             heard: vec![false; s.size * s.size],
             missing: (0..s.size).map(|r| s.neighbours(r).len()).collect(),
-            neighbours: s.sparse.then(|| (0..s.size).map(|r| s.neighbours(r).into_iter().collect()).collect()),
+            neighbours: s
+                .sparse
+                .then(|| (0..s.size).map(|r| s.neighbours(r).into_iter().collect()).collect()),
             last: vec![0; s.size],
             stops,
             running: vec![true; s.size],
@@ -58,7 +60,11 @@ impl Beginnings {
     pub(super) fn counts(&self, rank: usize) -> u64 {
         if self.neighbours.is_some() {
             // Others judge for it.
-            return (0..self.size).filter(|r| self.running[*r]).map(|r| self.counts_for(r)).max().unwrap_or(0);
+            return (0..self.size)
+                .filter(|r| self.running[*r])
+                .map(|r| self.counts_for(r))
+                .max()
+                .unwrap_or(0);
         }
         self.counts_for(rank)
     }

@@ -93,14 +93,8 @@ impl RedialState {
     /// Make one connection.
     fn make(&self, rank: usize) {
         let OwnWay { me, world, sealed, .. } = self.way;
-        let hello = Hello {
-            from: me as u32,
-            to: rank as u32,
-            world,
-            group_id: 0,
-            channel: Channel::Control,
-            sealed,
-        };
+        let hello =
+            Hello { from: me as u32, to: rank as u32, world, group_id: 0, channel: Channel::Control, sealed };
         let own = &self.way;
         let way = Way { me, cards: &own.cards, peers: &own.peers, book: &own.book, secret: &own.secret };
         let (targets, vain) = way.control_targets(rank);

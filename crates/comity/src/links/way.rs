@@ -42,7 +42,9 @@ impl Way<'_> {
     pub(super) fn control_targets(&self, rank: usize) -> (Vec<Target>, Vec<String>) {
         let (mut targets, vain) = self.targets(rank);
         let host = |rank: usize| self.cards.get(rank).map(|c| c.host_id);
-        if let Some(card) = self.cards.get(rank).filter(|c| !c.unix.is_empty() && host(self.me) == Some(c.host_id)) {
+        if let Some(card) =
+            self.cards.get(rank).filter(|c| !c.unix.is_empty() && host(self.me) == Some(c.host_id))
+        {
             targets.insert(0, Target::Unix(card.unix.clone()));
         }
         (targets, vain)

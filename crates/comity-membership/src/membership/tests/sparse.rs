@@ -128,9 +128,20 @@ fn what_is_for_some_reaches_them_and_nobody_else() {
     job.run();
     for rank in 1..size {
         let is = |n: Vec<usize>, yes: bool| assert_eq!(n, if yes { vec![0] } else { vec![] }, "{rank}");
-        is(job.members(rank, |a| if let Action::Census { member, at: 7, .. } = a { Some(*member) } else { None }), true);
-        is(job.members(rank, |a| if let Action::Connect { member, .. } = a { Some(*member) } else { None }), rank == 43);
-        is(job.members(rank, |a| if let Action::Waits { member, .. } = a { Some(*member) } else { None }), [3, 50].contains(&rank));
+        is(
+            job.members(rank, |a| {
+                if let Action::Census { member, at: 7, .. } = a { Some(*member) } else { None }
+            }),
+            true,
+        );
+        is(
+            job.members(rank, |a| if let Action::Connect { member, .. } = a { Some(*member) } else { None }),
+            rank == 43,
+        );
+        is(
+            job.members(rank, |a| if let Action::Waits { member, .. } = a { Some(*member) } else { None }),
+            [3, 50].contains(&rank),
+        );
         job.ranks[rank].answer(1, 0, rank as u64);
         job.perform(rank);
     }
@@ -153,7 +164,9 @@ fn a_broken_connection_is_no_death_for_those_that_did_not_share_it() {
     }
     let failed = |job: &SparseJob, rank: usize, id: u64| {
         let one = |a: &Action<_>| match a {
-            Action::Fail { group_id, failure: SimulatedFailure { culprit, by, .. } } if *group_id == id => Some((*culprit, *by)),
+            Action::Fail { group_id, failure: SimulatedFailure { culprit, by, .. } } if *group_id == id => {
+                Some((*culprit, *by))
+            }
             _ => None,
         };
         job.done[rank].iter().find_map(one)
