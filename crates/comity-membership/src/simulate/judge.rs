@@ -1,5 +1,6 @@
 //! The promises, and who broke one.
 
+use super::sparse::apart;
 use super::{
     SimulatedFailure,
     beginnings::Beginnings,
@@ -391,19 +392,4 @@ impl Judge {
         };
         whole(at).then_some(hops * s.slack() + 1)
     }
-}
-
-/// Whether no edge of a large job's graph leads from one rank to the other once those between the two sides are gone.
-fn apart(s: &Scenario, side: &[bool], one: usize, other: usize) -> bool {
-    let mut here = vec![false; s.size];
-    here[one] = true;
-    let mut next = vec![one];
-    while let Some(rank) = next.pop() {
-        for near in s.neighbours(rank).into_iter().filter(|n| side[*n] == side[rank]) {
-            if !std::mem::replace(&mut here[near], true) {
-                next.push(near);
-            }
-        }
-    }
-    !here[other]
 }

@@ -1,5 +1,7 @@
 //! What is to happen in a run: made from its seed alone. Times are microseconds.
 
+mod special;
+
 use super::rng::Rng;
 use crate::overlay_neighbours;
 use std::ops::RangeInclusive;
@@ -106,57 +108,6 @@ impl Scenario {
             limit + SECOND
         };
         s.end = last.max(opened) + need + 2 * s.slack() + 10 * MS;
-        s
-    }
-
-    /// A large group that one in nine has opened when one of these aborts it.
-    pub(super) fn sparse(seed: u64) -> Self {
-        let mut s = Self::new(seed, Some(65..=80));
-        let n = s.size;
-        let enter = (0..n).map(|m| if m % 9 == 0 { MS } else { NEVER }).collect();
-        s.groups =
-            vec![SimulatedGroup { group_id: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
-        (s.goodbyes, s.linger) = (Vec::new(), None);
-        let by = Rng::new(seed).below(7) * 9;
-        s.faults = vec![PlantedFault::Abort { group: 0, by, culprit: by, at: 100 * MS }];
-        s.end = s.limit + 2 * SECOND;
-        s
-    }
-
-    /// A large job of which three in four ranks leave and end, and then one that is left is killed.
-    pub(super) fn thinned(seed: u64) -> Self {
-        let mut s = Self::new(seed, Some(65..=80));
-        let (n, mut rng) = (s.size, Rng::new(seed ^ 3));
-        (s.limit, s.sparse, s.linger) = (SECOND, true, None);
-        let order = rng.some(n, n);
-        let (stay, go) = order.split_at(n / 4);
-        let mut members = stay.to_vec();
-        members.sort_unstable();
-        let size = members.len();
-        s.groups =
-            vec![SimulatedGroup { group_id: 1, members, enter: vec![MS; size], leave: vec![None; size] }];
-        s.goodbyes = go.iter().map(|r| (*r, 200 * MS + rng.between(0, 2 * SECOND))).collect();
-        s.faults = vec![PlantedFault::Kill { rank: stay[0], at: 4 * SECOND, sends: None }];
-        s.end = 4 * SECOND + s.limit + SECOND + 2 * s.slack();
-        s
-    }
-
-    /// A job of thousands, of which one rank is killed, or stopped.
-    pub(super) fn vast(seed: u64, size: usize) -> Self {
-        let mut s = Self::new(seed, Some(65..=80));
-        (s.size, s.sparse, s.linger, s.goodbyes) = (size, true, None, Vec::new());
-        (s.limit, s.delay, s.lag) = (5 * SECOND, (100, 5 * MS), (2 * MS, 8 * MS));
-        s.groups = vec![SimulatedGroup {
-            group_id: 1,
-            members: (0..size).collect(),
-            enter: vec![MS; size],
-            leave: vec![None; size],
-        }];
-        let (rank, at) = (Rng::new(seed).below(size), 700 * MS);
-        let kill = PlantedFault::Kill { rank, at, sends: None };
-        let stop = PlantedFault::Stop { rank, at, to: None, host: false };
-        s.faults = vec![if seed % 2 == 0 { kill } else { stop }];
-        s.end = if seed % 2 == 0 { at + SECOND } else { at + s.limit + SECOND };
         s
     }
 

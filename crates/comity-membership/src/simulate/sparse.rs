@@ -95,3 +95,18 @@ fn the_promise_is_kept_in_vast_jobs() {
         assert!(verdict.as_ref().is_ok_and(|v| v.0 >= size - 1), "seed {seed}, {size} ranks: {verdict:?}");
     }
 }
+
+/// Whether no edge of a large job's graph leads from one rank to the other once those between the two sides are gone.
+pub(super) fn apart(s: &Scenario, side: &[bool], one: usize, other: usize) -> bool {
+    let mut here = vec![false; s.size];
+    here[one] = true;
+    let mut next = vec![one];
+    while let Some(rank) = next.pop() {
+        for near in s.neighbours(rank).into_iter().filter(|n| side[*n] == side[rank]) {
+            if !std::mem::replace(&mut here[near], true) {
+                next.push(near);
+            }
+        }
+    }
+    !here[other]
+}

@@ -4,6 +4,7 @@
 //! and by those that call it.
 
 mod perform;
+mod system;
 
 use super::{
     kept_conn::{KeptConn, keep_alive, process_of},
@@ -25,6 +26,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use system::{keep_alive, process_of};
 
 /// How soon to try again to end a job whose groups are just being made.
 const RETRY: Duration = Duration::from_millis(20);

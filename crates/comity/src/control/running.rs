@@ -283,6 +283,11 @@ impl ControlPlane {
         let _ = self.desk.set(desk);
     }
 
+    /// Whether not all pairs have a control connection.
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.rules.sparse
+    }
+
     /// From now on `dialer` makes control connections that are missing.
     pub(crate) fn on_missing(&self, dialer: Weak<dyn ControlDialer>) {
         let _ = self.dialer.set(dialer);
@@ -353,6 +358,12 @@ impl ControlPlane {
     pub(crate) fn abort(&self, group_id: u64, failure: &Failure) {
         self.lock().abort(group_id, failure.clone());
         self.waker.wake();
+    }
+
+    /// Whether there is a control connection to a rank.
+    #[cfg(test)]
+    pub(crate) fn is_connected_for_test(&self, rank: usize) -> bool {
+        self.lock().membership().is_connected(rank)
     }
 
     /// Close every connection without a word, as the system does when a process is killed.

@@ -1,6 +1,8 @@
 //! This process as a member of a world of processes.
 
 mod connect;
+#[cfg(test)]
+mod for_tests;
 
 use super::{
     maker::Makers,
@@ -388,44 +390,5 @@ impl World for Endpoint {
         if let Some(running) = &self.running {
             running.control().abort(group_id, failure);
         }
-    }
-}
-
-#[cfg(test)]
-impl Endpoint {
-    /// Be in a group, without links.
-    pub(super) fn enter_for_test(&self, group_id: u64, members: &[usize]) -> Arc<GroupStatus> {
-        let status = Arc::new(GroupStatus::new(members.len(), Arc::default()).unwrap());
-        let mine = members.iter().position(|m| *m == self.me).unwrap();
-        let control = self.running.as_ref().unwrap().control();
-        assert!(control.enter(group_id, members, mine, &status));
-        control.begin();
-        status
-    }
-
-    /// End as a killed process does: its connections close, and nothing is said.
-    pub(super) fn die(&self) {
-        if let Some(running) = &self.running {
-            running.control().die();
-        }
-    }
-
-    /// As if the socket of `rank` could not be reached from here.
-    pub(super) fn spoil_unix_of(&mut self, rank: usize) {
-        Arc::make_mut(&mut self.cards)[rank].unix.push('x');
-    }
-
-    /// As if `rank` listened elsewhere.
-    pub(super) fn readdress(&mut self, rank: usize, at: std::net::SocketAddr) {
-        Arc::make_mut(&mut self.cards)[rank].addrs = vec![crate::transport::OwnAddr::new(at, &[])];
-    }
-
-    /// How many links of a group were made.
-    pub(super) fn links_made_for_test(&self, group_id: u64) -> usize {
-        self.makers.made_for_test(group_id)
-    }
-
-    pub(super) fn card_of(&self, rank: usize) -> &Card {
-        &self.cards[rank]
     }
 }

@@ -29,6 +29,9 @@ const ROUNDS: u64 = 2;
 /// How much longer a rank waits for one that is to connect than that one tries, which says at its limit why it could not.
 const WORD: Duration = Duration::from_secs(1);
 
+/// How often a rank of a large job is asked to connect.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Until the control thread has looked again, for one that leaves within the host.
 const ROUND: Duration = Duration::from_millis(2);
 /// The longest sleep: making a link can swallow a wake that was for another one.
@@ -58,6 +61,8 @@ pub(super) struct Soon {
 struct Awaited {
     rank: usize,
     until: Instant,
+    /// In a large job: when to ask it again. One that passed the word on may have ended meanwhile.
+    again: Instant,
     /// When it was seen to have left, and which round of the control thread that was.
     left: Option<(Instant, u64)>,
 }
@@ -108,6 +113,7 @@ impl<'a> Linking<'a> {
         }
         mending.iter().try_for_each(|rank| self.mend(*rank))?;
         self.miss_leavers();
+        self.ask_again();
         self.keep_time()?;
         Ok(!self.offered.is_empty() || !self.awaited.is_empty() || !self.parts.is_empty())
     }
@@ -127,7 +133,12 @@ impl<'a> Linking<'a> {
         let (now, limit) = (Instant::now(), group.mesh.limit);
         if group.world_rank(rank) > group.mesh.me {
             group.mesh.control.ask_to_connect(group.group_id, rank);
-            self.awaited.push(Awaited { rank, until: now + limit + WORD, left: None });
+            self.awaited.push(Awaited {
+                rank,
+                until: now + limit + WORD,
+                again: now + ASK_AGAIN,
+                left: None,
+            });
             return Ok(());
         }
         (self.opening.begun, self.opening.until) = (now, now + limit);
@@ -179,6 +190,16 @@ impl<'a> Linking<'a> {
         }
         self.awaited.retain(|a| !gone.contains(&a.rank));
         gone.into_iter().for_each(|rank| self.rule_out(rank));
+    }
+
+    /// Ask those again that were asked to connect and have not, where others pass on the word.
+    fn ask_again(&mut self) {
+        let Opened { mesh, group_id, .. } = self.opening.group;
+        let now = Instant::now();
+        for late in self.awaited.iter_mut().filter(|a| mesh.control.is_sparse() && now >= a.again) {
+            mesh.control.ask_to_connect(*group_id, late.rank);
+            late.again = now + ASK_AGAIN;
+        }
     }
 
     /// One that was asked to connect has not.

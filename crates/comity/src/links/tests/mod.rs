@@ -10,6 +10,7 @@ mod meeting;
 #[cfg(target_os = "linux")]
 mod processes;
 mod slow;
+mod sparse;
 
 use super::Endpoint;
 use crate::{
