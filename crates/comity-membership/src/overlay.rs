@@ -294,7 +294,7 @@ impl<R: Reason> Overlay<R> {
         while let Some(rank) = next.pop() {
             let own = self.connected.iter().filter(|_| rank == self.me);
             for one in graph[rank].iter().chain(own).copied().filter(|one| self.is_in(*one)) {
-                if !here[one] && !(hurt[rank] && hurt[one] && self.is_gone(rank, one)) {
+                if !(here[one] || hurt[rank] && hurt[one] && self.is_gone(rank, one)) {
                     here[one] = true;
                     next.push(one);
                 }

@@ -201,7 +201,7 @@ impl<R: Reason> Membership<R> {
         if self.leaving || overlay.connected.contains(&rank) || since.is_none() {
             return;
         }
-        let since = *overlay.tried.entry(rank).or_insert(since.unwrap_or(now));
+        let since = *overlay.tried.entry(rank).or_insert_with(|| since.unwrap_or(now));
         let tried = now.saturating_duration_since(since);
         let given_up = limit.is_some_and(|limit| tried >= limit);
         let (cause, silence) = match why {

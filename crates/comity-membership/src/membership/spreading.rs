@@ -42,7 +42,7 @@ impl<R: Reason> Membership<R> {
     pub(super) fn take_over(&mut self, rank: usize, note: Note<R>) -> Option<(usize, Note<R>)> {
         let (from, note) = match note {
             Note::Spread { origin, number, note } => (origin, self.take_news(rank, origin, number, note)?),
-            Note::Passed { from, to, hops, note } => (from, self.take_passed(rank, from, to, hops, note)?),
+            Note::Passed { from, to, hops, note } => (from, self.take_passed(rank, from, to, hops, *note)?),
             note => return Some((rank, note)),
         };
         // What comes late of one that has ended changes nothing.
@@ -73,7 +73,7 @@ impl<R: Reason> Membership<R> {
         from: usize,
         mut to: Vec<usize>,
         hops: u8,
-        note: Box<Note<R>>,
+        note: Note<R>,
     ) -> Option<Note<R>> {
         let me = self.overlay.as_ref()?.me;
         if !note.is_for_one() || from == me {
@@ -81,8 +81,8 @@ impl<R: Reason> Membership<R> {
         }
         let all = to.len();
         to.retain(|target| *target != me);
-        let mine = (to.len() < all).then(|| (*note).clone());
-        self.pass_on(from, Some(rank), to, hops, *note);
+        let mine = (to.len() < all).then(|| note.clone());
+        self.pass_on(from, Some(rank), to, hops, note);
         mine
     }
 

@@ -3,11 +3,11 @@
 //! It carries out what [`Membership`] decides. Changed only under the lock of [`ControlPlane`](super::running::ControlPlane), by its thread
 //! and by those that call it.
 
+mod attach;
 mod perform;
-mod system;
 
 use super::{
-    kept_conn::{KeptConn, keep_alive, process_of},
+    kept_conn::KeptConn,
     note::{ControlNote, Encoding},
 };
 use crate::{
@@ -26,7 +26,6 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use system::{keep_alive, process_of};
 
 /// How soon to try again to end a job whose groups are just being made.
 const RETRY: Duration = Duration::from_millis(20);
@@ -169,48 +168,6 @@ impl ConnectionTable {
         self.processes.clear();
         self.statuses.clear();
         self.parked.clear();
-    }
-
-    pub(super) fn attach(
-        &mut self,
-        rank: usize,
-        (stream, seals): (Stream, Sealing),
-        is_passed_on: bool,
-        now: Instant,
-    ) -> Rest {
-        if !self.membership.attach(rank, now) {
-            return Rest::default();
-        }
-        if let Err(e) = keep_alive(&stream, self.membership.limit()) {
-            // The beats find what this would have found.
-            tracing::debug!(rank, %e, "no keepalive on a control connection");
-        }
-        // A descriptor each would be as many as there are connections. Who hears of an end tells the others.
-        if let Some(place) = self.processes.get_mut(rank).filter(|_| self.watched.contains(&rank)) {
-            *place = process_of(&stream).map(Arc::new);
-        }
-        if let Some(place) = self.conns.get_mut(rank) {
-            *place = Some(KeptConn::new(stream, seals, is_passed_on));
-        }
-        self.carry_out()
-    }
-
-    /// Whether new connection `number` may take the place of the one with `rank`.
-    pub(super) fn may_resume(&self, rank: usize, number: u64) -> bool {
-        matches!(self.conns.get(rank), Some(Some(conn)) if conn.number() < number)
-    }
-
-    /// The connection with `rank` goes on over another one.
-    pub(super) fn resume(&mut self, rank: usize, number: u64, stream: Stream, seals: Sealing) {
-        if let Some(Some(conn)) = self.conns.get_mut(rank)
-            && conn.number() < number
-        {
-            if let Err(e) = keep_alive(&stream, self.membership.limit()) {
-                tracing::debug!(rank, %e, "no keepalive on a control connection");
-            }
-            tracing::info!(rank, "the control connection with a rank goes on over another path");
-            conn.renew(number, stream, seals);
-        }
     }
 
     /// Begin to watch the members of a group. False if it is open already.
