@@ -77,27 +77,7 @@ impl Encoding for ControlNote {
                 w.u8(10);
                 w.u64(*group_id);
             }
-            Self::Lost { by, rank, cause, silence } => {
-                w.u8(11);
-                w.u32(*by as u32);
-                w.u32(*rank as u32);
-                w.text(cause);
-                w.u8(u8::from(silence.is_some()));
-                silence.iter().for_each(|ms| w.u64(*ms));
-            }
-            Self::Spread { origin, number, note } => {
-                w.u8(12);
-                w.u32(*origin as u32);
-                w.u64(*number);
-                w.0.extend(note.encode());
-            }
-            Self::Passed { from, to, hops, note } => {
-                w.u8(13);
-                w.u32(*from as u32);
-                w.ranks(to);
-                w.u8(*hops);
-                w.0.extend(note.encode());
-            }
+            Self::Lost { .. } | Self::Spread { .. } | Self::Passed { .. } => w.of_the_graph(self),
         }
         w.0
     }
@@ -151,6 +131,35 @@ fn plain(bytes: &[u8]) -> Result<Box<ControlNote>, Malformed> {
 }
 
 impl Writer {
+    /// What goes over a large job's graph.
+    fn of_the_graph(&mut self, note: &ControlNote) {
+        let w = self;
+        match note {
+            ControlNote::Lost { by, rank, cause, silence } => {
+                w.u8(11);
+                w.u32(*by as u32);
+                w.u32(*rank as u32);
+                w.text(cause);
+                w.u8(u8::from(silence.is_some()));
+                silence.iter().for_each(|ms| w.u64(*ms));
+            }
+            ControlNote::Spread { origin, number, note } => {
+                w.u8(12);
+                w.u32(*origin as u32);
+                w.u64(*number);
+                w.0.extend(note.encode());
+            }
+            ControlNote::Passed { from, to, hops, note } => {
+                w.u8(13);
+                w.u32(*from as u32);
+                w.ranks(to);
+                w.u8(*hops);
+                w.0.extend(note.encode());
+            }
+            _ => {}
+        }
+    }
+
     fn differs(&mut self, d: &Differs) {
         self.u8(Header::DIFFERENCES.iter().position(|w| *w == d.what).unwrap_or_default() as u8);
         self.call(&d.ours);

@@ -2,7 +2,7 @@
 
 use super::{DueEvent, Item, Occasion, SimulatedWorld};
 use crate::{
-    Action, Presence,
+    Action, Note, Presence,
     simulate::{SimulatedFailure, mutant::Mutant},
 };
 use std::rc::Rc;
@@ -21,20 +21,8 @@ impl SimulatedWorld<'_> {
             }
             match action {
                 Action::Tell { to, note } => {
-                    self.note(|| format!("rank {rank} tells {to:?}: {note:?}"));
-                    let note = Rc::new(note);
-                    for to in to {
-                        self.notes += 1;
-                        if !self.processes[rank].linked.contains(&to) {
-                            self.judge.accuse(|| format!("rank {rank} tells rank {to} without a connection"));
-                        }
-                        self.send(rank, to, Item::Note(Rc::clone(&note)));
-                        if let Some(sends) = &mut self.processes[rank].sends {
-                            *sends -= 1;
-                            if *sends == 0 {
-                                return self.kill(rank);
-                            }
-                        }
+                    if !self.tell(rank, to, note) {
+                        return;
                     }
                 }
                 Action::Beat { progress } => {
@@ -76,6 +64,27 @@ impl SimulatedWorld<'_> {
                 | Action::Reached { .. } => {}
             }
         }
+    }
+
+    /// Send a note to some. False if the process is killed in the midst of it.
+    fn tell(&mut self, rank: usize, to: Vec<usize>, note: Note<SimulatedFailure>) -> bool {
+        self.note(|| format!("rank {rank} tells {to:?}: {note:?}"));
+        let note = Rc::new(note);
+        for to in to {
+            self.notes += 1;
+            if !self.processes[rank].linked.contains(&to) {
+                self.judge.accuse(|| format!("rank {rank} tells rank {to} without a connection"));
+            }
+            self.send(rank, to, Item::Note(Rc::clone(&note)));
+            if let Some(sends) = &mut self.processes[rank].sends {
+                *sends -= 1;
+                if *sends == 0 {
+                    self.kill(rank);
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     pub(super) fn fail(&mut self, rank: usize, group_id: u64, failure: SimulatedFailure) {
