@@ -49,8 +49,8 @@ impl Scenario {
         let (rank, at) = (Rng::new(seed).below(size), 700 * MS);
         let kill = PlantedFault::Kill { rank, at, sends: None };
         let stop = PlantedFault::Stop { rank, at, to: None, host: false };
-        s.faults = vec![if seed % 2 == 0 { kill } else { stop }];
-        s.end = if seed % 2 == 0 { at + SECOND } else { at + s.limit + SECOND };
+        s.faults = vec![if seed.is_multiple_of(2) { kill } else { stop }];
+        s.end = if seed.is_multiple_of(2) { at + SECOND } else { at + s.limit + SECOND };
         s
     }
 }
