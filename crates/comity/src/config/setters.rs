@@ -15,7 +15,7 @@ impl Config {
     /// function, in place of those made so far; where to meet, rank and size stay as they are.
     ///
     /// # Errors
-    /// [`Error::Config`] with the variable as its key, where a value makes no sense.
+    /// [`Error::Config`](crate::Error::Config) with the variable as its key, where a value makes no sense.
     ///
     /// ```
     /// let limit = |name: &str| (name == "COMITY_TIMEOUT").then(|| "30".into());
@@ -31,7 +31,7 @@ impl Config {
     /// which each rank takes one that it reaches.
     ///
     /// # Errors
-    /// [`Error::Config`] when an address is no `host:port`.
+    /// [`Error::Config`](crate::Error::Config) when an address is no `host:port`.
     ///
     /// ```
     /// let config = comity::Config::new(1, 4).store("10.0.0.1:7000,[fd00::1]:7000")?;
@@ -46,7 +46,7 @@ impl Config {
     /// rank may name another address of rank 0, or of a rank that reaches it: that one passes on what comes there.
     ///
     /// # Errors
-    /// [`Error::Config`] when an address is no `host:port`.
+    /// [`Error::Config`](crate::Error::Config) when an address is no `host:port`.
     ///
     /// ```
     /// use comity::{Config, Key};
@@ -64,7 +64,7 @@ impl Config {
     /// `[["10.0.0.1:5000"], ["10.0.0.2:5000"]]`, one entry per rank.
     ///
     /// # Errors
-    /// [`Error::Config`] with file, line and column, when it cannot be read, is no such list, or has another number of entries than there are ranks.
+    /// [`Error::Config`](crate::Error::Config) with file, line and column, when it cannot be read, is no such list, or has another number of entries than there are ranks.
     ///
     /// ```
     /// let file = std::env::temp_dir().join(format!("hosts-{}.json", std::process::id()));
@@ -139,7 +139,7 @@ impl Config {
     }
 
     /// Carry out every operation by this algorithm, where it can, instead of by the cheapest. On all ranks, or calls fail with
-    /// [`Error::Mismatch`]. For tests and measurements.
+    /// [`Error::Mismatch`](crate::Error::Mismatch). For tests and measurements.
     ///
     /// ```
     /// use comity::{Algorithm, Config};
@@ -185,7 +185,7 @@ impl Config {
     /// As [`key`](Self::key), from a file that only its owner can read.
     ///
     /// # Errors
-    /// [`Error::Config`] with the file, when it cannot be read, holds no key, or others than its owner can read it.
+    /// [`Error::Config`](crate::Error::Config) with the file, when it cannot be read, holds no key, or others than its owner can read it.
     ///
     /// ```
     /// let refused = comity::Config::new(0, 1).key_file("/nowhere/job.key").unwrap_err();
