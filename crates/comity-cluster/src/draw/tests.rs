@@ -39,10 +39,10 @@ fn names_cannot_break_a_drawing() {
     assert!(dot(&cluster).contains(r#""a\"<b>&\\\n16 cores"#), "{}", dot(&cluster));
 }
 
-/// Writes drawings for people to look at: `COMITY_DRAWINGS=FOLDER cargo test -p comity-cluster drawings_to_look_at`.
+/// Writes drawings for people to look at: `DRAWINGS_FOLDER=FOLDER cargo test -p comity-cluster drawings_to_look_at`.
 #[test]
 fn drawings_to_look_at() {
-    let folder = std::env::var_os("COMITY_DRAWINGS").map(std::path::PathBuf::from);
+    let folder = std::env::var_os("DRAWINGS_FOLDER").map(std::path::PathBuf::from);
     for (name, n, pairs) in
         [("mesh8", 8, mesh(8)), ("ring8", 8, ring(8)), ("mesh3", 3, mesh(3)), ("two", 2, mesh(2))]
     {
