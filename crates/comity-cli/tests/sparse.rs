@@ -46,7 +46,7 @@ fn a_killed_rank_is_named_by_those_that_do_not_watch_it_too() {
     }
     for (n, role, links, victim) in [
         (12, "ops", "shm,tcp", 7),
-        (9, "pairs", "tcp", 2),
+        (10, "pairs", "tcp", 2),
         (11, "barrier 5", "unix", 5),
         (12, "ops", "tcp", 0),
     ] {

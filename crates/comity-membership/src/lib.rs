@@ -40,6 +40,9 @@
 //! A flood passes over members that have not opened the group yet. With its next heartbeat the witness therefore tells
 //! everyone it does not know to know.
 //!
+//! # Large jobs
+//! Above 64 processes not all pairs are connected: [`Membership::sparse`]. `overlay.rs` has the graph, and how news and failures get around in it.
+//!
 //! # What the library supplies
 //! [`Reason`] says what a failure is, and which types announce a call and answer a census. This crate never looks into
 //! those. It deals in [`Note`]s as values; the library makes bytes of them.

@@ -1,4 +1,4 @@
-//! The control connections of a process: one to each other process of its job, which carry beats, farewells and failures.
+//! The control connections of a process: one to each other process of its job (in large jobs to a few), which carry beats, farewells and failures.
 //!
 //! ```text
 //!   rank high  -- Hello{Control} -->  rank low         each pair has one, made before the ranks have met
@@ -12,6 +12,10 @@
 //!   rank high  -- Hello{Probe} -->  rank low           is one that is silent alive? a connection of its own
 //!   rank high  -- Hello{Resume} -->  rank low          the same, where the two hosts have another path: the notes go on over it
 //! ```
+//! Above 64 ranks only neighbours in a graph have one ([`comity_membership`]'s `overlay` has the picture): what is for all is passed on by everyone once
+//! (`Spread`), what is for some from neighbour to neighbour (`Passed`), and `Lost` says that an edge is gone. Where ranks end, the others connect
+//! to those that are their neighbours then ([`ControlDialer`]).
+//!
 //! The control thread reads them all, asks `comity-membership` what follows, and does it. It also accepts the connections of links and
 //! keeps them until their group asks.
 //!
