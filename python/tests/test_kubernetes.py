@@ -64,7 +64,11 @@ def wrong(value: object, schema: Schema, at: str = "") -> list[str]:
         found = [
             w
             for k, v in value.items()
-            for w in (wrong(v, known.get(k, known.get("*")), f"{at}.{k}") if k in known or "*" in known else [f"{at}.{k}: is not known"])
+            for w in (
+                wrong(v, known.get(k, known.get("*")), f"{at}.{k}")
+                if k in known or "*" in known
+                else [f"{at}.{k}: is not known"]
+            )
         ]
         return lacks + found
     if isinstance(schema, list):
