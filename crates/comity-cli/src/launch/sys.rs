@@ -80,3 +80,20 @@ pub(super) fn block_background_stop() {
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
     }
 }
+
+/// Does `f` while these signals are held back; what came meanwhile comes then. A signal whose handler is being set could be lost.
+pub(super) fn held<T>(signals: impl Iterator<Item = i32>, f: impl FnOnce() -> T) -> T {
+    // SAFETY: sets of signals that are initialised here before they are used; only this thread's mask changes, and changes back.
+    unsafe {
+        let (mut set, mut before): (libc::sigset_t, libc::sigset_t) =
+            (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigemptyset(&raw mut set);
+        signals.for_each(|signal| {
+            libc::sigaddset(&raw mut set, signal);
+        });
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
+        let out = f();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        out
+    }
+}
