@@ -51,7 +51,7 @@ pub(crate) struct BenchArgs {
     #[arg(value_name = "OP", value_parser = op_parser(), hide_possible_values = true)]
     ops: Vec<String>,
 
-    /// Bytes: sizes and ranges (comma list; K, M, G are binary)
+    /// Bytes: sizes and ranges (comma list; binary K, M, G)
     #[arg(long, value_name = "A:B", value_delimiter = ',', default_value = "8:256M")]
     sizes: Vec<Sizes>,
 

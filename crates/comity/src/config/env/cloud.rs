@@ -118,8 +118,8 @@ mod tests {
     fn what_is_missing_or_broken_is_named() {
         for (vars, words) in [
             (&DSTACK[..1], &["DSTACK_NODE_RANK=1", "DSTACK_NODES_NUM"]),
-            (&DSTACK[..2], &["DSTACK_NODE_RANK=1", "MASTER_ADDR"]),
-            (&SKY[..2], &["SKYPILOT_NODE_RANK=2", "MASTER_ADDR"]),
+            (&DSTACK[..2], &["DSTACK_NODE_RANK=\"1\"", "MASTER_ADDR"]),
+            (&SKY[..2], &["SKYPILOT_NODE_RANK=\"2\"", "MASTER_ADDR"]),
             (&[SKY[0], SKY[1], ("SKYPILOT_NODE_IPS", "a;b")], &["SKYPILOT_NODE_IPS", "neither a host name"]),
             (&[("SKYPILOT_NODE_RANK", "3"), SKY[1], SKY[2]], &["SKYPILOT_NODE_RANK=3", "0 to 2"]),
         ] {
