@@ -113,7 +113,10 @@ impl Crew {
                 for line in BufReader::new(out).lines().map_while(Result::ok) {
                     if let Some((_, words)) = line.split_once(SAYS) {
                         let _ = send.send(serde_json::from_str(words).unwrap());
-                    } else if let Some(words) = line.strip_prefix("comity launch: ") {
+                    } else if let Some(words) = line
+                        .strip_prefix("comity launch: ")
+                        .filter(|words| !words.starts_with("how the ranks ended"))
+                    {
                         let _ = send
                             .send(serde_json::json!({ "event": "verdict", "text": words, "rank": LAUNCHER }));
                     } else if line.contains("panicked") || line.contains("wrong sum") {
