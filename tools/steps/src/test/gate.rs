@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! requirements, packages   (Debian's and Python's, while the compiler works)
-//! format gates clippy documents build -> tests demo conformance ... macos -> two of six that take turns
+//! format gates clippy documents build -> tests demo conformance ... macos -> ssh or cluster -> two of six that take turns
 //! ```
 //!
 //! Formatting comes first and the slowest last, so that a mistake shows early. What runs in every gate is in [`EVERY`]; what
-//! takes turns is in [`TURNS`], two at a time, which the commit chooses.
+//! takes turns is in [`OVER_SSH`], one at a time, and in [`TURNS`], two at a time; the commit chooses.
 
 use super::{
     Done, Outcome, Step, book, c, cargo, chaos, cluster, conformance, fuzz, hosts, launchers, python, rdma,
@@ -80,18 +80,6 @@ const EVERY: &[Step] = &[
         run: hosts::check,
     },
     Step {
-        name: "ssh",
-        about: "comity launch over ssh: three hosts with their own sshd, and what can happen to them",
-        limit: 180,
-        run: ssh::check,
-    },
-    Step {
-        name: "cluster",
-        about: "comity cluster and doctor on three hosts: cables found, set up, undone; planted faults found",
-        limit: 180,
-        run: cluster::check,
-    },
-    Step {
         name: "launchers",
         about: "under torch's variables, Open MPI and MPICH",
         limit: 240,
@@ -111,6 +99,22 @@ const EVERY: &[Step] = &[
     },
     Step { name: "chaos", about: "jobs broken at random, for a minute", limit: 300, run: chaos::run },
     Step { name: "macos", about: "type-check for aarch64-apple-darwin", limit: 600, run: cargo::macos },
+];
+
+/// Jobs on three hosts over ssh; one of them a run.
+const OVER_SSH: [Step; 2] = [
+    Step {
+        name: "ssh",
+        about: "comity launch over ssh: three hosts with their own sshd, and what can happen to them",
+        limit: 180,
+        run: ssh::check,
+    },
+    Step {
+        name: "cluster",
+        about: "comity cluster and doctor on three hosts: cables found, set up, undone; planted faults found",
+        limit: 180,
+        run: cluster::check,
+    },
 ];
 
 /// Two of them a run: side by side here, so that a run has a long one and a short one.
@@ -151,13 +155,18 @@ const TURNS: [[Step; 2]; 3] = [
 
 /// All steps that there are.
 pub(super) fn all() -> impl Iterator<Item = &'static Step> {
-    std::iter::once(&PREPARE).chain(FIRST).chain(EVERY).chain(TURNS.iter().flatten())
+    std::iter::once(&PREPARE).chain(FIRST).chain(EVERY).chain(&OVER_SSH).chain(TURNS.iter().flatten())
 }
 
 /// The steps whose turn it is.
 fn turns(scope: &Scope) -> &'static [Step] {
     // Other digits than those that deal out the cases: else a turn would always have the same of them.
     &TURNS[(scope.seed >> 20) as usize % TURNS.len()]
+}
+
+/// The step over ssh whose turn it is.
+fn over_ssh(scope: &Scope) -> &'static [Step] {
+    std::slice::from_ref(&OVER_SSH[(scope.seed >> 40) as usize % OVER_SSH.len()])
 }
 
 /// Everything whose turn it is, up to the first that fails.
@@ -173,11 +182,12 @@ pub(super) fn run(scope: &Scope) -> Result<(), String> {
     }
     let before: Duration = rows.iter().map(|r| r.took).sum();
     let turns = turns(scope);
-    let names: Vec<_> = turns.iter().map(|s| s.name).collect();
+    let over_ssh = over_ssh(scope);
+    let names: Vec<_> = over_ssh.iter().chain(turns).map(|s| s.name).collect();
     println!(
         "chosen by {}: a share of each large matrix, and of what takes turns {}",
         scope.seed,
-        names.join(" and ")
+        names.join(", ")
     );
     let prepared = thread::scope(|s| {
         let prepared = s.spawn(|| PREPARE.apart(scope, false));
@@ -185,7 +195,7 @@ pub(super) fn run(scope: &Scope) -> Result<(), String> {
         prepared.join()
     });
     rows.push(prepared.map_err(|_| "the thread that installs what is needed panicked".to_owned())?);
-    for steps in [EVERY, turns] {
+    for steps in [EVERY, over_ssh, turns] {
         if rows.iter().all(|r| r.outcome.is_ok()) {
             one_after_another(steps, scope, &mut rows);
         }

@@ -21,7 +21,7 @@ use super::{
 use std::time::Instant;
 use tasks::{child::Task, place::program};
 
-pub(super) fn check(_: &Scope) -> Outcome {
+pub(super) fn check(scope: &Scope) -> Outcome {
     if !cfg!(target_os = "linux") {
         return Ok(Done::NotRun("network namespaces are Linux's".into()));
     }
@@ -34,8 +34,8 @@ pub(super) fn check(_: &Scope) -> Outcome {
     };
     let comity = comity()?;
     let (_scratch, key) = job_key()?;
-    let mut shapes = shapes::check(&comity, &key)?;
-    shapes.extend(cut::check(&key)?);
+    let mut shapes = shapes::check(scope, &comity, &key)?;
+    shapes.extend(cut::check(scope, &key)?);
     let mut notes = Vec::new();
     for (family, addrs, port) in
         [("IPv4", ["10.77.0.1", "10.77.0.2"], "7400"), ("IPv6", ["fd77::1", "fd77::2"], "7401")]

@@ -65,7 +65,13 @@ impl SimulatedWorld<'_> {
         self.processes[rank].membership.hear(heard, now);
         self.perform(rank, Occasion::Hear);
         for (_, heard) in last.into_iter().flatten() {
-            if let Heard::Note(Note::Abort { group_id, failure }) = heard {
+            let note = match heard {
+                // In a large job.
+                Heard::Note(Note::Spread { note, .. }) => *note,
+                Heard::Note(note) => note,
+                Heard::End(_) => continue,
+            };
+            if let Note::Abort { group_id, failure } = note {
                 self.fail(rank, group_id, failure);
             }
         }

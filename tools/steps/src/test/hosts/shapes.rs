@@ -6,7 +6,7 @@
 //!                c                                           two networks  a === b  a slow one with the name and the default route, a fast one
 //! ```
 
-use crate::test::{launchers::together, processes::QUICK};
+use crate::test::{launchers::together, processes::QUICK, scope::Scope};
 use std::{path::Path, time::Instant};
 use tasks::child::Task;
 
@@ -103,9 +103,9 @@ const SHAPES: &[Shape] = &[
 ];
 
 /// Run a job in each shape; their names.
-pub(super) fn check(comity: &Path, key: &Path) -> Result<Vec<&'static str>, String> {
+pub(super) fn check(scope: &Scope, comity: &Path, key: &Path) -> Result<Vec<&'static str>, String> {
     let mut ran = Vec::new();
-    for shape in SHAPES {
+    for shape in scope.share(SHAPES.iter().collect(), 2) {
         let start = Instant::now();
         let lan = Lan::new(shape)?;
         let before = lan.carried()?;
