@@ -36,8 +36,8 @@ fn the_promise_is_kept_where_few_watch_each() {
     if let Some(seed) = number("COMITY_SIM_SPARSE_SEED") {
         return replay(seed);
     }
-    let seeds =
-        number("COMITY_SIM_SPARSE").unwrap_or(SPARSE_SEEDS[usize::from(scope::Scope::from_env().deep)]);
+    let seeds = number("COMITY_SIM_SPARSE")
+        .unwrap_or_else(|| SPARSE_SEEDS[usize::from(scope::Scope::from_env().deep)]);
     let (next, failures, begun) = (AtomicU64::new(0), AtomicU64::new(0), Instant::now());
     let broken = Mutex::new(Vec::new());
     let work = || {

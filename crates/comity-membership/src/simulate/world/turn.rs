@@ -22,6 +22,19 @@ struct Inbox {
 }
 
 impl SimulatedWorld<'_> {
+    /// A mistake: what is heard last counts.
+    fn take_last(&mut self, rank: usize, heard: Heard<SimulatedFailure>) {
+        let note = match heard {
+            // In a large job.
+            Heard::Note(Note::Spread { note, .. }) => *note,
+            Heard::Note(note) => note,
+            Heard::End(_) => return,
+        };
+        if let Note::Abort { group_id, failure } = note {
+            self.fail(rank, group_id, failure);
+        }
+    }
+
     /// The turn of the control thread, as in `comity`: hear, then judge.
     pub(super) fn turn(&mut self, rank: usize) {
         let process = &mut self.processes[rank];
@@ -64,17 +77,7 @@ impl SimulatedWorld<'_> {
         }
         self.processes[rank].membership.hear(heard, now);
         self.perform(rank, Occasion::Hear);
-        for (_, heard) in last.into_iter().flatten() {
-            let note = match heard {
-                // In a large job.
-                Heard::Note(Note::Spread { note, .. }) => *note,
-                Heard::Note(note) => note,
-                Heard::End(_) => continue,
-            };
-            if let Note::Abort { group_id, failure } = note {
-                self.fail(rank, group_id, failure);
-            }
-        }
+        last.into_iter().flatten().for_each(|(_, heard)| self.take_last(rank, heard));
         let heard_until = match self.mutant {
             Some(Mutant::IgnoresSilence) => self.instant(0),
             _ => self.instant(heard_until),
