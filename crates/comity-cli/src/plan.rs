@@ -75,7 +75,7 @@ pub(crate) struct PlanArgs {
     #[arg(long)]
     dot: bool,
 
-    /// Only a picture, as SVG: rounds in colours, a column for each rank (up to 64)
+    /// Only a picture, as SVG: rounds in colours, a column for each rank
     #[arg(long, conflicts_with = "dot")]
     svg: bool,
 }

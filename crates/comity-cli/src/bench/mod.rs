@@ -103,7 +103,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, conflicts_with = "json")]
     csv: bool,
 
-    /// Beside each row, how often as fast it is as in this file that --json printed
+    /// Beside each row, how often as fast it is as in this file of --json
     #[arg(long, value_name = "OLD.json", conflicts_with_all = ["json", "csv"])]
     compare: Option<PathBuf>,
 

@@ -20,16 +20,18 @@ const HALT: Duration = Duration::from_secs(1);
 const VANISH: Duration = Duration::from_secs(2);
 
 /// Waits for the supervisor's end and returns the exit code.
-pub(super) fn watch(supervisor: Pid, line: UnixStream, relay: OwnedFd) -> u8 {
+pub(super) fn watch(supervisor: Pid, line: UnixStream, relay: OwnedFd, held: sys::HeldSignals) -> u8 {
     let ready = || -> io::Result<Signals> {
         #[cfg(target_os = "linux")]
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        sys::block_background_stop();
         line.set_nonblocking(true)?;
         rustix::fs::fcntl_setfl(&relay, rustix::fs::fcntl_getfl(&relay)? | OFlags::NONBLOCK)?;
         Signals::open(&[libc::SIGTSTP])
     };
-    match ready() {
+    let signals = ready();
+    drop(held);
+    sys::block_background_stop();
+    match signals {
         Ok(signals) => {
             FrontEnd { supervisor, line, relay: Some(relay), piece: Vec::new(), signals, ranks: Vec::new() }
                 .run()

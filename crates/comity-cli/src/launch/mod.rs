@@ -204,16 +204,18 @@ fn guarded(supervise: impl FnOnce(UnixStream, OwnedFd) -> u8) -> u8 {
         Ok(pair) => pair,
         Err(e) => return refuse(&job::LaunchRefusal::machine(format!("cannot make a pipe: {e}"))),
     };
+    // The ranks may run before the front end has set its handlers.
+    let held = sys::HeldSignals::hold([libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGTSTP]);
     match sys::fork() {
         Ok(sys::Fork::Child) => {
-            drop((to_keeper, relay));
+            drop((to_keeper, relay, held));
             let code = supervise(to_front, input.into());
             // The front end's part of the program must not run a second time here.
             std::process::exit(code.into())
         }
         Ok(sys::Fork::Parent(supervisor)) => {
             drop((to_front, input));
-            front_end::watch(supervisor, to_keeper, relay.into())
+            front_end::watch(supervisor, to_keeper, relay.into(), held)
         }
         Err(e) => refuse(&job::LaunchRefusal::machine(format!("cannot start a second process: {e}"))),
     }

@@ -14,7 +14,8 @@ impl Signals {
     /// SIGCHLD, those by which a user ends a job, and `more`, less those that this process was started to ignore (nohup).
     pub(super) fn open(more: &[i32]) -> io::Result<Self> {
         let all: Vec<i32> = [SIGCHLD, SIGINT, SIGTERM, SIGHUP].iter().chain(more).copied().collect();
-        super::sys::held(all.iter().copied(), || Self::register(&all))
+        let _held = super::sys::HeldSignals::hold(all.iter().copied());
+        Self::register(&all)
     }
 
     fn register(all: &[i32]) -> io::Result<Self> {

@@ -81,19 +81,31 @@ pub(super) fn block_background_stop() {
     }
 }
 
-/// Does `f` while these signals are held back; what came meanwhile comes then. A signal whose handler is being set could be lost.
-pub(super) fn held<T>(signals: impl Iterator<Item = i32>, f: impl FnOnce() -> T) -> T {
-    // SAFETY: sets of signals that are initialised here before they are used; only this thread's mask changes, and changes back.
-    unsafe {
-        let (mut set, mut before): (libc::sigset_t, libc::sigset_t) =
-            (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigemptyset(&raw mut set);
-        signals.for_each(|signal| {
-            libc::sigaddset(&raw mut set, signal);
-        });
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
-        let out = f();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        out
+/// Signals that are held back for this thread until it is dropped; what came meanwhile comes then. One that comes while its handler is
+/// being set could be lost, and one that comes before does what it does by default.
+pub(super) struct HeldSignals {
+    before: libc::sigset_t,
+}
+
+impl HeldSignals {
+    pub(super) fn hold(signals: impl IntoIterator<Item = i32>) -> Self {
+        // SAFETY: both sets are initialised here before they are used; only this thread's mask changes.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            for signal in signals {
+                libc::sigaddset(&raw mut set, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
+            Self { before }
+        }
+    }
+}
+
+impl Drop for HeldSignals {
+    fn drop(&mut self) {
+        // SAFETY: `before` is the mask that the system gave in `hold`.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
     }
 }
