@@ -65,7 +65,8 @@ impl Lane {
                 (CableBlip, 6),
                 // Ten seconds each; a run of five minutes makes some.
                 (LongCableBlip, 2),
-                (SecondCable, 3),
+                // Asked for by name: what it tries is off unless a user wants it, and has known holes.
+                (SecondCable, 0),
                 (Delay, 3),
                 (Absent, 4),
             ],
@@ -358,7 +359,7 @@ mod tests {
             let mut seen: Vec<_> = (0..2000).map(|s| lane.choose(s).name()).collect();
             seen.sort_unstable();
             seen.dedup();
-            assert_eq!(seen.len(), lane.faults().len());
+            assert_eq!(seen.len(), lane.faults().iter().filter(|f| f.1 > 0).count());
         }
         let plan = |s| Plan::new(Fault::Crash, s).to_string();
         assert_eq!(plan(5), plan(5));

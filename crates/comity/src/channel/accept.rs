@@ -257,6 +257,7 @@ impl HalfOpen {
             _ => judge(hello, stream),
         };
         loop {
+            let was_known = self.responder.knows_key();
             // An answer fits an empty socket buffer; if it does not, this is no rank.
             match self.responder.step(stream, secret, &mut judge) {
                 HandshakeStep::PassOn(first) => return other.map_or(Fate::Go, |h| Fate::PassOn(h, first)),
@@ -265,9 +266,11 @@ impl HalfOpen {
                     if (&*stream).write_all(&bytes).is_err() {
                         return Fate::Go;
                     }
-                    let is_link =
-                        self.responder.admitted().is_some_and(|h| matches!(h.channel, Channel::Link { .. }));
-                    self.until = Instant::now() + if is_link { PROOF_OF_LINK } else { PROOF };
+                    // Padding that follows gets no time of its own.
+                    if let Some(hello) = self.responder.admitted().filter(|_| !was_known) {
+                        let is_late = matches!(hello.channel, Channel::Link { .. } | Channel::Resume);
+                        self.until = Instant::now() + if is_late { PROOF_OF_LINK } else { PROOF };
+                    }
                 }
                 HandshakeStep::SendAndClose(bytes) => {
                     let _ = (&*stream).write_all(&bytes);

@@ -61,6 +61,17 @@ impl Config {
         self
     }
 
+    /// Whether two hosts that share two networks go on over the second when the first is cut; default: they do not, since this is new and has
+    /// known holes. On both of the two. Linux only.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).second_path(true);
+    /// ```
+    pub fn second_path(mut self, second: bool) -> Self {
+        self.second_path = second;
+        self
+    }
+
     /// Whether ranks pass on what two others say that have no way to each other; default: they do. The two encrypt it.
     ///
     /// ```

@@ -159,6 +159,13 @@ pub const VARIABLES: &[Variable] = &[
         example: "0",
     },
     Variable {
+        name: "COMITY_SECOND_PATH",
+        topic: Topic::Meeting,
+        about: "`1` lets two hosts that share two networks go on over the second when the first is cut. New, with known holes; Linux only.",
+        default: "`0`",
+        example: "1",
+    },
+    Variable {
         name: "COMITY_KEY_FILE",
         topic: Topic::Trust,
         about: "Names the file with the job's key, which only its owner may read.",

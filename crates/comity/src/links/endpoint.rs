@@ -194,7 +194,7 @@ impl Endpoint {
     }
 
     fn new(config: &Config, secret: Secret, Table { world, facts }: Table) -> Self {
-        let book = Arc::new(AddressBook::new(config.interfaces.clone()));
+        let book = Arc::new(AddressBook::new(config.interfaces.clone(), config.second_path));
         let cards: Arc<[Card]> = facts.iter().map(|f| f.card.clone()).collect();
         let peer =
             |(rank, f): (usize, &Facts)| Peer { rank, host: Some(f.host.as_str().into()), pid: Some(f.pid) };

@@ -64,6 +64,7 @@ fn rank(lan: &Lan<'_>, shape: &Shape, rank: usize, seconds: &str, key: &Path) ->
         .env("COMITY_HOST", ["a", "b", "c"][rank])
         .env("MASTER_ADDR", shape.master[0])
         .env("MASTER_PORT", "7403")
+        .env("COMITY_SECOND_PATH", "1")
         .env("COMITY_KEY_FILE", key)
 }
 
