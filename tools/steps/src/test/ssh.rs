@@ -11,10 +11,14 @@
 
 mod more;
 mod net;
-mod server;
 
-use super::{Done, Outcome, missing, processes::comity, scope::Scope};
-use net::{CLEAN, Net, comm, ip, kill};
+use super::{
+    Done, Outcome, missing,
+    processes::comity,
+    scope::Scope,
+    sshd::{self, ip, kill},
+};
+use net::{CLEAN, Net, comm};
 use std::time::Instant;
 use tasks::{
     child::Running,
@@ -31,7 +35,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
     if program("ip").is_none() || program("ssh").is_none() || !rustix::process::geteuid().is_root() {
         return missing("this needs root, ip (package iproute2) and ssh (package openssh-client)".into());
     }
-    let sshd = match server::sshd() {
+    let sshd = match sshd::sshd() {
         Ok(sshd) => sshd,
         Err(e) => return missing(format!("there is no sshd (package openssh-server): {e}")),
     };

@@ -197,7 +197,7 @@ pub(super) fn kill(pid: i32) -> Result<(), String> {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).map_err(|e| e.to_string())
 }
 
-fn unpacked() -> PathBuf {
+pub(super) fn unpacked() -> PathBuf {
     target().join("sshd")
 }
 

@@ -50,7 +50,7 @@ pub(in crate::launch) struct FleetArgs {
     #[arg(long, value_name = "PROGRAM", default_value = "ssh")]
     pub(super) ssh: OsString,
 
-    /// The address of this machine at which the hosts' ranks meet; default: the one towards the first host
+    /// The address of this machine at which the hosts' ranks meet; default: those by which hosts know it
     #[arg(long, value_name = "ADDR")]
     pub(super) bind: Option<IpAddr>,
 

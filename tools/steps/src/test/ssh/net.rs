@@ -1,5 +1,5 @@
 //! Hosts as network namespaces with an sshd each; each has a folder `own` that the others do not see.
-use super::server::unpacked;
+use crate::test::sshd::{ip, kill, unpacked};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -214,15 +214,6 @@ impl Drop for Net<'_> {
             }
         }
     }
-}
-
-pub(super) fn ip(line: &str) -> Result<(), String> {
-    Task::new("ip").args(line.split_whitespace()).limit(20).run().map(drop)
-}
-
-pub(super) fn kill(pid: i32) -> Result<(), String> {
-    let pid = rustix::process::Pid::from_raw(pid).ok_or("no process")?;
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).map_err(|e| e.to_string())
 }
 
 /// A process's name; empty when it has ended.
