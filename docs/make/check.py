@@ -19,7 +19,6 @@ from pathlib import Path
 
 import reference
 import settings
-import speed
 
 ROOT = Path(__file__).parents[2]
 #: Documents outside the book, which link into it.
@@ -101,12 +100,7 @@ def names() -> list[str]:
         text = page.read_text()
         found = links(page, text) + paths(text) + languages(text)
         wrong += [f"{page.relative_to(ROOT)} {what}" for what in found]
-    made_by_scripts = [
-        (reference.PAGE, reference.page()),
-        (settings.PAGE, settings.page()),
-        (speed.PICTURE, speed.picture()),
-    ]
-    for made, wanted in made_by_scripts:
+    for made, wanted in [(reference.PAGE, reference.page()), (settings.PAGE, settings.page())]:
         if not made.exists() or made.read_text() != wanted:
             wrong.append(f"{made.relative_to(ROOT)} is not current: see docs/make")
     return wrong

@@ -66,6 +66,9 @@ def post(job: Callable[[], Any], /) -> None:
 def run_cli(args: Sequence[str]) -> int:
     """The command `comity`; `args[0]` is the program's name. Returns the exit code."""
 
+def know_numpy(ndarray: type, empty_like: Callable[[Any], Any], dtypes: Sequence[tuple[Any, int]], /) -> None:
+    """What plain arrays are: of exactly this class, with one of these types, each with its number; `empty_like` makes another."""
+
 @final
 class Memory:
     """The memory of an object with the buffer protocol, kept in place as long as this lives."""
@@ -150,6 +153,11 @@ class Group:
 
     def abort(self, why: str) -> None:
         """Give the group up on every rank: calls under way and later ones raise `Aborted` with these words."""
+
+    def all_reduce(self, x: Any, out: Any, reduce: str, /) -> Any:
+        """An all_reduce of a plain array of NumPy (see `know_numpy`) into `out`, which may be `x`, or into a new one where that is None.
+        Returns the array with the result; None where an argument is anything else or wrong, or calls are under way: then nothing has
+        happened, and `run` has to see to it."""
 
     def run(
         self,

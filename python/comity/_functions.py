@@ -1,11 +1,10 @@
 """The operations as functions, on the group that `init` makes."""
 
-import os
 import threading
 from collections.abc import Sequence
 from typing import Any
 
-from comity import _core
+from comity import _core, _process
 from comity._group import Group
 from comity.errors import Config, Misuse
 
@@ -53,7 +52,7 @@ _SECURE = {True: "data", False: "handshake"}
 _lock = threading.RLock()
 # The groups of this process, by the name of their backend, and the process that made them.
 _groups: dict[str, Group] = {}
-_home = os.getpid()
+_home = _process.pid
 
 
 def is_available(backend: str = "any") -> bool:
@@ -146,16 +145,16 @@ def _key(key: bytes | str | None) -> bytes | None:
 
 def _forget_after_fork() -> None:
     global _home  # noqa: PLW0603 - one value for the process
-    if _home != os.getpid():
+    if _home != _process.pid:
         # A forked child may make groups of its own; its parent's stay refused.
-        _home = os.getpid()
+        _home = _process.pid
         _groups.clear()
 
 
 def default() -> Group:
     """The group that functions use when they are given none: what `init` returns."""
     group = _groups.get("any")
-    return group if group is not None and not group.closed and _home == os.getpid() else init()
+    return group if group is not None and not group._end.closed and _home == _process.pid else init()
 
 
 def _of(group: Group | None) -> Group:
@@ -170,9 +169,18 @@ def _of(group: Group | None) -> Group:
 # written, so there is nothing to order on a stream.
 
 
-def all_reduce(x: Any, op: str = "sum", *, group: Group | None = None, **options: Any) -> Any:
+def all_reduce(
+    x: Any,
+    op: str = "sum",
+    *,
+    group: Group | None = None,
+    out: Any = None,
+    async_: bool = False,
+    timeout: float | None = None,
+) -> Any:
     """See `Group.all_reduce`."""
-    return _of(group).all_reduce(x, op, **options)
+    # Its options have names: to gather them and to spread them again takes as long as the rest of a small call.
+    return _of(group).all_reduce(x, op, out=out, async_=async_, timeout=timeout)
 
 
 def all_sum(x: Any, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask demo | check | test | c-install | chaos | softverbs | rdma-vm`.
+//! Project tasks: `cargo xtask demo | check | test | bench | c-install | chaos | softverbs | rdma-vm`.
 
 use std::process::ExitCode;
 use steps::TaskError;
@@ -14,6 +14,13 @@ cargo xtask test                 the gate: install what the tests need and run t
 cargo xtask test --deep [PART...]   everything at full size, written to bench/record/deep.md; goes on where it was cut off
     --hours H                    of the soak (2)
     --again                      also what has passed at this state of the code
+cargo xtask bench                time Comity beside gloo, MLX, Open MPI and MPICH: tables, a page, a figure; 20 minutes
+    --against LIST               these alone, of gloo,mlx,openmpi,mpich; or none
+    --full                       every operation, size and type on 2, 4 and 8 ranks: hours; goes on where it was cut off
+    --plan                       say what would run, and how long
+    --only PART --rounds N       this part alone (repeatable), so many rounds
+    --record                     write to bench/record and docs/pictures too
+    --draw FILE                  measure nothing: write what this peers.json holds
 cargo xtask c-install --prefix DIR  build and install libcomity for C: library, headers, pkg-config, CMake, Swift's module map
     --debug                      of the build that the tests use
 cargo xtask chaos                break running jobs at random and check what every rank is told
@@ -41,6 +48,12 @@ fn main() -> ExitCode {
         ["demo"] => steps::demo(),
         ["test", ref rest @ ..] => steps::test(rest),
         ["check", ref rest @ ..] => steps::check(rest),
+        ["bench", ref rest @ ..] => match bench::BenchChoice::parse(rest) {
+            Ok(choice) => bench::run(&choice).map_err(TaskError::Failed),
+            Err(e) => Err(TaskError::Usage(e)),
+        },
+        // A part of bench, which starts it.
+        ["bench-limit", ref rest @ ..] => bench::limit(rest).map_err(TaskError::Failed),
         ["c-install", ref rest @ ..] => steps::c_install(rest),
         // A part of test, which starts it.
         ["step", ref rest @ ..] => steps::step(rest),

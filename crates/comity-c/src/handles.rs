@@ -9,7 +9,12 @@
 //! back, and a slot whose generation is at its end is never used again; so no token is ever given out twice.
 //!
 //! Who uses an object counts as its user, with one addition and one subtraction. Freeing a handle ends its life at once; the object
-//! goes with its last user. There are no locks, so a forked child finds the table usable.
+//! goes with its last user. There are no locks, so a forked child finds the table usable. A thread stays a user of the group that it
+//! [used last](kept), so that small calls do without the two.
+
+mod kept;
+
+pub(crate) use kept::UsedGroup;
 
 use crate::errors::CFault;
 use std::{
@@ -122,6 +127,10 @@ static TABLE: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut
 static FREE: AtomicU64 = AtomicU64::new(0);
 /// Slots that were ever used.
 static USED: AtomicU32 = AtomicU32::new(0);
+
+fn index(token: usize) -> u32 {
+    (token >> KIND_BITS) as u32 & ((1 << SLOT_BITS) - 1)
+}
 
 fn slot(index: u32) -> Option<&'static Slot> {
     let (chunk, at) = (index as usize / SLOTS_OF_CHUNK, index as usize % SLOTS_OF_CHUNK);
@@ -245,7 +254,7 @@ fn clear(slot: &'static Slot, index: u32, state: u64) {
 #[inline]
 pub(crate) fn find<H: HandleKind>(handle: *const H) -> Result<Used<H>, CFault> {
     let token = handle.addr();
-    let index = (token >> KIND_BITS) as u32 & ((1 << SLOT_BITS) - 1);
+    let index = index(token);
     let generation = (token >> (KIND_BITS + SLOT_BITS)) as u64;
     if token & ((1 << KIND_BITS) - 1) != H::KIND || generation == 0 {
         return Err(no_handle::<H>(token));
@@ -288,6 +297,7 @@ pub(crate) fn free<H: HandleKind>(handle: *mut H) -> Result<(), CFault> {
     let ended = used.slot.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |s| {
         (s & LIVE != 0 && s >> GENERATION == generation).then_some(s & !LIVE | LEAVING)
     });
+    kept::forget(handle.addr());
     // Another thread may have freed it meanwhile.
     ended.map(drop).map_err(|_| no_handle::<H>(handle.addr()))
 }

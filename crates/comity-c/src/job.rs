@@ -110,7 +110,13 @@ impl CheckedCall {
 /// A count of elements.
 #[inline]
 pub(crate) fn count(what: &str, n: i64) -> Result<usize, CFault> {
-    usize::try_from(n).map_err(|_| CFault::misuse(format!("{what} is {n}, and must be 0 or more")))
+    usize::try_from(n).map_err(|_| negative(what, n))
+}
+
+#[cold]
+#[inline(never)]
+fn negative(what: &str, n: i64) -> CFault {
+    CFault::misuse(format!("{what} is {n}, and must be 0 or more"))
 }
 
 /// Counts of each rank's part, where the call has such.

@@ -4,7 +4,7 @@ use crate::{
     boundary::answer,
     errors::CFault,
     group::GroupHandle,
-    handles::{self, comity_group},
+    handles::{UsedGroup, comity_group},
     job::{self, CheckedCall},
     raw::{self, CMemory},
     types::{self, DTypeNumber, ReduceNumber, comity_call, comity_op, comity_status},
@@ -49,7 +49,7 @@ pub(crate) fn run(group: &GroupHandle, call: &comity_call) -> Result<(), CFault>
 
 /// The same for a function of the interface.
 pub(crate) fn run_on(group: *mut comity_group, call: &comity_call) -> comity_status {
-    answer(|| run(&*handles::find(group)?, call))
+    answer(|| run(&*UsedGroup::find(group)?, call))
 }
 
 /// Make any call, with all that can be said of one: CUDA memory, unequal parts, a limit of its own. Returns when it has ended; on a
@@ -60,7 +60,7 @@ pub(crate) fn run_on(group: *mut comity_group, call: &comity_call) -> comity_sta
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_run(group: *mut comity_group, call: *const comity_call) -> comity_status {
     answer(|| {
-        let group = handles::find(group)?;
+        let group = UsedGroup::find(group)?;
         run(&group, &raw::take_struct("comity_call", call)?)
     })
 }
@@ -83,7 +83,7 @@ pub extern "C" fn comity_all_reduce(
 ) -> comity_status {
     // The shortest way, since small calls are made often. The others go by `CheckedCall`.
     answer(|| {
-        let group = handles::find(group)?;
+        let group = UsedGroup::find(group)?;
         let open = group.open()?;
         let (dtype, op, n) = (types::dtype(dtype)?, types::reduce_op(op)?, job::count("the count", count)?);
         if ptr::eq(src, dst) && group.usual_limit() {
@@ -219,7 +219,7 @@ pub extern "C" fn comity_sendrecv(
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_barrier(group: *mut comity_group) -> comity_status {
     answer(|| {
-        let group = handles::find(group)?;
+        let group = UsedGroup::find(group)?;
         if group.usual_limit() {
             return Ok(group.open()?.barrier()?);
         }

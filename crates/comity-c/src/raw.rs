@@ -139,7 +139,7 @@ pub(crate) struct CMemory {
 
 impl CMemory {
     /// What was given, if it can be memory at all. `what` is its name in the header.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(
         what: &str,
         ptr: usize,
@@ -196,6 +196,7 @@ impl CMemory {
 }
 
 #[cold]
+#[inline(never)]
 fn no_memory(what: &str, ptr: usize, count: usize, dtype: DType) -> CFault {
     if ptr == 0 {
         return CFault::misuse(format!("{what} is NULL, and should hold {count} elements of {dtype}"));

@@ -276,17 +276,26 @@ pub type SecureNumber = u32;
 pub type StatusNumber = u32;
 
 /// What stands at place `n` of `all`, or words that say which numbers there are.
+#[inline]
 fn known<T: Copy>(what: &str, all: &[T], first: usize, n: u32) -> Result<T, CFault> {
-    let at = (n as usize).checked_sub(first).and_then(|n| all.get(n));
-    at.copied().ok_or_else(|| {
-        CFault::misuse(format!("{n} is no {what}; they are {first} to {}", first + all.len() - 1))
-    })
+    match (n as usize).checked_sub(first).and_then(|n| all.get(n)) {
+        Some(t) => Ok(*t),
+        None => Err(unknown(what, first, all.len(), n)),
+    }
 }
 
+#[cold]
+#[inline(never)]
+fn unknown(what: &str, first: usize, count: usize, n: u32) -> CFault {
+    CFault::misuse(format!("{n} is no {what}; they are {first} to {}", first + count - 1))
+}
+
+#[inline]
 pub(crate) fn dtype(n: DTypeNumber) -> Result<DType, CFault> {
     known("comity_dtype", &DType::ALL, 0, n)
 }
 
+#[inline]
 pub(crate) fn reduce_op(n: ReduceNumber) -> Result<ReduceOp, CFault> {
     known("comity_reduce_op", &ReduceOp::ALL, 0, n)
 }

@@ -4,6 +4,8 @@
 
 #[path = "live/browser.rs"]
 mod browser;
+#[path = "live/nodes.rs"]
+mod nodes;
 mod patience;
 
 use comity::ReduceOp;
@@ -237,7 +239,7 @@ fn over_hosts_the_launcher_answers_for_all() {
     let flags = [&flags[..], &["--env", &role, "--env", "COMITY_DETECTION=100"]].concat();
     let job = Job::start("over_hosts_the_launcher_answers_for_all", "launch", &flags);
     let text = job.until(&["for rank 1, which is in no call", "ranks 0, 2 wait"]);
-    assert!(!text.contains("this host only"), "{text}");
+    assert!(!text.contains("shown are"), "{text}");
     let view = job.view().unwrap();
     assert_eq!((view["size"].as_u64(), view["ranks"].as_array().map(Vec::len)), (Some(3), Some(3)), "{view}");
     assert!(view["silent"].as_array().is_some_and(Vec::is_empty) && view["is_part"] == false, "{view}");

@@ -4,6 +4,7 @@ use crate::facts::{HostFacts, HostSystem};
 use crate::graph::Cluster;
 use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// Whether these words are a command of the few kinds that steps are made of. An undo file may come from anybody, and `ip` alone could
 /// start any program.
@@ -11,7 +12,8 @@ pub fn is_step(words: &[String]) -> bool {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["ip", "link", "set", "dev", ..] | ["ip", "addr", "add" | "del", _, "dev", _] => true,
-        ["ifconfig", nic, "inet" | "addm" | "deletem", ..] => !nic.starts_with('-'),
+        ["ip", "addr", "add", _, "dev", _, "nodad"] => true,
+        ["ifconfig", nic, "inet" | "inet6" | "addm" | "deletem", ..] => !nic.starts_with('-'),
         ["route", "-n", "add" | "delete", "-host", ..] => true,
         _ => false,
     }
@@ -136,13 +138,26 @@ fn linux(facts: &HostFacts, nic: &str, own: Subnet, steps: &mut Vec<SetupStep>) 
         steps
             .push(step(&["ip", "link", "set", "dev", nic, "up"], &["ip", "link", "set", "dev", nic, "down"]));
     }
-    steps.push(step(&["ip", "addr", "add", &at, "dev", nic], &["ip", "addr", "del", &at, "dev", nic]));
+    let undo = ["ip", "addr", "del", &at, "dev", nic];
+    steps.push(match own.ip {
+        IpAddr::V4(_) => step(&["ip", "addr", "add", &at, "dev", nic], &undo),
+        // While the system looks for duplicates, for a second or two, nobody can listen there.
+        IpAddr::V6(_) => step(&["ip", "addr", "add", &at, "dev", nic, "nodad"], &undo),
+    });
 }
 
-fn macos(facts: &HostFacts, nic: &str, own: Subnet, other: Subnet, steps: &mut Vec<SetupStep>) {
+pub(crate) fn macos(facts: &HostFacts, nic: &str, own: Subnet, other: Subnet, steps: &mut Vec<SetupStep>) {
     if let Some(bridge) = facts.nic(nic).and_then(|n| n.bridge.as_deref()) {
         // A bridge over cables in a ring sends broadcasts round for ever, and RDMA does not work on its members.
         steps.push(step(&["ifconfig", bridge, "deletem", nic], &["ifconfig", bridge, "addm", nic]));
+    }
+    if own.ip.is_ipv6() {
+        let (ip, prefix) = (own.ip.to_string(), own.prefix.to_string());
+        steps.push(step(
+            &["ifconfig", nic, "inet6", &ip, "prefixlen", &prefix, "alias"],
+            &["ifconfig", nic, "inet6", &ip, "-alias"],
+        ));
+        return;
     }
     let (ip, mask, peer) = (own.ip.to_string(), own.netmask().to_string(), other.ip.to_string());
     steps.push(step(

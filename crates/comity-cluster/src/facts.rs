@@ -80,6 +80,19 @@ impl Nic {
     pub fn v4(&self) -> impl Iterator<Item = Subnet> + '_ {
         self.addresses.iter().copied().filter(|a| a.ip.is_ipv4() && !a.is_link_local())
     }
+
+    /// The same of IPv6.
+    pub fn v6(&self) -> impl Iterator<Item = Subnet> + '_ {
+        self.addresses.iter().copied().filter(|a| a.ip.is_ipv6() && !a.is_link_local())
+    }
+}
+
+impl HostFacts {
+    /// Whether it has addresses of IPv6 and none of IPv4, but those of the link alone.
+    pub fn is_v6_alone(&self) -> bool {
+        let outer = || self.nics.iter().filter(|n| !n.is_inner);
+        outer().all(|n| n.v4().next().is_none()) && outer().any(|n| n.v6().next().is_some())
+    }
 }
 
 /// RDMA on a host.

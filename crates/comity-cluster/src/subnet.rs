@@ -62,6 +62,15 @@ impl Subnet {
         Self { ip, prefix: self.prefix }
     }
 
+    /// The address in this network whose host has this number.
+    pub fn host(&self, number: u16) -> Self {
+        let ip = match self.network().ip {
+            IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() | u32::from(number)).into(),
+            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() | u128::from(number)).into(),
+        };
+        Self { ip, prefix: self.prefix }
+    }
+
     /// Whether every address is in it: the default route.
     pub fn is_everything(&self) -> bool {
         self.prefix == 0

@@ -7,6 +7,7 @@ use crate::hostfile::{ClusterFile, Over};
 use crate::layout::{LayoutKind, layout};
 use crate::read::facts_of;
 use crate::samples::{FOUR, cluster, domain, facts, linux, macs, mesh, ring};
+use crate::subnet::Subnet;
 use std::collections::BTreeSet;
 
 fn hostfile(cluster: &Cluster, over: Over) -> Result<ClusterFile, String> {
@@ -167,7 +168,7 @@ fn addresses_avoid_every_network_in_use() {
     assert_eq!(plan.cables[0].a.to_string(), "10.93.0.17/30");
     let mut full = whole;
     for net in ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"] {
-        full.hosts[0].in_use.push(crate::subnet::Subnet::parse(net).unwrap());
+        full.hosts[0].in_use.push(Subnet::parse(net).unwrap());
     }
     assert!(AddressPlan::of(&full).unwrap_err().contains("is in use"));
 }
@@ -222,6 +223,47 @@ fn a_triangle_of_linux_hosts_beside_a_switch() {
     let file = ClusterFile::of(&kept, &plan, &found, Over::Ethernet).unwrap();
     assert_eq!(file.json["hosts"][0]["env"]["COMITY_INTERFACES"], "=ab,ac");
     assert_eq!(layout(&kept, true).unwrap().kind, LayoutKind::Switch);
+}
+
+/// Two Linux hosts and a cable, with IPv6 alone.
+#[test]
+fn hosts_of_ipv6_alone_get_addresses_of_it() {
+    let host = |n: &str, at: &str, on_cable: &str| {
+        facts_of(n, &linux(n, &[("eth0", at, 1000), ("cable", on_cable, 10_000)]))
+    };
+    let pair = |a: &str, b: &str| {
+        let end = |host| Plug { host, nic: "cable".into() };
+        let heard = [(end(0), end(1)), (end(1), end(0))].map(|(at, from)| HeardBeacon { at, from });
+        Cluster::of(vec![host("a", "2001:db8::1/64", a), host("b", "2001:db8::2/64", b)], &heard)
+    };
+    let mut cluster = pair("", "");
+    cluster.hosts[1].in_use.push(Subnet::parse("fd5c:93a0:c1e7::/64").unwrap());
+    let plan = AddressPlan::of(&cluster).unwrap();
+    let steps = setup(&cluster, &plan);
+    assert_eq!(
+        in_words(&steps),
+        "a:\n  sudo ip addr add fd5c:93a0:c1e7:1::1/64 dev cable nodad\nb:\n  sudo ip addr add fd5c:93a0:c1e7:1::2/64 dev cable nodad\n"
+    );
+    assert_eq!(steps[0].steps[0].undo[2], "del");
+    let file = UndoFile::new(steps);
+    assert_eq!(UndoFile::parse(&serde_json::to_string(&file).unwrap()), Ok(file));
+    let file = hostfile(&cluster, Over::Ethernet).unwrap();
+    assert_eq!(file.json["hosts"][0]["ips"][0], "2001:db8::1", "{file:?}");
+    let found = layout(&cluster, false).unwrap();
+    let file = ClusterFile::of(&cluster, &plan, &found, Over::Ethernet).unwrap();
+    assert_eq!(file.json["hosts"][1]["ips"][0], "fd5c:93a0:c1e7:1::2", "{file:?}");
+    let kept = pair("fd00:7::1/64", "fd00:7::2/64");
+    let plan = AddressPlan::of(&kept).unwrap();
+    assert_eq!((plan.new_ones(), plan.cables[0].b.to_string().as_str()), (0, "fd00:7::2/64"));
+    // A host that has IPv4 as well gets that.
+    let cluster = triangle([""; 6]);
+    assert!(AddressPlan::of(&cluster).unwrap().cables.iter().all(|c| c.a.ip.is_ipv4()));
+    let mac = Subnet::parse("fd5c:93a0:c1e7:1::1/64").unwrap();
+    let mut steps = Vec::new();
+    crate::commands::macos(&cluster.hosts[0], "en2", mac, mac.host(2), &mut steps);
+    let run = "ifconfig en2 inet6 fd5c:93a0:c1e7:1::1 prefixlen 64 alias";
+    assert_eq!(steps[0].run.join(" "), run);
+    assert!(crate::commands::is_step(&steps[0].run) && crate::commands::is_step(&steps[0].undo));
 }
 
 #[test]

@@ -32,6 +32,7 @@ mod shape;
 #[cfg(test)]
 mod simulate;
 mod svg;
+mod traffic;
 
 pub use algorithms::Algorithm;
 pub use choose::{Choice, choose, price};

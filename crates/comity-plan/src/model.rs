@@ -9,11 +9,12 @@
 //!
 //! The ranks of a host share its network. Ranks beyond its cores take turns, so that a round costs a switch for each of them. Each word
 //! here ([`exchange`](Model::exchange), [`shift`](Model::shift), ...) is one round: with two kinds of link it is a formula; where each pair was
-//! measured it is the slowest rank's sum over the pairs that the round uses. May import `pairs` and `shape`.
+//! measured it is the slowest rank's sum over the pairs that the round uses. May import `pairs`, `shape` and `traffic`.
 
 use crate::{
     pairs::{Cost, LinkClass, PairCosts},
     shape::Common,
+    traffic::Traffic::{self, BothWays, OneWay, Same},
 };
 use std::collections::BTreeMap;
 
@@ -101,11 +102,6 @@ struct Pairs<'a> {
     root: usize,
 }
 
-/// A rank only sends in a round, or only takes, or does both with one other.
-const ONE_WAY: f64 = 1.0;
-/// A rank sends to several and takes from several. Measured: nearly three times as busy.
-const BOTH_WAYS: f64 = 2.8;
-
 /// One rank's messages of one round, to its own host and to others.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
@@ -115,6 +111,8 @@ struct Load {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Part {
+    /// Messages.
+    count: f64,
     /// Seconds of the slowest message, and of all.
     slowest: f64,
     all: f64,
@@ -159,27 +157,27 @@ impl<'a> Model<'a> {
 
     /// A round in which a rank moves messages and bytes within its host.
     pub(crate) fn within(&self, messages: f64, bytes: f64) -> f64 {
-        self.near_round(messages, bytes, ONE_WAY)
+        self.near_round(messages, bytes, OneWay)
     }
 
-    fn near_round(&self, messages: f64, bytes: f64, ways: f64) -> f64 {
+    fn near_round(&self, messages: f64, bytes: f64, traffic: Traffic) -> f64 {
         if messages <= 0.0 {
             return 0.0;
         }
         let local = &self.world.local;
-        let crowd = if ways > 1.0 && messages > 1.0 { local.crowd } else { 1.0 };
-        let alpha = local.cost.alpha * (1.0 + ways * local.busy * (messages - 1.0));
+        let crowd = traffic.crowd(local, messages);
+        let alpha = local.cost.alpha * (1.0 + traffic.busy(local) * (messages - 1.0));
         self.turns() + self.share() * (alpha + crowd * bytes * local.cost.beta)
     }
 
     /// A round in which a rank moves messages, and its host bytes, between hosts.
-    fn far_round(&self, messages: f64, host_bytes: f64, ways: f64) -> f64 {
+    fn far_round(&self, messages: f64, host_bytes: f64, traffic: Traffic) -> f64 {
         if messages <= 0.0 {
             return 0.0;
         }
         let remote = &self.world.remote;
-        let crowd = if ways > 1.0 && messages > 1.0 { remote.crowd } else { 1.0 };
-        let alpha = remote.cost.alpha * (1.0 + ways * remote.busy * (messages - 1.0));
+        let crowd = traffic.crowd(remote, messages);
+        let alpha = remote.cost.alpha * (1.0 + traffic.busy(remote) * (messages - 1.0));
         alpha * self.share() + crowd * host_bytes * remote.cost.beta
     }
 
@@ -193,16 +191,24 @@ impl<'a> Model<'a> {
         self.share() * bytes * self.world.local.cost.beta
     }
 
-    /// Everyone sends `bytes` to everyone.
+    /// Everyone sends `bytes` of its own to everyone.
     pub(crate) fn exchange(&self, bytes: f64) -> f64 {
+        self.all_to_all(bytes, BothWays)
+    }
+
+    /// Everyone sends the same `bytes` to everyone.
+    pub(crate) fn spread(&self, bytes: f64) -> f64 {
+        self.all_to_all(bytes, Same)
+    }
+
+    fn all_to_all(&self, bytes: f64, traffic: Traffic) -> f64 {
         if let Some(p) = &self.pairs {
             let n = p.host.len();
             let loads = (0..n).map(|r| (r, self.load(p, r, (0..n).filter(move |&q| q != r), bytes)));
-            return self.round(p, loads, BOTH_WAYS);
+            return self.round(p, loads, traffic);
         }
         let (near, far) = (self.local - 1.0, self.n - self.local);
-        self.near_round(near, near * bytes, BOTH_WAYS)
-            + self.far_round(far, self.local * far * bytes, BOTH_WAYS)
+        self.near_round(near, near * bytes, traffic) + self.far_round(far, self.local * far * bytes, traffic)
     }
 
     /// Everyone tells everyone that it is there. Between hosts, messages without elements overlap as if they went one way.
@@ -210,38 +216,34 @@ impl<'a> Model<'a> {
         if self.pairs.is_some() {
             return self.exchange(0.0);
         }
-        self.near_round(self.local - 1.0, 0.0, BOTH_WAYS) + self.far_round(self.n - self.local, 0.0, ONE_WAY)
+        self.near_round(self.local - 1.0, 0.0, BothWays) + self.far_round(self.n - self.local, 0.0, OneWay)
     }
 
     /// Everyone sends `bytes` to every rank of its host.
-    pub(crate) fn exchange_within(&self, bytes: f64) -> f64 {
+    pub(crate) fn exchange_within(&self, bytes: f64, traffic: Traffic) -> f64 {
         if let Some(p) = &self.pairs {
             let mates = |r: usize| p.hosts[p.host[r]].iter().copied().filter(move |&q| q != r);
-            return self.round(
-                p,
-                (0..p.host.len()).map(|r| (r, self.load(p, r, mates(r), bytes))),
-                BOTH_WAYS,
-            );
+            return self.round(p, (0..p.host.len()).map(|r| (r, self.load(p, r, mates(r), bytes))), traffic);
         }
         let near = self.local - 1.0;
-        self.near_round(near, near * bytes, BOTH_WAYS)
+        self.near_round(near, near * bytes, traffic)
     }
 
     /// The root sends `bytes` to everyone, or takes as much.
     pub(crate) fn star(&self, bytes: f64) -> f64 {
         if let Some(p) = &self.pairs {
             let load = self.load(p, p.root, (0..p.host.len()).filter(|&q| q != p.root), bytes);
-            return self.round(p, [(p.root, load)].into_iter(), ONE_WAY);
+            return self.round(p, [(p.root, load)].into_iter(), OneWay);
         }
         let (near, far) = (self.local - 1.0, self.n - self.local);
-        self.within(near, near * bytes) + self.far_round(far, far * bytes, ONE_WAY)
+        self.within(near, near * bytes) + self.far_round(far, far * bytes, OneWay)
     }
 
     /// The leader of each host, its first rank, sends `bytes` to its host, or takes as much from each rank.
     pub(crate) fn to_leader(&self, bytes: f64) -> f64 {
         if let Some(p) = &self.pairs {
             let leaders = p.hosts.iter().map(|h| (h[0], self.load(p, h[0], h[1..].iter().copied(), bytes)));
-            return self.round(p, leaders, ONE_WAY);
+            return self.round(p, leaders, OneWay);
         }
         let near = self.local - 1.0;
         self.within(near, near * bytes)
@@ -251,10 +253,10 @@ impl<'a> Model<'a> {
     pub(crate) fn shift(&self, bytes: f64) -> f64 {
         if let Some(p) = &self.pairs {
             let loads = p.neighbours().map(|(a, b)| (a, self.load(p, a, [b].into_iter(), bytes)));
-            return self.round(p, loads, ONE_WAY);
+            return self.round(p, loads, OneWay);
         }
         self.within((self.local - 1.0).min(1.0), bytes)
-            + self.far_round((self.hosts - 1.0).min(1.0), bytes, ONE_WAY)
+            + self.far_round((self.hosts - 1.0).min(1.0), bytes, OneWay)
     }
 
     /// `bytes` go from neighbour to neighbour through all ranks, one hop after the other.
@@ -265,7 +267,7 @@ impl<'a> Model<'a> {
             return p.neighbours().map(hop).sum();
         }
         let near = (self.local - 1.0) * self.hosts;
-        near * self.within(1.0, bytes) + (self.hosts - 1.0) * self.far_round(1.0, bytes, ONE_WAY)
+        near * self.within(1.0, bytes) + (self.hosts - 1.0) * self.far_round(1.0, bytes, OneWay)
     }
 
     /// Whether ranks at a distance of `by` share a host. Unless counts are powers of two, some pairs lie astride two
@@ -281,12 +283,12 @@ impl<'a> Model<'a> {
             let (n, by) = (p.host.len(), by as usize);
             let pairs = (0..n).map(|r| (r, r ^ by)).filter(|&(_, q)| q < n);
             let loads = pairs.map(|(r, q)| (r, self.load(p, r, [q].into_iter(), bytes)));
-            return self.round(p, loads, ONE_WAY);
+            return self.round(p, loads, OneWay);
         }
         if self.is_near(by) {
             self.within(1.0, bytes)
         } else {
-            self.far_round(1.0, self.local * bytes, ONE_WAY)
+            self.far_round(1.0, self.local * bytes, OneWay)
         }
     }
 
@@ -299,7 +301,7 @@ impl<'a> Model<'a> {
             let loads = edges.map(|v| (at(v), self.load(p, at(v), [at(v + by)].into_iter(), bytes)));
             return loads.map(|(_, l)| self.alone(l)).fold(0.0, f64::max) + self.turns();
         }
-        if self.is_near(by) { self.within(1.0, bytes) } else { self.far_round(1.0, bytes, ONE_WAY) }
+        if self.is_near(by) { self.within(1.0, bytes) } else { self.far_round(1.0, bytes, OneWay) }
     }
 
     /// Leaders of hosts at a distance of `by` swap `bytes`.
@@ -310,14 +312,14 @@ impl<'a> Model<'a> {
             let leader = |h: usize| p.hosts[h][0];
             let loads =
                 pairs.map(|(h, g)| (leader(h), self.load(p, leader(h), [leader(g)].into_iter(), bytes)));
-            return self.round(p, loads, ONE_WAY);
+            return self.round(p, loads, OneWay);
         }
-        self.far_round(1.0, bytes, ONE_WAY)
+        self.far_round(1.0, bytes, OneWay)
     }
 
     /// Every rank sends `messages` to other hosts, and its host `host_bytes` in all.
-    pub(crate) fn cross(&self, messages: f64, host_bytes: f64) -> f64 {
-        self.far_round(messages, host_bytes, BOTH_WAYS)
+    pub(crate) fn cross(&self, messages: f64, host_bytes: f64, traffic: Traffic) -> f64 {
+        self.far_round(messages, host_bytes, traffic)
     }
 
     /// Sum over the distances 1, 2, 4, ... below `n`.
@@ -333,6 +335,7 @@ impl<'a> Model<'a> {
             let cost = p.costs.both_ways(from, q);
             let near = p.host[from] == p.host[q];
             let part = if near { &mut load.near } else { &mut load.far };
+            part.count += 1.0;
             part.slowest = part.slowest.max(share * cost.alpha);
             part.all += share * cost.alpha;
             // Only the host's own memory is shared among the ranks of a core; the network is among all of the host.
@@ -349,15 +352,14 @@ impl<'a> Model<'a> {
     }
 
     /// A round takes as long as its slowest rank, and as the network of the host that sends most.
-    fn round(&self, p: &Pairs<'_>, loads: impl Iterator<Item = (usize, Load)>, ways: f64) -> f64 {
+    fn round(&self, p: &Pairs<'_>, loads: impl Iterator<Item = (usize, Load)>, traffic: Traffic) -> f64 {
         let (local, remote) = (&self.world.local, &self.world.remote);
-        let crowd = |class: &LinkClass| if ways > 1.0 { class.crowd } else { 1.0 };
         let (mut longest, mut any_near, mut sent) = (0.0f64, false, vec![0.0; p.hosts.len()]);
         for (rank, Load { near, far }) in loads {
-            let messages = near.messages(ways * local.busy) + far.messages(ways * remote.busy);
-            longest = longest.max(messages + crowd(local) * near.bytes);
+            let messages = near.messages(traffic.busy(local)) + far.messages(traffic.busy(remote));
+            longest = longest.max(messages + traffic.crowd(local, near.count) * near.bytes);
             any_near |= near.all > 0.0;
-            sent[p.host[rank]] += crowd(remote) * far.bytes;
+            sent[p.host[rank]] += traffic.crowd(remote, far.count) * far.bytes;
         }
         let turns = if any_near { self.turns() } else { 0.0 };
         turns + longest + sent.into_iter().fold(0.0, f64::max)

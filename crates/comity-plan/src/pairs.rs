@@ -19,13 +19,17 @@ pub struct LinkClass {
     pub busy: f64,
     /// How much longer bytes take that come to a rank from several others at once.
     pub crowd: f64,
+    /// How much busier than by one message a rank is that sends the same to all and takes from all.
+    pub same: f64,
 }
 
 impl LinkClass {
     /// Shared memory.
-    pub const SHM: Self = Self { cost: Cost { alpha: 0.9e-6, beta: 1.0 / 12e9 }, busy: 0.2, crowd: 1.0 };
+    pub const SHM: Self =
+        Self { cost: Cost { alpha: 0.9e-6, beta: 1.0 / 12e9 }, busy: 0.2, crowd: 1.0, same: 2.8 };
     /// TCP on a fast network or loopback.
-    pub const TCP: Self = Self { cost: Cost { alpha: 11e-6, beta: 1.0 / 3e9 }, busy: 0.3, crowd: 1.1 };
+    pub const TCP: Self =
+        Self { cost: Cost { alpha: 11e-6, beta: 1.0 / 3e9 }, busy: 0.3, crowd: 1.1, same: 1.75 };
 }
 
 /// What messages cost between each two ranks of a group, the same numbers on all of them.

@@ -1,20 +1,29 @@
 //! Forked children share their parent's connections, which are not theirs to use.
 
 use crate::errors;
+use comity::tools::forks;
 use pyo3::prelude::*;
 use std::process;
 
 /// The process in which something was made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Home(u32);
+pub(crate) struct Home {
+    id: u32,
+    /// Its count of forks: every call asks, and a system call costs half of a small one.
+    forks: Option<u32>,
+}
 
 impl Home {
     pub(crate) fn here() -> Self {
-        Self(process::id())
+        Self { id: process::id(), forks: forks() }
     }
 
+    #[inline]
     pub(crate) fn is_here(self) -> bool {
-        self.0 == process::id()
+        match self.forks {
+            Some(_) => self.forks == forks(),
+            None => self.id == process::id(),
+        }
     }
 
     /// An error in any other process.
@@ -27,7 +36,7 @@ impl Home {
             "Forked",
             format!(
                 "this group belongs to process {}, and process {} was forked from it: a forked child cannot use its parent's connections; start workers with the multiprocessing method \"spawn\", or make the group after the fork",
-                self.0,
+                self.id,
                 process::id()
             ),
             None,

@@ -2,6 +2,7 @@
 
 use crate::{
     args::{CallArgs, Checked},
+    arrays::PlainAllReduce,
     errors,
     fork::Home,
     interrupt,
@@ -101,6 +102,35 @@ impl PyGroup {
         let work = PreparedCall::new(&group, op, inp, out, checked);
         let work = work.map_err(|words| misuse(format!("{op}: {words}")))?;
         Ok((group, work))
+    }
+
+    /// Make a call of `group` on this thread; `None` where earlier ones are under way.
+    #[inline]
+    fn alone(
+        &self,
+        py: Python<'_>,
+        group: &comity::Group,
+        call: impl FnOnce(&comity::Group) -> comity::Result<()> + Send,
+    ) -> Option<PyResult<()>> {
+        self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        interrupt::arm();
+        let busy = Busy(&self.busy);
+        let out = py.detach(|| call(group));
+        drop(busy);
+        let raised = |e| interrupt::taken().unwrap_or_else(|| errors::raised(py, Some(group.rank()), &e));
+        Some(out.map_err(raised))
+    }
+
+    /// As `run`, of a call that is complete; `None` where it cannot be made at once.
+    fn at_once(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&comity::Group) -> comity::Result<()> + Send,
+    ) -> Option<PyResult<()>> {
+        match self.limited(py, None) {
+            Ok(group) => self.alone(py, &group, call),
+            Err(e) => Some(Err(e)),
+        }
     }
 
     /// Queue `work` on the group's thread.
@@ -217,6 +247,17 @@ impl PyGroup {
         Ok(())
     }
 
+    /// An all_reduce of NumPy's arrays; `None` where their kind has to see to it, and nothing has happened.
+    #[pyo3(signature = (x, out, reduce, /))]
+    fn all_reduce<'py>(
+        &self,
+        x: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        reduce: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        PlainAllReduce::with(x, out, reduce, |call| self.at_once(x.py(), |group| call.run(group))).transpose()
+    }
+
     #[pyo3(signature = (op, inp=None, out=None, args=None, /))]
     fn run(
         &self,
@@ -227,16 +268,12 @@ impl PyGroup {
         args: Option<&Bound<'_, CallArgs>>,
     ) -> PyResult<()> {
         let (group, work) = self.prepared(py, op, [inp, out], args, None)?;
-        if self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        let Some(out) = self.alone(py, &group, |group| work.run(group)) else {
             // Behind earlier work this thread would sleep where no signal reaches it.
             let state = self.queue(&group, work, None);
             return wait_to_the_end(py, &state, |words| group.abort(words));
-        }
-        interrupt::arm();
-        let busy = Busy(&self.busy);
-        let out = py.detach(|| work.run(&group));
-        drop(busy);
-        out.map_err(|e| interrupt::taken().unwrap_or_else(|| errors::raised(py, Some(group.rank()), &e)))
+        };
+        out
     }
 
     #[pyo3(signature = (op, inp=None, out=None, args=None, /, *, hold=None, event=None))]

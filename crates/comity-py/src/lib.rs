@@ -4,6 +4,7 @@
 //! Calls wait without the interpreter's lock. A call with no earlier work under way runs on the thread that makes it.
 
 mod args;
+mod arrays;
 mod callbacks;
 mod config;
 mod errors;
@@ -27,6 +28,8 @@ mod _core {
 
     #[pymodule_export]
     use crate::args::CallArgs;
+    #[pymodule_export]
+    use crate::arrays::know_numpy;
     #[pymodule_export]
     use crate::callbacks::post;
     #[pymodule_export]

@@ -2,7 +2,7 @@
 
 use crate::errors;
 use comity::{DType, Place, View, ViewMut, tools::cuda};
-use pyo3::prelude::*;
+use pyo3::{ffi, prelude::*};
 use std::ops::Range;
 
 /// An address, a type and a count of elements, as they came from Python. Whoever passes them keeps the memory alive and lets
@@ -101,5 +101,50 @@ impl RawBuffer {
                 Ok(())
             }
         }
+    }
+}
+
+/// The memory of an object with the buffer protocol while this is borrowed: one block without gaps, its elements in order.
+pub(crate) struct Lent(ffi::Py_buffer);
+
+impl Lent {
+    /// Run `f` with the memory of `object`, which stays where it is meanwhile; `None` if the object does not lend it so. Its format, which
+    /// takes NumPy longest to say, is not asked for.
+    pub(crate) fn with<R>(
+        object: &Bound<'_, PyAny>,
+        writable: bool,
+        f: impl FnOnce(&Self) -> R,
+    ) -> Option<R> {
+        let flags = ffi::PyBUF_C_CONTIGUOUS | if writable { ffi::PyBUF_WRITABLE } else { 0 };
+        let mut lent = Self(ffi::Py_buffer::new());
+        // SAFETY: the interpreter's lock is held, which `object` shows; the buffer stays in this frame until it is given back.
+        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut lent.0, flags) } != 0 {
+            // Who asks in another way gets a better error.
+            drop(PyErr::take(object.py()));
+            return None;
+        }
+        let out = f(&lent);
+        // SAFETY: filled above, given back once, with the lock held.
+        unsafe { ffi::PyBuffer_Release(&mut lent.0) };
+        Some(out)
+    }
+
+    /// The memory as elements of `dtype`; `None` if they do not fit.
+    pub(crate) fn elements(&self, dtype: DType) -> Option<RawBuffer> {
+        let bytes = usize::try_from(self.0.len).ok()?;
+        let count = bytes / dtype.size();
+        if count * dtype.size() != bytes {
+            return None;
+        }
+        RawBuffer::new((self.0.buf as usize, dtype as u8, count), Place::Host).ok()
+    }
+
+    /// The lengths of the axes.
+    pub(crate) fn shape(&self) -> &[isize] {
+        if self.0.shape.is_null() {
+            return &[];
+        }
+        // SAFETY: the object that filled it says so many lengths, which stand as long as the buffer is lent.
+        unsafe { std::slice::from_raw_parts(self.0.shape, usize::try_from(self.0.ndim).unwrap_or(0)) }
     }
 }

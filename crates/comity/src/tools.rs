@@ -9,12 +9,14 @@
 //! | a launcher | [`Store`], at which its ranks meet; [`Sheet`], [`Tally`] and [`LiveRank`], what a rank did and does in memory that both see |
 //! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`network_in_words`], [`trust_in_words`] |
 //! | `comity check`, `comity bench` | [`prefer_algorithm`]; memory of CUDA devices in [`cuda`] |
+//! | the Python package | [`forks`], whether a process is one that it was forked from |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
 
 pub use crate::config::{AddressNote, LinkNote, Topic, VARIABLES, Variable};
 pub use crate::recorder::{Flight, FlightCall, FlightState, LiveGroup, LivePath, LiveRank};
 pub use crate::rendezvous::Store;
 pub use crate::stats::{Sheet, Tally};
+pub use crate::sys::forks;
 #[cfg(target_os = "linux")]
 pub use crate::sys::refused as refused_call;
 use crate::{Algorithm, Config, Group};

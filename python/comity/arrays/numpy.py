@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from comity import _core
-from comity.arrays.block import BF16, Block, Kind, code_of
+from comity.arrays.block import BF16, LONG_NAMES, Block, Kind, code_of
 from comity.errors import Misuse
 
 
@@ -18,6 +18,9 @@ class NumPy(Kind):
 
         self.np = np
         self.codes: dict[Any, int] = {}
+        # The core takes plain arrays of these types by itself; those of ml_dtypes do not lend their memory.
+        plain = [(np.dtype(name), code) for code, name in LONG_NAMES.items() if code != BF16]
+        _core.know_numpy(np.ndarray, np.empty_like, plain)
 
     def code(self, dtype: Any) -> int:
         """The number of a type."""

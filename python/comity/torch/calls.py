@@ -18,12 +18,17 @@ from comity.errors import Error, Misuse
 
 from . import cuda, metrics, turns
 from .tensors import SIZES, Buffer, Finish, check
+from .versions import BACKENDS, VERSION
 from .work import Done, Failed, Several, Work, seconds
 
 if TYPE_CHECKING:
     from .compression import Codec
 
 _NO_ARGS = Args()
+#: Whether torch takes no work at all for one of a call that has ended. Making one and waiting for it takes torch longer than a small call.
+_NONE_IS_DONE = VERSION >= BACKENDS
+#: Whether torch keeps works of calls in a graph, of those that have ended as well.
+_in_graph: Callable[[], bool] = getattr(_c10d, "_allow_inflight_collective_as_graph_input", bool)
 
 
 class Call(NamedTuple):
@@ -99,6 +104,24 @@ class Calls:
             raise self._named(e) from None
         note = self._metrics.noting(op, size, begun)
         return self._noted(Work(request, result, all_of(after), note, channel.turns))
+
+    def _now(self, op: str, opts: Any, result: Any, memory: Buffer, args: Args) -> _c10d.Work | None:
+        """As `_call`, for what small calls mostly are: in place, on memory of the host that nothing has to be done with, for a caller that
+        waits."""
+        self._check_open(op)
+        self._calls += 1
+        timeout = opts.timeout
+        # Torch's own way to say that there is none lies before 0.
+        if timeout.days >= 0 and (limit := seconds(timeout)) is not None:
+            args = args.replace(timeout=limit)
+        begun = perf_counter_ns()
+        try:
+            self._channels.here().group.run(op, None, memory, args)
+        except Error as e:
+            self._metrics.failed(op)
+            raise self._named(e) from None
+        self._metrics.ended(op, memory[2] * SIZES[memory[1]], begun)
+        return None if _NONE_IS_DONE and not _in_graph() else Done(result)
 
     def _call_on_device(
         self, call: Call, args: Args, tensors: list[torch.Tensor], now: bool, begun: int, size: int

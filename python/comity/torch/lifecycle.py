@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as _c10d
 
-from comity import _core
+from comity import _core, _process
 from comity.errors import Aborted, Closed, Error, Forked, Join, Mismatch, Misuse
 from comity.errors import TimeoutError as LimitPassed
 
@@ -181,7 +181,7 @@ class Lifecycle(Collectives):
     # -- while it is open
 
     def _check_open(self, op: str) -> None:
-        if os.getpid() != self._home:
+        if _process.pid != self._home:
             words = (
                 f"rank {self._rank}: {op}: the group belongs to process {self._home}, from which this one was forked; "
                 "make groups after the fork, or start processes with the method 'spawn'"

@@ -10,7 +10,7 @@ from torch._C import _distributed_c10d as _c10d
 from comity._core import Args
 
 from .calls import Call, Calls, in_block
-from .tensors import Finish, alike, contents, joined, place, reduced, spread
+from .tensors import Finish, alike, contents, joined, place, reduced, simple, spread
 from .work import Done
 
 _KINDS = _c10d.ReduceOp.RedOpType
@@ -27,6 +27,9 @@ _REDUCTIONS = {
 }
 #: The arguments of calls with nothing but a reduction, which share them.
 REDUCED = {name: Args(reduce=name) for name in _REDUCTIONS.values()}
+#: The same by torch's kind, of those that do nothing else.
+_PLAIN = {kind: REDUCED[name] for kind, name in _REDUCTIONS.items() if kind != _KINDS.PREMUL_SUM}
+_SUM = REDUCED["sum"]
 _NO_OPTIONS = _c10d.AllreduceOptions()
 #: In `allreduce_coalesced`, tensors below this many bytes share one call.
 _TOGETHER = 1 << 20
@@ -35,7 +38,19 @@ _TOGETHER = 1 << 20
 class Reductions(Calls):
     """The calls that combine elements. `Misuse`, with this rank, for tensors, types and reductions that Comity does not take."""
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = _NO_OPTIONS) -> _c10d.Work:
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = _NO_OPTIONS) -> _c10d.Work | None:
+        """None where the call has ended and torch needs no more than that."""
+        if len(tensors) == 1 and not getattr(opts, "asyncOp", True) and self._codec is None:
+            memory = simple(tensors[0])
+            if memory is not None:
+                reduce_op = opts.reduceOp
+                # Sums first: it takes as long to learn which reduction any other is.
+                args = _SUM if reduce_op == _KINDS.SUM else _PLAIN.get(reduce_op.op)
+                if args is not None:
+                    return self._now("all_reduce", opts, tensors, memory, args)
+        return self._allreduce(tensors, opts)
+
+    def _allreduce(self, tensors: list[torch.Tensor], opts: Any) -> _c10d.Work:
         tensor = self._one(tensors, "all_reduce")
         if tensor.is_sparse:
             return self.allreduce_sparse(tensors, opts)
@@ -83,7 +98,7 @@ class Reductions(Calls):
             if small and len(tensors) > 1:
                 together.setdefault((tensor.dtype, tensor.device), []).append(tensor)
             else:
-                works.append(self.allreduce([tensor], opts))
+                works.append(self._allreduce([tensor], opts))
         for parts in together.values():
             works.append(self._allreduce_joined(parts, opts))
         return self._several(works, tensors) if works else Done(tensors)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from collective_bodies import monitored_barrier, same
-from failure_bodies import caught
+from failure_bodies import caught, now
 
 from comity.torch import callbacks, metrics
 
@@ -69,6 +69,40 @@ def parts(rank: int, size: int) -> None:
     together(tensors())
     dist.barrier()
     until(lambda: callbacks.running() == 0)
+
+
+def small(rank: int, size: int) -> list:
+    """Calls on simple tensors that are waited for, and on tensors that only seem simple."""
+    total = float(sum(range(1, size + 1)))
+    op = dist.ReduceOp
+    for kind, expected in {op.SUM: total, op.MAX: size, op.MIN: 1, op.AVG: total / size}.items():
+        for t in (torch.tensor([rank + 1.0]), torch.nn.Parameter(torch.tensor([rank + 1.0]))):
+            dist.all_reduce(t, kind)
+            assert t.item() == expected, (kind, t)
+    scaled = torch.tensor([rank + 1.0])
+    dist.all_reduce(scaled, dist._make_nccl_premul_sum(2.0))
+    assert scaled.item() == 2 * total
+    opts = dist.AllreduceOptions()
+    now(opts)
+    # It shows what its memory does not hold. Torch's dispatcher would pass on a copy.
+    hidden = torch.tensor([1j * (rank + 1)]).conj()
+    cpu_backend().allreduce([hidden.imag], opts)
+    assert hidden.imag.is_neg() and hidden.imag.item() == -total
+    top = torch.tensor([-1j * (rank + 1)]).conj().imag
+    opts.reduceOp = op.MAX
+    cpu_backend().allreduce([top], opts)
+    assert top.is_neg() and top.item() == size
+    column = torch.full((2, 2), rank + 1.0)[:, 0]
+    dist.all_reduce(column)
+    same(column, torch.full((2,), total))
+    # Torch's own limit of one call.
+    opts.timeout = timedelta(seconds=60)
+    w = dist.distributed_c10d._get_default_group().allreduce([torch.ones(2)], opts)
+    assert w is None or w.wait()
+    opts.timeout = timedelta(seconds=0.3)
+    if rank:
+        time.sleep(1.5)
+    return caught(lambda: cpu_backend().allreduce([torch.ones(2)], opts))
 
 
 def batches(rank: int, size: int) -> list:

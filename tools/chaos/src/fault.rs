@@ -1,5 +1,7 @@
 //! The faults, and which seed makes which trial.
 
+mod row;
+
 use super::random::Random;
 use std::{fmt, ops::Range};
 
@@ -17,13 +19,15 @@ pub(super) enum Lane {
     Launcher,
     /// Ranks on four hosts, and faults that take a second or more.
     Silence,
+    /// Jobs of `comity launch` over ssh, on three hosts.
+    Fleet,
 }
 
 impl Lane {
-    pub(super) const ALL: [Self; 3] = [Self::Crew, Self::Launcher, Self::Silence];
+    pub(super) const ALL: [Self; 4] = [Self::Crew, Self::Launcher, Self::Silence, Self::Fleet];
 
     pub(super) fn name(self) -> &'static str {
-        ["crew", "launcher", "silence"][self as usize]
+        ["crew", "launcher", "silence", "fleet"][self as usize]
     }
 
     /// What it does, and how often of all.
@@ -53,6 +57,14 @@ impl Lane {
                 (LauncherHup, 6),
                 (SupervisorKill, 3),
                 (OutOfMemory, 2),
+            ],
+            Self::Fleet => &[
+                (FarRankKilled, 4),
+                (FarLauncherKill, 4),
+                (SshKilled, 6),
+                (HostKilled, 6),
+                // Some six seconds.
+                (HostCut, 4),
             ],
             Self::Silence => &[
                 (StopCall, 8),
@@ -152,10 +164,20 @@ pub(super) enum Fault {
     Absent,
     /// Somebody else has the port at which the ranks are to meet.
     PortTaken,
+    /// A rank of a job over ssh is killed.
+    FarRankKilled,
+    /// The launcher of a job over ssh is killed.
+    FarLauncherKill,
+    /// The launcher's ssh to a host is killed.
+    SshKilled,
+    /// Everything on a host of a job over ssh is killed.
+    HostKilled,
+    /// No packet passes to or from a host of a job over ssh.
+    HostCut,
 }
 
 impl Fault {
-    const ALL: [Self; 32] = [
+    const ALL: [Self; 37] = [
         Self::Kill(Phase::Join),
         Self::Kill(Phase::Idle),
         Self::Kill(Phase::Call),
@@ -188,6 +210,11 @@ impl Fault {
         Self::Delay,
         Self::Absent,
         Self::PortTaken,
+        Self::FarRankKilled,
+        Self::FarLauncherKill,
+        Self::SshKilled,
+        Self::HostKilled,
+        Self::HostCut,
     ];
 
     /// As typed after `--only`.
@@ -225,6 +252,11 @@ impl Fault {
             Self::Delay => "delay",
             Self::Absent => "absent",
             Self::PortTaken => "port-taken",
+            Self::FarRankKilled => "far-rank-killed",
+            Self::FarLauncherKill => "far-launcher-kill",
+            Self::SshKilled => "ssh-killed",
+            Self::HostKilled => "host-killed",
+            Self::HostCut => "host-lost",
         }
     }
 
@@ -271,49 +303,6 @@ impl Plan {
         let links = random.pick(&["shm", "tcp", "mixed"]);
         let first = if fault == Fault::CutPair { MOST } else { 0 };
         Self { fault, seed, size, first, victim, links, random }
-    }
-
-    /// The row of the table.
-    pub(super) fn row(&self) -> String {
-        let name = match self.fault {
-            Fault::Kill(Phase::Join) => "kill while joining",
-            Fault::Kill(Phase::Idle) => "kill while idle",
-            Fault::Kill(Phase::Call) => "kill in a call",
-            Fault::Kill(Phase::Close) => "kill while closing",
-            Fault::Crash => "kill by SIGTERM, ILL, ABRT",
-            Fault::Files => "few descriptors",
-            Fault::Memory => "little address space",
-            Fault::FileSize => "memfd refused",
-            Fault::FullShm => "full /dev/shm and /tmp",
-            Fault::HostileJoin => "strangers while joining",
-            Fault::HostileCall => "strangers in a call",
-            Fault::RankKilled => "kill under the launcher",
-            Fault::RankExits => "exit under the launcher",
-            Fault::LauncherKill => "launcher: KILL",
-            Fault::LauncherTerm => "launcher: TERM",
-            Fault::LauncherInt => "launcher: INT",
-            Fault::LauncherHup => "launcher: HUP",
-            Fault::SupervisorKill => "launcher: KILL of its second process",
-            Fault::OutOfMemory => "out of memory (control group)",
-            Fault::StopCall => "stop in a call",
-            Fault::StopIdle => "stop while idle",
-            Fault::Blip => "short stops",
-            Fault::CutBoth => "host cut off, both ways",
-            Fault::CutOut => "host cut off, outward",
-            Fault::CutIn => "host cut off, inward",
-            Fault::CutPair => "one host's packets to one other lost",
-            Fault::CableBlip => "host cut off shortly",
-            Fault::LongCableBlip => "host cut off for 4 s of 5",
-            Fault::SecondCable => "one of two cables cut, then the other",
-            Fault::Delay => "slow cable, packets wait",
-            Fault::Absent => "a rank never joins",
-            Fault::PortTaken => "port taken",
-        };
-        match self.fault {
-            Fault::Kill(_) if self.size == MOST => format!("{name}, 8 ranks"),
-            Fault::Kill(_) => format!("{name}, 2 to 7 ranks"),
-            _ => name.into(),
-        }
     }
 
     /// The ranks, as the crew numbers its members.

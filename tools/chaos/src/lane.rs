@@ -3,7 +3,7 @@
 use super::{
     crew::Crew,
     fault::{Fault, Lane, Plan},
-    launcher::Launcher,
+    launcher::{Launcher, fleet::Fleet},
     net::{self, Slow},
     random,
     table::Table,
@@ -86,6 +86,7 @@ impl Orders {
 enum Kind {
     Crew(Crew),
     Launcher(Launcher),
+    Fleet(Fleet),
 }
 
 /// The lane's process, inside its namespaces.
@@ -105,6 +106,14 @@ pub fn main(args: &[&str]) -> Result<(), String> {
             let slow = net::slow(0, Slow::Both).and_then(|()| net::hasten(0, Slow::Both));
             lacking.extend(slow.err().map(|why| (Fault::Delay, why)));
             Kind::Crew(Crew::new(worker, true))
+        }
+        Lane::Fleet => {
+            net::hosts()?;
+            let fleet = Fleet::new(built(&orders.profile, "comity"), worker);
+            if let Err(why) = &fleet.servers {
+                lacking.extend(Fault::all().filter(|f| f.lane() == Lane::Fleet).map(|f| (f, why.clone())));
+            }
+            Kind::Fleet(fleet)
         }
         Lane::Launcher => {
             let comity = built(&orders.profile, "comity");
@@ -132,7 +141,11 @@ fn trials(orders: &Orders, lacking: &[Fault], kind: &mut Kind) -> Result<(), Str
         Some(seed) => Box::new(std::iter::repeat(seed)),
         None => Box::new((0..).map(|i| random::derived(orders.seed, orders.lane as u64, i))),
     };
-    let nothing = !orders.faults.is_empty() && orders.faults.iter().all(|f| lacking.contains(f));
+    let asked: Vec<Fault> = match orders.faults[..] {
+        [] => Fault::all().filter(|f| f.lane() == orders.lane).collect(),
+        ref some => some.to_vec(),
+    };
+    let nothing = asked.iter().all(|f| lacking.contains(f));
     for (i, seed) in (0..orders.trials).zip(seeds) {
         if begun.elapsed() >= orders.limit || nothing {
             break;
@@ -148,6 +161,7 @@ fn trials(orders: &Orders, lacking: &[Fault], kind: &mut Kind) -> Result<(), Str
         let mut outcome = match kind {
             Kind::Crew(crew) => trial::run(crew, &plan)?,
             Kind::Launcher(launcher) => launcher.run(&plan)?,
+            Kind::Fleet(fleet) => fleet.run(&plan)?,
         };
         leftovers(kind, &mut outcome).map_err(|e| format!("cannot look for what is left: {e}"))?;
         let row = outcome.row.map_or_else(|| plan.row(), str::to_owned);

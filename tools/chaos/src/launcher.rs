@@ -1,5 +1,7 @@
 //! One trial with `comity launch`: who dies, what is said of it, and what is left.
 
+pub(super) mod fleet;
+
 use super::{
     fault::{Fault, Plan},
     processes::{Processes, Said, Started, code, monotonic, signal},

@@ -106,7 +106,7 @@ impl Processes {
         }
     }
 
-    /// Every other process of this namespace that lives, with its name.
+    /// Every other process of this namespace that lives, with its name; no server of ssh, whose sessions end with their connections.
     pub(super) fn alive(&mut self, but: &[Pid]) -> Vec<(Pid, String)> {
         self.ended(Pid::INIT);
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -117,7 +117,7 @@ impl Processes {
             .filter_map(|pid| {
                 let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
                 let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
-                (!rest.starts_with(['Z', 'X'])).then(|| (pid, name.to_owned()))
+                (!rest.starts_with(['Z', 'X']) && !name.starts_with("sshd")).then(|| (pid, name.to_owned()))
             })
             .collect()
     }

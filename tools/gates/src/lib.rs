@@ -26,6 +26,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/comity/src/turn.rs", "a cell in its loom test"),
     ("crates/comity-c/src/", "a C interface: names for its functions, and memory that C vouches for"),
     ("crates/comity-py/src/raw.rs", "memory that Python vouches for"),
+    ("tools/bench/src/limit/kernels.rs", "vector instructions"),
     ("tools/softnccl/src/", "a C interface and memory that its callers vouch for, for tests"),
     ("crates/comity-cli/src/launch/sys.rs", "fork, and signals to process groups"),
     ("tools/softverbs/src/exports/", "a C interface, for tests"),
@@ -48,6 +49,7 @@ pub fn check(root: &Path) -> Result<usize, String> {
         ("python", "py"),
         ("bench", "py"),
         ("examples", "py"),
+        ("tools", "py"),
     ] {
         sources(&root.join(folder), kind, &mut files).map_err(|e| format!("cannot list {folder}: {e}"))?;
     }

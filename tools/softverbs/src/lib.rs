@@ -6,7 +6,8 @@
 //!     cargo xtask softverbs target/softverbs      lays it out there as libibverbs.so.1 and librdma.dylib
 //!     LD_LIBRARY_PATH=target/softverbs SOFTVERBS_DEVICES=soft=127.0.0.1*2 ibv_devinfo -v
 //!
-//! A queue pair is a TCP listener on its device's loopback address and its number is the port, so processes of one host reach each other.
+//! A queue pair is a TCP listener on its device's address and its number is the port. On loopback addresses processes of one host reach each
+//! other; on private ones hosts do, such as network namespaces.
 //! SEND and RECV with immediate data, inline data and several parts work, over RC and UC, with completion channels. Nothing else does:
 //! no RDMA READ or WRITE, no UD, no shared receive queues, no asynchronous events.
 //!

@@ -33,7 +33,7 @@ struct Changed {
 }
 
 /// Folders and the packages in them.
-const PACKAGES: [(&str, &str); 17] = [
+const PACKAGES: [(&str, &str); 18] = [
     ("crates/comity/", "comity"),
     ("crates/comity-plan/", "comity-plan"),
     ("crates/comity-membership/", "comity-membership"),
@@ -42,6 +42,7 @@ const PACKAGES: [(&str, &str); 17] = [
     ("crates/comity-c/", "comity-c"),
     ("crates/comity-candle/", "comity-candle"),
     ("crates/comity-py/", "comity-py"),
+    ("tools/bench/", "bench"),
     ("tools/chaos/", "chaos"),
     ("tools/gates/", "gates"),
     ("tools/guest/", "guest"),
@@ -107,6 +108,7 @@ pub(crate) fn run(choice: &CheckChoice) -> Result<(), String> {
                     "bench",
                     "examples",
                     "docs/make",
+                    "tools/bench/programs",
                 ])
             };
             step("ruff", ruff(&["check", "--quiet"]))?;

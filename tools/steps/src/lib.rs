@@ -47,6 +47,30 @@ pub fn demo() -> Result<(), TaskError> {
     Ok(())
 }
 
+/// Install what is lacking of these: a program, or a file by its whole path, and the Debian package that holds it.
+///
+/// # Errors
+/// Why it cannot be had here.
+pub fn install_programs(wanted: &[(&'static str, &'static str)]) -> Result<(), String> {
+    test::install_programs(wanted)
+}
+
+/// Python with what the tests need, at `place::built("python", "")`.
+///
+/// # Errors
+/// Why it cannot be had here.
+pub fn prepare_python() -> Result<(), String> {
+    test::prepare_python()
+}
+
+/// The package as released, in that Python.
+///
+/// # Errors
+/// It cannot be built.
+pub fn released_python() -> Result<(), String> {
+    test::released_python()
+}
+
 /// `cargo xtask c-install`: build libcomity and install it with its header.
 pub fn c_install(args: &[&str]) -> Result<(), TaskError> {
     Ok(c::run(args)?)

@@ -1,11 +1,11 @@
 //! Child processes: each has a deadline, and none outlives this program, also when it is interrupted.
 
-use rustix::process::{Pid, Signal, kill_process};
+use crate::family::{descendants, signal, started};
+use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::{
-    collections::HashMap,
-    ffi::{OsStr, OsString},
-    fmt, fs,
+    ffi::OsStr,
+    fmt,
     io::{self, BufRead, BufReader, IsTerminal, Read, Write},
     path::Path,
     process::{Child, Command, Stdio},
@@ -43,6 +43,12 @@ pub fn catch_signals() -> io::Result<()> {
         signal_hook::flag::register(signal, Arc::clone(interrupted()))?;
     }
     Ok(())
+}
+
+/// Whether one of those signals has come.
+#[must_use]
+pub fn is_interrupted() -> bool {
+    interrupted().load(Ordering::Relaxed)
 }
 
 fn interrupted() -> &'static Arc<AtomicBool> {
@@ -126,6 +132,27 @@ impl Task {
     /// It may take longer to end when it is asked to, for it ends children of its own.
     pub fn gentle(mut self) -> Self {
         self.grace = LONG_GRACE;
+        self
+    }
+
+    /// It and all that it starts get what time others leave: on Linux none while anything else wants the core.
+    pub fn idle(mut self) -> Self {
+        let (program, first): (_, &[&str]) = match cfg!(target_os = "linux") {
+            true => ("chrt", &["--idle", "0"]),
+            false => ("nice", &["-n", "19"]),
+        };
+        let mut command = Command::new(program);
+        command.args(first).arg(self.command.get_program()).args(self.command.get_args());
+        for (name, value) in self.command.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        if let Some(folder) = self.command.get_current_dir() {
+            command.current_dir(folder);
+        }
+        self.command = command;
         self
     }
 
@@ -295,49 +322,10 @@ fn follow(
     });
 }
 
-fn signal(pid: u32, signal: Signal) {
-    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // Gone already is as good.
-        let _ = kill_process(pid, signal);
-    }
-}
-
-/// What a process has started, itself and by others, with the times they started at. Empty where there is no /proc.
-fn descendants(of: u32) -> Vec<(u32, String)> {
-    let mut children: HashMap<u32, Vec<(u32, String)>> = HashMap::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = number(&entry.file_name()) else { continue };
-        if let Some((parent, since)) = started(pid) {
-            children.entry(parent).or_default().push((pid, since));
-        }
-    }
-    let mut family = Vec::new();
-    let mut next = vec![of];
-    while let Some(parent) = next.pop() {
-        for child in children.remove(&parent).into_iter().flatten() {
-            next.push(child.0);
-            family.push(child);
-        }
-    }
-    family
-}
-
-fn number(name: &OsString) -> Option<u32> {
-    name.to_str()?.parse().ok()
-}
-
-/// A process's parent, and when it started.
-fn started(pid: u32) -> Option<(u32, String)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name stands in parentheses and may hold anything.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let parent = fields.nth(1)?.parse().ok()?;
-    Some((parent, fields.nth(17)?.into()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn sh(script: &str) -> Task {
         Task::new("sh").args(["-c", script])
@@ -349,6 +337,15 @@ mod tests {
         let e = sh("echo why; exit 3").run().unwrap_err();
         assert!(e.contains("exit status: 3") && e.ends_with(":\nwhy"), "{e}");
         assert!(Task::new("no-such-program").run().unwrap_err().contains("no-such-program"));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn an_idle_child_keeps_its_words_and_yields_to_all() {
+        // Field 41 of a process's line is its policy; 5 is SCHED_IDLE.
+        let script = "echo $X; sed 's/.*) //' /proc/self/stat | cut -d' ' -f39";
+        let out = sh(script).env("X", "a b").idle().run().unwrap();
+        assert_eq!(out.lines().collect::<Vec<_>>(), ["a b", "5"]);
     }
 
     #[test]

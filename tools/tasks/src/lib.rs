@@ -1,6 +1,7 @@
 //! What the workspace's tools share: child processes that have a deadline and are all ended, and where things lie.
 
 pub mod child;
+mod family;
 pub mod place;
 
 use child::Task;

@@ -67,3 +67,73 @@ fn threads_that_free_and_look_agree() {
     // Nothing was dropped twice, and nothing was kept.
     assert_eq!(Arc::strong_count(&weak), 1);
 }
+
+/// Whether nobody uses the slot of this handle any more, and what was behind it is gone.
+fn gone(handle: *mut comity_group) -> bool {
+    let slot = slot(index(handle.addr())).unwrap();
+    let state = slot.state.load(Ordering::Relaxed);
+    state & (USERS | LIVE | LEAVING) == 0
+        && state >> GENERATION > (handle.addr() >> (KIND_BITS + SLOT_BITS)) as u64
+}
+
+fn lone_group() -> *mut comity_group {
+    let mut group = ptr::null_mut();
+    crate::group::hand_out(&mut group, comity::Group::single()).unwrap();
+    group
+}
+
+#[test]
+fn a_thread_keeps_the_group_that_it_used_last() {
+    let (one, other) = (lone_group(), lone_group());
+    let users =
+        |handle: *mut comity_group| slot(index(handle.addr())).unwrap().state.load(Ordering::Relaxed) & USERS;
+    for _ in 0..3 {
+        assert_eq!(UsedGroup::find(one).unwrap().open().unwrap().size(), 1);
+        assert_eq!(users(one), 1);
+    }
+    {
+        // A call within a call has its own use, and leaves what is kept alone.
+        let outer = UsedGroup::find(one).unwrap();
+        let (inner, same) = (UsedGroup::find(other).unwrap(), UsedGroup::find(one).unwrap());
+        assert_eq!((users(one), users(other)), (2, 1));
+        drop((inner, same));
+        assert_eq!((users(one), users(other)), (1, 0));
+        drop(outer);
+    }
+    drop(UsedGroup::find(other).unwrap());
+    assert_eq!((users(one), users(other)), (0, 1));
+    // Freed on this thread it is gone at once.
+    free(other).unwrap();
+    assert!(gone(other));
+    assert!(UsedGroup::find(other).is_err());
+    free(one).unwrap();
+    assert!(gone(one));
+}
+
+/// A thread keeps a group that another one frees; then it does `after`, which says whether all was right, and ends.
+fn freed_elsewhere(after: fn(*mut comity_group) -> bool) -> *mut comity_group {
+    let group = lone_group();
+    let shared = AtomicPtr::new(group);
+    thread::scope(|s| {
+        let keeps = s.spawn(|| {
+            drop(UsedGroup::find(shared.load(Ordering::Relaxed)).unwrap());
+            thread::park();
+            after(shared.load(Ordering::Relaxed))
+        });
+        while slot(index(group.addr())).unwrap().state.load(Ordering::Relaxed) & USERS == 0 {
+            thread::yield_now();
+        }
+        free(group).unwrap();
+        keeps.thread().unpark();
+        assert!(keeps.join().unwrap());
+    });
+    group
+}
+
+#[test]
+fn what_another_thread_freed_is_not_used_and_goes_with_the_next_call_or_the_thread() {
+    let called = freed_elsewhere(|group| !gone(group) && UsedGroup::find(group).is_err() && gone(group));
+    assert!(gone(called));
+    let ended = freed_elsewhere(|group| !gone(group));
+    assert!(gone(ended));
+}

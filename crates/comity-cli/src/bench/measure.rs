@@ -35,6 +35,8 @@ pub(super) struct Samples {
     pub(super) sys_s: f64,
     /// Seconds that the processors of this host worked meanwhile, for whomever.
     pub(super) busy_s: f64,
+    /// The most memory that this process has had, in KiB.
+    pub(super) peak_kib: u64,
 }
 
 pub(super) fn measure<T: Sample>(
@@ -93,6 +95,7 @@ pub(super) fn measure<T: Sample>(
         user_s: after.0 - before.0,
         sys_s: after.1 - before.1,
         busy_s,
+        peak_kib: peak_kib(),
     })
 }
 
@@ -145,4 +148,11 @@ fn busy() -> f64 {
     // user nice system idle iowait irq softirq
     let worked: u64 = [0, 1, 2, 5, 6].into_iter().filter_map(|i| fields.get(i)).sum();
     worked as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// The most memory that this process has had, in KiB; 0 where the system does not say.
+fn peak_kib() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }

@@ -33,6 +33,8 @@ pub(super) fn csv(row: &Value) -> String {
 const COLOURS: [&str; 6] = ["#1f6fb4", "#c4560a", "#2a7d3c", "#8a4bb0", "#b3252f", "#0b7c86"];
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 320.0;
+/// Of the labels beside the curves.
+const LEFT: f64 = 84.0;
 
 /// Times and bandwidths of all rows, on one page that needs nothing else.
 pub(super) fn html(rows: &[Value], title: &str) -> String {
@@ -92,7 +94,7 @@ fn chart(rows: &[Value], name: &str, unit: &str) -> String {
     };
     let ((x0, x1), (y0, y1)) = (range(|p| p.0), range(|p| p.1));
     let place = |(x, y): (f64, f64)| {
-        (60.0 + (x - x0) / (x1 - x0) * (WIDTH - 80.0), 10.0 + (y1 - y) / (y1 - y0) * (HEIGHT - 50.0))
+        (LEFT + (x - x0) / (x1 - x0) * (WIDTH - LEFT - 20.0), 10.0 + (y1 - y) / (y1 - y0) * (HEIGHT - 50.0))
     };
     let legend = HEIGHT + 18.0 * curves.len() as f64;
     let mut t = format!("<svg viewBox=\"0 0 {WIDTH} {legend}\" role=\"img\">\n");
@@ -101,8 +103,9 @@ fn chart(rows: &[Value], name: &str, unit: &str) -> String {
         let (_, y) = place((x0, power.into()));
         let _ = writeln!(
             t,
-            "<path d=\"M60 {y:.1}H{}\" stroke=\"#e3e6ea\"/><text x=\"54\" y=\"{:.1}\" text-anchor=\"end\">{} {unit}</text>",
+            "<path d=\"M{LEFT} {y:.1}H{}\" stroke=\"#e3e6ea\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{} {unit}</text>",
             WIDTH - 20.0,
+            LEFT - 6.0,
             y + 4.0,
             10f64.powi(power)
         );
@@ -121,8 +124,9 @@ fn chart(rows: &[Value], name: &str, unit: &str) -> String {
         let y = HEIGHT + 18.0 * i as f64;
         let _ = writeln!(
             t,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/><path d=\"M60 {y}h24\" stroke=\"{colour}\" stroke-width=\"3\"/><text x=\"92\" y=\"{}\">{}</text>",
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/><path d=\"M{LEFT} {y}h24\" stroke=\"{colour}\" stroke-width=\"3\"/><text x=\"{}\" y=\"{}\">{}</text>",
             line.join(" "),
+            LEFT + 32.0,
             y + 4.0,
             escaped(op)
         );

@@ -27,23 +27,17 @@ impl RawFile {
     }
 
     pub(super) fn write(&mut self, op: BenchOp, bytes: u64, n: usize, s: &Samples) -> Result<()> {
-        let op = match op {
-            BenchOp::AllReduce => "ar",
-            BenchOp::AllGather => "ag",
-            BenchOp::ReduceScatter => "rs",
-            BenchOp::Broadcast => "bc",
-            BenchOp::PingPong => "pp",
-            other => other.name(),
-        };
+        let op = op.name();
         let times: Vec<_> = s.times.iter().map(|t| format!("{t:.0}")).collect();
         let (calls, batch, wall) = (s.calls, s.batch, s.wall_ns);
         let line = format!(
             "{{\"op\":\"{op}\",\"bytes\":{bytes},\"n\":{n},\"ok\":{},\"iters\":{calls},\"batch\":{batch},\
-             \"busy_s\":{:.2},\"wall_ns\":{wall},\"user_s\":{:.6},\"sys_s\":{:.6},\"times_ns\":[{}]}}\n",
+             \"busy_s\":{:.2},\"wall_ns\":{wall},\"user_s\":{:.6},\"sys_s\":{:.6},\"peak_kib\":{},\"times_ns\":[{}]}}\n",
             s.wrong == 0,
             s.busy_s,
             s.user_s,
             s.sys_s,
+            s.peak_kib,
             times.join(",")
         );
         self.file
@@ -69,11 +63,12 @@ mod tests {
             user_s: 0.25,
             sys_s: 0.0,
             busy_s: 0.5,
+            peak_kib: 2048,
         };
         RawFile::create(&tag, 1).unwrap().write(BenchOp::Broadcast, 64, 2, &samples).unwrap();
         let text = std::fs::read_to_string(dir.path().join("new/tag.r1.jsonl")).unwrap();
-        let want = "{\"op\":\"bc\",\"bytes\":64,\"n\":2,\"ok\":true,\"iters\":4,\"batch\":2,\"busy_s\":0.50,\
-                    \"wall_ns\":46,\"user_s\":0.250000,\"sys_s\":0.000000,\"times_ns\":[10,13]}\n";
+        let want = "{\"op\":\"broadcast\",\"bytes\":64,\"n\":2,\"ok\":true,\"iters\":4,\"batch\":2,\"busy_s\":0.50,\
+                    \"wall_ns\":46,\"user_s\":0.250000,\"sys_s\":0.000000,\"peak_kib\":2048,\"times_ns\":[10,13]}\n";
         assert_eq!(text, want);
     }
 }

@@ -1,6 +1,6 @@
 //! `comity cluster find`: what the hosts are, and how they are cabled.
 use super::team::{HostTeam, ReachArgs};
-use super::{FAULTY, Trouble, usage, whole};
+use super::{FAULTY, Trouble, announce, usage, whole};
 use crate::launch::FleetHost;
 use comity_cluster::draw::{Paint, terminal};
 use comity_cluster::facts::{HostFacts, bits_in_words};
@@ -8,15 +8,24 @@ use comity_cluster::graph::Cluster;
 use comity_cluster::read::hosts_of_ssh_config;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
+use std::time::Duration;
 
 /// What `comity cluster find` takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Without hosts: those that ~/.ssh/config names. It changes nothing on them.
+Without hosts: those that ~/.ssh/config names, else those that announce themselves (comity cluster announce). It changes nothing on them.
 Exit code: 0; 1 when a host cannot be reached, 2 for bad arguments.")]
 pub(crate) struct FindArgs {
     #[command(flatten)]
     reach: ReachArgs,
+
+    /// Hosts that announce themselves in this host's networks (comity cluster announce)
+    #[arg(long, conflicts_with_all = ["hosts", "hostfile"])]
+    announced: bool,
+
+    /// How many seconds to listen for them
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=600))]
+    listen: u32,
 
     /// One JSON object
     #[arg(long)]
@@ -25,11 +34,17 @@ pub(crate) struct FindArgs {
 
 pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
     let mut hosts = args.reach.named().map_err(|all| (super::BAD_INPUT, all))?;
-    if hosts.is_empty() {
-        hosts = configured();
+    let known = configured();
+    if hosts.is_empty() && !args.announced {
+        hosts = known.iter().filter_map(|name| FleetHost::named(name).ok()).collect();
     }
     if hosts.is_empty() {
-        return Err(usage("no hosts: name them with --hosts a,b or --hostfile FILE, or in ~/.ssh/config"));
+        hosts = heard(Duration::from_secs(args.listen.into()), &known)?;
+    }
+    if hosts.is_empty() {
+        return Err(usage(
+            "no hosts: name them with --hosts a,b or --hostfile FILE or in ~/.ssh/config, or run comity cluster announce on each, in a network of this host",
+        ));
     }
     let mut team = HostTeam::gather(&hosts, &args.reach.way.way());
     let cluster = whole::cluster(&mut team);
@@ -50,12 +65,24 @@ pub(super) fn paint() -> Paint {
     if plain { Paint::Plain } else { Paint::Colours }
 }
 
-fn configured() -> Vec<FleetHost> {
+/// Those that announce themselves, told on standard error as they are reached.
+fn heard(time: Duration, known: &[String]) -> Result<Vec<FleetHost>, Trouble> {
+    let mut hosts = Vec::new();
+    for one in announce::listen(time)? {
+        let Some(host) = announce::reached(&one, known) else { continue };
+        let at: Vec<_> = one.addresses.iter().map(ToString::to_string).collect();
+        eprintln!("heard {} (comity {}) at {}: ssh {}", one.name, one.version, at.join(" "), host.name);
+        hosts.push(host);
+    }
+    Ok(hosts)
+}
+
+/// The names in ssh's configuration.
+fn configured() -> Vec<String> {
     let home = std::env::var_os("HOME").unwrap_or_default();
     let file = std::path::Path::new(&home).join(".ssh/config");
     let text = std::fs::read_to_string(file).unwrap_or_default();
-    let names = hosts_of_ssh_config(&text);
-    names.iter().filter_map(|name| FleetHost::named(name).ok()).collect()
+    hosts_of_ssh_config(&text)
 }
 
 fn in_words(cluster: &Cluster, paint: Paint) -> String {

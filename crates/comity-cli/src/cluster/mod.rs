@@ -1,4 +1,5 @@
 //! `comity cluster`: finds hosts and the cables between them, draws them, gives them addresses, writes the hostfile.
+mod announce;
 mod config;
 mod find;
 mod setup;
@@ -15,6 +16,8 @@ use std::path::PathBuf;
 pub(crate) enum ClusterCommand {
     /// Say what the hosts are, and how they are cabled
     Find(find::FindArgs),
+    /// Say in this host's networks that it is there, for `comity cluster find --announced`
+    Announce(announce::AnnounceArgs),
     /// Find the cables, give them addresses, write a hostfile for `comity launch` and `mlx.launch`
     Config(config::ConfigArgs),
     /// Undo what `comity cluster config --auto-setup` did
@@ -38,6 +41,7 @@ pub(crate) const FAULTY: u8 = 1;
 pub(crate) fn cluster(command: ClusterCommand) -> u8 {
     let done = match command {
         ClusterCommand::Find(args) => find::find(args),
+        ClusterCommand::Announce(args) => announce::announce(&args),
         ClusterCommand::Config(args) => config::config(args),
         ClusterCommand::Undo { file, dry_run, reach } => setup::undo(&file, dry_run, &reach),
     };

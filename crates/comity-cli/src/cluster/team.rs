@@ -38,7 +38,12 @@ pub(crate) struct WayArgs {
 
 impl WayArgs {
     pub(crate) fn way(&self) -> SshWay {
-        SshWay { ssh: self.ssh.clone(), args: self.ssh_arg.clone(), python: self.python.clone() }
+        SshWay {
+            ssh: self.ssh.clone(),
+            args: self.ssh_arg.clone(),
+            python: self.python.clone(),
+            copies: None,
+        }
     }
 }
 

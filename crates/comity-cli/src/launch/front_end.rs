@@ -2,6 +2,7 @@
 //! supervisor could not if that is killed.
 use super::ending::Ending;
 use super::signals::Signals;
+use super::terminal::{ESCAPE, RawTerminal};
 use super::{ALL_STOPPED, REFUSED, sys, tree};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
@@ -20,7 +21,12 @@ const HALT: Duration = Duration::from_secs(1);
 const VANISH: Duration = Duration::from_secs(2);
 
 /// Waits for the supervisor's end and returns the exit code.
-pub(super) fn watch(supervisor: Pid, line: UnixStream, relay: OwnedFd, held: sys::HeldSignals) -> u8 {
+pub(super) fn watch(
+    supervisor: Pid,
+    line: UnixStream,
+    (relay, keys): (OwnedFd, bool),
+    held: sys::HeldSignals,
+) -> u8 {
     let ready = || -> io::Result<Signals> {
         #[cfg(target_os = "linux")]
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -33,8 +39,9 @@ pub(super) fn watch(supervisor: Pid, line: UnixStream, relay: OwnedFd, held: sys
     sys::block_background_stop();
     match signals {
         Ok(signals) => {
-            FrontEnd { supervisor, line, relay: Some(relay), piece: Vec::new(), signals, ranks: Vec::new() }
-                .run()
+            let keys = if keys && !in_background() { RawTerminal::take() } else { None };
+            let (piece, ranks) = (Vec::new(), Vec::new());
+            FrontEnd { supervisor, line, relay: Some(relay), piece, signals, ranks, keys }.run()
         }
         Err(e) => {
             // The supervisor sees the line close and ends.
@@ -54,6 +61,8 @@ struct FrontEnd {
     signals: Signals,
     /// The process groups of the ranks, as the supervisor tells them.
     ranks: Vec<Pid>,
+    /// Each key of the terminal is a rank's.
+    keys: Option<RawTerminal>,
 }
 
 impl FrontEnd {
@@ -145,7 +154,9 @@ impl FrontEnd {
                 }
             }
         }
+        self.keys.iter().for_each(RawTerminal::leave);
         sys::stop_this_process();
+        self.keys.iter().filter(|_| !in_background()).for_each(RawTerminal::enter);
         let _ = (&self.line).write(&[libc::SIGCONT as u8]);
     }
 
@@ -154,7 +165,13 @@ impl FrontEnd {
         if self.piece.is_empty() {
             let mut buffer = [0; 16 << 10];
             match rustix::io::read(rustix::stdio::stdin(), &mut buffer) {
-                Ok(n) if n > 0 => self.piece.extend_from_slice(&buffer[..n]),
+                Ok(n) if n > 0 => {
+                    let ends = self.keys.is_some() && buffer[..n].contains(&ESCAPE);
+                    self.piece.extend_from_slice(&buffer[..n]);
+                    if ends {
+                        let _ = (&self.line).write(&[libc::SIGINT as u8]);
+                    }
+                }
                 Err(Errno::INTR | Errno::AGAIN) => return,
                 // Moved to the background between the look and the read.
                 Err(Errno::IO) if in_background() => return,
@@ -174,6 +191,7 @@ impl FrontEnd {
 
     /// The supervisor has ended: by itself, or so that its ranks are left to this process.
     fn finish(mut self, ending: Ending) -> u8 {
+        self.keys = None;
         self.listen();
         super::door::clear(rustix::process::getpid());
         let Ending::Signal(_) = ending else { return ending.code() };

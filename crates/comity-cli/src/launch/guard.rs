@@ -29,7 +29,7 @@ use std::time::Instant;
 
 /// Runs this host's part to its end.
 pub(crate) fn guard() -> u8 {
-    super::guarded(|front_end, input| match serve(front_end, input) {
+    super::guarded(false, |front_end, input| match serve(front_end, input) {
         Ok(code) => code,
         Err(e) => {
             let _ = writeln!(io::stderr(), "comity guard: {e}");
@@ -224,6 +224,7 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
         log_dir: None,
         events: None,
         stdin_rank: part.stdin_rank,
+        tty: part.tty,
         straight: true,
         local: (part.local_first, part.local_size.max(part.size)),
         flights: None,

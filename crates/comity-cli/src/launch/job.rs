@@ -1,4 +1,5 @@
 //! What was asked for, checked against this machine before anything is started.
+use super::terminal::RankTerminal;
 use super::{LaunchArgs, REFUSED, Setting, USAGE, journal};
 use crate::report;
 use rustix::fs::{Access, CWD};
@@ -37,6 +38,8 @@ pub(super) struct Job {
     pub(super) events: Option<Arc<File>>,
     /// The only rank that gets standard input; its output passes as it comes.
     pub(super) stdin_rank: Option<usize>,
+    /// It has a terminal.
+    pub(super) tty: Option<RankTerminal>,
     /// The output of all passes as it comes: a launcher elsewhere cuts it into lines.
     pub(super) straight: bool,
     /// The first rank's number among those of this host, and how many those are.
@@ -95,6 +98,7 @@ pub(super) const OURS: [&str; 16] = [
 impl Job {
     pub(super) fn check(args: LaunchArgs) -> Result<Self, LaunchRefusal> {
         let size = args.n as usize;
+        let stdin_rank = args.stdin_rank();
         let mut command = args.command.into_iter();
         let name = command.next().unwrap_or_default();
         if let Some(set) = args.env.iter().find(|s| OURS.iter().any(|o| s.name == *o)) {
@@ -111,8 +115,8 @@ impl Job {
         let program = find(&name, args.cwd.as_deref(), &path).map_err(LaunchRefusal::usage)?;
         let metrics = args.metrics.map(listen).transpose()?;
         let logs = args.log_dir.as_deref().map(|dir| open_logs(dir, 0..size)).transpose()?;
-        if let Some(rank) = args.stdin_rank.filter(|r| *r >= size && !args.node.is_given()) {
-            return Err(LaunchRefusal::usage(format!("--stdin-rank {rank}: there are {size} ranks, from 0")));
+        if let Some((rank, flag)) = stdin_rank.filter(|(r, _)| *r >= size && !args.node.is_given()) {
+            return Err(LaunchRefusal::usage(format!("{flag} {rank}: there are {size} ranks, from 0")));
         }
         let events = args.json_events.as_deref().map(events).transpose()?;
         let flights = args.log_dir.as_deref().map(clear_flights).transpose()?;
@@ -129,7 +133,8 @@ impl Job {
             logs,
             log_dir: args.log_dir,
             events,
-            stdin_rank: args.stdin_rank,
+            stdin_rank: stdin_rank.map(|(rank, _)| rank),
+            tty: args.tty.map(RankTerminal::of),
             straight: false,
             local: (0, size),
             flights,

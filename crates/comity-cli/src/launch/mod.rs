@@ -29,6 +29,7 @@ mod stage;
 mod stdin;
 mod supervisor;
 mod sys;
+mod terminal;
 mod tree;
 mod verdict;
 mod wire;
@@ -123,6 +124,10 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_name = "RANK")]
     stdin_rank: Option<usize>,
 
+    /// The same, with a terminal of the rank's own: line editing, Ctrl-C and colours are the rank's; Ctrl-] ends the job
+    #[arg(long, value_name = "RANK", conflicts_with_all = ["stdin_rank", "print_python"])]
+    tty: Option<usize>,
+
     /// Also write what happens to FILE, or to the open descriptor of this number: one JSON object a line
     #[arg(long, value_name = "FILE")]
     json_events: Option<OsString>,
@@ -143,6 +148,13 @@ pub(crate) struct LaunchArgs {
 pub(crate) struct Setting {
     name: OsString,
     value: OsString,
+}
+
+impl LaunchArgs {
+    /// The rank that a user talks to, and the flag that says so.
+    fn stdin_rank(&self) -> Option<(usize, &'static str)> {
+        self.tty.map(|r| (r, "--tty")).or_else(|| self.stdin_rank.map(|r| (r, "--stdin-rank")))
+    }
 }
 
 impl Setting {
@@ -188,17 +200,22 @@ pub(crate) fn launch(args: LaunchArgs) -> u8 {
         return fleet::launch(args);
     }
     if args.backend == comity::BackendKind::Mpi {
-        return mpi::launch(&args);
+        return match args.tty {
+            Some(_) => refuse(&job::LaunchRefusal::usage(
+                "--tty is not for --backend mpi, whose launcher starts the ranks".into(),
+            )),
+            None => mpi::launch(&args),
+        };
     }
     let job = match job::Job::check(args) {
         Ok(job) => job,
         Err(refusal) => return refuse(&refusal),
     };
-    guarded(|to_front, input| supervisor::supervise(job, to_front, input))
+    guarded(job.tty.is_some(), |to_front, input| supervisor::supervise(job, to_front, input))
 }
 
-/// Runs `supervise` in a process of its own, which the front end watches.
-fn guarded(supervise: impl FnOnce(UnixStream, OwnedFd) -> u8) -> u8 {
+/// Runs `supervise` in a process of its own, which the front end watches; `keys`: a rank gets each key of the terminal.
+fn guarded(keys: bool, supervise: impl FnOnce(UnixStream, OwnedFd) -> u8) -> u8 {
     let pair = UnixStream::pair().and_then(|sockets| Ok((sockets, std::io::pipe()?)));
     let ((to_keeper, to_front), (input, relay)) = match pair {
         Ok(pair) => pair,
@@ -215,7 +232,7 @@ fn guarded(supervise: impl FnOnce(UnixStream, OwnedFd) -> u8) -> u8 {
         }
         Ok(sys::Fork::Parent(supervisor)) => {
             drop((to_front, input));
-            front_end::watch(supervisor, to_keeper, relay.into(), held)
+            front_end::watch(supervisor, to_keeper, (relay.into(), keys), held)
         }
         Err(e) => refuse(&job::LaunchRefusal::machine(format!("cannot start a second process: {e}"))),
     }

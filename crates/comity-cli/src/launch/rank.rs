@@ -4,7 +4,8 @@ use super::lines::Lines;
 use super::meet::Meeting;
 use super::metrics::Metrics;
 use super::output::OutputStream;
-use super::sys;
+use super::stdin::RankInput;
+use super::sys::{self, Standing};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Rlimit, Signal};
 use std::ffi::OsString;
@@ -38,10 +39,17 @@ impl Rank {
         (meeting, metrics): (&Meeting, Option<&Metrics>),
         open_files: &Rlimit,
         rank: usize,
-    ) -> io::Result<(Self, OwnedFd)> {
+    ) -> io::Result<(Self, RankInput)> {
         let mut command = Command::new(&job.program);
         command.arg0(&job.name).args(&job.args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let terminal = job.tty.filter(|t| t.rank == job.first + rank).map(|t| t.open()).transpose()?;
+        match &terminal {
+            Some((_, theirs)) => {
+                let end = || theirs.try_clone().map(Stdio::from);
+                command.stdin(end()?).stdout(end()?).stderr(end()?)
+            }
+            None => command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()),
+        };
         for (name, value) in environment(job, meeting, metrics, rank) {
             match value {
                 Some(value) => command.env(name, value),
@@ -53,13 +61,21 @@ impl Rank {
         }
         let mut handed = meeting.handed();
         handed.extend(metrics.and_then(|m| m.fd(rank)));
-        sys::prepare(&mut command, handed, *open_files);
+        let standing = if terminal.is_some() { Standing::Terminal } else { Standing::Group };
+        sys::prepare(&mut command, handed, *open_files, standing);
         let mut child = command.spawn()?;
+        // The rank's copies would keep the terminal open when the rank has ended.
+        drop(command);
         let gone = || io::Error::other("no pipe");
-        let stdin: OwnedFd = child.stdin.take().ok_or_else(gone)?.into();
-        let out = child.stdout.take().ok_or_else(gone)?.into();
-        let err = child.stderr.take().ok_or_else(gone)?.into();
-        rustix::fs::fcntl_setfl(&stdin, rustix::fs::fcntl_getfl(&stdin)? | OFlags::NONBLOCK)?;
+        let (stdin, out, err) = match terminal {
+            Some((ours, _)) => (RankInput::Terminal(ours.try_clone()?), ours, None),
+            None => {
+                let stdin: OwnedFd = child.stdin.take().ok_or_else(gone)?.into();
+                rustix::fs::fcntl_setfl(&stdin, rustix::fs::fcntl_getfl(&stdin)? | OFlags::NONBLOCK)?;
+                let err = child.stderr.take().ok_or_else(gone)?.into();
+                (RankInput::Pipe(stdin), child.stdout.take().ok_or_else(gone)?.into(), Some(err))
+            }
+        };
         let [log_out, log_err] = match job.logs.as_mut().and_then(|logs| logs.get_mut(rank)) {
             Some(files) => [Some(files[0].try_clone()?), Some(files[1].try_clone()?)],
             None => [None, None],
@@ -71,7 +87,7 @@ impl Rank {
         };
         let pipes = [
             Pipe { stream: OutputStream::Out, fd: Some(out), lines: lines(OutputStream::Out), log: log_out },
-            Pipe { stream: OutputStream::Err, fd: Some(err), lines: lines(OutputStream::Err), log: log_err },
+            Pipe { stream: OutputStream::Err, fd: err, lines: lines(OutputStream::Err), log: log_err },
         ];
         Ok((Self { pid: Pid::from_child(&child), alive: true, pipes }, stdin))
     }

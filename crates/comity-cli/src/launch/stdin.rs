@@ -17,9 +17,21 @@ pub(super) struct StdinFeed {
     sinks: Vec<Option<Sink>>,
 }
 
+/// The launcher's end of a rank's standard input; it does not block.
+#[derive(Debug)]
+pub(super) enum RankInput {
+    Pipe(OwnedFd),
+    /// Closing it says nothing: the end is a key.
+    Terminal(OwnedFd),
+}
+
+/// The key that ends what is typed at the beginning of a line (Ctrl-D); twice, anywhere.
+const END_KEY: &[u8] = b"\x04\x04";
+
 #[derive(Debug)]
 struct Sink {
     fd: OwnedFd,
+    terminal: bool,
     /// How much of the piece it has taken.
     taken: usize,
 }
@@ -47,9 +59,13 @@ impl StdinFeed {
         self.sinks.iter().flatten().all(|s| s.taken == self.piece.len())
     }
 
-    /// Adds the next rank's end; it must not block.
-    pub(super) fn add(&mut self, sink: OwnedFd) {
-        self.sinks.push(Some(Sink { fd: sink, taken: self.piece.len() }));
+    /// Adds the next rank's end.
+    pub(super) fn add(&mut self, sink: RankInput) {
+        let (fd, terminal) = match sink {
+            RankInput::Pipe(fd) => (fd, false),
+            RankInput::Terminal(fd) => (fd, true),
+        };
+        self.sinks.push(Some(Sink { fd, terminal, taken: self.piece.len() }));
     }
 
     /// The next rank gets nothing: its end is closed.
@@ -81,7 +97,12 @@ impl StdinFeed {
         for slot in &mut self.sinks {
             let Some(sink) = slot else { continue };
             let open = sink.push(&self.piece);
-            if !open || (ended && sink.taken == self.piece.len()) {
+            let over = ended && sink.taken == self.piece.len();
+            if over && open && sink.terminal {
+                // One that takes no key has a reader that reads nothing.
+                let _ = rustix::io::write(&sink.fd, END_KEY);
+            }
+            if !open || over {
                 *slot = None;
             }
         }

@@ -20,10 +20,21 @@ pub(super) fn fork() -> io::Result<Fork> {
     }
 }
 
-/// Prepares a rank: a process group of its own, death with the supervisor, these descriptors kept open, and this
+/// Where a process stands among those of a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// In a process group of its own.
+    Group,
+    /// In a session of its own, whose terminal is its standard input.
+    Terminal,
+}
+
+/// Prepares a rank: its standing, death with the supervisor, these descriptors kept open, and this
 /// limit of open files.
-pub(super) fn prepare(command: &mut Command, keep: Vec<RawFd>, open_files: Rlimit) {
-    command.process_group(0);
+pub(super) fn prepare(command: &mut Command, keep: Vec<RawFd>, open_files: Rlimit, standing: Standing) {
+    if standing == Standing::Group {
+        command.process_group(0);
+    }
     #[cfg(target_os = "linux")]
     let supervisor = rustix::process::getpid();
     let before_exec = move || {
@@ -35,6 +46,10 @@ pub(super) fn prepare(command: &mut Command, keep: Vec<RawFd>, open_files: Rlimi
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
         }
+        if standing == Standing::Terminal {
+            rustix::process::setsid()?;
+            rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
+        }
         rustix::process::setrlimit(Resource::Nofile, open_files)?;
         for &fd in &keep {
             // SAFETY: the owners of these descriptors outlive the call of `spawn` that runs this closure.
@@ -42,7 +57,7 @@ pub(super) fn prepare(command: &mut Command, keep: Vec<RawFd>, open_files: Rlimi
         }
         Ok(())
     };
-    // SAFETY: the closure only makes system calls (prctl, getppid, setrlimit, fcntl) and allocates nothing, so it is fit
+    // SAFETY: the closure only makes system calls (prctl, getppid, setsid, ioctl, setrlimit, fcntl) and allocates nothing, so it is fit
     // to run between fork and exec.
     unsafe { command.pre_exec(before_exec) };
 }

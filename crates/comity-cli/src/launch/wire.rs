@@ -9,10 +9,11 @@
 use super::ending::Ending;
 use super::output::OutputStream;
 use super::stage::StagedFile;
+use super::terminal::RankTerminal;
 use serde::{Deserialize, Serialize};
 
 /// Both sides must speak the same one; the guard says its own first.
-pub(super) const PROTOCOL: u32 = 2;
+pub(super) const PROTOCOL: u32 = 3;
 /// The longest frame.
 pub(super) const LARGEST: usize = 4 << 20;
 /// What a guard says before its first frame: a login script may print before that.
@@ -108,6 +109,8 @@ pub(super) struct HostPart {
     pub(super) local_size: usize,
     /// The only one that gets standard input.
     pub(super) stdin_rank: Option<usize>,
+    /// It gets a terminal.
+    pub(super) tty: Option<RankTerminal>,
     pub(super) command: Vec<String>,
     pub(super) env: Vec<(String, String)>,
     pub(super) cwd: Option<String>,

@@ -93,8 +93,9 @@ pub(crate) fn jobs() -> io::Result<Vec<(PathBuf, JobView)>> {
     Ok(found)
 }
 
-/// The one job that is meant: by the launcher's process id or the begin of the job's id, or the only one there is.
-pub(crate) fn find(wanted: Option<&str>) -> Result<PathBuf, String> {
+/// The one job that is meant: by the launcher's process id or the begin of the job's id, or the only one there is. Its sockets: one, or that of each
+/// launcher that has a part of it.
+pub(crate) fn find(wanted: Option<&str>) -> Result<Vec<PathBuf>, String> {
     let all = jobs().map_err(|e| format!("cannot look for jobs: {e}"))?;
     let list = |all: &[&(PathBuf, JobView)]| {
         let lines = all.iter().map(|(_, v)| format!("  {:<8} {}  {}", v.launcher, v.job_id, v.command));
@@ -108,7 +109,9 @@ pub(crate) fn find(wanted: Option<&str>) -> Result<PathBuf, String> {
         })
         .collect();
     match (&matches[..], wanted) {
-        ([one], _) => Ok(one.0.clone()),
+        ([one, more @ ..], _) if more.iter().all(|m| m.1.job_id == one.1.job_id) => {
+            Ok(matches.iter().map(|m| m.0.clone()).collect())
+        }
         ([], None) => Err(format!("no job runs here; {none}")),
         ([], Some(w)) if all.is_empty() => Err(format!("no job runs here, and so none called '{w}'; {none}")),
         ([], Some(w)) => Err(format!(

@@ -97,6 +97,34 @@ pub(crate) struct LinkView {
     pub(crate) received: u64,
 }
 
+impl JobView {
+    /// Adds what another launcher told of the same job.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.ranks.extend(other.ranks);
+        self.ranks.sort_by_key(|r| r.rank);
+        self.ranks.dedup_by_key(|r| r.rank);
+        self.silent.extend(other.silent);
+        self.is_part &= other.is_part && self.ranks.len() < self.size;
+    }
+
+    /// Which ranks this tells of, where that is not all.
+    pub(crate) fn missing(&self) -> Option<String> {
+        let shown = self.ranks.len();
+        if !self.is_part || shown >= self.size {
+            return None;
+        }
+        let mut hosts: Vec<&str> = self.ranks.iter().map(|r| r.host.as_str()).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        let s = if hosts.len() == 1 { "" } else { "s" };
+        Some(format!(
+            "shown are {shown} of {} ranks, those of host{s} {}; for all ask where the job was launched, or name its hosts (comity top a,b)",
+            self.size,
+            hosts.join(", ")
+        ))
+    }
+}
+
 impl GroupView {
     /// The call under way.
     pub(crate) fn current(&self) -> Option<&CallView> {

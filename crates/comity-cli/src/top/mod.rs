@@ -79,17 +79,29 @@ struct Watched {
 
 /// Who is asked.
 enum Source {
-    Socket(PathBuf),
+    /// Of this host; several where launchers of several nodes run here.
+    Sockets(Vec<PathBuf>),
     Hosts(JobHosts),
 }
 
 impl Source {
     fn ask(&mut self) -> Result<JobView, String> {
         match self {
-            Self::Socket(path) => live::ask(path).map_err(|e| match e.kind() {
-                ErrorKind::NotFound | ErrorKind::ConnectionRefused => "the job has ended".into(),
-                _ => format!("the launcher does not answer: {e}"),
-            }),
+            Self::Sockets(paths) => {
+                let mut all: Option<Result<JobView, String>> = None;
+                for path in paths {
+                    let answer = live::ask(path).map_err(|e| match e.kind() {
+                        ErrorKind::NotFound | ErrorKind::ConnectionRefused => "the job has ended".into(),
+                        _ => format!("the launcher does not answer: {e}"),
+                    });
+                    match (&mut all, answer) {
+                        (Some(Ok(all)), Ok(more)) => all.join(more),
+                        (Some(Ok(_)), Err(_)) => {}
+                        (all, answer) => *all = Some(answer),
+                    }
+                }
+                all.unwrap_or_else(|| Err("no job".into()))
+            }
             Self::Hosts(hosts) => hosts.ask(),
         }
     }
@@ -99,7 +111,7 @@ impl Watched {
     fn open(job: Option<&str>) -> Result<Self, String> {
         let mut from = match job.and_then(job_hosts) {
             Some(hosts) => Source::Hosts(hosts?),
-            None => Source::Socket(live::find(job)?),
+            None => Source::Sockets(live::find(job)?),
         };
         let last = from.ask()?;
         Ok(Self { from, last, before: None, gone: None })

@@ -97,12 +97,7 @@ pub(crate) fn picture(before: Option<&JobView>, now: &JobView) -> Picture {
             text: format!("host {host} does not answer; its ranks are missing here"),
         });
     }
-    if now.is_part && now.ranks.len() < now.size {
-        let text = format!(
-            "ranks of this host only: {} of {}; ask where the job was launched for all",
-            now.ranks.len(),
-            now.size
-        );
+    if let Some(text) = now.missing() {
         findings.push(Finding { mark: RankMark::Fine, text });
     }
     let mut lines = lines(before, now);

@@ -107,7 +107,7 @@ fn failures_are_told() {
         "rank 1 ended with code 137",
         "rank 2 (pid 100, host h) is stopped",
         "host c does not answer",
-        "ranks of this host only: 3 of 9",
+        "shown are 3 of 9 ranks, those of host h; ",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }

@@ -30,8 +30,8 @@ pub(super) fn stacks(job: &JobView) -> String {
             let _ = writeln!(out, "  and {} more alike", ranks.len() - 16);
         }
     }
-    if job.is_part && job.ranks.len() < job.size {
-        let _ = writeln!(out, "\nranks of this host only: {} of {}", job.ranks.len(), job.size);
+    if let Some(missing) = job.missing() {
+        let _ = writeln!(out, "\n{missing}");
     }
     for host in &job.silent {
         let _ = writeln!(out, "\nhost {host} does not answer; its ranks are missing here");

@@ -9,7 +9,7 @@ fn stand_in(dir: &Path) -> PathBuf {
     let script = format!(
         "#!/bin/sh\nfor w in \"$@\"; do [ \"$w\" = -G ] && {{ echo hostname 127.0.0.1; exit 0; }}; done\n\
          while [ \"$1\" != -- ]; do shift; done\nmkdir -p {0}/home/$2; cd {0}/home/$2\n\
-         export HOME=$PWD SSH_CONNECTION=\"127.0.0.1 1 127.0.0.1 22\" NAMED=$2\nexec sh -c \"$3\"\n",
+         export HOME=$PWD PATH=$PWD/bin:$PATH SSH_CONNECTION=\"127.0.0.1 1 127.0.0.1 22\" NAMED=$2\nunset XDG_CACHE_HOME\nexec sh -c \"$3\"\n",
         dir.display()
     );
     std::fs::write(&path, script).unwrap();
@@ -145,4 +145,54 @@ fn one_rank_gets_standard_input_and_programs_read_events() {
         "{}",
         done.err
     );
+}
+
+fn executable(path: &Path, script: &str) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, script).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+/// Under another name the launcher's own program is not looked for there.
+#[test]
+fn hosts_that_lack_the_program_get_a_copy_and_keep_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ssh, home) = (stand_in(dir.path()).display().to_string(), dir.path().join("home"));
+    let launcher = dir.path().join("launcher");
+    std::fs::copy(env!("CARGO_BIN_EXE_comity"), &launcher).unwrap();
+    let launch = |words: &str| {
+        let line =
+            format!("{} launch --ssh {ssh} --python sh {words} -- -c 'echo $NAMED'", launcher.display());
+        start_line(&line, "sh").finish()
+    };
+    executable(&home.join("b/bin/comity"), "#!/bin/sh\necho comity 0.0.9\n");
+    let done = launch("--hosts a,b");
+    assert_eq!((done.code, done.sorted()), (0, vec!["[0@a] a", "[1@b] b"]), "{}", done.err);
+    for host in ["a", "b"] {
+        assert!(done.err.contains(&format!("host {host}: has no comity ")), "{}", done.err);
+        let kept =
+            std::fs::read_dir(home.join(host).join(".cache/comity")).unwrap().next().unwrap().unwrap().path();
+        let files: Vec<_> = std::fs::read_dir(&kept).unwrap().map(|f| f.unwrap().file_name()).collect();
+        assert_eq!(files, ["comity"], "{}", kept.display());
+    }
+    let again = launch("--hosts a,b");
+    assert!(again.code == 0 && !again.err.contains("gets a copy"), "{}", again.err);
+    let refused = launch("--hosts a --no-stage-comity");
+    assert!(
+        refused.code == 2 && refused.err.contains("host a: comity is not installed there"),
+        "{}",
+        refused.err
+    );
+    executable(&home.join("c/bin/uname"), "#!/bin/sh\n[ $1 = -s ] && echo Plan9 || echo mips\n");
+    std::fs::create_dir_all(home.join("d")).unwrap();
+    std::fs::write(home.join("d/.cache"), "no folder").unwrap();
+    let refused = launch("--hosts a,c,d");
+    assert_eq!((refused.code, refused.out.as_str()), (2, ""), "{}", refused.err);
+    for part in [
+        "host c: comity is not installed there",
+        "it is Plan9 mips",
+        "host d: this program could not be copied there",
+    ] {
+        assert!(refused.err.contains(part), "{part}: {}", refused.err);
+    }
 }

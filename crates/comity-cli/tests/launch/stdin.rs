@@ -60,3 +60,29 @@ fn ranks_that_have_ended_do_not_keep_others_from_input() {
     writer.join().unwrap();
     assert_eq!((done.code, done.sorted()), (0, vec!["[0] 1048576", "[2] 1048576"]));
 }
+
+/// A rank that says whether it has a terminal, reads lines, and is asked to end by a key.
+/// What it has come to it leaves as files in the folder `$1`.
+const TALKER: &str = "[ $RANK = 1 ] || exec sleep 1; test -t 0 && test -t 1 && test -t 2 && tty; stty size; \
+     trap 'echo caught; : > $1/caught' INT; while read a || read a; do echo got $a; : > $1/$a; done; echo end";
+
+#[test]
+fn a_rank_may_have_a_terminal_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job =
+        start_piped(&["-n", "2", "--tty", "1", "sh", "-c", TALKER, "sh", folder.path().to_str().unwrap()]);
+    let mut stdin = job.child.stdin.take().unwrap();
+    // The key that interrupts is for the rank.
+    for (bytes, file) in [(&b"one\n"[..], "one"), (b"\x03", "caught"), (b"two\n", "two")] {
+        stdin.write_all(bytes).unwrap();
+        wait_for(file, || folder.path().join(file).exists().then_some(()));
+    }
+    drop(stdin);
+    let done = job.finish();
+    for part in ["/dev/pts/", "24 80", "got one", "caught", "got two", "end"] {
+        assert!(done.out.contains(part), "{part}: {:?} {}", done.out, done.err);
+    }
+    assert_eq!(done.code, 0, "{}", done.err);
+    let done = run(&["-n", "2", "--tty", "2", "true"]);
+    assert!(done.code == 2 && done.err.contains("--tty 2: there are 2 ranks"), "{}", done.err);
+}

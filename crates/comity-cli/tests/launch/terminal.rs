@@ -33,3 +33,31 @@ fn progress_is_written_over_on_a_terminal_and_elsewhere_its_end_is_shown() {
     let done = run(&["-n", "2", "--", "sh", &name]);
     assert_eq!(done.sorted(), ["[0] 100%", "[0] done", "[1] 100%", "[1] done"]);
 }
+
+/// Keys that a rank gets one by one, on a terminal: what it shows is its own, Ctrl-C is its own, and Ctrl-] ends the job.
+#[test]
+fn keys_go_to_the_rank_that_has_a_terminal_and_one_ends_the_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rank.sh");
+    // Each leaves a file in this folder when it has come so far, and the keys wait for it.
+    let script = "[ $RANK = 0 ] || exec sleep 50; cd \"$1\"; trap 'echo caught; : > caught' INT; echo ready; : > ready; \
+         while :; do read a && echo got $a && : > got; done";
+    std::fs::write(&file, script).unwrap();
+    let until = |file: &str| format!("until [ -e $1/{file} ]; do sleep 0.02; done");
+    let keys = format!(
+        "{}; printf 'x\\r'; {}; printf '\\003'; {}; printf '\\035'; {}",
+        until("ready"),
+        until("got"),
+        until("caught"),
+        until("ended")
+    );
+    let line = format!(
+        "( {keys} ) | {{ TERM=xterm script -qec \"$COMITY launch -n 2 --tty 0 -- sh {} $1\" /dev/null; : > $1/ended; }}",
+        file.display()
+    );
+    let done = start_line(&line, dir.path().to_str().unwrap()).finish();
+    for part in ["ready", "got x", "caught"] {
+        assert!(done.out.contains(part), "{part}: {:?} {}", done.out, done.err);
+    }
+    assert!(done.out.contains("SIGINT") || done.out.contains("130"), "{:?}", done.out);
+}

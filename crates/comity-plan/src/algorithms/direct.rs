@@ -50,7 +50,7 @@ pub(super) const DEFINITION: Definition = Definition {
         Service {
             kind: Kind::AllGather,
             steps: |d, s| all_gather(d, s.team, s.own_src, s.dst, &s.parts),
-            seconds: |m| m.exchange(m.bytes),
+            seconds: |m| m.spread(m.bytes),
             cuts: ASKED,
             sends: |e| (e.n - 1) * e.count,
         },

@@ -35,7 +35,7 @@ pub(super) const DEFINITION: Definition = Definition {
             kind: Kind::AllGather,
             steps: |d, s| all_gather(d, s.team, s.own_src, s.dst, &s.parts),
             // Everything is copied once more.
-            seconds: |m| m.levels(m.n, |by| m.swap(by, by * m.bytes)) + m.copy(2.0 * m.n * m.bytes),
+            seconds: |m| m.levels(m.n, |by| astride(m, by)) + m.copy(2.0 * m.n * m.bytes),
             cuts: Cuts::Never,
             sends: |e| (e.n - 1) * e.count,
         },
@@ -55,6 +55,11 @@ pub(super) const DEFINITION: Definition = Definition {
         },
     ],
 };
+
+/// A round in which a rank takes from another than it sends to. Measured: 0.4 of a message more than between two that swap.
+fn astride(m: &Model<'_>, by: f64) -> f64 {
+    m.swap(by, by * m.bytes) + 0.4 * m.swap(by, 0.0)
+}
 
 fn all_reduce_seconds(m: &Model<'_>) -> f64 {
     let level = |by| m.swap(by, m.bytes) + m.add(m.bytes);

@@ -18,6 +18,7 @@ use crate::{
     hosts::Hosts,
     model::Model,
     shape::Kind,
+    traffic::Traffic::{self, BothWays, Same},
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -34,14 +35,14 @@ pub(super) const DEFINITION: Definition = Definition {
         Service {
             kind: Kind::AllGather,
             steps: |d, s| all_gather(d, s.hosts, s.own_src, s.dst, &s.parts),
-            seconds: parts_seconds,
+            seconds: |m| parts_seconds(m, Same),
             cuts: Cuts::Asked { steps: of_all },
             sends: |e| 2 * e.n * e.count,
         },
         Service {
             kind: Kind::ReduceScatter,
             steps: |d, s| reduce_scatter(d, s.hosts, s.src, &s.parts, s.own_dst),
-            seconds: |m| parts_seconds(m) + m.add(m.n * m.bytes),
+            seconds: |m| parts_seconds(m, BothWays) + m.add(m.n * m.bytes),
             cuts: Cuts::Asked { steps: of_all },
             sends: |e| 2 * e.n * e.count,
         },
@@ -50,19 +51,23 @@ pub(super) const DEFINITION: Definition = Definition {
 
 fn all_reduce_seconds(m: &Model<'_>) -> f64 {
     let far = m.hosts - 1.0;
-    let between = 2.0 * m.cross(far, far / m.hosts * m.bytes);
+    let between = 2.0 * m.cross(far, far / m.hosts * m.bytes, BothWays);
     let each = m.bytes / m.local;
     if m.even {
-        return 2.0 * m.exchange_within(each) + m.add((m.local - 1.0) * each) + between + m.add(each);
+        return 2.0 * m.exchange_within(each, BothWays)
+            + m.add((m.local - 1.0) * each)
+            + between
+            + m.add(each);
     }
-    4.0 * m.exchange_within(each) + m.add(m.bytes) + between + m.add(m.bytes)
+    4.0 * m.exchange_within(each, BothWays) + m.add(m.bytes) + between + m.add(m.bytes)
 }
 
-fn parts_seconds(m: &Model<'_>) -> f64 {
+fn parts_seconds(m: &Model<'_>, traffic: Traffic) -> f64 {
     let far = m.hosts - 1.0;
     // What comes from other hosts is passed on to each neighbour.
     let passed = (m.n - m.local) / m.local * (m.local - 1.0);
-    m.exchange_within(m.bytes) + m.cross(far, m.local * far * m.bytes) + m.within(passed, passed * m.bytes)
+    let crossing = m.cross(far, m.local * far * m.bytes, traffic);
+    m.exchange_within(m.bytes, traffic) + crossing + m.within(passed, passed * m.bytes)
 }
 
 fn most_sent(e: Extent) -> usize {

@@ -158,13 +158,10 @@ impl NativeBackend {
         let elem = info.dtype.map_or(1, DType::size);
         let key = Key { kind, count: info.count, elem, root: info.root.unwrap_or(0), in_place };
         let plain = call.counts.is_empty();
-        let known = if plain { self.kept.iter().rposition(|k| k.key == key) } else { None };
-        let mut kept = match known {
-            // The last one used stands last: the first to go is the one not used longest.
-            Some(i) => self.kept.remove(i),
-            None => self.prepare(key, &call),
-        };
-        let group_id = self.members().group_id as u16;
+        self.come_last(key, &call);
+        let Some(kept) = self.kept.last_mut() else { return Err(Error::Closed) };
+        let members = self.engine.members();
+        let (group_id, rank) = (members.group_id as u16, members.rank);
         let shape = kept.shape;
         let pairwise = kind == Kind::AllToAll && !plain;
         let counts = (call.counts, call.recv_counts);
@@ -184,7 +181,7 @@ impl NativeBackend {
         if self.scratch.len() < tmp {
             self.scratch.resize(tmp, 0);
         }
-        let (rank, part) = (self.members().rank, info.count * elem);
+        let part = info.count * elem;
         let tmp = &mut self.scratch[..tmp];
         let mut memory = match call.bufs {
             Bufs::None => Memory::new(None, None, tmp),
@@ -198,12 +195,28 @@ impl NativeBackend {
         let out = self.engine.run(&mut kept.schedule, &mut memory, &task);
         if plain && out.is_ok() {
             kept.schedule.reset();
-            if self.kept.len() == KEPT {
-                self.kept.remove(0);
-            }
-            self.kept.push(kept);
+        } else {
+            // Of unequal parts, or in the middle of a call that failed: of no use for another.
+            self.kept.pop();
         }
         out
+    }
+
+    /// Have the schedule of `call` stand last of those kept, made anew where there is none: the first to go is the one not used longest.
+    #[inline]
+    fn come_last(&mut self, key: Key, call: &Call<'_>) {
+        let plain = call.counts.is_empty();
+        match self.kept.iter().rposition(|k| plain && k.key == key) {
+            // Mostly it stands there already.
+            Some(i) => self.kept[i..].rotate_left(1),
+            None => {
+                let new = self.prepare(key, call);
+                if self.kept.len() == KEPT {
+                    self.kept.remove(0);
+                }
+                self.kept.push(new);
+            }
+        }
     }
 
     /// Choose a plan and prepare it, in bytes.

@@ -29,7 +29,7 @@ mod relay;
 mod seal;
 mod stream;
 
-pub(crate) use accept::{Accepted, Acceptor};
+pub(crate) use accept::{Accepted, Acceptor, PROOF};
 pub(crate) use dial::{DialLimits, Miss, Target, answering, dial, dial_any, is_own};
 #[cfg(test)]
 pub(crate) use fields::MAX_TEXT;

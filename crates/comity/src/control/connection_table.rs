@@ -19,13 +19,17 @@ use crate::{
 use comity_membership::{
     DIED, Heard, Membership, NoConnection, Pace, Presence, neighbours, overlay_neighbours,
 };
-pub(super) use perform::Rest;
+pub(super) use perform::{Question, Rest};
 use std::{
     collections::{BTreeMap, HashMap},
     os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
+
+/// Of a peer that lets notes pile up.
+const FULL: &str =
+    "does not take what is said to it: more waits for it on its control connection than is kept";
 
 /// How soon to try again to end a job whose groups are just being made.
 const RETRY: Duration = Duration::from_millis(20);
@@ -48,6 +52,10 @@ pub(super) struct WatchedPeer {
     pub(super) stream: Arc<Stream>,
     /// There is something to send.
     pub(super) pending: bool,
+    /// What is to be sent waits for word over another connection.
+    pub(super) unsaid: bool,
+    /// It can go on over another connection.
+    pub(super) has_second: bool,
     /// Readable when the process has ended.
     pub(super) process: Option<Arc<OwnedFd>>,
 }
@@ -227,7 +235,8 @@ impl ConnectionTable {
         let silence = if self.stop.is_none() && begun { self.membership.next() } else { None };
         let retry = self.condemned.as_ref().map(|_| Instant::now() + RETRY);
         let ends = self.conns.iter().flatten().filter_map(KeptConn::ends);
-        parked.into_iter().chain(silence).chain(retry).chain(ends).min()
+        let full = self.conns.iter().flatten().any(KeptConn::is_full).then(Instant::now);
+        parked.into_iter().chain(silence).chain(retry).chain(ends).chain(full).min()
     }
 
     /// Beat, and end what the launcher's store says has to end, if it said something.
@@ -277,30 +286,40 @@ impl ConnectionTable {
     /// Who is connected.
     pub(super) fn live(&self) -> Vec<WatchedPeer> {
         let conns = self.conns.iter().zip(&self.processes).enumerate();
-        conns
-            .filter_map(|(rank, (conn, process))| {
-                // One that has ended would be readable for ever.
-                let conn = conn.as_ref().filter(|c| c.ends().is_none())?;
-                let (stream, pending) = (Arc::clone(conn.stream()), conn.is_pending());
-                Some(WatchedPeer { rank, stream, pending, process: process.clone() })
-            })
-            .collect()
+        let mut live = Vec::new();
+        for (rank, (conn, process)) in conns {
+            // One that has ended would be readable for ever.
+            let Some(conn) = conn.as_ref().filter(|c| c.ends().is_none()) else { continue };
+            let (unsaid, has_second) = (conn.is_unsaid(), conn.has_second());
+            live.extend(conn.streams().map(|(stream, pending)| WatchedPeer {
+                rank,
+                stream,
+                pending,
+                unsaid,
+                has_second,
+                process: process.clone(),
+            }));
+        }
+        live
     }
 
     /// Read what `ranks` say; those with a true have ended.
     pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) -> Rest {
         let mut heard = Vec::new();
-        let ends = |c: &KeptConn| c.ends().is_some_and(|at| now >= at);
+        let ends = |c: &KeptConn| c.is_full() || c.ends().is_some_and(|at| now >= at);
         let due = self.conns.iter().enumerate().filter(|(_, c)| c.as_ref().is_some_and(ends));
         let due: Vec<_> = due.map(|(rank, _)| (rank, false)).collect();
         for &(rank, ended) in ranks.iter().chain(&due) {
             let Some(place) = self.conns.get_mut(rank) else { continue };
             let Some(conn) = place else { continue };
             if self.stop.is_some() {
-                // What the others do now is no news, they may well close first.
-                if conn.flush().is_err() {
+                if !attach::goes_on_leaving(conn) {
                     *place = None;
                 }
+                continue;
+            }
+            if conn.take_full() {
+                heard.push((rank, Heard::End(FULL)));
                 continue;
             }
             // What it said before it ended is there to be read.

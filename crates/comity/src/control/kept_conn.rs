@@ -1,68 +1,126 @@
 //! A control connection that can go on over another one: notes are counted, and kept until the other system has them.
 //!
-//! Beats are neither: the next one says the same. Where the two hosts have another path, the higher rank makes a new connection when nothing is
-//! heard any more. Both ends take what lies in the old one, tell each other how many notes came, and send the others again.
+//! ```text
+//!   A  notes 7 8 9 -- old, cut -- x            B has received up to 7
+//!      "I stop"   -- new -->   <-- "I stop"    from then on nothing more is sent over the old one
+//!      <-- "I have 7"                          only then is the old one read to its end, and counted
+//!      8 9, then what follows  -->
+//! ```
+//! Beats are neither counted nor kept: the next one says the same. The end that made the connection makes the new ones, when nothing is heard any
+//! more. A new one counts when the other end has stopped: one that ends before never stood, and is no sign of a death.
+
+#[cfg(test)]
+mod tests;
 
 use crate::{
     channel::{Conn, Malformed, Sealing, Stream, frame},
     control::note::is_beat,
+    sys::delivery,
 };
 use socket2::{SockRef, TcpKeepalive};
 use std::{
     collections::VecDeque,
-    io,
-    os::fd::OwnedFd,
+    io::{self, ErrorKind},
+    os::fd::{AsFd, OwnedFd},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 /// How long after a connection that a third rank passes on the end of that one is waited for, which explains it.
 const PASSED_ON: Duration = Duration::from_millis(300);
-/// Notes that are kept; a peer that has not got so many is as good as gone.
+/// Notes and bytes that are kept; a peer that has not got so much is as good as gone.
 const MOST_NOTES: usize = 65_536;
+const MOST_BYTES: usize = 48 << 20;
+/// How often to ask for another connection in place of one that leads nowhere.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
+/// Earlier connections that are held open.
+const MOST_EARLIER: usize = 16;
+/// The first message on a new connection: nothing more is sent over the earlier ones.
+const STOP: &[u8] = &[0xff];
+/// The second one begins with this: how many notes came.
+const COUNT: u8 = 0xfe;
+
+/// How a control connection came about.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Origin {
+    /// This end made it, so it makes the others too.
+    pub(super) is_ours: bool,
+    /// A third rank passes it on.
+    pub(super) is_passed_on: bool,
+    /// The two hosts have another path.
+    pub(super) has_second: bool,
+}
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct KeptConn {
+    /// The one that is read.
     conn: Conn,
-    /// Notes that may not have come, the first of which has this number.
+    /// A new one, on which the other end has said nothing yet.
+    next: Option<Conn>,
+    /// Those before, which stay open until the other end has left them: it would take their end for this one's.
+    earlier_streams: Vec<Arc<Stream>>,
+    /// Which new connection is the last; 0: none.
+    number: u64,
+    origin: Origin,
+    /// Notes that may not have come, the first of which has this number, and the bytes of them.
     kept: VecDeque<Vec<u8>>,
     first: u64,
+    bytes: usize,
+    /// Those before this number have come when so many bytes are acknowledged.
+    mark: Option<(u64, u64)>,
     received: u64,
     /// What had come over earlier connections.
     earlier: VecDeque<Vec<u8>>,
-    /// Which new connection this is; 0: none.
-    number: u64,
-    /// The other end has not said how many notes came to it. Until then the earlier connections stay open, for their end would be
-    /// taken for one's own.
-    earlier_streams: Vec<Arc<Stream>>,
+    /// This end has said that it stops, and does not know yet what the other one has.
+    is_paused: bool,
+    /// The other end has stopped; it is to say next how many notes came to it.
+    awaits_count: bool,
     /// They were found to be damaged, or to lack notes.
     is_broken: bool,
-    /// A third rank passes it on.
-    is_passed_on: bool,
+    /// The other end has let more pile up than is kept.
+    is_full: bool,
+    /// The one that is read has ended, while there is a new one.
+    has_ended: bool,
     /// It has ended; when that counts.
     ends: Option<Instant>,
+    /// When something last came, when a new connection was last begun, and when one was asked for.
+    heard: Instant,
+    renewed: Option<Instant>,
+    asked: Option<Instant>,
 }
 
 impl KeptConn {
-    pub(super) fn new(stream: Stream, seals: Sealing, is_passed_on: bool) -> Self {
+    pub(super) fn new(stream: Stream, seals: Sealing, origin: Origin) -> Self {
+        // What a third rank has acknowledged may not have come. And not all systems tell what has come.
+        let is_kept = cfg!(target_os = "linux") && !origin.is_passed_on && matches!(stream, Stream::Tcp(_));
         Self {
             conn: Conn::new(stream, seals),
+            next: None,
+            earlier_streams: Vec::new(),
+            number: 0,
+            origin: Origin { has_second: origin.has_second && is_kept, ..origin },
             kept: VecDeque::new(),
             first: 0,
+            bytes: 0,
+            mark: None,
             received: 0,
             earlier: VecDeque::new(),
-            number: 0,
-            earlier_streams: Vec::new(),
+            is_paused: false,
+            awaits_count: false,
             is_broken: false,
-            is_passed_on,
+            is_full: false,
+            has_ended: false,
             ends: None,
+            heard: Instant::now(),
+            renewed: None,
+            asked: None,
         }
     }
 
     /// The stream has ended. Whether that counts now: the third rank that passed it on may have ended itself.
     pub(super) fn end(&mut self, now: Instant) -> bool {
-        now >= *self.ends.get_or_insert(if self.is_passed_on { now + PASSED_ON } else { now })
+        now >= *self.ends.get_or_insert(if self.origin.is_passed_on { now + PASSED_ON } else { now })
     }
 
     /// When its end counts, if it has ended.
@@ -70,13 +128,65 @@ impl KeptConn {
         self.ends
     }
 
-    /// Which new connection this is.
-    pub(super) fn number(&self) -> u64 {
-        self.number
+    /// Whether this end made it.
+    pub(super) fn is_ours(&self) -> bool {
+        self.origin.is_ours
+    }
+
+    /// Whether it can go on over another one.
+    pub(super) fn has_second(&self) -> bool {
+        self.origin.has_second
+    }
+
+    /// Whether new connection `number` may take its place.
+    pub(super) fn may_renew(&self, number: u64) -> bool {
+        self.has_second() && self.number < number && self.earlier_streams.len() < MOST_EARLIER
+    }
+
+    /// Whether this end is to make a new connection, having heard nothing for `patience`, or having begun with one that leads nowhere.
+    pub(super) fn wants_other(&self, patience: Duration, now: Instant) -> bool {
+        let over = |at: Instant| now.saturating_duration_since(at) >= patience;
+        let lacks = (self.is_paused || over(self.heard)) && self.renewed.is_none_or(over);
+        lacks && self.has_second() && self.is_ours() && self.earlier_streams.len() < MOST_EARLIER
+    }
+
+    /// Whether to ask for one now.
+    pub(super) fn asks(&mut self, now: Instant) -> bool {
+        let due = self.asked.is_none_or(|at| now.saturating_duration_since(at) >= ASK_AGAIN);
+        if due {
+            self.asked = Some(now);
+        }
+        due
+    }
+
+    /// Whether this end has stopped and does not know what the other one has.
+    pub(super) fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    /// Whether notes wait here until it is known what the other end has.
+    pub(super) fn is_unsaid(&self) -> bool {
+        self.is_paused && !self.kept.is_empty()
+    }
+
+    /// Whether the other end has let more pile up than is kept; once.
+    pub(super) fn take_full(&mut self) -> bool {
+        std::mem::take(&mut self.is_full)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
     }
 
     pub(super) fn stream(&self) -> &Arc<Stream> {
         self.conn.stream()
+    }
+
+    /// What is read, and whether there is something to send over it.
+    pub(super) fn streams(&self) -> impl Iterator<Item = (Arc<Stream>, bool)> {
+        // One that has ended would be readable for ever.
+        let current = Some(&self.conn).filter(|_| !self.has_ended);
+        current.into_iter().chain(&self.next).map(|c| (Arc::clone(c.stream()), c.is_pending()))
     }
 
     pub(super) fn is_pending(&self) -> bool {
@@ -84,17 +194,27 @@ impl KeptConn {
     }
 
     pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.conn.flush()
+        match &mut self.next {
+            // What became of it is found when it is read.
+            Some(next) => next.flush().or(Ok(())),
+            None => self.conn.flush(),
+        }
     }
 
     /// Read what is there. False: the stream has ended.
     pub(super) fn fill(&mut self) -> bool {
-        self.conn.fill()
-    }
-
-    /// Whether the other end is to say first how many notes came to it.
-    fn is_resuming(&self) -> bool {
-        !self.earlier_streams.is_empty()
+        if let Some(mut next) = self.next.take() {
+            let open = next.fill();
+            match next.next() {
+                Ok(Some(word)) if word == STOP => self.turn_over(next),
+                Ok(None) if open => self.next = Some(next),
+                // It never stood.
+                _ => tracing::debug!("a new control connection has ended before the other end used it"),
+            }
+        }
+        let open = self.conn.fill();
+        self.has_ended = !open && self.next.is_some();
+        open || self.next.is_some()
     }
 
     pub(super) fn send(&mut self, note: &[u8]) -> io::Result<()> {
@@ -103,88 +223,129 @@ impl KeptConn {
 
     /// Several notes, which go out at once.
     pub(super) fn send_all<N: AsRef<[u8]>>(&mut self, notes: &[N]) -> io::Result<()> {
+        let sent = self.keep(notes).and_then(|()| {
+            // The others of an earlier connection go first, when it is known which.
+            if self.is_paused {
+                return Ok(());
+            }
+            let frames: Vec<u8> = notes.iter().flat_map(|note| frame(note.as_ref())).collect();
+            self.conn.send_frames(frames.into())
+        });
+        self.is_full |= sent.as_ref().is_err_and(|e| e.kind() == ErrorKind::Other);
+        sent
+    }
+
+    /// Keep notes until the other system has them, where they could be lost.
+    fn keep<N: AsRef<[u8]>>(&mut self, notes: &[N]) -> io::Result<()> {
+        if !self.has_second() {
+            return Ok(());
+        }
         self.let_go();
-        for note in notes {
-            self.keep(note.as_ref())?;
+        for note in notes.iter().map(AsRef::as_ref).filter(|note| !is_beat(note)) {
+            if self.kept.len() >= MOST_NOTES || self.bytes + note.len() > MOST_BYTES {
+                return Err(io::Error::other("the peer does not read"));
+            }
+            self.bytes += note.len();
+            self.kept.push_back(note.to_vec());
         }
-        // The others of an earlier connection go first, when it is known which.
-        if self.is_resuming() {
-            return Ok(());
-        }
-        let frames: Vec<u8> = notes.iter().flat_map(|note| frame(note.as_ref())).collect();
-        self.conn.send_frames(frames.into())
-    }
-
-    /// What has come to the other system need not be kept.
-    fn let_go(&mut self) {
-        if !self.is_resuming() && !self.conn.is_pending() && self.conn.stream().has_arrived() {
-            self.first += self.kept.len() as u64;
-            self.kept.clear();
-        }
-    }
-
-    /// Keep a note until the other system has it, where it could be lost.
-    fn keep(&mut self, note: &[u8]) -> io::Result<()> {
-        if is_beat(note) || !matches!(**self.conn.stream(), Stream::Tcp(_)) {
-            return Ok(());
-        }
-        if self.kept.len() >= MOST_NOTES {
-            return Err(io::Error::other("the peer does not read"));
-        }
-        self.kept.push_back(note.to_vec());
         Ok(())
     }
 
-    /// Go on over another connection.
-    pub(super) fn renew(&mut self, number: u64, stream: Stream, seals: Sealing) {
-        // What came before the path was cut.
-        self.conn.fill();
-        while let Ok(Some(note)) = self.conn.next() {
-            if !self.take_count(&note) {
-                self.received += u64::from(!is_beat(&note));
-                self.earlier.push_back(note);
-            }
+    /// What has come to the other system need not be kept: it is read there before it is counted.
+    fn let_go(&mut self) {
+        if self.kept.is_empty() || self.is_paused || self.conn.is_pending() {
+            return;
         }
-        let old = std::mem::replace(&mut self.conn, Conn::new(stream, seals));
-        self.earlier_streams.push(Arc::clone(old.stream()));
-        self.number = number;
-        // One that cannot be told is found when it is next read.
-        let _ = self.conn.send(&self.received.to_be_bytes());
+        let Some(now) = delivery(self.conn.stream().as_fd()) else { return };
+        let end = self.first + self.kept.len() as u64;
+        if now.waiting == 0 {
+            return self.came(end);
+        }
+        if let Some((position, due)) = self.mark
+            && now.acknowledged >= due
+        {
+            self.came(position);
+        }
+        self.mark.get_or_insert((end, now.acknowledged + now.waiting));
     }
 
-    /// Whether this is how many notes came to the other end, which it says first: then the others are sent again.
-    fn take_count(&mut self, note: &[u8]) -> bool {
-        if !self.is_resuming() {
+    /// All notes before number `position` have come.
+    fn came(&mut self, position: u64) {
+        let n = usize::try_from(position - self.first).unwrap_or(usize::MAX);
+        self.bytes -= self.kept.drain(..n.min(self.kept.len())).map(|note| note.len()).sum::<usize>();
+        (self.first, self.mark) = (position, None);
+    }
+
+    /// Go on over another connection, once the other end has said that it does.
+    pub(super) fn renew(&mut self, number: u64, stream: Stream, seals: Sealing) {
+        let mut next = Conn::new(stream, seals);
+        // One that cannot be told is found when it is next read.
+        let _ = next.send(STOP);
+        let before = self.next.replace(next);
+        self.earlier_streams.extend(before.map(|c| Arc::clone(c.stream())));
+        (self.number, self.is_paused, self.renewed) = (number, true, Some(Instant::now()));
+    }
+
+    /// The other end has stopped: what it said before lies in the old connection. Then it is told how much that was.
+    fn turn_over(&mut self, next: Conn) {
+        loop {
+            let (before, open) = (self.earlier.len(), self.conn.fill());
+            // What is damaged there comes again.
+            while let Ok(Some(note)) = self.conn.next() {
+                if !self.take_count(&note, false) {
+                    self.received += u64::from(!is_beat(&note));
+                    self.earlier.push_back(note);
+                }
+            }
+            if !open || self.earlier.len() == before {
+                break;
+            }
+        }
+        let old = std::mem::replace(&mut self.conn, next);
+        self.earlier_streams.push(Arc::clone(old.stream()));
+        (self.awaits_count, self.mark, self.heard) = (true, None, Instant::now());
+        let mut count = vec![COUNT];
+        count.extend(self.received.to_be_bytes());
+        let _ = self.conn.send(&count);
+    }
+
+    /// Whether this is how many notes came to the other end, which it says when it has heard that this one stopped: then the others are sent again,
+    /// unless this end has stopped here as well.
+    fn take_count(&mut self, note: &[u8], is_newest: bool) -> bool {
+        if !std::mem::take(&mut self.awaits_count) {
             return false;
         }
-        self.earlier_streams.clear();
         let known = self.first..=self.first + self.kept.len() as u64;
-        let Some(came) = note.try_into().ok().map(u64::from_be_bytes).filter(|n| known.contains(n)) else {
+        let count = note.split_first().filter(|(kind, _)| **kind == COUNT);
+        let count = count.and_then(|(_, n)| Some(u64::from_be_bytes(n.try_into().ok()?)));
+        let Some(came) = count.filter(|n| known.contains(n)) else {
             self.is_broken = true;
             return true;
         };
-        let n = usize::try_from(came - self.first).unwrap_or(usize::MAX);
-        self.kept.drain(..n.min(self.kept.len()));
-        self.first = came;
-        for note in &self.kept {
-            let _ = self.conn.send(note);
+        self.came(came);
+        if is_newest {
+            self.earlier_streams.clear();
+            self.is_paused = false;
+            let frames: Vec<u8> = self.kept.iter().flat_map(|note| frame(note)).collect();
+            self.is_full |= self.conn.send_frames(frames.into()).is_err_and(|e| e.kind() == ErrorKind::Other);
         }
         true
     }
 
     /// The next whole note.
     pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, Malformed> {
-        if let Some(note) = self.earlier.pop_front() {
-            return Ok(Some(note));
-        }
         loop {
-            let Some(note) = self.conn.next()? else { return Ok(None) };
-            if !self.take_count(&note) {
-                self.received += u64::from(!is_beat(&note));
+            if let Some(note) = self.earlier.pop_front() {
                 return Ok(Some(note));
             }
             if self.is_broken {
                 return Err(Malformed);
+            }
+            let Some(note) = self.conn.next()? else { return Ok(None) };
+            self.heard = Instant::now();
+            if !self.take_count(&note, self.next.is_none()) {
+                self.received += u64::from(!is_beat(&note));
+                return Ok(Some(note));
             }
         }
     }
@@ -218,78 +379,4 @@ pub(super) fn keep_alive(stream: &Stream, limit: Option<Duration>) -> io::Result
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(limit.map(|l| l.saturating_mul(3)))?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::{TcpListener, TcpStream};
-
-    fn streams() -> (Stream, Stream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let b = listener.accept().unwrap().0;
-        a.set_nonblocking(true).unwrap();
-        b.set_nonblocking(true).unwrap();
-        (Stream::Tcp(a), Stream::Tcp(b))
-    }
-
-    fn note(i: usize) -> Vec<u8> {
-        let mut note = vec![1; 9 + i % 50];
-        note[1..9].copy_from_slice(&(i as u64).to_be_bytes());
-        note
-    }
-
-    #[test]
-    fn every_note_comes_once_over_whatever_connection() {
-        let (a, b) = streams();
-        let mut ends = [KeptConn::new(a, None, false), KeptConn::new(b, None, false)];
-        let (mut put, mut got) = ([0; 2], [0; 2]);
-        let begun = Instant::now();
-        while got != [3000; 2] {
-            let turn = put[0];
-            for way in 0..2 {
-                for _ in 0..7 {
-                    if put[way] < 3000 {
-                        ends[way].send(&note(put[way])).unwrap();
-                        put[way] += 1;
-                    }
-                }
-                ends[way].flush().unwrap();
-                // Some is never read from the old connection.
-                if turn % 5 < 3 {
-                    let end = &mut ends[1 - way];
-                    assert!(end.fill());
-                    while let Some(came) = end.next().unwrap() {
-                        assert_eq!(came, note(got[way]), "{way}");
-                        got[way] += 1;
-                    }
-                }
-            }
-            if turn % 140 == 7 && turn < 2000 {
-                let (a, b) = streams();
-                let number = ends[0].number() + 1;
-                ends[0].renew(number, a, None);
-                ends[1].renew(number, b, None);
-            }
-            assert!(begun.elapsed() < Duration::from_secs(20), "{put:?} {got:?}");
-        }
-        assert!(ends.iter().all(|e| e.number() > 5 && !e.is_resuming()));
-    }
-
-    #[test]
-    fn notes_that_nobody_has_any_more_end_it() {
-        let (a, b) = streams();
-        let mut end = KeptConn::new(a, None, false);
-        end.send(&note(0)).unwrap();
-        let (c, d) = streams();
-        end.renew(1, c, None);
-        let mut other = Conn::new(d, None);
-        other.send(&7u64.to_be_bytes()).unwrap();
-        let begun = Instant::now();
-        while end.fill() && end.next().is_ok() {
-            assert!(begun.elapsed() < Duration::from_secs(20));
-        }
-        drop(b);
-    }
 }

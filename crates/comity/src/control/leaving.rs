@@ -39,10 +39,22 @@ extern "C" fn farewell() {
             && state.stop.is_none()
         {
             state.farewell("", &[]);
+            drop(state);
+            say_all(&control);
         }
     }
     if is_untold() {
         sys::end_with(1);
+    }
+}
+
+/// Wait a moment for connections that are just going on over another path.
+fn say_all(control: &ControlPlane) {
+    let until = Instant::now() + LAST_WORDS;
+    while lock_soon(&control.state).is_some_and(|state| state.is_unsaid()) && Instant::now() < until {
+        control.waker.wake();
+        // WAIT(until): the control thread, at the end of a process: half a second at most
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

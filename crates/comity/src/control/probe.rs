@@ -11,7 +11,7 @@
 //! Cost: a packet a try and a socket for up to two seconds, at most 64 for all ranks together; the handshake's arithmetic only once there
 //! is a connection.
 
-use crate::channel::{Agreed, Channel, Hello, Initiator, Sealing, Secret, Stream};
+use crate::channel::{Agreed, Channel, Hello, Initiator, PROOF, Refusal, Sealing, Secret, Stream};
 use rustix::{
     event::{PollFd, PollFlags},
     io::Errno,
@@ -53,6 +53,8 @@ struct Probe {
     begun: Instant,
     /// None until there is a connection.
     initiator: Option<Initiator>,
+    /// The answer is no older than this.
+    unanswered: Instant,
 }
 
 /// A rank that lives; and what its control connection goes on over, and the number of that.
@@ -95,7 +97,7 @@ impl Probes {
             match connect(at) {
                 Ok(socket) => {
                     let begun = Instant::now();
-                    self.open.push(Probe { rank, resume, socket, begun, initiator: None });
+                    self.open.push(Probe { rank, resume, socket, begun, initiator: None, unanswered: begun });
                 }
                 // The next try may do better; without any, the limit decides as it always does.
                 Err(e) => tracing::debug!(rank, %at, %e, "cannot ask a silent rank"),
@@ -113,14 +115,19 @@ impl Probes {
     /// Go on with whatever is ready; the ranks that live.
     pub(crate) fn step(&mut self) -> Vec<Alive> {
         let (secret, hello, patience, now) = (&self.secret, self.hello, self.patience, Instant::now());
-        let mut alive: Vec<Alive> = Vec::new();
+        let (mut alive, mut refused) = (Vec::<Alive>::new(), Vec::new());
         for mut probe in std::mem::take(&mut self.open) {
             match probe.advance(secret, hello) {
-                Some(Some(seals)) => {
-                    let over = probe.resume.map(|number| (number, Stream::Tcp(probe.socket), seals));
+                Ok(Some(seals)) => {
+                    let over = probe.resume.zip(seals);
+                    let over = over.map(|(number, seals)| (number, Stream::Tcp(probe.socket), seals));
                     alive.push(Alive { rank: probe.rank, over });
                 }
-                Some(None) if now < probe.until(patience) => self.open.push(probe),
+                Ok(None) if now < probe.until(patience) => self.open.push(probe),
+                // It lives, and keeps its connection: it says so over one that is for nothing else.
+                Err(Refusal::No(_)) if probe.resume.is_some() => {
+                    refused.extend(probe.socket.peer_addr().ok().map(|at| (probe.rank, at)));
+                }
                 _ => {}
             }
         }
@@ -128,6 +135,7 @@ impl Probes {
         let answered = |rank| alive.iter().any(|a| a.rank == rank);
         self.open.retain(|p| !answered(p.rank));
         self.next.retain(|(rank, ..)| !answered(*rank));
+        refused.into_iter().for_each(|(rank, at)| self.ask(rank, at, None));
         self.start();
         alive
     }
@@ -139,29 +147,40 @@ impl Probe {
         self.begun + if self.initiator.is_some() { answer } else { connect }
     }
 
-    /// The answer of a rank that lives, if it has come; `None`: this try ends without one.
-    fn advance(&mut self, secret: &Secret, hello: Hello) -> Option<Option<Sealing>> {
+    /// The answer of a rank that lives, if it has come, with what seals the connection where that may be used; an error: this try ends without one.
+    fn advance(&mut self, secret: &Secret, hello: Hello) -> Result<Option<Option<Sealing>>, Refusal> {
+        let ended = |e| Refusal::Ended(Some(e));
         if self.initiator.is_none() {
             match self.socket.peer_addr() {
                 Ok(_) => {}
                 // Not yet, or never.
-                Err(_) => return matches!(self.socket.take_error(), Ok(None)).then_some(None),
+                Err(e) => {
+                    return matches!(self.socket.take_error(), Ok(None))
+                        .then_some(None)
+                        .ok_or_else(|| ended(e));
+                }
             }
             let mut hello = Hello { to: self.rank as u32, ..hello };
             if let Some(number) = self.resume {
                 (hello.channel, hello.group_id) = (Channel::Resume, number);
             }
-            let (initiator, first) = Initiator::start(secret, &hello)?;
+            let (initiator, first) = Initiator::start(secret, &hello).ok_or(Refusal::Ended(None))?;
             // Small enough for an empty socket buffer.
-            (&self.socket).write_all(&first).ok()?;
-            self.initiator = Some(initiator);
+            (&self.socket).write_all(&first).map_err(ended)?;
+            (self.initiator, self.unanswered) = (Some(initiator), Instant::now());
         }
-        let Some(Agreed { proof, seals }) = self.initiator.as_mut()?.read(&self.socket).ok()? else {
-            return Some(None);
+        let Some(initiator) = &mut self.initiator else { return Ok(None) };
+        let Some(Agreed { proof, seals }) = initiator.read(&self.socket)? else {
+            self.unanswered = Instant::now();
+            return Ok(None);
         };
+        // This process was stopped, or had no turn: whoever answered lives, and may wait no longer for the proof.
+        if self.resume.is_some() && self.unanswered.elapsed() > PROOF / 2 {
+            return Ok(Some(None));
+        }
         // With it the other side knows as well. That this one cannot say so does not undo what it has read.
         let _ = (&self.socket).write_all(&proof);
-        Some(Some(seals))
+        Ok(Some(Some(seals)))
     }
 }
 

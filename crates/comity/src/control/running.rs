@@ -11,6 +11,7 @@ pub(crate) use serve::NOT_A_MEMBER;
 
 use super::{
     connection_table::{Arrival, ConnectionTable},
+    kept_conn::Origin,
     leaving,
     probe::Probes,
 };
@@ -89,8 +90,11 @@ pub(crate) trait LinkDesk: Send + Sync + std::fmt::Debug {
     /// A member of a group wants a link, or has made a connection for one.
     fn attend(&self, group_id: u64);
 
-    /// Where another rank listens in the networks that both hosts are in, if they are several.
+    /// Where another rank listens in the networks that both hosts are in now.
     fn paths(&self, rank: usize) -> Vec<SocketAddr>;
+
+    /// Whether its host and this one share two networks, as far as both ranks tell.
+    fn has_second(&self, rank: usize) -> bool;
 
     /// Whether another host than that of `rank` has this address.
     fn is_elsewhere(&self, rank: usize, ip: IpAddr) -> bool;
@@ -210,15 +214,17 @@ impl ControlPlane {
 
     /// Take over a control connection that this rank has made.
     pub(crate) fn attach(&self, rank: usize, stream: Stream, seals: Sealing) {
-        let is_passed_on = self.is_passed_on(rank, &stream);
-        self.lock().attach(rank, (stream, seals), is_passed_on, Instant::now());
+        let origin = self.origin(rank, &stream, true);
+        self.lock().attach(rank, (stream, seals), origin, Instant::now());
         self.waker.wake();
     }
 
-    /// Whether a third rank passes on what is said to `rank` over this.
-    fn is_passed_on(&self, rank: usize, stream: &Stream) -> bool {
-        let desk = self.desk.get().and_then(Weak::upgrade);
-        stream.peer_addr().zip(desk).is_some_and(|(at, desk)| desk.is_elsewhere(rank, at.ip()))
+    /// How a control connection with `rank` came about.
+    fn origin(&self, rank: usize, stream: &Stream, is_ours: bool) -> Origin {
+        let Some((at, desk)) = stream.peer_addr().zip(self.desk.get().and_then(Weak::upgrade)) else {
+            return Origin { is_ours, ..Origin::default() };
+        };
+        Origin { is_ours, is_passed_on: desk.is_elsewhere(rank, at.ip()), has_second: desk.has_second(rank) }
     }
 
     /// Who has not connected yet, or what became of one who never will.

@@ -2,6 +2,7 @@
 
 use std::{
     cell::Cell,
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -15,6 +16,9 @@ thread_local! {
     static ASK: Cell<Option<Interrupt>> = const { Cell::new(None) };
 }
 
+/// Whether any thread ever had a question: where none had, no call looks at `ASK`, which in a shared library is a call.
+static ANY: AtomicBool = AtomicBool::new(false);
+
 /// From now on, calls that this thread waits in ask `ask` about ten times a second whether to give up; `None` for never.
 ///
 /// This is for bindings to languages whose signal handlers run only when their interpreter does. The words that `ask` returns end
@@ -22,6 +26,7 @@ thread_local! {
 /// [`Error::Aborted`](crate::Error::Aborted). Not asked while the thread waits for an earlier call of the same group on another
 /// thread, and not for background work, which has threads of its own.
 pub fn interrupt_with(ask: Option<Interrupt>) {
+    ANY.fetch_or(ask.is_some(), Ordering::Relaxed);
     ASK.set(ask);
 }
 
@@ -29,15 +34,21 @@ pub fn interrupt_with(ask: Option<Interrupt>) {
 #[derive(Debug)]
 pub(super) struct Asking {
     ask: Option<Interrupt>,
-    /// When it was asked last, or when the call began; unset if nothing is asked.
+    /// When it was asked last; at first, when this thread looked first. The clock is not read for a call that does not wait.
     last: Option<Instant>,
 }
 
 impl Asking {
     #[inline]
     pub(super) fn new() -> Self {
-        let ask = ASK.get();
-        Self { ask, last: ask.map(|_| Instant::now()) }
+        /// Not inlined: the compiler would take the address of `ASK` before it is needed.
+        #[inline(never)]
+        fn own() -> Option<Interrupt> {
+            ASK.get()
+        }
+        // A thread that has a question has written this itself.
+        let ask = if ANY.load(Ordering::Relaxed) { own() } else { None };
+        Self { ask, last: None }
     }
 
     /// The longest sleep between two questions.

@@ -1,6 +1,6 @@
 //! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
 //!
-//! May import: `call`, `fuzz_input`, `dtype`, `error`, `kernel`, `recorder`, `stats`, `status`, `transport`, `view`.
+//! May import: `call`, `dtype`, `error`, `fuzz_input`, `kernel`, `recorder`, `stats`, `status`, `sys`, `transport`, `view`.
 
 mod cause;
 mod census;

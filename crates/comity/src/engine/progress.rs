@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   loop:  step            done: out     moved: again, and now and then a look at failure, limit and interrupt
-//!          nothing moved:  others' calls, failure, closing; then spin | yield | park
+//!          nothing moved:  others' calls, failure, closing; then spin | yield | step aside | park
 //!          park:           idle too long? limit? interrupted? announce sleep, tell those waited for, sleep
 //! ```
 
@@ -11,7 +11,7 @@ use super::{
     interrupt::Asking,
     wait::{Stage, Wait},
 };
-use crate::status::Header;
+use crate::{status::Header, sys};
 use std::{thread, time::Duration};
 
 /// The longest sleep without a look around.
@@ -148,6 +148,7 @@ pub(crate) fn complete<P: Progress>(progress: &mut P, waiting: &mut Waiting) -> 
         match waiting.wait.next() {
             Stage::Spin => std::hint::spin_loop(),
             Stage::Yield => thread::yield_now(),
+            Stage::StepAside => sys::leave_core(),
             Stage::Park => park(progress, waiting)?,
         }
     }

@@ -4,17 +4,30 @@
 //! that ranks which share a core with it get on; waking a sleeping core costs some 20 us, so only after a multiple of that
 //! it parks in `poll` and costs nothing. Where
 //! more ranks live on a host than it has cores, spinning only keeps the others from running: it is left out. And where the
-//! system puts two ranks on one core all the same, spinning that was in vain is halved each time, until it pays again.
+//! system puts two ranks on one core all the same, spinning that was in vain is halved each time, until it pays again. Yielding
+//! never moves a thread to another core. So a rank that has seen for some calls that another ran while it yielded asks the system for
+//! another core, seldomer each time that it did not help.
 //!
 //! A limit counts the time in which the process ran: where it did not look at the clock for much longer than it ever sleeps, it was
 //! stopped (Ctrl-Z, a debugger, a machine that stood still), and the call goes on with the time that was left before.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
 
 /// Looks that take some 10 us.
 const MOST: u32 = 200;
 /// Spinning never falls below this, or it could not prove that it pays again.
 const LEAST: u32 = 4;
+/// A yield takes that long only if another thread ran on this core meanwhile: two switches, and what it did.
+const RAN: Duration = Duration::from_micros(1);
+/// So many calls in a row on a shared core before a rank steps aside for the first time; up to twice as many, another number in
+/// each process, so that not all leave at once.
+const SHARED: u32 = 32;
+/// Each time that it did not help, twice as many, but so often at most: then it costs some 10 us in a tenth of a second or more.
+const DOUBLINGS: u8 = 10;
+
 /// Between two looks at the clock a process that runs lets at most this pass: three times the longest sleep.
 const PAUSE: Duration = Duration::from_millis(1500);
 
@@ -30,15 +43,24 @@ pub(crate) struct Patience {
     most: u32,
     /// Then yield until this long after the first look at the clock.
     yields: Duration,
+    /// Calls in a row in which another thread ran on this core while this one yielded.
+    shared: u32,
+    /// Below [`SHARED`], another number in each process.
+    turn: u32,
+    /// How often stepping aside was tried since this thread had a core of its own.
+    tries: u8,
 }
 
 impl Patience {
     /// For a host that runs `ranks` of the group on `cores`.
     pub(crate) fn new(ranks: usize, cores: usize) -> Self {
+        // Threads of one process that are ranks differ, too.
+        static GROUPS: AtomicU32 = AtomicU32::new(0);
+        let turn = std::process::id().wrapping_add(GROUPS.fetch_add(1, Ordering::Relaxed)) % SHARED;
         if ranks > cores {
-            Self { spins: 0, most: 0, yields: Duration::from_millis(2) }
+            Self { spins: 0, most: 0, yields: Duration::from_millis(2), shared: 0, turn, tries: 0 }
         } else {
-            Self { spins: MOST, most: MOST, yields: Duration::from_micros(300) }
+            Self { spins: MOST, most: MOST, yields: Duration::from_micros(300), shared: 0, turn, tries: 0 }
         }
     }
 }
@@ -50,6 +72,8 @@ pub(crate) enum Stage {
     Spin,
     /// Let others run, look again.
     Yield,
+    /// Go to another core.
+    StepAside,
     /// Sleep until woken.
     Park,
 }
@@ -79,7 +103,10 @@ impl Wait {
     #[inline]
     pub(crate) fn reset(&mut self) {
         if self.looks > 0 {
-            self.learn();
+            let yields = self.looks.saturating_sub(self.patience.spins);
+            // The clock costs more than most waits: it is read only after a yield.
+            let yielded = self.looked.filter(|_| yields > 0).map(|looked| looked.elapsed());
+            self.learn(yields, yielded);
         }
         self.looks = 0;
         self.since = None;
@@ -90,13 +117,26 @@ impl Wait {
         self.patience
     }
 
-    /// Did spinning pay?
-    fn learn(&mut self) {
+    /// Did spinning pay? After so many yields something had moved; the last one took `yielded`.
+    fn learn(&mut self, yields: u32, yielded: Option<Duration>) {
         let p = &mut self.patience;
         // On a core of its own a peer is not hastened by yielding, on a shared one the first yield lets it answer.
-        let yields = self.looks.saturating_sub(p.spins);
-        let shared = (1..=2).contains(&yields);
+        let shared = (1..=2).contains(&yields) && yielded.is_some_and(|y| y >= RAN);
         p.spins = if shared { (p.spins / 2).max(LEAST) } else { p.spins * 2 }.min(p.most);
+        p.shared = if shared { p.shared + 1 } else { 0 };
+        if yields == 0 {
+            p.tries = 0;
+        }
+    }
+
+    /// Whether it is time to step aside: ranks have a core each here, and this one does not run on its own.
+    fn steps_aside(&mut self) -> bool {
+        let p = &mut self.patience;
+        let due = p.most > 0 && p.shared >= (SHARED + p.turn) << p.tries;
+        if due {
+            (p.shared, p.tries) = (0, (p.tries + 1).min(DOUBLINGS));
+        }
+        due
     }
 
     /// Nothing moved.
@@ -105,6 +145,9 @@ impl Wait {
         self.looks += 1;
         if self.looks <= self.patience.spins {
             return Stage::Spin;
+        }
+        if self.steps_aside() {
+            return Stage::StepAside;
         }
         let now = Instant::now();
         self.look(now);
@@ -148,7 +191,7 @@ mod tests {
     #[test]
     fn spins_then_yields_then_parks() {
         let mut w = Wait::new(
-            Patience { spins: 2, most: 2, yields: Duration::from_millis(5) },
+            Patience { yields: Duration::from_millis(5), spins: 2, most: 2, ..Patience::new(1, 2) },
             Duration::from_secs(1),
         );
         assert_eq!([w.next(), w.next(), w.next()], [Stage::Spin, Stage::Spin, Stage::Yield]);
@@ -161,7 +204,7 @@ mod tests {
     #[test]
     fn ends_at_the_limit_whatever_moves() {
         let mut w =
-            Wait::new(Patience { spins: 0, most: 0, yields: Duration::ZERO }, Duration::from_millis(5));
+            Wait::new(Patience { yields: Duration::ZERO, ..Patience::new(2, 1) }, Duration::from_millis(5));
         assert!(w.left().is_some());
         w.reset();
         std::thread::sleep(Duration::from_millis(6));
@@ -171,7 +214,7 @@ mod tests {
     #[test]
     fn a_pause_of_the_process_costs_no_time() {
         let second = Duration::from_secs(1);
-        let mut w = Wait::new(Patience { spins: 0, most: 0, yields: Duration::ZERO }, second);
+        let mut w = Wait::new(Patience { yields: Duration::ZERO, ..Patience::new(2, 1) }, second);
         let mut now = Instant::now();
         assert_eq!(w.left_at(now), Some(second));
         now += second / 2;
@@ -192,27 +235,44 @@ mod tests {
     #[test]
     fn spinning_in_vain_gets_shorter_and_recovers() {
         let mut w = Wait::new(Patience::new(1, 2), Duration::from_secs(1));
-        let look = |w: &mut Wait, n: u32| {
-            (0..n).for_each(|_| {
-                w.next();
-            })
-        };
         // The first yield lets a peer on the same core answer.
         for _ in 0..10 {
-            let spins = w.patience().spins;
-            look(&mut w, spins + 1);
-            w.reset();
+            w.learn(1, Some(RAN * 3));
         }
         assert_eq!(w.patience().spins, LEAST);
+        // It answered during the first yield, from a core of its own.
         for _ in 0..10 {
-            look(&mut w, 1);
-            w.reset();
+            w.learn(1, Some(RAN / 4));
         }
         assert_eq!(w.patience().spins, MOST);
         // Many yields in vain: the peer runs elsewhere and is only slow.
-        look(&mut w, MOST + 100);
-        w.reset();
+        w.learn(100, Some(RAN * 3));
         assert_eq!(w.patience().spins, MOST);
+    }
+
+    #[test]
+    fn who_shares_a_core_steps_aside_and_seldomer_each_time() {
+        let mut w = Wait::new(Patience::new(2, 2), Duration::from_secs(1));
+        let calls_until = |w: &mut Wait| {
+            let mut calls = 0;
+            while !w.steps_aside() {
+                w.learn(1, Some(RAN * 3));
+                calls += 1;
+            }
+            calls
+        };
+        let calls = [0; 3].map(|_| calls_until(&mut w));
+        let first = SHARED + w.patience().turn;
+        assert_eq!(calls, [first, 2 * first, 4 * first]);
+        let last = (0..20).map(|_| calls_until(&mut w)).last();
+        assert_eq!(last, Some(first << DOUBLINGS));
+        // Alone again: what was is forgotten.
+        w.learn(0, None);
+        assert_eq!((w.patience().shared, w.patience().tries), (0, 0));
+        // Ranks beyond the cores have nowhere to go.
+        let mut w = Wait::new(Patience::new(3, 2), Duration::from_secs(1));
+        (0..10_000).for_each(|_| w.learn(1, Some(RAN * 3)));
+        assert!(!w.steps_aside());
     }
 
     #[test]
@@ -224,7 +284,7 @@ mod tests {
     #[test]
     fn a_call_whose_looks_all_come_late_ends_all_the_same() {
         let limit = Duration::from_secs(2);
-        let mut w = Wait::new(Patience { spins: 0, most: 0, yields: Duration::ZERO }, limit);
+        let mut w = Wait::new(Patience { yields: Duration::ZERO, ..Patience::new(2, 1) }, limit);
         let start = Instant::now();
         let end = (0..100).map(|i| PAUSE * 2 * i).find(|at| w.left_at(start + *at).is_none());
         assert!(end.is_some_and(|end| end <= PAUSE * 2 * (u32::from(PAUSES) + 2)), "{end:?}");

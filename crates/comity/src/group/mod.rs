@@ -33,7 +33,11 @@ use std::{
     cell::Cell,
     fmt,
     path::Path,
-    sync::{Arc, Mutex, mpsc},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     time::{Duration, Instant},
 };
 
@@ -85,6 +89,8 @@ pub(crate) struct Core {
     counters: Arc<Counters>,
     /// Jobs for the group's own thread, which starts with the first.
     worker: Mutex<Option<mpsc::Sender<BackgroundTask>>>,
+    /// Whether background work holds the turn. Only then is `TURN` looked at, which in a shared library is a call.
+    in_background: AtomicBool,
     /// Reaches calls under way from other threads.
     abort_handle: Option<AbortHandle>,
     /// Makes groups of some members; `None` when there are no others.
@@ -183,6 +189,7 @@ impl Group {
             state: Mutex::new(state),
             counters,
             worker: Mutex::new(None),
+            in_background: AtomicBool::new(false),
             abort_handle,
             subgroup_factory,
             kinds,
@@ -289,13 +296,23 @@ impl Group {
         self.in_turn(|| lock(&self.core.state).run(call, self.limit, &self.core.counters))
     }
 
+    /// Whether this thread runs background work of this group, and so holds its turn.
+    #[inline]
+    fn in_own_background(&self) -> bool {
+        /// Not inlined: the compiler would take the address of `TURN` before it is needed.
+        #[inline(never)]
+        fn own(core: *const Core) -> bool {
+            TURN.get().0 == core
+        }
+        // A thread that does has written this itself.
+        self.core.in_background.load(Ordering::Relaxed) && own(Arc::as_ptr(&self.core))
+    }
+
     /// Run `f` when all calls made before have ended; at once on the thread that runs this group's background work.
     fn in_turn<R>(&self, f: impl FnOnce() -> R) -> R {
-        if TURN.get().0 == Arc::as_ptr(&self.core) {
-            return f();
-        }
+        let own = self.in_own_background();
         // WAIT: an earlier call of this group, which has a deadline
-        let turn = Served::wait(&self.core.turn, self.core.turn.take());
+        let turn = (!own).then(|| Served::wait(&self.core.turn, self.core.turn.take()));
         let out = f();
         drop(turn);
         out

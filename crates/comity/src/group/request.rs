@@ -8,7 +8,7 @@ use std::{
     any::Any,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{Arc, Condvar, Mutex, mpsc},
+    sync::{Arc, Condvar, Mutex, atomic::Ordering, mpsc},
     task::Waker,
     thread,
     time::{Duration, Instant},
@@ -163,19 +163,22 @@ fn start_worker() -> Result<mpsc::Sender<BackgroundTask>> {
 }
 
 /// Marks this thread as the one that holds a group's turn.
-struct Mark {
+struct Mark<'a> {
+    core: &'a Core,
     before: (*const Core, u64),
 }
 
-impl Mark {
-    fn set(core: &Arc<Core>, ticket: u64) -> Self {
-        Self { before: TURN.replace((Arc::as_ptr(core), ticket)) }
+impl<'a> Mark<'a> {
+    fn set(core: &'a Arc<Core>, ticket: u64) -> Self {
+        core.in_background.store(true, Ordering::Relaxed);
+        Self { core, before: TURN.replace((Arc::as_ptr(core), ticket)) }
     }
 }
 
-impl Drop for Mark {
+impl Drop for Mark<'_> {
     fn drop(&mut self) {
         TURN.set(self.before);
+        self.core.in_background.store(false, Ordering::Relaxed);
     }
 }
 
@@ -251,7 +254,7 @@ impl<'scope> Scope<'scope, '_> {
         f: impl FnOnce(&Group) -> Result<R, E> + Send + 'scope,
     ) -> Request<R, E> {
         // In background work of the same group the turn is this thread's already, and later ones come only after it.
-        if TURN.get().0 == Arc::as_ptr(&self.group.core) {
+        if self.group.in_own_background() {
             return Request::ended(catch_unwind(AssertUnwindSafe(|| f(self.group))));
         }
         // As in `Group::spawn`: tickets and jobs queue in the same order.

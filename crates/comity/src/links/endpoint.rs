@@ -194,7 +194,7 @@ impl Endpoint {
     }
 
     fn new(config: &Config, secret: Secret, Table { world, facts }: Table) -> Self {
-        let book = Arc::new(AddressBook::new(config.interfaces.clone(), config.second_path));
+        let book = Arc::new(AddressBook::new(config.interfaces.clone()));
         let cards: Arc<[Card]> = facts.iter().map(|f| f.card.clone()).collect();
         let peer =
             |(rank, f): (usize, &Facts)| Peer { rank, host: Some(f.host.as_str().into()), pid: Some(f.pid) };
@@ -215,7 +215,7 @@ impl Endpoint {
             first: config.backend.link(),
             limit: config.join_timeout,
             all: config.connect_when == ConnectWhen::All,
-            makers: Makers::new(Arc::clone(&book), cards),
+            makers: Makers::new(config.rank, Arc::clone(&book), cards),
             book,
             sparse: config.size > config.sparse_above,
             redial: None,

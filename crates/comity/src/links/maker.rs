@@ -29,6 +29,7 @@ pub(super) struct Makers {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Looks after links that last.
     paths: Arc<Paths>,
+    me: usize,
     book: Arc<AddressBook>,
     cards: Arc<[Card]>,
 }
@@ -57,11 +58,12 @@ struct MakerState {
 }
 
 impl Makers {
-    pub(super) fn new(book: Arc<AddressBook>, cards: Arc<[Card]>) -> Arc<Self> {
+    pub(super) fn new(me: usize, book: Arc<AddressBook>, cards: Arc<[Card]>) -> Arc<Self> {
         Arc::new_cyclic(|makers| Self {
             open: Mutex::new(Some(HashMap::new())),
             threads: Mutex::default(),
             paths: Paths::new(Weak::clone(makers)),
+            me,
             book,
             cards,
         })
@@ -166,8 +168,14 @@ impl LinkDesk for Makers {
 
     fn paths(&self, rank: usize) -> Vec<SocketAddr> {
         let found = self.cards.get(rank).map(|card| self.book.candidates(rank, card)).unwrap_or_default();
-        let all = if found.paths() > 1 { found.all } else { Vec::new() };
-        all.into_iter().filter(Candidate::is_direct).map(|c| c.at).collect()
+        found.all.into_iter().filter(Candidate::is_direct).map(|c| c.at).collect()
+    }
+
+    fn has_second(&self, rank: usize) -> bool {
+        self.cards
+            .get(self.me)
+            .zip(self.cards.get(rank))
+            .is_some_and(|(ours, theirs)| ours.shares_two(theirs))
     }
 
     fn is_elsewhere(&self, rank: usize, ip: IpAddr) -> bool {

@@ -3,11 +3,13 @@
 //! May import: `dtype`, `error`, `kernel`, `sync`.
 
 pub(crate) mod clock;
+mod cores;
 pub(crate) mod cuda;
 mod delivery;
 mod exit;
 mod fds;
 mod fnv;
+mod forks;
 pub(crate) mod here;
 mod hidden;
 mod inherited;
@@ -24,10 +26,12 @@ pub(crate) mod verbs;
 mod waker;
 mod words;
 
+pub(crate) use cores::leave_core;
 pub(crate) use delivery::delivery;
 pub(crate) use exit::{at_exit, end_with};
 pub(crate) use fds::{recv_fd, send_fd};
 pub(crate) use fnv::fnv;
+pub use forks::forks;
 pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
 pub(crate) use interfaces::{Interface, addresses_in_use, interfaces};

@@ -130,7 +130,6 @@ pub(crate) enum KnownWay {
 #[derive(Debug, Default)]
 pub(crate) struct AddressBook {
     rules: InterfaceRules,
-    second_path: bool,
     /// By rank.
     known: Mutex<BTreeMap<usize, KnownWay>>,
 }
@@ -142,23 +141,9 @@ pub(crate) struct Candidates {
     pub(crate) all: Vec<Candidate>,
     /// The others, each with the reason, in words.
     pub(crate) vain: Vec<String>,
-    /// Whether what is cut goes on over another path.
-    second_path: bool,
 }
 
 impl Candidates {
-    /// How many networks that both hosts are in lead there, where a second one is asked for.
-    pub(crate) fn paths(&self) -> usize {
-        if !self.second_path {
-            return usize::from(!self.all.is_empty());
-        }
-        let mut over: Vec<_> =
-            self.all.iter().filter(|c| !c.is_own() && !c.rank.1).filter_map(|c| c.interface).collect();
-        over.sort_unstable();
-        over.dedup();
-        over.len()
-    }
-
     /// How many of the first ones a link is to use at the same time, where all of them work.
     pub(crate) fn side_by_side(&self, are_named: bool) -> usize {
         let Some(first) = self.all.first() else { return 0 };
@@ -183,8 +168,8 @@ impl Candidates {
 }
 
 impl AddressBook {
-    pub(crate) fn new(rules: InterfaceRules, second_path: bool) -> Self {
-        Self { rules, second_path, known: Mutex::default() }
+    pub(crate) fn new(rules: InterfaceRules) -> Self {
+        Self { rules, known: Mutex::default() }
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<usize, KnownWay>> {
@@ -216,7 +201,6 @@ impl AddressBook {
         let (own, left_out) = all.into_iter().partition(|i| self.rules.allow(i));
         let here = Here { own, left_out, default, source: &here::source };
         let mut found = sorted(&here, &theirs.addrs);
-        found.second_path = self.second_path;
         if let Some(KnownWay::Direct(at)) = self.known().get(&rank)
             && let Some(i) = found.all.iter().position(|c| c.at == *at)
             && found.all.get(i).map(|c| c.rank.3) <= found.all.first().map(|c| c.rank.3)

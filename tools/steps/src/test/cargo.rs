@@ -91,7 +91,8 @@ pub(super) fn macos(scope: &Scope) -> Outcome {
         return missing(format!("the target {MACOS} cannot be added, so macOS code was not compiled: {e}"));
     }
     let parts: &[&str] = if scope.deep { &["--workspace"] } else { &NATIVE };
-    let check = Task::cargo().args(["check", "--target", MACOS]).args(parts);
+    // Its own folder, so that no other step waits for it: it runs beside them.
+    let check = Task::cargo().args(["check", "--target", MACOS, "--target-dir", "target/macos"]).args(parts);
     // A dependency has C code, for which there is no compiler of that system here. Types are checked without its objects.
     let check = check.env("CC_aarch64_apple_darwin", "true").env("AR_aarch64_apple_darwin", "true");
     check.limit(1500).echo().run()?;

@@ -1,6 +1,6 @@
 //! Running jobs that are broken at random: a minute in the gate, an hour in the deep checks.
 
-use super::{Done, Outcome, missing, scope::Scope};
+use super::{Done, Outcome, missing, scope::Scope, sshd::sshd};
 use ::chaos::Choice;
 
 /// Of a gate's run.
@@ -12,6 +12,8 @@ pub(super) fn run(scope: &Scope) -> Outcome {
 
 /// So long, with these faults.
 pub(super) fn for_minutes(minutes: f64, seed: u64) -> Outcome {
+    // The lane over ssh needs one; it says so where there is none.
+    let _ = sshd();
     if let Some(why) = ::chaos::unable() {
         return missing(why);
     }

@@ -10,6 +10,7 @@
 //! faults are planted, and each is found; the setup is undone. The gate takes a share of the faults, the deep checks all.
 
 mod faults;
+mod rdma;
 
 use super::{
     Done, Outcome, missing,
@@ -63,8 +64,14 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     let begun = Instant::now();
     configures(&mut desk).map_err(|e| format!("config: {e}"))?;
     timed("config, doctor and a job", begun);
+    let begun = Instant::now();
+    hears(&desk).map_err(|e| format!("announce: {e}"))?;
+    timed("hosts that announce themselves", begun);
     if scope.deep {
         looks(&desk).map_err(|e| format!("find: {e}"))?;
+        let begun = Instant::now();
+        rdma::runs(&mut desk).map_err(|e| format!("RDMA: {e}"))?;
+        timed("config over RDMA, doctor and a job", begun);
     }
     let groups = scope.share(faults::GROUPS.to_vec(), 4);
     let mut found = 0;
@@ -217,6 +224,23 @@ fn looks(desk: &Desk<'_, '_>) -> Result<(), String> {
     has(&found, &["comity ", "10.93.0.1/30", "cores"])?;
     let graph = desk.run(&["cluster", "config"], &["--hosts", "a,b,c", "--dot"])?;
     has(&graph, &["graph G {", "ab/ba", "network 10.78.0.0/24"])
+}
+
+/// Two of the hosts announce themselves, and the desk finds those over the switch.
+fn hears(desk: &Desk<'_, '_>) -> Result<(), String> {
+    let announce = |host: &str| {
+        let task = Task::new("ip").args(["netns", "exec", &desk.net.name(host), &desk.comity]);
+        task.args(["cluster", "announce", "--name", host, "--for", "40"]).limit(LIMIT).start()
+    };
+    let announced = [announce("a")?, announce("b")?];
+    let found = desk.run(&["cluster", "find"], &["--announced", "--json"])?;
+    drop(announced);
+    let hosts = ["heard a (comity ", "heard b (comity ", "\"ssh\": \"10.78.0.2\"", "\"ssh\": \"10.78.0.3\""];
+    has(&found, &hosts)?;
+    match found.contains("heard c") {
+        true => Err(format!("c did not announce itself:\n{found}")),
+        false => Ok(()),
+    }
 }
 
 fn undoes(desk: &Desk<'_, '_>) -> Result<(), String> {

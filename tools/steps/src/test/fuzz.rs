@@ -2,7 +2,10 @@
 //! compile it takes longer than to compile them.
 
 use super::{Done, Outcome, deep, missing, native, nightly, scope::Scope};
-use std::{env, fs, path::PathBuf};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 use tasks::{
     child::Running,
     place::{Scratch, root},
@@ -43,7 +46,7 @@ struct Target {
 pub(super) const PIECES: usize = TARGETS.len().div_ceil(AT_ONCE);
 
 /// Seconds for each target in a gate.
-const GATE: u64 = 15;
+const GATE: u64 = 20;
 
 pub(super) fn run(scope: &Scope) -> Outcome {
     let seconds: u64 = match env::var("FUZZ_SECONDS") {
@@ -68,12 +71,15 @@ pub(super) fn run(scope: &Scope) -> Outcome {
     let folder = root().join("fuzz/target").join(host).join("release");
     let crashes = root().join("fuzz/artifacts");
     fs::create_dir_all(&crashes).map_err(|e| format!("cannot make {}: {e}", crashes.display()))?;
+    // Of a gate it gets the time that others leave.
+    let patience = if scope.deep { 10 } else { 60 };
     let mut runs = 0;
     let pieces = TARGETS.chunks(AT_ONCE);
     let chosen: Vec<&[Target]> =
         if scope.deep { pieces.skip(scope.piece).take(1).collect() } else { pieces.collect() };
     for some in &chosen {
-        let started: Vec<_> = some.iter().map(|t| t.start(&folder, seconds)).collect::<Result<_, _>>()?;
+        let started: Vec<_> =
+            some.iter().map(|t| t.start(&folder, seconds, patience)).collect::<Result<_, _>>()?;
         for (target, (running, _corpus)) in some.iter().zip(started) {
             let out = running.wait().map_err(|e| {
                 format!("{e}\nthe input is in fuzz/artifacts; give it to the program to see it again")
@@ -91,7 +97,12 @@ pub(super) fn run(scope: &Scope) -> Outcome {
 
 impl Target {
     /// What it finds new is kept in `fuzz/corpus` where that exists, for a longer search; else it goes.
-    fn start(&self, folder: &std::path::Path, seconds: u64) -> Result<(Running, Option<Scratch>), String> {
+    fn start(
+        &self,
+        folder: &Path,
+        seconds: u64,
+        patience: u64,
+    ) -> Result<(Running, Option<Scratch>), String> {
         let name = self.name;
         let kept = root().join("fuzz/corpus").join(name);
         let (corpus, scratch) = if kept.is_dir() {
@@ -107,7 +118,7 @@ impl Target {
             format!("-malloc_limit_mb={}", self.memory),
             format!("-artifact_prefix=fuzz/artifacts/{name}-"),
             RESIDENT.into(),
-            "-timeout=10".into(),
+            format!("-timeout={patience}"),
         ];
         let task = tasks::child::Task::new(folder.join(name)).args([corpus, seeds]).args(flags);
         Ok((task.limit(seconds + 120).start()?, scratch))

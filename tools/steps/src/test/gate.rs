@@ -1,12 +1,14 @@
 //! The check of every change: 25 minutes at most on 2 cores, from a fresh clone.
 //!
 //! ```text
-//! requirements, packages   (Debian's and Python's, while the compiler works)
-//! format gates clippy documents build -> tests demo conformance ... macos -> ssh or cluster -> two of six that take turns
+//! requirements, packages          (Debian's and Python's)
+//! format gates clippy documents build -> tests demo conformance ... ssh or cluster -> guest or a sanitizer
+//!                                        macos, fuzz or miri or loom, a sanitizer's build
 //! ```
 //!
-//! Formatting comes first and the slowest last, so that a mistake shows early. What runs in every gate is in [`EVERY`]; what
-//! takes turns is in [`OVER_SSH`], one at a time, and in [`TURNS`], two at a time; the commit chooses.
+//! Formatting comes first, so that a mistake shows early. The upper line gets the cores. What is below it gets the time that the
+//! jobs of the tests leave, for those wait a good deal. What runs in every gate is in [`EVERY`]; what takes turns is in
+//! [`OVER_SSH`], one at a time, and in [`TURNS`]; the commit chooses.
 
 use super::{
     Done, Outcome, Step, book, c, cargo, chaos, cluster, conformance, fuzz, hosts, launchers, python, rdma,
@@ -16,6 +18,7 @@ use super::{
     step::{Row, table},
 };
 use std::{
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -98,7 +101,6 @@ const EVERY: &[Step] = &[
         run: book::check,
     },
     Step { name: "chaos", about: "jobs broken at random, for a minute", limit: 300, run: chaos::run },
-    Step { name: "macos", about: "type-check for aarch64-apple-darwin", limit: 600, run: cargo::macos },
 ];
 
 /// Jobs on three hosts over ssh; one of them a run.
@@ -117,49 +119,80 @@ const OVER_SSH: [Step; 2] = [
     },
 ];
 
-/// Two of them a run: side by side here, so that a run has a long one and a short one.
-const TURNS: [[Step; 2]; 3] = [
-    [
-        Step {
+/// Two of them a run, and what they need compiled.
+struct Turn {
+    /// Only computes, and holds no time: in time that [`EVERY`] leaves.
+    beside: &'static [Step],
+    /// Alone, at the end.
+    last: Step,
+}
+
+/// What only compiles, or tries a bounded number of things: it may take as long as the whole.
+const BESIDE: u64 = 1500;
+
+const TURNS: [Turn; 3] = [
+    Turn {
+        beside: &[
+            Step {
+                name: "address-build",
+                about: "what the step address runs, compiled",
+                limit: BESIDE,
+                run: sanitizers::build_address,
+            },
+            Step { name: "miri", about: "undefined behaviour in pure code", limit: BESIDE, run: cargo::miri },
+        ],
+        last: Step {
             name: "address",
             about: "threads and processes under AddressSanitizer",
             limit: 900,
             run: sanitizers::address,
         },
-        Step {
-            name: "loom",
-            about: "all interleavings of the lock-free parts",
-            limit: 600,
-            run: cargo::loom,
-        },
-    ],
-    [
-        Step {
+    },
+    Turn {
+        beside: &[
+            Step {
+                name: "thread-build",
+                about: "what the step thread runs, compiled",
+                limit: BESIDE,
+                run: sanitizers::build_thread,
+            },
+            Step {
+                name: "loom",
+                about: "all interleavings of the lock-free parts",
+                limit: BESIDE,
+                run: cargo::loom,
+            },
+        ],
+        last: Step {
             name: "thread",
             about: "threads and processes under ThreadSanitizer",
             limit: 900,
             run: sanitizers::thread,
         },
-        Step { name: "miri", about: "undefined behaviour in pure code", limit: 600, run: cargo::miri },
-    ],
-    [
-        Step { name: "fuzz", about: "decoders on hostile bytes", limit: 600, run: fuzz::run },
-        Step {
+    },
+    Turn {
+        beside: &[Step { name: "fuzz", about: "decoders on hostile bytes", limit: BESIDE, run: fuzz::run }],
+        last: Step {
             name: "guest",
             about: "the kernel's Soft-RoCE and rdma-core's library, in a QEMU guest",
             limit: 600,
             run: rdma_vm::run,
         },
-    ],
+    },
 ];
+
+/// In every run, in time that the others leave.
+const MACOS: Step =
+    Step { name: "macos", about: "type-check for aarch64-apple-darwin", limit: BESIDE, run: cargo::macos };
 
 /// All steps that there are.
 pub(super) fn all() -> impl Iterator<Item = &'static Step> {
-    std::iter::once(&PREPARE).chain(FIRST).chain(EVERY).chain(&OVER_SSH).chain(TURNS.iter().flatten())
+    let turns = TURNS.iter().flat_map(|t| t.beside.iter().chain([&t.last]));
+    [&PREPARE].into_iter().chain(FIRST).chain(EVERY).chain([&MACOS]).chain(&OVER_SSH).chain(turns)
 }
 
-/// The steps whose turn it is.
-fn turns(scope: &Scope) -> &'static [Step] {
+/// Whose turn it is.
+fn turn(scope: &Scope) -> &'static Turn {
     // Other digits than those that deal out the cases: else a turn would always have the same of them.
     &TURNS[(scope.seed >> 20) as usize % TURNS.len()]
 }
@@ -181,9 +214,9 @@ pub(super) fn run(scope: &Scope) -> Result<(), String> {
         });
     }
     let before: Duration = rows.iter().map(|r| r.took).sum();
-    let turns = turns(scope);
+    let turn = turn(scope);
     let over_ssh = over_ssh(scope);
-    let names: Vec<_> = over_ssh.iter().chain(turns).map(|s| s.name).collect();
+    let names: Vec<_> = over_ssh.iter().chain(turn.beside).chain([&turn.last]).map(|s| s.name).collect();
     println!(
         "chosen by {}: a share of each large matrix, and of what takes turns {}",
         scope.seed,
@@ -195,10 +228,23 @@ pub(super) fn run(scope: &Scope) -> Result<(), String> {
         prepared.join()
     });
     rows.push(prepared.map_err(|_| "the thread that installs what is needed panicked".to_owned())?);
-    for steps in [EVERY, over_ssh, turns] {
-        if rows.iter().all(|r| r.outcome.is_ok()) {
-            one_after_another(steps, scope, &mut rows);
-        }
+    if rows.iter().all(|r| r.outcome.is_ok()) {
+        // Then no more is begun beside.
+        let failed = AtomicBool::new(false);
+        let computed = thread::scope(|s| {
+            let computed = s.spawn(|| {
+                let steps = [&MACOS].into_iter().chain(turn.beside);
+                let wanted = steps.take_while(|_| !failed.load(Ordering::Relaxed));
+                wanted.map(|step| step.beside(scope)).collect::<Vec<_>>()
+            });
+            one_after_another(EVERY.iter().chain(over_ssh), scope, &mut rows);
+            failed.store(rows.iter().any(|r| r.outcome.is_err()), Ordering::Relaxed);
+            computed.join()
+        });
+        rows.extend(computed.map_err(|_| "the thread of the steps that only compute panicked".to_owned())?);
+    }
+    if rows.iter().all(|r| r.outcome.is_ok()) {
+        one_after_another([&turn.last], scope, &mut rows);
     }
     end(&rows, before + begun.elapsed(), scope)
 }
@@ -215,7 +261,7 @@ pub(super) fn some(names: &[&str], scope: &Scope) -> Result<(), String> {
     end(&rows, begun.elapsed(), scope)
 }
 
-fn one_after_another(steps: &[Step], scope: &Scope, rows: &mut Vec<Row>) {
+fn one_after_another(steps: impl IntoIterator<Item = &'static Step>, scope: &Scope, rows: &mut Vec<Row>) {
     for step in steps {
         let row = step.apart(scope, true);
         let failed = row.outcome.is_err();
@@ -300,7 +346,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
-        let of = |turn: u64| turns(&Scope::gate(Some(turn << 20)))[0].name;
-        assert_eq!([of(0), of(1), of(2), of(3)], ["address", "thread", "fuzz", "address"]);
+        let of = |number: u64| turn(&Scope::gate(Some(number << 20))).last.name;
+        assert_eq!([of(0), of(1), of(2), of(3)], ["address", "thread", "guest", "address"]);
     }
 }

@@ -25,6 +25,7 @@ mod rdma_vm;
 mod requirements;
 mod sanitizers;
 mod scope;
+mod slurm;
 mod ssh;
 mod sshd;
 mod step;
@@ -139,6 +140,28 @@ pub(crate) fn step(args: &[&str]) -> Result<(), String> {
         gate::all().find(|s| s.name == *name)
     };
     step.ok_or_else(wrong)?.here(&scope)
+}
+
+/// Programs that others than the steps need.
+pub(crate) fn install_programs(wanted: &[requirements::Program]) -> Result<(), String> {
+    there(requirements::programs(wanted)?)
+}
+
+/// Python's own place.
+pub(crate) fn prepare_python() -> Result<(), String> {
+    there(python::prepare()?)
+}
+
+/// The package as released, in that place.
+pub(crate) fn released_python() -> Result<(), String> {
+    python::install_package(true)
+}
+
+fn there(done: Done) -> Result<(), String> {
+    match done {
+        Done::Passed(_) => Ok(()),
+        Done::NotRun(why) => Err(why),
+    }
 }
 
 /// Something is missing: a failure in CI, a step that was not run elsewhere.

@@ -5,7 +5,7 @@ use std::{env, path::PathBuf};
 use tasks::{child::Task, place::program};
 
 /// A program, or a file by its whole path, and the Debian package that holds it.
-pub(super) type Program = (&'static str, &'static str);
+pub(crate) type Program = (&'static str, &'static str);
 
 /// The newest build for Linux.
 const NEXTEST: &str = "https://get.nexte.st/latest/linux";

@@ -120,7 +120,27 @@ pub(super) fn thread(scope: &Scope) -> Outcome {
     THREAD.run(scope)
 }
 
+/// What the step of a gate runs, compiled.
+pub(super) fn build_address(_: &Scope) -> Outcome {
+    ADDRESS.build()
+}
+
+pub(super) fn build_thread(_: &Scope) -> Outcome {
+    THREAD.build()
+}
+
 impl Sanitizer {
+    fn build(&self) -> Outcome {
+        if !cfg!(target_os = "linux") {
+            return Ok(Done::NotRun("only on Linux".into()));
+        }
+        if let Err(why) = nightly::check() {
+            return missing(format!("sanitizers need the nightly compiler: {why}"));
+        }
+        self.cargo(&nightly::host()?, "test", &[LIBRARY, &["--no-run"]].concat())?.run()?;
+        Ok(Done::Passed("compiled".into()))
+    }
+
     fn run(&self, scope: &Scope) -> Outcome {
         if !cfg!(target_os = "linux") {
             return Ok(Done::NotRun("only on Linux".into()));

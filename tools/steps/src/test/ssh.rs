@@ -6,6 +6,9 @@
 //!                  +-- c 10.78.0.4
 //! ```
 //!
+//! Of what is not a job's end the gate takes half. Then one of two shapes without a switch (deep: both), in which the desk has a rank: a triangle, where each two of the desk, a and b have a
+//! cable of their own, and a chain, where a is on the way to b.
+//!
 //! What is checked: a job runs; a rank is killed, a cable is cut, the launcher is killed, a program fails or is missing. Each time
 //! the last line and the exit code are right, and nothing is left on any host.
 
@@ -18,7 +21,7 @@ use super::{
     scope::Scope,
     sshd::{self, ip, kill},
 };
-use net::{CLEAN, Net, comm};
+use net::{CLEAN, Cabling, Net, comm};
 use std::time::Instant;
 use tasks::{
     child::Running,
@@ -28,7 +31,7 @@ use tasks::{
 /// Runs jobs of this program on these hosts; what went wrong.
 type Case = fn(&Net, &str) -> Result<(), String>;
 
-pub(super) fn check(_: &Scope) -> Outcome {
+pub(super) fn check(scope: &Scope) -> Outcome {
     if !cfg!(target_os = "linux") {
         return Ok(Done::NotRun("network namespaces are Linux's".into()));
     }
@@ -40,32 +43,62 @@ pub(super) fn check(_: &Scope) -> Outcome {
         Err(e) => return missing(format!("there is no sshd (package openssh-server): {e}")),
     };
     let scratch = Scratch::new("ssh").map_err(|e| e.to_string())?;
-    let net = match Net::new(&scratch, &sshd) {
+    let net = match Net::new(&scratch, &sshd, Cabling::Switch) {
         Ok(net) => net,
         Err(e) => return missing(format!("hosts cannot be made here: {e}")),
     };
     let comity = comity()?;
-    let cases: [(&str, Case); 12] = [
+    let comity = comity.to_str().ok_or("the program's path is no text")?;
+    let mut cases: Vec<(&str, Case)> = vec![
         ("a job on three hosts", runs),
+        ("a rank that is killed", loses_a_rank),
+        ("a launcher that is killed", loses_the_launcher),
+        ("a cable that is cut", loses_a_cable),
+    ];
+    let others: Vec<(&str, Case)> = vec![
         ("a job that is started again", more::restarts),
         ("an address to meet at", more::binds),
         ("another interpreter, and comity as a Python package", more::falls_back),
+        ("a copy of the program, and a terminal", more::copies_itself),
         ("another version there", more::refuses_a_version),
         ("programs that differ, and files that are copied", more::stages),
         ("a key that is copied", more::copies_a_key),
         ("a failing program", fails),
         ("a missing program", lacks),
-        ("a rank that is killed", loses_a_rank),
-        ("a launcher that is killed", loses_the_launcher),
-        ("a cable that is cut", loses_a_cable),
     ];
+    cases.extend(scope.share(others, 2));
+    each(&net, comity, &cases)?;
+    drop(net);
+    let shapes = scope.share(vec![(Cabling::Triangle, "a triangle"), (Cabling::Chain, "a chain")], 2);
+    for (cabling, name) in &shapes {
+        let scratch = Scratch::new("ssh-shape").map_err(|e| e.to_string())?;
+        let net = Net::new(&scratch, &sshd, *cabling).map_err(|e| format!("{name}: {e}"))?;
+        let cases: [(&str, Case); 3] = [
+            ("a job without a switch", runs_without_a_switch),
+            ("a rank that is killed there", loses_a_rank),
+            ("a launcher that is killed there", loses_the_launcher),
+        ];
+        each(&net, comity, &cases).map_err(|e| format!("{name}: {e}"))?;
+    }
+    let names: Vec<_> = shapes.iter().map(|(_, name)| *name).collect();
+    Ok(Done::Passed(format!("{} jobs over ssh on 3 hosts; {}", cases.len(), names.join(" and "))))
+}
+
+fn each(net: &Net, comity: &str, cases: &[(&str, Case)]) -> Result<(), String> {
     for (what, case) in cases {
         let begun = Instant::now();
-        let comity = comity.to_str().ok_or("the program's path is no text")?;
-        case(&net, comity).and_then(|()| net.clean()).map_err(|e| format!("{what}: {e}"))?;
+        case(net, comity).and_then(|()| net.clean()).map_err(|e| format!("{what}: {e}"))?;
         println!("{what}: right, {:.1} s", begun.elapsed().as_secs_f64());
     }
-    Ok(Done::Passed(format!("{} jobs over ssh on 3 hosts", cases.len())))
+    Ok(())
+}
+
+fn runs_without_a_switch(net: &Net, comity: &str) -> Result<(), String> {
+    let said = net.launch(comity, &[comity, "check", "--quick", "--ops", "all_reduce"])?.wait()?;
+    match said.contains("cases on each rank") && said.contains("[0@localhost]") {
+        true => Ok(()),
+        false => Err(format!("it did not say that all cases are right:\n{said}")),
+    }
 }
 
 fn runs(net: &Net, comity: &str) -> Result<(), String> {
@@ -95,9 +128,11 @@ fn lacks(net: &Net, comity: &str) -> Result<(), String> {
 
 fn loses_a_rank(net: &Net, comity: &str) -> Result<(), String> {
     let job = net.busy(comity)?;
-    let rank = net.ranks_of("c")?.first().copied().ok_or("no rank runs on c")?;
+    let last = net.cabling.hosts().last().ok_or("no hosts")?;
+    let rank = net.ranks_of(last)?.first().copied().ok_or("no rank runs there")?;
     kill(rank)?;
-    ended(job, "exit status: 137", &["host c) was killed by signal 9 (SIGKILL)"])
+    let said = format!("host {last}) was killed by signal 9 (SIGKILL)");
+    ended(job, "exit status: 137", &[&said])
 }
 
 fn loses_the_launcher(net: &Net, comity: &str) -> Result<(), String> {

@@ -58,18 +58,28 @@ impl Step {
 
     /// In a process of its own, whose output is shown while it comes or, if not, when it has ended.
     pub(super) fn apart(&self, scope: &Scope, shown: bool) -> Row {
+        self.row(scope, shown, false)
+    }
+
+    /// The same, in time that others leave; its output is shown when it has ended.
+    pub(super) fn beside(&self, scope: &Scope) -> Row {
+        self.row(scope, false, true)
+    }
+
+    fn row(&self, scope: &Scope, shown: bool, idle: bool) -> Row {
         let begun = Instant::now();
-        let outcome = self.started(scope, shown);
+        let outcome = self.started(scope, shown, idle);
         Row { name: self.name.into(), took: begun.elapsed(), outcome }
     }
 
-    fn started(&self, scope: &Scope, shown: bool) -> Outcome {
+    fn started(&self, scope: &Scope, shown: bool, idle: bool) -> Outcome {
         let own = own()?;
         let limit = if scope.deep { DEEP_LIMIT + (scope.hours * 3600.0) as u64 } else { self.limit };
         let kind = if scope.deep { "deep" } else { "gate" };
         let numbers = format!("{}:{}:{}", scope.seed, scope.hours, scope.piece);
         let words = ["step", self.name, kind, &numbers];
         let task = Task::new(own).args(words).limit(limit).gentle();
+        let task = if idle { task.idle() } else { task };
         let (text, failure) = match (if shown { task.echo() } else { task }).run() {
             Ok(text) => (text, None),
             Err(e) => (e.clone(), Some(e)),

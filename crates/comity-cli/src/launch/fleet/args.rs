@@ -58,6 +58,10 @@ pub(in crate::launch) struct FleetArgs {
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(super) stage: Vec<PathBuf>,
 
+    /// Do not copy this program to hosts that have no comity of its version
+    #[arg(long)]
+    pub(super) no_stage_comity: bool,
+
     /// Let hosts run programs and scripts of the same name whose content differs
     #[arg(long)]
     pub(super) mixed_programs: bool,

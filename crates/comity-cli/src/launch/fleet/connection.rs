@@ -1,13 +1,14 @@
 //! The connection to a host: its `ssh`, what is to be sent, what has come.
 use super::plan::FleetPlan;
-use super::ssh;
+use super::{program, ssh};
 use crate::launch::ending::Ending;
 use crate::launch::sys;
 use crate::launch::wire::{FleetOrder, FrameReader, GuardEvent, GuardHello, Ready, SILENCE};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::Rlimit;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How much is kept of what `ssh` itself says.
 const NOISE: usize = 16 << 10;
+/// Of this program in one piece.
+const COPIED: u64 = 256 << 10;
 
 /// How far a host is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +53,12 @@ pub(super) struct HostConnection {
     pub(super) ready: Option<Ready>,
     /// It gets files.
     pub(super) staging: bool,
+    /// It has none of this program, and what it is; asked for once.
+    pub(super) lacks: Option<String>,
+    /// That was answered.
+    pub(super) asked: bool,
+    /// What it still gets of this program.
+    copy: Option<File>,
 }
 
 impl HostConnection {
@@ -59,7 +68,7 @@ impl HostConnection {
         let (program, args) = words.split_first().ok_or("no ssh")?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        sys::prepare(&mut command, Vec::new(), open_files);
+        sys::prepare(&mut command, Vec::new(), open_files, sys::Standing::Group);
         let fail = |e: io::Error| format!("host {}: cannot start '{}': {e}", host.name(), program.display());
         let mut child = command.spawn().map_err(fail)?;
         let gone = || fail(io::Error::other("no pipe"));
@@ -84,17 +93,20 @@ impl HostConnection {
             hello: None,
             ready: None,
             staging: false,
+            lacks: None,
+            asked: false,
+            copy: None,
         })
     }
 
     /// Where there is something to send.
     pub(super) fn wants_out(&self) -> Option<&OwnedFd> {
-        self.to.as_ref().filter(|_| !self.queue.is_empty())
+        self.to.as_ref().filter(|_| !self.queue.is_empty() || self.copy.is_some())
     }
 
     pub(super) fn send(&mut self, order: &FleetOrder) {
-        // Who takes nothing is about to be missed; beats for it need no memory.
-        if *order == FleetOrder::Beat && !self.queue.is_empty() {
+        // Who takes nothing is about to be missed; beats for it need no memory. Before a guard has answered, no guard may be there.
+        if *order == FleetOrder::Beat && (!self.queue.is_empty() || !self.greeted) {
             return;
         }
         if self.to.is_some() && !matches!(self.phase, HostPhase::Done | HostPhase::Lost) {
@@ -104,9 +116,16 @@ impl HostConnection {
     }
 
     pub(super) fn flush(&mut self) {
+        self.refill();
         while let (Some(to), false) = (&self.to, self.queue.is_empty()) {
             match rustix::io::write(to, &self.queue) {
-                Ok(n) => drop(self.queue.drain(..n)),
+                Ok(n) => {
+                    drop(self.queue.drain(..n));
+                    if self.copy.is_some() {
+                        self.heard = Instant::now();
+                    }
+                    self.refill();
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Err(_) => self.close(),
@@ -114,9 +133,39 @@ impl HostConnection {
         }
     }
 
+    /// Answers a host that lacks this program: it gets this copy, or nothing.
+    pub(super) fn answer_lack(&mut self, copy: Option<(File, u64)>) {
+        let size = copy.as_ref().map_or(0, |(_, size)| *size);
+        self.asked = true;
+        self.queue.extend_from_slice(format!("{size}\n").as_bytes());
+        self.staging = copy.is_some();
+        self.heard = Instant::now();
+        self.copy = copy.map(|(file, _)| file);
+        self.flush();
+    }
+
+    /// The next piece of what is copied, when the one before has gone.
+    fn refill(&mut self) {
+        let (Some(file), true) = (&mut self.copy, self.queue.is_empty()) else { return };
+        match file.take(COPIED).read_to_end(&mut self.queue) {
+            Ok(n) if n > 0 => {}
+            // A host that waits for more sees the end of the connection.
+            Ok(_) => self.copy = None,
+            Err(_) => self.close(),
+        }
+    }
+
+    /// Whether it takes longer than it may.
+    pub(super) fn is_late(&self, since: Instant, limit: Duration) -> bool {
+        // One that gets files is heard.
+        let since = if self.staging { self.heard } else { since };
+        since.elapsed() > limit
+    }
+
     /// Ends what is on the other side, if it still is.
     pub(super) fn close(&mut self) {
         self.to = None;
+        self.copy = None;
         self.queue.clear();
     }
 
@@ -150,6 +199,10 @@ impl HostConnection {
         if !self.greeted {
             match self.reader.greeting() {
                 Some(_) => self.greeted = true,
+                None if self.lacks.is_none() && program::lacking(self.reader.rest()).is_some() => {
+                    self.lacks = program::lacking(self.reader.rest());
+                    return Ok(vec![]);
+                }
                 None if self.reader.rest().len() > NOISE => {
                     return Err("what it prints at login is too long: let ~/.profile and ~/.bashrc print nothing where there is no terminal".into());
                 }

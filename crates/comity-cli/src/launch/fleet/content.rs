@@ -1,5 +1,6 @@
 //! Before anything runs: every host is waited for, gets the files that it is to have, and has the same programs as the others.
 use super::connection::{HostConnection, HostPhase};
+use super::program;
 use super::supervise::Fleet;
 use crate::launch::USAGE;
 use crate::launch::output::OutputStream;
@@ -29,9 +30,9 @@ impl Fleet {
                 self.compare();
                 return self.problems.is_empty() && self.shutdown.cause().is_none();
             }
-            // One that gets files is heard, and missed when it is silent.
-            let late: Vec<_> = waiting.iter().copied().filter(|i| !self.connections[*i].staging).collect();
-            if since.elapsed() > CONNECT && !late.is_empty() {
+            let is_late = |i: &usize| self.connections[*i].is_late(since, CONNECT);
+            let late: Vec<_> = waiting.iter().copied().filter(is_late).collect();
+            if !late.is_empty() {
                 for index in late {
                     let name = self.plan.hosts[index].name();
                     let why = format!(
@@ -61,6 +62,20 @@ impl Fleet {
                 self.carry_out(order);
             }
         }
+    }
+
+    /// A host has no program of this version: it gets this one, if that runs there.
+    pub(super) fn give_program(&mut self, host: usize, system: &str) {
+        let own = self.plan.program.as_ref().filter(|_| program::runs_on(system));
+        let copy = own.and_then(|own| Some((own.open().ok()?, own.size)));
+        if let Some((_, size)) = &copy {
+            let (name, size) = (self.plan.hosts[host].name(), *size as f64 / 1e6);
+            let version = crate::here::VERSION;
+            self.output.say(&format!(
+                "host {name}: has no comity {version}, and gets a copy of this program ({size:.0} MB, in ~/.cache/comity)"
+            ));
+        }
+        self.connections[host].answer_lack(copy);
     }
 
     /// A host lacks this file, from there on.

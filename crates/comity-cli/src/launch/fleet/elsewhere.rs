@@ -37,7 +37,7 @@ impl JobHosts {
 
 fn ask(host: &FleetHost, job: Option<&str>) -> Result<JobView, String> {
     let words = ["top", "--json"].into_iter().chain(job);
-    let way = ssh::SshWay { ssh: "ssh".into(), args: Vec::new(), python: None };
+    let way = ssh::SshWay { ssh: "ssh".into(), args: Vec::new(), python: None, copies: None };
     let words: Vec<_> = words.collect();
     let words = ssh::words(&way, host, &ssh::FarCommand { words: &words, otherwise: "" });
     let (program, args) = words.split_first().ok_or("no ssh")?;
@@ -65,7 +65,7 @@ fn together(answers: Vec<(String, Result<JobView, String>)>) -> Result<JobView, 
     for (host, answer) in answers {
         match (answer, &mut all) {
             (Ok(view), None) => all = Some(view),
-            (Ok(view), Some(all)) if view.job_id == all.job_id => all.ranks.extend(view.ranks),
+            (Ok(view), Some(all)) if view.job_id == all.job_id => all.join(view),
             (Ok(view), Some(_)) => why.push(format!("host {host} runs another job, {}", view.job_id)),
             (Err(e), _) => {
                 silent.push(host);
@@ -74,8 +74,6 @@ fn together(answers: Vec<(String, Result<JobView, String>)>) -> Result<JobView, 
         }
     }
     let mut all = all.ok_or_else(|| why.join("\n"))?;
-    all.ranks.sort_by_key(|r| r.rank);
-    all.ranks.dedup_by_key(|r| r.rank);
     all.silent.extend(silent);
     Ok(all)
 }

@@ -1,6 +1,7 @@
 //! What the hosts say of themselves and their ranks.
 use super::connection::HostPhase;
 use super::plan::FleetPlan;
+use super::program;
 use super::supervise::Fleet;
 use crate::launch::ending::Ending;
 use crate::launch::lines::Lines;
@@ -90,6 +91,9 @@ impl Fleet {
         let mut buffer = std::mem::take(self.buffer());
         let heard = self.connections[host].read(&mut buffer);
         *self.buffer() = buffer;
+        if let Some(system) = self.connections[host].lacks.clone().filter(|_| !self.connections[host].asked) {
+            self.give_program(host, &system);
+        }
         match heard {
             Ok(events) => events.into_iter().for_each(|event| self.on(host, event)),
             Err(why) => self.lose(host, &why),
@@ -105,7 +109,9 @@ impl Fleet {
         match before {
             HostPhase::Done | HostPhase::Lost => connection.phase = before,
             HostPhase::Connecting if why.is_empty() => {
-                let why = connection.why_not(&name);
+                let system = connection.lacks.as_deref().filter(|s| !program::runs_on(s));
+                let other = system.map(|s| format!("; it is {s}, on which this program does not run"));
+                let why = connection.why_not(&name) + &other.unwrap_or_default();
                 self.problems.push((why, USAGE));
             }
             HostPhase::Connecting | HostPhase::Preparing | HostPhase::Ready => {

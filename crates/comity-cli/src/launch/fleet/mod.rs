@@ -18,6 +18,7 @@ mod hostfile;
 mod hosts;
 mod meeting;
 mod plan;
+mod program;
 mod show;
 mod ssh;
 mod supervise;
@@ -52,7 +53,11 @@ pub(super) fn launch(args: LaunchArgs) -> u8 {
         plan.hosts.iter().for_each(|host| println!("{}", plan.shown(host)));
         return 0;
     }
-    let run = || super::guarded(|front_end, input| supervise::supervise(plan.clone(), front_end, input));
+    let run = || {
+        super::guarded(plan.tty.is_some(), |front_end, input| {
+            supervise::supervise(plan.clone(), front_end, input)
+        })
+    };
     let mut code = run();
     // These signals do no longer end this process by themselves.
     let Ok(signals) = Signals::open(&[]) else { return code };

@@ -1,10 +1,12 @@
 //! What is to run on which host, checked as far as this machine can know it.
 use super::hosts::FleetHost;
+use super::program::OwnProgram;
 use super::vars::settings;
 use super::{hostfile, hosts, ssh};
 use crate::launch::LaunchArgs;
 use crate::launch::job;
 use crate::launch::stage::{self, StagedFile};
+use crate::launch::terminal::RankTerminal;
 use crate::launch::wire::HostPart;
 use std::ffi::OsString;
 use std::fs::File;
@@ -29,8 +31,11 @@ pub(super) struct FleetPlan {
     pub(super) log_dir: Option<PathBuf>,
     pub(super) events: Option<Arc<File>>,
     pub(super) stdin_rank: Option<usize>,
+    pub(super) tty: Option<RankTerminal>,
     pub(super) stage: Vec<StagedFile>,
     pub(super) mixed_programs: bool,
+    /// Copied to hosts that have none of its version.
+    pub(super) program: Option<OwnProgram>,
     pub(super) way: ssh::SshWay,
     pub(super) bind: Option<IpAddr>,
     pub(super) connections_per_ip: usize,
@@ -72,9 +77,7 @@ impl FleetPlan {
         let counts = counts.map_err(|e| wrong.push(e)).unwrap_or_default();
         let stage = stage::files(&args.fleet.stage).map_err(|all| wrong.extend(all)).unwrap_or_default();
         let all: usize = counts.iter().sum();
-        if let Some(rank) = args.stdin_rank.filter(|r| *r >= all && all > 0) {
-            wrong.push(format!("--stdin-rank {rank}: there are {all} ranks, from 0"));
-        }
+        let stdin_rank = talked_to(&args, all, &mut wrong);
         let events = args.json_events.as_deref().map(job::events).transpose();
         let events = events.map_err(|e| wrong.push(e.text)).ok().flatten();
         if !wrong.is_empty() {
@@ -90,6 +93,8 @@ impl FleetPlan {
         let hosts = numbered(file.hosts.into_iter().zip(counts), part);
         let join = crate::launch::meet::join_limit(&args.env);
         let fleet = args.fleet;
+        let program = OwnProgram::here().filter(|_| !fleet.no_stage_comity);
+        let copies = program.as_ref().map(|p| p.folder.clone());
         Ok(Self {
             hosts,
             world,
@@ -102,10 +107,12 @@ impl FleetPlan {
             join,
             log_dir: args.log_dir,
             events,
-            stdin_rank: args.stdin_rank,
+            stdin_rank,
+            tty: args.tty.map(RankTerminal::of),
             stage,
             mixed_programs: fleet.mixed_programs,
-            way: ssh::SshWay { ssh: fleet.ssh, args: fleet.ssh_arg, python: fleet.python },
+            program,
+            way: ssh::SshWay { ssh: fleet.ssh, args: fleet.ssh_arg, python: fleet.python, copies },
             bind: fleet.bind,
             connections_per_ip: fleet.connections_per_ip as usize,
             starting_port: fleet.starting_port,
@@ -128,6 +135,15 @@ impl FleetPlan {
         let with = if names.is_empty() { String::new() } else { format!(" with{}", names.concat()) };
         format!("{}: {ranks}: {}{dir}{with}\n    by {}", host.name(), command.join(" "), by.join(" "))
     }
+}
+
+/// The rank that alone gets standard input.
+fn talked_to(args: &LaunchArgs, all: usize, wrong: &mut Vec<String>) -> Option<usize> {
+    let (rank, flag) = args.stdin_rank()?;
+    if rank >= all && all > 0 {
+        wrong.push(format!("{flag} {rank}: there are {all} ranks, from 0"));
+    }
+    Some(rank)
 }
 
 /// The hosts of `--hostfile` or `--hosts`.
@@ -172,6 +188,12 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
         let list: Vec<_> = host.ips.iter().map(ToString::to_string).collect();
         env.push(("COMITY_ADDRS".into(), list.join(",")));
     }
+    // ssh without a terminal of its own does not carry it.
+    if let (Some(_), Ok(term)) = (args.tty, std::env::var("TERM"))
+        && !env.iter().any(|(name, _)| name == "TERM")
+    {
+        env.push(("TERM".into(), term));
+    }
     if backend == "jaccl-ring" {
         env.push(("MLX_JACCL_RING".into(), "1".into()));
     }
@@ -179,7 +201,8 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
     let here = || std::env::current_dir().ok()?.to_str().map(Into::into);
     let ours = if backend.starts_with("jaccl") { "jaccl" } else { backend };
     HostPart {
-        stdin_rank: args.stdin_rank,
+        stdin_rank: args.stdin_rank().map(|(rank, _)| rank),
+        tty: args.tty.map(RankTerminal::of),
         command: python.map(Into::into).into_iter().chain(command.iter().cloned()).collect(),
         env,
         cwd_asked: asked.is_some(),

@@ -13,6 +13,8 @@ pub(crate) struct SshWay {
     pub(crate) args: Vec<OsString>,
     /// An interpreter that may have the Python package.
     pub(crate) python: Option<String>,
+    /// The folder of this program's copies on hosts that have none of its version; none where it is not copied.
+    pub(crate) copies: Option<String>,
 }
 
 /// What is run on the other host.
@@ -27,15 +29,30 @@ pub(crate) struct FarCommand<'a> {
 /// A host's part of a job.
 pub(super) const GUARD: FarCommand<'static> = FarCommand { words: &["guard"], otherwise: "" };
 
-/// What runs on the other host, where `$1` is the path of this program, `$2` an interpreter, `$3` a script and the rest arguments: the
-/// same program, else the command, else the Python package, else the script.
-const FIND: &str = "own=$1; python=$2; otherwise=$3; shift 3; \
-    for c in \"$own\" comity; do command -v \"$c\" >/dev/null 2>&1 && exec \"$c\" \"$@\"; done; \
-    command -v \"$python\" >/dev/null 2>&1 && \"$python\" -c \"import comity\" 2>/dev/null && exec \"$python\" -m comity \"$@\"; \
-    echo comity-is-not-here >&2; [ -z \"$otherwise\" ] || exec sh -c \"$otherwise\"; exit 127";
+/// What runs on the other host, where `$1` is the path of this program, `$2` its version and `$3` the folder of its copies (both empty where
+/// any version will do), `$4` an interpreter, `$5` a script and the rest arguments: the same program, else the command, else the Python
+/// package, else a copy that is there or that the launcher sends, else another version, which says so, else the script.
+const FIND: &str = r#"own=$1; version=$2; folder=$3; python=$4; otherwise=$5; shift 5; other=; package=;
+fits() { [ -z "$version" ] || [ "$("$@" --version 2>/dev/null </dev/null)" = "comity $version" ]; };
+for c in "$own" comity; do command -v "$c" >/dev/null 2>&1 || continue;
+fits "$c" && exec "$c" "$@"; other=${other:-$c}; done;
+if command -v "$python" >/dev/null 2>&1 && "$python" -c "import comity" 2>/dev/null; then
+fits "$python" -m comity && exec "$python" -m comity "$@"; package=1; fi;
+if [ -n "$folder" ]; then dir=${XDG_CACHE_HOME:-$HOME/.cache}/comity/$folder; c=$dir/comity;
+[ -x "$c" ] && fits "$c" && exec "$c" "$@";
+printf '\000comity-lacks %s %s\000' "$(uname -s)" "$(uname -m)"; read -r size || exit 127;
+if [ "$size" -gt 0 ]; then umask 077; new=$c.$$;
+mkdir -p "$dir" && head -c "$size" >"$new" && [ "$(wc -c <"$new")" -eq "$size" ] && chmod 700 "$new" &&
+"$new" --version >/dev/null </dev/null && mv -f "$new" "$c" && exec "$c" "$@";
+rm -f "$new"; echo comity-was-not-kept >&2; exit 127; fi; fi;
+[ -z "$other" ] || exec "$other" "$@"; [ -z "$package" ] || exec "$python" -m comity "$@";
+echo comity-is-not-here >&2; [ -z "$otherwise" ] || exec sh -c "$otherwise"; exit 127"#;
 
 /// What [`FIND`] says last.
 pub(super) const NOT_THERE: &str = "comity-is-not-here";
+
+/// What it says when a copy came to nothing.
+const NOT_KEPT: &str = "comity-was-not-kept";
 
 /// The program and its arguments that start this command on this host.
 pub(crate) fn words(way: &SshWay, host: &FleetHost, command: &FarCommand<'_>) -> Vec<OsString> {
@@ -49,9 +66,12 @@ pub(crate) fn words(way: &SshWay, host: &FleetHost, command: &FarCommand<'_>) ->
     let own = own.to_str().filter(|p| p.ends_with("/comity")).unwrap_or("comity");
     let python = host.python.as_deref().or(way.python.as_deref()).unwrap_or("python3");
     let quoted = |word: &str| format!("'{}'", word.replace('\'', "'\\''"));
-    let given = [own, python, command.otherwise].into_iter().chain(command.words.iter().copied());
+    let copies = way.copies.as_deref().unwrap_or_default();
+    let version = if copies.is_empty() { "" } else { crate::here::VERSION };
+    let given =
+        [own, version, copies, python, command.otherwise].into_iter().chain(command.words.iter().copied());
     let given: Vec<_> = given.map(quoted).collect();
-    let far = format!("exec sh -c {} sh {}", quoted(FIND), given.join(" "));
+    let far = format!("exec sh -c {} sh {}", quoted(&FIND.replace('\n', " ")), given.join(" "));
     words.extend(["--".into(), host.name.clone().into(), far.into()]);
     words
 }
@@ -107,6 +127,8 @@ pub(crate) fn explained(host: &str, said: &str, code: &str) -> String {
     let has = |part: &str| said.contains(part);
     let mend = if has(NOT_THERE) {
         "comity is not installed there: run `pip install comity` on it, or put the program `comity` on its PATH"
+    } else if has(NOT_KEPT) {
+        "this program could not be copied there (is there room in ~/.cache, and does it run there?): run `pip install comity` on it"
     } else if has("Could not resolve hostname") || has("Name or service not known") {
         "no host has this name; check the spelling, or give it a HostName in ~/.ssh/config"
     } else if has("REMOTE HOST IDENTIFICATION HAS CHANGED") {
@@ -122,7 +144,10 @@ pub(crate) fn explained(host: &str, said: &str, code: &str) -> String {
     } else {
         "try by hand: ssh, the host's name and `true`"
     };
-    let last = said.lines().map(str::trim).rfind(|l| !l.is_empty() && !l.contains(NOT_THERE));
+    let last = said
+        .lines()
+        .map(str::trim)
+        .rfind(|l| !l.is_empty() && !l.contains(NOT_THERE) && !l.contains(NOT_KEPT));
     let last =
         last.map(|l| format!(" ({})", l.chars().filter(|c| !c.is_control()).take(300).collect::<String>()));
     format!("host {host}: {mend}{}; {code}", last.unwrap_or_default())
@@ -145,6 +170,10 @@ mod tests {
             ("ssh: connect to host c port 22: Connection refused", "is sshd running"),
             ("ssh: connect to host c port 22: Connection timed out", "firewall"),
             ("sh: 1: python3: not found\ncomity-is-not-here", "pip install comity"),
+            (
+                "head: write error: No space left on device\ncomity-was-not-kept",
+                "(head: write error: No space left",
+            ),
             ("", "by hand"),
         ] {
             let text = explained("c", said, "ssh exited with code 255");

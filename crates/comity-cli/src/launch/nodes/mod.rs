@@ -37,13 +37,17 @@ const SAID: Duration = Duration::from_secs(5);
 
 /// Runs this node's part to its end and returns the exit code.
 pub(super) fn launch(mut args: LaunchArgs) -> u8 {
+    if args.tty.is_some() {
+        let why = "--tty is for one host, or for --hosts; with --nnodes give --stdin-rank on the rank's node";
+        return super::refuse(&LaunchRefusal::usage(why.into()));
+    }
     let log_dir = args.log_dir.take();
     let made = NodeCall::check(&args).and_then(|call| Ok((call, Job::check(args)?)));
     let (call, job) = match made {
         Ok(made) => made,
         Err(refusal) => return super::refuse(&refusal),
     };
-    super::guarded(|front_end, input| match open(call, (job, log_dir), front_end, input) {
+    super::guarded(false, |front_end, input| match open(call, (job, log_dir), front_end, input) {
         Ok(Some(supervisor)) => supervisor.run(),
         Ok(None) => Ending::Signal(libc::SIGINT).code(),
         Err(LaunchRefusal { text, code }) => {
@@ -91,7 +95,9 @@ fn open(
             hosts.join(", ")
         ));
     }
+    let listener = job.metrics.take();
     let mut supervisor = Supervisor::with(job, meeting, (front_end, output), open_files).map_err(fail)?;
+    supervisor.show(listener).map_err(fail)?;
     supervisor.feed = super::stdin::StdinFeed::new(input);
     supervisor.nodes = Some(Nodes::watch(group, words).map_err(fail)?);
     Ok(Some(supervisor))

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 
 impl Supervisor {
     /// Makes the ranks' sheets, and answers those who ask. Only who asked for --metrics is refused a job without them.
-    pub(super) fn show(&mut self, listener: Option<TcpListener>) -> io::Result<()> {
+    pub(in crate::launch) fn show(&mut self, listener: Option<TcpListener>) -> io::Result<()> {
         let metrics = match Metrics::new(&self.job, &self.meeting.job) {
             Ok(metrics) => metrics,
             Err(e) if listener.is_some() => return Err(e),
@@ -21,8 +21,10 @@ impl Supervisor {
             metrics.serve(listener)?;
             self.output.say(&format!("metrics at http://{at}/metrics"));
         }
+        // A launcher elsewhere, or those of other nodes, know the rest.
+        let is_part = self.output.is_framed() || self.job.world > self.job.size;
         if let Some(launcher) = rustix::process::getppid() {
-            match Door::open(launcher, metrics.view(&self.job, launcher, self.output.is_framed())) {
+            match Door::open(launcher, metrics.view(&self.job, launcher, is_part)) {
                 Ok(door) => self.door = Some(door),
                 Err(e) => self.cannot_show(&e),
             }

@@ -7,7 +7,19 @@ use crate::{
     status::{Failure, GroupStatus},
 };
 use comity_membership::{Action, Word};
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Instant};
+
+/// Whether a rank lives.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::control) struct Question {
+    pub(in crate::control) rank: usize,
+    /// Where it listens.
+    pub(in crate::control) at: SocketAddr,
+    /// Perhaps elsewhere too.
+    pub(in crate::control) has_other: bool,
+    /// The control connection is to go on over the answer's.
+    pub(in crate::control) resumes: bool,
+}
 
 /// What remains to be done outside the lock.
 #[derive(Debug, Default)]
@@ -16,8 +28,8 @@ pub(crate) struct Rest {
     pub(crate) news: bool,
     /// Who writes the log may take its time.
     pub(crate) words: Vec<Word>,
-    /// Who is to be asked whether it lives, and where it listens.
-    pub(crate) asks: Vec<(usize, SocketAddr)>,
+    /// Who is to be asked whether it lives.
+    pub(in crate::control) asks: Vec<Question>,
     /// Who need not be asked any more.
     pub(crate) ended: Vec<usize>,
     /// Groups that others want links in, or have made connections for.
@@ -137,14 +149,17 @@ impl ConnectionTable {
         }
     }
 
-    /// Ask a silent process over a new connection. What stays within the host is not lost, and the lower rank of a pair is asked, not asking.
-    fn ask_anew(&self, rank: usize, rest: &mut Rest) {
-        if rank < self.me
-            && let Some(Some(conn)) = self.conns.get(rank)
+    /// Ask a silent process over a new connection. What stays within the host is not lost; and the end that made the connection asks, for it
+    /// knows where the other one listens.
+    fn ask_anew(&mut self, rank: usize, rest: &mut Rest) {
+        let patience = self.patience().unwrap_or_default();
+        if let Some(Some(conn)) = self.conns.get_mut(rank)
+            && conn.is_ours()
             && let Stream::Tcp(stream) = &**conn.stream()
             && let Ok(at) = stream.peer_addr()
         {
-            rest.asks.push((rank, at));
+            let (has_other, resumes) = (conn.has_second(), conn.wants_other(patience, Instant::now()));
+            rest.asks.push(Question { rank, at, has_other, resumes });
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     LinkKind,
     channel::{Accepted, Acceptor, Channel, Hello, HelloVerdict, NOT_THE_ONE, Stream},
     control::{
-        connection_table::{Arrival, ConnectionTable, Rest, WatchedPeer},
+        connection_table::{Arrival, ConnectionTable, Question, Rest, WatchedPeer},
         probe::{Alive, Probes},
     },
     sys::poll_until,
@@ -22,6 +22,8 @@ use std::{
 const MAX_PARKED: usize = 4096;
 /// What one is told that was given up.
 pub(crate) const NOT_A_MEMBER: &str = "you are not a member any more";
+/// How long the other end may take to find another path.
+const OTHER_PATH: Duration = Duration::from_millis(1500);
 /// How often to look meanwhile whether everything has arrived.
 const LEAVE_POLL: Duration = Duration::from_millis(2);
 
@@ -37,8 +39,7 @@ impl ControlPlane {
             let state = self.lock();
             let lines = state.live();
             let stop = state.stop;
-            let said = || lines.iter().all(|l| !l.pending && l.stream.has_arrived());
-            if stop.is_some_and(|s| Instant::now() >= s || said()) {
+            if stop.is_some_and(|s| self.has_said_all(s, &lines)) {
                 return;
             }
             let store = state.store.as_ref().map(|s| Arc::clone(s.conn().stream()));
@@ -48,7 +49,7 @@ impl ControlPlane {
             // Whatever has come by now is found below, so nobody is thought silent because this thread was kept waiting.
             let heard_until = Instant::now();
             // The system does not say when the last word has arrived.
-            let look = stop.map(|s| s.min(heard_until + LEAVE_POLL));
+            let look = stop.map(|_| heard_until + LEAVE_POLL);
             let until = look.into_iter().chain(due).min();
             let (ready, said) = self.wait(&acceptor, &probes, &lines, store.as_deref(), until);
             looked = Instant::now();
@@ -60,6 +61,18 @@ impl ControlPlane {
             let rest = self.judge_now(accepted, alive, &ready, heard_until, begun);
             self.finish(rest, &mut probes);
         }
+    }
+
+    /// Whether nothing is left to wait for by a process that leaves and was to have ended by `until`.
+    fn has_said_all(&self, until: Instant, lines: &[WatchedPeer]) -> bool {
+        let is_late = |l: &&WatchedPeer| l.pending || l.unsaid || !l.stream.has_arrived();
+        let mut late = lines.iter().filter(is_late).peekable();
+        if late.peek().is_none() {
+            return true;
+        }
+        // Where another path is there, the other end looks for it when it has heard nothing for a fifth of the limit.
+        let more = self.rules.silence.limit.filter(|_| late.any(|l| l.has_second));
+        Instant::now() >= until + more.map_or(Duration::ZERO, |limit| limit / 5 + OTHER_PATH)
     }
 
     /// Leave what others say unread for a while after the last look: what comes one by one would wake this thread for each, and it looks at
@@ -122,10 +135,10 @@ impl ControlPlane {
             rest.dials.into_iter().for_each(|rank| dialer.connect(rank));
         }
         rest.ended.into_iter().for_each(|rank| probes.forget(rank));
-        for (rank, at) in rest.asks {
+        for Question { rank, at, has_other, resumes } in rest.asks {
             let asked = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
-            match self.elsewhere(rank, at, asked) {
-                Some(elsewhere) => probes.ask(rank, elsewhere, Some(asked)),
+            match has_other.then(|| self.elsewhere(rank, at, asked)).flatten() {
+                Some(elsewhere) => probes.ask(rank, elsewhere, resumes.then_some(asked)),
                 None => probes.ask(rank, at, None),
             }
         }
@@ -163,6 +176,7 @@ impl ControlPlane {
         if state.stop.is_none() && begun {
             rest.add(state.tick(heard_until, now));
         }
+        rest.asks.extend(state.unresumed(now));
         state.parked.retain(|a| a.until > now);
         drop(state);
         rest
@@ -220,12 +234,15 @@ impl ControlPlane {
             );
         }
         // The higher rank connects; where one is missing since others have ended, whichever finds out.
-        let either = self.rules.sparse && hello.channel == Channel::Control && hello.from as usize != self.me;
+        let either = self.rules.sparse
+            && matches!(hello.channel, Channel::Control | Channel::Probe | Channel::Resume)
+            && hello.from as usize != self.me;
         if hello.from as usize <= self.me && !either {
             return no("this rank connects to you, not you to it");
         }
         let from = match state.presence(hello.from as usize) {
-            Some(presence) if state.stop.is_none() => presence,
+            // Its last words may be on their way over a path that is cut.
+            Some(presence) if state.stop.is_none() || hello.channel == Channel::Resume => presence,
             _ => return no("it is leaving"),
         };
         match (hello.channel, from) {
@@ -273,8 +290,8 @@ impl ControlPlane {
         let from = hello.from as usize;
         match hello.channel {
             Channel::Control => {
-                let is_passed_on = self.is_passed_on(from, &stream);
-                let rest = state.attach(from, (stream, seals), is_passed_on, Instant::now());
+                let origin = self.origin(from, &stream, false);
+                let rest = state.attach(from, (stream, seals), origin, Instant::now());
                 return Rest { news: true, ..rest };
             }
             Channel::Probe => return state.lives(from, Instant::now()),

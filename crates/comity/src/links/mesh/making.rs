@@ -46,8 +46,14 @@ pub(super) struct Arrived {
     pub(super) connection: Connection,
 }
 
-/// The connections of a link of which some are still to come, and which making of it that is.
-pub(super) type LinkParts = (u16, Vec<Option<Connection>>);
+/// The connections of a link of which some are still to come.
+pub(super) struct LinkParts {
+    /// Which making of it this is.
+    pub(super) making: u16,
+    pub(super) connections: Vec<Option<Connection>>,
+    /// Who began has given up by then.
+    pub(super) until: Instant,
+}
 
 /// A link with a lower rank that is made when the stream is readable.
 pub(super) struct Soon {
@@ -112,6 +118,8 @@ impl<'a> Linking<'a> {
             self.receive()?;
         }
         mending.iter().try_for_each(|rank| self.mend(*rank))?;
+        let now = Instant::now();
+        self.parts.retain(|_, parts| now < parts.until);
         self.miss_leavers();
         self.ask_again();
         self.keep_time()?;
@@ -258,7 +266,8 @@ impl<'a> Linking<'a> {
             Some((since, _)) => a.until.min(since + BEHIND),
             None => a.until,
         });
-        let ends = ends.chain(self.offered.iter().map(|o| o.until));
+        let ends =
+            ends.chain(self.offered.iter().map(|o| o.until)).chain(self.parts.values().map(|p| p.until));
         let long = Instant::now() + self.opening.group.mesh.limit;
         let until = ends.min().unwrap_or(long);
         // One that leaves within the host is looked for again when the control thread has looked.

@@ -2,7 +2,7 @@
 
 use super::{
     MeshError,
-    making::{Arrived, Linking, Soon},
+    making::{Arrived, LinkParts, Linking, Soon},
 };
 use crate::{
     Error, LinkKind, Result,
@@ -16,6 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How long the other connections of a making may take to come: those who prove late have so long.
+const HALF_MADE: Duration = Duration::from_secs(20);
 /// How long to look for another path at a time.
 const MENDING: Duration = Duration::from_secs(2);
 
@@ -191,11 +193,20 @@ impl<'a> Linking<'a> {
         let (mesh, pair) = (&self.opening.group.mesh, self.pair(rank)?);
         let pair = Pair { making, ..pair };
         let Some(transport) = mesh.transports.get(kind) else { return Ok(()) };
-        let (begun, parts) = self.parts.entry((rank, kind)).or_default();
-        if parts.len() != usize::from(of) || *begun != making {
-            // It began again, with other paths: some of the first ones did not hold.
-            (*begun, *parts) = (making, (0..of).map(|_| None).collect());
+        let before = self.parts.get(&(rank, kind)).map(|p| (p.making, p.connections.len()));
+        if before.is_some_and(|(begun, _)| making < begun) {
+            // It has begun again since.
+            return Ok(());
         }
+        if before != Some((making, usize::from(of))) {
+            // It began again, with other paths: some of the first ones did not hold.
+            let until = Instant::now() + if making > 1 { HALF_MADE } else { mesh.limit };
+            let connections = (0..of).map(|_| None).collect();
+            self.parts.insert((rank, kind), LinkParts { making, connections, until });
+        }
+        let Some(LinkParts { connections: parts, .. }) = self.parts.get_mut(&(rank, kind)) else {
+            return Ok(());
+        };
         match parts.get_mut(usize::from(index)) {
             Some(place @ None) => *place = Some(connection),
             _ => return Err(self.opening.own(rank, "made its connections twice".into())),
@@ -204,7 +215,7 @@ impl<'a> Linking<'a> {
             return Ok(());
         }
         let all =
-            self.parts.remove(&(rank, kind)).into_iter().flat_map(|(_, parts)| parts).flatten().collect();
+            self.parts.remove(&(rank, kind)).into_iter().flat_map(|p| p.connections).flatten().collect();
         match transport.accept(&pair, all, &Path::new(self, rank, kind)) {
             Ok(Connected::Link(link)) => self.keep(rank, kind, link),
             // It makes another connection.

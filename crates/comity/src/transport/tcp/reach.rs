@@ -132,7 +132,7 @@ impl Transport for Tcp {
         let at = |miss| Missed { at: addresses(pair), miss };
         let targets: Vec<_> = found.all.iter().map(|c| Target::Tcp(c.at)).collect();
         // One that can go on elsewhere does; all others pay nothing for it.
-        let lasts = cfg!(target_os = "linux") && found.paths() > 1;
+        let lasts = !found.all.is_empty() && pair.ours.shares_two(pair.theirs);
         let pair = &Pair { making: u16::from(lasts), ..*pair };
         connector.name(pair.making);
         let together = targets.get(..found.side_by_side(pair.theirs.are_named)).unwrap_or_default();

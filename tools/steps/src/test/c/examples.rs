@@ -1,7 +1,7 @@
 //! `examples/c`, by pkg-config and by CMake, and the program of the book.
 
-use super::{Installed, programs::said};
-use std::fs;
+use super::{Installed, STRICT, programs::said, sources};
+use std::{fs, path::Path};
 use tasks::{child::Task, place::root};
 
 const PAGE: &str = "docs/start/c.md";
@@ -32,7 +32,26 @@ pub(super) fn run(installed: &Installed) -> Result<String, String> {
         said(&format!("{name}, by CMake"), installed.job(2).args([build.join(name)]), says)?;
     }
     of_the_book(installed)?;
-    Ok("5 examples by pkg-config and CMake, and the book's".into())
+    ggml(installed, &folder.join("ggml.c"))?;
+    Ok("5 examples by pkg-config and CMake, the book's, and ggml's communicator".into())
+}
+
+/// The communicator as a library, loaded by name as ggml finds it, over a stand-in for ggml.
+fn ggml(installed: &Installed, source: &Path) -> Result<(), String> {
+    let headers = format!("-I{}", sources().join("ggml").display());
+    let library = installed.scratch.join("libcomity-ggml.so");
+    let rpath = format!("-Wl,-rpath,{}", installed.library().display());
+    let task = Task::new("cc").args(["-std=c99", "-shared", "-fPIC", &headers]).args(STRICT);
+    task.args([source, Path::new("-o"), &library]).args(installed.flags()?).args([&rpath]).run()?;
+    let program = installed.compile("cc", &["-std=gnu99", &headers], &sources().join("ggml.c"), "ggml")?;
+    let job = |ranks: usize| installed.job(ranks).args([&program, &library]);
+    said("ggml's communicator, no launcher", Task::new(&program).args([&library]), "without a launcher")?;
+    said("the same, 1 rank", job(1), "added up on rank 0 of 1")?;
+    said("the same, 2 ranks", job(2), "added up on rank 1 of 2")?;
+    match job(2).args(["refuse"]).run() {
+        Err(out) if out.contains("adds up contiguous tensors of F32 only") => Ok(()),
+        out => Err(format!("tensors that it cannot add up did not end the job: {out:?}")),
+    }
 }
 
 /// The page has `examples/c/hello.c`, and its command for it works.

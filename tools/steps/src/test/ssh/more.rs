@@ -49,7 +49,11 @@ pub(super) fn falls_back(net: &Net, comity: &str) -> Result<(), String> {
     let script = net.write("said.sh", "echo rank $RANK by $0\n")?.display().to_string();
     let said = net.launch_with(&renamed(net, comity)?, &["--python", &python], &[&script])?.wait()?;
     all_in(&said, &[&format!("[1@b] rank 1 by {script}"), "[2@c] rank 2"])?;
-    let job = net.launch_with(&renamed(net, comity)?, &["--python", "no-such-python"], &[&script])?;
+    let job = net.launch_with(
+        &renamed(net, comity)?,
+        &["--python", "no-such-python", "--no-stage-comity"],
+        &[&script],
+    )?;
     ended(job, "exit status: 2", &["host b: comity is not installed there", "nothing was run"])
 }
 
@@ -64,8 +68,23 @@ pub(super) fn refuses_a_version(net: &Net, comity: &str) -> Result<(), String> {
         file.display()
     );
     let python = python(net, "python-old", &old)?;
-    let job = net.launch_with(&renamed(net, comity)?, &["--python", &python], &["-c", "echo ran"])?;
+    let flags = ["--python", &python, "--no-stage-comity"];
+    let job = net.launch_with(&renamed(net, comity)?, &flags, &["-c", "echo ran"])?;
     ended(job, "exit status: 2", &["host b: has comity 0.0.9, and this is ", "nothing was run"])
+}
+
+/// Hosts without the program keep a copy of it, and a rank there has a terminal.
+pub(super) fn copies_itself(net: &Net, comity: &str) -> Result<(), String> {
+    let launcher = renamed(net, comity)?;
+    let flags = ["--python", "sh", "--tty", "2"];
+    let script = "[ $RANK = 2 ] || exit 0; test -t 0 && test -t 1 && echo $TERM on $(tty)";
+    let said = net.launch_with(&launcher, &flags, &["-c", script])?.wait()?;
+    all_in(&said, &["host a: has no comity", "host c: has no comity", " on /dev/pts/"])?;
+    let said = net.launch_with(&launcher, &flags, &["-c", script])?.wait()?;
+    match said.contains("gets a copy") {
+        true => Err(format!("it was copied a second time:\n{said}")),
+        false => Ok(()),
+    }
 }
 
 /// A script that differs is found before anything runs; `--stage` mends it.
@@ -74,8 +93,8 @@ pub(super) fn stages(net: &Net, comity: &str) -> Result<(), String> {
     let (dir, tool) = (own.display().to_string(), own.join("tool"));
     fs::write(&tool, "#!/bin/sh\necho staged\n").map_err(|e| e.to_string())?;
     fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).map_err(|e| e.to_string())?;
-    for host in super::net::HOSTS {
-        let word = if host == "b" { "other" } else { "same" };
+    for host in net.cabling.hosts() {
+        let word = if *host == "b" { "other" } else { "same" };
         net.on(host, &format!("cd {dir} && printf '#!/bin/sh\\necho {word}\\n' > tool && chmod 755 tool"))?;
     }
     let job = net.launch(comity, &["./tool"])?;

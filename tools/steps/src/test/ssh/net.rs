@@ -17,38 +17,75 @@ pub(super) const CLEAN: Duration = Duration::from_secs(5);
 /// The namespaces; dropping them removes them with all that runs in them.
 pub(super) struct Net<'a> {
     pub(super) folder: &'a Scratch,
+    pub(super) cabling: Cabling,
     prefix: String,
     sshd: Vec<Running>,
 }
 
-pub(super) const HOSTS: [&str; 3] = ["a", "b", "c"];
+/// Which host has cables to which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cabling {
+    /// The desk and three hosts at one switch; the ranks run on the hosts.
+    Switch,
+    /// The desk and two hosts, a cable between each two, each a network of its own. The desk has a rank, too.
+    Triangle,
+    /// The desk, a and b in a row. The desk has a rank; a is on ssh's way to b.
+    Chain,
+}
+
+impl Cabling {
+    pub(super) fn hosts(self) -> &'static [&'static str] {
+        match self {
+            Self::Switch => &["a", "b", "c"],
+            Self::Triangle | Self::Chain => &["a", "b"],
+        }
+    }
+
+    /// Cables without a switch: two hosts, and the address of each end.
+    fn cables(self) -> &'static [[&'static str; 4]] {
+        const TRIANGLE: [[&str; 4]; 3] = [
+            ["desk", "a", "10.79.1.1", "10.79.1.2"],
+            ["a", "b", "10.79.2.1", "10.79.2.2"],
+            ["desk", "b", "10.79.3.1", "10.79.3.2"],
+        ];
+        match self {
+            Self::Switch => &[],
+            Self::Triangle => &TRIANGLE,
+            Self::Chain => &TRIANGLE[..2],
+        }
+    }
+
+    /// Lines of ssh's configuration for a host, and its address.
+    fn way(self, host: &str) -> (String, &'static str) {
+        let at = match (self, host) {
+            (Self::Switch, "a") => "10.78.0.2",
+            (Self::Switch, "b") => "10.78.0.3",
+            (Self::Switch, _) => "10.78.0.4",
+            (_, "a") => "10.79.1.2",
+            (Self::Triangle, _) => "10.79.3.2",
+            (Self::Chain, _) => "10.79.2.2",
+        };
+        let jump = if (self, host) == (Self::Chain, "b") { "  ProxyJump a\n" } else { "" };
+        (format!("Host {host}\n  HostName {at}\n{jump}"), at)
+    }
+}
 
 impl<'a> Net<'a> {
-    pub(super) fn new(folder: &'a Scratch, sshd: &Path) -> Result<Self, String> {
-        let mut net = Self { folder, prefix: format!("comity-ssh-{}", std::process::id()), sshd: Vec::new() };
-        let switch = net.name("switch");
-        ip(&format!("netns add {switch}"))?;
-        ip(&format!("-n {switch} link add name br0 type bridge"))?;
-        ip(&format!("-n {switch} link set br0 up"))?;
+    pub(super) fn new(folder: &'a Scratch, sshd: &Path, cabling: Cabling) -> Result<Self, String> {
+        let prefix = format!("comity-ssh-{}", std::process::id());
+        let mut net = Self { folder, cabling, prefix, sshd: Vec::new() };
+        net.cable()?;
         net.keygen("id")?;
         fs::create_dir(folder.join("own")).map_err(|e| e.to_string())?;
         let users = fs::read_to_string("/etc/passwd").map_err(|e| e.to_string())?;
         net.write("passwd", &format!("{users}sshd:x:109:65534::/run/sshd:/usr/sbin/nologin\n"))?;
         let (mut known, mut config) = (String::new(), String::new());
-        for (number, host) in ["desk"].iter().chain(&HOSTS).enumerate() {
-            let (name, at) = (net.name(host), format!("10.78.0.{}", number + 1));
-            ip(&format!("netns add {name}"))?;
-            ip(&format!("link add eth0 netns {name} type veth peer name p{number} netns {switch}"))?;
-            ip(&format!("-n {switch} link set p{number} master br0 up"))?;
-            ip(&format!("-n {name} addr add {at}/24 dev eth0"))?;
-            ip(&format!("-n {name} link set eth0 up"))?;
-            ip(&format!("-n {name} link set lo up"))?;
-            if *host != "desk" {
-                let key = net.keygen(&format!("host_{host}"))?;
-                known += &format!("{at} {key}");
-                config += &format!("Host {host}\n  HostName {at}\n");
-                net.serve(host, sshd)?;
-            }
+        for host in cabling.hosts() {
+            let key = net.keygen(&format!("host_{host}"))?;
+            let (lines, at) = cabling.way(host);
+            known += &format!("{at} {key}");
+            config += &lines;
+            net.serve(host, sshd)?;
         }
         net.write("known", &known)?;
         let path = |file: &str| folder.join(file).display().to_string();
@@ -56,9 +93,42 @@ impl<'a> Net<'a> {
         config +=
             &format!("Host *\n  IdentityFile {id}\n  UserKnownHostsFile {known}\n  IdentitiesOnly yes\n");
         net.write("config", &config)?;
-        net.write("hosts", "# three hosts\na slots=1\nb slots=1\nc slots=1\n")?;
+        let here: &[&str] = if cabling == Cabling::Switch { &[] } else { &["localhost"] };
+        let lines = here.iter().chain(cabling.hosts()).map(|h| format!("{h} slots=1\n"));
+        net.write("hosts", &format!("# three hosts\n{}", lines.collect::<String>()))?;
         net.answer()?;
         Ok(net)
+    }
+
+    /// Makes the hosts and their cables.
+    fn cable(&self) -> Result<(), String> {
+        for host in ["desk"].iter().chain(self.cabling.hosts()) {
+            ip(&format!("netns add {}", self.name(host)))?;
+            ip(&format!("-n {} link set lo up", self.name(host)))?;
+        }
+        for (number, [one, other, at_one, at_other]) in self.cabling.cables().iter().enumerate() {
+            let (from, to) = (self.name(one), self.name(other));
+            ip(&format!("link add c{number} netns {from} type veth peer name c{number} netns {to}"))?;
+            for (name, at) in [(from, at_one), (to, at_other)] {
+                ip(&format!("-n {name} addr add {at}/30 dev c{number}"))?;
+                ip(&format!("-n {name} link set c{number} up"))?;
+            }
+        }
+        if self.cabling != Cabling::Switch {
+            return Ok(());
+        }
+        let switch = self.name("switch");
+        ip(&format!("netns add {switch}"))?;
+        ip(&format!("-n {switch} link add name br0 type bridge"))?;
+        ip(&format!("-n {switch} link set br0 up"))?;
+        for (number, host) in ["desk"].iter().chain(self.cabling.hosts()).enumerate() {
+            let (name, at) = (self.name(host), format!("10.78.0.{}", number + 1));
+            ip(&format!("link add eth0 netns {name} type veth peer name p{number} netns {switch}"))?;
+            ip(&format!("-n {switch} link set p{number} master br0 up"))?;
+            ip(&format!("-n {name} addr add {at}/24 dev eth0"))?;
+            ip(&format!("-n {name} link set eth0 up"))?;
+        }
+        Ok(())
     }
 
     pub(super) fn name(&self, host: &str) -> String {
@@ -81,9 +151,10 @@ impl<'a> Net<'a> {
     fn serve(&mut self, host: &str, sshd: &Path) -> Result<(), String> {
         let path = |file: &str| self.folder.join(file).display().to_string();
         let settings = format!(
-            "Port 22\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\n",
+            "Port 22\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\nSetEnv XDG_CACHE_HOME={}\n",
             path(&format!("host_{host}")),
-            path("id.pub")
+            path("id.pub"),
+            path("own/.cache")
         );
         let settings = self.write(&format!("sshd_{host}"), &settings)?;
         // The server wants a user and a folder of its own, which others need not see.
@@ -114,9 +185,9 @@ impl<'a> Net<'a> {
     /// Until every sshd does.
     fn answer(&self) -> Result<(), String> {
         let until = Instant::now() + Duration::from_secs(20);
-        for host in HOSTS {
+        for host in self.cabling.hosts() {
             loop {
-                match self.desk(&["ssh", "-F"]).args([self.folder.join("config")]).args([host, "true"]).run()
+                match self.desk(&["ssh", "-F"]).args([self.folder.join("config")]).args([*host, "true"]).run()
                 {
                     Ok(_) => break,
                     Err(e) if Instant::now() > until => return Err(e),
@@ -159,7 +230,7 @@ impl<'a> Net<'a> {
         let job =
             self.launch(comity, &[comity, "bench", "all_reduce", "--sizes", "64K", "--budget", "60"])?;
         let until = Instant::now() + Duration::from_secs(20);
-        while HOSTS.iter().any(|h| self.ranks_of(h).is_ok_and(|r| r.is_empty())) {
+        while self.cabling.hosts().iter().any(|h| self.ranks_of(h).is_ok_and(|r| r.is_empty())) {
             if Instant::now() > until {
                 return Err("no rank runs after 20 s".into());
             }
@@ -187,7 +258,7 @@ impl<'a> Net<'a> {
         let until = Instant::now() + CLEAN;
         loop {
             let mut left = Vec::new();
-            for host in ["desk"].iter().chain(&HOSTS) {
+            for host in ["desk"].iter().chain(self.cabling.hosts()) {
                 let others = self.pids(host)?.into_iter().filter(|p| !matches!(&*comm(*p), "sshd" | ""));
                 left.extend(others.map(|p| format!("{host}: {p} {}", comm(p))));
             }
@@ -202,7 +273,7 @@ impl<'a> Net<'a> {
 
 impl Drop for Net<'_> {
     fn drop(&mut self) {
-        for host in ["desk", "switch"].iter().chain(&HOSTS) {
+        for host in ["desk", "switch"].iter().chain(self.cabling.hosts()) {
             for pid in self.pids(host).unwrap_or_default() {
                 let _ = kill(pid);
             }

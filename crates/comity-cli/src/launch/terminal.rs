@@ -1,0 +1,78 @@
+//! `--tty`: a rank with a terminal of its own, and the user's terminal while that rank has it.
+use rustix::fs::OFlags;
+use rustix::pty::OpenptFlags;
+use rustix::termios::{ControlModes, InputModes, LocalModes, OptionalActions, Termios, Winsize};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// Ends the job where Ctrl-C goes to the rank: Ctrl-].
+pub(super) const ESCAPE: u8 = 0x1d;
+
+/// The rank that has a terminal, and how large that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RankTerminal {
+    pub(super) rank: usize,
+    rows: u16,
+    columns: u16,
+}
+
+impl RankTerminal {
+    /// As large as the user's.
+    pub(super) fn of(rank: usize) -> Self {
+        let size = rustix::termios::tcgetwinsize(rustix::stdio::stdout());
+        let size = size.or_else(|_| rustix::termios::tcgetwinsize(rustix::stdio::stdin()));
+        let (rows, columns) = size.map_or((24, 80), |s| (s.ws_row.max(2), s.ws_col.max(20)));
+        Self { rank, rows, columns }
+    }
+
+    /// The launcher's end and the rank's.
+    pub(super) fn open(&self) -> io::Result<(OwnedFd, OwnedFd)> {
+        let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+        rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC)?;
+        rustix::pty::grantpt(&ours)?;
+        rustix::pty::unlockpt(&ours)?;
+        let name = rustix::pty::ptsname(&ours, Vec::new())?;
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let theirs = rustix::fs::open(&name, flags, rustix::fs::Mode::empty())?;
+        let size = Winsize { ws_row: self.rows, ws_col: self.columns, ws_xpixel: 0, ws_ypixel: 0 };
+        rustix::termios::tcsetwinsize(&theirs, size)?;
+        rustix::fs::fcntl_setfl(&ours, rustix::fs::fcntl_getfl(&ours)? | OFlags::NONBLOCK)?;
+        Ok((ours, theirs))
+    }
+}
+
+/// The user's terminal while each key goes to a rank; dropping it gives it back as it was.
+#[derive(Debug)]
+pub(super) struct RawTerminal {
+    before: Termios,
+}
+
+impl RawTerminal {
+    /// None where standard input is no terminal. Only in its foreground, where changing it does not stop this process.
+    pub(super) fn take() -> Option<Self> {
+        let before = rustix::termios::tcgetattr(rustix::stdio::stdin()).ok()?;
+        let raw = Self { before };
+        raw.enter();
+        Some(raw)
+    }
+
+    /// Keys come one by one and mean nothing here. What is written keeps its meaning, for other ranks write lines.
+    pub(super) fn enter(&self) {
+        let mut now = self.before.clone();
+        now.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG | LocalModes::IEXTEN;
+        now.input_modes -= InputModes::IXON | InputModes::ICRNL | InputModes::INLCR | InputModes::IGNCR;
+        now.control_modes |= ControlModes::CS8;
+        let _ = rustix::termios::tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &now);
+    }
+
+    pub(super) fn leave(&self) {
+        let _ = rustix::termios::tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &self.before);
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

@@ -1,0 +1,282 @@
+//! Who is timed: Comity, the peers, and the limits of the machine.
+
+use super::cell::{Element, Operation};
+
+/// Another library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    Gloo,
+    Mlx,
+    OpenMpi,
+    Mpich,
+}
+
+impl Peer {
+    pub(crate) const ALL: [Self; 4] = [Self::Gloo, Self::Mlx, Self::OpenMpi, Self::Mpich];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Gloo => "gloo",
+            Self::Mlx => "mlx",
+            Self::OpenMpi => "openmpi",
+            Self::Mpich => "mpich",
+        }
+    }
+}
+
+/// What carries the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Wire {
+    Memory,
+    Tcp,
+    /// TCP between two namespaces of the network.
+    Namespaces,
+}
+
+impl Wire {
+    pub(crate) const ALL: [Self; 3] = [Self::Memory, Self::Tcp, Self::Namespaces];
+
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Self::Memory => "Shared memory",
+            Self::Tcp => "TCP over loopback",
+            Self::Namespaces => "TCP between two network namespaces",
+        }
+    }
+}
+
+/// What is started for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// This program itself, with the name of a limit.
+    Limit(&'static str),
+    /// `comity bench`.
+    Comity,
+    /// The program in Python, with the name of a library.
+    Python(&'static str),
+    /// The program in C, compiled by this MPI's compiler.
+    Mpi(&'static str),
+}
+
+/// A column of the tables.
+#[derive(Debug)]
+pub(crate) struct Contender {
+    /// In files and messages.
+    pub(crate) name: &'static str,
+    /// In tables and pictures.
+    pub(crate) label: &'static str,
+    /// Whose it is; nobody's are Comity and the limits.
+    pub(crate) peer: Option<Peer>,
+    pub(crate) wire: Wire,
+    pub(crate) program: Program,
+    pub(crate) env: &'static [(&'static str, &'static str)],
+    /// For its launcher.
+    pub(crate) flags: &'static [&'static str],
+    /// Okabe and Ito's, told apart by colour-blind readers.
+    pub(crate) colour: &'static str,
+}
+
+/// What Open MPI needs to keep the temporary buffer of a call rather than to ask the system for it each time.
+const KEEP_BUFFERS: (&str, &str) = (
+    "GLIBC_TUNABLES",
+    "glibc.malloc.mmap_threshold=2147483648:glibc.malloc.trim_threshold=4294967296:glibc.malloc.top_pad=268435456",
+);
+
+const PLAIN: Contender = Contender {
+    name: "",
+    label: "",
+    peer: None,
+    wire: Wire::Memory,
+    program: Program::Comity,
+    env: &[],
+    flags: &[],
+    colour: "#0072b2",
+};
+
+/// All that there are, in the order of the columns.
+pub(crate) static CONTENDERS: &[Contender] = &[
+    Contender {
+        name: "limit",
+        label: "limit of the machine",
+        program: Program::Limit("memory"),
+        colour: "#888888",
+        ..PLAIN
+    },
+    Contender {
+        name: "limit-tcp",
+        label: "bare sockets",
+        wire: Wire::Tcp,
+        program: Program::Limit("sockets"),
+        colour: "#888888",
+        ..PLAIN
+    },
+    Contender { name: "comity", label: "Comity", ..PLAIN },
+    Contender {
+        name: "comity-numpy",
+        label: "Comity, NumPy",
+        program: Program::Python("numpy"),
+        colour: "#56b4e9",
+        ..PLAIN
+    },
+    Contender {
+        name: "comity-torch",
+        label: "Comity, torch",
+        program: Program::Python("torch"),
+        colour: "#2c5f8a",
+        ..PLAIN
+    },
+    Contender {
+        name: "comity-tcp",
+        label: "Comity",
+        wire: Wire::Tcp,
+        env: &[("COMITY_LINKS", "tcp")],
+        ..PLAIN
+    },
+    Contender {
+        name: "openmpi",
+        label: "Open MPI",
+        peer: Some(Peer::OpenMpi),
+        program: Program::Mpi("openmpi"),
+        colour: "#d55e00",
+        ..PLAIN
+    },
+    Contender {
+        name: "openmpi-tuned",
+        label: "Open MPI, tuned",
+        peer: Some(Peer::OpenMpi),
+        program: Program::Mpi("openmpi"),
+        env: &[KEEP_BUFFERS],
+        flags: &["--mca", "btl_vader_single_copy_mechanism", "none"],
+        colour: "#e69f00",
+        ..PLAIN
+    },
+    Contender {
+        name: "mpich",
+        label: "MPICH",
+        peer: Some(Peer::Mpich),
+        program: Program::Mpi("mpich"),
+        colour: "#009e73",
+        ..PLAIN
+    },
+    Contender {
+        name: "openmpi-tcp",
+        label: "Open MPI",
+        peer: Some(Peer::OpenMpi),
+        wire: Wire::Tcp,
+        program: Program::Mpi("openmpi"),
+        flags: &["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"],
+        colour: "#d55e00",
+        ..PLAIN
+    },
+    Contender {
+        name: "gloo",
+        label: "gloo (torch)",
+        peer: Some(Peer::Gloo),
+        wire: Wire::Tcp,
+        program: Program::Python("gloo"),
+        colour: "#cc79a7",
+        ..PLAIN
+    },
+    Contender {
+        name: "mlx",
+        label: "MLX ring",
+        peer: Some(Peer::Mlx),
+        wire: Wire::Tcp,
+        program: Program::Python("mlx"),
+        colour: "#000000",
+        ..PLAIN
+    },
+    Contender {
+        name: "comity-namespaces",
+        label: "Comity",
+        wire: Wire::Namespaces,
+        env: &[("COMITY_LINKS", "tcp")],
+        ..PLAIN
+    },
+    Contender {
+        name: "gloo-namespaces",
+        label: "gloo (torch)",
+        peer: Some(Peer::Gloo),
+        wire: Wire::Namespaces,
+        program: Program::Python("gloo"),
+        colour: "#cc79a7",
+        ..PLAIN
+    },
+    Contender {
+        name: "mlx-namespaces",
+        label: "MLX ring",
+        peer: Some(Peer::Mlx),
+        wire: Wire::Namespaces,
+        program: Program::Python("mlx"),
+        colour: "#000000",
+        ..PLAIN
+    },
+];
+
+impl Contender {
+    pub(crate) fn from_name(name: &str) -> Option<&'static Self> {
+        CONTENDERS.iter().find(|c| c.name == name)
+    }
+
+    pub(crate) fn is_limit(&self) -> bool {
+        matches!(self.program, Program::Limit(_))
+    }
+
+    /// Whether it is Comity, however it is called.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.peer.is_none() && !self.is_limit()
+    }
+
+    /// Whether it is a library that users drive from Python.
+    pub(crate) fn is_python(&self) -> bool {
+        matches!(self.program, Program::Python(_))
+    }
+
+    /// Whether the library has this at all.
+    pub(crate) fn can(&self, op: Operation, element: Element) -> bool {
+        match self.program {
+            Program::Limit(_) | Program::Comity => true,
+            // Open MPI 4.1 and MPICH 4.0 know no bfloat16.
+            Program::Mpi(_) => element == Element::F32,
+            Program::Python("numpy") => element == Element::F32,
+            // MLX's ring has no reduce_scatter, MLX no broadcast, all_to_all and barrier.
+            Program::Python("mlx") => {
+                matches!(op, Operation::AllReduce | Operation::AllGather | Operation::PingPong)
+            }
+            Program::Python(_) => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_every_peer_takes_part() {
+        let names: BTreeSet<_> = CONTENDERS.iter().map(|c| c.name).collect();
+        assert_eq!(names.len(), CONTENDERS.len());
+        for peer in Peer::ALL {
+            assert!(CONTENDERS.iter().any(|c| c.peer == Some(peer)));
+        }
+        for wire in [Wire::Memory, Wire::Tcp] {
+            let on = |f: fn(&Contender) -> bool| CONTENDERS.iter().filter(|c| c.wire == wire && f(c)).count();
+            assert_eq!(on(Contender::is_limit), 1);
+            assert!(on(Contender::is_ours) >= 1);
+        }
+    }
+
+    #[test]
+    fn what_a_library_lacks_is_not_asked_of_it() {
+        let can = |name, op, e| Contender::from_name(name).unwrap().can(op, e);
+        assert!(
+            !can("mlx", Operation::Broadcast, Element::F32)
+                && can("mlx", Operation::AllGather, Element::Bf16)
+        );
+        assert!(
+            !can("mpich", Operation::AllReduce, Element::Bf16)
+                && can("gloo", Operation::AllReduce, Element::Bf16)
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! What has to be there: Comity as released, the peers, the program in C compiled by each MPI.
+
+use super::contender::{CONTENDERS, Contender, Peer};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+use tasks::{
+    child::Task,
+    place::{built, own, root, target},
+};
+
+pub(crate) const PROGRAMS: &str = "tools/bench/programs";
+
+/// Where Debian has a library's files of an architecture.
+macro_rules! library {
+    ($file:literal) => {
+        if cfg!(target_arch = "aarch64") {
+            concat!("/usr/lib/aarch64-linux-gnu/", $file)
+        } else {
+            concat!("/usr/lib/x86_64-linux-gnu/", $file)
+        }
+    };
+}
+
+/// Programs and files, and the Debian packages that hold them.
+const OPEN_MPI: [(&str, &str); 3] =
+    [("mpirun.openmpi", "openmpi-bin"), (library!("openmpi/include/mpi.h"), "libopenmpi-dev"), ("cc", "gcc")];
+const MPICH: [(&str, &str); 3] =
+    [("mpirun.mpich", "mpich"), (library!("mpich/include/mpi.h"), "libmpich-dev"), ("cc", "gcc")];
+
+/// Where what is started lies.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) comity: PathBuf,
+    pub(crate) python: PathBuf,
+    pub(crate) own: PathBuf,
+    /// Contenders that cannot take part, and why: what to install.
+    pub(crate) missing: Vec<(&'static str, String)>,
+}
+
+/// The folder of this tool, beside what cargo built.
+pub(crate) fn folder() -> PathBuf {
+    target().join("bench")
+}
+
+pub(crate) fn mpi_program(name: &str) -> PathBuf {
+    folder().join(format!("mpi-{name}"))
+}
+
+/// Build and install what these peers need. What cannot be had is said, and left out.
+///
+/// # Errors
+/// Comity itself cannot be built.
+pub(crate) fn prepare(against: &[Peer]) -> Result<Ready, String> {
+    fs::create_dir_all(folder()).map_err(|e| format!("cannot make {}: {e}", folder().display()))?;
+    println!("building the command as released ...");
+    Task::cargo().args(["build", "--release", "-p", "comity-cli"]).limit(3600).echo().run()?;
+    let mut ready = Ready {
+        comity: built("release", "comity"),
+        python: built("python", "bin/python"),
+        own: own()?,
+        missing: Vec::new(),
+    };
+    println!("preparing Python, with the package as released ...");
+    if let Err(why) = steps::prepare_python() {
+        let why = format!("{why}; it needs python3 with venv, of version 3.11 or newer");
+        ready.lacks(Contender::is_python, &why);
+    } else if let Err(why) = steps::released_python() {
+        ready.lacks(|c| c.is_python() && c.is_ours(), &format!("the package cannot be built: {why}"));
+    }
+    for (peer, wanted) in [(Peer::OpenMpi, OPEN_MPI), (Peer::Mpich, MPICH)] {
+        if against.contains(&peer)
+            && let Err(why) = steps::install_programs(&wanted).and_then(|()| compile(peer.name()))
+        {
+            let packages: Vec<_> = wanted.iter().map(|(_, package)| *package).collect();
+            let why = format!("{why}; it needs: apt-get install {}", packages.join(" "));
+            ready.lacks(|c| c.peer == Some(peer), &why);
+        }
+    }
+    for remark in ready.remarks() {
+        println!("!!! {remark}");
+    }
+    Ok(ready)
+}
+
+impl Ready {
+    fn lacks(&mut self, who: impl Fn(&Contender) -> bool, why: &str) {
+        self.missing.extend(CONTENDERS.iter().filter(|c| who(c)).map(|c| (c.name, why.to_owned())));
+    }
+
+    /// One for each reason, of one line.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for (who, why) in &self.missing {
+            match reasons.iter_mut().find(|(known, _)| known == why) {
+                Some((_, names)) => names.push(who),
+                None => reasons.push((why, vec![who])),
+            }
+        }
+        let one = |(why, names): &(&str, Vec<&str>)| {
+            let verb = if names.len() == 1 { "does" } else { "do" };
+            let why: Vec<&str> = why.lines().map(str::trim).collect();
+            format!("{} {verb} not take part: {}", names.join(", "), why.join(" / "))
+        };
+        reasons.iter().map(one).collect()
+    }
+
+    pub(crate) fn has(&self, who: &Contender) -> bool {
+        !self.missing.iter().any(|(name, _)| *name == who.name)
+    }
+}
+
+fn compile(mpi: &str) -> Result<(), String> {
+    let source = root().join(PROGRAMS).join("mpi.c");
+    let task = Task::new(format!("mpicc.{mpi}")).args(["-std=gnu11", "-O2", "-Wall", "-Werror", "-o"]);
+    task.args([mpi_program(mpi), source]).limit(120).run().map(drop)
+}
+
+/// Versions of what took part, by name.
+pub(crate) fn versions(ready: &Ready, against: &[Peer]) -> serde_json::Map<String, serde_json::Value> {
+    let mut all = serde_json::Map::new();
+    let mut add = |name: &str, said: Result<String, String>| {
+        let first = |s: String| s.lines().next().unwrap_or_default().trim().to_owned();
+        all.insert(name.into(), said.map_or_else(|_| "unknown".into(), first).into());
+    };
+    add("comity", commit());
+    if against.contains(&Peer::OpenMpi) {
+        add("openmpi", Task::new("mpirun.openmpi").args(["--version"]).run());
+    }
+    if against.contains(&Peer::Mpich) {
+        let said = Task::new("mpirun.mpich").args(["--version"]).run();
+        let version = |s: String| s.lines().find_map(|l| Some(l.split_once("Version:")?.1.trim().to_owned()));
+        add("mpich", said.and_then(|s| version(s).ok_or_else(String::new)));
+    }
+    let python = |module: &str| {
+        let script = format!("import importlib.metadata as m; print(m.version('{module}'))");
+        Task::new(&ready.python).args(["-c", &script]).run()
+    };
+    for module in ["torch", "mlx", "numpy"] {
+        add(module, python(module));
+    }
+    all
+}
+
+/// The commit that is built, and whether files differ from it.
+pub(crate) fn commit() -> Result<String, String> {
+    let git = |args: &[&str]| Task::new("git").args(["-C"]).args([root()]).args(args).run();
+    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
+    let changed = !git(&["status", "--porcelain", "--", "crates", "python", "Cargo.lock"])?.trim().is_empty();
+    Ok(format!("{}{}", commit.trim(), if changed { ", changed" } else { "" }))
+}
+
+/// A number that changes with the content of what is measured.
+pub(crate) fn fingerprint(ready: &Ready) -> Result<String, String> {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    let programs = [ready.comity.clone(), source("mpi.c"), source("peers.py")];
+    for file in programs {
+        let bytes = fs::read(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
+        hash = fnv(hash, &bytes);
+    }
+    Ok(format!("{hash:016x}"))
+}
+
+pub(crate) fn source(name: &str) -> PathBuf {
+    root().join(PROGRAMS).join(name)
+}
+
+/// FNV-1a.
+fn fnv(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// A file's path as one types it at the root of the workspace.
+pub(crate) fn short(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contender::Program;
+
+    #[test]
+    fn what_is_missing_is_left_out_by_name() {
+        let mut ready = Ready { comity: "".into(), python: "".into(), own: "".into(), missing: Vec::new() };
+        ready.lacks(|c| c.peer == Some(Peer::Mpich), "not here");
+        ready.lacks(|c| matches!(c.program, Program::Python("mlx")), "nor this");
+        let has = |name| ready.has(Contender::from_name(name).unwrap());
+        let remarks =
+            ["mpich does not take part: not here", "mlx, mlx-namespaces do not take part: nor this"];
+        assert_eq!(ready.remarks(), remarks);
+        assert!(!has("mpich") && !has("mlx") && has("comity") && has("openmpi-tuned"));
+    }
+
+    #[test]
+    fn other_content_has_another_number() {
+        assert_ne!(fnv(1, b"a"), fnv(1, b"b"));
+        assert!(source("mpi.c").is_file() && source("peers.py").is_file());
+    }
+}
