@@ -260,6 +260,10 @@ class Elsewhere(torch.Tensor):
     def device(self) -> torch.device:
         return torch.device("mps")
 
+    @property
+    def is_cpu(self) -> bool:
+        return False
+
     def cpu(self, *_: object, **__: object) -> torch.Tensor:
         return self.as_subclass(torch.Tensor).clone()
 
