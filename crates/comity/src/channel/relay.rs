@@ -42,7 +42,7 @@ const LINGER: Duration = Duration::from_secs(2);
 /// Where a process is that a hello is for; none for one's own, and for those that nothing is passed on to.
 type Find = Box<dyn Fn(&Hello) -> Option<Vec<SocketAddr>> + Send + Sync>;
 
-/// See the module.
+/// Passes on between processes that reach this one and not each other. Its thread starts with the first of them.
 pub(crate) struct Relay {
     find: Find,
     /// From the first connection on.

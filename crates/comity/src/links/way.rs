@@ -15,7 +15,7 @@ const RELAY_LIMIT: Duration = Duration::from_millis(3400);
 /// Addresses of each of them that are tried.
 const RELAY_ADDRS: usize = 2;
 
-/// See the module.
+/// Who wants to reach whom, and all that is known of how.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way<'a> {
     pub(super) me: usize,

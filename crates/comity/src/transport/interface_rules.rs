@@ -6,7 +6,7 @@
 use crate::sys::Interface;
 use std::net::IpAddr;
 
-/// See the module.
+/// The entries of `COMITY_INTERFACES`, in their order. Without entries every interface may be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InterfaceRules {
     /// As the user wrote them.

@@ -105,7 +105,7 @@ enum Stepped {
     Lost(usize, Tried),
 }
 
-/// See the module.
+/// One round over all addresses of one process: who was tried, who has answered.
 pub(super) struct Race<'a> {
     targets: &'a [Target],
     secret: &'a Secret,
