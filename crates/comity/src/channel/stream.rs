@@ -151,6 +151,10 @@ impl Conn {
 
     /// As [`send`](Self::send), of bytes that [`frame`] made.
     pub(crate) fn send_frames(&mut self, frames: Arc<[u8]>) -> io::Result<()> {
+        // The system takes nothing of nothing, which looks like the end of the stream.
+        if frames.is_empty() {
+            return self.flush();
+        }
         let frames = match &self.seals {
             Some(seals) => seal_all(seals, &mut self.sealed, &frames)?.into(),
             None => frames,
@@ -326,6 +330,15 @@ mod tests {
             }
         }
         assert!(got == bodies && !a.is_pending() && a.queued == 0);
+    }
+
+    #[test]
+    fn nothing_to_send_is_no_end() {
+        let (mut a, mut b) = pair();
+        a.send_frames(Arc::from([])).unwrap();
+        a.send(b"text").unwrap();
+        assert!(!a.is_pending() && b.fill());
+        assert_eq!(b.next(), Ok(Some(b"text".to_vec())));
     }
 
     #[test]

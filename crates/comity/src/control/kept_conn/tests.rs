@@ -148,6 +148,21 @@ fn a_new_one_that_ends_before_it_stood_is_no_end() {
 }
 
 #[test]
+fn an_end_that_has_nothing_to_say_goes_on() {
+    let mut ends = ends();
+    let (a, b) = streams();
+    ends[0].renew(1, a, None);
+    ends[1].renew(1, b, None);
+    until(&mut ends, |[a, b]| read(a).is_empty() && read(b).is_empty() && !a.is_paused() && !b.is_paused());
+    for end in &mut ends {
+        end.flush().unwrap();
+        assert!(!end.is_pending());
+    }
+    ends[0].send(&note(5)).unwrap();
+    until(&mut ends, |[_, b]| read(b) == [note(5)]);
+}
+
+#[test]
 fn notes_that_nobody_has_any_more_end_it() {
     let [mut end, _other] = ends();
     end.send(&note(0)).unwrap();
