@@ -10,7 +10,7 @@ Register the backend in the driver and in each actor, then name it where Ray ask
 The ranks find one another through Ray's own key-value store; there is nothing else to set up. What Comity raises in an actor reaches
 whoever asks Ray for the result: ``ray.get`` raises an exception that is also a `comity.PeerLost`, with its `rank`.
 
-Importing this imports Ray, in a version that has ``register_collective_backend``.
+Importing this imports Ray: 2.56 or newer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ray.util.collective.collective_group.base_collective_group import BaseGroup
 
 from comity import _core
 from comity._group import Group
-from comity.errors import Join, Misuse
+from comity.errors import Join, Misuse, Unavailable
 
 __all__ = ["ComityGroup", "register"]
 
@@ -61,7 +61,10 @@ def register() -> None:
 
     Raises:
         ValueError: Something else is registered under this name.
+        comity.Unavailable: This Ray is older than 2.56 and takes no backends.
     """
+    if not hasattr(collective, "register_collective_backend"):
+        raise Unavailable(f"comity.ray needs Ray 2.56 or newer, and this is {ray.__version__}")
     try:
         collective.register_collective_backend(NAME, ComityGroup)
     except ValueError:

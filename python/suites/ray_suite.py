@@ -115,8 +115,14 @@ def two_groups() -> str:
 
 
 def killed() -> str:
-    """Rank 2 is killed in the middle: the others hear who it was, and then go on with another under the same name."""
-    ranks = actors(4)
+    """An actor is killed in the middle: one that the others met at, too."""
+    took = max(kill(4, 2), kill(2, 0))
+    return f"a killed actor was named after {took * 1000:.0f} ms at most"
+
+
+def kill(size: int, victim: int) -> float:
+    """The others hear who it was, and go on with another under the same name. Seconds until the last has heard."""
+    ranks = actors(size)
     declare(ranks, "doomed")
     calls = [r.until_lost.remote("doomed") for r in ranks]
     until = time.monotonic() + LIMIT
@@ -124,20 +130,19 @@ def killed() -> str:
         assert time.monotonic() < until, "the ranks make no calls"
         time.sleep(0.05)
     at = time.monotonic()
-    ray.kill(ranks[2])
-    left = [r for n, r in enumerate(ranks) if n != 2]
-    for n, ref in enumerate(calls):
-        if n != 2:
-            raised(ref, comity.PeerLost, 2)
+    ray.kill(ranks[victim])
+    left = [n for n in range(size) if n != victim]
+    for n in left:
+        raised(calls[n], comity.PeerLost, victim)
     # The clock is that of the machine, the same in all processes.
-    took = [when - at for when in get([r.lost_at.remote() for r in left])]
+    took = [when - at for when in get([ranks[n].lost_at.remote() for n in left])]
     assert max(took) < DETECTION, took
-    get([r.leave.remote("doomed") for r in left])
-    again = [*left[:2], Rank.options(num_cpus=0, max_concurrency=2).remote(2, 4), left[2]]
-    declare(again, "doomed")
-    assert get([r.rounds.remote("doomed", 50) for r in again]) == [50] * 4
-    end(again)
-    return f"a killed actor was named after {max(took) * 1000:.0f} ms"
+    get([ranks[n].leave.remote("doomed") for n in left])
+    ranks[victim] = Rank.options(num_cpus=0, max_concurrency=2).remote(victim, size)
+    declare(ranks, "doomed")
+    assert get([r.rounds.remote("doomed", 50) for r in ranks]) == [50] * size
+    end(ranks)
+    return max(took)
 
 
 def errors() -> str:
