@@ -20,6 +20,7 @@ mod native;
 mod nightly;
 mod processes;
 mod python;
+mod ray;
 mod rdma;
 mod rdma_vm;
 mod requirements;

@@ -54,7 +54,7 @@ fn install(python: &Path) -> Result<(), String> {
     let venv = built("python", "").to_string_lossy().into_owned();
     Task::new(python).args(["-m", "venv", "--clear", &venv]).limit(120).run()?;
     own().args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet", UV]).limit(300).run()?;
-    let all = uv(["-r", REQUIREMENTS]).limit(900);
+    let all = uv(&interpreter(), ["-r", REQUIREMENTS]).limit(900);
     if ALONE {
         all.args(["--no-deps", "-r", PINNED]).run()?;
         own().args([WITHOUT_CUDA]).run()?;
@@ -76,9 +76,9 @@ pub(super) fn own() -> Task {
     Task::new(interpreter()).env("PYTHONDONTWRITEBYTECODE", "")
 }
 
-fn uv<const N: usize>(args: [&str; N]) -> Task {
-    let python = built("python", "bin/python");
-    own().args(["-m", "uv", "pip", "install", "--quiet", "--python"]).args([&python]).args(args)
+/// uv's command that installs into the environment of this interpreter.
+fn uv<const N: usize>(into: &Path, args: [&str; N]) -> Task {
+    own().args(["-m", "uv", "pip", "install", "--quiet", "--python"]).args([into]).args(args)
 }
 
 pub(super) fn check(scope: &Scope) -> Outcome {
@@ -106,9 +106,14 @@ fn pytest(what: &[&str], scope: &Scope) -> Task {
     scope.tell(pytest).limit(1800)
 }
 
-/// The package as a wheel that maturin makes. In the deep tests, and where only maturin knows how to link an extension, it is the released
-/// one; else its library comes from the build of the workspace that all tests use.
+/// The package in Python's own place.
 pub(super) fn install_package(deep: bool) -> Result<(), String> {
+    install_into(&interpreter(), deep)
+}
+
+/// The package as a wheel that maturin makes, for the environment of this interpreter. In the deep tests, and where only maturin knows how to link an extension, it is the released
+/// one; else its library comes from the build of the workspace that all tests use.
+fn install_into(python: &Path, deep: bool) -> Result<(), String> {
     let mut wheel = own().args(["-m", "maturin", "build", "--quiet"]);
     let wheels = Scratch::new("wheels").map_err(|e| format!("cannot make a folder for the wheel: {e}"))?;
     let folder = wheels.join("").to_string_lossy().into_owned();
@@ -129,7 +134,7 @@ pub(super) fn install_package(deep: bool) -> Result<(), String> {
     let made = fs::read_dir(&folder).map_err(|e| format!("cannot read {folder}: {e}"))?;
     let made: Vec<PathBuf> = made.filter_map(|f| Some(f.ok()?.path())).collect();
     let [made] = &made[..] else { return Err(format!("maturin made {} wheels", made.len())) };
-    uv(["--reinstall", "--no-deps"]).args([made]).limit(120).run().map(drop)
+    uv(python, ["--reinstall", "--no-deps"]).args([made]).limit(120).run().map(drop)
 }
 
 /// Python with the package as released, the tests' packages, and those that this file lists besides; or why there is none.
@@ -138,8 +143,30 @@ pub(super) fn with(more: &str) -> Result<Result<Task, String>, String> {
         return Ok(Err(why));
     }
     install_package(true)?;
-    uv(["-r", more]).limit(300).run()?;
+    uv(&interpreter(), ["-r", more]).limit(300).run()?;
     Ok(Ok(own()))
+}
+
+/// The interpreter of another environment, with the package and all that this file lists, and no more; or why there is none. What it is to
+/// run when that was installed anew is in `after`. It is kept between runs.
+pub(super) fn apart(name: &str, all: &str, after: &[&[&str]]) -> Result<Result<PathBuf, String>, String> {
+    if let Done::NotRun(why) = prepare()? {
+        return Ok(Err(why));
+    }
+    let (python, stamp) = (built(name, "bin/python"), built(name, "installed.txt"));
+    let wanted = format!("{after:?}\n{}", read(&root().join(all))?);
+    if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
+        println!("installing what {all} lists");
+        let venv = built(name, "").to_string_lossy().into_owned();
+        own().args(["-m", "venv", "--clear", "--without-pip", &venv]).limit(120).run()?;
+        uv(&python, ["--no-deps", "-r", all]).limit(900).run()?;
+        for args in after {
+            Task::new(&python).args(*args).limit(300).run()?;
+        }
+        fs::write(&stamp, &wanted).map_err(|e| format!("cannot write {}: {e}", stamp.display()))?;
+    }
+    install_into(&python, false)?;
+    Ok(Ok(python))
 }
 
 fn read(path: &Path) -> Result<String, String> {

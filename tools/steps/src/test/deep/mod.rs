@@ -6,7 +6,7 @@ mod progress;
 
 use super::{
     Done, Outcome, Step, browser, c, cargo, chaos, cluster, conformance, dependencies, fuzz, hosts,
-    launchers, processes, python, rdma, rdma_vm, sanitizers,
+    launchers, processes, python, ray, rdma, rdma_vm, sanitizers,
     scope::Scope,
     slurm, ssh,
     step::{Row, table},
@@ -57,6 +57,7 @@ pub(super) const PARTS: &[Part] = &[
     part("slurm", "under srun: two nodes of a real Slurm", 1, slurm::check),
     part("python", "the Python package as released, every framework", 1, python::check),
     part("torch-suite", "torch's own tests of a backend, beside gloo", 1, suites::torch),
+    part("ray", "actors of a real Ray: every operation, two groups, a killed actor", 1, ray::check),
     part("mlx-suite", "MLX's own distributed tests, beside its ring", 1, suites::mlx),
     part("address", "all tests under AddressSanitizer", sanitizers::PIECES, sanitizers::address),
     part("thread", "all tests under ThreadSanitizer", sanitizers::PIECES, sanitizers::thread),
