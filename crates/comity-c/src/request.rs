@@ -51,6 +51,11 @@ thread_local! {
     static TOLD: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether this thread is in a callback. It may be a group's own, which ends with the group.
+pub(crate) fn is_in_callback() -> bool {
+    TOLD.get()
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

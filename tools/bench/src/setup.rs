@@ -151,6 +151,16 @@ pub(crate) fn commit() -> Result<String, String> {
     Ok(format!("{}{}", commit.trim(), if changed { ", changed" } else { "" }))
 }
 
+/// Prints the content of the Python package as a number, and versions of what is timed through Python.
+const PACKAGE: &str = "
+import hashlib, importlib.metadata, pathlib, comity
+content = hashlib.sha256()
+for path in sorted(pathlib.Path(comity.__file__).parent.rglob('*')):
+    if path.suffix in ('.py', '.so'):
+        content.update(path.read_bytes())
+others = {d.name: d.version for d in importlib.metadata.distributions()}
+print(content.hexdigest(), *(others.get(name) for name in ('torch', 'mlx', 'numpy')))";
+
 /// A number that changes with the content of what is measured.
 pub(crate) fn fingerprint(ready: &Ready) -> Result<String, String> {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
@@ -159,7 +169,9 @@ pub(crate) fn fingerprint(ready: &Ready) -> Result<String, String> {
         let bytes = fs::read(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
         hash = fnv(hash, &bytes);
     }
-    Ok(format!("{hash:016x}"))
+    // Where there is no Python, nothing of it is measured.
+    let package = Task::new(&ready.python).args(["-c", PACKAGE]).run().unwrap_or_default();
+    Ok(format!("{:016x}", fnv(hash, package.as_bytes())))
 }
 
 pub(crate) fn source(name: &str) -> PathBuf {

@@ -9,7 +9,7 @@
 //! closes the group. Its memory goes when the threads that used it last have called again or have ended.
 
 use super::{LIVE, Slot, Used, comity_group, find, index, leave, slot};
-use crate::{errors::CFault, group::GroupHandle};
+use crate::{errors::CFault, group::GroupHandle, request::is_in_callback};
 use std::{cell::Cell, mem, ops::Deref, ptr, sync::atomic::Ordering};
 
 /// Of one thread.
@@ -93,7 +93,8 @@ impl UsedGroup {
         forget(handle.addr());
         let used = find(handle)?;
         let kept = LAST_GROUP.try_with(move |last| {
-            if last.in_call.get() {
+            // A group's own thread ends with the group, and would keep it for ever.
+            if last.in_call.get() || is_in_callback() {
                 return Err(used);
             }
             last.keep(handle.addr(), used);

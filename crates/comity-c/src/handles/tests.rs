@@ -137,3 +137,58 @@ fn what_another_thread_freed_is_not_used_and_goes_with_the_next_call_or_the_thre
     let ended = freed_elsewhere(|group| !gone(group));
     assert!(gone(ended));
 }
+
+#[test]
+fn a_group_that_is_called_on_its_own_thread_goes_when_it_is_freed() {
+    use crate::{raw::Context, request, types::comity_call};
+    static GROUP: AtomicPtr<comity_group> = AtomicPtr::new(ptr::null_mut());
+    static SIZE: AtomicU32 = AtomicU32::new(0);
+    static GO: AtomicBool = AtomicBool::new(false);
+    extern "C" fn call(_: *mut std::ffi::c_void) {
+        let group = UsedGroup::find(GROUP.load(Ordering::Relaxed)).unwrap();
+        SIZE.store(group.open().unwrap().size() as u32, Ordering::Release);
+    }
+    let until = |what: &str, holds: &dyn Fn() -> bool| {
+        let begun = std::time::Instant::now();
+        while !holds() {
+            assert!(begun.elapsed().as_secs() < 30, "{what}");
+            thread::yield_now();
+        }
+    };
+    let group = lone_group();
+    GROUP.store(group, Ordering::Relaxed);
+    // Work before the request's, so that the callback is there before that has ended.
+    let first = find(group).unwrap().open().unwrap().spawn(|_| {
+        while !GO.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        Ok(())
+    });
+    let (null, op) = (ptr::null_mut(), crate::types::comity_op::COMITY_BARRIER as u32);
+    let barrier = comity_call {
+        size: size_of::<comity_call>(),
+        op,
+        dtype: 0,
+        reduce: 0,
+        rank: 0,
+        source: 0,
+        tag: 0,
+        src: null,
+        dst: null,
+        count: 0,
+        recv_count: 0,
+        counts: ptr::null(),
+        recv_counts: ptr::null(),
+        place: 0,
+        reserved: 0,
+        stream: null,
+        timeout: 0.0,
+    };
+    let request = request::start(&*find(group).unwrap(), &barrier).unwrap();
+    request.state.then(call, Context(null));
+    GO.store(true, Ordering::Release);
+    first.wait().unwrap();
+    until("the callback was not called", &|| SIZE.load(Ordering::Acquire) == 1);
+    free(group).unwrap();
+    until("its own thread keeps it", &|| gone(group));
+}

@@ -110,7 +110,10 @@ pub(super) fn listen(time: Duration) -> Result<Vec<HeardHost>, Trouble> {
     let heard = daemon.browse(KIND).map_err(fail)?;
     let until = Instant::now() + time;
     let mut all = BTreeMap::new();
-    while let Ok(event) = heard.recv_timeout(until.saturating_duration_since(Instant::now())) {
+    // Who says something all the time must not make it longer.
+    while let Some(left) = until.checked_duration_since(Instant::now())
+        && let Ok(event) = heard.recv_timeout(left)
+    {
         match event {
             ServiceEvent::ServiceResolved(one) if all.len() < MOST => {
                 all.insert(one.fullname.clone(), announced(&one));

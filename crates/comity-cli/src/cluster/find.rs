@@ -69,7 +69,10 @@ pub(super) fn paint() -> Paint {
 fn heard(time: Duration, known: &[String]) -> Result<Vec<FleetHost>, Trouble> {
     let mut hosts = Vec::new();
     for one in announce::listen(time)? {
-        let Some(host) = announce::reached(&one, known) else { continue };
+        // Anybody may announce what another one has.
+        let Some(host) = announce::reached(&one, known).filter(|host| !hosts.contains(host)) else {
+            continue;
+        };
         let at: Vec<_> = one.addresses.iter().map(ToString::to_string).collect();
         eprintln!("heard {} (comity {}) at {}: ssh {}", one.name, one.version, at.join(" "), host.name);
         hosts.push(host);

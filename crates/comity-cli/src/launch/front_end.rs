@@ -2,7 +2,7 @@
 //! supervisor could not if that is killed.
 use super::ending::Ending;
 use super::signals::Signals;
-use super::terminal::{ESCAPE, RawTerminal};
+use super::terminal::{ESCAPE, RawTerminal, in_background};
 use super::{ALL_STOPPED, REFUSED, sys, tree};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
@@ -218,10 +218,4 @@ impl FrontEnd {
         );
         ending.code()
     }
-}
-
-/// Whether standard input is this process's terminal, and another job is in its foreground: what is typed then is
-/// not for this one.
-fn in_background() -> bool {
-    rustix::termios::tcgetpgrp(rustix::stdio::stdin()).is_ok_and(|group| group != rustix::process::getpgrp())
 }

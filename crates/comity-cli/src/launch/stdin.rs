@@ -48,9 +48,13 @@ impl StdinFeed {
 
     /// The next piece; none is the end. Only when all have taken the one before.
     pub(super) fn give(&mut self, piece: Option<Vec<u8>>) {
-        self.given = piece.is_some();
-        self.piece = piece.unwrap_or_default();
-        self.sinks.iter_mut().flatten().for_each(|s| s.taken = 0);
+        match piece {
+            Some(piece) => {
+                self.piece = piece;
+                self.sinks.iter_mut().flatten().for_each(|s| s.taken = 0);
+            }
+            None => self.end(),
+        }
         self.pump(false);
     }
 
@@ -97,14 +101,17 @@ impl StdinFeed {
         for slot in &mut self.sinks {
             let Some(sink) = slot else { continue };
             let open = sink.push(&self.piece);
-            let over = ended && sink.taken == self.piece.len();
-            if over && open && sink.terminal {
-                // One that takes no key has a reader that reads nothing.
-                let _ = rustix::io::write(&sink.fd, END_KEY);
-            }
-            if !open || over {
+            if !open || (ended && sink.taken == self.piece.len()) {
                 *slot = None;
             }
+        }
+    }
+
+    /// No more comes: what is left is a key for terminals, which may be full just now.
+    fn end(&mut self) {
+        (self.source, self.given, self.piece) = (None, false, END_KEY.to_vec());
+        for sink in self.sinks.iter_mut().flatten() {
+            sink.taken = if sink.terminal { 0 } else { END_KEY.len() };
         }
     }
 
@@ -115,10 +122,7 @@ impl StdinFeed {
             Ok(n) if n > 0 => self.piece.truncate(n),
             Err(Errno::INTR | Errno::AGAIN) => self.piece.clear(),
             // The end, or an error that will not go away.
-            _ => {
-                self.piece.clear();
-                self.source = None;
-            }
+            _ => return self.end(),
         }
         self.sinks.iter_mut().flatten().for_each(|s| s.taken = 0);
     }
@@ -136,5 +140,30 @@ impl Sink {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{OFlags, fcntl_setfl};
+    use std::io::Read;
+
+    #[test]
+    fn a_terminal_that_is_full_gets_the_key_that_ends_it_when_it_has_room() {
+        let (mut from, to) = std::io::pipe().unwrap();
+        fcntl_setfl(&from, OFlags::NONBLOCK).unwrap();
+        fcntl_setfl(&to, OFlags::NONBLOCK).unwrap();
+        while rustix::io::write(&to, &[b'x'; 4096]).is_ok() {}
+        let mut feed = StdinFeed::given();
+        feed.add(RankInput::Terminal(to.into()));
+        feed.give(None);
+        assert_eq!(feed.wants().count(), 1);
+        let mut all = Vec::new();
+        let _ = from.read_to_end(&mut all);
+        feed.pump(false);
+        assert_eq!(feed.wants().count(), 0);
+        all.clear();
+        assert!(from.read_to_end(&mut all).is_ok() && all == END_KEY, "{all:?}");
     }
 }

@@ -3,6 +3,7 @@ use rustix::fs::OFlags;
 use rustix::pty::OpenptFlags;
 use rustix::termios::{ControlModes, InputModes, LocalModes, OptionalActions, Termios, Winsize};
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -46,13 +47,14 @@ impl RankTerminal {
 #[derive(Debug)]
 pub(super) struct RawTerminal {
     before: Termios,
+    is_raw: Cell<bool>,
 }
 
 impl RawTerminal {
     /// None where standard input is no terminal. Only in its foreground, where changing it does not stop this process.
     pub(super) fn take() -> Option<Self> {
         let before = rustix::termios::tcgetattr(rustix::stdio::stdin()).ok()?;
-        let raw = Self { before };
+        let raw = Self { before, is_raw: Cell::new(false) };
         raw.enter();
         Some(raw)
     }
@@ -64,10 +66,14 @@ impl RawTerminal {
         now.input_modes -= InputModes::IXON | InputModes::ICRNL | InputModes::INLCR | InputModes::IGNCR;
         now.control_modes |= ControlModes::CS8;
         let _ = rustix::termios::tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &now);
+        self.is_raw.set(true);
     }
 
+    /// Not of a terminal that another job has: that would stop this process, and the other's settings would be lost.
     pub(super) fn leave(&self) {
-        let _ = rustix::termios::tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &self.before);
+        if self.is_raw.replace(false) && !in_background() {
+            let _ = rustix::termios::tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &self.before);
+        }
     }
 }
 
@@ -75,4 +81,10 @@ impl Drop for RawTerminal {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+/// Whether standard input is this process's terminal, and another job is in its foreground: what is typed then is
+/// not for this one.
+pub(super) fn in_background() -> bool {
+    rustix::termios::tcgetpgrp(rustix::stdio::stdin()).is_ok_and(|group| group != rustix::process::getpgrp())
 }

@@ -1,7 +1,9 @@
 //! `--hosts` and `--hostfile` with a stand-in for ssh, which runs here what it is to run there; the step `ssh` has the real one.
 use super::harness::*;
+use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// A stand-in for ssh: `-G` says where a host is; else the words behind the host's name run, in a home of the host's own.
 fn stand_in(dir: &Path) -> PathBuf {
@@ -161,13 +163,19 @@ fn hosts_that_lack_the_program_get_a_copy_and_keep_it() {
     let launcher = dir.path().join("launcher");
     std::fs::copy(env!("CARGO_BIN_EXE_comity"), &launcher).unwrap();
     let launch = |words: &str| {
-        let line =
-            format!("{} launch --ssh {ssh} --python sh {words} -- -c 'echo $NAMED'", launcher.display());
+        let line = format!(
+            "{} launch --ssh {ssh} --python sh {words} -- -c 'echo $NAMED $(umask)'",
+            launcher.display()
+        );
         start_line(&line, "sh").finish()
     };
+    let mask = Command::new("sh").args(["-c", "umask"]).output().unwrap();
+    let mask = String::from_utf8(mask.stdout).unwrap();
+    let wanted =
+        [("[0@a] a", &mask), ("[1@b] b", &mask)].map(|(rank, mask)| format!("{rank} {}", mask.trim()));
     executable(&home.join("b/bin/comity"), "#!/bin/sh\necho comity 0.0.9\n");
     let done = launch("--hosts a,b");
-    assert_eq!((done.code, done.sorted()), (0, vec!["[0@a] a", "[1@b] b"]), "{}", done.err);
+    assert!(done.code == 0 && done.sorted() == wanted, "{} {}", done.out, done.err);
     for host in ["a", "b"] {
         assert!(done.err.contains(&format!("host {host}: has no comity ")), "{}", done.err);
         let kept =
@@ -177,6 +185,7 @@ fn hosts_that_lack_the_program_get_a_copy_and_keep_it() {
     }
     let again = launch("--hosts a,b");
     assert!(again.code == 0 && !again.err.contains("gets a copy"), "{}", again.err);
+    assert_eq!(again.sorted(), wanted);
     let refused = launch("--hosts a --no-stage-comity");
     assert!(
         refused.code == 2 && refused.err.contains("host a: comity is not installed there"),
@@ -195,4 +204,36 @@ fn hosts_that_lack_the_program_get_a_copy_and_keep_it() {
     ] {
         assert!(refused.err.contains(part), "{part}: {}", refused.err);
     }
+}
+
+#[test]
+fn ctrl_z_while_a_host_gets_its_copy_leaves_that_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ssh, home) = (stand_in(dir.path()).display().to_string(), dir.path().join("home/a"));
+    let launcher = dir.path().join("launcher");
+    std::fs::copy(env!("CARGO_BIN_EXE_comity"), &launcher).unwrap();
+    // It takes the copy when it is told to.
+    let head =
+        "#!/bin/sh\n: > asked; until [ -e go ]; do sleep 0.02; done\nPATH=${PATH#*:} exec head \"$@\"\n";
+    executable(&home.join("bin/head"), head);
+    let words = ["--ssh", &ssh, "--python", "sh", "--hosts", "a", "--", "-c", "echo $NAMED"];
+    let job = start_with(&words, |command| {
+        let mut renamed = Command::new(&launcher);
+        renamed.args(command.get_args()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        renamed.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        own_group(&mut renamed);
+        *command = renamed;
+    });
+    wait_for("the copy to begin", || home.join("asked").exists().then_some(()));
+    job.signal(Signal::TSTP);
+    wait_for("the launcher to be stopped", || {
+        waitpid(Some(Pid::from_child(&job.child)), WaitOptions::UNTRACED | WaitOptions::NOHANG).unwrap()
+    });
+    job.signal(Signal::CONT);
+    std::fs::write(home.join("go"), "").unwrap();
+    let done = job.finish();
+    assert_eq!((done.code, done.sorted()), (0, vec!["a"]), "{}", done.err);
+    let kept = std::fs::read_dir(home.join(".cache/comity")).unwrap().next().unwrap().unwrap().path();
+    let same = std::fs::read(kept.join("comity")).unwrap() == std::fs::read(&launcher).unwrap();
+    assert!(same, "what is kept is not this program");
 }

@@ -37,7 +37,9 @@ impl OwnAddr {
 
     /// Which kind it is, and its network; of the link each address is one.
     fn network(&self) -> (usize, u128) {
-        let top = |bits: u128, prefix: u8| bits.checked_shr(128 - u32::from(prefix)).unwrap_or_default();
+        // No peer is believed to have told a length that there is.
+        let rest = |prefix: u8| 128u32.saturating_sub(prefix.into());
+        let top = |bits: u128, prefix: u8| bits.checked_shr(rest(prefix)).unwrap_or_default();
         match self.at.ip().to_canonical() {
             IpAddr::V4(ip) => (0, top(u128::from(ip.to_bits()) << 96, self.prefix)),
             IpAddr::V6(ip) if ip.is_unicast_link_local() => (2, ip.to_bits()),
@@ -257,5 +259,11 @@ mod tests {
         // Nothing but addresses of the link.
         assert!(two(&[("fe80::a", 64), ("fe80::b", 64)], &[("fe80::c", 64), ("fe80::d", 64)]));
         assert!(!two(&[("fe80::a", 64), ("fe80::b", 64)], &[("fe80::c", 64)]));
+    }
+
+    #[test]
+    fn lengths_of_networks_that_cannot_be_are_no_panic() {
+        let (ours, theirs) = ([("10.9.0.1", 200), ("fd00::1", 129)], [("10.9.0.2", 200), ("fd00::2", 129)]);
+        assert!(!two(&ours, &theirs));
     }
 }

@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::Rlimit;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Take};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -58,7 +58,7 @@ pub(super) struct HostConnection {
     /// That was answered.
     pub(super) asked: bool,
     /// What it still gets of this program.
-    copy: Option<File>,
+    copy: Option<Take<File>>,
 }
 
 impl HostConnection {
@@ -105,8 +105,12 @@ impl HostConnection {
     }
 
     pub(super) fn send(&mut self, order: &FleetOrder) {
-        // Who takes nothing is about to be missed; beats for it need no memory. Before a guard has answered, no guard may be there.
-        if *order == FleetOrder::Beat && (!self.queue.is_empty() || !self.greeted) {
+        // Before a guard has answered none may be there, but a shell that takes what comes for a part of this program.
+        if !self.greeted {
+            return;
+        }
+        // Who takes nothing is about to be missed; beats for it need no memory.
+        if *order == FleetOrder::Beat && !self.queue.is_empty() {
             return;
         }
         if self.to.is_some() && !matches!(self.phase, HostPhase::Done | HostPhase::Lost) {
@@ -140,18 +144,18 @@ impl HostConnection {
         self.queue.extend_from_slice(format!("{size}\n").as_bytes());
         self.staging = copy.is_some();
         self.heard = Instant::now();
-        self.copy = copy.map(|(file, _)| file);
+        self.copy = copy.map(|(file, size)| file.take(size));
         self.flush();
     }
 
     /// The next piece of what is copied, when the one before has gone.
     fn refill(&mut self) {
-        let (Some(file), true) = (&mut self.copy, self.queue.is_empty()) else { return };
-        match file.take(COPIED).read_to_end(&mut self.queue) {
+        let (Some(copy), true) = (&mut self.copy, self.queue.is_empty()) else { return };
+        match copy.by_ref().take(COPIED).read_to_end(&mut self.queue) {
             Ok(n) if n > 0 => {}
-            // A host that waits for more sees the end of the connection.
-            Ok(_) => self.copy = None,
-            Err(_) => self.close(),
+            Ok(_) if copy.limit() == 0 => self.copy = None,
+            // The file became shorter: a host that waits for more sees the end of the connection.
+            _ => self.close(),
         }
     }
 

@@ -41,9 +41,9 @@ fits "$python" -m comity && exec "$python" -m comity "$@"; package=1; fi;
 if [ -n "$folder" ]; then dir=${XDG_CACHE_HOME:-$HOME/.cache}/comity/$folder; c=$dir/comity;
 [ -x "$c" ] && fits "$c" && exec "$c" "$@";
 printf '\000comity-lacks %s %s\000' "$(uname -s)" "$(uname -m)"; read -r size || exit 127;
-if [ "$size" -gt 0 ]; then umask 077; new=$c.$$;
-mkdir -p "$dir" && head -c "$size" >"$new" && [ "$(wc -c <"$new")" -eq "$size" ] && chmod 700 "$new" &&
-"$new" --version >/dev/null </dev/null && mv -f "$new" "$c" && exec "$c" "$@";
+if [ "$size" -gt 0 ]; then new=$c.$(uname -n).$$;
+(umask 077; mkdir -p "$dir" && head -c "$size" >"$new" && [ "$(wc -c <"$new")" -eq "$size" ] && chmod 700 "$new" &&
+"$new" --version >/dev/null </dev/null && mv -f "$new" "$c") && exec "$c" "$@";
 rm -f "$new"; echo comity-was-not-kept >&2; exit 127; fi; fi;
 [ -z "$other" ] || exec "$other" "$@"; [ -z "$package" ] || exec "$python" -m comity "$@";
 echo comity-is-not-here >&2; [ -z "$otherwise" ] || exec sh -c "$otherwise"; exit 127"#;

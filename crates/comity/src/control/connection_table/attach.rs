@@ -92,6 +92,8 @@ impl ConnectionTable {
 /// Whether a connection may still carry last words. What the others say now is no news, they may well close first.
 pub(super) fn goes_on_leaving(conn: &mut KeptConn) -> bool {
     if !conn.has_second() {
+        // No blame any more, and no reason to look again at once.
+        let _ = conn.take_full();
         return conn.flush().is_ok();
     }
     let open = conn.fill();
