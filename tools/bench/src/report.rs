@@ -19,7 +19,8 @@ rounds; a cell is the median of the rounds' medians. Launches in which others us
 which the cores were not as far apart as in most of them; ~ marks cells that have no other launch. With more ranks than cores, times \
 say who yields the processor.";
 const LIMIT: &str = "The limit over shared memory is what threads need whose buffers all can see, each byte read and written as often as \
-the operation needs. The limit over TCP is what bare sockets need to move the bytes; nothing is added up there.";
+the operation needs. The limit over TCP is what bare sockets need to move the bytes; nothing is added up there. Within a host gloo and \
+MLX have nothing but TCP: beside shared memory, too, it is their TCP that stands.";
 
 const HEAD: &str = "<!doctype html>
 <html lang=\"en\"><head><meta charset=\"utf-8\"><title>Comity beside other libraries</title><style>

@@ -184,7 +184,7 @@ fn a_group_that_is_called_on_its_own_thread_goes_when_it_is_freed() {
         stream: null,
         timeout: 0.0,
     };
-    let request = request::start(&*find(group).unwrap(), &barrier).unwrap();
+    let request = request::start(&find(group).unwrap(), &barrier).unwrap();
     request.state.then(call, Context(null));
     GO.store(true, Ordering::Release);
     first.wait().unwrap();

@@ -112,7 +112,7 @@ fn killed(cluster: &Cluster<'_>, comity: &str, key: &str) -> Result<(), String> 
 }
 
 fn four_ranks(said: &str) -> Result<(), String> {
-    match said.contains("4 ranks") || said.contains("cases on each rank") {
+    match said.contains("4 ranks") && said.contains("cases on each rank") {
         true => Ok(()),
         false => Err(format!("it did not say that all cases are right:\n{said}")),
     }
