@@ -26,7 +26,7 @@ def nothing() -> None:
 
 
 def numpy_calls() -> tuple[int, int, Callable[[], object], Callable[[], bool]]:
-    """Rank, size, the call, and whether its sum was right; each call adds up what the last one left."""
+    """Rank, size, the call, and whether its sum was right, which also fills the buffer anew."""
     import numpy as np
 
     group = comity.init()

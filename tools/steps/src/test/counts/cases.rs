@@ -16,7 +16,7 @@ const EMPTY: usize = 3;
 /// Calls, whose median counts: a signal or another thread's lock disturbs few.
 const CALLS: usize = 5;
 /// Turns of a loop in each call of a job that must be found too slow.
-const PLANTED: usize = 1000;
+const PLANTED: usize = 100;
 /// The interpreter that the limits are of: others take other numbers for the same code.
 const PYTHON: &str = "3.11";
 
@@ -39,7 +39,7 @@ impl Programs {
 
     /// A job of so many ranks that makes the calls of this language.
     fn job(&self, language: &str, ranks: usize, more: usize) -> Task {
-        let job = self.installed.job(ranks).limit(60);
+        let job = self.installed.job(ranks).limit(120);
         let job = if ranks > 1 { job.env("COMITY_LINKS", "shm") } else { job };
         let (empty, calls) = (EMPTY.to_string(), CALLS.to_string());
         match language {

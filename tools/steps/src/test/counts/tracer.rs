@@ -192,14 +192,14 @@ mod tests {
     use super::*;
 
     /// A shell is traced, the child of another: `$$` is its own number.
-    fn script(body: &str) -> Task {
+    fn script(body: &str, limit: u64) -> Task {
         let before = "echo $$ > $COUNTED_IN/rank-0; while [ ! -e $COUNTED_IN/go ]; do sleep 0.01; done";
-        Task::new("sh").args(["-c", "sh -c \"$0\"; exit $?"]).args([format!("{before}; {body}")]).limit(20)
+        Task::new("sh").args(["-c", "sh -c \"$0\"; exit $?"]).args([format!("{before}; {body}")]).limit(limit)
     }
 
     /// Where the system forbids it the step says so, and fails in CI.
     fn counted(body: &str, pairs: usize) -> Option<Result<Vec<u64>, String>> {
-        match count(script(body), 1, pairs) {
+        match count(script(body, 60), 1, pairs) {
             Ok(counts) => Some(Ok(counts)),
             Err(Uncounted::Failed(why)) => Some(Err(why)),
             Err(Uncounted::NotPermitted(why)) => {
@@ -235,5 +235,26 @@ mod tests {
         }
         let early = count(Task::new("sh").args(["-c", "exit 0"]), 1, 1);
         assert!(matches!(early, Err(Uncounted::Failed(e)) if e.contains("said which process it is")));
+    }
+    #[test]
+    fn a_program_that_hangs_in_a_call_is_ended_at_its_limit() {
+        let begun = Instant::now();
+        match count(script("kill -URG $$; sleep 100; kill -URG $$", 3), 1, 1) {
+            Err(Uncounted::Failed(e)) => {
+                assert!(e.contains("second marker") && e.contains("within 3s"), "{e}")
+            }
+            Err(Uncounted::NotPermitted(_)) => {}
+            counts => panic!("{counts:?}"),
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
+
+    /// A thread may not trace its own process, and is told so in the same way as where no process may.
+    #[test]
+    fn what_may_not_be_traced_is_told_from_a_failure() {
+        match count(Task::new("sh").args(["-c", "echo $PPID > $COUNTED_IN/rank-0"]), 1, 1) {
+            Err(Uncounted::NotPermitted(why)) => assert!(why.contains("allow ptrace"), "{why}"),
+            counts => panic!("{counts:?}"),
+        }
     }
 }
