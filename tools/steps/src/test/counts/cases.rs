@@ -13,8 +13,8 @@ use tasks::{
 
 /// Pairs of markers with nothing between them, whose count is taken off.
 const EMPTY: usize = 3;
-/// Calls, whose median counts: a signal or another thread's lock disturbs few.
-const CALLS: usize = 5;
+/// Calls, whose median counts: a signal or another thread's lock disturbs few. A step takes 20 us in a nested virtual machine.
+const CALLS: usize = 3;
 /// Turns of a loop in each call of a job that must be found too slow.
 const PLANTED: usize = 100;
 /// The interpreter that the limits are of: others take other numbers for the same code.
