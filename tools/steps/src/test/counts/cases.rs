@@ -76,7 +76,7 @@ fn package() -> Result<Scratch, String> {
         fs::create_dir(&to)?;
         for entry in fs::read_dir(&from)? {
             let entry = entry?;
-            if !Path::new(&entry.file_name()).extension().is_some_and(|e| e == "so") {
+            if Path::new(&entry.file_name()).extension().is_none_or(|e| e != "so") {
                 symlink(entry.path(), to.join(entry.file_name()))?;
             }
         }
