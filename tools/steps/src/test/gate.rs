@@ -11,8 +11,8 @@
 //! [`OVER_SSH`], one at a time, and in [`TURNS`]; the commit chooses.
 
 use super::{
-    Done, Outcome, Step, book, c, cargo, chaos, cluster, conformance, fuzz, hosts, launchers, python, rdma,
-    rdma_vm, requirements, sanitizers,
+    Done, Outcome, Step, book, c, cargo, chaos, cluster, conformance, counts, fuzz, hosts, launchers, python,
+    rdma, rdma_vm, requirements, sanitizers,
     scope::Scope,
     ssh,
     step::{Row, table},
@@ -93,6 +93,12 @@ const EVERY: &[Step] = &[
         about: "the Python package, installed; 1 to 4 processes",
         limit: 900,
         run: python::check,
+    },
+    Step {
+        name: "counts",
+        about: "instructions of one small call, by single steps: Rust, C, NumPy and torch, each below its limit",
+        limit: 300,
+        run: counts::run,
     },
     Step {
         name: "book",

@@ -10,6 +10,7 @@ mod cargo;
 mod chaos;
 mod cluster;
 mod conformance;
+mod counts;
 mod deep;
 mod dependencies;
 mod fuzz;

@@ -32,14 +32,14 @@ const PROGRAMS: [(&str, &str); 6] = [
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
 /// Libcomity as installed, and a folder for what is compiled against it.
-struct Installed {
+pub(super) struct Installed {
     scratch: Scratch,
     prefix: PathBuf,
     comity: PathBuf,
 }
 
 impl Installed {
-    fn new() -> Result<Self, String> {
+    pub(super) fn new() -> Result<Self, String> {
         tasks::build_tests()?;
         let scratch = Scratch::new("c").map_err(|e| format!("cannot make a folder: {e}"))?;
         let prefix = scratch.join("prefix");
@@ -66,7 +66,13 @@ impl Installed {
     }
 
     /// Compile one file to a program.
-    fn compile(&self, compiler: &str, flags: &[&str], file: &Path, name: &str) -> Result<PathBuf, String> {
+    pub(super) fn compile(
+        &self,
+        compiler: &str,
+        flags: &[&str],
+        file: &Path,
+        name: &str,
+    ) -> Result<PathBuf, String> {
         let out = self.scratch.join(name);
         let rpath = format!("-Wl,-rpath,{}", self.library().display());
         let task =
@@ -76,7 +82,7 @@ impl Installed {
     }
 
     /// A job of `n` ranks.
-    fn job(&self, n: usize) -> Task {
+    pub(super) fn job(&self, n: usize) -> Task {
         Task::new(&self.comity).args(["launch", "-n", &n.to_string(), "--timeout", "100", "--"]).limit(130)
     }
 }
@@ -87,15 +93,20 @@ fn compilers() -> Vec<(&'static str, &'static str)> {
     [Some(("cc", "c++")), clang].into_iter().flatten().collect()
 }
 
+/// The programs that are not there, in words.
+pub(super) fn lacking() -> Option<String> {
+    let lacking = PROGRAMS.into_iter().filter(|(name, _)| program(name).is_none());
+    let lacking: Vec<_> =
+        lacking.map(|(name, package)| format!("{name} (Debian's package {package})")).collect();
+    if lacking.is_empty() { None } else { Some(format!("not installed: {}", lacking.join(", "))) }
+}
+
 pub(super) fn run(scope: &Scope) -> Outcome {
     if !cfg!(target_os = "linux") {
         return Ok(Done::NotRun("the tests know Linux's linker and tools only".into()));
     }
-    let lacking = PROGRAMS.into_iter().filter(|(name, _)| program(name).is_none());
-    let lacking: Vec<_> =
-        lacking.map(|(name, package)| format!("{name} (Debian's package {package})")).collect();
-    if !lacking.is_empty() {
-        return missing(format!("not installed: {}", lacking.join(", ")));
+    if let Some(why) = lacking() {
+        return missing(why);
     }
     let installed = Installed::new()?;
     let symbols = table::check(&installed)?;
@@ -109,6 +120,6 @@ pub(super) fn run(scope: &Scope) -> Outcome {
 }
 
 /// The programs of the tests.
-fn sources() -> PathBuf {
+pub(super) fn sources() -> PathBuf {
     root().join("crates/comity-c/tests/c")
 }

@@ -1,0 +1,93 @@
+//! How many instructions each call may take. A change that takes more raises its line, and says why.
+
+use std::fmt;
+
+/// The day on which the numbers were counted: Rust 1.95, Python 3.11, torch 2.15.
+pub(super) const DATE: &str = "2026-11-24";
+
+/// One case.
+#[derive(Debug)]
+pub(super) struct Limit {
+    /// `Rust`, `C`, or what `eight_bytes.py` takes.
+    pub(super) language: &'static str,
+    pub(super) ranks: usize,
+    /// The median on that day.
+    pub(super) seen: u64,
+    /// More fails. A tenth is for others' processors, which copy by other instructions, and for compilers.
+    pub(super) most: u64,
+}
+
+const fn limit(language: &'static str, ranks: usize, seen: u64, most: u64) -> Limit {
+    Limit { language, ranks, seen, most }
+}
+
+/// What a second rank adds is the same from every language, so Python's calls are counted on one.
+pub(super) const LIMITS: &[Limit] = &[
+    limit("Rust", 1, 2_016, 2_220),
+    limit("Rust", 2, 11_859, 13_050),
+    limit("C", 1, 3_499, 3_850),
+    limit("C", 2, 13_342, 14_700),
+    limit("numpy", 1, 13_591, 14_950),
+    limit("torch", 1, 81_784, 90_000),
+];
+
+/// What a count comes to.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    Within,
+    /// Far fewer: what to do, for the limit no longer finds much.
+    Fewer(String),
+    /// A failure: what to do.
+    TooMany(String),
+}
+
+impl Limit {
+    pub(super) fn is_python(&self) -> bool {
+        matches!(self.language, "numpy" | "torch")
+    }
+
+    pub(super) fn verdict(&self, now: u64) -> Verdict {
+        if now > self.most {
+            return Verdict::TooMany(format!(
+                "{self}: one call takes {now} instructions; it took {} on {DATE}, and {} are allowed. Profile the call (perf, or gdb with \
+                 `record`), or raise the limit in tools/steps/src/test/counts/limits.rs, in the commit that says what they are for",
+                self.seen, self.most
+            ));
+        }
+        if now < self.seen - self.seen / 5 {
+            return Verdict::Fewer("a fifth fewer than the limit's: lower it".into());
+        }
+        Verdict::Within
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranks = if self.ranks == 1 { "1 rank".into() } else { format!("{} ranks", self.ranks) };
+        write!(f, "{}, {ranks}", self.language)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_near_what_was_seen() {
+        for Limit { seen, most, .. } in LIMITS {
+            assert!(*most >= seen + seen / 20 && *most <= seen + seen / 5, "{seen} {most}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_says_what_to_do() {
+        let limit = limit("Rust", 2, 1000, 1100);
+        assert_eq!([limit.verdict(1100), limit.verdict(800)], [Verdict::Within, Verdict::Within]);
+        assert!(matches!(limit.verdict(799), Verdict::Fewer(_)));
+        let Verdict::TooMany(why) = limit.verdict(1101) else { panic!() };
+        assert!(
+            why.starts_with("Rust, 2 ranks: one call takes 1101") && why.contains("raise the limit"),
+            "{why}"
+        );
+    }
+}
