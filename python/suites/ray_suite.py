@@ -122,9 +122,10 @@ def killed() -> str:
 
 def kill(size: int, victim: int) -> float:
     """The others hear who it was, and go on with another under the same name. Seconds until the last has heard."""
-    ranks = actors(size)
-    declare(ranks, "doomed")
-    calls = [r.until_lost.remote("doomed") for r in ranks]
+    # Ray keeps a group's name until a member has left the group.
+    ranks, name = actors(size), f"doomed-{victim}"
+    declare(ranks, name)
+    calls = [r.until_lost.remote(name) for r in ranks]
     until = time.monotonic() + LIMIT
     while min(get([r.calls.remote() for r in ranks])) < 100:
         assert time.monotonic() < until, "the ranks make no calls"
@@ -137,10 +138,10 @@ def kill(size: int, victim: int) -> float:
     # The clock is that of the machine, the same in all processes.
     took = [when - at for when in get([ranks[n].lost_at.remote() for n in left])]
     assert max(took) < DETECTION, took
-    get([ranks[n].leave.remote("doomed") for n in left])
+    get([ranks[n].leave.remote(name) for n in left])
     ranks[victim] = Rank.options(num_cpus=0, max_concurrency=2).remote(victim, size)
-    declare(ranks, "doomed")
-    assert get([r.rounds.remote("doomed", 50) for r in ranks]) == [50] * size
+    declare(ranks, name)
+    assert get([r.rounds.remote(name, 50) for r in ranks]) == [50] * size
     end(ranks)
     return max(took)
 
