@@ -105,7 +105,7 @@ pub(crate) struct Overlay<R: Reason> {
     /// How many those are.
     outs: usize,
     /// The neighbours of each rank, once that was needed.
-    graph: Option<Vec<Vec<usize>>>,
+    graph: Option<Graph>,
     /// Lost by the word of others alone: this rank has told nobody.
     pub(crate) hearsay: BTreeSet<usize>,
     /// `lost`, or who is there, has changed since the last look.
@@ -130,6 +130,30 @@ pub(crate) struct Loss {
     pub(crate) cause: String,
     /// For how many milliseconds nothing was heard, if that is why.
     pub(crate) silence: Option<u64>,
+}
+
+/// The neighbours of all ranks, in little room.
+#[derive(Debug)]
+struct Graph {
+    /// Where those of each rank begin.
+    begins: Vec<u32>,
+    all: Vec<u32>,
+}
+
+impl Graph {
+    fn new(of: impl Iterator<Item = Vec<usize>>) -> Self {
+        let mut graph = Self { begins: vec![0], all: Vec::new() };
+        for near in of {
+            graph.all.extend(near.iter().map(|r| *r as u32));
+            graph.begins.push(graph.all.len() as u32);
+        }
+        graph
+    }
+
+    fn of(&self, rank: usize) -> impl Iterator<Item = usize> {
+        let (from, to) = (self.begins[rank] as usize, self.begins[rank + 1] as usize);
+        self.all[from..to].iter().map(|r| *r as usize)
+    }
 }
 
 impl Loss {
@@ -331,16 +355,16 @@ impl<R: Reason> Overlay<R> {
     fn across_the_graph(&mut self, mut here: Vec<bool>) -> Option<(Vec<usize>, Vec<bool>)> {
         if self.graph.is_none() {
             let all = (0..self.size).map(|r| if self.is_in(r) { self.around(r) } else { Vec::new() });
-            self.graph = Some(all.collect());
+            self.graph = Some(Graph::new(all));
         }
-        let graph = self.graph.as_deref().unwrap_or_default();
+        let Some(graph) = &self.graph else { return None };
         let mut hurt = vec![false; self.size];
         self.lost.keys().flat_map(|(a, b)| [*a, *b]).for_each(|r| hurt[r] = true);
         let mut next = vec![self.me];
         here[self.me] = true;
         while let Some(rank) = next.pop() {
             let own = self.connected.iter().filter(|_| rank == self.me);
-            for one in graph[rank].iter().chain(own).copied().filter(|one| self.is_in(*one)) {
+            for one in graph.of(rank).chain(own.copied()).filter(|one| self.is_in(*one)) {
                 if !(here[one] || hurt[rank] && hurt[one] && self.is_gone(rank, one)) {
                     here[one] = true;
                     next.push(one);

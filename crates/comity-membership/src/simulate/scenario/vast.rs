@@ -49,7 +49,9 @@ impl Vast {
 }
 
 /// Ranks of a host.
-const HOST: usize = 8;
+const HOST: usize = 2;
+/// About so many members of a small group.
+const FEW: usize = 32;
 /// When the fault begins: every rank has heard its neighbours by then.
 const AT: u64 = 700 * MS;
 
@@ -91,7 +93,7 @@ impl Scenario {
             Vast::Apart => {
                 let near = overlay_neighbours(rank, size);
                 let apart = |r: &usize| *r == rank || !near.contains(r);
-                let members = rng.some(4 * HOST, size).into_iter().chain([rank]).filter(apart);
+                let members = rng.some(FEW, size).into_iter().chain([rank]).filter(apart);
                 let members: std::collections::BTreeSet<usize> = members.collect();
                 s.groups.push(whole(2, members.into_iter().collect()));
                 s.groups.remove(0);
