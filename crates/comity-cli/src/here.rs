@@ -29,11 +29,15 @@ pub(crate) fn secure_parser() -> impl TypedValueParser<Value = Secure> {
         .map(|s| if s == "data" { Secure::Data } else { Secure::Handshake })
 }
 
-/// The group of the job that the environment tells of; of one where it tells of none. All links are made, unless a user has said when:
-/// what is printed first is their kinds.
+/// Up to so many ranks all links are made at the start: what is printed first is their kinds. In larger jobs they would cost more than all
+/// else, and the kinds that are likely are printed.
+const ALL_LINKS: usize = 16;
+
+/// The group of the job that the environment tells of; of one where it tells of none. A small one has all its links, unless a user has said
+/// when they are made.
 pub(crate) fn join(backend: Option<BackendKind>, trust: &JobTrust) -> Result<Group> {
     let mut config = Config::from_env()?;
-    if std::env::var_os("COMITY_CONNECT").is_none() {
+    if std::env::var_os("COMITY_CONNECT").is_none() && config.size() <= ALL_LINKS {
         config = config.connect_when(ConnectWhen::All);
     }
     if trust.insecure {

@@ -78,6 +78,12 @@ pub enum Note<R: Reason> {
         /// For how many milliseconds nothing was heard, if that is why.
         silence: Option<u64>,
     },
+    /// In a large job: no edge leads from the sender to these, which it has lost by what others said. Only within
+    /// [`Spread`](Self::Spread).
+    NoWay {
+        /// The processes.
+        ranks: Vec<usize>,
+    },
     /// In a large job: news of one process for all, which everyone passes on once.
     Spread {
         /// Whose news they are.
@@ -110,6 +116,7 @@ impl<R: Reason> Note<R> {
                 | Self::Abort { .. }
                 | Self::Goodbye { .. }
                 | Self::Lost { .. }
+                | Self::NoWay { .. }
         )
     }
 
@@ -132,6 +139,7 @@ impl<R: Reason> Note<R> {
             | Self::Goodbye { .. }
             | Self::GivenUp { .. }
             | Self::Lost { .. }
+            | Self::NoWay { .. }
             | Self::Spread { .. }
             | Self::Passed { .. } => None,
         }

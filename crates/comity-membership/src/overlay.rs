@@ -46,6 +46,8 @@ const MAX_TOLD: usize = 4096;
 const MAX_AHEAD: usize = 256;
 /// Up to twice so many edges that are gone, ranks that lack all of theirs are looked for first.
 const NEAR: usize = 16;
+/// Beyond so many ranks that are lost by hearsay a whole part of the graph is, and others find it in one piece too.
+const MANY: usize = 64;
 /// What is said of one whose process does not listen any more.
 pub(crate) const NOT_THERE: &str = "has ended";
 
@@ -103,7 +105,9 @@ pub(crate) struct Overlay<R: Reason> {
     /// How many those are.
     outs: usize,
     /// The neighbours of each rank, once that was needed.
-    graph: Option<Vec<Vec<usize>>>,
+    graph: Option<Graph>,
+    /// Lost by the word of others alone: this rank has told nobody.
+    pub(crate) hearsay: BTreeSet<usize>,
     /// `lost`, or who is there, has changed since the last look.
     pub(crate) stirred: bool,
     /// For how many milliseconds nothing was heard from the one that is being given up.
@@ -126,6 +130,42 @@ pub(crate) struct Loss {
     pub(crate) cause: String,
     /// For how many milliseconds nothing was heard, if that is why.
     pub(crate) silence: Option<u64>,
+}
+
+/// The neighbours of all ranks, in little room.
+#[derive(Debug)]
+struct Graph {
+    /// Where those of each rank begin.
+    begins: Vec<u32>,
+    all: Vec<u32>,
+}
+
+impl Graph {
+    fn new(of: impl Iterator<Item = Vec<usize>>) -> Self {
+        let mut graph = Self { begins: vec![0], all: Vec::new() };
+        for near in of {
+            graph.all.extend(near.iter().map(|r| *r as u32));
+            graph.begins.push(graph.all.len() as u32);
+        }
+        graph
+    }
+
+    fn of(&self, rank: usize) -> impl Iterator<Item = usize> {
+        let (from, to) = (self.begins[rank] as usize, self.begins[rank + 1] as usize);
+        self.all[from..to].iter().map(|r| *r as usize)
+    }
+}
+
+impl Loss {
+    /// Nobody lost it there: others said so.
+    pub(crate) fn by_hearsay() -> Self {
+        Self { cause: String::new(), silence: None }
+    }
+
+    /// Whether somebody saw that the rank is lost.
+    pub(crate) fn is_seen(&self) -> bool {
+        !self.cause.is_empty() && self.cause != NOT_THERE
+    }
 }
 
 /// Which of a rank's news have come.
@@ -166,6 +206,7 @@ impl<R: Reason> Overlay<R> {
             out: vec![false; size],
             outs: 0,
             graph: None,
+            hearsay: BTreeSet::new(),
             stirred: false,
             silence: None,
             rewire: None,
@@ -253,6 +294,36 @@ impl<R: Reason> Overlay<R> {
         }
     }
 
+    /// Those lost by hearsay of which somebody may think that this rank watches them, or will when others end: one who heard of the
+    /// ends of some ranks first has closed the graph over those. They are said now.
+    pub(crate) fn take_near_hearsay(&mut self) -> Vec<usize> {
+        if self.hearsay.is_empty() {
+            return Vec::new();
+        }
+        let in_pieces = self.hearsay.len() <= MANY;
+        let mut there: Vec<bool> = self.out.iter().map(|out| !out).collect();
+        self.lost.keys().for_each(|(_, rank)| there[*rank] = false);
+        if !in_pieces {
+            self.hearsay.iter().for_each(|rank| there[*rank] = true);
+        }
+        // How many are there before each place, around the ring twice.
+        let mut before = vec![0_u32];
+        for place in 0..2 * self.size {
+            before.push(before[place] + u32::from(there[place % self.size]));
+        }
+        let is_empty = |from: usize, to: usize| before[from] == before[to];
+        let reaches = |from: usize, to: usize| {
+            let to = if to < from { to + self.size } else { to };
+            // From either end, the longest step that does not pass the other.
+            let step = 1 << (to - from).ilog2();
+            is_empty(from + step, to) || is_empty(from + 1, to - step + 1)
+        };
+        let near = |rank: &usize| reaches(self.me, *rank) || reaches(*rank, self.me);
+        let near: Vec<usize> = self.hearsay.iter().copied().filter(near).collect();
+        self.hearsay.retain(|rank| !near.contains(rank));
+        near
+    }
+
     /// The ranks of the graph to which no edge leads from here any more, and who is on this side.
     pub(crate) fn unreachable(&mut self) -> Option<(Vec<usize>, Vec<bool>)> {
         if !std::mem::take(&mut self.stirred) {
@@ -284,16 +355,16 @@ impl<R: Reason> Overlay<R> {
     fn across_the_graph(&mut self, mut here: Vec<bool>) -> Option<(Vec<usize>, Vec<bool>)> {
         if self.graph.is_none() {
             let all = (0..self.size).map(|r| if self.is_in(r) { self.around(r) } else { Vec::new() });
-            self.graph = Some(all.collect());
+            self.graph = Some(Graph::new(all));
         }
-        let graph = self.graph.as_deref().unwrap_or_default();
+        let Some(graph) = &self.graph else { return None };
         let mut hurt = vec![false; self.size];
         self.lost.keys().flat_map(|(a, b)| [*a, *b]).for_each(|r| hurt[r] = true);
         let mut next = vec![self.me];
         here[self.me] = true;
         while let Some(rank) = next.pop() {
             let own = self.connected.iter().filter(|_| rank == self.me);
-            for one in graph[rank].iter().chain(own).copied().filter(|one| self.is_in(*one)) {
+            for one in graph.of(rank).chain(own.copied()).filter(|one| self.is_in(*one)) {
                 if !(here[one] || hurt[rank] && hurt[one] && self.is_gone(rank, one)) {
                     here[one] = true;
                     next.push(one);

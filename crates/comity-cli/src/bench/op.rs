@@ -242,11 +242,14 @@ impl<'a, T: Sample> Cell<'a, T> {
         // A few numbers for each rank, over and over: many gigabytes may be checked.
         let deal = Deal::new(0, len as u64);
         let give = |r, i| Give { data: Data::Exact, op: reduce, n, draw: deal.draw(r, i), turn: r + i };
-        let table: Vec<T> = (0..n * PERIOD).map(|k| T::give(give(k / PERIOD, k % PERIOD))).collect();
-        let of = |r: usize, i: usize| table[r * PERIOD + i % PERIOD];
+        // Hundreds of ranks need no more of them than there are elements.
+        let period = PERIOD.min(len.max(part));
+        let table: Vec<T> = (0..n * period).map(|k| T::give(give(k / period, k % period))).collect();
+        let of = |r: usize, i: usize| table[r * period + i % period];
         let fold = |i| T::fold(reduce, &Vec::from_iter((0..n).map(|r| of(r, i))));
-        let folded: Vec<T> = (0..PERIOD).map(fold).collect();
-        let sum = |i: usize| folded[i % PERIOD];
+        let folds = if self.op.reduces() { period } else { 0 };
+        let folded: Vec<T> = (0..folds).map(fold).collect();
+        let sum = |i: usize| folded[i % period];
 
         let gives_part = matches!(self.op, BenchOp::AllGather | BenchOp::Gather);
         let source = if gives_part { &mut self.other } else { &mut self.full };

@@ -3,7 +3,7 @@
 use super::Membership;
 use crate::{
     Action, NoConnection, Note, Presence, Reason,
-    overlay::{Loss, NOT_THERE},
+    overlay::{Loss, MOST_TARGETS, NOT_THERE},
 };
 use std::time::{Duration, Instant};
 
@@ -55,8 +55,13 @@ impl<R: Reason> Membership<R> {
         }
         let me = overlay.me;
         let (by, lost, loss) = match self.presences.get(rank) {
-            Some(Presence::Dead(cause)) => {
+            Some(Presence::Dead(cause)) if connected || overlay.is_in(rank) => {
                 (me, rank, Loss { cause: cause.clone(), silence: overlay.silence.take() })
+            }
+            // No edge led there from here, and all hear what this process heard.
+            Some(Presence::Dead(_)) => {
+                overlay.hearsay.insert(rank);
+                return;
             }
             Some(Presence::Shut(silence)) if connected || overlay.is_in(rank) => {
                 let cause = format!("fell silent: nothing heard for {silence:.1} s");
@@ -99,6 +104,28 @@ impl<R: Reason> Membership<R> {
                 self.ended(rank, how);
             }
         }
+        self.say_hearsay();
+    }
+
+    /// Where others may take this process for a neighbour of one that it has lost by their word, tell all that it leads nowhere.
+    fn say_hearsay(&mut self) {
+        let Some(overlay) = &mut self.overlay else { return };
+        let me = overlay.me;
+        let ranks = overlay.take_near_hearsay();
+        ranks.iter().for_each(|rank| drop(overlay.lost.insert((me, *rank), Loss::by_hearsay())));
+        for part in ranks.chunks(MOST_TARGETS) {
+            self.spread(Note::NoWay { ranks: part.to_vec() });
+        }
+    }
+
+    /// No edge leads from `by` to `ranks`, as others told it.
+    pub(super) fn no_way(&mut self, by: usize, ranks: Vec<usize>) {
+        let Some(overlay) = &mut self.overlay else { return };
+        let size = overlay.size;
+        for rank in ranks.into_iter().filter(|rank| *rank < size) {
+            overlay.lost.entry((by, rank)).or_insert_with(Loss::by_hearsay);
+            overlay.stirred = true;
+        }
     }
 
     /// The processes to which no edge leads any more, and what is to be said of each.
@@ -112,11 +139,11 @@ impl<R: Reason> Membership<R> {
         };
         let across = || overlay.lost.iter().filter(|(edge, _)| is_one(edge));
         // What this side says of the other, and the other of this one.
-        let ours = across().any(|((by, _), loss)| on_this_side(*by) && loss.cause != NOT_THERE);
+        let ours = across().any(|((by, _), loss)| on_this_side(*by) && loss.is_seen());
         let theirs = across().filter_map(|((by, _), l)| l.silence.filter(|_| !on_this_side(*by))).max();
         let how = |rank: usize| {
             let mut said = overlay.lost.iter().filter(|((_, of), _)| *of == rank).map(|(_, loss)| loss);
-            let first = said.clone().find(|l| l.cause != NOT_THERE);
+            let first = said.clone().find(|l| l.is_seen());
             match (first, theirs) {
                 (Some(loss), _) => Presence::Dead(loss.cause.clone()),
                 (None, _) if said.any(|l| l.cause == NOT_THERE) => Presence::Gone(String::new(), Vec::new()),

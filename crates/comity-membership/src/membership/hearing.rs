@@ -113,6 +113,7 @@ impl<R: Reason> Membership<R> {
                 self.ended(from, Presence::Shut(Duration::from_millis(silence).as_secs_f64()));
             }
             Note::Lost { by, rank, cause, silence } => self.edge_is_gone(by, rank, cause, silence),
+            Note::NoWay { ranks } => self.no_way(from, ranks),
             // Taken apart when they came.
             Note::Spread { .. } | Note::Passed { .. } => {}
         }
@@ -149,6 +150,7 @@ impl<R: Reason> Membership<R> {
             | Note::Goodbye { .. }
             | Note::GivenUp { .. }
             | Note::Lost { .. }
+            | Note::NoWay { .. }
             | Note::Spread { .. }
             | Note::Passed { .. } => {}
         }

@@ -179,8 +179,11 @@ impl<R: Reason> Membership<R> {
         for (from, note) in ours {
             self.apply(from, note);
         }
-        for rank in members {
-            self.member_is_gone(group_id, *rank);
+        // Who is lost first: one that left because of it is not to look as if it left in good order.
+        let in_good_order = |rank: &usize| matches!(self.presences.get(*rank), Some(Presence::Gone(words, _)) if words.is_empty());
+        let (left, others): (Vec<usize>, Vec<usize>) = members.iter().partition(|rank| in_good_order(rank));
+        for rank in others.into_iter().chain(left) {
+            self.member_is_gone(group_id, rank);
         }
         true
     }

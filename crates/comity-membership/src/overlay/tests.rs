@@ -100,3 +100,31 @@ proptest! {
         prop_assert!(!here[rank] && here[0]);
     }
 }
+
+#[test]
+fn who_may_be_taken_for_a_neighbour_of_a_lost_rank_says_so_once() {
+    let mut web = Overlay::<SimulatedFailure>::new(0, 128);
+    web.close_over(5);
+    web.hearsay.insert(5);
+    assert_eq!(web.take_near_hearsay(), []);
+    // Whoever has not heard that 5 is lost takes it for the neighbour of 0 at distance 4 from now on.
+    web.close_over(4);
+    assert_eq!(web.take_near_hearsay(), [5]);
+    assert_eq!(web.take_near_hearsay(), []);
+}
+
+proptest! {
+    #[test]
+    fn those_are_the_neighbours_that_the_graph_would_have(
+        size in 4usize..200, me: prop::sample::Index, rank: prop::sample::Index, out in prop::collection::vec(any::<bool>(), 200), all: bool,
+    ) {
+        let (me, rank) = (me.index(size), rank.index(size));
+        prop_assume!(me != rank);
+        let mut web = Overlay::<SimulatedFailure>::new(me, size);
+        (0..size).filter(|r| *r != me && !all && out[*r]).for_each(|r| web.close_over(r));
+        let is_near = around(me, size, |r| r == rank || web.is_in(r)).contains(&rank);
+        web.close_over(rank);
+        web.hearsay.insert(rank);
+        prop_assert_eq!(web.take_near_hearsay(), if is_near { vec![rank] } else { vec![] });
+    }
+}

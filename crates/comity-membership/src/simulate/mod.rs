@@ -24,6 +24,7 @@ mod mutant;
 mod rng;
 mod scenario;
 mod sparse;
+mod vast;
 mod world;
 
 use beginnings::UNBORN;

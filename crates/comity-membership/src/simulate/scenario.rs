@@ -1,6 +1,7 @@
 //! What is to happen in a run: made from its seed alone. Times are microseconds.
 
 mod special;
+pub(super) mod vast;
 
 use super::rng::Rng;
 use crate::overlay_neighbours;

@@ -220,7 +220,7 @@ pub const VARIABLES: &[Variable] = &[
         topic: Topic::Links,
         about: "`needed` makes the link of a pair of ranks with the first call that needs it; `all` makes all links \
             when a group opens.",
-        default: "`needed`; `all` in `comity check` and `comity bench`",
+        default: "`needed`; `all` in `comity check` and `comity bench` of up to 16 ranks",
         example: "all",
     },
     Variable {

@@ -16,12 +16,10 @@ use crate::{
     rendezvous::StoreClient,
     status::{Failure, GroupStatus, Header},
 };
-use comity_membership::{
-    DIED, Heard, Membership, NoConnection, Pace, Presence, neighbours, overlay_neighbours,
-};
+use comity_membership::{DIED, Heard, Membership, NoConnection, Pace, Presence, neighbours};
 pub(super) use perform::{Question, Rest};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -68,7 +66,7 @@ pub(super) struct ConnectionTable {
     conns: Vec<Option<KeptConn>>,
     /// Readable when the process has ended; where the system can tell.
     processes: Vec<Option<Arc<OwnedFd>>>,
-    /// Whose ends are seen by such a descriptor as well.
+    /// Whose ends are seen by such a descriptor as well, where all pairs are connected.
     watched: Vec<usize>,
     statuses: HashMap<u64, Arc<GroupStatus>>,
     pub(super) parked: Vec<Arrival>,
@@ -94,8 +92,7 @@ impl ConnectionTable {
             membership: membership(me, size, silence),
             conns: (0..size).map(|_| None).collect(),
             processes: (0..size).map(|_| None).collect(),
-            // Those that come later in a sparse job are watched by their connections.
-            watched: if sparse { overlay_neighbours(me, size) } else { neighbours(me, size) },
+            watched: neighbours(me, size),
             statuses: HashMap::new(),
             parked: Vec::new(),
             store: None,
@@ -305,11 +302,12 @@ impl ConnectionTable {
 
     /// Read what `ranks` say; those with a true have ended.
     pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) -> Rest {
-        let mut heard = Vec::new();
+        let (mut heard, mut told_lost) = (Vec::new(), Vec::new());
         let ends = |c: &KeptConn| c.is_full() || c.ends().is_some_and(|at| now >= at);
         let due = self.conns.iter().enumerate().filter(|(_, c)| c.as_ref().is_some_and(ends));
-        let due: Vec<_> = due.map(|(rank, _)| (rank, false)).collect();
-        for &(rank, ended) in ranks.iter().chain(&due) {
+        let due = due.map(|(rank, _)| (rank, false));
+        let mut all: VecDeque<(usize, bool)> = ranks.iter().copied().chain(due).collect();
+        while let Some((rank, ended)) = all.pop_front() {
             let Some(place) = self.conns.get_mut(rank) else { continue };
             let Some(conn) = place else { continue };
             if self.stop.is_some() {
@@ -326,7 +324,10 @@ impl ConnectionTable {
             let open = conn.fill() && conn.flush().is_ok() && !ended;
             loop {
                 match conn.next().map(|m| m.map(|m| ControlNote::decode(&m))) {
-                    Ok(Some(Ok(note))) => heard.push((rank, Heard::Note(note))),
+                    Ok(Some(Ok(note))) => {
+                        told_lost.extend(attach::lost(&note));
+                        heard.push((rank, Heard::Note(note)));
+                    }
                     Ok(None) => {
                         if !open && conn.end(now) {
                             heard.push((rank, Heard::End(DIED)));
@@ -344,6 +345,8 @@ impl ConnectionTable {
                     }
                 }
             }
+            let dead = told_lost.drain(..).filter(|rank| self.has_ended(*rank));
+            all.extend(dead.map(|rank| (rank, true)));
         }
         self.membership.hear(heard, now);
         self.carry_out()

@@ -351,18 +351,30 @@ impl KeptConn {
     }
 }
 
+/// What is known of the process at the other end of a connection.
+#[derive(Debug)]
+pub(super) enum Process {
+    /// Readable when it has ended.
+    Is(OwnedFd),
+    HasEnded,
+}
+
 /// What tells the end of the process at the other end of a connection within this host. A child that it forked keeps its sockets
 /// open, and would hide its death.
 #[cfg(target_os = "linux")]
-pub(super) fn process_of(stream: &Stream) -> Option<OwnedFd> {
-    use rustix::{net::sockopt::socket_peercred, process::PidfdFlags, process::pidfd_open};
+pub(super) fn process_of(stream: &Stream) -> Option<Process> {
+    use rustix::{io::Errno, net::sockopt::socket_peercred, process::PidfdFlags, process::pidfd_open};
     let Stream::Unix(stream) = stream else { return None };
     // One of another namespace of processes cannot be named; an older system cannot tell.
-    pidfd_open(socket_peercred(stream).ok()?.pid, PidfdFlags::empty()).ok()
+    match pidfd_open(socket_peercred(stream).ok()?.pid, PidfdFlags::empty()) {
+        Ok(process) => Some(Process::Is(process)),
+        Err(Errno::SRCH) => Some(Process::HasEnded),
+        Err(_) => None,
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn process_of(_: &Stream) -> Option<OwnedFd> {
+pub(super) fn process_of(_: &Stream) -> Option<Process> {
     None
 }
 

@@ -77,7 +77,9 @@ impl Encoding for ControlNote {
                 w.u8(10);
                 w.u64(*group_id);
             }
-            Self::Lost { .. } | Self::Spread { .. } | Self::Passed { .. } => w.of_the_graph(self),
+            Self::Lost { .. } | Self::NoWay { .. } | Self::Spread { .. } | Self::Passed { .. } => {
+                w.of_the_graph(self)
+            }
         }
         w.0
     }
@@ -116,6 +118,7 @@ impl Encoding for ControlNote {
                 let (from, to, hops) = (r.u32()? as usize, r.ranks()?, r.u8()?);
                 return Ok(Self::Passed { from, to, hops, note: plain(r.0)? });
             }
+            14 => Self::NoWay { ranks: r.ranks()? },
             _ => return Err(Malformed),
         };
         r.end(m)
@@ -142,6 +145,10 @@ impl Writer {
                 w.text(cause);
                 w.u8(u8::from(silence.is_some()));
                 silence.iter().for_each(|ms| w.u64(*ms));
+            }
+            ControlNote::NoWay { ranks } => {
+                w.u8(14);
+                w.ranks(ranks);
             }
             ControlNote::Spread { origin, number, note } => {
                 w.u8(12);

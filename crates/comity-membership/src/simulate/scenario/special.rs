@@ -34,23 +34,4 @@ impl Scenario {
         s.end = 4 * SECOND + s.limit + SECOND + 2 * s.slack();
         s
     }
-
-    /// A job of thousands, of which one rank is killed, or stopped.
-    pub(in crate::simulate) fn vast(seed: u64, size: usize) -> Self {
-        let mut s = Self::new(seed, Some(65..=80));
-        (s.size, s.sparse, s.linger, s.goodbyes) = (size, true, None, Vec::new());
-        (s.limit, s.delay, s.lag) = (5 * SECOND, (100, 5 * MS), (2 * MS, 8 * MS));
-        s.groups = vec![SimulatedGroup {
-            group_id: 1,
-            members: (0..size).collect(),
-            enter: vec![MS; size],
-            leave: vec![None; size],
-        }];
-        let (rank, at) = (Rng::new(seed).below(size), 700 * MS);
-        let kill = PlantedFault::Kill { rank, at, sends: None };
-        let stop = PlantedFault::Stop { rank, at, to: None, host: false };
-        s.faults = vec![if seed.is_multiple_of(2) { kill } else { stop }];
-        s.end = if seed.is_multiple_of(2) { at + SECOND } else { at + s.limit + SECOND };
-        s
-    }
 }

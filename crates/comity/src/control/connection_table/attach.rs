@@ -3,7 +3,10 @@
 use super::{ConnectionTable, Rest, perform::Question};
 use crate::{
     channel::{Sealing, Stream},
-    control::kept_conn::{KeptConn, Origin, keep_alive, process_of},
+    control::{
+        kept_conn::{KeptConn, Origin, Process, keep_alive, process_of},
+        note::ControlNote,
+    },
 };
 use std::{
     sync::Arc,
@@ -13,7 +16,59 @@ use std::{
 /// How long to wait for word that last words have come before another path is tried.
 const LAST_ASK: Duration = Duration::from_millis(250);
 
+/// So many processes of a large job are watched by descriptors of theirs, beside their connections: the nearest of this host.
+const NEAREST: usize = 4;
+
+/// Whom a note says to be lost.
+pub(super) fn lost(note: &ControlNote) -> Option<usize> {
+    match note {
+        ControlNote::Spread { note, .. } => match **note {
+            ControlNote::Lost { rank, .. } => Some(rank),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 impl ConnectionTable {
+    /// Whether a rank that has connected is to be watched by a descriptor. In a large job it takes the place of one that is farther away.
+    fn is_watched(&mut self, rank: usize, stream: &Stream) -> bool {
+        if !self.is_sparse() || !matches!(stream, Stream::Unix(_)) {
+            return self.watched.contains(&rank);
+        }
+        let (me, size) = (self.me, self.processes.len());
+        let apart = |r: usize| {
+            let forth = (r + size - me) % size;
+            forth.min(size - forth)
+        };
+        let watched = || self.processes.iter().enumerate().filter(|(_, p)| p.is_some()).map(|(r, _)| r);
+        if watched().count() < NEAREST {
+            return true;
+        }
+        let farthest = watched().max_by_key(|r| apart(*r)).filter(|r| apart(*r) > apart(rank));
+        if let Some(place) = farthest.and_then(|r| self.processes.get_mut(r)) {
+            *place = None;
+        }
+        farthest.is_some()
+    }
+
+    /// Whether the process of a rank that another one has lost is no more. Its connection may not have ended: a child that it forked keeps
+    /// its sockets open. Where it is there, its end is seen from now on.
+    pub(super) fn has_ended(&mut self, rank: usize) -> bool {
+        let (Some(place @ None), Some(Some(conn))) = (self.processes.get_mut(rank), self.conns.get(rank))
+        else {
+            return false;
+        };
+        match process_of(conn.stream()) {
+            Some(Process::Is(process)) => {
+                *place = Some(Arc::new(process));
+                false
+            }
+            Some(Process::HasEnded) => true,
+            None => false,
+        }
+    }
+
     pub(in crate::control) fn attach(
         &mut self,
         rank: usize,
@@ -29,8 +84,12 @@ impl ConnectionTable {
             tracing::debug!(rank, %e, "no keepalive on a control connection");
         }
         // A descriptor each would be as many as there are connections. Who hears of an end tells the others.
-        if let Some(place) = self.processes.get_mut(rank).filter(|_| self.watched.contains(&rank)) {
-            *place = process_of(&stream).map(Arc::new);
+        if self.is_watched(rank, &stream)
+            && let Some(place) = self.processes.get_mut(rank)
+            // Of one that has ended, what it said before is read first.
+            && let Some(Process::Is(process)) = process_of(&stream)
+        {
+            *place = Some(Arc::new(process));
         }
         if let Some(place) = self.conns.get_mut(rank) {
             *place = Some(KeptConn::new(stream, seals, origin));

@@ -40,6 +40,7 @@ proptest! {
             ControlNote::Waits { group_id, call: told },
             ControlNote::Heartbeat { progress: group_id }, ControlNote::Goodbye { words: cause, because_of: vec![what] },
             ControlNote::GivenUp { silence: group_id }, ControlNote::Entered { group_id }, ControlNote::Connect { group_id },
+            ControlNote::NoWay { ranks: vec![what, 70_000] },
             ControlNote::Spread { origin: what, number: nanos, note: Box::new(lost.clone()) }, lost,
             ControlNote::Passed { from: what, to: vec![what, 70_000], hops: 3, note: Box::new(ControlNote::Connect { group_id }) },
         ] {
@@ -51,7 +52,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..15) {
+    fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..16) {
         let bytes = [&[kind], &bytes[..]].concat();
         if let Ok(m) = ControlNote::decode(&bytes) { prop_assert_eq!(m.encode(), bytes); }
     }

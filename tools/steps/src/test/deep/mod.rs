@@ -23,6 +23,8 @@ pub(super) const SOAK_HOURS: f64 = 2.0;
 const CHAOS: f64 = 10.0;
 /// Seeds of a piece of the simulator, some two minutes on 2 cores; ten make 100,000.
 const SEEDS: u64 = 10_000;
+/// Ranks of the largest simulated job.
+const VAST: usize = 4096;
 /// Of jobs that nothing ends, in virtual time.
 const HOURS: u64 = 10_000;
 /// Seconds for each fuzz target.
@@ -42,6 +44,7 @@ const fn part(name: &'static str, about: &'static str, pieces: usize, run: fn(&S
 pub(super) const PARTS: &[Part] = &[
     part("tests", "all tests, every matrix whole", 1, cargo::tests),
     part("simulator", "100,000 seeds of failing jobs", 10, simulator),
+    part("vast", "jobs of 4,096 simulated ranks, and the same mistakes found in them", 1, vast),
     part("hours", "10,000 simulated hours of crowded jobs, nobody given up", 1, hours),
     part("conformance", "every operation over each link and backend, all rank counts", 1, conformance::run),
     part("full", "every operation, type and size, 4 processes, as released", 1, processes::full),
@@ -84,6 +87,13 @@ fn simulator(scope: &Scope) -> Outcome {
     let task = task.env("COMITY_SIM_SEEDS", format!("{first}..{}", first + SEEDS));
     cargo::count(&task.limit(3600).echo().run()?)?;
     Ok(Done::Passed(format!("{SEEDS} seeds")))
+}
+
+fn vast(_: &Scope) -> Outcome {
+    let task = Task::cargo().args(["test", "-p", "comity-membership", "--lib", "simulate::vast::"]);
+    let task = task.args(["--", "--nocapture", "--test-threads=1"]).env("COMITY_SIM_VAST", VAST.to_string());
+    cargo::count(&task.limit(3 * 3600).echo().run()?)?;
+    Ok(Done::Passed(format!("{VAST} ranks, every fault and every mistake")))
 }
 
 fn hours(_: &Scope) -> Outcome {
