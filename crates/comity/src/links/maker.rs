@@ -204,7 +204,7 @@ impl Makers {
     /// End all of it.
     pub(super) fn end(&self) {
         while self.is_leaving() && self.paths.hasten() {
-            // WAIT(may_leave): last bytes that take another path: the detection limit and a second at most
+            // WAIT(is_leaving): last bytes that take another path: the detection limit and a second at most
             thread::sleep(LAST_LOOK);
         }
         self.paths.end();

@@ -100,7 +100,7 @@ impl IncomingPath {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Incoming {
+pub(super) struct Inflow {
     /// The first is read; those behind it have said nothing yet.
     paths: VecDeque<IncomingPath>,
     /// What lay in earlier connections, and how much of it was given out.
@@ -112,7 +112,7 @@ pub(super) struct Incoming {
     pub(super) forgets: bool,
 }
 
-impl Incoming {
+impl Inflow {
     pub(super) fn add(&mut self, path: NewPath, route: &dyn Fn(usize) -> Route) {
         self.paths.push_back(IncomingPath::new(path, route));
     }
@@ -185,6 +185,11 @@ impl Incoming {
             (Some(_), Some(e)) if self.paths.iter().all(|p| p.ended.is_some()) => (Some(e), false),
             _ => (None, false),
         }
+    }
+
+    /// Whether anything came.
+    pub(super) fn has_begun(&self) -> bool {
+        self.paths.front().is_some_and(|p| p.has_begun)
     }
 
     fn earlier(&self) -> &[u8] {

@@ -30,7 +30,7 @@ use crate::{
     sys::Waker,
     transport::{Interest, Link, LinkError, LinkKind},
 };
-use incoming::{Incoming, NewPath};
+use incoming::{Inflow, NewPath};
 use outgoing::{Outgoing, OutgoingPath};
 pub(super) use registry::LastingLinks;
 use std::{
@@ -136,7 +136,7 @@ pub(super) struct LastingLink {
     shared: Arc<Lasting>,
     all: Arc<LastingLinks>,
     options: TcpOptions,
-    incoming: Incoming,
+    incoming: Inflow,
     /// What to poll for room, or for word of the other end that it uses the connections.
     polled: Option<(Arc<[TcpStream]>, usize)>,
     desk: Option<Arc<Stream>>,
@@ -174,7 +174,7 @@ impl LastingLink {
             shared,
             all: Arc::clone(all),
             options: options.clone(),
-            incoming: Incoming::default(),
+            incoming: Inflow::default(),
             polled: None,
             desk: None,
             error: None,
@@ -209,12 +209,24 @@ impl LastingLink {
         }
     }
 
+    /// Whether the other end has not said that it uses the newest connections.
+    fn is_unheard(&self) -> bool {
+        let mut out = lock(&self.shared.out);
+        // The next call that sends says what went wrong.
+        let _ = out.go_on(&self.shared);
+        out.desk().is_some()
+    }
+
     /// Look whether what was read has ended.
     fn look(&mut self) {
         let (mut ended, mut is_cut) = self.incoming.end();
         // The other end leaves connections when this one uses others.
         if ended.is_some() && self.take_fresh() {
             (ended, is_cut) = self.incoming.end();
+        }
+        // It may have taken newer ones in the place of these, which it never used.
+        if ended.is_some() && !self.incoming.has_begun() && self.is_unheard() {
+            (ended, is_cut) = (None, true);
         }
         self.note(ended.map_or(Ok(()), Err));
         if is_cut && !self.shared.is_fresh.load(Ordering::Acquire) {

@@ -226,6 +226,30 @@ fn connections_that_the_other_end_has_not_taken_carry_nothing() {
     assert_eq!(got, b"abcdef");
 }
 
+/// The first making came whole to one end only: the other makes the link of the second.
+#[test]
+fn first_connections_that_the_other_end_has_not_taken_are_no_end() {
+    let (all, options) = (Arc::<LastingLinks>::default(), TcpOptions::default());
+    let [(outgoing, incoming), theirs] = paths(1, false, 1);
+    let mut a = LastingLink::make(&all, (GROUP, 1), outgoing, incoming, &options).unwrap();
+    drop(theirs);
+    eventually("doubt", || {
+        assert_eq!(a.peek(8), Ok(&[][..]));
+        assert_eq!((a.take(&mut [0; 8]), a.put(b"x", b"")), (Ok(0), Ok(0)));
+        a.shared.is_doubted().then_some(())
+    });
+    let [(outgoing, incoming), theirs] = paths(1, false, 2);
+    a.shared.renew(outgoing, incoming).unwrap();
+    let b = LastingLink::make(&all, (GROUP, 0), theirs.0, theirs.1, &options).unwrap();
+    let mut ends = [a, b];
+    for way in [0, 1] {
+        eventually("a byte", || {
+            let _ = ends[way].put(b"x", b"").unwrap();
+            (ends[1 - way].take(&mut [0; 8]).unwrap() > 0).then_some(())
+        });
+    }
+}
+
 #[test]
 fn the_last_bytes_come_over_other_connections_too() {
     for (sealed, times) in [(false, 0), (false, 1), (true, 1), (true, 3)] {
