@@ -77,8 +77,8 @@ impl Lane {
                 (CableBlip, 6),
                 // Ten seconds each; a run of five minutes makes some.
                 (LongCableBlip, 2),
-                // Asked for by name: what it tries is off unless a user wants it, and has known holes.
-                (SecondCable, 0),
+                // Eight seconds each.
+                (SecondCable, 2),
                 (Delay, 3),
                 (Absent, 4),
             ],

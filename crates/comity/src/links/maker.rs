@@ -12,14 +12,23 @@ use crate::{
     status::Failure,
     sync::lock,
     sys::Waker,
-    transport::{AddressBook, Candidate, Card},
+    transport::{AddressBook, Candidate, Card, Owed},
 };
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, Weak},
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
+
+/// How long a path may be silent before it counts as cut, where the job allows any silence, and after how long such a job gives it up.
+const ANY_SILENCE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+/// How much longer than that a group is not left: until the path is seen to be cut, and until another one is found.
+const SEEN: Duration = Duration::from_millis(300);
+const FOUND: Duration = Duration::from_secs(1);
+/// Between two looks of a process that leaves whether all has come.
+const LAST_LOOK: Duration = Duration::from_millis(2);
 
 /// The groups of a process whose links can be made.
 #[derive(Debug)]
@@ -39,6 +48,8 @@ pub(super) struct Makers {
 struct Maker {
     group: Arc<Opened>,
     state: Arc<Mutex<MakerState>>,
+    /// The group is left as soon as what was sent has come; since when.
+    leaving: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -72,7 +83,8 @@ impl Makers {
     /// Links of this group may be made from now on.
     pub(super) fn add(&self, group: &Arc<Opened>) {
         let state = MakerState { made: vec![false; group.members.len()], ..MakerState::default() };
-        let maker = Maker { group: Arc::clone(group), state: Arc::new(Mutex::new(state)) };
+        let state = Arc::new(Mutex::new(state));
+        let maker = Maker { group: Arc::clone(group), state, leaving: None };
         if let Some(open) = &mut *lock(&self.open) {
             open.insert(group.group_id, maker);
         }
@@ -83,7 +95,47 @@ impl Makers {
         let maker = lock(&self.open).as_mut().and_then(|open| open.remove(&group_id));
         if let Some(maker) = maker {
             maker.end();
+            maker.group.mesh.transports.iter().for_each(|(_, t)| t.forgive(group_id));
         }
+    }
+
+    /// Whether a group is left later, which is seen to here: where the path is cut over which its last bytes go, they take another one.
+    pub(super) fn leaves_later(&self, group_id: u64) -> bool {
+        let mark = |leaving: Option<Instant>| {
+            if let Some(maker) = lock(&self.open).as_mut().and_then(|open| open.get_mut(&group_id)) {
+                maker.leaving = leaving.filter(|_| !maker.owed().is_empty());
+                return maker.leaving.is_some();
+            }
+            false
+        };
+        if !mark(Some(Instant::now())) {
+            return false;
+        }
+        let is_seen_to = self.paths.hasten();
+        if !is_seen_to {
+            mark(None);
+        }
+        is_seen_to
+    }
+
+    /// Whether groups are to be left later.
+    pub(super) fn is_leaving(&self) -> bool {
+        lock(&self.open).as_ref().is_some_and(|open| open.values().any(|m| m.leaving.is_some()))
+    }
+
+    /// Leave the groups whose last bytes have come, or will not come. Whether there are others.
+    pub(super) fn leave_due(&self) -> bool {
+        let open = lock(&self.open);
+        let makers = open.iter().flatten().filter_map(|(id, maker)| Some((*id, maker, maker.leaving?)));
+        let (due, others): (Vec<_>, Vec<_>) = makers.partition(|(_, maker, since)| maker.may_leave(*since));
+        let is_leaving = !others.is_empty();
+        let due: Vec<_> = due.into_iter().map(|(id, maker, _)| (id, Arc::clone(&maker.group))).collect();
+        drop(open);
+        for (group_id, group) in due {
+            self.forget(group_id);
+            group.mesh.control.leave(group_id, true);
+        }
+        is_leaving
     }
 
     /// Make links to these ranks of a group.
@@ -151,6 +203,10 @@ impl Makers {
 
     /// End all of it.
     pub(super) fn end(&self) {
+        while self.is_leaving() && self.paths.hasten() {
+            // WAIT(is_leaving): last bytes that take another path: the detection limit and a second at most
+            thread::sleep(LAST_LOOK);
+        }
         self.paths.end();
         let open = lock(&self.open).take().unwrap_or_default();
         open.values().for_each(Maker::end);
@@ -186,6 +242,27 @@ impl LinkDesk for Makers {
 }
 
 impl Maker {
+    /// To whom bytes are on their way that need this process.
+    fn owed(&self) -> Vec<Owed> {
+        let Opened { mesh, group_id, members, status, .. } = &*self.group;
+        if status.failure().is_some() {
+            return Vec::new();
+        }
+        let has_left = |peer| members.iter().position(|m| *m == peer).is_some_and(|r| status.has_left(r));
+        let all = mesh.transports.iter().flat_map(|(_, t)| t.owes(*group_id));
+        all.filter(|owed| !has_left(owed.peer)).collect()
+    }
+
+    /// Whether a group that was left at `since` need not stay.
+    fn may_leave(&self, since: Instant) -> bool {
+        let owed = self.owed();
+        let limit = self.group.mesh.control.silence();
+        let [patience, limit] = limit.map_or(ANY_SILENCE, |limit| [limit / 5, limit]);
+        // What only waits until it is read there comes without this process.
+        let long = if owed.iter().any(|o| o.is_cut) { limit + FOUND } else { patience + SEEN };
+        owed.is_empty() || since.elapsed() >= long
+    }
+
     fn end(&self) {
         let mut state = lock(&self.state);
         state.is_over = true;

@@ -18,6 +18,8 @@ use std::{
 
 /// Between two looks.
 const PATHS_LOOK: Duration = Duration::from_millis(100);
+/// The same while a group is to be left as soon as all has come.
+const LEAVING_LOOK: Duration = Duration::from_millis(5);
 
 /// See the module.
 #[derive(Debug)]
@@ -61,25 +63,37 @@ impl Paths {
     // WAIT(is_over): a thread of ours, which is woken when it is to stop
     fn serve(&self, transports: &Transports, waker: &Waker) {
         loop {
-            let mut any = false;
-            for cut in transports.iter().filter_map(|(_, t)| t.tend()) {
-                any = true;
-                let makers = self.makers.upgrade().filter(|_| !cut.is_empty());
-                if let Some(makers) = makers {
-                    cut.into_iter().for_each(|(group_id, rank)| makers.mend(group_id, rank));
-                }
+            waker.drain();
+            let makers = self.makers.upgrade();
+            for (group_id, rank) in transports.iter().filter_map(|(_, t)| t.tend()).flatten() {
+                makers.iter().for_each(|makers| makers.mend(group_id, rank));
             }
+            let is_leaving = makers.as_ref().is_some_and(|makers| makers.leave_due());
             let mut state = lock(&self.state);
-            if state.is_over || !any {
+            // Whoever makes a link or leaves a group from now on sees that nobody looks.
+            let is_needed =
+                || makers.as_ref().is_some_and(|makers| makers.is_leaving()) || has_any(transports);
+            if state.is_over || !is_needed() {
                 state.running = None;
                 return;
             }
             drop(state);
+            drop(makers);
+            let pause = if is_leaving { LEAVING_LOOK } else { PATHS_LOOK };
             let mut fds = [PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
-            if poll_until(&mut fds, Some(Instant::now() + PATHS_LOOK)).is_err() {
-                thread::sleep(PATHS_LOOK);
+            if poll_until(&mut fds, Some(Instant::now() + pause)).is_err() {
+                thread::sleep(pause);
             }
         }
+    }
+
+    /// A group is to be left: look sooner. Whether somebody looks.
+    pub(super) fn hasten(&self) -> bool {
+        let state = lock(&self.state);
+        if let Some(waker) = &state.running {
+            waker.wake();
+        }
+        state.running.is_some() && !state.is_over
     }
 
     pub(super) fn end(&self) {
@@ -98,5 +112,5 @@ impl Paths {
 }
 
 fn has_any(transports: &Transports) -> bool {
-    transports.iter().any(|(_, t)| t.tend().is_some())
+    transports.iter().any(|(_, t)| t.is_tended())
 }

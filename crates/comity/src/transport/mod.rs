@@ -129,6 +129,28 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
     fn tend(&self) -> Option<Vec<(u64, usize)>> {
         None
     }
+
+    /// Whether there are such links.
+    fn is_tended(&self) -> bool {
+        false
+    }
+
+    /// Ranks that may lack what was sent to them over links of a group that last, and lack it for ever if this process left now.
+    fn owes(&self, _group_id: u64) -> Vec<Owed> {
+        Vec::new()
+    }
+
+    /// This process leaves a group: links of it that last do so no longer.
+    fn forgive(&self, _group_id: u64) {}
+}
+
+/// What is on its way to a rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owed {
+    /// Of the world.
+    pub(crate) peer: usize,
+    /// The path there is cut, and another one looked for.
+    pub(crate) is_cut: bool,
 }
 
 /// What holds of a transport everywhere.

@@ -9,7 +9,7 @@ use crate::{
     Error, Result,
     channel::{Miss, Refusal, Stream, Target},
     transport::{
-        About, Connected, Connection, Connector, JobInfo, Link, Missed, NewLink, Pair, Seen, Transport,
+        About, Connected, Connection, Connector, JobInfo, Link, Missed, NewLink, Owed, Pair, Seen, Transport,
         TransportInfo, TransportSettings, Variables,
     },
 };
@@ -51,7 +51,7 @@ pub(crate) struct Tcp {
     /// Threads that may send for this process.
     send_threads: Arc<SendThreads>,
     /// Those that go on when a path is cut.
-    lasting: LastingLinks,
+    lasting: Arc<LastingLinks>,
 }
 
 impl Transport for Tcp {
@@ -111,7 +111,7 @@ impl Transport for Tcp {
             senders: settings.send_threads.map(short),
             connections: settings.connections.map_or(0, short),
         };
-        Ok(Some(Self { wish, send_threads: SendThreads::new(0), lasting: LastingLinks::default() }))
+        Ok(Some(Self { wish, send_threads: SendThreads::new(0), lasting: Arc::default() }))
     }
 
     fn announce(&self) -> Vec<u8> {
@@ -140,13 +140,14 @@ impl Transport for Tcp {
             let works = connector.answering(together).map_err(at)?;
             let together: Vec<_> = works.iter().filter_map(|i| together.get(*i)).collect();
             if together.len() > 1
-                && let Some(connections) = over_all(&together, each, &options, connector).map_err(at)?
+                && let Some(connections) = over_all(&together, each, lasts, &options, connector).map_err(at)?
             {
                 return Ok(Connected::Link(self.link(pair, connections, connector)));
             }
         }
-        let first = connector.reach(&targets, &found.vain, 0, each).map_err(at)?;
-        let connections = alongside(first, each, connector).map_err(at)?;
+        let of = each + u16::from(lasts);
+        let first = connector.reach(&targets, &found.vain, 0, of).map_err(at)?;
+        let connections = alongside(first, of, connector).map_err(at)?;
         Ok(Connected::Link(self.link(pair, connections, connector)))
     }
 
@@ -156,7 +157,8 @@ impl Transport for Tcp {
         connections: Vec<Connection>,
         connector: &dyn Connector,
     ) -> Result<Connected, Missed> {
-        if pair.making > 1 {
+        // The first connections may never have come here whole.
+        if pair.making > 0 && self.lasting.has(pair) {
             self.renew(pair, connections);
             return Ok(Connected::Not("it is there, and goes on over these".into()));
         }
@@ -164,7 +166,7 @@ impl Transport for Tcp {
     }
 
     fn lasts(&self, pair: &Pair<'_>) -> bool {
-        self.lasting.has(pair)
+        self.lasting.has_old(pair)
     }
 
     fn mend(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<(), Missed> {
@@ -172,7 +174,7 @@ impl Transport for Tcp {
         connector.name(making);
         let at = |miss| Missed { at: addresses(pair), miss };
         let targets: Vec<_> = connector.candidates().all.iter().map(|c| Target::Tcp(c.at)).collect();
-        // And one over which the ends tell each other how far they came.
+        // And one over which the ends tell each other that they use them.
         let of = threads::connections(pair.all, [pair.me, pair.peer]) + 1;
         let first = connector.reach_soon(&targets, 0, of).map_err(at)?;
         let connections = alongside(first, of, connector).map_err(at)?;
@@ -182,6 +184,18 @@ impl Transport for Tcp {
 
     fn tend(&self) -> Option<Vec<(u64, usize)>> {
         self.lasting.tend()
+    }
+
+    fn is_tended(&self) -> bool {
+        self.lasting.has_any()
+    }
+
+    fn owes(&self, group_id: u64) -> Vec<Owed> {
+        self.lasting.owes(group_id)
+    }
+
+    fn forgive(&self, group_id: u64) {
+        self.lasting.forgive(group_id);
     }
 }
 
@@ -226,14 +240,16 @@ fn alongside(first: Connection, of: u16, connector: &dyn Connector) -> Result<Ve
     Ok(connections)
 }
 
-/// Connections over several addresses; none where one of them does not hold.
+/// Connections over several addresses, and one more where the link `lasts`; none where one of them does not hold.
 fn over_all(
     together: &[&Target],
     each: u16,
+    lasts: bool,
     options: &TcpOptions,
     connector: &dyn Connector,
 ) -> Result<Option<Vec<Connection>>, Miss> {
-    let of = u16::try_from(together.len() * usize::from(each)).unwrap_or(u16::MAX);
+    let of = together.len() * usize::from(each) + usize::from(lasts);
+    let of = u16::try_from(of).unwrap_or(u16::MAX);
     // Where directions are kept apart each address serves both.
     let each = if options.ways == Ways::All { 1 } else { 2 };
     let turns = together.iter().flat_map(|t| std::iter::repeat_n(*t, each)).cycle();

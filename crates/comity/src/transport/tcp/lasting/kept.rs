@@ -59,11 +59,8 @@ impl Kept {
         self.bytes.extend(&body[..n - of_head]);
     }
 
-    /// All before `position` has come; nothing is known any more of what the connections have acknowledged.
-    pub(super) fn came(&mut self, position: u64) {
-        let n = usize::try_from(position.saturating_sub(self.first)).unwrap_or(usize::MAX);
-        self.bytes.drain(..n.min(self.bytes.len()));
-        self.first = position;
+    /// What is kept goes over other connections: nothing is known of what those have acknowledged.
+    pub(super) fn go_elsewhere(&mut self) {
         self.marks.clear();
         self.look = self.bytes.len() + STRIDE;
     }
@@ -78,7 +75,8 @@ impl Kept {
         self.look = self.bytes.len().max(STRIDE) + STRIDE;
     }
 
-    fn trim(&mut self, sockets: &[TcpStream]) {
+    /// Forget what has come. All that is kept has been handed to these.
+    pub(super) fn trim(&mut self, sockets: &[TcpStream]) {
         let now: Option<Vec<_>> = sockets.iter().map(|s| delivery(s.as_fd())).collect();
         let Some(now) = now else { return };
         let mut come = None;

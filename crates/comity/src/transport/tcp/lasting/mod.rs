@@ -3,46 +3,51 @@
 //! ```text
 //!   A  ... 7 8 9 | 10 11 12 kept          cable 1   x         B has received up to 10
 //!      other connections, made as the first ones were         cable 2
-//!      "I have 512"  -->   <-- "I have 10"    over one more connection, which ends then
-//!      11 12 again, then what follows  -->
+//!      "I use these"  -->   <-- "I use these"                 over one more connection, which ends then
+//!      "from 10 on", 10 11 12 again, then what follows  -->   B takes what lies in the old ones, and passes over what it has
 //! ```
-//! Frames are those of any link. The sending half keeps what the other system has not acknowledged ([`kept`]), and the receiving half gives
-//! out nothing before its frame is whole and right, so that what it has received can be told by one number.
+//! Frames are those of any link. The sending half keeps what the other system has not acknowledged ([`kept`]), and begins with that on new
+//! connections. The receiving half gives out nothing before its frame is whole and right, so it can tell what comes twice.
 //!
-//! A call of this rank may be far away when a path is cut. So what this rank has sent is sent again by the thread that tends links, over new
-//! connections that the maker of links made. What it received is told by its next call, which takes what lies in the old ones first.
+//! A call of a rank may be far away when a path is cut. So neither end waits for one: the maker of links makes new connections, and the thread
+//! that tends links sends again. Nothing is sent over connections before the other end has said that it uses them too: what its system
+//! acknowledges, its rank will read.
 //!
 //! A path is cut where this host's end of the cable is out, where the system gives a connection up, and where it repeats what it sent
 //! for a fifth of the detection limit and hears nothing. A connection that the other end closes or resets is no such thing.
 
+mod incoming;
 mod kept;
 mod outgoing;
 mod registry;
 #[cfg(test)]
 mod tests;
 
-use super::{TcpOptions, recv::Receiver, socket};
+use super::{Route, TcpOptions, socket};
 use crate::{
-    channel::{Conn, Seal},
+    channel::Stream,
     sync::lock,
     sys::Waker,
-    transport::{Interest, Link, LinkError, LinkKind, SMALL_WANT},
+    transport::{Interest, Link, LinkError, LinkKind},
 };
-use outgoing::{NextMaking, Outgoing};
+use incoming::{Inflow, NewPath};
+use outgoing::{Outgoing, OutgoingPath};
 pub(super) use registry::LastingLinks;
 use std::{
     io,
-    net::{IpAddr, Shutdown, SocketAddr, TcpStream},
+    net::{IpAddr, SocketAddr, TcpStream},
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU16, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Bytes to move in one call.
 const LASTING_CHUNK: usize = 256 << 10;
+/// New connections that wait for a call of this rank, which reads them. More are not taken, and the other end tries again.
+const MOST_FRESH: usize = 16;
 
 /// What the two halves and the thread that tends links share.
 #[derive(Debug)]
@@ -51,12 +56,21 @@ pub(super) struct Lasting {
     /// Of the world.
     peer: usize,
     out: Mutex<Outgoing>,
+    /// How often connections were begun for it.
+    makings: AtomicU16,
     /// Wakes who sleeps on the link.
     waker: Waker,
     /// New connections wait for the receiving half.
-    fresh: AtomicBool,
+    is_fresh: AtomicBool,
+    fresh: Mutex<Vec<NewPath>>,
     /// Somebody has seen the path end.
     doubted: AtomicBool,
+    /// Its path is cut, as far as was seen last.
+    cut: AtomicBool,
+    /// Nobody waits any more for what is on its way.
+    forgiven: AtomicBool,
+    /// What the receiving half used, when it is no more: the other end would take its end for that of the link.
+    held: Mutex<Vec<Arc<[TcpStream]>>>,
 }
 
 impl Lasting {
@@ -64,37 +78,55 @@ impl Lasting {
         self.doubted.store(true, Ordering::Release);
     }
 
+    fn is_doubted(&self) -> bool {
+        self.doubted.load(Ordering::Acquire)
+    }
+
+    /// Look after it; whether to make other connections now.
     fn tend(&self, running: &[IpAddr], patience: Duration) -> bool {
         let mut out = lock(&self.out);
-        // The next call says what went wrong.
-        let _ = out.go_on(self);
-        out.is_cut(running, patience, self.doubted.load(Ordering::Acquire))
+        let is_cut = out.tend(running, patience, self);
+        self.cut.store(is_cut, Ordering::Release);
+        out.asks(is_cut)
     }
 
-    /// Go on over these, of which the last is for telling how far the ends came. Older than what there is: not.
-    fn renew(
-        &self,
-        making: u16,
-        sockets: Vec<TcpStream>,
-        seals: (Vec<Seal>, Vec<Seal>),
-        desk: Conn,
-    ) -> io::Result<()> {
+    fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Acquire)
+    }
+
+    /// Whether the other system has all that was sent.
+    fn has_come(&self) -> bool {
+        lock(&self.out).has_come(self)
+    }
+
+    fn forgive(&self) {
+        self.forgiven.store(true, Ordering::Release);
+    }
+
+    /// Whether the link is no more, and nothing of it on its way that matters.
+    fn is_over(&self) -> bool {
         let mut out = lock(&self.out);
-        if making <= out.latest() || sockets.is_empty() {
+        out.closes() && (self.forgiven.load(Ordering::Acquire) || out.has_come(self))
+    }
+
+    /// Go on over these, unless they are older than what there is.
+    fn renew(&self, outgoing: OutgoingPath, incoming: NewPath) -> io::Result<()> {
+        let mut out = lock(&self.out);
+        let mut fresh = lock(&self.fresh);
+        if outgoing.making <= out.latest() || fresh.len() >= MOST_FRESH {
             return Ok(());
         }
-        for stream in &sockets {
+        for stream in outgoing.sockets.iter() {
             socket::prepare(stream, out.options())?;
         }
-        out.next = Some(NextMaking::new(making, sockets.into(), seals, desk));
+        // Before the other end hears that they are used: then it may leave the old ones.
+        fresh.push(incoming);
+        self.is_fresh.store(true, Ordering::Release);
+        drop(fresh);
         self.doubted.store(false, Ordering::Release);
-        self.fresh.store(true, Ordering::Release);
+        out.turn_to(outgoing);
         self.waker.wake();
         Ok(())
-    }
-
-    fn made(&self) -> Instant {
-        lock(&self.out).made()
     }
 }
 
@@ -102,108 +134,104 @@ impl Lasting {
 #[derive(Debug)]
 pub(super) struct LastingLink {
     shared: Arc<Lasting>,
-    /// Those that bring what comes.
-    sockets: Arc<[TcpStream]>,
-    receiver: Receiver,
-    /// What lay in earlier connections, and how much of it was given out.
-    earlier: Vec<u8>,
-    given: usize,
-    /// Bytes of the stream that were given out, or lie in `earlier`.
-    received: u64,
-    /// What to poll for room.
+    all: Arc<LastingLinks>,
+    options: TcpOptions,
+    incoming: Inflow,
+    /// What to poll for room, or for word of the other end that it uses the connections.
     polled: Option<(Arc<[TcpStream]>, usize)>,
+    desk: Option<Arc<Stream>>,
     error: Option<LinkError>,
-    #[cfg(test)]
-    forgets: bool,
 }
 
 impl LastingLink {
-    /// Over connected, authenticated streams; see [`TcpLink`](super::TcpLink).
-    fn new(shared: Arc<Lasting>, recv: Vec<Seal>) -> Self {
-        let out = lock(&shared.out);
-        let sockets = Arc::clone(&out.sockets);
-        let receiver = Receiver::new(out.route(sockets.len()), recv, true);
-        drop(out);
-        Self {
+    /// Over connected, authenticated streams, with one of the world; see [`TcpLink`](super::TcpLink).
+    fn make(
+        all: &Arc<LastingLinks>,
+        (group_id, peer): (u64, usize),
+        outgoing: OutgoingPath,
+        incoming: NewPath,
+        options: &TcpOptions,
+    ) -> io::Result<Self> {
+        for stream in outgoing.sockets.iter() {
+            socket::prepare(stream, options)?;
+        }
+        let making = outgoing.making;
+        let shared = Arc::new(Lasting {
+            group_id,
+            peer,
+            makings: AtomicU16::new(making),
+            waker: Waker::new()?,
+            is_fresh: AtomicBool::new(true),
+            fresh: Mutex::new(vec![incoming]),
+            out: Mutex::new(Outgoing::new(outgoing, options.clone())),
+            doubted: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
+            forgiven: AtomicBool::new(false),
+            held: Mutex::default(),
+        });
+        all.add(&shared);
+        Ok(Self {
             shared,
-            sockets,
-            receiver,
-            earlier: Vec::new(),
-            given: 0,
-            received: 0,
+            all: Arc::clone(all),
+            options: options.clone(),
+            incoming: Inflow::default(),
             polled: None,
+            desk: None,
             error: None,
-            #[cfg(test)]
-            forgets: false,
+        })
+    }
+
+    /// Whether new connections were added to those that are read.
+    fn take_fresh(&mut self) -> bool {
+        if !self.shared.is_fresh.load(Ordering::Acquire) {
+            return false;
         }
+        self.shared.is_fresh.store(false, Ordering::Release);
+        let ways = self.options.ways.back();
+        for path in std::mem::take(&mut *lock(&self.shared.fresh)) {
+            self.incoming.add(path, &|n| Route::new(n, ways));
+        }
+        true
     }
 
-    fn earlier(&self) -> &[u8] {
-        self.earlier.get(self.given..).unwrap_or_default()
-    }
-
-    /// Take what follows from new connections, if there are some: after what lies in the old ones.
+    /// Read on from the newest connections that bring something.
     fn turn_over(&mut self) {
-        if !self.shared.fresh.swap(false, Ordering::AcqRel) {
-            return;
-        }
-        self.empty();
-        let mut out = lock(&self.shared.out);
-        if let Some(next) = &mut out.next
-            && let Some(seals) = next.recv.take()
-        {
-            self.sockets = Arc::clone(&next.sockets);
-            out.tell(self.received);
-            self.receiver = Receiver::new(out.route(self.sockets.len()), seals, true);
+        if self.take_fresh() || !self.incoming.is_settled() {
+            let said = self.incoming.turn_over();
+            self.note(said);
+            self.look();
         }
     }
 
-    /// Move what has come whole over the connections to `earlier`.
-    fn empty(&mut self) {
-        self.earlier.drain(..self.given);
-        self.given = 0;
-        #[cfg(test)]
-        if self.forgets {
-            return;
-        }
-        loop {
-            let (begin, mut taken) = (self.earlier.len(), 0);
-            self.earlier.resize(begin + LASTING_CHUNK, 0);
-            let place = self.earlier.get_mut(begin..).unwrap_or_default();
-            // What is damaged there comes again.
-            let ended = self.receiver.take(&self.sockets, place, &mut taken).is_err();
-            self.earlier.truncate(begin + taken);
-            self.received += taken as u64;
-            if taken == 0 || ended {
-                return;
-            }
-        }
-    }
-
-    /// Whether `e` is no word of the other end, or of one that goes on elsewhere.
-    fn is_passing(&self, e: &LinkError) -> bool {
-        if socket::is_cut(e) {
-            self.shared.doubt();
-            return true;
-        }
-        lock(&self.shared.out).is_renewing()
-    }
-
-    /// Take note of what the receiver said.
-    fn judge(&mut self, said: Result<(), LinkError>) {
-        if let Err(e) = said
-            && !self.is_passing(&e)
-        {
+    fn note(&mut self, said: Result<(), LinkError>) {
+        if let Err(e) = said {
             self.error.get_or_insert(e);
         }
     }
 
-    fn receive(&mut self, dst: &mut [u8]) -> usize {
-        let mut taken = 0;
-        let said = self.receiver.take(&self.sockets, dst, &mut taken);
-        self.received += taken as u64;
-        self.judge(said);
-        taken
+    /// Whether the other end has not said that it uses the newest connections.
+    fn is_unheard(&self) -> bool {
+        let mut out = lock(&self.shared.out);
+        // The next call that sends says what went wrong.
+        let _ = out.go_on(&self.shared);
+        out.desk().is_some()
+    }
+
+    /// Look whether what was read has ended.
+    fn look(&mut self) {
+        let (mut ended, mut is_cut) = self.incoming.end();
+        // The other end leaves connections when this one uses others.
+        if ended.is_some() && self.take_fresh() {
+            (ended, is_cut) = self.incoming.end();
+        }
+        // It may have taken newer ones in the place of these, which it never used.
+        if ended.is_some() && !self.incoming.has_begun() && self.is_unheard() {
+            (ended, is_cut) = (None, true);
+        }
+        self.note(ended.map_or(Ok(()), Err));
+        if is_cut && !self.shared.is_fresh.load(Ordering::Acquire) {
+            self.shared.doubt();
+        }
     }
 }
 
@@ -220,14 +248,8 @@ impl Link for LastingLink {
         if let Some(e) = &self.error {
             return Err(e.clone());
         }
-        self.turn_over();
         let put = lock(&self.shared.out).put(head, body, &self.shared);
-        put.or_else(|e| {
-            if self.is_passing(&e) {
-                return Ok(0);
-            }
-            Err(self.error.get_or_insert(e).clone())
-        })
+        put.map_err(|e| self.error.get_or_insert(e).clone())
     }
 
     fn announce(&mut self, len: usize, is_busy: bool) {
@@ -241,45 +263,22 @@ impl Link for LastingLink {
 
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
         self.turn_over();
-        let have = self.earlier().len();
-        if have > 0 {
-            if have < SMALL_WANT {
-                let mut more = [0; SMALL_WANT];
-                let n = self.receive(more.get_mut(have..).unwrap_or_default());
-                self.earlier.extend(more.iter().skip(have).take(n));
-            }
-            return Ok(self.earlier());
-        }
-        let said = self.receiver.gather(&self.sockets, want);
-        self.judge(said);
+        self.incoming.gather(want);
+        self.look();
         match &self.error {
-            Some(e) if self.receiver.ready().is_empty() => Err(e.clone()),
-            _ => Ok(self.receiver.ready()),
+            Some(e) if self.incoming.ready().is_empty() => Err(e.clone()),
+            _ => Ok(self.incoming.ready()),
         }
     }
 
     fn consume(&mut self, n: usize) {
-        if self.earlier().is_empty() {
-            self.receiver.consume(n);
-            self.received += n as u64;
-            return;
-        }
-        self.given += n;
-        if self.earlier().is_empty() {
-            (self.earlier, self.given) = (Vec::new(), 0);
-        }
+        self.incoming.consume(n);
     }
 
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
         self.turn_over();
-        let n = self.earlier().len().min(dst.len());
-        if n > 0 {
-            let (first, _) = dst.split_at_mut(n);
-            first.copy_from_slice(self.earlier().get(..n).unwrap_or_default());
-            self.consume(n);
-            return Ok(n);
-        }
-        let taken = self.receive(dst);
+        let taken = self.incoming.take(dst);
+        self.look();
         match &self.error {
             Some(e) if taken == 0 => Err(e.clone()),
             _ => Ok(taken),
@@ -287,27 +286,30 @@ impl Link for LastingLink {
     }
 
     fn is_inside(&self) -> bool {
-        self.receiver.is_inside()
+        self.incoming.is_inside()
     }
 
     fn arrived(&self) -> u64 {
-        self.received + self.receiver.arrived()
+        self.incoming.arrived()
     }
 
     fn has_more(&self) -> bool {
-        !self.earlier().is_empty() || self.error.is_none() && self.receiver.has_more()
+        self.incoming.has_more()
     }
 
     fn path(&self) -> Option<(SocketAddr, SocketAddr)> {
-        let socket = self.sockets.get(self.receiver.turn())?;
+        let socket = self.incoming.socket()?;
         socket.local_addr().ok().zip(socket.peer_addr().ok())
     }
 
     fn arm(&mut self, interest: Interest) {
+        self.take_fresh();
         let out = lock(&self.shared.out);
         // One that has ended would be ready for ever.
-        let sends = interest.send && !out.waits() && !self.shared.doubted.load(Ordering::Acquire);
+        let sends = interest.send && !out.is_full() && !self.shared.is_doubted();
+        let (desk, sends) = (out.desk().cloned().filter(|_| sends), sends && out.desk().is_none());
         self.polled = sends.then(|| (Arc::clone(&out.sockets), out.socket()));
+        self.desk = desk;
     }
 
     fn disarm(&mut self) -> Result<(), LinkError> {
@@ -318,47 +320,23 @@ impl Link for LastingLink {
     fn fds<'a>(&'a self, interest: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
         let only = |recv| Interest { recv, send: !recv };
         out.push((self.shared.waker.fd(), only(true)));
-        if interest.recv && !self.shared.doubted.load(Ordering::Acquire) {
-            out.extend(self.sockets.get(self.receiver.turn()).map(|s| (s.as_fd(), only(true))));
+        if interest.recv {
+            out.extend(self.incoming.fds().map(|fd| (fd, only(true))));
         }
-        if let Some((sockets, turn)) = self.polled.as_ref().filter(|_| interest.send) {
-            out.extend(sockets.get(*turn).map(|s| (s.as_fd(), only(false))));
+        if interest.send {
+            out.extend(self.desk.iter().map(|desk| (desk.as_fd(), only(true))));
+            let room = self.polled.iter().filter_map(|(sockets, turn)| sockets.get(*turn));
+            out.extend(room.map(|s| (s.as_fd(), only(false))));
         }
     }
 }
 
 impl Drop for LastingLink {
-    /// As a [`TcpLink`](super::TcpLink) does.
+    /// What was accepted comes, whatever happens to its path, while this process goes on.
     fn drop(&mut self) {
-        let out = lock(&self.shared.out);
-        for socket in self.sockets.iter().chain(out.sockets.iter()) {
-            // It fails where the connection has ended already.
-            let _ = socket.shutdown(Shutdown::Write);
-        }
-        drop(out);
-        self.receiver.drain(&self.sockets);
+        self.take_fresh();
+        lock(&self.shared.out).close(&self.shared);
+        *lock(&self.shared.held) = self.incoming.drain();
+        self.all.closed();
     }
-}
-
-/// A new link that lasts, and what tends it.
-fn make(
-    (group_id, peer): (u64, usize),
-    streams: Vec<TcpStream>,
-    (send, recv): (Vec<Seal>, Vec<Seal>),
-    options: &TcpOptions,
-    making: u16,
-) -> io::Result<(LastingLink, Arc<Lasting>)> {
-    for stream in &streams {
-        socket::prepare(stream, options)?;
-    }
-    let out = Outgoing::new(streams.into(), send, options.clone(), making);
-    let shared = Arc::new(Lasting {
-        group_id,
-        peer,
-        out: Mutex::new(out),
-        waker: Waker::new()?,
-        fresh: AtomicBool::new(false),
-        doubted: AtomicBool::new(false),
-    });
-    Ok((LastingLink::new(Arc::clone(&shared), recv), shared))
 }

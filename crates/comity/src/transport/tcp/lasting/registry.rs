@@ -1,19 +1,15 @@
 //! The links of a process that last, and how new connections come to them.
 
-use super::{Lasting, make};
+use super::{Lasting, LastingLink, incoming::NewPath, outgoing::OutgoingPath};
 use crate::{
-    channel::{Conn, Seal, Stream},
+    channel::{Conn, Stream},
     sync::lock,
     sys::addresses_in_use,
-    transport::{Connection, NewLink, Pair, tcp::TcpOptions},
+    transport::{Connection, NewLink, Owed, Pair, tcp::TcpOptions},
 };
 use std::{
     io,
-    net::TcpStream,
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicU16, Ordering},
-    },
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
@@ -22,48 +18,56 @@ const MADE: Duration = Duration::from_secs(1);
 /// A cable is in doubt after so much silence, where the job allows any silence.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// See the module. A link stays until what was sent over it has come.
 #[derive(Debug, Default)]
 pub(in crate::transport::tcp) struct LastingLinks {
-    all: Mutex<Vec<(Weak<Lasting>, Arc<AtomicU16>)>>,
+    all: Mutex<Vec<Arc<Lasting>>>,
     /// How long a rank may be silent.
     silence: Mutex<Option<Duration>>,
 }
 
 impl LastingLinks {
-    /// The link of a pair, and the number of its last making.
-    fn find(&self, pair: &Pair<'_>) -> Option<(Arc<Lasting>, Arc<AtomicU16>)> {
+    fn find(&self, pair: &Pair<'_>) -> Option<Arc<Lasting>> {
         let all = lock(&self.all);
-        let mut living = all.iter().filter_map(|(link, making)| Some((link.upgrade()?, making)));
-        let found = living.find(|(l, _)| (l.group_id, l.peer) == (pair.group_id, pair.peer))?;
-        Some((found.0, Arc::clone(found.1)))
+        all.iter().rev().find(|l| (l.group_id, l.peer) == (pair.group_id, pair.peer)).cloned()
     }
 
-    /// Whether the link of this pair is here, and not as good as new.
+    /// Whether there are such links.
+    pub(in crate::transport::tcp) fn has_any(&self) -> bool {
+        !lock(&self.all).is_empty()
+    }
+
+    /// Whether the link of this pair is here.
     pub(in crate::transport::tcp) fn has(&self, pair: &Pair<'_>) -> bool {
-        self.find(pair).is_some_and(|(link, _)| link.made().elapsed() >= MADE)
+        self.find(pair).is_some()
+    }
+
+    /// Whether it is, and not as good as new.
+    pub(in crate::transport::tcp) fn has_old(&self, pair: &Pair<'_>) -> bool {
+        self.find(pair).is_some_and(|link| lock(&link.out).made().elapsed() >= MADE)
     }
 
     /// The number of the next making, if the link of this pair is here.
     pub(in crate::transport::tcp) fn next_making(&self, pair: &Pair<'_>) -> Option<u16> {
-        self.find(pair).map(|(_, making)| making.fetch_add(1, Ordering::AcqRel) + 1)
+        self.find(pair).map(|link| link.makings.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
-    /// A new link.
+    /// A new link, over connections of which the last is for telling that they are used.
     pub(in crate::transport::tcp) fn make(
-        &self,
+        self: &Arc<Self>,
         pair: &Pair<'_>,
         connections: Vec<Connection>,
         options: &TcpOptions,
         silence: Option<Duration>,
     ) -> NewLink {
-        let (streams, seals, _) = apart(connections, false);
-        let (link, shared) = make((pair.group_id, pair.peer), streams, seals, options, 1)?;
+        let (outgoing, incoming) = apart(connections, pair.making)?;
+        let at = (pair.group_id, pair.peer);
         *lock(&self.silence) = silence;
-        let mut all = lock(&self.all);
-        all.retain(|(link, _)| link.strong_count() > 0);
-        all.push((Arc::downgrade(&shared), Arc::new(AtomicU16::new(1))));
-        Ok(Box::new(link))
+        Ok(Box::new(LastingLink::make(self, at, outgoing, incoming, options)?))
+    }
+
+    pub(super) fn add(&self, link: &Arc<Lasting>) {
+        lock(&self.all).push(Arc::clone(link));
     }
 
     /// The link of a pair goes on over these.
@@ -73,44 +77,61 @@ impl LastingLinks {
         making: u16,
         connections: Vec<Connection>,
     ) -> io::Result<()> {
-        let Some((link, latest)) = self.find(pair) else { return Ok(()) };
-        latest.fetch_max(making, Ordering::AcqRel);
-        let (streams, seals, desk) = apart(connections, true);
-        let Some(desk) = desk else { return Err(io::ErrorKind::NotConnected.into()) };
-        link.renew(making, streams, seals, desk)
+        let Some(link) = self.find(pair) else { return Ok(()) };
+        link.makings.fetch_max(making, Ordering::AcqRel);
+        let (outgoing, incoming) = apart(connections, making)?;
+        link.renew(outgoing, incoming)
     }
 
     /// See [`Transport::tend`](crate::transport::Transport::tend).
     pub(in crate::transport::tcp) fn tend(&self) -> Option<Vec<(u64, usize)>> {
-        let living: Vec<_> = lock(&self.all).iter().filter_map(|(link, _)| link.upgrade()).collect();
+        let living = lock(&self.all).clone();
         if living.is_empty() {
             return None;
         }
         let (running, silence) = (addresses_in_use(), *lock(&self.silence));
         let patience = silence.map_or(PATIENCE, |limit| limit / 5);
-        let cut = living.iter().filter(|link| link.tend(&running, patience));
-        Some(cut.map(|link| (link.group_id, link.peer)).collect())
+        let cut = living.iter().filter(|link| link.tend(&running, patience)).map(|l| (l.group_id, l.peer));
+        let cut = cut.collect();
+        lock(&self.all).retain(|link| !link.is_over());
+        Some(cut)
+    }
+
+    /// See [`Transport::owes`](crate::transport::Transport::owes).
+    pub(in crate::transport::tcp) fn owes(&self, group_id: u64) -> Vec<Owed> {
+        let all: Vec<_> = lock(&self.all).iter().filter(|l| l.group_id == group_id).cloned().collect();
+        let owed = all.iter().filter(|link| !link.has_come());
+        owed.map(|link| Owed { peer: link.peer, is_cut: link.is_cut() }).collect()
+    }
+
+    /// See [`Transport::forgive`](crate::transport::Transport::forgive).
+    pub(in crate::transport::tcp) fn forgive(&self, group_id: u64) {
+        lock(&self.all).iter().filter(|l| l.group_id == group_id).for_each(|l| l.forgive());
+        lock(&self.all).retain(|link| !link.is_over());
+    }
+
+    /// A link is no more: whether what was sent over it is still on its way.
+    pub(super) fn closed(&self) {
+        lock(&self.all).retain(|link| !link.is_over());
     }
 }
 
-/// What seals each connection, out and in; nothing in the clear.
-pub(super) type BothWays = (Vec<Seal>, Vec<Seal>);
-
-/// The streams and what seals each way; and the last of them apart, if it is for telling.
-fn apart(
-    mut connections: Vec<Connection>,
-    has_desk: bool,
-) -> (Vec<TcpStream>, BothWays, Option<Conn>) {
-    let desk = if has_desk { connections.pop() } else { None };
-    let (mut streams, mut seals) = (Vec::with_capacity(connections.len()), (Vec::new(), Vec::new()));
+/// What each half of a link gets of new connections.
+fn apart(mut connections: Vec<Connection>, making: u16) -> io::Result<(OutgoingPath, NewPath)> {
+    let desk = connections.pop().map(|(stream, sealing)| Conn::new(stream, sealing));
+    let Some(desk) = desk.filter(|_| !connections.is_empty()) else {
+        return Err(io::Error::new(io::ErrorKind::NotConnected, "a link that lasts needs two connections"));
+    };
+    let (mut streams, mut send, mut recv) = (Vec::with_capacity(connections.len()), Vec::new(), Vec::new());
     for (stream, sealing) in connections {
         if let Stream::Tcp(stream) = stream {
             streams.push(stream);
             if let Some(both) = sealing {
-                seals.0.push(both.send);
-                seals.1.push(both.recv);
+                send.push(both.send);
+                recv.push(both.recv);
             }
         }
     }
-    (streams, seals, desk.map(|(stream, sealing)| Conn::new(stream, sealing)))
+    let sockets: Arc<[_]> = streams.into();
+    Ok((OutgoingPath { making, sockets: Arc::clone(&sockets), seals: send, desk }, (sockets, recv)))
 }
