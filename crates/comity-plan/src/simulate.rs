@@ -6,8 +6,8 @@
 //! over, when a step leaves its buffer, when `In` changes, or when an element is not averaged exactly once.
 
 use crate::{Buf, Kind, Plan, ReceiveMode, Schedule, Shape, Step, StepOp};
-use channel::Channel;
-use memory::Memory;
+use channel::Underway;
+use memory::RankMemory;
 use std::collections::HashMap;
 
 /// An element that remembers how it was made.
@@ -48,7 +48,7 @@ struct Rank {
     me: usize,
     plan: Plan,
     schedule: Schedule,
-    memory: Memory,
+    memory: RankMemory,
     /// The channel of each queue.
     sends: Vec<usize>,
     recvs: Vec<usize>,
@@ -149,7 +149,7 @@ impl Rank {
             schedule.input_lies(at_in as isize - at_out as isize);
         }
         let places = [(at_in, len_in), (at_out, len_out), (at_tmp, plan.tmp)];
-        let memory = Memory { lent: vec![0; memory.len()], values: memory, places };
+        let memory = RankMemory { lent: vec![0; memory.len()], values: memory, places };
         Self {
             me: s.rank,
             plan,
@@ -170,12 +170,12 @@ impl Rank {
 /// Run the plans that `plan` makes of these shapes, one per rank, to the end.
 pub(super) fn run(shapes: &[Shape], how: Trial, plan: impl Fn(&Shape) -> Plan) -> Result<Outcome, String> {
     let mut ranks: Vec<_> = shapes.iter().map(|s| Rank::new(s, plan(s), how.in_place)).collect();
-    let mut channels: Vec<Channel> = Vec::new();
+    let mut channels: Vec<Underway> = Vec::new();
     let mut between: HashMap<(usize, usize), usize> = HashMap::new();
     for (r, rank) in ranks.iter_mut().enumerate() {
         let mut channel = |pair| {
             *between.entry(pair).or_insert_with(|| {
-                channels.push(Channel::default());
+                channels.push(Underway::default());
                 channels.len() - 1
             })
         };
@@ -223,7 +223,7 @@ pub(super) fn run(shapes: &[Shape], how: Trial, plan: impl Fn(&Shape) -> Plan) -
     Ok(done)
 }
 
-fn send(rank: &mut Rank, channels: &mut [Channel], how: Trial, seed: u64) -> (usize, usize, usize) {
+fn send(rank: &mut Rank, channels: &mut [Underway], how: Trial, seed: u64) -> (usize, usize, usize) {
     let (mut sent, mut messages, mut back) = (0, 0, 0);
     let queues = rank.sends.len();
     for turn in 0..queues {
@@ -260,7 +260,7 @@ fn send(rank: &mut Rank, channels: &mut [Channel], how: Trial, seed: u64) -> (us
 }
 
 /// The message begun next on a channel must be the one that is awaited.
-fn agree(channel: &mut Channel, round: u32, len: usize) -> Result<(), String> {
+fn agree(channel: &mut Underway, round: u32, len: usize) -> Result<(), String> {
     match channel.begun.pop_front() {
         Some(m) if m == (round, len) => Ok(()),
         Some(m) => Err(format!("sent (round, length) {m:?}, awaited {:?}", (round, len))),
@@ -268,7 +268,7 @@ fn agree(channel: &mut Channel, round: u32, len: usize) -> Result<(), String> {
     }
 }
 
-fn receive(rank: &mut Rank, channels: &mut [Channel], seed: u64) -> Result<bool, String> {
+fn receive(rank: &mut Rank, channels: &mut [Underway], seed: u64) -> Result<bool, String> {
     let mut moved = false;
     let queues = rank.recvs.len();
     for turn in 0..queues {

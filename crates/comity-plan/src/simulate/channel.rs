@@ -4,7 +4,7 @@ use super::Value;
 use std::collections::VecDeque;
 
 #[derive(Default)]
-pub(super) struct Channel {
+pub(super) struct Underway {
     /// What the receiver can take, each with whether it is only lent.
     values: VecDeque<(Value, bool)>,
     /// Round and length of messages begun and not yet received from.
@@ -16,7 +16,7 @@ pub(super) struct Channel {
     copies: usize,
 }
 
-impl Channel {
+impl Underway {
     /// A value leaves; `at` in the sender's memory if it is only lent.
     pub(super) fn put(&mut self, v: Value, at: Option<usize>, lent: &mut [u32]) {
         self.values.push_back((v, at.is_some()));

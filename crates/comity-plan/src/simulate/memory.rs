@@ -4,14 +4,14 @@ use super::Value;
 use crate::{Buf, Slice};
 
 /// `In`, `Out` and `Tmp`, each from its place; in place they overlap.
-pub(super) struct Memory {
+pub(super) struct RankMemory {
     pub(super) values: Vec<Value>,
     /// How often each is lent.
     pub(super) lent: Vec<u32>,
     pub(super) places: [(usize, usize); 3],
 }
 
-impl Memory {
+impl RankMemory {
     pub(super) fn at(&self, s: Slice, i: usize) -> usize {
         let (at, len) = self.places[s.buf as usize];
         assert!(s.at + s.len <= len, "{s:?} leaves its buffer of {len}");
