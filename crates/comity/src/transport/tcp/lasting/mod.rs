@@ -230,7 +230,7 @@ impl Link for LastingLink {
         })
     }
 
-    fn announce(&mut self, len: usize, is_busy: bool) {
+    fn announce(&mut self, len: usize, is_busy: bool, _stays: bool) {
         lock(&self.shared.out).announce(len, is_busy);
     }
 
