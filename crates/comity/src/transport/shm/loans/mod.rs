@@ -23,7 +23,7 @@ pub(super) use lender::Lender;
 use super::{LinkError, ring::CachePadded};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
-/// Shorter messages go through the ring: see `bench/record`.
+/// Shorter messages go through the ring.
 const LEAST_LOAN: usize = 64 << 10;
 /// A piece of a message that is not its last is at least that long, and a multiple of [`WHOLE`].
 const LEAST_PIECE: usize = 16 << 10;
