@@ -90,6 +90,17 @@ class Memory:
     def readonly(self) -> bool: ...
 
 @final
+class SharedBytes:
+    """Bytes that the other ranks of this host may read where they lie, with the buffer protocol."""
+
+    @property
+    def why_not(self) -> str | None:
+        """Why it is ordinary memory, if it is."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
 class Args:
     """The arguments of any operation beside its buffers; `Group.run` says which one takes which. They never change: one object serves
     any number of calls and threads. Raises `Misuse` for a reduction that there is none of; the other values are looked at by each call.
@@ -139,6 +150,9 @@ class Group:
 
     def link_kinds(self) -> list[str | None]:
         """The link to each rank ("shm", "tcp"), None for this one."""
+
+    def alloc(self, bytes: int) -> SharedBytes:
+        """So many bytes of zeros that the other ranks of this host may read where they lie."""
 
     def stats(self) -> dict[str, float]: ...
     def split(self, color: int | None, key: int = 0) -> Group | None:

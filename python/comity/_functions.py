@@ -40,6 +40,7 @@ _VARIABLES = {
     "relay": "COMITY_RELAY",
     "connections": "COMITY_CONNECTIONS",
     "send_threads": "COMITY_SEND_THREADS",
+    "shared_buffers": "COMITY_SHARED_BUFFERS",
     "host": "COMITY_HOST",
     "log_dir": "COMITY_LOG_DIR",
     "device": "COMITY_DEVICE",
@@ -167,6 +168,11 @@ def _of(group: Group | None) -> Group:
 
 # In the signatures below `options` are those of the method: out, async_, timeout. `stream` is MLX's; calls are made when they are
 # written, so there is nothing to order on a stream.
+
+
+def empty(shape: int | Sequence[int], dtype: Any = "float32", *, group: Group | None = None) -> Any:
+    """`Group.empty` of the default group."""
+    return _of(group).empty(shape, dtype)
 
 
 def all_reduce(

@@ -81,6 +81,19 @@ class Group(Collectives):
         """The kind of link to each rank ("shm", "tcp"), until a call has needed it the one tried first; None for this rank."""
         return self._raw.link_kinds()
 
+    def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> Any:
+        """An array of zeros in memory that the other ranks of this host map, to read only.
+
+        Calls on it, or on a part of it, need no copy within the host: a rank reads what it needs straight from the sender's array.
+        Results have the same bits. Use it for large arrays that live long. `dtype` is a type of NumPy, for an array of NumPy, or one of
+        torch, for a tensor.
+
+        It is ordinary memory where nobody could read it, where ``COMITY_SHARED_BUFFERS`` is reached, and where the system gives none;
+        ``x.base.why_not`` of NumPy's array ``x`` says so. A forked child shares the memory.
+        """
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        return kind_of_dtype(dtype).over(self._raw.alloc, shape, dtype)
+
     def stats(self) -> dict[str, float]:
         """What this group has done on this rank so far.
 

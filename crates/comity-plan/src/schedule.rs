@@ -13,12 +13,18 @@
 //! Messages without elements (a barrier's) have no data to wait for: such a send waits for those that arrive
 //! in earlier rounds.
 //!
+//! A send has ended when this rank need not keep its elements. Mostly that is when they have left. A link that lets the peer read them
+//! where they lie gives them back later: the queue goes on to the next send meanwhile, and who writes over them waits.
+//!
 //! Cost: building is linear in the steps times the overlapping ones before them; asking and
 //! advancing are O(dependencies of the step), of which a ring has two.
 
+mod queue;
+mod stays;
 mod touched;
 
 use crate::{Buf, Plan, Slice, StepOp};
+use queue::{Queue, enqueue};
 use touched::Touched;
 
 /// A step's place in the schedule.
@@ -39,10 +45,13 @@ pub struct Want {
 struct Item {
     op: StepOp,
     len: usize,
+    /// Elements that have moved; of a send, those that this rank no longer has to keep.
     done: usize,
     ended: bool,
     /// Range of `Schedule::deps`.
     deps: (u32, u32),
+    /// See [`Schedule::stays`].
+    stays: bool,
 }
 
 /// Before this step may pass element `e` of its own, step `on` must have passed `e + shift`, as far as it reaches.
@@ -53,14 +62,6 @@ struct Dep {
     shift: isize,
     /// Elements of this step before the overlap begins.
     free: usize,
-}
-
-/// One direction between this rank and a peer: step ids in order, and the one in progress.
-#[derive(Debug)]
-struct Queue {
-    peer: usize,
-    ids: Vec<Id>,
-    at: usize,
 }
 
 /// A plan under way.
@@ -127,13 +128,14 @@ impl Schedule {
                 op => touched.depend(op, id, &mut s.deps),
             }
             let deps = (from, s.deps.len() as u32);
-            s.items.push(Item { op: step.op.clone(), len, done: 0, ended: false, deps });
+            s.items.push(Item { op: step.op.clone(), len, done: 0, ended: false, deps, stays: true });
         }
         s.expected_headers =
             s.recvs.iter().filter(|q| q.ids.first().is_some_and(|&id| s.len(id) > 0)).count();
         let is_copy = |d: &Dep| matches!(s.op(d.on), StepOp::Copy { .. });
         let is_send = |i: &&Item| matches!(i.op, StepOp::Send { .. });
         s.copies_feed = s.items.iter().filter(is_send).any(|i| s.deps_of(i).iter().any(is_copy));
+        s.find_stays(plan);
         s.reset();
         s
     }
@@ -146,7 +148,7 @@ impl Schedule {
             item.ended = false;
         }
         for q in self.sends.iter_mut().chain(&mut self.recvs) {
-            q.at = 0;
+            q.reset();
         }
         self.copied = 0;
         self.left = self.items.len();
@@ -198,7 +200,19 @@ impl Schedule {
         if item.len == 0 && self.deps_of(item).iter().any(|d| !self.items[d.on as usize].ended) {
             return None;
         }
-        Some(self.want(id))
+        Some(Want { done: q.lent, ..self.want(id) })
+    }
+
+    /// Whether something of a send queue has not left, or must still be kept.
+    #[inline]
+    pub fn send_is_open(&self, queue: usize) -> bool {
+        self.sends[queue].sends()
+    }
+
+    /// Whether the elements of a send may stay where they are until the peer has read them from there.
+    #[inline]
+    pub fn stays(&self, id: Id) -> bool {
+        self.items[id as usize].stays
     }
 
     /// What a receive queue wants next, or `None` when it has ended.
@@ -232,15 +246,39 @@ impl Schedule {
         self.recvs[queue].at == 0
     }
 
-    /// `n` more elements of the queue's current send have left.
+    /// `n` more elements of the queue's current send have left, and this rank need not keep them.
     #[inline]
     pub fn sent(&mut self, queue: usize, n: usize) {
+        self.lend(queue, n);
+        self.returned(queue, n);
+    }
+
+    /// `n` more elements of the queue's current send have left. The peer may read them from this rank's memory until they are
+    /// [`returned`](Self::returned).
+    #[inline]
+    pub fn lend(&mut self, queue: usize, n: usize) {
         let q = &mut self.sends[queue];
-        let item = &mut self.items[q.ids[q.at] as usize];
-        item.done += n;
-        if item.done == item.len {
-            item.ended = true;
+        q.lent += n;
+        if q.lent == self.items[q.ids[q.at] as usize].len {
             q.at += 1;
+            q.lent = 0;
+        }
+    }
+
+    /// `n` more elements of the queue that have left, the oldest first, need not be kept any longer.
+    #[inline]
+    pub fn returned(&mut self, queue: usize, mut n: usize) {
+        let q = &mut self.sends[queue];
+        while let Some(&id) = q.ids.get(q.kept) {
+            let item = &mut self.items[id as usize];
+            let of_this = n.min(item.len - item.done);
+            item.done += of_this;
+            n -= of_this;
+            if item.done < item.len || q.kept == q.at {
+                return;
+            }
+            item.ended = true;
+            q.kept += 1;
             self.left -= 1;
         }
     }
@@ -318,10 +356,9 @@ impl Schedule {
     /// Ranks whose bytes this rank still needs, ascending.
     #[inline]
     pub fn waiting_for(&self) -> Vec<usize> {
-        let open = |q: &&Queue| q.at < q.ids.len();
-        let mut from: Vec<_> = self.recvs.iter().filter(open).map(|q| q.peer).collect();
+        let mut from: Vec<_> = self.recvs.iter().filter(|q| q.receives()).map(|q| q.peer).collect();
         if from.is_empty() {
-            from = self.sends.iter().filter(open).map(|q| q.peer).collect();
+            from = self.sends.iter().filter(|q| q.sends()).map(|q| q.peer).collect();
         }
         from.sort_unstable();
         from
@@ -344,14 +381,6 @@ impl Schedule {
             }
         }
         Want { id, done: item.done, allowed: allowed.max(item.done) }
-    }
-}
-
-/// Append to the queue of `peer`.
-fn enqueue(queues: &mut Vec<Queue>, peer: usize, id: Id) {
-    match queues.iter_mut().find(|q| q.peer == peer) {
-        Some(q) => q.ids.push(id),
-        None => queues.push(Queue { peer, ids: vec![id], at: 0 }),
     }
 }
 

@@ -5,8 +5,10 @@
 //! move before all have ended, when the two ends of a message disagree about its round or length, when a message is left
 //! over, when a step leaves its buffer, when `In` changes, or when an element is not averaged exactly once.
 
-use crate::{Buf, Kind, Plan, ReceiveMode, Schedule, Shape, Slice, Step, StepOp};
-use std::collections::{HashMap, VecDeque};
+use crate::{Buf, Kind, Plan, ReceiveMode, Schedule, Shape, Step, StepOp};
+use channel::Underway;
+use memory::RankMemory;
+use std::collections::HashMap;
 
 /// An element that remembers how it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub(super) struct Trial {
     /// Elements in flight from one rank to another.
     pub(super) capacity: usize,
     pub(super) in_place: bool,
+    /// What may stay is read from the sender's memory when the peer receives it.
+    pub(super) lends: bool,
     /// Mixes the order in which ranks and queues get their turn; 0 keeps it.
     pub(super) disorder: u64,
 }
@@ -40,29 +44,16 @@ pub(super) struct Outcome {
     pub(super) out: Vec<Vec<Value>>,
 }
 
-#[derive(Default)]
-struct Channel {
-    values: VecDeque<Value>,
-    /// Round and length of messages begun and not yet received from.
-    begun: VecDeque<(u32, usize)>,
-}
-
 struct Rank {
     me: usize,
     plan: Plan,
     schedule: Schedule,
-    memory: Memory,
+    memory: RankMemory,
     /// The channel of each queue.
     sends: Vec<usize>,
     recvs: Vec<usize>,
     /// The channels of each n-way reduce, in the order of its senders.
     fan_ins: HashMap<u32, Vec<usize>>,
-}
-
-/// `In`, `Out` and `Tmp`, each from its place; in place they overlap.
-struct Memory {
-    values: Vec<Value>,
-    places: [(usize, usize); 3],
 }
 
 pub(super) fn mix(a: u64, b: u64) -> u64 {
@@ -153,9 +144,12 @@ impl Rank {
             }
             _ => (0..len_in).for_each(|i| memory[at_in + i] = given(s.rank, i)),
         }
-        let schedule = Schedule::new(&plan, same);
+        let mut schedule = Schedule::new(&plan, same);
+        if in_place && !same {
+            schedule.input_lies(at_in as isize - at_out as isize);
+        }
         let places = [(at_in, len_in), (at_out, len_out), (at_tmp, plan.tmp)];
-        let memory = Memory { values: memory, places };
+        let memory = RankMemory { lent: vec![0; memory.len()], values: memory, places };
         Self {
             me: s.rank,
             plan,
@@ -173,34 +167,15 @@ impl Rank {
     }
 }
 
-impl Memory {
-    fn at(&self, s: Slice, i: usize) -> usize {
-        let (at, len) = self.places[s.buf as usize];
-        assert!(s.at + s.len <= len, "{s:?} leaves its buffer of {len}");
-        assert!(i < s.len, "element {i} of {s:?}");
-        at + s.at + i
-    }
-
-    fn read(&self, s: Slice, i: usize) -> Value {
-        self.values[self.at(s, i)]
-    }
-
-    fn write(&mut self, s: Slice, i: usize, v: Value) {
-        assert!(s.buf != Buf::In, "In is written");
-        let at = self.at(s, i);
-        self.values[at] = v;
-    }
-}
-
 /// Run the plans that `plan` makes of these shapes, one per rank, to the end.
 pub(super) fn run(shapes: &[Shape], how: Trial, plan: impl Fn(&Shape) -> Plan) -> Result<Outcome, String> {
     let mut ranks: Vec<_> = shapes.iter().map(|s| Rank::new(s, plan(s), how.in_place)).collect();
-    let mut channels: Vec<Channel> = Vec::new();
+    let mut channels: Vec<Underway> = Vec::new();
     let mut between: HashMap<(usize, usize), usize> = HashMap::new();
     for (r, rank) in ranks.iter_mut().enumerate() {
         let mut channel = |pair| {
             *between.entry(pair).or_insert_with(|| {
-                channels.push(Channel::default());
+                channels.push(Underway::default());
                 channels.len() - 1
             })
         };
@@ -220,10 +195,10 @@ pub(super) fn run(shapes: &[Shape], how: Trial, plan: impl Fn(&Shape) -> Plan) -
         for turn in 0..ranks.len() {
             seed = if seed == 0 { 0 } else { mix(seed, turn as u64) };
             let r = (turn + seed as usize % ranks.len()) % ranks.len();
-            let (sent, messages) = send(&mut ranks[r], &mut channels, how.capacity, seed);
+            let (sent, messages, back) = send(&mut ranks[r], &mut channels, how, seed);
             done.sent[r] += sent;
             done.messages[r] += messages;
-            moved |= sent + messages > 0;
+            moved |= sent + messages + back > 0;
             moved |= receive(&mut ranks[r], &mut channels, seed)?;
             moved |= copy(&mut ranks[r]);
         }
@@ -240,7 +215,7 @@ pub(super) fn run(shapes: &[Shape], how: Trial, plan: impl Fn(&Shape) -> Plan) -
             seed = 0;
         }
     }
-    if channels.iter().any(|c| !c.values.is_empty() || !c.begun.is_empty()) {
+    if channels.iter().any(|c| c.ready() > 0 || !c.begun.is_empty()) {
         return Err("a message was not read".into());
     }
     check(shapes, &ranks, how)?;
@@ -248,15 +223,19 @@ pub(super) fn run(shapes: &[Shape], how: Trial, plan: impl Fn(&Shape) -> Plan) -
     Ok(done)
 }
 
-fn send(rank: &mut Rank, channels: &mut [Channel], capacity: usize, seed: u64) -> (usize, usize) {
-    let (mut sent, mut messages) = (0, 0);
+fn send(rank: &mut Rank, channels: &mut [Underway], how: Trial, seed: u64) -> (usize, usize, usize) {
+    let (mut sent, mut messages, mut back) = (0, 0, 0);
     let queues = rank.sends.len();
     for turn in 0..queues {
         let q = (turn + seed as usize) % queues;
+        let returned = channels[rank.sends[q]].settle(&mut rank.memory.lent);
+        rank.schedule.returned(q, returned);
+        back += returned;
         while let Some(want) = rank.schedule.next_send(q) {
             let channel = &mut channels[rank.sends[q]];
             let len = rank.schedule.len(want.id);
-            let room = capacity.saturating_sub(channel.values.len());
+            let lends = how.lends && rank.schedule.stays(want.id);
+            let room = if lends { usize::MAX } else { how.capacity.saturating_sub(channel.held()) };
             let n = room.min(want.allowed - want.done);
             if n == 0 && len > 0 {
                 break;
@@ -268,18 +247,20 @@ fn send(rank: &mut Rank, channels: &mut [Channel], capacity: usize, seed: u64) -
             if let &StepOp::Send { src, .. } = rank.schedule.op(want.id) {
                 for i in want.done..want.done + n {
                     let v = rank.memory.read(src, i);
-                    channels[rank.sends[q]].values.push_back(v);
+                    let at = lends.then(|| rank.memory.at(src, i));
+                    channel.put(v, at, &mut rank.memory.lent);
                 }
             }
-            rank.schedule.sent(q, n);
+            rank.schedule.lend(q, n);
+            rank.schedule.returned(q, channel.settle(&mut rank.memory.lent));
             sent += n;
         }
     }
-    (sent, messages)
+    (sent, messages, back)
 }
 
 /// The message begun next on a channel must be the one that is awaited.
-fn agree(channel: &mut Channel, round: u32, len: usize) -> Result<(), String> {
+fn agree(channel: &mut Underway, round: u32, len: usize) -> Result<(), String> {
     match channel.begun.pop_front() {
         Some(m) if m == (round, len) => Ok(()),
         Some(m) => Err(format!("sent (round, length) {m:?}, awaited {:?}", (round, len))),
@@ -287,7 +268,7 @@ fn agree(channel: &mut Channel, round: u32, len: usize) -> Result<(), String> {
     }
 }
 
-fn receive(rank: &mut Rank, channels: &mut [Channel], seed: u64) -> Result<bool, String> {
+fn receive(rank: &mut Rank, channels: &mut [Underway], seed: u64) -> Result<bool, String> {
     let mut moved = false;
     let queues = rank.recvs.len();
     for turn in 0..queues {
@@ -297,7 +278,7 @@ fn receive(rank: &mut Rank, channels: &mut [Channel], seed: u64) -> Result<bool,
             match &rank.plan.steps[want.id as usize].op {
                 &StepOp::Recv { dst, mode, .. } => {
                     let channel = &mut channels[rank.recvs[q]];
-                    let n = channel.values.len().min(want.allowed - want.done);
+                    let n = channel.ready().min(want.allowed - want.done);
                     if n == 0 && (dst.len > 0 || channel.begun.is_empty()) {
                         break;
                     }
@@ -305,7 +286,7 @@ fn receive(rank: &mut Rank, channels: &mut [Channel], seed: u64) -> Result<bool,
                         agree(channel, round, dst.len)?;
                     }
                     for i in want.done..want.done + n {
-                        let Some(v) = channels[rank.recvs[q]].values.pop_front() else { break };
+                        let Some(v) = channels[rank.recvs[q]].take() else { break };
                         let v = match mode {
                             ReceiveMode::Copy => v,
                             ReceiveMode::Reduce { with, last } => add(rank.memory.read(with, i), v, last),
@@ -320,7 +301,7 @@ fn receive(rank: &mut Rank, channels: &mut [Channel], seed: u64) -> Result<bool,
                         break;
                     }
                     let senders = &rank.fan_ins[&want.id];
-                    let ready = senders.iter().map(|&c| channels[c].values.len()).min().unwrap_or(0);
+                    let ready = senders.iter().map(|&c| channels[c].ready()).min().unwrap_or(0);
                     let n = ready.min(want.allowed - want.done);
                     if n == 0 {
                         break;
@@ -330,7 +311,7 @@ fn receive(rank: &mut Rank, channels: &mut [Channel], seed: u64) -> Result<bool,
                     }
                     for i in want.done..want.done + n {
                         let own = rank.memory.read(*own, i);
-                        let received = senders.iter().filter_map(|&c| channels[c].values.pop_front());
+                        let received = senders.iter().filter_map(|&c| channels[c].take());
                         rank.memory.write(*dst, i, total(from, received, own, rank.me, *last));
                     }
                     rank.schedule.n_way_reduced(want.id, n);
@@ -396,4 +377,6 @@ fn check(shapes: &[Shape], ranks: &[Rank], how: Trial) -> Result<(), String> {
     Ok(())
 }
 
+mod channel;
+mod memory;
 mod tests;

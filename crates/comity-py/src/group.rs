@@ -8,6 +8,7 @@ use crate::{
     interrupt,
     raw::PyEvent,
     request::{FinishGuard, PyRequest, RequestState, seconds, wait_to_the_end, watched},
+    shared::SharedBytes,
     work::{Given, PreparedCall},
 };
 use pyo3::{prelude::*, types::PyDict};
@@ -192,6 +193,12 @@ impl PyGroup {
     fn link_kinds(&self, py: Python<'_>) -> PyResult<Vec<Option<String>>> {
         let kinds = self.open(py)?.link_kinds();
         Ok(kinds.iter().map(|k| k.map(|k| k.to_string())).collect())
+    }
+
+    /// So many bytes of zeros that the other ranks of this host may read where they lie.
+    fn alloc(&self, py: Python<'_>, bytes: usize) -> PyResult<SharedBytes> {
+        let group = self.open(py)?;
+        Ok(SharedBytes::new(py.detach(|| group.alloc(bytes))))
     }
 
     /// What this group has done on this rank so far.

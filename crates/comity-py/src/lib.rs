@@ -15,6 +15,7 @@ mod interrupt;
 mod memory;
 mod raw;
 mod request;
+mod shared;
 mod work;
 
 use pyo3::prelude::*;
@@ -42,6 +43,8 @@ mod _core {
     use crate::raw::PyEvent;
     #[pymodule_export]
     use crate::request::PyRequest;
+    #[pymodule_export]
+    use crate::shared::SharedBytes;
 
     #[pymodule_init]
     fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {

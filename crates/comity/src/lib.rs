@@ -92,7 +92,7 @@ pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;
 pub use stats::Stats;
 pub use transport::LinkKind;
-pub use view::{Place, View, ViewMut};
+pub use view::{Place, SharedBuffer, View, ViewMut};
 
 /// The crate of [`f16`](half::f16) and [`bf16`](half::bf16), in the version whose types are an [`Element`].
 ///

@@ -115,6 +115,10 @@ class Kind:
         """The framework's type with this name, of those that all have (`LONG_NAMES`)."""
         raise NotImplementedError
 
+    def over(self, alloc: Callable[[int], Any], shape: tuple[int, ...], dtype: Any) -> Any:
+        """An array of zeros of this kind over memory from `alloc`, which takes a number of bytes."""
+        raise Misuse("empty makes arrays of NumPy and torch; pass one of their types")
+
     def write(self, out: Any) -> Block:
         """The memory of `out`, to be written; what is not contiguous is written by way of a copy when the call has ended."""
         raise Misuse(f"{self.name} arrays cannot be changed, so they cannot be `out`")

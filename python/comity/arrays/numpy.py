@@ -1,5 +1,6 @@
 """NumPy's arrays."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,11 @@ class NumPy(Kind):
 
             return self.np.dtype(ml_dtypes.bfloat16)
         return self.np.dtype(name)
+
+    def over(self, alloc: Callable[[int], Any], shape: tuple[int, ...], dtype: Any) -> Any:
+        dtype = self.dtype(dtype) if isinstance(dtype, str) else self.np.dtype(dtype)
+        self.code(dtype)
+        return self.np.ndarray(shape, dtype, alloc(math.prod(shape) * dtype.itemsize))
 
     def block(self, a: Any, shape: tuple[int, ...], result: Callable[[], Any] | None = None) -> Block:
         """The memory of a contiguous array."""

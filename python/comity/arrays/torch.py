@@ -1,5 +1,6 @@
 """torch's tensors, in host memory and on CUDA devices."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,13 @@ class Torch(Kind):
 
     def dtype(self, name: str) -> Any:
         return getattr(self.torch, name)
+
+    def over(self, alloc: Callable[[int], Any], shape: tuple[int, ...], dtype: Any) -> Any:
+        code_of(self.name, dtype)
+        if 0 in shape:
+            return self.torch.zeros(shape, dtype=dtype)
+        memory = alloc(math.prod(shape) * dtype.itemsize)
+        return self.torch.frombuffer(memory, dtype=dtype).reshape(shape)
 
     def check(self, x: Any) -> None:
         """Refuse what no call reaches."""

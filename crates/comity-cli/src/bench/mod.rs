@@ -5,6 +5,7 @@
 //!   measure.rs  how a cell is timed                     row.rs  the table    raw.rs  samples, for other tools
 //!   compare.rs  beside an earlier run                   output.rs  as CSV, as a page
 //! ```
+mod buffer;
 mod compare;
 mod measure;
 mod op;
@@ -90,6 +91,10 @@ pub(crate) struct BenchArgs {
     /// Where buffers are: host, or cuda, with NCCL
     #[arg(long, value_enum, value_name = "KIND", default_value_t, hide_possible_values = true)]
     device: here::DeviceKind,
+
+    /// In buffers that the ranks of a host read where they lie
+    #[arg(long, conflicts_with = "device")]
+    shared_buffers: bool,
 
     /// Calls in a sample, waited for together [default: 1, more if short]
     #[arg(long, value_name = "N", value_parser = count)]
@@ -219,7 +224,8 @@ fn table(
     }
     if is_table {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
-        say(format!("# comity {} bench: {}", here::VERSION, here::world(group)));
+        let kind = if args.shared_buffers { ", shared buffers" } else { "" };
+        say(format!("# comity {} bench: {}{kind}", here::VERSION, here::world(group)));
         let by = args.algorithm.map_or_else(String::new, |a| format!(", by {}", a.name()));
         say(format!("# {date}, {cores} cores on the host of rank 0{by}"));
     }
@@ -242,7 +248,8 @@ fn table(
                 continue;
             }
             let samples = with_type!(args.dtype, T => {
-                measure(group, &mut Cell::<T>::new(op, args.op, group, count, device)?, bytes, &limits)
+                let mut cell = Cell::<T>::new(op, args.op, group, count, device, args.shared_buffers)?;
+                measure(group, &mut cell, bytes, &limits)
             })?;
             if let Some(raw) = &mut raw {
                 raw.write(op, asked, n, &samples)?;

@@ -1,8 +1,9 @@
 //! The operations of the benchmark: one call, whether it was right, and what its speed counts as.
 
+use super::buffer::HostBuffer;
 use crate::check::value::{Data, Deal, Give, Sample};
 use comity::{
-    Error, Group, ReduceOp, Result,
+    Element, Error, Group, ReduceOp, Result,
     tools::cuda::{Buffer, Cuda},
 };
 
@@ -102,14 +103,14 @@ impl BenchOp {
 }
 
 /// The buffers of one operation at one size.
-pub(super) struct Cell<'a, T> {
+pub(super) struct Cell<'a, T: Element> {
     pub(super) op: BenchOp,
     reduce: ReduceOp,
     group: &'a Group,
     /// The full buffer.
-    full: Vec<T>,
+    full: HostBuffer<T>,
     /// The other one: a part, or of the same size.
-    other: Vec<T>,
+    other: HostBuffer<T>,
     /// Where the calls work instead, if anywhere.
     there: Option<There>,
 }
@@ -129,26 +130,31 @@ impl<'a, T: Sample> Cell<'a, T> {
         group: &'a Group,
         count: usize,
         device: Option<&Cuda>,
+        shared: bool,
     ) -> Result<Self> {
         let other = match op {
             BenchOp::AllToAll | BenchOp::SendRecv | BenchOp::PingPong => count,
             _ if op.has_parts() => count / group.size(),
             _ => 0,
         };
-        // Written, not only reserved: the first touch of a page is no part of a call.
-        let touched = |n: usize| (0..n).map(|i| T::any(i as u64)).collect();
-        let (full, other): (Vec<T>, Vec<T>) = (touched(count), touched(other));
+        let touched = |n: usize| HostBuffer::new(group, n, shared, T::any);
+        let (full, other) = (touched(count), touched(other));
         let there = device.map(|cuda| {
             let mut there = There {
-                full: cuda.buffer(size_of_val(full.as_slice()))?,
-                other: cuda.buffer(size_of_val(other.as_slice()))?,
+                full: cuda.buffer(size_of_val(&full[..]))?,
+                other: cuda.buffer(size_of_val(&other[..]))?,
                 cuda: cuda.clone(),
             };
             there.full.write(&full)?;
             there.other.write(&other)?;
             Ok::<_, Error>(there)
         });
-        Ok(Self { op, reduce, group, full, other, there: there.transpose()? })
+        let mut cell = Self { op, reduce, group, full, other, there: there.transpose()? };
+        // The first message out of such a buffer is copied: the peers have yet to map it.
+        for _ in 0..if shared { 2 } else { 0 } {
+            cell.step()?;
+        }
+        Ok(cell)
     }
 
     /// Wait until what the calls put on the device's stream is done.
@@ -208,7 +214,7 @@ impl<'a, T: Sample> Cell<'a, T> {
             let lens = (self.full.len(), self.other.len());
             return Self::call_there(self.group, self.op, self.reduce, root, there, lens);
         }
-        let (g, full, other) = (self.group, &mut self.full, &mut self.other);
+        let (g, full, other) = (self.group, &mut self.full[..], &mut self.other[..]);
         let (me, n) = (g.rank(), g.size());
         let at_root = me == root;
         match self.op {

@@ -163,3 +163,45 @@ fn what_a_step_covers_need_not_be_asked_again() {
     let deps: Vec<_> = s.items.iter().map(|i| i.deps.1 - i.deps.0).collect();
     assert_eq!(deps, [0, 1, 1, 1]);
 }
+
+#[test]
+fn what_is_lent_is_kept_until_it_comes_back_and_the_queue_goes_on() {
+    let (a, b) = (slice(Buf::Out, 0, 4), slice(Buf::Out, 4, 2));
+    let mut s = schedule([send(1, a), send(1, b), recv(2, slice(Buf::Out, 0, 6))], false);
+    s.lend(0, 3);
+    assert_eq!(s.next_send(0), Some(Want { id: 0, done: 3, allowed: 4 }));
+    s.lend(0, 1);
+    assert_eq!(s.next_send(0), Some(Want { id: 1, done: 0, allowed: 2 }), "the next message");
+    assert_eq!(may_recv(&s, 0), Some(0), "all of it is lent");
+    s.returned(0, 3);
+    assert_eq!(may_recv(&s, 0), Some(3));
+    s.sent(0, 2);
+    assert!(s.next_send(0).is_none() && s.send_is_open(0));
+    s.returned(0, 1);
+    assert_eq!(may_recv(&s, 0), Some(6));
+    assert!(!s.send_is_open(0));
+    s.received(0, 6);
+    assert!(s.is_done());
+}
+
+#[test]
+fn partners_that_exchange_in_place_lend_nothing() {
+    let all = slice(Buf::Out, 0, 4);
+    let step = |round, op| Step { round, op };
+    let tied = Plan { steps: vec![step(0, send(1, all)), step(0, recv(1, all))], tmp: 0 };
+    assert!(!Schedule::new(&tied, false).stays(0));
+    let later = Plan { steps: vec![step(0, send(1, all)), step(1, recv(1, all))], tmp: 0 };
+    assert!(Schedule::new(&later, false).stays(0));
+}
+
+#[test]
+fn what_is_written_later_in_place_does_not_stay() {
+    let own = slice(Buf::In, 0, 4);
+    let kept = slice(Buf::Out, 4, 4);
+    let mut s =
+        schedule([send(1, own), StepOp::Copy { src: own, dst: kept }, recv(1, slice(Buf::Out, 0, 4))], false);
+    s.input_lies(4);
+    assert!(s.stays(0), "the copy changes nothing, and the rest lies elsewhere");
+    s.input_lies(3);
+    assert!(!s.stays(0));
+}

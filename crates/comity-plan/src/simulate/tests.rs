@@ -76,17 +76,17 @@ impl Sweep<'_> {
                         _ if n > 17 && !whole => count.min(3),
                         _ => count,
                     };
-                    let cases = layouts.len() * roots.len() * self.ways.len() * 2;
+                    let cases = layouts.len() * roots.len() * self.ways.len() * 4;
                     // A step without common divisors comes by everything in time.
                     let (from, to) =
                         if self.all { (0, cases) } else { (turn * 7919, turn * 7919 + self.each) };
                     for case in (from..to).map(|c| c % cases) {
-                        let (rest, in_place) = (case / 2, case % 2 == 1);
+                        let (rest, in_place, lends) = (case / 4, case % 2 == 1, case / 2 % 2 == 1);
                         let (rest, (segment, capacity)) =
                             (rest / self.ways.len(), self.ways[rest % self.ways.len()]);
                         let (hosts, root) = (&layouts[rest / roots.len()], roots[rest % roots.len()]);
                         let shape = Shape { root, hosts, ..Shape::new(kind, 0, n, count, 4) };
-                        prove(shape, algorithm, segment, Trial { capacity, in_place, disorder: 0 });
+                        prove(shape, algorithm, segment, Trial { capacity, in_place, lends, disorder: 0 });
                     }
                     turn += 1;
                 }
@@ -153,7 +153,7 @@ fn unequal_parts() {
                             shape,
                             algorithm,
                             segment,
-                            Trial { capacity, in_place: salt % 2 == 0, disorder: 0 },
+                            Trial { capacity, in_place: salt % 2 == 0, lends: salt % 3 == 0, disorder: 0 },
                         );
                     }
                 }
@@ -175,7 +175,7 @@ fn all_to_all_of_unequal_parts() {
         let shapes: Vec<_> = (0..n).map(shape).collect();
         for algorithm in Kind::AllToAll.algorithms() {
             for (segment, capacity) in WAYS {
-                let how = Trial { capacity, in_place: false, disorder: 0 };
+                let how = Trial { capacity, in_place: false, lends: false, disorder: 0 };
                 let done = run(&shapes, how, |s| build(s, algorithm, segment));
                 assert_eq!(done.map(|_| ()), Ok(()), "{n} ranks, {algorithm:?}");
             }
@@ -191,7 +191,7 @@ fn ranks_send_what_the_files_promise() {
                 for hosts in [vec![0; n], (0..n).map(|r| r / 4).collect()] {
                     let count = if kind == Kind::Barrier { 0 } else { 2 * n + 1 };
                     let shape = Shape { hosts: &hosts, ..Shape::new(kind, 0, n, count, 4) };
-                    let how = Trial { capacity: UNBOUNDED, in_place: false, disorder: 0 };
+                    let how = Trial { capacity: UNBOUNDED, in_place: false, lends: false, disorder: 0 };
                     let done = prove(shape, algorithm, 0, how);
                     let many = hosts[n - 1] + 1;
                     let local = n.div_ceil(many).max(n.min(if many > 1 { 4 } else { n }));
@@ -233,7 +233,7 @@ fn doubling_has_few_rounds_and_equal_bits() {
 
 #[test]
 fn thousands_of_ranks() {
-    let how = Trial { capacity: 3, in_place: true, disorder: 0 };
+    let how = Trial { capacity: 3, in_place: true, lends: true, disorder: 0 };
     for (n, per_host) in [(257, 8), (4096, 64)] {
         let hosts: Vec<_> = (0..n).map(|r| r / per_host).collect();
         let shape = |kind, count| Shape { hosts: &hosts, root: n / 3, ..Shape::new(kind, 0, n, count, 4) };
@@ -307,7 +307,7 @@ fn plans_stay_small_enough() {
 #[test]
 fn the_simulation_sees_a_broken_plan() {
     let shape = Shape::new(Kind::AllReduce, 0, 3, 8, 4);
-    let how = Trial { capacity: 1, in_place: false, disorder: 0 };
+    let how = Trial { capacity: 1, in_place: false, lends: false, disorder: 0 };
     let spoil = |change: fn(&mut Plan)| {
         run(&call(shape), how, |s| {
             let mut plan = build(s, Algorithm::Ring, 0);
@@ -343,9 +343,9 @@ proptest! {
         let algorithm = kind.algorithms().nth(pick % kind.algorithms().count()).unwrap();
         let count = if kind == Kind::Barrier { 0 } else { count };
         let shape = Shape { root: root % n, hosts: &world[..n], ..Shape::new(kind, 0, n, count, 4) };
-        let one = prove(shape, algorithm, segment, Trial { capacity, in_place, disorder });
+        let one = prove(shape, algorithm, segment, Trial { capacity, in_place, lends: disorder % 2 == 0, disorder });
         // Neither arrival order nor capacity nor place changes a bit.
-        let two = prove(shape, algorithm, segment, Trial { capacity: UNBOUNDED, in_place: !in_place, disorder: 0 });
+        let two = prove(shape, algorithm, segment, Trial { capacity: UNBOUNDED, in_place: !in_place, lends: false, disorder: 0 });
         prop_assert_eq!(one.out, two.out);
         prop_assert_eq!(one.messages, two.messages);
     }

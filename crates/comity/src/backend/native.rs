@@ -50,6 +50,8 @@ struct Key {
     elem: usize,
     root: usize,
     in_place: bool,
+    /// How far after `Out` `In` begins in one memory with it, where they do not begin together; in bytes.
+    shift: Option<isize>,
 }
 
 impl NativeBackend {
@@ -60,7 +62,7 @@ impl NativeBackend {
 
     /// Nothing moves, but all ranks say what they call, and are told if it differs. `also` must be the same on all.
     pub(crate) fn agree(&mut self, call: &Call<'_>, also: u64, limit: Duration) -> Result<()> {
-        let key = Key { kind: Kind::Barrier, count: 0, elem: 1, root: 0, in_place: false };
+        let key = Key { kind: Kind::Barrier, count: 0, elem: 1, root: 0, in_place: false, shift: None };
         let none = Call { info: call.info, bufs: Bufs::None, counts: &[], recv_counts: &[] };
         let mut kept = match self.kept.iter().rposition(|k| k.key == key) {
             Some(i) => self.kept.remove(i),
@@ -156,12 +158,18 @@ impl NativeBackend {
         let info = call.info;
         let in_place = matches!(call.bufs, Bufs::InPlace(_)) && kind != Kind::Broadcast;
         let elem = info.dtype.map_or(1, DType::size);
-        let key = Key { kind, count: info.count, elem, root: info.root.unwrap_or(0), in_place };
+        let members = self.engine.members();
+        let (group_id, rank) = (members.group_id as u16, members.rank);
+        let part = info.count * elem;
+        let shift = match call.bufs {
+            Bufs::OwnIn(_) => Some((rank * part) as isize),
+            Bufs::OwnOut(_) => Some(-((rank * part) as isize)),
+            _ => None,
+        };
+        let key = Key { kind, count: info.count, elem, root: info.root.unwrap_or(0), in_place, shift };
         let plain = call.counts.is_empty();
         self.come_last(key, &call);
         let Some(kept) = self.kept.last_mut() else { return Err(Error::Closed) };
-        let members = self.engine.members();
-        let (group_id, rank) = (members.group_id as u16, members.rank);
         let shape = kept.shape;
         let pairwise = kind == Kind::AllToAll && !plain;
         let counts = (call.counts, call.recv_counts);
@@ -181,7 +189,6 @@ impl NativeBackend {
         if self.scratch.len() < tmp {
             self.scratch.resize(tmp, 0);
         }
-        let part = info.count * elem;
         let tmp = &mut self.scratch[..tmp];
         let mut memory = match call.bufs {
             Bufs::None => Memory::new(None, None, tmp),
@@ -236,7 +243,11 @@ impl NativeBackend {
         let choice = plan::choose(&shape.common(), &self.topology, self.prefer);
         let plan = plan::build(&shape, choice.algorithm, choice.segment);
         let agreed = fingerprint(choice.algorithm, choice.segment, call.counts);
-        Kept { key, schedule: Schedule::new(&scaled(plan, key.elem), key.in_place), shape: agreed }
+        let mut schedule = Schedule::new(&scaled(plan, key.elem), key.in_place);
+        if let Some(shift) = key.shift {
+            schedule.input_lies(shift);
+        }
+        Kept { key, schedule, shape: agreed }
     }
 }
 

@@ -240,6 +240,14 @@ pub const VARIABLES: &[Variable] = &[
         example: "0",
     },
     Variable {
+        name: "COMITY_SHARED_BUFFERS",
+        topic: Topic::Links,
+        about: "Says how many MiB of buffers (`Group::alloc`, `comity.empty`) the other ranks of its host may read in \
+            this process's memory; 0: none. Further buffers are ordinary memory.",
+        default: "as many as the system gives",
+        example: "4096",
+    },
+    Variable {
         name: "COMITY_DEVICES",
         topic: Topic::Links,
         about: "Gives the RDMA devices from each rank to each other, as JSON or as a file of it.",

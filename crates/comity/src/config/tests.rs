@@ -235,6 +235,7 @@ fn settings_hold_everywhere() {
         ("COMITY_ADDRS", "10.0.0.1, 10.0.0.2:7000,[fe80::1%4]:7000,::1,[::2]"),
         ("COMITY_CONNECTIONS", "4"),
         ("COMITY_SEND_THREADS", "0"),
+        ("COMITY_SHARED_BUFFERS", "512"),
         ("COMITY_DEVICE", "3"),
         ("COMITY_DETECTION", "2.5"),
         ("COMITY_HOST", "desk"),
@@ -333,7 +334,7 @@ proptest! {
         vars in proptest::collection::hash_map(
             proptest::sample::select(vec![
                 "COMITY_RANK", "COMITY_SIZE", "COMITY_STORE", "COMITY_LOCAL_RANK", "COMITY_LOCAL_SIZE", "COMITY_JOB",
-                "COMITY_TIMEOUT", "COMITY_DETECTION", "COMITY_LINKS", "COMITY_ADDRS", "COMITY_CONNECTIONS", "COMITY_SEND_THREADS", "COMITY_HOST", "COMITY_LOG_DIR", "MLX_RANK", "RANK",
+                "COMITY_TIMEOUT", "COMITY_DETECTION", "COMITY_LINKS", "COMITY_ADDRS", "COMITY_CONNECTIONS", "COMITY_SEND_THREADS", "COMITY_SHARED_BUFFERS", "COMITY_HOST", "COMITY_LOG_DIR", "MLX_RANK", "RANK",
                 "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
                 "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMI_FD", "SLURM_JOB_ID",
                 "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID",

@@ -132,6 +132,7 @@ fn pass(
     let mut unproven = 0;
     for &p in from {
         if let Some(link) = &mut links[p] {
+            link.still_holds(n).map_err(|e| StepFault(Some(p), e.into()))?;
             link.consume(n);
             unproven = link.unproven().max(unproven);
         }

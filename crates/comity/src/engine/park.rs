@@ -30,7 +30,7 @@ impl Engine {
     pub(super) fn arm(&mut self, schedule: &Schedule) {
         // Flags of peers whose queues ended in an earlier look are stale.
         let open_send: Vec<_> = (0..schedule.send_queues())
-            .filter(|&q| schedule.next_send(q).is_some())
+            .filter(|&q| schedule.send_is_open(q))
             .map(|q| schedule.send_peer(q))
             .collect();
         let open_recv: Vec<_> = (0..schedule.recv_queues())

@@ -116,6 +116,7 @@ impl Run<'_, '_> {
             Some(a) => kernel::combine_into(dtype, op, out, a, theirs),
         }
         let piece = n == 0 && !ready.is_empty();
+        link.still_holds(n)?;
         link.consume(n);
         if piece {
             // A piece of an element: has the link ended?

@@ -113,7 +113,12 @@ impl Engine {
                 self.patience = waiting.patience();
                 Ok(())
             }
-            Err(stop) => Err(self.members.explain(stop, task.info, task.limit)),
+            Err(stop) => {
+                let error = self.members.explain(stop, task.info, task.limit);
+                // The caller has its buffers back with the error.
+                self.links.iter_mut().flatten().for_each(|l| l.revoke());
+                Err(error)
+            }
         }
     }
 

@@ -4,10 +4,22 @@ use super::run::{Direction, Run};
 use crate::transport::LinkError;
 use comity_plan::{Slice, StepOp};
 
+/// A send to one rank that is shorter returns before its receive is made, as far as the link has room.
+const LONG_PAIR: usize = 512 << 10;
+
 impl Run<'_, '_> {
     /// Send what may leave of one queue.
     #[inline]
     pub(super) fn push(&mut self, q: usize) -> Result<bool, LinkError> {
+        let moved = self.offer(q)?;
+        let tx = &mut self.engine.tx[self.schedule.send_peer(q)];
+        // It waits for what it has lent.
+        tx.blocked |= tx.lent > 0;
+        Ok(moved)
+    }
+
+    #[inline]
+    fn offer(&mut self, q: usize) -> Result<bool, LinkError> {
         let (engine, schedule) = (&mut *self.engine, &mut *self.schedule);
         let peer = schedule.send_peer(q);
         let tx = &mut engine.tx[peer];
@@ -17,7 +29,7 @@ impl Run<'_, '_> {
             tx.blocked = schedule.next_send(q).is_some();
             return Ok(false);
         };
-        let mut moved = false;
+        let mut moved = tx.lent > 0 && tx.collect(link, schedule, q)?;
         loop {
             let Some(want) = schedule.next_send(q) else { return Ok(moved) };
             let len = schedule.len(want.id);
@@ -27,13 +39,15 @@ impl Run<'_, '_> {
                     return Ok(moved);
                 }
                 tx.begin(header.as_ref(), len);
-                link.announce(len, schedule.recv_queues() > 0);
+                // Who sends to one rank need not find it there, up to a length.
+                let stays = schedule.stays(want.id) && (self.task.call.is_some() || len >= LONG_PAIR);
+                link.announce(len, schedule.recv_queues() > 0, stays);
             }
             if want.allowed == want.done && tx.lead_is_sent() && len > 0 {
                 return Ok(moved);
             }
             let StepOp::Send { src, .. } = *schedule.op(want.id) else { return Ok(moved) };
-            let n = (want.allowed - want.done).min(link.chunk());
+            let n = (want.allowed - want.done).min(link.offer_size());
             let n = tx.put(link, self.memory.read(Slice { at: src.at + want.done, len: n, ..src }))?;
             moved |= n > 0;
             if !tx.lead_is_sent() {
@@ -45,7 +59,7 @@ impl Run<'_, '_> {
             }
             if n > 0 || len == 0 {
                 moved = true;
-                schedule.sent(q, n);
+                tx.gave(link, schedule, q, n)?;
             }
             // One chunk, then look at what arrives; a message that has ended makes room for the next small one.
             if want.done + n < len || len >= link.chunk() {

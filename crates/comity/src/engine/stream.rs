@@ -5,6 +5,7 @@ use crate::{
     status::{HEADER as LEN, Header, lead},
     transport::{Link, LinkError},
 };
+use comity_plan::Schedule;
 use std::{
     collections::VecDeque,
     sync::Arc,
@@ -27,13 +28,24 @@ pub(super) struct Tx {
     open: bool,
     /// The link had no room at the last look.
     pub(super) blocked: bool,
+    /// Payload bytes that have left and that the peer may still read in this rank's memory.
+    pub(super) lent: usize,
     /// Where the bytes are seen from outside.
     pub(super) live: Option<Arc<LiveLink>>,
 }
 
 impl Tx {
     pub(super) fn new() -> Self {
-        Self { pos: 0, lead: [0; LEAD], lead_at: 0, lead_len: 0, open: false, blocked: false, live: None }
+        Self {
+            pos: 0,
+            lead: [0; LEAD],
+            lead_at: 0,
+            lead_len: 0,
+            open: false,
+            blocked: false,
+            lent: 0,
+            live: None,
+        }
     }
 
     /// Whether the current message has begun.
@@ -64,6 +76,44 @@ impl Tx {
             live.sent(self.pos);
         }
         Ok(n - of_lead)
+    }
+
+    /// `n` more payload bytes have left: tell the schedule, and what of those before came back.
+    #[inline]
+    pub(super) fn gave(
+        &mut self,
+        link: &mut dyn Link,
+        schedule: &mut Schedule,
+        queue: usize,
+        n: usize,
+    ) -> Result<(), LinkError> {
+        let lent = link.lent()?;
+        if lent == 0 && self.lent == 0 {
+            schedule.sent(queue, n);
+            return Ok(());
+        }
+        schedule.lend(queue, n);
+        self.lent += n;
+        self.came_back(schedule, queue, lent);
+        Ok(())
+    }
+
+    /// Tell the schedule what came back of what was lent; whether something did.
+    pub(super) fn collect(
+        &mut self,
+        link: &mut dyn Link,
+        schedule: &mut Schedule,
+        queue: usize,
+    ) -> Result<bool, LinkError> {
+        let lent = link.lent()?;
+        Ok(self.came_back(schedule, queue, lent))
+    }
+
+    fn came_back(&mut self, schedule: &mut Schedule, queue: usize, lent: usize) -> bool {
+        let returned = self.lent.saturating_sub(lent);
+        self.lent -= returned;
+        schedule.returned(queue, returned);
+        returned > 0
     }
 
     /// Whether the lead has left.

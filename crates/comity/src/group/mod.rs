@@ -4,6 +4,7 @@
 //! `sync`, `sys`, `transport`, `turn`, `view`.
 
 mod algorithm;
+mod alloc;
 mod connect;
 mod measure;
 mod ops;

@@ -35,18 +35,40 @@ const SEND: SendFlags = SendFlags::DONTWAIT;
 pub(crate) fn send_fd(stream: &UnixStream, fd: &impl AsFd, limit: Duration) -> io::Result<()> {
     let until = Instant::now() + limit;
     loop {
-        let fds = [fd.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&fds));
-        match sendmsg(stream, &[IoSlice::new(&[CARRIER])], &mut control, SEND) {
-            Ok(_) => return Ok(()),
+        match send_byte_with(stream, CARRIER, fd) {
+            Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
             // WAIT(until): room for a descriptor, to the deadline of who calls
             Err(Errno::AGAIN) => wait(stream, PollFlags::OUT, until)?,
             Err(e) => return Err(e.into()),
         }
     }
+}
+
+/// Send `byte` with `fd` if there is room now.
+pub(crate) fn send_byte_with(stream: &UnixStream, byte: u8, fd: &impl AsFd) -> Result<(), Errno> {
+    let fds = [fd.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    sendmsg(stream, &[IoSlice::new(&[byte])], &mut control, SEND).map(|_| ())
+}
+
+/// Receive bytes that are here, and the descriptor that came with the last of them, if one did: the system ends a read there.
+pub(crate) fn recv_bytes(stream: &UnixStream, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut control, RECV)?;
+    let fds = control.drain().filter_map(|m| match m {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    let fd = fds.last();
+    #[cfg(not(target_os = "linux"))]
+    if let Some(fd) = &fd {
+        rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
+    }
+    Ok((got.bytes, fd))
 }
 
 /// Receive one descriptor within `limit`; close-on-exec. Works on blocking and non-blocking streams. `EMFILE` if this process may

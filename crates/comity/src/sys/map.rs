@@ -53,6 +53,32 @@ impl Mapping {
         Self::checked(p.cast(), len)
     }
 
+    /// The memory behind a descriptor that a peer made and sealed, however long it is, to be read only.
+    pub(crate) fn attach_to_read(fd: &impl AsFd) -> io::Result<Self> {
+        check_seals(fd)?;
+        let len = usize::try_from(fstat(fd)?.st_size).ok().filter(|n| *n > 0);
+        let len =
+            len.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "shared memory of no length"))?;
+        // SAFETY: a fresh mapping at an address of the system's choice aliases nothing of ours.
+        let p = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, 0)? };
+        Self::checked(p.cast(), len)
+    }
+
+    /// Bytes of it.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Give its pages back to the system now, whoever else maps them: they read as zeros from then on. Nothing happens where the system
+    /// cannot do that.
+    pub(crate) fn give_back_pages(&self) {
+        #[cfg(target_os = "linux")]
+        // SAFETY: ours since `checked`; who calls this has no use for the bytes any more.
+        let _ = unsafe {
+            rustix::mm::madvise(self.ptr.as_ptr().cast(), self.len, rustix::mm::Advice::LinuxRemove)
+        };
+    }
+
     /// First byte; page aligned.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
@@ -132,6 +158,16 @@ mod tests {
             assert_eq!(b.as_ptr().add(4096).read(), 7);
         }
         assert!(Mapping::attach(&fd, 4096).is_err());
+        let c = Mapping::attach_to_read(&fd).unwrap();
+        assert_eq!(c.len(), 8192);
+        // SAFETY: inside the mapping, one thread.
+        assert_eq!(unsafe { c.as_ptr().add(4096).read() }, 7);
+        #[cfg(target_os = "linux")]
+        {
+            a.give_back_pages();
+            // SAFETY: as above.
+            assert_eq!(unsafe { c.as_ptr().add(4096).read() }, 0);
+        }
     }
 
     /// The thread sanitizer must see that it is new memory, too: the threads below do not wait for each other in a way it knows.

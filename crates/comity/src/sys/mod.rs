@@ -19,6 +19,7 @@ mod map;
 pub(crate) mod mpi;
 pub(crate) mod nccl;
 mod poll;
+mod region;
 #[cfg(target_os = "linux")]
 mod trip;
 mod unacked;
@@ -29,7 +30,7 @@ mod words;
 pub(crate) use cores::leave_core;
 pub(crate) use delivery::delivery;
 pub(crate) use exit::{at_exit, end_with};
-pub(crate) use fds::{recv_fd, send_fd};
+pub(crate) use fds::{recv_bytes, recv_fd, send_byte_with, send_fd};
 pub(crate) use fnv::fnv;
 pub use forks::forks;
 pub(crate) use hidden::{Hidden, traceless};
@@ -37,6 +38,7 @@ pub(crate) use inherited::inherited;
 pub(crate) use interfaces::{Interface, addresses_in_use, interfaces};
 pub(crate) use map::Mapping;
 pub(crate) use poll::poll_until;
+pub(crate) use region::{Region, SharedMemory};
 #[cfg(target_os = "linux")]
 pub(crate) use trip::least_round_trip;
 pub(crate) use unacked::has_arrived;

@@ -12,7 +12,8 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use stream::{SeededNumbers, StreamCheck, bytes, expect};
+use stream::StreamCheck;
+pub(crate) use stream::{SeededNumbers, bytes, expect};
 
 /// Two ends of one link.
 pub(crate) type LinkEnds = (Box<dyn Link>, Box<dyn Link>);
@@ -243,7 +244,7 @@ pub(crate) fn pushes_back_and_recovers(make: impl Fn() -> LinkEnds) {
 }
 
 /// Whether a descriptor of `link` becomes ready within `limit`.
-fn wakes(link: &dyn Link, interest: Interest, limit: Duration) -> bool {
+pub(crate) fn wakes(link: &dyn Link, interest: Interest, limit: Duration) -> bool {
     let mut fds = Vec::new();
     link.fds(interest, &mut fds);
     let flags = |i: Interest| {

@@ -18,6 +18,8 @@
 //! - Bytes may be given out before the link could check them; `unproven` says how many of the last ones, and nothing that
 //!   depends on those may leave this rank, or be believed. A frame that was begun may be held back until the rest of it is put;
 //!   no frame goes beyond what was offered in one call.
+//! - A link may lend the body of a message that `stays` instead of carrying it: what it has accepted reaches the peer only while the
+//!   caller leaves it as it is, as far as `lent` says. Who receives asks `still_holds` before it believes what it has read.
 //! - After an error every call returns it again, but bytes that arrived before it are lent first.
 //! - `arm` announces that this side is about to sleep in `poll` on `fds`: from then until `disarm`
 //!   the peer's `put` or `consume` makes one of them ready. A caller arms, tries once more, then
@@ -54,9 +56,24 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// Accept a prefix of `head` followed by `body`; how many bytes in all.
     fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError>;
 
-    /// What is put next is the begin of a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile. It may decide
+    /// How many bytes of the message under way are worth offering in one call.
+    fn offer_size(&self) -> usize {
+        self.chunk()
+    }
+
+    /// What is put next is the begin of a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile; `stays` if the
+    /// caller can leave the body where it is until the peer has read it. It may decide
     /// how the message travels; whatever is put without such word comes as well.
-    fn announce(&mut self, _len: usize, _is_busy: bool) {}
+    fn announce(&mut self, _len: usize, _is_busy: bool, _stays: bool) {}
+
+    /// How many of the bytes of bodies that were accepted last the peer may still read where they lie. The caller leaves them as they
+    /// are; an error ends that.
+    fn lent(&mut self) -> Result<usize, LinkError> {
+        Ok(0)
+    }
+
+    /// The caller gives up: it may write to what is [`lent`](Self::lent) from now on, and the peer must not believe what it reads there.
+    fn revoke(&mut self) {}
 
     /// Whether bytes may reach the peer that were offered and not accepted yet.
     #[cfg(test)]
@@ -67,6 +84,12 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// Bytes that lie ready, in place; empty when none are. A link that must read them from the
     /// system reads about `want`. All of them up to [`SMALL_WANT`]: the contract above says so.
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError>;
+
+    /// The caller has read the first `n` bytes that `peek` lent: whether they could not change meanwhile. Asked before `consume`; what was
+    /// read must not be believed after an error.
+    fn still_holds(&mut self, _n: usize) -> Result<(), LinkError> {
+        Ok(())
+    }
 
     /// Give back the first `n` bytes that `peek` lent.
     fn consume(&mut self, n: usize);

@@ -164,6 +164,8 @@ pub(crate) struct About {
     pub(crate) within_host: bool,
     /// Both ranks see the same memory, which is what plans within a host reckon with.
     pub(crate) shares_memory: bool,
+    /// Its links read buffers where they lie that the sender's process lets them map.
+    pub(crate) reads_buffers: bool,
     /// What it carries stays on the host, or is encrypted where the job wants that.
     pub(crate) is_private: bool,
     /// The name of the backend that takes it before all others, where users know one.

@@ -1,9 +1,11 @@
 //! Borrowed, type-erased buffers: what every operation takes.
 //!
-//! May import: `dtype`.
+//! May import: `dtype`, `sys`.
 
+mod buffer;
 mod memory;
 
+pub use buffer::SharedBuffer;
 pub(crate) use memory::Memory;
 
 use crate::{DType, Element};

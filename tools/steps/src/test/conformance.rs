@@ -25,6 +25,8 @@ struct Row {
     /// Of `comity launch`, and of `comity check`.
     launch: &'static [&'static str],
     check: &'static [&'static str],
+    /// Of `comity bench`, which runs in place of `comity check` then: it compares one call of each row.
+    bench: &'static [&'static str],
     /// What must be there first; the variables, or why the row cannot run here.
     vars: fn() -> Result<Vars, String>,
     /// Ranks go to hosts of this many by name, which share memory with no other.
@@ -33,8 +35,16 @@ struct Row {
     says: &'static str,
 }
 
-const ROW: Row =
-    Row { name: "", ranks: &[], launch: &[], check: &[], vars: || Ok(Vec::new()), per_host: None, says: "" };
+const ROW: Row = Row {
+    name: "",
+    ranks: &[],
+    launch: &[],
+    check: &[],
+    bench: &[],
+    vars: || Ok(Vec::new()),
+    per_host: None,
+    says: "",
+};
 
 /// MPI's ranks spin while they wait, so four of them are slow on two cores.
 const FEW: &[&str] = &[
@@ -50,6 +60,14 @@ const ROWS: &[Row] = &[
         ranks: &[1, 2, 3, 4, 5, 8],
         vars: || Ok(vec![("COMITY_LINKS", "shm".into())]),
         says: "links shm",
+        ..ROW
+    },
+    Row {
+        name: "shared memory, buffers that peers read",
+        ranks: &[2, 3, 4],
+        bench: &["all", "--shared-buffers", "--sizes", "256K,4M", "--dtype", "bf16", "--iters", "5"],
+        vars: || Ok(vec![("COMITY_LINKS", "shm".into())]),
+        says: "shared buffers",
         ..ROW
     },
     Row {
@@ -240,13 +258,17 @@ fn one(row: &Row, n: usize, vars: &Vars, comity: &Path) -> Result<(), String> {
             task.args(["--", "sh", "-c", &script]).args([comity])
         }
     };
-    let task = task.args(["check", "--quick"]).args(row.check).limit(QUICK + 30);
+    let task = match row.bench {
+        [] => task.args(["check", "--quick"]).args(row.check),
+        bench => task.args(["bench"]).args(bench),
+    };
+    let task = task.limit(QUICK + 30);
     let task = vars.iter().fold(task, |t, (name, value)| t.env(name, value));
     let out = timed(&format!("{}, {n} ranks", row.name), task)?;
     if n > 1 && !out.lines().any(|l| l.contains("comity") && l.contains(row.says)) {
         return Err(format!("{}, {n} ranks: did not say `{}`:\n{out}", row.name, row.says));
     }
-    if !out.contains("all ok") {
+    if row.bench.is_empty() && !out.contains("all ok") {
         return Err(format!("{}, {n} ranks: did not say that all is right:\n{out}", row.name));
     }
     Ok(())

@@ -8,12 +8,12 @@ pub(super) fn byte(at: usize) -> u8 {
     ((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-pub(super) fn bytes(from: usize, len: usize) -> Vec<u8> {
+pub(crate) fn bytes(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(byte).collect()
 }
 
 #[track_caller]
-pub(super) fn expect(got: &[u8], from: usize) {
+pub(crate) fn expect(got: &[u8], from: usize) {
     if let Some(i) = (0..got.len()).find(|&i| got[i] != byte(from + i)) {
         panic!("byte {} of the stream is wrong ({} into a piece of {})", from + i, i, got.len());
     }
@@ -87,10 +87,10 @@ impl StreamCheck {
 }
 
 /// Numbers that look random, the same in every run.
-pub(super) struct SeededNumbers(pub(super) u64);
+pub(crate) struct SeededNumbers(pub(crate) u64);
 
 impl SeededNumbers {
-    pub(super) fn roll(&mut self, sides: usize) -> usize {
+    pub(crate) fn roll(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

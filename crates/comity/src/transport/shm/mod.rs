@@ -1,15 +1,17 @@
 //! A link over memory that both ends see: two byte rings and a socket that wakes a sleeper.
 //!
 //! ```text
-//!   one mapping:  [ positions a->b | positions b->a | bytes a->b ........ | bytes b->a ........ ]
+//!   one mapping:  [ positions a->b | positions b->a | loans a->b | loans b->a | bytes a->b ........ | bytes b->a ........ ]
 //!   one socket:   a byte means "look again"; its end means the peer is gone
 //! ```
 //!
 //! Between processes the mapping is a sealed memory file passed over a Unix socket (shm), between
 //! threads an anonymous one (local). Bytes are copied into the ring by the sender and out of it, or reduced
 //! from where they lie, by the receiver; the rings are small enough to stay in cache. There is no checksum:
-//! the bytes never leave this machine's memory.
+//! the bytes never leave this machine's memory. Long messages out of memory that the peer maps are not copied: see `loans`.
 
+mod loans;
+mod moving;
 mod reach;
 mod ring;
 
@@ -17,9 +19,10 @@ pub(crate) use reach::Shm;
 
 use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
 use crate::sys::{self, Mapping};
-use ring::{Corrupt, RingReader, RingWriter, Shared};
+use loans::{Board, Borrower, Lender, taken_back};
+use ring::{RingReader, RingWriter, Shared, wakes_writer};
 use std::{
-    io::{self, Read, Write},
+    io,
     mem::{align_of, size_of},
     os::{
         fd::{AsFd, BorrowedFd},
@@ -34,15 +37,20 @@ use std::{
 const RING: usize = 256 << 10;
 /// Bytes moved before they are shown to the peer.
 const CHUNK: usize = 32 << 10;
-/// Positions of both directions; the bytes follow on a page of their own.
-const HEAD: usize = 4096;
+/// Bytes read of a loan before a look elsewhere.
+const LOAN_CHUNK: usize = 256 << 10;
+/// Positions and loans of both directions; the bytes follow on a page of their own.
+const HEAD: usize = 8192;
+/// Where the loans of both directions are.
+const BOARDS: usize = 2 * size_of::<Shared>();
 const LEN: usize = HEAD + 2 * RING;
 /// Looks in vain between two looks at the socket.
 const SPINS_PER_SOCKET_CHECK: u32 = 1024;
 /// How long the two ends may take to pass the memory over once they are connected.
 const PASS: Duration = Duration::from_secs(10);
 
-const _: () = assert!(2 * size_of::<Shared>() <= HEAD && align_of::<Shared>() <= 4096);
+const _: () = assert!(BOARDS + 2 * size_of::<Board>() <= HEAD && align_of::<Shared>() <= 4096);
+const _: () = assert!(BOARDS.is_multiple_of(align_of::<Board>()));
 
 /// One end of a link over shared memory.
 #[derive(Debug)]
@@ -53,6 +61,8 @@ pub(crate) struct ShmLink {
     first: bool,
     tx: RingWriter,
     rx: RingReader,
+    lender: Lender,
+    borrower: Borrower,
     waker: UnixStream,
     armed: bool,
     /// Looks in vain so far.
@@ -93,6 +103,8 @@ impl ShmLink {
             first,
             tx,
             rx,
+            lender: Lender::new(),
+            borrower: Borrower::new(),
             waker,
             armed: false,
             looks: 0,
@@ -102,10 +114,17 @@ impl ShmLink {
     }
 
     #[inline]
-    fn shared(&self, outgoing: bool) -> &Shared {
+    fn shared<'a>(&self, outgoing: bool) -> &'a Shared {
         let at = if outgoing == self.first { 0 } else { size_of::<Shared>() };
-        // SAFETY: inside the mapping, aligned (the mapping is page aligned and the size a multiple of the alignment),
-        // zeros are a valid `Shared`, and every access by either side is atomic.
+        // SAFETY: inside the mapping, which lives as long as this link (no caller keeps the reference longer), aligned (the mapping is
+        // page aligned and the size a multiple of the alignment), zeros are a valid `Shared`, and every access by either side is atomic.
+        unsafe { &*self.map.as_ptr().add(at).cast() }
+    }
+
+    #[inline]
+    fn board<'a>(&self, outgoing: bool) -> &'a Board {
+        let at = BOARDS + if outgoing == self.first { 0 } else { size_of::<Board>() };
+        // SAFETY: as in `shared`.
         unsafe { &*self.map.as_ptr().add(at).cast() }
     }
 
@@ -116,70 +135,6 @@ impl ShmLink {
         unsafe { self.map.as_ptr().add(at) }
     }
 
-    /// Copy a prefix of `src` to the ring without showing it, at most `free` bytes from `at` on.
-    fn fill(&self, at: usize, free: usize, src: &[u8]) -> usize {
-        let n = src.len().min(free);
-        let first = n.min(RING - at);
-        let to = self.bytes(true);
-        // SAFETY: `RingWriter::room` gave these positions to this side alone until they are published; both parts lie
-        // inside the ring, and `src` is not in it.
-        unsafe {
-            ptr::copy_nonoverlapping(src.as_ptr(), to.add(at), first);
-            ptr::copy_nonoverlapping(src.as_ptr().add(first), to, n - first);
-        }
-        n
-    }
-
-    #[inline]
-    fn ready(&mut self, want: usize) -> Result<(usize, usize), LinkError> {
-        // SAFETY: as in `shared`; split from `self` so that the reader can be borrowed mutably.
-        let shared: &Shared = unsafe { &*ptr::from_ref(self.shared(false)) };
-        match self.rx.ready(shared, want) {
-            Ok(r) => Ok(r),
-            Err(c) => Err(self.corrupt(c)),
-        }
-    }
-
-    /// After a look in vain: see once in a while whether the peer still is.
-    #[inline]
-    fn look(&mut self) {
-        self.looks = self.looks.wrapping_add(1);
-        // Armed, a wake-up is for the poll that follows.
-        if !self.armed && self.looks.is_multiple_of(SPINS_PER_SOCKET_CHECK) {
-            self.listen();
-        }
-    }
-
-    /// Swallow wake-ups, and learn whether the peer has gone.
-    fn listen(&mut self) {
-        let mut wakes = [0u8; 64];
-        loop {
-            match self.waker.read(&mut wakes) {
-                Ok(0) => {
-                    self.gone.get_or_insert_with(|| LinkError("closed its connection".into()));
-                }
-                Ok(64) => continue,
-                Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                Err(e) => {
-                    self.gone.get_or_insert_with(|| LinkError(format!("broke its connection: {e}")));
-                }
-            }
-            return;
-        }
-    }
-
-    fn wake(&self) {
-        // A full socket is awake already; a closed one is found when this end sleeps.
-        let _ = (&self.waker).write(&[1]);
-    }
-
-    fn corrupt(&mut self, _: Corrupt) -> LinkError {
-        self.gone
-            .get_or_insert_with(|| LinkError("wrote an impossible position into shared memory".into()))
-            .clone()
-    }
 }
 
 impl Link for ShmLink {
@@ -191,44 +146,65 @@ impl Link for ShmLink {
         CHUNK
     }
 
+    fn offer_size(&self) -> usize {
+        if self.lender.lends() { usize::MAX } else { CHUNK }
+    }
+
+    #[inline]
+    fn announce(&mut self, len: usize, _is_busy: bool, stays: bool) {
+        self.lender.begin(len, stays);
+    }
+
     #[inline]
     fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
         if let Some(e) = &self.gone {
             return Err(e.clone());
         }
-        let body = &body[..body.len().min(CHUNK)];
-        let want = head.len() + body.len();
-        // SAFETY: as in `shared`; split from `self` so that the writer can be borrowed mutably.
-        let shared: &Shared = unsafe { &*ptr::from_ref(self.shared(true)) };
-        let (at, free) = match self.tx.room(shared, want) {
-            Ok(r) => r,
-            Err(c) => return Err(self.corrupt(c)),
-        };
-        let mut n = self.fill(at, free, head);
-        if n == head.len() {
-            n += self.fill((at + n) & (RING - 1), free - n, body);
+        if self.lender.may_lend() {
+            self.lender.decide(self.board(true), &self.waker, body);
+            if self.lender.lends() {
+                return self.lend(head, body);
+            }
         }
-        if n > 0 && self.tx.publish(shared, n) {
-            self.wake();
+        self.copy(head, &body[..body.len().min(CHUNK)])
+    }
+
+    #[inline]
+    fn lent(&mut self) -> Result<usize, LinkError> {
+        match self.lender.out(self.board(true)) {
+            Ok((0, _)) => Ok(0),
+            Ok((n, moved)) => {
+                if !moved {
+                    self.look();
+                }
+                self.gone.clone().map_or(Ok(n), Err)
+            }
+            Err(_) => Err(self.corrupt()),
         }
-        if n == 0 && want > 0 {
-            self.look();
-        }
-        Ok(n)
+    }
+
+    fn revoke(&mut self) {
+        self.lender.revoke(self.board(true));
     }
 
     #[inline]
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
-        let (mut at, mut n) = self.ready(want)?;
-        if n == 0 {
+        let (mut at, mut n, mut loan) = self.ready(want)?;
+        if n == 0 && loan.is_none() {
             self.look();
             if let Some(e) = self.gone.clone() {
                 // What was published before the peer went comes first.
-                (at, n) = self.ready(want)?;
-                if n == 0 {
+                (at, n, loan) = self.ready(want)?;
+                if n == 0 && loan.is_none() {
                     return Err(e);
                 }
             }
+        }
+        if let Some(loan) = loan {
+            let (at, n) = loan.bytes();
+            // SAFETY: inside a mapping of this link, which it keeps while the loan lasts. The lender does not write there while the loan
+            // stands, and nobody believes what was read before `still_holds` has said that it did.
+            return Ok(unsafe { slice::from_raw_parts(at, n) });
         }
         let whole = n.min(RING - at);
         let from = self.bytes(false);
@@ -246,19 +222,40 @@ impl Link for ShmLink {
     }
 
     #[inline]
+    fn still_holds(&mut self, n: usize) -> Result<(), LinkError> {
+        let Some(loan) = self.loan() else { return Ok(()) };
+        if Borrower::is_revoked(self.board(false)) {
+            return Err(self.gone.get_or_insert_with(taken_back).clone());
+        }
+        // A peer that is gone cannot say that it gave up.
+        if n == loan.bytes().1 {
+            self.listen();
+        }
+        self.gone.clone().map_or(Ok(()), Err)
+    }
+
+    #[inline]
     fn consume(&mut self, n: usize) {
-        // SAFETY: as in `put`.
-        let shared: &Shared = unsafe { &*ptr::from_ref(self.shared(false)) };
-        if n > 0 && self.rx.release(shared, n) {
+        if n == 0 {
+            return;
+        }
+        let told = match self.loan() {
+            Some(_) => self.borrower.read(self.board(false), n) && wakes_writer(self.shared(false)),
+            None => self.rx.release(self.shared(false), n),
+        };
+        if told {
             self.wake();
         }
     }
 
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
-        let want = dst.len().min(CHUNK);
-        let ready = self.peek(want)?;
-        let n = ready.len().min(want);
-        dst[..n].copy_from_slice(&ready[..n]);
+        let ready = self.peek(dst.len().min(CHUNK))?;
+        let (from, len) = (ready.as_ptr(), ready.len());
+        let most = if self.loan().is_some() { LOAN_CHUNK } else { CHUNK };
+        let n = len.min(dst.len()).min(most);
+        // SAFETY: `peek` lent them, and nothing was taken since; no memory of a caller lies in the ring or in a peer's mapping.
+        unsafe { ptr::copy_nonoverlapping(from, dst.as_mut_ptr(), n) };
+        self.still_holds(n)?;
         self.consume(n);
         Ok(n)
     }
@@ -291,6 +288,12 @@ impl Link for ShmLink {
 
     fn fds<'a>(&'a self, _: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
         out.push((self.waker.as_fd(), Interest { recv: true, send: false }));
+    }
+}
+
+impl Drop for ShmLink {
+    fn drop(&mut self) {
+        self.revoke();
     }
 }
 

@@ -20,7 +20,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 /// A value alone on its cache lines: 128 bytes, because x86 fetches lines in pairs.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub(crate) struct CachePadded<T>(T);
+pub(crate) struct CachePadded<T>(pub(super) T);
 
 /// What both sides share besides the bytes. All zero is an empty ring.
 #[derive(Debug, Default)]
@@ -82,6 +82,12 @@ impl RingWriter {
         wakes(&s.reader_asleep.0)
     }
 
+    /// Bytes shown so far.
+    #[inline]
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail
+    }
+
     /// About to sleep until there is room.
     pub(crate) fn arm(&self, s: &Shared) {
         announce(&s.writer_asleep.0);
@@ -133,6 +139,12 @@ impl RingReader {
         wakes(&s.writer_asleep.0)
     }
 
+    /// Bytes read so far.
+    #[inline]
+    pub(crate) fn head(&self) -> u64 {
+        self.head
+    }
+
     /// About to sleep until there are bytes.
     pub(crate) fn arm(&self, s: &Shared) {
         announce(&s.reader_asleep.0);
@@ -142,6 +154,18 @@ impl RingReader {
     pub(crate) fn disarm(&self, s: &Shared) {
         s.reader_asleep.0.store(0, Ordering::Relaxed);
     }
+}
+
+/// The reader is shown something that is not in the ring: does it sleep?
+#[inline]
+pub(crate) fn wakes_reader(s: &Shared) -> bool {
+    wakes(&s.reader_asleep.0)
+}
+
+/// The writer is shown something that is not in the ring: does it sleep?
+#[inline]
+pub(crate) fn wakes_writer(s: &Shared) -> bool {
+    wakes(&s.writer_asleep.0)
 }
 
 /// After a position moved: does the other side sleep? Says so once per sleep.

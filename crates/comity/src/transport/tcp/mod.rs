@@ -206,7 +206,7 @@ impl Link for TcpLink {
         self.sender.put(&self.sockets, head, body).map_err(|e| self.fail(e, self.sender.turn()))
     }
 
-    fn announce(&mut self, len: usize, is_busy: bool) {
+    fn announce(&mut self, len: usize, is_busy: bool, _stays: bool) {
         self.sender.announce(&self.sockets, len, is_busy);
     }
 

@@ -63,6 +63,7 @@ impl Transport for Tcp {
             between_processes: true,
             within_host: false,
             shares_memory: false,
+            reads_buffers: false,
             is_private: true,
             first_for: None,
         }

@@ -26,6 +26,7 @@ impl Transport for Unix {
             between_processes: true,
             within_host: true,
             shares_memory: false,
+            reads_buffers: false,
             is_private: true,
             first_for: None,
         }

@@ -51,6 +51,7 @@ impl Transport for Rdma {
             between_processes: true,
             within_host: false,
             shares_memory: false,
+            reads_buffers: false,
             is_private: false,
             first_for: Some("jaccl"),
         }

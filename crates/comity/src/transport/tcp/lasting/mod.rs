@@ -252,7 +252,7 @@ impl Link for LastingLink {
         put.map_err(|e| self.error.get_or_insert(e).clone())
     }
 
-    fn announce(&mut self, len: usize, is_busy: bool) {
+    fn announce(&mut self, len: usize, is_busy: bool, _stays: bool) {
         lock(&self.shared.out).announce(len, is_busy);
     }
 

@@ -1,0 +1,39 @@
+//! The steps of one direction between this rank and a peer, in order.
+
+use super::Id;
+
+/// One direction between this rank and a peer: step ids in order, and the one in progress.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) peer: usize,
+    pub(super) ids: Vec<Id>,
+    pub(super) at: usize,
+    /// Of sends: elements of the one in progress that have left.
+    pub(super) lent: usize,
+    /// Of sends: the oldest one of which this rank must still keep something.
+    pub(super) kept: usize,
+}
+
+impl Queue {
+    /// Whether a step of it has not ended, for a queue of receives.
+    pub(super) fn receives(&self) -> bool {
+        self.at < self.ids.len()
+    }
+
+    /// Whether a step of it has not ended, for a queue of sends.
+    pub(super) fn sends(&self) -> bool {
+        self.kept < self.ids.len()
+    }
+
+    pub(super) fn reset(&mut self) {
+        (self.at, self.lent, self.kept) = (0, 0, 0);
+    }
+}
+
+/// Append to the queue of `peer`.
+pub(super) fn enqueue(queues: &mut Vec<Queue>, peer: usize, id: Id) {
+    match queues.iter_mut().find(|q| q.peer == peer) {
+        Some(q) => q.ids.push(id),
+        None => queues.push(Queue { peer, ids: vec![id], at: 0, lent: 0, kept: 0 }),
+    }
+}

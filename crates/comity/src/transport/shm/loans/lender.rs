@@ -1,0 +1,200 @@
+//! The side that sends: what it lends, and what came back.
+
+use super::{Board, FORGET, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, NONE, Nonsense, REGION, REGIONS, WHOLE};
+use crate::sys::{Region, send_byte_with};
+use std::{
+    collections::VecDeque,
+    os::unix::net::UnixStream,
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
+};
+
+/// How the message under way travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// It is not known yet where it lies.
+    Open,
+    Ring,
+    /// From this place in the peer's list, which begins at this address.
+    Loan { slot: usize, begin: usize },
+}
+
+/// A region that the peer was told of.
+#[derive(Debug)]
+struct Passed {
+    id: u64,
+    slot: usize,
+}
+
+/// A loan that was not returned: up to where it goes, in bytes lent and in bytes of bodies.
+#[derive(Debug)]
+struct Out {
+    lent: u64,
+    body: u64,
+}
+
+/// The side that sends.
+#[derive(Debug)]
+pub(in crate::transport::shm) struct Lender {
+    way: Way,
+    /// Bytes of the message's body that are still to come.
+    left: usize,
+    /// Bytes of bodies so far, lent or not.
+    body: u64,
+    lent: u64,
+    returned: u64,
+    shown: u64,
+    out: VecDeque<Out>,
+    passed: Vec<Passed>,
+    announced: u32,
+    /// How many regions were gone at the last look.
+    gone: u64,
+}
+
+impl Lender {
+    pub(in crate::transport::shm) fn new() -> Self {
+        let (out, passed) = (VecDeque::new(), Vec::new());
+        let (body, lent, returned, shown) = (0, 0, 0, 0);
+        Self { way: Way::Ring, left: 0, body, lent, returned, shown, out, passed, announced: 0, gone: 0 }
+    }
+
+    /// A message of `len` bytes begins; `stays` if its bytes can stay where they are.
+    #[inline]
+    pub(in crate::transport::shm) fn begin(&mut self, len: usize, stays: bool) {
+        self.left = len;
+        self.way = if stays && len >= LEAST_LOAN { Way::Open } else { Way::Ring };
+    }
+
+    /// Whether the message under way may be lent.
+    #[inline]
+    pub(in crate::transport::shm) fn may_lend(&self) -> bool {
+        self.way != Way::Ring
+    }
+
+    /// Whether the message is lent, as far as is known.
+    pub(in crate::transport::shm) fn lends(&self) -> bool {
+        matches!(self.way, Way::Loan { .. })
+    }
+
+    /// `n` bytes of a body went through the ring.
+    #[inline]
+    pub(in crate::transport::shm) fn copied(&mut self, n: usize) {
+        self.left = self.left.saturating_sub(n);
+        self.body += n as u64;
+    }
+
+    /// Find out how the message goes whose next bytes are `body`.
+    pub(in crate::transport::shm) fn decide(&mut self, board: &Board, waker: &UnixStream, body: &[u8]) {
+        if self.way == Way::Open && !body.is_empty() {
+            self.way = self.way_of(board, waker, body).unwrap_or(Way::Ring);
+        }
+    }
+
+    fn way_of(&mut self, board: &Board, waker: &UnixStream, body: &[u8]) -> Option<Way> {
+        self.forget_gone(board);
+        let (region, before) = Region::find(body.as_ptr(), self.left)?;
+        let Some(passed) = self.passed.iter().find(|p| p.id == region.id()) else {
+            self.pass(board, waker, &region);
+            return None;
+        };
+        let answer = board.regions[passed.slot].load(Ordering::Acquire);
+        let begin = body.as_ptr() as usize - before;
+        (answer == MAPPED).then_some(Way::Loan { slot: passed.slot, begin })
+    }
+
+    /// Pass a region's descriptor over, if there is room for it.
+    fn pass(&mut self, board: &Board, waker: &UnixStream, region: &Arc<Region>) {
+        let is_free = |&slot: &usize| {
+            let answer = board.regions[slot].load(Ordering::Acquire);
+            answer == NONE && self.passed.iter().all(|p| p.slot != slot)
+        };
+        let Some(slot) = (0..REGIONS).find(is_free) else { return };
+        // The peer reads it when it takes the descriptor: fewer than so many are under way.
+        board.slots[self.announced as usize % REGIONS].store(slot as u8, Ordering::Relaxed);
+        if send_byte_with(waker, REGION, region).is_ok() {
+            self.passed.push(Passed { id: region.id(), slot });
+            self.announced = self.announced.wrapping_add(1);
+            board.lender.0.announced.store(self.announced, Ordering::Release);
+        }
+    }
+
+    /// Have the peer unmap what has no owner any more.
+    fn forget_gone(&mut self, board: &Board) {
+        let gone = Region::gone();
+        if self.gone == gone {
+            return;
+        }
+        while let Some(i) = self.passed.iter().position(|p| !Region::lives(p.id)) {
+            // What the peer has not answered yet, it maps later: it is told then. Half of the room is for loans.
+            let answer = board.regions[self.passed[i].slot].load(Ordering::Acquire);
+            if answer == NONE || self.room(board) <= LOANS / 2 {
+                return;
+            }
+            let slot = self.passed.swap_remove(i).slot;
+            self.show(board, [u64::MAX, slot as u64, 0, FORGET]);
+        }
+        self.gone = gone;
+    }
+
+    fn room(&self, board: &Board) -> usize {
+        let ended = board.borrower.0.ended.load(Ordering::Acquire);
+        LOANS.saturating_sub(self.shown.wrapping_sub(ended) as usize)
+    }
+
+    fn show(&mut self, board: &Board, [after, region, offset, len]: [u64; 4]) {
+        let entry = &board.entries[self.shown as usize % LOANS];
+        entry.after.store(after, Ordering::Relaxed);
+        entry.region.store(region, Ordering::Relaxed);
+        entry.offset.store(offset, Ordering::Relaxed);
+        entry.len.store(len, Ordering::Relaxed);
+        self.shown += 1;
+        board.lender.0.shown.store(self.shown, Ordering::Release);
+    }
+
+    /// Lend a prefix of `body`, the next bytes of the message, after so many bytes of the ring; how many.
+    pub(in crate::transport::shm) fn lend(&mut self, board: &Board, after: u64, body: &[u8]) -> usize {
+        let Way::Loan { slot, begin } = self.way else { return 0 };
+        let mut n = body.len().min(self.left);
+        if n < self.left {
+            n -= n % WHOLE;
+            n = if n < LEAST_PIECE { 0 } else { n };
+        }
+        if n == 0 || self.room(board) == 0 {
+            return 0;
+        }
+        let offset = body.as_ptr() as usize - begin;
+        self.show(board, [after, slot as u64, offset as u64, n as u64]);
+        self.lent += n as u64;
+        self.copied(n);
+        self.out.push_back(Out { lent: self.lent, body: self.body });
+        n
+    }
+
+    /// How many of the last bytes of bodies the peer may still read; and whether some have come back since the last look.
+    pub(in crate::transport::shm) fn out(&mut self, board: &Board) -> Result<(usize, bool), Nonsense> {
+        if self.out.is_empty() {
+            return Ok((0, false));
+        }
+        let returned = board.borrower.0.returned.load(Ordering::Acquire);
+        if returned < self.returned || returned > self.lent {
+            return Err(Nonsense);
+        }
+        let moved = returned != self.returned;
+        self.returned = returned;
+        while self.out.front().is_some_and(|o| o.lent <= returned) {
+            self.out.pop_front();
+        }
+        let kept = self.out.front().map_or(0, |o| self.body - (o.body - (o.lent - returned)));
+        Ok((kept as usize, moved))
+    }
+
+    /// What is lent may change from now on.
+    pub(in crate::transport::shm) fn revoke(&self, board: &Board) {
+        if !self.out.is_empty() {
+            board.lender.0.revoked.store(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Messages that the peer reads where they lie: their bytes do not go through the ring.
+//!
+//! ```text
+//!   lender                                            borrower
+//!   descriptor of the region --- waker's socket --->  maps it to read, once; answers on the board
+//!   loan { after byte 812 of the ring, region 3,
+//!          offset, length } ------- the board ----->  when it has read the ring so far: reads there, straight to its place
+//!   keeps those bytes as they are                     still standing? then: so many returned
+//!            <------------- the board --------------
+//! ```
+//! A message is lent if its caller can leave it where it is (`stays`), it is long, and it lies in a region that the peer has mapped. The
+//! first message from a region goes through the ring, for the peer has yet to map it.
+//!
+//! A lender that gives up says so on the board (`revoked`) before its caller may write to the bytes again. The borrower looks after it
+//! has read and before it believes what it read: the same order as of a sequence lock.
+
+mod borrower;
+mod lender;
+
+pub(super) use borrower::{Borrower, Loan};
+pub(super) use lender::Lender;
+
+use super::{LinkError, ring::CachePadded};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+
+/// Shorter messages go through the ring.
+const LEAST_LOAN: usize = 64 << 10;
+/// A piece of a message that is not its last is at least that long, and a multiple of [`WHOLE`].
+const LEAST_PIECE: usize = 16 << 10;
+/// A piece ends between two elements.
+const WHOLE: usize = 64;
+/// What was read is returned at least that often.
+const RETURN: u64 = 64 << 10;
+/// Loans under way.
+const LOANS: usize = 64;
+/// Regions that a peer maps at once. What lies in others goes through the ring.
+const REGIONS: usize = 256;
+/// The byte that carries a region's descriptor over the waker's socket.
+pub(super) const REGION: u8 = b'R';
+
+/// Answers of the borrower about a region.
+const NONE: u8 = 0;
+const MAPPED: u8 = 1;
+const REFUSED: u8 = 2;
+/// In place of a length: the region is to be unmapped.
+const FORGET: u64 = 0;
+
+#[derive(Debug, Default)]
+struct LenderWords {
+    /// Loans shown so far.
+    shown: AtomicU64,
+    /// Regions passed over so far.
+    announced: AtomicU32,
+    /// What is lent may change from now on.
+    revoked: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct BorrowerWords {
+    /// Loans that were read to their end.
+    ended: AtomicU64,
+    /// Bytes of loans that were read.
+    returned: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// Bytes of the ring before it.
+    after: AtomicU64,
+    region: AtomicU64,
+    offset: AtomicU64,
+    len: AtomicU64,
+}
+
+/// What both sides share of the loans of one direction. All zero is none.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Board {
+    lender: CachePadded<LenderWords>,
+    borrower: CachePadded<BorrowerWords>,
+    /// The place of each region that is passed over, in that order.
+    slots: [AtomicU8; REGIONS],
+    /// The borrower's answer, by place.
+    regions: [AtomicU8; REGIONS],
+    entries: [Entry; LOANS],
+}
+
+/// What the peer wrote cannot be true.
+#[derive(Debug)]
+pub(super) struct Nonsense;
+
+/// The lender took its memory back while it was read.
+pub(super) fn taken_back() -> LinkError {
+    LinkError("gave up a call while this rank read its memory".into())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,135 @@
+//! How bytes get into a link and out of it: through the ring, or lent.
+
+use super::{
+    LinkError, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
+    loans::{self, Loan},
+    ring::wakes_reader,
+};
+use crate::sys;
+use rustix::io::Errno;
+use std::{
+    io::{self, Write},
+    ptr,
+};
+
+impl ShmLink {
+    /// Copy a prefix of `src` to the ring without showing it, at most `free` bytes from `at` on.
+    fn fill(&self, at: usize, free: usize, src: &[u8]) -> usize {
+        let n = src.len().min(free);
+        let first = n.min(RING - at);
+        let to = self.bytes(true);
+        // SAFETY: `RingWriter::room` gave these positions to this side alone until they are published; both parts lie
+        // inside the ring, and `src` is not in it.
+        unsafe {
+            ptr::copy_nonoverlapping(src.as_ptr(), to.add(at), first);
+            ptr::copy_nonoverlapping(src.as_ptr().add(first), to, n - first);
+        }
+        n
+    }
+
+    /// What comes next: where in the ring, how many bytes of it up to the next loan, and that loan if it is next.
+    #[inline]
+    pub(super) fn ready(&mut self, want: usize) -> Result<(usize, usize, Option<Loan>), LinkError> {
+        let board = self.board(false);
+        // Armed, its byte wakes the poll that follows, and so must every other.
+        if !self.armed && self.borrower.awaits_region(board) {
+            self.listen();
+        }
+        // In this order: whoever shows bytes behind a loan has shown that before.
+        let Ok((at, n)) = self.rx.ready(self.shared(false), want) else { return Err(self.corrupt()) };
+        let head = self.rx.head();
+        match self.borrower.next(board, head) {
+            Ok(None) => Ok((at, n, None)),
+            Ok(Some(loan)) if loan.after() == head => Ok((at, 0, Some(loan))),
+            Ok(Some(loan)) => Ok((at, n.min((loan.after() - head) as usize), None)),
+            Err(_) => Err(self.corrupt()),
+        }
+    }
+
+    /// The loan that is next, as the last look found.
+    #[inline]
+    pub(super) fn loan(&mut self) -> Option<Loan> {
+        let head = self.rx.head();
+        self.borrower.current().filter(|l| l.after() == head)
+    }
+
+    /// Put a message that is lent: its head through the ring, then a loan.
+    pub(super) fn lend(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+        let n = self.copy(head, &[])?;
+        if n < head.len() {
+            return Ok(n);
+        }
+        let lent = self.lender.lend(self.board(true), self.tx.tail(), body);
+        if lent > 0 && wakes_reader(self.shared(true)) {
+            self.wake();
+        }
+        Ok(n + lent)
+    }
+
+    /// Put through the ring.
+    #[inline]
+    pub(super) fn copy(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+        let want = head.len() + body.len();
+        let shared = self.shared(true);
+        let Ok((at, free)) = self.tx.room(shared, want) else { return Err(self.corrupt()) };
+        let mut n = self.fill(at, free, head);
+        if n == head.len() {
+            let of_body = self.fill((at + n) & (RING - 1), free - n, body);
+            self.lender.copied(of_body);
+            n += of_body;
+        }
+        if n > 0 && self.tx.publish(shared, n) {
+            self.wake();
+        }
+        if n == 0 && want > 0 {
+            self.look();
+        }
+        Ok(n)
+    }
+
+    /// After a look in vain: see once in a while whether the peer still is.
+    #[inline]
+    pub(super) fn look(&mut self) {
+        self.looks = self.looks.wrapping_add(1);
+        // Armed, a wake-up is for the poll that follows.
+        if !self.armed && self.looks.is_multiple_of(SPINS_PER_SOCKET_CHECK) {
+            self.listen();
+        }
+    }
+
+    /// Swallow wake-ups, take regions, and learn whether the peer has gone.
+    pub(super) fn listen(&mut self) {
+        let mut bytes = [0u8; 64];
+        loop {
+            match sys::recv_bytes(&self.waker, &mut bytes) {
+                Ok((0, _)) => {
+                    self.gone.get_or_insert_with(|| LinkError("closed its connection".into()));
+                    return;
+                }
+                // The last byte may have brought a descriptor, and a read ends there.
+                Ok((n, fd)) if bytes[n - 1] == loans::REGION => {
+                    self.borrower.take_region(self.board(false), fd);
+                }
+                Ok(_) => {}
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(e) => {
+                    let e = io::Error::from(e);
+                    self.gone.get_or_insert_with(|| LinkError(format!("broke its connection: {e}")));
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn wake(&self) {
+        // A full socket is awake already; a closed one is found when this end sleeps.
+        let _ = (&self.waker).write(&[1]);
+    }
+
+    pub(super) fn corrupt(&mut self) -> LinkError {
+        self.gone
+            .get_or_insert_with(|| LinkError("wrote an impossible position into shared memory".into()))
+            .clone()
+    }
+}
