@@ -114,6 +114,7 @@ fn the_first_group_may_take_longer_than_the_limit_if_links_are_made() {
         let all: Vec<_> = ranks.into_iter().map(|r| r.join().unwrap()).collect();
         assert!(all.iter().all(|(first, ..)| first.is_ok()), "{all:?}");
         let e = all[0].1.as_ref().unwrap_err().to_string();
-        assert!(e.contains("for rank 3") && e.contains("to come to the group"), "{e}");
+        // Rank 1's limit passes in the same moment, so this may be what rank 1 says.
+        assert!(e.contains("rank 3") && e.contains("come to the group"), "{e}");
     });
 }
