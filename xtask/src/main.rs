@@ -17,6 +17,8 @@ cargo xtask test --deep [PART...]   everything at full size, written to bench/re
 cargo xtask bench                time Comity beside gloo, MLX, Open MPI and MPICH: tables, a page, a figure; 20 minutes
     --against LIST               these alone, of gloo,mlx,openmpi,mpich; or none
     --full                       every operation, size and type on 2, 4 and 8 ranks: hours; goes on where it was cut off
+    --many                       all_reduce on 2, 4, 8, 16 and 28 ranks, as far as there are cores
+    --built FOLDER               build and install nothing: comity, mpi-openmpi and mpi-mpich lie there
     --plan                       say what would run, and how long
     --only PART --rounds N       this part alone (repeatable), so many rounds
     --record                     write to bench/record and docs/pictures too

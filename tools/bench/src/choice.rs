@@ -9,6 +9,10 @@ pub struct BenchChoice {
     pub(crate) against: Vec<Peer>,
     /// Every operation, size, type and number of ranks; goes on where it was cut off.
     pub(crate) full: bool,
+    /// all_reduce on 2, 4, 8, ... ranks, as many as there are cores.
+    pub(crate) many: bool,
+    /// Nothing is built or installed: the programs lie in this folder.
+    pub(crate) built: Option<PathBuf>,
     /// Only say what would run.
     pub(crate) plan: bool,
     /// These parts alone; all where there are none.
@@ -29,6 +33,8 @@ impl BenchChoice {
         let mut choice = Self {
             against: Peer::ALL.to_vec(),
             full: false,
+            many: false,
+            built: None,
             plan: false,
             only: Vec::new(),
             rounds: None,
@@ -46,6 +52,8 @@ impl BenchChoice {
             match arg {
                 "--against" => choice.against = peers(value("names of libraries")?)?,
                 "--full" => choice.full = true,
+                "--many" => choice.many = true,
+                "--built" => choice.built = Some(value("a folder with the programs")?.into()),
                 "--plan" => choice.plan = true,
                 "--record" => choice.record = true,
                 "--only" => choice.only.push(value("the name of a part; --plan lists them")?.into()),
@@ -53,6 +61,9 @@ impl BenchChoice {
                 "--draw" => choice.draw = Some(value("a file that this program wrote")?.into()),
                 other => return Err(format!("bench does not know {other:?}")),
             }
+        }
+        if choice.many && (choice.full || choice.record) {
+            return Err("--many has parts of its own, so it takes neither --full nor --record beside it".into());
         }
         if choice.draw.is_some() && seen.iter().any(|s| !matches!(*s, "--draw" | "--record")) {
             return Err("--draw measures nothing, so it takes --record beside it alone".into());
@@ -96,6 +107,8 @@ mod tests {
         assert_eq!(BenchChoice::parse(&["--against", "none"]).unwrap().against, []);
         let some = BenchChoice::parse(&["--only", "a", "--only", "b", "--rounds", "2"]).unwrap();
         assert_eq!((some.only, some.rounds), (vec!["a".into(), "b".into()], Some(2)));
+        let there = BenchChoice::parse(&["--many", "--built", "x"]).unwrap();
+        assert_eq!((there.many, there.built), (true, Some("x".into())));
     }
 
     #[test]
@@ -110,6 +123,8 @@ mod tests {
             (&["--full", "--full"], "twice"),
             (&["--rounds", "0"], "from 1 to 100"),
             (&["--draw", "x", "--full"], "measures nothing"),
+            (&["--many", "--full"], "parts of its own"),
+            (&["--built"], "needs a folder"),
             (&["fast"], "does not know"),
         ] {
             let e = BenchChoice::parse(bad).unwrap_err();

@@ -70,7 +70,7 @@ pub(crate) struct Contender {
     pub(crate) wire: Wire,
     pub(crate) program: Program,
     pub(crate) env: &'static [(&'static str, &'static str)],
-    /// For its launcher.
+    /// For its launcher; of Comity for `comity bench`.
     pub(crate) flags: &'static [&'static str],
     /// Okabe and Ito's, told apart by colour-blind readers.
     pub(crate) colour: &'static str,
@@ -111,6 +111,13 @@ pub(crate) static CONTENDERS: &[Contender] = &[
         ..PLAIN
     },
     Contender { name: "comity", label: "Comity", ..PLAIN },
+    Contender {
+        name: "comity-shared",
+        label: "Comity, shared buffers",
+        flags: &["--shared-buffers"],
+        colour: "#00429d",
+        ..PLAIN
+    },
     Contender {
         name: "comity-numpy",
         label: "Comity, NumPy",
@@ -232,9 +239,22 @@ impl Contender {
         matches!(self.program, Program::Python(_))
     }
 
+    /// Whether its program in Python needs this module.
+    pub(crate) fn imports(&self, module: &str) -> bool {
+        match self.program {
+            Program::Python("gloo") => module == "torch",
+            Program::Python("torch") => matches!(module, "torch" | "comity"),
+            Program::Python("numpy") => module == "comity",
+            Program::Python(library) => library == module,
+            _ => false,
+        }
+    }
+
     /// Whether the library has this at all.
     pub(crate) fn can(&self, op: Operation, element: Element) -> bool {
         match self.program {
+            // A barrier has no buffer to share.
+            Program::Comity if !self.flags.is_empty() => !matches!(op, Operation::Barrier),
             Program::Limit(_) | Program::Comity => true,
             // Open MPI 4.1 and MPICH 4.0 know no bfloat16.
             Program::Mpi(_) => element == Element::F32,

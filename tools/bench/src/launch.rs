@@ -6,7 +6,7 @@ use super::{
     machine,
     merge::{self, Surroundings},
     plan::Launch,
-    setup::{Ready, mpi_program, source},
+    setup::{Ready, source},
     spaces::Spaces,
 };
 use std::{
@@ -80,7 +80,8 @@ fn tasks(
         Program::Comity => {
             let bench = |task: Task| {
                 let task = task.args(["bench"]).args(&told.ops).args(["--sizes", &told.sizes]);
-                task.args(["--dtype", element, "--budget", &told.budget, "--raw"]).args([&told.tag])
+                let task = task.args(["--dtype", element, "--budget", &told.budget]).args(who.flags);
+                task.args(["--raw"]).args([&told.tag])
             };
             if let Spaces::Two(_) = spaces {
                 (0..part.ranks).map(|r| by_hand(bench(spaces.task(r, &ready.comity)), r, spaces)).collect()
@@ -98,7 +99,7 @@ fn tasks(
                 _ => &[],
             };
             let task = Task::new(format!("mpirun.{name}")).args(over).args(who.flags).args(["-n", &n]);
-            let task = task.args([mpi_program(name)]).args([&told.ops.join(","), &told.sizes, &told.budget]);
+            let task = task.args([ready.mpi_program(name)]).args([&told.ops.join(","), &told.sizes, &told.budget]);
             vec![task.args([&told.tag])]
         }
         Program::Python(library) => {
@@ -165,7 +166,7 @@ pub(crate) fn typed(who: &Contender) -> String {
     match (who.program, who.wire) {
         (Program::Limit(kind), _) => format!("threads of this tool: {kind}"),
         (Program::Comity, Wire::Namespaces) => format!("{env}comity bench, a rank in each namespace"),
-        (Program::Comity, _) => format!("{env}comity launch -n N -- comity bench"),
+        (Program::Comity, _) => format!("{env}comity launch -n N -- comity bench{flags}"),
         (Program::Mpi(name), _) => format!("{env}mpirun.{name}{flags} -n N mpi"),
         (Program::Python(library @ ("gloo" | "mlx")), _) => format!("N times: python peers.py {library}"),
         (Program::Python(library), _) => format!("{env}comity launch -n N -- python peers.py {library}"),
@@ -180,7 +181,7 @@ mod tests {
     #[test]
     fn every_contender_can_be_typed_and_started() {
         let ready =
-            Ready { comity: "comity".into(), python: "python".into(), own: "own".into(), missing: vec![] };
+            Ready { comity: "comity".into(), python: "python".into(), own: "own".into(), ..Ready::default() };
         let scratch = Scratch::new("bench-test").unwrap();
         let parts = plan::sample();
         for part in &parts {

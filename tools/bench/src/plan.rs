@@ -74,6 +74,21 @@ pub(crate) fn sample() -> Vec<Part> {
     ]
 }
 
+/// all_reduce on the numbers of ranks that so many cores can carry.
+pub(crate) fn many(cores: usize) -> Vec<Part> {
+    let part = |ranks: usize| Part {
+        name: format!("many-{ranks}"),
+        ops: vec![Operation::AllReduce],
+        element: Element::F32,
+        ranks,
+        sizes: vec![8, K, 64 * K, M, 4 * M, 16 * M, 64 * M],
+        rounds: 3,
+        budget: 0.1,
+        who: Who::All,
+    };
+    [2, 4, 8, 16, 28].into_iter().filter(|&ranks| ranks <= cores).map(part).collect()
+}
+
 /// Everything.
 pub(crate) fn full() -> Vec<Part> {
     let sizes: Vec<u64> = vec![8, 64, K, 4 * K, 16 * K, 64 * K, 256 * K, M, 4 * M, 16 * M, 64 * M, 256 * M];
@@ -244,6 +259,15 @@ mod tests {
         assert!(["limit", "limit-tcp", "comity", "comity-tcp"].iter().all(|n| names.contains(n)));
         let none = launches(&parts, &[]);
         assert!(none.iter().all(|l| l.who.peer.is_none()) && !none.is_empty());
+    }
+
+    #[test]
+    fn no_core_has_two_of_many_ranks() {
+        let ranks = |cores| many(cores).iter().map(|p| p.ranks).collect::<Vec<_>>();
+        assert_eq!((ranks(16), ranks(3), ranks(1)), (vec![2, 4, 8, 16], vec![2], vec![]));
+        let parts = many(16);
+        let seconds: f64 = launches(&parts, &[Peer::OpenMpi]).iter().map(|l| l.seconds(16)).sum();
+        assert!(seconds < 420.0, "{seconds}");
     }
 
     #[test]

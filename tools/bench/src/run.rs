@@ -36,7 +36,10 @@ pub fn run(choice: &BenchChoice) -> Result<(), String> {
         print!("{}", plan::words(&plan::launches(&parts, &choice.against), cores));
         return Ok(());
     }
-    let ready = setup::prepare(&choice.against)?;
+    let ready = match &choice.built {
+        Some(folder) => setup::built_before(folder, &choice.against)?,
+        None => setup::prepare(&choice.against)?,
+    };
     let mut work = Work::new(choice, &ready)?;
     let mut launches = plan::launches(&parts, &choice.against);
     launches.retain(|l| ready.has(l.who));
@@ -46,7 +49,9 @@ pub fn run(choice: &BenchChoice) -> Result<(), String> {
         let again = work.disturbed(&launches, more);
         work.all(&again)?;
     }
-    let command = format!("cargo xtask bench{}", if choice.full { " --full" } else { "" });
+    let set = if choice.full { " --full" } else { "" };
+    let set = if choice.many { " --many" } else { set };
+    let command = format!("cargo xtask bench{set}{}", if choice.built.is_some() { " --built" } else { "" });
     let record = Record {
         date: record::today(),
         command,
@@ -59,7 +64,11 @@ pub fn run(choice: &BenchChoice) -> Result<(), String> {
 }
 
 fn parts(choice: &BenchChoice) -> Result<Vec<Part>, String> {
-    let mut parts = if choice.full { plan::full() } else { plan::sample() };
+    let mut parts = match (choice.many, choice.full) {
+        (true, _) => plan::many(machine::cores().len()),
+        (_, true) => plan::full(),
+        _ => plan::sample(),
+    };
     if let Some(name) = choice.only.iter().find(|name| !parts.iter().any(|p| p.name == **name)) {
         let names: Vec<_> = parts.iter().map(|p| p.name.as_str()).collect();
         return Err(format!("there is no part {name:?}; there are {}", names.join(", ")));
@@ -245,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_was_disturbed_gets_further_rounds_and_what_is_there_is_kept() {
-        let ready = Ready { comity: "".into(), python: "".into(), own: "".into(), missing: vec![] };
+        let ready = Ready::default();
         let scratch = tasks::place::Scratch::new("bench-run").unwrap();
         let mut bad = line("gloo", 8, 1.0);
         bad.disturbed = true;

@@ -7,7 +7,7 @@ use std::{
 };
 use tasks::{
     child::Task,
-    place::{built, own, root, target},
+    place::{built, own, program, root, target},
 };
 
 pub(crate) const PROGRAMS: &str = "tools/bench/programs";
@@ -30,11 +30,13 @@ const MPICH: [(&str, &str); 3] =
     [("mpirun.mpich", "mpich"), (library!("mpich/include/mpi.h"), "libmpich-dev"), ("cc", "gcc")];
 
 /// Where what is started lies.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Ready {
     pub(crate) comity: PathBuf,
     pub(crate) python: PathBuf,
     pub(crate) own: PathBuf,
+    /// The folder of the program in C, as each MPI's compiler made it.
+    pub(crate) programs: PathBuf,
     /// Contenders that cannot take part, and why: what to install.
     pub(crate) missing: Vec<(&'static str, String)>,
 }
@@ -42,10 +44,6 @@ pub(crate) struct Ready {
 /// The folder of this tool, beside what cargo built.
 pub(crate) fn folder() -> PathBuf {
     target().join("bench")
-}
-
-pub(crate) fn mpi_program(name: &str) -> PathBuf {
-    folder().join(format!("mpi-{name}"))
 }
 
 /// Build and install what these peers need. What cannot be had is said, and left out.
@@ -60,6 +58,7 @@ pub(crate) fn prepare(against: &[Peer]) -> Result<Ready, String> {
         comity: built("release", "comity"),
         python: built("python", "bin/python"),
         own: own()?,
+        programs: folder(),
         missing: Vec::new(),
     };
     println!("preparing Python, with the package as released ...");
@@ -71,7 +70,7 @@ pub(crate) fn prepare(against: &[Peer]) -> Result<Ready, String> {
     }
     for (peer, wanted) in [(Peer::OpenMpi, OPEN_MPI), (Peer::Mpich, MPICH)] {
         if against.contains(&peer)
-            && let Err(why) = steps::install_programs(&wanted).and_then(|()| compile(peer.name()))
+            && let Err(why) = steps::install_programs(&wanted).and_then(|()| compile(&ready.mpi_program(peer.name()), peer.name()))
         {
             let packages: Vec<_> = wanted.iter().map(|(_, package)| *package).collect();
             let why = format!("{why}; it needs: apt-get install {}", packages.join(" "));
@@ -84,7 +83,43 @@ pub(crate) fn prepare(against: &[Peer]) -> Result<Ready, String> {
     Ok(ready)
 }
 
+/// Take what lies in `folder`, for a machine that has neither cargo nor packages: `comity`, the program in C as `mpi-NAME`, whose
+/// `mpirun.NAME` is on the PATH, and the Python that is there. What is not there is said, and left out.
+///
+/// # Errors
+/// Comity itself is not there.
+pub(crate) fn built_before(folder: &Path, against: &[Peer]) -> Result<Ready, String> {
+    let folder = folder.canonicalize().map_err(|e| format!("--built {}: {e}", folder.display()))?;
+    let mut ready = Ready {
+        comity: folder.join("comity"),
+        python: "python3".into(),
+        own: own()?,
+        programs: folder,
+        missing: Vec::new(),
+    };
+    Task::new(&ready.comity).args(["--version"]).limit(10).run()?;
+    for peer in [Peer::OpenMpi, Peer::Mpich].into_iter().filter(|p| against.contains(p)) {
+        let launcher = format!("mpirun.{}", peer.name());
+        let program_in_c = ready.mpi_program(peer.name());
+        if !program_in_c.is_file() || program(&launcher).is_none() {
+            let why = format!("it needs {} and {launcher} on the PATH", program_in_c.display());
+            ready.lacks(|c| c.peer == Some(peer), &why);
+        }
+    }
+    for module in ["comity", "torch", "mlx"] {
+        let task = Task::new(&ready.python).args(["-c", &format!("import {module}")]).limit(60);
+        if let Err(why) = task.run() {
+            ready.lacks(|c| c.is_python() && c.imports(module), &why);
+        }
+    }
+    Ok(ready)
+}
+
 impl Ready {
+    pub(crate) fn mpi_program(&self, mpi: &str) -> PathBuf {
+        self.programs.join(format!("mpi-{mpi}"))
+    }
+
     fn lacks(&mut self, who: impl Fn(&Contender) -> bool, why: &str) {
         self.missing.extend(CONTENDERS.iter().filter(|c| who(c)).map(|c| (c.name, why.to_owned())));
     }
@@ -111,10 +146,10 @@ impl Ready {
     }
 }
 
-fn compile(mpi: &str) -> Result<(), String> {
+fn compile(to: &Path, mpi: &str) -> Result<(), String> {
     let source = root().join(PROGRAMS).join("mpi.c");
     let task = Task::new(format!("mpicc.{mpi}")).args(["-std=gnu11", "-O2", "-Wall", "-Werror", "-o"]);
-    task.args([mpi_program(mpi), source]).limit(120).run().map(drop)
+    task.args([to, &source]).limit(120).run().map(drop)
 }
 
 /// Versions of what took part, by name.
@@ -195,7 +230,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_left_out_by_name() {
-        let mut ready = Ready { comity: "".into(), python: "".into(), own: "".into(), missing: Vec::new() };
+        let mut ready = Ready::default();
         ready.lacks(|c| c.peer == Some(Peer::Mpich), "not here");
         ready.lacks(|c| matches!(c.program, Program::Python("mlx")), "nor this");
         let has = |name| ready.has(Contender::from_name(name).unwrap());
@@ -203,6 +238,20 @@ mod tests {
             ["mpich does not take part: not here", "mlx, mlx-namespaces do not take part: nor this"];
         assert_eq!(ready.remarks(), remarks);
         assert!(!has("mpich") && !has("mlx") && has("comity") && has("openmpi-tuned"));
+    }
+
+    #[test]
+    fn what_is_built_before_is_taken_and_the_rest_is_left_out() {
+        use std::os::unix::fs::PermissionsExt;
+        let scratch = tasks::place::Scratch::new("bench-built").unwrap();
+        let folder = scratch.join("");
+        assert!(built_before(&folder, &[]).is_err());
+        fs::write(scratch.join("comity"), "#!/bin/sh\necho comity 0\n").unwrap();
+        fs::set_permissions(scratch.join("comity"), fs::Permissions::from_mode(0o755)).unwrap();
+        let ready = built_before(&folder, &[Peer::OpenMpi]).unwrap();
+        let has = |name| ready.has(Contender::from_name(name).unwrap());
+        assert!(has("comity") && has("comity-shared") && has("limit") && !has("openmpi"));
+        assert!(ready.remarks().iter().any(|r| r.contains("mpi-openmpi and mpirun.openmpi on the PATH")));
     }
 
     #[test]
