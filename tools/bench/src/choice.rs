@@ -63,7 +63,9 @@ impl BenchChoice {
             }
         }
         if choice.many && (choice.full || choice.record) {
-            return Err("--many has parts of its own, so it takes neither --full nor --record beside it".into());
+            return Err(
+                "--many has parts of its own, so it takes neither --full nor --record beside it".into()
+            );
         }
         if choice.draw.is_some() && seen.iter().any(|s| !matches!(*s, "--draw" | "--record")) {
             return Err("--draw measures nothing, so it takes --record beside it alone".into());

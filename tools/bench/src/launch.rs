@@ -99,7 +99,8 @@ fn tasks(
                 _ => &[],
             };
             let task = Task::new(format!("mpirun.{name}")).args(over).args(who.flags).args(["-n", &n]);
-            let task = task.args([ready.mpi_program(name)]).args([&told.ops.join(","), &told.sizes, &told.budget]);
+            let task =
+                task.args([ready.mpi_program(name)]).args([&told.ops.join(","), &told.sizes, &told.budget]);
             vec![task.args([&told.tag])]
         }
         Program::Python(library) => {

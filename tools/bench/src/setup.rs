@@ -70,7 +70,8 @@ pub(crate) fn prepare(against: &[Peer]) -> Result<Ready, String> {
     }
     for (peer, wanted) in [(Peer::OpenMpi, OPEN_MPI), (Peer::Mpich, MPICH)] {
         if against.contains(&peer)
-            && let Err(why) = steps::install_programs(&wanted).and_then(|()| compile(&ready.mpi_program(peer.name()), peer.name()))
+            && let Err(why) = steps::install_programs(&wanted)
+                .and_then(|()| compile(&ready.mpi_program(peer.name()), peer.name()))
         {
             let packages: Vec<_> = wanted.iter().map(|(_, package)| *package).collect();
             let why = format!("{why}; it needs: apt-get install {}", packages.join(" "));

@@ -154,7 +154,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "COMITY_RELAY",
         topic: Topic::Meeting,
-        about: "`0` neither passes on what two ranks say that have no way to each other, nor has it passed on.",
+        about: "With `0` this rank relays nothing for others, and no rank relays for it.",
         default: "`1`",
         example: "0",
     },
