@@ -352,25 +352,25 @@ impl ConnectionTable {
         self.carry_out()
     }
 
-    /// See [`Membership::missed`].
+    /// Note that a connection that was to be made was not ([`Membership::missed`]).
     pub(super) fn missed(&mut self, rank: usize, why: NoConnection, now: Instant) -> Rest {
         self.membership.missed(rank, why, now);
         self.carry_out()
     }
 
-    /// See [`Membership::lives`].
+    /// Note that `rank` has shown on a new connection that it lives ([`Membership::lives`]).
     pub(super) fn lives(&mut self, rank: usize, now: Instant) -> Rest {
         self.membership.lives(rank, now);
         self.carry_out()
     }
 
-    /// See [`Membership::tick`].
+    /// Give up ranks that have been silent for too long, and beat when it is time ([`Membership::tick`]).
     pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) -> Rest {
         self.membership.tick(heard_until, now, self.progress());
         self.carry_out()
     }
 
-    /// See [`Membership::beat`].
+    /// Beat when it is time ([`Membership::beat`]).
     pub(super) fn beat(&mut self, now: Instant) {
         self.membership.beat(now, self.progress());
         self.carry_out();

@@ -51,7 +51,7 @@ pub(super) struct Origin {
     pub(super) has_second: bool,
 }
 
-/// See the module.
+/// Carries the notes of a control connection, numbered, over one connection after another, so that none is lost or heard twice.
 #[derive(Debug)]
 pub(super) struct KeptConn {
     /// The one that is read.

@@ -33,11 +33,11 @@ static UNTOLD: AtomicBool = AtomicBool::new(false);
 
 /// What closing needs of the world.
 pub(crate) trait Ask {
-    /// See [`World::census`](super::World::census).
+    /// Ask `ranks` how far they have come, and what their calls up to number `at` come to ([`World::census`](super::World::census)).
     fn census(&self, at: u64, ranks: &[usize]);
-    /// See [`World::ask`](super::World::ask).
+    /// Tell `rank` one of this rank's calls, to be compared there ([`World::ask`](super::World::ask)).
     fn tell(&self, rank: usize, call: &Header);
-    /// See [`World::abort`](super::World::abort).
+    /// Tell the members that the group has failed ([`World::abort`](super::World::abort)).
     fn abort(&self, failure: &Failure);
 }
 
