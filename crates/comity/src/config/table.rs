@@ -154,7 +154,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "COMITY_RELAY",
         topic: Topic::Meeting,
-        about: "`0` neither passes on what two ranks say that have no way to each other, nor has it passed on.",
+        about: "`0` stops this rank from passing on bytes between ranks that have no way to each other, and others from passing on its own.",
         default: "`1`",
         example: "0",
     },
