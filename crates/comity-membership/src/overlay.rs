@@ -17,18 +17,18 @@
 //! | 256 | 15 | 5 | 6 | 1,920, 32,640 |
 //! | 4,096 | 23 | 7 | 8 | 47,104, 8,386,560 |
 //!
-//! News of all cost each rank one note to each neighbour; the caller sends those of one turn together. Connections keep their order
-//! and everyone passes news on before it acts on them, so what a rank said before it ended is known everywhere before its end.
+//! News of all cost each rank one note to each neighbour; the caller sends those of one turn together. Connections keep their order, and
+//! each rank passes news on before it acts on them. So what a rank said before it ended is known everywhere before its end.
 //!
 //! # Who is dead
-//! Only neighbours judge. A rank that loses a neighbour (its connection ends, it is silent) fails the groups that both are in, tells all, and
-//! says that this edge is gone. Everybody keeps the edges that are gone, by whose word. **A rank that no edge leads to any more is lost.**
-//! One whose connection to a single neighbour broke is not: the others still watch it. In a job that is cut in two, each half finds that no
-//! edge leads to the other.
+//! Only neighbours judge. A rank loses a neighbour when its connection ends, or when it is silent. Then it fails the groups that both are in,
+//! tells all, and says that this edge of the graph is gone. Every rank remembers which edges are gone, and by whose word.
+//! **A rank that no edge leads to any more is lost.** A rank whose connection to a single neighbour broke is not: its other neighbours still
+//! watch it. In a job that is cut in two, each half finds that no edge leads to the other.
 //!
 //! # When ranks end
-//! The graph closes over them: each rank finds its neighbours anew among those that are there, a beat later, and connects to those that it
-//! lacks; the higher rank of a pair first. One where nobody listens has ended in good order, for a death would have been told.
+//! The graph closes over them. A beat later each rank finds its neighbours anew among those that are there, and connects to those that it
+//! lacks; the higher rank of a pair first. A rank where nobody listens has ended in good order: a death would have been told.
 //!
 //! Imports nothing but the distances.
 
@@ -294,8 +294,9 @@ impl<R: Reason> Overlay<R> {
         }
     }
 
-    /// Those lost by hearsay of which somebody may think that this rank watches them, or will when others end: one who heard of the
-    /// ends of some ranks first has closed the graph over those. They are said now.
+    /// Lost ranks of which this rank only heard, and of which somebody may think that this rank watches them. They are announced now.
+    ///
+    /// Somebody may think so now, or when others end: a rank that heard of some ends first has closed the graph over those ranks already.
     pub(crate) fn take_near_hearsay(&mut self) -> Vec<usize> {
         if self.hearsay.is_empty() {
             return Vec::new();

@@ -22,8 +22,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long to wait for a connection, and at first for an answer; a listener that is alive answers in microseconds, one whose
-/// answer was lost in a flood of strangers drops us after a while.
+/// How long to wait for a connection, and at first for an answer. A listener that is alive answers in microseconds. One that lost us in a
+/// flood of strangers drops us after a while.
 const TRY: Duration = Duration::from_secs(3);
 /// How long to wait for an answer at most. Each try waits twice as long as the one before: a listener that has few turns would do
 /// nothing but answer those who have left.

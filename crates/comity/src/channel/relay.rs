@@ -1,12 +1,12 @@
-//! Passing on what two processes say to each other that have no way of their own: bytes as they come, by a thread of its own.
+//! Passes on bytes between two processes that have no way to each other, as they come, in a thread of its own.
 //!
 //! ```text
 //!   connector           this process                    the other
 //!   Hello to the other  --> (its Acceptor) taken as it is  --> connects, and passes it on
 //!                       <-- answer, proof, all that follows -->  64 KiB each way in memory, no more
 //! ```
-//! The two make their handshake with each other and seal what follows it, so this process reads and changes nothing: it holds the job's
-//! key, but not those of the connection. A slow reader slows its writer down, as it does on a connection of their own.
+//! The two make their handshake with each other and seal what follows it. This process holds the job's key, but not the keys of the
+//! connection, so it reads and changes nothing. A slow reader slows its writer down, as it does on a connection of their own.
 
 use super::hello::Hello;
 use crate::sys::{Waker, poll_until};

@@ -1,8 +1,8 @@
-//! The calls that this rank has made lately, and those that members who wait say they are in.
+//! The calls that this rank has made lately, and those in which other members say that they wait.
 //!
-//! A message shows a difference only to a rank that takes it. Where ranks wait for each other no message comes; so a
-//! rank that has waited for long tells those it waits for which call it is in, and each of them compares that with its own call of
-//! that number: at once if it has come so far, else when it does. Calls between two ranks alone have no number and are not told.
+//! A message shows a difference only to a rank that takes it. Ranks that wait for each other get no message. So a rank that has waited for
+//! long tells the ranks it waits for in which call it is. Each of them compares that with its own call of that number: at once if it has
+//! come so far, else when it does. Calls between two ranks alone have no number and are not told.
 //!
 //! The engine writes, one call at a time. Whoever hears of another rank reads, from any thread.
 

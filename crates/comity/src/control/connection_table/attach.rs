@@ -115,8 +115,8 @@ impl ConnectionTable {
         }
     }
 
-    /// Whom to ask at once for another connection, since one that had begun leads nowhere; while this process leaves, also those that may
-    /// not have heard its last words.
+    /// Whom to ask at once for another connection: ranks to which one had begun and leads nowhere. While this process leaves, also ranks
+    /// that may not have heard its last words.
     pub(in crate::control) fn unresumed(&mut self, now: Instant) -> Vec<Question> {
         let (is_leaving, patience) = (self.stop.is_some(), self.patience());
         let mut all = Vec::new();

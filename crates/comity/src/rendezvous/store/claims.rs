@@ -1,8 +1,8 @@
 //! Processes that cannot both be right: of another size, or for a rank that another one holds.
 //!
-//! Whoever has the key belongs to the job, or to another one that was started with the same key at the same address. Neither
-//! may go on as if nothing were: while the ranks meet, and for one join limit after, the job ends on every rank, with both
-//! claimants in words. Later the newcomer is refused, and the job goes on.
+//! A process that has the key belongs to the job, or to another job that was started with the same key at the same address. Neither job may
+//! go on as if nothing were. While the ranks meet, and for one join limit after, the job ends on every rank, with both claimants in words.
+//! Later the newcomer is refused, and the job goes on.
 
 use super::server::{Server, StoreMember, Who};
 use crate::{JoinCause, JoinError, rendezvous::wire::FromStore};
