@@ -1,6 +1,6 @@
 //! Each public item of the library has an example, which is run as a doctest.
 //!
-//! What counts as public is what `lib.rs` exports. A type, a trait, a function or a constant has an example in its own comment. A method
+//! What counts as public is what `lib.rs` and `tools.rs` export, but for `tools::cuda`, whose callers hold raw addresses. A type, a trait, a function or a constant has an example in its own comment. A method
 //! has one too, or an example that names the method's type calls it: one example can show the small methods of a type together.
 
 use crate::text::{blank, without_tests};
@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The library and its root.
 const SOURCES: &str = "crates/comity/src/";
 const ROOT: &str = "crates/comity/src/lib.rs";
+/// What this project's own programs use.
+const TOOLS: &str = "crates/comity/src/tools.rs";
 
 /// Public items of the library without an example.
 pub(crate) fn missing(files: &[(String, String)]) -> Vec<String> {
@@ -16,7 +18,12 @@ pub(crate) fn missing(files: &[(String, String)]) -> Vec<String> {
     let Some((_, root)) = library.iter().find(|(name, _)| name == ROOT) else {
         return vec![format!("there is no {ROOT}")];
     };
-    let public = exported(root);
+    let mut public = exported(root);
+    if let Some((_, tools)) = library.iter().find(|(name, _)| name == TOOLS) {
+        let code = blank(tools);
+        public.extend(code.split("pub mod ").next().map(exported).unwrap_or_default());
+        public.extend(code.lines().filter_map(|l| declared(l.strip_prefix("pub ")?)));
+    }
     let items: Vec<Item> = library.iter().flat_map(|(name, text)| items(name, text)).collect();
     let mut shown: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (_, text) in &library {
