@@ -49,7 +49,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// In how many steps the news comes from `origin` to everyone `alive`, of whom all think that `believed` are there.
+    /// In how many steps the news comes from `origin` to all that are `alive`, if each of them thinks that `believed` are there.
     fn steps(origin: usize, size: usize, believed: &[bool], alive: &[bool]) -> Option<usize> {
         let mut knows = vec![false; size];
         knows[origin] = true;

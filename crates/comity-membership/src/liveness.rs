@@ -69,7 +69,7 @@ pub(crate) struct Liveness {
     interval: Duration,
     /// Boxed: a rank of a large job judges few of all.
     peers: Vec<Option<Box<Pulse>>>,
-    /// Those that have connected and sent no beat yet.
+    /// Processes that have connected and sent no beat yet.
     met: HashSet<usize>,
     /// When a rank last connected or began to beat; time in which this process slept is not counted.
     stirred: Option<Instant>,
@@ -196,7 +196,7 @@ impl Liveness {
         }
     }
 
-    /// Who is to be asked at `now` whether it lives: those whose own connections say nothing, or did not until lately.
+    /// Whom to ask at `now` whether they live: processes whose own connections say nothing, or did not until lately.
     pub(crate) fn asks(&mut self, now: Instant) -> Vec<usize> {
         let Some(limit) = self.limit else { return Vec::new() };
         // Nobody is judged then, and questions would take the processor from those that make links.

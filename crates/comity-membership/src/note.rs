@@ -88,7 +88,7 @@ pub enum Note<R: Reason> {
     Spread {
         /// Whose news they are.
         origin: usize,
-        /// Its how many-th news, from 1.
+        /// The number of this news among all of its origin, from 1.
         number: u64,
         /// What it says.
         note: Box<Self>,

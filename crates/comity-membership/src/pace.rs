@@ -22,7 +22,7 @@ const BEATS: u32 = 10;
 /// How long a process may be silent, and how often each says that it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Who is silent for so long is given up; `None`: nobody is, and nobody beats.
+    /// A process that is silent for so long is given up. With `None` nobody is, and nobody beats.
     pub limit: Option<Duration>,
     /// Between two beats.
     pub beat: Duration,
@@ -31,7 +31,7 @@ pub struct Pace {
 }
 
 impl From<Option<Duration>> for Pace {
-    /// Of a host that has room for all beats.
+    /// The pace where each host has room for all beats.
     fn from(limit: Option<Duration>) -> Self {
         let beat = limit.map_or(SLOWEST, |l| (l / BEATS).min(SLOWEST));
         Self { limit, beat, rest: Duration::ZERO }

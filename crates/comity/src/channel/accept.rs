@@ -100,7 +100,7 @@ impl Acceptor {
         }
     }
 
-    /// The same, which has `relay` pass on what is for another.
+    /// Have `relay` pass on what is for another.
     pub(crate) fn with_relay(self, relay: Option<Arc<Relay>>) -> Self {
         Self { relay, ..self }
     }

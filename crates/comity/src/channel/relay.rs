@@ -39,7 +39,7 @@ const PASS_LIMIT: Duration = Duration::from_secs(3);
 /// How long what two others still say to each other goes on when this process ends.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Where a process is that a hello is for; none for one's own, and for those that nothing is passed on to.
+/// Finds the addresses of the process that a hello is for; none for a hello to this process, or where nothing is passed on.
 type Find = Box<dyn Fn(&Hello) -> Option<Vec<SocketAddr>> + Send + Sync>;
 
 /// Passes on between processes that reach this one and not each other. Its thread starts with the first of them.

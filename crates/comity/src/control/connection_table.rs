@@ -72,7 +72,7 @@ pub(super) struct ConnectionTable {
     pub(super) parked: Vec<Arrival>,
     /// The launcher's store, which may say that the job cannot go on.
     pub(super) store: Option<StoreClient>,
-    /// It did, on account of this rank; until there is a group to end.
+    /// The rank because of which the store ends the job, and why; until there is a group to end.
     pub(super) condemned: Option<(usize, String)>,
     /// Members that want this rank to connect to them: group and rank in it.
     pub(super) wanted: Vec<(u64, usize)>,

@@ -58,7 +58,7 @@ pub(super) struct KeptConn {
     conn: Conn,
     /// A new one, on which the other end has said nothing yet.
     next: Option<Conn>,
-    /// Those before, which stay open until the other end has left them: it would take their end for this one's.
+    /// Earlier streams. They stay open until the other end has left them: it would take their end for this one's.
     earlier_streams: Vec<Arc<Stream>>,
     /// Which new connection is the last; 0: none.
     number: u64,
@@ -67,7 +67,7 @@ pub(super) struct KeptConn {
     kept: VecDeque<Vec<u8>>,
     first: u64,
     bytes: usize,
-    /// Those before this number have come when so many bytes are acknowledged.
+    /// Notes before this number have come when so many bytes are acknowledged.
     mark: Option<(u64, u64)>,
     received: u64,
     /// What had come over earlier connections.

@@ -239,7 +239,7 @@ impl ControlPlane {
         (code != 0).then(why)
     }
 
-    /// The same, if it has gone on for so long that the others will not get in.
+    /// What this process lacks, if it has lacked it for so long that the others will not get in.
     pub(crate) fn starved(&self) -> Option<Error> {
         self.lacked().filter(|_| self.starved.load(Ordering::Relaxed))
     }

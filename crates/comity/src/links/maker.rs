@@ -56,7 +56,7 @@ struct Maker {
 struct MakerState {
     /// What this rank wants and the thread has not seen.
     wanted: Vec<usize>,
-    /// Those whose links want other connections.
+    /// Ranks whose links want other connections.
     mending: Vec<usize>,
     /// By rank, as the thread left it; the thread has it while it runs.
     made: Vec<bool>,
@@ -242,7 +242,7 @@ impl LinkDesk for Makers {
 }
 
 impl Maker {
-    /// To whom bytes are on their way that need this process.
+    /// Ranks to which bytes are on their way that need this process.
     fn owed(&self) -> Vec<Owed> {
         let Opened { mesh, group_id, members, status, .. } = &*self.group;
         if status.failure().is_some() {

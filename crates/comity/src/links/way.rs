@@ -38,7 +38,7 @@ impl Way<'_> {
         }
     }
 
-    /// The same for a control connection, which stays within the host where it can.
+    /// The addresses of another rank for a control connection, which stays within the host where it can.
     pub(super) fn control_targets(&self, rank: usize) -> (Vec<Target>, Vec<String>) {
         let (mut targets, vain) = self.targets(rank);
         let host = |rank: usize| self.cards.get(rank).map(|c| c.host_id);
@@ -87,7 +87,7 @@ impl Way<'_> {
         }
     }
 
-    /// The same, through a rank that passes on what the two say, encrypted by them.
+    /// Connect through a rank that passes on what the two say, encrypted by them.
     fn through(
         &self,
         rank: usize,

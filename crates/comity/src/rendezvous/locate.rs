@@ -34,7 +34,7 @@ pub(super) struct Located {
     pub(super) relays: Vec<SocketAddr>,
     /// The store itself, if this rank runs it.
     pub(super) store: Option<Store>,
-    /// Of zeros where none is wanted.
+    /// The key; zeros where none is wanted.
     pub(super) key: Key,
     /// Why this rank runs none, where it should.
     pub(super) taken: Option<Error>,

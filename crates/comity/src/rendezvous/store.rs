@@ -64,7 +64,7 @@ pub(crate) trait StoreJob: Send + Sync + fmt::Debug {
     /// Whether `rank` is in it: it is this process, or connected.
     fn holds(&self, rank: usize) -> bool;
 
-    /// It cannot go on, on account of `rank`: fail every group that has it, on all its members. False if none is open.
+    /// End the job because of `rank`: fail every group that has it, on all its members. False if none is open.
     fn condemn(&self, rank: usize, cause: &str) -> bool;
 }
 
@@ -93,7 +93,7 @@ struct Shared {
     culprit: AtomicU32,
     /// Ranks that are known to have ended, and how.
     gone: Mutex<Vec<(u32, String)>>,
-    /// That of the process that runs the store, once it has met.
+    /// The job of the process that runs the store, once it has met.
     job: Mutex<Option<Weak<dyn StoreJob>>>,
     /// Who is told which ranks are missing.
     voice: Mutex<Option<Voice>>,

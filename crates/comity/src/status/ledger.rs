@@ -28,9 +28,9 @@ const MIX: [u64; WORDS + 1] = [
 /// Two calls of which all ranks should have made the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Differs {
-    /// Of the rank that saw it.
+    /// The call of the rank that saw it.
     pub(crate) ours: CallInfo,
-    /// Of the other.
+    /// The call of the other rank.
     pub(crate) theirs: CallInfo,
     /// One of [`Header::DIFFERENCES`].
     pub(crate) what: &'static str,
@@ -210,7 +210,7 @@ mod tests {
         Header { info, shape: 5, epoch: 0, group_id: 1 }
     }
 
-    /// As it comes over the wire.
+    /// The header as it comes over the wire.
     fn told(h: Header) -> Header {
         Header::decode(&h.encode(), 0).unwrap()
     }

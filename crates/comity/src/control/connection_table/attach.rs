@@ -16,7 +16,7 @@ use std::{
 /// How long to wait for word that last words have come before another path is tried.
 const LAST_ASK: Duration = Duration::from_millis(250);
 
-/// So many processes of a large job are watched by descriptors of theirs, beside their connections: the nearest of this host.
+/// How many processes of a large job are watched by a pidfd beside their connection: the nearest of this host.
 const NEAREST: usize = 4;
 
 /// Whom a note says to be lost.

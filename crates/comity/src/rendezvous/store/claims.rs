@@ -9,7 +9,7 @@ use crate::{JoinCause, JoinError, rendezvous::wire::FromStore};
 use std::time::Instant;
 
 impl Server {
-    /// Who holds `rank` in a job that meets or runs, and is not the process `new`: one process may be in several groups.
+    /// The process that holds `rank` in a job that meets or runs, unless it is `new` itself: one process may be in several groups.
     pub(super) fn holder(&self, rank: u32, new: &Who) -> Option<&Who> {
         let is_other =
             |who: &&Who| (who.facts.card.host_id, who.facts.pid) != (new.facts.card.host_id, new.facts.pid);
