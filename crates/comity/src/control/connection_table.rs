@@ -117,7 +117,7 @@ impl ConnectionTable {
         &self.membership
     }
 
-    /// Where a rank of a group waits for this one: in that group, else in any other. Also in one that has failed: its limit may
+    /// The call in which a rank waits for this one: in that group, else in any other. Also in one that has failed: its limit may
     /// have come first.
     pub(super) fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
         let who = *self.membership.members(group_id)?.get(rank)?;
