@@ -28,6 +28,17 @@ const BUCKET_BYTES: usize = 32 << 20;
 ///
 /// Gradients that candle made hold the graph of the forward pass in memory; the averages do not.
 ///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+///
+/// let group = comity::Group::single();
+/// let w = Var::from_tensor(&Tensor::new(&[1f32, 2.0], &Device::Cpu)?)?;
+/// let mut gradients = w.as_tensor().sqr()?.sum_all()?.backward()?;
+/// comity_candle::average_gradients(&group, [&w], &mut gradients)?;
+/// assert_eq!(gradients.get(&w).unwrap().to_vec1::<f32>()?, [2.0, 4.0]);
+/// # Ok::<(), comity_candle::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::DType`] for a variable that is not `f16`, `bf16`, `f32` or `f64`: nothing was sent, and the group can still
 /// be used. [`Error::Group`] as [`Group::all_reduce`]. [`Error::Tensor`] when candle cannot read a gradient or make a

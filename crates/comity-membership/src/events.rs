@@ -15,7 +15,7 @@ pub enum Presence {
     Absent,
     /// It is connected.
     Live,
-    /// It said goodbye; with words if it could not join, and the processes at fault by them, if other ones are.
+    /// It said goodbye. If it could not join, it said why, and named the processes at fault if others were.
     Gone(String, Vec<usize>),
     /// It ended without a goodbye; the cause.
     Dead(String),
@@ -23,7 +23,7 @@ pub enum Presence {
     Shut(f64),
 }
 
-/// Who keeps processes from coming together.
+/// A process that keeps others from coming together, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The process of whom the words are.

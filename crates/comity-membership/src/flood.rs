@@ -1,16 +1,16 @@
 //! Whom a rank tells first that a group has failed.
 //!
-//! Up to [`DIRECT`] members, whoever sees a failure tells all. Above, everyone who learns of it for the first time tells its
-//! partners: the nearest members at distance 1, 2, 4, 8, ... on both sides of it, around the ring of those that are there.
+//! Up to [`DIRECT`] members, whoever sees a failure tells all. Above, each rank that learns of it for the first time tells its partners.
+//! These are the nearest members at distance 1, 2, 4, 8, ... on both sides of it, around the ring of those that are there.
 //!
 //! ```text
 //! 12 members, as seen by 0:   0 -> 1, 2, 4, 8 and 11, 10, 8, 4
 //! ```
 //!
 //! Cost: at most 2 log2(n) notes a rank, log2(n) steps to the last. A tree would need half the notes, but one dead rank in it
-//! cuts off all below it. Here everyone is told by as many others as it has partners, so the news gets around any smaller
-//! number of ranks that are dead and not yet known to be; those known to be gone are stepped over, and as the
-//! neighbours are always among the partners, no number of them tears the ring.
+//! cuts off all below it. Here as many others tell each rank as it has partners. So the news gets around any smaller number of ranks that
+//! are dead and not yet known to be. Ranks that are known to be gone are stepped over. No number of them tears the ring, because a
+//! rank's neighbours are always among its partners.
 
 /// The largest group in which whoever sees a failure tells all others itself.
 pub(crate) const DIRECT: usize = 64;
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// In how many steps the news comes from `origin` to everyone `alive`, of whom all think that `believed` are there.
+    /// In how many steps the news comes from `origin` to all that are `alive`, if each of them thinks that `believed` are there.
     fn steps(origin: usize, size: usize, believed: &[bool], alive: &[bool]) -> Option<usize> {
         let mut knows = vec![false; size];
         knows[origin] = true;

@@ -1,14 +1,20 @@
 //! Who has fallen silent: a decision about times that others measured. No clock is read and nothing is sent here.
 //!
-//! A rank beats from when its first group stands. Nobody is judged before every rank's first beat has come, or five minutes in which no rank has connected or beaten for the first
-//! time (time in which this process slept is not counted): until then ranks that make their links take the processor from those that have, and silence means nothing.
+//! A rank beats from when its first group stands. Before that silence means nothing: ranks that make their links take the processor from
+//! those that have. So nobody is judged before every rank's first beat has come, or before five minutes have passed in which no rank has
+//! connected or beaten for the first time. Time in which this process slept does not count.
 //!
-//! Every control thread sends a beat each tenth of the limit. Whoever is not heard for a fifth of the limit is suspect, which
-//! is counted, and is asked over new connections whether it lives; for some time after it was heard again too, so that it knows
-//! that this one does. Whoever is not heard for the whole limit is dead. So is one that answers there but is not heard on its own
-//! connection for twice the limit, for what that was to carry is lost. A process that did not run itself for half the limit
-//! (a closed laptop, a paused virtual machine, Ctrl-Z) cannot say who was silent meanwhile: everyone gets the whole limit
-//! anew, once, so that one who truly is gone is found none the less.
+//! Every control thread sends a beat each tenth of the limit.
+//!
+//! | a rank | is |
+//! |---|---|
+//! | is not heard for a fifth of the limit | suspect: counted, and asked over new connections whether it lives |
+//! | is heard again | asked for some time more, so that it knows that this one lives |
+//! | is not heard for the whole limit | dead |
+//! | answers over new connections, and is not heard on its own for twice the limit | dead: what its connection was to carry is lost |
+//!
+//! A process may not have run itself for half the limit: a closed laptop, a paused virtual machine, Ctrl-Z. It cannot say who was silent
+//! meanwhile. So every rank gets the whole limit anew, once: a rank that truly is gone is found none the less.
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +28,8 @@ use std::{
 /// How often a silent one is asked, at least.
 const FASTEST_ASK: Duration = Duration::from_millis(250);
 
-/// Where no rank has connected or begun to beat for so long, those that do not beat are judged all the same: they may have been stopped.
+/// How long to wait for the next rank to connect or to begin to beat. Then ranks that do not beat are judged all the same: they may have been
+/// stopped.
 const UNBORN: Duration = Duration::from_secs(300);
 
 /// What became of a process's silence.
@@ -62,7 +69,7 @@ pub(crate) struct Liveness {
     interval: Duration,
     /// Boxed: a rank of a large job judges few of all.
     peers: Vec<Option<Box<Pulse>>>,
-    /// Those that have connected and sent no beat yet.
+    /// Processes that have connected and sent no beat yet.
     met: HashSet<usize>,
     /// When a rank last connected or began to beat; time in which this process slept is not counted.
     stirred: Option<Instant>,
@@ -71,8 +78,10 @@ pub(crate) struct Liveness {
     ticked: Option<Instant>,
     /// When to send the next beat.
     beat: Option<Instant>,
-    /// Nobody is to be judged or asked before this. Almost all that is heard puts that off, so it is computed anew only when it is
-    /// there: a thousand peers speak two thousand times a second, and not all can be looked at each time.
+    /// Nobody is to be judged or asked before this.
+    ///
+    /// Almost all that is heard puts it off. It is computed anew only when it is due: a thousand peers speak two thousand times a second, and
+    /// not all can be looked at each time.
     first: Option<Instant>,
 }
 
@@ -108,8 +117,8 @@ impl Liveness {
         }
     }
 
-    /// `rank` has connected. It is judged only from its first beat, which it sends when its first group stands: a host with many ranks
-    /// may give one of them no turn for long before that.
+    /// Note that `rank` has connected. It is judged only from its first beat, which it sends when its first group stands. Before that, a host
+    /// with many ranks may give one of them no turn for long.
     pub(crate) fn meet(&mut self, rank: usize, now: Instant) {
         self.met.insert(rank);
         self.stirred = Some(now);
@@ -187,7 +196,7 @@ impl Liveness {
         }
     }
 
-    /// Who is to be asked at `now` whether it lives: those whose own connections say nothing, or did not until lately.
+    /// Whom to ask at `now` whether they live: processes whose own connections say nothing, or did not until lately.
     pub(crate) fn asks(&mut self, now: Instant) -> Vec<usize> {
         let Some(limit) = self.limit else { return Vec::new() };
         // Nobody is judged then, and questions would take the processor from those that make links.
@@ -307,8 +316,7 @@ impl Pulse {
         (self.heard + limit).min(self.carried + limit * 2).min(self.asks(limit))
     }
 
-    /// When it is to be asked next whether it lives: while it is silent, and, so that it knows this process to live, at once and now and
-    /// then afterwards.
+    /// When to ask it next whether it lives. It is asked while it is silent, and some times afterwards, so that it knows that this process lives.
     fn asks(&self, limit: Duration) -> Instant {
         let silent = self.carried + suspicion(limit);
         let silent = self.asked.map_or(silent, |at| silent.max(at + spacing(limit)));

@@ -78,7 +78,7 @@ pub enum Note<R: Reason> {
         /// For how many milliseconds nothing was heard, if that is why.
         silence: Option<u64>,
     },
-    /// In a large job: no edge leads from the sender to these, which it has lost by what others said. Only within
+    /// In a large job: the sender has lost these ranks by what others said; no edge of the graph leads to them. Only within
     /// [`Spread`](Self::Spread).
     NoWay {
         /// The processes.
@@ -88,7 +88,7 @@ pub enum Note<R: Reason> {
     Spread {
         /// Whose news they are.
         origin: usize,
-        /// Its how many-th news, from 1.
+        /// The number of this news among all of its origin, from 1.
         number: u64,
         /// What it says.
         note: Box<Self>,

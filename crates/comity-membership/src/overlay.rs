@@ -17,18 +17,18 @@
 //! | 256 | 15 | 5 | 6 | 1,920, 32,640 |
 //! | 4,096 | 23 | 7 | 8 | 47,104, 8,386,560 |
 //!
-//! News of all cost each rank one note to each neighbour; the caller sends those of one turn together. Connections keep their order
-//! and everyone passes news on before it acts on them, so what a rank said before it ended is known everywhere before its end.
+//! News of all cost each rank one note to each neighbour; the caller sends those of one turn together. Connections keep their order, and
+//! each rank passes news on before it acts on them. So what a rank said before it ended is known everywhere before its end.
 //!
 //! # Who is dead
-//! Only neighbours judge. A rank that loses a neighbour (its connection ends, it is silent) fails the groups that both are in, tells all, and
-//! says that this edge is gone. Everybody keeps the edges that are gone, by whose word. **A rank that no edge leads to any more is lost.**
-//! One whose connection to a single neighbour broke is not: the others still watch it. In a job that is cut in two, each half finds that no
-//! edge leads to the other.
+//! Only neighbours judge. A rank loses a neighbour when its connection ends, or when it is silent. Then it fails the groups that both are in,
+//! tells all, and says that this edge of the graph is gone. Every rank remembers which edges are gone, and by whose word.
+//! **A rank that no edge leads to any more is lost.** A rank whose connection to a single neighbour broke is not: its other neighbours still
+//! watch it. In a job that is cut in two, each half finds that no edge leads to the other.
 //!
 //! # When ranks end
-//! The graph closes over them: each rank finds its neighbours anew among those that are there, a beat later, and connects to those that it
-//! lacks; the higher rank of a pair first. One where nobody listens has ended in good order, for a death would have been told.
+//! The graph closes over them. A beat later each rank finds its neighbours anew among those that are there, and connects to those that it
+//! lacks; the higher rank of a pair first. A rank where nobody listens has ended in good order: a death would have been told.
 //!
 //! Imports nothing but the distances.
 
@@ -44,9 +44,9 @@ pub(crate) const MOST_TARGETS: usize = 512;
 const MAX_TOLD: usize = 4096;
 /// Numbers kept beyond a gap in what a rank says.
 const MAX_AHEAD: usize = 256;
-/// Up to twice so many edges that are gone, ranks that lack all of theirs are looked for first.
+/// While no more than twice as many edges are gone: look first for ranks that have lost all of theirs.
 const NEAR: usize = 16;
-/// Beyond so many ranks that are lost by hearsay a whole part of the graph is, and others find it in one piece too.
+/// If more ranks than this are lost by hearsay, a whole part of the graph is lost, and others find it in one piece too.
 const MANY: usize = 64;
 /// What is said of one whose process does not listen any more.
 pub(crate) const NOT_THERE: &str = "has ended";
@@ -88,7 +88,7 @@ pub(crate) struct Overlay<R: Reason> {
     missing: usize,
     /// All news until then: those that connect later are told them.
     news: Vec<Note<R>>,
-    /// Those that this rank has a connection to.
+    /// The ranks to which this one has a connection.
     pub(crate) connected: BTreeSet<usize>,
     /// How many news this rank has told.
     pub(crate) number: u64,
@@ -120,7 +120,7 @@ pub(crate) struct Overlay<R: Reason> {
     pub(crate) dialing: BTreeMap<usize, Instant>,
     /// Connected to later than at the start, and not heard yet on that connection: the other may be about to end.
     pub(crate) fresh: BTreeSet<usize>,
-    /// Those that did not answer when they were to be connected to, since when.
+    /// Ranks that did not answer when they were to be connected to, and since when.
     pub(crate) tried: BTreeMap<usize, Instant>,
 }
 
@@ -135,7 +135,7 @@ pub(crate) struct Loss {
 /// The neighbours of all ranks, in little room.
 #[derive(Debug)]
 struct Graph {
-    /// Where those of each rank begin.
+    /// Where the neighbours of each rank begin.
     begins: Vec<u32>,
     all: Vec<u32>,
 }
@@ -172,7 +172,7 @@ impl Loss {
 #[derive(Debug, Default)]
 struct Seen {
     upto: u64,
-    /// Beyond a gap: a new connection may carry later ones first.
+    /// The numbers beyond a gap: a new connection may carry later ones first.
     ahead: BTreeSet<u64>,
 }
 
@@ -294,8 +294,9 @@ impl<R: Reason> Overlay<R> {
         }
     }
 
-    /// Those lost by hearsay of which somebody may think that this rank watches them, or will when others end: one who heard of the
-    /// ends of some ranks first has closed the graph over those. They are said now.
+    /// Lost ranks of which this rank only heard, and of which somebody may think that this rank watches them. They are announced now.
+    ///
+    /// Somebody may think so now, or when others end: a rank that heard of some ends first has closed the graph over those ranks already.
     pub(crate) fn take_near_hearsay(&mut self) -> Vec<usize> {
         if self.hearsay.is_empty() {
             return Vec::new();
@@ -351,7 +352,7 @@ impl<R: Reason> Overlay<R> {
         self.across_the_graph(here)
     }
 
-    /// The same, by a walk over the whole graph. It is kept for the next time, unless ranks end meanwhile.
+    /// Find the same by a walk over the whole graph. The graph is kept for the next time, unless ranks end meanwhile.
     fn across_the_graph(&mut self, mut here: Vec<bool>) -> Option<(Vec<usize>, Vec<bool>)> {
         if self.graph.is_none() {
             let all = (0..self.size).map(|r| if self.is_in(r) { self.around(r) } else { Vec::new() });

@@ -1,14 +1,16 @@
 //! How long a rank may be silent, and how often each says that it lives.
 //!
-//! Up to 64 ranks every rank beats to every other, above to its neighbours in a graph. Where all beat to all, beats grow with the square of their number: 256 ranks that beat twice a second on two cores did
-//! nothing else, and some fell silent for want of a turn. A host's cores get at most [`BUDGET`] beats each; where that needs longer pauses
-//! the limit grows with them. There control threads also read several beats at a time, for each wake looks at all connections. All ranks
-//! compute it alike, from the table that all have. Imports nothing.
+//! Up to 64 ranks every rank beats to every other, above to its neighbours in a graph. Where all beat to all, beats grow with the square of
+//! the ranks. 256 ranks that beat twice a second on two cores did nothing else, and some fell silent for want of a turn. So each core of a
+//! host gets at most [`BUDGET`] beats. Where that needs longer pauses, the limit grows with them. There control threads also read several
+//! beats at a time, because each wake looks at all connections. All ranks compute it alike, from the table that all have. Imports nothing.
 
 use std::time::Duration;
 
-/// Beats that a core sends, and takes, in a second: chosen, not derived. Unoptimised, beside other work, one cost 140 us of processor
-/// time with 32 and 64 ranks on two cores, and 40 us with 128, where several are read at a time.
+/// Beats that a core sends, and takes, in a second: chosen, not derived.
+///
+/// Unoptimised and beside other work, a beat cost 140 us of processor time with 32 and 64 ranks on two cores. It cost 40 us with 128 ranks,
+/// where several are read at a time.
 const BUDGET: f64 = 20_000.0;
 /// How long a control thread rests, as a part of the shortest time between two beats; at most so long, and not at all below.
 const REST: (u32, Duration, Duration) = (4, Duration::from_millis(100), Duration::from_millis(20));
@@ -20,7 +22,7 @@ const BEATS: u32 = 10;
 /// How long a process may be silent, and how often each says that it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Who is silent for so long is given up; `None`: nobody is, and nobody beats.
+    /// A process that is silent for so long is given up. With `None` nobody is, and nobody beats.
     pub limit: Option<Duration>,
     /// Between two beats.
     pub beat: Duration,
@@ -29,7 +31,7 @@ pub struct Pace {
 }
 
 impl From<Option<Duration>> for Pace {
-    /// Of a host that has room for all beats.
+    /// The pace where each host has room for all beats.
     fn from(limit: Option<Duration>) -> Self {
         let beat = limit.map_or(SLOWEST, |l| (l / BEATS).min(SLOWEST));
         Self { limit, beat, rest: Duration::ZERO }

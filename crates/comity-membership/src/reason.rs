@@ -15,7 +15,7 @@ pub trait Reason: Clone + Debug + Eq {
     /// Member `by` saw that member `culprit` is gone, or the connection to it. The cause goes on after "rank 3 ...".
     fn lost(culprit: usize, by: usize, cause: String) -> Self;
 
-    /// The same, where the culprit gave up on account of these members. By default they are forgotten.
+    /// The same failure, where the culprit gave up because of these members. By default they are forgotten.
     #[must_use]
     fn on_account_of(self, _ranks: Vec<usize>) -> Self {
         self

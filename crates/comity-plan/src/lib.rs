@@ -13,6 +13,17 @@
 //! round on both sides, which fixes the order of messages between two ranks. Data flow only from
 //! earlier rounds to later ones, so the earliest open round can always move: no plan deadlocks.
 //!
+//! ```
+//! use comity_plan::{Kind, Shape, Topology, build, choose};
+//!
+//! // An all_reduce of 1,000 f32 on four ranks of one host with 8 cores, as rank 2 sees it.
+//! let call = Shape::new(Kind::AllReduce, 2, 4, 1000, 4);
+//! let choice = choose(&call.common(), &Topology::new(vec![0; 4], 8), None);
+//! let plan = build(&call, choice.algorithm, choice.segment);
+//! println!("{}: {} steps, about {} s", choice.algorithm.name(), plan.steps.len(), choice.predicted);
+//! assert!(!plan.steps.is_empty());
+//! ```
+//!
 //! This crate is Comity's own: its interface may change with any release. Nothing in it waits, allocates by what a peer says, or
 //! needs more than std.
 

@@ -50,7 +50,7 @@ struct Item {
     ended: bool,
     /// Range of `Schedule::deps`.
     deps: (u32, u32),
-    /// See [`Schedule::stays`].
+    /// Whether what this send reads may stay where it is until the peer has read it ([`Schedule::stays`]).
     stays: bool,
 }
 

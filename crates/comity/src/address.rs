@@ -10,6 +10,18 @@ use std::{
 };
 
 /// A host by name or address, and a port: `node7:5000`, `10.0.0.1:5000`, `[::1]:5000`.
+///
+/// Reading one looks up no name: that happens when it is connected to.
+///
+/// ```
+/// use comity::HostPort;
+///
+/// let at: HostPort = "[fd00::1]:7000".parse()?;
+/// assert_eq!((at.host(), at.port()), ("fd00::1", 7000));
+/// assert_eq!(HostPort::new("node7", 7000)?.to_string(), "node7:7000");
+/// assert!("node7".parse::<HostPort>().is_err()); // the port is missing
+/// # Ok::<(), comity::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPort {
     /// A name, or an address without brackets.
@@ -19,7 +31,10 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// A host, which is a name or an address without brackets, and a port.
+    /// Put together a host, which is a name or an address without brackets, and a port.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with the value, when `host` is neither a name nor an address.
     pub fn new(host: &str, port: u16) -> Result<Self> {
         check_host(host)
             .map_err(|why| ConfigError::new(format!("{host:?} is not a host: {why}")).with_value(host))?;
@@ -37,12 +52,12 @@ impl HostPort {
         self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
 
-    /// The host's name or address.
+    /// The host's name or address, without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The port.
+    /// The port; 0 only where any port will do.
     pub fn port(&self) -> u16 {
         self.port
     }

@@ -4,11 +4,28 @@ use crate::{DType, ReduceOp};
 use std::fmt;
 
 /// The most ranks a job can have.
+///
+/// ```
+/// assert_eq!(comity::MAX_SIZE, 65_536);
+/// ```
 pub const MAX_SIZE: usize = 65_536;
-/// The largest tag of send, recv and sendrecv.
+/// The largest tag of `send`, `recv` and `sendrecv`. A larger one is [`Misuse::Tag`](crate::Misuse::Tag).
+///
+/// ```
+/// assert_eq!(comity::MAX_TAG, (1 << 31) - 1);
+/// ```
 pub const MAX_TAG: u32 = 0x7fff_ffff;
 
-/// The operations of a group.
+/// The operations of a group, as errors and counters name them.
+///
+/// ```
+/// use comity::Op;
+///
+/// assert_eq!(Op::AllReduce.name(), "all_reduce");
+/// assert_eq!(Op::from_name("barrier"), Some(Op::Barrier));
+/// assert_eq!(Op::from_name("reduce_all"), None);
+/// assert!(Op::ALL.contains(&Op::Split));
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -66,7 +83,7 @@ impl Op {
         }
     }
 
-    /// The operation of this [`name`](Self::name).
+    /// The operation of this [`name`](Self::name); `None` for any other text.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|o| o.name() == name)
     }
@@ -85,7 +102,21 @@ impl fmt::Display for Op {
 
 /// What a call was, without its buffers.
 ///
-/// Displays as `all_reduce #812 f32[1048576] sum`.
+/// Displays as `all_reduce #812 f32[1048576] sum`. Errors carry it:
+///
+/// ```
+/// use comity::{CallInfo, Error};
+///
+/// /// The call in which this rank was when the job failed.
+/// fn call_of(e: &Error) -> Option<&CallInfo> {
+///     match e.root() {
+///         Error::Timeout { call, .. } => Some(call),
+///         Error::PeerLost { call, .. } | Error::Aborted { call, .. } => call.as_ref(),
+///         _ => None,
+///     }
+/// }
+/// assert!(call_of(&Error::Closed).is_none());
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallInfo {

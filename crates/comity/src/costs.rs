@@ -4,8 +4,21 @@ use crate::ConfigError;
 use comity_plan::{Cost, PairCosts};
 use serde_json::{Value, json};
 
-/// What messages cost between each two ranks of a group, the same numbers on all of them. Measured by
-/// [`Group::measure_links`](crate::Group::measure_links), or read from a file.
+/// What messages cost between each two ranks of a group, in seconds and in bytes per second; all ranks have the same numbers.
+///
+/// [`Group::measure_links`](crate::Group::measure_links) measures them, [`from_json`](Self::from_json) reads them from a file's text.
+///
+/// ```
+/// use comity::LinkCosts;
+///
+/// let text = r#"{"ranks": 2, "latency_s": [[null, 1e-5], [2e-5, null]], "bytes_per_s": [[null, 1e9], [2e9, null]]}"#;
+/// let costs = LinkCosts::from_json(text)?;
+/// assert_eq!(costs.size(), 2);
+/// let seconds = costs.latency(0, 1) + 1e6 / costs.bandwidth(0, 1); // 1 MB from rank 0 to rank 1
+/// assert!((seconds - 0.00101).abs() < 1e-9);
+/// assert_eq!(LinkCosts::from_json(&costs.to_json())?, costs);
+/// # Ok::<(), comity::ConfigError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkCosts(PairCosts);
 
@@ -15,12 +28,12 @@ impl LinkCosts {
         PairCosts::new(size, pairs).map(Self)
     }
 
-    /// How many ranks.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.0.size()
     }
 
-    /// Seconds that a small message takes.
+    /// Seconds that a small message takes from rank `from` to rank `to`; 0 for a rank to itself.
     ///
     /// # Panics
     /// For a rank that is not there.
@@ -28,7 +41,7 @@ impl LinkCosts {
         self.0.latency(from, to)
     }
 
-    /// Bytes per second, of large messages.
+    /// Bytes per second of large messages from rank `from` to rank `to`; infinite for a rank to itself.
     ///
     /// # Panics
     /// For a rank that is not there.
@@ -36,7 +49,7 @@ impl LinkCosts {
         self.0.bandwidth(from, to)
     }
 
-    /// As text that [`from_json`](Self::from_json) reads.
+    /// The same numbers as text that [`from_json`](Self::from_json) reads.
     pub fn to_json(&self) -> String {
         let n = self.size();
         let rows = |f: &dyn Fn(usize, usize) -> f64| -> Vec<Vec<Value>> {
@@ -48,7 +61,7 @@ impl LinkCosts {
         json!({ "ranks": n, "latency_s": latency, "bytes_per_s": bandwidth }).to_string()
     }
 
-    /// What `comity check --links --json` wrote, or a person: seconds and bytes per second, by sender, then receiver.
+    /// Read what `comity check --links --json` or a person wrote: seconds and bytes per second, by sender, then receiver.
     ///
     /// ```
     /// let text = r#"{"ranks": 2, "latency_s": [[null, 1e-5], [1e-5, null]], "bytes_per_s": [[null, 1e9], [2e9, null]]}"#;
@@ -58,7 +71,8 @@ impl LinkCosts {
     /// ```
     ///
     /// # Errors
-    /// What is wrong with the text, as the rest of a sentence: "is not JSON: ...", with the line and the column where its form is wrong.
+    /// A [`ConfigError`] when the text is no such table. Its words are the rest of a sentence ("is not JSON: ..."); where the form is wrong it has
+    /// line and column.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         let value: Value = serde_json::from_str(text)
             .map_err(|e| ConfigError::new(format!("is not JSON: {e}")).at(e.line(), e.column()))?;

@@ -8,7 +8,19 @@ use crate::{
 };
 use std::{sync::Arc, thread};
 
-/// A stream of a device.
+/// A stream of a CUDA device.
+///
+/// ```no_run
+/// use comity::{BackendKind, Config, DType, ReduceOp, tools::cuda::Cuda};
+///
+/// let cuda = Cuda::open(0)?;
+/// let mut x = cuda.buffer(4 * 1024)?;
+/// x.write(&[1f32; 1024])?;
+/// let group = Config::new(0, 1).backend(BackendKind::Nccl).device(0).connect()?;
+/// group.all_reduce(x.view_mut(DType::F32, 1024), ReduceOp::Sum)?;
+/// cuda.finish()?;
+/// # Ok::<(), comity::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Cuda {
     device: CudaContext,

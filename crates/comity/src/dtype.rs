@@ -4,6 +4,15 @@ use half::{bf16, f16};
 use std::fmt;
 
 /// The type of one element of a buffer: the 14 types of MLX.
+///
+/// ```
+/// use comity::{DType, ReduceOp};
+///
+/// assert_eq!((DType::BF16.name(), DType::BF16.size()), ("bf16", 2));
+/// assert_eq!(DType::from_name("f32"), Some(DType::F32));
+/// assert!(DType::I32.supports(ReduceOp::Xor) && !DType::F32.supports(ReduceOp::Xor));
+/// assert_eq!(DType::ALL.len(), 14);
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -57,7 +66,7 @@ impl DType {
         Self::C64,
     ];
 
-    /// Bytes of one element.
+    /// The size of one element, in bytes.
     pub const fn size(self) -> usize {
         match self {
             Self::Bool | Self::U8 | Self::I8 => 1,
@@ -87,7 +96,7 @@ impl DType {
         }
     }
 
-    /// The type of this [`name`](Self::name).
+    /// The type of this [`name`](Self::name); `None` for any other text.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|d| d.name() == name)
     }
@@ -122,6 +131,14 @@ impl fmt::Display for DType {
 /// `f16` and `bf16` are combined in `f32` and rounded to nearest even. Where a plan brings all
 /// contributions to an element together, they are added in `f32` and rounded once; elsewhere
 /// each partial result is rounded. Every rank gets the same bits (the payload of a NaN excepted).
+///
+/// ```
+/// use comity::ReduceOp;
+///
+/// assert_eq!(ReduceOp::Avg.name(), "avg");
+/// assert_eq!(ReduceOp::from_name("max"), Some(ReduceOp::Max));
+/// assert_eq!(ReduceOp::ALL.len(), 8);
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -163,7 +180,7 @@ impl ReduceOp {
         }
     }
 
-    /// The reduction of this [`name`](Self::name).
+    /// The reduction of this [`name`](Self::name); `None` for any other text.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|o| o.name() == name)
     }
@@ -176,6 +193,15 @@ impl fmt::Display for ReduceOp {
 }
 
 /// A complex number of two `f32`, laid out as C, NumPy and MLX lay out `complex64`.
+///
+/// ```
+/// use comity::{C64, Group, ReduceOp};
+///
+/// let mut x = [C64 { re: 1.0, im: -2.0 }; 4];
+/// Group::single().all_reduce(&mut x, ReduceOp::Product)?;
+/// assert_eq!(x[0].im, -2.0);
+/// # Ok::<(), comity::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub struct C64 {
@@ -185,7 +211,20 @@ pub struct C64 {
     pub im: f32,
 }
 
-/// A Rust type with a [`DType`].
+/// A Rust type with a [`DType`]. Slices, vectors and arrays of it are buffers of calls.
+///
+/// You cannot implement it; use it as a bound:
+///
+/// ```
+/// use comity::{Element, Group, ReduceOp, Result};
+///
+/// fn average<T: Element>(group: &Group, x: &mut [T]) -> Result<()> {
+///     println!("{} elements of {}", x.len(), T::DTYPE);
+///     group.all_reduce(x, ReduceOp::Avg)
+/// }
+/// average(&Group::single(), &mut [1f64; 8])?;
+/// # Ok::<(), comity::Error>(())
+/// ```
 ///
 /// # Safety
 /// `Self` is plain data of `Self::DTYPE.size()` bytes without padding, and every value that the

@@ -15,12 +15,27 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// A secret that every rank of a job holds. It never prints, is left out of core dumps (on Linux), and is wiped with its last clone.
+/// A secret of 32 bytes that every rank of a job holds and nobody else.
+///
+/// It never prints, is left out of core dumps (on Linux), and is wiped with its last clone. 32 bytes of zeros stand for no key and are refused.
+///
+/// ```
+/// use comity::{Config, Key};
+///
+/// let key = Key::random()?;
+/// assert_eq!(format!("{key:?}"), "Key(..)");
+/// let same = Key::from(*key.bytes()); // brought to another rank in a way that only the ranks can read
+/// let config = Config::new(1, 2).rendezvous("10.0.0.1:7000")?.key(same);
+/// # Ok::<(), comity::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Key(Arc<Hidden>);
 
 impl Key {
     /// A new key from the system's random source.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the system has no random bytes.
     pub fn random() -> Result<Self> {
         let mut key = Hidden::new();
         getrandom::fill(key.bytes_mut()).map_err(|e| Error::os("making a job key", e))?;
@@ -30,6 +45,21 @@ impl Key {
     /// The key in an inherited file descriptor: the first 32 bytes of the (unnamed) file behind it.
     ///
     /// The descriptor stays open and its position does not matter, so the key can be read again.
+    ///
+    /// ```
+    /// use std::{fs::File, os::fd::AsRawFd};
+    ///
+    /// let path = std::env::temp_dir().join(format!("comity-doc-fd-{}", std::process::id()));
+    /// std::fs::write(&path, [7; 32])?;
+    /// let file = File::open(&path)?;
+    /// std::fs::remove_file(&path)?; // from here on only the descriptor leads to it
+    /// let key = comity::Key::from_fd(file.as_raw_fd())?;
+    /// assert_eq!(key.bytes(), &[7; 32]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Config`] when the descriptor is not open, is no file, or holds fewer than 32 bytes or only zeros.
     pub fn from_fd(fd: RawFd) -> Result<Self> {
         let file = sys::inherited(fd)
             .map_err(|e| Error::config(format!("the job key's descriptor {fd} cannot be used: {e}")))?;
@@ -51,6 +81,21 @@ impl Key {
     ///
     /// A file that others than its owner can read or write is refused. So is one of another user, who could know the key or change
     /// it; root's are taken. This holds for root, too: it does not take a key from a user.
+    ///
+    /// ```
+    /// use std::{fs::OpenOptions, io::Write, os::unix::fs::OpenOptionsExt};
+    ///
+    /// let path = std::env::temp_dir().join(format!("comity-doc-key-{}", std::process::id()));
+    /// let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+    /// file.write_all("5a".repeat(32).as_bytes())?;
+    /// let key = comity::Key::from_file(&path);
+    /// std::fs::remove_file(&path)?;
+    /// assert_eq!(key?.bytes(), &[0x5a; 32]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Config`] with the file, when it cannot be read, is refused, or does not hold a key.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let shown = path.display();
@@ -110,6 +155,15 @@ impl Key {
     }
 
     /// The key written as 64 hexadecimal digits.
+    ///
+    /// ```
+    /// let key = comity::Key::from_hex(&"5a".repeat(32))?;
+    /// assert_eq!(key.bytes(), &[0x5a; 32]);
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Config`] for any other text, and for zeros. It does not repeat the text.
     pub fn from_hex(text: &str) -> Result<Self> {
         let key = Self::digits(text).ok_or_else(|| Error::config("a key is 64 hexadecimal digits"))?;
         key.unless_zeros("this key", None)
@@ -141,7 +195,7 @@ impl Key {
         Self(Arc::new(key))
     }
 
-    /// The secret itself, for the handshake and for handing it on.
+    /// The secret itself, 32 bytes, to hand it on. Do not print or store it where others can read.
     pub fn bytes(&self) -> &[u8; 32] {
         self.0.bytes()
     }

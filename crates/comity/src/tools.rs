@@ -38,16 +38,35 @@ pub fn link_notes(config: &Config) -> Vec<LinkNote> {
 }
 
 /// The addresses of this host's interfaces, and which of them this process would use.
+///
+/// ```
+/// for note in comity::tools::address_notes(&comity::Config::from_env()?) {
+///     println!("{note:?}");
+/// }
+/// # Ok::<(), comity::Error>(())
+/// ```
 pub fn address_notes(config: &Config) -> Vec<AddressNote> {
     config.address_notes()
 }
 
-/// Which ports and interfaces this process would use, and whether ranks may pass on what others say.
+/// A sentence: which ports and interfaces this process would use, and whether ranks may pass on what others say.
+///
+/// ```
+/// let words = comity::tools::network_in_words(&comity::Config::from_env()?);
+/// assert!(!words.is_empty());
+/// # Ok::<(), comity::Error>(())
+/// ```
 pub fn network_in_words(config: &Config) -> String {
     config.network_in_words()
 }
 
-/// By what this rank would know the others: a few words about the job's key, without the key.
+/// A few words on the job's key, by which this rank would know the others. The key itself is not in them.
+///
+/// ```
+/// let words = comity::tools::trust_in_words(&comity::Config::from_env()?);
+/// assert!(!words.is_empty());
+/// # Ok::<(), comity::Error>(())
+/// ```
 pub fn trust_in_words(config: &Config) -> &'static str {
     config.trust_in_words()
 }
@@ -58,6 +77,15 @@ pub fn trust_in_words(config: &Config) -> &'static str {
 /// are split off later follow their configuration.
 ///
 /// The answer is `false` where Comity does not choose the algorithm: over MPI and NCCL, and in a group of one.
+///
+/// ```
+/// use comity::{Algorithm, Group, tools::prefer_algorithm};
+///
+/// let groups = Group::local(2)?;
+/// assert!(groups.iter().all(|group| prefer_algorithm(group, Some(Algorithm::Ring))));
+/// assert!(!prefer_algorithm(&Group::single(), Some(Algorithm::Ring)));
+/// # Ok::<(), comity::Error>(())
+/// ```
 pub fn prefer_algorithm(group: &Group, algorithm: Option<Algorithm>) -> bool {
     group.prefer_algorithm(algorithm)
 }

@@ -1,10 +1,13 @@
 //! What the compiler does not check: where unsafe code and waits may stand, which room imports which, who names a kind of link, that
-//! a name has one meaning, and how long files and functions may grow.
+//! a name has one meaning, that documentation does not only point elsewhere, that each public item has an example, and how long files
+//! and functions may grow.
 
+mod examples;
 mod kinds;
 mod layers;
 mod lengths;
 mod names;
+mod pointers;
 mod python;
 mod text;
 mod waits;
@@ -65,6 +68,7 @@ pub fn check(root: &Path) -> Result<usize, String> {
         } else {
             found.extend(misplaced_unsafe(&name, &text));
             found.extend(waits::unexplained(&name, &text));
+            found.extend(pointers::only_point(&name, &text));
             library.push((name.clone(), text));
         }
         seen.push(name);
@@ -78,6 +82,7 @@ pub fn check(root: &Path) -> Result<usize, String> {
     }
     found.extend(layers::misplaced(&library, layers::ROOMS));
     found.extend(names::shared(&library));
+    found.extend(examples::missing(&library));
     let table = "crates/comity/src/transport/mod.rs";
     match library.iter().find(|(name, _)| name == table) {
         Some((_, table)) => {

@@ -18,9 +18,9 @@ pub(crate) enum Frame {
     Credit { frames: u32 },
     /// Back to the sender, RC only: the oldest message arrived.
     Ack,
-    /// Likewise: it ends with this status.
+    /// Back to the sender, RC only: the oldest message ends with this status.
     Nak { status: u32 },
-    /// Likewise: it waits for a receive.
+    /// Back to the sender, RC only: the oldest message waits for a receive.
     NotReady,
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Meeting {
     kept: Vec<Reserved>,
     /// None in a job without a key.
     key_file: Option<Handed>,
-    /// See [`root_cause_of`](Self::root_cause_of).
+    /// Where ranks write which rank their failure follows from ([`root_cause_of`](Self::root_cause_of)).
     root_causes: Handed,
     host_file: Option<Handed>,
     /// Files that variables of these names lead to.

@@ -74,7 +74,7 @@ impl<R: Reason> Membership<R> {
         self.spread(Note::Lost { by, rank: lost, cause, silence });
     }
 
-    /// Somebody says that an edge is gone.
+    /// Note that somebody says that an edge of the graph is gone.
     pub(super) fn edge_is_gone(&mut self, by: usize, rank: usize, cause: String, silence: Option<u64>) {
         let Some(overlay) = &mut self.overlay else { return };
         if by >= overlay.size || rank >= overlay.size {
@@ -107,7 +107,7 @@ impl<R: Reason> Membership<R> {
         self.say_hearsay();
     }
 
-    /// Where others may take this process for a neighbour of one that it has lost by their word, tell all that it leads nowhere.
+    /// Tell all which ranks are lost by hearsay, where others may take this process for a neighbour of such a rank.
     fn say_hearsay(&mut self) {
         let Some(overlay) = &mut self.overlay else { return };
         let me = overlay.me;

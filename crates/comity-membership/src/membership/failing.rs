@@ -40,8 +40,9 @@ impl<R: Reason> Membership<R> {
         self.actions.push(Action::News);
     }
 
-    /// Tell a group what became of a member whose process has ended: in good order, it has left; else the group has failed,
-    /// unless the member had left before, and the others are told.
+    /// Tell a group what became of a member whose process has ended.
+    ///
+    /// If it ended in good order, it has left. Else the group has failed and the others are told, unless the member had left before.
     pub(super) fn member_is_gone(&mut self, group_id: u64, rank: usize) {
         let Some(presence) = self.presences.get(rank).cloned() else { return };
         let Some((group, member)) = self.member(group_id, rank) else { return };

@@ -23,7 +23,10 @@ impl<R: Reason> Membership<R> {
         true
     }
 
-    /// Who has not connected yet. An error if one never will.
+    /// The processes that have not connected yet.
+    ///
+    /// # Errors
+    /// The [`Fault`] of a process that never will.
     pub fn absent(&self) -> Result<Vec<usize>, Fault> {
         let mut absent = Vec::new();
         let fault = |rank, words| Err(Fault { rank, words, because_of: Vec::new() });
@@ -52,7 +55,7 @@ impl<R: Reason> Membership<R> {
         Ok(absent)
     }
 
-    /// Who is at fault, and why, if other processes say that a group has failed which this one has not opened yet.
+    /// Who is at fault, and why, if others say that a group has failed that this process has not opened yet.
     pub fn early_abort(&self) -> Option<Fault> {
         self.early.iter().find_map(|(_, note)| match note {
             Note::Abort { failure, .. } => Some(Fault {

@@ -91,7 +91,7 @@ impl<R: Reason> Membership<R> {
         }
     }
 
-    /// The same in a large job, where each process is connected to its [neighbours](overlay_neighbours) only.
+    /// Start in a large job, where each process is connected to its [neighbours](overlay_neighbours) only.
     pub fn sparse(me: usize, size: usize, silence: impl Into<Pace>) -> Self {
         let mut one = Self::new(me, size, silence);
         let near = overlay_neighbours(me, size);

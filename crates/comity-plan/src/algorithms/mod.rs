@@ -133,7 +133,18 @@ macro_rules! algorithms {
     ($($file:ident => $name:ident: $about:literal,)*) => {
         $(mod $file;)*
 
-        /// How a call is carried out.
+        /// How a call is carried out: the name of an algorithm.
+        ///
+        /// ```
+        /// use comity_plan::{Algorithm, Kind};
+        ///
+        /// assert_eq!(Algorithm::TwoPhase.name(), "two-phase");
+        /// assert_eq!(Algorithm::from_name("ring"), Some(Algorithm::Ring));
+        /// assert!(Algorithm::Ring.serves(Kind::AllReduce) && !Algorithm::Ring.serves(Kind::Barrier));
+        /// for algorithm in Algorithm::ALL {
+        ///     println!("{}: {}", algorithm.name(), algorithm.about());
+        /// }
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Algorithm {
@@ -164,12 +175,12 @@ macro_rules! algorithms {
 }
 
 impl Algorithm {
-    /// The name in reports and flags.
+    /// The name in reports, flags and settings.
     pub const fn name(self) -> &'static str {
         self.definition().name
     }
 
-    /// The algorithm of this name.
+    /// The algorithm of this [`name`](Self::name); `None` for any other text.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|a| a.name() == name)
     }

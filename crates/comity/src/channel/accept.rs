@@ -1,8 +1,15 @@
 //! Listening: takes connections, lets in who holds the key, and lets nobody else cost much.
 //!
-//! A stranger holds a descriptor and about a kilobyte, for two seconds at most, and only with a recording of who knew the key for more
-//! than one (of a link, for 15 s: a true proof can be late when a cable was cut meanwhile); 64 strangers at a time. For a new one goes the oldest of the address that holds most places, so that neither a crowd nor recordings
-//! keep a rank out. When descriptors run out, one that was kept in reserve serves to turn connections away.
+//! A stranger holds a descriptor and about a kilobyte. There are at most 64 strangers at a time:
+//!
+//! | it has | it stays at most |
+//! |---|---|
+//! | shown no key | 1 s |
+//! | shown the key, or replayed somebody who did | 2 s |
+//! | the same for a link of a running job: a true proof can be late when a cable was cut meanwhile | 15 s |
+//!
+//! The 65th takes the place of the oldest one of the address that holds most places. So neither a crowd nor recordings keep a rank out. When
+//! descriptors run out, one that was kept in reserve serves to turn connections away.
 
 #[cfg(test)]
 mod tests;
@@ -31,8 +38,8 @@ const MAX_HALF_OPEN: usize = 64;
 const LIMIT: Duration = Duration::from_secs(1);
 /// The time they have for the proof once they were answered; in all it is the two seconds that SECURITY.md names.
 pub(crate) const PROOF: Duration = Duration::from_secs(1);
-/// The same for a link of a running job: the other side believes that it is made as soon as the proof is on its way, and a cable that is
-/// cut for some seconds keeps it there as long and half as long again.
+/// How long to wait for the proof where the connection is for a link of a running job. The other side believes that the link is made as soon
+/// as the proof is on its way. A cable that is cut for some seconds delays it by half as long again.
 const PROOF_OF_LINK: Duration = Duration::from_secs(15);
 /// For how long connections must have been turned away before that is taken for a lack of one's own: strangers who hold descriptors
 /// are gone by then.
@@ -93,7 +100,7 @@ impl Acceptor {
         }
     }
 
-    /// The same, which has `relay` pass on what is for another.
+    /// Have `relay` pass on what is for another.
     pub(crate) fn with_relay(self, relay: Option<Arc<Relay>>) -> Self {
         Self { relay, ..self }
     }
@@ -180,8 +187,9 @@ impl Acceptor {
         }
     }
 
-    /// Who makes room for another: of those that have not shown the key, unless those that have (or replay one who did) are
-    /// more than half; of them the address that holds most; of its connections the oldest.
+    /// Who makes room for another: the oldest connection of the address that holds most.
+    ///
+    /// It is one that has not shown the key. If those that have, or replay one who did, are more than half, it is one of these.
     fn victim(&self) -> usize {
         let knowing = self.half_open.iter().filter(|h| h.responder.knows_key()).count();
         let go = knowing > self.half_open.len() / 2;

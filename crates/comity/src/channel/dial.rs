@@ -22,8 +22,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long to wait for a connection, and at first for an answer; a listener that is alive answers in microseconds, one whose
-/// answer was lost in a flood of strangers drops us after a while.
+/// How long to wait for a connection, and at first for an answer. A listener that is alive answers in microseconds. One that lost us in a
+/// flood of strangers drops us after a while.
 const TRY: Duration = Duration::from_secs(3);
 /// How long to wait for an answer at most. Each try waits twice as long as the one before: a listener that has few turns would do
 /// nothing but answer those who have left.
@@ -31,7 +31,7 @@ const LONGEST_TRY: Duration = Duration::from_secs(24);
 /// When there is no way to a host whose process has met already: after this, in the second round of tries at least. A round in which
 /// nothing answers takes [`TRY`].
 const NO_WAY: Duration = Duration::from_secs(1);
-/// The same where a host answers, and nobody listens: it is another host with this address, or something refuses in its place.
+/// How long to try where a host answers and nobody listens: it is another host with this address, or something refuses in its place.
 const NO_LISTENER: Duration = Duration::from_secs(8);
 /// A listener drops a connection over which no hello comes after a second.
 const UNANSWERED: Duration = Duration::from_millis(900);

@@ -52,7 +52,7 @@ pub(crate) enum Channel {
     },
     /// Only to see whether the other lives: its control connection may be late.
     Probe,
-    /// The same, and the control connection goes on over this one. Its number stands in place of the group.
+    /// To see whether the other lives, and to let the control connection go on over this one. Its number stands in place of the group.
     Resume,
 }
 
@@ -276,7 +276,7 @@ pub(crate) enum HandshakeStep {
     Send(Vec<u8>),
     /// Send these bytes, then close.
     SendAndClose(Vec<u8>),
-    /// The same, to one with another key or of another job.
+    /// Send these bytes, then close: the other has another key, or is of another job.
     Foreign(Vec<u8>),
     /// Close.
     Close,

@@ -11,10 +11,15 @@
 //!   Proof                 ----------------->  the connector lives, so the hello was no recording
 //!   from here on: messages of a length, a body and a CRC32C (Conn), in the clear or sealed; or a link takes the socket over
 //! ```
-//! What can go wrong: nobody listens or nothing answers (`Miss`; tried again until its time is up), the listener is no Comity, of another
-//! version, job or key (`Refusal`; final), it has no room (tried again), a stranger sends nothing (dropped after a second) or nonsense
-//! (dropped at the first wrong byte), the process has no descriptors left (strangers make room, else who comes is turned
-//! away; the owner can ask), a message is damaged (`Malformed`).
+//! | what can go wrong | what follows |
+//! |---|---|
+//! | nobody listens, or nothing answers | `Miss`; tried again until its time is up |
+//! | the listener is no Comity, or of another version, job or key | `Refusal`; final |
+//! | the listener has no room | tried again |
+//! | a stranger sends nothing | dropped after a second |
+//! | a stranger sends nonsense | dropped at the first wrong byte |
+//! | the process has no descriptors left | strangers make room, else who comes is turned away; the owner can ask |
+//! | a message is damaged | `Malformed` |
 //!
 //! May import: `fuzz_input`, `error`, `key`, `sys`.
 

@@ -1,12 +1,12 @@
-//! Passing on what two processes say to each other that have no way of their own: bytes as they come, by a thread of its own.
+//! Passes on bytes between two processes that have no way to each other, as they come, in a thread of its own.
 //!
 //! ```text
 //!   connector           this process                    the other
 //!   Hello to the other  --> (its Acceptor) taken as it is  --> connects, and passes it on
 //!                       <-- answer, proof, all that follows -->  64 KiB each way in memory, no more
 //! ```
-//! The two make their handshake with each other and seal what follows it, so this process reads and changes nothing: it holds the job's
-//! key, but not those of the connection. A slow reader slows its writer down, as it does on a connection of their own.
+//! The two make their handshake with each other and seal what follows it. This process holds the job's key, but not the keys of the
+//! connection, so it reads and changes nothing. A slow reader slows its writer down, as it does on a connection of their own.
 
 use super::hello::Hello;
 use crate::sys::{Waker, poll_until};
@@ -39,7 +39,7 @@ const PASS_LIMIT: Duration = Duration::from_secs(3);
 /// How long what two others still say to each other goes on when this process ends.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Where a process is that a hello is for; none for one's own, and for those that nothing is passed on to.
+/// Finds the addresses of the process that a hello is for; none for a hello to this process, or where nothing is passed on.
 type Find = Box<dyn Fn(&Hello) -> Option<Vec<SocketAddr>> + Send + Sync>;
 
 /// Passes on between processes that reach this one and not each other. Its thread starts with the first of them.

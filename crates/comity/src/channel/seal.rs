@@ -1,6 +1,6 @@
 //! AES-GCM over one connection: what a handshake leaves behind where data are to be secret.
 //!
-//! Each direction has a key of its own, derived from the two keys that the Noise handshake ends with, and counts its frames;
+//! Each direction has a key of its own, derived from the two keys that the Noise handshake ends with. Each direction counts its frames, and
 //! the count is the nonce. A frame that was changed, repeated, left out or moved does not open.
 
 use aws_lc_rs::{

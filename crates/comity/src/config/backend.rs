@@ -3,7 +3,17 @@
 use crate::LinkKind;
 use std::fmt;
 
-/// What carries out the calls of a group.
+/// What carries out the calls of a group (`COMITY_BACKEND`).
+///
+/// ```
+/// use comity::BackendKind;
+///
+/// assert_eq!(BackendKind::from_name("mpi"), Some(BackendKind::Mpi));
+/// for kind in BackendKind::ALL {
+///     println!("{}: {}", kind.name(), if kind.is_available() { "can be loaded here" } else { "its library is missing" });
+/// }
+/// assert!(BackendKind::Any.is_available());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BackendKind {
@@ -33,7 +43,7 @@ impl BackendKind {
         }
     }
 
-    /// The kind of this [`name`](Self::name).
+    /// The kind of this [`name`](Self::name); `None` for any other text.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|k| k.name() == name)
     }

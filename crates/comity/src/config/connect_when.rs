@@ -7,6 +7,13 @@ use super::{
 use crate::Result;
 
 /// When ranks make the links that carry data (`COMITY_CONNECT`).
+///
+/// ```
+/// use comity::{Config, ConnectWhen};
+///
+/// assert_eq!(ConnectWhen::default(), ConnectWhen::Needed);
+/// let config = Config::new(0, 1).connect_when(ConnectWhen::All); // no call waits for a link
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConnectWhen {

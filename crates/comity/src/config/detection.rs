@@ -20,6 +20,15 @@ const LONGEST: Duration = Duration::from_secs(86_400);
 /// unplugged: the others ask a silent rank over new connections.
 ///
 /// The ranks agree on the most patient of their choices when they join.
+///
+/// ```
+/// use comity::{Config, Detection};
+/// use std::time::Duration;
+///
+/// assert_eq!(Detection::Normal.limit(), Some(Duration::from_secs(5)));
+/// assert_eq!(Detection::Off.limit(), None);
+/// let config = Config::new(0, 1).detection(Detection::After(Duration::from_secs(2)));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Detection {

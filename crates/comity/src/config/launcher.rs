@@ -2,7 +2,20 @@
 
 use std::fmt;
 
-/// Which launcher's variables gave the place.
+/// The launcher whose variables gave rank and size.
+///
+/// ```
+/// use comity::{Config, Launcher};
+///
+/// let config = Config::from_vars(|name| match name {
+///     "OMPI_COMM_WORLD_RANK" => Some("0".into()),
+///     "OMPI_COMM_WORLD_SIZE" => Some("1".into()),
+///     _ => None,
+/// })?;
+/// assert_eq!(config.found().launcher, Launcher::OpenMpi);
+/// assert_eq!(Launcher::OpenMpi.to_string(), "Open MPI");
+/// # Ok::<(), comity::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Launcher {
@@ -45,7 +58,17 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// What was found in the environment, and why it was believed.
+/// What was found in the environment, and why it was believed. [`Config::found`](super::Config::found) returns it.
+///
+/// ```
+/// let config = comity::Config::from_env()?;
+/// let found = config.found();
+/// println!("{}: {}", found.launcher, found.why);
+/// for (name, value) in &found.seen {
+///     println!("  {name}={value}");
+/// }
+/// # Ok::<(), comity::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Found {

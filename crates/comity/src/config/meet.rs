@@ -4,7 +4,16 @@ use super::HostPort;
 use crate::exchange::Exchange;
 use std::{fmt, sync::Arc};
 
-/// Where ranks meet.
+/// Where ranks meet. [`Config::meet`](super::Config::meet) returns it.
+///
+/// ```
+/// use comity::{Config, Meet};
+///
+/// let config = Config::new(1, 2).store("10.0.0.1:7000")?;
+/// assert!(matches!(config.meet(), Meet::Store(at) if at[0].port() == 7000));
+/// assert_eq!(config.meet().to_string(), "at the store at 10.0.0.1:7000");
+/// # Ok::<(), comity::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Meet {

@@ -120,6 +120,13 @@ pub(crate) enum Costs {
 impl Config {
     /// Rank `rank` of `size`, with every other setting at its default. More than one rank needs a place to meet:
     /// [`store`](Self::store), [`rendezvous`](Self::rendezvous), [`hostfile`](Self::hostfile) or [`exchange`](Self::exchange).
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1);
+    /// assert_eq!((config.rank(), config.size(), config.local()), (0, 1, None));
+    /// assert_eq!(config.join_limit().as_secs(), 60);
+    /// println!("{}; meeting {}", config.found().why, config.meet());
+    /// ```
     pub fn new(rank: usize, size: usize) -> Self {
         let why = format!("the program said rank {rank} of {size}");
         Self {
@@ -205,7 +212,7 @@ impl Config {
         env::read(&var)
     }
 
-    /// This process's rank.
+    /// This process's rank, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
@@ -215,7 +222,7 @@ impl Config {
         self.size
     }
 
-    /// Rank and size among the processes of this host, where the launcher told.
+    /// Rank and size among the processes of this host; `None` where the launcher did not tell.
     pub fn local(&self) -> Option<(usize, usize)> {
         self.local
     }

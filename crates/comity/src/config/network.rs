@@ -12,6 +12,13 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 const MAX_OF_A_KIND: usize = 2;
 
 /// An address of this host, as `comity info` tells it.
+///
+/// ```
+/// for note in comity::tools::address_notes(&comity::Config::from_env()?) {
+///     println!("{} {}{}", note.interface, note.address, if note.used { "" } else { " (not used)" });
+/// }
+/// # Ok::<(), comity::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct AddressNote {
     /// The name of its interface.

@@ -4,6 +4,13 @@ use super::Config;
 use crate::LinkKind;
 
 /// Whether a kind of link would be used, and why.
+///
+/// ```
+/// for note in comity::tools::link_notes(&comity::Config::from_env()?) {
+///     println!("{}: {} ({})", note.kind, if note.used { "used" } else { "not used" }, note.why);
+/// }
+/// # Ok::<(), comity::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct LinkNote {
     /// The kind.

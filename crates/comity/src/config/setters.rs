@@ -207,7 +207,12 @@ impl Config {
         self
     }
 
-    /// As [`insecure`](Self::insecure), at public addresses too.
+    /// Meet without a secret, as with [`insecure`](Self::insecure), also at addresses that the internet may reach.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 2).rendezvous("203.0.113.7:7000")?.insecure_in_public();
+    /// # Ok::<(), comity::Error>(())
+    /// ```
     pub fn insecure_in_public(mut self) -> Self {
         self.insecure = Insecure::Public;
         self

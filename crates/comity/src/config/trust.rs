@@ -7,7 +7,14 @@ use std::{
     sync::Once,
 };
 
-/// What the job key protects.
+/// What the job key protects (`COMITY_SECURE`).
+///
+/// ```
+/// use comity::{Config, Secure};
+///
+/// assert_eq!(Secure::default(), Secure::Handshake);
+/// let config = Config::new(0, 1).secure(Secure::Data); // encrypt everything that leaves the host
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Secure {

@@ -72,7 +72,7 @@ pub(super) struct ConnectionTable {
     pub(super) parked: Vec<Arrival>,
     /// The launcher's store, which may say that the job cannot go on.
     pub(super) store: Option<StoreClient>,
-    /// It did, on account of this rank; until there is a group to end.
+    /// The rank because of which the store ends the job, and why; until there is a group to end.
     pub(super) condemned: Option<(usize, String)>,
     /// Members that want this rank to connect to them: group and rank in it.
     pub(super) wanted: Vec<(u64, usize)>,
@@ -117,7 +117,7 @@ impl ConnectionTable {
         &self.membership
     }
 
-    /// Where a rank of a group waits for this one: in that group, else in any other. Also in one that has failed: its limit may
+    /// The call in which a rank waits for this one: in that group, else in any other. Also in one that has failed: its limit may
     /// have come first.
     pub(super) fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
         let who = *self.membership.members(group_id)?.get(rank)?;
@@ -352,25 +352,25 @@ impl ConnectionTable {
         self.carry_out()
     }
 
-    /// See [`Membership::missed`].
+    /// Note that a connection that was to be made was not ([`Membership::missed`]).
     pub(super) fn missed(&mut self, rank: usize, why: NoConnection, now: Instant) -> Rest {
         self.membership.missed(rank, why, now);
         self.carry_out()
     }
 
-    /// See [`Membership::lives`].
+    /// Note that `rank` has shown on a new connection that it lives ([`Membership::lives`]).
     pub(super) fn lives(&mut self, rank: usize, now: Instant) -> Rest {
         self.membership.lives(rank, now);
         self.carry_out()
     }
 
-    /// See [`Membership::tick`].
+    /// Give up ranks that have been silent for too long, and beat when it is time ([`Membership::tick`]).
     pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) -> Rest {
         self.membership.tick(heard_until, now, self.progress());
         self.carry_out()
     }
 
-    /// See [`Membership::beat`].
+    /// Beat when it is time ([`Membership::beat`]).
     pub(super) fn beat(&mut self, now: Instant) {
         self.membership.beat(now, self.progress());
         self.carry_out();

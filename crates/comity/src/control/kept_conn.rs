@@ -6,8 +6,8 @@
 //!      <-- "I have 7"                          only then is the old one read to its end, and counted
 //!      8 9, then what follows  -->
 //! ```
-//! Beats are neither counted nor kept: the next one says the same. The end that made the connection makes the new ones, when nothing is heard any
-//! more. A new one counts when the other end has stopped: one that ends before never stood, and is no sign of a death.
+//! Beats are neither counted nor kept: the next one says the same. The end that made the connection makes the new ones, when it hears nothing
+//! any more. A new connection counts once the other end has said "I stop". One that ends before that never stood, and is no sign of a death.
 
 #[cfg(test)]
 mod tests;
@@ -51,14 +51,14 @@ pub(super) struct Origin {
     pub(super) has_second: bool,
 }
 
-/// See the module.
+/// Carries the notes of a control connection, numbered, over one connection after another, so that none is lost or heard twice.
 #[derive(Debug)]
 pub(super) struct KeptConn {
     /// The one that is read.
     conn: Conn,
     /// A new one, on which the other end has said nothing yet.
     next: Option<Conn>,
-    /// Those before, which stay open until the other end has left them: it would take their end for this one's.
+    /// Earlier streams. They stay open until the other end has left them: it would take their end for this one's.
     earlier_streams: Vec<Arc<Stream>>,
     /// Which new connection is the last; 0: none.
     number: u64,
@@ -67,7 +67,7 @@ pub(super) struct KeptConn {
     kept: VecDeque<Vec<u8>>,
     first: u64,
     bytes: usize,
-    /// Those before this number have come when so many bytes are acknowledged.
+    /// Notes before this number have come when so many bytes are acknowledged.
     mark: Option<(u64, u64)>,
     received: u64,
     /// What had come over earlier connections.
@@ -309,8 +309,9 @@ impl KeptConn {
         let _ = self.conn.send(&count);
     }
 
-    /// Whether this is how many notes came to the other end, which it says when it has heard that this one stopped: then the others are sent again,
-    /// unless this end has stopped here as well.
+    /// Whether this note says how many notes came to the other end. If so, the rest is sent again, unless this end has stopped here as well.
+    ///
+    /// The other end says it when it has heard that this one stopped.
     fn take_count(&mut self, note: &[u8], is_newest: bool) -> bool {
         if !std::mem::take(&mut self.awaits_count) {
             return false;

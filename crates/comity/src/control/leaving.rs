@@ -1,5 +1,6 @@
-//! What a process that exits without dropping its groups still does: it leaves them in good order, so that peers which have what they need
-//! go on, and compares its calls with theirs, as closing does.
+//! What a process still does that exits without dropping its groups.
+//!
+//! It leaves them in good order, so peers that have what they need go on. It compares its calls with theirs, as closing does.
 
 use super::running::{ControlPlane, LAST_WORDS};
 use crate::{
@@ -106,8 +107,7 @@ impl Ask for Open<'_> {
     }
 }
 
-/// The lock, if it is free soon: another thread holds it for a moment only, but one that exits while it holds it never gives
-/// it back.
+/// The lock, if it is free soon. A thread that lives holds it for a moment only; one that has exited never gives it back.
 fn lock_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     let until = Instant::now() + LAST_WORDS;
     loop {

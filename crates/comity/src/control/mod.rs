@@ -1,4 +1,4 @@
-//! The control connections of a process: one to each other process of its job (in large jobs to a few), which carry beats, farewells and failures.
+//! The control connections of a process: one to each other process of its job (in large jobs to a few), which carry beats, goodbyes and failures.
 //!
 //! ```text
 //!   rank high  -- Hello{Control} -->  rank low         each pair has one, made before the ranks have met
@@ -12,16 +12,19 @@
 //!   rank high  -- Hello{Probe} -->  rank low           is one that is silent alive? a connection of its own
 //!   rank high  -- Hello{Resume} -->  rank low          the same, where the two hosts have another path: the notes go on over it
 //! ```
-//! Above 64 ranks only neighbours in a graph have one ([`comity_membership`]'s `overlay` has the picture): what is for all is passed on by everyone once
-//! (`Spread`), what is for some from neighbour to neighbour (`Passed`), and `Lost` says that an edge is gone. Where ranks end, the others connect
-//! to those that are their neighbours then ([`ControlDialer`]).
+//! Above 64 ranks only neighbours in a graph have one ([`comity_membership`]'s `overlay` has the picture). Each rank passes on once what is
+//! for all (`Spread`). What is for some goes from neighbour to neighbour (`Passed`). `Lost` says that an edge is gone. When ranks end, the
+//! others connect to those that are their neighbours then ([`ControlDialer`]).
 //!
 //! The control thread reads them all, asks `comity-membership` what follows, and does it. It also accepts the connections of links and
 //! keeps them until their group asks.
 //!
-//! What can go wrong: a connection ends without a goodbye, or its process does (a death: all groups with it fail, and their members are
-//! told); it carries nothing or nonsense (the same); this thread itself gets no turn (everyone has the limit anew, once); the process has no
-//! descriptors left (told while ranks join); it exits without dropping its groups (an exit handler says goodbye and compares calls).
+//! | what can go wrong | what follows |
+//! |---|---|
+//! | a connection ends without a goodbye, its process does, or it carries nothing or nonsense | a death: all groups with it fail, and their members are told |
+//! | this thread itself gets no turn | every rank has the whole limit anew, once |
+//! | the process has no descriptors left | the others are told while ranks join |
+//! | the process exits without dropping its groups | an exit handler says goodbye and compares calls |
 //!
 //! May import: `call`, `channel`, `dtype`, `error`, `rendezvous`, `status`, `sys`, `transport`.
 

@@ -4,7 +4,7 @@ use crate::rendezvous::Facts;
 use comity_membership::{Pace, overlay_neighbours};
 use std::{collections::HashMap, time::Duration};
 
-/// Of a job. The most patient of its ranks decides, since it knows why it asked.
+/// The pace of a job. The most patient of its ranks decides, since it knows why it asked.
 pub(crate) fn of(facts: &[Facts], sparse: bool) -> Pace {
     let most = facts.iter().map(|f| f.silence.wrapping_sub(1)).max().and_then(|ms| ms.checked_add(1));
     let mut hosts = HashMap::<u64, (usize, u16)>::new();

@@ -1,15 +1,17 @@
-//! Whether a rank that says nothing lives: asked over new connections, for the old one may only be waiting to send again.
+//! Asks a rank that says nothing whether it lives, over new connections: the old one may only be waiting to send again.
 //!
 //! ```text
 //!   the cable:           | off                          | on
 //!   the old connection:  | x  x    x        x           |               sent again
 //!   new ones:            |       x   x   x   x   x   x  | answered
 //! ```
-//! TCP waits twice as long before each time that it sends again: after a cable was off for 4 s its connections are silent for 6,
-//! which is beyond the limit of 5. So the higher rank of a pair, which made the control connection, makes another one to the same
-//! address each twentieth of the limit (each quarter of a second at least) while nothing is heard. Its handshake proves to both sides that the other's process runs.
-//! Cost: a packet a try and a socket for up to two seconds, at most 64 for all ranks together; the handshake's arithmetic only once there
-//! is a connection.
+//! TCP waits twice as long before each time that it sends again. After a cable was off for 4 s its connections are silent for 6 s, which is
+//! beyond the limit of 5 s. So the higher rank of a pair, which made the control connection, makes new ones to the same address while
+//! nothing is heard: each twentieth of the limit, and four times a second at least. The handshake proves to both sides that the other's
+//! process runs.
+//!
+//! A try costs a packet, and a socket for up to two seconds; there are at most 64 for all ranks together. The handshake's arithmetic comes
+//! only once there is a connection.
 
 use crate::channel::{Agreed, Channel, Hello, Initiator, PROOF, Refusal, Sealing, Secret, Stream};
 use rustix::{
@@ -147,7 +149,10 @@ impl Probe {
         self.begun + if self.initiator.is_some() { answer } else { connect }
     }
 
-    /// The answer of a rank that lives, if it has come, with what seals the connection where that may be used; an error: this try ends without one.
+    /// The answer of a rank that lives, if it has come; with what seals the connection, where the connection may be used.
+    ///
+    /// # Errors
+    /// When this try ends without an answer.
     fn advance(&mut self, secret: &Secret, hello: Hello) -> Result<Option<Option<Sealing>>, Refusal> {
         let ended = |e| Refusal::Ended(Some(e));
         if self.initiator.is_none() {

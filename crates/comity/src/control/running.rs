@@ -1,9 +1,8 @@
 //! What a process knows of the others once they have met, kept true by the control thread.
 //!
-//! One control connection per pair of processes carries leave, abort, goodbye and, all the time, beats. Its end without a
-//! goodbye is a death, and so is silence: every group with that member fails here, and its other members are told, so that those
-//! who cannot see the death learn of it as fast. The same thread listens for the connections of links and keeps them until their
-//! group asks.
+//! One control connection per pair of processes carries leave, abort, goodbye and, all the time, beats. Its end without a goodbye is a death,
+//! and so is silence. Then every group with that member fails here, and its other members are told. So those who cannot see the death learn
+//! of it as fast. The same thread listens for the connections of links and keeps them until their group asks.
 
 mod serve;
 
@@ -240,7 +239,7 @@ impl ControlPlane {
         (code != 0).then(why)
     }
 
-    /// The same, if it has gone on for so long that the others will not get in.
+    /// What this process lacks, if it has lacked it for so long that the others will not get in.
     pub(crate) fn starved(&self) -> Option<Error> {
         self.lacked().filter(|_| self.starved.load(Ordering::Relaxed))
     }

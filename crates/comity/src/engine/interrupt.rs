@@ -9,7 +9,12 @@ use std::{
 /// How long a waiting call goes without a look.
 pub(super) const EVERY: Duration = Duration::from_millis(100);
 
-/// Says why the call under way is to be given up, or `None` to go on waiting.
+/// A question that a waiting call asks: why it is to be given up, or `None` to go on waiting. See [`interrupt_with`].
+///
+/// ```
+/// let ask: comity::Interrupt = || None;
+/// assert_eq!(ask(), None);
+/// ```
 pub type Interrupt = fn() -> Option<String>;
 
 thread_local! {
@@ -19,12 +24,22 @@ thread_local! {
 /// Whether any thread ever had a question: where none had, no call looks at `ASK`, which in a shared library is a call.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// From now on, calls that this thread waits in ask `ask` about ten times a second whether to give up; `None` for never.
+/// Have calls in which this thread waits ask `ask` about ten times a second whether to give up; `None` for never.
 ///
 /// This is for bindings to languages whose signal handlers run only when their interpreter does. The words that `ask` returns end
 /// the group on every rank, as those of [`Group::abort`](crate::Group::abort) do, and the call fails with
 /// [`Error::Aborted`](crate::Error::Aborted). Not asked while the thread waits for an earlier call of the same group on another
 /// thread, and not for background work, which has threads of its own.
+///
+/// ```
+/// use std::sync::atomic::{AtomicBool, Ordering};
+///
+/// static CTRL_C: AtomicBool = AtomicBool::new(false); // your signal handler sets it
+/// comity::interrupt_with(Some(|| CTRL_C.load(Ordering::Relaxed).then(|| "interrupted by the user".into())));
+/// comity::Group::single().barrier()?;
+/// comity::interrupt_with(None);
+/// # Ok::<(), comity::Error>(())
+/// ```
 pub fn interrupt_with(ask: Option<Interrupt>) {
     ANY.fetch_or(ask.is_some(), Ordering::Relaxed);
     ASK.set(ask);

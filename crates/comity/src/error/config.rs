@@ -33,40 +33,43 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// An error of these words, about nothing in particular.
+    /// An error of these words. The other methods say what it is about.
     ///
     /// ```
     /// use comity::{ConfigError, Error};
     ///
     /// let e: Error = ConfigError::new("no such colour").with_key("colour").with_value("mauve").into();
     /// assert_eq!(e.to_string(), "configuration: no such colour");
+    ///
+    /// let why = ConfigError::new("is not JSON").with_file("hosts.json").at(3, 14);
+    /// assert_eq!((why.line, why.column), (Some(3), Some(14)));
     /// ```
     pub fn new(words: impl Into<String>) -> Self {
         Self { file: None, line: None, column: None, key: None, value: None, words: words.into() }
     }
 
-    /// About this file.
+    /// Say which file it is about.
     #[must_use]
     pub fn with_file(mut self, file: impl AsRef<Path>) -> Self {
         self.file = Some(file.as_ref().into());
         self
     }
 
-    /// At this place of the file, both from 1.
+    /// Say at which line and column of the file, both from 1.
     #[must_use]
     pub fn at(mut self, line: usize, column: usize) -> Self {
         (self.line, self.column) = (Some(line), Some(column));
         self
     }
 
-    /// About this variable or setting.
+    /// Say which variable or setting it is about.
     #[must_use]
     pub fn with_key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// It has this value.
+    /// Say which value is wrong. It must be no secret.
     #[must_use]
     pub fn with_value(mut self, value: impl Into<String>) -> Self {
         self.value = Some(value.into());

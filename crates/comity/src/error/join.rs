@@ -26,7 +26,14 @@ pub struct JoinError {
     words: String,
 }
 
-/// What keeps ranks from coming together.
+/// What kept ranks from coming together, in one word for programs.
+///
+/// ```
+/// use comity::JoinCause;
+///
+/// assert_eq!(JoinCause::GaveUp.name(), "gave up");
+/// assert!(JoinCause::ALL.contains(&JoinCause::Missing));
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JoinCause {
@@ -59,7 +66,7 @@ impl JoinCause {
         Self::Claimed,
     ];
 
-    /// One word for it: "missing".
+    /// A word or two for it: "missing".
     pub const fn name(self) -> &'static str {
         match self {
             Self::Other => "other",
@@ -74,26 +81,34 @@ impl JoinCause {
 }
 
 impl JoinError {
-    /// An error of these words, on account of nobody.
+    /// An error of these words. The other methods say who is at fault, and how.
+    ///
+    /// ```
+    /// use comity::{Error, JoinCause, JoinError};
+    ///
+    /// let why = JoinError::new("rank 2 cannot be reached").of([2]).because(JoinCause::Unreachable).at("10.0.0.3:7000");
+    /// assert_eq!((&why.ranks, why.address.as_deref()), (&vec![2], Some("10.0.0.3:7000")));
+    /// assert_eq!(Error::from(why).to_string(), "rank 2 cannot be reached");
+    /// ```
     pub fn new(words: impl Into<String>) -> Self {
         Self { ranks: Vec::new(), cause: JoinCause::Other, address: None, words: words.into() }
     }
 
-    /// On account of these ranks.
+    /// Say which ranks are at fault.
     #[must_use]
     pub fn of(mut self, ranks: impl IntoIterator<Item = usize>) -> Self {
         self.ranks = ranks.into_iter().collect();
         self
     }
 
-    /// What became of them.
+    /// Say what became of them.
     #[must_use]
     pub fn because(mut self, cause: JoinCause) -> Self {
         self.cause = cause;
         self
     }
 
-    /// The address that was tried in vain.
+    /// Say which address was tried in vain.
     #[must_use]
     pub fn at(mut self, address: impl fmt::Display) -> Self {
         self.address = Some(address.to_string());

@@ -2,7 +2,17 @@
 
 use crate::{DType, ReduceOp};
 
-/// A rule the caller broke.
+/// A rule that the caller broke. [`Error::Misuse`](crate::Error::Misuse) carries it; no byte has moved, and the group goes on.
+///
+/// ```
+/// use comity::{Error, Group, Misuse};
+///
+/// let group = Group::single();
+/// let e = group.broadcast(&mut [0f32; 4], 7).unwrap_err();
+/// assert!(matches!(e, Error::Misuse { misuse: Misuse::Rank { rank: 7, size: 1, .. }, .. }));
+/// group.barrier()?;
+/// # Ok::<(), Error>(())
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misuse {

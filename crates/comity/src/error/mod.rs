@@ -21,11 +21,35 @@ use std::{fmt, sync::Arc, time::Duration};
 use words::{Calls, Crossings, During, SeenBy, Waited, advice};
 
 /// Result of a collective operation.
+///
+/// ```
+/// fn total(group: &comity::Group, mut x: f64) -> comity::Result<f64> {
+///     group.all_reduce(std::slice::from_mut(&mut x), comity::ReduceOp::Sum)?;
+///     Ok(x)
+/// }
+/// assert_eq!(total(&comity::Group::single(), 2.0)?, 2.0);
+/// # Ok::<(), comity::Error>(())
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation failed.
 ///
 /// Cloneable, because every later call on a failed group gets the root cause.
+///
+/// ```
+/// use comity::{Error, Group};
+///
+/// let group = Group::single();
+/// group.abort("the loss is NaN");
+/// let e = group.barrier().unwrap_err();
+/// assert!(e.is_fatal());
+/// match e.root() {
+///     Error::PeerLost { peer, .. } => eprintln!("{peer} is gone"),
+///     Error::Aborted { by, reason, .. } => eprintln!("{by} gave up: {reason}"),
+///     other => eprintln!("{other}"),
+/// }
+/// assert_eq!(e.ranks(), [0]); // whose fault it was
+/// ```
 #[non_exhaustive]
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {

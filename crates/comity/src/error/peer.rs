@@ -3,7 +3,14 @@
 use crate::CallInfo;
 use std::{fmt, sync::Arc};
 
-/// A member of a group, as errors name it.
+/// A member of a group, as errors name it: rank, host, process id.
+///
+/// ```
+/// let group = comity::Group::single();
+/// let me = &group.members()[0];
+/// assert_eq!((me.rank, me.pid), (0, Some(std::process::id())));
+/// println!("{me}"); // rank 0 (pid 4711)
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
     /// Its rank in the group of the call.
@@ -26,7 +33,20 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A rank that was waited for, while it waited for the one that waits.
+/// A rank that was waited for, while it waited for the one that waits. [`Error::Timeout`](crate::Error::Timeout) lists them.
+///
+/// ```
+/// use comity::Error;
+///
+/// fn explain(e: &Error) {
+///     if let Error::Timeout { crossed, .. } = e {
+///         for c in crossed {
+///             println!("{} waits for this rank in {}", c.peer, c.call);
+///         }
+///     }
+/// }
+/// explain(&Error::Closed);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Crossed {
     /// The rank, as in the group of the error.

@@ -30,13 +30,57 @@ pub(crate) const MAX_EXCHANGE_TEXT: usize = 512;
 ///
 /// All ranks call [`share`](Self::share) equally often; call k of one rank belongs to call k of the others. Exchanges
 /// that other code implements (over Ray, Kubernetes or a torch `Store`) go into [`Config::exchange`](crate::Config::exchange).
+///
+/// ```
+/// use comity::{Error, Exchange, Result};
+/// use std::{fmt, fs, path::PathBuf, thread, time::{Duration, Instant}};
+///
+/// /// A file that only this job's user can read, in a folder that all hosts see. Serves one group.
+/// #[derive(Debug)]
+/// struct File(PathBuf);
+///
+/// impl fmt::Display for File {
+///     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+///         write!(f, "the file {}", self.0.display())
+///     }
+/// }
+///
+/// impl Exchange for File {
+///     fn share(&self, _rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
+///         let failed = |what: &str, e: std::io::Error| Error::Os { what: format!("{what} {self}"), message: e.to_string() };
+///         if let Some(text) = mine {
+///             let new = self.0.with_extension("new");
+///             fs::write(&new, text).and_then(|()| fs::rename(&new, &self.0)).map_err(|e| failed("writing", e))?;
+///         }
+///         loop {
+///             match fs::read_to_string(&self.0) {
+///                 Ok(text) => return Ok(text),
+///                 Err(e) if Instant::now() >= until => return Err(failed("waiting for rank 0 to write", e)),
+///                 Err(_) => thread::sleep(Duration::from_millis(10)),
+///             }
+///         }
+///     }
+/// }
+///
+/// let file = File(std::env::temp_dir().join(format!("comity-doc-exchange-{}", std::process::id())));
+/// assert_eq!(file.share(0, 2, Some("hello"), Instant::now())?, "hello");
+/// assert_eq!(file.share(1, 2, None, Instant::now())?, "hello");
+/// # let _ = fs::remove_file(&file.0);
+/// # Ok::<(), Error>(())
+/// ```
 pub trait Exchange: Send + Sync + fmt::Debug + fmt::Display {
-    /// Rank 0 gives its text as `mine`, the others give `None`; all get rank 0's text, which may hold the job's key: do not log it. Ends by `until`, with an error that says
-    /// what it waited for. Others may read as long as rank 0 keeps the exchange, which it does until all have met. The text has 1 to 512 bytes, all of them printable ASCII other than space, `=`, `;` and quotes.
+    /// Tell rank 0's text to all: rank 0 gives it as `mine`, the others give `None`, and each rank gets it back.
+    ///
+    /// The text may hold the job's key: do not log it. It has 1 to 512 bytes, all of them printable ASCII other than space, `=`, `;` and
+    /// quotes. Others may read as long as rank 0 keeps the exchange, which it does until all have met.
+    ///
+    /// # Errors
+    /// Your own, by `until` at the latest. It says what was waited for.
     fn share(&self, rank: usize, size: usize, mine: Option<&str>, until: Instant) -> Result<String>;
 
-    /// Where all ranks reach the exchange, if it is at one address, as torchrun's store is at `MASTER_ADDR`. Rank 0 then listens
-    /// on its address in that network, unless [`Config::addrs`](crate::Config::addrs) names one.
+    /// The address at which all ranks reach the exchange, if it has one, as torchrun's store has `MASTER_ADDR`.
+    ///
+    /// Rank 0 then listens on its address in that network, unless [`Config::addrs`](crate::Config::addrs) names one. Default: `None`.
     fn address(&self) -> Option<HostPort> {
         None
     }

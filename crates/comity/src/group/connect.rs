@@ -26,12 +26,24 @@ use std::{env, sync::Arc, time::Instant};
 /// ```
 ///
 /// # Errors
-/// Broken variables and a job that does not come together are errors: only their absence makes a group of one.
+/// [`Error::Config`] for a variable that makes no sense, and the errors of [`Config::connect`] for a job that does not come together. Only where
+/// no variable is set do you get a group of one.
 pub fn init() -> Result<Group> {
     Config::from_env()?.connect()
 }
 
 /// As [`init`], but an error where no launcher's variables are set.
+///
+/// ```
+/// use comity::Error;
+///
+/// match comity::init_strict() {
+///     Ok(group) => println!("rank {} of {}", group.rank(), group.size()),
+///     Err(Error::Config(why)) => eprintln!("not started by a launcher: {why}"),
+///     Err(e) => return Err(e),
+/// }
+/// # Ok::<(), Error>(())
+/// ```
 ///
 /// # Errors
 /// As [`init`], and [`Error::Config`] when this process is in no job.
@@ -50,6 +62,12 @@ impl Config {
     ///
     /// Every rank of the job calls this. It returns when all have come, or fails on all of them at the join limit,
     /// naming those that are missing. A process may connect more than once, and hold several groups.
+    ///
+    /// ```
+    /// let group = comity::Config::new(0, 1).connect()?;
+    /// assert_eq!(group.size(), 1);
+    /// # Ok::<(), comity::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Config`] before anything is opened; [`Error::Join`] when the ranks do not come together;

@@ -29,10 +29,23 @@ const TAKE: u64 = 1;
 const DONE: u64 = 2;
 
 impl Group {
-    /// Measure every link of the group in both directions, in about `budget`; every rank calls this. All get the same numbers.
+    /// Measure every link of the group in both directions, in about `budget`. Every rank calls this, and all get the same numbers.
     ///
     /// A message's latency is half the time of a small one's way there and back. Up to 16 ranks one pair at a time is
-    /// measured; with more, every rank in one pair at a time, so that pairs may share a network.
+    /// measured; with more, every rank in one pair at a time, so that pairs may share a network. To have calls planned by these
+    /// numbers, use [`Config::measure_costs`](crate::Config::measure_costs), or write them to a file for
+    /// [`Config::costs_file`](crate::Config::costs_file).
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let costs = group.measure_links(std::time::Duration::from_millis(20))?;
+    /// assert!(costs.latency(0, 1) < 1.0); // seconds
+    /// assert!(costs.bandwidth(0, 1) > 1e3); // bytes per second
+    /// assert!(costs.to_json().contains("latency_s"));
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As any call.

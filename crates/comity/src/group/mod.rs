@@ -3,6 +3,7 @@
 //! May import: `backend`, `root_cause`, `call`, `config`, `costs`, `dtype`, `error`, `links`, `recorder`, `stats`, `status`,
 //! `sync`, `sys`, `transport`, `turn`, `view`.
 
+mod about;
 mod algorithm;
 mod alloc;
 mod connect;
@@ -17,9 +18,8 @@ pub use connect::{init, init_strict};
 pub use request::{Request, Scope};
 
 use crate::{
-    CallInfo, Error, LinkKind, Misuse, Op, Peer, Result, Stats,
+    CallInfo, Error, LinkKind, Misuse, Op, Peer, Result,
     backend::{AbortHandle, Backend, Call, NativeBackend, Single, SubgroupFactory},
-    config::MAX_TIMEOUT,
     links::LocalWorld,
     recorder::Recorder,
     root_cause::RootCauseReport,
@@ -116,7 +116,15 @@ impl fmt::Debug for Group {
 }
 
 impl Group {
-    /// A group of this process alone.
+    /// A group of this process alone. Calls are checked as in any group, then copy or do nothing.
+    ///
+    /// ```
+    /// let group = comity::Group::single();
+    /// let mut x = [0f32; 4];
+    /// group.all_gather(&[1f32, 2.0, 3.0, 4.0], &mut x)?;
+    /// assert_eq!(x, [1.0, 2.0, 3.0, 4.0]);
+    /// # Ok::<(), comity::Error>(())
+    /// ```
     pub fn single() -> Self {
         Self::alone(Arc::default())
     }
@@ -126,7 +134,27 @@ impl Group {
         Self::with(0, peers, Box::new(Single), (0, Recorder::new()), counters, DEFAULT_LIMIT)
     }
 
-    /// `size` groups for `size` threads of this process, by rank; they talk through memory.
+    /// `size` handles for `size` threads of this process, by rank, of one group whose ranks talk through memory.
+    ///
+    /// Give each thread its handle, for tests of code that runs in several processes otherwise.
+    ///
+    /// ```
+    /// use comity::{Group, ReduceOp};
+    ///
+    /// let threads: Vec<_> = Group::local(2)?
+    ///     .into_iter()
+    ///     .map(|group| {
+    ///         std::thread::spawn(move || {
+    ///             let mut x = [group.rank() as u64 + 1];
+    ///             group.all_reduce(&mut x, ReduceOp::Sum).map(|()| x[0])
+    ///         })
+    ///     })
+    ///     .collect();
+    /// for thread in threads {
+    ///     assert_eq!(thread.join().unwrap()?, 3);
+    /// }
+    /// # Ok::<(), comity::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Os`] when the system has no descriptors or memory left; [`Error::Config`] for a size of 0.
@@ -199,60 +227,6 @@ impl Group {
         Self { core: Arc::new(core), limit }
     }
 
-    /// This process's (or thread's) place in the group, from 0.
-    #[inline]
-    pub fn rank(&self) -> usize {
-        self.core.rank
-    }
-
-    /// How many ranks there are.
-    #[inline]
-    pub fn size(&self) -> usize {
-        self.core.peers.len()
-    }
-
-    /// The same group; calls through the returned handle fail after `limit` (default: 5 minutes).
-    ///
-    /// A call that runs out of time ends the group, since nobody can know how far the others got.
-    ///
-    /// ```
-    /// # use comity::Group;
-    /// # let g = Group::single();
-    /// g.with_timeout(std::time::Duration::from_secs(5)).barrier()?;
-    /// # Ok::<(), comity::Error>(())
-    /// ```
-    #[must_use]
-    pub fn with_timeout(&self, limit: Duration) -> Self {
-        Self { limit: limit.min(MAX_TIMEOUT), ..self.clone() }
-    }
-
-    /// How long a call through this handle may take; see [`with_timeout`](Self::with_timeout).
-    pub fn timeout(&self) -> Duration {
-        self.limit
-    }
-
-    /// The members by rank, as errors name them.
-    pub fn members(&self) -> &[Peer] {
-        &self.core.peers
-    }
-
-    /// The kind of link to each rank; `None` for this rank. Where no call has needed a link yet, the kind that is tried first.
-    pub fn link_kinds(&self) -> Vec<Option<LinkKind>> {
-        let made = self.core.abort_handle.as_ref().map(|a| a.status.links().kinds()).unwrap_or_default();
-        let made = made.into_iter().chain(std::iter::repeat(None));
-        self.core.kinds.iter().zip(made).map(|(likely, made)| made.or(*likely)).collect()
-    }
-
-    /// The CUDA device whose buffers this group's calls take, besides those in host memory; see [`BackendKind::Nccl`](crate::BackendKind).
-    pub fn device(&self) -> Option<u32> {
-        self.core.device
-    }
-
-    /// What this group has done on this rank so far.
-    pub fn stats(&self) -> Stats {
-        self.core.counters.read()
-    }
-
     /// Leave the group: a call under way on another thread and later calls return [`Error::Closed`], and peers that still
     /// need this rank get an error that names it.
     ///
@@ -260,6 +234,16 @@ impl Group {
     /// which needs no call there, and up to 2 s if one of them has made fewer.
     ///
     /// Dropping the last handle leaves, too. What it finds then goes to standard error, and the process ends with code 1 when it exits.
+    ///
+    /// ```
+    /// use comity::{Error, Group};
+    ///
+    /// let group = Group::single();
+    /// group.barrier()?;
+    /// group.close()?;
+    /// assert_eq!(group.barrier().unwrap_err().root(), &Error::Closed);
+    /// # Ok::<(), Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Mismatch`] if the ranks made different calls and no call here has shown it; the same on the other ranks. The group is closed all
@@ -277,6 +261,21 @@ impl Group {
     }
 
     /// Give the group up on every rank: calls under way and later ones fail with [`Error::Aborted`], which carries `why`.
+    ///
+    /// It returns at once; the other ranks learn of it on their own.
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// if group.rank() == 1 {
+    ///     group.abort("the loss is NaN");
+    /// }
+    /// let e = group.barrier().unwrap_err();
+    /// assert!(e.root().to_string().contains("the loss is NaN"), "{e}");
+    /// assert_eq!(e.ranks(), [1]);
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
     pub fn abort(&self, why: &str) {
         let failure = Failure::reported(self.rank(), why);
         if let Some(a) = &self.core.abort_handle {

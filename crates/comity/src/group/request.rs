@@ -182,7 +182,15 @@ impl Drop for Mark<'_> {
     }
 }
 
-/// Where borrowed work is spawned. See [`Group::scope`].
+/// Runs borrowed work in the background. [`Group::scope`] gives it to you.
+///
+/// ```
+/// # use comity::{Group, ReduceOp};
+/// # let g = Group::single();
+/// let mut a = [1f32; 8];
+/// g.scope(|s| s.spawn(|g| g.all_reduce(&mut a, ReduceOp::Sum)).wait())?;
+/// # Ok::<(), comity::Error>(())
+/// ```
 pub struct Scope<'scope, 'env: 'scope> {
     group: &'env Group,
     threads: &'scope thread::Scope<'scope, 'env>,
@@ -191,8 +199,21 @@ pub struct Scope<'scope, 'env: 'scope> {
 
 type ScopeWorker<'scope> = mpsc::Sender<Box<dyn FnOnce() + Send + 'scope>>;
 
-/// Work under way on a group's thread: it ends with an `R` or an `E`. Wait for it with [`wait`](Self::wait), or in a task with
-/// `.await`.
+/// Work under way on a group's thread: it ends with an `R` or an `E`.
+///
+/// Wait for it with [`wait`](Self::wait), or in a task with `.await`.
+///
+/// ```
+/// # let g = comity::Group::single();
+/// let (first, second) = (g.spawn(|g| g.barrier().map(|()| 42)), g.spawn(|g| g.barrier()));
+/// println!("done already: {}", first.is_done());
+/// assert_eq!(first.wait()?, 42);
+/// match second.wait_for(std::time::Duration::from_secs(60)) {
+///     Ok(result) => result?,
+///     Err(pending) => pending.detach(), // still under way after a minute
+/// }
+/// # Ok::<(), comity::Error>(())
+/// ```
 #[must_use = "wait for the result, or `detach` to let the work finish unobserved"]
 pub struct Request<R, E = Error> {
     slot: Arc<Slot<R, E>>,
@@ -227,7 +248,7 @@ impl<R, E> Slot<R, E> {
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// Run `f` on the scope's thread, in its turn among the group's calls. See [`Group::spawn`].
+    /// Run `f` on the scope's thread, in its turn among the group's calls; otherwise as [`Group::spawn`].
     pub fn spawn<R: Send + 'scope>(&self, f: impl FnOnce(&Group) -> Result<R> + Send + 'scope) -> Request<R> {
         self.spawn_as(f)
     }

@@ -1,7 +1,7 @@
 //! When links are made: each group has a thread for that while it has some to make.
 //!
-//! The thread is none of those that make calls: a link is made with a rank that computes as well, and a rank that waits in a call goes on
-//! to look at failures, limits and what others say. It ends when nothing is left to make.
+//! No thread that makes calls makes links. So a link is made with a rank that computes, too. A rank that waits in a call goes on to look at
+//! failures, limits and what others say. The thread ends when nothing is left to make.
 
 use super::{
     mesh::{Linking, Opened},
@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a path may be silent before it counts as cut, where the job allows any silence, and after how long such a job gives it up.
+/// In a job that allows any silence: after how long a silent path counts as cut, and after how long it is given up.
 const ANY_SILENCE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 /// How much longer than that a group is not left: until the path is seen to be cut, and until another one is found.
 const SEEN: Duration = Duration::from_millis(300);
@@ -56,7 +56,7 @@ struct Maker {
 struct MakerState {
     /// What this rank wants and the thread has not seen.
     wanted: Vec<usize>,
-    /// Those whose links want other connections.
+    /// Ranks whose links want other connections.
     mending: Vec<usize>,
     /// By rank, as the thread left it; the thread has it while it runs.
     made: Vec<bool>,
@@ -242,7 +242,7 @@ impl LinkDesk for Makers {
 }
 
 impl Maker {
-    /// To whom bytes are on their way that need this process.
+    /// Ranks to which bytes are on their way that need this process.
     fn owed(&self) -> Vec<Owed> {
         let Opened { mesh, group_id, members, status, .. } = &*self.group;
         if status.failure().is_some() {

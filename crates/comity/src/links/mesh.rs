@@ -80,7 +80,7 @@ impl Mesh {
         Way { me: self.me, cards: &self.cards, peers: &self.peers, book: &self.book, secret: &self.secret }
     }
 
-    /// See [`World::open`](crate::status::World::open).
+    /// Watch the members of a group and wait until all have come ([`World::open`](crate::status::World::open)).
     pub(super) fn open(
         self,
         group_id: u64,

@@ -10,9 +10,14 @@
 //! ```
 //! The maker is a thread of the group that lives while there are links to make. Made links go to the group's status, where the engine takes them.
 //!
-//! What can go wrong: no way to a member that both allow (an error that says which were tried), a member does not come within the
-//! limit (named), leaves before the group stands, dies (its control connection says so; waited for up to a quarter of a second, since it
-//! explains a broken link), or lacks descriptors; the group that is being split fails meanwhile. Whoever finds it tells the other members.
+//! | what can go wrong | what follows |
+//! |---|---|
+//! | there is no way to a member that both allow | an error that says which were tried |
+//! | a member does not come within the limit, leaves before the group stands, or lacks descriptors | an error that names it |
+//! | a member dies | its control connection says so; that explains a broken link, so it is waited for up to a quarter of a second |
+//! | the group that is being split fails meanwhile | its failure |
+//!
+//! Whoever finds it tells the other members.
 //!
 //! Two worlds make links: `Endpoint`, of processes that have met, and `LocalWorld`, of threads.
 //!

@@ -18,10 +18,10 @@ use std::{
 
 /// Between two looks.
 const PATHS_LOOK: Duration = Duration::from_millis(100);
-/// The same while a group is to be left as soon as all has come.
+/// Between two looks, while a group is to be left as soon as all has come.
 const LEAVING_LOOK: Duration = Duration::from_millis(5);
 
-/// See the module.
+/// Runs the thread that looks after links with a second path, while there are such links.
 #[derive(Debug)]
 pub(super) struct Paths {
     makers: Weak<Makers>,

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long to look for a rank that passes on: with the time in which it is known that there is no way, less than ten seconds.
+/// How long to look for a rank that passes bytes on. It takes some six seconds to know that there is no direct way; both are less than ten.
 const RELAY_LIMIT: Duration = Duration::from_millis(3400);
 /// Addresses of each of them that are tried.
 const RELAY_ADDRS: usize = 2;
@@ -26,8 +26,8 @@ pub(super) struct Way<'a> {
 }
 
 impl Way<'_> {
-    /// The addresses of another rank, the best first, with those that lead nowhere from here, in words; none where it is known that it is
-    /// reached through a third rank.
+    /// The addresses of another rank, the best first, and in words those that lead nowhere from here. None if a third rank is known to
+    /// lead there.
     pub(super) fn targets(&self, rank: usize) -> (Vec<Target>, Vec<String>) {
         match self.cards.get(rank) {
             Some(card) if self.book.relay_of(rank).is_none() => {
@@ -38,7 +38,7 @@ impl Way<'_> {
         }
     }
 
-    /// The same for a control connection, which stays within the host where it can.
+    /// The addresses of another rank for a control connection, which stays within the host where it can.
     pub(super) fn control_targets(&self, rank: usize) -> (Vec<Target>, Vec<String>) {
         let (mut targets, vain) = self.targets(rank);
         let host = |rank: usize| self.cards.get(rank).map(|c| c.host_id);
@@ -87,7 +87,7 @@ impl Way<'_> {
         }
     }
 
-    /// The same, through a rank that passes on what the two say, encrypted by them.
+    /// Connect through a rank that passes on what the two say, encrypted by them.
     fn through(
         &self,
         rank: usize,

@@ -15,7 +15,33 @@ use std::{
 const VERSION: u64 = 1;
 const MOST_TEXT: usize = 4096;
 
-/// What one rank wrote when one of its groups failed.
+/// What one rank wrote when one of its groups failed: a flight record.
+///
+/// ```
+/// use comity::tools::Flight;
+///
+/// /// Say in which call each rank of a job was.
+/// fn report(folder: &std::path::Path) -> std::io::Result<()> {
+///     for file in std::fs::read_dir(folder)? {
+///         let name = file?.file_name().into_string().unwrap_or_default();
+///         if let Some((rank, _group)) = Flight::of_name(&name) {
+///             let path = folder.join(&name);
+///             assert!(path.metadata()?.len() <= Flight::MOST_BYTES);
+///             match Flight::parse(&name, &std::fs::read(path)?) {
+///                 Ok(flight) => {
+///                     let last = flight.calls.last();
+///                     println!("rank {rank}: {}: {:?}", flight.error, last.map(|c| (c.info, c.state.name())));
+///                 }
+///                 Err(why) => eprintln!("{name} {why}"),
+///             }
+///         }
+///     }
+///     Ok(())
+/// }
+/// assert_eq!(Flight::of_name("rank-3.group-2a.flight.json"), Some((3, 42)));
+/// # report(&std::env::current_dir()?)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flight {
     /// This rank, in the group.
@@ -40,7 +66,12 @@ pub struct Flight {
     pub calls: Vec<FlightCall>,
 }
 
-/// One call of a [`Flight`].
+/// One call of a [`Flight`], or of a rank that still runs.
+///
+/// ```
+/// let in_seconds = |call: &comity::tools::FlightCall| (call.end - call.begin) as f64 / 1e9;
+/// # let _ = in_seconds;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlightCall {
     /// What was called.
@@ -58,6 +89,10 @@ pub struct FlightCall {
 }
 
 /// How far a call came.
+///
+/// ```
+/// assert_eq!(comity::tools::FlightState::Begun.name(), "begun");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FlightState {
@@ -78,14 +113,14 @@ impl FlightState {
         Self::ALL.into_iter().map(|(s, _)| s).find(|s| *s as u8 == number)
     }
 
-    /// One word.
+    /// One word for it: "begun".
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(s, _)| *s == self).map_or("", |(_, n)| n)
     }
 }
 
 impl Flight {
-    /// A file is never longer.
+    /// The length, in bytes, that no file exceeds.
     pub const MOST_BYTES: u64 = 2 << 20;
 
     /// The rank of the job and the group that a file's name tells; `None` for a file of another kind.
@@ -96,7 +131,7 @@ impl Flight {
         (name == file_name(rank, group)).then_some((rank, group))
     }
 
-    /// What a file of this name holds.
+    /// Read what a file of this name holds.
     ///
     /// # Errors
     /// What is wrong with it, as the rest of a sentence that begins with the file's name.

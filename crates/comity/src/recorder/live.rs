@@ -5,6 +5,20 @@ use crate::{LinkKind, stats::Sheet, sys::clock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What one rank does just now, as its launcher sees it.
+///
+/// ```
+/// use comity::tools::{LiveRank, Sheet};
+///
+/// let (sheet, _fd) = Sheet::create()?; // its rank inherits the descriptor
+/// let LiveRank { groups, links, .. } = sheet.live();
+/// for group in &groups {
+///     println!("group {}: call {}, waits for {:?}", group.id, group.made, group.waits_for);
+/// }
+/// for path in &links {
+///     println!("rank {}: {} bytes there, {} back", path.peer, path.sent, path.received);
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveRank {
@@ -14,7 +28,12 @@ pub struct LiveRank {
     pub links: Vec<LivePath>,
 }
 
-/// One open group of a rank.
+/// One open group of a rank. [`LiveRank`] lists them.
+///
+/// ```
+/// let is_stuck = |g: &comity::tools::LiveGroup| g.asleep.as_secs() > 60;
+/// # let _ = is_stuck;
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveGroup {
@@ -34,7 +53,12 @@ pub struct LiveGroup {
     pub calls: Vec<FlightCall>,
 }
 
-/// What went over the links to one rank, in bytes with headers.
+/// What went over the links to one rank, in bytes with headers. [`LiveRank`] lists them.
+///
+/// ```
+/// let both_ways = |p: &comity::tools::LivePath| p.sent + p.received;
+/// # let _ = both_ways;
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LivePath {

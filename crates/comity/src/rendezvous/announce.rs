@@ -46,7 +46,7 @@ pub(crate) fn announce(
     Ok((listeners, facts))
 }
 
-/// The same, of what is known.
+/// What this rank announces, made of what is known already.
 pub(crate) fn facts(config: &Config, links: Announced, addrs: Vec<OwnAddr>, unix: String) -> Facts {
     let cores = thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX));
     Facts {

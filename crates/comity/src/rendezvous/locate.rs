@@ -34,7 +34,7 @@ pub(super) struct Located {
     pub(super) relays: Vec<SocketAddr>,
     /// The store itself, if this rank runs it.
     pub(super) store: Option<Store>,
-    /// Of zeros where none is wanted.
+    /// The key; zeros where none is wanted.
     pub(super) key: Key,
     /// Why this rank runs none, where it should.
     pub(super) taken: Option<Error>,
@@ -49,8 +49,10 @@ impl Located {
 /// How rank 0 starts the store: at the first of these that is its own, and at the others where it can.
 type Serve<'a> = &'a dyn Fn(StoreBind) -> Result<Store, NoStore>;
 
-/// Find the store, or start it. A rank 0 whose address is taken claims its place at whoever listens there: if that is a job with
-/// the same key, its other ranks may be joining that one.
+/// Find the store, or start it.
+///
+/// If the address of rank 0 is taken, rank 0 claims its place at whoever listens there. It may be a job with the same key, which rank 0's
+/// other ranks are joining.
 pub(super) fn locate(config: &Config, until: Instant) -> Result<Located> {
     let trust = config.trust()?;
     let known = match trust {

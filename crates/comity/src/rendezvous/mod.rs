@@ -11,10 +11,14 @@
 //!   rank r: makes its control connections (crate::control), then
 //!           Ready  ------>  store, which forgets it
 //! ```
-//! What can go wrong: a rank does not come within the limit, which starts anew with each that comes (all are told who is missing);
-//! a rank ends or gives up while others wait or connect (all are told, `Refused`); two processes claim a rank, or one was started for
-//! another size (a job that is young ends on all ranks, an old one goes on); the port is taken (rank 0 asks whoever holds it); others
-//! with another key knock (counted, and named with who is missing); the store's host dies (`StoreClient::lost`).
+//! | what can go wrong | what follows |
+//! |---|---|
+//! | a rank does not come within the limit, which starts anew with each that comes | all are told who is missing |
+//! | a rank ends or gives up while others wait or connect | all are told (`Refused`) |
+//! | two processes claim a rank, or one was started for another size | a young job ends on all ranks, an old one goes on |
+//! | the port is taken | rank 0 asks whoever holds it |
+//! | processes with another key knock | they are counted, and named with who is missing |
+//! | the store's host dies | `StoreClient::lost` |
 //!
 //! May import: `address`, `call`, `channel`, `config`, `error`, `exchange`, `key`, `sys`, `transport`.
 

@@ -25,7 +25,32 @@ use std::{
     time::Duration,
 };
 
-/// Where the ranks of one job meet. Runs in a thread of its own, and ends when dropped.
+/// Where the ranks of one job meet. It runs in a thread of its own, and ends when dropped.
+///
+/// ```
+/// use comity::{Config, Key, tools::Store};
+/// use std::{net::TcpListener, time::Duration};
+///
+/// let (key, limit) = (Key::random()?, Duration::from_secs(60));
+/// let at = "127.0.0.1:0".parse().unwrap();
+/// let store = Store::start(at, 2, &key, "doc", limit)?;
+/// store.on_waiting(|words| eprintln!("{words}"));
+/// let here = store.addr().to_string();
+/// let ranks = [0, 1].map(|rank| Config::new(rank, 2).store(&here).map(|c| c.job("doc").key(key.clone())));
+/// let threads = ranks.map(|config| std::thread::spawn(move || config?.connect()?.barrier()));
+/// for thread in threads {
+///     thread.join().unwrap()?;
+/// }
+/// assert_eq!(store.culprit(), None);
+///
+/// // At more addresses, or at a socket that listens already. `lost` is for a rank that ended before it came.
+/// let several = Store::start_at(at, &[], 2, &key, "doc", limit)?;
+/// several.lost(1, "was killed");
+/// assert_eq!(several.addrs().len(), 1);
+/// let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+/// let other = Store::from_listener(listener, 2, &key, "doc", limit)?;
+/// # Ok::<(), comity::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Store {
     /// Where it listens; never empty.
@@ -39,7 +64,7 @@ pub(crate) trait StoreJob: Send + Sync + fmt::Debug {
     /// Whether `rank` is in it: it is this process, or connected.
     fn holds(&self, rank: usize) -> bool;
 
-    /// It cannot go on, on account of `rank`: fail every group that has it, on all its members. False if none is open.
+    /// End the job because of `rank`: fail every group that has it, on all its members. False if none is open.
     fn condemn(&self, rank: usize, cause: &str) -> bool;
 }
 
@@ -68,7 +93,7 @@ struct Shared {
     culprit: AtomicU32,
     /// Ranks that are known to have ended, and how.
     gone: Mutex<Vec<(u32, String)>>,
-    /// That of the process that runs the store, once it has met.
+    /// The job of the process that runs the store, once it has met.
     job: Mutex<Option<Weak<dyn StoreJob>>>,
     /// Who is told which ranks are missing.
     voice: Mutex<Option<Voice>>,
@@ -120,11 +145,18 @@ impl Store {
     /// Serve a job of `size` ranks at `bind`, where port 0 stands for any. The first rank that comes starts the clock; when
     /// `join` has passed, all are told who is missing. A key of zeros lets in whoever knows the job's name, and is refused
     /// at a public address.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a size that no job has, or a public address without a key; else what the system refused, such as an address that is
+    /// taken.
     pub fn start(bind: SocketAddr, size: usize, key: &Key, job: &str, join: Duration) -> Result<Self> {
         Self::start_at(bind, &[], size, key, job, join)
     }
 
-    /// The same, and at each of the other addresses where nothing is in the way.
+    /// Serve a job at `bind`, and at each of the other addresses where nothing is in the way; otherwise as [`start`](Self::start).
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
     pub fn start_at(
         bind: SocketAddr,
         also: &[SocketAddr],
@@ -171,7 +203,10 @@ impl Store {
         Self::run(listeners, size, key, job, join).map_err(NoStore::Other)
     }
 
-    /// As [`start`](Self::start), at a socket that listens already.
+    /// Serve a job at a socket that listens already; otherwise as [`start`](Self::start).
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
     pub fn from_listener(
         listener: TcpListener,
         size: usize,
@@ -183,18 +218,17 @@ impl Store {
         Self::run(vec![listener], size, key, job, join)
     }
 
-    /// Where it listens; of several addresses the first.
+    /// The address at which it listens; of several the first.
     pub fn addr(&self) -> SocketAddr {
         self.addrs.first().copied().unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)))
     }
 
-    /// Where it listens.
+    /// The addresses at which it listens.
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
 
-    /// Rank `rank` has ended and will not come again, says whoever started it: ranks that wait for it are told at once. `how`
-    /// is the rest of the sentence "rank 3 ...".
+    /// Tell ranks that wait for rank `rank` that it has ended and will not come again. `how` is the rest of the sentence "rank 3 ...".
     pub fn lost(&self, rank: usize, how: &str) {
         let Ok(rank) = u32::try_from(rank) else { return };
         self.shared.gone().push((rank, how.into()));

@@ -18,7 +18,18 @@ use std::{
     time::Duration,
 };
 
-/// What a group has done on this rank so far.
+/// What a group has done on this rank so far. [`Group::stats`](crate::Group::stats) reads it.
+///
+/// ```
+/// use comity::{Group, ReduceOp};
+///
+/// let group = Group::single();
+/// group.all_reduce(&mut [1f32; 8], ReduceOp::Sum)?;
+/// let stats = group.stats();
+/// assert_eq!((stats.calls, stats.errors, stats.bytes_sent), (1, 0, 0)); // alone, nothing is sent
+/// println!("asleep for {:?}, longest silence {:?}", stats.parked, stats.longest_silence);
+/// # Ok::<(), comity::Error>(())
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -26,15 +37,16 @@ pub struct Stats {
     pub calls: u64,
     /// Calls that failed.
     pub errors: u64,
-    /// Payload bytes sent to other ranks.
+    /// Bytes of buffers that were sent to other ranks, without headers and checksums.
     pub bytes_sent: u64,
-    /// Time asleep, waiting for other ranks (spinning and yielding not counted).
+    /// Time that calls slept while they waited for other ranks. Spinning and yielding do not count.
     pub parked: Duration,
     /// How often a member was silent for a fifth of the limit of [`Detection`](crate::Detection).
     pub suspicions: u64,
-    /// The longest time for which nothing was heard from one member, not even a beat; one in which this process did not run
-    /// itself for half the limit is left out. Beats come each tenth of the limit of [`Detection`](crate::Detection), and at least twice a second:
-    /// far below that limit, the limit could be lower.
+    /// The longest time for which nothing was heard from one member, not even a beat.
+    ///
+    /// Beats come each tenth of the limit of [`Detection`](crate::Detection), and at least twice a second. If this number stays far below
+    /// the limit, you may lower the limit. A silence in which this process itself did not run for half the limit is left out.
     pub longest_silence: Duration,
 }
 

@@ -52,6 +52,16 @@ pub struct Sheet {
 }
 
 /// What one rank has done, all of its groups together.
+///
+/// ```
+/// let (sheet, _fd) = comity::tools::Sheet::create()?;
+/// let tally = sheet.read();
+/// for (op, calls, bytes) in &tally.ops {
+///     println!("{op}: {calls} calls, {bytes} bytes");
+/// }
+/// assert_eq!(tally.errors, 0);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tally {

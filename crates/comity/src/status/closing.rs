@@ -8,9 +8,11 @@
 //!                    its own, and the first that differs fails the group on all ranks, with both calls.
 //! ```
 //!
-//! Headers show a wrong call to whoever takes a message of it. The last call of a group may have no such reader: two ranks that both broadcast
-//! from themselves are done at once. One round trip, answered by control threads, so nobody has to make a call for it; one that has not come
-//! so far is waited for, at most [`BEHIND`], and one that leaves says what it has made, so the later one can compare.
+//! Headers show a wrong call to whoever takes a message of it. The last call of a group may have no such reader: two ranks that both
+//! broadcast from themselves are done at once.
+//!
+//! It takes one round trip. Control threads answer, so nobody has to make a call for it. A rank waits for one that has not come so far, at
+//! most [`BEHIND`]. A rank that leaves says what it has made, so that a later one can compare.
 
 use super::{failure::Failure, group_status::GroupStatus, header::Header};
 use std::{
@@ -33,11 +35,11 @@ static UNTOLD: AtomicBool = AtomicBool::new(false);
 
 /// What closing needs of the world.
 pub(crate) trait Ask {
-    /// See [`World::census`](super::World::census).
+    /// Ask `ranks` how far they have come, and what their calls up to number `at` come to ([`World::census`](super::World::census)).
     fn census(&self, at: u64, ranks: &[usize]);
-    /// See [`World::ask`](super::World::ask).
+    /// Tell `rank` one of this rank's calls, to be compared there ([`World::ask`](super::World::ask)).
     fn tell(&self, rank: usize, call: &Header);
-    /// See [`World::abort`](super::World::abort).
+    /// Tell the members that the group has failed ([`World::abort`](super::World::abort)).
     fn abort(&self, failure: &Failure);
 }
 

@@ -33,10 +33,10 @@ pub(crate) enum FailureKind {
 /// A call that did not end in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Late {
-    /// As the member made it whose limit passed.
+    /// The call, as the member made it whose limit passed.
     pub(crate) call: CallInfo,
     pub(crate) after: Duration,
-    /// Who has not made the call; for a call of two ranks alone, the other one.
+    /// The ranks that have not made the call; for a call of two ranks alone, the other one.
     pub(crate) missing: Vec<usize>,
     /// If all have made it: the two between which nothing moves, first the one that waits.
     pub(crate) stalled: Option<(usize, usize)>,
@@ -54,7 +54,7 @@ impl Failure {
         Self { culprit, by, cause: cause.into(), why: FailureKind::Lost { because_of: Vec::new() } }
     }
 
-    /// The same, where the culprit gave up on account of these members.
+    /// Note that the culprit gave up because of these members.
     pub(crate) fn on_account_of(mut self, ranks: Vec<usize>) -> Self {
         if let FailureKind::Lost { because_of } = &mut self.why {
             *because_of = ranks;

@@ -69,7 +69,7 @@ impl GroupStatus {
         let _ = self.above.set(Arc::clone(above));
     }
 
-    /// See [`split_from`](Self::split_from).
+    /// The status of the group that this one was [split from](Self::split_from).
     pub(crate) fn above(&self) -> Option<&Arc<Self>> {
         self.above.get()
     }

@@ -5,8 +5,8 @@
 //!   | op  dtype  reduce  version  root or tag count  shape   seq  epoch  group id |  32 bytes, little endian
 //! ```
 //!
-//! `shape` is what else both sides must agree on: a hash of the per-rank counts and of the plan, or, where counts
-//! differ by pair, the elements of this pair. The receiver compares before it takes a byte of what follows.
+//! `shape` is what else both sides must agree on: a hash of the per-rank counts and of the plan. Where counts differ by pair, it is the
+//! elements of this pair. The receiver compares before it takes a byte of what follows.
 
 use crate::{CallInfo, DType, MAX_TAG, Op, ReduceOp, error::PART};
 
@@ -113,8 +113,9 @@ impl Header {
     }
 }
 
-/// Bytes before the payload of a message of `len` at stream position `pos`: the header if it has one, then padding so
-/// that elements never straddle the end of a ring, and long payloads start on a cache line.
+/// The bytes before the payload of a message of `len` at stream position `pos`: the header if it has one, then padding.
+///
+/// The padding keeps elements from straddling the end of a ring. It puts long payloads on a cache line.
 pub(crate) fn lead(pos: u64, header: bool, len: usize) -> usize {
     let align = if len >= 4096 { 64 } else { 8 };
     let head = if header { LEN } else { 0 };

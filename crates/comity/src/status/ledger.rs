@@ -1,8 +1,8 @@
-//! The calls that this rank has made lately, and those that members who wait say they are in.
+//! The calls that this rank has made lately, and those in which other members say that they wait.
 //!
-//! A message shows a difference only to a rank that takes it. Where ranks wait for each other no message comes; so a
-//! rank that has waited for long tells those it waits for which call it is in, and each of them compares that with its own call of
-//! that number: at once if it has come so far, else when it does. Calls between two ranks alone have no number and are not told.
+//! A message shows a difference only to a rank that takes it. Ranks that wait for each other get no message. So a rank that has waited for
+//! long tells the ranks it waits for in which call it is. Each of them compares that with its own call of that number: at once if it has
+//! come so far, else when it does. Calls between two ranks alone have no number and are not told.
 //!
 //! The engine writes, one call at a time. Whoever hears of another rank reads, from any thread.
 
@@ -28,9 +28,9 @@ const MIX: [u64; WORDS + 1] = [
 /// Two calls of which all ranks should have made the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Differs {
-    /// Of the rank that saw it.
+    /// The call of the rank that saw it.
     pub(crate) ours: CallInfo,
-    /// Of the other.
+    /// The call of the other rank.
     pub(crate) theirs: CallInfo,
     /// One of [`Header::DIFFERENCES`].
     pub(crate) what: &'static str,
@@ -210,7 +210,7 @@ mod tests {
         Header { info, shape: 5, epoch: 0, group_id: 1 }
     }
 
-    /// As it comes over the wire.
+    /// The header as it comes over the wire.
     fn told(h: Header) -> Header {
         Header::decode(&h.encode(), 0).unwrap()
     }

@@ -12,7 +12,7 @@ pub(crate) struct MadeLinks {
     /// Made, and not taken over yet, by rank.
     ready: Mutex<Vec<(usize, Box<dyn Link>)>>,
     any: AtomicBool,
-    /// Of links that were made.
+    /// The kinds of the links that were made.
     kinds: Mutex<Vec<Option<LinkKind>>>,
     /// Members that have left and made no link.
     none: Vec<AtomicBool>,
@@ -46,7 +46,7 @@ impl MadeLinks {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Those that were made since the last time. One load where there are none.
+    /// Take the links that were made since the last time. It costs one load where there are none.
     #[inline]
     pub(crate) fn take(&self) -> Vec<(usize, Box<dyn Link>)> {
         if !self.any.load(Ordering::Acquire) {

@@ -38,7 +38,7 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
         None
     }
 
-    /// They have agreed on that. Every rank says so before it opens a group by it.
+    /// Plan by these costs from now on. All ranks have agreed on them, and every rank calls this before it opens a group.
     fn learn(&self, _costs: LinkCosts) {}
 
     /// How long a rank may be silent; `None`: for ever.

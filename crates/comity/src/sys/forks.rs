@@ -13,9 +13,15 @@ extern "C" fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How many forks lead to this process from the one that asked first; equal numbers, taken in a process and one that it was forked
-/// from, are impossible. `None` where the system keeps no count. A child of a bare `clone` is not counted: the C library's `fork`, which
-/// every language uses, is.
+/// How many forks lead to this process from the one that asked first; `None` where the system keeps no count.
+///
+/// A process and one that was forked from it never have equal numbers. The C library's `fork`, which every language uses, is counted; a bare
+/// `clone` is not.
+///
+/// ```
+/// let before = comity::tools::forks();
+/// assert_eq!(comity::tools::forks(), before); // still the same process
+/// ```
 #[inline]
 pub fn forks() -> Option<u32> {
     // SAFETY: the function lives for ever, touches one atomic number only, and does not unwind.

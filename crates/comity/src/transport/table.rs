@@ -8,7 +8,15 @@ macro_rules! transports {
     ($($folder:ident => $Kind:ident = $wire:literal, $name:literal, $medium:literal: $about:literal;)*) => {
         $(pub(crate) mod $folder;)*
 
-        /// The kind of medium.
+        /// The kind of a link between two ranks: which medium carries its bytes.
+        ///
+        /// ```
+        /// use comity::LinkKind;
+        ///
+        /// assert_eq!(LinkKind::Shm.name(), "shm");
+        /// assert_eq!(LinkKind::from_name("tcp"), Some(LinkKind::Tcp));
+        /// assert_eq!(LinkKind::Rdma.to_string(), "rdma");
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum LinkKind {

@@ -9,9 +9,22 @@ use std::{
     slice,
 };
 
-/// Elements in memory that the other ranks of this host read where it lies, without a copy: see [`Group::alloc`](crate::Group::alloc).
+/// A buffer that the other ranks of this host read where it lies, without a copy. [`Group::alloc`](crate::Group::alloc) makes it.
 ///
-/// It is a slice in every other respect. A process that was forked from this one shares the memory, too, where ordinary memory would be
+/// It is a slice in every other respect: it has a slice's methods, and calls take it as they take a vector.
+///
+/// ```
+/// let group = comity::Group::single();
+/// let mut x = group.alloc::<f32>(1000);
+/// x.fill(1.0);
+/// assert_eq!((x.len(), x[999]), (1000, 1.0));
+/// assert_eq!(x.begin().as_ptr().cast_const(), x.as_ptr());
+/// // This group has no other rank that could read it.
+/// assert!(!x.is_shared());
+/// println!("not shared: {}", x.why_not().unwrap_or_default());
+/// ```
+///
+/// A process that was forked from this one shares the memory, too, where ordinary memory would be
 /// a copy of its own.
 pub struct SharedBuffer<T: Element> {
     begin: NonNull<T>,
@@ -53,7 +66,7 @@ impl<T: Element> SharedBuffer<T> {
         Self { begin, count, home: Home::Private { _memory: memory, why } }
     }
 
-    /// Where it begins: a page, or a multiple of eight. For those who hand it to another language.
+    /// The address of its first element, for those who hand it to another language. It is a multiple of 8; of a shared buffer, of a page.
     pub fn begin(&self) -> NonNull<T> {
         self.begin
     }
@@ -63,7 +76,7 @@ impl<T: Element> SharedBuffer<T> {
         self.why_not().is_none()
     }
 
-    /// Why it is ordinary memory, if it is.
+    /// Why it is ordinary memory, in words; `None` if it is shared.
     pub fn why_not(&self) -> Option<&str> {
         match &self.home {
             Home::Shared { .. } => None,

@@ -11,7 +11,14 @@ pub(crate) use memory::Memory;
 use crate::{DType, Element};
 use std::marker::PhantomData;
 
-/// Where a buffer's bytes live.
+/// Where a buffer's bytes live: in host memory or on a CUDA device.
+///
+/// ```
+/// use comity::{Place, View};
+///
+/// let x = [1f32; 4];
+/// assert_eq!(View::from(&x).place(), Place::Host);
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -26,7 +33,17 @@ pub enum Place {
     },
 }
 
-/// A buffer to read from.
+/// A buffer to read from: an address, a number of elements, their type, and where they are.
+///
+/// Operations take `impl Into<View>`, so you pass slices, vectors and arrays as they are.
+///
+/// ```
+/// use comity::{DType, View};
+///
+/// let x = vec![1f32; 1000];
+/// let view = View::from(&x);
+/// assert_eq!((view.count(), view.dtype(), view.len_bytes()), (1000, DType::F32, 4000));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     pub(crate) ptr: *const u8,
@@ -36,7 +53,19 @@ pub struct View<'a> {
     life: PhantomData<&'a [u8]>,
 }
 
-/// A buffer to write to, or to work on in place.
+/// A buffer to write to, or to work on in place. Otherwise as [`View`].
+///
+/// ```
+/// use comity::{Group, Place, ReduceOp, ViewMut};
+///
+/// let mut x = [1u8; 16];
+/// let mut view = ViewMut::from(&mut x);
+/// assert_eq!((view.count(), view.len_bytes(), view.dtype().name(), view.place()), (16, 16, "u8", Place::Host));
+/// let group = Group::single();
+/// group.all_reduce(view.reborrow(), ReduceOp::Sum)?; // a call takes the view; a shorter borrow leaves it here
+/// group.broadcast(view, 0)?;
+/// # Ok::<(), comity::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct ViewMut<'a> {
     pub(crate) ptr: *mut u8,
@@ -54,9 +83,18 @@ unsafe impl Sync for View<'_> {}
 unsafe impl Send for ViewMut<'_> {}
 
 impl<'a> View<'a> {
-    /// A view from raw parts, for buffers Rust does not own (C, Python, CUDA).
+    /// A view of `count` elements from `ptr` on, for buffers that Rust does not own (C, Python, CUDA).
     ///
     /// `ptr` need not be aligned for `dtype`.
+    ///
+    /// ```
+    /// use comity::{DType, Place, View};
+    ///
+    /// let bytes = [0u8; 64];
+    /// // SAFETY: 16 elements of 4 bytes, borrowed for as long as the view is used.
+    /// let view = unsafe { View::from_raw(bytes.as_ptr(), 16, DType::F32, Place::Host) };
+    /// assert_eq!(view.len_bytes(), 64);
+    /// ```
     ///
     /// # Safety
     /// `ptr` is readable for `count * dtype.size()` bytes in `place` for `'a`; bytes of [`DType::Bool`] are 0 or 1.
@@ -64,12 +102,12 @@ impl<'a> View<'a> {
         Self { ptr, count, dtype, place, life: PhantomData }
     }
 
-    /// Number of elements.
+    /// The number of elements.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Element type.
+    /// The type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -79,14 +117,24 @@ impl<'a> View<'a> {
         self.place
     }
 
-    /// Size in bytes.
+    /// The size in bytes: elements times the size of one.
     pub fn len_bytes(&self) -> usize {
         self.count * self.dtype.size()
     }
 }
 
 impl<'a> ViewMut<'a> {
-    /// As [`View::from_raw`], for writing.
+    /// A view of `count` elements from `ptr` on, to write to; otherwise as [`View::from_raw`].
+    ///
+    /// ```
+    /// use comity::{DType, Place, ViewMut};
+    ///
+    /// let mut bytes = [0u8; 64];
+    /// // SAFETY: 16 elements of 4 bytes, which only the view uses while it lives.
+    /// let view = unsafe { ViewMut::from_raw(bytes.as_mut_ptr(), 16, DType::I32, Place::Host) };
+    /// comity::Group::single().broadcast(view, 0)?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
     ///
     /// # Safety
     /// `ptr` is readable and writable for `count * dtype.size()` bytes in `place` for `'a`, and
@@ -95,12 +143,12 @@ impl<'a> ViewMut<'a> {
         Self { ptr, count, dtype, place, life: PhantomData }
     }
 
-    /// Number of elements.
+    /// The number of elements.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Element type.
+    /// The type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -110,7 +158,7 @@ impl<'a> ViewMut<'a> {
         self.place
     }
 
-    /// Size in bytes.
+    /// The size in bytes: elements times the size of one.
     pub fn len_bytes(&self) -> usize {
         self.count * self.dtype.size()
     }

@@ -51,7 +51,7 @@ impl Incoming {
         Ok(self.read_one(stream, want, want)?.map(|(_, body)| body))
     }
 
-    /// The same of a message of either kind, and which it is.
+    /// Read a message of either kind; also which it is.
     pub(super) fn read_one(
         &mut self,
         mut stream: impl Read,

@@ -16,7 +16,7 @@ use std::{
 /// How long to wait for word that last words have come before another path is tried.
 const LAST_ASK: Duration = Duration::from_millis(250);
 
-/// So many processes of a large job are watched by descriptors of theirs, beside their connections: the nearest of this host.
+/// How many processes of a large job are watched by a pidfd beside their connection: the nearest of this host.
 const NEAREST: usize = 4;
 
 /// Whom a note says to be lost.
@@ -115,8 +115,8 @@ impl ConnectionTable {
         }
     }
 
-    /// Whom to ask at once for another connection, since one that had begun leads nowhere; while this process leaves, also those that may
-    /// not have heard its last words.
+    /// Whom to ask at once for another connection: ranks to which one had begun and leads nowhere. While this process leaves, also ranks
+    /// that may not have heard its last words.
     pub(in crate::control) fn unresumed(&mut self, now: Instant) -> Vec<Question> {
         let (is_leaving, patience) = (self.stop.is_some(), self.patience());
         let mut all = Vec::new();

@@ -75,8 +75,9 @@ impl ControlPlane {
         Instant::now() >= until + more.map_or(Duration::ZERO, |limit| limit / 5 + OTHER_PATH)
     }
 
-    /// Leave what others say unread for a while after the last look: what comes one by one would wake this thread for each, and it looks at
-    /// all connections then. Whoever wants a place here is served meanwhile. True if it was not long enough.
+    /// Leave what others say unread for a while after the last look. True if it was not long enough.
+    ///
+    /// Notes come one by one. Each would wake this thread, which looks at all connections then. New connections are served meanwhile.
     // WAIT(until): a rest of 100 ms at most
     fn rest(&self, acceptor: &mut Acceptor, probes: &mut Probes, looked: Instant) -> bool {
         let rested = looked + self.rules.silence.rest;
@@ -182,8 +183,8 @@ impl ControlPlane {
         rest
     }
 
-    /// Sleep until there is something to do; the ranks that have something to say or room to be told, and whether they have ended;
-    /// and whether the launcher's store has something to say.
+    /// Sleep until there is something to do. Returns the ranks that have something to say or room to be told, each with whether it has
+    /// ended, and whether the launcher's store has something to say.
     // WAIT(waker): the control thread: woken for each event, and when it is to stop
     fn wait(
         &self,

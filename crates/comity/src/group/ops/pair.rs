@@ -40,9 +40,24 @@ impl Group {
         self.checked(call)
     }
 
-    /// Receive into `dst` what rank `from` [`send`](Self::send)s with `tag`; there is an example.
+    /// Receive into `dst` what rank `from` [`send`](Self::send)s with `tag`.
     ///
     /// `dst` has the type and length of what is sent.
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let mut x = [0u8; 3];
+    /// match group.rank() {
+    ///     0 => group.send(b"abc", 1, 7)?,
+    ///     _ => {
+    ///         group.recv(&mut x, 0, 7)?;
+    ///         assert_eq!(&x, b"abc");
+    ///     }
+    /// }
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`send`](Self::send); [`Error::Mismatch`](crate::Error::Mismatch) when what was sent has another type or length.

@@ -20,8 +20,8 @@ use std::{
 
 /// How long to wait for a better reason than that a rank ended.
 const EXPLANATION: Duration = Duration::from_millis(50);
-/// How much longer a rank waits for the others' connections than for its own: one that did not come may have waited for a third
-/// rank until the limit, and says so now.
+/// How much longer a rank waits for the others' connections than for its own. A rank that did not come may have waited for a third rank
+/// until the limit. It says so now.
 const WORD: Duration = Duration::from_millis(200);
 
 impl Endpoint {
@@ -153,8 +153,9 @@ impl Endpoint {
         if found.because_of.is_empty() { why.into() } else { why.of(found.because_of).into() }
     }
 
-    /// Why the ranks do not come together, where `found` was seen to have ended: it may have given up on account of another one
-    /// before it could say so here, and somebody else knows.
+    /// Why the ranks do not come together, where `found` was seen to have ended.
+    ///
+    /// That rank may have given up because of another one before it could say so here. Then somebody else knows.
     fn reason(
         &self,
         control: &ControlPlane,

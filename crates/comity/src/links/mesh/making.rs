@@ -23,7 +23,7 @@ use std::{
 
 /// How long after a member's word that it left what it made may still come from another host.
 const BEHIND: Duration = Duration::from_secs(5);
-/// The same within a host, where it has come by the time that the control thread has looked once more.
+/// How many looks of the control thread it may take within a host: it has come by the time of one more.
 const ROUNDS: u64 = 2;
 
 /// How much longer a rank waits for one that is to connect than that one tries, which says at its limit why it could not.

@@ -1,15 +1,15 @@
 //! Processes that cannot both be right: of another size, or for a rank that another one holds.
 //!
-//! Whoever has the key belongs to the job, or to another one that was started with the same key at the same address. Neither
-//! may go on as if nothing were: while the ranks meet, and for one join limit after, the job ends on every rank, with both
-//! claimants in words. Later the newcomer is refused, and the job goes on.
+//! A process that has the key belongs to the job, or to another job that was started with the same key at the same address. Neither job may
+//! go on as if nothing were. While the ranks meet, and for one join limit after, the job ends on every rank, with both claimants in words.
+//! Later the newcomer is refused, and the job goes on.
 
 use super::server::{Server, StoreMember, Who};
 use crate::{JoinCause, JoinError, rendezvous::wire::FromStore};
 use std::time::Instant;
 
 impl Server {
-    /// Who holds `rank` in a job that meets or runs, and is not the process `new`: one process may be in several groups.
+    /// The process that holds `rank` in a job that meets or runs, unless it is `new` itself: one process may be in several groups.
     pub(super) fn holder(&self, rank: u32, new: &Who) -> Option<&Who> {
         let is_other =
             |who: &&Who| (who.facts.card.host_id, who.facts.pid) != (new.facts.card.host_id, new.facts.pid);

@@ -63,9 +63,9 @@ pub(super) struct Round {
 /// A group that has met.
 #[derive(Debug)]
 pub(super) struct Met {
-    /// Those that still connect.
+    /// Ranks that still connect.
     pub(super) connecting: BTreeMap<u32, StoreMember>,
-    /// Those that run and stay connected: they hear what ends the job, and hold their ranks.
+    /// Ranks that run and stay connected: they hear what ends the job, and hold their places.
     pub(super) attached: BTreeMap<u32, StoreMember>,
     /// All, by rank.
     pub(super) all: Vec<Who>,
@@ -136,7 +136,7 @@ impl Server {
         self.finish();
     }
 
-    /// Those who came before are heard first: one that has ended, or that has connected with all, claims no rank any more.
+    /// Do what is due, once. Those who came before are heard first: one that has ended, or has connected to all, claims no rank any more.
     fn turn(&mut self) {
         self.accept();
         self.hear_members();

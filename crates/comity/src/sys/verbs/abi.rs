@@ -334,7 +334,7 @@ pub(crate) struct ibv_device {
     _private: [u8; 0],
 }
 
-/// The same.
+/// A protection domain, of which only the address is used.
 #[repr(C)]
 pub(crate) struct ibv_pd {
     _private: [u8; 0],

@@ -48,7 +48,7 @@ impl Outbound {
         is_long
     }
 
-    /// See [`Route::is_narrow`].
+    /// Whether one connection carries all long messages of this direction, and none of the other.
     pub(super) fn is_narrow(&self) -> bool {
         self.route.is_narrow()
     }

@@ -153,7 +153,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// See [`Inbound::drain`].
+    /// Swallow what lies unread in the sockets, within bounds, before they are closed.
     pub(super) fn drain(&mut self, sockets: &[TcpStream]) {
         self.line.drain(sockets);
     }

@@ -38,7 +38,7 @@ impl Sender {
         self.out.turn
     }
 
-    /// See [`Link::announce`](crate::transport::Link::announce).
+    /// Begin a message of `len` bytes, and choose how it travels ([`Link::announce`](crate::transport::Link::announce)).
     pub(super) fn announce(&mut self, sockets: &[TcpStream], len: usize, is_busy: bool) {
         let is_long = self.out.begin(len);
         self.framing.announce(&self.out, sockets, len, is_long, is_busy);

@@ -142,7 +142,7 @@ impl PeerConnection {
         }
     }
 
-    /// See [`Link::put`](crate::transport::Link::put).
+    /// Accept a prefix of `head` followed by `body`; how many bytes in all ([`Link::put`](crate::transport::Link::put)).
     pub(super) fn put(
         &mut self,
         rails: &mut Rails,

@@ -98,7 +98,7 @@ impl IncomingPath {
     }
 }
 
-/// See the module.
+/// Reads the stream of a lasting link from the connections in use and from earlier ones, each byte once and in order.
 #[derive(Debug, Default)]
 pub(super) struct Inflow {
     /// The first is read; those behind it have said nothing yet.

@@ -17,7 +17,7 @@ struct Mark {
     acknowledged: Vec<u64>,
 }
 
-/// See the module.
+/// Keeps the bytes that were sent until the other system has acknowledged them, to send them again over another path.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     bytes: VecDeque<u8>,

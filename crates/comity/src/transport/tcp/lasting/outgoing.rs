@@ -39,7 +39,7 @@ pub(super) struct OutgoingPath {
     pub(super) desk: Conn,
 }
 
-/// See the module.
+/// Sends the stream of a lasting link, and sends what may not have come again when new connections replace the old ones.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     making: u16,

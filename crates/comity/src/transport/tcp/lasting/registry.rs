@@ -18,7 +18,7 @@ const MADE: Duration = Duration::from_secs(1);
 /// A cable is in doubt after so much silence, where the job allows any silence.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// See the module. A link stays until what was sent over it has come.
+/// Holds the lasting links of this process and brings new connections to them. A link stays until what was sent over it has come.
 #[derive(Debug, Default)]
 pub(in crate::transport::tcp) struct LastingLinks {
     all: Mutex<Vec<Arc<Lasting>>>,
@@ -83,7 +83,7 @@ impl LastingLinks {
         link.renew(outgoing, incoming)
     }
 
-    /// See [`Transport::tend`](crate::transport::Transport::tend).
+    /// The groups and ranks of the links that need other connections; `None` where no link lasts ([`Transport::tend`](crate::transport::Transport::tend)).
     pub(in crate::transport::tcp) fn tend(&self) -> Option<Vec<(u64, usize)>> {
         let living = lock(&self.all).clone();
         if living.is_empty() {
@@ -97,14 +97,14 @@ impl LastingLinks {
         Some(cut)
     }
 
-    /// See [`Transport::owes`](crate::transport::Transport::owes).
+    /// The ranks that may lack what was sent to them over links of this group ([`Transport::owes`](crate::transport::Transport::owes)).
     pub(in crate::transport::tcp) fn owes(&self, group_id: u64) -> Vec<Owed> {
         let all: Vec<_> = lock(&self.all).iter().filter(|l| l.group_id == group_id).cloned().collect();
         let owed = all.iter().filter(|link| !link.has_come());
         owed.map(|link| Owed { peer: link.peer, is_cut: link.is_cut() }).collect()
     }
 
-    /// See [`Transport::forgive`](crate::transport::Transport::forgive).
+    /// Forget this group's links: they last no longer ([`Transport::forgive`](crate::transport::Transport::forgive)).
     pub(in crate::transport::tcp) fn forgive(&self, group_id: u64) {
         lock(&self.all).iter().filter(|l| l.group_id == group_id).for_each(|l| l.forgive());
         lock(&self.all).retain(|link| !link.is_over());
