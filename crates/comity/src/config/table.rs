@@ -6,6 +6,10 @@
 use std::fmt;
 
 /// What a [`Variable`] is about: the parts of the page of settings, in their order.
+///
+/// ```
+/// assert_eq!(comity::tools::Topic::Limits.to_string(), "Limits of time");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Topic {
@@ -29,7 +33,12 @@ pub enum Topic {
     Launcher,
 }
 
-/// A variable of the environment that Comity reads.
+/// A variable of the environment that Comity reads. [`VARIABLES`] lists them.
+///
+/// ```
+/// let in_a_line = |v: &comity::tools::Variable| format!("{}={}  {} (default: {})", v.name, v.example, v.about, v.default);
+/// # let _ = in_a_line;
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Variable {
@@ -62,6 +71,13 @@ impl fmt::Display for Topic {
 }
 
 /// Every variable, by topic. Those of other launchers are in [`Config::from_env`](super::Config::from_env).
+///
+/// ```
+/// use comity::tools::VARIABLES;
+///
+/// let limit = VARIABLES.iter().find(|v| v.name == "COMITY_TIMEOUT").unwrap();
+/// println!("{}: {}", limit.name, limit.about);
+/// ```
 pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "COMITY_RANK",
@@ -154,7 +170,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "COMITY_RELAY",
         topic: Topic::Meeting,
-        about: "With `0` this rank relays nothing for others, and no rank relays for it.",
+        about: "`0` stops this rank from passing on bytes between ranks that have no way to each other, and others from passing on its own.",
         default: "`1`",
         example: "0",
     },
