@@ -35,6 +35,9 @@ extern "C" fn farewell() {
             continue;
         }
         compare(&control);
+        if let Some(desk) = control.desk.get().and_then(Weak::upgrade) {
+            desk.say_last();
+        }
         if let Some(mut state) = lock_soon(&control.state)
             && state.stop.is_none()
         {

@@ -73,7 +73,7 @@ pub(crate) struct ControlPlane {
     begun: AtomicBool,
     /// How often the control thread has taken in what came.
     rounds: AtomicU64,
-    desk: OnceLock<Weak<dyn LinkDesk>>,
+    pub(super) desk: OnceLock<Weak<dyn LinkDesk>>,
     /// How often a silent rank was asked.
     asked: AtomicU64,
     dialer: OnceLock<Weak<dyn ControlDialer>>,
@@ -98,6 +98,9 @@ pub(crate) trait LinkDesk: Send + Sync + std::fmt::Debug {
 
     /// Whether another host than that of `rank` has this address.
     fn is_elsewhere(&self, rank: usize, ip: IpAddr) -> bool;
+
+    /// The process ends with its groups open: what it sent over a path that is cut takes another one first.
+    fn say_last(&self);
 }
 
 /// Ends the control thread when dropped, after a goodbye to everyone.
