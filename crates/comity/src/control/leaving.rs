@@ -4,10 +4,11 @@
 use super::running::{ControlPlane, LAST_WORDS};
 use crate::{
     status::{Ask, Failure, Header, conclude, is_untold, untold},
+    sync::lock_soon,
     sys,
 };
 use std::{
-    sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak},
+    sync::{Arc, Mutex, Once, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
@@ -106,20 +107,5 @@ impl Ask for Open<'_> {
             state.abort(self.group_id, failure.clone());
         }
         self.control.waker.wake();
-    }
-}
-
-/// The lock, if it is free soon: another thread holds it for a moment only, but one that exits while it holds it never gives
-/// it back.
-fn lock_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    let until = Instant::now() + LAST_WORDS;
-    loop {
-        match mutex.try_lock() {
-            Ok(guard) => return Some(guard),
-            Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
-            Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
-            // WAIT(until): the state at the end of a process: half a second at most
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(100)),
-        }
     }
 }

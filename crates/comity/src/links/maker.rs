@@ -10,7 +10,7 @@ use super::{
 use crate::{
     control::LinkDesk,
     status::Failure,
-    sync::lock,
+    sync::{lock, lock_soon},
     sys::Waker,
     transport::{AddressBook, Candidate, Card, Owed},
 };
@@ -242,9 +242,11 @@ impl LinkDesk for Makers {
 
     fn say_last(&self) {
         let begun = Instant::now();
-        let is_due = |maker: &Maker| !maker.group.status.is_in_call() && !maker.may_leave(begun);
-        // The first question costs nothing where no link of this process lasts.
-        while self.paths.hasten() && lock(&self.open).iter().flat_map(HashMap::values).any(is_due) {
+        let stays = |maker: &Maker| !maker.group.status.is_in_call() && !maker.may_leave(begun);
+        let owes =
+            || lock_soon(&self.open).is_some_and(|open| open.iter().flat_map(HashMap::values).any(stays));
+        // The first question is all of it where no link of this process lasts.
+        while self.paths.hasten() && owes() {
             // WAIT(hasten): last bytes that take another path: the detection limit and a second at most
             thread::sleep(LAST_LOOK);
         }

@@ -76,11 +76,12 @@ pub(super) fn check(scope: &Scope, key: &Path) -> Result<Vec<&'static str>, Stri
     Ok(ran)
 }
 
-/// A rank of a job that goes on for so long.
+/// A rank of a job that sums and passes messages for so long.
 fn rank(lan: &Lan<'_>, shape: &Shape, rank: usize, seconds: &str, key: &Path) -> Task {
     acting(lan, shape, rank, ["steady", seconds], key)
 }
 
+/// A rank that does so or something else.
 fn acting(lan: &Lan<'_>, shape: &Shape, rank: usize, what: [&str; 2], key: &Path) -> Task {
     let task = lan.within(rank).args([built("debug", "examples/load")]).args(what).limit(60);
     task.env("COMITY_RANK", rank.to_string())
@@ -88,7 +89,6 @@ fn acting(lan: &Lan<'_>, shape: &Shape, rank: usize, what: [&str; 2], key: &Path
         .env("COMITY_HOST", ["a", "b", "c"][rank])
         .env("MASTER_ADDR", shape.master[0])
         .env("MASTER_PORT", "7403")
-        .env("COMITY_SECOND_PATH", "1")
         .env("COMITY_KEY_FILE", key)
 }
 
