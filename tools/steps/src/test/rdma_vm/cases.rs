@@ -226,7 +226,7 @@ exit $code",
         "two hosts, 50 ms and 1 % of the packets lost each way",
         script,
         JOB,
-        Expected::Words(&["links tcp,", "all ok", "netem limit 1000 delay 50ms loss 1%"]),
+        Expected::Words(&["links tcp,", "all ok", "qdisc netem", "delay 50ms loss 1%"]),
     )
 }
 

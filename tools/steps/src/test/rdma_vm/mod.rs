@@ -40,7 +40,7 @@ pub(super) fn run(scope: &Scope) -> Outcome {
     }
     let only = std::env::var("RDMA_VM_ONLY").unwrap_or_default();
     let mut cases = cases::all();
-    // It waits more than it works: a minute.
+    // It waits more than it works: two minutes.
     if scope.deep || !only.is_empty() {
         cases.push(cases::far());
     }
