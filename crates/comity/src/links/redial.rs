@@ -42,8 +42,8 @@ pub(super) struct OwnWay {
 #[derive(Debug)]
 pub(super) struct Redial {
     inner: Arc<RedialState>,
-    /// Each with what ends its try: a descriptor only while there is one.
-    threads: Mutex<Vec<(JoinHandle<()>, Arc<Waker>)>>,
+    /// Each with what ends its try, which it holds: a descriptor only while there is one.
+    threads: Mutex<Vec<(JoinHandle<()>, Weak<Waker>)>>,
 }
 
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Redial {
     pub(super) fn end(&self) {
         self.inner.stop.store(true, Ordering::Release);
         for (thread, waker) in std::mem::take(&mut *lock(&self.threads)) {
-            waker.wake();
+            waker.upgrade().iter().for_each(|waker| waker.wake());
             // WAIT(end): a thread of ours, which is told to stop
             let _ = thread.join();
         }
@@ -71,12 +71,12 @@ impl Redial {
 
     fn start(&self, rank: usize) -> io::Result<()> {
         let (inner, waker) = (Arc::clone(&self.inner), Arc::new(Waker::new()?));
-        let until = Arc::clone(&waker);
+        let ends = Arc::downgrade(&waker);
         let named = thread::Builder::new().name("comity-redial".into());
-        let thread = named.spawn(move || inner.make(rank, &until))?;
+        let thread = named.spawn(move || inner.make(rank, &waker))?;
         let mut threads = lock(&self.threads);
         threads.retain(|(thread, _)| !thread.is_finished());
-        threads.push((thread, waker));
+        threads.push((thread, ends));
         Ok(())
     }
 }
