@@ -23,7 +23,7 @@
 //! told); it carries nothing or nonsense (the same); this thread itself gets no turn (everyone has the limit anew, once); the process has no
 //! descriptors left (told while ranks join); it exits without dropping its groups (an exit handler says goodbye and compares calls).
 //!
-//! May import: `call`, `channel`, `dtype`, `error`, `rendezvous`, `status`, `sys`, `transport`.
+//! May import: `call`, `channel`, `dtype`, `error`, `rendezvous`, `status`, `sync`, `sys`, `transport`.
 
 mod connection_table;
 #[cfg(fuzzing)]
