@@ -81,7 +81,7 @@ impl Connector for CutBehind {
         None
     }
 
-    fn wait(&self, _: BorrowedFd<'_>, _: Instant) -> crate::Result<bool> {
+    fn wait(&self, _: BorrowedFd<'_>, _: Instant) -> Result<bool> {
         Ok(false)
     }
 
