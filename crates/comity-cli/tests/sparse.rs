@@ -59,6 +59,21 @@ fn a_killed_rank_is_named_by_those_that_do_not_watch_it_too() {
     }
 }
 
+/// A child that it forked keeps its sockets open, so no connection ends. The nearest ranks watch its process, and say that it has ended; the other
+/// neighbours look then.
+#[test]
+fn killed_while_a_child_holds_its_sockets() {
+    if acted() {
+        return;
+    }
+    let n = 14;
+    let mut crew = Crew::start("killed_while_a_child_holds_its_sockets", "fork", n, 0..n, &[SPARSE]);
+    crew.hear("ready", 0..n);
+    crew.hear("forked", [1]);
+    let killed = crew.signal(1, Signal::KILL);
+    all_name(&mut crew, n, 1, killed, 2000, "died");
+}
+
 #[test]
 fn a_stopped_rank_is_named_within_the_limit() {
     if acted() {

@@ -6,10 +6,11 @@
 //! target/release/comity launch -n 4 -- target/release/examples/load groups 1000
 //! target/release/comity launch -n 4 -- target/release/examples/load grow 600     # seconds
 //! target/release/comity launch -n 2 -- target/release/examples/load steady 10   # seconds
+//! target/release/comity launch -n 2 -- target/release/examples/load parting 3   # seconds
 //! ```
 //!
 //! Every result is checked. `steady` sums and passes messages there and back between ranks 0 and 1, with pauses, and says how long the
-//! longest round took. `groups` and `grow` say how many descriptors, threads and KiB of memory a rank holds after a
+//! longest round took. `parting` waits, then rank 0 sends the others a last message each and ends without closing its group. `groups` and `grow` say how many descriptors, threads and KiB of memory a rank holds after a
 //! warm-up and at its end, and end with code 1 when descriptors or threads have grown at all, or memory by more than 1 % and
 //! 256 KiB.
 
@@ -58,7 +59,7 @@ fn main() {
         _ => ("", 0),
     };
     if n == 0 {
-        eprintln!("load: say flight, groups, grow or steady, and how many");
+        eprintln!("load: say flight, groups, grow, steady or parting, and how many");
         std::process::exit(2);
     }
     let done = comity::init().and_then(|group| match what {
@@ -66,7 +67,11 @@ fn main() {
         "groups" => groups(&group, n),
         "grow" => grow(&group, n),
         "steady" => steady(&group, n),
-        other => Err(ConfigError::new(format!("{other:?} is none of flight, groups, grow, steady")).into()),
+        "parting" => parting(&group, n),
+        other => {
+            Err(ConfigError::new(format!("{other:?} is none of flight, groups, grow, steady, parting"))
+                .into())
+        }
     });
     match done {
         Ok(true) => {}
@@ -153,6 +158,27 @@ fn steady(group: &Group, n: usize) -> Result<bool, Error> {
         eprintln!("load: rank {rank}: a sum or a message is wrong");
     }
     Ok(right)
+}
+
+/// After `n` seconds rank 0 sends a last message to each other rank, and its process ends without closing the group.
+fn parting(group: &Group, n: usize) -> Result<bool, Error> {
+    let mut x = [1u32];
+    group.all_reduce(&mut x, ReduceOp::Sum)?;
+    let word: Vec<u32> = (0..2000).map(|i| i * 7).collect();
+    if group.rank() == 0 {
+        std::thread::sleep(Duration::from_secs(n as u64));
+        for rank in 1..group.size() {
+            group.send(&word[..], rank, 3)?;
+        }
+        std::process::exit(0);
+    }
+    let (mut came, begun) = (vec![0u32; word.len()], Instant::now());
+    group.recv(&mut came[..], 0, 3)?;
+    println!("rank {}: the last message came after {} ms", group.rank(), begun.elapsed().as_millis());
+    if came != word {
+        eprintln!("load: rank {}: the last message is wrong", group.rank());
+    }
+    Ok(came == word)
 }
 
 /// The flight recorder keeps 4,096 calls and the control thread the names of 4,096 past groups: memory that is filled once.

@@ -154,7 +154,7 @@ impl Config {
             interfaces: InterfaceRules::default(),
             ports: None,
             relay: true,
-            second_path: false,
+            second_path: true,
             host: None,
             log_dir: None,
             root_cause: None,

@@ -68,11 +68,11 @@ impl Config {
         self
     }
 
-    /// Whether two hosts that share two networks go on over the second when the first is cut; default: they do not, since this is new and has
-    /// known holes. On both of the two. Linux only.
+    /// Whether two hosts that share two networks go on over the second when the first is cut; default: they do, where both ranks say so. Linux
+    /// only. It costs such pairs a copy of what they send.
     ///
     /// ```
-    /// let config = comity::Config::new(0, 1).second_path(true);
+    /// let config = comity::Config::new(0, 1).second_path(false);
     /// ```
     pub fn second_path(mut self, second: bool) -> Self {
         self.second_path = second;

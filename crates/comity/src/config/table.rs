@@ -177,9 +177,9 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "COMITY_SECOND_PATH",
         topic: Topic::Meeting,
-        about: "`1` lets two hosts that share two networks go on over the second when the first is cut. New, with known holes; Linux only.",
-        default: "`0`",
-        example: "1",
+        about: "`0` ends a link with its path, also where two hosts share two networks; else it goes on over the second one when the first is cut (Linux).",
+        default: "`1`",
+        example: "0",
     },
     Variable {
         name: "COMITY_KEY_FILE",

@@ -5,10 +5,11 @@
 use super::running::{ControlPlane, LAST_WORDS};
 use crate::{
     status::{Ask, Failure, Header, conclude, is_untold, untold},
+    sync::lock_soon,
     sys,
 };
 use std::{
-    sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak},
+    sync::{Arc, Mutex, Once, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
@@ -36,6 +37,9 @@ extern "C" fn farewell() {
             continue;
         }
         compare(&control);
+        if let Some(desk) = control.desk.get().and_then(Weak::upgrade) {
+            desk.say_last();
+        }
         if let Some(mut state) = lock_soon(&control.state)
             && state.stop.is_none()
         {
@@ -104,19 +108,5 @@ impl Ask for Open<'_> {
             state.abort(self.group_id, failure.clone());
         }
         self.control.waker.wake();
-    }
-}
-
-/// The lock, if it is free soon. A thread that lives holds it for a moment only; one that has exited never gives it back.
-fn lock_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    let until = Instant::now() + LAST_WORDS;
-    loop {
-        match mutex.try_lock() {
-            Ok(guard) => return Some(guard),
-            Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
-            Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
-            // WAIT(until): the state at the end of a process: half a second at most
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(100)),
-        }
     }
 }

@@ -19,6 +19,7 @@ use crate::{
     channel::{Acceptor, Sealing, Stream},
     rendezvous::{Store, StoreClient, StoreJob},
     status::{Failure, GroupStatus, Header},
+    sync::lock,
     sys::Waker,
     transport::Kinds,
 };
@@ -62,8 +63,8 @@ pub(crate) struct ControlPlane {
     pub(super) state: Mutex<ConnectionTable>,
     /// Wakes the control thread.
     pub(super) waker: Waker,
-    /// Rings when a process has connected, gone or died: for the thread that joins.
-    news: Waker,
+    /// Rings when a process has connected, gone or died: for the thread that joins. None once it has: a descriptor less.
+    news: Mutex<Option<Arc<Waker>>>,
     /// What this process lacked, as a number of the system, when it last turned a connection away for that; or 0.
     lacked: AtomicI32,
     /// That has gone on for long.
@@ -72,7 +73,7 @@ pub(crate) struct ControlPlane {
     begun: AtomicBool,
     /// How often the control thread has taken in what came.
     rounds: AtomicU64,
-    desk: OnceLock<Weak<dyn LinkDesk>>,
+    pub(super) desk: OnceLock<Weak<dyn LinkDesk>>,
     /// How often a silent rank was asked.
     asked: AtomicU64,
     dialer: OnceLock<Weak<dyn ControlDialer>>,
@@ -97,6 +98,9 @@ pub(crate) trait LinkDesk: Send + Sync + std::fmt::Debug {
 
     /// Whether another host than that of `rank` has this address.
     fn is_elsewhere(&self, rank: usize, ip: IpAddr) -> bool;
+
+    /// The process ends with its groups open: what it sent over a path that is cut takes another one first.
+    fn say_last(&self);
 }
 
 /// Ends the control thread when dropped, after a goodbye to everyone.
@@ -123,7 +127,7 @@ impl Running {
             rules,
             state: Mutex::new(ConnectionTable::new(me, size, rules.silence, rules.sparse)),
             waker: Waker::new().map_err(os_error)?,
-            news: Waker::new().map_err(os_error)?,
+            news: Mutex::new(Some(Arc::new(Waker::new().map_err(os_error)?))),
             lacked: AtomicI32::new(0),
             starved: AtomicBool::new(false),
             begun: AtomicBool::new(false),
@@ -196,8 +200,19 @@ impl ControlPlane {
     }
 
     /// Woken when [`missing`](Self::missing) may have changed.
-    pub(crate) fn news(&self) -> &Waker {
-        &self.news
+    pub(crate) fn news(&self) -> Option<Arc<Waker>> {
+        lock(&self.news).clone()
+    }
+
+    /// Nobody waits for news any more.
+    pub(crate) fn have_met(&self) {
+        *lock(&self.news) = None;
+    }
+
+    fn ring(&self) {
+        if let Some(news) = &*lock(&self.news) {
+            news.wake();
+        }
     }
 
     /// This rank's first group stands. Before, a slow host is no reason to take anyone for dead.
@@ -302,7 +317,7 @@ impl ControlPlane {
     pub(crate) fn missed(&self, rank: usize, why: NoConnection) {
         let rest = self.lock().missed(rank, why, Instant::now());
         if rest.news {
-            self.news.wake();
+            self.ring();
         }
         self.waker.wake();
     }

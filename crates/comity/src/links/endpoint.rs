@@ -129,7 +129,7 @@ impl Endpoint {
         endpoint._relays = relays;
         let acceptor = Acceptor::new(listeners, endpoint.secret.clone()).with_relay(relay);
         let running = endpoint.start_control(acceptor).inspect_err(|e| meeting.give_up(e))?;
-        endpoint.redial_with(&running).inspect_err(|e| meeting.give_up(e))?;
+        endpoint.redial_with(&running);
         endpoint.settle(running, meeting)
     }
 
@@ -149,7 +149,7 @@ impl Endpoint {
     }
 
     /// In a large job: what makes control connections that are missing.
-    fn redial_with(&mut self, running: &Running) -> Result<()> {
+    fn redial_with(&mut self, running: &Running) {
         if self.sparse {
             let way = OwnWay {
                 me: self.me,
@@ -160,18 +160,18 @@ impl Endpoint {
                 book: Arc::clone(&self.book),
                 secret: self.secret.clone(),
             };
-            let redial = Redial::new(way, Arc::downgrade(running.control()))?;
+            let redial = Redial::new(way, Arc::downgrade(running.control()));
             let dialer: Weak<Redial> = Arc::downgrade(&redial);
             running.control().on_missing(dialer);
             self.redial = Some(redial);
         }
-        Ok(())
     }
 
     /// Connect to all, and tell the store how it went.
     fn settle(mut self, mut running: Running, mut meeting: StoreClient) -> Result<Arc<Self>> {
         match self.connect(running.control(), &mut meeting) {
             Ok(()) => {
+                running.control().have_met();
                 self._store = running.attend(meeting);
                 self.running = Some(running);
                 Ok(Arc::new(self))

@@ -4,7 +4,7 @@
 
 use super::maker::Makers;
 use crate::{
-    sync::lock,
+    sync::{lock, lock_soon},
     sys::{Waker, poll_until},
     transport::Transports,
 };
@@ -89,7 +89,7 @@ impl Paths {
 
     /// A group is to be left: look sooner. Whether somebody looks.
     pub(super) fn hasten(&self) -> bool {
-        let state = lock(&self.state);
+        let Some(state) = lock_soon(&self.state) else { return false };
         if let Some(waker) = &state.running {
             waker.wake();
         }

@@ -5,7 +5,7 @@
 
 use super::way::Way;
 use crate::{
-    Error, Peer, Result,
+    Error, Peer,
     channel::{Channel, DialLimits, Hello, Miss, Refusal, Secret},
     control::{ControlDialer, ControlPlane, NOT_A_MEMBER},
     sync::lock,
@@ -14,7 +14,7 @@ use crate::{
 };
 use comity_membership::NoConnection;
 use std::{
-    io::ErrorKind,
+    io::{self, ErrorKind},
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
@@ -42,7 +42,8 @@ pub(super) struct OwnWay {
 #[derive(Debug)]
 pub(super) struct Redial {
     inner: Arc<RedialState>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Each with what ends its try, which it holds: a descriptor only while there is one.
+    threads: Mutex<Vec<(JoinHandle<()>, Weak<Waker>)>>,
 }
 
 #[derive(Debug)]
@@ -50,48 +51,48 @@ struct RedialState {
     way: OwnWay,
     control: Weak<ControlPlane>,
     stop: AtomicBool,
-    waker: Waker,
 }
 
 impl Redial {
-    pub(super) fn new(way: OwnWay, control: Weak<ControlPlane>) -> Result<Arc<Self>> {
-        let waker = Waker::new().map_err(|e| Error::os("watching the ranks of a large job", e))?;
-        let inner = RedialState { way, control, stop: AtomicBool::new(false), waker };
-        Ok(Arc::new(Self { inner: Arc::new(inner), threads: Mutex::default() }))
+    pub(super) fn new(way: OwnWay, control: Weak<ControlPlane>) -> Arc<Self> {
+        let inner = RedialState { way, control, stop: AtomicBool::new(false) };
+        Arc::new(Self { inner: Arc::new(inner), threads: Mutex::default() })
     }
 
     /// End all tries.
     pub(super) fn end(&self) {
         self.inner.stop.store(true, Ordering::Release);
-        self.inner.waker.wake();
-        for thread in std::mem::take(&mut *lock(&self.threads)) {
+        for (thread, waker) in std::mem::take(&mut *lock(&self.threads)) {
+            waker.upgrade().iter().for_each(|waker| waker.wake());
             // WAIT(end): a thread of ours, which is told to stop
             let _ = thread.join();
         }
+    }
+
+    fn start(&self, rank: usize) -> io::Result<()> {
+        let (inner, waker) = (Arc::clone(&self.inner), Arc::new(Waker::new()?));
+        let ends = Arc::downgrade(&waker);
+        let named = thread::Builder::new().name("comity-redial".into());
+        let thread = named.spawn(move || inner.make(rank, &waker))?;
+        let mut threads = lock(&self.threads);
+        threads.retain(|(thread, _)| !thread.is_finished());
+        threads.push((thread, ends));
+        Ok(())
     }
 }
 
 impl ControlDialer for Redial {
     fn connect(&self, rank: usize) {
-        let inner = Arc::clone(&self.inner);
-        let named = thread::Builder::new().name("comity-redial".into());
-        match named.spawn(move || inner.make(rank)) {
-            Ok(thread) => {
-                let mut threads = lock(&self.threads);
-                threads.retain(|t| !t.is_finished());
-                threads.push(thread);
-            }
-            Err(e) => {
-                tracing::warn!(rank, %e, "no thread to make a control connection with");
-                self.inner.tell(rank, NoConnection::NoAnswer);
-            }
+        if let Err(e) = self.start(rank) {
+            tracing::warn!(rank, %e, "no thread to make a control connection with");
+            self.inner.tell(rank, NoConnection::NoAnswer);
         }
     }
 }
 
 impl RedialState {
     /// Make one connection.
-    fn make(&self, rank: usize) {
+    fn make(&self, rank: usize, waker: &Waker) {
         let OwnWay { me, world, sealed, .. } = self.way;
         let hello =
             Hello { from: me as u32, to: rank as u32, world, group_id: 0, channel: Channel::Control, sealed };
@@ -100,8 +101,7 @@ impl RedialState {
         let (targets, vain) = way.control_targets(rank);
         // Not drained: it ends all tries.
         let check = || if self.stop.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) };
-        let limits =
-            DialLimits { until: Instant::now() + TRIES, wakers: vec![self.waker.fd()], check: &check };
+        let limits = DialLimits { until: Instant::now() + TRIES, wakers: vec![waker.fd()], check: &check };
         match way.dial(rank, &targets, &vain, &hello, &limits) {
             Ok((stream, seals)) => {
                 if let Some(control) = self.control.upgrade() {

@@ -241,6 +241,9 @@ pub(crate) trait Connector {
     /// What is dialed from now on is for this making of the link.
     fn name(&self, making: u16);
 
+    /// What is [dialed](Self::dial) from now on is given up after so long; none: when the link must stand.
+    fn hurry(&self, within: Option<Duration>);
+
     /// As [`dial`](Self::dial), to whichever of `targets` answers first, soon or not at all.
     fn reach_soon(&self, targets: &[Target], index: u16, of: u16) -> Result<Connection, Miss>;
 

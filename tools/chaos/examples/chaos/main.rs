@@ -97,9 +97,7 @@ fn config(rank: usize, size: usize, rest: &[&str]) -> Config {
         config = config.host_name(*host);
     }
     if *addr != "-" {
-        config = config
-            .addrs(addr.split(',').map(|a| a.parse().expect("an address")))
-            .second_path(addr.contains(','));
+        config = config.addrs(addr.split(',').map(|a| a.parse().expect("an address")));
     }
     config
 }

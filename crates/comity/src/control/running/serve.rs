@@ -116,7 +116,7 @@ impl ControlPlane {
             self.lacked.store(why.raw_os_error(), Ordering::Relaxed);
             if acceptor.is_starved() && !self.has_begun() {
                 self.starved.store(true, Ordering::Relaxed);
-                self.news.wake();
+                self.ring();
             }
         }
         accepted
@@ -125,7 +125,7 @@ impl ControlPlane {
     /// Do what is not done under the lock.
     fn finish(&self, rest: Rest, probes: &mut Probes) {
         if rest.news {
-            self.news.wake();
+            self.ring();
         }
         rest.words.iter().for_each(log);
         self.rounds.fetch_add(1, Ordering::AcqRel);

@@ -7,7 +7,7 @@ use crate::{
     control::ControlPlane,
     error::seconds,
     rendezvous::StoreClient,
-    sys::poll_until,
+    sys::{Waker, poll_until},
 };
 use comity_membership::{Fault, overlay_neighbours};
 use rustix::event::{PollFd, PollFlags};
@@ -30,8 +30,9 @@ impl Endpoint {
         let limit = meeting.limit();
         let store = Arc::clone(meeting.conn().stream());
         let meeting = RefCell::new(meeting);
+        let Some(news) = control.news() else { return Ok(()) };
         let check = || {
-            control.news().drain();
+            news.drain();
             if let Some(e) = control.starved() {
                 return Err(e);
             }
@@ -48,7 +49,7 @@ impl Endpoint {
         // Each connection shows that things go on, and gives the next one the whole limit.
         let patience = || DialLimits {
             until: Instant::now() + limit,
-            wakers: vec![control.news().fd(), store.as_fd()],
+            wakers: vec![news.fd(), store.as_fd()],
             check: &check,
         };
         let lower: Vec<usize> = match self.sparse {
@@ -58,7 +59,7 @@ impl Endpoint {
         for rank in lower.into_iter().filter(|rank| *rank < self.me) {
             self.dial_one(rank, control, &meeting, &patience())?;
         }
-        self.await_higher(control, &meeting, &store, &check)
+        self.await_higher(control, &meeting, (&news, &store), &check)
     }
 
     /// A control connection to a lower rank.
@@ -106,7 +107,7 @@ impl Endpoint {
         &self,
         control: &ControlPlane,
         meeting: &RefCell<&mut StoreClient>,
-        store: &Stream,
+        (news, store): (&Waker, &Stream),
         check: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
         let limit = meeting.borrow().limit();
@@ -137,7 +138,7 @@ impl Endpoint {
                 let own = control.lacked().or_else(others);
                 return Err(own.unwrap_or_else(|| self.broken(*first, &words, JoinCause::Unreachable).into()));
             }
-            let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];
+            let mut fds = vec![PollFd::from_borrowed_fd(news.fd(), PollFlags::IN)];
             // A store that has ended is readable for ever, and will say nothing more.
             if meeting.borrow_mut().hear()? {
                 fds.push(PollFd::new(store, PollFlags::IN));
@@ -163,9 +164,9 @@ impl Endpoint {
         (found, cause): (Fault, JoinCause),
     ) -> Error {
         let until = Instant::now() + EXPLANATION;
-        let mut store = true;
+        let (mut store, news) = (true, control.news());
         loop {
-            control.news().drain();
+            news.iter().for_each(|news| news.drain());
             if let Some(said) = control.gave_up() {
                 return self.on_account(said, JoinCause::GaveUp);
             }
@@ -179,7 +180,8 @@ impl Endpoint {
                 return self.on_account(found, cause);
             }
             let stream = Arc::clone(meeting.conn().stream());
-            let mut fds = vec![PollFd::from_borrowed_fd(control.news().fd(), PollFlags::IN)];
+            let mut fds: Vec<_> =
+                news.iter().map(|news| PollFd::from_borrowed_fd(news.fd(), PollFlags::IN)).collect();
             fds.extend(store.then(|| PollFd::new(&stream, PollFlags::IN)));
             // WAIT(until): word of whose fault it was: 50 ms at most
             if poll_until(&mut fds, Some(until)).is_err() {

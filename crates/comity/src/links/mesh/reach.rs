@@ -28,11 +28,13 @@ struct Path<'a, 'b> {
     kind: LinkKind,
     /// Of the link.
     making_number: Cell<u16>,
+    /// How long one connection may take.
+    within: Cell<Option<Duration>>,
 }
 
 impl<'a, 'b> Path<'a, 'b> {
     fn new(making: &'a Linking<'b>, rank: usize, kind: LinkKind) -> Self {
-        Self { making, rank, kind, making_number: Cell::new(0) }
+        Self { making, rank, kind, making_number: Cell::new(0), within: Cell::new(None) }
     }
 }
 
@@ -59,7 +61,12 @@ impl Path<'_, '_> {
 impl Connector for Path<'_, '_> {
     fn dial(&self, target: Target, index: u16, of: u16) -> Result<(Stream, Sealing), Miss> {
         let (hello, secret) = (self.hello(index, of)?, &self.making.opening.group.mesh.secret);
-        self.making.patiently(self.rank, |patience| dial(&[target], secret, &hello, patience))
+        let soon = self.within.get().map(|within| Instant::now() + within);
+        self.making.patiently(self.rank, |patience| {
+            let until = soon.map_or(patience.until, |soon| soon.min(patience.until));
+            let limits = DialLimits { until, wakers: patience.wakers.clone(), check: patience.check };
+            dial(&[target], secret, &hello, &limits)
+        })
     }
 
     fn candidates(&self) -> Candidates {
@@ -90,6 +97,10 @@ impl Connector for Path<'_, '_> {
 
     fn name(&self, making: u16) {
         self.making_number.set(making);
+    }
+
+    fn hurry(&self, within: Option<Duration>) {
+        self.within.set(within);
     }
 
     fn reach_soon(&self, targets: &[Target], index: u16, of: u16) -> Result<(Stream, Sealing), Miss> {
@@ -199,8 +210,9 @@ impl<'a> Linking<'a> {
             return Ok(());
         }
         if before != Some((making, usize::from(of))) {
-            // It began again, with other paths: some of the first ones did not hold.
-            let until = Instant::now() + if making > 1 { HALF_MADE } else { mesh.limit };
+            // It began again, with other paths: some of the first ones did not hold. What is late for a link that stands is soon forgotten.
+            let is_late = making > 1 || self.made.get(rank) == Some(&true);
+            let until = Instant::now() + if is_late { HALF_MADE } else { mesh.limit };
             let connections = (0..of).map(|_| None).collect();
             self.parts.insert((rank, kind), LinkParts { making, connections, until });
         }

@@ -1,5 +1,8 @@
 //! TCP as a transport: how many connections a pair has and who makes them, settings, and what `comity info` says.
 
+#[cfg(test)]
+mod tests;
+
 use super::{
     SendThreads, TcpLink, TcpOptions, Ways,
     lasting::LastingLinks,
@@ -17,12 +20,16 @@ use std::{
     io,
     net::{TcpListener, UdpSocket},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 /// The most threads that send beside the rank's own.
 const MAX_SEND_THREADS: usize = 64;
 /// The most connections per pair of addresses.
 const MAX_CONNECTIONS: usize = 64;
+
+/// How long each further connection of a link that lasts may take at first: then all begin again, and may take twice as long.
+const FIRST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a user may choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,28 +135,23 @@ impl Transport for Tcp {
     }
 
     fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
-        let (found, options) = (connector.candidates(), self.options(pair));
-        let each = threads::connections(pair.all, [pair.me, pair.peer]);
-        let at = |miss| Missed { at: addresses(pair), miss };
-        let targets: Vec<_> = found.all.iter().map(|c| Target::Tcp(c.at)).collect();
         // One that can go on elsewhere does; all others pay nothing for it.
-        let lasts = !found.all.is_empty() && pair.ours.shares_two(pair.theirs);
-        let pair = &Pair { making: u16::from(lasts), ..*pair };
-        connector.name(pair.making);
-        let together = targets.get(..found.side_by_side(pair.theirs.are_named)).unwrap_or_default();
-        if together.len() > 1 {
-            let works = connector.answering(together).map_err(at)?;
-            let together: Vec<_> = works.iter().filter_map(|i| together.get(*i)).collect();
-            if together.len() > 1
-                && let Some(connections) = over_all(&together, each, lasts, &options, connector).map_err(at)?
-            {
-                return Ok(Connected::Link(self.link(pair, connections, connector)));
+        let lasts = pair.ours.shares_two(pair.theirs) && !connector.candidates().all.is_empty();
+        let (mut making, mut patience) = (u16::from(lasts), FIRST_PATIENCE);
+        loop {
+            let pair = Pair { making, ..*pair };
+            connector.name(making);
+            connector.hurry(lasts.then_some(patience));
+            match self.connections(&pair, connector) {
+                Ok(connections) => return Ok(Connected::Link(self.link(&pair, connections, connector))),
+                // The path that the first of them took may be cut: all begin again.
+                Err(miss) if lasts && miss.is_passing() && Instant::now() < connector.until() => {
+                    tracing::debug!(rank = pair.peer, making, %miss, "the connections of a link are begun again");
+                    (making, patience) = (making.saturating_add(1), patience * 2);
+                }
+                Err(miss) => return Err(Missed { at: addresses(&pair), miss }),
             }
         }
-        let of = each + u16::from(lasts);
-        let first = connector.reach(&targets, &found.vain, 0, of).map_err(at)?;
-        let connections = alongside(first, of, connector).map_err(at)?;
-        Ok(Connected::Link(self.link(pair, connections, connector)))
     }
 
     fn accept(
@@ -201,6 +203,29 @@ impl Transport for Tcp {
 }
 
 impl Tcp {
+    /// The connections of a new link to the lower rank: over several addresses where those are used side by side, else over the first that
+    /// answers.
+    fn connections(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Vec<Connection>, Miss> {
+        let (found, options, lasts) = (connector.candidates(), self.options(pair), pair.making > 0);
+        let each = threads::connections(pair.all, [pair.me, pair.peer]);
+        let targets: Vec<_> = found.all.iter().map(|c| Target::Tcp(c.at)).collect();
+        // What has begun again takes one path.
+        let many = if pair.making > 1 { 1 } else { found.side_by_side(pair.theirs.are_named) };
+        let together = targets.get(..many).unwrap_or_default();
+        if together.len() > 1 {
+            let works = connector.answering(together)?;
+            let together: Vec<_> = works.iter().filter_map(|i| together.get(*i)).collect();
+            if together.len() > 1
+                && let Some(connections) = over_all(&together, each, lasts, &options, connector)?
+            {
+                return Ok(connections);
+            }
+        }
+        let of = each + u16::from(lasts);
+        let first = connector.reach(&targets, &found.vain, 0, of)?;
+        alongside(first, of, connector)
+    }
+
     /// The link over connections that are listed in the same order on both ends.
     fn link(&self, pair: &Pair<'_>, connections: Vec<Connection>, connector: &dyn Connector) -> NewLink {
         let options = self.options(pair);
@@ -259,6 +284,8 @@ fn over_all(
         match connector.dial(target.clone(), index, of) {
             Ok(made) => connections.push(made),
             Err(miss @ (Miss::Stop(_) | Miss::Refused(Refusal::No(_)))) => return Err(miss),
+            // Those that came are for this making, so others are for another one.
+            Err(miss) if lasts => return Err(miss),
             Err(miss) => {
                 tracing::warn!(%target, %miss, "an address of a rank does not hold; the others are used");
                 return Ok(None);

@@ -37,34 +37,58 @@ enum How {
     Silent,
 }
 
+/// What is broken.
+#[derive(Clone, Copy)]
+enum Case {
+    /// One cable, then the other, in a job that is encrypted so far.
+    Cables(How, &'static str),
+    DeadRelay,
+    /// A cable, before a rank sends its last message over it and ends without closing the group.
+    Parting(How),
+}
+
 /// What is cut, how; in a job that is encrypted or not.
 pub(super) fn check(scope: &Scope, key: &Path) -> Result<Vec<&'static str>, String> {
-    let cases = [Some((How::Out, "handshake")), Some((How::Silent, "data")), None];
+    let cases = [
+        Case::Cables(How::Out, "handshake"),
+        Case::Cables(How::Silent, "data"),
+        Case::DeadRelay,
+        Case::Parting(How::Out),
+        Case::Parting(How::Silent),
+    ];
     let mut ran = Vec::new();
     for case in scope.share(cases.into(), 2) {
-        match case {
-            Some((how, secure)) => {
+        ran.push(match case {
+            Case::Cables(how, secure) => {
                 run(key, how, secure)?;
-                ran.push(if how == How::Out { TWO.name } else { "two cables, one silent" });
+                if how == How::Out { TWO.name } else { "two cables, one silent" }
             }
-            None => {
+            Case::DeadRelay => {
                 dead_relay(key)?;
-                ran.push(MIDDLE.name);
+                MIDDLE.name
             }
-        }
+            Case::Parting(how) => {
+                parting(key, how)?;
+                "a last message, its cable cut"
+            }
+        });
     }
     Ok(ran)
 }
 
-/// A rank of a job that goes on for so long.
+/// A rank of a job that sums and passes messages for so long.
 fn rank(lan: &Lan<'_>, shape: &Shape, rank: usize, seconds: &str, key: &Path) -> Task {
-    let task = lan.within(rank).args([built("debug", "examples/load")]).args(["steady", seconds]).limit(60);
+    acting(lan, shape, rank, ["steady", seconds], key)
+}
+
+/// A rank that does so or something else.
+fn acting(lan: &Lan<'_>, shape: &Shape, rank: usize, what: [&str; 2], key: &Path) -> Task {
+    let task = lan.within(rank).args([built("debug", "examples/load")]).args(what).limit(60);
     task.env("COMITY_RANK", rank.to_string())
         .env("COMITY_SIZE", shape.hosts.to_string())
         .env("COMITY_HOST", ["a", "b", "c"][rank])
         .env("MASTER_ADDR", shape.master[0])
         .env("MASTER_PORT", "7403")
-        .env("COMITY_SECOND_PATH", "1")
         .env("COMITY_KEY_FILE", key)
 }
 
@@ -83,6 +107,22 @@ fn dead_relay(key: &Path) -> Result<(), String> {
         }
     }
     println!("{}: it is named", MIDDLE.name);
+    Ok(())
+}
+
+/// The last message of a rank comes over the other cable, though nobody there closes a group.
+fn parting(key: &Path, how: How) -> Result<(), String> {
+    let lan = Lan::new(&TWO)?;
+    let start = |r| acting(&lan, &TWO, r, ["parting", "3"], key).start();
+    let running = (0..2).map(start).collect::<Result<Vec<_>, _>>()?;
+    thread::sleep(Duration::from_millis(2500));
+    turn(&lan, how, "c0", true)?;
+    let said = running.into_iter().map(|r| r.wait()).collect::<Result<Vec<_>, _>>();
+    let said = said.map_err(|e| format!("a last message ({}): {e}", words(how)))?.concat();
+    if !said.contains("the last message came") {
+        return Err(format!("a last message ({}) did not come: {said}", words(how)));
+    }
+    print!("a last message ({}): {said}", words(how));
     Ok(())
 }
 

@@ -1,4 +1,5 @@
-//! What runs in the guest: rdma-core's own programs, then Comity over RC and UC.
+//! What runs in the guest: rdma-core's own programs, then Comity over RC and UC; and a job over a slow cable that loses packets, which
+//! the kernel of the host cannot have.
 
 use super::{Case, Expected};
 
@@ -181,6 +182,52 @@ cat /tmp/job
             Expected::Words(&["comity check: rank 1 ", "died", "killed by signal 9"]),
         ),
     ]
+}
+
+/// Two hosts far from each other, over TCP: right results, and nobody is taken for dead. An emulated processor has enough to do with some
+/// operations, each of which waits for the cable many times.
+pub(super) fn far() -> Case {
+    let rank = |host: &str, rank: u32| {
+        format!(
+            "ip netns exec {host} env COMITY_RANK={rank} COMITY_SIZE=2 COMITY_HOST={host} MASTER_ADDR=10.0.1.1 MASTER_PORT=7400 \
+    COMITY_KEY_FILE=/tmp/key COMITY_LINKS=tcp timeout {} comity check --quick --ops all_reduce,send --dtypes bf16 > /tmp/{host} 2>&1",
+            JOB - 10
+        )
+    };
+    let script = format!(
+        "mkdir -p /run/netns /var
+ln -sfn /run /var/run
+( umask 077; dd if=/dev/urandom of=/tmp/key bs=32 count=1 2> /dev/null )
+ip netns add a
+ip netns add b
+ip link add name left netns a type veth peer name right netns b
+for end in 'a left 10.0.1.1' 'b right 10.0.1.2'; do
+    set -- $end
+    ip -n $1 addr add $3/24 dev $2
+    ip -n $1 link set lo up
+    ip -n $1 link set $2 up
+    ip netns exec $1 tc qdisc add dev $2 root netem delay 50ms loss 1%
+done
+{} &
+{}
+code=$?
+wait $! || code=1
+cat /tmp/a /tmp/b
+ip netns exec a tc -s qdisc show dev left
+ip netns exec a tc -s qdisc show dev left | grep -q 'dropped [1-9]' || code=1
+! grep -E 'fell silent|nothing is heard|died|given up' /tmp/a /tmp/b || code=1
+ip netns del a
+ip netns del b
+exit $code",
+        rank("a", 0),
+        rank("b", 1)
+    );
+    case(
+        "two hosts, 50 ms and 1 % of the packets lost each way",
+        script,
+        JOB,
+        Expected::Words(&["links tcp,", "all ok", "qdisc netem", "delay 50ms loss 1%"]),
+    )
 }
 
 #[cfg(test)]

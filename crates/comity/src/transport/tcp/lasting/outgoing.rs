@@ -57,6 +57,8 @@ pub(super) struct Outgoing {
     begun: usize,
     error: Option<LinkError>,
     made: Instant,
+    /// Their addresses here were seen among those whose cables are in: some systems list not all that they have.
+    stood: bool,
     /// When other connections were asked for, and how long to wait before they are again.
     asked: Option<(Instant, Duration)>,
     /// The link is no more: the stream ends behind what is kept. And whether the connections were told.
@@ -82,6 +84,7 @@ impl Outgoing {
             begun: 0,
             error: None,
             made: Instant::now(),
+            stood: false,
             asked: None,
             closes: false,
             is_shut: false,
@@ -100,7 +103,7 @@ impl Outgoing {
         (self.backlog, self.begun) = (self.kept.len(), 0);
         self.sender = sender(&sockets, seals, &self.options);
         (self.making, self.sockets, self.desk) = (making, sockets, Some(desk));
-        (self.made, self.is_shut) = (Instant::now(), false);
+        (self.made, self.stood, self.is_shut) = (Instant::now(), false, false);
     }
 
     /// The last making.
@@ -279,7 +282,9 @@ impl Outgoing {
         if was_full && !self.is_full() {
             shared.waker.wake();
         }
-        let is_bad = |s: &TcpStream| is_down(s, running) || is_silent(s, patience);
+        self.stood |= !running.is_empty() && self.sockets.iter().all(|s| !is_down(s, running));
+        let stood = self.stood;
+        let is_bad = |s: &TcpStream| stood && is_down(s, running) || is_silent(s, patience);
         let desk = match self.desk().map(|s| &**s) {
             Some(Stream::Tcp(stream)) => is_bad(stream) || self.made.elapsed() >= UNANSWERED,
             _ => false,

@@ -285,6 +285,19 @@ fn the_last_bytes_come_over_other_connections_too() {
     }
 }
 
+/// A cable counts as out when it was in. An address that the system never lists would have connections made for ever.
+#[test]
+fn a_cable_that_was_never_seen_is_not_out() {
+    let ends = Ends::new(1, false);
+    let (here, other) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([10, 9, 9, 9]));
+    let is_cut = |running: &[IpAddr]| {
+        let shared = &ends.shared[0];
+        lock(&shared.out).tend(running, Duration::from_secs(60), shared)
+    };
+    assert!(!is_cut(&[other]));
+    assert!(!is_cut(&[here, other]) && is_cut(&[other]) && !is_cut(&[here]));
+}
+
 #[test]
 fn what_nobody_waits_for_goes_with_its_link() {
     let mut ends = Ends::new(1, false);
