@@ -17,7 +17,7 @@ use std::{
 };
 use tasks::{
     child::{Running, Task},
-    place::{Scratch, target},
+    place::{Scratch, target, users_of_sshd},
 };
 
 /// Packages that are unpacked where they are not installed.
@@ -55,7 +55,7 @@ impl<'a> SshNet<'a> {
         ip(&format!("-n {switch} link set br0 up"))?;
         net.keygen("id")?;
         fs::create_dir(folder.join("home")).map_err(|e| e.to_string())?;
-        net.write("passwd", &users(&folder.join("home"))?)?;
+        net.write("passwd", &users_of_sshd(&folder.join("home")).map_err(|e| e.to_string())?)?;
         let (mut known, mut config) = (String::new(), String::new());
         for (number, host) in ["desk"].iter().chain(&HOSTS).enumerate() {
             let (name, at) = (net.name(host), format!("10.78.0.{}", number + 1));
@@ -195,20 +195,6 @@ pub(super) fn ip(line: &str) -> Result<(), String> {
 pub(super) fn kill(pid: i32) -> Result<(), String> {
     let pid = rustix::process::Pid::from_raw(pid).ok_or("no process")?;
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).map_err(|e| e.to_string())
-}
-
-/// The users of this machine, with a home for root that has no scripts of a login, and one for sshd.
-pub(super) fn users(home: &Path) -> Result<String, String> {
-    let users = fs::read_to_string("/etc/passwd").map_err(|e| e.to_string())?;
-    let home = home.display().to_string();
-    let moved = |line: &str| {
-        let mut parts: Vec<&str> = line.split(':').collect();
-        if let ("root", Some(at)) = (parts[0], parts.get_mut(5)) {
-            *at = &home;
-        }
-        parts.join(":") + "\n"
-    };
-    Ok(users.lines().map(moved).collect::<String>() + "sshd:x:109:65534::/run/sshd:/usr/sbin/nologin\n")
 }
 
 pub(super) fn unpacked() -> PathBuf {

@@ -1,5 +1,5 @@
 //! Hosts as network namespaces with an sshd each; each has a folder `own` that the others do not see.
-use crate::test::sshd::{self, ip, kill, unpacked};
+use crate::test::sshd::{ip, kill, unpacked};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -8,7 +8,7 @@ use std::{
 };
 use tasks::{
     child::{Running, Task},
-    place::Scratch,
+    place::{Scratch, users_of_sshd},
 };
 
 /// From the end of a job, or of its launcher, or of the way to it, until nothing of it is left anywhere.
@@ -85,7 +85,7 @@ impl<'a> Net<'a> {
         net.cable()?;
         net.keygen("id")?;
         fs::create_dir(folder.join("own")).map_err(|e| e.to_string())?;
-        net.write("passwd", &sshd::users(&folder.join("own"))?)?;
+        net.write("passwd", &users_of_sshd(&folder.join("own")).map_err(|e| e.to_string())?)?;
         let (mut known, mut config) = (String::new(), String::new());
         for host in cabling.hosts() {
             let key = net.keygen(&format!("host_{host}"))?;
