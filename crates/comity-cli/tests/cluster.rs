@@ -85,7 +85,7 @@ fn doctor_and_top_take_hosts_without_a_flag_and_reach_them_as_they_are_told() {
     let (_, _, err) = told(&comity(dir.path(), &["stacks", "gone,x"]));
     assert!(err.contains("host gone"), "{err}");
     let asked = std::fs::read_to_string(dir.path().join("asked")).unwrap();
-    assert!(asked.contains("-q -o") && asked.contains("-v -T"), "{asked}");
+    assert!(asked.contains("-T -q -o") && asked.contains("-T -v -o"), "{asked}");
 }
 
 #[test]
