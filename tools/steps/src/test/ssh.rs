@@ -75,12 +75,7 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     ];
     cases.extend(scope.share(others, 2));
     each(&net, comity, &cases)?;
-    let starts = if scope.deep {
-        start::all(net, &sshd)?
-    } else {
-        drop(net);
-        Vec::new()
-    };
+    let starts = start::of(scope, net, &sshd)?;
     let shapes = scope.share(vec![(Cabling::Triangle, "a triangle"), (Cabling::Chain, "a chain")], 2);
     for (cabling, name) in &shapes {
         let scratch = Scratch::new("ssh-shape").map_err(|e| e.to_string())?;
