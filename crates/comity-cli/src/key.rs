@@ -1,10 +1,11 @@
 //! `comity key`: job keys for ranks that no launcher of Comity's starts.
-use crate::launch::check_host_name;
+use crate::launch::{check_host_name, explain_ssh};
 use comity::Key;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// What `comity key` takes.
 #[derive(Debug, clap::Subcommand)]
@@ -25,7 +26,10 @@ pub(crate) enum KeyCommand {
         file: PathBuf,
         /// Hand this to ssh, before its other arguments (repeatable)
         #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
-        ssh_arg: Vec<String>,
+        ssh_arg: Vec<OsString>,
+        /// The program that is run as ssh
+        #[arg(long, value_name = "PROGRAM", default_value = "ssh")]
+        ssh: OsString,
     },
 }
 
@@ -33,7 +37,7 @@ pub(crate) enum KeyCommand {
 pub(crate) fn key(command: KeyCommand) -> u8 {
     let done = match command {
         KeyCommand::New { file } => new(&file).map(|()| println!("{}", file.display())).map_err(|e| vec![e]),
-        KeyCommand::Copy { hosts, file, ssh_arg } => copy(&hosts, &file, &ssh_arg),
+        KeyCommand::Copy { hosts, file, ssh_arg, ssh } => copy(&hosts, &file, (&ssh, &ssh_arg)),
     };
     match done {
         Ok(()) => 0,
@@ -58,7 +62,7 @@ fn new(path: &Path) -> Result<(), String> {
 }
 
 /// To all hosts at once; what went wrong with each.
-fn copy(hosts: &[String], file: &Path, ssh_args: &[String]) -> Result<(), Vec<String>> {
+fn copy(hosts: &[String], file: &Path, (ssh, args): (&OsString, &[OsString])) -> Result<(), Vec<String>> {
     let mut wrong: Vec<String> = hosts.iter().filter_map(|h| check_host_name(h).err()).collect();
     let key = Key::from_file(file).map_err(|e| wrong.push(e.to_string())).ok();
     let name = file
@@ -66,31 +70,62 @@ fn copy(hosts: &[String], file: &Path, ssh_args: &[String]) -> Result<(), Vec<St
         .filter(|n| !n.contains('\''))
         .ok_or_else(|| "the file's name is no plain text".to_owned());
     let name = name.map_err(|e| wrong.push(e)).unwrap_or_default();
-    let (Some(key), true) = (key, wrong.is_empty()) else { return Err(wrong) };
-    // In a new file, so that nobody has opened it before.
-    let remote = format!("exec sh -c 'umask 077; rm -f -- \"$1\"; cat > \"$1\"' sh '{name}'");
+    match (key, wrong.is_empty()) {
+        (Some(key), true) => send(hosts, &key, name, (ssh, args)),
+        _ => Err(wrong),
+    }
+}
+
+/// Under this name, to all hosts at once.
+fn send(
+    hosts: &[String],
+    key: &Key,
+    name: &str,
+    (ssh, args): (&OsString, &[OsString]),
+) -> Result<(), Vec<String>> {
+    let mut wrong = Vec::new();
+    // In a new file, so that nobody has opened it before; it has the name when it is whole.
+    let remote = format!(
+        "exec sh -c 'umask 077; cat > \"$1.$$\" && mv -f -- \"$1.$$\" \"$1\" || {{ rm -f -- \"$1.$$\"; exit 1; }}' sh '{name}'"
+    );
     let running: Vec<(&String, io::Result<Child>)> = hosts
         .iter()
         .map(|host| {
-            let mut ssh = Command::new("ssh");
-            ssh.arg("-T").args(ssh_args).args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--"]);
-            ssh.args([host, &remote]).stdin(Stdio::piped());
-            (host, ssh.spawn())
+            let mut command = Command::new(ssh);
+            command.arg("-T").args(args).args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--"]);
+            command.args([host, &remote]).stdin(Stdio::piped()).stderr(Stdio::piped());
+            (host, command.spawn())
         })
         .collect();
     for (host, child) in running {
         let sent = child.and_then(|mut child| {
             // Taken, so that its end is seen.
             let told = child.stdin.take().map(|mut to| to.write_all(key.bytes()));
-            child.wait().and_then(|status| told.unwrap_or(Ok(())).map(|()| status))
+            let ended = child.wait_with_output()?;
+            // Who does not take it says why.
+            if ended.status.success() { told.unwrap_or(Ok(())).map(|()| ended) } else { Ok(ended) }
         });
         match sent {
-            Ok(status) if status.success() => println!("{host}: {name}"),
-            Ok(status) => wrong.push(format!("host {host}: the key was not copied: ssh ended with {status}")),
+            Ok(ended) if ended.status.success() => println!("{host}: {name}"),
+            Ok(ended) => wrong.push(not_copied(host, &ended)),
             Err(e) => wrong.push(format!("host {host}: the key was not copied: {e}")),
         }
     }
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+}
+
+/// What ssh, or the host, said of a key that did not come there.
+fn not_copied(host: &str, ended: &Output) -> String {
+    let said = String::from_utf8_lossy(&ended.stderr);
+    // By this code it is ssh that failed.
+    if ended.status.code() == Some(255) {
+        return explain_ssh(host, &said, &format!("the key was not copied: ssh ended with {}", ended.status));
+    }
+    let last = said.lines().rfind(|l| !l.trim().is_empty()).unwrap_or_default();
+    let last: String = last.chars().filter(|c| !c.is_control()).take(300).collect();
+    format!(
+        "host {host}: the key was not written there ({last}): is the directory there, with room, and may this user write to it?"
+    )
 }
 
 #[cfg(test)]
@@ -110,9 +145,45 @@ mod tests {
     #[test]
     fn no_host_is_an_option_and_every_problem_is_told() {
         let hosts = ["-oProxyCommand=x".to_owned(), "a b".to_owned()];
-        let wrong = copy(&hosts, Path::new("/nowhere/key"), &[]).unwrap_err();
+        let wrong = copy(&hosts, Path::new("/nowhere/key"), (&"ssh".into(), &[])).unwrap_err();
         assert!(
             wrong.len() == 3 && wrong[0].contains("begin with '-'") && wrong[2].contains("/nowhere/key"),
+            "{wrong:?}"
+        );
+    }
+
+    #[test]
+    fn a_key_comes_whole_or_not_and_what_failed_is_told() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let ssh = dir.path().join("ssh");
+        let script = format!(
+            "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\n[ $2 != c ] || {{ echo 'ssh: Could not resolve hostname c' >&2; exit 255; }}\n\
+             cd {}/$2 && exec sh -c \"$3\"\n",
+            dir.path().display()
+        );
+        std::fs::write(&ssh, script).unwrap();
+        std::fs::set_permissions(&ssh, PermissionsExt::from_mode(0o755)).unwrap();
+        for host in ["a", "b"] {
+            std::fs::create_dir(dir.path().join(host)).unwrap();
+        }
+        let (key, ssh) = (Key::random().unwrap(), ssh.into_os_string());
+        let sent = |name: &str| send(&["a", "b", "c"].map(String::from), &key, name, (&ssh, &[]));
+        let wrong = sent("job.key").unwrap_err();
+        assert_eq!(wrong.len(), 1, "{wrong:?}");
+        assert!(wrong[0].starts_with("host c: no host has this name; check the spelling"), "{wrong:?}");
+        // There already: it is replaced.
+        assert_eq!(sent("job.key").unwrap_err().len(), 1);
+        for host in ["a", "b"] {
+            let there = dir.path().join(host).join("job.key");
+            assert_eq!(std::fs::metadata(&there).unwrap().permissions().mode() & 0o777, 0o600);
+            assert_eq!(Key::from_file(&there).unwrap().bytes(), key.bytes());
+            assert_eq!(std::fs::read_dir(dir.path().join(host)).unwrap().count(), 1, "no other file is left");
+        }
+        let wrong = sent("no/folder/job.key").unwrap_err();
+        assert!(
+            wrong[0].starts_with("host a: the key was not written there (")
+                && wrong[0].contains("is the directory there"),
             "{wrong:?}"
         );
     }

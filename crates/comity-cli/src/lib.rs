@@ -30,7 +30,7 @@ struct Cli {
 // One variant per subcommand; each lives in its own module with its arguments and one function that runs it.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start N copies of a command on this machine as the ranks of one group
+    /// Start N copies of a command as the ranks of one group, on this machine or on several
     Launch(Box<launch::LaunchArgs>),
     /// A host's part of a job that a launcher elsewhere started: it talks over standard input and output
     #[command(hide = true)]

@@ -74,12 +74,19 @@ pub(crate) fn hint(error: &clap::Error, command: &Command, words: &[String]) -> 
         return None;
     }
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
-    let name = flag.strip_prefix("--")?.split('=').next()?;
+    let given = words.get(1).map(String::as_str).unwrap_or_default();
+    let Some(name) = flag.strip_prefix("--").and_then(|f| f.split('=').next()) else {
+        return unflagged(given, words, flag);
+    };
+    if let Some(said) = hosts_elsewhere(given, name) {
+        return Some(said);
+    }
     let has = |c: &&Command| c.get_arguments().any(|a| a.get_long() == Some(name) && !a.is_hide_set());
     let owners: Vec<&Command> = command.get_subcommands().filter(|c| !c.is_hide_set()).filter(has).collect();
-    let given = words.get(1).map(String::as_str).unwrap_or_default();
     let is_sub = command.get_subcommands().any(|c| c.get_name() == given);
-    if owners.iter().any(|c| c.get_name() == "launch") {
+    // What the launcher starts, or nothing that is known.
+    let is_started = !is_sub || matches!(given, "launch" | "check" | "bench" | "info");
+    if is_started && owners.iter().any(|c| c.get_name() == "launch") {
         let rest = if is_sub && given != "launch" { format!("comity {given} ...") } else { "CMD ...".into() };
         return Some(format!(
             "hint: --{name} is for the launcher, and stands before the command that it starts:\n  comity launch --{name} ... -- {rest}"
@@ -87,6 +94,36 @@ pub(crate) fn hint(error: &clap::Error, command: &Command, words: &[String]) -> 
     }
     let owners: Vec<String> = owners.iter().map(|c| format!("`comity {}`", c.get_name())).collect();
     (!owners.is_empty()).then(|| format!("hint: --{name} is a flag of {}", owners.join(" and ")))
+}
+
+/// Hosts that are named where a command takes them otherwise, or has no use for them.
+fn hosts_elsewhere(command: &str, flag: &str) -> Option<String> {
+    if !matches!(flag, "hosts" | "hostfile") {
+        return None;
+    }
+    Some(match command {
+        "top" | "stacks" => {
+            format!("hint: hosts are named without a flag: comity {command} a,b, or comity {command} HOSTFILE")
+        }
+        "key" => "hint: hosts are named without a flag: comity key copy a b".into(),
+        "plan" => "hint: comity plan runs nothing, and asks no hosts; --hosts N says over how many the ranks are dealt".into(),
+        "report" => {
+            "hint: comity report reads files of this machine; --log-dir of `comity launch` gathers what all hosts' ranks say".into()
+        }
+        _ => return None,
+    })
+}
+
+/// A word that looks like hosts where they need a flag.
+fn unflagged(command: &str, words: &[String], word: &str) -> Option<String> {
+    let takes = command == "cluster" && words.get(2).is_some_and(|w| w == "find" || w == "config");
+    if !takes || word.starts_with('-') {
+        return None;
+    }
+    let flag = if Path::new(word).is_file() { "--hostfile" } else { "--hosts" };
+    let word: String = word.chars().filter(|c| !c.is_control()).take(80).collect();
+    let rest = words.get(2).map(String::as_str).unwrap_or_default();
+    Some(format!("hint: comity cluster {rest} {flag} {word}"))
 }
 
 /// What is said of the words of a command that look as if they were meant for the launcher.
@@ -123,6 +160,23 @@ mod tests {
         assert!(said.contains("comity launch --hostfile ... -- CMD ..."), "{said}");
         let said = hinted(&["comity", "launch", "--svg", "true"]).unwrap();
         assert!(said.contains("`comity plan`"), "{said}");
+        for (words, part) in [
+            (["comity", "top", "--hosts"], "comity top a,b, or"),
+            (["comity", "stacks", "--hostfile=x"], "comity stacks HOSTFILE"),
+            (["comity", "plan", "--hostfile"], "runs nothing"),
+            (["comity", "report", "--hosts"], "--log-dir"),
+        ] {
+            let said = hinted(&words).unwrap();
+            assert!(said.contains(part) && !said.contains("comity launch --host"), "{words:?}: {said}");
+        }
+        let said = hinted(&["comity", "key", "copy", "--hosts", "a"]).unwrap();
+        assert!(said.contains("comity key copy a b"), "{said}");
+        let said = hinted(&["comity", "cluster", "config", "a,b"]).unwrap();
+        assert!(said.ends_with("comity cluster config --hosts a,b"), "{said}");
+        let said = hinted(&["comity", "report", "--hostfil", "x"]);
+        assert_eq!(said, None);
+        let said = hinted(&["comity", "man", "--cwd", "x"]).unwrap();
+        assert_eq!(said, "hint: --cwd is a flag of `comity launch`");
         assert_eq!(hinted(&["comity", "bench", "--nonsense"]), None);
         assert_eq!(hinted(&["comity", "bench", "--sizes", "x"]), None);
     }

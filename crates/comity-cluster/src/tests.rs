@@ -330,3 +330,18 @@ fn every_step_of_a_setup_is_one_that_is_run() {
         }
     }
 }
+
+/// What three Macs print, for tests of the whole command. `WRITE_MACS=1 cargo test -p comity-cluster recorded` writes it anew.
+#[test]
+fn recorded_macs_print_what_the_samples_do() {
+    let mut all = macs(3, &mesh(3));
+    all[1].ports.iter_mut().for_each(|p| p.hubs = 1);
+    all[2].sudo = false;
+    for (number, mac) in all.iter().enumerate() {
+        let path = format!("{}/macs/{}.txt", env!("CARGO_MANIFEST_DIR"), mac.name);
+        if std::env::var_os("WRITE_MACS").is_some() {
+            std::fs::write(&path, mac.printed(number)).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), mac.printed(number), "{path}");
+    }
+}

@@ -99,7 +99,8 @@ fn rounds(t: &mut String, report: &PlanReport, shape: &Shape, grid: &[Plan]) {
     if shape.size > grid.len() {
         let _ = writeln!(t, "       (ranks {} to {} not shown)", grid.len(), shape.size - 1);
     }
-    t.push_str("       -> sends to   <- takes from   += adds what comes from\n");
+    let more = if t.contains('~') { "   ~ and more" } else { "" };
+    t.push_str(&format!("       -> sends to   <- takes from   += adds what comes from{more}\n"));
 }
 
 /// What an act sends: an arrow and the receivers.

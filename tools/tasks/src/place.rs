@@ -32,6 +32,28 @@ pub fn own() -> Result<PathBuf, String> {
     }
 }
 
+/// What `/etc/passwd` is to be for an sshd of a test: the users of this machine and sshd's own, and root at home in this folder, where no
+/// script of a login is.
+///
+/// # Errors
+/// The users cannot be read.
+pub fn users_of_sshd(home: &Path) -> io::Result<String> {
+    Ok(moved(&fs::read_to_string("/etc/passwd")?, home))
+}
+
+fn moved(users: &str, home: &Path) -> String {
+    let home = home.display().to_string();
+    let line = |line: &str| {
+        let mut parts: Vec<&str> = line.split(':').collect();
+        if let ["root", _, _, _, _, at, ..] = parts.as_mut_slice() {
+            *at = &home;
+        }
+        parts.join(":") + "\n"
+    };
+    let all: String = users.lines().filter(|l| !l.starts_with("sshd:")).map(line).collect();
+    all + "sshd:x:109:65534::/run/sshd:/usr/sbin/nologin\n"
+}
+
 /// The program of this name on PATH.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
@@ -68,5 +90,17 @@ impl Drop for Scratch {
         if let Err(e) = fs::remove_dir_all(&self.0) {
             eprintln!("xtask: cannot remove {}: {e}", self.0.display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_at_home_elsewhere_and_sshd_is_there_once() {
+        let users = "root:x:0:0:root:/root:/bin/bash\nsshd:x:1:1::/x:/x\nme:x:5:5::/home/me:/bin/sh\n";
+        let wanted = "root:x:0:0:root:/here:/bin/bash\nme:x:5:5::/home/me:/bin/sh\nsshd:x:109:65534::/run/sshd:/usr/sbin/nologin\n";
+        assert_eq!(moved(users, Path::new("/here")), wanted);
     }
 }

@@ -119,6 +119,7 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
     if let Some(twice) = cluster.notes.iter().find(|n| n.ends_with("name it once")) {
         return Err((BAD_INPUT, vec![twice.clone()]));
     }
+    tells_its_cables(&cluster, args.over)?;
     let mut chosen = choose(cluster, args.over).map_err(|e| (BAD_INPUT, vec![e]))?;
     chosen.file.json["envs"] = args.env.clone().into();
     keep(&mut chosen.file.json, &hosts);
@@ -135,6 +136,21 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
         }
     }
     Ok(())
+}
+
+/// Macs that do not tell their Thunderbolt cables: a choice without these would be a slow one, and nobody would know.
+fn tells_its_cables(cluster: &Cluster, over: OverChoice) -> Result<(), Trouble> {
+    let of = |host: &comity_cluster::facts::HostFacts| {
+        let untold =
+            |p: &&comity_cluster::facts::Problem| p.about == "networksetup" || p.about == "system_profiler";
+        let problem = host.problems.iter().find(untold)?;
+        Some(format!(
+            "host {}: {}, so its Thunderbolt cables are not known: {}, or use --over ethernet",
+            host.ssh, problem.why, problem.mend
+        ))
+    };
+    let untold: Vec<String> = cluster.hosts.iter().filter_map(of).collect();
+    if untold.is_empty() || over == OverChoice::Ethernet { Ok(()) } else { Err((BAD_INPUT, untold)) }
 }
 
 /// What the user's own hostfile says of hosts beside their addresses.

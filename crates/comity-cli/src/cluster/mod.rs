@@ -6,7 +6,7 @@ mod setup;
 mod team;
 mod whole;
 
-pub(crate) use team::{HostTeam, Member, ReachArgs};
+pub(crate) use team::{HostTeam, Member, ReachArgs, WayArgs};
 pub(crate) use whole::{answer_limit, beacons, token};
 
 use std::path::PathBuf;

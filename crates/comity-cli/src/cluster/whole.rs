@@ -3,6 +3,7 @@ use super::team::HostTeam;
 use crate::agent::AgentOrder;
 use comity_cluster::facts::{HostFacts, Nic};
 use comity_cluster::graph::{Cluster, HeardBeacon, Plug};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long beacons are told. An address that an interface has just given itself is ready after some 2 s.
@@ -52,16 +53,19 @@ pub(super) fn cluster(team: &mut HostTeam) -> Cluster {
     let place = |e: &Plug| Some(Plug { host: places.iter().position(|p| *p == e.host)?, nic: e.nic.clone() });
     let known: Vec<_> =
         heard.iter().filter_map(|h| Some(HeardBeacon { at: place(&h.at)?, from: place(&h.from)? })).collect();
+    let mut mute = BTreeMap::<String, Vec<String>>::new();
     for (_, member) in team.there() {
         if let Err(why) = &member.agent {
-            notes.push(format!(
-                "host {}: {why}; so its cables are known by their subnets only",
-                member.host.name
-            ));
+            mute.entry(why.clone()).or_default().push(member.host.name.clone());
         }
         let problems = &member.facts.problems;
         notes.extend(problems.iter().map(|p| format!("host {}: {}: {}", member.host.name, p.why, p.mend)));
     }
+    // Once, for a cluster may have no comity yet.
+    notes.extend(mute.into_iter().map(|(why, hosts)| {
+        let hosts = hosts.join(", ");
+        format!("{hosts}: {why}; so of cables other than Thunderbolt between Macs only the subnets are known")
+    }));
     let mut cluster = Cluster::of(facts, &known);
     cluster.notes.extend(notes);
     cluster

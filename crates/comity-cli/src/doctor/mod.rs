@@ -21,7 +21,7 @@ const READINGS: usize = 5;
 Without hosts it looks at this machine alone. It changes nothing on any host; while it measures, cables are busy.
 Exit code: 0; 1 when something is not as it should be, 2 for bad arguments.")]
 pub(crate) struct DoctorArgs {
-    /// A hostfile, as `comity launch` takes it
+    /// A hostfile, as `comity launch` takes it, or the hosts: a,b
     #[arg(value_name = "HOSTFILE", conflicts_with_all = ["hosts", "hostfile"])]
     file: Option<PathBuf>,
 
@@ -49,8 +49,11 @@ fn range(text: &str) -> Result<(u16, u16), String> {
 
 /// Examines the hosts and returns the exit code.
 pub(crate) fn doctor(mut args: DoctorArgs) -> u8 {
-    if args.file.is_some() {
-        args.reach.hostfile = args.file.take();
+    if let Some(file) = args.file.take() {
+        match file.to_str().filter(|word| word.contains(',') && !file.is_file()) {
+            Some(list) => args.reach.hosts = Some(list.into()),
+            None => args.reach.hostfile = Some(file),
+        }
     }
     let named = match args.reach.named() {
         Ok(hosts) => hosts,

@@ -140,7 +140,7 @@ impl Job {
             flights,
             insecure: args.insecure,
             secure: args.secure,
-            backend: Some(args.backend).filter(|b| *b != comity::BackendKind::Any),
+            backend: args.backend.map(|b| b.kind()).filter(|b| *b != comity::BackendKind::Any),
             metrics,
             tag: args.tag_output || (size > 1 && !args.no_tag_output),
             untagged: args.no_tag_output,

@@ -6,6 +6,7 @@
 //! supervisor polls; the supervisor's death makes its children the front end's (both are "subreapers" on Linux). So
 //! whichever of the two is killed, the other one is an ancestor of every process of the job, also of those
 //! that left their process group, and ends them.
+mod asked;
 mod deaths;
 mod door;
 mod ending;
@@ -80,9 +81,9 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_name = "K=V", value_parser = OsStringValueParser::new().try_map(Setting::parse))]
     env: Vec<Setting>,
 
-    /// What carries the ranks' calls: `any` for the best there is, `jaccl` for RDMA first, `nccl`, or `mpi`, which starts them with MPI's own launcher
-    #[arg(long, value_name = "NAME", default_value = "any", value_parser = crate::here::backend_parser(), hide_possible_values = true)]
-    backend: comity::BackendKind,
+    /// What carries the ranks' calls: `any` for the best there is (the default), `jaccl` for RDMA first, `nccl`, or `mpi`, which starts them with MPI's own launcher; also MLX's `ring` and `jaccl-ring`
+    #[arg(long, value_name = "NAME", value_parser = asked::AskedBackend::parser(), hide_possible_values = true)]
+    backend: Option<asked::AskedBackend>,
 
     /// The directory in which the ranks start
     #[arg(long, value_name = "DIR")]
@@ -199,7 +200,7 @@ pub(crate) fn launch(args: LaunchArgs) -> u8 {
     if args.fleet.is_given() {
         return fleet::launch(args);
     }
-    if args.backend == comity::BackendKind::Mpi {
+    if args.backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi) {
         return match args.tty {
             Some(_) => refuse(&job::LaunchRefusal::usage(
                 "--tty is not for --backend mpi, whose launcher starts the ranks".into(),

@@ -6,6 +6,7 @@ mod stacks;
 mod text;
 
 use crate::{
+    cluster::WayArgs,
     launch::{JobHosts, job_hosts},
     live::{self, view::JobView},
 };
@@ -47,6 +48,9 @@ pub(crate) struct TopArgs {
     /// Show it in a browser: listen at this address of this host, such as 127.0.0.1:0 for a free port
     #[arg(long, value_name = "ADDR", value_parser = page::address, conflicts_with_all = ["once", "json"])]
     http: Option<SocketAddr>,
+
+    #[command(flatten)]
+    way: WayArgs,
 }
 
 /// What `comity stacks` takes.
@@ -55,6 +59,9 @@ pub(crate) struct StacksArgs {
     /// As of `comity top`
     #[arg(value_name = "JOB|HOSTFILE")]
     job: Option<String>,
+
+    #[command(flatten)]
+    way: WayArgs,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -108,8 +115,8 @@ impl Source {
 }
 
 impl Watched {
-    fn open(job: Option<&str>) -> Result<Self, String> {
-        let mut from = match job.and_then(job_hosts) {
+    fn open(job: Option<&str>, way: &WayArgs) -> Result<Self, String> {
+        let mut from = match job.and_then(|word| job_hosts(word, way.way())) {
             Some(hosts) => Source::Hosts(hosts?),
             None => Source::Sockets(live::find(job)?),
         };
@@ -139,7 +146,7 @@ impl Watched {
 
 /// `comity top`; the exit code.
 pub(crate) fn top(args: TopArgs) -> u8 {
-    let mut job = match Watched::open(args.job.as_deref()) {
+    let mut job = match Watched::open(args.job.as_deref(), &args.way) {
         Ok(job) => job,
         Err(why) => {
             eprintln!("comity top: {why}");
@@ -172,7 +179,7 @@ pub(crate) fn top(args: TopArgs) -> u8 {
 
 /// `comity stacks`; the exit code.
 pub(crate) fn stacks(args: StacksArgs) -> u8 {
-    let job = match Watched::open(args.job.as_deref()) {
+    let job = match Watched::open(args.job.as_deref(), &args.way) {
         Ok(job) => job,
         Err(why) => {
             eprintln!("comity stacks: {why}");

@@ -80,8 +80,35 @@ fn style(mark: RankMark) -> Style {
     }
 }
 
+/// Most lines of what was found.
+const FOUND: usize = 8;
+
+/// A sentence in lines of at most so many characters, broken between words where it can be.
+fn folded(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let room =
+            |line: &String| line.is_empty() || line.chars().count() + 1 + word.chars().count() <= width;
+        match lines.last_mut() {
+            Some(line) if room(line) => {
+                if !line.is_empty() {
+                    line.push(' ');
+                }
+                line.push_str(word);
+            }
+            _ => lines.push(format!("  {word}")),
+        }
+    }
+    lines
+}
+
 fn draw(frame: &mut Frame<'_>, picture: &Picture, chosen: &mut Chosen) {
-    let findings = picture.findings.len().min(6) as u16;
+    let folded = |f: &super::picture::Finding| {
+        let lines = folded(&format!("! {}", f.text), usize::from(frame.area().width));
+        lines.into_iter().map(|l| Line::styled(l, style(f.mark))).collect::<Vec<_>>()
+    };
+    let said: Vec<Line<'_>> = picture.findings.iter().flat_map(folded).take(FOUND).collect();
+    let findings = said.len() as u16;
     let links = picture.lines.len() as u16;
     let area = frame.area();
     let room = area.height.saturating_sub(5 + findings);
@@ -98,38 +125,67 @@ fn draw(frame: &mut Frame<'_>, picture: &Picture, chosen: &mut Chosen) {
     let bold = Style::default().add_modifier(Modifier::BOLD);
     let title = format!("{}, up {}", picture.title, text::age(Some(picture.up)));
     frame.render_widget(Paragraph::new(vec![Line::styled(title, bold), Line::raw(&picture.command)]), head);
-    let said = picture.findings.iter().take(6).map(|f| Line::styled(format!("! {}", f.text), style(f.mark)));
-    frame.render_widget(Paragraph::new(said.collect::<Vec<_>>()), told);
-    chosen.first =
-        chosen.first.min(picture.rows.len().saturating_sub(usize::from(ranks.height.saturating_sub(1))));
-    frame.render_widget(table(picture, chosen.first), ranks);
+    frame.render_widget(Paragraph::new(said), told);
+    let unseen = picture.rows.len().saturating_sub(usize::from(ranks.height.saturating_sub(1)));
+    chosen.first = chosen.first.min(unseen);
+    frame.render_widget(table(picture, chosen.first, ranks.width), ranks);
     if below > 0 {
         frame.render_widget(link_table(picture), lines);
     }
     let paused = if chosen.paused { "   PAUSED" } else { "" };
     let hidden = usize::from(links.saturating_sub(below.saturating_sub(2))) + picture.more_lines;
-    let more = if hidden > 0 { format!("   {hidden} links are not shown") } else { String::new() };
+    let not_shown = |n: usize, what: &str| match n {
+        0 => String::new(),
+        1 => format!("   not shown: 1 {what}"),
+        n => format!("   not shown: {n} {what}s"),
+    };
+    let more = not_shown(unseen, "rank") + &not_shown(hidden, "link");
     frame.render_widget(Line::raw(format!("q ends   p pauses   arrows scroll{more}{paused}")), foot);
 }
 
-fn table(picture: &Picture, first: usize) -> Table<'static> {
-    let cells = text::cells(picture);
-    let width = |i: usize| {
-        let widest =
-            cells.iter().map(|c| c[i].chars().count()).chain([text::HEADS[i].len()]).max().unwrap_or(0);
-        match i {
-            4 => Constraint::Min(16),
-            1 => Constraint::Max(widest.min(20) as u16),
-            _ => Constraint::Length(widest as u16),
-        }
+/// The column of calls, which takes what is left.
+const CALL: usize = 4;
+/// What a narrow terminal goes without, the first first: process ids, states (the marks say what is wrong), numbers of calls, hosts, rates.
+const SPARED: [usize; 6] = [2, 3, 10, 1, 9, 8];
+
+/// The columns for which there is room, with their widths.
+fn columns(widest: &[usize; 11], width: u16) -> Vec<usize> {
+    let mut kept: Vec<usize> = (0..widest.len()).collect();
+    let needs = |kept: &[usize]| -> usize {
+        let of = |i: &usize| if *i == CALL { widest[*i].clamp(16, 32) } else { widest[*i] };
+        kept.iter().map(|i| of(i) + 2).sum::<usize>() + MARK
     };
-    let widths: Vec<Constraint> = (0..text::HEADS.len()).map(width).chain([Constraint::Length(6)]).collect();
-    let rows = picture.rows.iter().zip(cells).skip(first).map(|(row, cells)| {
-        Row::new(cells.into_iter().chain([text::word(row.mark).to_owned()]).map(Cell::from))
-            .style(style(row.mark))
+    for spared in SPARED {
+        if needs(&kept) <= usize::from(width) {
+            break;
+        }
+        kept.retain(|i| *i != spared);
+    }
+    kept
+}
+
+/// The width of the column of marks.
+const MARK: usize = 6;
+
+fn table(picture: &Picture, first: usize, room: u16) -> Table<'static> {
+    let cells = text::cells(picture);
+    let widest = |i: usize| {
+        let all = cells.iter().map(|c| c[i].chars().count()).chain([text::HEADS[i].len()]);
+        all.max().unwrap_or(0).min(if i == 1 { 20 } else { usize::MAX })
+    };
+    let widest: [usize; 11] = std::array::from_fn(widest);
+    let kept = columns(&widest, room);
+    let width = |&i: &usize| match i {
+        CALL => Constraint::Min(16),
+        _ => Constraint::Length(widest[i] as u16),
+    };
+    let widths: Vec<Constraint> = kept.iter().map(width).chain([Constraint::Length(MARK as u16)]).collect();
+    let rows = picture.rows.iter().zip(&cells).skip(first).map(|(row, cells)| {
+        let shown = kept.iter().map(|i| cells[*i].clone());
+        Row::new(shown.chain([text::word(row.mark).to_owned()]).map(Cell::from)).style(style(row.mark))
     });
-    let heads =
-        Row::new(text::HEADS.map(Cell::from)).style(Style::default().add_modifier(Modifier::UNDERLINED));
+    let heads = Row::new(kept.iter().map(|i| Cell::from(text::HEADS[*i])).collect::<Vec<_>>())
+        .style(Style::default().add_modifier(Modifier::UNDERLINED));
     Table::new(rows.collect::<Vec<_>>(), widths).header(heads).column_spacing(2)
 }
 
@@ -147,10 +203,10 @@ fn link_table(picture: &Picture) -> Table<'static> {
             bar(l.there),
             text::rate(l.back),
             bar(l.back),
-            crate::size::bytes(l.total),
+            text::payload(l.total),
         ])
     });
-    let heads = Row::new(["link", "over", "there", "", "back", "", "bytes"])
+    let heads = Row::new(["link", "over", "there", "of busiest", "back", "of busiest", "bytes"])
         .style(Style::default().add_modifier(Modifier::UNDERLINED))
         .top_margin(1);
     let widths = [8, 6, 12, 12, 12, 12, 9].map(Constraint::Length);
@@ -163,27 +219,30 @@ mod tests {
     use super::*;
     use ratatui::{Terminal, backend::TestBackend};
 
+    const TOLD: &str = "nothing has moved for 5 s: ranks 0, 2, 3, 4, 5, 6, 7, 8 and 3 more wait for rank 1, which is in no call";
+
     #[test]
     fn the_screen_shows_ranks_links_and_what_was_found_also_when_it_is_small() {
         let row = |rank| Rank {
             rank,
             host: "h".into(),
-            call: "all_reduce #7".into(),
+            pid: 123_456,
+            state: "runs".into(),
+            call: "all_reduce #7 f32[40000] max".into(),
+            waits_for: Some(1),
+            out: Some(123.4e6),
+            inward: Some(123.4e6),
+            calls: 1_000_000,
             mark: RankMark::Hung,
             ..Rank::default()
         };
         let picture = Picture {
             title: "job 7f".into(),
             rows: (0..12).map(row).collect(),
-            lines: vec![Link {
-                a: 0,
-                b: 1,
-                kind: "tcp".into(),
-                there: Some(1e9),
-                back: Some(5e8),
-                total: 10,
-            }],
-            findings: vec![Finding { mark: RankMark::Hung, text: "nothing has moved for 5 s".into() }],
+            lines: (1..9)
+                .map(|b| Link { a: 0, b, kind: "tcp".into(), there: Some(1e9), back: Some(5e8), total: 10 })
+                .collect(),
+            findings: vec![Finding { mark: RankMark::Hung, text: TOLD.into() }],
             ..Picture::default()
         };
         let mut chosen = Chosen::default();
@@ -193,10 +252,17 @@ mod tests {
             let text = format!("{}", terminal.backend());
             if h >= 24 {
                 for part in
-                    ["job 7f", "! nothing has moved for 5 s", "all_reduce", "HUNG", "1.0 Gbit/s", "q ends"]
+                    ["job 7f", "! nothing has moved for 5 s", "is in no call", "HUNG", "1.0 Gbit/s", "q ends"]
                 {
                     assert!(text.contains(part), "{part} at {w}x{h}:\n{text}");
                 }
+                // What is left on a narrow terminal still says who, in what, for whom.
+                for head in ["rank", "call", "age", "waits for", "waiting", "of busiest"] {
+                    assert!(text.contains(head), "{head} at {w}x{h}:\n{text}");
+                }
+                assert!(text.contains("11  ") == (h == 40), "{text}");
+                assert_eq!(text.contains("not shown: 4 ranks"), h == 24, "{text}");
+                assert_eq!(text.contains("123456"), w == 140, "{text}");
             }
         }
         assert!(!heed(&Event::Key(KeyCode::Char('q').into()), &mut chosen));

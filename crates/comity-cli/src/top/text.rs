@@ -13,6 +13,15 @@ pub(crate) fn rate(bits: Option<f64>) -> String {
     format!("{bits:.0} bit/s")
 }
 
+/// Bytes, which are counted in powers of two.
+pub(crate) fn payload(bytes: u64) -> String {
+    let units = [("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match units.into_iter().find(|(_, shift)| bytes >> shift > 0) {
+        Some((unit, shift)) => format!("{:.1} {unit}", bytes as f64 / (1u64 << shift) as f64),
+        None => format!("{bytes} B"),
+    }
+}
+
 /// A short time.
 pub(crate) fn age(seconds: Option<f64>) -> String {
     match seconds {
@@ -108,12 +117,12 @@ pub(crate) fn text(picture: &Picture, colours: bool) -> String {
         out += &paint(row.mark, format!("{}{}", line(cells), word(row.mark)).trim_end());
     }
     if !picture.lines.is_empty() {
-        let _ = writeln!(out, "\n{:<9}{:<7}{:>14}{:>14}{:>10}", "link", "over", "there", "back", "bytes");
+        let _ = writeln!(out, "\n{:<9}{:<7}{:>14}{:>14}{:>12}", "link", "over", "there", "back", "bytes");
         for l in &picture.lines {
             let name = format!("{}-{}", l.a, l.b);
-            let total = crate::size::bytes(l.total);
+            let total = payload(l.total);
             let _ =
-                writeln!(out, "{name:<9}{:<7}{:>14}{:>14}{total:>10}", l.kind, rate(l.there), rate(l.back));
+                writeln!(out, "{name:<9}{:<7}{:>14}{:>14}{total:>12}", l.kind, rate(l.there), rate(l.back));
         }
         if picture.more_lines > 0 {
             let _ = writeln!(out, "and {} more links", picture.more_lines);
@@ -129,6 +138,8 @@ mod tests {
 
     #[test]
     fn numbers_have_units() {
+        let all = [0, 1023, 1 << 20, 1_110_441_984, u64::MAX].map(payload);
+        assert_eq!(all, ["0 B", "1023 B", "1.0 MiB", "1.0 GiB", "16384.0 PiB"]);
         let rates = [None, Some(0.0), Some(1500.0), Some(25.04e9), Some(250e9)].map(rate);
         assert_eq!(rates, ["-", "0 bit/s", "1.5 kbit/s", "25.0 Gbit/s", "250 Gbit/s"]);
         let ages = [Some(0.0000105), Some(0.25), Some(12.34), Some(300.0), Some(7200.0)].map(age);
@@ -156,7 +167,7 @@ mod tests {
         let at =
             |line: &str, word: &str| plain.lines().find(|l| l.contains(line)).unwrap().find(word).unwrap();
         assert_eq!(at("rank  host", "call"), at("HUNG", "all_reduce"));
-        assert!(plain.contains("0-11     tcp        1.0 Gbit/s             -        2K"), "{plain}");
+        assert!(plain.contains("0-11     tcp        1.0 Gbit/s             -     2.0 KiB"), "{plain}");
         assert!(text(&p, true).contains("\x1b[1;31m! it hangs\x1b[0m"));
     }
 }

@@ -237,3 +237,59 @@ fn ctrl_z_while_a_host_gets_its_copy_leaves_that_whole() {
     let same = std::fs::read(kept.join("comity")).unwrap() == std::fs::read(&launcher).unwrap();
     assert!(same, "what is kept is not this program");
 }
+
+#[test]
+fn a_dry_run_says_what_each_host_would_run_and_runs_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["--hosts", "a,me@b:2", "--env", "A=x y", "--cwd", "/data", "--python", "py", "--dry-run"];
+    let done = fleet(dir.path(), &[&words[..], &["--", "train.py", "--lr", "3"]].concat());
+    assert_eq!((done.code, done.err.as_str()), (0, ""));
+    for part in [
+        "a: rank 0: \"py\" \"train.py\" \"--lr\" \"3\" in \"/data\" with A=\"x y\"",
+        "b: ranks 1 to 2: \"py\"",
+        "\"me@b\" (a script",
+    ] {
+        assert!(done.out.contains(part), "{part}: {}", done.out);
+    }
+    assert!(!dir.path().join("home").exists() && done.out.lines().all(|l| l.len() < 250), "{}", done.out);
+    let whole = fleet(dir.path(), &[&words[..], &["--verbose", "--", "true"]].concat());
+    assert!(whole.out.contains("comity-is-not-here"), "{}", whole.out);
+}
+
+/// Every flag of mlx.launch has its meaning.
+#[test]
+fn flags_of_mlx_are_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let hosts = file(
+        dir.path(),
+        "mlx.json",
+        r#"{"backend": "jaccl-ring", "envs": ["A=1"], "hosts": [{"ssh": "a", "ips": ["127.0.0.1"]}, {"ssh": "b", "ips": ["127.0.0.1"]}]}"#,
+    );
+    let say = "echo $RANK $A $B ${COMITY_BACKEND:-none} ${MLX_JACCL_RING:-none} $(cat $MLX_HOSTFILE)";
+    let words = ["--hostfile", &hosts, "--backend", "ring", "--env", "B=2", "--connections-per-ip", "2"];
+    let words = [&words[..], &["-p", "40000", "--verbose", "--mpi-arg", "x", "--", "sh", "-c", say]].concat();
+    let done = fleet(dir.path(), &words);
+    let ring = r#"[["127.0.0.1:40000","127.0.0.1:40001"],["127.0.0.1:40002","127.0.0.1:40003"]]"#;
+    let wanted = [0, 1].map(|r| format!("[{r}@{}] {r} 1 2 none none {ring}", ["a", "b"][r]));
+    assert_eq!((done.code, done.sorted()), (0, wanted.iter().map(String::as_str).collect()), "{}", done.err);
+    let say = "echo $RANK $COMITY_BACKEND $MLX_JACCL_RING";
+    let done = fleet(dir.path(), &["--hostfile", &hosts, "--repeat-hosts", "2", "--", "sh", "-c", say]);
+    assert_eq!(done.sorted()[3], "[3@b] 3 jaccl 1", "{} {}", done.out, done.err);
+    let nccl = ["--hosts", "127.0.0.1", "--backend", "nccl", "--nccl-port", "40100", "-n", "2"];
+    let done = fleet(
+        dir.path(),
+        &[&nccl[..], &["--", "sh", "-c", "echo $RANK $NCCL_PORT $MLX_WORLD_SIZE"]].concat(),
+    );
+    assert_eq!(done.sorted(), ["[0] 0 40100 2", "[1] 1 40100 2"], "{}", done.err);
+    let done = run(&["--print-python", "--python", "/opt/py"]);
+    assert_eq!(done.out, "/opt/py\n");
+}
+
+#[test]
+fn a_name_that_no_host_has_is_bad_input() {
+    let done = run(&["--hosts", "no..such,nor..this", "--", "true"]);
+    assert_eq!(done.code, 2, "{}", done.err);
+    for host in ["no..such", "nor..this"] {
+        assert!(done.err.contains(&format!("host {host}: no host has this name")), "{}", done.err);
+    }
+}

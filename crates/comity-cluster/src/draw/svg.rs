@@ -28,7 +28,8 @@ pub fn svg(cluster: &Cluster) -> String {
     let parts = arcs.iter().map(|a| a.2).sum::<usize>() + 2 * arcs.len();
     let inner = (SLOT * parts as f64 / TAU).clamp(130.0, 1200.0);
     let half = inner + LABEL + MARGIN;
-    let height = 2.0 * half + 40.0 + 22.0 * (classes.len() + cluster.notes.len().min(6)) as f64;
+    let notes = noted(&cluster.notes, ((2.0 * half - 60.0) / CHARACTER) as usize);
+    let height = 2.0 * half + 40.0 + 22.0 * (classes.len() + notes.len()) as f64;
     let at = |angle: f64, r: f64| (half + r * angle.sin(), half - r * angle.cos());
     let mut t = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {:.0} {height:.0}\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
@@ -58,7 +59,7 @@ pub fn svg(cluster: &Cluster) -> String {
         let (x, y) = at((from + to) / 2.0, inner + LABEL + 16.0);
         name(&mut t, (x, y), (from + to) / 2.0, &facts.ssh, &facts.summary());
     }
-    legend(&mut t, cluster, &classes, 2.0 * half + 20.0);
+    legend(&mut t, &notes, &classes, 2.0 * half + 20.0);
     t + "</svg>\n"
 }
 
@@ -202,7 +203,7 @@ fn folded(text: &str, most: usize) -> Vec<String> {
     lines
 }
 
-fn legend(t: &mut String, cluster: &Cluster, classes: &[String], top: f64) {
+fn legend(t: &mut String, notes: &[String], classes: &[String], top: f64) {
     for (i, class) in classes.iter().enumerate() {
         let y = top + 22.0 * i as f64;
         let _ = writeln!(
@@ -212,7 +213,7 @@ fn legend(t: &mut String, cluster: &Cluster, classes: &[String], top: f64) {
             escaped(class)
         );
     }
-    for (i, note) in cluster.notes.iter().take(6).enumerate() {
+    for (i, note) in notes.iter().enumerate() {
         let y = top + 22.0 * (classes.len() + i) as f64;
         let _ = writeln!(
             t,
@@ -220,6 +221,18 @@ fn legend(t: &mut String, cluster: &Cluster, classes: &[String], top: f64) {
             escaped(note)
         );
     }
+}
+
+/// The width of a character of the notes, at the most but for capitals.
+const CHARACTER: f64 = 7.0;
+/// Most lines of notes.
+const NOTES: usize = 12;
+
+/// The notes in lines of at most so many characters.
+fn noted(notes: &[String], most: usize) -> Vec<String> {
+    let mut lines: Vec<String> = notes.iter().flat_map(|note| folded(note, most)).collect();
+    lines.truncate(NOTES);
+    lines
 }
 
 fn colour(classes: &[String], joint: &Joint) -> &'static str {

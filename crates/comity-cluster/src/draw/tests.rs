@@ -31,6 +31,20 @@ fn lines_of_the_terminal_drawing_end_where_they_began() {
 }
 
 #[test]
+fn notes_stay_within_the_drawing() {
+    let mut cluster = cluster(&macs(2, &mesh(2)));
+    cluster.notes = vec!["a sentence that is longer than the drawing of two hosts is wide ".repeat(2); 3];
+    let picture = svg(&cluster);
+    let width: f64 = picture.split('"').nth(3).unwrap().parse().unwrap();
+    let notes: Vec<&str> = picture.lines().filter(|l| l.contains("fill=\"#a00\"")).collect();
+    assert!(notes.len() > 3, "{picture}");
+    for note in notes {
+        let text = note.rsplit_once("</text>").unwrap().0.rsplit_once('>').unwrap().1;
+        assert!(30.0 + 7.0 * text.len() as f64 <= width, "{text} in {width}");
+    }
+}
+
+#[test]
 fn names_cannot_break_a_drawing() {
     let mut all = macs(2, &mesh(2));
     all[0].name = "a\"<b>&\\".into();

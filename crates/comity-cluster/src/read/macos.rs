@@ -14,11 +14,10 @@ pub(super) fn read(sections: &Sections, facts: &mut HostFacts) {
         facts.nics = nics(text);
     }
     let mend = "let this user run it (System Settings, Users), or set the addresses by hand";
-    let ports =
-        sections.need("ports", "networksetup", mend, &mut facts.problems).map(ports).unwrap_or_default();
+    let ports = sections.need("ports", "networksetup", mend, &mut facts.problems).map(ports);
     let mend = "is this a login that may run it? Without it no Thunderbolt cable is found";
     if let Some(text) = sections.need("thunderbolt", "system_profiler", mend, &mut facts.problems) {
-        facts.thunderbolt = thunderbolt(text, &ports, &mut facts.problems);
+        facts.thunderbolt = thunderbolt(text, ports.as_ref(), &mut facts.problems);
     }
     for port in &facts.thunderbolt {
         if let Some(nic) = facts.nics.iter_mut().find(|n| n.name == port.nic) {
@@ -73,7 +72,7 @@ fn ports(text: &str) -> BTreeMap<String, String> {
 
 fn thunderbolt(
     json: &str,
-    ports: &BTreeMap<String, String>,
+    ports: Option<&BTreeMap<String, String>>,
     problems: &mut Vec<Problem>,
 ) -> Vec<ThunderboltPort> {
     let all: Value = serde_json::from_str(json).unwrap_or_default();
@@ -85,6 +84,8 @@ fn thunderbolt(
         });
         return Vec::new();
     };
+    // Which interface a port is, nobody says: that has been told.
+    let Some(ports) = ports else { return Vec::new() };
     let mut found = Vec::new();
     for bus in buses {
         let Some(domain) = bus["domain_uuid_key"].as_str() else { continue };
@@ -94,7 +95,7 @@ fn thunderbolt(
         let Some(receptacle) = number else { continue };
         let Some(nic) = ports.get(&format!("Thunderbolt {receptacle}")) else {
             problems.push(Problem {
-                about: "networksetup".into(),
+                about: "thunderbolt".into(),
                 why: format!("its Thunderbolt port {receptacle} has no network interface"),
                 mend: format!(
                     "add a service for it: System Settings, Network, Add Service, Thunderbolt {receptacle}"

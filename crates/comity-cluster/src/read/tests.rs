@@ -59,6 +59,7 @@ fn what_may_not_be_run_is_told_with_its_mend() {
         "{problem:?}"
     );
     assert_eq!((facts.root, facts.thunderbolt.len()), (Some(false), 0));
+    assert_eq!(facts.problems.len(), 1, "no port is blamed: {:?}", facts.problems);
     // No `ip`, nothing at all, and an answer that breaks off.
     let text = linux("a", &[]).replace("@@ addr\n[]", "@@ addr\nsh: 1: ip: not found\n@@! 127");
     let facts = facts_of("a", &text);

@@ -21,7 +21,10 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tasks::{child::Task, place::target};
+use tasks::{
+    child::Task,
+    place::{target, users_of_sshd},
+};
 
 /// Hosts of a job.
 const HOSTS: usize = 3;
@@ -222,9 +225,8 @@ fn serve() -> Result<Vec<Child>, String> {
         let file = format!("{FOLDER}/{key}");
         Task::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &file]).run()?;
     }
-    let users = fs::read_to_string("/etc/passwd").map_err(fail)?;
-    let user = "sshd:x:109:65534::/run/sshd:/usr/sbin/nologin\n";
-    fs::write(format!("{FOLDER}/passwd"), users + user).map_err(fail)?;
+    let users = users_of_sshd(Path::new(FOLDER)).map_err(fail)?;
+    fs::write(format!("{FOLDER}/passwd"), users).map_err(fail)?;
     Task::new("mount").args(["--bind", &format!("{FOLDER}/passwd"), "/etc/passwd"]).run()?;
     let settings = format!(
         "HostKey {FOLDER}/host\nAuthorizedKeysFile {FOLDER}/id.pub\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\nMaxStartups 100\n"

@@ -9,11 +9,15 @@
 //! Of what is not a job's end the gate takes half. Then one of two shapes without a switch (deep: both), in which the desk has a rank: a triangle, where each two of the desk, a and b have a
 //! cable of their own, and a chain, where a is on the way to b.
 //!
+//! The deep part also holds how long jobs take to start: three hosts, eight, and 64 behind a stand-in for ssh.
+//!
 //! What is checked: a job runs; a rank is killed, a cable is cut, the launcher is killed, a program fails or is missing. Each time
 //! the last line and the exit code are right, and nothing is left on any host.
 
 mod more;
 mod net;
+mod newcomer;
+mod start;
 
 use super::{
     Done, Outcome, missing,
@@ -54,6 +58,7 @@ pub(super) fn check(scope: &Scope) -> Outcome {
         ("a rank that is killed", loses_a_rank),
         ("a launcher that is killed", loses_the_launcher),
         ("a cable that is cut", loses_a_cable),
+        ("Ctrl-Z, fg and Ctrl-C", newcomer::is_interrupted),
     ];
     let others: Vec<(&str, Case)> = vec![
         ("a job that is started again", more::restarts),
@@ -63,12 +68,14 @@ pub(super) fn check(scope: &Scope) -> Outcome {
         ("another version there", more::refuses_a_version),
         ("programs that differ, and files that are copied", more::stages),
         ("a key that is copied", more::copies_a_key),
+        ("the digits example", newcomer::trains),
+        ("Open MPI and MPICH, by hostfiles", newcomer::under_mpi),
         ("a failing program", fails),
         ("a missing program", lacks),
     ];
     cases.extend(scope.share(others, 2));
     each(&net, comity, &cases)?;
-    drop(net);
+    let starts = start::of(scope, net, &sshd)?;
     let shapes = scope.share(vec![(Cabling::Triangle, "a triangle"), (Cabling::Chain, "a chain")], 2);
     for (cabling, name) in &shapes {
         let scratch = Scratch::new("ssh-shape").map_err(|e| e.to_string())?;
@@ -81,7 +88,9 @@ pub(super) fn check(scope: &Scope) -> Outcome {
         each(&net, comity, &cases).map_err(|e| format!("{name}: {e}"))?;
     }
     let names: Vec<_> = shapes.iter().map(|(_, name)| *name).collect();
-    Ok(Done::Passed(format!("{} jobs over ssh on 3 hosts; {}", cases.len(), names.join(" and "))))
+    let mut note = format!("{} jobs over ssh on 3 hosts; {}", cases.len(), names.join(" and "));
+    starts.iter().for_each(|took| note += &format!("; {took}"));
+    Ok(Done::Passed(note))
 }
 
 fn each(net: &Net, comity: &str, cases: &[(&str, Case)]) -> Result<(), String> {

@@ -17,7 +17,7 @@ use std::{
 };
 use tasks::{
     child::{Running, Task},
-    place::{Scratch, target},
+    place::{Scratch, target, users_of_sshd},
 };
 
 /// Packages that are unpacked where they are not installed.
@@ -54,8 +54,8 @@ impl<'a> SshNet<'a> {
         ip(&format!("-n {switch} link add name br0 type bridge"))?;
         ip(&format!("-n {switch} link set br0 up"))?;
         net.keygen("id")?;
-        let users = fs::read_to_string("/etc/passwd").map_err(|e| e.to_string())?;
-        net.write("passwd", &format!("{users}sshd:x:109:65534::/run/sshd:/usr/sbin/nologin\n"))?;
+        fs::create_dir(folder.join("home")).map_err(|e| e.to_string())?;
+        net.write("passwd", &users_of_sshd(&folder.join("home")).map_err(|e| e.to_string())?)?;
         let (mut known, mut config) = (String::new(), String::new());
         for (number, host) in ["desk"].iter().chain(&HOSTS).enumerate() {
             let (name, at) = (net.name(host), format!("10.78.0.{}", number + 1));

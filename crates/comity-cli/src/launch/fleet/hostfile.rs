@@ -2,6 +2,8 @@
 //!
 //! The file is read whole, and every problem is told with its line and key.
 use super::hosts::{FleetHost, merged, ranks};
+use super::vars::devices;
+use crate::launch::asked::AskedBackend;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -14,7 +16,7 @@ const LARGEST_FILE: u64 = 1 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FleetFile {
     pub(crate) hosts: Vec<FleetHost>,
-    pub(crate) backend: Option<String>,
+    pub(in crate::launch) backend: Option<AskedBackend>,
     pub(crate) env: Vec<(String, String)>,
 }
 
@@ -85,10 +87,7 @@ impl<'a> Reading<'a> {
                     Ok(list) => self.hosts(&list),
                     Err(_) => self.problem(value, "hosts", "is no list"),
                 },
-                "backend" => match self.string(value, "backend") {
-                    Some(name) if name.is_empty() => {}
-                    name => self.file.backend = name,
-                },
+                "backend" => self.backend(value),
                 "envs" | "env" => self.file.env = self.settings(value, key),
                 key if is_comment(key) => {}
                 key => self.problem(value, key, "is not known; known are hosts, backend, envs"),
@@ -99,11 +98,25 @@ impl<'a> Reading<'a> {
         }
     }
 
+    fn backend(&mut self, value: &RawValue) {
+        match self.string(value, "backend") {
+            None => {}
+            Some(name) if name.is_empty() => {}
+            Some(name) => {
+                self.file.backend = AskedBackend::named(&name);
+                if self.file.backend.is_none() {
+                    let why = format!("{name:?} is not known; known are {}", AskedBackend::names());
+                    self.problem(value, "backend", &why);
+                }
+            }
+        }
+    }
+
     fn hosts(&mut self, list: &[&RawValue]) {
         for (at, item) in list.iter().enumerate() {
             let host = match item.get().as_bytes().first() {
                 Some(b'"') => self.string(item, "hosts").and_then(|name| self.named(item, &name)),
-                Some(b'{') => self.host(item, list.len()),
+                Some(b'{') => self.host(item, (at, list.len())),
                 Some(b'[') => {
                     let why = format!(
                         "entry {at} is a list: this is a file for MLX_HOSTFILE, of addresses; a hostfile names hosts, as in {{\"ssh\": \"a\"}}"
@@ -124,14 +137,17 @@ impl<'a> Reading<'a> {
         FleetHost::named(name).map_err(|why| self.problem(at, "ssh", &why)).ok()
     }
 
-    fn host(&mut self, item: &RawValue, count: usize) -> Option<FleetHost> {
+    /// The host at this place of so many; also of one that has no good name the rest is looked at.
+    fn host(&mut self, item: &RawValue, place: (usize, usize)) -> Option<FleetHost> {
         let object: Object<'_> = serde_json::from_str(item.get()).ok()?;
-        let Some(ssh) = object.get("ssh").or_else(|| object.get("host")) else {
+        let ssh = object.get("ssh").or_else(|| object.get("host"));
+        if ssh.is_none() {
             self.problem(item, "ssh", "is missing: the host's name as ssh takes it");
-            return None;
-        };
-        let name = self.string(ssh, "ssh")?;
-        let mut host = self.named(ssh, &name)?;
+        }
+        let name = ssh.and_then(|ssh| self.string(ssh, "ssh"));
+        let named = ssh.zip(name.as_deref()).and_then(|(ssh, name)| self.named(ssh, name));
+        let (is_named, name) = (named.is_some(), name.unwrap_or_default());
+        let mut host = named.unwrap_or_default();
         for (key, value) in &object {
             match key.as_str() {
                 "ssh" | "host" => {}
@@ -141,7 +157,7 @@ impl<'a> Reading<'a> {
                         host.ips = given;
                     }
                 }
-                "rdma" => self.rdma(value, count, &mut host),
+                "rdma" => self.rdma(value, place, &mut host),
                 "slots" => match ranks(value.get()) {
                     Ok(n) => host.slots = Some(n),
                     Err(why) => self.problem(value, key, &why),
@@ -151,7 +167,7 @@ impl<'a> Reading<'a> {
                     _ => self.problem(value, key, "is no port; allowed is 1 to 65535"),
                 },
                 "user" => {
-                    if let Some(user) = self.string(value, key) {
+                    if let (Some(user), true) = (self.string(value, key), is_named) {
                         let whole = format!("{user}@{name}");
                         host.name = self.named(value, &whole).map_or(host.name, |h| h.name);
                     }
@@ -160,10 +176,10 @@ impl<'a> Reading<'a> {
                 "cwd" => host.cwd = self.string(value, key),
                 "python" => host.python = self.string(value, key),
                 "env" | "envs" => host.env.extend(self.settings(value, key)),
-                "devices" => {
-                    let list = value.get().trim_matches(['[', ']', '"']).replace(['"', ' '], "");
-                    host.env.push(("CUDA_VISIBLE_DEVICES".into(), list));
-                }
+                "devices" => match devices(value.get()) {
+                    Some(list) => host.env.push(("CUDA_VISIBLE_DEVICES".into(), list)),
+                    None => self.problem(value, key, "is no list of devices, such as \"0,1\" or [0, 1]"),
+                },
                 key if is_comment(key) => {}
                 key => self.problem(
                     value,
@@ -172,16 +188,20 @@ impl<'a> Reading<'a> {
                 ),
             }
         }
-        Some(host)
+        is_named.then_some(host)
     }
 
-    fn rdma(&mut self, value: &RawValue, count: usize, host: &mut FleetHost) {
+    fn rdma(&mut self, value: &RawValue, (at, count): (usize, usize), host: &mut FleetHost) {
         let cells = serde_json::from_str::<Vec<serde_json::Value>>(value.get());
         let known = |v: &serde_json::Value| {
             v.is_null() || v.is_string() || v.as_array().is_some_and(|a| a.iter().all(|d| d.is_string()))
         };
         match cells {
             Ok(cells) if cells.is_empty() => {}
+            Ok(cells) if cells.len() == count && cells.get(at).is_some_and(|own| !own.is_null()) => {
+                let why = format!("entry {at} is of this host itself, and must be null");
+                self.problem(value, "rdma", &why);
+            }
             Ok(cells) if cells.len() == count && cells.iter().all(known) => {
                 host.rdma = Some(value.get().into())
             }
@@ -238,16 +258,17 @@ impl<'a> Reading<'a> {
             let line = line.split('#').next().unwrap_or_default();
             let mut words = line.split_whitespace();
             let Some(first) = words.next() else { continue };
+            // Of a line whose name is wrong the rest is looked at, too.
             let mut host = match super::hosts::list(first) {
                 Ok(hosts) if hosts.len() == 1 => hosts.into_iter().next().unwrap_or_default(),
                 Ok(_) => {
                     self.wrong.push(format!("line {}: one host a line", at + 1));
-                    continue;
+                    FleetHost::default()
                 }
                 Err(why) => {
                     let plain = why.iter().map(|w| w.trim_start_matches("--hosts: "));
                     self.wrong.extend(plain.map(|w| format!("line {}: {w}", at + 1)));
-                    continue;
+                    FleetHost::default()
                 }
             };
             for word in words {
@@ -274,6 +295,7 @@ fn word_of_line(host: &mut FleetHost, word: &str) -> Result<(), String> {
             let port = value.parse().ok().filter(|p| *p > 0);
             host.port = Some(port.ok_or_else(|| format!("port: {value:?} is no port"))?);
         }
+        "user" if host.name.is_empty() => {}
         "user" => host.name = FleetHost::named(&format!("{value}@{}", host.name))?.name,
         "identity" => host.identity = Some(value.into()),
         "cwd" => host.cwd = Some(value.into()),
@@ -300,7 +322,10 @@ mod tests {
                 {"ssh": "u@h2", "ips": [], "rdma": [["x", "y"], null], "slots": 2, "port": 2222, "env": {"B": "1"}}]}"#,
         )
         .unwrap();
-        assert_eq!((object.backend.as_deref(), object.env.len(), object.hosts.len()), (Some("jaccl"), 1, 2));
+        assert_eq!(
+            (object.backend, object.env.len(), object.hosts.len()),
+            (AskedBackend::named("jaccl"), 1, 2)
+        );
         assert_eq!(object.hosts[0].ips.len() + object.hosts[1].ips.len(), 1);
         assert_eq!((object.hosts[1].slots, object.hosts[1].port), (Some(2), Some(2222)));
         assert_eq!(object.hosts[1].env, [("B".into(), "1".into())]);
@@ -318,24 +343,30 @@ mod tests {
     #[test]
     fn every_problem_is_told_with_line_and_key() {
         let wrong = parse(
-            "{\"hosts\": [\n{\"ssh\": \"-oProxyCommand=x\"},\n{\"ips\": []},\n{\"ssh\": \"a\", \"slots\": 0, \"ips\": [\"x\"],\n\"rdma\": [null]},\n7], \"envs\": [\"A\"],\n\"backends\": \"ring\"}",
+            "{\"hosts\": [\n{\"ssh\": \"-oProxyCommand=x\", \"port\": 0, \"devices\": {}},\n{\"ips\": []},\n{\"ssh\": \"a\", \"slots\": 0, \"ips\": [\"x\"],\n\"rdma\": [null]},\n7, {\"ssh\": \"b\", \"rdma\": [null, null, null, null, \"rdma_en1\"]}], \"envs\": [\"A\"],\n\"backends\": \"ring\", \"backend\": \"rings\"}",
         )
         .unwrap_err();
         let all = wrong.join("\n");
         for part in [
             "line 2: ssh: host \"-oProxyCommand=x\": a host's name does not begin with '-'",
+            "line 2: port: is no port",
+            "line 2: devices: is no list of devices",
             "line 3: ssh: is missing",
             "line 4: slots: \"0\" is no number of ranks",
             "line 4: ips: \"x\" is no IP address",
-            "line 5: rdma: has 1 entries, but there are 4 hosts",
+            "line 5: rdma: has 1 entries, but there are 5 hosts",
+            "line 6: rdma: entry 4 is of this host itself",
             "line 6: hosts: entry 3 is neither",
             "line 6: envs: \"A\" is not \"KEY=VALUE\"",
             "line 7: backends: is not known",
+            "line 7: backend: \"rings\" is not known; known are any, mpi, nccl, jaccl, ring, jaccl-ring",
         ] {
             assert!(all.contains(part), "{part} in\n{all}");
         }
-        let all = parse("a slots=none\na slots=2\nb,c\n-x\nd what\n").unwrap_err().join("\n");
-        for part in ["line 1: slots", "line 3: one host", "line 4: host \"-x\"", "line 5: \"what\""] {
+        let all = parse("a slots=none\na slots=2\nb,c\n-x user=me port=0\nd what\n").unwrap_err().join("\n");
+        for part in
+            ["line 1: slots", "line 3: one host", "line 4: host \"-x\"", "line 4: port", "line 5: \"what\""]
+        {
             assert!(all.contains(part), "{part} in\n{all}");
         }
         for (text, part) in [

@@ -84,7 +84,7 @@ impl Fleet {
     fn for_mlx(&self, ring: &[Vec<String>], master: SocketAddr) -> (Named, Named) {
         let (mut files, mut vars) = (Vec::new(), Vec::new());
         let mut var = |name: &str, value: String| vars.push((name.to_owned(), value));
-        let backend = self.plan.backend.as_str();
+        let backend = self.plan.backend;
         let rows: Vec<&str> = self.plan.hosts.iter().filter_map(|h| h.host.rdma.as_deref()).collect();
         let matrix = !rows.is_empty() && rows.len() == self.plan.world;
         if matrix {

@@ -4,6 +4,7 @@ use super::program::OwnProgram;
 use super::vars::settings;
 use super::{hostfile, hosts, ssh};
 use crate::launch::LaunchArgs;
+use crate::launch::asked::AskedBackend;
 use crate::launch::job;
 use crate::launch::stage::{self, StagedFile};
 use crate::launch::terminal::RankTerminal;
@@ -42,7 +43,7 @@ pub(super) struct FleetPlan {
     pub(super) starting_port: Option<u16>,
     pub(super) nccl_port: Option<u16>,
     /// As the hostfile or the flag says, in MLX's words where these differ.
-    pub(super) backend: String,
+    pub(super) backend: &'static str,
 }
 
 /// A host and its part.
@@ -63,7 +64,7 @@ impl FleetPlan {
     pub(super) fn check(args: LaunchArgs) -> Result<Self, Vec<String>> {
         let file = named(&args)?;
         let mut wrong = Vec::new();
-        let backend = backend(&args, file.backend.as_deref()).map_err(|e| wrong.push(e)).ok();
+        let backend = backend(&args, file.backend).map_err(|e| wrong.push(e)).ok();
         if args.metrics.is_some() {
             wrong.push("--metrics is for one host: start the ranks of each host with it there".into());
         }
@@ -88,7 +89,7 @@ impl FleetPlan {
         let part = |host: &FleetHost| HostPart {
             world,
             stage: stage.clone(),
-            ..part(&args, host, (&command, &env, &backend))
+            ..part(&args, host, (&command, &env, backend))
         };
         let hosts = numbered(file.hosts.into_iter().zip(counts), part);
         let join = crate::launch::meet::join_limit(&args.env);
@@ -130,8 +131,13 @@ impl FleetPlan {
         let command: Vec<_> = part.command.iter().map(|w| format!("{w:?}")).collect();
         let names: Vec<_> = part.env.iter().map(|(name, value)| format!(" {name}={value:?}")).collect();
         let dir = part.cwd.as_deref().map(|d| format!(" in {d:?}")).unwrap_or_default();
-        let by: Vec<_> =
-            ssh::words(&self.way, &host.host, &ssh::GUARD).iter().map(|w| format!("{w:?}")).collect();
+        let words = ssh::words(&self.way, &host.host, &ssh::GUARD);
+        let mut by: Vec<_> = words.iter().map(|w| format!("{w:?}")).collect();
+        // Half a screen, and the same for all.
+        if let (false, false, Some(script)) = (self.verbose, host.host.is_here(), by.last_mut()) {
+            *script =
+                "(a script that finds comity there and starts `comity guard`; --verbose shows it)".into();
+        }
         let with = if names.is_empty() { String::new() } else { format!(" with{}", names.concat()) };
         format!("{}: {ranks}: {}{dir}{with}\n    by {}", host.name(), command.join(" "), by.join(" "))
     }
@@ -214,19 +220,11 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
     }
 }
 
-/// The name of what carries the calls.
-fn backend(args: &LaunchArgs, file: Option<&str>) -> Result<String, String> {
-    let name = match (args.backend, file) {
-        (comity::BackendKind::Any, Some(file)) => file,
-        (given, _) => given.name(),
-    };
-    let known = matches!(name, "ring" | "jaccl-ring") || comity::BackendKind::from_name(name).is_some();
-    match name {
+/// The name of what carries the calls; the flag's before the hostfile's, which has read its own.
+fn backend(args: &LaunchArgs, file: Option<AskedBackend>) -> Result<&'static str, String> {
+    match args.backend.or(file).map_or("any", AskedBackend::name) {
         "mpi" => Err("--backend mpi over several hosts is for MPI's own launcher: mpirun --hostfile".into()),
-        _ if known => Ok(name.into()),
-        _ => Err(format!(
-            "backend {name:?} in the hostfile is not known; known are any, ring, jaccl, jaccl-ring, nccl"
-        )),
+        name => Ok(name),
     }
 }
 

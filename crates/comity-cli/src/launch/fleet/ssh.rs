@@ -93,8 +93,24 @@ fn reach(way: &SshWay, host: &FleetHost) -> Vec<OsString> {
     words
 }
 
+/// The address of this machine from which packets to the first of these hosts leave whose name means something here; else what is said of
+/// each.
+pub(super) fn towards_any<'a>(
+    way: &SshWay,
+    hosts: impl Iterator<Item = &'a FleetHost>,
+) -> Result<Option<IpAddr>, Vec<String>> {
+    let mut wrong = Vec::new();
+    for host in hosts {
+        match towards(way, host) {
+            Ok(at) => return Ok(Some(at)),
+            Err(why) => wrong.push(why),
+        }
+    }
+    if wrong.is_empty() { Ok(None) } else { Err(wrong) }
+}
+
 /// The address of this machine from which packets to that host leave.
-pub(super) fn towards(way: &SshWay, host: &FleetHost) -> Result<IpAddr, String> {
+fn towards(way: &SshWay, host: &FleetHost) -> Result<IpAddr, String> {
     let mut words = reach(way, host);
     words.extend(["-G".into(), "--".into(), host.name.clone().into()]);
     let (program, args) = words.split_first().ok_or("no ssh")?;
@@ -103,13 +119,13 @@ pub(super) fn towards(way: &SshWay, host: &FleetHost) -> Result<IpAddr, String> 
     let said = said.map(|s| String::from_utf8_lossy(&s.stdout).into_owned()).unwrap_or_default();
     let plain = host.name.rsplit('@').next().unwrap_or_default();
     let named = said.lines().find_map(|l| l.strip_prefix("hostname ")).unwrap_or(plain).trim();
-    let fail = |e: std::io::Error| {
+    let to = (named, 9).to_socket_addrs().map_err(|e| {
         format!(
-            "host {}: the address of this machine towards it is not known ({e}); say --bind ADDRESS, one of this machine's that the hosts can reach",
+            "host {}: no host has this name ({named:?}: {e}); check the spelling, or give it a HostName in ~/.ssh/config. \
+             If ssh alone knows it, by a jump host say, name with --bind an address of this machine that the hosts can reach",
             host.name
         )
-    };
-    let to: Vec<SocketAddr> = (named, 9).to_socket_addrs().map_err(fail)?.collect();
+    })?;
     let mut last = std::io::Error::other("the name has no address");
     for to in to {
         let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
@@ -119,7 +135,10 @@ pub(super) fn towards(way: &SshWay, host: &FleetHost) -> Result<IpAddr, String> 
             Err(e) => last = e,
         }
     }
-    Err(fail(last))
+    Err(format!(
+        "host {}: this machine has no way to it ({last}); say --bind ADDRESS, one of this machine's that the hosts can reach",
+        host.name
+    ))
 }
 
 /// Why `ssh` came to nothing, and what mends it.

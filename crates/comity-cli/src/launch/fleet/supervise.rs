@@ -26,12 +26,17 @@ use std::time::{Duration, Instant};
 pub(super) fn supervise(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) -> u8 {
     match Fleet::open(plan, front_end, input) {
         Ok(fleet) => fleet.run(),
-        Err(why) => {
-            let _ = writeln!(io::stderr(), "comity launch: {why}");
-            REFUSED
+        Err((problems, code)) => {
+            problems.iter().for_each(|why| {
+                let _ = writeln!(io::stderr(), "comity launch: {why}");
+            });
+            code
         }
     }
 }
+
+/// Why a job is not begun, and the exit code.
+type NotBegun = (Vec<String>, u8);
 
 pub(super) struct Fleet {
     pub(super) plan: FleetPlan,
@@ -74,24 +79,30 @@ enum FleetSource {
 }
 
 impl Fleet {
-    fn open(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) -> Result<Self, String> {
-        let fail = |e: io::Error| format!("cannot prepare the job: {e}");
+    fn open(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) -> Result<Self, NotBegun> {
+        let refused = |why: String| (vec![why], REFUSED);
+        let fail = |e: io::Error| refused(format!("cannot prepare the job: {e}"));
         let open_files = stand_alone().map_err(fail)?;
-        let at = match (plan.bind, plan.hosts.iter().find(|h| !h.host.is_here())) {
-            (Some(at), _) => at,
-            (None, Some(far)) => ssh::towards(&plan.way, &far.host)?,
-            (None, None) => meet::loopback(),
+        let mut far = plan.hosts.iter().map(|h| &h.host).filter(|h| !h.is_here());
+        let at = match plan.bind {
+            Some(at) => at,
+            None => ssh::towards_any(&plan.way, &mut far)
+                .map_err(|all| (all, USAGE))?
+                .unwrap_or_else(meet::loopback),
         };
         let (key, job) = meet::identity(plan.insecure).map_err(fail)?;
         let store = Store::start((at, 0).into(), plan.world, &key, &job, plan.join).map_err(|e| {
-            format!("the ranks cannot meet at {at}: {e}; --bind chooses another address of this machine")
+            let why =
+                format!("the ranks cannot meet at {at}: {e}; --bind chooses another address of this machine");
+            // One that was named is the user's to mend.
+            (vec![why], if plan.bind.is_some() { USAGE } else { REFUSED })
         })?;
         let output = Outputs::open().map_err(fail)?;
         store.on_waiting(output.voice());
         let mut ranks = Vec::with_capacity(plan.world);
         for (index, host) in plan.hosts.iter().enumerate() {
             for rank in host.part.first..host.part.first + host.part.size {
-                ranks.push(FarRank::new(&plan, (index, host.name()), rank)?);
+                ranks.push(FarRank::new(&plan, (index, host.name()), rank).map_err(refused)?);
             }
         }
         let timeout = plan.timeout.and_then(|t| Instant::now().checked_add(t));
@@ -121,7 +132,10 @@ impl Fleet {
             plan,
         };
         for index in 0..fleet.plan.hosts.len() {
-            fleet.connections.push(HostConnection::start(&fleet.plan, index, open_files)?);
+            let started = HostConnection::start(&fleet.plan, index, open_files);
+            fleet.connections.push(started.map_err(refused)?);
+            // Those that have answered are heard, and hear beats, while the rest are called: 64 take seconds on a crowded machine.
+            fleet.turn(Some(Instant::now()));
         }
         Ok(fleet)
     }

@@ -56,6 +56,16 @@ fn env_file(path: &Path) -> Result<Vec<(String, String)>, Vec<String>> {
     if wrong.is_empty() { Ok(all) } else { Err(wrong) }
 }
 
+/// `"0,1"`, `[0, 1]`, `["0", "1"]` or `0`, as `CUDA_VISIBLE_DEVICES` has it.
+pub(super) fn devices(text: &str) -> Option<String> {
+    use serde_json::Value;
+    let one = |v: &Value| v.as_u64().map(|n| n.to_string()).or_else(|| Some(v.as_str()?.to_owned()));
+    match serde_json::from_str(text).ok()? {
+        Value::Array(list) => Some(list.iter().map(one).collect::<Option<Vec<_>>>()?.join(",")),
+        single => one(&single).map(|list| list.replace(' ', "")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,5 +79,12 @@ mod tests {
         std::fs::write(file.path(), "A\n=b\n").unwrap();
         let wrong = env_file(file.path()).unwrap_err();
         assert!(wrong[0].contains("line 1") && wrong[1].contains("line 2"), "{wrong:?}");
+    }
+
+    #[test]
+    fn devices_are_written_in_some_ways() {
+        let good = ["[0, 1]", "\"0,1\"", "[\"0\", \"1\"]", "3"].map(devices);
+        assert_eq!(good, ["0,1", "0,1", "0,1", "3"].map(|d| Some(d.into())));
+        assert_eq!(["{}", "[[0]]", "null", "-1"].map(devices), [const { None }; 4]);
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn binds(net: &Net, comity: &str) -> Result<(), String> {
     let said = net.launch_with(comity, &["--bind", "10.78.0.1"], &words)?.wait()?;
     all_in(&said, &["[2@c] met at 10.78.0.1:"])?;
     let job = net.launch_with(comity, &["--bind", "10.78.0.77"], &words)?;
-    ended(job, "exit status: 1", &["the ranks cannot meet at 10.78.0.77", "--bind chooses another"])
+    ended(job, "exit status: 2", &["the ranks cannot meet at 10.78.0.77", "--bind chooses another"])
 }
 
 /// Under another name the launcher's own program is not looked for there.

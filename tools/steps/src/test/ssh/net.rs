@@ -8,7 +8,7 @@ use std::{
 };
 use tasks::{
     child::{Running, Task},
-    place::Scratch,
+    place::{Scratch, users_of_sshd},
 };
 
 /// From the end of a job, or of its launcher, or of the way to it, until nothing of it is left anywhere.
@@ -27,6 +27,8 @@ pub(super) struct Net<'a> {
 pub(super) enum Cabling {
     /// The desk and three hosts at one switch; the ranks run on the hosts.
     Switch,
+    /// The same with eight hosts.
+    Eight,
     /// The desk and two hosts, a cable between each two, each a network of its own. The desk has a rank, too.
     Triangle,
     /// The desk, a and b in a row. The desk has a rank; a is on ssh's way to b.
@@ -37,6 +39,7 @@ impl Cabling {
     pub(super) fn hosts(self) -> &'static [&'static str] {
         match self {
             Self::Switch => &["a", "b", "c"],
+            Self::Eight => &["a", "b", "c", "d", "e", "f", "g", "h"],
             Self::Triangle | Self::Chain => &["a", "b"],
         }
     }
@@ -49,21 +52,26 @@ impl Cabling {
             ["desk", "b", "10.79.3.1", "10.79.3.2"],
         ];
         match self {
-            Self::Switch => &[],
+            Self::Switch | Self::Eight => &[],
             Self::Triangle => &TRIANGLE,
             Self::Chain => &TRIANGLE[..2],
         }
     }
 
+    /// Whether all are at one switch.
+    fn is_switched(self) -> bool {
+        matches!(self, Self::Switch | Self::Eight)
+    }
+
     /// Lines of ssh's configuration for a host, and its address.
-    fn way(self, host: &str) -> (String, &'static str) {
+    fn way(self, host: &str) -> (String, String) {
         let at = match (self, host) {
-            (Self::Switch, "a") => "10.78.0.2",
-            (Self::Switch, "b") => "10.78.0.3",
-            (Self::Switch, _) => "10.78.0.4",
-            (_, "a") => "10.79.1.2",
-            (Self::Triangle, _) => "10.79.3.2",
-            (Self::Chain, _) => "10.79.2.2",
+            (Self::Switch | Self::Eight, _) => {
+                format!("10.78.0.{}", 2 + self.hosts().iter().position(|h| *h == host).unwrap_or_default())
+            }
+            (_, "a") => "10.79.1.2".into(),
+            (Self::Triangle, _) => "10.79.3.2".into(),
+            (Self::Chain, _) => "10.79.2.2".into(),
         };
         let jump = if (self, host) == (Self::Chain, "b") { "  ProxyJump a\n" } else { "" };
         (format!("Host {host}\n  HostName {at}\n{jump}"), at)
@@ -77,8 +85,7 @@ impl<'a> Net<'a> {
         net.cable()?;
         net.keygen("id")?;
         fs::create_dir(folder.join("own")).map_err(|e| e.to_string())?;
-        let users = fs::read_to_string("/etc/passwd").map_err(|e| e.to_string())?;
-        net.write("passwd", &format!("{users}sshd:x:109:65534::/run/sshd:/usr/sbin/nologin\n"))?;
+        net.write("passwd", &users_of_sshd(&folder.join("own")).map_err(|e| e.to_string())?)?;
         let (mut known, mut config) = (String::new(), String::new());
         for host in cabling.hosts() {
             let key = net.keygen(&format!("host_{host}"))?;
@@ -93,9 +100,9 @@ impl<'a> Net<'a> {
         config +=
             &format!("Host *\n  IdentityFile {id}\n  UserKnownHostsFile {known}\n  IdentitiesOnly yes\n");
         net.write("config", &config)?;
-        let here: &[&str] = if cabling == Cabling::Switch { &[] } else { &["localhost"] };
+        let here: &[&str] = if cabling.is_switched() { &[] } else { &["localhost"] };
         let lines = here.iter().chain(cabling.hosts()).map(|h| format!("{h} slots=1\n"));
-        net.write("hosts", &format!("# three hosts\n{}", lines.collect::<String>()))?;
+        net.write("hosts", &format!("# the hosts\n{}", lines.collect::<String>()))?;
         net.answer()?;
         Ok(net)
     }
@@ -114,7 +121,7 @@ impl<'a> Net<'a> {
                 ip(&format!("-n {name} link set c{number} up"))?;
             }
         }
-        if self.cabling != Cabling::Switch {
+        if !self.cabling.is_switched() {
             return Ok(());
         }
         let switch = self.name("switch");

@@ -1,0 +1,47 @@
+//! `--backend` of `comity launch`, which also takes the names that `mlx.launch` has.
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use comity::BackendKind;
+
+/// MLX's names beside ours, and what they are here.
+const MLX: [(&str, BackendKind); 2] = [("ring", BackendKind::Any), ("jaccl-ring", BackendKind::Jaccl)];
+
+/// What is to carry the ranks' calls, as the user called it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AskedBackend {
+    name: &'static str,
+    kind: BackendKind,
+}
+
+impl AskedBackend {
+    /// The kind of this name; none where there is no such name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let ours = BackendKind::ALL.map(|kind| (kind.name(), kind));
+        let (name, kind) = ours.into_iter().chain(MLX).find(|(known, _)| *known == name)?;
+        Some(Self { name, kind })
+    }
+
+    /// The user's word for it.
+    pub(super) fn name(self) -> &'static str {
+        self.name
+    }
+
+    pub(super) fn kind(self) -> BackendKind {
+        self.kind
+    }
+
+    /// Every name, for people.
+    pub(super) fn names() -> String {
+        Self::all().collect::<Vec<_>>().join(", ")
+    }
+
+    fn all() -> impl Iterator<Item = &'static str> {
+        BackendKind::ALL.into_iter().map(BackendKind::name).chain(MLX.map(|(name, _)| name))
+    }
+
+    /// The value of `--backend`.
+    pub(super) fn parser() -> impl TypedValueParser<Value = Self> {
+        PossibleValuesParser::new(Self::all().collect::<Vec<_>>())
+            .try_map(|name| Self::named(&name).ok_or("no such backend"))
+    }
+}

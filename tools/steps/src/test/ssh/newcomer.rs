@@ -1,0 +1,61 @@
+//! A newcomer's path: a hostfile, a check, the digits, Ctrl-C; and the same program under the launchers that the hosts have already.
+use super::{Net, ended, net::comm};
+use std::{fs, os::unix::fs::PermissionsExt, thread::sleep, time::Duration};
+use tasks::{child::Task, place::built};
+
+/// The hostfile that checked the hosts trains on handwritten digits.
+pub(super) fn trains(net: &Net<'_>, comity: &str) -> Result<(), String> {
+    let digits = built("debug", "examples/digits");
+    let digits = digits.to_str().ok_or("the example's path is no text")?;
+    let said = net.launch(comity, &[digits, "--epochs", "1"])?.wait()?;
+    match said.contains("[0@a] accuracy ") {
+        true => Ok(()),
+        false => Err(format!("three ranks did not train:\n{said}")),
+    }
+}
+
+pub(super) fn is_interrupted(net: &Net<'_>, comity: &str) -> Result<(), String> {
+    let job = net.busy(comity)?;
+    let named = |pid: &i32| comm(*pid) == "comity";
+    let launcher = net.pids("desk")?.into_iter().find(named).ok_or("no launcher runs")?;
+    // Stopped and continued first, as by Ctrl-Z and fg: the ranks stop with it.
+    signal(launcher, rustix::process::Signal::TSTP)?;
+    sleep(Duration::from_millis(500));
+    signal(launcher, rustix::process::Signal::CONT)?;
+    sleep(Duration::from_millis(300));
+    signal(launcher, rustix::process::Signal::INT)?;
+    ended(job, "exit status: 130", &[])
+}
+
+fn signal(pid: i32, signal: rustix::process::Signal) -> Result<(), String> {
+    let pid = rustix::process::Pid::from_raw(pid).ok_or("no process")?;
+    rustix::process::kill_process(pid, signal).map_err(|e| e.to_string())
+}
+
+/// Open MPI and MPICH start the same program on two of the hosts, from hostfiles of theirs, with a key that the one carries in
+/// its file and the other over PMI.
+pub(super) fn under_mpi(net: &Net<'_>, comity: &str) -> Result<(), String> {
+    let path = |file: &str| net.folder.join(file).display().to_string();
+    let ssh = net.write("ssh-of-mpi", &format!("#!/bin/sh\nexec ssh -F {} \"$@\"\n", path("config")))?;
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).map_err(|e| e.to_string())?;
+    let ssh = ssh.display().to_string();
+    let key = path("mpi.key");
+    Task::new(comity).args(["key", "new", &key]).run()?;
+    net.write("hosts-of-openmpi", "a slots=1\nb slots=1\n")?;
+    net.write("hosts-of-mpich", "a\nb\n")?;
+    let (openmpi, mpich) = (path("hosts-of-openmpi"), path("hosts-of-mpich"));
+    let bench = [comity, "bench", "all_reduce", "--sizes", "8:64K", "--factor", "8192", "--iters", "5"];
+    let file = format!("COMITY_KEY_FILE={key}");
+    let first = ["mpirun.openmpi", "--allow-run-as-root", "--hostfile", &openmpi, "-n", "2"];
+    let ways = ["--mca", "plm_rsh_agent", &ssh, "--mca", "oob_tcp_if_include", "eth0"];
+    let vars = ["-x", "MASTER_ADDR=10.78.0.2", "-x", "MASTER_PORT=29500", "-x", &file];
+    let second = ["mpiexec.mpich", "-launcher", "ssh", "-launcher-exec", &ssh, "-localhost", "10.78.0.1"];
+    let more = ["-f", &mpich, "-n", "2"];
+    for words in [[&first[..], &ways, &vars, &bench].concat(), [&second[..], &more, &bench].concat()] {
+        let said = net.desk(&words).limit(90).run()?;
+        if !said.contains("2 ranks on 2 hosts (a, b), links tcp") {
+            return Err(format!("{} did not start a job on two hosts:\n{said}", words[0]));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! How long jobs over ssh take from the command to their end: the released program, the best of some tries, since others use the machine.
+
+use super::{
+    Scope,
+    net::{Cabling, Net},
+};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    time::{Duration, Instant},
+};
+use tasks::{
+    child::Task,
+    place::{Scratch, built},
+};
+
+/// One that fits is enough.
+const TRIES: usize = 10;
+/// What ssh alone took where these goals were set. What it takes beyond that here is the machine's doing.
+const SSH_THERE: Duration = Duration::from_millis(300);
+/// Of a job of five calls on three hosts; of eight hosts; of 64, without what the stand-in for ssh takes by itself.
+const THREE: Duration = Duration::from_millis(1200);
+const EIGHT: Duration = Duration::from_secs(2);
+const MANY: Duration = Duration::from_secs(2);
+
+/// Stands for ssh: it runs here what is to run there.
+const STAND_IN: &str = r#"#!/bin/sh
+for w in "$@"; do [ "$w" = -G ] && { echo hostname 127.0.0.1; exit 0; }; done
+while [ "$1" != -- ]; do shift; done
+SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" exec sh -c "$3"
+"#;
+
+/// All of them, in the deep part; what each took.
+pub(super) fn of(scope: &Scope, three_hosts: Net<'_>, sshd: &Path) -> Result<Vec<String>, String> {
+    if !scope.deep {
+        return Ok(Vec::new());
+    }
+    let comity = released()?;
+    let first = three(&three_hosts, &comity)?;
+    // The next hosts have the same names.
+    drop(three_hosts);
+    Ok(vec![first, eight(&comity, sshd)?, many(&comity)?])
+}
+
+/// The released program.
+fn released() -> Result<String, String> {
+    Task::cargo().args(["build", "--release", "-p", "comity-cli"]).limit(3600).run()?;
+    built("release", "comity")
+        .to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| "the program's path is no text".into())
+}
+
+/// Three hosts, and a job of five calls.
+fn three(net: &Net<'_>, comity: &str) -> Result<String, String> {
+    let job = [comity, "bench", "all_reduce", "--sizes", "8", "--iters", "5", "--warmup", "0"];
+    let limit = THREE + beyond(net)?;
+    best("five calls on three hosts", limit, || net.launch(comity, &job)?.wait().map(drop))
+}
+
+/// Eight hosts at a switch, a rank on each.
+fn eight(comity: &str, sshd: &Path) -> Result<String, String> {
+    let scratch = Scratch::new("ssh-eight").map_err(|e| e.to_string())?;
+    let net = Net::new(&scratch, sshd, Cabling::Eight).map_err(|e| format!("eight hosts: {e}"))?;
+    let limit = EIGHT + beyond(&net)?;
+    let said = best("eight hosts", limit, || {
+        let said = net.launch(comity, &["sh", "-c", "echo $RANK of $WORLD_SIZE"])?.wait()?;
+        if said.contains("[7@h] 7 of 8") { Ok(()) } else { Err(format!("rank 7 is missing:\n{said}")) }
+    })?;
+    net.clean()?;
+    Ok(said)
+}
+
+/// 64 hosts behind a stand-in for ssh.
+fn many(comity: &str) -> Result<String, String> {
+    let scratch = Scratch::new("ssh-many").map_err(|e| e.to_string())?;
+    let ssh = scratch.join("ssh");
+    fs::write(&ssh, STAND_IN).map_err(|e| e.to_string())?;
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).map_err(|e| e.to_string())?;
+    let ssh = ssh.display().to_string();
+    let hosts = (0..64).map(|n| format!("h{n}")).collect::<Vec<_>>().join(",");
+    let alone = format!("for n in $(seq 64); do {ssh} -- h$n true & done; wait");
+    let begun = Instant::now();
+    Task::new("sh").args(["-c", &alone]).limit(60).run()?;
+    let own = begun.elapsed();
+    best("64 hosts, a stand-in for ssh", MANY + own, || {
+        let words = ["launch", "--ssh", &ssh, "--hosts", &hosts, "--", "sh", "-c", "echo $RANK"];
+        let said = Task::new(comity).args(words).limit(90).run()?;
+        let ranks = said.lines().filter(|l| l.starts_with('[')).count();
+        if ranks == 64 { Ok(()) } else { Err(format!("{ranks} ranks of 64 spoke:\n{said}")) }
+    })
+}
+
+/// How much longer ssh alone takes here, to all hosts at once.
+fn beyond(net: &Net<'_>) -> Result<Duration, String> {
+    let config = net.folder.join("config").display().to_string();
+    let hosts = net.cabling.hosts().join(" ");
+    let all = format!("for h in {hosts}; do ssh -F {config} $h true & done; wait");
+    let mut shortest = Duration::MAX;
+    for _ in 0..3 {
+        let begun = Instant::now();
+        net.desk(&["sh", "-c", &all]).limit(60).run()?;
+        shortest = shortest.min(begun.elapsed());
+    }
+    println!("ssh alone, {} hosts: {:.2} s", net.cabling.hosts().len(), shortest.as_secs_f64());
+    Ok(shortest.saturating_sub(SSH_THERE))
+}
+
+/// The shortest of the tries, and whether it is short enough.
+fn best(what: &str, limit: Duration, mut run: impl FnMut() -> Result<(), String>) -> Result<String, String> {
+    let mut shortest = Duration::MAX;
+    for _ in 0..TRIES {
+        let begun = Instant::now();
+        run().map_err(|e| format!("{what}: {e}"))?;
+        shortest = shortest.min(begun.elapsed());
+        if shortest <= limit {
+            break;
+        }
+    }
+    let took = format!("{what}: {:.2} s", shortest.as_secs_f64());
+    println!("{took} (limit {:.2} s)", limit.as_secs_f64());
+    match shortest <= limit {
+        true => Ok(took),
+        false => Err(format!("{took}, the best of {TRIES}; the limit is {:.2} s", limit.as_secs_f64())),
+    }
+}
