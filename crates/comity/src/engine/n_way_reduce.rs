@@ -100,16 +100,16 @@ fn gather<'a>(
     let mut links = links.iter_mut().enumerate();
     for (source, &p) in sources.iter_mut().zip(from) {
         let Some((_, Some(link))) = links.by_ref().find(|(i, _)| *i == p) else { return Ok(0) };
-        let chunk = link.chunk();
+        let piece = link.piece();
         // At least an element: a look for nothing would not see what has come.
-        let look = n.min(chunk).max(dtype.size());
+        let look = n.min(piece).max(dtype.size());
         let fault = |e: LinkError| StepFault(Some(p), e.into());
         if (1..dtype.size()).contains(&link.peek(look).map_err(fault)?.len()) {
             // A piece of an element: has the link ended?
             link.put(&[], &[]).map_err(fault)?;
         }
         *source = link.peek(look).map_err(fault)?;
-        let ready = whole(source.len().min(chunk), dtype);
+        let ready = whole(source.len().min(piece), dtype);
         rx[p].starved = ready == 0;
         n = n.min(ready);
     }

@@ -101,9 +101,9 @@ impl Run<'_, '_> {
             }
         };
         let (dtype, op) = types(&self.task.info);
-        let chunk = link.chunk();
-        let ready = link.peek(may.min(chunk))?;
-        let n = whole(ready.len().min(may).min(chunk), dtype);
+        let piece = link.piece();
+        let ready = link.peek(may.min(piece))?;
+        let n = whole(ready.len().min(may).min(piece), dtype);
         let cut = |s: Slice| Slice { len: n, ..s };
         let (out, operand) = self.memory.operands(cut(dst), cut(with));
         let theirs = &ready[..n];

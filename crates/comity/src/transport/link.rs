@@ -97,6 +97,11 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// Move ready bytes to `dst`; how many.
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError>;
 
+    /// How many of the bytes that [`peek`](Self::peek) lends are worth combining in one go.
+    fn piece(&self) -> usize {
+        self.chunk()
+    }
+
     /// How many of the bytes given out last are not checked yet.
     fn unproven(&self) -> usize {
         0

@@ -189,6 +189,7 @@ impl Link for ShmLink {
 
     #[inline]
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
+        let want = want.min(CHUNK);
         let (mut at, mut n, mut loan) = self.ready(want)?;
         if n == 0 && loan.is_none() {
             self.look();
@@ -206,7 +207,11 @@ impl Link for ShmLink {
             // stands, and nobody believes what was read before `still_holds` has said that it did.
             return Ok(unsafe { slice::from_raw_parts(at, n) });
         }
-        let whole = n.min(RING - at);
+        let short = self.rx.short();
+        if !short.is_empty() {
+            return Ok(&short[..n.min(short.len())]);
+        }
+        let whole = n.min(RING - at).min(CHUNK);
         let from = self.bytes(false);
         if whole < want.min(SMALL_WANT) && whole < n {
             let n = n.min(want).min(SMALL_WANT);
@@ -253,11 +258,16 @@ impl Link for ShmLink {
         let (from, len) = (ready.as_ptr(), ready.len());
         let most = if self.loan().is_some() { LOAN_CHUNK } else { CHUNK };
         let n = len.min(dst.len()).min(most);
-        // SAFETY: `peek` lent them, and nothing was taken since; no memory of a caller lies in the ring or in a peer's mapping.
+        // SAFETY: `peek` lent them, and nothing was taken since; no memory of a caller lies in the ring, in this link or in a peer's
+        // mapping.
         unsafe { ptr::copy_nonoverlapping(from, dst.as_mut_ptr(), n) };
         self.still_holds(n)?;
         self.consume(n);
         Ok(n)
+    }
+
+    fn piece(&self) -> usize {
+        LOAN_CHUNK
     }
 
     // Whatever was put is seen by who looks later.

@@ -3,7 +3,7 @@
 use super::{
     LinkError, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
     loans::{self, Loan},
-    ring::wakes_reader,
+    ring::{SHORT, wakes_reader},
 };
 use crate::sys;
 use rustix::io::Errno;
@@ -48,7 +48,7 @@ impl ShmLink {
 
     /// The loan that is next, as the last look found.
     #[inline]
-    pub(super) fn loan(&mut self) -> Option<Loan> {
+    pub(super) fn loan(&self) -> Option<Loan> {
         let head = self.rx.head();
         self.borrower.current().filter(|l| l.after() == head)
     }
@@ -72,6 +72,9 @@ impl ShmLink {
         let want = head.len() + body.len();
         let shared = self.shared(true);
         let Ok((at, free)) = self.tx.room(shared, want) else { return Err(self.corrupt()) };
+        if (1..=SHORT.min(free)).contains(&want) {
+            return Ok(self.copy_short(at, head, body));
+        }
         let mut n = self.fill(at, free, head);
         if n == head.len() {
             let of_body = self.fill((at + n) & (RING - 1), free - n, body);
@@ -85,6 +88,20 @@ impl ShmLink {
             self.look();
         }
         Ok(n)
+    }
+
+    /// Put all of a short message, for which there is room from `at` on: in the ring, and beside the position.
+    #[inline]
+    fn copy_short(&mut self, at: usize, head: &[u8], body: &[u8]) -> usize {
+        let (mut bytes, n) = ([0; SHORT], head.len() + body.len());
+        bytes[..head.len()].copy_from_slice(head);
+        bytes[head.len()..n].copy_from_slice(body);
+        self.fill(at, n, &bytes[..n]);
+        self.lender.copied(body.len());
+        if self.tx.publish_short(self.shared(true), &bytes, n) {
+            self.wake();
+        }
+        n
     }
 
     /// After a look in vain: see once in a while whether the peer still is.

@@ -8,6 +8,10 @@
 //!
 //! Positions only grow; the byte at position p lies at p mod cap. Each side keeps its own position and
 //! a stale copy of the other's, so that a transfer touches the other's cache line only when it runs out.
+//! The bytes of a short message lie beside the writer's position as well, on the same cache line: a reader that waits for the position
+//! has them with it. They belong to what the reader has not read if they begin where it stands, and the writer says where they begin
+//! before it changes them: asked again after they were read, as with a sequence lock. Where that fails the ring has them.
+//!
 //! A position read from shared memory is checked before use: a peer that writes nonsense ends
 //! the link, it does not move us out of bounds.
 //!
@@ -22,11 +26,27 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 #[repr(C, align(128))]
 pub(crate) struct CachePadded<T>(pub(super) T);
 
+/// Bytes of a message that lies beside the position: a header and eight more.
+pub(crate) const SHORT: usize = 48;
+const WORDS: usize = SHORT / 8;
+/// In place of a begin: nothing lies there.
+const NOTHING: u64 = u64::MAX;
+
+/// The writer's position, and the short message before it: one cache line.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct Tail {
+    /// Where the short message begins.
+    begin: AtomicU64,
+    at: AtomicU64,
+    short: [AtomicU64; WORDS],
+}
+
 /// What both sides share besides the bytes. All zero is an empty ring.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Shared {
-    tail: CachePadded<AtomicU64>,
+    tail: CachePadded<Tail>,
     head: CachePadded<AtomicU64>,
     reader_asleep: CachePadded<AtomicU32>,
     writer_asleep: CachePadded<AtomicU32>,
@@ -52,6 +72,10 @@ pub(crate) struct RingReader {
     shown: u64,
     tail: u64,
     cap: usize,
+    /// The short message of the last look, from there to there.
+    short: [u8; SHORT],
+    short_from: u64,
+    short_to: u64,
 }
 
 impl RingWriter {
@@ -77,8 +101,29 @@ impl RingWriter {
     /// Show the reader `n` more bytes; true if it sleeps and must be woken.
     #[inline]
     pub(crate) fn publish(&mut self, s: &Shared, n: usize) -> bool {
+        if n <= SHORT {
+            s.tail.0.begin.store(NOTHING, Ordering::Relaxed);
+        }
+        self.show(s, n)
+    }
+
+    /// As [`publish`](Self::publish), of `n` bytes that are in the ring: they are the first of `bytes`.
+    #[inline]
+    pub(crate) fn publish_short(&mut self, s: &Shared, bytes: &[u8; SHORT], n: usize) -> bool {
+        let line = &s.tail.0;
+        line.begin.store(self.tail, Ordering::Relaxed);
+        // Who reads a word of this message finds its begin, too.
+        fence(Ordering::Release);
+        for (word, bytes) in line.short.iter().zip(bytes.as_chunks().0).take(n.div_ceil(8)) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+        self.show(s, n)
+    }
+
+    #[inline]
+    fn show(&mut self, s: &Shared, n: usize) -> bool {
         self.tail += n as u64;
-        s.tail.0.store(self.tail, Ordering::Release);
+        s.tail.0.at.store(self.tail, Ordering::Release);
         wakes(&s.reader_asleep.0)
     }
 
@@ -108,20 +153,46 @@ impl RingReader {
     /// At the start of an empty ring.
     pub(crate) fn new(cap: usize) -> Self {
         assert!(cap.is_power_of_two());
-        Self { head: 0, shown: 0, tail: 0, cap }
+        Self { head: 0, shown: 0, tail: 0, cap, short: [0; SHORT], short_from: 0, short_to: 0 }
     }
 
     /// Where the next byte lies, and how many are ready, if any are without a look at the writer; else after one.
     #[inline]
     pub(crate) fn ready(&mut self, s: &Shared, want: usize) -> Result<(usize, usize), Corrupt> {
         if ((self.tail - self.head) as usize) < want.min(self.cap) {
-            let tail = s.tail.0.load(Ordering::Acquire);
+            let tail = s.tail.0.at.load(Ordering::Acquire);
             if tail < self.tail || tail - self.head > self.cap as u64 {
                 return Err(Corrupt);
             }
             self.tail = tail;
+            if self.head < tail && tail - self.head <= SHORT as u64 {
+                self.read_short(&s.tail.0);
+            }
         }
         Ok((self.head as usize & (self.cap - 1), (self.tail - self.head) as usize))
+    }
+
+    /// Read what lies beside the position, if it is all that there is to read.
+    #[inline]
+    fn read_short(&mut self, line: &Tail) {
+        let words = ((self.tail - self.head) as usize).div_ceil(8);
+        for (bytes, word) in self.short.as_chunks_mut().0.iter_mut().zip(&line.short).take(words) {
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        fence(Ordering::Acquire);
+        // A later message has a later begin. An earlier one would not reach to the position.
+        let holds = line.begin.load(Ordering::Relaxed) == self.head;
+        (self.short_from, self.short_to) = (self.head, if holds { self.tail } else { 0 });
+    }
+
+    /// All bytes that are ready, as far as the last look found, if they came beside the position; else nothing.
+    #[inline]
+    pub(crate) fn short(&self) -> &[u8] {
+        if self.short_to != self.tail {
+            return &[];
+        }
+        let (from, to) = (self.head.wrapping_sub(self.short_from), self.tail.wrapping_sub(self.short_from));
+        self.short.get(from as usize..to as usize).unwrap_or_default()
     }
 
     /// Give `n` bytes back; true if the writer sleeps and must be woken.
@@ -203,13 +274,43 @@ mod tests {
     fn a_peer_that_writes_nonsense_is_caught() {
         let s = Shared::default();
         let (mut w, mut r) = (RingWriter::new(8), RingReader::new(8));
-        s.tail.0.store(9, Ordering::Relaxed);
+        s.tail.0.at.store(9, Ordering::Relaxed);
         assert_eq!(r.ready(&s, 1), Err(Corrupt));
         s.head.0.store(1, Ordering::Relaxed);
         assert_eq!(w.room(&s, 9), Ok((0, 8)), "a full look is not needed yet");
         w.publish(&s, 8);
         s.head.0.store(9, Ordering::Relaxed);
         assert_eq!(w.room(&s, 1), Err(Corrupt));
+    }
+
+    #[test]
+    fn a_short_message_lies_beside_the_position() {
+        let s = Shared::default();
+        let (mut w, mut r) = (RingWriter::new(1024), RingReader::new(1024));
+        let bytes: [u8; SHORT] = std::array::from_fn(|i| i as u8);
+        assert_eq!(r.short(), b"", "nothing was published");
+        w.publish_short(&s, &bytes, 41);
+        assert_eq!(r.ready(&s, 1), Ok((0, 41)));
+        assert_eq!(r.short(), &bytes[..41]);
+        r.release(&s, 32);
+        assert_eq!(r.short(), &bytes[32..41], "what is left of it");
+        w.publish_short(&s, &[7; SHORT], 3);
+        assert_eq!(r.ready(&s, 9), Ok((32, 9)), "no look was needed");
+        assert_eq!(r.short(), &bytes[32..41]);
+        assert_eq!(r.ready(&s, 10), Ok((32, 12)));
+        assert_eq!(r.short(), b"", "of two messages the ring has all");
+        r.release(&s, 12);
+        assert_eq!((r.ready(&s, 1), r.short()), (Ok((44, 0)), &b""[..]));
+        w.publish(&s, 4);
+        assert_eq!((r.ready(&s, 1), r.short()), (Ok((44, 4)), &b""[..]), "the ring alone");
+        r.release(&s, 4);
+        w.publish(&s, SHORT + 1);
+        assert_eq!((r.ready(&s, 1), r.short()), (Ok((48, SHORT + 1)), &b""[..]), "a long one");
+        // What peers claim does not lead out of bounds.
+        r.release(&s, SHORT + 1);
+        w.publish_short(&s, &bytes, 8);
+        s.tail.0.at.store(200, Ordering::Relaxed);
+        assert!(r.ready(&s, 1).is_ok() && r.short().is_empty());
     }
 
     #[test]
@@ -227,87 +328,4 @@ mod tests {
 }
 
 #[cfg(all(test, loom))]
-mod loom_tests {
-    use super::*;
-    use loom::{
-        cell::UnsafeCell,
-        sync::{Arc, Condvar, Mutex},
-        thread,
-    };
-
-    /// What the socket is to a real link: rings are kept until they are heard.
-    #[derive(Default)]
-    struct Waker {
-        woken: Mutex<bool>,
-        heard: Condvar,
-    }
-
-    impl Waker {
-        fn wake(&self) {
-            *self.woken.lock().unwrap() = true;
-            self.heard.notify_one();
-        }
-
-        fn wait(&self) {
-            let mut woken = self.woken.lock().unwrap();
-            while !*woken {
-                woken = self.heard.wait(woken).unwrap();
-            }
-            *woken = false;
-        }
-    }
-
-    /// Three bytes through a ring of two, with sleep on both sides: no byte is lost, torn or seen early, and nobody sleeps for ever.
-    #[test]
-    fn bytes_arrive_in_order_and_sleepers_wake() {
-        loom::model(|| {
-            let shared = Arc::new(Shared::default());
-            let bytes: Arc<[UnsafeCell<u8>; 2]> = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
-            let wakers = Arc::new((Waker::default(), Waker::default()));
-            let writer = {
-                let (s, b, wakers) = (shared.clone(), bytes.clone(), wakers.clone());
-                thread::spawn(move || {
-                    let mut w = RingWriter::new(2);
-                    for i in 1..=3u8 {
-                        let at = loop {
-                            let (at, n) = w.room(&s, 1).unwrap();
-                            if n > 0 {
-                                break at;
-                            }
-                            w.arm(&s);
-                            if w.room(&s, 1).unwrap().1 == 0 {
-                                wakers.1.wait();
-                            }
-                            w.disarm(&s);
-                        };
-                        // SAFETY: the position is the writer's until it is published; loom checks it.
-                        b[at].with_mut(|p| unsafe { *p = i });
-                        if w.publish(&s, 1) {
-                            wakers.0.wake();
-                        }
-                    }
-                })
-            };
-            let mut r = RingReader::new(2);
-            for i in 1..=3u8 {
-                let at = loop {
-                    let (at, n) = r.ready(&shared, 1).unwrap();
-                    if n > 0 {
-                        break at;
-                    }
-                    r.arm(&shared);
-                    if r.ready(&shared, 1).unwrap().1 == 0 {
-                        wakers.0.wait();
-                    }
-                    r.disarm(&shared);
-                };
-                // SAFETY: published and not yet released; loom checks it.
-                assert_eq!(bytes[at].with(|p| unsafe { *p }), i);
-                if r.release(&shared, 1) {
-                    wakers.1.wake();
-                }
-            }
-            writer.join().unwrap();
-        });
-    }
-}
+mod loom_tests;
