@@ -7,12 +7,13 @@
 //! | for | items |
 //! |---|---|
 //! | a launcher | [`Store`], at which its ranks meet; [`Sheet`], [`Tally`] and [`LiveRank`], what a rank did and does in memory that both see |
-//! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`network_in_words`], [`trust_in_words`] |
-//! | `comity check`, `comity bench` | [`prefer_algorithm`]; memory of CUDA devices in [`cuda`] |
+//! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`costs_note`], [`network_in_words`], [`trust_in_words`] |
+//! | `comity check`, `comity bench` | [`prefer_algorithm`], [`predict`]; [`TunedFile`] at [`costs_place`], [`processor`]; memory of CUDA devices in [`cuda`] |
 //! | the Python package | [`forks`], whether a process is one that it was forked from |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
 
 pub use crate::config::{AddressNote, LinkNote, Topic, VARIABLES, Variable};
+pub use crate::costs::{CostsNote, TunedFile, costs_place};
 pub use crate::recorder::{Flight, FlightCall, FlightState, LiveGroup, LivePath, LiveRank};
 pub use crate::rendezvous::Store;
 pub use crate::stats::{Sheet, Tally};
@@ -20,6 +21,7 @@ pub use crate::sys::forks;
 #[cfg(target_os = "linux")]
 pub use crate::sys::refused as refused_call;
 use crate::{Algorithm, Config, Group};
+use comity_plan::{Choice, Kind};
 
 /// Memory, streams and events of CUDA devices.
 pub mod cuda {
@@ -47,6 +49,16 @@ pub fn network_in_words(config: &Config) -> String {
     config.network_in_words()
 }
 
+/// What plans would be chosen by, and where those numbers are from.
+pub fn costs_note(config: &Config) -> CostsNote {
+    config.costs_note()
+}
+
+/// What kind of processor this host has, in the system's words; nothing where it does not say.
+pub fn processor() -> String {
+    crate::sys::here::processor()
+}
+
 /// By what this rank would know the others: a few words about the job's key, without the key.
 pub fn trust_in_words(config: &Config) -> &'static str {
     config.trust_in_words()
@@ -60,4 +72,18 @@ pub fn trust_in_words(config: &Config) -> &'static str {
 /// The answer is `false` where Comity does not choose the algorithm: over MPI and NCCL, and in a group of one.
 pub fn prefer_algorithm(group: &Group, algorithm: Option<Algorithm>) -> bool {
     group.prefer_algorithm(algorithm)
+}
+
+/// How the group would carry out a call with equal parts of `count` elements of `elem` bytes and root 0, by the cheapest algorithm or by this
+/// one where it can, and how long it expects that to take. The same on every member.
+///
+/// `None` where Comity does not choose the algorithm: over MPI and NCCL, and in a group of one.
+pub fn predict(
+    group: &Group,
+    kind: Kind,
+    count: usize,
+    elem: usize,
+    by: Option<Algorithm>,
+) -> Option<Choice> {
+    group.predict(kind, count, elem, by)
 }

@@ -87,6 +87,7 @@ const TABLE: [Row; 44] = [
     ("COMITY_KEY_FD", COMITY, &["999"]),
     ("COMITY_KEY_FILE", COMITY, &["", "missing.key", "tmp", "open.key", "short.key"]),
     ("COMITY_STATS_FD", COMITY, &NO_NUMBER),
+    ("COMITY_HOST_CORES", COMITY, &NO_NUMBER),
     ("COMITY_LOG_DIR", COMITY, &[""]),
     ("RANK", TORCH, &NO_NUMBER),
     ("WORLD_SIZE", TORCH, &NO_NUMBER),

@@ -16,7 +16,7 @@
 //! another size (a job that is young ends on all ranks, an old one goes on); the port is taken (rank 0 asks whoever holds it); others
 //! with another key knock (counted, and named with who is missing); the store's host dies (`StoreClient::lost`).
 //!
-//! May import: `address`, `call`, `channel`, `config`, `error`, `exchange`, `key`, `sys`, `transport`.
+//! May import: `address`, `call`, `channel`, `config`, `costs`, `error`, `exchange`, `key`, `sys`, `transport`.
 
 mod announce;
 mod exchanged;

@@ -23,7 +23,7 @@ prop_compose! {
         let own = |(at, prefix, speed, is_inner)| OwnAddr { at: plain(at), prefix, speed, is_inner };
         let addrs = addrs.into_iter().map(own).collect();
         let links = links.into_iter().map(|(i, bytes)| (LinkKind::LISTED[i], bytes)).collect();
-        Facts { card: Card { host_id, cores, links, unix, addrs, are_named, relays, second_path }, host, pid, ring, sealed, silence }
+        Facts { card: Card { host_id, cores, links, unix, addrs, are_named, relays, second_path }, host, pid, ring, sealed, silence, tuned: Vec::new() }
     }
 }
 
