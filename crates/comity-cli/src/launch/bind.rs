@@ -1,11 +1,11 @@
-//! `--bind`: which processors each rank may run on.
+//! `--bind-to`: which processors each rank may run on.
 //!
 //! The launcher of a host knows how its cores lie, and which of them it may use itself; ranks get some of those. A rank is bound between
 //! fork and exec, so that its memory is its own core's from the first byte. Not on macOS, which lets nobody choose.
 use comity_cluster::cores::{BindTo, CoreMap, cpu_list, cpu_words};
 use serde::{Deserialize, Serialize};
 
-/// What `--bind` says.
+/// What `--bind-to` says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 pub(crate) enum BindWish {
     /// Wherever the system puts them.
@@ -40,11 +40,11 @@ impl RankBinding {
         };
         if !cfg!(target_os = "linux") {
             return Err(format!(
-                "--bind {name}: this system does not let a process choose its cores; say --bind off"
+                "--bind-to {name}: this system does not let a process choose its cores; say --bind-to off"
             ));
         }
         let map = allowed_cores().ok_or_else(|| {
-            format!("--bind {name}: the system does not say how its cores lie (/sys/devices/system/cpu); say --bind off")
+            format!("--bind-to {name}: the system does not say how its cores lie (/sys/devices/system/cpu); say --bind-to off")
         })?;
         map.places(to, ranks)?;
         Ok(Some(Self { to, map }))
@@ -68,7 +68,9 @@ fn set(cpus: &[usize]) -> Result<ProcessorSet, String> {
     let mut set = ProcessorSet::new();
     for &cpu in cpus {
         if cpu >= ProcessorSet::MAX_CPU {
-            return Err(format!("--bind: processor {cpu} is beyond those that can be named; say --bind off"));
+            return Err(format!(
+                "--bind-to: processor {cpu} is beyond those that can be named; say --bind-to off"
+            ));
         }
         set.set(cpu);
     }

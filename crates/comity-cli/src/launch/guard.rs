@@ -212,7 +212,7 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
     let program = job::find(name.as_ref(), cwd.as_deref(), &path).map_err(usage)?;
     script(name, args, cwd.as_deref()).map_err(usage)?;
     let local_size = part.local_size.max(part.size);
-    let binding = RankBinding::check(part.bind, local_size).map_err(usage)?;
+    let binding = RankBinding::check(part.bind_to, local_size).map_err(usage)?;
     Ok(Job {
         size: part.size,
         first: part.first,

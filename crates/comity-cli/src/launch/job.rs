@@ -117,7 +117,7 @@ impl Job {
         let given = args.env.iter().rev().find(|s| s.name == "PATH").map(|s| s.value.clone());
         let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
         let program = find(&name, args.cwd.as_deref(), &path).map_err(LaunchRefusal::usage)?;
-        let binding = RankBinding::check(args.bind, size).map_err(LaunchRefusal::usage)?;
+        let binding = RankBinding::check(args.bind_to, size).map_err(LaunchRefusal::usage)?;
         let metrics = args.metrics.map(listen).transpose()?;
         let logs = args.log_dir.as_deref().map(|dir| open_logs(dir, 0..size)).transpose()?;
         if let Some((rank, flag)) = stdin_rank.filter(|(r, _)| *r >= size && !args.node.is_given()) {

@@ -149,7 +149,7 @@ pub(crate) struct LaunchArgs {
         hide_possible_values = true,
         hide_default_value = false
     )]
-    bind: bind::BindWish,
+    bind_to: bind::BindWish,
 
     /// The command that every rank runs, with its arguments
     #[arg(required_unless_present = "print_python", trailing_var_arg = true, value_name = "COMMAND")]

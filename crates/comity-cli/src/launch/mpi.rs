@@ -47,9 +47,9 @@ fn prepare(args: &LaunchArgs) -> Result<Command, LaunchRefusal> {
             "--secure data is not for --backend mpi: MPI carries the data, and does not encrypt it".into(),
         ));
     }
-    if args.bind != super::bind::BindWish::Off {
+    if args.bind_to != super::bind::BindWish::Off {
         return Err(usage(
-            "--bind is not for --backend mpi, whose launcher has its own flags for that (--bind-to)".into(),
+            "--bind-to is not for --backend mpi, whose launcher has its own flags for that".into(),
         ));
     }
     if args.metrics.is_some() {

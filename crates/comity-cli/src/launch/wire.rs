@@ -125,7 +125,7 @@ pub(super) struct HostPart {
     /// So many ports are wanted.
     pub(super) ports: usize,
     /// What each of its ranks is bound to.
-    pub(super) bind: BindWish,
+    pub(super) bind_to: BindWish,
     /// What it is to have before it runs.
     pub(super) stage: Vec<StagedFile>,
 }

@@ -1,4 +1,4 @@
-//! `--bind`: where ranks may run, and what is refused.
+//! `--bind-to`: where ranks may run, and what is refused.
 #![cfg(target_os = "linux")]
 use super::{harness::*, hosts::fleet};
 
@@ -18,7 +18,7 @@ fn ranks_get_cores_of_their_own_or_all_as_before() {
     let cores = std::thread::available_parallelism().unwrap().get();
     let off = script(2, &["--no-tag-output"], SAY);
     assert_eq!(off.out, format!("{0}\n{0}\n", own()));
-    let complex = script(2, &["--no-tag-output", "--bind", "complex"], SAY);
+    let complex = script(2, &["--no-tag-output", "--bind-to", "complex"], SAY);
     assert!(
         complex.out.lines().all(|l| l.starts_with(&format!("{cores} "))),
         "{} {}",
@@ -26,17 +26,16 @@ fn ranks_get_cores_of_their_own_or_all_as_before() {
         complex.err
     );
     // A launcher inside a bound rank has one core to give.
-    let inner =
-        "exec $COMITY launch -n 1 --no-tag-output --bind core -- $COMITY launch -n 2 --bind core -- true";
+    let inner = "exec $COMITY launch -n 1 --no-tag-output --bind-to core -- $COMITY launch -n 2 --bind-to core -- true";
     let one = start_line(inner, "").finish();
     assert_eq!(one.code, 2, "{} {}", one.out, one.err);
-    for part in ["--bind core", "2 ranks", "may use 1 core", "--bind complex or --bind off"] {
+    for part in ["--bind-to core", "2 ranks", "may use 1 core", "--bind-to complex or --bind-to off"] {
         assert!(one.err.contains(part), "{part}: {}", one.err);
     }
     if cores < 2 {
         return;
     }
-    let bound = script(2, &["--no-tag-output", "--bind", "core"], SAY);
+    let bound = script(2, &["--no-tag-output", "--bind-to", "core"], SAY);
     if bound.code == 2 {
         // Two threads of one core are no two cores.
         assert!(bound.err.contains("2 ranks") && bound.err.contains("1 core (2 threads)"), "{}", bound.err);
@@ -49,7 +48,7 @@ fn ranks_get_cores_of_their_own_or_all_as_before() {
     let check = run(&[
         "-n",
         "2",
-        "--bind",
+        "--bind-to",
         "core",
         "--",
         "comity",
@@ -64,9 +63,9 @@ fn ranks_get_cores_of_their_own_or_all_as_before() {
 #[test]
 fn other_words_and_mpi_s_launcher_are_refused() {
     for (flags, why) in [
-        (&["--bind", "socket"][..], "--bind"),
-        (&["--bind", "core", "--backend", "mpi"], "--bind-to"),
-        (&["-n", "4096", "--bind", "core"], "4096 ranks"),
+        (&["--bind-to", "socket"][..], "--bind-to"),
+        (&["--bind-to", "core", "--backend", "mpi"], "its own flags"),
+        (&["-n", "4096", "--bind-to", "core"], "4096 ranks"),
     ] {
         let done = run(&[flags, &["--", "true"]].concat());
         assert_eq!(done.code, 2, "{}", done.err);
@@ -77,7 +76,7 @@ fn other_words_and_mpi_s_launcher_are_refused() {
 #[test]
 fn each_host_binds_its_own_ranks() {
     let dir = tempfile::tempdir().unwrap();
-    let say = ["--bind", "core", "--no-tag-output", "--", "sh", "-c", SAY];
+    let say = ["--bind-to", "core", "--no-tag-output", "--", "sh", "-c", SAY];
     let done = fleet(dir.path(), &[&["--hosts", "a,b"][..], &say].concat());
     assert_eq!(done.code, 0, "{}", done.err);
     // Both stand for this machine, so both begin with its first core.

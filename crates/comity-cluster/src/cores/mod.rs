@@ -168,7 +168,7 @@ impl CoreMap {
                 };
                 let (n, s) = (cores.len(), if cores.len() == 1 { "" } else { "s" });
                 return Err(format!(
-                    "--bind core gives each rank a core of its own: there are {ranks} ranks for this host, and the launcher may use {n} core{s}{threads}; start fewer ranks, allow it more cores, or say --bind complex or --bind off"
+                    "--bind-to core gives each rank a core of its own: there are {ranks} ranks for this host, and the launcher may use {n} core{s}{threads}; start fewer ranks, allow it more cores, or say --bind-to complex or --bind-to off"
                 ));
             }
             return Ok(cores.into_iter().take(ranks).collect());

@@ -84,7 +84,7 @@ fn only_what_is_allowed_is_given() {
     assert_eq!(map(VIRTUAL).allowed(&[7]), None);
     let why = some.places(BindTo::Core, 5).unwrap_err();
     assert!(
-        why.contains("5 ranks") && why.contains("4 cores (6 threads)") && why.contains("--bind off"),
+        why.contains("5 ranks") && why.contains("4 cores (6 threads)") && why.contains("--bind-to off"),
         "{why}"
     );
 }

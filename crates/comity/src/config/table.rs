@@ -367,7 +367,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "COMITY_HOST_CORES",
         topic: Topic::Launcher,
         about: "Says how many cores the ranks of this host share, where each was given some of its own.",
-        default: "set by `comity launch --bind`",
+        default: "set by `comity launch --bind-to`",
         example: "16",
     },
     Variable {

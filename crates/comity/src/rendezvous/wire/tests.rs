@@ -58,6 +58,20 @@ proptest! {
     }
 }
 
+#[test]
+fn costs_of_rank_0_travel_whole_or_not_at_all() {
+    use comity_plan::{LinkClass, RatioTable};
+    let table = || RatioTable::new(vec![2], (1..=32).collect(), Vec::new()).unwrap();
+    let costs = TunedCosts::new([LinkClass::SHM, LinkClass::TCP], 1e-10, [table(), table()]).unwrap();
+    let entry = |tuned| FromStore::Entry { rank: 0, facts: Facts { tuned, ..facts_of("h", 1, Vec::new()) } };
+    let whole = entry(costs.to_bytes());
+    assert_eq!(FromStore::decode(&whole.encode()), Ok(whole));
+    let short = costs.to_bytes()[1..].to_vec();
+    for damaged in [vec![1, 2, 3], short, vec![0; MAX_TUNED + 1]] {
+        assert_eq!(FromStore::decode(&entry(damaged).encode()), Err(Malformed));
+    }
+}
+
 /// A seed that is no message any more leads the fuzzer nowhere.
 #[test]
 fn the_fuzzers_seeds_are_messages() {
