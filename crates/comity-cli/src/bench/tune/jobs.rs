@@ -16,7 +16,7 @@ const JOB_LIMIT: &str = "600";
 
 /// What every job measures.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Job<'a> {
+pub(super) struct SurveyJob<'a> {
     pub(super) name: &'a str,
     /// All, if none.
     pub(super) ops: &'a [String],
@@ -29,7 +29,7 @@ pub(super) struct Job<'a> {
 
 /// What was measured under the same circumstances.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct TimingPlace {
     pub(super) op: String,
     pub(super) link: HostLink,
     pub(super) ranks: usize,
@@ -49,7 +49,7 @@ pub(super) struct Timed {
 /// What all jobs found.
 #[derive(Debug, Default)]
 pub(super) struct Timings {
-    pub(super) all: Vec<(Place, Timed)>,
+    pub(super) all: Vec<(TimingPlace, Timed)>,
     pub(super) rounds: usize,
 }
 
@@ -67,7 +67,7 @@ pub(super) fn middle(mut all: Vec<f64>) -> f64 {
 }
 
 /// One round at least; another if it is likely to fit.
-pub(super) fn run(job: &Job<'_>, ranks: &[usize], within: Duration) -> Result<Timings, String> {
+pub(super) fn run(job: &SurveyJob<'_>, ranks: &[usize], within: Duration) -> Result<Timings, String> {
     let start = Instant::now();
     let mut found = Timings::default();
     let mut at = BTreeMap::new();
@@ -76,7 +76,7 @@ pub(super) fn run(job: &Job<'_>, ranks: &[usize], within: Duration) -> Result<Ti
         for (link, &n) in HostLink::ALL.into_iter().flat_map(|l| ranks.iter().map(move |n| (l, n))) {
             eprintln!("comity bench {}: round {}, {}, {n} ranks", job.name, found.rounds + 1, link.name());
             for row in one(job, link, n)? {
-                let place = Place { op: row.op, link, ranks: n, bytes: row.bytes };
+                let place = TimingPlace { op: row.op, link, ranks: n, bytes: row.bytes };
                 let key = (place.clone(), row.algorithm.clone());
                 let i = *at.entry(key).or_insert_with(|| {
                     let (algorithm, rounds) = (row.algorithm, Vec::new());
@@ -97,7 +97,7 @@ pub(super) fn run(job: &Job<'_>, ranks: &[usize], within: Duration) -> Result<Ti
 }
 
 /// One job of this very program.
-fn one(job: &Job<'_>, link: HostLink, n: usize) -> Result<Vec<SurveyRow>, String> {
+fn one(job: &SurveyJob<'_>, link: HostLink, n: usize) -> Result<Vec<SurveyRow>, String> {
     let bad = |why: String| format!("{}: the job of {n} ranks over {} {why}", job.name, link.name());
     let me = env::current_exe().map_err(|e| bad(format!("cannot be started: {e}")))?;
     let sizes: Vec<_> = job.sizes.iter().map(u64::to_string).collect();

@@ -13,7 +13,7 @@ mod survey;
 use super::BenchArgs;
 use comity::tools::{self, TunedFile};
 use comity_plan::{HostLink, Kind, Timing, fit};
-use jobs::{Job, Timings};
+use jobs::{SurveyJob, Timings};
 use std::{
     env,
     path::PathBuf,
@@ -147,7 +147,7 @@ fn measure(args: &BenchArgs, cores: usize) -> Result<(), Refused> {
         (2, words.to_owned())
     })?;
     let (ranks, sizes) = (args.tune.ranks(&RANKS, cores), args.tune.sizes(&KNOTS));
-    let job = Job { name: "--tune", ops: &[], sizes: &sizes, budget: BUDGET, usual: true };
+    let job = SurveyJob { name: "--tune", ops: &[], sizes: &sizes, budget: BUDGET, usual: true };
     let found = jobs::run(&job, &ranks, args.tune.within()).map_err(|why| (1, why))?;
     let [shm, tcp] = HostLink::ALL.map(|link| timings(&found, link));
     let costs = fit(&shm, &tcp);
@@ -180,10 +180,10 @@ fn timings(found: &Timings, link: HostLink) -> Vec<Timing> {
 /// `--predict`.
 fn predict(args: &BenchArgs, cores: usize) -> Result<(), Refused> {
     let (ranks, sizes) = (args.tune.ranks(&PROBED_RANKS, cores), args.tune.sizes(&PROBES));
-    let job = Job { name: "--predict", ops: &args.ops, sizes: &sizes, budget: BUDGET, usual: false };
+    let job = SurveyJob { name: "--predict", ops: &args.ops, sizes: &sizes, budget: BUDGET, usual: false };
     let found = jobs::run(&job, &ranks, args.tune.within()).map_err(|why| (1, why))?;
     let config = comity::Config::from_env().map_err(|e| (2, e.to_string()))?;
-    let report = report::Report::new(&found, &tools::costs_note(&config), cores, now());
+    let report = report::PredictReport::new(&found, &tools::costs_note(&config), cores, now());
     let (text, json) = (report.markdown(), report.json());
     if let Some(path) = &args.tune.report {
         for (end, text) in [("md", &text), ("json", &json)] {

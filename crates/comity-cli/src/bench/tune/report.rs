@@ -1,8 +1,9 @@
 //! Predictions beside measurements, and what would be chosen beside the best: as Markdown and as JSON.
 
-use super::jobs::{Place, Timed, Timings, middle};
+use super::jobs::{Timed, TimingPlace, Timings, middle};
 use crate::here;
 use comity::tools::{self, CostsNote};
+use comity_plan::HostLink;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -14,13 +15,13 @@ const GOOD: f64 = 0.10;
 /// Everything under one circumstance.
 #[derive(Debug)]
 struct Circumstance<'a> {
-    place: &'a Place,
+    place: &'a TimingPlace,
     timed: Vec<&'a Timed>,
 }
 
 /// The whole.
 #[derive(Debug)]
-pub(super) struct Report<'a> {
+pub(super) struct PredictReport<'a> {
     head: Value,
     all: Vec<Circumstance<'a>>,
 }
@@ -107,9 +108,9 @@ fn percent(part: usize, of: usize) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
 
-impl<'a> Report<'a> {
+impl<'a> PredictReport<'a> {
     pub(super) fn new(found: &'a Timings, costs: &CostsNote, cores: usize, date: String) -> Self {
-        let mut places: BTreeMap<&Place, Vec<&Timed>> = BTreeMap::new();
+        let mut places: BTreeMap<&TimingPlace, Vec<&Timed>> = BTreeMap::new();
         found.all.iter().for_each(|(place, timed)| places.entry(place).or_default().push(timed));
         let head = json!({
             "version": here::VERSION, "date": date, "processor": tools::processor(), "cores": cores,
@@ -122,7 +123,7 @@ impl<'a> Report<'a> {
     fn counts(&self) -> Vec<(String, Count)> {
         let mut keys: Vec<_> = self.all.iter().map(|c| (&c.place.op, c.place.link)).collect();
         keys.dedup();
-        let count = |(op, link): (&'a String, _)| {
+        let count = |(op, link): (&'a String, HostLink)| {
             let some = self.all.iter().filter(|c| &c.place.op == op && c.place.link == link);
             (format!("{op} | {}", link.name()), Count::of(some))
         };
@@ -211,7 +212,7 @@ impl<'a> Report<'a> {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for TimingPlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} | {} | {} | {}", self.op, self.link.name(), self.ranks, self.bytes)
     }
@@ -220,7 +221,6 @@ impl std::fmt::Display for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use comity_plan::HostLink;
 
     #[test]
     fn choices_and_predictions_are_judged() {
@@ -230,7 +230,7 @@ mod tests {
             predicted_us,
             chosen,
         };
-        let place = |bytes| Place { op: "all_reduce".into(), link: HostLink::Shm, ranks: 4, bytes };
+        let place = |bytes| TimingPlace { op: "all_reduce".into(), link: HostLink::Shm, ranks: 4, bytes };
         let all = vec![
             // A slow round of all is no reason to blame the choice.
             (place(8), timed("direct", &[1.0, 5.0, 1.0], 1.1, true)),
@@ -240,7 +240,7 @@ mod tests {
         ];
         let found = Timings { all, rounds: 3 };
         let costs = CostsNote { used: "tuned", file: None, date: None, why: "a file".into() };
-        let report = Report::new(&found, &costs, 4, "2026".into());
+        let report = PredictReport::new(&found, &costs, 4, "2026".into());
         let json: Value = serde_json::from_str(&report.json()).unwrap();
         assert_eq!(json["all"]["timings"], 4);
         assert_eq!(json["all"]["within_25_percent"], 2);
