@@ -90,15 +90,20 @@ impl RatioRow {
 }
 
 impl RatioTable {
-    /// Knots that grow, and a row for each algorithm; `None` where something is missing.
+    /// Knots that grow, and one row for an algorithm; `None` where something is missing.
     pub fn new(ranks: Vec<u32>, bytes: Vec<u64>, rows: Vec<RatioRow>) -> Option<Self> {
         let grow = |ok: bool, len: usize| ok && (1..=MOST_KNOTS).contains(&len);
+        let same =
+            |r: &RatioRow| rows.iter().filter(|s| (s.kind, s.algorithm) == (r.kind, r.algorithm)).count();
         let sound = grow(ranks.is_sorted_by(|a, b| a < b), ranks.len())
             && grow(bytes.is_sorted_by(|a, b| a < b), bytes.len())
             && ranks[0] >= 2
             && rows.iter().all(|r| {
                 let whole = r.ratios.len() == ranks.len() * bytes.len();
-                whole && r.algorithm.serves(r.kind) && r.ratios.iter().all(|m| *m >= MULTIPLES.0)
+                whole
+                    && same(r) == 1
+                    && r.algorithm.serves(r.kind)
+                    && r.ratios.iter().all(|m| *m >= MULTIPLES.0)
             });
         sound.then_some(Self { ranks, bytes, rows })
     }
