@@ -1,4 +1,4 @@
-//! Trees of files as text, a line a file. `virtual.txt` was recorded; the others were written in the form that Linux documents.
+//! Trees of files as text, a line a file. `virtual.txt` and `virtual16.txt` were recorded; the others were written in the form that Linux documents.
 
 use super::*;
 
@@ -17,6 +17,7 @@ const XEON: &str = include_str!("trees/xeon.txt");
 const EPYC: &str = include_str!("trees/epyc.txt");
 const LAPTOP: &str = include_str!("trees/laptop.txt");
 const VIRTUAL: &str = include_str!("trees/virtual.txt");
+const VIRTUAL_16: &str = include_str!("trees/virtual16.txt");
 
 #[test]
 fn hosts_of_every_shape_are_read() {
@@ -25,6 +26,7 @@ fn hosts_of_every_shape_are_read() {
         (EPYC, "1 socket, 4 core complexes, 1 NUMA node, 16 cores, 32 threads"),
         (LAPTOP, "1 socket, 1 core complex, 1 NUMA node, 8 cores, 12 threads"),
         (VIRTUAL, "1 socket, 1 core complex, 1 NUMA node, 2 cores"),
+        (VIRTUAL_16, "1 socket, 1 core complex, 1 NUMA node, 16 cores"),
         ("cpu/online: 0-2\n", "1 socket, 1 core complex, 1 NUMA node, 3 cores"),
     ] {
         assert_eq!(map(text).words(), words);
