@@ -2,11 +2,12 @@
 
 mod settings;
 
-use crate::here;
+use crate::{here, launch};
 use comity::{
     Config, DType,
-    tools::{self, AddressNote, LinkNote},
+    tools::{self, AddressNote, CostsNote, LinkNote},
 };
+use comity_cluster::cores::cpu_words;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -64,6 +65,8 @@ fn to_text(config: &Config) -> String {
     row("key", &[tools::trust_in_words(config).to_owned()]);
     row("host", &[format!("{}, {} cores, pages of {} bytes", host(), cores(), rustix::param::page_size())]);
     row("system", &[system()]);
+    row("cores", &topology());
+    row("costs", &costs(&tools::costs_note(config)));
     let links = tools::link_notes(config);
     let note = |l: &LinkNote| {
         format!("{:<4} {:<4} {}", l.kind.to_string(), if l.used { "yes" } else { "no" }, l.why)
@@ -89,7 +92,7 @@ fn to_json(config: &Config) -> Value {
     let found = config.found();
     let variables: serde_json::Map<String, Value> =
         found.seen.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
-    let notes = tools::link_notes(config);
+    let (notes, costs) = (tools::link_notes(config), tools::costs_note(config));
     let links: Vec<_> =
         notes.iter().map(|l| json!({ "kind": l.kind.to_string(), "used": l.used, "why": l.why })).collect();
     let address = |a: AddressNote| json!({ "interface": a.interface, "address": a.address, "speed": a.speed, "used": a.used });
@@ -105,9 +108,37 @@ fn to_json(config: &Config) -> Value {
         "launcher": found.launcher.to_string(), "why": found.why, "variables": variables,
         "meets": config.meet().to_string(), "key": tools::trust_in_words(config), "host": host(), "cores": cores(),
         "page_size": rustix::param::page_size(), "system": system(), "links": links, "devices": devices, "addresses": addresses,
-        "network": tools::network_in_words(config),
+        "network": tools::network_in_words(config), "topology": topology(),
+        "costs": { "used": costs.used, "file": costs.file, "date": costs.date, "why": costs.why },
         "types": DType::ALL.map(DType::name),
     })
+}
+
+/// How the cores lie, and which of them this process may use.
+fn topology() -> Vec<String> {
+    let (Some(all), Some(own)) = (launch::host_cores(), launch::allowed_cores()) else {
+        return vec!["the system does not say how they lie".into()];
+    };
+    let mut lines = vec![all.words()];
+    if own != all {
+        let list = cpu_words(&own.processors());
+        lines.push(format!(
+            "this process may use {} of {} threads: {list:.60}",
+            own.counts().processors,
+            all.counts().processors
+        ));
+    }
+    lines
+}
+
+/// By what plans are chosen, and the file.
+fn costs(note: &CostsNote) -> Vec<String> {
+    let file = note.file.as_ref().filter(|_| note.used != "usual" || note.why.contains("costs file"));
+    let mut lines = vec![format!("{}: {}", note.used, note.why)];
+    lines.extend(
+        file.filter(|f| !note.why.contains(&f.display().to_string())).map(|f| f.display().to_string()),
+    );
+    lines
 }
 
 fn host() -> String {

@@ -6,6 +6,8 @@ mod harness;
 
 #[path = "launch/bad_input.rs"]
 mod bad_input;
+#[path = "launch/bind.rs"]
+mod bind;
 #[path = "launch/claims.rs"]
 mod claims;
 #[path = "launch/endings.rs"]

@@ -16,6 +16,7 @@
 //! | [`read`] | the script that a host runs, and readers of what it prints |
 //! | [`facts`] | what is known of a host |
 //! | [`graph`] | hosts, cables and networks |
+//! | [`cores`] | cores, complexes, sockets and NUMA nodes of a host; which of them a rank is bound to |
 //! | [`layout`] | whether they make a mesh, a ring, or less |
 //! | [`addresses`] | an address for each end of a cable, beside every network in use |
 //! | [`commands`] | what is run on each host, and how it is undone |
@@ -27,6 +28,7 @@
 pub mod addresses;
 pub mod checks;
 pub mod commands;
+pub mod cores;
 pub mod draw;
 pub mod facts;
 pub mod graph;

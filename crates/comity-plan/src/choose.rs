@@ -12,8 +12,9 @@
 
 use crate::{
     algorithms::{Algorithm, Cuts},
-    model::{Model, Topology},
+    model::Model,
     shape::{Common, Kind},
+    topology::Topology,
 };
 
 /// How to carry out a call.
@@ -54,7 +55,7 @@ pub fn price(call: &Common<'_>, world: &Topology, algorithm: Algorithm) -> Choic
 
 fn seconds(model: &Model<'_>, kind: Kind, algorithm: Algorithm) -> f64 {
     match algorithm.service(kind) {
-        Some(service) if model.n > 1.0 => (service.seconds)(model),
+        Some(service) if model.n > 1.0 => model.ratio(kind, algorithm) * (service.seconds)(model),
         Some(_) => 0.0,
         None => f64::INFINITY,
     }

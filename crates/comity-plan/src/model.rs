@@ -9,68 +9,20 @@
 //!
 //! The ranks of a host share its network. Ranks beyond its cores take turns, so that a round costs a switch for each of them. Each word
 //! here ([`exchange`](Model::exchange), [`shift`](Model::shift), ...) is one round: with two kinds of link it is a formula; where each pair was
-//! measured it is the slowest rank's sum over the pairs that the round uses. May import `pairs`, `shape` and `traffic`.
+//! measured it is the slowest rank's sum over the pairs that the round uses. May import `algorithms`, `pairs`, `shape`,
+//! `topology` and `traffic`.
 
 use crate::{
-    pairs::{Cost, LinkClass, PairCosts},
-    shape::Common,
+    algorithms::Algorithm,
+    pairs::PairCosts,
+    shape::{Common, Kind},
+    topology::Topology,
     traffic::Traffic::{self, BothWays, OneWay, Same},
 };
 use std::collections::BTreeMap;
 
 /// Groups above this are priced by the medians: a round of all with all has the square of the ranks in pairs.
 const MOST_RANKS: usize = 128;
-
-/// Where the ranks are, and what moving between them costs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Topology {
-    /// Host of each rank, any numbers; empty when all share one.
-    pub host: Vec<usize>,
-    /// Cores of each host.
-    pub cores: usize,
-    /// Within a host.
-    pub local: LinkClass,
-    /// Between hosts.
-    pub remote: LinkClass,
-    /// Seconds per byte added.
-    pub gamma: f64,
-    /// Seconds to hand a core from one rank to the next.
-    pub switch: f64,
-    /// What was measured between the ranks, if that was asked for.
-    pub pairs: Option<PairCosts>,
-}
-
-impl Topology {
-    /// Shared memory within hosts, TCP between them.
-    pub fn new(host: Vec<usize>, cores: usize) -> Self {
-        Self {
-            host,
-            cores: cores.max(1),
-            local: LinkClass::SHM,
-            remote: LinkClass::TCP,
-            gamma: 1.0 / 20e9,
-            switch: 1.5e-6,
-            pairs: None,
-        }
-    }
-
-    /// The same with other costs: `change` is made to those of every link.
-    pub(crate) fn with(&self, change: fn(&mut Cost), gamma: f64, switch: f64) -> Self {
-        let mut other = Self { gamma, switch, ..self.clone() };
-        change(&mut other.local.cost);
-        change(&mut other.remote.cost);
-        other.pairs = self.pairs.as_ref().map(|p| p.with(change));
-        other
-    }
-
-    /// With what was measured between its ranks.
-    pub fn measured(mut self, costs: PairCosts) -> Self {
-        self.local.cost = costs.median(&self.host, true).unwrap_or(self.local.cost);
-        self.remote.cost = costs.median(&self.host, false).unwrap_or(self.remote.cost);
-        self.pairs = Some(costs);
-        self
-    }
-}
 
 /// A call in the numbers that cost.
 #[derive(Debug)]
@@ -142,6 +94,14 @@ impl<'a> Model<'a> {
             elem: call.elem.max(1),
             pairs: known.map(|costs| Pairs::new(costs, &world.host, call.root)),
         }
+    }
+
+    /// How far an algorithm is from its formula on this machine: known of ranks that share a host and have a core each.
+    pub(crate) fn ratio(&self, kind: Kind, algorithm: Algorithm) -> f64 {
+        let known = self.hosts < 2.0 && self.pairs.is_none() && self.share() <= 1.0;
+        let Some((costs, link)) = self.world.tuned.as_ref().filter(|_| known) else { return 1.0 };
+        let bytes = if kind.has_parts() { self.n * self.bytes } else { self.bytes };
+        costs.ratio(*link, kind, algorithm, self.n, bytes)
     }
 
     /// How many ranks a core serves.

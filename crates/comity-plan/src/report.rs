@@ -5,11 +5,11 @@ use crate::{
     algorithms::Algorithm,
     choose::{choose, price},
     draw,
-    model::Topology,
     pairs::{Cost, LinkClass, PairCosts},
     pipeline::build,
     shape::{Kind, Shape},
     svg,
+    topology::Topology,
 };
 
 /// Ranks beyond this are not laid out.

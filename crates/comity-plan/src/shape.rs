@@ -90,6 +90,11 @@ impl Kind {
         }
     }
 
+    /// Whether the buffer holds a part for each rank.
+    pub const fn has_parts(self) -> bool {
+        matches!(self, Self::AllGather | Self::ReduceScatter | Self::Gather | Self::Scatter | Self::AllToAll)
+    }
+
     /// The operation of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|k| k.name() == name)

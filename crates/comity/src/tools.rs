@@ -7,12 +7,13 @@
 //! | for | items |
 //! |---|---|
 //! | a launcher | [`Store`], at which its ranks meet; [`Sheet`], [`Tally`] and [`LiveRank`], what a rank did and does in memory that both see |
-//! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`network_in_words`], [`trust_in_words`] |
-//! | `comity check`, `comity bench` | [`prefer_algorithm`]; memory of CUDA devices in [`cuda`] |
+//! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`costs_note`], [`network_in_words`], [`trust_in_words`] |
+//! | `comity check`, `comity bench` | [`prefer_algorithm`], [`predict`]; [`TunedFile`] at [`costs_place`], [`processor`]; memory of CUDA devices in [`cuda`] |
 //! | the Python package | [`forks`], whether a process is one that it was forked from |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
 
 pub use crate::config::{AddressNote, LinkNote, Topic, VARIABLES, Variable};
+pub use crate::costs::{CostsNote, TunedFile, costs_place};
 pub use crate::recorder::{Flight, FlightCall, FlightState, LiveGroup, LivePath, LiveRank};
 pub use crate::rendezvous::Store;
 pub use crate::stats::{Sheet, Tally};
@@ -20,6 +21,7 @@ pub use crate::sys::forks;
 #[cfg(target_os = "linux")]
 pub use crate::sys::refused as refused_call;
 use crate::{Algorithm, Config, Group};
+use comity_plan::{Choice, Kind};
 
 /// Memory, streams and events of CUDA devices.
 pub mod cuda {
@@ -60,6 +62,26 @@ pub fn network_in_words(config: &Config) -> String {
     config.network_in_words()
 }
 
+/// What plans would be chosen by, and where those numbers are from.
+///
+/// ```
+/// let note = comity::tools::costs_note(&comity::Config::from_env()?);
+/// # let _ = note;
+/// # Ok::<(), comity::Error>(())
+/// ```
+pub fn costs_note(config: &Config) -> CostsNote {
+    config.costs_note()
+}
+
+/// What kind of processor this host has, in the system's words; nothing where it does not say.
+///
+/// ```
+/// println!("{}", comity::tools::processor());
+/// ```
+pub fn processor() -> String {
+    crate::sys::here::processor()
+}
+
 /// A few words on the job's key, by which this rank would know the others. The key itself is not in them.
 ///
 /// ```
@@ -88,4 +110,18 @@ pub fn trust_in_words(config: &Config) -> &'static str {
 /// ```
 pub fn prefer_algorithm(group: &Group, algorithm: Option<Algorithm>) -> bool {
     group.prefer_algorithm(algorithm)
+}
+
+/// How the group would carry out a call with equal parts of `count` elements of `elem` bytes and root 0, by the cheapest algorithm or by this
+/// one where it can, and how long it expects that to take. The same on every member.
+///
+/// `None` where Comity does not choose the algorithm: over MPI and NCCL, and in a group of one.
+pub fn predict(
+    group: &Group,
+    kind: Kind,
+    count: usize,
+    elem: usize,
+    by: Option<Algorithm>,
+) -> Option<Choice> {
+    group.predict(kind, count, elem, by)
 }

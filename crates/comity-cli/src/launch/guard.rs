@@ -3,6 +3,7 @@
 //! The two processes of `comity launch` run here as well: the front end relays standard input, which carries the launcher's
 //! orders, and the supervisor starts the ranks. When the input ends, or is silent for [`SILENCE`], the launcher or the way to
 //! it is gone: then the ranks end, and with them whatever they started. Standard output carries the guard's events.
+use super::bind::RankBinding;
 use super::ending::Ending;
 use super::job::{self, Job, LaunchRefusal};
 use super::meet::{Meeting, Reserved, loopback};
@@ -210,6 +211,8 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
     let (name, args) = part.command.split_first().ok_or_else(|| usage("there is no command".into()))?;
     let program = job::find(name.as_ref(), cwd.as_deref(), &path).map_err(usage)?;
     script(name, args, cwd.as_deref()).map_err(usage)?;
+    let local_size = part.local_size.max(part.size);
+    let binding = RankBinding::check(part.bind_to, local_size).map_err(usage)?;
     Ok(Job {
         size: part.size,
         first: part.first,
@@ -226,7 +229,8 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
         stdin_rank: part.stdin_rank,
         tty: part.tty,
         straight: true,
-        local: (part.local_first, part.local_size.max(part.size)),
+        local: (part.local_first, local_size),
+        binding,
         flights: None,
         insecure: part.insecure,
         secure: part.secure.as_deref().map(|s| match s {

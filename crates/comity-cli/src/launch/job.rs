@@ -1,4 +1,5 @@
 //! What was asked for, checked against this machine before anything is started.
+use super::bind::RankBinding;
 use super::terminal::RankTerminal;
 use super::{LaunchArgs, REFUSED, Setting, USAGE, journal};
 use crate::report;
@@ -44,6 +45,8 @@ pub(super) struct Job {
     pub(super) straight: bool,
     /// The first rank's number among those of this host, and how many those are.
     pub(super) local: (usize, usize),
+    /// Which processors they may use, if that is for the launcher to say.
+    pub(super) binding: Option<RankBinding>,
     /// Where ranks leave their flight records.
     pub(super) flights: Option<PathBuf>,
     pub(super) insecure: bool,
@@ -76,7 +79,7 @@ impl LaunchRefusal {
 }
 
 /// Variables that say who a rank is: a job in which they are set by hand cannot meet.
-pub(super) const OURS: [&str; 16] = [
+pub(super) const OURS: [&str; 17] = [
     "COMITY_RANK",
     "COMITY_SIZE",
     "COMITY_LOCAL_RANK",
@@ -88,6 +91,7 @@ pub(super) const OURS: [&str; 16] = [
     "COMITY_KEY_FILE",
     "COMITY_STATS_FD",
     "COMITY_INSECURE",
+    "COMITY_HOST_CORES",
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
@@ -113,6 +117,7 @@ impl Job {
         let given = args.env.iter().rev().find(|s| s.name == "PATH").map(|s| s.value.clone());
         let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
         let program = find(&name, args.cwd.as_deref(), &path).map_err(LaunchRefusal::usage)?;
+        let binding = RankBinding::check(args.bind_to, size).map_err(LaunchRefusal::usage)?;
         let metrics = args.metrics.map(listen).transpose()?;
         let logs = args.log_dir.as_deref().map(|dir| open_logs(dir, 0..size)).transpose()?;
         if let Some((rank, flag)) = stdin_rank.filter(|(r, _)| *r >= size && !args.node.is_given()) {
@@ -137,6 +142,7 @@ impl Job {
             tty: args.tty.map(RankTerminal::of),
             straight: false,
             local: (0, size),
+            binding,
             flights,
             insecure: args.insecure,
             secure: args.secure,

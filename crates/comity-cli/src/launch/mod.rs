@@ -7,6 +7,7 @@
 //! whichever of the two is killed, the other one is an ancestor of every process of the job, also of those
 //! that left their process group, and ends them.
 mod asked;
+mod bind;
 mod deaths;
 mod door;
 mod ending;
@@ -36,6 +37,7 @@ mod verdict;
 mod wire;
 mod wish;
 
+pub(crate) use bind::{allowed_cores, host_cores};
 pub(crate) use fleet::{
     FarCommand, FleetHost, JobHosts, SshWay, check_host_name, explain_ssh, job_hosts, list_hosts,
     read_hostfile, ssh_words,
@@ -138,6 +140,17 @@ pub(crate) struct LaunchArgs {
 
     #[command(flatten)]
     node: nodes::NodeArgs,
+
+    /// Bind each rank to a core of its own, or to the cores that share a third-level cache: core, complex, off
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHAT",
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = false
+    )]
+    bind_to: bind::BindWish,
 
     /// The command that every rank runs, with its arguments
     #[arg(required_unless_present = "print_python", trailing_var_arg = true, value_name = "COMMAND")]

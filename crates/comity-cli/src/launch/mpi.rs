@@ -47,6 +47,11 @@ fn prepare(args: &LaunchArgs) -> Result<Command, LaunchRefusal> {
             "--secure data is not for --backend mpi: MPI carries the data, and does not encrypt it".into(),
         ));
     }
+    if args.bind_to != super::bind::BindWish::Off {
+        return Err(usage(
+            "--bind-to is not for --backend mpi, whose launcher has its own flags for that".into(),
+        ));
+    }
     if args.metrics.is_some() {
         return Err(usage(
             "--metrics is not for --backend mpi, whose launcher starts the ranks itself".into(),

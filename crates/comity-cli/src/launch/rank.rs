@@ -62,7 +62,9 @@ impl Rank {
         let mut handed = meeting.handed();
         handed.extend(metrics.and_then(|m| m.fd(rank)));
         let standing = if terminal.is_some() { Standing::Terminal } else { Standing::Group };
-        sys::prepare(&mut command, handed, *open_files, standing);
+        let local = (job.local.0 + rank, job.local.1);
+        let place = job.binding.as_ref().map(|b| b.of(local)).transpose().map_err(io::Error::other)?;
+        sys::prepare(&mut command, handed, *open_files, (standing, place.map(|(set, _)| set)));
         let mut child = command.spawn()?;
         // The rank's copies would keep the terminal open when the rank has ended.
         drop(command);
@@ -169,6 +171,8 @@ pub(super) fn environment(
     if let Some(dir) = job.flights.as_deref().and_then(|d| d.to_str()) {
         set("COMITY_LOG_DIR", Some(dir.into()));
     }
+    // Each sees its own cores, and how many ranks may turn is for all to know.
+    set("COMITY_HOST_CORES", job.binding.as_ref().map(|b| b.host_cores().to_string()));
     all.extend(job.env.iter().map(|s| (s.name.clone(), Some(s.value.clone()))));
     let mut set = |name: &str, value: Option<&str>| all.push((name.into(), value.map(Into::into)));
     for (name, value) in [

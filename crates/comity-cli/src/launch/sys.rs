@@ -1,4 +1,5 @@
 //! What needs `unsafe` in the launcher: fork, the moment between fork and exec of a rank, signal dispositions.
+use super::bind::ProcessorSet;
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Resource, Rlimit};
 use std::io;
@@ -29,9 +30,14 @@ pub(super) enum Standing {
     Terminal,
 }
 
-/// Prepares a rank: its standing, death with the supervisor, these descriptors kept open, and this
-/// limit of open files.
-pub(super) fn prepare(command: &mut Command, keep: Vec<RawFd>, open_files: Rlimit, standing: Standing) {
+/// Prepares a rank: its standing, the processors that it may use if not all, death with the supervisor, these descriptors kept open, and
+/// this limit of open files.
+pub(super) fn prepare(
+    command: &mut Command,
+    keep: Vec<RawFd>,
+    open_files: Rlimit,
+    (standing, place): (Standing, Option<ProcessorSet>),
+) {
     if standing == Standing::Group {
         command.process_group(0);
     }
@@ -50,6 +56,12 @@ pub(super) fn prepare(command: &mut Command, keep: Vec<RawFd>, open_files: Rlimi
             rustix::process::setsid()?;
             rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
         }
+        #[cfg(target_os = "linux")]
+        if let Some(place) = &place {
+            rustix::thread::sched_setaffinity(None, place)?;
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = &place;
         rustix::process::setrlimit(Resource::Nofile, open_files)?;
         for &fd in &keep {
             // SAFETY: the owners of these descriptors outlive the call of `spawn` that runs this closure.
@@ -57,7 +69,7 @@ pub(super) fn prepare(command: &mut Command, keep: Vec<RawFd>, open_files: Rlimi
         }
         Ok(())
     };
-    // SAFETY: the closure only makes system calls (prctl, getppid, setsid, ioctl, setrlimit, fcntl) and allocates nothing, so it is fit
+    // SAFETY: the closure only makes system calls (prctl, getppid, sched_setaffinity, setsid, ioctl, setrlimit, fcntl) and allocates nothing, so it is fit
     // to run between fork and exec.
     unsafe { command.pre_exec(before_exec) };
 }

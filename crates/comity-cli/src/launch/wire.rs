@@ -6,6 +6,7 @@
 //!
 //! The launcher's orders go to the guard's standard input, the guard's events come from its standard output. No length is
 //! believed above [`LARGEST`], and no memory is taken before the bytes have come.
+use super::bind::BindWish;
 use super::ending::Ending;
 use super::output::OutputStream;
 use super::stage::StagedFile;
@@ -13,7 +14,7 @@ use super::terminal::RankTerminal;
 use serde::{Deserialize, Serialize};
 
 /// Both sides must speak the same one; the guard says its own first.
-pub(super) const PROTOCOL: u32 = 3;
+pub(super) const PROTOCOL: u32 = 4;
 /// The longest frame.
 pub(super) const LARGEST: usize = 4 << 20;
 /// What a guard says before its first frame: a login script may print before that.
@@ -123,6 +124,8 @@ pub(super) struct HostPart {
     pub(super) at: Option<std::net::IpAddr>,
     /// So many ports are wanted.
     pub(super) ports: usize,
+    /// What each of its ranks is bound to.
+    pub(super) bind_to: BindWish,
     /// What it is to have before it runs.
     pub(super) stage: Vec<StagedFile>,
 }

@@ -19,7 +19,7 @@ fn stand_in(dir: &Path) -> PathBuf {
     path
 }
 
-fn fleet(dir: &Path, words: &[&str]) -> Done {
+pub(crate) fn fleet(dir: &Path, words: &[&str]) -> Done {
     let ssh = stand_in(dir).display().to_string();
     run(&[&["--ssh", &ssh], words].concat())
 }

@@ -13,7 +13,7 @@ const NO_NAME: &[&str] = &["", " ", "x", "F32", "sum ", "--", "../x", "a\nb"];
 /// A command with what it needs, the flag, and values that it cannot have.
 type Row = (&'static [&'static str], &'static str, &'static [&'static str]);
 
-const TABLE: [Row; 31] = [
+const TABLE: [Row; 34] = [
     (&["launch", "true"], "-n", NO_NUMBER),
     (&["launch", "true"], "-n", &["0", "4097"]),
     (
@@ -29,6 +29,9 @@ const TABLE: [Row; 31] = [
         "--metrics",
         &["", "x", "9400", "a:1", "1.2.3.4", "127.0.0.1:65536", "192.0.2.1:1", ":1"],
     ),
+    (&["launch", "true"], "--bind-to", &["", "x", "core ", "CORE", "socket"]),
+    (&["launch", "true"], "--bind", &["", "x", "core", "1.2.3", "127.0.0.1:7000"]),
+    (&["bench", "--tune"], "--within", NO_TIME),
     (&["check"], "--ops", NO_NAME),
     (&["check"], "--dtypes", NO_NAME),
     (&["check"], "--seed", NO_NUMBER),

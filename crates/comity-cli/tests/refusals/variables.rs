@@ -43,7 +43,7 @@ const SLURM: &[(&str, &str)] = &[
 /// The variable, the set that it belongs to, and values that it cannot have.
 type Row = (&'static str, &'static [(&'static str, &'static str)], &'static [&'static str]);
 
-const TABLE: [Row; 44] = [
+const TABLE: [Row; 45] = [
     ("COMITY_RANK", COMITY, &NO_NUMBER),
     ("COMITY_RANK", COMITY, &["2", "3", "65536"]),
     ("COMITY_SIZE", COMITY, &NO_NUMBER),
@@ -87,6 +87,7 @@ const TABLE: [Row; 44] = [
     ("COMITY_KEY_FD", COMITY, &["999"]),
     ("COMITY_KEY_FILE", COMITY, &["", "missing.key", "tmp", "open.key", "short.key"]),
     ("COMITY_STATS_FD", COMITY, &NO_NUMBER),
+    ("COMITY_HOST_CORES", COMITY, &NO_NUMBER),
     ("COMITY_LOG_DIR", COMITY, &[""]),
     ("RANK", TORCH, &NO_NUMBER),
     ("WORLD_SIZE", TORCH, &NO_NUMBER),

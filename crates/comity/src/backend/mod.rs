@@ -20,7 +20,7 @@ use crate::{
     stats::Counters,
     status::{Failure, GroupStatus, World},
 };
-use comity_plan::Algorithm;
+use comity_plan::{Algorithm, Choice, Kind};
 use std::{
     fmt,
     sync::{Arc, Weak},
@@ -97,6 +97,12 @@ pub(crate) trait Backend: Send + fmt::Debug {
     /// calls. `false` where plans are not what carries out calls.
     fn prefer(&mut self, _algorithm: Option<Algorithm>) -> bool {
         false
+    }
+
+    /// How a call with equal parts and root 0 would be carried out, by the cheapest or by this algorithm, and how long it would take; `None`
+    /// where plans are not what carries out calls.
+    fn predict(&self, _kind: Kind, _count: usize, _elem: usize, _by: Option<Algorithm>) -> Option<Choice> {
+        None
     }
 
     /// The link to each rank, as far as is known before it is made; `None` for oneself.

@@ -12,7 +12,8 @@ use crate::{
     view::Memory,
 };
 use comity_plan::{
-    self as plan, Algorithm, Kind, Plan, ReceiveMode, Schedule, Shape, Slice, StepOp, Topology,
+    self as plan, Algorithm, Choice, HostLink, Kind, Plan, ReceiveMode, Schedule, Shape, Slice, StepOp,
+    Topology,
 };
 use pair::Route;
 use std::{
@@ -141,14 +142,7 @@ impl NativeBackend {
         // All ranks must choose alike: from what all know, not from what this one measured.
         let host: Vec<usize> = members.iter().map(|&m| world.hosts().get(m).copied().unwrap_or(0)).collect();
         let prefer = world.prefers();
-        let mut topology = Topology::new(host, world.cores());
-        if !world.shares_memory() {
-            topology.local = topology.remote;
-        }
-        let topology = match world.costs().and_then(|c| c.as_ref().of(&members)) {
-            Some(costs) => topology.measured(costs),
-            None => topology,
-        };
+        let topology = topology(&*world, host, &members);
         let engine = Engine::new(Members::new(world, members, group_id, status, counters), links);
         let (kept, routes, scratch) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { engine, topology, prefer, kept, routes, scratch })
@@ -300,6 +294,11 @@ impl Backend for NativeBackend {
         true
     }
 
+    fn predict(&self, kind: Kind, count: usize, elem: usize, by: Option<Algorithm>) -> Option<Choice> {
+        let call = Shape::new(kind, 0, self.members().size(), count, elem).common();
+        Some(plan::choose(&call, &self.topology, by))
+    }
+
     fn links(&self) -> Vec<Option<LinkKind>> {
         let Members { world, ranks, rank, .. } = self.members();
         let likely = |(r, link): (usize, &Option<Box<dyn Link>>)| match link {
@@ -308,6 +307,20 @@ impl Backend for NativeBackend {
             None => world.likely_link(ranks[r]),
         };
         self.engine.links().iter().enumerate().map(likely).collect()
+    }
+}
+
+/// Where the members are, and what is known of their links: the same for all of them.
+fn topology(world: &dyn World, host: Vec<usize>, members: &[usize]) -> Topology {
+    let mut topology = Topology::new(host, world.cores());
+    let mut link = HostLink::Shm;
+    if !world.shares_memory() {
+        (topology.local, link) = (topology.remote, HostLink::Tcp);
+    }
+    match (world.costs().and_then(|c| c.as_ref().of(members)), world.tuned()) {
+        (Some(costs), _) => topology.measured(costs),
+        (None, Some(tuned)) => topology.tuned(Arc::clone(tuned), link),
+        (None, None) => topology,
     }
 }
 

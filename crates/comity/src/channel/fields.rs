@@ -89,13 +89,18 @@ impl Reader<'_> {
     }
 
     pub(crate) fn text(&mut self) -> Result<String, Malformed> {
+        Ok(std::str::from_utf8(self.slice(MAX_TEXT)?).map_err(|_| Malformed)?.to_owned())
+    }
+
+    /// Up to so many bytes, after their number.
+    pub(crate) fn slice(&mut self, most: usize) -> Result<&[u8], Malformed> {
         let n = usize::from(self.u16()?);
-        if n > MAX_TEXT {
+        if n > most {
             return Err(Malformed);
         }
         let (head, tail) = self.0.split_at_checked(n).ok_or(Malformed)?;
         self.0 = tail;
-        Ok(std::str::from_utf8(head).map_err(|_| Malformed)?.to_owned())
+        Ok(head)
     }
 
     pub(crate) fn ranks(&mut self) -> Result<Vec<usize>, Malformed> {

@@ -81,10 +81,10 @@ pub struct Config {
     pub(crate) sparse_above: usize,
     /// For [`BackendKind::Nccl`]; `None`: by this rank's number on its host.
     pub(crate) device: Option<u32>,
-    /// Own addresses to listen on; port 0 stands for any. Empty: the one that leads to the store.
     pub(crate) costs: Costs,
     /// Goes before the cheapest algorithm.
     pub(crate) algorithm: Option<Algorithm>,
+    /// Own addresses to listen on; port 0 stands for any. Empty: the one that leads to the store.
     pub(crate) addrs: Vec<SocketAddr>,
     /// The network interfaces that may be used.
     pub(crate) interfaces: InterfaceRules,
@@ -99,6 +99,8 @@ pub struct Config {
     pub(crate) root_cause: Option<RootCauseReport>,
     /// Where a launcher wants counters.
     pub(crate) stats_fd: Option<i32>,
+    /// Cores that the ranks of this host share, where a launcher has given each some of its own.
+    pub(crate) host_cores: Option<u16>,
     pub(crate) found: Found,
 }
 
@@ -111,10 +113,19 @@ pub(crate) enum Costs {
     /// What links of each kind usually cost.
     #[default]
     Usual,
+    /// What was measured on rank 0's host, where there is a file of that below this folder of configurations; else the usual.
+    Found(PathBuf),
     /// What the ranks measure when they have met.
     Measure,
     /// What was measured before.
     File(PathBuf),
+}
+
+impl Costs {
+    /// Whether somebody asked for them, so that ranks gather before their first group.
+    pub(crate) fn are_asked_for(&self) -> bool {
+        matches!(self, Self::Measure | Self::File(_))
+    }
 }
 
 impl Config {
@@ -159,6 +170,7 @@ impl Config {
             log_dir: None,
             root_cause: None,
             stats_fd: None,
+            host_cores: None,
             found: Found { launcher: Launcher::Explicit, why, seen: Vec::new() },
         }
     }

@@ -55,9 +55,7 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if let Some(n) = vars.number("COMITY_DEVICE", MAX_DEVICE)? {
         config.device = u32::try_from(n).ok();
     }
-    if let Some(text) = vars.text("COMITY_COSTS")? {
-        config.costs = if text == "measure" { Costs::Measure } else { Costs::File(text.into()) };
-    }
+    config.costs = costs(vars)?;
     if let Some(text) = vars.text("COMITY_ALGORITHM")? {
         config.algorithm = Some(algorithm(&text).or_else(|why| wrong("COMITY_ALGORITHM", &text, &why))?);
     }
@@ -71,7 +69,22 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     }
     config.stats_fd =
         vars.number("COMITY_STATS_FD", i32::MAX as usize)?.and_then(|fd| i32::try_from(fd).ok());
+    let cores = vars.number("COMITY_HOST_CORES", u16::MAX.into())?;
+    config.host_cores = cores.and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0);
     Ok(())
+}
+
+/// By what plans are chosen. A folder is where the user keeps configurations; whether there is a file is seen when ranks meet.
+fn costs(vars: &Vars<'_>) -> Result<Costs> {
+    Ok(match vars.text("COMITY_COSTS")?.as_deref() {
+        Some("measure") => Costs::Measure,
+        Some("off") => Costs::Usual,
+        Some(path) => Costs::File(path.into()),
+        None => {
+            let home = vars.folder("HOME").map(|home| home.join(".config"));
+            vars.folder("XDG_CONFIG_HOME").or(home).map_or(Costs::Usual, Costs::Found)
+        }
+    })
 }
 
 /// Where it listens, and what goes over which interface.

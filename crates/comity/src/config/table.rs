@@ -303,8 +303,8 @@ pub const VARIABLES: &[Variable] = &[
         name: "COMITY_COSTS",
         topic: Topic::Calls,
         about: "`measure` measures the links before plans are chosen; a file holds what `comity check \
-            --links --json` wrote; rank 0's choice holds, and all ranks or none set it.",
-        default: "what links of each kind usually cost",
+            --links --json` wrote; all ranks or none set these. `off` on rank 0 leaves out what `comity bench --tune` wrote.",
+        default: "what `comity bench --tune` wrote on rank 0's host; else what links of each kind usually cost",
         example: "measure",
     },
     Variable {
@@ -378,6 +378,13 @@ pub const VARIABLES: &[Variable] = &[
             the launcher alone.",
         default: "set by `comity launch`",
         example: "7",
+    },
+    Variable {
+        name: "COMITY_HOST_CORES",
+        topic: Topic::Launcher,
+        about: "Says how many cores the ranks of this host share, where each was given some of its own.",
+        default: "set by `comity launch --bind-to`",
+        example: "16",
     },
     Variable {
         name: "COMITY_STATS_FD",

@@ -12,7 +12,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     fmt,
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -72,7 +71,7 @@ impl Members {
     pub(crate) fn patience(&self) -> Patience {
         let host = self.world.hosts().get(self.world.rank()).copied();
         let here = self.world.hosts().iter().filter(|&&h| Some(h) == host).count();
-        Patience::new(here, thread::available_parallelism().map_or(1, |n| n.get()))
+        Patience::new(here, self.world.own_cores())
     }
 
     /// Compare this rank's calls with those that others have told, as far as it has come.

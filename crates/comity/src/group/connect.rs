@@ -4,7 +4,6 @@ use super::{Group, measure};
 use crate::{
     BackendKind, Config, Error, Launcher, Result, Secure,
     backend::{MpiRuntime, NativeBackend, NcclAlone, NcclBackend},
-    config::Costs,
     links::Endpoint,
     recorder::{Recorder, culprit},
     stats::{Counters, Sheet},
@@ -89,7 +88,7 @@ impl Config {
             };
         }
         let world = Endpoint::join(self)?;
-        if self.costs != Costs::Usual {
+        if self.costs.are_asked_for() {
             let any: Arc<dyn World> = world.clone();
             measure::learn(&any, &self.costs, self.join_timeout)?;
         }
@@ -130,7 +129,7 @@ impl Config {
                 "secure data (COMITY_SECURE=data) and the MPI backend do not go together: MPI carries the data, and not encrypted by Comity; drop one of them",
             ));
         }
-        if self.costs != Costs::Usual {
+        if self.costs.are_asked_for() {
             return Err(Error::config(
                 "costs of links (COMITY_COSTS) and the MPI backend do not go together: MPI chooses its own algorithms; drop one of them",
             ));

@@ -3,6 +3,7 @@
 mod connect;
 #[cfg(test)]
 mod for_tests;
+mod world;
 
 use super::{
     maker::Makers,
@@ -16,14 +17,13 @@ use crate::{
     control::{LinkDesk, Probes, Rules, Running, pace},
     rendezvous::{Facts, PassingOn, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
     root_cause::RootCauseReport,
-    status::{Failure, GroupStatus, Header, Links, World},
     sys::here,
     transport::{AddressBook, Announced, Card, JobInfo, Transports},
 };
-use comity_plan::Algorithm;
+use comity_plan::{Algorithm, TunedCosts};
 use std::{
     sync::{Arc, OnceLock, Weak},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// The longest time that a rank keeps connections for a group that it has not opened itself.
@@ -45,6 +45,8 @@ pub(crate) struct Endpoint {
     root_cause: Option<RootCauseReport>,
     sealed: bool,
     costs: OnceLock<LinkCosts>,
+    /// What rank 0 has told.
+    tuned: Option<Arc<TunedCosts>>,
     algorithm: Option<Algorithm>,
     /// Ended before the goodbye, so that all that was sent has come when the others hear it.
     transports: Arc<Transports>,
@@ -195,6 +197,7 @@ impl Endpoint {
 
     fn new(config: &Config, secret: Secret, Table { world, facts }: Table) -> Self {
         let book = Arc::new(AddressBook::new(config.interfaces.clone()));
+        let tuned = facts.first().and_then(|f| TunedCosts::from_bytes(&f.tuned)).map(Arc::new);
         let cards: Arc<[Card]> = facts.iter().map(|f| f.card.clone()).collect();
         let peer =
             |(rank, f): (usize, &Facts)| Peer { rank, host: Some(f.host.as_str().into()), pid: Some(f.pid) };
@@ -209,6 +212,7 @@ impl Endpoint {
             secret,
             root_cause: config.root_cause.clone(),
             costs: OnceLock::new(),
+            tuned,
             algorithm: config.algorithm,
             sealed: config.secure == Secure::Data,
             transports: Arc::default(),
@@ -289,109 +293,5 @@ impl Drop for Endpoint {
         }
         // They hold transports, which end before the goodbye.
         self.makers.end();
-    }
-}
-
-impl World for Endpoint {
-    fn rank(&self) -> usize {
-        self.me
-    }
-
-    fn peers(&self) -> &[Peer] {
-        &self.peers
-    }
-
-    fn hosts(&self) -> &[usize] {
-        &self.hosts
-    }
-
-    fn cores(&self) -> usize {
-        self.cores
-    }
-
-    fn shares_memory(&self) -> bool {
-        self.cards.iter().all(|c| c.links.shares_memory())
-    }
-
-    fn silence(&self) -> Option<Duration> {
-        pace::of(&self.facts, self.sparse).limit
-    }
-
-    fn prefers(&self) -> Option<Algorithm> {
-        let ring = self.facts.iter().any(|f| f.ring).then_some(Algorithm::Ring);
-        self.algorithm.or(ring)
-    }
-
-    fn open(
-        &self,
-        group_id: u64,
-        members: &[usize],
-        status: &Arc<GroupStatus>,
-        until: Instant,
-    ) -> Result<Links> {
-        let Some(running) = &self.running else { return Ok(members.iter().map(|_| None).collect()) };
-        self.mesh(running).open(group_id, members, status, until, &self.makers)
-    }
-
-    fn want(&self, group_id: u64, ranks: &[usize]) {
-        self.makers.want(group_id, ranks);
-    }
-
-    fn likely_link(&self, rank: usize) -> Option<LinkKind> {
-        self.mesh(self.running.as_ref()?).likely(rank)
-    }
-
-    fn costs(&self) -> Option<&LinkCosts> {
-        self.costs.get()
-    }
-
-    fn learn(&self, costs: LinkCosts) {
-        // The first stays: groups may be open by it.
-        let _ = self.costs.set(costs);
-    }
-
-    fn attend(&self, group_id: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()> {
-        let mine = members.iter().position(|&m| m == self.me).unwrap_or_default();
-        let Some(running) = &self.running else { return Ok(()) };
-        if !running.control().enter(group_id, members, mine, status) {
-            return Err(Error::config(format!(
-                "group {group_id:x} is open already; this is a bug in Comity"
-            )));
-        }
-        // It has its links.
-        running.control().begin();
-        Ok(())
-    }
-
-    fn leave(&self, group_id: u64) {
-        if self.makers.leaves_later(group_id) {
-            return;
-        }
-        self.makers.forget(group_id);
-        if let Some(running) = &self.running {
-            running.control().leave(group_id, true);
-        }
-    }
-
-    fn ask(&self, group_id: u64, ranks: &[usize], call: &Header) {
-        if let Some(running) = &self.running {
-            running.control().ask(group_id, ranks, call);
-        }
-    }
-
-    fn census(&self, group_id: u64, at: u64, ranks: &[usize]) {
-        if let Some(running) = &self.running {
-            running.control().census(group_id, at, ranks);
-        }
-    }
-
-    fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
-        self.running.as_ref()?.control().waits(group_id, rank)
-    }
-
-    fn abort(&self, group_id: u64, failure: &Failure) {
-        if let Some(running) = &self.running {
-            running.control().abort(group_id, failure);
-        }
     }
 }

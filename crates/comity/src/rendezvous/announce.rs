@@ -4,6 +4,7 @@ use super::{listen::OwnListeners, wire::Facts};
 use crate::{
     Config, Error, Result, Secure,
     channel::{Listener, is_own},
+    costs::tuned_bytes,
     sys::{here, interfaces},
     transport::{Announced, Card, OwnAddr},
 };
@@ -43,12 +44,14 @@ pub(crate) fn announce(
     };
     let mut facts = facts(config, links, addrs, unix);
     facts.card.are_named = are_named;
+    facts.tuned = tuned_bytes(config);
     Ok((listeners, facts))
 }
 
 /// What this rank announces, made of what is known already.
 pub(crate) fn facts(config: &Config, links: Announced, addrs: Vec<OwnAddr>, unix: String) -> Facts {
-    let cores = thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX));
+    let found = || thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX));
+    let cores = config.host_cores.unwrap_or_else(found);
     Facts {
         card: Card {
             host_id: here::host_id(config.host.as_deref()),
@@ -65,5 +68,6 @@ pub(crate) fn facts(config: &Config, links: Announced, addrs: Vec<OwnAddr>, unix
         ring: config.ring,
         sealed: config.secure == Secure::Data,
         silence: config.detection.limit().map_or(0, |l| u32::try_from(l.as_millis()).unwrap_or(u32::MAX)),
+        tuned: Vec::new(),
     }
 }

@@ -2,10 +2,11 @@
 
 use super::{Failure, GroupStatus, Header};
 use crate::{LinkCosts, LinkKind, Peer, Result, transport::Link};
-use comity_plan::Algorithm;
+use comity_plan::{Algorithm, TunedCosts};
 use std::{
     fmt,
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -36,6 +37,16 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
     /// What messages cost between its ranks, if they have agreed on that.
     fn costs(&self) -> Option<&LinkCosts> {
         None
+    }
+
+    /// What was measured on rank 0's host before, which holds where [`costs`](Self::costs) are not known.
+    fn tuned(&self) -> Option<&Arc<TunedCosts>> {
+        None
+    }
+
+    /// Cores that this process shares with the ranks of its host.
+    fn own_cores(&self) -> usize {
+        thread::available_parallelism().map_or(1, |n| n.get())
     }
 
     /// Plan by these costs from now on. All ranks have agreed on them, and every rank calls this before it opens a group.

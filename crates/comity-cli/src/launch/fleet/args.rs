@@ -51,7 +51,7 @@ pub(in crate::launch) struct FleetArgs {
     pub(super) ssh: OsString,
 
     /// The address of this machine at which the hosts' ranks meet; default: those by which hosts know it
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = meeting_address)]
     pub(super) bind: Option<IpAddr>,
 
     /// Copy these files to every host that lacks them or has other content, into the directory of the ranks (repeatable)
@@ -81,6 +81,13 @@ pub(in crate::launch) struct FleetArgs {
     /// The port at which MLX's NCCL ranks meet; default: one that is free
     #[arg(long, value_name = "PORT")]
     pub(super) nccl_port: Option<u16>,
+}
+
+fn meeting_address(text: &str) -> Result<IpAddr, String> {
+    text.parse().map_err(|e| match text {
+        "core" | "complex" | "off" => format!("{e}; ranks are bound to cores by --bind-to {text}"),
+        _ => format!("{e}"),
+    })
 }
 
 impl FleetArgs {

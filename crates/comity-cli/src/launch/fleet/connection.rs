@@ -68,7 +68,7 @@ impl HostConnection {
         let (program, args) = words.split_first().ok_or("no ssh")?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        sys::prepare(&mut command, Vec::new(), open_files, sys::Standing::Group);
+        sys::prepare(&mut command, Vec::new(), open_files, (sys::Standing::Group, None));
         let fail = |e: io::Error| format!("host {}: cannot start '{}': {e}", host.name(), program.display());
         let mut child = command.spawn().map_err(fail)?;
         let gone = || fail(io::Error::other("no pipe"));

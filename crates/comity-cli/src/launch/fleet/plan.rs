@@ -213,6 +213,7 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
         env,
         cwd_asked: asked.is_some(),
         cwd: asked.or_else(here),
+        bind_to: args.bind_to,
         insecure: args.insecure,
         secure: args.secure.map(|s| if s == comity::Secure::Data { "data" } else { "handshake" }.into()),
         backend: Some(ours.to_owned()).filter(|b| b != "any" && b != "ring"),

@@ -1,0 +1,125 @@
+//! What groups ask of a process's world.
+
+use super::Endpoint;
+use crate::{
+    Error, LinkCosts, LinkKind, Peer, Result,
+    control::pace,
+    status::{Failure, GroupStatus, Header, Links, World},
+};
+use comity_plan::{Algorithm, TunedCosts};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+impl World for Endpoint {
+    fn rank(&self) -> usize {
+        self.me
+    }
+
+    fn peers(&self) -> &[Peer] {
+        &self.peers
+    }
+
+    fn hosts(&self) -> &[usize] {
+        &self.hosts
+    }
+
+    fn cores(&self) -> usize {
+        self.cores
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.cards.iter().all(|c| c.links.shares_memory())
+    }
+
+    fn silence(&self) -> Option<Duration> {
+        pace::of(&self.facts, self.sparse).limit
+    }
+
+    fn prefers(&self) -> Option<Algorithm> {
+        let ring = self.facts.iter().any(|f| f.ring).then_some(Algorithm::Ring);
+        self.algorithm.or(ring)
+    }
+
+    fn open(
+        &self,
+        group_id: u64,
+        members: &[usize],
+        status: &Arc<GroupStatus>,
+        until: Instant,
+    ) -> Result<Links> {
+        let Some(running) = &self.running else { return Ok(members.iter().map(|_| None).collect()) };
+        self.mesh(running).open(group_id, members, status, until, &self.makers)
+    }
+
+    fn want(&self, group_id: u64, ranks: &[usize]) {
+        self.makers.want(group_id, ranks);
+    }
+
+    fn likely_link(&self, rank: usize) -> Option<LinkKind> {
+        self.mesh(self.running.as_ref()?).likely(rank)
+    }
+
+    fn costs(&self) -> Option<&LinkCosts> {
+        self.costs.get()
+    }
+
+    fn tuned(&self) -> Option<&Arc<TunedCosts>> {
+        self.tuned.as_ref()
+    }
+
+    fn own_cores(&self) -> usize {
+        self.cards.get(self.me).map_or(1, |card| usize::from(card.cores).max(1))
+    }
+
+    fn learn(&self, costs: LinkCosts) {
+        // The first stays: groups may be open by it.
+        let _ = self.costs.set(costs);
+    }
+
+    fn attend(&self, group_id: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()> {
+        let mine = members.iter().position(|&m| m == self.me).unwrap_or_default();
+        let Some(running) = &self.running else { return Ok(()) };
+        if !running.control().enter(group_id, members, mine, status) {
+            return Err(Error::config(format!(
+                "group {group_id:x} is open already; this is a bug in Comity"
+            )));
+        }
+        // It has its links.
+        running.control().begin();
+        Ok(())
+    }
+
+    fn leave(&self, group_id: u64) {
+        if self.makers.leaves_later(group_id) {
+            return;
+        }
+        self.makers.forget(group_id);
+        if let Some(running) = &self.running {
+            running.control().leave(group_id, true);
+        }
+    }
+
+    fn ask(&self, group_id: u64, ranks: &[usize], call: &Header) {
+        if let Some(running) = &self.running {
+            running.control().ask(group_id, ranks, call);
+        }
+    }
+
+    fn census(&self, group_id: u64, at: u64, ranks: &[usize]) {
+        if let Some(running) = &self.running {
+            running.control().census(group_id, at, ranks);
+        }
+    }
+
+    fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
+        self.running.as_ref()?.control().waits(group_id, rank)
+    }
+
+    fn abort(&self, group_id: u64, failure: &Failure) {
+        if let Some(running) = &self.running {
+            running.control().abort(group_id, failure);
+        }
+    }
+}
